@@ -25,7 +25,7 @@ SOURCES := $(shell find Cargo.toml Cargo.lock crates/*/Cargo.toml crates/*/build
 # The modules without system calls, which Miri can run.
 PURE := error:: extent:: free_tree:: stats:: units:: zpool::sizes::table::
 
-.PHONY: help build demo test bench aged fuzz sanitize miri doc man install uninstall
+.PHONY: help build demo test bench aged fuzz sanitize miri doc man install uninstall python
 .PHONY: lint fmt clippy no-codecs msrv rustdoc layers shape unsafe-list deny aarch64
 
 help:
@@ -39,6 +39,7 @@ help:
 	@echo "make miri     the modules without system calls under Miri, if it is installed"
 	@echo "make doc      the documentation, in $(TARGET)/doc"
 	@echo "make man      brings the manual pages in man/ in step with the command"
+	@echo "make python   the wheel for Python, in $(TARGET)/wheels; pip fetches what builds it"
 	@echo "make build    the command, the C library and the allocator, as they are installed"
 	@echo "make install  these, manual pages and shell completions, in PREFIX ($(PREFIX)), under"
 	@echo "              DESTDIR if set; builds nothing that is built; make uninstall takes them away"
@@ -72,6 +73,9 @@ bench:
 aged:
 	scripts/aged/test_aged.py
 	scripts/aged/accept.py --blocks 10 --json $(TARGET)/aged.json
+
+python:
+	scripts/python.sh wheel
 
 fuzz:
 	fuzz/run.sh 60

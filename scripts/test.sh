@@ -5,8 +5,9 @@
 #   2. the stress tests where the C library registers no restartable sequences (rseq);
 #   3. the programs that age a machine and judge it, on little memory;
 #   4. the library's tests as a user without privileges, where the caller is root;
-#   5. behind all these, the concurrency models under loom.
-# Ends with what scripts/test_report.py says of all that was printed. Runs all five whatever fails,
+#   5. the wheel for Python, with what pip fetches for it;
+#   6. behind all these, the concurrency models under loom.
+# Ends with what scripts/test_report.py says of all that was printed. Runs all six whatever fails,
 # then exits 1 if any did. Needs Rust, Python 3 and a C compiler, nothing else.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
@@ -106,6 +107,8 @@ if [ "$(id -u)" = 0 ]; then
 else
     say "skipped: tests as another user (the caller is not root, so all ran without privileges)"
 fi
+
+stage "the wheel for Python" scripts/python.sh test
 
 begin=$SECONDS
 wait "$models"

@@ -11,18 +11,21 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
 use crate::report::{Options, Report};
-use crate::{child, contig, interrupt, malloc, reserve, serve, vmap, volatile, zpool, Outcome};
+use crate::{
+    child, contig, interrupt, malloc, python, reserve, serve, vmap, volatile, zpool, Outcome,
+};
 
 type Run = fn(&mut Report) -> Outcome;
 
 /// The benchmarks.
-const ALL: [(&str, &str, Run); 7] = [
+const ALL: [(&str, &str, Run); 8] = [
     ("reserve", "Blocks under load, what the load pays, pages in and out, growth", reserve::run),
     ("volatile", "Mark and unmark beside giving memory back; purging, a cache", volatile::run),
     ("zpool", "What a pool holds, beside zram and allocators; store, load, compact", zpool::run),
     ("vmap", "The cases of the kernel's vmalloc test over positions: trees and lists", vmap::run),
     ("contig", "What contiguous memory buys and costs: reads, direct I/O, long runs", contig::run),
     ("serve", "`glebe serve --memcached` beside memcached: requests, hits, recalls", serve::run),
+    ("python", "The wheel for Python beside lmdb, diskcache, zict; a NumPy pipeline", python::run),
     ("malloc", "Freed memory reused and given back; real programs, by preloading", malloc::run),
 ];
 
@@ -111,6 +114,7 @@ fn in_child(parent: &str, task: &str, words: &[&str], out: &mut dyn Write) -> Ou
             Ok(writeln!(out, "{}", volatile::inside(Path::new(group), job)?)?)
         }
         ("malloc", [group, job]) => malloc::inside(Path::new(group), job, out),
+        ("python-pipeline", [group, job]) => python::inside(Path::new(group), job, out),
         ("malloc-program", [task]) => malloc::start(task, out),
         ("pin-shared", [path]) => volatile::pin_shared(Path::new(path), out),
         _ => Err(format!("{task}: no task of a child").into()),

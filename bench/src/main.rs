@@ -27,6 +27,7 @@ mod contig;
 mod reserve;
 
 mod malloc;
+mod python;
 mod serve;
 mod vmap;
 mod volatile;

@@ -155,6 +155,16 @@ pub fn set_aside_at(addr: usize, len: Bytes) -> Result<(), OsError> {
     unsafe { raw(addr, len, how, None, subject) }.map(drop)
 }
 
+/// Maps zeros at `addr`, readable and writable, if nothing is mapped there.
+///
+/// # Errors
+/// What mmap(2) refuses: something is mapped there, the address is no multiple of a page.
+pub(crate) fn zeros_at(addr: usize, len: Bytes) -> Result<(), OsError> {
+    let how = (ALL_ACCESS, ADDRESSES | libc::MAP_FIXED_NOREPLACE);
+    // SAFETY: over nothing that is mapped.
+    unsafe { raw(addr, len, how, None, || format!("{addr:#x}, {len}, zeros")) }.map(drop)
+}
+
 /// Makes a mapped range addresses alone again, which read as zero where `readable`; the kernel has
 /// its pages back. Every reader finds the one or the other. Where that is refused, what was there
 /// still is.

@@ -9,6 +9,7 @@ pub(crate) mod call;
 pub mod cgroup;
 #[cfg(test)]
 pub(crate) mod child;
+pub mod child_zeros;
 pub mod children;
 pub(crate) mod claim;
 pub(crate) mod commit;

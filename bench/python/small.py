@@ -1,0 +1,188 @@
+"""Puts and gets of 4 KiB and 1 MiB: glebe beside dict, lmdb, diskcache and zict.File.
+
+Usage: small.py ROUNDS DIR. DIR is on tmpfs. All are asked in turn, round by round, for the same
+keys. What is stored, 64 MiB, is larger than a processor's cache; what is put comes from a few
+buffers that are in it. Prints a line of JSON a sample: case, who, microseconds a call; at last a
+line of checks.
+"""
+
+import importlib
+import json
+import os
+import sys
+import time
+
+import glebe
+
+SIZES = {"4k": (4096, 16384), "1m": (1 << 20, 64)}
+# Calls of a sample.
+CALLS = {"4k": 2048, "1m": 32}
+# Different values; prime to the counts, so that a round puts another than the last one.
+VALUES = 7
+
+
+def say(**what):
+    print(json.dumps(what), flush=True)
+
+
+class Dict:
+    """What no cache in memory beats: values copied in and out."""
+
+    def __init__(self, where):
+        self.map = {}
+
+    def put(self, key, value):
+        self.map[key] = bytes(memoryview(value))
+
+    def get(self, key):
+        return bytes(memoryview(self.map[key]))
+
+
+class Lmdb:
+    def __init__(self, where):
+        lmdb = importlib.import_module("lmdb")
+        self.env = lmdb.open(where, map_size=1 << 30, sync=False, metasync=False, writemap=True)
+
+    def put(self, key, value):
+        with self.env.begin(write=True) as transaction:
+            transaction.put(key, value)
+
+    def get(self, key):
+        with self.env.begin() as transaction:
+            return transaction.get(key)
+
+
+class LmdbBatched(Lmdb):
+    """Many calls in one transaction: what lmdb does best, and a cache cannot wait for."""
+
+    def __init__(self, where):
+        super().__init__(where)
+        self.writer = self.reader = None
+
+    def begin(self, is_put):
+        self.transaction = self.env.begin(write=is_put)
+
+    def end(self):
+        self.transaction.commit()
+
+    def put(self, key, value):
+        self.transaction.put(key, value)
+
+    def get(self, key):
+        return self.transaction.get(key)
+
+
+class Disk:
+    def __init__(self, where):
+        diskcache = importlib.import_module("diskcache")
+        self.map = diskcache.Cache(where, size_limit=1 << 31, sqlite_synchronous=0)
+
+    def put(self, key, value):
+        self.map.set(key, value)
+
+    def get(self, key):
+        return self.map.get(key)
+
+
+class Zict:
+    def __init__(self, where):
+        self.map = importlib.import_module("zict").File(where)
+
+    def put(self, key, value):
+        self.map[key.decode()] = value
+
+    def get(self, key):
+        return self.map[key.decode()]
+
+
+class Glebe:
+    def __init__(self, where):
+        self.reserve = glebe.Reserve(160 << 20)
+        cache = self.reserve.cache("bench")
+        self.put, self.get = cache.put, cache.__getitem__
+
+
+PEERS = {
+    "glebe": Glebe,
+    "dict, copied": Dict,
+    "lmdb": Lmdb,
+    "lmdb, one transaction": LmdbBatched,
+    "diskcache": Disk,
+    "zict.File": Zict,
+}
+
+
+def had(where):
+    """The peers that are on the machine; of the others a row says why not."""
+    found = {}
+    for who, kind in PEERS.items():
+        path = os.path.join(where, "".join(c for c in who if c.isalnum()))
+        os.makedirs(path)
+        try:
+            found[who] = kind(path)
+        except ImportError as why:
+            say(case="put_4k", who=who, why=f"{why}: pip install it")
+    return found
+
+
+def sample(peer, is_put, keys, values):
+    """Microseconds a call; how many answers were wrong."""
+    wrong = 0
+    if hasattr(peer, "begin"):
+        peer.begin(is_put)
+    put, get = peer.put, peer.get
+    begin = time.perf_counter()
+    if is_put:
+        for key, value in zip(keys, values):
+            put(key, value)
+        took = time.perf_counter() - begin
+    else:
+        for key in keys:
+            got = get(key)
+        took = time.perf_counter() - begin
+        wrong = got != values[len(keys) - 1]
+        wrong += sum(peer.get(key) != value for key, value in zip(keys[:4], values))
+    if hasattr(peer, "end"):
+        peer.end()
+    return took / len(keys) * 1e6, wrong
+
+
+def binding(rounds):
+    """A get of one page that is in the processor's cache, without an object being made."""
+    with glebe.Reserve(4 << 20) as reserve:
+        cache, out = reserve.cache("bench"), bytearray(4096)
+        cache["k"] = out
+        get_into = cache.get_into
+        for _ in range(rounds):
+            begin = time.perf_counter()
+            for _ in range(20_000):
+                get_into("k", out)
+            took = time.perf_counter() - begin
+            say(case="get_into_hot", who="glebe", us=took / 20_000 * 1e6)
+
+
+def main():
+    rounds, where = int(sys.argv[1]), sys.argv[2]
+    wrong = 0
+    for size, (length, count) in SIZES.items():
+        peers = had(os.path.join(where, size))
+        base = os.urandom(length)
+        values = [n.to_bytes(8, "little") + base[8:] for n in range(VALUES)]
+        keys = [b"key-%08d" % n for n in range(count)]
+        order = sorted(range(count), key=lambda n: n * 2654435761 % (1 << 32))
+        for peer in peers.values():
+            sample(peer, True, keys, [values[n % VALUES] for n in range(count)])
+        for nth in range(rounds):
+            part = [order[(nth * CALLS[size] + n) % count] for n in range(CALLS[size])]
+            chosen = [keys[n] for n in part], [values[(n + nth) % VALUES] for n in part]
+            for is_put in (True, False):
+                for who, peer in peers.items():
+                    took, bad = sample(peer, is_put, *chosen)
+                    wrong += bad
+                    say(case=f"{'put' if is_put else 'get'}_{size}", who=who, us=took)
+        del peers
+    binding(rounds)
+    say(checks={"wrong_bytes": wrong})
+
+
+main()

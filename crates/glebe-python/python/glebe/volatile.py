@@ -1,0 +1,111 @@
+"""Memory that the kernel may take when memory is short, and word of what it took."""
+
+from functools import wraps
+from itertools import count
+
+from glebe._glebe import Held, Values, VolatileBuffer
+
+__all__ = ["Held", "VolatileBuffer", "volatile_cache"]
+
+# Of results that the kernel took only the number and the shape are left; more than so many of
+# them are looked for.
+_DEAD_MOST = 64
+
+
+def _pack(result):
+    """The bytes of an array or a buffer, and how it is made of them again."""
+    if type(result).__module__ == "numpy" and hasattr(result, "dtype"):
+        import numpy
+
+        if result.dtype.hasobject:
+            raise TypeError("volatile_cache: an array of Python objects cannot be kept")
+        dtype, shape = result.dtype, result.shape
+        flat = numpy.ascontiguousarray(result).reshape(-1).view(numpy.uint8)
+        return flat, lambda value: numpy.frombuffer(value, numpy.uint8).view(dtype).reshape(shape)
+    try:
+        view = memoryview(result)
+    except TypeError:
+        kind = type(result).__name__
+        raise TypeError(f"volatile_cache: results are arrays or buffers, not {kind}") from None
+    if not view.c_contiguous:
+        raise TypeError("volatile_cache: a view that is not C-contiguous cannot be kept")
+    form, shape = view.format, view.shape
+    if form in ("O", "P"):
+        raise TypeError("volatile_cache: a buffer of Python objects cannot be kept")
+    flat = view.cast("B") if view.nbytes else b""
+    if not view.nbytes:
+        return flat, lambda value: memoryview(bytes(0))
+    return flat, lambda value: memoryview(value).cast(form, shape)
+
+
+class _Cached:
+    """The results of one function."""
+
+    def __init__(self, function, addresses, hot):
+        self._function = function
+        self._values = Values(addresses, hot)
+        self._known = {}  # key: (number, how it is made again)
+        self._numbers = count(1)
+        self.hits = self.misses = 0
+
+    def __call__(self, *args, **kwargs):
+        key = (args, tuple(sorted(kwargs.items()))) if kwargs else args
+        if known := self._known.get(key):
+            value = self._values.get(known[0])
+            if value is not None:
+                self.hits += 1
+                return known[1](value)
+            self._known.pop(key, None)
+        self.misses += 1
+        return self._kept(key, self._function(*args, **kwargs))
+
+    def _kept(self, key, result):
+        data, unpack = _pack(result)
+        number = next(self._numbers)
+        value = self._values.keep(number, data)
+        if value.is_kept:
+            self._known[key] = number, unpack
+            if len(self._known) > 2 * len(self._values) + _DEAD_MOST:
+                self._forget_lost()
+        return unpack(value)
+
+    def _forget_lost(self):
+        for key, (number, _) in list(self._known.items()):
+            if self._values.get(number) is None:
+                self._known.pop(key, None)
+
+    def clear(self):
+        self._known.clear()
+        self._values.clear()
+
+    def drop_unused(self):
+        return self._values.drop_unused()
+
+    def stats(self):
+        return {**self._values.stats(), "hits": self.hits, "misses": self.misses}
+
+
+def volatile_cache(addresses, *, hot=None):
+    """Keeps the results of a function in volatile memory, by its arguments, which are hashable.
+
+    A result is a NumPy array without Python objects, or another buffer. What is returned is
+    read-only and cannot vanish while it, or a view of it, lives. Other results the kernel may take
+    when memory is short; the function is then called again. `addresses`: bytes of address space,
+    the most that results may ever use, not memory. `hot`: bytes of what was asked for last that
+    the kernel cannot take; by default an eighth of `addresses`, at most 32 MiB.
+
+    The function has `clear()`, `drop_unused()` (drops what no array uses, returns bytes) and
+    `stats()`.
+    """
+
+    def decorate(function):
+        cached = _Cached(function, addresses, hot)
+
+        @wraps(function)
+        def call(*args, **kwargs):
+            return cached(*args, **kwargs)
+
+        call.clear, call.drop_unused, call.stats = cached.clear, cached.drop_unused, cached.stats
+        return call
+
+    return decorate

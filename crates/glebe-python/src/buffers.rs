@@ -1,0 +1,119 @@
+//! Bytes that cross the border: buffers that a caller lends for one call, and new `bytes`.
+//!
+//! Lent buffers are held by Python's buffer protocol, so that they stay where they are while other
+//! threads run. A caller who changes a buffer meanwhile gets a mixture of old and new bytes, as
+//! from any call that releases the interpreter.
+//!
+//! # Safety
+//! A [`Given`] or a [`Wanted`] keeps its buffer, which is C-contiguous, exported. The library
+//! copies the bytes and looks at none twice, so that a writer beside it changes what is copied and
+//! nothing else.
+#![allow(unsafe_code)]
+
+use std::ffi::CStr;
+use std::slice;
+
+use pyo3::buffer::PyUntypedBuffer;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::{Failure, Result};
+
+/// A call on so many bytes takes longer than a microsecond: it lets other threads run.
+const LONG: usize = 16 << 10;
+
+/// Calls `work`, which handles `len` bytes; other threads of the interpreter run meanwhile if that
+/// takes longer than it takes to let them.
+pub(crate) fn detached<T: Send>(py: Python<'_>, len: usize, work: impl FnOnce() -> T + Send) -> T {
+    if len < LONG {
+        return work();
+    }
+    py.detach(work)
+}
+
+/// Bytes to read.
+pub(crate) enum Given<'py> {
+    Bytes(Bound<'py, PyBytes>),
+    Buffer(PyUntypedBuffer),
+}
+
+impl<'py> Given<'py> {
+    /// # Errors
+    /// `TypeError` for what is no buffer, `BufferError` for one that is not C-contiguous.
+    pub(crate) fn new(object: &Bound<'py, PyAny>) -> Result<Self> {
+        if let Ok(bytes) = object.cast::<PyBytes>() {
+            return Ok(Self::Bytes(bytes.clone()));
+        }
+        contiguous(object).map(Self::Buffer)
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Bytes(bytes) => bytes.as_bytes(),
+            // SAFETY: as the file's head says.
+            Self::Buffer(buffer) if buffer.len_bytes() > 0 => unsafe {
+                slice::from_raw_parts(buffer.buf_ptr().cast(), buffer.len_bytes())
+            },
+            Self::Buffer(_) => &[],
+        }
+    }
+}
+
+/// Bytes to write.
+pub(crate) struct Wanted(PyUntypedBuffer);
+
+impl Wanted {
+    /// # Errors
+    /// As [`Given::new`], and `BufferError` for a buffer that cannot be written.
+    pub(crate) fn new(object: &Bound<'_, PyAny>) -> Result<Self> {
+        let buffer = contiguous(object)?;
+        if buffer.readonly() {
+            return Err(Failure::buffer("a buffer to write to is needed; this one is read-only"));
+        }
+        Ok(Self(buffer))
+    }
+
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        if self.0.len_bytes() == 0 {
+            return &mut [];
+        }
+        // SAFETY: as the file's head says; it is writable.
+        unsafe { slice::from_raw_parts_mut(self.0.buf_ptr().cast(), self.0.len_bytes()) }
+    }
+}
+
+fn contiguous(object: &Bound<'_, PyAny>) -> Result<PyUntypedBuffer> {
+    let buffer = PyUntypedBuffer::get(object)?;
+    if !buffer.is_c_contiguous() {
+        return Err(Failure::buffer("a C-contiguous buffer is needed; this one is not"));
+    }
+    // Of such a buffer the bytes are addresses.
+    const OBJECTS: &CStr = c"O";
+    if buffer.format() == OBJECTS {
+        return Err(Failure::buffer("a buffer of Python objects cannot be copied as bytes"));
+    }
+    Ok(buffer)
+}
+
+/// New `bytes` of `len`, if `fill` says that it filled all of them; it only writes.
+///
+/// # Errors
+/// What `fill` returns, and `MemoryError`.
+pub(crate) fn new_bytes<'py>(
+    py: Python<'py>,
+    len: usize,
+    fill: impl FnOnce(&mut [u8]) -> Result<bool> + Send,
+) -> Result<Option<Bound<'py, PyBytes>>> {
+    let size = isize::try_from(len).unwrap_or(isize::MAX);
+    // SAFETY: attached. With no bytes to copy the object's are not set: nobody else has it yet, and
+    // it is given out once `fill` has set all of them.
+    let (bytes, room) = unsafe {
+        let made = ffi::PyBytes_FromStringAndSize(std::ptr::null(), size);
+        let made = Bound::from_owned_ptr_or_err(py, made)?;
+        let start: *mut u8 = ffi::PyBytes_AsString(made.as_ptr()).cast();
+        (made.cast_into_unchecked::<PyBytes>(), slice::from_raw_parts_mut(start, len))
+    };
+    let is_filled = detached(py, len, || fill(room))?;
+    Ok(is_filled.then_some(bytes))
+}

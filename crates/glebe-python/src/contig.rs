@@ -1,0 +1,147 @@
+//! `Contig`: contiguous memory as a buffer.
+//!
+//! # Safety
+//! The memory stays until its lease ends; a forked child finds zeros there ([`ChildZeros`]).
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use glebe::contig::Source;
+use glebe::sys::child_zeros::ChildZeros;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyType;
+
+use crate::lease::{Bytes, Lease};
+use crate::{Failure, Result};
+
+/// The source of this name; none is the best that can be had.
+pub(crate) fn source_of(name: &str) -> Result<Option<Source>> {
+    Ok(Some(match name {
+        "auto" => return Ok(None),
+        "hugetlb-1g" => Source::HUGETLB_1G,
+        "hugetlb-2m" => Source::HUGETLB_2M,
+        "thp" => Source::Thp,
+        "plain" => Source::Plain,
+        _ => {
+            let names = "auto, hugetlb-1g, hugetlb-2m, thp, plain";
+            return Err(Failure::argument(format!("source {name:?}: it is one of {names}")));
+        }
+    }))
+}
+
+/// What children find there goes first.
+struct Held {
+    _zeros: ChildZeros,
+    memory: Arc<glebe::Contig>,
+}
+
+/// Physically contiguous memory, populated and kept in place.
+#[pyclass(frozen, module = "glebe")]
+pub(crate) struct Contig(Lease<Held>);
+
+#[pyfunction]
+#[pyo3(signature = (bytes, *, source = "auto", require_run = None))]
+pub(crate) fn contig(
+    py: Python<'_>,
+    bytes: u64,
+    source: &str,
+    require_run: Option<u64>,
+) -> Result<Contig> {
+    let options = glebe::Contig::options().source(source_of(source)?);
+    let options = match require_run {
+        Some(run) => options.require_run(glebe::Bytes::new(run)),
+        None => options,
+    };
+    let memory = py.detach(|| options.build(glebe::Bytes::new(bytes)))?;
+    let memory = Arc::new(memory);
+    let zeros = ChildZeros::new(memory.mapping().addr(), memory.len())?;
+    Ok(Contig(Lease::new("contiguous memory", Held { _zeros: zeros, memory })))
+}
+
+#[pymethods]
+impl Contig {
+    fn __len__(&self) -> Result<usize> {
+        self.0.with(|held| held.memory.len().as_usize())
+    }
+
+    fn runs(&self) -> Result<Vec<(u64, u64, Option<u64>)>> {
+        self.0.with(|held| {
+            let run = |run: &glebe::contig::Run| {
+                (run.pages.start(), run.pages.len(), run.pfn.map(|pfn| pfn.get()))
+            };
+            held.memory.runs().iter().map(run).collect()
+        })
+    }
+
+    #[getter]
+    fn longest_run(&self) -> Result<u64> {
+        self.0.with(|held| held.memory.longest_run().get())
+    }
+
+    #[getter]
+    fn proof(&self) -> Result<String> {
+        self.0.with(|held| held.memory.proof().to_string())
+    }
+
+    #[getter]
+    fn source(&self) -> Result<String> {
+        self.0.with(|held| held.memory.source().to_string())
+    }
+
+    #[getter]
+    fn held_by(&self) -> Result<&'static str> {
+        self.0.with(|held| held.memory.held_by().as_str())
+    }
+
+    #[getter]
+    fn address(&self) -> Result<usize> {
+        self.0.with(|held| held.memory.mapping().addr())
+    }
+
+    /// First page and number of pages of each run that is no longer where it was.
+    fn verify(&self, py: Python<'_>) -> Result<Vec<(u64, u64)>> {
+        let memory = self.0.with(|held| Arc::clone(&held.memory))?;
+        let drifts = py.detach(|| memory.verify())?;
+        Ok(drifts.iter().map(|drift| (drift.pages.start(), drift.pages.len())).collect())
+    }
+
+    fn close(&self, py: Python<'_>) -> Result<()> {
+        self.0.end(py)
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        _type: Option<Bound<'_, PyType>>,
+        _value: Option<Bound<'_, PyAny>>,
+        _traceback: Option<Bound<'_, PyAny>>,
+    ) -> Result<()> {
+        self.close(py)
+    }
+
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> Result<()> {
+        let bytes = |held: &mut Held| {
+            let mapping = held.memory.mapping();
+            if mapping.is_lost_by_fork() {
+                return Err(glebe::reserve::Error::Forked.into());
+            }
+            Ok(Bytes { start: mapping.as_ptr(), len: mapping.len().as_usize(), readonly: false })
+        };
+        // SAFETY: Python's view; the memory is as the file's head says.
+        unsafe { slf.get().0.export(slf.as_any(), view, flags, bytes) }
+    }
+
+    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
+        self.0.release();
+    }
+}

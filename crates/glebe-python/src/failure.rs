@@ -1,0 +1,160 @@
+//! [`Failure`]: what the library refuses, as exceptions of the package `glebe.errors`.
+//!
+//! The text is the library's. A class says the kind; its attributes are the values that a program
+//! may act on: pages in `NoRun`, bytes elsewhere.
+
+use glebe::{contig, error::OsError, reserve, swap, volatile};
+use pyo3::exceptions::{PyBufferError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+/// Why a call failed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    Reserve(reserve::Error),
+    Contig(contig::Error),
+    Volatile(volatile::Error),
+    Swap(swap::Error),
+    /// An exception that exists already.
+    Python(PyErr),
+}
+
+macro_rules! from {
+    ($($variant:ident($error:ty))*) => {
+        $(impl From<$error> for Failure {
+            fn from(error: $error) -> Self {
+                Self::$variant(error)
+            }
+        })*
+    };
+}
+
+from! { Reserve(reserve::Error) Contig(contig::Error) Volatile(volatile::Error) Swap(swap::Error) }
+
+impl From<PyErr> for Failure {
+    fn from(error: PyErr) -> Self {
+        Self::Python(error)
+    }
+}
+
+impl From<OsError> for Failure {
+    fn from(error: OsError) -> Self {
+        Self::Reserve(error.into())
+    }
+}
+
+impl Failure {
+    /// A buffer that is in the way, or that cannot be one.
+    pub(crate) fn buffer(text: impl Into<String>) -> Self {
+        Self::Python(PyBufferError::new_err(text.into()))
+    }
+
+    /// An argument that cannot be.
+    pub(crate) fn argument(text: impl Into<String>) -> Self {
+        Self::Python(PyValueError::new_err(text.into()))
+    }
+
+    /// An object that was closed or freed.
+    pub(crate) fn ended(what: &str) -> Self {
+        Self::argument(format!("the {what} was closed or freed before"))
+    }
+}
+
+/// The name of a class in `glebe.errors`, and the attributes of the exception.
+type Kind = (&'static str, Vec<(&'static str, u64)>);
+
+fn kind_of_os(error: &OsError) -> Kind {
+    match error.errno() {
+        Some(errno) => ("SystemRefused", vec![("errno", errno.unsigned_abs().into())]),
+        None => ("SystemRefused", Vec::new()),
+    }
+}
+
+fn kind_of_reserve(error: &reserve::Error) -> Kind {
+    use reserve::Error as E;
+    match error {
+        E::NoRun { asked, largest } | E::NoAlignedRun { asked, largest, .. } => {
+            ("NoRun", vec![("asked", asked.get()), ("longest", largest.get())])
+        }
+        E::Forked => ("Forked", Vec::new()),
+        E::WouldWait => ("WouldWait", Vec::new()),
+        E::NoRoom { left: free, .. } | E::NotGiven { free, .. } => {
+            ("NoMemory", vec![("available", free.get())])
+        }
+        E::Contig(error) => kind_of_contig(error),
+        E::Os(error) => kind_of_os(error),
+        _ => ("BadArgument", Vec::new()),
+    }
+}
+
+fn kind_of_contig(error: &contig::Error) -> Kind {
+    use contig::Error as E;
+    let bytes = |available: glebe::Bytes| ("NoMemory", vec![("available", available.get())]);
+    match error {
+        E::TooLarge { available, .. } => bytes(*available),
+        E::CgroupLimit { limit, usage, .. } => bytes(limit.saturating_sub(*usage)),
+        E::NotContiguous { longest, .. } | E::NotAligned { longest, .. } => bytes(*longest),
+        E::NotHuge { huge, .. } => bytes(*huge),
+        E::Os(error) => kind_of_os(error),
+        E::ZeroLength | E::BadAlign { .. } | E::NoSuchNode { .. } | E::NoHeap { .. } => {
+            ("BadArgument", Vec::new())
+        }
+        _ => ("NoMemory", Vec::new()),
+    }
+}
+
+fn kind_of_volatile(error: &volatile::Error) -> Kind {
+    use volatile::Error as E;
+    match error {
+        E::Purged { offset } => ("Purged", vec![("offset", offset.get())]),
+        E::Cloned | E::Forked => ("Forked", Vec::new()),
+        E::Os(error) => kind_of_os(error),
+        E::Unaligned { .. } | E::Empty | E::Beyond { .. } | E::ZeroCap | E::Marked { .. } => {
+            ("BadArgument", Vec::new())
+        }
+        _ => ("Unsupported", Vec::new()),
+    }
+}
+
+fn kind_of_swap(error: &swap::Error) -> Kind {
+    use swap::Error as E;
+    match error {
+        E::Budget { pinned, budget, .. } => {
+            ("Budget", vec![("pinned", pinned.get()), ("budget", budget.get())])
+        }
+        E::Full { held, limit } | E::FileFull { held, limit } => {
+            ("NoMemory", vec![("available", limit.saturating_sub(*held).get())])
+        }
+        E::Addresses { largest, .. } => ("NoMemory", vec![("available", largest.get())]),
+        E::Stale | E::Foreign | E::Dead => ("Stale", Vec::new()),
+        E::Pinned | E::TooManyPins { .. } => ("Pinned", Vec::new()),
+        E::Damaged { .. } => ("Damaged", Vec::new()),
+        E::Forked => ("Forked", Vec::new()),
+        E::Os(error) => kind_of_os(error),
+        _ => ("BadArgument", Vec::new()),
+    }
+}
+
+/// An exception of a class of `glebe.errors`.
+fn exception(py: Python<'_>, (class, values): Kind, text: String) -> PyResult<PyErr> {
+    let class = py.import("glebe.errors")?.getattr(class)?;
+    let made = class.call1(PyTuple::new(py, [text])?)?;
+    values.into_iter().try_for_each(|(name, value)| made.setattr(name, value))?;
+    Ok(PyErr::from_value(made))
+}
+
+impl From<Failure> for PyErr {
+    fn from(failure: Failure) -> Self {
+        let (kind, text) = match &failure {
+            Failure::Reserve(error) => (kind_of_reserve(error), error.to_string()),
+            Failure::Contig(error) => (kind_of_contig(error), error.to_string()),
+            Failure::Volatile(error) => (kind_of_volatile(error), error.to_string()),
+            Failure::Swap(error) => (kind_of_swap(error), error.to_string()),
+            Failure::Python(_) => {
+                let Failure::Python(error) = failure else { unreachable!("matched above") };
+                return error;
+            }
+        };
+        Python::attach(|py| exception(py, kind, text).unwrap_or_else(|error| error))
+    }
+}

@@ -1,0 +1,114 @@
+//! Keys of a cache as bytes: equal keys have equal bytes, and a key is had back from its bytes.
+//!
+//! ```text
+//! b LEN bytes   s LEN UTF-8   i 8 bytes   n   t COUNT items      LEN, COUNT: 4 bytes
+//! ```
+//!
+//! Little-endian. `True` is 1 here, as it is to a dictionary.
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyInt, PyString, PyTuple};
+
+use crate::{Failure, Result};
+
+/// Bytes of a key, at most.
+const LEN_MAX: usize = 1 << 20;
+/// Tuples in tuples, at most.
+const DEPTH_MAX: usize = 32;
+
+/// The bytes of a key: `bytes`, `str`, or a `tuple` of these, `int`, `None` and tuples.
+///
+/// # Errors
+/// `TypeError` for another type; `ValueError` for a key that is too long or too deep;
+/// `OverflowError` for an integer beyond 64 bits; `UnicodeEncodeError` for lone surrogates.
+pub(crate) fn encode(key: &Bound<'_, PyAny>) -> Result<Box<[u8]>> {
+    let is_text = key.is_instance_of::<PyBytes>() || key.is_instance_of::<PyString>();
+    if !is_text && !key.is_instance_of::<PyTuple>() {
+        return Err(wrong_type(key, "a key is bytes, str or a tuple"));
+    }
+    let mut out = Vec::with_capacity(64);
+    add(key, &mut out, 0)?;
+    Ok(out.into_boxed_slice())
+}
+
+fn wrong_type(object: &Bound<'_, PyAny>, rule: &str) -> Failure {
+    let name = object.get_type().name().map_or_else(|_| "?".into(), |name| name.to_string());
+    PyTypeError::new_err(format!("{rule}, not {name}")).into()
+}
+
+fn add(part: &Bound<'_, PyAny>, out: &mut Vec<u8>, depth: usize) -> Result<()> {
+    if let Ok(text) = part.cast::<PyString>() {
+        add_bytes(b's', text.to_str()?.as_bytes(), out)
+    } else if let Ok(bytes) = part.cast::<PyBytes>() {
+        add_bytes(b'b', bytes.as_bytes(), out)
+    } else if part.is_none() {
+        out.push(b'n');
+        Ok(())
+    } else if part.is_instance_of::<PyInt>() {
+        out.push(b'i');
+        out.extend(part.extract::<i64>()?.to_le_bytes());
+        Ok(())
+    } else if let Ok(parts) = part.cast::<PyTuple>() {
+        if depth == DEPTH_MAX {
+            return Err(Failure::argument(format!("a key has at most {DEPTH_MAX} levels")));
+        }
+        add_len(b't', parts.len(), out)?;
+        parts.iter().try_for_each(|part| add(&part, out, depth + 1))
+    } else {
+        Err(wrong_type(part, "parts of a key are bytes, str, int, None or tuples"))
+    }
+}
+
+fn add_len(tag: u8, len: usize, out: &mut Vec<u8>) -> Result<()> {
+    if len > LEN_MAX || out.len() > LEN_MAX {
+        return Err(Failure::argument(format!("a key has at most {LEN_MAX} bytes")));
+    }
+    out.push(tag);
+    out.extend((len as u32).to_le_bytes());
+    Ok(())
+}
+
+fn add_bytes(tag: u8, bytes: &[u8], out: &mut Vec<u8>) -> Result<()> {
+    add_len(tag, bytes.len(), out)?;
+    out.extend(bytes);
+    Ok(())
+}
+
+/// The key that was encoded.
+///
+/// # Errors
+/// `MemoryError`.
+pub(crate) fn decode<'py>(py: Python<'py>, mut bytes: &[u8]) -> Result<Bound<'py, PyAny>> {
+    next(py, &mut bytes)
+}
+
+fn next<'py>(py: Python<'py>, rest: &mut &[u8]) -> Result<Bound<'py, PyAny>> {
+    Ok(match take::<1>(rest) {
+        [b's'] => {
+            let len = u32::from_le_bytes(take(rest)) as usize;
+            PyString::new(py, &String::from_utf8_lossy(cut(rest, len))).into_any()
+        }
+        [b'b'] => {
+            let len = u32::from_le_bytes(take(rest)) as usize;
+            PyBytes::new(py, cut(rest, len)).into_any()
+        }
+        [b'i'] => i64::from_le_bytes(take(rest)).into_pyobject(py).map_err(PyErr::from)?.into_any(),
+        [b't'] => {
+            let count = u32::from_le_bytes(take(rest));
+            let parts: Result<Vec<_>> = (0..count).map(|_| next(py, rest)).collect();
+            PyTuple::new(py, parts?)?.into_any()
+        }
+        _ => py.None().into_bound(py),
+    })
+}
+
+fn cut<'a>(rest: &mut &'a [u8], len: usize) -> &'a [u8] {
+    let (part, behind) = rest.split_at(len);
+    *rest = behind;
+    part
+}
+
+fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
+    cut(rest, N).try_into().expect("as many as were cut")
+}

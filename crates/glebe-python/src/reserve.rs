@@ -1,0 +1,327 @@
+//! `Reserve`, its `Block`s, which are buffers, and its `Promise`s.
+//!
+//! # Safety
+//! A block's bytes stay until its lease ends ([`lease`](crate::lease)); nobody but the block's
+//! owners writes there. A forked child finds zeros there ([`ChildZeros`]).
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use glebe::reserve::{self, Request};
+use glebe::sys::child_zeros::ChildZeros;
+use glebe::{page_size, Contig, Pages};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyType};
+
+use crate::cache::Shared;
+use crate::contig::source_of;
+use crate::lease::{Bytes, Lease};
+use crate::{numbers, Failure, Result};
+
+struct State {
+    reserve: reserve::Reserve,
+    /// One for each name: two that knew different entries of a name would lose them for each other.
+    caches: HashMap<String, Arc<Shared>>,
+}
+
+/// Memory set aside once, of which idle pages work as a cache.
+#[pyclass(frozen, module = "glebe")]
+pub(crate) struct Reserve(Mutex<Option<State>>);
+
+impl Reserve {
+    fn lock(&self) -> MutexGuard<'_, Option<State>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A handle of the reserve: calls are made without the lock.
+    fn live(&self) -> Result<reserve::Reserve> {
+        let state = self.lock();
+        let live = state.as_ref().map(|state| state.reserve.clone());
+        live.ok_or_else(|| Failure::ended("reserve"))
+    }
+
+    /// What the caches of this name share.
+    pub(crate) fn shared(&self, name: &str) -> Result<Arc<Shared>> {
+        let reserve = self.live()?;
+        let shared = Arc::new(Shared::new(&reserve, name)?);
+        let mut state = self.lock();
+        let state = state.as_mut().ok_or_else(|| Failure::ended("reserve"))?;
+        Ok(Arc::clone(state.caches.entry(name.to_owned()).or_insert(shared)))
+    }
+}
+
+/// So many whole pages: `pages`, or `bytes` rounded up.
+fn length(pages: Option<u64>, bytes: Option<u64>) -> Result<Pages> {
+    match (pages, bytes) {
+        (Some(pages), None) => Ok(Pages::new(pages)),
+        (None, Some(bytes)) => Ok(glebe::Bytes::new(bytes).pages_up(page_size())),
+        _ => Err(Failure::argument("a length is given as pages or as bytes=, one of them")),
+    }
+}
+
+fn request(pages: Pages, align: u64, zeroed: bool, any: bool) -> Request {
+    let request = Request::new(pages).align(Pages::new(align));
+    let request = if zeroed { request.zeroed() } else { request };
+    if any {
+        request.any()
+    } else {
+        request
+    }
+}
+
+#[pymethods]
+impl Reserve {
+    #[new]
+    #[pyo3(signature = (bytes, *, source = "auto", room = 0))]
+    fn new(py: Python<'_>, bytes: u64, source: &str, room: u64) -> Result<Self> {
+        let memory = Contig::options().source(source_of(source)?);
+        let options = reserve::Reserve::options().memory(memory).room(glebe::Bytes::new(room));
+        let reserve = py.detach(|| options.build(glebe::Bytes::new(bytes)))?;
+        Ok(Self(Mutex::new(Some(State { reserve, caches: HashMap::new() }))))
+    }
+
+    #[pyo3(signature = (pages = None, *, bytes = None, align = 1, zeroed = false, any = false))]
+    fn alloc(
+        &self,
+        py: Python<'_>,
+        pages: Option<u64>,
+        bytes: Option<u64>,
+        align: u64,
+        zeroed: bool,
+        any: bool,
+    ) -> Result<Block> {
+        let reserve = self.live()?;
+        let request = request(length(pages, bytes)?, align, zeroed, any);
+        Ok(Block::new(py.detach(|| reserve.alloc(request))?))
+    }
+
+    #[pyo3(signature = (pages = None, *, bytes = None, align = 1, zeroed = false, any = false))]
+    fn promise(
+        &self,
+        py: Python<'_>,
+        pages: Option<u64>,
+        bytes: Option<u64>,
+        align: u64,
+        zeroed: bool,
+        any: bool,
+    ) -> Result<Promise> {
+        let reserve = self.live()?;
+        let request = request(length(pages, bytes)?, align, zeroed, any);
+        let promise = py.detach(|| reserve.promise(request))?;
+        Ok(Promise(Mutex::new(Some(promise))))
+    }
+
+    fn largest_run(&self) -> Result<u64> {
+        Ok(self.live()?.largest_run()?.get())
+    }
+
+    fn stats<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>> {
+        Ok(numbers(py, self.live()?.stats().lines())?)
+    }
+
+    fn grow(&self, py: Python<'_>, bytes: u64) -> Result<usize> {
+        let reserve = self.live()?;
+        py.detach(|| reserve.grow(glebe::Bytes::new(bytes)))?;
+        self.__len__()
+    }
+
+    fn shrink(&self, py: Python<'_>, bytes: u64) -> Result<usize> {
+        let reserve = self.live()?;
+        py.detach(|| reserve.shrink(glebe::Bytes::new(bytes)))?;
+        self.__len__()
+    }
+
+    fn __len__(&self) -> Result<usize> {
+        Ok(self.live()?.len().bytes(page_size()).as_usize())
+    }
+
+    /// The class is the package's, which adds what mappings have.
+    fn cache<'py>(slf: &Bound<'py, Self>, name: &str) -> Result<Bound<'py, PyAny>> {
+        Ok(slf.py().import("glebe")?.getattr("Cache")?.call1((slf, name))?)
+    }
+
+    #[getter]
+    fn source(&self) -> Result<String> {
+        Ok(self.live()?.contig().source().to_string())
+    }
+
+    fn close(&self, py: Python<'_>) {
+        let ended = self.lock().take();
+        py.detach(|| drop(ended));
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        _type: Option<Bound<'_, PyType>>,
+        _value: Option<Bound<'_, PyAny>>,
+        _traceback: Option<Bound<'_, PyAny>>,
+    ) {
+        self.close(py);
+    }
+
+    fn __repr__(&self) -> String {
+        match self.live() {
+            Ok(reserve) => {
+                format!("<glebe.Reserve of {}, {}>", reserve.len(), reserve.contig().source())
+            }
+            Err(_) => "<glebe.Reserve, closed>".to_owned(),
+        }
+    }
+}
+
+/// A block, and what children find at its place once it was exported; that goes first.
+struct Held {
+    zeros: Option<ChildZeros>,
+    block: reserve::Block,
+}
+
+/// Contiguous pages of a reserve, the caller's alone until they are freed.
+#[pyclass(frozen, module = "glebe")]
+pub(crate) struct Block(Lease<Held>);
+
+impl Block {
+    fn new(block: reserve::Block) -> Self {
+        Self(Lease::new("block", Held { zeros: None, block }))
+    }
+
+    /// Lists the block for children, without the lock: that may wait for a fork.
+    fn list_for_children(&self) -> Result<()> {
+        let place = self.0.with(|held| {
+            let len = held.block.bytes()?.len() as u64;
+            Ok::<_, Failure>(held.zeros.is_none().then_some((held.block.as_ptr() as usize, len)))
+        })??;
+        if let Some((addr, len)) = place {
+            let zeros = ChildZeros::new(addr, glebe::Bytes::new(len))?;
+            let late = self.0.with(|held| held.zeros.replace(zeros))?;
+            drop(late);
+        }
+        Ok(())
+    }
+}
+
+#[pymethods]
+impl Block {
+    fn __len__(&self) -> Result<usize> {
+        self.0.with(|held| held.block.bytes().map(<[u8]>::len))?.map_err(Failure::from)
+    }
+
+    #[getter]
+    fn pages(&self) -> Result<u64> {
+        self.0.with(|held| held.block.pages().get())
+    }
+
+    #[getter]
+    fn address(&self) -> Result<usize> {
+        self.0.with(|held| held.block.as_ptr() as usize)
+    }
+
+    #[getter]
+    fn contiguity(&self) -> Result<String> {
+        self.0.with(|held| held.block.contiguity().to_string())
+    }
+
+    /// The frame of the byte at `offset`, if it can be read, and how many bytes from there on are
+    /// contiguous.
+    #[pyo3(signature = (offset = 0))]
+    fn locate(&self, offset: u64) -> Result<(Option<u64>, u64)> {
+        let place = self.0.with(|held| held.block.locate(glebe::Bytes::new(offset)))??;
+        let place = place.ok_or_else(|| {
+            Failure::argument(format!("offset {offset} lies beyond the end of the block"))
+        })?;
+        Ok((place.pfn.map(|pfn| pfn.get()), place.contiguous.get()))
+    }
+
+    fn free(&self, py: Python<'_>) -> Result<()> {
+        self.0.end(py)
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        _type: Option<Bound<'_, PyType>>,
+        _value: Option<Bound<'_, PyAny>>,
+        _traceback: Option<Bound<'_, PyAny>>,
+    ) -> Result<()> {
+        self.free(py)
+    }
+
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> Result<()> {
+        slf.get().list_for_children()?;
+        let bytes = |held: &mut Held| {
+            let bytes = held.block.bytes_mut()?;
+            Ok(Bytes { start: bytes.as_mut_ptr(), len: bytes.len(), readonly: false })
+        };
+        // SAFETY: Python's view; the block's bytes are as the file's head says.
+        unsafe { slf.get().0.export(slf.as_any(), view, flags, bytes) }
+    }
+
+    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
+        self.0.release();
+    }
+
+    fn __repr__(&self) -> String {
+        match self.0.with(|held| (held.block.pages(), held.block.contiguity())) {
+            Ok((pages, contiguity)) => {
+                format!("<glebe.Block of {pages}, contiguous: {contiguity}>")
+            }
+            Err(_) => "<glebe.Block, freed>".to_owned(),
+        }
+    }
+}
+
+/// A run set aside for one later block.
+#[pyclass(frozen, module = "glebe")]
+pub(crate) struct Promise(Mutex<Option<reserve::Promise>>);
+
+impl Promise {
+    fn lock(&self) -> MutexGuard<'_, Option<reserve::Promise>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[pymethods]
+impl Promise {
+    #[getter]
+    fn pages(&self) -> u64 {
+        self.lock().as_ref().map_or(0, |promise| promise.pages().get())
+    }
+
+    fn take(&self, py: Python<'_>) -> Result<Block> {
+        let promise = self.lock().take().ok_or_else(|| Failure::ended("promise"))?;
+        Ok(Block::new(py.detach(|| promise.take())?))
+    }
+
+    fn give_up(&self) {
+        let given_up = self.lock().take();
+        drop(given_up);
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        _type: Option<Bound<'_, PyType>>,
+        _value: Option<Bound<'_, PyAny>>,
+        _traceback: Option<Bound<'_, PyAny>>,
+    ) {
+        self.give_up();
+    }
+}

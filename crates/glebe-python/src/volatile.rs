@@ -1,0 +1,348 @@
+//! `VolatileBuffer`: memory that the kernel may take while it is marked.
+//!
+//! It is a buffer while nothing of it is marked, and cannot be marked while it is exported, so no
+//! array ever points to memory that may vanish. [`Held`] unmarks all of it for a while; where
+//! arrays are left at its end, the mark waits for the last of them.
+//!
+//! Lock: the state's, for some instructions. A mark or an unmark sets `is_busy` and works without
+//! the lock; others wait in naps, and a child whose parent forked meanwhile is told so.
+//!
+//! # Safety
+//! The region is unmapped with the object, which each export keeps alive. Its memory is inherited
+//! by forked children as a copy.
+#![allow(unsafe_code)]
+
+pub(crate) mod values;
+
+use std::ffi::c_int;
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use glebe::sys::fork::ForkGuard;
+use glebe::volatile::{Error, Priority, Region};
+use glebe::{page_size, Bytes, Pages};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyType};
+
+use crate::buffers::{detached, new_bytes, Given};
+use crate::{lease, numbers, Failure, Result};
+
+/// Runs of lost pages: first page, pages.
+type Lost = Vec<(u64, u64)>;
+
+/// Between looks at a call of another thread that is under way.
+const NAP: Duration = Duration::from_micros(50);
+
+struct State {
+    /// Which pages are marked, and how many.
+    is_marked: Vec<bool>,
+    marked: usize,
+    exports: usize,
+    /// `with` blocks under way.
+    holds: usize,
+    /// Whether all is to be marked once the last export ends.
+    marks_later: bool,
+    is_busy: bool,
+}
+
+impl State {
+    fn set(&mut self, pages: Range<usize>, is_marked: bool) {
+        self.is_marked[pages].fill(is_marked);
+        self.marked = self.is_marked.iter().filter(|is_marked| **is_marked).count();
+    }
+
+    /// # Errors
+    /// `BufferError` where arrays or `with` blocks use the memory.
+    fn may_mark(&self) -> Result<()> {
+        if self.exports > 0 || self.holds > 0 {
+            let (exports, holds) = (self.exports, self.holds);
+            return Err(Failure::buffer(format!(
+                "memory in use cannot be marked: {exports} arrays or views, {holds} held blocks"
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Memory whose contents may be given up and taken back.
+#[pyclass(frozen, module = "glebe.volatile")]
+pub(crate) struct VolatileBuffer {
+    /// Apart: it is aligned to more than Python's objects are.
+    region: Box<Region>,
+    state: Mutex<State>,
+    guard: ForkGuard,
+}
+
+impl VolatileBuffer {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state, when no other thread is marking or unmarking.
+    fn idle<'a>(&'a self, py: Python<'_>) -> Result<MutexGuard<'a, State>> {
+        loop {
+            let state = self.lock();
+            if !state.is_busy {
+                return Ok(state);
+            }
+            drop(state);
+            if self.guard.is_child() {
+                return Err(Error::Forked.into());
+            }
+            py.detach(|| std::thread::sleep(NAP));
+        }
+    }
+
+    /// Calls `work` while the state says busy, and, if it succeeds, `then` with the state; other
+    /// threads run meanwhile.
+    fn busy<T: Send>(
+        &self,
+        py: Python<'_>,
+        mut state: MutexGuard<'_, State>,
+        work: impl FnOnce() -> std::result::Result<T, Error> + Send,
+        then: impl FnOnce(&mut State),
+    ) -> Result<T> {
+        state.is_busy = true;
+        drop(state);
+        let done = py.detach(work);
+        let mut state = self.lock();
+        state.is_busy = false;
+        let done = done?;
+        then(&mut state);
+        Ok(done)
+    }
+
+    /// A range of bytes and its pages, if the region will not refuse it.
+    fn range(&self, start: u64, stop: Option<u64>) -> Result<(Range<Bytes>, Range<usize>)> {
+        let (len, granule) = (self.region.len(), self.region.granule());
+        let range = Bytes::new(start)..stop.map_or(len, Bytes::new);
+        if let Some(offset) =
+            [range.start, range.end].into_iter().find(|at| at.get() % granule.get() != 0)
+        {
+            return Err(Error::Unaligned { offset, granule }.into());
+        }
+        if range.end > len {
+            return Err(Error::Beyond { end: range.end, limit: len }.into());
+        }
+        if range.start >= range.end {
+            return Err(Error::Empty.into());
+        }
+        let page = |at: Bytes| at.pages_down(page_size()).as_usize();
+        let pages = page(range.start)..page(range.end);
+        Ok((range, pages))
+    }
+
+    fn mark_range(
+        &self,
+        py: Python<'_>,
+        mut state: MutexGuard<'_, State>,
+        (range, pages): (Range<Bytes>, Range<usize>),
+    ) -> Result<()> {
+        // First: what is refused may count as marked.
+        state.set(pages, true);
+        self.busy(py, state, || self.region.mark(range, Priority::NORMAL), |_| ())
+    }
+
+    fn unmark_range(
+        &self,
+        py: Python<'_>,
+        mut state: MutexGuard<'_, State>,
+        (range, pages): (Range<Bytes>, Range<usize>),
+    ) -> Result<Lost> {
+        state.marks_later = false;
+        let unmark = || self.region.unmark(range);
+        let lost = self.busy(py, state, unmark, |state| state.set(pages, false))?;
+        Ok(lost.runs().iter().map(|run| (run.start(), run.len())).collect())
+    }
+
+    /// Takes all of the memory for a `with` block.
+    fn hold(&self, py: Python<'_>) -> Result<Lost> {
+        let mut state = self.idle(py)?;
+        if state.holds > 0 {
+            state.holds += 1;
+            return Ok(Vec::new());
+        }
+        // Before others may mark: they are refused from now on.
+        state.holds = 1;
+        let all = self.range(0, None)?;
+        self.unmark_range(py, state, all).inspect_err(|_| self.lock().holds -= 1)
+    }
+
+    /// Ends a `with` block: marks all, or has the end of the last export do it.
+    fn let_go(&self, py: Python<'_>) -> Result<()> {
+        let mut state = self.idle(py)?;
+        state.holds -= 1;
+        if state.holds > 0 {
+            return Ok(());
+        }
+        if state.exports > 0 {
+            state.marks_later = true;
+            return Ok(());
+        }
+        let all = self.range(0, None)?;
+        self.mark_range(py, state, all)
+    }
+
+    /// Marks all after the last export, unless the memory is in use again.
+    fn mark_later(&self, py: Python<'_>) -> Result<()> {
+        let mut state = self.idle(py)?;
+        if state.exports > 0 || state.holds > 0 || !std::mem::take(&mut state.marks_later) {
+            return Ok(());
+        }
+        let all = self.range(0, None)?;
+        self.mark_range(py, state, all)
+    }
+}
+
+#[pymethods]
+impl VolatileBuffer {
+    #[new]
+    fn new(py: Python<'_>, bytes: u64) -> Result<Self> {
+        let region = py.detach(|| Region::new(Bytes::new(bytes)))?;
+        let pages = region.len().pages_down(page_size()).as_usize();
+        let state = State {
+            is_marked: vec![false; pages],
+            marked: 0,
+            exports: 0,
+            holds: 0,
+            marks_later: false,
+            is_busy: false,
+        };
+        Ok(Self { region: Box::new(region), state: Mutex::new(state), guard: ForkGuard::new() })
+    }
+
+    #[pyo3(signature = (start = 0, stop = None))]
+    fn mark(&self, py: Python<'_>, start: u64, stop: Option<u64>) -> Result<()> {
+        let range = self.range(start, stop)?;
+        let state = self.idle(py)?;
+        state.may_mark()?;
+        self.mark_range(py, state, range)
+    }
+
+    #[pyo3(signature = (start = 0, stop = None))]
+    fn unmark(&self, py: Python<'_>, start: u64, stop: Option<u64>) -> Result<Lost> {
+        let range = self.range(start, stop)?;
+        self.unmark_range(py, self.idle(py)?, range)
+    }
+
+    fn held(slf: Bound<'_, Self>) -> Held {
+        Held(slf.unbind())
+    }
+
+    /// As the kernel does under pressure, to what is marked; bytes dropped.
+    #[pyo3(signature = (start = 0, stop = None))]
+    fn drop_marked(&self, py: Python<'_>, start: u64, stop: Option<u64>) -> Result<u64> {
+        let (range, _) = self.range(start, stop)?;
+        let state = self.idle(py)?;
+        Ok(self.busy(py, state, || self.region.drop_now(range), |_| ())?.get())
+    }
+
+    /// Bytes from `offset` on, marked or not.
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        offset: u64,
+        length: usize,
+    ) -> Result<Option<Bound<'py, PyBytes>>> {
+        let limit = self.region.len();
+        let end = offset.saturating_add(length as u64);
+        if end > limit.get() {
+            return Err(Error::Beyond { end: Bytes::new(end), limit }.into());
+        }
+        let fill = |out: &mut [u8]| match self.region.try_read(Bytes::new(offset), out) {
+            Err(Error::Purged { .. }) => Ok(false),
+            read => Ok(read.map(|()| true)?),
+        };
+        new_bytes(py, length, fill)
+    }
+
+    /// Copies `data` to what is not marked.
+    fn write(&self, py: Python<'_>, offset: u64, data: &Bound<'_, PyAny>) -> Result<()> {
+        let data = Given::new(data)?;
+        let bytes = data.bytes();
+        Ok(detached(py, bytes.len(), || self.region.write(Bytes::new(offset), bytes))?)
+    }
+
+    fn stats<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>> {
+        let stats = py.detach(|| self.region.stats());
+        Ok(numbers(py, stats.lines())?)
+    }
+
+    fn __len__(&self) -> usize {
+        self.region.len().as_usize()
+    }
+
+    #[getter]
+    fn engine(&self) -> String {
+        self.region.engine().to_string()
+    }
+
+    /// Bytes marked.
+    #[getter]
+    fn marked(&self) -> u64 {
+        Pages::new(self.lock().marked as u64).bytes(page_size()).get()
+    }
+
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> Result<()> {
+        let this = slf.get();
+        let mut state = this.idle(slf.py())?;
+        if state.marked > 0 {
+            let marked = Pages::new(state.marked as u64);
+            return Err(Failure::buffer(format!(
+                "{marked} of the memory are marked and may vanish: unmark() or held() it first"
+            )));
+        }
+        state.exports += 1;
+        drop(state);
+        let (start, len) = (this.region.as_ptr(), this.region.len().as_usize());
+        let bytes = lease::Bytes { start, len, readonly: false };
+        // SAFETY: Python's view; the memory is as the file's head says.
+        let filled = unsafe { lease::fill(slf.as_any(), view, flags, &bytes) };
+        if filled.is_err() {
+            this.lock().exports -= 1;
+        }
+        filled
+    }
+
+    unsafe fn __releasebuffer__(slf: Bound<'_, Self>, _view: *mut ffi::Py_buffer) {
+        let this = slf.get();
+        let mut state = this.lock();
+        state.exports -= 1;
+        if state.exports > 0 || state.holds > 0 || !state.marks_later {
+            return;
+        }
+        drop(state);
+        let marked = this.mark_later(slf.py());
+        if let Err(error) = marked {
+            PyErr::from(error).write_unraisable(slf.py(), Some(slf.as_any()));
+        }
+    }
+}
+
+/// A `with` block in which nothing of a `VolatileBuffer` is marked.
+#[pyclass(frozen, module = "glebe.volatile")]
+pub(crate) struct Held(Py<VolatileBuffer>);
+
+#[pymethods]
+impl Held {
+    /// The runs of pages that were lost.
+    fn __enter__(&self, py: Python<'_>) -> Result<Lost> {
+        self.0.get().hold(py)
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        _type: Option<Bound<'_, PyType>>,
+        _value: Option<Bound<'_, PyAny>>,
+        _traceback: Option<Bound<'_, PyAny>>,
+    ) -> Result<()> {
+        self.0.get().let_go(py)
+    }
+}

@@ -1,0 +1,133 @@
+//! `Values`: results by number in volatile memory, what `glebe.volatile.volatile_cache` stands on.
+//!
+//! A [`Value`] is a read-only buffer; while one lives the kernel cannot take the result.
+//!
+//! # Safety
+//! A pinned value stays until its lease ends.
+#![allow(unsafe_code)]
+
+use std::convert::Infallible;
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use glebe::volatile::{BuildError, Cache, Refills};
+use glebe::Bytes;
+use pyo3::exceptions::{PyMemoryError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::buffers::Given;
+use crate::guards::{self, PinnedValue};
+use crate::lease::Lease;
+use crate::{numbers, Failure, Result};
+
+/// Results by number that the kernel may take.
+#[pyclass(frozen, module = "glebe._glebe")]
+pub(crate) struct Values(Arc<guards::Values>);
+
+#[pymethods]
+impl Values {
+    #[new]
+    #[pyo3(signature = (addresses, hot = None))]
+    fn new(py: Python<'_>, addresses: u64, hot: Option<u64>) -> Result<Self> {
+        let options = Cache::options().refills(Refills::default());
+        let options = match hot {
+            Some(hot) => options.hot(Bytes::new(hot)),
+            None => options,
+        };
+        Ok(Self(Arc::new(py.detach(|| options.build(Bytes::new(addresses)))?)))
+    }
+
+    /// The result of a number, none if there is none or the kernel took some of it.
+    fn get(&self, py: Python<'_>, number: u64) -> Option<Value> {
+        let found = py.detach(|| {
+            PinnedValue::found(&self.0, |values| Ok::<_, Infallible>(values.get(&number)))
+        });
+        let Ok(value) = found;
+        value.map(Value::new)
+    }
+
+    /// Copies `result` in. What finds no room is a value all the same, which nobody finds.
+    fn keep(&self, py: Python<'_>, number: u64, result: &Bound<'_, PyAny>) -> Result<Value> {
+        let given = Given::new(result)?;
+        let bytes = given.bytes();
+        let build = |room: &mut [u8]| {
+            room.copy_from_slice(bytes);
+            Ok(())
+        };
+        let kept = py.detach(|| {
+            PinnedValue::found(&self.0, |values| {
+                values.get_or_build::<Infallible>(number, bytes.len(), build).map(Some)
+            })
+        });
+        match kept.map_err(refused)? {
+            Some(value) => Ok(Value::new(value)),
+            None => Err(Failure::argument("a value that was not kept")),
+        }
+    }
+
+    fn remove(&self, number: u64) -> bool {
+        self.0.remove(&number)
+    }
+
+    fn clear(&self, py: Python<'_>) {
+        py.detach(|| self.0.clear());
+    }
+
+    /// Marks all that no `Value` pins, and drops it, as the kernel would; bytes dropped.
+    fn drop_unused(&self, py: Python<'_>) -> Result<u64> {
+        let dropped = py.detach(|| {
+            self.0.offer_all();
+            self.0.drop_marked()
+        });
+        Ok(dropped?.get())
+    }
+
+    fn stats<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>> {
+        Ok(numbers(py, self.0.stats().lines())?)
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.len()
+    }
+}
+
+fn refused(error: BuildError<Infallible>) -> Failure {
+    Failure::Python(match &error {
+        BuildError::NoMemory { .. } => PyMemoryError::new_err(error.to_string()),
+        _ => PyValueError::new_err(error.to_string()),
+    })
+}
+
+/// A result that stays while this lives.
+#[pyclass(frozen, module = "glebe._glebe")]
+pub(crate) struct Value(Lease<PinnedValue>);
+
+impl Value {
+    fn new(value: PinnedValue) -> Self {
+        Self(Lease::new("value", value))
+    }
+}
+
+#[pymethods]
+impl Value {
+    /// Whether it will be found again.
+    #[getter]
+    fn is_kept(&self) -> Result<bool> {
+        self.0.with(|value| value.is_kept())
+    }
+
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> Result<()> {
+        // SAFETY: Python's view; the bytes are as the file's head says.
+        unsafe { slf.get().0.export(slf.as_any(), view, flags, |value| Ok(value.bytes())) }
+    }
+
+    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
+        self.0.release();
+    }
+}

@@ -1,0 +1,46 @@
+"""What tests share. None of them changes the machine: reserves are of base pages."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import glebe
+
+PAGE = glebe.PAGE_BYTES
+
+
+def pytest_report_header():
+    return f"glebe {glebe.__version__}, {glebe.__file__}, uid {os.getuid()}"
+
+
+@pytest.fixture
+def reserve():
+    with glebe.Reserve(16 << 20, source="plain") as reserve:
+        yield reserve
+
+
+@pytest.fixture
+def run():
+    """Runs a program in a process of its own; fails if a signal ends it; returns what it prints."""
+
+    def run(program, *args):
+        words = [sys.executable, "-c", textwrap.dedent(program), *args]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, f"status {done.returncode}: {done.stderr}"
+        return done.stdout + done.stderr
+
+    return run
+
+
+def take(reserve, share):
+    """A block of so much of what no block holds, whatever its runs are; freed when it is dropped."""
+    return reserve.alloc(int(reserve.stats()["total_pages"] * share), any=True)
+
+
+def value_of(length, seed=0):
+    """Bytes that differ from page to page and from seed to seed."""
+    unit = b"%08d" % (seed % 10**8)
+    return b"".join(unit + b"%08d" % n for n in range(length // 16 + 1))[:length]

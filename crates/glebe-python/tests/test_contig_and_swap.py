@@ -1,0 +1,116 @@
+"""Contiguous memory, and stores with a budget."""
+
+import gc
+import random
+
+import numpy as np
+import pytest
+
+import glebe
+from conftest import PAGE, value_of
+from glebe import errors
+from glebe.swap import Store
+
+
+def test_runs_cover_the_memory():
+    with glebe.contig(4 << 20, source="plain") as memory:
+        runs = memory.runs()
+        assert sum(pages for _, pages, _ in runs) * PAGE == len(memory) == 4 << 20
+        assert [first for first, _, _ in runs] == list(
+            np.cumsum([0] + [pages for _, pages, _ in runs[:-1]])
+        )
+        assert memory.longest_run >= max(1, memory.longest_run)
+        array = np.frombuffer(memory, np.uint8)
+        assert not array.any()
+        array[:] = 3
+        with pytest.raises(BufferError, match="contiguous memory"):
+            memory.close()
+        assert array.ctypes.data == memory.address
+        assert isinstance(memory.verify(), list) and memory.proof and memory.held_by
+        del array
+    with pytest.raises(ValueError, match="closed"):
+        memory.runs()
+
+
+def test_contiguous_memory_that_cannot_be_had_is_refused():
+    with pytest.raises(errors.NoMemory) as refused:
+        glebe.contig(1 << 60)
+    assert 0 < refused.value.available < 1 << 60
+    with pytest.raises(errors.BadArgument):
+        glebe.contig(0)
+
+
+@pytest.fixture
+def store():
+    return Store(256 << 10, capacity=64 << 20, pool_limit=64 << 20)
+
+
+def test_objects_beyond_the_budget_come_back(store):
+    values = [value_of(50_000, seed=n) for n in range(60)]
+    keys = [store.insert(value) for value in values]
+    for n in random.Random(1).choices(range(60), k=200):
+        with store.pin(keys[n]) as pinned:
+            assert bytes(pinned) == values[n] and len(pinned) == 50_000
+    with store.pin_mut(keys[7]) as pinned:
+        array = np.frombuffer(pinned, np.uint8)
+        array[0] = 1
+    assert array.flags.writeable
+    del array
+    gc.collect()
+    assert store.take(keys[7]) == b"\1" + values[7][1:]
+    with pytest.raises(errors.Stale):
+        store.pin(keys[7])
+    assert keys[1] != keys[2] and hash(keys[1]) == hash(keys[1])
+
+
+def test_a_pin_ends_with_its_last_array(store):
+    key = store.insert(b"abc")
+    with store.pin(key) as pinned:
+        view = memoryview(pinned)
+        assert view.readonly
+    with pytest.raises(errors.Pinned):
+        store.pin_mut(key)
+    with pytest.raises(ValueError, match="freed before"):
+        memoryview(pinned)
+    assert bytes(view) == b"abc"
+    view.release()
+    store.pin_mut(key).release()
+    store.free(key)
+
+
+def test_an_array_outlives_store_and_pin(store):
+    array = np.frombuffer(store.pin(store.insert(value_of(9000))), np.uint8)
+    del store
+    gc.collect()
+    assert array.tobytes() == value_of(9000)
+
+
+def test_stores_refuse_with_their_values(store):
+    for wrong in (b"", bytes((2 << 20) + 1)):
+        with pytest.raises(errors.BadArgument, match="1 to 2097152"):
+            store.insert(wrong)
+    pins = [store.pin(store.insert(bytes(64 << 10))) for _ in range(4)]
+    with pytest.raises(errors.Budget) as refused:
+        store.insert(bytes(64 << 10))
+    assert refused.value.budget == 256 << 10 >= refused.value.pinned
+    [pin.release() for pin in pins]
+    with pytest.raises(errors.Stale):
+        Store(1 << 20).pin(store.insert(b"x"))
+    with pytest.raises(errors.BadArgument):
+        Store(0)
+
+
+def test_hints_and_death(store, tmp_path):
+    key = store.insert(b"abc")
+    store.cold(key)
+    store.will_need(key)
+    store.dead(key)
+    with pytest.raises(errors.Stale):
+        store.pin(key)
+    store.free(key)
+    assert store.stats()["created_pages" if "created_pages" in store.stats() else "created"] > 0
+    with_file = Store(64 << 10, pool_limit=1 << 20, capacity=64 << 20, file_in=tmp_path)
+    noise = random.Random(1)
+    values = [noise.randbytes(60_000) for _ in range(60)]
+    keys = [with_file.insert(value) for value in values]
+    assert all(with_file.take(key) == value for key, value in zip(keys, values))

@@ -1,0 +1,220 @@
+"""VolatileBuffer and volatile_cache: what may vanish is never an array."""
+
+import contextlib
+import gc
+import threading
+
+import numpy as np
+import pytest
+
+from conftest import PAGE
+from glebe import errors
+from glebe.volatile import VolatileBuffer, volatile_cache
+
+
+@pytest.fixture
+def buffer():
+    return VolatileBuffer(64 * PAGE)
+
+
+def test_what_is_lost_is_told_and_the_rest_stays(buffer):
+    np.frombuffer(buffer, np.uint8)[:] = 5
+    gc.collect()
+    buffer.mark()
+    assert buffer.marked == len(buffer)
+    assert buffer.drop_marked(3 * PAGE, 5 * PAGE) == 2 * PAGE
+    assert buffer.read(2 * PAGE, 4) == b"\5" * 4 and buffer.read(3 * PAGE, 1) is None
+    assert buffer.read(3 * PAGE - 1, 2) is None
+    assert buffer.unmark() == [(3, 2)]
+    array = np.frombuffer(buffer, np.uint8).reshape(64, PAGE)
+    lost = [bool((page == 0).all()) for page in array]
+    assert lost == [n in (3, 4) for n in range(64)]
+    assert (array[5:] == 5).all() and (array[:3] == 5).all()
+
+
+def test_marked_memory_is_no_buffer(buffer):
+    buffer.mark(PAGE, 2 * PAGE)
+    for export in (memoryview, np.frombuffer, bytes):
+        with pytest.raises(BufferError, match="may vanish"):
+            export(buffer)
+    with pytest.raises(errors.BadArgument, match="marked"):
+        buffer.write(PAGE, b"x")
+    buffer.write(0, b"x")
+    assert buffer.unmark(PAGE, 2 * PAGE) == []
+    assert bytes(memoryview(buffer)[:2]) == b"x\0"
+
+
+def test_exported_memory_cannot_be_marked(buffer):
+    array = np.frombuffer(buffer, np.uint8)
+    with pytest.raises(BufferError, match="1 arrays or views"):
+        buffer.mark()
+    assert buffer.marked == 0
+    del array
+    with buffer.held():
+        with pytest.raises(BufferError, match="1 held"):
+            buffer.mark(0, PAGE)
+    assert buffer.marked == len(buffer)
+
+
+def test_held_marks_afterwards_once_no_array_is_left(buffer):
+    with buffer.held() as lost:
+        assert lost == []
+        array = np.frombuffer(buffer, np.uint8)
+        array[:] = 1
+        view = array[5:10]
+        del array
+    assert buffer.marked == 0 and view.sum() == 5
+    del view
+    gc.collect()
+    assert buffer.marked == len(buffer)
+    buffer.drop_marked()
+    with buffer.held() as lost:
+        assert lost == [(0, 64)]
+        with buffer.held() as inner:
+            assert inner == []
+        assert buffer.marked == 0
+        assert not np.frombuffer(buffer, np.uint8).any()
+    assert buffer.marked == len(buffer)
+
+
+def test_held_again_while_an_array_is_left_marks_at_the_last_end(buffer):
+    with buffer.held():
+        array = np.frombuffer(buffer, np.uint8)
+    with buffer.held():
+        del array
+        gc.collect()
+        assert buffer.marked == 0
+    assert buffer.marked == len(buffer)
+
+
+def test_ranges_are_checked(buffer):
+    for start, stop in ((1, None), (0, 5), (PAGE, PAGE), (2 * PAGE, PAGE), (0, 65 * PAGE)):
+        for call in (buffer.mark, buffer.unmark, buffer.drop_marked):
+            with pytest.raises(errors.BadArgument):
+                call(start, stop)
+    for offset, length in ((64 * PAGE, 1), (1 << 63, 1), ((1 << 64) - 1, 5)):
+        with pytest.raises(errors.BadArgument):
+            buffer.read(offset, length)
+        with pytest.raises(errors.BadArgument):
+            buffer.write(offset, b"x" * length)
+    assert buffer.read(64 * PAGE, 0) == b""
+    with pytest.raises(errors.BadArgument):
+        VolatileBuffer(0)
+    with pytest.raises(errors.Error):
+        VolatileBuffer(1 << 62)
+
+
+def test_threads_hold_and_mark_without_a_wrong_byte(buffer):
+    stop, wrong = threading.Event(), []
+    lock = threading.Lock()
+
+    def work():
+        while not stop.is_set():
+            # Under the lock nothing holds the memory: a drop here is a loss for certain.
+            with lock, dropped(), buffer.held() as lost:
+                array = np.frombuffer(buffer, np.uint8).reshape(64, PAGE)
+                for first, count in lost:
+                    array[first : first + count] = 9
+                if array[0, 0] == 0:
+                    array[:] = 9
+                if not (array == 9).all():
+                    wrong.append(lost)
+                del array
+
+    def dropped():
+        buffer.drop_marked(20 * PAGE, 24 * PAGE)
+        return contextlib.nullcontext()
+
+    def drop():
+        while not stop.is_set():
+            buffer.drop_marked(16 * PAGE, 32 * PAGE)
+            try:
+                memoryview(buffer).release()
+            except BufferError:
+                pass
+
+    threads = [threading.Thread(target=call) for call in (work, work, drop)]
+    [thread.start() for thread in threads]
+    stop.wait(1.5)
+    stop.set()
+    [thread.join() for thread in threads]
+    assert not wrong and buffer.stats()["purged"] > 0
+
+
+def test_results_are_kept_and_built_again_once_they_are_lost():
+    calls = []
+
+    @volatile_cache(64 << 20, hot=0)
+    def squares(n, *, by=1):
+        calls.append(n)
+        return np.arange(n, dtype=np.int64).reshape(2, -1) ** 2 * by
+
+    first = squares(10_000)
+    again = squares(10_000)
+    assert calls == [10_000] and again.shape == (2, 5000) and again.dtype == np.int64
+    assert again.ctypes.data == first.ctypes.data and not again.flags.writeable
+    assert squares(10_000, by=2)[1, 0] == 2 * 5000**2 and len(calls) == 2
+    # In use: it stays.
+    squares.drop_unused()
+    assert again[1, 4999] == 9999**2
+    assert squares(10_000) is not None and len(calls) == 2
+    del first, again
+    gc.collect()
+    assert squares.drop_unused() > 0
+    assert squares(10_000)[1, 4999] == 9999**2 and len(calls) == 3
+    assert squares.stats()["misses"] == 3
+    squares.clear()
+    squares(10_000)
+    assert len(calls) == 4
+
+
+def test_results_of_every_form_come_back():
+    results = {
+        "date": np.array(["2026-01-01"], dtype="datetime64[D]"),
+        "text": np.array(["abc", "d"]),
+        "record": np.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f8")]),
+        "scalar": np.array(5.0),
+        "empty": np.zeros((0, 3)),
+        "turned": np.arange(6).reshape(2, 3).T,
+        "bytes": b"abc",
+        "view": memoryview(b"abcdefgh").cast("i"),
+        "nothing": b"",
+    }
+
+    @volatile_cache(16 << 20)
+    def make(name):
+        return results[name]
+
+    for name, result in results.items():
+        for _ in range(2):
+            made = make(name)
+            if isinstance(result, np.ndarray):
+                assert made.dtype == result.dtype and made.shape == result.shape
+                assert (made == result).all()
+            else:
+                assert made == result and isinstance(made, memoryview)
+
+
+def test_results_that_cannot_be_kept_are_refused():
+    @volatile_cache(1 << 20)
+    def make(what):
+        return {"int": 5, "objects": np.array([None]), "long": bytes(2 << 20)}[what]
+
+    for what in ("int", "objects"):
+        with pytest.raises(TypeError, match="volatile_cache"):
+            make(what)
+    with pytest.raises(ValueError, match="addresses"):
+        make("long")
+    with pytest.raises(TypeError, match="unhashable"):
+        make([1])
+
+
+def test_what_is_known_of_lost_results_is_bounded():
+    @volatile_cache(1 << 20, hot=0)
+    def make(n):
+        return np.full(PAGE, n % 251, np.uint8)
+
+    for n in range(3000):
+        assert make(n)[-1] == n % 251
+    known = make.__closure__[0].cell_contents._known
+    assert len(known) <= 2 * 256 + 64 + 1
