@@ -93,7 +93,8 @@ miri:
 
 # Libraries for C are left out: their references are headers, and they have the names of others.
 doc:
-	cargo doc --workspace --exclude glebe-c --exclude glebe-preload --lib --no-deps
+	cargo doc --workspace --exclude glebe-c --exclude glebe-preload \
+	    --exclude glebe-python --lib --no-deps
 	scripts/doc_items.py $(TARGET)
 
 install: $(READY)
@@ -127,7 +128,8 @@ msrv:
 	fi
 
 rustdoc:
-	RUSTDOCFLAGS="-D warnings $$RUSTDOCFLAGS" cargo doc --workspace --exclude glebe-c --exclude glebe-preload --lib --no-deps
+	RUSTDOCFLAGS="-D warnings $$RUSTDOCFLAGS" cargo doc --workspace --exclude glebe-c --exclude glebe-preload \
+	    --exclude glebe-python --lib --no-deps
 	scripts/doc_items.py $(TARGET)
 
 layers:

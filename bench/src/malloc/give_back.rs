@@ -81,12 +81,13 @@ pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
     peers.name_absent("reuse_256_idle_0", MS, report);
     ratios(&cases, report);
     report.note(&format!(
-        "give back: A fills {len} with objects (256 bytes, 16 KiB, 512 KiB) twice, frees, rests, \
-         fills (reuse), frees, rests, B fills as much in the same group of {limit}, ends, and A \
-         fills (reuse_after_b): CPU time and faults of A. With less memory than the full run's 400 MiB \
-         times are shorter. trim_held_percent: what A holds after it kept a quarter of its objects \
-         and trimmed, beyond these and their table. jemalloc never is also told to reuse long free \
-         runs for short blocks, which makes its reuse faster.",
+        "give back: A fills {len} with objects (256 bytes, 16 KiB, 512 KiB) twice, frees, \
+         rests, fills (reuse), frees, rests, B fills as much in the same group of {limit}, \
+         ends, and A fills (reuse_after_b): CPU time and faults of A. With less memory than \
+         the full run's 400 MiB times are shorter. trim_held_percent: what A holds after it \
+         kept a quarter of its objects and trimmed, beyond these and their table. jemalloc \
+         never is also told to reuse long free runs for short blocks, which makes its reuse \
+         faster.",
     ));
     Ok(())
 }

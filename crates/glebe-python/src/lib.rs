@@ -3,7 +3,7 @@
 //!
 //! A call checks its arguments, lets other threads run while it works longer than about a
 //! microsecond, calls the library, and names its error by class. Lengths and offsets are bytes;
-//! runs are in base pages. No policy is here but two: which entries a [cache](cache) knows, and
+//! runs are in base pages. No policy is here but two: which entries a [`cache`] knows, and
 //! that memory which may vanish is no buffer while it may ([`volatile`]).
 //!
 //! Locks: each object's own, for some instructions. No call of Python and no call that lets other

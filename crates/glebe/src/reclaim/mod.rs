@@ -43,7 +43,10 @@ pub use error::Error;
 #[doc(hidden)]
 pub use gauge::{Free, Gauge, Reading};
 pub use part::Part;
-pub use plan::{plan, PartStats, Targets};
+pub use plan::plan;
+// What a plan is made of and comes to.
+#[doc(hidden)]
+pub use plan::{PartStats, Targets};
 pub use policy::Policy;
 pub use pressure::{Pressure, Scope};
 pub use reclaimer::Reclaimer;
