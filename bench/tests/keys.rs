@@ -236,7 +236,10 @@ fn malloc_beside_others_and_none_of_its_own_is_killed() {
 #[test]
 fn what_was_asked_for_is_kept_to_or_refused() {
     let list = bench(&["list"]);
-    assert_eq!(list.stdout, b"reserve\nvolatile\nzpool\nvmap\ncontig\nserve\nmalloc\n", "{list:?}");
+    assert_eq!(
+        list.stdout, b"reserve\nvolatile\nzpool\nvmap\ncontig\nserve\npython\nmalloc\n",
+        "{list:?}"
+    );
     for wrong in [
         &["no-such"][..],
         &["volatile", "--background", "true"],

@@ -18,6 +18,8 @@
 //! Pages are moved, read and dropped that this call has taken by their word.
 #![allow(unsafe_code)]
 
+use std::ops::Range;
+
 use super::fetch::ZEROS;
 use super::inner::Inner;
 use crate::mapping::{Mapping, DISCARD_MAX};
@@ -57,6 +59,8 @@ pub(super) enum Asker {
 /// What one turn came to.
 #[derive(Debug, Default)]
 struct Turn {
+    /// Pages that room is made for: their owner does not wait for itself.
+    own: Range<u64>,
     left: u64,
     /// Whether pages moved, or others are at pages.
     is_busy: bool,
@@ -75,9 +79,10 @@ struct Leaving<'a> {
 }
 
 impl Inner {
-    /// Charges pages, for which others leave if they must.
-    pub(super) fn make_room(&self, pages: u64, asker: Asker) -> Result<(), Error> {
-        let shed = self.shed(pages, || self.charge(pages));
+    /// Charges pages that are this call's, for which others leave if they must.
+    pub(super) fn make_room(&self, own: Range<u64>, asker: Asker) -> Result<(), Error> {
+        let pages = own.end - own.start;
+        let shed = self.shed(own, || self.charge(pages));
         if shed.is_err() && asker == Asker::Touch {
             self.counts.add(Counter::Over, pages);
             self.charge_over(pages);
@@ -93,11 +98,16 @@ impl Inner {
         })
     }
 
-    /// Has pages leave until it `is_done`; else why they could not, if not for pins alone.
-    pub(super) fn shed(&self, least: u64, is_done: impl Fn() -> bool) -> Result<(), Option<Error>> {
+    /// Has pages leave for some of this call's until it `is_done`; else why they could not, if not
+    /// for pins alone.
+    pub(super) fn shed(
+        &self,
+        own: Range<u64>,
+        is_done: impl Fn() -> bool,
+    ) -> Result<(), Option<Error>> {
         let (mut backoff, mut waits) = (Backoff::default(), 0);
         while !is_done() {
-            let turn = self.turn(least);
+            let turn = self.turn(own.clone());
             if turn.left > 0 {
                 continue;
             }
@@ -111,10 +121,10 @@ impl Inner {
     }
 
     /// Turns both hands until some pages have left.
-    fn turn(&self, least: u64) -> Turn {
-        let want = (self.budget() / STEP_SHARE).clamp(1, STEP).max(least);
+    fn turn(&self, own: Range<u64>) -> Turn {
+        let want = (self.budget() / STEP_SHARE).clamp(1, STEP).max(own.end - own.start);
         let run = self.window_target().min(RUN);
-        let (mut turn, mut passed) = (Turn::default(), 0);
+        let (mut turn, mut passed) = (Turn { own, ..Turn::default() }, 0);
         while turn.left < want && turn.refusals < REFUSALS && passed < ROUNDS * self.pages() + run {
             if !self.pager.moves() {
                 self.take_protected(&mut turn);
@@ -162,7 +172,7 @@ impl Inner {
     fn take(&self, page: u64, turn: &mut Turn) -> bool {
         let word = self.slot_of(page).word();
         let is_taken = change(word, Word::moving).is_ok();
-        if !is_taken {
+        if !is_taken && !turn.own.contains(&page) {
             let now = look(word);
             turn.is_busy |= now.is_in_transit() || now.guards() > 0;
         }

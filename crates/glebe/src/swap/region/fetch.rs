@@ -145,8 +145,9 @@ impl Inner {
     }
 
     fn fill_hole(&self, page: u64, slot: Slot<'_>, asker: Asker) -> Result<(), Error> {
-        let filled =
-            self.make_room(1, asker).and_then(|()| self.copy_in(page, &ZEROS[..self.page()]));
+        let filled = self
+            .make_room(page..page + 1, asker)
+            .and_then(|()| self.copy_in(page, &ZEROS[..self.page()]));
         let state = if filled.is_ok() { State::Resident } else { State::Hole };
         must(slot.word(), |word| word.put(state, false));
         filled.inspect(|()| self.counts.add(Counter::Created, 1))
@@ -172,10 +173,11 @@ impl Inner {
         let follows = next.load(Ordering::Relaxed) == page;
         let mut count = 1 + if follows { self.take_ahead(page) } else { 0 };
         // What nobody has asked for is not worth going over the budget.
-        let mut room = self.make_room(count, if count > 1 { Asker::Call } else { asker });
+        let first = if count > 1 { Asker::Call } else { asker };
+        let mut room = self.make_room(page..page + count, first);
         if room.is_err() && count > 1 {
             self.let_go(page + 1..page + count);
-            (count, room) = (1, self.make_room(1, asker));
+            (count, room) = (1, self.make_room(page..page + 1, asker));
         }
         let loaded = room.and_then(|()| self.read_in(page, count));
         let end = page + loaded.as_ref().map_or(1, |loaded| *loaded);

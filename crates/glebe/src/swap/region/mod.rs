@@ -104,7 +104,7 @@ impl Region {
         let inner = self.inner();
         inner.alive()?;
         let before = inner.swap_budget(budget)?;
-        let shed = inner.shed(1, || inner.charged() <= inner.budget());
+        let shed = inner.shed(0..0, || inner.charged() <= inner.budget());
         shed.map_err(|refused| {
             inner.restore_budget(before);
             let pinned = inner.offset_of(inner.pinned());
