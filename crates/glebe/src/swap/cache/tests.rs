@@ -87,10 +87,17 @@ fn check(area: &Area, pages: impl IntoIterator<Item = u64>) {
     area.stats().check().unwrap();
 }
 
-/// First class takes all of a reserve, writes it, and gives it back.
+/// First class takes all of a reserve, run by run, writes it, and gives it back.
 fn recall_all(reserve: &Reserve) {
-    let mut block = reserve.alloc(reserve.largest_run().unwrap()).unwrap();
-    block.bytes_mut().unwrap().fill(0xee);
+    let mut blocks = Vec::new();
+    loop {
+        let longest = reserve.largest_run().unwrap();
+        if longest == Pages::ZERO {
+            return;
+        }
+        blocks.push(reserve.alloc(longest).unwrap());
+        blocks.last_mut().unwrap().bytes_mut().unwrap().fill(0xee);
+    }
 }
 
 #[test]
