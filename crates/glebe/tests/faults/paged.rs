@@ -1,0 +1,88 @@
+//! A life of a region: made, written past its budget, read, kept in memory, its budget lowered.
+//!
+//! Whatever call fails: what a write returned from is there with its own bytes, what a refused
+//! write was to change is as it was, and what was counted is what is there.
+
+use glebe::swap::{Error, Region, Store};
+use glebe::sys::page_size;
+use glebe::units::{Bytes, Pages};
+
+use super::Outcome;
+
+const PAGES: u64 = 40;
+const BUDGET: u64 = 12;
+const POOL_LIMIT: Bytes = Bytes::mib(2);
+
+fn at(page: u64) -> Bytes {
+    Pages::new(page).bytes(page_size())
+}
+
+fn bytes_of(page: u64, version: u8) -> Vec<u8> {
+    let noise = |at: u64| (at.wrapping_mul(0x9e37_79b1) >> 16) as u8;
+    let byte = |at: u64| if page % 3 == 0 { version } else { noise(at / page) ^ version };
+    (0..page_size().bytes().get()).map(byte).collect()
+}
+
+struct Life {
+    region: Region,
+    versions: [u8; PAGES as usize],
+    error: Option<Error>,
+}
+
+impl Life {
+    /// Whether a call was not refused; a page is never damaged.
+    fn keep<T>(&mut self, result: Result<T, Error>) -> Option<T> {
+        let refused = match result {
+            Ok(done) => return Some(done),
+            Err(refused) => refused,
+        };
+        let is_known = matches!(refused, Error::Os(_) | Error::Pool(_) | Error::Budget { .. });
+        assert!(is_known || matches!(refused, Error::BudgetBelowPinned { .. }), "{refused}");
+        self.error.get_or_insert(refused);
+        None
+    }
+
+    fn look(&mut self) {
+        for page in 0..PAGES {
+            let mut seen = vec![0; page_size().bytes().as_usize()];
+            let read = self.region.read_at(at(page), &mut seen);
+            if self.keep(read).is_some() {
+                let version = self.versions[page as usize];
+                let is_new = version == 0 && seen.iter().all(|byte| *byte == 0);
+                assert!(is_new || seen == bytes_of(page, version), "page {page}");
+            }
+        }
+        self.region.stats().check().expect("the statistics");
+    }
+
+    fn write(&mut self, step: usize) {
+        for page in (0..PAGES).step_by(step) {
+            let version = self.versions[page as usize] + 1;
+            let written = self.region.write_at(at(page), &bytes_of(page, version));
+            if self.keep(written).is_some() {
+                self.versions[page as usize] = version;
+            }
+        }
+    }
+}
+
+/// One life, whose pages leave by moves or not; the first error is its outcome.
+pub fn live(moves: bool) -> Outcome {
+    let options = Store::options().pool_limit(POOL_LIMIT);
+    let options = if moves { options } else { options.without_moves() };
+    let region = options.build_region(at(PAGES), at(BUDGET))?;
+    let mut life = Life { region, versions: [0; PAGES as usize], error: None };
+    life.write(1);
+    life.look();
+    life.write(5);
+    life.look();
+    let kept = life.region.resident(at(3), at(4)).map(|guard| guard.to_vec());
+    if let Some(kept) = life.keep(kept) {
+        let expected = (3..7).flat_map(|page| bytes_of(page, life.versions[page as usize]));
+        assert!(life.versions[3..7].contains(&0) || kept.into_iter().eq(expected));
+    }
+    let lowered = life.region.set_budget(at(BUDGET / 2));
+    life.keep(lowered);
+    life.look();
+    life.error.map_or(Ok(()), |error| Err(error.into()))
+}
