@@ -214,7 +214,8 @@ impl Store {
                 continue;
             }
             if !turn.is_busy || waits == WAITS {
-                return Err(turn.refused);
+                // What left while the hand went round may be room enough.
+                return if is_done() { Ok(()) } else { Err(turn.refused) };
             }
             waits += 1;
             backoff.wait();

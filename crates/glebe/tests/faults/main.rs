@@ -390,7 +390,8 @@ fn any_kernel_call_may_fail_and_nothing_is_left() {
     for has_file in [false, true] {
         walk_all(None, &format!("area, file {has_file}"), || area::live(has_file));
     }
-    walk_all(None, "paged region", paged::live);
+    walk_all(None, "paged region", || paged::live(true));
+    walk_all(None, "paged region without moves", || paged::live(false));
     shared_files();
     walk_all(None, "reclaimer", reclaim::live);
     volatile::refused_memory_is_as_it_was();

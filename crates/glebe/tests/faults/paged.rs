@@ -66,9 +66,10 @@ impl Life {
     }
 }
 
-/// One life, whose pages leave by moves; the first error is its outcome.
-pub fn live() -> Outcome {
+/// One life, whose pages leave by moves or not; the first error is its outcome.
+pub fn live(moves: bool) -> Outcome {
     let options = Store::options().pool_limit(POOL_LIMIT);
+    let options = if moves { options } else { options.without_moves() };
     let region = options.build_region(at(PAGES), at(BUDGET))?;
     let mut life = Life { region, versions: [0; PAGES as usize], error: None };
     life.write(1);

@@ -109,12 +109,14 @@ impl Inner {
         while !is_done() {
             let turn = self.turn(own.clone());
             if turn.left > 0 {
+                waits = 0;
                 continue;
             }
-            if turn.refused.is_some() || !turn.is_busy || waits == WAITS {
-                return Err(turn.refused);
+            if turn.refused.is_some() || waits >= WAITS {
+                return if is_done() { Ok(()) } else { Err(turn.refused) };
             }
-            waits += 1;
+            // Where nobody was at any page, some may still have come behind the hand.
+            waits += if turn.is_busy { 1 } else { WAITS / 4 };
             backoff.wait();
         }
         Ok(())
@@ -315,10 +317,9 @@ impl<'a> Leaving<'a> {
 
     /// Keeps a page where it is.
     fn spare(&self, page: u64, has_copy: bool) {
-        if self.stays == State::Resident {
-            let (at, len) = (self.inner.at_home(page), self.inner.page());
-            // SAFETY: home, and this call's. What stays protected is so until its next write.
-            let _ = unsafe { self.inner.pager.protect(at, len, false) };
+        // What stays protected is so until it is touched or pinned.
+        if self.stays == State::Resident && self.inner.unprotect(page).is_err() {
+            self.inner.protected.fetch_add(1, Ordering::Release);
         }
         must(self.inner.slot_of(page).word(), |word| word.put(self.stays, has_copy));
     }
@@ -352,13 +353,14 @@ impl<'a> Leaving<'a> {
                 self.spare(*page, true);
                 continue;
             }
+            // First, so that who finds nobody at the page finds its room.
+            self.inner.release(1);
             must(self.inner.slot_of(*page).word(), |word| word.put(State::Stored, true));
             gone += 1;
         }
         if self.stays == State::Window {
             self.inner.window.fetch_sub(gone, Ordering::Relaxed);
         }
-        self.inner.release(gone);
         self.inner.counts.add(Counter::Evicted, gone);
         self.inner.counts.add(Counter::Stayed, self.len as u64 - gone);
         turn.left += gone;

@@ -28,6 +28,7 @@ use crate::swap::slots::Slot;
 use crate::swap::stats::Counter;
 use crate::swap::word::{change, must, unpin, Refusal, State, Word};
 use crate::sync::{Backoff, Ordering};
+use crate::sys::errno::EAGAIN;
 use crate::sys::sigbus::{Handler, Outcome, Reason, Watch};
 use crate::units::Bytes;
 use crate::zpool::with_buffer;
@@ -109,15 +110,35 @@ impl Inner {
             Backoff::default().wait();
             return Ok(());
         }
-        // SAFETY: pinned just now, so it is moved by nobody; what is there stays as it is.
-        let filled = unsafe {
-            if !self.pager.moves() {
-                let _ = self.pager.protect(self.at_home(page), self.page(), false);
-            }
-            self.pager.fill(self.at_home(page), &ZEROS[..self.page()], self.page())
+        let lifted = match self.unprotect(page) {
+            // Another call changes the addresses meanwhile: the touch comes again.
+            Err(errno) if errno != EAGAIN => Err(refusal("UFFDIO_WRITEPROTECT", errno)),
+            _ => Ok(()),
         };
+        let filled = lifted.and_then(|()| {
+            // SAFETY: pinned just now, so it is moved by nobody; what is there stays as it is.
+            unsafe { self.pager.fill(self.at_home(page), &ZEROS[..self.page()], self.page()) }
+                .map_err(|errno| refusal("UFFDIO_COPY", errno))
+        });
         unpin(slot.word());
-        filled.map_err(|errno| refusal("UFFDIO_COPY", errno))
+        filled
+    }
+
+    /// Makes sure that a pinned page can be written, where a protection could not be ended once.
+    pub(super) fn lift(&self, page: u64) -> Result<(), Error> {
+        if self.protected.load(Ordering::Acquire) == 0 {
+            return Ok(());
+        }
+        self.unprotect(page).map_err(|errno| refusal("UFFDIO_WRITEPROTECT", errno))
+    }
+
+    /// Ends the protection of a page that is this call's or pinned, if pages are protected at all.
+    pub(super) fn unprotect(&self, page: u64) -> Result<(), i32> {
+        if self.pager.moves() {
+            return Ok(());
+        }
+        // SAFETY: home, and compressed by nobody meanwhile.
+        unsafe { self.pager.protect(self.at_home(page), self.page(), false) }
     }
 
     /// Brings a page home that this call has taken, as it was.

@@ -58,6 +58,8 @@ pub(super) struct Inner {
     /// hands have passed, round and round.
     pub(super) hand: MappedWord,
     pub(super) tail: MappedWord,
+    /// Pages that stayed, and whose protection the kernel refused to end then.
+    pub(super) protected: MappedWord,
     /// The page behind the last that was loaded, by lanes of threads.
     pub(super) next: [MappedWord; LANES],
     guard: ForkGuard,
@@ -97,6 +99,7 @@ impl Inner {
             pinned: MappedWord::new(0),
             hand: MappedWord::new(0),
             tail: MappedWord::new(0),
+            protected: MappedWord::new(0),
             next: [const { MappedWord::new(0) }; LANES],
             guard: ForkGuard::new(),
         };

@@ -37,6 +37,13 @@ unsafe impl Send for Resident<'_> {}
 // SAFETY: a shared reference to the guard gives out `&[u8]` alone.
 unsafe impl Sync for Resident<'_> {}
 
+/// How a page is pinned: by readers, or by one who may write.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Shared,
+    Alone,
+}
+
 impl Region {
     /// Brings bytes to memory and keeps them there while the guard lives. Its pages count against
     /// the budget, of which an eighth is for all others.
@@ -57,7 +64,7 @@ impl Region {
             });
         }
         for page in pages.clone() {
-            if let Err(error) = inner.pin(page, |word| word.pinned_alone(0)) {
+            if let Err(error) = inner.pin(page, Way::Alone) {
                 inner.release_pins(pages.start..page);
                 inner.uncount_pins(count);
                 return Err(error);
@@ -74,9 +81,9 @@ impl Region {
         let inner = self.inner();
         let mut done = 0;
         for (page, len) in inner.pieces(offset, buf.len())? {
-            inner.pin(page, |word| word.pinned(0))?;
+            inner.pin(page, Way::Shared)?;
             inner.home.read(offset + Bytes::new(done as u64), &mut buf[done..done + len]);
-            unpin(inner.slot_of(page).word());
+            inner.unpin(page, Way::Shared);
             done += len;
         }
         Ok(())
@@ -90,9 +97,9 @@ impl Region {
         let inner = self.inner();
         let mut done = 0;
         for (page, len) in inner.pieces(offset, bytes.len())? {
-            inner.pin(page, |word| word.pinned_alone(0))?;
+            inner.pin(page, Way::Alone)?;
             inner.home.write(offset + Bytes::new(done as u64), &bytes[done..done + len]);
-            must(inner.slot_of(page).word(), Word::released);
+            inner.unpin(page, Way::Alone);
             done += len;
         }
         Ok(())
@@ -132,12 +139,16 @@ impl Inner {
         }))
     }
 
-    /// Makes a pin's step of a page, which comes home first if it must.
-    fn pin(&self, page: u64, step: impl Fn(Word) -> Result<Word, Refusal>) -> Result<(), Error> {
+    /// Pins a page, which comes home first if it must, and can be written then.
+    fn pin(&self, page: u64, way: Way) -> Result<(), Error> {
         let (word, mut backoff, mut waits) = (self.slot_of(page).word(), Backoff::default(), 0);
+        let step = |word: Word| match way {
+            Way::Shared => word.pinned(0),
+            Way::Alone => word.pinned_alone(0),
+        };
         loop {
-            match change(word, &step) {
-                Ok(_) => return Ok(()),
+            match change(word, step) {
+                Ok(_) => return self.lift(page).inspect_err(|_| self.unpin(page, way)),
                 Err(Refusal::Stale | Refusal::Stored | Refusal::Failed) => {
                     self.bring(page, Asker::Call)?;
                 }
@@ -150,10 +161,16 @@ impl Inner {
         }
     }
 
+    fn unpin(&self, page: u64, way: Way) {
+        let word = self.slot_of(page).word();
+        match way {
+            Way::Shared => unpin(word),
+            Way::Alone => must(word, Word::released),
+        };
+    }
+
     fn release_pins(&self, pages: Range<u64>) {
-        for page in pages {
-            must(self.slot_of(page).word(), Word::released);
-        }
+        pages.for_each(|page| self.unpin(page, Way::Alone));
     }
 }
 
