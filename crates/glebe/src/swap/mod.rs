@@ -51,6 +51,7 @@ mod key;
 mod load;
 mod memory;
 mod options;
+mod patience;
 mod places;
 mod region;
 mod room;

@@ -16,13 +16,14 @@
 
 use super::error::Error;
 use super::key::Key;
+use super::patience::{Hope, Patience};
 use super::shelf::{drop_kept, store_copy, Hands, Home, Shelf};
 use super::slots::{Place, Slot};
 use super::stats::Counter;
 use super::store::Store;
 use super::word::{change, look, must, State, Word};
 use crate::error::OsError;
-use crate::sync::{lock, Backoff, MappedWord, Mutex, Ordering};
+use crate::sync::{lock, MappedWord, Mutex, Ordering};
 use crate::sys::page_size;
 use crate::units::{Bytes, Pages};
 use crate::zpool;
@@ -34,9 +35,6 @@ const BATCH: usize = 16;
 const BATCH_SHARE: u64 = 16;
 /// Times that the hand goes round: an object that is passed the first time may go the second.
 const ROUNDS: u64 = 2;
-/// How often is waited for others that are at objects when none is left that could leave. The
-/// waits add up to some tens of milliseconds: a codec takes some for an object of 2 MiB.
-const WAITS: u32 = 48;
 /// Objects that do not fit into the pool, until it is taken to be full for all.
 const REFUSALS: u32 = 8;
 /// The part of the pool that new objects leave to loads. A load may have to store an object
@@ -62,10 +60,16 @@ pub(super) struct Room {
 struct Turn {
     /// Pages that left.
     left: u64,
-    /// Whether another thread was at an object, which may be given up soon.
-    is_busy: bool,
+    hope: Hope,
     /// Why objects could not leave that nobody had pinned.
     refused: Option<Error>,
+}
+
+impl Turn {
+    /// Whether nothing that others do would make room.
+    fn is_hopeless(&self) -> bool {
+        self.hope == Hope::None && self.refused.is_some()
+    }
 }
 
 /// Objects that leave together.
@@ -207,18 +211,14 @@ impl Store {
         is_new: bool,
         is_done: impl Fn() -> bool,
     ) -> Result<(), Option<Error>> {
-        let (mut backoff, mut waits) = (Backoff::default(), 0);
+        let mut patience = Patience::default();
         while !is_done() {
             let turn = self.turn(least, is_new);
             if turn.left > 0 {
-                continue;
-            }
-            if !turn.is_busy || waits == WAITS {
-                // What left while the hand went round may be room enough.
+                patience.renew();
+            } else if turn.is_hopeless() || !patience.wait(turn.hope) {
                 return if is_done() { Ok(()) } else { Err(turn.refused) };
             }
-            waits += 1;
-            backoff.wait();
         }
         Ok(())
     }
@@ -251,7 +251,9 @@ impl Store {
     /// Chooses an object to leave, unless it is pinned or was since the hand came by; what it was.
     fn choose(slot: Slot<'_>, turn: &mut Turn) -> Option<Word> {
         let word = look(slot.word());
-        turn.is_busy |= word.is_in_transit();
+        if word.is_in_transit() {
+            turn.hope.rise(Hope::Soon);
+        }
         if word.state() != State::Resident || word.guards() > 0 {
             return None;
         }
@@ -260,7 +262,9 @@ impl Store {
             return None;
         }
         let chosen = change(slot.word(), Word::chosen);
-        turn.is_busy |= chosen.is_err();
+        if chosen.is_err() {
+            turn.hope.rise(Hope::Soon);
+        }
         chosen.ok()
     }
 
@@ -293,7 +297,7 @@ impl Store {
                 leaving.push(slot);
             } else {
                 self.counts.add(Counter::Rescued, 1);
-                turn.is_busy = true;
+                turn.hope.rise(Hope::Soon);
                 self.spare(slot, true);
             }
         }

@@ -25,10 +25,11 @@ use super::inner::Inner;
 use crate::mapping::{Mapping, DISCARD_MAX};
 use crate::swap::copies::Copy;
 use crate::swap::error::Error;
+use crate::swap::patience::{Hope, Patience};
 use crate::swap::shelf::store_copy;
 use crate::swap::stats::Counter;
 use crate::swap::word::{change, look, must, State, Word};
-use crate::sync::{Backoff, Ordering};
+use crate::sync::Ordering;
 use crate::sys::page_size;
 use crate::sys::uffd::MISSING;
 use crate::units::{Bytes, Pages};
@@ -44,9 +45,6 @@ const STEP_SHARE: u64 = 16;
 const REFUSALS: u32 = 2;
 /// How often the hand goes round in vain.
 const ROUNDS: u64 = 2;
-/// How often is waited for others that are at pages.
-const WAITS: u32 = 48;
-
 /// For whom room is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asker {
@@ -62,8 +60,7 @@ struct Turn {
     /// Pages that room is made for: their owner does not wait for itself.
     own: Range<u64>,
     left: u64,
-    /// Whether pages moved, or others are at pages.
-    is_busy: bool,
+    hope: Hope,
     refused: Option<Error>,
     refusals: u32,
 }
@@ -105,19 +102,14 @@ impl Inner {
         own: Range<u64>,
         is_done: impl Fn() -> bool,
     ) -> Result<(), Option<Error>> {
-        let (mut backoff, mut waits) = (Backoff::default(), 0);
+        let mut patience = Patience::default();
         while !is_done() {
             let turn = self.turn(own.clone());
             if turn.left > 0 {
-                waits = 0;
-                continue;
-            }
-            if turn.refused.is_some() || waits >= WAITS {
+                patience.renew();
+            } else if turn.refused.is_some() || !patience.wait(turn.hope) {
                 return if is_done() { Ok(()) } else { Err(turn.refused) };
             }
-            // Where nobody was at any page, some may still have come behind the hand.
-            waits += if turn.is_busy { 1 } else { WAITS / 4 };
-            backoff.wait();
         }
         Ok(())
     }
@@ -176,7 +168,11 @@ impl Inner {
         let is_taken = change(word, Word::moving).is_ok();
         if !is_taken && !turn.own.contains(&page) {
             let now = look(word);
-            turn.is_busy |= now.is_in_transit() || now.guards() > 0;
+            if now.is_in_transit() {
+                turn.hope.rise(Hope::Soon);
+            } else if now.guards() > 0 {
+                turn.hope.rise(Hope::Used);
+            }
         }
         is_taken
     }
@@ -192,7 +188,9 @@ impl Inner {
             self.window.fetch_add(moved, Ordering::Relaxed);
             self.counts.add(Counter::MovedOut, moved);
             (first..first + moved).for_each(|page| self.put(page, State::Window));
-            turn.is_busy |= moved > 0;
+            if moved > 0 {
+                turn.hope.rise(Hope::Soon);
+            }
             (first, len) = (first + moved, len - moved);
             if let Some(errno) = refused {
                 self.stay(first, errno);

@@ -26,7 +26,7 @@ use crate::swap::copies::Unreadable;
 use crate::swap::error::Error;
 use crate::swap::slots::Slot;
 use crate::swap::stats::Counter;
-use crate::swap::word::{change, must, unpin, Refusal, State, Word};
+use crate::swap::word::{change, must, Refusal, State, Word};
 use crate::sync::{Backoff, Ordering};
 use crate::sys::errno::EAGAIN;
 use crate::sys::sigbus::{Handler, Outcome, Reason, Watch};
@@ -105,8 +105,8 @@ impl Inner {
     /// A touch of a page that is home by now. What is missing nevertheless was discarded by the
     /// program, past this library, and is zeros.
     fn confirm(&self, page: u64, slot: Slot<'_>) -> Result<(), Error> {
-        if change(slot.word(), |word| word.pinned(0)).is_err() {
-            // It leaves, or a guard has it: the touch says again what is missing.
+        if change(slot.word(), Word::moving).is_err() {
+            // Somebody is at it: the touch says again what is missing.
             Backoff::default().wait();
             return Ok(());
         }
@@ -116,11 +116,11 @@ impl Inner {
             _ => Ok(()),
         };
         let filled = lifted.and_then(|()| {
-            // SAFETY: pinned just now, so it is moved by nobody; what is there stays as it is.
+            // SAFETY: home, and this call's; what is there stays as it is.
             unsafe { self.pager.fill(self.at_home(page), &ZEROS[..self.page()], self.page()) }
                 .map_err(|errno| refusal("UFFDIO_COPY", errno))
         });
-        unpin(slot.word());
+        must(slot.word(), |word| word.put(State::Resident, word.has_copy()));
         filled
     }
 
