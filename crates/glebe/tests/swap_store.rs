@@ -7,6 +7,9 @@ mod stress;
 #[path = "swap_store/cost.rs"]
 mod cost;
 
+#[path = "swap_store/idle.rs"]
+mod idle;
+
 use std::collections::HashMap;
 
 use glebe::swap::{Error, Key, Options, Store};

@@ -99,6 +99,16 @@ pub(super) struct Copies {
     page: usize,
 }
 
+/// Where a copy was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// In memory, or it is nowhere.
+    Pool,
+    /// In idle memory; the file has it as well.
+    Idle,
+    File,
+}
+
 /// Why a copy gives no object.
 #[derive(Debug)]
 pub(super) enum Unreadable {
@@ -236,25 +246,36 @@ impl Copies {
 
     /// Writes an object, of as many bytes as it has, to `out`. After an error `out` may hold
     /// anything.
-    pub(super) fn load(&self, key: Key, copy: Copy, out: &mut [u8]) -> Result<(), Unreadable> {
+    pub(super) fn load(&self, key: Key, copy: Copy, out: &mut [u8]) -> Result<Source, Unreadable> {
         match copy {
-            Copy::Filled(word) => {
-                fill(out, word);
-                Ok(())
-            }
-            Copy::Block(block) if block.is_in_file => {
-                let file = self.file.as_ref().ok_or(Unreadable::Damaged("there is no file"))?;
-                file.read(block.what, block.len, |bytes| self.decode(key, block, bytes, out))?
-            }
+            Copy::Filled(word) => fill(out, word),
+            Copy::Block(block) if block.is_in_file => return self.load_saved(key, block, out),
             Copy::Block(block) if block.len <= self.page => {
                 let bytes = self.pool.get(handle_of(block.what)?)?;
-                self.decode(key, block, &bytes, out)
+                self.decode(key, block, &bytes, out)?;
             }
             Copy::Block(block) => with_buffer(block.len, |bytes| {
                 self.gather(block, bytes)?;
                 self.decode(key, block, bytes, out)
-            }),
+            })?,
         }
+        Ok(Source::Pool)
+    }
+
+    /// As [`Copies::load`], of a block that is in the file. Where idle memory does not have it, or
+    /// not as it was, the file is read, and then it has.
+    fn load_saved(&self, key: Key, block: Block, out: &mut [u8]) -> Result<Source, Unreadable> {
+        let file = self.file.as_ref().ok_or(Unreadable::Damaged("there is no file"))?;
+        let (start, len) = (block.what, block.len);
+        let kept = file.read_idle(start, len, |bytes| self.decode(key, block, bytes, out));
+        if let Some(Ok(())) = kept {
+            return Ok(Source::Idle);
+        }
+        file.read(start, len, |bytes| {
+            self.decode(key, block, bytes, out)?;
+            file.keep(start, bytes);
+            Ok(Source::File)
+        })?
     }
 
     /// Checks a block, then decodes it.

@@ -63,6 +63,12 @@ pub enum Error {
         /// Bytes of memory that guards pin.
         pinned: Bytes,
     },
+    /// A swap cache was named where it is of no use.
+    #[error("no swap cache can be used here: {why}")]
+    NotCached {
+        /// Why not.
+        why: &'static str,
+    },
     /// The pool of compressed objects is full, so that nothing more can leave memory.
     #[error("no room for what must leave memory: compressed objects take {held} of {limit}")]
     Full {

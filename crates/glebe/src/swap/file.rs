@@ -3,12 +3,15 @@
 //! A *record* is one block, at a multiple of [`UNIT`]. Records are written many at a time, one
 //! behind the other, into one free run of the file, and their units are free again one by one; so
 //! a run may be short when the file is nearly full, and there is nothing to clean. Nothing is
-//! punched and nothing survives the process. Cost: one write for [`BATCH`] bytes, one read a
-//! record. Lock: one, for a search or an update of what is free; no call is made under it.
+//! punched and nothing survives the process. Records that were written or read may be in [idle
+//! memory](Idle) too. Cost: one write for [`BATCH`] bytes, one read a record. Lock: one, for a
+//! search or an update of what is free; no call is made under it.
 
 use std::path::Path;
 
 use super::error::Error;
+use super::idle::Idle;
+use super::kept::Kept;
 use crate::error::OsError;
 use crate::extent::Extent;
 use crate::free_tree::{Classes, FreeTree};
@@ -18,7 +21,7 @@ use crate::units::Bytes;
 use crate::zpool::with_buffer;
 
 /// Bytes that records are counted in.
-const UNIT: usize = 512;
+pub(super) const UNIT: usize = 512;
 /// Units of which the first of a run is a multiple.
 const UNITS_ALIGN: u64 = (ALIGN / UNIT) as u64;
 /// Bytes that are written at once, if not more are one record.
@@ -30,6 +33,7 @@ pub(super) struct SpillFile {
     file: ScratchFile,
     free: Mutex<FreeTree>,
     units: u64,
+    pub(super) idle: Option<Idle>,
     /// Of a test: whether the device refuses to write, 1, or to read, 2.
     #[cfg(test)]
     pub(super) refuses: crate::sync::MappedWord,
@@ -72,9 +76,16 @@ impl SpillFile {
             file: ScratchFile::new(dir)?,
             free: Mutex::new(free),
             units,
+            idle: None,
             #[cfg(test)]
             refuses: crate::sync::MappedWord::new(0),
         })
+    }
+
+    /// Has records in idle memory too.
+    pub(super) fn cached_in(self, kept: &Kept) -> Result<Self, OsError> {
+        let idle = Some(Idle::new(kept.clone(), self.units)?);
+        Ok(Self { idle, ..self })
     }
 
     /// Bytes of records.
@@ -117,7 +128,7 @@ impl SpillFile {
         let written = with_aligned(used.next_multiple_of(UNITS_ALIGN) as usize * UNIT, |bytes| {
             bytes.fill(0);
             let mut at = 0;
-            for record in records {
+            for record in records.clone() {
                 bytes[at * UNIT..][..record.len()].copy_from_slice(record);
                 starts.push(run.start() + at as u64);
                 at += units(record.len()) as usize;
@@ -130,7 +141,27 @@ impl SpillFile {
         if let Some(rest) = Extent::new(run.start() + kept, run.len() - kept) {
             self.give_back(rest);
         }
-        written.map(|()| starts)
+        written?;
+        for (record, start) in records.zip(&starts) {
+            self.keep(*start, record);
+        }
+        Ok(starts)
+    }
+
+    /// Has a record in idle memory too, if there is room.
+    pub(super) fn keep(&self, start: u64, record: &[u8]) {
+        self.idle.iter().for_each(|idle| idle.insert(start, record));
+    }
+
+    /// Hands `work` a record of `len` bytes that begins at a unit, if idle memory has it.
+    pub(super) fn read_idle<R>(
+        &self,
+        start: u64,
+        len: usize,
+        work: impl FnOnce(&[u8]) -> R,
+    ) -> Option<R> {
+        let idle = self.idle.as_ref()?;
+        with_buffer(len, |bytes| idle.read(start, bytes).then(|| work(bytes)))
     }
 
     /// Reads a record of `len` bytes that begins at a unit, and hands `work` what there is of it:
@@ -154,6 +185,7 @@ impl SpillFile {
 
     /// Forgets a record.
     pub(super) fn drop_record(&self, start: u64, len: usize) {
+        self.idle.iter().for_each(|idle| idle.remove(start, len));
         self.give_back(Extent::new(start, units(len)).expect("a record is not empty"));
     }
 

@@ -8,6 +8,7 @@
 
 use std::time::Instant;
 
+use super::copies::Source;
 use super::error::Error;
 use super::key::Key;
 use super::shelf::Shelf;
@@ -61,14 +62,17 @@ impl Store {
         if change(slot.word(), |word| word.loading(key.generation)).is_err() {
             return Ok(false);
         }
-        if let Err(error) = self.fill(key, slot) {
+        let source = self.fill(key, slot).inspect_err(|error| {
             let is_damaged = matches!(error, Error::Damaged { .. });
             let next = if is_damaged { Word::failed } else { Word::not_loaded };
             must(slot.word(), next);
             self.settle(slot);
-            return Err(error);
+        })?;
+        match source {
+            Source::Pool => {}
+            Source::Idle => self.counts.add(Counter::LoadedIdle, 1),
+            Source::File => self.counts.add(Counter::ReadBack, 1),
         }
-        self.counts.add(Counter::ReadBack, u64::from(slot.copy().is_in_file()));
         let keeps = self.keeps_copies && access == Access::Read;
         if !keeps {
             self.copies.drop_copy(slot.copy());
@@ -82,8 +86,8 @@ impl Store {
         Ok(true)
     }
 
-    /// Brings an object to memory that this call is loading.
-    fn fill(&self, key: Key, slot: Slot<'_>) -> Result<(), Error> {
+    /// Brings an object to memory that this call is loading; where its copy was read.
+    fn fill(&self, key: Key, slot: Slot<'_>) -> Result<Source, Error> {
         let place = slot.place();
         // SAFETY: without pages, and being loaded by this call.
         unsafe { self.bring(place, false) }?;

@@ -27,7 +27,9 @@
 //! What is pinned counts and cannot leave: where it leaves no room, a call is refused
 //! ([`Error::Budget`]) and nothing is lost. [`Options::pool_limit`] bounds what is compressed. At
 //! that limit copies go to a file ([`Options::file_in`]), 256 KiB at a time; without one, new
-//! objects are refused ([`Error::Full`]). Nothing in the file outlives the process.
+//! objects are refused ([`Error::Full`]). Nothing in the file outlives the process. What is in the
+//! file may be in the idle part of a reserve too ([`Options::cached_in`]): loads read the file only
+//! where first class took that memory.
 //!
 //! Objects leave by CLOCK: one that was pinned lately is passed once. Whoever needs room makes it;
 //! there is no thread. An object that was only read since it was loaded leaves without being
@@ -47,6 +49,8 @@ mod copies;
 mod error;
 mod file;
 mod guard;
+mod idle;
+mod kept;
 mod key;
 mod load;
 mod memory;

@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 
+use super::cache::SwapCache;
 use super::error::Error;
+use super::file::SpillFile;
+use super::kept::Kept;
 use super::region::Region;
 use super::store::Store;
 use crate::sys::page_size;
@@ -24,7 +27,8 @@ pub struct Options {
     pub(super) pool_limit: Option<Bytes>,
     pub(super) capacity: Option<Bytes>,
     pub(super) keeps_copies: bool,
-    pub(super) file: Option<(PathBuf, Bytes)>,
+    file: Option<(PathBuf, Bytes)>,
+    kept: Option<Kept>,
     /// Whether a region may move pages.
     pub(super) moves: bool,
 }
@@ -38,6 +42,7 @@ impl Default for Options {
             capacity: None,
             keeps_copies: true,
             file: None,
+            kept: None,
             moves: true,
         }
     }
@@ -69,6 +74,14 @@ impl Options {
         Self { file: Some((dir.into(), limit)), ..self }
     }
 
+    /// Has what is in the file in a swap cache too, which is the idle part of a
+    /// [reserve](crate::reserve::Reserve): a load reads the file only where first class, or another
+    /// user of the cache, took the copy meanwhile. The cache never has what the file has not, so a
+    /// recall waits for nothing.
+    pub fn cached_in(self, cache: &SwapCache) -> Self {
+        Self { kept: Some(cache.kept.clone()), ..self }
+    }
+
     /// Whether an object that was loaded keeps its compressed copy until it is written, so that it
     /// need not be compressed again; it does if nothing is said. Kept copies are the first to go
     /// when the pool is full.
@@ -79,9 +92,10 @@ impl Options {
     /// Makes a store of which `budget` is in memory at most.
     ///
     /// # Errors
-    /// [`Error::NoBudget`] for less than a page; [`Error::Capacity`]; [`Error::Pool`] for a limit
-    /// that an empty pool passes or a codec's parameters; [`Error::Os`] for what the kernel
-    /// refuses: so many addresses in a process with a limit on those, a file in the directory.
+    /// [`Error::NoBudget`] for less than a page; [`Error::Capacity`]; [`Error::NotCached`] for a
+    /// swap cache where there is no file; [`Error::Pool`] for a limit that an empty pool passes or
+    /// a codec's parameters; [`Error::Os`] for what the kernel refuses: so many addresses in a
+    /// process with a limit on those, a file in the directory.
     pub fn build(self, budget: Bytes) -> Result<Store, Error> {
         Store::new(&self, budget)
     }
@@ -90,8 +104,14 @@ impl Options {
     /// at most.
     ///
     /// # Errors
-    /// As [`Options::build`]; [`Error::Os`] also where userfaultfd(2) is refused.
+    /// As [`Options::build`]; [`Error::NotCached`] for any swap cache: a touch is served wherever
+    /// it happens, also in a call that has a lock of the reserve. [`Error::Os`] also where
+    /// userfaultfd(2) is refused.
     pub fn build_region(self, len: Bytes, budget: Bytes) -> Result<Region, Error> {
+        if self.kept.is_some() {
+            let why = "a region's pages may be touched in a call that has a lock of the reserve";
+            return Err(Error::NotCached { why });
+        }
         Region::new(&self, len, budget)
     }
 
@@ -108,6 +128,20 @@ impl Options {
             return Err(Error::Capacity { given: len, min: Bytes::new(1), max });
         }
         Ok(len.pages_up(page))
+    }
+
+    /// The file of a store or region of up to so many objects, if it is to have one.
+    pub(super) fn new_file(&self, objects: u64) -> Result<Option<SpillFile>, Error> {
+        let Some((dir, limit)) = &self.file else {
+            let why =
+                "it may lose what it has, so it takes only what a file has, and there is none";
+            return self.kept.as_ref().map_or(Ok(None), |_| Err(Error::NotCached { why }));
+        };
+        let file = SpillFile::new(dir, *limit, objects)?;
+        Ok(Some(match &self.kept {
+            Some(kept) => file.cached_in(kept)?,
+            None => file,
+        }))
     }
 
     /// The limit of the pool for a store of this budget.

@@ -31,6 +31,7 @@ statistics! {
         Spilled spilled Count "copies that went from the pool to the file";
         SpilledBytes spilled_bytes Bytes "bytes of them";
         ReadBack read_back Count "objects that were brought to memory from the file";
+        LoadedIdle loaded_idle Count "objects that the file has and that came from a swap cache";
         CodedBytes coded_bytes Bytes "bytes of objects that the codec made smaller";
         BlockBytes block_bytes Bytes "bytes that it made of them";
         Damaged damaged Count "copies that were not what was stored";

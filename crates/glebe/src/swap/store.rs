@@ -8,8 +8,6 @@
 //! Bytes are touched of objects that this call has pinned, or has to itself by their word.
 #![allow(unsafe_code)]
 
-use std::path::PathBuf;
-
 use super::copies::{Copies, Unreadable};
 use super::error::Error;
 use super::file::SpillFile;
@@ -70,9 +68,7 @@ impl Store {
     pub(super) fn new(options: &Options, budget: Bytes) -> Result<Self, Error> {
         let room = Room::new(budget)?;
         let capacity = options.capacity_pages(budget)?;
-        let new_file =
-            |(dir, limit): &(PathBuf, Bytes)| SpillFile::new(dir, *limit, capacity.get());
-        let file = options.file.as_ref().map(new_file).transpose()?;
+        let file = options.new_file(capacity.get())?;
         Ok(Self {
             number: next_number(),
             places: Places::new(capacity)?,

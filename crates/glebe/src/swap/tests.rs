@@ -2,14 +2,18 @@
 //! wear out.
 #![allow(unsafe_code)] // Safety: a forked child that allocates nothing.
 
+use std::sync::Arc;
+
+use super::cache::SwapCache;
 use super::copies::Copy;
-use super::word::look;
+use super::kept::Kept;
+use super::word::{look, State};
 use super::*;
 use crate::sys::child::in_child;
 use crate::sys::mincore::there;
 use crate::sys::page_size;
 use crate::units::{Bytes, Pages};
-use crate::zpool::Handle;
+use crate::zpool::{Handle, ObjectPool};
 
 fn page() -> usize {
     page_size().bytes().as_usize()
@@ -153,6 +157,56 @@ fn a_file_that_was_cut_or_overwritten_is_an_error_of_its_objects() {
         assert_eq!(store.stats().damaged, lost.len() as u64);
         lost.iter().for_each(|key| store.free(*key).unwrap());
         assert_eq!(store.stats().file, Pages::ZERO);
+    }
+}
+
+/// A store with long objects in its file and in a pool of ordinary memory; one of these, with the
+/// handles of its pieces there.
+fn cached() -> (Store, Key, Vec<Handle>, Arc<ObjectPool>) {
+    let cache = SwapCache::with_limit(Bytes::mib(32)).unwrap();
+    let Kept::Own(pool) = &cache.kept else { panic!("not on a reserve") };
+    let options = Store::options().pool_limit(Bytes::new(256 << 10)).cached_in(&cache);
+    let options = options.file_in(std::env::temp_dir(), Bytes::mib(32));
+    let store = options.build(Bytes::mib(1)).unwrap();
+    let key = store.insert(&bytes_of(7, 100_000)).unwrap();
+    for n in 0..40 {
+        store.insert(&bytes_of(n, 100_000)).unwrap();
+    }
+    let copy = copy_of(&store, key).expect("it left");
+    let (Copy::Block(block), [start, _]) = (copy, copy.to_raw()) else { panic!("{copy:?}") };
+    let file = store.copies.file.as_ref().unwrap();
+    let handles = file.idle.as_ref().unwrap().handles_of(start, block.len);
+    assert!(is_in_file(&store, key) && handles.len() > 5, "{handles:?}");
+    (store, key, handles, pool.clone())
+}
+
+#[test]
+fn a_copy_in_idle_memory_that_lost_a_piece_or_is_not_what_was_stored_is_read_from_the_file() {
+    for is_lost in [true, false] {
+        let (store, key, handles, pool) = cached();
+        let objects = pool.stats().objects;
+        if is_lost {
+            pool.remove(handles[2]).unwrap();
+        } else {
+            let mut bytes = pool.get(handles[2]).unwrap().to_vec();
+            bytes[100] ^= 1;
+            pool.replace(handles[2], &bytes).unwrap();
+        }
+        assert!(*store.pin(key).unwrap() == *bytes_of(7, 100_000));
+        let stats = store.stats();
+        assert_eq!((stats.read_back, stats.loaded_idle, stats.damaged), (1, 0, 0));
+        // The pieces that were left are gone, and the record is there again whole.
+        assert!(handles.iter().all(|handle| pool.get(*handle).is_err()), "a piece was left");
+        assert!(pool.stats().objects >= objects);
+        while copy_of(&store, key).is_none()
+            || look(store.places.slot(key.index).unwrap().word()).state() != State::Stored
+        {
+            store.insert(&bytes_of(9, page())).unwrap();
+        }
+        assert!(*store.pin(key).unwrap() == *bytes_of(7, 100_000));
+        assert_eq!((store.stats().read_back, store.stats().loaded_idle), (1, 1));
+        drop(store);
+        assert_eq!(pool.stats().objects, 0, "of a store that ended");
     }
 }
 

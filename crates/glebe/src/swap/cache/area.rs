@@ -10,13 +10,13 @@
 
 use super::batch::{Batch, Page};
 use super::entries::{Entries, Entry};
-use super::kept::Kept;
 use super::policy::{Policy, Unsaved};
 use super::stats::{Counter, Counts};
 use super::swap_cache::{SwapCache, PAGES_MAX};
 use crate::swap::copies::{Block, Copies, Copy, Unreadable};
 use crate::swap::error::Error;
 use crate::swap::file::{SpillFile, BATCH};
+use crate::swap::kept::Kept;
 use crate::swap::key::Key;
 use crate::sync::{lock, MappedWord, Mutex, Ordering};
 use crate::sys::fork::ForkGuard;

@@ -38,7 +38,6 @@ mod area;
 mod batch;
 mod clean;
 mod entries;
-mod kept;
 mod policy;
 mod stats;
 mod swap_cache;

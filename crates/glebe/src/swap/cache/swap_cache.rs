@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::area::Area;
-use super::kept::Kept;
 use crate::reserve::Reserve;
 use crate::swap::error::Error;
 use crate::swap::file::SpillFile;
+use crate::swap::kept::Kept;
 use crate::sys::page_size;
 use crate::units::{Bytes, Pages};
 use crate::zpool::{AtLimit, Codec, ObjectPool};
@@ -24,7 +24,7 @@ const WRITE_BACK_MAX: Bytes = Bytes::mib(16);
 /// module](super).
 #[derive(Clone, Debug)]
 pub struct SwapCache {
-    pub(super) kept: Kept,
+    pub(in crate::swap) kept: Kept,
     pub(super) codec: Codec,
     room: Bytes,
 }

@@ -11,6 +11,7 @@ use std::path::Path;
 use crate::reserve::Reserve;
 use crate::swap::copies::Copy;
 use crate::swap::error::Error;
+use crate::swap::kept::Kept;
 use crate::sync::Ordering;
 use crate::sys::child::in_child;
 use crate::sys::page_size;
@@ -353,8 +354,8 @@ fn a_page_that_is_replaced_has_one_block_alone() {
 #[test]
 fn the_end_of_an_area_leaves_nothing_in_what_is_shared() {
     let pool = |cache: &SwapCache| match &cache.kept {
-        kept::Kept::Own(pool) => pool.stats().objects,
-        kept::Kept::Lent(pool) => pool.stats().objects.objects,
+        Kept::Own(pool) => pool.stats().objects,
+        Kept::Lent(pool) => pool.stats().objects.objects,
     };
     for cache in [SwapCache::with_limit(Bytes::mib(4)), SwapCache::on(&reserve())] {
         let cache = cache.unwrap();

@@ -14,7 +14,6 @@ use crate::mapping::Mapping;
 use crate::stats::{Histogram, LANES};
 use crate::swap::copies::Copies;
 use crate::swap::error::Error;
-use crate::swap::file::SpillFile;
 use crate::swap::key::Key;
 use crate::swap::options::Options;
 use crate::swap::shelf::{Hands, Shelf};
@@ -76,10 +75,7 @@ impl Inner {
     pub(super) fn new(options: &Options, len: Bytes, budget: Bytes) -> Result<Self, Error> {
         let budget_pages = pages_of(budget)?;
         let pages = options.checked_pages(len)?;
-        let new_file = |(dir, limit): &(std::path::PathBuf, Bytes)| {
-            SpillFile::new(dir, *limit, pages.get()).map_err(Error::from)
-        };
-        let file = options.file.as_ref().map(new_file).transpose()?;
+        let file = options.new_file(pages.get())?;
         let len = pages.bytes(page_size());
         let inner = Self {
             home: Mapping::unreserved(len)?,

@@ -1,4 +1,4 @@
-//! [`Kept`]: copies of saved pages, which may go at any moment.
+//! [`Kept`]: copies of what a file has, which may go at any moment.
 //!
 //! On a reserve they are in lent pages: first class and other tenants take these, and nobody is
 //! told. Without one they are in a pool of ordinary memory, whose oldest go when it is full. What
@@ -17,11 +17,19 @@ pub(super) enum Kept {
 }
 
 impl Kept {
-    /// Keeps a block, if there is room.
+    /// Keeps a block of up to a page, if there is room.
     pub(super) fn insert(&self, bytes: &[u8]) -> Option<Handle> {
         match self {
             Self::Lent(pool) => pool.insert(bytes).ok(),
             Self::Own(pool) => pool.insert(bytes).ok(),
+        }
+    }
+
+    /// Copies a block to `out`, if it is still there; its length.
+    pub(super) fn read_to(&self, handle: Handle, out: &mut [u8]) -> Option<usize> {
+        match self {
+            Self::Lent(pool) => pool.read(handle, out).ok().flatten(),
+            Self::Own(pool) => pool.read(handle, out).ok(),
         }
     }
 
@@ -33,11 +41,8 @@ impl Kept {
         work: impl FnOnce(&[u8]) -> R,
     ) -> Option<R> {
         with_buffer(len, |bytes| {
-            let read = match self {
-                Self::Lent(pool) => pool.read(handle, bytes).ok().flatten(),
-                Self::Own(pool) => pool.read(handle, bytes).ok(),
-            };
-            Some(work(&bytes[..read?]))
+            let len = self.read_to(handle, bytes)?;
+            Some(work(&bytes[..len]))
         })
     }
 

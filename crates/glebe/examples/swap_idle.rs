@@ -1,0 +1,73 @@
+//! A reserve that is idle most of the time, and a store of four times its budget: what the store
+//! has in its file is in the reserve too, until first class wants the reserve.
+
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+use glebe::reserve::Reserve;
+use glebe::swap::cache::SwapCache;
+use glebe::swap::{Key, Store};
+use glebe::units::Bytes;
+
+const OBJECTS: u64 = 1024;
+const LEN: u64 = 64 << 10;
+
+/// An object that compresses to about a half, as much data does.
+fn object(n: u64) -> Vec<u8> {
+    let mut word = n;
+    let mut next = |at: u64| {
+        word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(at);
+        if at % 16 < 8 {
+            n
+        } else {
+            word ^ word >> 32
+        }
+    };
+    (0..LEN / 8).flat_map(|at| next(at).to_le_bytes()).collect()
+}
+
+/// Reads all objects, and says what the loads of those that were not in memory took.
+fn read_all(what: &str, store: &Store, keys: &[Key]) -> Result<(), Box<dyn Error>> {
+    let before = store.stats();
+    let mut times = Vec::new();
+    for (n, key) in keys.iter().enumerate() {
+        let (loaded, begun) = (store.stats().loaded, Instant::now());
+        let pin = store.pin(*key)?;
+        let took = begun.elapsed();
+        assert!(*pin == *object(n as u64), "object {n}");
+        if store.stats().loaded > loaded {
+            times.push(took);
+        }
+    }
+    times.sort_unstable();
+    let after = store.stats();
+    let median = times.get(times.len() / 2).copied().unwrap_or(Duration::ZERO);
+    let (idle, file) = (after.loaded_idle - before.loaded_idle, after.read_back - before.read_back);
+    println!("{what:42} {idle:5} from the reserve, {file:5} from the file, median {median:?}");
+    Ok(())
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let reserve = Reserve::new(Bytes::mib(64))?;
+    let cache = SwapCache::on(&reserve)?;
+    let store = Store::options()
+        .pool_limit(Bytes::mib(1))
+        .file_in(std::env::temp_dir(), Bytes::mib(128))
+        .cached_in(&cache)
+        .build(Bytes::new(OBJECTS * LEN / 4))?;
+    let keys: Vec<_> = (0..OBJECTS).map(|n| store.insert(&object(n))).collect::<Result<_, _>>()?;
+    read_all("the reserve is idle", &store, &keys)?;
+
+    let lent = reserve.stats().live;
+    let begun = Instant::now();
+    let block = reserve.alloc(reserve.largest_run()?)?;
+    let took = begun.elapsed();
+    println!("first class takes {} of which {lent} were lent, in {took:?}", block.pages());
+    read_all("first class has it", &store, &keys)?;
+
+    drop(block);
+    read_all("idle again: what is read comes back to it", &store, &keys)?;
+    read_all("and is there", &store, &keys)?;
+    store.stats().check()?;
+    Ok(())
+}

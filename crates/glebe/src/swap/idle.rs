@@ -1,0 +1,120 @@
+//! [`Idle`]: copies of records of a [file](super::file) in a swap cache, which may go any moment.
+//!
+//! A record is cut into *pieces* of up to a page. The handle of a piece stands in a table, at the
+//! unit of the file at which the piece begins; no two pieces begin at the same. All pieces of a
+//! record are there, or the record is not: who finds one gone drops the others. Who has a record
+//! in the file to itself has its pieces, so the table orders nothing. Cost: 8 bytes a unit of the
+//! file, as far as that was ever used; a pool's insert or read for each piece. Locks: the pool's.
+
+use super::file::{units, UNIT};
+use super::kept::Kept;
+use crate::error::OsError;
+use crate::sync::{MappedWord, Ordering};
+use crate::sys::fork::ForkGuard;
+use crate::sys::page_size;
+use crate::units::Bytes;
+use crate::zpool::{Handle, Words};
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Idle {
+    kept: Kept,
+    /// Handles; zero where no piece begins.
+    handles: Words,
+    /// Units from the start that records ever had: their words are present.
+    used: MappedWord,
+    page: usize,
+    guard: ForkGuard,
+}
+
+impl Idle {
+    /// For a file of so many units, without any.
+    pub(super) fn new(kept: Kept, units: u64) -> Result<Self, OsError> {
+        Ok(Self {
+            kept,
+            handles: Words::new(units as usize)?,
+            used: MappedWord::new(0),
+            page: page_size().bytes().as_usize(),
+            guard: ForkGuard::new(),
+        })
+    }
+
+    /// The words of the pieces of a record.
+    fn words(&self, start: u64, len: usize) -> impl Iterator<Item = &MappedWord> {
+        let (start, step) = (start as usize, self.page / UNIT);
+        self.handles[start..start + units(len) as usize].iter().step_by(step)
+    }
+
+    /// Makes the words present of all records up to a unit.
+    fn populate(&self, end: u64) -> Result<(), OsError> {
+        let used = self.used.load(Ordering::Acquire);
+        if end > used {
+            let a_page = (self.page / size_of::<MappedWord>()) as u64;
+            for page in used / a_page..end.div_ceil(a_page) {
+                self.handles.populate(page as usize, Bytes::new(self.page as u64))?;
+            }
+            self.used.fetch_max(end, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Keeps a record that begins at a unit, if there is room for all of it.
+    pub(super) fn insert(&self, start: u64, bytes: &[u8]) {
+        if self.populate(start + units(bytes.len())).is_err() {
+            return;
+        }
+        for (word, piece) in self.words(start, bytes.len()).zip(bytes.chunks(self.page)) {
+            let Some(handle) = self.kept.insert(piece) else {
+                return self.remove(start, bytes.len());
+            };
+            let old = word.swap(handle.to_raw(), Ordering::Relaxed);
+            self.remove_raw(old);
+        }
+    }
+
+    /// Copies a record to `out`, which is as long; false if it is not kept, and then `out` may hold
+    /// anything.
+    pub(super) fn read(&self, start: u64, out: &mut [u8]) -> bool {
+        let len = out.len();
+        let mut pieces = self.words(start, len).zip(out.chunks_mut(self.page));
+        let is_there = pieces.all(|(word, piece)| {
+            let handle = Handle::from_raw(word.load(Ordering::Relaxed));
+            handle.and_then(|handle| self.kept.read_to(handle, piece)) == Some(piece.len())
+        });
+        if !is_there {
+            self.remove(start, len);
+        }
+        is_there
+    }
+
+    /// Forgets a record.
+    pub(super) fn remove(&self, start: u64, len: usize) {
+        for word in self.words(start, len) {
+            // What was never populated is read alone.
+            if word.load(Ordering::Relaxed) != 0 {
+                self.remove_raw(word.swap(0, Ordering::Relaxed));
+            }
+        }
+    }
+
+    /// The handles of the pieces of a record, for tests.
+    #[cfg(test)]
+    pub(super) fn handles_of(&self, start: u64, len: usize) -> Vec<Handle> {
+        let handles = self.words(start, len).map(|word| word.load(Ordering::Relaxed));
+        handles.filter_map(Handle::from_raw).collect()
+    }
+
+    fn remove_raw(&self, handle: u64) {
+        Handle::from_raw(handle).into_iter().for_each(|handle| self.kept.remove(handle));
+    }
+}
+
+impl Drop for Idle {
+    fn drop(&mut self) {
+        if !self.guard.is_child() {
+            let used = self.used.load(Ordering::Relaxed) as usize;
+            let handles = self.handles[..used].iter().map(|word| word.load(Ordering::Relaxed));
+            handles.for_each(|handle| self.remove_raw(handle));
+        }
+    }
+}

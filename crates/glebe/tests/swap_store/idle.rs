@@ -1,0 +1,181 @@
+//! A store whose file is also in the idle part of a reserve: what first class takes is read from
+//! the file, and no byte is another.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use glebe::reserve::{Block, Reserve};
+use glebe::swap::cache::SwapCache;
+use glebe::swap::{Error, Key, Options, Store};
+use glebe::units::{Bytes, Pages};
+
+use super::{bytes_of, mix, page, pages, Matter, MATTERS};
+
+const THREADS: u64 = 2;
+
+fn dir() -> PathBuf {
+    std::env::temp_dir()
+}
+
+/// Of which nearly all copies are in the file.
+fn in_file() -> Options {
+    let options = Store::options().pool_limit(Bytes::new(256 << 10)).capacity(Bytes::mib(64));
+    options.file_in(dir(), Bytes::mib(64))
+}
+
+/// All of a reserve that is to be had, written.
+fn take_all(reserve: &Reserve) -> Vec<Block> {
+    let mut blocks = Vec::new();
+    loop {
+        match reserve.largest_run().unwrap() {
+            Pages::ZERO => return blocks,
+            run => blocks.push(reserve.alloc(run).unwrap()),
+        }
+        blocks.last_mut().unwrap().bytes_mut().unwrap().fill(0xee);
+    }
+}
+
+fn check_all(store: &Store, keys: &[Key], all: &[Vec<u8>]) {
+    for (key, bytes) in keys.iter().zip(all) {
+        assert!(*store.pin(*key).unwrap() == **bytes, "{key:?}");
+    }
+    store.stats().check().unwrap();
+}
+
+#[test]
+fn loads_read_idle_memory_until_first_class_wants_it_and_again_when_it_has_it_no_more() {
+    let reserve = Reserve::new(Bytes::mib(32)).unwrap();
+    let cache = SwapCache::on(&reserve).unwrap();
+    let store = in_file().cached_in(&cache).build(Bytes::mib(1)).unwrap();
+    let lens = [page(), 5 * page() + 3, 100, 300_000];
+    let object = |n: u64| bytes_of(n, lens[n as usize % lens.len()], Matter::Noise);
+    let all: Vec<_> = (0..80).map(object).collect();
+    let keys: Vec<_> = all.iter().map(|bytes| store.insert(bytes).unwrap()).collect();
+    check_all(&store, &keys, &all);
+    let before = store.stats();
+    assert!(before.loaded_idle > 40 && before.read_back == 0, "{before}");
+    assert!(reserve.stats().live > Pages::new(1000), "{}", reserve.stats());
+    // All at once, and nothing is left to be read but from the file.
+    let blocks = take_all(&reserve);
+    let held: u64 = blocks.iter().map(|block| block.pages().get()).sum();
+    assert_eq!((Pages::new(held), reserve.stats().live), (reserve.len(), Pages::ZERO));
+    check_all(&store, &keys, &all);
+    let during = store.stats();
+    assert!(during.read_back > 40, "{during}");
+    drop(blocks);
+    // What is read of the file now is in idle memory from then on.
+    check_all(&store, &keys, &all);
+    let middle = store.stats();
+    check_all(&store, &keys, &all);
+    let after = store.stats();
+    assert!(after.loaded_idle > middle.loaded_idle + 40, "{after}");
+    assert_eq!(after.read_back, middle.read_back, "{after}");
+    let (freed, left) = keys.split_at(keys.len() / 2);
+    let lent = reserve.stats().live;
+    freed.iter().for_each(|key| store.free(*key).unwrap());
+    assert!(reserve.stats().live < Pages::new(lent.get() * 2 / 3), "{lent}, of objects that ended");
+    check_all(&store, left, &all[freed.len()..]);
+    drop(store);
+    assert_eq!(reserve.stats().live, Pages::ZERO, "of a store that ended");
+}
+
+/// What threads do to a store beside what they know of it.
+fn change(store: &Store, whose: u64, stop: &AtomicBool) {
+    let (mut known, mut order) = (HashMap::new(), Vec::new());
+    let mut random = whose;
+    let mut below = move |end: usize| {
+        random = mix(random);
+        (random >> 20) as usize % end
+    };
+    let mut version = whose;
+    while !stop.load(Ordering::Relaxed) {
+        version += THREADS;
+        let matter = MATTERS[below(4)];
+        let len = [page(), page() + 1, 100, 20 * page()][below(4)];
+        if order.len() < 100 {
+            let bytes = bytes_of(version, len, matter);
+            let key = store.insert(&bytes).unwrap();
+            order.push(key);
+            known.insert(key, bytes);
+            continue;
+        }
+        let at = below(order.len());
+        let key = order[at];
+        match below(8) {
+            0 => {
+                assert!(store.take(key).unwrap() == known.remove(&key).unwrap());
+                order.swap_remove(at);
+            }
+            1 => {
+                let mut object = store.pin_mut(key).unwrap();
+                assert!(*object == *known[&key]);
+                let bytes = bytes_of(version, object.len(), matter);
+                object.copy_from_slice(&bytes);
+                known.insert(key, bytes);
+            }
+            2 => {
+                store.free(key).unwrap();
+                known.remove(&key);
+                order.swap_remove(at);
+            }
+            _ => assert!(*store.pin(key).unwrap() == *known[&key]),
+        }
+    }
+    for (key, bytes) in known {
+        assert!(store.take(key).unwrap() == bytes);
+    }
+}
+
+/// Stops threads, by panic too.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn two_threads_beside_a_map_while_blocks_are_taken_and_freed() {
+    let reserve = Reserve::new(Bytes::mib(8)).unwrap();
+    let cache = SwapCache::on(&reserve).unwrap();
+    let store = in_file().cached_in(&cache).build(pages(128)).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for whose in 0..THREADS {
+            let (store, stop) = (&store, &stop);
+            scope.spawn(move || {
+                let _stop = Stop(stop);
+                change(store, whose, stop);
+            });
+        }
+        let _stop = Stop(&stop);
+        let mut random = 7;
+        for _ in 0..300 {
+            random = mix(random);
+            let mut block = reserve.alloc(Pages::new(1 + random % 1500)).unwrap();
+            block.bytes_mut().unwrap().fill(0xee);
+            std::thread::sleep(std::time::Duration::from_millis(3));
+            assert!(block.bytes().unwrap().iter().all(|byte| *byte == 0xee), "a stray write");
+            drop(block);
+            std::thread::sleep(std::time::Duration::from_millis(random >> 40 & 7));
+        }
+    });
+    let stats = store.stats();
+    println!("{stats}");
+    stats.check().unwrap();
+    assert!(stats.loaded_idle > 100 && stats.read_back > 100, "{stats}");
+    assert_eq!((stats.resident, stats.stored, stats.file), Default::default());
+}
+
+#[test]
+fn a_swap_cache_takes_what_a_file_has_and_nothing_else() {
+    let cache = SwapCache::with_limit(Bytes::mib(1)).unwrap();
+    let options = Store::options().cached_in(&cache);
+    let refused = options.build(Bytes::mib(1)).unwrap_err();
+    assert!(matches!(refused, Error::NotCached { .. }), "{refused}");
+    assert!(refused.to_string().contains("file"), "{refused}");
+    let region = in_file().cached_in(&cache).build_region(Bytes::mib(4), Bytes::mib(1));
+    assert!(matches!(region.map(drop), Err(Error::NotCached { .. })));
+}
