@@ -4,6 +4,10 @@
 #[path = "swap_store/stress.rs"]
 mod stress;
 
+#[cfg(feature = "encrypt")]
+#[path = "swap_store/sealed.rs"]
+mod sealed;
+
 #[path = "swap_store/cost.rs"]
 mod cost;
 

@@ -97,6 +97,17 @@ impl Reserved {
         Ok(())
     }
 
+    /// Keeps what was committed from swap.
+    ///
+    /// # Errors
+    /// What mlock(2) refuses: a limit on locked memory.
+    #[cfg(feature = "encrypt")]
+    pub(crate) fn lock_in_memory(&self) -> Result<(), OsError> {
+        let len = Bytes::new(self.committed.load(Ordering::Relaxed));
+        // SAFETY: the mapping's own.
+        unsafe { commit::lock(self.mapping.addr(), len) }
+    }
+
     /// Gives whole pages back to the kernel. Their bytes are zero from now on.
     ///
     /// # Safety

@@ -14,7 +14,7 @@
 use crc32fast::Hasher;
 
 use super::error::Error;
-use super::file::{units, SpillFile};
+use super::file::SpillFile;
 use super::key::Key;
 use crate::error::OsError;
 use crate::sys::page_size;
@@ -217,7 +217,7 @@ impl Copies {
     pub(super) fn store_in_file(&self, key: Key, object: &[u8]) -> Result<Option<Copy>, Error> {
         let Some(file) = &self.file else { return Ok(None) };
         self.coded(key, object, |bytes, block| {
-            let need = units(bytes.len());
+            let need = file.units(bytes.len());
             let run = file.take(need, need).ok_or_else(|| file.is_full())?;
             let start = file.write(run, std::iter::once(bytes))?[0];
             Ok(Some(block.moved_to_file(start)))

@@ -4,11 +4,13 @@
 //! behind the other, into one free run of the file, and their units are free again one by one; so
 //! a run may be short when the file is nearly full, and there is nothing to clean. Nothing is
 //! punched and nothing survives the process. Records that were written or read may be in [idle
-//! memory](Idle) too. Cost: one write for [`BATCH`] bytes, one read a record. Lock: one, for a
+//! memory](Idle) too, and may be [sealed](Cipher) in the file. Cost: one write for [`BATCH`] bytes, one read a record. Lock: one, for a
 //! search or an update of what is free; no call is made under it.
 
 use std::path::Path;
 
+use super::cipher::{Cipher, HEAD};
+use super::copies::Unreadable;
 use super::error::Error;
 use super::idle::Idle;
 use super::kept::Kept;
@@ -34,6 +36,7 @@ pub(super) struct SpillFile {
     free: Mutex<FreeTree>,
     units: u64,
     pub(super) idle: Option<Idle>,
+    cipher: Option<Cipher>,
     /// Of a test: whether the device refuses to write, 1, or to read, 2.
     #[cfg(test)]
     pub(super) refuses: crate::sync::MappedWord,
@@ -77,6 +80,7 @@ impl SpillFile {
             free: Mutex::new(free),
             units,
             idle: None,
+            cipher: None,
             #[cfg(test)]
             refuses: crate::sync::MappedWord::new(0),
         })
@@ -86,6 +90,22 @@ impl SpillFile {
     pub(super) fn cached_in(self, kept: &Kept) -> Result<Self, OsError> {
         let idle = Some(Idle::new(kept.clone(), self.units)?);
         Ok(Self { idle, ..self })
+    }
+
+    /// Seals records in the file, by a key of its own.
+    #[cfg(feature = "encrypt")]
+    pub(super) fn encrypted(self) -> Result<Self, OsError> {
+        Ok(Self { cipher: Some(Cipher::new()?), ..self })
+    }
+
+    /// Bytes in the file before those of a record.
+    fn head(&self) -> usize {
+        self.cipher.as_ref().map_or(0, |_| HEAD)
+    }
+
+    /// Units that a record of `len` bytes takes.
+    pub(super) fn units(&self, len: usize) -> u64 {
+        units(self.head() + len)
     }
 
     /// Bytes of records.
@@ -123,15 +143,18 @@ impl SpillFile {
         records: impl Iterator<Item = &'a [u8]> + Clone,
     ) -> Result<Vec<u64>, OsError> {
         let Run(run) = run;
-        let used: u64 = records.clone().map(|record| units(record.len())).sum();
+        let used: u64 = records.clone().map(|record| self.units(record.len())).sum();
         let mut starts = Vec::new();
         let written = with_aligned(used.next_multiple_of(UNITS_ALIGN) as usize * UNIT, |bytes| {
             bytes.fill(0);
             let mut at = 0;
             for record in records.clone() {
-                bytes[at * UNIT..][..record.len()].copy_from_slice(record);
-                starts.push(run.start() + at as u64);
-                at += units(record.len()) as usize;
+                let start = run.start() + at as u64;
+                let place = &mut bytes[at * UNIT..][..self.head() + record.len()];
+                place[self.head()..].copy_from_slice(record);
+                self.cipher.iter().for_each(|cipher| cipher.seal(start, place));
+                starts.push(start);
+                at += self.units(record.len()) as usize;
             }
             #[cfg(test)]
             self.refused(1)?;
@@ -165,13 +188,14 @@ impl SpillFile {
     }
 
     /// Reads a record of `len` bytes that begins at a unit, and hands `work` what there is of it:
-    /// less where somebody cut the file.
+    /// less where somebody cut the file, if it was not sealed.
     pub(super) fn read<R>(
         &self,
         start: u64,
         len: usize,
         work: impl FnOnce(&[u8]) -> R,
-    ) -> Result<R, OsError> {
+    ) -> Result<R, Unreadable> {
+        let len = self.head() + len;
         let first = start / UNITS_ALIGN * UNITS_ALIGN;
         let skip = (start - first) as usize * UNIT;
         with_aligned((skip + len).next_multiple_of(ALIGN), |bytes| {
@@ -179,14 +203,16 @@ impl SpillFile {
             self.refused(2)?;
             let there = self.file.read(bytes, Bytes::new(first * UNIT as u64))?;
             let end = there.clamp(skip, skip + len);
-            Ok(work(&bytes[skip..end]))
+            let Some(cipher) = &self.cipher else { return Ok(work(&bytes[skip..end])) };
+            let opened = cipher.open(start, &mut bytes[skip..end]);
+            opened.map(work).ok_or(Unreadable::Damaged("it was changed in the file"))
         })
     }
 
     /// Forgets a record.
     pub(super) fn drop_record(&self, start: u64, len: usize) {
         self.idle.iter().for_each(|idle| idle.remove(start, len));
-        self.give_back(Extent::new(start, units(len)).expect("a record is not empty"));
+        self.give_back(Extent::new(start, self.units(len)).expect("a record is not empty"));
     }
 
     fn give_back(&self, extent: Extent) {
@@ -271,6 +297,47 @@ mod tests {
         file.drop_record(0, 100);
         file.drop_record(1, 600);
         assert_eq!(file.take(8, 8).unwrap().0, Extent::new(0, 8).unwrap());
+    }
+
+    #[cfg(feature = "encrypt")]
+    #[test]
+    fn a_sealed_record_opens_in_its_place_alone() {
+        let file = file(64).encrypted().unwrap();
+        let record = vec![7; 2 * ALIGN - HEAD];
+        let records = [&record[..], &record[..]];
+        let run = file.take(1, 32).unwrap();
+        let starts = file.write(run, records.into_iter()).unwrap();
+        assert_eq!((&starts[..], file.held()), (&[0, 16][..], Bytes::new(4 * ALIGN as u64)));
+        let read = |start| file.read(start, record.len(), |bytes| bytes == record);
+        let in_file = |at: usize| {
+            with_aligned(2 * ALIGN, |bytes| {
+                file.file.read(bytes, Bytes::new(at as u64)).unwrap();
+                bytes.to_vec()
+            })
+        };
+        let write = |at: usize, with: &[u8]| {
+            with_aligned(2 * ALIGN, |bytes| {
+                bytes.copy_from_slice(with);
+                file.file.write(bytes, Bytes::new(at as u64)).unwrap();
+            });
+        };
+        assert!(read(0).unwrap() && read(16).unwrap());
+        let (first, second) = (in_file(0), in_file(2 * ALIGN));
+        let same = first.iter().zip(&second).filter(|(one, other)| one == other).count();
+        assert!(same < ALIGN / 8, "{same} bytes are the same: the nonce is");
+        write(0, &second);
+        assert!(matches!(read(0), Err(Unreadable::Damaged(_))), "a record of another place");
+        for at in [0, 8, 24, 2 * ALIGN - 1] {
+            let mut changed = first.clone();
+            changed[at] ^= 1;
+            write(0, &changed);
+            assert!(matches!(read(0), Err(Unreadable::Damaged(_))), "byte {at} was changed");
+        }
+        write(0, &first);
+        assert!(read(0).unwrap());
+        file.cut(Bytes::new(ALIGN as u64));
+        assert!(matches!(read(0), Err(Unreadable::Damaged(_))), "half of it is cut off");
+        assert!(matches!(read(16), Err(Unreadable::Damaged(_))), "all of it is cut off");
     }
 
     #[test]

@@ -45,6 +45,7 @@
 //! stable addresses and a budget as vmcache (Leis et al. 2023) has them, without its page table.
 
 pub mod cache;
+mod cipher;
 mod copies;
 mod error;
 mod file;

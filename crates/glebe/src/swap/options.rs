@@ -29,6 +29,8 @@ pub struct Options {
     pub(super) keeps_copies: bool,
     file: Option<(PathBuf, Bytes)>,
     kept: Option<Kept>,
+    #[cfg(feature = "encrypt")]
+    is_encrypted: bool,
     /// Whether a region may move pages.
     pub(super) moves: bool,
 }
@@ -43,6 +45,8 @@ impl Default for Options {
             keeps_copies: true,
             file: None,
             kept: None,
+            #[cfg(feature = "encrypt")]
+            is_encrypted: false,
             moves: true,
         }
     }
@@ -68,10 +72,17 @@ impl Options {
     }
 
     /// Lets what the pool has no room for go to a file in `dir`, of up to `limit` bytes. The file
-    /// has no name, is this process's alone, and is gone with it. What it holds is not encrypted.
-    /// On a file system in memory (tmpfs) it is memory that no limit here counts.
+    /// has no name, is this process's alone, and is gone with it. What it holds is not encrypted
+    /// if [`Options::encrypted`] does not say so. On a file system in memory (tmpfs) it is memory that no limit here counts.
     pub fn file_in(self, dir: impl Into<PathBuf>, limit: Bytes) -> Self {
         Self { file: Some((dir.into(), limit)), ..self }
+    }
+
+    /// Encrypts what is written to the file, by a key that only this process has: a read takes
+    /// some microseconds more for each page, compressed. Needs the feature `encrypt`.
+    #[cfg(feature = "encrypt")]
+    pub fn encrypted(self) -> Self {
+        Self { is_encrypted: true, ..self }
     }
 
     /// Has what is in the file in a swap cache too, which is the idle part of a
@@ -138,6 +149,8 @@ impl Options {
             return self.kept.as_ref().map_or(Ok(None), |_| Err(Error::NotCached { why }));
         };
         let file = SpillFile::new(dir, *limit, objects)?;
+        #[cfg(feature = "encrypt")]
+        let file = if self.is_encrypted { file.encrypted()? } else { file };
         Ok(Some(match &self.kept {
             Some(kept) => file.cached_in(kept)?,
             None => file,

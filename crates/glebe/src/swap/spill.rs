@@ -7,7 +7,7 @@
 
 use super::copies::Block;
 use super::error::Error;
-use super::file::{units, Run, SpillFile, BATCH};
+use super::file::{Run, SpillFile, BATCH};
 use super::shelf::{drop_kept, Home, Shelf};
 use super::slots::Slot;
 use super::stats::Counter;
@@ -23,8 +23,8 @@ struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    fn units(&self) -> u64 {
-        self.objects.iter().map(|(_, block)| units(block.len)).sum()
+    fn units(&self, file: &SpillFile) -> u64 {
+        self.objects.iter().map(|(_, block)| file.units(block.len)).sum()
     }
 
     fn records(&self) -> impl Iterator<Item = &[u8]> + Clone {
@@ -45,9 +45,9 @@ pub(super) fn spill<S: Shelf>(shelf: &S) -> Result<bool, Error> {
     let Some(file) = &shelf.copies().file else { return Ok(false) };
     let mut batch = gather(shelf);
     let Some((_, first)) = batch.objects.first() else { return Ok(false) };
-    let (least, most) = (units(first.len), batch.units());
+    let (least, most) = (file.units(first.len), batch.units(file));
     let written = run(shelf, file, least, most).and_then(|run| {
-        while batch.units() > run.units() {
+        while batch.units(file) > run.units() {
             release(shelf, batch.objects.pop().expect("the first fits").0);
         }
         Ok(file.write(run, batch.records())?)

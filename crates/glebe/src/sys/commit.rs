@@ -127,6 +127,16 @@ pub(crate) unsafe fn unlock(addr: usize, len: Bytes) -> Result<(), OsError> {
     call("munlock", || span(addr, len), || unsafe { libc::munlock(at, len.as_usize()) })
 }
 
+/// Locks what of a range is present, and the rest as it comes.
+///
+/// # Safety
+/// The range is the caller's own.
+#[cfg(feature = "encrypt")]
+pub(crate) unsafe fn lock(addr: usize, len: Bytes) -> Result<(), OsError> {
+    // SAFETY: passed on to the caller.
+    unsafe { lock_as_it_comes(addr, len) }
+}
+
 unsafe fn lock_as_it_comes(addr: usize, len: Bytes) -> Result<(), OsError> {
     let at = ptr::with_exposed_provenance(addr);
     let done = answer("mlock2", || {

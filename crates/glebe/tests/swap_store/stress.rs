@@ -199,7 +199,10 @@ fn threads_lose_no_write_and_see_no_other_byte() {
 #[test]
 fn nor_do_they_with_a_file() {
     let options = Store::options().pool_limit(Bytes::new(POOL_LIMIT / 3));
-    let stats = run(options.file_in(std::env::temp_dir(), Bytes::mib(2)));
+    let options = options.file_in(std::env::temp_dir(), Bytes::mib(2));
+    #[cfg(feature = "encrypt")]
+    let options = options.encrypted();
+    let stats = run(options);
     assert!(stats.spilled > 100 && stats.read_back > 100, "{stats}");
 }
 

@@ -6,7 +6,7 @@
 use super::entries::Entry;
 use crate::swap::copies::{Block, Copy};
 use crate::swap::error::Error;
-use crate::swap::file::{units, SpillFile};
+use crate::swap::file::SpillFile;
 
 /// A page of a batch.
 #[derive(Clone, Copy, Debug)]
@@ -45,11 +45,11 @@ impl Batch {
         let Self { pages, bytes } = std::mem::take(self);
         let (mut pages, mut rest) = (&pages[..], &bytes[..]);
         while let Some(first) = pages.first() {
-            let all = pages.iter().map(|page| units(page.block.len)).sum();
-            let run = file.take(units(first.block.len), all).ok_or_else(|| file.is_full())?;
+            let all = pages.iter().map(|page| file.units(page.block.len)).sum();
+            let run = file.take(file.units(first.block.len), all).ok_or_else(|| file.is_full())?;
             let (mut count, mut room) = (0, run.units());
             while let Some(page) = pages.get(count) {
-                let Some(left) = room.checked_sub(units(page.block.len)) else { break };
+                let Some(left) = room.checked_sub(file.units(page.block.len)) else { break };
                 (count, room) = (count + 1, left);
             }
             let now;

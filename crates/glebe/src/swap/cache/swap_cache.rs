@@ -27,11 +27,19 @@ pub struct SwapCache {
     pub(in crate::swap) kept: Kept,
     pub(super) codec: Codec,
     room: Bytes,
+    #[cfg(feature = "encrypt")]
+    is_encrypted: bool,
 }
 
 impl SwapCache {
     fn new(kept: Kept, room: Bytes) -> Self {
-        Self { kept, codec: Codec::default(), room }
+        Self {
+            kept,
+            codec: Codec::default(),
+            room,
+            #[cfg(feature = "encrypt")]
+            is_encrypted: false,
+        }
     }
 
     /// In what first class does not hold.
@@ -58,6 +66,14 @@ impl SwapCache {
         Self { codec, ..self }
     }
 
+    /// Encrypts what areas made from now on write to their files, each by a key that only this
+    /// process has. Needs the feature `encrypt`.
+    #[cfg(feature = "encrypt")]
+    #[must_use]
+    pub fn encrypted(self) -> Self {
+        Self { is_encrypted: true, ..self }
+    }
+
     /// What suits most areas as [write-back](Area::set_write_back): a sixteenth of the reserve or
     /// the limit, and at most 16 MiB.
     #[must_use]
@@ -67,7 +83,7 @@ impl SwapCache {
 
     /// Makes an area of so many pages, written through to a file in `dir` of up to `limit` bytes.
     /// The file has no name, is this process's alone, and is gone with it. What it holds is not
-    /// encrypted. A page takes whole units of 512 bytes of it, one that is written alone whole
+    /// encrypted if [`SwapCache::encrypted`] does not say so. A page takes whole units of 512 bytes of it, one that is written alone whole
     /// units of 4 KiB.
     ///
     /// # Errors
@@ -75,7 +91,10 @@ impl SwapCache {
     /// [`Error::Os`] for what the kernel refuses: addresses in a process with a limit on those, a
     /// file in the directory.
     pub fn area(&self, pages: Pages, dir: &Path, limit: Bytes) -> Result<Area, Error> {
-        Area::new(self, pages, Some(SpillFile::new(dir, limit, pages.get() + CALLS_MAX)?))
+        let file = SpillFile::new(dir, limit, pages.get() + CALLS_MAX)?;
+        #[cfg(feature = "encrypt")]
+        let file = if self.is_encrypted { file.encrypted()? } else { file };
+        Area::new(self, pages, Some(file))
     }
 
     /// Makes an area of so many pages that has no file: it stores what put-back has room for, which

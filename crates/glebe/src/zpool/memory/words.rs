@@ -35,6 +35,12 @@ impl Words {
         self.mapping.populate(Bytes::new(index as u64 * page.get()), page)
     }
 
+    /// Keeps the words that are present from swap, where the limit on locked memory allows.
+    #[cfg(feature = "encrypt")]
+    pub(crate) fn lock_in_memory(&self) {
+        let _ = self.mapping.lock_in_memory();
+    }
+
     /// Gives a page back, whose words are zero from now on.
     pub(crate) fn discard(&self, index: usize, page: Bytes) -> Result<(), OsError> {
         // SAFETY: the bytes are lent as atomics alone.

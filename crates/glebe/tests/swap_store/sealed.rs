@@ -1,0 +1,149 @@
+//! Files that are encrypted: their bytes are not what was stored, and a changed one is an error.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use glebe::swap::cache::SwapCache;
+use glebe::swap::{Error, Key, Options, Store};
+use glebe::units::{Bytes, Pages};
+
+use super::{bytes_of, page, Matter};
+
+const LIMIT: Bytes = Bytes::mib(32);
+const UNIT: usize = 512;
+
+/// A directory of a test's own, whose files can be told by their path.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("glebe-{name}-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        Self(dir)
+    }
+
+    /// The file without a name that this process has in the directory, opened once more.
+    fn file(&self) -> File {
+        let mut links = fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
+        let is_here = |link: &PathBuf| fs::read_link(link).is_ok_and(|to| to.starts_with(&self.0));
+        let link = links.find(is_here).expect("a file in the directory");
+        OpenOptions::new().read(true).write(true).open(link).unwrap()
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.file().read_to_end(&mut bytes).unwrap();
+        bytes
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+fn options(dir: &Path) -> Options {
+    let options = Store::options().pool_limit(Bytes::new(256 << 10)).capacity(Bytes::mib(64));
+    options.file_in(dir, LIMIT)
+}
+
+/// A page of noise, which goes to the file as it is.
+fn noise(n: u64) -> Vec<u8> {
+    bytes_of(n, page(), Matter::Noise)
+}
+
+/// How many of the first pages have bytes in a file that are theirs.
+fn found(bytes: &[u8], pages: u64) -> usize {
+    let heads: std::collections::HashSet<_> = bytes.chunks_exact(8).collect();
+    (0..pages).filter(|n| noise(*n).chunks_exact(8).take(8).all(|w| heads.contains(w))).count()
+}
+
+fn insert_all(store: &Store, count: u64) -> Vec<Key> {
+    (0..count).map(|n| store.insert(&noise(n)).unwrap()).collect()
+}
+
+#[test]
+fn no_plain_byte_of_an_object_is_in_the_file_and_a_flipped_one_is_an_error() {
+    let dir = Dir::new("sealed-store");
+    let plain = options(&dir.0).build(Bytes::mib(1)).unwrap();
+    insert_all(&plain, 1000);
+    assert!(found(&dir.bytes(), 1000) > 600, "what is written plain can be found");
+    drop(plain);
+    let store = options(&dir.0).encrypted().build(Bytes::mib(1)).unwrap();
+    let keys = insert_all(&store, 1000);
+    let bytes = dir.bytes();
+    assert!(bytes.len() > 600 * page(), "{} bytes", bytes.len());
+    assert_eq!(found(&bytes, 1000), 0);
+    // Every record has a unit whose first byte is another now.
+    let file = dir.file();
+    for at in (0..bytes.len()).step_by(UNIT) {
+        file.write_all_at(&[bytes[at] ^ 0x10], at as u64).unwrap();
+    }
+    let spilled = store.stats().spilled;
+    let mut damaged = 0;
+    for (n, key) in keys.iter().enumerate().rev() {
+        match store.take(*key) {
+            Ok(bytes) => assert!(bytes == noise(n as u64), "object {n}"),
+            Err(Error::Damaged { .. }) => damaged += 1,
+            Err(error) => panic!("object {n}: {error}"),
+        }
+    }
+    assert_eq!(damaged, spilled, "{}", store.stats());
+}
+
+#[test]
+fn objects_of_every_length_come_back_from_an_encrypted_file() {
+    let dir = Dir::new("sealed-lengths");
+    let store = options(&dir.0).encrypted().build(Bytes::mib(4)).unwrap();
+    let lens = [1, 488, 489, page() - 1, page(), 5 * page() + 9, 1 << 20, 2 << 20];
+    let all: Vec<_> = (0..32).map(|n| bytes_of(n, lens[n as usize % 8], Matter::Noise)).collect();
+    let keys: Vec<_> = all.iter().map(|bytes| store.insert(bytes).unwrap()).collect();
+    for (key, bytes) in keys.iter().zip(&all).chain(keys.iter().zip(&all)) {
+        assert!(*store.pin(*key).unwrap() == **bytes, "{} bytes", bytes.len());
+    }
+    let stats = store.stats();
+    assert!(stats.read_back > 20, "{stats}");
+    keys.iter().for_each(|key| store.free(*key).unwrap());
+    assert_eq!(store.stats().file, Pages::ZERO);
+}
+
+#[test]
+fn nor_is_one_of_an_areas_page() {
+    for is_encrypted in [false, true] {
+        let dir = Dir::new("sealed-area");
+        let cache = SwapCache::with_limit(Bytes::new(256 << 10)).unwrap();
+        let cache = if is_encrypted { cache.encrypted() } else { cache };
+        let area = cache.area(Pages::new(200), &dir.0, LIMIT).unwrap();
+        (0..200).for_each(|n| area.store(n, &noise(n)).unwrap());
+        assert_eq!(found(&dir.bytes(), 200), if is_encrypted { 0 } else { 200 });
+        let mut out = vec![0; page()];
+        for n in 0..200 {
+            assert!(area.load(n, &mut out).unwrap() && out == noise(n), "page {n}");
+        }
+        assert!(area.stats().read_back > 100, "{}", area.stats());
+    }
+}
+
+#[test]
+fn nor_is_one_of_a_regions_page() {
+    let dir = Dir::new("sealed-region");
+    let len = Pages::new(512).bytes(glebe::sys::page_size());
+    let region = match options(&dir.0).encrypted().build_region(len, Bytes::new(256 << 10)) {
+        Ok(region) => region,
+        Err(error) => return println!("skipped: {error}"),
+    };
+    let at = |n: u64| Bytes::new(n * page() as u64);
+    (0..512).for_each(|n| region.write_at(at(n), &noise(n)).unwrap());
+    let bytes = dir.bytes();
+    assert!(bytes.len() > 100 * page(), "{} bytes", bytes.len());
+    assert_eq!(found(&bytes, 512), 0);
+    let mut out = vec![0; page()];
+    for n in 0..512 {
+        region.read_at(at(n), &mut out).unwrap();
+        assert!(out == noise(n), "page {n}");
+    }
+    assert!(region.stats().read_back > 100, "{}", region.stats());
+}
