@@ -9,7 +9,7 @@
 //! the file: what was changed or moved does not open. An older record that is put back in its own
 //! place does, and fails by the checksum of its block. The key is in no core dump, and locked where
 //! the limit on locked memory allows; on stacks its copies are wiped. A forked child has it, as it
-//! has all memory, and seals nothing. Cost: 1 to 2 ns a byte. No lock.
+//! has all memory, and seals nothing. Cost: 2 ns a byte. No lock.
 
 #[cfg(feature = "encrypt")]
 pub(super) use sealing::Cipher;

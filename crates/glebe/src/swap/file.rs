@@ -4,8 +4,9 @@
 //! behind the other, into one free run of the file, and their units are free again one by one; so
 //! a run may be short when the file is nearly full, and there is nothing to clean. Nothing is
 //! punched and nothing survives the process. Records that were written or read may be in [idle
-//! memory](Idle) too, and may be [sealed](Cipher) in the file. Cost: one write for [`BATCH`] bytes, one read a record. Lock: one, for a
-//! search or an update of what is free; no call is made under it.
+//! memory](Idle) too, and may be [sealed](Cipher) in the file. Cost: one write for [`BATCH`] bytes,
+//! one read a record. Lock: one, for a search or an update of what is free; no call is made under
+//! it.
 
 use std::path::Path;
 

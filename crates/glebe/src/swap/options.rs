@@ -73,7 +73,8 @@ impl Options {
 
     /// Lets what the pool has no room for go to a file in `dir`, of up to `limit` bytes. The file
     /// has no name, is this process's alone, and is gone with it. What it holds is not encrypted
-    /// if [`Options::encrypted`] does not say so. On a file system in memory (tmpfs) it is memory that no limit here counts.
+    /// if [`Options::encrypted`] does not say so. On a file system in memory (tmpfs) it is memory
+    /// that no limit here counts.
     pub fn file_in(self, dir: impl Into<PathBuf>, limit: Bytes) -> Self {
         Self { file: Some((dir.into(), limit)), ..self }
     }

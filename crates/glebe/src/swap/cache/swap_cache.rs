@@ -83,8 +83,8 @@ impl SwapCache {
 
     /// Makes an area of so many pages, written through to a file in `dir` of up to `limit` bytes.
     /// The file has no name, is this process's alone, and is gone with it. What it holds is not
-    /// encrypted if [`SwapCache::encrypted`] does not say so. A page takes whole units of 512 bytes of it, one that is written alone whole
-    /// units of 4 KiB.
+    /// encrypted if [`SwapCache::encrypted`] does not say so. A page takes whole units of 512 bytes
+    /// of it, one that is written alone whole units of 4 KiB.
     ///
     /// # Errors
     /// [`Error::AreaPages`] for none or too many; [`Error::Pool`] for a codec's parameters;
