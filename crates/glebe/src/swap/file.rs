@@ -6,7 +6,7 @@
 //! punched and nothing survives the process. Records that were written or read may be in [idle
 //! memory](Idle) too, and may be [sealed](Cipher) in the file. Cost: one write for [`BATCH`] bytes,
 //! one read a record. Lock: one, for a search or an update of what is free; no call is made under
-//! it.
+//! it. Reads go by pread(2): a load needs one record, and io_uring pays where many are asked for.
 
 use std::path::Path;
 

@@ -1,0 +1,407 @@
+//! Everything of swap at once on one reserve: a store in its idle part, an area and a region, two
+//! threads, recalls, policies and budgets that change, a device that refuses writes now and then,
+//! and users that are killed in the middle of it.
+//!
+//! Each thread knows what its own objects and pages must be, and reads what both share. No byte is
+//! wrong, no write is lost, nobody waits for ever. `GLEBE_STRESS_SECONDS` says how long.
+#![allow(unsafe_code)] // Safety: setrlimit(2) reads a struct of the caller's, signal(2) nothing.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use glebe::reserve::Reserve;
+use glebe::swap::cache::{Area, SwapCache};
+use glebe::swap::{Error, Key, Region, Store};
+use glebe::sys::page_size;
+use glebe::units::{Bytes, Pages};
+
+const THREADS: u64 = 2;
+/// Pages of area and region that a thread has to itself.
+const PAGES: u64 = 400;
+const OBJECTS: usize = 100;
+const SHARED: u64 = 40;
+/// How long a call may be refused for what passes, and the whole test may take beyond its time.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The directory of a user that is to be killed.
+const VICTIM: &str = "GLEBE_SWAP_STORM_VICTIM";
+
+fn lasts() -> Duration {
+    let seconds = std::env::var("GLEBE_STRESS_SECONDS").ok().and_then(|text| text.parse().ok());
+    seconds.map_or(Duration::from_secs(3), Duration::from_secs_f64)
+}
+
+fn page() -> usize {
+    page_size().bytes().as_usize()
+}
+
+fn pages(count: u64) -> Bytes {
+    Pages::new(count).bytes(page_size())
+}
+
+/// The finalizer of SplitMix64.
+fn mix(mut word: u64) -> u64 {
+    word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ word >> 31
+}
+
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = mix(self.0);
+        (self.0 >> 20) % end
+    }
+}
+
+/// Bytes of a version: noise, half noise, or one word.
+fn bytes_of(version: u64, len: usize) -> Vec<u8> {
+    let word = |at: u64| match version % 4 {
+        0 => version,
+        1 => mix(version << 24 | at),
+        _ if at % 2 == 0 => mix(version << 24 | at),
+        _ => version,
+    };
+    (0..len.div_ceil(8) as u64).flat_map(|at| word(at).to_le_bytes()).take(len).collect()
+}
+
+struct Storm {
+    reserve: Reserve,
+    store: Store,
+    area: Area,
+    /// None where userfaultfd(2) is refused.
+    region: Option<Region>,
+    shared: Vec<Key>,
+    stop: AtomicBool,
+}
+
+/// Stops all threads, by panic too.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The result, unless it was refused for what passes.
+fn kept<T>(result: Result<T, Error>) -> Option<T> {
+    match result {
+        Ok(done) => Some(done),
+        Err(Error::Os(error)) => {
+            assert!(error.to_string().contains("File too large"), "{error}");
+            None
+        }
+        Err(
+            Error::Budget { .. }
+            | Error::BudgetBelowPinned { .. }
+            | Error::Full { .. }
+            | Error::FileFull { .. }
+            | Error::Pinned,
+        ) => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn retry<T>(mut call: impl FnMut() -> Result<T, Error>) -> T {
+    let begun = Instant::now();
+    loop {
+        let result = call();
+        let told = result.as_ref().err().map(ToString::to_string);
+        if let Some(done) = kept(result) {
+            return done;
+        }
+        assert!(begun.elapsed() < PATIENCE, "refused for ever: {told:?}");
+        thread::yield_now();
+    }
+}
+
+impl Storm {
+    fn new(dir: &Path) -> Self {
+        let reserve = Reserve::new(Bytes::mib(4)).unwrap();
+        let cache = SwapCache::on(&reserve).unwrap();
+        let options = Store::options().pool_limit(Bytes::new(256 << 10));
+        let options = options.capacity(Bytes::mib(64)).file_in(dir, Bytes::mib(64));
+        #[cfg(feature = "encrypt")]
+        let (options, cache) = (options.encrypted(), cache.encrypted());
+        let region = match options.clone().build_region(pages(PAGES * THREADS), pages(200)) {
+            Ok(region) => Some(region),
+            Err(Error::Os(error)) if error.call() == "userfaultfd" => {
+                eprintln!("skipped: the region: {error}");
+                None
+            }
+            Err(error) => panic!("{error}"),
+        };
+        let store = options.cached_in(&cache).build(pages(100)).unwrap();
+        let area = cache.area(Pages::new(PAGES * THREADS), dir, Bytes::mib(64)).unwrap();
+        let shared = (0..SHARED).map(|n| store.insert(&bytes_of(n, page())).unwrap()).collect();
+        Self { reserve, store, area, region, shared, stop: AtomicBool::new(false) }
+    }
+
+    fn is_over(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// What a thread knows.
+struct Worker<'a> {
+    storm: &'a Storm,
+    whose: u64,
+    rng: Rng,
+    version: u64,
+    objects: HashMap<Key, Vec<u8>>,
+    keys: Vec<Key>,
+    area: Vec<Option<u64>>,
+    region: Vec<Option<u64>>,
+}
+
+impl<'a> Worker<'a> {
+    fn new(storm: &'a Storm, whose: u64) -> Self {
+        let none = || vec![None; PAGES as usize];
+        let (objects, keys) = (HashMap::new(), Vec::new());
+        let (area, region) = (none(), none());
+        Self { storm, whose, rng: Rng(whose), version: whose, objects, keys, area, region }
+    }
+
+    fn work(mut self) {
+        while !self.storm.is_over() {
+            self.version += THREADS;
+            match self.rng.below(3) {
+                0 => self.use_store(),
+                1 => self.use_area(),
+                _ => self.use_region(),
+            }
+        }
+        self.finish();
+    }
+
+    fn use_store(&mut self) {
+        let store = &self.storm.store;
+        let n = self.rng.below(SHARED);
+        if let Some(pin) = kept(store.pin(self.storm.shared[n as usize])) {
+            assert!(*pin == *bytes_of(n, page()), "shared object {n}");
+        }
+        if self.keys.len() < OBJECTS {
+            let bytes = bytes_of(self.version, 1 + self.rng.below(5 * page() as u64) as usize);
+            if let Some(key) = kept(store.insert(&bytes)) {
+                self.keys.push(key);
+                self.objects.insert(key, bytes);
+            }
+            return;
+        }
+        let at = self.rng.below(self.keys.len() as u64) as usize;
+        let key = self.keys[at];
+        match self.rng.below(6) {
+            0 => {
+                if let Some(bytes) = kept(store.take(key)) {
+                    assert!(Some(bytes) == self.objects.remove(&key), "{key:?}, taken");
+                    self.keys.swap_remove(at);
+                }
+            }
+            1 | 2 => {
+                if let Some(mut object) = kept(store.pin_mut(key)) {
+                    assert!(*object == *self.objects[&key], "{key:?}, to be written");
+                    let bytes = bytes_of(self.version, object.len());
+                    object.copy_from_slice(&bytes);
+                    self.objects.insert(key, bytes);
+                }
+            }
+            _ => {
+                if let Some(object) = kept(store.pin(key)) {
+                    assert!(*object == *self.objects[&key], "{key:?}");
+                }
+            }
+        }
+    }
+
+    /// An offset of the thread's own, and where it notes that.
+    fn offset(&mut self) -> (u64, usize) {
+        let at = self.rng.below(PAGES);
+        (at * THREADS + self.whose, at as usize)
+    }
+
+    fn use_area(&mut self) {
+        let (area, (offset, at)) = (&self.storm.area, self.offset());
+        if self.rng.below(2) == 0 {
+            let stored = area.store(offset, &bytes_of(self.version, page()));
+            self.area[at] = kept(stored).map(|()| self.version);
+            return;
+        }
+        let mut out = vec![0; page()];
+        if let Some(is_there) = kept(area.load(offset, &mut out)) {
+            self.expect("area", at, is_there.then_some(&out), self.area[at]);
+        }
+    }
+
+    fn expect(&self, what: &str, at: usize, found: Option<&Vec<u8>>, known: Option<u64>) {
+        let expected = known.map(|version| bytes_of(version, page()));
+        assert!(found == expected.as_ref(), "page {at} of the {what}, version {known:?}");
+    }
+
+    fn use_region(&mut self) {
+        let (offset, at) = self.offset();
+        let Some(region) = &self.storm.region else { return };
+        if self.rng.below(2) == 0 {
+            let bytes = bytes_of(self.version, page());
+            retry(|| region.write_at(pages(offset), &bytes));
+            self.region[at] = Some(self.version);
+        } else {
+            self.check_region(region, offset, at);
+        }
+    }
+
+    fn check_region(&self, region: &Region, offset: u64, at: usize) {
+        let mut out = vec![0; page()];
+        retry(|| region.read_at(pages(offset), &mut out));
+        let known = self.region[at];
+        let is_right = known.map_or(out == vec![0; page()], |v| out == bytes_of(v, page()));
+        assert!(is_right, "page {at} of the region, version {known:?}");
+    }
+
+    /// When all passes again, all is there.
+    fn finish(mut self) {
+        for key in &self.keys {
+            assert!(Some(retry(|| self.storm.store.take(*key))) == self.objects.remove(key));
+        }
+        let mut out = vec![0; page()];
+        for at in 0..PAGES as usize {
+            let offset = at as u64 * THREADS + self.whose;
+            let is_there = retry(|| self.storm.area.load(offset, &mut out));
+            self.expect("area", at, is_there.then_some(&out), self.area[at]);
+            if let Some(region) = &self.storm.region {
+                self.check_region(region, offset, at);
+            }
+        }
+    }
+}
+
+/// Whether the device takes what is written: none beyond a page of each file, or all.
+fn device(works: bool) {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a struct of this call's own, to be written and then read.
+    let done = unsafe {
+        libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit);
+        limit.rlim_cur = if works { limit.rlim_max } else { 4096 };
+        libc::setrlimit(libc::RLIMIT_FSIZE, &limit)
+    };
+    assert_eq!(done, 0);
+}
+
+/// Recalls, and changes what may change, until it is time.
+fn disturb(storm: &Storm, until: Instant, has_faults: bool) {
+    let mut rng = Rng(99);
+    while Instant::now() < until && !storm.is_over() {
+        let mut block = storm.reserve.alloc(Pages::new(1 + rng.below(900))).unwrap();
+        let fill = rng.below(256) as u8;
+        block.bytes_mut().unwrap().fill(fill);
+        if has_faults {
+            device(rng.below(3) > 0);
+        }
+        kept(storm.area.set_write_back(Bytes::new([0, 20_000, 1 << 20][rng.below(3) as usize])));
+        kept(storm.area.set_put_back(Bytes::new([0, 100_000, 1 << 20][rng.below(3) as usize])));
+        kept(storm.store.set_budget(pages(60 + rng.below(60))));
+        storm.region.iter().for_each(|region| {
+            kept(region.set_budget(pages(100 + rng.below(200))));
+        });
+        thread::sleep(Duration::from_micros(rng.below(5000)));
+        assert!(block.bytes().unwrap().iter().all(|byte| *byte == fill), "a stray write");
+        drop(block);
+        thread::sleep(Duration::from_micros(rng.below(5000)));
+    }
+    device(true);
+}
+
+/// Ends the process with an error if it is not done in time.
+fn watch(limit: Duration) {
+    thread::spawn(move || {
+        thread::sleep(limit);
+        eprintln!("the storm hangs");
+        std::process::exit(101);
+    });
+}
+
+fn run(dir: &Path, lasts: Duration, has_faults: bool) {
+    watch(lasts + PATIENCE * 2);
+    let storm = Storm::new(dir);
+    thread::scope(|scope| {
+        for whose in 0..THREADS {
+            let storm = &storm;
+            scope.spawn(move || {
+                let _stop = Stop(&storm.stop);
+                Worker::new(storm, whose).work();
+            });
+        }
+        let _stop = Stop(&storm.stop);
+        disturb(&storm, Instant::now() + lasts, has_faults);
+    });
+    let (store, area) = (storm.store.stats(), storm.area.stats());
+    println!("{store}{area}");
+    store.check().unwrap();
+    area.check().unwrap();
+    assert!(store.loaded_idle > 0 && store.read_back > 0, "{store}");
+    assert!(!has_faults || area.refused > 0, "{area}");
+    if let Some(region) = &storm.region {
+        region.stats().check().unwrap();
+        assert!(region.stats().read_back > 0, "{}", region.stats());
+    }
+}
+
+/// A directory of a test's own.
+fn dir(name: &str) -> PathBuf {
+    let dir = std::env::temp_dir().join(format!("glebe-storm-{name}-{}", std::process::id()));
+    fs::create_dir_all(&dir).unwrap();
+    dir
+}
+
+/// Files of a process in a directory: how many, and their blocks; none has a name.
+fn files_of(process: u32, dir: &Path) -> (u64, u64) {
+    let links = fs::read_dir(format!("/proc/{process}/fd")).unwrap();
+    let links = links.map_while(Result::ok).map(|entry| entry.path());
+    let here = links.filter(|link| fs::read_link(link).is_ok_and(|to| to.starts_with(dir)));
+    here.fold((0, 0), |(files, blocks), link| {
+        let about = fs::metadata(link).unwrap();
+        assert_eq!(about.nlink(), 0, "a file with a name outlives its process");
+        (files + 1, blocks + about.blocks())
+    })
+}
+
+/// Both of one test, since the limit on files is the whole process's.
+#[test]
+fn no_byte_is_wrong_and_nothing_is_left_of_who_was_killed() {
+    if let Some(dir) = std::env::var_os(VICTIM) {
+        return run(Path::new(&dir), PATIENCE, false);
+    }
+    // A limit that is lowered between its look and its write is a signal to the program.
+    // SAFETY: a signal that is ignored.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    let (own, killed) = (dir("own"), dir("killed"));
+    run(&own, lasts(), true);
+    let begun = Instant::now();
+    for round in 0_u64.. {
+        if round > 3 && begun.elapsed() > lasts() / 2 {
+            break;
+        }
+        let name = "no_byte_is_wrong_and_nothing_is_left_of_who_was_killed";
+        let mut user = Command::new(std::env::current_exe().unwrap());
+        let user = user.args([name, "--exact", "--nocapture"]).env(VICTIM, &killed);
+        let mut user = user.stdout(Stdio::null()).spawn().unwrap();
+        thread::sleep(Duration::from_millis(300 + mix(round) % 300));
+        let (files, blocks) = files_of(user.id(), &killed);
+        user.kill().unwrap();
+        let status = user.wait().unwrap();
+        assert_eq!(status.signal(), Some(libc::SIGKILL), "it ended before: {status}");
+        println!("round {round}: {files} files of {blocks} blocks");
+        assert!(round > 0 || files > 1 && blocks > 0, "{files} files of {blocks} blocks");
+        assert_eq!(fs::read_dir(&killed).unwrap().count(), 0, "a name is left");
+    }
+    fs::remove_dir(&own).unwrap();
+    fs::remove_dir(&killed).unwrap();
+}
