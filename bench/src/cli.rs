@@ -12,16 +12,21 @@ use clap::{CommandFactory, Parser};
 
 use crate::report::{Options, Report};
 use crate::{
-    child, contig, interrupt, malloc, python, reserve, serve, vmap, volatile, zpool, Outcome,
+    child, contig, interrupt, malloc, python, reserve, serve, swap, vmap, volatile, zpool, Outcome,
 };
 
 type Run = fn(&mut Report) -> Outcome;
 
 /// The benchmarks.
-const ALL: [(&str, &str, Run); 8] = [
+const ALL: [(&str, &str, Run); 9] = [
     ("reserve", "Blocks under load, what the load pays, pages in and out, growth", reserve::run),
     ("volatile", "Mark and unmark beside giving memory back; purging, a cache", volatile::run),
     ("zpool", "What a pool holds, beside zram and allocators; store, load, compact", zpool::run),
+    (
+        "swap",
+        "Memory beyond its budget beside the kernel's swap on zram; three policies",
+        swap::run,
+    ),
     ("vmap", "The cases of the kernel's vmalloc test over positions: trees and lists", vmap::run),
     ("contig", "What contiguous memory buys and costs: reads, direct I/O, long runs", contig::run),
     ("serve", "`glebe serve --memcached` beside memcached: requests, hits, recalls", serve::run),
@@ -82,14 +87,14 @@ fn dispatch(Cli { name, options }: Cli, out: &mut dyn Write) -> Outcome {
 /// is for other benchmarks.
 fn checked(name: &str, mut options: Options) -> Outcome<Options> {
     let of_some = [
-        ("--background", options.background.is_some(), "reserve"),
-        ("--tree", options.tree.is_some(), "zpool"),
-        ("--lib", options.lib.is_some(), "malloc"),
-        ("--only", !options.only.is_empty(), "malloc"),
+        ("--background", options.background.is_some(), &["reserve"][..]),
+        ("--tree", options.tree.is_some(), &["zpool"]),
+        ("--lib", options.lib.is_some(), &["malloc"]),
+        ("--only", !options.only.is_empty(), &["malloc", "swap"]),
     ];
     for (option, is_given, of) in of_some {
-        if is_given && of != name {
-            let text = format!("{option} is for {of}");
+        if is_given && !of.contains(&name) {
+            let text = format!("{option} is for {}", of.join(" and "));
             Cli::command().error(ErrorKind::ArgumentConflict, text).exit();
         }
     }
@@ -114,6 +119,9 @@ fn in_child(parent: &str, task: &str, words: &[&str], out: &mut dyn Write) -> Ou
             Ok(writeln!(out, "{}", volatile::inside(Path::new(group), job)?)?)
         }
         ("malloc", [group, job]) => malloc::inside(Path::new(group), job, out),
+        ("swap-run", [group, job]) => {
+            Ok(writeln!(out, "{}", swap::inside(Path::new(group), job)?)?)
+        }
         ("python-pipeline", [group, job]) => python::inside(Path::new(group), job, out),
         ("malloc-program", [task]) => malloc::start(task, out),
         ("pin-shared", [path]) => volatile::pin_shared(Path::new(path), out),

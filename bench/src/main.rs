@@ -21,6 +21,7 @@ mod child;
 mod frames;
 mod memory;
 mod pressure;
+mod zram;
 
 // The benchmarks.
 mod contig;
@@ -32,6 +33,8 @@ mod serve;
 mod vmap;
 mod volatile;
 mod zpool;
+
+mod swap;
 
 mod cli;
 

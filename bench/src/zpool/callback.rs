@@ -24,7 +24,8 @@ const CASE: &str = "callback_32000";
 const UNIT: &str = "us";
 const CLEAN: &str = "clean page cache";
 
-fn reserve() -> Outcome<Reserve> {
+/// A reserve of small pages, with room for a block of 32000 of them.
+pub(crate) fn reserve() -> Outcome<Reserve> {
     let memory = |source| Contig::options().source(source).build(RESERVE);
     let memory = memory(Source::Thp).or_else(|_| memory(Source::Plain));
     Ok(Reserve::options().build_on(memory.map_err(reserve::Error::from)?)?)

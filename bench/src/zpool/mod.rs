@@ -15,6 +15,7 @@ mod zram;
 use std::path::Path;
 
 use glebe::sys::page_size;
+use glebe::units::Bytes;
 use memmap2::MmapMut;
 
 use crate::report::Report;
@@ -25,6 +26,7 @@ use trace::Change;
 use tree::Tree;
 use workload::Workload;
 
+pub(crate) use callback::reserve;
 pub(crate) use malloc::inside;
 
 pub(crate) fn run(report: &mut Report) -> Outcome {
@@ -36,7 +38,9 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
     overhead::measure(runs, &traced, tree.as_ref(), report)?;
     overhead::compaction(&traced, count.min(3), report)?;
     drop(traced);
-    let pages = pages(tree.as_ref(), bytes, report)?;
+    let (pages, what) = pages(tree.as_ref(), bytes, &report.options.scratch())?;
+    report
+        .note(&format!("store, load, threads: pages of {what}, in runs of {RUN} spread over it."));
     drop(tree);
     speed::measure(&pages, count, report)?;
     speed::threads(&pages, count, report)?;
@@ -70,11 +74,17 @@ fn tree(nth: usize, report: &mut Report) -> Outcome<Option<Workload>> {
     Ok(Some(Workload::of_tree(tree)))
 }
 
+/// Pages side by side of those that are stored and loaded.
+const RUN: usize = 64;
+
+/// Pages of files that every machine has, of `len` bytes at most.
+pub(crate) fn any_pages(len: Bytes, scratch: &Path) -> Outcome<MmapMut> {
+    Ok(pages(None, len.as_usize(), scratch)?.0)
+}
+
 /// Pages to store and load, spread over a tree: that of the kernel, or else, if there is none or a
-/// small one, files that every machine has.
-fn pages(tree: Option<&Workload>, len: usize, report: &mut Report) -> Outcome<MmapMut> {
-    /// Pages side by side.
-    const RUN: usize = 64;
+/// small one, files that every machine has. And what they are of.
+fn pages(tree: Option<&Workload>, len: usize, scratch: &Path) -> Outcome<(MmapMut, &'static str)> {
     const OTHER: &str = "/usr/lib";
     let page = page_size().bytes().as_usize();
     let most = len / page;
@@ -82,7 +92,7 @@ fn pages(tree: Option<&Workload>, len: usize, report: &mut Report) -> Outcome<Mm
     let (tree, what) = match tree.filter(|tree| tree.blocks >= most) {
         Some(tree) => (tree, "the tree"),
         None => {
-            let files = Tree::pack(Path::new(OTHER), 1, most, &report.options.scratch())?;
+            let files = Tree::pack(Path::new(OTHER), 1, most, scratch)?;
             other = Workload::of_tree(files);
             (&other, OTHER)
         }
@@ -93,7 +103,5 @@ fn pages(tree: Option<&Workload>, len: usize, report: &mut Report) -> Outcome<Mm
         let block = nth / RUN * runs / count * RUN + nth % RUN;
         tree.contents(Change { block, len: page }, true, to)?;
     }
-    report
-        .note(&format!("store, load, threads: pages of {what}, in runs of {RUN} spread over it."));
-    Ok(bytes)
+    Ok((bytes, what))
 }

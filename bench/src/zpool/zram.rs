@@ -1,26 +1,23 @@
 //! [`Zram`]: a compressed block device of this run's own, to compare with.
 //!
-//! Made by `hot_add`, so that it is never one in use, and removed when dropped. Written and read by
-//! direct I/O: what it does it does in the caller's system time. Units: the machine's pages, bytes.
-//! Source: Documentation/admin-guide/blockdev/zram.rst, `BLKDISCARD` in linux/fs.h.
+//! Written and read by direct I/O: what it does it does in the caller's system time. Units: the
+//! machine's pages, bytes. Source: `BLKDISCARD` in linux/fs.h.
 //!
 //! # Safety
 //! One ioctl that reads two words of this file's.
 #![allow(unsafe_code)]
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
-use std::path::Path;
+use std::os::unix::fs::FileExt;
 
 use glebe::sys::page_size;
+use glebe::units::Pages;
 
 use super::store::{Held, Store};
-use crate::pressure::patiently;
+use crate::zram::Device;
 use crate::Outcome;
-
-const CONTROL: &str = "/sys/class/zram-control";
 
 /// `_IO(0x12, 119)`.
 const BLKDISCARD: libc::c_ulong = 0x1277;
@@ -43,24 +40,8 @@ pub(super) struct Zram {
 impl Zram {
     /// A device of `pages` with LZ4, or why there is none.
     pub(super) fn new(pages: usize, is_compacted: bool) -> Outcome<Self> {
-        let number = fs::read_to_string(Path::new(CONTROL).join("hot_add"));
-        let number = number.map_err(|e| match e.kind() {
-            io::ErrorKind::NotFound => "no zram here: modprobe zram".into(),
-            io::ErrorKind::PermissionDenied => "zram takes root".into(),
-            _ => format!("zram: {e}"),
-        })?;
-        let (device, page) = (Device(number.trim().parse()?), page_size().bytes().get());
-        device.set("comp_algorithm", "lz4").map_err(|_| "this kernel's zram has no LZ4")?;
-        device.set("disksize", &(pages as u64 * page).to_string())?;
-        let (node, mut options) = (format!("/dev/zram{}", device.0), OpenOptions::new());
-        options.read(true).write(true).custom_flags(libc::O_DIRECT | libc::O_CLOEXEC);
-        let file = patiently(|| {
-            // Else an ordinary file would be written to.
-            match fs::metadata(&node)?.file_type().is_block_device() {
-                true => options.open(&node),
-                false => Err(io::ErrorKind::NotFound.into()),
-            }
-        })?;
+        let device = Device::new(Pages::new(pages as u64).bytes(page_size()))?;
+        let (file, page) = (device.open()?, page_size().bytes().get());
         Ok(Self { file, device, page, is_compacted })
     }
 
@@ -110,34 +91,10 @@ fn held(text: &str, page: f64) -> Option<Held> {
     Some(Held { stored, pages: used, metadata })
 }
 
-/// The number of a device, which is removed when this is dropped.
-struct Device(u32);
-
-impl Device {
-    fn path(&self, name: &str) -> String {
-        format!("/sys/block/zram{}/{name}", self.0)
-    }
-
-    fn set(&self, name: &str, value: &str) -> io::Result<()> {
-        fs::write(self.path(name), value)
-    }
-}
-
-impl Drop for Device {
-    fn drop(&mut self) {
-        // Whoever looks at a new device, as udev does, may still have it open.
-        let removed = patiently(|| {
-            self.set("reset", "1")?;
-            fs::write(Path::new(CONTROL).join("hot_remove"), self.0.to_string())
-        });
-        if let Err(e) = removed {
-            eprintln!("glebe-bench: zram{} is left behind: {e}", self.0);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use crate::zpool::store::aligned;
 

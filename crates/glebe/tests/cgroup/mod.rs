@@ -50,6 +50,14 @@ impl Group {
         &self.dir
     }
 
+    /// Lets what does not fit go to the machine's swap.
+    pub fn allow_swap(&self) -> std::io::Result<()> {
+        match self.is_v2 {
+            true => fs::write(self.dir.join("memory.swap.max"), "max"),
+            false => fs::write(self.dir.join("memory.swappiness"), "100"),
+        }
+    }
+
     /// Processes that were killed for want of memory.
     pub fn kills(&self) -> u64 {
         let name = if self.is_v2 { "memory.events" } else { "memory.oom_control" };

@@ -1,0 +1,93 @@
+//! [`KernelSwap`]: the kernel's swap on a zram device of this run's own, while it lives.
+//!
+//! It comes before any other swap of the machine. Dropped, or unwound from, what was swapped comes
+//! back, and the device goes. Units: bytes. Source: swapon(2), union swap_header in linux/swap.h.
+//!
+//! # Safety
+//! Two system calls that are given a path.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString};
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use glebe::sys::page_size;
+use glebe::units::Bytes;
+use memmap2::MmapMut;
+
+use crate::zram::Device;
+use crate::Outcome;
+
+/// Where the version, the last page and the number of bad pages stand, in words of 32 bits.
+const HEADER: usize = 1024;
+const MAGIC: &[u8] = b"SWAPSPACE2";
+/// SWAP_FLAG_PREFER, and the highest priority.
+const FIRST_OF_ALL: i32 = 0x8000 | 0x7fff;
+
+pub(super) struct KernelSwap {
+    // Before the device.
+    _on: On,
+    device: Device,
+}
+
+/// A device that is swapped to, until this is dropped.
+struct On(CString);
+
+impl KernelSwap {
+    /// Swap of `len`, or why there is none.
+    pub(super) fn new(len: Bytes) -> Outcome<Self> {
+        let device = Device::new(len)?;
+        let page = page_size().bytes().as_usize();
+        let mut header = MmapMut::map_anon(page)?;
+        let last = len.pages_down(page_size()).get() as u32 - 1;
+        header[HEADER..HEADER + 4].copy_from_slice(&1_u32.to_ne_bytes());
+        header[HEADER + 4..HEADER + 8].copy_from_slice(&last.to_ne_bytes());
+        header[page - MAGIC.len()..].copy_from_slice(MAGIC);
+        device.open()?.write_all_at(&header, 0)?;
+        let on = On::new(&CString::new(device.node())?).map_err(|e| format!("swapon: {e}"))?;
+        Ok(Self { _on: on, device })
+    }
+
+    /// What it holds, before it is compressed.
+    pub(super) fn holds(&self) -> Outcome<Bytes> {
+        let text = fs::read_to_string(self.device.path("mm_stat"))?;
+        let original = text.split_whitespace().next().unwrap_or_default();
+        Ok(Bytes::new(original.parse()?))
+    }
+}
+
+impl On {
+    fn new(node: &CStr) -> io::Result<Self> {
+        // SAFETY: the path ends with a zero.
+        match unsafe { libc::swapon(node.as_ptr(), FIRST_OF_ALL) } {
+            0 => Ok(Self(node.to_owned())),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+impl Drop for On {
+    fn drop(&mut self) {
+        // SAFETY: the path ends with a zero.
+        if unsafe { libc::swapoff(self.0.as_ptr()) } != 0 {
+            let e = io::Error::last_os_error();
+            eprintln!("glebe-bench: {} stays in use as swap: {e}", self.0.to_string_lossy());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn swap_is_on_and_goes() {
+        let Some(swap) = crate::had(KernelSwap::new(Bytes::mib(4))) else { return };
+        let node = swap.device.node();
+        let is_listed = || fs::read_to_string("/proc/swaps").unwrap().contains(&node);
+        assert!(is_listed() && swap.holds().unwrap() <= Bytes::mib(1));
+        drop(swap);
+        assert!(!is_listed() && !std::path::Path::new(&node).exists());
+    }
+}

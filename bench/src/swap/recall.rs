@@ -1,0 +1,260 @@
+//! Blocks of a reserve that a swap cache has filled, under each of its policies, beside those of a
+//! reserve full of clean cache pages, one copy of as many bytes, and one write of them to the
+//! device of the areas' files.
+//!
+//! All reserves are of one kind and as full as they get before each block. Lent pages hold copies
+//! of what the file has: what a policy keeps beside is elsewhere. Unit: microseconds a block.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+
+use glebe::reserve::{Namespace, Request, Reserve};
+use glebe::swap::cache::{Area, SwapCache};
+use glebe::sys::page_size;
+use glebe::units::{Bytes, Pages};
+
+use super::touched::{page_bytes, Corpus, Wrong};
+use crate::clock::timed;
+use crate::report::Report;
+use crate::reserve::keyed::Random;
+use crate::turns::{turns, worst};
+use crate::{zpool, Outcome};
+
+const UNIT: &str = "us";
+/// Blocks, in pages, and how often each is asked for of all sides in a round.
+const BLOCKS: [(u64, u32); 5] = [(1, 40), (16, 40), (512, 12), (4096, 2), (32000, 1)];
+/// Blocks of one page before each: more than are kept at hand, so that lent ones are taken.
+const SINGLES: usize = 600;
+/// An area has so many pages for each of the reserve: more than go in.
+const AREA_SHARE: u64 = 6;
+/// Pages stored in one call, and looked at after each block.
+const BATCH: u64 = 512;
+const LOOKS: usize = 4;
+/// What is written at once.
+const SEGMENT: usize = 256 << 10;
+/// A reserve is full when one page in so many is free.
+const FREE_SHARE: u64 = 256;
+const CLEAN: &str = "clean page cache";
+const MEMCPY: &str = "memcpy";
+const DEVICE: &str = "device write";
+
+/// How an area keeps what its file does not have yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Policy {
+    WriteThrough,
+    WriteBack,
+    PutBack,
+}
+
+impl Policy {
+    pub(super) const ALL: [Self; 3] = [Self::WriteThrough, Self::WriteBack, Self::PutBack];
+
+    pub(super) fn who(self) -> &'static str {
+        match self {
+            Self::WriteThrough => "glebe write-through",
+            Self::WriteBack => "glebe write-back",
+            Self::PutBack => "glebe put-back",
+        }
+    }
+
+    /// Has an area keep up to `most` bytes that way.
+    pub(super) fn set(self, area: &Area, most: Bytes) -> Outcome {
+        match self {
+            Self::WriteThrough => {}
+            Self::WriteBack => area.set_write_back(most)?,
+            Self::PutBack => area.set_put_back(most)?,
+        }
+        Ok(())
+    }
+}
+
+/// Who fills a reserve.
+enum Tenant {
+    Swap(Area),
+    Clean(Namespace),
+}
+
+struct Filled<'a> {
+    reserve: Reserve,
+    tenant: Tenant,
+    corpus: &'a Corpus<'a>,
+    /// The next page that is put.
+    next: u64,
+    /// The most that are put before a block.
+    most: u64,
+    random: Random,
+}
+
+pub(super) fn measure(corpus: &Corpus<'_>, report: &mut Report) -> Outcome {
+    let (count, most) = report.plan((1, 8 * BATCH), (6, u64::MAX));
+    let scratch = report.options.scratch();
+    let mut all = Vec::new();
+    for policy in Policy::ALL {
+        all.push((policy.who(), Filled::by_swap(policy, corpus, most, &scratch)?));
+    }
+    all.push((CLEAN, Filled::by_cache(corpus, most)?));
+    all.iter_mut().try_for_each(|(_, filled)| filled.refill())?;
+    for (who, filled) in &all {
+        let stats = filled.reserve.stats();
+        let lent = stats.live.get() * 100 / filled.reserve.len().get();
+        report.note(&format!("recall: {lent} % of the reserve was lent to {who} at first"));
+    }
+    for (pages, times) in BLOCKS {
+        let case = format!("recall_{pages}");
+        let times = report.plan(1, u64::from(times));
+        let sides: Vec<usize> = (0..all.len()).collect();
+        for (_, side) in turns(&case, count * times, &sides) {
+            let (who, filled) = &mut all[side];
+            filled.refill()?;
+            let us = filled.recall(pages)?;
+            report.add(&case, who, UNIT, us);
+            super::judged(filled.look()?, report);
+        }
+        bare(&case, pages, corpus, count * times, &scratch, report)?;
+    }
+    ratios(report);
+    Ok(())
+}
+
+impl<'a> Filled<'a> {
+    fn by_swap(policy: Policy, corpus: &'a Corpus<'a>, most: u64, dir: &Path) -> Outcome<Self> {
+        let reserve = zpool::reserve()?;
+        let cache = SwapCache::on(&reserve)?;
+        let pages = Pages::new(reserve.len().get() * AREA_SHARE);
+        let area = cache.area(pages, dir, pages.bytes(page_size()))?;
+        policy.set(&area, cache.usual_write_back())?;
+        Ok(Self::new(reserve, Tenant::Swap(area), corpus, most))
+    }
+
+    fn by_cache(corpus: &'a Corpus<'a>, most: u64) -> Outcome<Self> {
+        let reserve = zpool::reserve()?;
+        let clean = reserve.page_cache().namespace("clean")?;
+        Ok(Self::new(reserve, Tenant::Clean(clean), corpus, most))
+    }
+
+    fn new(reserve: Reserve, tenant: Tenant, corpus: &'a Corpus<'a>, most: u64) -> Self {
+        Self { reserve, tenant, corpus, next: 0, most, random: Random::new(13) }
+    }
+
+    /// Puts pages until hardly any page of the reserve is free, or it has put many.
+    fn refill(&mut self) -> Outcome {
+        let (len, mut put) = (self.reserve.len().get(), 0);
+        // What cannot get fuller is full.
+        let most = self.most.min(AREA_SHARE * len);
+        while put < most && self.reserve.stats().free.get() > len / FREE_SHARE {
+            let pages = self.next..self.next + BATCH;
+            match &self.tenant {
+                Tenant::Swap(area) => {
+                    let offset = |page| page % area.pages().get();
+                    area.store_all(
+                        pages.map(|page| (offset(page), self.corpus.page(offset(page)))),
+                    )?;
+                }
+                Tenant::Clean(cache) => {
+                    for page in pages {
+                        cache.put(0, page, self.corpus.page(page))?;
+                    }
+                }
+            }
+            self.next += BATCH;
+            put += BATCH;
+        }
+        Ok(())
+    }
+
+    /// Asks for a block, and gives it back.
+    fn recall(&mut self, pages: u64) -> Outcome<f64> {
+        let one = || self.reserve.alloc(Request::new(Pages::new(1)));
+        let singles = (0..SINGLES).map(|_| one()).collect::<Result<Vec<_>, _>>()?;
+        // Held, they leave none at hand for one more; given back, they leave room for a long one.
+        let held = (pages == 1).then_some(singles);
+        let request = Request::new(Pages::new(pages)).any();
+        let (block, took) = timed(|| self.reserve.alloc(request));
+        block?.bytes_mut()?.fill(0xee);
+        drop(held);
+        Ok(took.wall_us)
+    }
+
+    /// Loads some pages of an area: none is lost, whatever was recalled.
+    fn look(&mut self) -> Outcome<Wrong> {
+        let (Tenant::Swap(area), mut wrong) = (&self.tenant, Wrong::default()) else {
+            return Ok(Wrong::default());
+        };
+        let mut page = vec![0; page_bytes()];
+        for _ in 0..LOOKS {
+            let offset = self.random.below(self.next.min(area.pages().get()));
+            let is_there = area.load(offset, &mut page)?;
+            let of = self.corpus.page(offset);
+            wrong.lost_writes += u64::from(!is_there);
+            wrong.bytes += page.iter().zip(of).filter(|(is, was)| is != was).count() as u64;
+        }
+        Ok(wrong)
+    }
+}
+
+/// As many bytes copied, and written to the device.
+fn bare(
+    case: &str,
+    pages: u64,
+    corpus: &Corpus<'_>,
+    count: u64,
+    dir: &Path,
+    report: &mut Report,
+) -> Outcome {
+    let len = pages as usize * page_bytes();
+    let file = direct(dir);
+    // Written, so that all of it is there.
+    let mut copy = vec![1; len.min(corpus.0.len())];
+    let from = &corpus.0[..copy.len()];
+    for _ in 0..count {
+        let times = len.div_ceil(copy.len());
+        let ((), took) = timed(|| (0..times).for_each(|_| copy.copy_from_slice(from)));
+        std::hint::black_box(&copy);
+        report.add(case, MEMCPY, UNIT, took.wall_us);
+        let written = file.as_ref().map_err(ToString::to_string).and_then(|file| {
+            let write = |at: usize| {
+                let bytes = &from[at % from.len()..];
+                let bytes = &bytes[..SEGMENT.min(len - at).min(bytes.len())];
+                file.write_all_at(bytes, at as u64)
+            };
+            let (written, took) = timed(|| (0..len).step_by(SEGMENT).try_for_each(write));
+            written.map(|()| took.wall_us).map_err(|e| e.to_string())
+        });
+        report.outcome(case, DEVICE, UNIT, written);
+    }
+    Ok(())
+}
+
+/// A file without a name that is written past the page cache.
+fn direct(dir: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).custom_flags(libc::O_TMPFILE | libc::O_DIRECT | libc::O_CLOEXEC);
+    options.open(dir)
+}
+
+fn ratios(report: &mut Report) {
+    let mut clean = Vec::new();
+    for (pages, _) in BLOCKS {
+        let case = format!("recall_{pages}");
+        let against = |who: &str, policy: Policy| {
+            report.median(&case, who) / report.median(&case, policy.who())
+        };
+        clean.push(against(CLEAN, Policy::WriteThrough));
+        let copied = against(MEMCPY, Policy::PutBack);
+        let written = report.median(&case, Policy::WriteBack.who());
+        report.ratio(&format!("recall_writethrough_vs_clean_{pages}"), clean[clean.len() - 1]);
+        report.ratio(&format!("recall_putback_vs_memcpy_{pages}"), copied);
+        if pages == 512 {
+            report.ratio("recall_putback_vs_memcpy", copied);
+            report.add("recall_writeback", Policy::WriteBack.who(), UNIT, written);
+        }
+    }
+    report.ratio("recall_writethrough_vs_clean", worst(&clean));
+    report.note(
+        "recall: the area's default of bytes that may be unsaved, as write-back and as put-back; \
+         recall_writethrough_vs_clean is that of the worst length, recall_putback_vs_memcpy and \
+         recall_writeback are of 512 pages. memcpy and device write: as many bytes as the block has.",
+    );
+}

@@ -1,0 +1,231 @@
+//! [`Touched`]: memory that contestants touch, and how a page says whose it is.
+//!
+//! A page has the bytes of one of the corpus, but for its first word, the *stamp*: the number of
+//! the page and its version. Loads and stores are of that word alone. Unit: pages.
+//!
+//! # Safety
+//! A `Touched` owns its addresses, and gives out none of them; every page begins within. Words are
+//! read and written as atomics; whole pages by one thread that nobody writes beside.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::path::Path;
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use glebe::swap::{Region, Store};
+use glebe::sys::madvise::{advise, Advice};
+use glebe::sys::page_size;
+use glebe::units::{Bytes, Pages};
+use memmap2::{Mmap, MmapOptions, MmapRaw};
+use serde::{Deserialize, Serialize};
+
+use crate::Outcome;
+
+const WORD: usize = size_of::<u64>();
+
+/// Pages with contents that compress as those of a program do.
+pub(super) struct Corpus<'a>(pub(super) &'a [u8]);
+
+impl Corpus<'_> {
+    pub(super) fn page(&self, nth: u64) -> &[u8] {
+        let page = page_bytes();
+        let at = nth as usize % (self.0.len() / page);
+        &self.0[at * page..][..page]
+    }
+}
+
+/// A corpus that the parent has written, all of it there.
+pub(super) fn map(path: &Path) -> Outcome<Mmap> {
+    // SAFETY: it is written before there is a child, and is then left alone.
+    Ok(unsafe { MmapOptions::new().populate().map(&File::open(path)?)? })
+}
+
+/// What a page was found to be other than it must be.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Wrong {
+    pub(super) bytes: u64,
+    /// Of an older version.
+    pub(super) lost_writes: u64,
+}
+
+impl Wrong {
+    pub(super) fn add(&mut self, other: Self) {
+        self.bytes += other.bytes;
+        self.lost_writes += other.lost_writes;
+    }
+
+    /// Looks at a stamp.
+    #[inline]
+    pub(super) fn look(&mut self, found: u64, wanted: u64) {
+        if found != wanted {
+            let is_older = found >> 32 == wanted >> 32 && found < wanted;
+            self.lost_writes += u64::from(is_older);
+            self.bytes += if is_older { 0 } else { WORD as u64 };
+        }
+    }
+
+    /// Looks at a whole page that was made of one of the corpus.
+    pub(super) fn look_at_page(&mut self, page: &[u8], of: &[u8], stamp: u64) {
+        self.look(u64::from_ne_bytes(page[..WORD].try_into().unwrap_or_default()), stamp);
+        let rest = page[WORD..].iter().zip(&of[WORD..]);
+        self.bytes += rest.filter(|(is, was)| is != was).count() as u64;
+    }
+}
+
+/// The first word of a version of a page.
+#[inline]
+pub(super) fn stamp(page: u64, version: u32) -> u64 {
+    page << 32 | u64::from(version)
+}
+
+/// A page of the corpus as version of page number `nth`.
+pub(super) fn stamped(corpus: &Corpus<'_>, nth: u64, version: u32) -> Vec<u8> {
+    let mut page = corpus.page(nth).to_vec();
+    page[..WORD].copy_from_slice(&stamp(nth, version).to_ne_bytes());
+    page
+}
+
+pub(super) fn page_bytes() -> usize {
+    page_size().bytes().as_usize()
+}
+
+/// Who gives the memory back when it is dropped.
+enum Owner {
+    Region(Region),
+    Map(#[allow(dead_code)] MmapRaw),
+}
+
+pub(super) struct Touched {
+    base: usize,
+    pages: u64,
+    owner: Owner,
+}
+
+impl Touched {
+    /// A region with so much in memory, and room for all of it compressed.
+    pub(super) fn region(pages: u64, budget: Bytes) -> Outcome<Self> {
+        let len = Pages::new(pages).bytes(page_size());
+        let region = Store::options().pool_limit(pool_limit(len)).build_region(len, budget)?;
+        region.arm_thread()?;
+        let base = region.as_ptr().expose_provenance();
+        Ok(Self { base, pages, owner: Owner::Region(region) })
+    }
+
+    /// Ordinary memory of small pages, which the kernel may swap.
+    pub(super) fn plain(pages: u64) -> Outcome<Self> {
+        let len = Pages::new(pages).bytes(page_size());
+        let map = MmapRaw::from(MmapOptions::new().len(len.as_usize()).map_anon()?);
+        let base = map.as_mut_ptr().expose_provenance();
+        // SAFETY: mapped just now.
+        unsafe { advise(base, len, Advice::NoHugePage)? };
+        Ok(Self { base, pages, owner: Owner::Map(map) })
+    }
+
+    /// A file, mapped.
+    pub(super) fn file(pages: u64, file: &File) -> Outcome<Self> {
+        let len = Pages::new(pages).bytes(page_size());
+        let map = MmapOptions::new().len(len.as_usize()).map_raw(file)?;
+        Ok(Self { base: map.as_mut_ptr().expose_provenance(), pages, owner: Owner::Map(map) })
+    }
+
+    pub(super) fn as_region(&self) -> Option<&Region> {
+        match &self.owner {
+            Owner::Region(region) => Some(region),
+            Owner::Map(_) => None,
+        }
+    }
+
+    /// Has all pages leave memory.
+    pub(super) fn chill(&self) -> Outcome {
+        match &self.owner {
+            Owner::Region(region) => {
+                let budget = region.budget();
+                region.set_budget(page_size().bytes())?;
+                region.set_budget(budget)?;
+            }
+            Owner::Map(_) => {
+                let len = Pages::new(self.pages).bytes(page_size());
+                // SAFETY: this memory's own range; contents stay.
+                unsafe { advise(self.base, len, Advice::PageOut)? };
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn at(&self, page: u64) -> *mut u8 {
+        assert!(page < self.pages, "page {page} of {}", self.pages);
+        ptr::with_exposed_provenance_mut(self.base + page as usize * page_bytes())
+    }
+
+    #[inline]
+    fn word(&self, page: u64) -> &AtomicU64 {
+        // SAFETY: the first word of a page within, aligned, and there while this is borrowed.
+        unsafe { AtomicU64::from_ptr(self.at(page).cast()) }
+    }
+
+    #[inline]
+    pub(super) fn stamp(&self, page: u64) -> u64 {
+        self.word(page).load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(super) fn set_stamp(&self, page: u64, stamp: u64) {
+        self.word(page).store(stamp, Ordering::Relaxed);
+    }
+
+    /// Writes all pages, as their first version.
+    pub(super) fn fill(&mut self, corpus: &Corpus<'_>) {
+        for page in 0..self.pages {
+            // SAFETY: a page within, exclusive by `&mut`; the corpus is other memory.
+            unsafe {
+                ptr::copy_nonoverlapping(corpus.page(page).as_ptr(), self.at(page), page_bytes())
+            };
+            self.set_stamp(page, stamp(page, 0));
+        }
+    }
+
+    /// Compares all pages with what they must be.
+    pub(super) fn judge(&mut self, corpus: &Corpus<'_>, version: impl Fn(u64) -> u32) -> Wrong {
+        let (mut wrong, mut bytes) = (Wrong::default(), vec![0; page_bytes()]);
+        for page in 0..self.pages {
+            // SAFETY: as in `fill`.
+            unsafe { ptr::copy_nonoverlapping(self.at(page), bytes.as_mut_ptr(), page_bytes()) };
+            wrong.look_at_page(&bytes, corpus.page(page), stamp(page, version(page)));
+        }
+        wrong
+    }
+}
+
+/// What a region's pool may take, so that it has room for all.
+pub(super) fn pool_limit(len: Bytes) -> Bytes {
+    len + Bytes::mib(4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_older_wrong_or_anothers_is_told() {
+        let bytes: Vec<u8> = (0..3 * page_bytes()).map(|at| (at / 7) as u8).collect();
+        let corpus = Corpus(&bytes);
+        let mut memory = Touched::plain(5).unwrap();
+        memory.fill(&corpus);
+        memory.chill().unwrap();
+        memory.set_stamp(3, stamp(3, 1));
+        let told = |memory: &mut Touched, version: u32| {
+            let wrong = memory.judge(&corpus, |page| if page == 3 { version } else { 0 });
+            (wrong.bytes, wrong.lost_writes)
+        };
+        assert_eq!((told(&mut memory, 1), told(&mut memory, 2)), ((0, 0), (0, 1)));
+        memory.set_stamp(3, stamp(4, 1));
+        assert_eq!(told(&mut memory, 1), (WORD as u64, 0));
+        let mut page = stamped(&corpus, 4, 9);
+        page[WORD] ^= 1;
+        let mut wrong = Wrong::default();
+        wrong.look_at_page(&page, corpus.page(4), stamp(4, 9));
+        assert_eq!((wrong.bytes, wrong.lost_writes), (1, 0));
+    }
+}

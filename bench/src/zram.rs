@@ -1,0 +1,73 @@
+//! [`Device`]: a compressed block device of this run's own.
+//!
+//! Made by `hot_add`, so that it is never one in use, and removed when dropped. Compresses by LZ4.
+//! Units: the machine's pages, bytes. Source: Documentation/admin-guide/blockdev/zram.rst.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+use glebe::units::Bytes;
+
+use crate::pressure::patiently;
+use crate::Outcome;
+
+const CONTROL: &str = "/sys/class/zram-control";
+
+/// The number of a device, which is removed when this is dropped.
+pub(crate) struct Device(u32);
+
+impl Device {
+    /// A device of `len`, or why there is none.
+    pub(crate) fn new(len: Bytes) -> Outcome<Self> {
+        let number = fs::read_to_string(Path::new(CONTROL).join("hot_add"));
+        let number = number.map_err(|e| match e.kind() {
+            io::ErrorKind::NotFound => "no zram here: modprobe zram".into(),
+            io::ErrorKind::PermissionDenied => "zram takes root".into(),
+            _ => format!("zram: {e}"),
+        })?;
+        let device = Self(number.trim().parse()?);
+        device.set("comp_algorithm", "lz4").map_err(|_| "this kernel's zram has no LZ4")?;
+        device.set("disksize", &len.get().to_string())?;
+        Ok(device)
+    }
+
+    pub(crate) fn node(&self) -> String {
+        format!("/dev/zram{}", self.0)
+    }
+
+    /// Opens it for direct I/O, once the machine has made its node.
+    pub(crate) fn open(&self) -> io::Result<File> {
+        let (node, mut options) = (self.node(), OpenOptions::new());
+        options.read(true).write(true).custom_flags(libc::O_DIRECT | libc::O_CLOEXEC);
+        patiently(|| {
+            // Else an ordinary file would be written to.
+            match fs::metadata(&node)?.file_type().is_block_device() {
+                true => options.open(&node),
+                false => Err(io::ErrorKind::NotFound.into()),
+            }
+        })
+    }
+
+    pub(crate) fn path(&self, name: &str) -> String {
+        format!("/sys/block/zram{}/{name}", self.0)
+    }
+
+    pub(crate) fn set(&self, name: &str, value: &str) -> io::Result<()> {
+        fs::write(self.path(name), value)
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // Whoever looks at a new device, as udev does, may still have it open.
+        let removed = patiently(|| {
+            self.set("reset", "1")?;
+            fs::write(Path::new(CONTROL).join("hot_remove"), self.0.to_string())
+        });
+        if let Err(e) = removed {
+            eprintln!("glebe-bench: zram{} is left behind: {e}", self.0);
+        }
+    }
+}
