@@ -126,6 +126,8 @@ impl Touched {
     pub(super) fn file(pages: u64, file: &File) -> Outcome<Self> {
         let len = Pages::new(pages).bytes(page_size());
         let map = MmapOptions::new().len(len.as_usize()).map_raw(file)?;
+        // What lies beside is not wanted next.
+        map.advise(memmap2::Advice::Random)?;
         Ok(Self { base: map.as_mut_ptr().expose_provenance(), pages, owner: Owner::Map(map) })
     }
 
