@@ -122,6 +122,32 @@ fn zpool_of_any_files() {
 }
 
 #[test]
+fn swap_beside_the_kernels_and_nothing_is_lost() {
+    let cases = ["fault", "fault_p99", "cold_pin", "hot_pin", "stored_overhead_percent"];
+    let others = ["zipf_2x_reads", "seq_2x_writes", "recall_1", "recall_32000", "recall_writeback"];
+    let background = ["background", "device_bytes"];
+    let cases: Vec<&str> = cases.into_iter().chain(others).chain(background).collect();
+    let ratios = [
+        "fault_vs_zram_swap",
+        "fault_p99_2_threads_vs_zram_swap",
+        "cold_pin_vs_zram_fault",
+        "zipf_2x_vs_zram_swap",
+        "zipf_4x_vs_zram_swap",
+        "seq_2x_vs_zram_swap",
+        "misses_vs_lru",
+        "recall_writethrough_vs_clean",
+        "recall_putback_vs_memcpy",
+        "device_bytes_writethrough_over_writeback",
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let report = report(Path::new(env!("CARGO_BIN_EXE_glebe-bench")), dir.path(), &["swap"], None);
+    has(&report, &cases, &ratios, &["wrong_bytes", "lost_writes"]);
+    for ratio in ["recall_writethrough_vs_clean", "recall_putback_vs_memcpy"] {
+        assert!(report["ratios"][ratio].as_f64().is_some_and(|ratio| ratio > 0.0), "{report}");
+    }
+}
+
+#[test]
 fn vmap_and_every_answer_is_the_lowest() {
     let cases = ["fix_align_alloc_1e3", "adversary_1e4", "bytes_per_extent_1e4"];
     let ratios = [
@@ -237,7 +263,7 @@ fn malloc_beside_others_and_none_of_its_own_is_killed() {
 fn what_was_asked_for_is_kept_to_or_refused() {
     let list = bench(&["list"]);
     assert_eq!(
-        list.stdout, b"reserve\nvolatile\nzpool\nvmap\ncontig\nserve\npython\nmalloc\n",
+        list.stdout, b"reserve\nvolatile\nzpool\nswap\nvmap\ncontig\nserve\npython\nmalloc\n",
         "{list:?}"
     );
     for wrong in [
@@ -252,6 +278,7 @@ fn what_was_asked_for_is_kept_to_or_refused() {
         (&["reserve", "--dir", "/nonexistent"][..], "/nonexistent"),
         (&["zpool", "--quick", "--tree", "/nonexistent/tree"], "/nonexistent/tree"),
         (&["malloc", "--quick", "--only", "no-such"], "give-back"),
+        (&["swap", "--quick", "--only", "no-such"], "policies"),
     ] {
         let output = bench(args);
         assert_eq!(output.status.code(), Some(1), "{output:?}");
