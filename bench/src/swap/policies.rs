@@ -77,9 +77,9 @@ pub(super) fn measure(corpus: &Corpus<'_>, report: &mut Report) -> Outcome {
     let ratio = bytes(Policy::WriteThrough) / bytes(Policy::WriteBack);
     report.ratio("device_bytes_writethrough_over_writeback", ratio);
     report.note(
-        "background: half of the pages are stored at a time. Write-back may have a sixteenth of the \
-         reserve unsaved; put-back has no file, and room for all. write-through onto zram: pages \
-         are stored as by put-back and also written to zram, one by one.",
+        "background: half of the pages are stored at a time. Write-back may have a sixteenth of \
+         the reserve unsaved; put-back has no file, and room for all. write-through onto zram: \
+         stored as by put-back, and each page also written to zram.",
     );
     Ok(())
 }

@@ -255,6 +255,6 @@ fn ratios(report: &mut Report) {
     report.note(
         "recall: the area's default of bytes that may be unsaved, as write-back and as put-back; \
          recall_writethrough_vs_clean is that of the worst length, recall_putback_vs_memcpy and \
-         recall_writeback are of 512 pages. memcpy and device write: as many bytes as the block has.",
+         recall_writeback are of 512 pages. memcpy, device write: as many bytes as the block has.",
     );
 }

@@ -187,9 +187,10 @@ pub(super) fn sum_up<'a>(kinds: impl Iterator<Item = &'a Kind>, report: &mut Rep
     }
     report.ratio("misses_vs_lru", worst(&ratios));
     report.note(
-        "runs: under the same limit, but that a region's has room for its copies; the kernel's \
-         are in no group. A ratio is of medians, the worse of reads and of 30 % writes. Misses: the \
-         oracle's over the region's, pages that were read ahead counted too.",
+        "runs: under the same limit, with 2 MiB for the program, of which the kernel's side may \
+         have pages too; a region's has room for its copies, the kernel's are in no group. A \
+         ratio is of medians, the worse of reads and of 30 % writes. Misses: the oracle's over the \
+         region's, pages that were read ahead counted too.",
     );
 }
 
