@@ -72,7 +72,7 @@ impl Policy {
 
 /// Who fills a reserve.
 enum Tenant {
-    Swap(Area),
+    Swap(Box<Area>),
     Clean(Namespace),
 }
 
@@ -125,7 +125,7 @@ impl<'a> Filled<'a> {
         let pages = Pages::new(reserve.len().get() * AREA_SHARE);
         let area = cache.area(pages, dir, pages.bytes(page_size()))?;
         policy.set(&area, cache.usual_write_back())?;
-        Ok(Self::new(reserve, Tenant::Swap(area), corpus, most))
+        Ok(Self::new(reserve, Tenant::Swap(Box::new(area)), corpus, most))
     }
 
     fn by_cache(corpus: &'a Corpus<'a>, most: u64) -> Outcome<Self> {

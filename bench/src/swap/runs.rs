@@ -144,7 +144,8 @@ fn one(case: &str, job: &Job, report: &mut Report) -> Outcome {
     let (answer, kills) = ask(&group, "swap-run", &serde_json::to_string(job)?)?;
     report.add("oom_kills", who, "kills", kills as f64);
     let Some(text) = answer else {
-        return Ok(report.outcome(case, who, CPU, Err("killed for want of memory")));
+        report.outcome(case, who, CPU, Err("killed for want of memory"));
+        return Ok(());
     };
     let done: Done = serde_json::from_str(&text)?;
     let operations = job.touches as f64 / 1e3;
