@@ -3,12 +3,14 @@
  *
  * A reserve is physically contiguous memory that is set aside once, works as a cache while it is
  * idle, and is taken back without waiting. Volatile memory is what the system may take back; glebe
- * tells exactly what it took. Object pools pack and compress objects of up to a page.
+ * tells exactly what it took. Object pools pack and compress objects of up to a page. Swap keeps
+ * more data than its budget of memory, compressed and in files.
  *
  * VERBS  glebe_KIND_new makes one of a kind and glebe_KIND_free ends it, for each kind of handle:
- *   reserve, view, promise, cache, volatile, shared, pin, zpool, reclaimer, budget. Blocks, which
- *   all programs make, have shorter names: glebe_alloc and glebe_free. A block that was promised is
- *   made by glebe_promise_take.
+ *   reserve, view, promise, cache, volatile, shared, pin, zpool, reclaimer, budget, swap_store,
+ *   swap_region, swap_cache, swap_area. Blocks, which all programs make, have shorter names:
+ *   glebe_alloc and glebe_free. A block that was promised is made by glebe_promise_take; a swap_pin
+ *   is made by the calls that pin.
  * ANSWERS  A function that returns int returns 0 for done (or the answer that was hoped for), a
  *   positive number for another answer where its description names one, or a negative
  *   GLEBE_ERROR_*. After an error nothing has been changed, and no argument has been written, with
@@ -138,7 +140,11 @@ enum {
     GLEBE_ERROR_UNDER_WAY = -50,     /* another process or thread purges or joins: try again */
     GLEBE_ERROR_PINS_EXHAUSTED = -51, /* this process has pinned it as often as can be counted */
     GLEBE_ERROR_QUOTA = -52,         /* more would be pinned than the file's creator allows */
-    GLEBE_ERROR_PRIVATE = -53        /* private memory, where only what processes share can be */
+    GLEBE_ERROR_PRIVATE = -53,       /* private memory, where only what processes share can be */
+    GLEBE_ERROR_DEAD = -54,          /* the object's bytes were given up by glebe_swap_store_dead */
+    GLEBE_ERROR_PINNED = -55,        /* pins of the object or the range stand against the call */
+    GLEBE_ERROR_BUDGET = -56,        /* what is pinned leaves no room; the text has all three */
+    GLEBE_ERROR_SIGNAL = -57         /* the thread blocks SIGBUS, or its signal stack is too small */
 };
 
 /* The text of the calling thread's last error: what was refused, the value, the limit. Empty if
@@ -189,7 +195,7 @@ enum {
 /* How objects and cached pages are stored. What does not become shorter is stored as it is,
  * whatever the codec; pages of the cache also where they become shorter by less than a quarter. */
 enum {
-    GLEBE_CODEC_AUTO = 0, /* LZ4 for an object pool, as they are for the page cache */
+    GLEBE_CODEC_AUTO = 0, /* LZ4 for an object pool and swap, as they are for the page cache */
     GLEBE_CODEC_NONE = 1, /* as they are */
     GLEBE_CODEC_LZ4 = 2,
     GLEBE_CODEC_ZSTD = 3 /* shorter, and about three times as long to read */
@@ -526,7 +532,8 @@ enum {
     GLEBE_FORMAT_JSON = 1,        /* one object: the totals; of an object pool also a list of the
                                      size classes in use */
     GLEBE_FORMAT_OPENMETRICS = 2, /* version 1.0; names begin with glebe_reserve_, or glebe_zpool_
-                                     for totals and glebe_zpool_class_ for size classes */
+                                     for totals and glebe_zpool_class_ for size classes, or
+                                     glebe_store_ or glebe_swap_area_ */
     GLEBE_FORMAT_CLASSES = 3      /* of object pools only: each size class, in the columns of the
                                      kernel's own table */
 };
@@ -1132,6 +1139,356 @@ int glebe_zpool_get_stats(glebe_zpool pool, glebe_zpool_stats *stats);
  * BAD_ARGUMENT. */
 int glebe_zpool_format_stats(glebe_zpool pool, uint64_t format, char *text, size_t text_len_bytes,
                              size_t *needed_bytes);
+
+/* ---- Swap: memory larger than its budget ----------------------------------------------------- */
+
+/* A store has objects of 1 byte to 2 MiB, and a *budget*: the bytes of them that may be in memory.
+ * An object has one address for life. It is in memory while it is pinned; when it is not, its
+ * memory may go, and it is kept compressed, in memory of the store's own or, where that is full, in
+ * a file. So the program pins what it uses, and no other access is possible: there is no signal and
+ * no fault. What is pinned counts against the budget and cannot leave. */
+typedef struct glebe_swap_store {
+    uint64_t id;
+} glebe_swap_store;
+
+/* An object of a store: the name, not the bytes. Never grows. A name that was removed is
+ * GLEBE_ERROR_STALE wherever it is used, and never names another object. */
+typedef struct glebe_swap_object {
+    uint64_t id;
+    uint64_t store; /* the store, unlike every other's of the process */
+} glebe_swap_object;
+
+/* Memory of a store or a region that stays where it is until the pin is freed, by any thread. */
+typedef struct glebe_swap_pin {
+    uint64_t id;
+} glebe_swap_pin;
+
+/* What store or region is wanted. */
+typedef struct glebe_swap_options {
+    uint64_t size;             /* sizeof(glebe_swap_options) */
+    uint64_t pool_limit_bytes; /* the most memory for what is compressed, everything counted; 0: as
+                                  much as the budget, and 1 MiB at least */
+    uint64_t capacity_bytes;   /* of a store: the most bytes of all objects, each rounded up to
+                                  pages; 0: sixteen budgets. Of a region: 0 */
+    uint64_t codec;            /* GLEBE_CODEC_* */
+    uint64_t zstd_level;       /* for GLEBE_CODEC_ZSTD; 0: the usual one */
+    uint64_t drop_copies;      /* 0: what was loaded and not written since keeps its compressed copy
+                                  while there is room, and leaves without being compressed again; 1:
+                                  it does not */
+    const char *file_directory; /* a file in this directory takes what the pool has no room for;
+                                   null: new objects are refused then. The file has no name, is
+                                   this process's alone, and is gone with it */
+    uint64_t file_bytes;        /* the most that the file may have */
+} glebe_swap_options;
+
+/* Makes a store of which `budget_bytes` are in memory at most. Errors: NULL, BAD_SIZE,
+ * BAD_ARGUMENT, TOO_MANY; BAD_LEN for a budget or a capacity of less than a page;
+ * LIMIT_BELOW_HELD for a pool's limit that an empty pool passes; OS, NO_MEMORY. */
+int glebe_swap_store_new(uint64_t budget_bytes, const glebe_swap_options *options,
+                         glebe_swap_store *store);
+
+/* Ends a store and its objects. Errors: BUSY while it has pins. */
+int glebe_swap_store_free(glebe_swap_store store);
+
+/* Stores a copy of `len_bytes` as an object. Other objects leave memory for it. Errors: NULL,
+ * BAD_LEN; BUDGET and FULL where no room can be made; NO_RUN where its addresses are taken, up to
+ * the capacity; OS, NO_MEMORY. */
+int glebe_swap_store_insert(glebe_swap_store store, const void *bytes, size_t len_bytes,
+                            glebe_swap_object *object);
+
+/* Makes an object of `len_bytes` zeros, pinned to be written: its memory is at `address` until
+ * `pin` is freed. Errors: as glebe_swap_store_insert; TOO_MANY. */
+int glebe_swap_store_create(glebe_swap_store store, size_t len_bytes, glebe_swap_object *object,
+                            void **address, glebe_swap_pin *pin);
+
+/* Pins an object to be read: it is brought to memory if it is not there, and its bytes are at
+ * `address`, and `len_bytes` of them, which may be null, until `pin` is freed. Several pins to read
+ * may be had at once. Errors: NULL, STALE, FOREIGN, DEAD, TOO_MANY; PINNED by a pin to write;
+ * PINS_EXHAUSTED; BUDGET and FULL where no room can be made; CORRUPT where its copy is not what was
+ * stored, after which it can only be removed; OS, NO_MEMORY. */
+int glebe_swap_store_pin(glebe_swap_store store, glebe_swap_object object, const void **address,
+                         size_t *len_bytes, glebe_swap_pin *pin);
+
+/* As glebe_swap_store_pin, to be written: no other pin of the object may be had meanwhile. PINNED
+ * also by pins to read. */
+int glebe_swap_store_pin_mut(glebe_swap_store store, glebe_swap_object object, void **address,
+                             size_t *len_bytes, glebe_swap_pin *pin);
+
+/* Ends a pin, of a store or a region: its memory must not be touched any more without another. */
+int glebe_swap_pin_free(glebe_swap_pin pin);
+
+/* Copies an object out, and its length to `len_bytes`, and removes it. It needs no room in the
+ * budget. If it is longer than `buffer_len_bytes` it stays, and the answer is BUFFER_TOO_SMALL and
+ * the length; with a `buffer_len_bytes` of 0 only the length is written, and that is no error.
+ * Errors: NULL, STALE, FOREIGN, DEAD, PINNED, CORRUPT, OS, after which the object stays. */
+int glebe_swap_store_take(glebe_swap_store store, glebe_swap_object object, void *buffer,
+                          size_t buffer_len_bytes, size_t *len_bytes);
+
+/* Removes an object, dead and damaged ones too. Errors: STALE, FOREIGN, PINNED. */
+int glebe_swap_store_remove(glebe_swap_store store, glebe_swap_object object);
+
+/* Says that an object is not needed for a while: it is among the next to leave memory. Errors:
+ * STALE, FOREIGN. */
+int glebe_swap_store_cold(glebe_swap_store store, glebe_swap_object object);
+
+/* Brings an object to memory that will be needed soon. Errors: as glebe_swap_store_pin, but for
+ * PINNED. */
+int glebe_swap_store_will_need(glebe_swap_store store, glebe_swap_object object);
+
+/* Says that an object's bytes are wanted no more: they are never compressed or written again, and
+ * their memory goes at once or with the last pin. The object stays until it is removed, and cannot
+ * be pinned. Errors: STALE, FOREIGN. */
+int glebe_swap_store_dead(glebe_swap_store store, glebe_swap_object object);
+
+/* Changes the budget. Where more is in memory, objects leave it. Errors: BAD_LEN for less than a
+ * page; LIMIT_BELOW_HELD for less than is pinned, which the text has; FULL; after these the budget
+ * is as it was. */
+int glebe_swap_store_set_budget(glebe_swap_store store, uint64_t budget_bytes);
+
+/* Changes the limit of what is compressed in memory. Kept copies go if they must. Errors:
+ * LIMIT_BELOW_HELD, after which the limit is as it was. */
+int glebe_swap_store_set_pool_limit(glebe_swap_store store, uint64_t limit_bytes);
+
+typedef struct glebe_swap_stats {
+    uint64_t size; /* sizeof(glebe_swap_stats); set to the bytes that were filled */
+    uint64_t created_pages; /* pages of objects that were made */
+    uint64_t freed_pages; /* pages of objects that were freed or taken */
+    uint64_t dead_pages; /* pages of objects of which the program said that they are dead */
+    uint64_t loaded; /* objects that were brought to memory */
+    uint64_t evicted; /* objects that left memory */
+    uint64_t rescued; /* objects chosen to leave that were used before they had */
+    uint64_t stayed; /* objects whose pages the kernel did not take */
+    uint64_t coded; /* copies made by the codec */
+    uint64_t raw; /* copies of objects that do not get smaller */
+    uint64_t filled; /* copies of objects that one word fills, which take no room */
+    uint64_t reused; /* objects that left by a copy that was kept */
+    uint64_t kept_dropped; /* kept copies that made room for others */
+    uint64_t spilled; /* copies that went from the pool to the file */
+    uint64_t spilled_bytes; /* bytes of them */
+    uint64_t read_back; /* objects that were brought to memory from the file */
+    uint64_t coded_bytes; /* bytes of objects that the codec made smaller */
+    uint64_t block_bytes; /* bytes that it made of them */
+    uint64_t damaged; /* copies that were not what was stored */
+    uint64_t moved_out_pages; /* pages of a region that were moved into the window */
+    uint64_t retouched_pages; /* pages of a region that came back from the window */
+    uint64_t read_ahead_pages; /* pages of a region that were loaded before a touch */
+    uint64_t came_over_pages; /* pages of a region that came though nothing could leave */
+    uint64_t refused; /* times that no room could be made */
+    uint64_t stuck_pages; /* pages nobody wants that the kernel did not take back */
+    uint64_t resident_pages; /* pages of objects in memory */
+    uint64_t pinned_pages; /* pages of those that guards pin */
+    uint64_t kept_pages; /* pages of those that have a copy too */
+    uint64_t stored_pages; /* pages of objects that are not in memory */
+    uint64_t window_pages; /* pages of a region that wait to be compressed, of those in memory */
+    uint64_t buried_pages; /* pages of dead objects that were not freed, which take no memory */
+    uint64_t charged_pages; /* pages charged to the budget */
+    uint64_t budget_pages; /* the budget */
+    uint64_t over_budget_pages; /* pages charged beyond it */
+    uint64_t pool_pages; /* memory of the copies, everything counted */
+    uint64_t file_pages; /* pages of the file that hold copies */
+    uint64_t load_count; /* objects brought to memory: how many */
+    uint64_t load_sum_ns; /* objects brought to memory: all together */
+    uint64_t load_p50_ns; /* objects brought to memory: half took no longer */
+    uint64_t load_p90_ns; /* objects brought to memory: 9 of 10 took no longer */
+    uint64_t load_p99_ns; /* objects brought to memory: 99 of 100 took no longer */
+    uint64_t load_p999_ns; /* objects brought to memory: 999 of 1000 took no longer */
+    uint64_t load_max_ns; /* objects brought to memory: the longest */
+} glebe_swap_stats;
+
+/* Fills `stats`. Takes time in proportion to the objects. Errors: NULL, BAD_SIZE. */
+int glebe_swap_store_get_stats(glebe_swap_store store, glebe_swap_stats *stats);
+
+/* Gives the statistics as text, in one of GLEBE_FORMAT_* but GLEBE_FORMAT_CLASSES. Errors: NULL,
+ * BAD_ARGUMENT. */
+int glebe_swap_store_format_stats(glebe_swap_store store, uint64_t format, char *text,
+                                  size_t text_len_bytes, size_t *needed_bytes);
+
+/* A region is ordinary memory, used by address, of which no more than a budget is in memory; the
+ * rest is kept as a store keeps it. A touch of what is not there raises SIGBUS, which glebe's
+ * handler serves in the thread that touched. Needs userfaultfd(2), no privilege; twice its length
+ * of addresses; and 32 bytes a page. What follows from that:
+ *   - A system call or a device that is given what is not in memory answers EFAULT: give it what
+ *     glebe_swap_region_resident pins.
+ *   - A thread that blocks SIGBUS is killed by a touch, and so is one whose alternate signal stack
+ *     is too small: glebe_swap_region_arm_thread tells.
+ *   - A touch that cannot be served is SIGBUS to the handler that was there before glebe's, or else
+ *     the end of the process: si_addr is the address, si_errno says why. That is so where the
+ *     page's copy is damaged or its file cannot be read. Where nothing can leave memory, a touch
+ *     goes over the budget, and over_budget_pages tells; calls are refused.
+ *   - A handler for SIGBUS that is installed later stands in front of glebe's, and must hand on
+ *     what is not its own.
+ *   - A forked child has not the memory: a touch there is SIGSEGV.
+ *   - Memory of a region is not given to an allocator, and is touched under no lock that an
+ *     allocator takes. */
+typedef struct glebe_swap_region {
+    uint64_t id;
+} glebe_swap_region;
+
+/* Makes a region of `len_bytes` zeros, rounded up to whole pages, of which `budget_bytes` are in
+ * memory at most. Errors: as glebe_swap_store_new; OS also where userfaultfd(2) is refused. */
+int glebe_swap_region_new(uint64_t len_bytes, uint64_t budget_bytes,
+                          const glebe_swap_options *options, glebe_swap_region *region);
+
+/* Ends a region: its memory must not be touched any more. Errors: BUSY while it has pins. */
+int glebe_swap_region_free(glebe_swap_region region);
+
+/* The first byte of a region, and its bytes; and 1 where pages leave by UFFDIO_MOVE (Linux 6.8), or
+ * 0: then devices may not write to what is not pinned. Each place may be null. */
+int glebe_swap_region_memory(glebe_swap_region region, void **address, uint64_t *len_bytes,
+                             uint64_t *moves_pages);
+
+/* Brings `len_bytes` from `offset_bytes` on to memory and keeps them there until `pin` is freed: to
+ * be read and written, also by system calls and devices. Their pages count against the budget, of
+ * which an eighth is for all others. No other pin, and no read or write below, has one of the
+ * pages meanwhile. Errors: NULL, BEYOND, TOO_MANY; PINNED by another pin; BUDGET, FULL, CORRUPT,
+ * OS, NO_MEMORY. */
+int glebe_swap_region_resident(glebe_swap_region region, uint64_t offset_bytes, uint64_t len_bytes,
+                               void **address, glebe_swap_pin *pin);
+
+/* Copies out of a region. Never raises SIGBUS for the region. Errors: as
+ * glebe_swap_region_resident, after which the buffer may hold anything. */
+int glebe_swap_region_read(glebe_swap_region region, uint64_t offset_bytes, void *buffer,
+                           size_t len_bytes);
+
+/* Copies into a region. Never raises SIGBUS for the region. Errors: as glebe_swap_region_resident,
+ * after which the first pages may be written. */
+int glebe_swap_region_write(glebe_swap_region region, uint64_t offset_bytes, const void *bytes,
+                            size_t len_bytes);
+
+/* Readies the calling thread to touch the region: makes what its first touch would make in the
+ * handler, and tests what would end the process there. Errors: SIGNAL. */
+int glebe_swap_region_arm_thread(glebe_swap_region region);
+
+/* Changes the budget. Where more is in memory, pages leave it. Errors: as
+ * glebe_swap_store_set_budget. */
+int glebe_swap_region_set_budget(glebe_swap_region region, uint64_t budget_bytes);
+
+/* Fills `stats`; what a region lacks is 0. Takes time in proportion to the pages. Errors: NULL,
+ * BAD_SIZE. */
+int glebe_swap_region_get_stats(glebe_swap_region region, glebe_swap_stats *stats);
+
+/* As glebe_swap_store_format_stats. */
+int glebe_swap_region_format_stats(glebe_swap_region region, uint64_t format, char *text,
+                                   size_t text_len_bytes, size_t *needed_bytes);
+
+/* A swap cache is memory for the pages of areas: the idle part of a reserve, or memory of its own.
+ * An area has the pages of a program's own pager, by index, compressed, and a file or none. A page
+ * that the file has is *saved*. Lent pages of a reserve hold copies of saved pages alone: a recall
+ * finds nothing to write. Pages that are not saved are in ordinary memory of the area, and two
+ * numbers bound their compressed bytes:
+ *   - write-back: bytes that wait to be written, by a later store that finds no room;
+ *   - put-back: bytes that need not be written, with a file or without.
+ * Both are 0 at first, which is write-through: the file has a page when its store returns. */
+typedef struct glebe_swap_cache {
+    uint64_t id;
+} glebe_swap_cache;
+
+typedef struct glebe_swap_area {
+    uint64_t id;
+} glebe_swap_area;
+
+/* What swap cache is wanted. */
+typedef struct glebe_swap_cache_options {
+    uint64_t size;         /* sizeof(glebe_swap_cache_options) */
+    glebe_reserve reserve; /* in what first class does not hold of it; 0: in memory of its own */
+    uint64_t limit_bytes;  /* without a reserve: the most memory, everything counted */
+    uint64_t codec;        /* GLEBE_CODEC_*, of areas made in it */
+    uint64_t zstd_level;   /* for GLEBE_CODEC_ZSTD; 0: the usual one */
+} glebe_swap_cache_options;
+
+/* Makes a swap cache. A reserve is not ended while it has one, or an area. Errors: NULL, BAD_SIZE,
+ * TOO_MANY; BAD_ARGUMENT without a limit or a reserve, or with both; LIMIT_BELOW_HELD for a limit
+ * that an empty pool passes; OS, NO_MEMORY. */
+int glebe_swap_cache_new(const glebe_swap_cache_options *options, glebe_swap_cache *cache);
+
+/* Ends the handle. Areas of the cache stay as they are. */
+int glebe_swap_cache_free(glebe_swap_cache cache);
+
+/* Writes what suits most areas as write-back to `write_back_bytes`: a sixteenth of the reserve or
+ * the limit, and at most 16 MiB. Errors: NULL. */
+int glebe_swap_cache_usual_write_back(glebe_swap_cache cache, uint64_t *write_back_bytes);
+
+/* What area is wanted. */
+typedef struct glebe_swap_area_options {
+    uint64_t size;              /* sizeof(glebe_swap_area_options) */
+    const char *file_directory; /* where its file is, which has no name, is this process's alone, and
+                                   is gone with it; null: without a file it stores nothing until
+                                   glebe_swap_area_set_put_back */
+    uint64_t file_bytes;        /* the most that the file may have */
+} glebe_swap_area_options;
+
+/* Makes an area of `pages`. Errors: NULL, BAD_SIZE, BAD_ARGUMENT, TOO_MANY; BAD_LEN for none or too
+ * many; OS, NO_MEMORY. */
+int glebe_swap_area_new(glebe_swap_cache cache, uint64_t pages,
+                        const glebe_swap_area_options *options, glebe_swap_area *area);
+
+/* Ends an area and its pages. */
+int glebe_swap_area_free(glebe_swap_area area);
+
+/* Stores bytes as the pages from index `first` on, in place of what was there: whole pages, of
+ * which several share a write. Errors: NULL, BAD_LEN, BEYOND, after which nothing has changed; FULL
+ * where file and put-back have no room, OS, NO_MEMORY: after these each of the pages is as it was,
+ * is stored, or is stored no more. */
+int glebe_swap_area_store(glebe_swap_area area, uint64_t first, const void *bytes,
+                          size_t len_bytes);
+
+/* Copies a page out; returns GLEBE_GET_*. `len_bytes` must be glebe_page_bytes(). Errors: NULL,
+ * BAD_LEN, BEYOND; CORRUPT where it is not what was stored; OS. After these the buffer may hold
+ * anything. */
+int glebe_swap_area_load(glebe_swap_area area, uint64_t index, void *page, size_t len_bytes);
+
+/* As glebe_swap_area_load, and after a hit the page is stored no more. */
+int glebe_swap_area_take(glebe_swap_area area, uint64_t index, void *page, size_t len_bytes);
+
+/* Drops one page; returns GLEBE_INVALIDATED or GLEBE_NOT_THERE. Errors: BEYOND. */
+int glebe_swap_area_invalidate_page(glebe_swap_area area, uint64_t index);
+
+/* Drops all pages, and writes how many there were to `pages`, unless that is null. */
+int glebe_swap_area_invalidate(glebe_swap_area area, uint64_t *pages);
+
+/* Sets write-back; it counts only with a file. What is more than it lets wait is written before
+ * this returns. Errors: FULL, OS, after which it is as it was. */
+int glebe_swap_area_set_write_back(glebe_swap_area area, uint64_t write_back_bytes);
+
+/* Sets put-back. What is more is written before this returns, but for what write-back lets wait.
+ * Errors: as glebe_swap_area_set_write_back; LIMIT_BELOW_HELD without a file, where more is
+ * stored. */
+int glebe_swap_area_set_put_back(glebe_swap_area area, uint64_t put_back_bytes);
+
+typedef struct glebe_swap_area_stats {
+    uint64_t size; /* sizeof(glebe_swap_area_stats); set to the bytes that were filled */
+    uint64_t stored; /* pages that were stored */
+    uint64_t ended; /* pages that were replaced, taken or invalidated */
+    uint64_t filled; /* pages that one word fills, which take no room */
+    uint64_t refused; /* stores that were refused */
+    uint64_t through; /* pages that the file had when their store returned */
+    uint64_t cleaned; /* pages that were written later */
+    uint64_t written_bytes; /* bytes of pages written to the file, without rounding */
+    uint64_t waited; /* stores that wrote older pages first */
+    uint64_t loaded; /* pages loaded that were not in the file, or are the same all over */
+    uint64_t loaded_kept; /* pages loaded from copies that are kept */
+    uint64_t read_back; /* pages loaded from the file */
+    uint64_t kept_lost; /* kept copies that a load found gone */
+    uint64_t missed; /* loads of what was not stored */
+    uint64_t damaged; /* loads of pages that were not what was stored */
+    uint64_t present_pages; /* pages stored */
+    uint64_t unsaved_pages; /* pages that the file does not have */
+    uint64_t saved_pages; /* pages that the file has */
+    uint64_t kept_pages; /* saved pages with a copy that may still be there */
+    uint64_t same_filled_pages; /* pages that one word fills */
+    uint64_t own_pages; /* ordinary memory for pages that the file does not have */
+    uint64_t file_pages; /* pages of the file that hold copies */
+    uint64_t unsaved_block_bytes; /* bytes of pages that the file does not have */
+    uint64_t charged_bytes; /* bytes charged for them */
+    uint64_t limit_bytes; /* the most that may be: write-back and put-back */
+} glebe_swap_area_stats;
+
+/* Fills `stats`. Takes time in proportion to the pages. Errors: NULL, BAD_SIZE. */
+int glebe_swap_area_get_stats(glebe_swap_area area, glebe_swap_area_stats *stats);
+
+/* As glebe_swap_store_format_stats. */
+int glebe_swap_area_format_stats(glebe_swap_area area, uint64_t format, char *text,
+                                 size_t text_len_bytes, size_t *needed_bytes);
 
 /* ---- Reclaimers ------------------------------------------------------------------------------ */
 

@@ -7,7 +7,7 @@
 //! [`Words`] is implemented where the members are written down, which are words.
 #![allow(unsafe_code, non_camel_case_types)]
 
-use std::ffi::{c_int, c_void, CStr};
+use std::ffi::{c_char, c_int, c_void, CStr};
 use std::ptr::NonNull;
 
 use glebe::extent::Extent;
@@ -80,6 +80,10 @@ codes! {
     GLEBE_ERROR_PINS_EXHAUSTED = -51;
     GLEBE_ERROR_QUOTA = -52;
     GLEBE_ERROR_PRIVATE = -53;
+    GLEBE_ERROR_DEAD = -54;
+    GLEBE_ERROR_PINNED = -55;
+    GLEBE_ERROR_BUDGET = -56;
+    GLEBE_ERROR_SIGNAL = -57;
 }
 
 pub const GLEBE_PUT_STORED: c_int = 0;
@@ -152,6 +156,8 @@ pub const GLEBE_PFN_GONE: u64 = 0xffff_ffff_ffff_fffe;
 
 /// A pointer inside a structure.
 pub type Address = Option<NonNull<c_void>>;
+/// A text inside a structure, which ends with a zero byte.
+pub type Chars = Option<NonNull<c_char>>;
 pub type glebe_refill = Option<glebe::volatile::Refill>;
 
 /// A structure of the header that may grow: the first member is its size in bytes.
@@ -244,6 +250,25 @@ structures! {
         move_on_recall: u64,
         staging_bytes: u64,
     }
+    glebe_swap_options {
+        pool_limit_bytes: u64,
+        capacity_bytes: u64,
+        codec: u64,
+        zstd_level: u64,
+        drop_copies: u64,
+        file_directory: Chars,
+        file_bytes: u64,
+    }
+    glebe_swap_cache_options {
+        reserve: glebe_reserve,
+        limit_bytes: u64,
+        codec: u64,
+        zstd_level: u64,
+    }
+    glebe_swap_area_options {
+        file_directory: Chars,
+        file_bytes: u64,
+    }
     glebe_reclaimer_options {
         margin_bytes: u64,
         lead_ms: u64,
@@ -290,6 +315,12 @@ fixed! {
     glebe_budget { id }
     glebe_shared { id }
     glebe_pin { id }
+    glebe_swap_store { id }
+    glebe_swap_region { id }
+    glebe_swap_pin { id }
+    glebe_swap_cache { id }
+    glebe_swap_area { id }
+    glebe_swap_object { id store }
     glebe_extent { start_pages len_pages }
     glebe_run { start_pages len_pages pfn }
     glebe_drift { start_pages len_pages was_pfn now_pfn }

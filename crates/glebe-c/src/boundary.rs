@@ -132,6 +132,11 @@ pub struct In<T>(*const T);
 pub struct Out<T>(*mut T);
 
 impl<T> Out<T> {
+    /// Where no answer is wanted.
+    pub(crate) fn nowhere() -> Self {
+        Self(std::ptr::null_mut())
+    }
+
     /// The number that C passed, where it is no pointer.
     pub(crate) fn addr(&self) -> usize {
         self.0.expose_provenance()
@@ -207,6 +212,11 @@ impl In<c_char> {
     pub(crate) fn text(&self) -> Option<&CStr> {
         // SAFETY: as the head says.
         (!self.0.is_null()).then(|| unsafe { CStr::from_ptr(self.0) })
+    }
+
+    /// A text that a structure points to.
+    pub(crate) fn member(at: Chars) -> Self {
+        Self(at.map_or(std::ptr::null(), |at| at.as_ptr().cast_const()))
     }
 
     /// A path; `None` for null.

@@ -7,7 +7,7 @@ use glebe::contig;
 use glebe::error::OsError;
 use glebe::reserve::Error;
 use glebe::sys::errno;
-use glebe::{reclaim, vmap, volatile, zpool};
+use glebe::{reclaim, swap, vmap, volatile, zpool};
 
 use crate::abi::*;
 
@@ -27,6 +27,8 @@ pub(crate) enum Failure {
     Reclaim(#[from] reclaim::Error),
     #[error(transparent)]
     Reserve(#[from] Error),
+    #[error(transparent)]
+    Swap(#[from] swap::Error),
     #[error(transparent)]
     View(#[from] vmap::Error),
     #[error(transparent)]
@@ -108,6 +110,7 @@ impl Failure {
             Self::Contig(error) => code_of_contig(error),
             Self::Reclaim(error) => code_of_reclaim(error),
             Self::Reserve(error) => code_of(error),
+            Self::Swap(error) => code_of_swap(error),
             Self::View(error) => code_of_view(error),
             Self::Volatile(error) => code_of_volatile(error),
             Self::Zpool(error) => code_of_zpool(error),
@@ -158,6 +161,37 @@ fn code_of_reclaim(error: &reclaim::Error) -> c_int {
         Error::Pool(error) => code_of_zpool(error),
         Error::Started => GLEBE_ERROR_STARTED,
         Error::Forked => GLEBE_ERROR_FORKED,
+        Error::Os(error) => code_of_os(error),
+        _ => GLEBE_ERROR_OTHER,
+    }
+}
+
+fn code_of_swap(error: &swap::Error) -> c_int {
+    use swap::Error;
+    match error {
+        Error::Len { .. }
+        | Error::NoBudget { .. }
+        | Error::Capacity { .. }
+        | Error::NotAPage { .. }
+        | Error::AreaPages { .. } => GLEBE_ERROR_BAD_LEN,
+        Error::Stale => GLEBE_ERROR_STALE,
+        Error::Foreign => GLEBE_ERROR_FOREIGN,
+        Error::Dead => GLEBE_ERROR_DEAD,
+        Error::Pinned => GLEBE_ERROR_PINNED,
+        Error::TooManyPins { .. } => GLEBE_ERROR_PINS_EXHAUSTED,
+        Error::Budget { .. } => GLEBE_ERROR_BUDGET,
+        Error::BudgetBelowPinned { .. } | Error::PutBackBelowStored { .. } => {
+            GLEBE_ERROR_LIMIT_BELOW_HELD
+        }
+        Error::Full { .. } | Error::FileFull { .. } => GLEBE_ERROR_FULL,
+        Error::Addresses { .. } => GLEBE_ERROR_NO_RUN,
+        Error::Damaged { .. } | Error::DamagedPage { .. } | Error::LostPage { .. } => {
+            GLEBE_ERROR_CORRUPT
+        }
+        Error::Offset { .. } | Error::Beyond { .. } => GLEBE_ERROR_BEYOND,
+        Error::SignalBlocked | Error::SignalStack { .. } => GLEBE_ERROR_SIGNAL,
+        Error::Forked => GLEBE_ERROR_FORKED,
+        Error::Pool(error) => code_of_zpool(error),
         Error::Os(error) => code_of_os(error),
         _ => GLEBE_ERROR_OTHER,
     }
@@ -260,11 +294,12 @@ mod tests {
             [(errno::ENOMEM, GLEBE_ERROR_NO_MEMORY), (errno::EPERM, GLEBE_ERROR_OS)]
         {
             let os = || OsError::new("mmap", "a page", std::io::Error::from_raw_os_error(number));
-            let all: [Failure; 7] = [
+            let all: [Failure; 8] = [
                 contig::Error::from(os()).into(),
                 Error::from(os()).into(),
                 Error::from(contig::Error::from(os())).into(),
                 reclaim::Error::from(os()).into(),
+                swap::Error::from(os()).into(),
                 vmap::Error::from(os()).into(),
                 volatile::Error::from(os()).into(),
                 zpool::Error::from(os()).into(),

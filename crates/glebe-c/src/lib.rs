@@ -22,6 +22,7 @@ mod table;
 mod references;
 mod runs;
 
+mod pinned;
 mod sharing;
 
 mod process;
@@ -39,5 +40,7 @@ mod stats;
 mod view;
 mod volatile;
 mod zpool;
+
+mod swap;
 
 mod reclaimer;

@@ -12,6 +12,8 @@ use glebe::extent::Extent;
 use glebe::reclaim::{Budget, Reclaimer};
 use glebe::reserve::{Block, LentObjectPool, Namespace, Promise, Reserve};
 use glebe::stats::LANES;
+use glebe::swap::cache::{Area, SwapCache};
+use glebe::swap::{Region, Store};
 use glebe::sys::fork::ForkGuard;
 use glebe::vmap::View;
 use glebe::zpool;
@@ -19,6 +21,7 @@ use glebe::zpool;
 use crate::abi::*;
 use crate::failure::Failure;
 use crate::mapped::Contigs;
+use crate::pinned::{Pinnable, SwapPin};
 use crate::sharing::Pinned;
 use crate::table::{Held, Kind, Table, PROCESSES};
 
@@ -106,6 +109,11 @@ tables! {
     8 "reclaimer" glebe_reclaimer reclaimers: Reclaimer, 1;
     9 "budget" glebe_budget budgets: Budget, LANES;
     11 "pin" glebe_pin pins: Pinned, 1;
+    12 "swap store" glebe_swap_store stores: Arc<Pinnable<Store>>, LANES;
+    13 "swap region" glebe_swap_region regions: Arc<Pinnable<Region>>, LANES;
+    14 "swap pin" glebe_swap_pin swap_pins: SwapPin, 1;
+    15 "swap cache" glebe_swap_cache swap_caches: Of<SwapCache>, LANES;
+    16 "swap area" glebe_swap_area areas: Of<Arc<Area>>, LANES;
 }
 
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());

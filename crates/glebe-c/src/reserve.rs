@@ -115,10 +115,12 @@ pub extern "C" fn glebe_reserve_free(reserve: glebe_reserve) -> c_int {
         let blocks = process.blocks.count(|of| of.reserve == reserve);
         let caches = process.caches.count(|of| of.reserve == reserve);
         let pools = process.zpools.count(|of| of.reserve == reserve);
-        if promises + blocks + caches + pools > 0 {
+        let swaps = process.swap_caches.count(|of| of.reserve == reserve)
+            + process.areas.count(|of| of.reserve == reserve);
+        if promises + blocks + caches + pools + swaps > 0 {
             let text = format!(
-                "the reserve still has {blocks} blocks, {promises} promises, {caches} caches and \
-                {pools} object pools; free them first"
+                "the reserve still has {blocks} blocks, {promises} promises, {caches} caches, \
+                {pools} object pools and {swaps} swap caches and areas; free them first"
             );
             return Err(Failure::new(GLEBE_ERROR_BUSY, text));
         }

@@ -1,7 +1,7 @@
 //! Handles, and the tables that know which are open.
 //!
 //! ```text
-//! handle   kind, 4 bits | process, 5 bits | index, 23 bits | generation, 32 bits
+//! handle   kind, 5 bits | process, 4 bits | index, 23 bits | generation, 32 bits
 //! ```
 //!
 //! The kind is never 0, so no handle is. The generation of a place goes up when its object goes, so
@@ -11,7 +11,7 @@
 //! shared, for its length; the call that ends the object holds all of them alone. So threads that
 //! use one object share no lock if `N` is [`LANES`](glebe::stats::LANES), and an object that one
 //! thread uses at a time needs one lock only. Their order: a reserve, a pool, a promise, a block, a
-//! view.
+//! view; a swap cache, an area; a store or a region, a pin of it.
 
 use std::array;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -23,7 +23,7 @@ use crate::failure::Failure;
 use crate::slots::{Slots, INDEX_BITS};
 
 const GENERATION_BITS: u32 = 32;
-const PROCESS_BITS: u32 = 5;
+const PROCESS_BITS: u32 = 4;
 const PROCESS_SHIFT: u32 = GENERATION_BITS + INDEX_BITS;
 const KIND_SHIFT: u32 = PROCESS_SHIFT + PROCESS_BITS;
 /// Processes in a line of descent that can have handles.
@@ -32,7 +32,7 @@ pub(crate) const PROCESSES: u32 = 1 << PROCESS_BITS;
 /// What the handles of a table stand for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kind {
-    /// From 1 to 15.
+    /// From 1 to 31.
     pub(crate) number: u64,
     pub(crate) name: &'static str,
 }
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_handle_is_taken_apart_as_it_was_put_together() {
-        for number in 1..=15 {
+        for number in 1..=31 {
             let table = Table::<(), 1>::new(Kind { number, name: "one" }, PROCESSES - 1);
             let handles: Vec<_> = (0..9).map(|_| table.insert(|| Ok([()])).unwrap()).collect();
             for (index, handle) in handles.into_iter().enumerate() {

@@ -15,15 +15,16 @@ use crate::boundary::{call, In, Out};
 use crate::failure::{none_of, Failure};
 use crate::process::{each, end, insert, insert_in, on, with, Objects, Of, Process};
 
-fn codec(asked: &glebe_zpool_options) -> Result<Codec, Failure> {
-    let too_high = |_| Failure::bad("zstd_level", asked.zstd_level);
-    match (asked.codec, i32::try_from(asked.zstd_level).map_err(too_high)?) {
+/// The codec of a `GLEBE_CODEC_*` and a level.
+pub(crate) fn codec(codec: u64, zstd_level: u64) -> Result<Codec, Failure> {
+    let too_high = |_| Failure::bad("zstd_level", zstd_level);
+    match (codec, i32::try_from(zstd_level).map_err(too_high)?) {
         (GLEBE_CODEC_ZSTD, 0) => Ok(Codec::Zstd(Zstd::default())),
         (GLEBE_CODEC_ZSTD, level) => Ok(Codec::Zstd(Zstd::new(level))),
         (GLEBE_CODEC_AUTO, 0) => Ok(Codec::default()),
         (GLEBE_CODEC_NONE, 0) => Ok(Codec::None),
         (GLEBE_CODEC_LZ4, 0) => Ok(Codec::Lz4),
-        (..=GLEBE_CODEC_LZ4, _) => Err(Failure::bad("zstd_level beside codec", asked.codec)),
+        (..=GLEBE_CODEC_LZ4, _) => Err(Failure::bad("zstd_level beside codec", codec)),
         (other, _) => Err(Failure::bad("codec", other)),
     }
 }
@@ -72,7 +73,7 @@ pub extern "C" fn glebe_zpool_new(
 ) -> c_int {
     call(|| {
         let (out, asked) = (pool.checked("pool")?, options.read()?);
-        let codec = codec(&asked)?;
+        let codec = codec(asked.codec, asked.zstd_level)?;
         if asked.reserve != glebe_reserve::default() {
             return Ok(out.set(lent(&asked, codec)?));
         }

@@ -18,7 +18,7 @@ fn sources() -> Vec<String> {
         let folder = fs::read_dir(root().join(folder)).unwrap();
         folder.map(|entry| entry.unwrap().path()).filter(|path| path.is_file())
     };
-    let folders = ["src", "src/volatile"];
+    let folders = ["src", "src/swap", "src/volatile"];
     let files = folders.into_iter().flat_map(within);
     files.map(|path| fs::read_to_string(path).unwrap()).collect()
 }
@@ -135,7 +135,7 @@ fn what_is_given_as_const_is_never_made_mutable() {
 #[test]
 fn the_programs_call_every_function() {
     for language in ["c", "cpp"] {
-        let names = "all contig place volatile zpool lent reclaimer shared family".split(' ');
+        let names = "all contig place volatile zpool lent reclaimer shared swap family".split(' ');
         let mut code: String =
             names.map(|name| text(&format!("tests/{name}.{language}"))).collect();
         if language == "c" {
@@ -231,6 +231,7 @@ fn structures_are_those_of_the_source() {
     let c_type = |of: &str| match of {
         "u64" => "uint64_t".to_owned(),
         "Address" => "void *".to_owned(),
+        "Chars" => "const char *".to_owned(),
         other => other.to_owned(),
     };
     let mut source = BTreeMap::new();
@@ -258,6 +259,8 @@ fn statistics_are_those_of_the_librarys_table() {
     are_those_of("glebe_reserve_stats", &glebe::reserve::Stats::default().lines());
     are_those_of("glebe_volatile_stats", &glebe::volatile::Stats::default().lines());
     are_those_of("glebe_reclaimer_stats", &glebe::reclaim::Stats::default().lines());
+    are_those_of("glebe_swap_stats", &glebe::swap::Stats::default().lines());
+    are_those_of("glebe_swap_area_stats", &glebe::swap::cache::Stats::default().lines());
     are_those_of("glebe_shared_stats", &glebe::volatile::SharedStats::default().lines());
     let lent = glebe::reserve::LentObjectPoolStats::default();
     are_those_of("glebe_zpool_stats", &[lent.objects.lines(), lent.lines()].concat());
@@ -283,7 +286,7 @@ fn are_those_of(structure: &str, lines: &[Line]) {
 fn a_handle_of_another_kind_does_not_compile() {
     let fixed = blocks(&text("src/abi.rs"), "fixed!");
     let kinds: Vec<_> = fixed.iter().filter(|(_, members)| members.trim() == "id").collect();
-    assert_eq!(kinds.len(), 12);
+    assert_eq!(kinds.len(), 17);
     let end = |kind: &str| match kind {
         "glebe_block" => "glebe_free".to_owned(),
         other => format!("{other}_free"),

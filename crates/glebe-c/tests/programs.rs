@@ -252,6 +252,21 @@ fn object_pools_on_a_reserve_from_cpp() {
 }
 
 #[test]
+fn swap_from_c() {
+    if has("cc") {
+        compile_and_run("cc", "-std=c99", "swap.c", false);
+        compile_and_run("cc", "-std=c11", "swap.c", true);
+    }
+}
+
+#[test]
+fn swap_from_cpp() {
+    if has("c++") {
+        compile_and_run("c++", "-std=c++11", "swap.cpp", false);
+    }
+}
+
+#[test]
 fn shared_memory_from_c() {
     if has("cc") {
         compile_and_run("cc", "-std=c99", "shared.c", false);

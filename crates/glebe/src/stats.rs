@@ -36,13 +36,14 @@ macro_rules! listed {
 pub(crate) use listed;
 
 /// A part's `Stats` and the `Counts` behind them, from one table: counters by their place and
-/// name, gauges of pages and durations by their field and name, each with its meaning. `labels`
-/// are fields that no number shows.
+/// name, gauges of pages and durations by their field and name, gauges of `bytes` by their field,
+/// each with its meaning. `labels` are fields that no number shows.
 macro_rules! statistics {
     (
         labels { $($label:ident: $label_type:ty, $label_what:literal;)* }
         counters { $($variant:ident $name:ident $unit:ident $what:literal;)* }
         gauges { $($gauge:ident $gauge_name:literal $gauge_what:literal;)* }
+        $(bytes { $($bytes:ident $bytes_what:literal;)* })?
         durations { $($field:ident $field_name:literal $family:literal $field_what:literal;)* }
     ) => {
         /// A counter's place.
@@ -76,6 +77,7 @@ macro_rules! statistics {
             $(#[doc = $label_what] pub $label: $label_type,)*
             $(#[doc = $what] pub $name: u64,)*
             $(#[doc = $gauge_what] pub $gauge: $crate::units::Pages,)*
+            $($(#[doc = $bytes_what] pub $bytes: $crate::units::Bytes,)*)?
             $(#[doc = concat!($field_what, ": how long each took, in nanoseconds")]
               pub $field: $crate::stats::Latency,)*
         }
@@ -89,6 +91,11 @@ macro_rules! statistics {
                     $(row(
                         $gauge_name, Value::Gauge(Unit::Pages, self.$gauge.get()), $gauge_what
                     ),)*
+                    $($(row(
+                        stringify!($bytes),
+                        Value::Gauge(Unit::Bytes, self.$bytes.get()),
+                        $bytes_what
+                    ),)*)?
                     $(row($field_name, Value::Durations($family, &self.$field), $field_what),)*
                 ]
             }

@@ -15,6 +15,6 @@ pub struct Key {
 impl Key {
     /// What a checksum of the object's copy begins with.
     pub(super) fn to_bytes(self) -> [u8; 8] {
-        (u64::from(self.generation) << u32::BITS | u64::from(self.index)).to_le_bytes()
+        self.to_raw().1.to_le_bytes()
     }
 }

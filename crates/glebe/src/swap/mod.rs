@@ -58,6 +58,7 @@ mod memory;
 mod options;
 mod patience;
 mod places;
+mod raw;
 mod region;
 mod room;
 mod shelf;

@@ -89,6 +89,42 @@ fn shared_caches_are_told_apart() {
 }
 
 #[test]
+fn stores_regions_and_areas_are_told_apart() {
+    use glebe::swap::{cache, Stats, Store};
+    let page = page_size().bytes();
+    let store = Store::with_budget(Bytes::mib(1)).unwrap();
+    store.insert(&[7; 100]).unwrap();
+    let of_store = store.stats();
+    let families = parse(&of_store.to_openmetrics()).unwrap();
+    let is = |families: &[Family], name: &str, expected: u64| {
+        assert!((value(families, name) - expected as f64).abs() < 1e-12, "{name}");
+    };
+    is(&families, "glebe_store_created_bytes_total", page.get());
+    is(&families, "glebe_store_budget_bytes", Bytes::mib(1).get());
+    match Store::options().build_region(Bytes::mib(2), Bytes::mib(1)) {
+        Ok(region) => {
+            region.write_at(Bytes::ZERO, b"touched").unwrap();
+            let both = [("objects", &of_store), ("memory", &region.stats())];
+            let families = parse(&Stats::openmetrics_of(&both)).unwrap();
+            assert!(families.iter().all(|family| family.samples.len() % 2 == 0));
+            is(&families, "glebe_store_resident_bytes", page.get());
+        }
+        Err(why) => println!("skipped: a region ({why})"),
+    }
+    let cache = cache::SwapCache::with_limit(Bytes::mib(1)).unwrap();
+    let area = cache.area_without_file(Pages::new(9)).unwrap();
+    area.set_put_back(Bytes::mib(2)).unwrap();
+    area.store(3, &vec![1; page.as_usize()]).unwrap();
+    let stats = area.stats();
+    let families = parse(&stats.to_openmetrics()).unwrap();
+    is(&families, "glebe_swap_area_present_bytes", page.get());
+    is(&families, "glebe_swap_area_limit_bytes", Bytes::mib(2).get());
+    let two = cache::Stats::openmetrics_of(&[("one", &stats), ("two", &stats)]);
+    let families = parse(&two).unwrap();
+    assert!(families.iter().all(|family| family.samples.len() == 2));
+}
+
+#[test]
 fn a_reclaimer_is_told() {
     use glebe::reclaim::{Policy, Reclaimer};
     let reclaimer = Reclaimer::new(Policy::default()).unwrap();

@@ -121,7 +121,7 @@ fn calls() {
             let own = stats.own.bytes(glebe::sys::page_size()).get() + 32 * COUNT;
             println!(
                 "memory for a byte of blocks: {:.3}",
-                own as f64 / stats.unsaved_bytes.get() as f64
+                own as f64 / stats.unsaved_block_bytes.get() as f64
             );
         }
     }

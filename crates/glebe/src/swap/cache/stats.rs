@@ -14,11 +14,7 @@ use crate::sys::page_size;
 use crate::units::{Bytes, Pages};
 
 statistics! {
-    labels {
-        unsaved_bytes: Bytes, "bytes of pages that the file does not have";
-        charged_bytes: Bytes, "bytes charged for them";
-        limit_bytes: Bytes, "the most that may be: write-back and put-back";
-    }
+    labels {}
     counters {
         Stored stored Count "pages that were stored";
         Ended ended Count "pages that were replaced, taken or invalidated";
@@ -43,6 +39,11 @@ statistics! {
         same_filled "same_filled_pages" "pages that one word fills";
         own "own_pages" "ordinary memory for pages that the file does not have";
         file "file_pages" "pages of the file that hold copies";
+    }
+    bytes {
+        unsaved_block_bytes "bytes of pages that the file does not have";
+        charged_bytes "bytes charged for them";
+        limit_bytes "the most that may be: write-back and put-back";
     }
     durations {}
 }
@@ -73,7 +74,8 @@ impl Area {
                 (Copy::Filled(_), _) => add(&mut stats.same_filled),
                 (_, Some(block)) => {
                     add(&mut stats.unsaved);
-                    stats.unsaved_bytes = stats.unsaved_bytes + Bytes::new(block.len as u64);
+                    stats.unsaved_block_bytes =
+                        stats.unsaved_block_bytes + Bytes::new(block.len as u64);
                 }
                 _ => add(&mut stats.saved),
             }
@@ -99,6 +101,18 @@ impl Stats {
         openmetrics(PREFIX, page_size().bytes(), &[set])
     }
 
+    /// As [`Stats::to_openmetrics`], for several areas in one text; the label `area` holds the name
+    /// that stands beside each. Names must differ: a series may not come twice.
+    #[must_use]
+    pub fn openmetrics_of(areas: &[(&str, &Stats)]) -> String {
+        let labels = |name: &str| vec![("area", name.to_owned())];
+        let sets: Vec<_> = areas
+            .iter()
+            .map(|(name, stats)| Set { labels: labels(name), rows: stats.rows() })
+            .collect();
+        openmetrics(PREFIX, page_size().bytes(), &sets)
+    }
+
     /// Tests the identities of the module's head; they hold while no call is under way.
     ///
     /// # Errors
@@ -110,7 +124,7 @@ impl Stats {
         let kinds = self.unsaved + self.saved + self.same_filled;
         same("stored", self.stored, self.ended + self.present.get())?;
         same("present", self.present.get(), kinds.get())?;
-        same("charged", self.charged_bytes.get(), self.unsaved_bytes.get())?;
+        same("charged", self.charged_bytes.get(), self.unsaved_block_bytes.get())?;
         if self.charged_bytes > self.limit_bytes {
             let (charged, limit) = (self.charged_bytes, self.limit_bytes);
             return Err(format!("{charged} are charged, the limit is {limit}"));

@@ -1,0 +1,111 @@
+//! Memory larger than its budget: what stores and regions are made with, their pins, their end.
+#![allow(unsafe_code)] // exported names
+
+mod area;
+mod region;
+mod store;
+
+use std::ffi::c_int;
+use std::path::Path;
+use std::sync::Arc;
+
+use glebe::stats::LANES;
+use glebe::swap::{Options, Stats, Store};
+use glebe::units::Bytes;
+
+use crate::abi::*;
+use crate::boundary::{call, In, Out};
+use crate::failure::Failure;
+use crate::pinned::{Pinnable, SwapPin};
+use crate::process::{end, hold, insert, Handle, Process};
+use crate::stats::form;
+use crate::zpool::codec;
+
+/// Calls `to` with the directory and the length of a file, if one is asked for.
+fn file<R>(
+    directory: Chars,
+    file_bytes: u64,
+    to: impl FnOnce(Option<(&Path, Bytes)>) -> R,
+) -> Result<R, Failure> {
+    let directory = In::member(directory);
+    match (directory.path(), file_bytes) {
+        (None, 0) => Ok(to(None)),
+        (Some(_), 0) => Err(Failure::bad("file_bytes beside file_directory", 0)),
+        (None, bytes) => Err(Failure::bad("file_bytes without file_directory", bytes)),
+        (Some(directory), bytes) => Ok(to(Some((directory, Bytes::new(bytes))))),
+    }
+}
+
+fn options(asked: &glebe_swap_options) -> Result<Options, Failure> {
+    let mut options = Store::options().codec(codec(asked.codec, asked.zstd_level)?);
+    if asked.pool_limit_bytes > 0 {
+        options = options.pool_limit(Bytes::new(asked.pool_limit_bytes));
+    }
+    if asked.capacity_bytes > 0 {
+        options = options.capacity(Bytes::new(asked.capacity_bytes));
+    }
+    let options = options.keep_copies(!Failure::flag("drop_copies", asked.drop_copies)?);
+    file(asked.file_directory, asked.file_bytes, |file| match file {
+        Some((directory, limit)) => options.file_in(directory, limit),
+        None => options,
+    })
+}
+
+/// The handle of a pin, and its bytes.
+fn pin(make: impl FnOnce() -> Result<SwapPin, Failure>) -> Result<Pinning, Failure> {
+    let mut bytes = (std::ptr::null_mut(), 0);
+    let handle = insert(Process::create()?, || {
+        let mut pin = make()?;
+        bytes = pin.bytes();
+        Ok([pin])
+    })?;
+    Ok(Pinning { handle, address: bytes.0, len: bytes.1 })
+}
+
+/// What C is told of a pin.
+struct Pinning {
+    handle: glebe_swap_pin,
+    address: *mut u8,
+    len: usize,
+}
+
+impl Pinning {
+    fn set<P>(
+        self,
+        address: Out<P>,
+        to: fn(*mut u8) -> P,
+        len_bytes: Out<usize>,
+        pin: Out<glebe_swap_pin>,
+    ) -> c_int {
+        address.set(to(self.address));
+        len_bytes.set(self.len);
+        pin.set(self.handle)
+    }
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_swap_pin_free(pin: glebe_swap_pin) -> c_int {
+    call(|| end(pin))
+}
+
+/// Ends what has no pins.
+fn end_unpinned<H, T: 'static>(handle: H) -> Result<c_int, Failure>
+where
+    H: Handle<LANES, Object = Arc<Pinnable<T>>>,
+{
+    let (_, mut held) = hold(handle)?;
+    let pins = held.get().map_or(0, |of| of.pins());
+    if pins > 0 {
+        let text = format!("the {} still has {pins} pins; free them first", H::KIND.name);
+        return Err(Failure::new(GLEBE_ERROR_BUSY, text));
+    }
+    let ended = held.take();
+    drop(held);
+    drop(ended);
+    Ok(GLEBE_OK)
+}
+
+/// The statistics of a store or a region as text.
+fn formed(format: u64, stats: &Stats) -> Result<String, Failure> {
+    form(format, stats, Stats::to_json, Stats::to_openmetrics)
+}

@@ -1,0 +1,238 @@
+//! Stores: objects by number, pinned while they are used.
+#![allow(unsafe_code)] // exported names
+
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::Arc;
+
+use glebe::swap::{Error, Key, Store};
+use glebe::units::Bytes;
+
+use super::{end_unpinned, formed, options, pin};
+use crate::abi::*;
+use crate::boundary::{call, In, Out, Text};
+use crate::failure::Failure;
+use crate::pinned::{Pinnable, SwapPin};
+use crate::process::{each, insert, with, Process};
+
+fn key(object: glebe_swap_object) -> Result<Key, Error> {
+    let store = u32::try_from(object.store).map_err(|_| Error::Foreign)?;
+    Ok(Key::from_raw(store, object.id))
+}
+
+fn object(key: Key) -> glebe_swap_object {
+    let (store, id) = key.to_raw();
+    glebe_swap_object { id, store: store.into() }
+}
+
+/// Calls `call` on a store, which is not ended meanwhile.
+fn on<R>(
+    store: glebe_swap_store,
+    call: impl FnOnce(&Store) -> Result<R, Error>,
+) -> Result<R, Failure> {
+    with(store, |of| Ok(call(&of.of)?))
+}
+
+/// As [`on`], for a call on an object that answers nothing.
+fn on_object(
+    store: glebe_swap_store,
+    object: glebe_swap_object,
+    call: fn(&Store, Key) -> Result<(), Error>,
+) -> Result<c_int, Failure> {
+    on(store, |of| call(of, key(object)?))?;
+    Ok(GLEBE_OK)
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_swap_store_new(
+    budget_bytes: u64,
+    options: In<glebe_swap_options>,
+    store: Out<glebe_swap_store>,
+) -> c_int {
+    call(|| {
+        let (out, asked) = (store.checked("store")?, options.read()?);
+        let options = self::options(&asked)?;
+        let make = || Ok(each(Pinnable::new(options.build(Bytes::new(budget_bytes))?)));
+        Ok(out.set(insert(Process::create()?, make)?))
+    })
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_swap_store_free(store: glebe_swap_store) -> c_int {
+    call(|| end_unpinned(store))
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_swap_store_insert(
+    store: glebe_swap_store,
+    bytes: In<c_void>,
+    len_bytes: usize,
+    object: Out<glebe_swap_object>,
+) -> c_int {
+    call(|| {
+        let out = object.checked("object")?;
+        let bytes = bytes.bytes(len_bytes, "bytes")?;
+        Ok(out.set(self::object(on(store, |of| of.insert(bytes))?)))
+    })
+}
+
+/// Pins what `make` pins of a store.
+fn pinned(
+    store: glebe_swap_store,
+    make: impl FnOnce(&Arc<Pinnable<Store>>) -> Result<SwapPin, Error>,
+) -> Result<super::Pinning, Failure> {
+    with(store, |of| pin(|| Ok(make(of)?)))
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_swap_store_create(
+    store: glebe_swap_store,
+    len_bytes: usize,
+    object: Out<glebe_swap_object>,
+    address: Out<*mut c_void>,
+    pin: Out<glebe_swap_pin>,
+) -> c_int {
+    call(|| {
+        let out = object.checked("object")?;
+        let (address, pin) = (address.checked("address")?, pin.checked("pin")?);
+        let mut key = None;
+        let made = pinned(store, |of| {
+            SwapPin::write(of, |of| of.create(len_bytes).inspect(|new| key = Some(new.key())))
+        })?;
+        key.map(|key| out.set(self::object(key)));
+        Ok(made.set(address, <*mut u8>::cast, Out::nowhere(), pin))
+    })
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_swap_store_pin(
+    store: glebe_swap_store,
+    object: glebe_swap_object,
+    address: Out<*const c_void>,
+    len_bytes: Out<usize>,
+    pin: Out<glebe_swap_pin>,
+) -> c_int {
+    call(|| {
+        let (address, pin) = (address.checked("address")?, pin.checked("pin")?);
+        let key = key(object)?;
+        let made = pinned(store, |of| SwapPin::read(of, |of| of.pin(key)))?;
+        Ok(made.set(address, |at| at.cast_const().cast(), len_bytes, pin))
+    })
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_swap_store_pin_mut(
+    store: glebe_swap_store,
+    object: glebe_swap_object,
+    address: Out<*mut c_void>,
+    len_bytes: Out<usize>,
+    pin: Out<glebe_swap_pin>,
+) -> c_int {
+    call(|| {
+        let (address, pin) = (address.checked("address")?, pin.checked("pin")?);
+        let key = key(object)?;
+        let made = pinned(store, |of| SwapPin::write(of, |of| of.pin_mut(key)))?;
+        Ok(made.set(address, <*mut u8>::cast, len_bytes, pin))
+    })
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_swap_store_take(
+    store: glebe_swap_store,
+    object: glebe_swap_object,
+    mut buffer: Out<c_void>,
+    buffer_len_bytes: usize,
+    len_bytes: Out<usize>,
+) -> c_int {
+    call(|| {
+        let out = len_bytes.checked("len_bytes")?;
+        let key = key(object)?;
+        let len = on(store, |of| of.object_len(key))?;
+        if buffer_len_bytes < len {
+            out.set(len);
+            if buffer_len_bytes == 0 {
+                return Ok(GLEBE_OK);
+            }
+            let text = format!("a buffer of {buffer_len_bytes} bytes for an object of {len}");
+            return Err(Failure::new(GLEBE_ERROR_BUFFER_TOO_SMALL, text));
+        }
+        let to = buffer.bytes(len, "buffer")?;
+        to.copy_from_slice(&on(store, |of| of.take(key))?);
+        Ok(out.set(len))
+    })
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_swap_store_remove(
+    store: glebe_swap_store,
+    object: glebe_swap_object,
+) -> c_int {
+    call(|| on_object(store, object, Store::free))
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_swap_store_cold(
+    store: glebe_swap_store,
+    object: glebe_swap_object,
+) -> c_int {
+    call(|| on_object(store, object, Store::cold))
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_swap_store_will_need(
+    store: glebe_swap_store,
+    object: glebe_swap_object,
+) -> c_int {
+    call(|| on_object(store, object, Store::will_need))
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_swap_store_dead(
+    store: glebe_swap_store,
+    object: glebe_swap_object,
+) -> c_int {
+    call(|| on_object(store, object, Store::dead))
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_swap_store_set_budget(store: glebe_swap_store, budget_bytes: u64) -> c_int {
+    call(|| {
+        on(store, |of| of.set_budget(Bytes::new(budget_bytes)))?;
+        Ok(GLEBE_OK)
+    })
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_swap_store_set_pool_limit(
+    store: glebe_swap_store,
+    limit_bytes: u64,
+) -> c_int {
+    call(|| {
+        on(store, |of| of.set_pool_limit(Bytes::new(limit_bytes)))?;
+        Ok(GLEBE_OK)
+    })
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_swap_store_get_stats(
+    store: glebe_swap_store,
+    stats: Out<glebe_swap_stats>,
+) -> c_int {
+    call(|| {
+        let out = stats.sized()?;
+        Ok(out.set_lines(&on(store, |of| Ok(of.stats()))?.lines()))
+    })
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_swap_store_format_stats(
+    store: glebe_swap_store,
+    format: u64,
+    text: Out<c_char>,
+    text_len_bytes: usize,
+    needed_bytes: Out<usize>,
+) -> c_int {
+    call(|| {
+        let text = Text::new(text, text_len_bytes, needed_bytes)?;
+        text.set(formed(format, &on(store, |of| Ok(of.stats()))?)?)
+    })
+}
