@@ -299,7 +299,8 @@ fn device(works: bool) {
 fn disturb(storm: &Storm, until: Instant, has_faults: bool) {
     let mut rng = Rng(99);
     while Instant::now() < until && !storm.is_over() {
-        let mut block = storm.reserve.alloc(Pages::new(1 + rng.below(900))).unwrap();
+        let longest = storm.reserve.largest_run().unwrap();
+        let mut block = storm.reserve.alloc(Pages::new(1 + rng.below(longest.get()))).unwrap();
         let fill = rng.below(256) as u8;
         block.bytes_mut().unwrap().fill(fill);
         if has_faults {

@@ -154,7 +154,8 @@ fn two_threads_beside_a_map_while_blocks_are_taken_and_freed() {
         let mut random = 7;
         for _ in 0..300 {
             random = mix(random);
-            let mut block = reserve.alloc(Pages::new(1 + random % 1500)).unwrap();
+            let longest = reserve.largest_run().unwrap();
+            let mut block = reserve.alloc(Pages::new(1 + random % longest.get())).unwrap();
             block.bytes_mut().unwrap().fill(0xee);
             std::thread::sleep(std::time::Duration::from_millis(3));
             assert!(block.bytes().unwrap().iter().all(|byte| *byte == 0xee), "a stray write");
