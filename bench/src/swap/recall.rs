@@ -24,11 +24,13 @@ use crate::{zpool, Outcome};
 
 const UNIT: &str = "us";
 /// Blocks, in pages, and how often each is asked for of all sides in a round.
-const BLOCKS: [(u64, u32); 5] = [(1, 40), (16, 40), (512, 12), (4096, 2), (32000, 1)];
+const BLOCKS: [(u64, u32); 5] = [(1, 20), (16, 20), (512, 10), (4096, 2), (32000, 1)];
 /// Blocks of one page before each: more than are kept at hand, so that lent ones are taken.
 const SINGLES: usize = 600;
 /// An area has so many pages for each of the reserve: more than go in.
 const AREA_SHARE: u64 = 6;
+/// Pages that are put for each that is to be filled, at most.
+const FILLS: u64 = 4;
 /// Pages stored in one call, and looked at after each block.
 const BATCH: u64 = 512;
 const LOOKS: usize = 4;
@@ -88,26 +90,25 @@ struct Filled<'a> {
 }
 
 pub(super) fn measure(corpus: &Corpus<'_>, report: &mut Report) -> Outcome {
-    let (count, most) = report.plan((1, 8 * BATCH), (6, u64::MAX));
+    let (count, most) = report.plan((1, 8 * BATCH), (4, u64::MAX));
     let scratch = report.options.scratch();
     let mut all = Vec::new();
     for policy in Policy::ALL {
         all.push((policy.who(), Filled::by_swap(policy, corpus, most, &scratch)?));
     }
     all.push((CLEAN, Filled::by_cache(corpus, most)?));
-    all.iter_mut().try_for_each(|(_, filled)| filled.refill())?;
-    for (who, filled) in &all {
-        let stats = filled.reserve.stats();
-        let lent = stats.live.get() * 100 / filled.reserve.len().get();
-        report.note(&format!("recall: {lent} % of the reserve was lent to {who} at first"));
-    }
+    all.iter_mut().try_for_each(|(_, filled)| filled.refill(FILLS * filled.reserve.len().get()))?;
     for (pages, times) in BLOCKS {
         let case = format!("recall_{pages}");
         let times = report.plan(1, u64::from(times));
         let sides: Vec<usize> = (0..all.len()).collect();
         for (_, side) in turns(&case, count * times, &sides) {
             let (who, filled) = &mut all[side];
-            filled.refill()?;
+            // Several objects a page, and what the blocks of one page took.
+            filled.refill(FILLS * (pages + SINGLES as u64))?;
+            let stats = filled.reserve.stats();
+            let lent = stats.live.get() as f64 * 100.0 / filled.reserve.len().get() as f64;
+            report.add("recall_lent", who, "% of the reserve", lent);
             let us = filled.recall(pages)?;
             report.add(&case, who, UNIT, us);
             super::judged(filled.look()?, report);
@@ -138,11 +139,10 @@ impl<'a> Filled<'a> {
         Self { reserve, tenant, corpus, next: 0, most, random: Random::new(13) }
     }
 
-    /// Puts pages until hardly any page of the reserve is free, or it has put many.
-    fn refill(&mut self) -> Outcome {
+    /// Puts pages until hardly any page of the reserve is free, or it has put `most`.
+    fn refill(&mut self, most: u64) -> Outcome {
         let (len, mut put) = (self.reserve.len().get(), 0);
-        // What cannot get fuller is full.
-        let most = self.most.min(AREA_SHARE * len);
+        let most = self.most.min(most);
         while put < most && self.reserve.stats().free.get() > len / FREE_SHARE {
             let pages = self.next..self.next + BATCH;
             match &self.tenant {
