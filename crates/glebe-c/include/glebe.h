@@ -144,7 +144,7 @@ enum {
     GLEBE_ERROR_DEAD = -54,          /* the object's bytes were given up by glebe_swap_store_dead */
     GLEBE_ERROR_PINNED = -55,        /* pins of the object or the range stand against the call */
     GLEBE_ERROR_BUDGET = -56,        /* what is pinned leaves no room; the text has all three */
-    GLEBE_ERROR_SIGNAL = -57         /* the thread blocks SIGBUS, or its signal stack is too small */
+    GLEBE_ERROR_SIGNAL = -57         /* the thread blocks SIGBUS, or its signal stack is small */
 };
 
 /* The text of the calling thread's last error: what was refused, the value, the limit. Empty if
@@ -1411,8 +1411,8 @@ int glebe_swap_cache_usual_write_back(glebe_swap_cache cache, uint64_t *write_ba
 /* What area is wanted. */
 typedef struct glebe_swap_area_options {
     uint64_t size;              /* sizeof(glebe_swap_area_options) */
-    const char *file_directory; /* where its file is, which has no name, is this process's alone, and
-                                   is gone with it; null: without a file it stores nothing until
+    const char *file_directory; /* where its file is, which has no name, is this process's alone,
+                                   and is gone with it; null: without a file it stores nothing until
                                    glebe_swap_area_set_put_back */
     uint64_t file_bytes;        /* the most that the file may have */
 } glebe_swap_area_options;

@@ -6,6 +6,7 @@
 //! A guard refers to what the reference beside it keeps at one address, and is dropped first.
 #![allow(unsafe_code)]
 
+use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
@@ -63,40 +64,46 @@ impl<G, T: 'static> Guarded<G, T> {
 
 /// Memory of a store or a region that stays.
 #[derive(Debug)]
+#[expect(dead_code)] // each is kept for its drop
 pub(crate) enum SwapPin {
     Read(Guarded<Pin<'static>, Store>),
     Write(Guarded<PinMut<'static>, Store>),
     Resident(Guarded<Resident<'static>, Region>),
 }
 
-impl SwapPin {
-    pub(crate) fn read(
-        of: &Arc<Pinnable<Store>>,
-        pin: impl FnOnce(&'static Store) -> Result<Pin<'static>, Error>,
-    ) -> Result<Self, Error> {
-        Ok(Self::Read(Guarded::new(of, pin)?))
-    }
+/// A new pin, and its bytes: to be read, or to be written too.
+pub(crate) struct New<P> {
+    pub(crate) pin: SwapPin,
+    pub(crate) address: P,
+    pub(crate) len: usize,
+}
 
-    pub(crate) fn write(
-        of: &Arc<Pinnable<Store>>,
-        pin: impl FnOnce(&'static Store) -> Result<PinMut<'static>, Error>,
-    ) -> Result<Self, Error> {
-        Ok(Self::Write(Guarded::new(of, pin)?))
-    }
+/// Pins to be read.
+pub(crate) fn read(
+    of: &Arc<Pinnable<Store>>,
+    pin: impl FnOnce(&'static Store) -> Result<Pin<'static>, Error>,
+) -> Result<New<*const c_void>, Error> {
+    let guarded = Guarded::new(of, pin)?;
+    let (address, len) = (guarded.guard.as_ptr().cast(), guarded.guard.len());
+    Ok(New { pin: SwapPin::Read(guarded), address, len })
+}
 
-    pub(crate) fn resident(
-        of: &Arc<Pinnable<Region>>,
-        pin: impl FnOnce(&'static Region) -> Result<Resident<'static>, Error>,
-    ) -> Result<Self, Error> {
-        Ok(Self::Resident(Guarded::new(of, pin)?))
-    }
+/// Pins to be written.
+pub(crate) fn write(
+    of: &Arc<Pinnable<Store>>,
+    pin: impl FnOnce(&'static Store) -> Result<PinMut<'static>, Error>,
+) -> Result<New<*mut c_void>, Error> {
+    let mut guarded = Guarded::new(of, pin)?;
+    let (address, len) = (guarded.guard.as_mut_ptr().cast(), guarded.guard.len());
+    Ok(New { pin: SwapPin::Write(guarded), address, len })
+}
 
-    /// Where the bytes are, and how many. Those of a pin to read are only read.
-    pub(crate) fn bytes(&mut self) -> (*mut u8, usize) {
-        match self {
-            Self::Read(Guarded { guard, .. }) => (guard.as_ptr().cast_mut(), guard.len()),
-            Self::Write(Guarded { guard, .. }) => (guard.as_mut_ptr(), guard.len()),
-            Self::Resident(Guarded { guard, .. }) => (guard.as_mut_ptr(), guard.len()),
-        }
-    }
+/// Pins a part of a region.
+pub(crate) fn resident(
+    of: &Arc<Pinnable<Region>>,
+    pin: impl FnOnce(&'static Region) -> Result<Resident<'static>, Error>,
+) -> Result<New<*mut c_void>, Error> {
+    let mut guarded = Guarded::new(of, pin)?;
+    let (address, len) = (guarded.guard.as_mut_ptr().cast(), guarded.guard.len());
+    Ok(New { pin: SwapPin::Resident(guarded), address, len })
 }

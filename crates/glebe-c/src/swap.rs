@@ -10,13 +10,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use glebe::stats::LANES;
-use glebe::swap::{Options, Stats, Store};
+use glebe::swap::{Error, Options, Stats, Store};
 use glebe::units::Bytes;
 
 use crate::abi::*;
 use crate::boundary::{call, In, Out};
 use crate::failure::Failure;
-use crate::pinned::{Pinnable, SwapPin};
+use crate::pinned::{New, Pinnable};
 use crate::process::{end, hold, insert, Handle, Process};
 use crate::stats::form;
 use crate::zpool::codec;
@@ -51,35 +51,37 @@ fn options(asked: &glebe_swap_options) -> Result<Options, Failure> {
     })
 }
 
-/// The handle of a pin, and its bytes.
-fn pin(make: impl FnOnce() -> Result<SwapPin, Failure>) -> Result<Pinning, Failure> {
-    let mut bytes = (std::ptr::null_mut(), 0);
-    let handle = insert(Process::create()?, || {
-        let mut pin = make()?;
-        bytes = pin.bytes();
-        Ok([pin])
-    })?;
-    Ok(Pinning { handle, address: bytes.0, len: bytes.1 })
+/// Where C wants to have a pin and its bytes.
+struct Wanted<P> {
+    address: Out<P>,
+    len_bytes: Out<usize>,
+    pin: Out<glebe_swap_pin>,
 }
 
-/// What C is told of a pin.
-struct Pinning {
-    handle: glebe_swap_pin,
-    address: *mut u8,
-    len: usize,
-}
-
-impl Pinning {
-    fn set<P>(
-        self,
+impl<P> Wanted<P> {
+    /// Looks at the pointers before anything is done.
+    fn new(
         address: Out<P>,
-        to: fn(*mut u8) -> P,
         len_bytes: Out<usize>,
         pin: Out<glebe_swap_pin>,
-    ) -> c_int {
-        address.set(to(self.address));
-        len_bytes.set(self.len);
-        pin.set(self.handle)
+    ) -> Result<Self, Failure> {
+        let (address, pin) = (address.checked("address")?, pin.checked("pin")?);
+        Ok(Self { address, len_bytes, pin })
+    }
+
+    /// Pins, and tells.
+    fn set(self, make: impl FnOnce() -> Result<New<P>, Error>) -> Result<c_int, Failure> {
+        let mut bytes = None;
+        let handle = insert(Process::create()?, || {
+            let New { pin, address, len } = make()?;
+            bytes = Some((address, len));
+            Ok([pin])
+        })?;
+        if let Some((address, len)) = bytes {
+            self.address.set(address);
+            self.len_bytes.set(len);
+        }
+        Ok(self.pin.set(handle))
     }
 }
 

@@ -1,7 +1,7 @@
 //! A sort of more numbers than may be in memory: in a [`Region`], by runs and a merge.
 //!
-//! A run is sorted in place as a slice of what [`Region::resident`] keeps in memory. The merge reads
-//! a piece of each run at a time by [`Region::read_at`], in the order in which it needs them.
+//! A run is sorted as a slice of what [`Region::resident`] keeps in memory. The merge reads a piece
+//! of each run at a time by [`Region::read_at`], in the order in which it needs them.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -87,7 +87,10 @@ fn main() -> Result<(), Error> {
     let len = Bytes::new(NUMBERS * WORD);
     let region = match Store::options().pool_limit(Bytes::mib(48)).build_region(len, BUDGET) {
         Ok(region) => region,
-        Err(why) => return Ok(println!("skipped: swap_sort ({why})")),
+        Err(why) => {
+            println!("skipped: swap_sort ({why})");
+            return Ok(());
+        }
     };
     let begin = Instant::now();
     let mut at = Bytes::ZERO;

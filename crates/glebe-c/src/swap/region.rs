@@ -6,11 +6,11 @@ use std::ffi::{c_char, c_int, c_void};
 use glebe::swap::{Error, Region};
 use glebe::units::Bytes;
 
-use super::{end_unpinned, formed, options, pin};
+use super::{end_unpinned, formed, options, Wanted};
 use crate::abi::*;
 use crate::boundary::{call, In, Out, Text};
 use crate::failure::{none_of, Failure};
-use crate::pinned::{Pinnable, SwapPin};
+use crate::pinned::{self, Pinnable};
 use crate::process::{each, insert, with, Process};
 
 /// Calls `call` on a region, which is not ended meanwhile.
@@ -68,12 +68,10 @@ pub extern "C" fn glebe_swap_region_resident(
     pin: Out<glebe_swap_pin>,
 ) -> c_int {
     call(|| {
-        let (address, pin) = (address.checked("address")?, pin.checked("pin")?);
+        let wanted = Wanted::new(address, Out::nowhere(), pin)?;
         let (offset, len) = (Bytes::new(offset_bytes), Bytes::new(len_bytes));
-        let made = with(region, |of| {
-            self::pin(|| Ok(SwapPin::resident(of, |of| of.resident(offset, len))?))
-        })?;
-        Ok(made.set(address, <*mut u8>::cast, Out::nowhere(), pin))
+        let make = |of: &_| wanted.set(|| pinned::resident(of, |of| of.resident(offset, len)));
+        with(region, make)
     })
 }
 

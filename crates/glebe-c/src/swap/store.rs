@@ -2,16 +2,15 @@
 #![allow(unsafe_code)] // exported names
 
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::Arc;
 
 use glebe::swap::{Error, Key, Store};
 use glebe::units::Bytes;
 
-use super::{end_unpinned, formed, options, pin};
+use super::{end_unpinned, formed, options, Wanted};
 use crate::abi::*;
 use crate::boundary::{call, In, Out, Text};
 use crate::failure::Failure;
-use crate::pinned::{Pinnable, SwapPin};
+use crate::pinned::{self, Pinnable};
 use crate::process::{each, insert, with, Process};
 
 fn key(object: glebe_swap_object) -> Result<Key, Error> {
@@ -75,14 +74,6 @@ pub extern "C" fn glebe_swap_store_insert(
     })
 }
 
-/// Pins what `make` pins of a store.
-fn pinned(
-    store: glebe_swap_store,
-    make: impl FnOnce(&Arc<Pinnable<Store>>) -> Result<SwapPin, Error>,
-) -> Result<super::Pinning, Failure> {
-    with(store, |of| pin(|| Ok(make(of)?)))
-}
-
 #[no_mangle]
 pub extern "C" fn glebe_swap_store_create(
     store: glebe_swap_store,
@@ -93,13 +84,11 @@ pub extern "C" fn glebe_swap_store_create(
 ) -> c_int {
     call(|| {
         let out = object.checked("object")?;
-        let (address, pin) = (address.checked("address")?, pin.checked("pin")?);
+        let wanted = Wanted::new(address, Out::nowhere(), pin)?;
         let mut key = None;
-        let made = pinned(store, |of| {
-            SwapPin::write(of, |of| of.create(len_bytes).inspect(|new| key = Some(new.key())))
-        })?;
-        key.map(|key| out.set(self::object(key)));
-        Ok(made.set(address, <*mut u8>::cast, Out::nowhere(), pin))
+        let create = |of: &'static Store| of.create(len_bytes).inspect(|new| key = Some(new.key()));
+        with(store, |of| wanted.set(|| pinned::write(of, create)))?;
+        Ok(key.map_or(GLEBE_OK, |key| out.set(self::object(key))))
     })
 }
 
@@ -112,10 +101,8 @@ pub extern "C" fn glebe_swap_store_pin(
     pin: Out<glebe_swap_pin>,
 ) -> c_int {
     call(|| {
-        let (address, pin) = (address.checked("address")?, pin.checked("pin")?);
-        let key = key(object)?;
-        let made = pinned(store, |of| SwapPin::read(of, |of| of.pin(key)))?;
-        Ok(made.set(address, |at| at.cast_const().cast(), len_bytes, pin))
+        let (wanted, key) = (Wanted::new(address, len_bytes, pin)?, key(object)?);
+        with(store, |of| wanted.set(|| pinned::read(of, |of| of.pin(key))))
     })
 }
 
@@ -128,10 +115,8 @@ pub extern "C" fn glebe_swap_store_pin_mut(
     pin: Out<glebe_swap_pin>,
 ) -> c_int {
     call(|| {
-        let (address, pin) = (address.checked("address")?, pin.checked("pin")?);
-        let key = key(object)?;
-        let made = pinned(store, |of| SwapPin::write(of, |of| of.pin_mut(key)))?;
-        Ok(made.set(address, <*mut u8>::cast, len_bytes, pin))
+        let (wanted, key) = (Wanted::new(address, len_bytes, pin)?, key(object)?);
+        with(store, |of| wanted.set(|| pinned::write(of, |of| of.pin_mut(key))))
     })
 }
 
