@@ -123,6 +123,8 @@ fn make(dir: &Path, objects: &str, flags: &str, rules: &str) -> Outcome<Command>
     write(dir, "Makefile", &format!("{flags}\n{rest}"))?;
     let mut command = Command::new("make");
     command.args(["--always-make", "--silent", "--jobs=2", "-C"]).arg(dir);
+    // What is compiled may say when it was.
+    command.env("SOURCE_DATE_EPOCH", "0");
     Ok(command)
 }
 

@@ -185,7 +185,8 @@ impl Program {
         files.sort();
         let path = dir.join(self.name);
         let mut command = Command::new(compiler);
-        command.args(["-O3", "-DNDEBUG", "-w", "-pthread"]).args(self.flags).args(&files);
+        command.args(["-O3", "-DNDEBUG", "-w", "-pthread", "-I"]).arg(&folder);
+        command.args(self.flags).args(&files);
         let output = command.arg("-o").arg(&path).arg("-lm").output()?;
         match output.status.success() {
             true => Ok(path),

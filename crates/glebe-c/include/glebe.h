@@ -144,7 +144,7 @@ enum {
     GLEBE_ERROR_DEAD = -54,          /* the object's bytes were given up by glebe_swap_store_dead */
     GLEBE_ERROR_PINNED = -55,        /* pins of the object or the range stand against the call */
     GLEBE_ERROR_BUDGET = -56,        /* what is pinned leaves no room; the text has all three */
-    GLEBE_ERROR_SIGNAL = -57         /* the thread blocks SIGBUS, or its signal stack is small */
+    GLEBE_ERROR_SIGNAL = -57         /* SIGBUS is blocked or another's, or its stack is small */
 };
 
 /* The text of the calling thread's last error: what was refused, the value, the limit. Empty if

@@ -189,7 +189,9 @@ fn code_of_swap(error: &swap::Error) -> c_int {
             GLEBE_ERROR_CORRUPT
         }
         Error::Offset { .. } | Error::Beyond { .. } => GLEBE_ERROR_BEYOND,
-        Error::SignalBlocked | Error::SignalStack { .. } => GLEBE_ERROR_SIGNAL,
+        Error::SignalBlocked | Error::SignalStack { .. } | Error::HandlerCovered => {
+            GLEBE_ERROR_SIGNAL
+        }
         Error::Forked => GLEBE_ERROR_FORKED,
         Error::Pool(error) => code_of_zpool(error),
         Error::Os(error) => code_of_os(error),

@@ -42,15 +42,26 @@ fn file_in(dir: &std::path::Path) -> std::fs::File {
     std::fs::OpenOptions::new().write(true).open(path).unwrap()
 }
 
+fn own_action() -> libc::sigaction {
+    // SAFETY: of all zeros a valid action is made.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = on_sigbus as *const () as usize;
+    action.sa_flags = libc::SA_SIGINFO;
+    action
+}
+
+/// Sets who handles SIGBUS; who did.
+fn set_action(action: &libc::sigaction) -> libc::sigaction {
+    let mut old = own_action();
+    // SAFETY: a valid action, and no touch is served meanwhile.
+    assert_eq!(unsafe { libc::sigaction(libc::SIGBUS, action, &raw mut old) }, 0);
+    old
+}
+
 #[test]
 fn a_damaged_page_is_an_error_of_calls_and_a_signal_of_touches() {
-    // SAFETY: a valid action, before any other thread of this test.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = on_sigbus as *const () as usize;
-        action.sa_flags = libc::SA_SIGINFO;
-        assert_eq!(libc::sigaction(libc::SIGBUS, &action, ptr::null_mut()), 0);
-    }
+    let mine = own_action();
+    set_action(&mine);
     let (page, dir) = (page_size().bytes(), std::env::temp_dir());
     let made = Store::options()
         .pool_limit(Bytes::new(256 << 10))
@@ -104,6 +115,13 @@ fn a_damaged_page_is_an_error_of_calls_and_a_signal_of_touches() {
         }
     };
     assert!(is_mapped());
+    // A handler over glebe's, which might pass on no touch.
+    let glebes = set_action(&mine);
+    assert!(matches!(region.arm_thread(), Err(Error::HandlerCovered)));
+    let made = Store::options().build_region(page, page);
+    assert!(matches!(made, Err(Error::HandlerCovered)), "{made:?}");
+    set_action(&glebes);
+    region.arm_thread().unwrap();
     drop(region);
     assert!(!is_mapped());
 }

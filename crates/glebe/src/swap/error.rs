@@ -178,6 +178,9 @@ pub enum Error {
     /// The calling thread blocks SIGBUS: a touch of what is not in memory would kill the process.
     #[error("the thread blocks SIGBUS, by which a region serves touches; unblock it")]
     SignalBlocked,
+    /// Another handler of SIGBUS was installed over the one by which regions serve touches.
+    #[error("another SIGBUS handler was installed over glebe's, by which a region serves touches")]
+    HandlerCovered,
     /// The alternate signal stack of the calling thread is too small for the handler of a region.
     #[error("an alternate signal stack of {given}; a region's handler needs {least}, or none")]
     SignalStack {

@@ -118,7 +118,7 @@ impl Options {
     /// # Errors
     /// As [`Options::build`]; [`Error::NotCached`] for any swap cache: a touch is served wherever
     /// it happens, also in a call that has a lock of the reserve. [`Error::Os`] also where
-    /// userfaultfd(2) is refused.
+    /// userfaultfd(2) is refused; [`Error::HandlerCovered`].
     pub fn build_region(self, len: Bytes, budget: Bytes) -> Result<Region, Error> {
         if self.kept.is_some() {
             let why = "a region's pages may be touched in a call that has a lock of the reserve";

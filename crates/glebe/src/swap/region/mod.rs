@@ -53,10 +53,16 @@ pub struct Region {
     inner: Box<Inner>,
 }
 
+/// The handler of SIGBUS, which nobody has covered by another.
+fn first_handler() -> Result<Handler, Error> {
+    let handler = Handler::install()?;
+    handler.is_first()?.then_some(handler).ok_or(Error::HandlerCovered)
+}
+
 impl Region {
     /// Makes a region of zeros.
     pub(super) fn new(options: &Options, len: Bytes, budget: Bytes) -> Result<Self, Error> {
-        let handler = Handler::install()?;
+        let handler = first_handler()?;
         let inner = Box::new(Inner::new(options, len, budget)?);
         let start = inner.home.addr();
         let range = start..start + inner.home.len().as_usize();
@@ -117,13 +123,14 @@ impl Region {
     ///
     /// # Errors
     /// [`Error::SignalBlocked`]; [`Error::SignalStack`] for an alternate stack that is too small;
-    /// [`Error::Forked`].
+    /// [`Error::HandlerCovered`]; [`Error::Forked`].
     pub fn arm_thread(&self) -> Result<(), Error> {
         let inner = self.inner();
         inner.alive()?;
         if signals::is_sigbus_blocked() {
             return Err(Error::SignalBlocked);
         }
+        first_handler()?;
         let least = Bytes::new((signals::frame_len() + STACK) as u64);
         match signals::alternate_stack() {
             Some(len) if (len as u64) < least.get() => {
