@@ -58,6 +58,7 @@ pub(crate) mod private;
 pub mod probe;
 pub mod process;
 pub(crate) mod psi;
+#[cfg(feature = "encrypt")]
 pub(crate) mod random;
 #[cfg(test)]
 pub(crate) mod real_time;
