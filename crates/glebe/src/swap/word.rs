@@ -34,8 +34,6 @@ const USED: u64 = 1 << 28;
 const STATE_SHIFT: u32 = 29;
 const STATE: u64 = 7 << STATE_SHIFT;
 const GENERATION_SHIFT: u32 = 32;
-/// Where a word that can be pinned to be read is as [`Word::resident`] says.
-const UNREADY: u64 = u64::MAX << GENERATION_SHIFT | STATE | DEAD | ALONE;
 
 /// The most pins that an object may have at once.
 pub(crate) const PINS_MAX: u64 = PINS;
@@ -215,28 +213,14 @@ impl Word {
     /// Pinned for one reader more.
     #[inline]
     pub(crate) fn pinned(self, generation: u32) -> Step {
-        let is_ready = (self.0 ^ Self::resident(generation)) & UNREADY == 0;
-        if is_ready && self.0 & PINS != PINS {
-            return Ok(Self((self.0 + 1) | USED));
+        let word = self.of(generation)?;
+        match word {
+            _ if word.is(DEAD) => Err(Dead),
+            _ if word.state() != State::Resident => Err(word.absence()),
+            _ if word.is(ALONE) => Err(Pinned),
+            _ if word.0 & PINS == PINS => Err(TooMany),
+            _ => Ok(Self((word.0 + 1) | USED)),
         }
-        Err(self.why_not_pinned(generation))
-    }
-
-    #[cold]
-    fn why_not_pinned(self, generation: u32) -> Refusal {
-        match self.of(generation) {
-            Err(stale) => stale,
-            Ok(word) if word.is(DEAD) => Dead,
-            Ok(word) if word.state() != State::Resident => word.absence(),
-            Ok(word) if word.is(ALONE) => Pinned,
-            Ok(_) => TooMany,
-        }
-    }
-
-    /// The bits of an object in memory that has this generation.
-    #[inline]
-    fn resident(generation: u32) -> u64 {
-        u64::from(generation) << GENERATION_SHIFT | (State::Resident as u64) << STATE_SHIFT
     }
 
     /// Pinned alone, by one who may write.
