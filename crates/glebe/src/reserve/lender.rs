@@ -11,12 +11,15 @@
 //! slots remember where they are; when more come the oldest is forgotten and the hand finds its
 //! pages. All of it is hints: a page is taken only if its own word allows it. No lock.
 //!
-//! Who evicts nothing, and takes free pages alone, first has those that his thread dropped last,
-//! which are in the processor's caches. Then he has a hand of his own: it goes back to the top
-//! whenever enough was given back, so that free pages above come before those. First class, which
-//! takes the lowest, is likely to want the same again, and what is put there would be lost again.
-//! One who evicts would pay with a page for each that is left free, so there it is the other way
-//! round.
+//! The page cache first has the free pages that its thread dropped last: they are in the processor's
+//! caches, and nothing is evicted for them. Values of 1 MiB that replace each other in a reserve of
+//! 160 MiB took 8 to 20 percent less time to put than where each took pages at the hand.
+//!
+//! Who evicts nothing, and takes free pages alone, then has a hand of his own: it goes back to the
+//! top whenever enough was given back, so that free pages above come before those. First class,
+//! which takes the lowest, is likely to want the same again, and what is put there would be lost
+//! again. One who evicts would pay with a page for each that is left free, so there it is the other
+//! way round.
 
 use std::ops::Range;
 
@@ -64,6 +67,8 @@ pub(crate) struct Lender {
 pub(super) enum First {
     /// Those given back, and then those at the hand.
     GivenBack,
+    /// Those dropped, and then as above.
+    Dropped,
     /// Free ones: those dropped, and then those high up.
     Free,
 }
@@ -118,8 +123,8 @@ impl Lender {
     /// Claims a page: a free one, or one that was not used since the hand last came by. The caller
     /// counts what was evicted.
     #[inline]
-    pub(super) fn claim(&self) -> Option<Claimed> {
-        self.claim_where(First::GivenBack, u64::MAX, |_, _| true)
+    pub(super) fn claim(&self, first: First) -> Option<Claimed> {
+        self.claim_where(first, u64::MAX, |_, _| true)
     }
 
     /// Claims a free page.
@@ -276,7 +281,7 @@ impl Clock {
     /// The next page for this thread to look at, and whether to take it only if it is free.
     #[inline]
     fn next(&self, first: First) -> (usize, bool) {
-        let dropped = (first == First::Free).then(|| self.dropped()).flatten();
+        let dropped = (first != First::GivenBack).then(|| self.dropped()).flatten();
         if let Some(page) = dropped {
             return (page, true);
         }
@@ -284,7 +289,7 @@ impl Clock {
         let mut at = lane.fetch_add(1, Ordering::Relaxed);
         if at % CHUNK == 0 {
             let (returned, hand) = match first {
-                First::GivenBack => (self.returned(), &self.hand),
+                First::GivenBack | First::Dropped => (self.returned(), &self.hand),
                 First::Free => (None, &self.high_hand),
             };
             at = returned.unwrap_or_else(|| hand.0.fetch_add(CHUNK, Ordering::Relaxed));
@@ -393,16 +398,19 @@ mod tests {
     }
 
     #[test]
-    fn of_free_pages_those_dropped_last_come_first() {
-        let clock = Clock::new(8192);
-        assert_eq!(clock.next(First::Free), (8191, false));
-        (100..120).for_each(|page| clock.drop_page(page));
-        assert_eq!(clock.next(First::GivenBack), (8190, false));
-        let next: Vec<_> = (0..DROPPED as usize).map(|_| clock.next(First::Free)).collect();
-        assert_eq!(next, (106..120).rev().map(|page| (page, true)).collect::<Vec<_>>());
-        assert_eq!(clock.next(First::Free), (8189, false));
-        clock.drop_page(5);
-        assert_eq!(clock.next(First::Free), (5, true));
+    fn pages_dropped_last_come_first() {
+        for first in [First::Free, First::Dropped] {
+            let clock = Clock::new(8192);
+            assert_eq!(clock.next(first), (8191, false));
+            (100..120).for_each(|page| clock.drop_page(page));
+            let next: Vec<_> = (0..DROPPED as usize).map(|_| clock.next(first)).collect();
+            assert_eq!(next, (106..120).rev().map(|page| (page, true)).collect::<Vec<_>>());
+            assert_eq!(clock.next(first), (8190, false));
+            clock.give_back(&(0..32));
+            clock.drop_page(5);
+            assert_eq!(clock.next(First::GivenBack), (8189, false));
+            assert_eq!(clock.next(first), (5, true));
+        }
     }
 
     #[test]

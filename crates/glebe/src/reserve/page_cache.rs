@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use super::error::Error;
 use super::index::{Held, Index, Key};
-use super::lender::{is_packed, Claimed, Lender};
+use super::lender::{is_packed, Claimed, First, Lender};
 use super::lent::{Meta, NotFilled};
 use super::packed_pages::{is_object, PackedPages};
 use super::shared::Shared;
@@ -302,7 +302,7 @@ impl Cache {
         let mut why = Rejected::Full;
         for _ in 0..TRIES {
             let claimed = match takes {
-                Takes::Any => lender.claim(),
+                Takes::Any => lender.claim(First::Dropped),
                 Takes::Free => lender.claim_free(),
             };
             let Some(claimed) = claimed else { break };

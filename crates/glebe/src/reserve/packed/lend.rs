@@ -39,7 +39,9 @@ impl Packed {
         let seal = self.seals.fetch_add(1, Ordering::Relaxed);
         let pages = (0..sealing.pages()).map(|nth| sealing.page(nth)).collect();
         let bytes = Copied { zspage, seal, pages };
-        let Some(uses) = self.lend(lender, &bytes, || lender.claim()) else { return false };
+        let Some(uses) = self.lend(lender, &bytes, || lender.claim(First::GivenBack)) else {
+            return false;
+        };
         self.refs.set(zspage, seal, &uses);
         sealing.finish();
         self.counters.sealed.fetch_add(1, Ordering::Relaxed);
