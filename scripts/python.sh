@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
 # The wheel of glebe for Python, in a virtual environment that this makes under the target folder.
 #
-# Usage: python.sh test     builds a wheel like the library's tests, installs it, runs its tests
-#        python.sh wheel    builds the wheel that users install, in TARGET/wheels, and tests its form
+# Usage: python.sh test     builds a wheel like the library's tests, installs it, runs its tests, and
+#                           those of others; if root, once more as a user without privileges
+#        python.sh wheel    builds the wheel that users install, in TARGET/wheels, tests its form, and
+#                           runs the notebooks and the examples of its page
+# Tests of distributed are taken from a checkout named by DISTRIBUTED_TEST, or a clone.
 # Prints `skipped:` and why, and exits 0, where Python is too old, has no venv, or pip cannot fetch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -40,18 +43,50 @@ build() {
     pip install -q --disable-pip-version-check --no-deps --force-reinstall "$out"/*.whl
 }
 
+# Runs the tests, but those of the wheel's form, as user and group 65534 with no groups and so no
+# capabilities, from copies that such a user can read wherever the source tree lies.
+unprivileged() {
+    local scratch packages status=0
+    [ "$(id -u)" = 0 ] || return 0
+    scratch=$(mktemp -d)
+    packages=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    mkdir -p "$scratch/packages" "$scratch/tree/$crate" "$scratch/tree/docs"
+    # Without what is large and only builds, checks types or is asked for where it is there.
+    tar -C "$packages" -c --exclude={ziglang,pyarrow,mypy,mypyc,dask,distributed,pip,setuptools} . |
+        tar -C "$scratch/packages" -x
+    cp -r $crate/tests $crate/examples $crate/pyproject.toml "$scratch/tree/$crate/"
+    cp docs/python.md "$scratch/tree/docs/"
+    chmod -R a+rX "$scratch"
+    mkdir -m 1777 "$scratch/home"
+    python3 -c '
+import os, sys
+home = sys.argv[1]
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+os.chdir(home)
+os.environ.update(HOME=home, TMPDIR=home, PYTHONPATH=home + "/../packages", PYTHONDONTWRITEBYTECODE="1")
+os.execv(sys.argv[2], sys.argv[2:])' "$scratch/home" "$(command -v /usr/bin/python3 || command -v python3)" \
+        -m pytest -q -rs -p no:cacheprovider "$scratch/tree/$crate/tests" \
+        --ignore "$scratch/tree/$crate/tests/test_wheel.py" || status=$?
+    rm -rf "$scratch"
+    return $status
+}
+
 environment
 case ${1:-} in
 test)
     # With the profile and features of the other tests, so that the library is built once.
     build "$target/wheels-tested" --profile dev --features glebe/faults
     python3 -m pytest -q -rs -p no:cacheprovider $crate/tests
+    unprivileged
+    python3 scripts/distributed_tests.py ${DISTRIBUTED_TEST:+"$DISTRIBUTED_TEST"}
     ;;
 wheel)
     # By zig for the oldest C library that wheels are made for.
     build "$target/wheels" --release --strip --zig --compatibility manylinux2014
     GLEBE_WHEEL=$(echo "$target"/wheels/*.whl) \
-        python3 -m pytest -q -rs -p no:cacheprovider $crate/tests/test_wheel.py
+        python3 -m pytest -q -rs -p no:cacheprovider $crate/tests/test_wheel.py $crate/tests/test_page.py
     ls -l "$target"/wheels/*.whl
     ;;
 *)

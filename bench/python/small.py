@@ -2,8 +2,9 @@
 
 Usage: small.py ROUNDS DIR. DIR is on tmpfs. All are asked in turn, round by round, for the same
 keys. What is stored, 64 MiB, is larger than a processor's cache; what is put comes from a few
-buffers that are in it. Prints a line of JSON a sample: case, who, microseconds a call; at last a
-line of checks.
+buffers that are in it. A `get` makes new `bytes` of the value, by every peer; a `get_into` copies it
+to one `bytearray` of the caller's, by lmdb from its view of the file. Prints a line of JSON a sample:
+case, who, microseconds a call; at last a line of checks.
 """
 
 import importlib
@@ -37,6 +38,9 @@ class Dict:
     def get(self, key):
         return bytes(memoryview(self.map[key]))
 
+    def get_into(self, key, out):
+        out[:] = self.map[key]
+
 
 class Lmdb:
     def __init__(self, where):
@@ -50,6 +54,10 @@ class Lmdb:
     def get(self, key):
         with self.env.begin() as transaction:
             return transaction.get(key)
+
+    def get_into(self, key, out):
+        with self.env.begin(buffers=True) as transaction:
+            out[:] = transaction.get(key)
 
 
 class LmdbBatched(Lmdb):
@@ -70,6 +78,8 @@ class LmdbBatched(Lmdb):
 
     def get(self, key):
         return self.transaction.get(key)
+
+    get_into = None
 
 
 class Disk:
@@ -99,7 +109,7 @@ class Glebe:
     def __init__(self, where):
         self.reserve = glebe.Reserve(160 << 20)
         cache = self.reserve.cache("bench")
-        self.put, self.get = cache.put, cache.__getitem__
+        self.put, self.get, self.get_into = cache.put, cache.__getitem__, cache.get_into
 
 
 PEERS = {
@@ -125,22 +135,26 @@ def had(where):
     return found
 
 
-def sample(peer, is_put, keys, values):
+def sample(peer, what, keys, values, out):
     """Microseconds a call; how many answers were wrong."""
     wrong = 0
     if hasattr(peer, "begin"):
-        peer.begin(is_put)
-    put, get = peer.put, peer.get
+        peer.begin(what == "put")
+    put, get, get_into = peer.put, peer.get, getattr(peer, "get_into", None)
     begin = time.perf_counter()
-    if is_put:
+    if what == "put":
         for key, value in zip(keys, values):
             put(key, value)
-        took = time.perf_counter() - begin
-    else:
+    elif what == "get":
         for key in keys:
             got = get(key)
-        took = time.perf_counter() - begin
-        wrong = got != values[len(keys) - 1]
+    else:
+        for key in keys:
+            get_into(key, out)
+    took = time.perf_counter() - begin
+    if what != "put":
+        last = got if what == "get" else out
+        wrong += last != values[len(keys) - 1]
         wrong += sum(peer.get(key) != value for key, value in zip(keys[:4], values))
     if hasattr(peer, "end"):
         peer.end()
@@ -170,16 +184,19 @@ def main():
         values = [n.to_bytes(8, "little") + base[8:] for n in range(VALUES)]
         keys = [b"key-%08d" % n for n in range(count)]
         order = sorted(range(count), key=lambda n: n * 2654435761 % (1 << 32))
+        out = bytearray(length)
         for peer in peers.values():
-            sample(peer, True, keys, [values[n % VALUES] for n in range(count)])
+            sample(peer, "put", keys, [values[n % VALUES] for n in range(count)], out)
         for nth in range(rounds):
             part = [order[(nth * CALLS[size] + n) % count] for n in range(CALLS[size])]
             chosen = [keys[n] for n in part], [values[(n + nth) % VALUES] for n in part]
-            for is_put in (True, False):
+            for what in ("put", "get", "get_into"):
                 for who, peer in peers.items():
-                    took, bad = sample(peer, is_put, *chosen)
+                    if what == "get_into" and not getattr(peer, what, None):
+                        continue
+                    took, bad = sample(peer, what, *chosen, out)
                     wrong += bad
-                    say(case=f"{'put' if is_put else 'get'}_{size}", who=who, us=took)
+                    say(case=f"{what}_{size}", who=who, us=took)
         del peers
     binding(rounds)
     say(checks={"wrong_bytes": wrong})

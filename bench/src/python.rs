@@ -29,7 +29,7 @@ const LIMIT_MIB: u64 = 384;
 const VOLATILE: &str = "volatile";
 /// Sizes of an LRU in MiB: one fits beside the peaks, others do not.
 const KEEPERS: [&str; 6] = [VOLATILE, "lru-32", "lru-64", "lru-80", "lru-192", "dict"];
-const CASES: [&str; 4] = ["put_4k", "get_4k", "put_1m", "get_1m"];
+const CASES: [&str; 6] = ["put_4k", "get_4k", "get_into_4k", "put_1m", "get_1m", "get_into_1m"];
 
 /// Runs the benchmark.
 pub(crate) fn run(report: &mut Report) -> Outcome {
@@ -50,7 +50,8 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
         }
     }
     report.note(
-        "lmdb: no sync, a transaction a call; `one transaction` has many calls in one, which no \
+        "A get makes new bytes of a copy, by every peer; a get_into copies to a buffer of the \
+         caller's, by lmdb from its view of the file. lmdb: no sync, a transaction a call; `one transaction` has many calls in one, which no \
          cache can wait for. All files are on /dev/shm. binding_call is a get_into of a page in \
          the processor's cache less the same get from Rust. `dict` keeps all, and is killed.",
     );

@@ -210,6 +210,33 @@ fn a_suite(dir: &Path) {
     fs::write(folder.join("bench-malloc-thread.c"), text).unwrap();
 }
 
+/// Where `make python` or the tests of the wheel made no environment, rows say so.
+#[test]
+fn python_with_the_wheel_or_without() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = Path::new(env!("CARGO_BIN_EXE_glebe-bench"));
+    let report = report(program, dir.path(), &["python"], None);
+    let sizes = |what: &[&str]| -> Vec<String> {
+        what.iter().flat_map(|what| ["4k", "1m"].map(|size| format!("{what}_{size}"))).collect()
+    };
+    let small = sizes(&["put", "get", "get_into"]);
+    let mut ratios: Vec<String> = small.iter().map(|case| format!("{case}_vs_lmdb")).collect();
+    ratios.push("pipeline_vs_best_lru".to_owned());
+    let mut cases: Vec<&str> = small.iter().map(String::as_str).collect();
+    cases.push("binding_call");
+    let names: Vec<&str> = ratios.iter().map(String::as_str).collect();
+    has(&report, &cases, &names, &["kills", "wrong_bytes"]);
+    assert!(report["checks"]["wrong_bytes"].as_u64().is_none_or(|wrong| wrong == 0), "{report}");
+    assert!(report["checks"]["kills"].as_u64().is_none_or(|kills| kills == 0), "{report}");
+    let rows = || report["rows"].as_array().unwrap().iter();
+    let ran = |case: &str| rows().any(|row| row["case"] == case && row.get("median").is_some());
+    let why = |case: &str| rows().any(|row| row["case"] == case && row.get("median").is_none());
+    for case in cases {
+        assert!(ran(case) || why(case), "{case}: {report}");
+        assert_eq!(ran(case), ran("binding_call"), "{case}: {report}");
+    }
+}
+
 #[test]
 fn malloc_beside_others_and_none_of_its_own_is_killed() {
     let shapes = ["1_1", "1_2", "1_4", "1_16", "4_1", "4_4"];

@@ -1,19 +1,19 @@
 //! `Contig`: contiguous memory as a buffer.
 //!
 //! # Safety
-//! The memory stays until its lease ends; a forked child finds zeros there ([`ChildZeros`]).
+//! Python's views are passed on; [`memory`](crate::memory) fills them.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
 use std::sync::Arc;
 
 use glebe::contig::Source;
-use glebe::sys::child_zeros::ChildZeros;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
-use crate::lease::{Bytes, Lease};
+use crate::lease::Bytes;
+use crate::memory::{Contiguous, Memory};
 use crate::{Failure, Result};
 
 /// The source of this name; none is the best that can be had.
@@ -31,15 +31,21 @@ pub(crate) fn source_of(name: &str) -> Result<Option<Source>> {
     }))
 }
 
-/// What children find there goes first.
-struct Held {
-    _zeros: ChildZeros,
-    memory: Arc<glebe::Contig>,
+impl Contiguous for Arc<glebe::Contig> {
+    const WHAT: &'static str = "contiguous memory";
+
+    fn bytes(&mut self) -> Result<Bytes> {
+        let mapping = self.mapping();
+        if mapping.is_lost_by_fork() {
+            return Err(glebe::reserve::Error::Forked.into());
+        }
+        Ok(Bytes { start: mapping.as_ptr(), len: mapping.len().as_usize(), readonly: false })
+    }
 }
 
 /// Physically contiguous memory, populated and kept in place.
 #[pyclass(frozen, module = "glebe")]
-pub(crate) struct Contig(Lease<Held>);
+pub(crate) struct Contig(Memory<Arc<glebe::Contig>>);
 
 #[pyfunction]
 #[pyo3(signature = (bytes, *, source = "auto", require_run = None))]
@@ -55,54 +61,52 @@ pub(crate) fn contig(
         None => options,
     };
     let memory = py.detach(|| options.build(glebe::Bytes::new(bytes)))?;
-    let memory = Arc::new(memory);
-    let zeros = ChildZeros::new(memory.mapping().addr(), memory.len())?;
-    Ok(Contig(Lease::new("contiguous memory", Held { _zeros: zeros, memory })))
+    Ok(Contig(Memory::new(Arc::new(memory))))
 }
 
 #[pymethods]
 impl Contig {
     fn __len__(&self) -> Result<usize> {
-        self.0.with(|held| held.memory.len().as_usize())
+        self.0.with(|memory| memory.len().as_usize())
     }
 
     fn runs(&self) -> Result<Vec<(u64, u64, Option<u64>)>> {
-        self.0.with(|held| {
+        self.0.with(|memory| {
             let run = |run: &glebe::contig::Run| {
                 (run.pages.start(), run.pages.len(), run.pfn.map(|pfn| pfn.get()))
             };
-            held.memory.runs().iter().map(run).collect()
+            memory.runs().iter().map(run).collect()
         })
     }
 
     #[getter]
     fn longest_run(&self) -> Result<u64> {
-        self.0.with(|held| held.memory.longest_run().get())
+        self.0.with(|memory| memory.longest_run().get())
     }
 
     #[getter]
     fn proof(&self) -> Result<String> {
-        self.0.with(|held| held.memory.proof().to_string())
+        self.0.with(|memory| memory.proof().to_string())
     }
 
     #[getter]
     fn source(&self) -> Result<String> {
-        self.0.with(|held| held.memory.source().to_string())
+        self.0.with(|memory| memory.source().to_string())
     }
 
     #[getter]
     fn held_by(&self) -> Result<&'static str> {
-        self.0.with(|held| held.memory.held_by().as_str())
+        self.0.with(|memory| memory.held_by().as_str())
     }
 
     #[getter]
     fn address(&self) -> Result<usize> {
-        self.0.with(|held| held.memory.mapping().addr())
+        self.0.with(|memory| memory.mapping().addr())
     }
 
     /// First page and number of pages of each run that is no longer where it was.
     fn verify(&self, py: Python<'_>) -> Result<Vec<(u64, u64)>> {
-        let memory = self.0.with(|held| Arc::clone(&held.memory))?;
+        let memory = self.0.with(|memory| Arc::clone(memory))?;
         let drifts = py.detach(|| memory.verify())?;
         Ok(drifts.iter().map(|drift| (drift.pages.start(), drift.pages.len())).collect())
     }
@@ -130,15 +134,8 @@ impl Contig {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> Result<()> {
-        let bytes = |held: &mut Held| {
-            let mapping = held.memory.mapping();
-            if mapping.is_lost_by_fork() {
-                return Err(glebe::reserve::Error::Forked.into());
-            }
-            Ok(Bytes { start: mapping.as_ptr(), len: mapping.len().as_usize(), readonly: false })
-        };
-        // SAFETY: Python's view; the memory is as the file's head says.
-        unsafe { slf.get().0.export(slf.as_any(), view, flags, bytes) }
+        // SAFETY: Python's view.
+        unsafe { slf.get().0.export(slf.as_any(), view, flags) }
     }
 
     unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {

@@ -21,6 +21,7 @@ mod failure;
 mod guards;
 mod key;
 mod lease;
+mod memory;
 mod reserve;
 mod swap;
 mod volatile;

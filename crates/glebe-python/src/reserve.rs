@@ -1,8 +1,7 @@
 //! `Reserve`, its `Block`s, which are buffers, and its `Promise`s.
 //!
 //! # Safety
-//! A block's bytes stay until its lease ends ([`lease`](crate::lease)); nobody but the block's
-//! owners writes there. A forked child finds zeros there ([`ChildZeros`]).
+//! Python's views are passed on; [`memory`](crate::memory) fills them.
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
@@ -10,7 +9,6 @@ use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use glebe::reserve::{self, Request};
-use glebe::sys::child_zeros::ChildZeros;
 use glebe::{page_size, Contig, Pages};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -18,7 +16,8 @@ use pyo3::types::{PyDict, PyType};
 
 use crate::cache::Shared;
 use crate::contig::source_of;
-use crate::lease::{Bytes, Lease};
+use crate::lease::Bytes;
+use crate::memory::{Contiguous, Memory};
 use crate::{numbers, Failure, Result};
 
 struct State {
@@ -177,62 +176,51 @@ impl Reserve {
     }
 }
 
-/// A block, and what children find at its place once it was exported; that goes first.
-struct Held {
-    zeros: Option<ChildZeros>,
-    block: reserve::Block,
+impl Contiguous for reserve::Block {
+    const WHAT: &'static str = "block";
+
+    fn bytes(&mut self) -> Result<Bytes> {
+        let bytes = self.bytes_mut()?;
+        Ok(Bytes { start: bytes.as_mut_ptr(), len: bytes.len(), readonly: false })
+    }
 }
 
 /// Contiguous pages of a reserve, the caller's alone until they are freed.
 #[pyclass(frozen, module = "glebe")]
-pub(crate) struct Block(Lease<Held>);
+pub(crate) struct Block(Memory<reserve::Block>);
 
 impl Block {
     fn new(block: reserve::Block) -> Self {
-        Self(Lease::new("block", Held { zeros: None, block }))
-    }
-
-    /// Lists the block for children, without the lock: that may wait for a fork.
-    fn list_for_children(&self) -> Result<()> {
-        let place = self.0.with(|held| {
-            let len = held.block.bytes()?.len() as u64;
-            Ok::<_, Failure>(held.zeros.is_none().then_some((held.block.as_ptr() as usize, len)))
-        })??;
-        if let Some((addr, len)) = place {
-            let zeros = ChildZeros::new(addr, glebe::Bytes::new(len))?;
-            let late = self.0.with(|held| held.zeros.replace(zeros))?;
-            drop(late);
-        }
-        Ok(())
+        Self(Memory::new(block))
     }
 }
 
 #[pymethods]
 impl Block {
     fn __len__(&self) -> Result<usize> {
-        self.0.with(|held| held.block.bytes().map(<[u8]>::len))?.map_err(Failure::from)
+        self.0.with(|block| reserve::Block::bytes(block).map(<[u8]>::len))?.map_err(Failure::from)
     }
 
     #[getter]
     fn pages(&self) -> Result<u64> {
-        self.0.with(|held| held.block.pages().get())
+        self.0.with(|block| block.pages().get())
     }
 
     #[getter]
     fn address(&self) -> Result<usize> {
-        self.0.with(|held| held.block.as_ptr() as usize)
+        self.0.with(|block| block.as_ptr() as usize)
     }
 
     #[getter]
     fn contiguity(&self) -> Result<String> {
-        self.0.with(|held| held.block.contiguity().to_string())
+        self.0.with(|block| block.contiguity().to_string())
     }
 
     /// The frame of the byte at `offset`, if it can be read, and how many bytes from there on are
     /// contiguous.
     #[pyo3(signature = (offset = 0))]
     fn locate(&self, offset: u64) -> Result<(Option<u64>, u64)> {
-        let place = self.0.with(|held| held.block.locate(glebe::Bytes::new(offset)))??;
+        let place = self.0.with(|block| block.locate(glebe::Bytes::new(offset)))??;
         let place = place.ok_or_else(|| {
             Failure::argument(format!("offset {offset} lies beyond the end of the block"))
         })?;
@@ -262,13 +250,8 @@ impl Block {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> Result<()> {
-        slf.get().list_for_children()?;
-        let bytes = |held: &mut Held| {
-            let bytes = held.block.bytes_mut()?;
-            Ok(Bytes { start: bytes.as_mut_ptr(), len: bytes.len(), readonly: false })
-        };
-        // SAFETY: Python's view; the block's bytes are as the file's head says.
-        unsafe { slf.get().0.export(slf.as_any(), view, flags, bytes) }
+        // SAFETY: Python's view.
+        unsafe { slf.get().0.export(slf.as_any(), view, flags) }
     }
 
     unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
@@ -276,7 +259,7 @@ impl Block {
     }
 
     fn __repr__(&self) -> String {
-        match self.0.with(|held| (held.block.pages(), held.block.contiguity())) {
+        match self.0.with(|block| (block.pages(), block.contiguity())) {
             Ok((pages, contiguity)) => {
                 format!("<glebe.Block of {pages}, contiguous: {contiguity}>")
             }

@@ -1,6 +1,7 @@
 """Contiguous memory, and stores with a budget."""
 
 import gc
+import os
 import random
 
 import numpy as np
@@ -15,11 +16,13 @@ from glebe.swap import Store
 def test_runs_cover_the_memory():
     with glebe.contig(4 << 20, source="plain") as memory:
         runs = memory.runs()
-        assert sum(pages for _, pages, _ in runs) * PAGE == len(memory) == 4 << 20
-        assert [first for first, _, _ in runs] == list(
-            np.cumsum([0] + [pages for _, pages, _ in runs[:-1]])
-        )
-        assert memory.longest_run >= max(1, memory.longest_run)
+        assert len(memory) == 4 << 20
+        # Where frames are hidden, nothing is proved of base pages.
+        assert sum(pages for _, pages, _ in runs) * PAGE == (len(memory) if runs else 0)
+        assert runs or os.getuid() != 0
+        starts = np.cumsum([0] + [pages for _, pages, _ in runs])[: len(runs)]
+        assert [first for first, _, _ in runs] == list(starts)
+        assert memory.longest_run == max((pages for _, pages, _ in runs), default=1)
         array = np.frombuffer(memory, np.uint8)
         assert not array.any()
         array[:] = 3

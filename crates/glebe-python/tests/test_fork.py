@@ -111,6 +111,28 @@ assert make(1)[0] == 1
 """)
 
 
+def test_a_call_under_way_in_the_parent_is_not_waited_for_in_a_child(run):
+    run(HEAD + """
+import signal, threading
+begun, go = threading.Event(), threading.Event()
+@volatile_cache(1 << 20)
+def make(n):
+    begun.set()
+    go.wait()
+    return np.full(10, n, np.uint8)
+thread = threading.Thread(target=make, args=(4,))
+thread.start()
+begun.wait()
+def child():
+    signal.alarm(20)
+    go.set()
+    assert make(4)[0] == 4
+in_child(child)
+go.set()
+thread.join()
+""")
+
+
 def test_pinned_objects_are_copies_in_a_child(run):
     run(HEAD + """
 store = Store(1 << 20)

@@ -1,10 +1,12 @@
-"""The examples of the page for Python run, in their order."""
+"""The examples of the page for Python run, in their order, and so do the notebooks."""
 
+import json
 import pathlib
 import re
 
 import pytest
 
+EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 PAGE = pathlib.Path(__file__).parents[3] / "docs" / "python.md"
 
 
@@ -18,3 +20,18 @@ def test_the_examples_of_the_page_run():
         # The first reserve is used on; one that ends with its block is not.
         exec(compile(text, str(PAGE), "exec"), names)
     assert len(ran) == 5 and names["total"] == 0 and (names["tile"](3, 4) == 12).all()
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_the_notebook_runs(path):
+    cells = json.loads(path.read_text())["cells"]
+    names = {}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == [] and cell["execution_count"] is None
+            exec(compile("".join(cell["source"]), f"{path.name}, {cell['id']}", "exec"), names)
+    assert names
+
+
+def test_there_are_notebooks():
+    assert len(list(EXAMPLES.glob("*.ipynb"))) >= 3

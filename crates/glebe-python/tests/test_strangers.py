@@ -1,8 +1,8 @@
-"""Tests and tools that others wrote: zict's conformance kit, fsspec's caches."""
+"""Tests and tools that others wrote: zict's conformance kit, fsspec's caches, Arrow."""
 
+import numpy as np
 import pytest
 
-import glebe
 from conftest import PAGE, take, value_of
 
 
@@ -71,11 +71,32 @@ def test_fsspec_reads_through_the_cache(reserve):
     files.rm("/glebe/data")
 
 
-def test_arrow_takes_a_block(reserve):
+@pytest.mark.parametrize("make", ["py_buffer", "foreign_buffer"])
+def test_arrow_takes_a_block(reserve, make):
+    """By the buffer protocol, or by address with the view that keeps the block."""
     pa = pytest.importorskip("pyarrow", reason="skipped: pyarrow is not installed")
-    block = reserve.alloc(1, zeroed=True)
-    buffer = pa.py_buffer(block)
-    assert buffer.size == PAGE and buffer.address == block.address
+    compute = pytest.importorskip("pyarrow.compute")
+    block = reserve.alloc(2, zeroed=True)
+    if make == "py_buffer":
+        buffer = pa.py_buffer(block)
+    else:
+        buffer = pa.foreign_buffer(block.address, len(block), base=memoryview(block))
+    assert buffer.size == 2 * PAGE and buffer.address == block.address
+    numbers = pa.Array.from_buffers(pa.int32(), PAGE // 2, [None, buffer])
+    memoryview(block).cast("i")[PAGE // 2 - 1] = 7
+    assert numbers[-1].as_py() == 7 and compute.sum(numbers).as_py() == 7
+    del buffer
     with pytest.raises(BufferError):
         block.free()
-    assert glebe.PAGE_BYTES == PAGE
+    del numbers
+    block.free()
+
+
+def test_arrow_keeps_batches_in_the_cache(reserve):
+    pa = pytest.importorskip("pyarrow", reason="skipped: pyarrow is not installed")
+    batch = pa.record_batch({"n": list(range(10_000)), "text": ["a", None] * 5_000})
+    cache = reserve.cache("batches")
+    cache["b"] = batch.serialize()  # an Arrow buffer
+    room = np.empty(len(cache["b"]), np.uint8)
+    assert cache.get_into("b", room) == room.size
+    assert pa.ipc.read_record_batch(pa.py_buffer(room), batch.schema).equals(batch)

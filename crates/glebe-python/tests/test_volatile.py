@@ -218,3 +218,59 @@ def test_what_is_known_of_lost_results_is_bounded():
         assert make(n)[-1] == n % 251
     known = make.__closure__[0].cell_contents._known
     assert len(known) <= 2 * 256 + 64 + 1
+
+
+def test_threads_that_miss_one_key_at_once_compute_it_once():
+    computed, begun = [], threading.Event()
+
+    @volatile_cache(16 << 20, hot=0)
+    def make(n):
+        computed.append(n)
+        begun.wait(0.2)  # the others come meanwhile
+        return np.full(5000, n, np.uint8)
+
+    for n in range(3):
+        results = [None] * 8
+
+        def ask(place):
+            results[place] = make(n)
+
+        threads = [threading.Thread(target=ask, args=(place,)) for place in range(8)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        assert all((result == n).all() for result in results)
+    assert computed == [0, 1, 2] and make.stats()["misses"] == 3
+
+
+def test_a_call_that_raises_is_each_callers_own():
+    calls, begun = [], threading.Event()
+
+    @volatile_cache(16 << 20)
+    def make(n):
+        calls.append(n)
+        begun.wait(0.2)
+        if len(calls) == 1:
+            raise RuntimeError("the first")
+        return np.full(10, n, np.uint8)
+
+    ends = []
+
+    def ask():
+        try:
+            ends.append(int(make(3)[0]))
+        except RuntimeError as error:
+            ends.append(str(error))
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert sorted(map(str, ends)) == ["3", "3", "3", "the first"]
+
+
+def test_a_function_may_ask_for_its_own_key():
+    @volatile_cache(16 << 20)
+    def make(n, deep=[3]):
+        deep[0] -= 1
+        return make(n) if deep[0] else np.full(10, n, np.uint8)
+
+    assert make(5)[0] == 5

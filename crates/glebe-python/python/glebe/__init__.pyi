@@ -184,7 +184,10 @@ class Contig(Buffer):
     """Physically contiguous memory, populated and kept in place; a writable buffer of bytes."""
 
     def runs(self) -> list[tuple[int, int, int | None]]:
-        """First page, pages and, where it can be read, first page frame of each physical run."""
+        """First page, pages and, where it can be read, first page frame of each physical run.
+
+        Where frames are hidden each huge page is one; empty where even that is not proved.
+        """
 
     @property
     def longest_run(self) -> int:

@@ -2,6 +2,8 @@
 
 from functools import wraps
 from itertools import count
+from os import getpid
+from threading import Event, get_ident
 
 from glebe._glebe import Held, Values, VolatileBuffer
 
@@ -38,6 +40,21 @@ def _pack(result):
     return flat, lambda value: memoryview(value).cast(form, shape)
 
 
+class _Making:
+    """A call of the function under way, which other threads wait for."""
+
+    def __init__(self):
+        self.by = getpid(), get_ident()
+        self.done = Event()
+        self.made = None  # (value, how the result is made of it), unless it raised
+
+    def wait(self):
+        """What was made. None too where the thread is this one, or stayed with the parent."""
+        if self.by[0] == getpid() and self.by[1] != get_ident():
+            self.done.wait()
+        return self.made
+
+
 class _Cached:
     """The results of one function."""
 
@@ -46,18 +63,39 @@ class _Cached:
         self._values = Values(addresses, hot)
         self._known = {}  # key: (number, how it is made again)
         self._numbers = count(1)
+        self._making = {}  # key: the call under way; a step of a dictionary is atomic
         self.hits = self.misses = 0
 
     def __call__(self, *args, **kwargs):
         key = (args, tuple(sorted(kwargs.items()))) if kwargs else args
+        if (found := self._found(key)) is not None:
+            return found
+        mine = _Making()
+        under_way = self._making.setdefault(key, mine)
+        if under_way is not mine and (made := under_way.wait()):
+            self.hits += 1
+            return made[1](made[0])
+        try:
+            # Another thread may have ended its call since it was looked for.
+            if (found := self._found(key)) is not None:
+                return found
+            self.misses += 1
+            mine.made = value, unpack = self._kept(key, self._function(*args, **kwargs))
+            return unpack(value)
+        finally:
+            if self._making.get(key) is under_way:
+                self._making.pop(key, None)
+            mine.done.set()
+
+    def _found(self, key):
         if known := self._known.get(key):
             value = self._values.get(known[0])
             if value is not None:
                 self.hits += 1
                 return known[1](value)
-            self._known.pop(key, None)
-        self.misses += 1
-        return self._kept(key, self._function(*args, **kwargs))
+            if self._known.get(key) is known:
+                self._known.pop(key, None)
+        return None
 
     def _kept(self, key, result):
         data, unpack = _pack(result)
@@ -67,7 +105,7 @@ class _Cached:
             self._known[key] = number, unpack
             if len(self._known) > 2 * len(self._values) + _DEAD_MOST:
                 self._forget_lost()
-        return unpack(value)
+        return value, unpack
 
     def _forget_lost(self):
         for key, (number, _) in list(self._known.items()):
@@ -94,7 +132,8 @@ def volatile_cache(addresses, *, hot=None):
     the most that results may ever use, not memory. `hot`: bytes of what was asked for last that
     the kernel cannot take; by default an eighth of `addresses`, at most 32 MiB.
 
-    The function has `clear()`, `drop_unused()` (drops what no array uses, returns bytes) and
+    Threads that ask for one key at once wait for one call of the function; if that raises, each of
+    them calls it. The function has `clear()`, `drop_unused()` (drops what no array uses, returns bytes) and
     `stats()`.
     """
 
