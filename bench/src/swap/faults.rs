@@ -5,6 +5,7 @@
 //! chance, by turns; the first round warms and does not count. Unit: microseconds a touch.
 
 use std::hint::black_box;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Barrier;
 
 use glebe::swap::{Key, Store};

@@ -11,9 +11,9 @@
 //! slots remember where they are; when more come the oldest is forgotten and the hand finds its
 //! pages. All of it is hints: a page is taken only if its own word allows it. No lock.
 //!
-//! The page cache first has the free pages that its thread dropped last: they are in the processor's
-//! caches, and nothing is evicted for them. Values of 1 MiB that replace each other in a reserve of
-//! 160 MiB took 8 to 20 percent less time to put than where each took pages at the hand.
+//! The page cache first has the free pages that its thread dropped last: they are in the caches of
+//! the processor, and nothing is evicted for them. Values of 1 MiB that replace each other in a
+//! reserve of 160 MiB took 8 to 20 percent less time to put than where each took pages at the hand.
 //!
 //! Who evicts nothing, and takes free pages alone, then has a hand of his own: it goes back to the
 //! top whenever enough was given back, so that free pages above come before those. First class,
