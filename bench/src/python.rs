@@ -51,8 +51,8 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
     }
     report.note(
         "A get makes new bytes of a copy, by every peer; a get_into copies to a buffer of the \
-         caller's, by lmdb from its view of the file. lmdb: no sync, a transaction a call; \
-         `one transaction` has many calls in one, which no cache can wait for. All files are on \
+         caller's, by lmdb from its view of the file. lmdb: no sync, a transaction a call; `one \
+         transaction` has many calls in one, which no cache can wait for. All files are on \
          /dev/shm. binding_call is a get_into of a page in the processor's cache less the same \
          get from Rust. `dict` keeps all, and is killed.",
     );
