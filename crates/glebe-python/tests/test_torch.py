@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="skipped: torch is not installed")
 
 
 def test_a_tensor_shares_the_memory_of_a_block(reserve):
-    block = reserve.alloc(4, zeroed=True)
+    block = reserve.alloc(4, zeroed=True, any=True)
     tensor = torch.frombuffer(block, dtype=torch.float32)
     tensor.fill_(2)
     assert tensor.data_ptr() == block.address and bytes(memoryview(block)[:4]) == b"\0\0\0@"
@@ -21,7 +21,7 @@ def test_a_registered_block_is_pinned_memory():
         pytest.skip("skipped: no GPU")
     runtime = torch.cuda.cudart()
     with glebe.Reserve(64 << 20) as reserve:
-        block = reserve.alloc(bytes=32 << 20)
+        block = reserve.alloc(bytes=32 << 20, any=True)
         assert runtime.cudaHostRegister(block.address, len(block), 0) == 0
         try:
             host = torch.frombuffer(block, dtype=torch.uint8)
