@@ -13,7 +13,7 @@
 //!
 //! The page cache first has the free pages that its thread dropped last: they are in the caches of
 //! the processor, and nothing is evicted for them. Values of 1 MiB that replace each other in a
-//! reserve of 160 MiB took 8 to 20 percent less time to put than where all came from the hand.
+//! reserve of 160 MiB took 7 to 10 percent less time to put than where all came from the hand.
 //!
 //! Who evicts nothing, and takes free pages alone, then has a hand of his own: it goes back to the
 //! top whenever enough was given back, so that free pages above come before those. First class,
