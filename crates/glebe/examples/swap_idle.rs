@@ -3,6 +3,7 @@
 //! that is encrypted costs beside one that is not.
 
 use std::error::Error;
+use std::io::{stdout, Write};
 use std::time::{Duration, Instant};
 
 use glebe::reserve::Reserve;
@@ -44,8 +45,8 @@ fn read_all(what: &str, store: &Store, keys: &[Key]) -> Result<(), Box<dyn Error
     let after = store.stats();
     let median = times.get(times.len() / 2).copied().unwrap_or(Duration::ZERO);
     let (idle, file) = (after.loaded_idle - before.loaded_idle, after.read_back - before.read_back);
-    println!("{what:42} {idle:5} from the reserve, {file:5} from the file, median {median:?}");
-    Ok(())
+    let from = format!("{idle:5} from the reserve, {file:5} from the file");
+    Ok(writeln!(stdout(), "{what:42} {from}, median {median:?}")?)
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -63,7 +64,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let begun = Instant::now();
     let block = reserve.alloc(reserve.largest_run()?)?;
     let took = begun.elapsed();
-    println!("first class takes {} of which {lent} were lent, in {took:?}", block.pages());
+    let pages = block.pages();
+    writeln!(stdout(), "first class takes {pages} of which {lent} were lent, in {took:?}")?;
     read_all("first class has it", &store, &keys)?;
 
     drop(block);
@@ -81,7 +83,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let begun = Instant::now();
         let keys: Vec<_> =
             (0..OBJECTS).map(|n| store.insert(&object(n))).collect::<Result<_, _>>()?;
-        println!("{what:42} filled in {:?}", begun.elapsed());
+        writeln!(stdout(), "{what:42} filled in {:?}", begun.elapsed())?;
         read_all(what, &store, &keys)?;
     }
     Ok(())

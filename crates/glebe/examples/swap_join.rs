@@ -4,6 +4,7 @@
 //! partition is joined, with no more than two in memory that it needs. What was joined is dead.
 
 use std::collections::HashMap;
+use std::io::{stdout, Write};
 use std::time::{Duration, Instant};
 
 use glebe::swap::{Error, Key, Store};
@@ -86,7 +87,7 @@ fn join_in(store: &Store) -> Result<(Joined, Duration), Error> {
     Ok((joined, begin.elapsed()))
 }
 
-fn main() -> Result<(), Error> {
+fn main() -> Result<(), Box<dyn std::error::Error>> {
     let store = Store::options().file_in(std::env::temp_dir(), Bytes::mib(64)).build(BUDGET)?;
     let (joined, time) = join_in(&store)?;
     let stats = store.stats();
@@ -98,10 +99,14 @@ fn main() -> Result<(), Error> {
     join(table(1), table(2), &mut expected);
     let plain = begin.elapsed();
     assert_eq!(joined, expected);
-    println!(
+    writeln!(
+        stdout(),
         "{} pairs of data of {data} budgets: {time:.2?}, all in memory {plain:.2?}; {} loads, {} \
          from the file; at most {} of objects in memory",
-        joined.0, stats.loaded, stats.read_back, BUDGET
-    );
-    stats.check().map_err(|why| panic!("{why}"))
+        joined.0,
+        stats.loaded,
+        stats.read_back,
+        BUDGET
+    )?;
+    Ok(stats.check()?)
 }
