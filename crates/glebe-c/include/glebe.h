@@ -1266,6 +1266,7 @@ typedef struct glebe_swap_stats {
     uint64_t spilled; /* copies that went from the pool to the file */
     uint64_t spilled_bytes; /* bytes of them */
     uint64_t read_back; /* objects that were brought to memory from the file */
+    uint64_t loaded_idle; /* objects that the file has and that came from a swap cache */
     uint64_t coded_bytes; /* bytes of objects that the codec made smaller */
     uint64_t block_bytes; /* bytes that it made of them */
     uint64_t damaged; /* copies that were not what was stored */

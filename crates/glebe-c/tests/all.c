@@ -224,7 +224,7 @@ static void blocks(glebe_reserve reserve, glebe_reserve other) {
     REFUSED(glebe_free(HANDLE(glebe_block, reserve.id)), GLEBE_ERROR_BAD_HANDLE);
     REFUSED(glebe_reserve_free(reserve), GLEBE_ERROR_BUSY);
     CHECK(strstr(glebe_last_error(),
-                 "3 blocks, 0 promises, 0 caches and 0 object pools") != NULL);
+                 "3 blocks, 0 promises, 0 caches, 0 object pools") != NULL);
     OK(glebe_free(third));
     REFUSED(glebe_free(third), GLEBE_ERROR_BAD_HANDLE);
     OK(glebe_free(second));

@@ -149,6 +149,7 @@ structures! {
         spilled: u64,
         spilled_bytes: u64,
         read_back: u64,
+        loaded_idle: u64,
         coded_bytes: u64,
         block_bytes: u64,
         damaged: u64,
