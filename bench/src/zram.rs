@@ -61,7 +61,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // Whoever looks at a new device, as udev does, may still have it open.
+        // udev looks at each new device, and may still have it open.
         let removed = patiently(|| {
             self.set("reset", "1")?;
             fs::write(Path::new(CONTROL).join("hot_remove"), self.0.to_string())

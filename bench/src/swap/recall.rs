@@ -29,7 +29,7 @@ const BLOCKS: [(u64, u32); 5] = [(1, 20), (16, 20), (512, 10), (4096, 2), (32000
 const SINGLES: usize = 600;
 /// An area has so many pages for each of the reserve: more than go in.
 const AREA_SHARE: u64 = 6;
-/// Pages that are put for each that is to be filled, at most.
+/// The most pages that are put for each page of the reserve: by then it is full.
 const FILLS: u64 = 4;
 /// Pages stored in one call, and looked at after each block.
 const BATCH: u64 = 512;

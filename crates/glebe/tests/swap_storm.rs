@@ -29,7 +29,7 @@ const OBJECTS: usize = 100;
 const SHARED: u64 = 40;
 /// How long a call may be refused for what passes, and the whole test may take beyond its time.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The directory of a user that is to be killed.
+/// Names the directory of a user that the test will kill.
 const VICTIM: &str = "GLEBE_SWAP_STORM_VICTIM";
 
 fn lasts() -> Duration {

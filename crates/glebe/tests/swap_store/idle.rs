@@ -24,7 +24,7 @@ fn in_file() -> Options {
     options.file_in(dir(), Bytes::mib(64))
 }
 
-/// All of a reserve that is to be had, written.
+/// Takes all of a reserve, the longest runs first, and writes it.
 fn take_all(reserve: &Reserve) -> Vec<Block> {
     let mut blocks = Vec::new();
     loop {

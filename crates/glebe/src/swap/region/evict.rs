@@ -45,6 +45,7 @@ const STEP_SHARE: u64 = 16;
 const REFUSALS: u32 = 2;
 /// How often the hand goes round in vain.
 const ROUNDS: u64 = 2;
+
 /// For whom room is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asker {
