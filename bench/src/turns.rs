@@ -27,18 +27,29 @@ pub(crate) fn rounds(what: &str, count: u64, at_most: Duration) -> impl Iterator
     })
 }
 
-/// Each of `all` once a round, with the number of the round; another one comes first each time, so
-/// that none is always first after a change of the machine.
+/// Each of `all` once a round, with the number of the round; another one comes first each time, and
+/// what comes before whom changes: who finds the memory that a like one has just left finds it warm.
 pub(crate) fn turns<'a, T: Copy>(
     what: &str,
     count: u64,
     all: &'a [T],
 ) -> impl Iterator<Item = (u64, T)> + 'a {
     let len = all.len() as u64;
+    // Steps that come past everybody.
+    let strides: Vec<_> = (1..len.max(2)).filter(|stride| gcd(*stride, len) == 1).collect();
     rounds(what, count * len, NO_END).map(move |turn| {
-        let round = turn / len;
-        (round, all[((turn + round) % len) as usize])
+        let (round, nth) = (turn / len, turn % len);
+        let stride = strides[(round % strides.len() as u64) as usize];
+        (round, all[((round + nth * stride) % len) as usize])
     })
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 {
+        a
+    } else {
+        gcd(b, a % b)
+    }
 }
 
 /// What `work` returns in each of so many threads; what waits for the barrier goes on together.
@@ -77,6 +88,12 @@ mod tests {
     fn everybody_is_first_once_and_rounds_end_in_time() {
         let all: Vec<_> = turns("test", 2, &['a', 'b']).collect();
         assert_eq!(all, [(0, 'a'), (0, 'b'), (1, 'b'), (1, 'a')]);
+        let names = |who: &[char]| turns("test", 4, who).map(|(_, who)| who).collect::<String>();
+        assert_eq!(names(&['a', 'b', 'c', 'd', 'e']), "abcdebdacecadbedcbae");
+        assert_eq!(
+            (names(&['a']), names(&['a', 'b', 'c'])),
+            ("aaaa".into(), "abcbaccabacb".into())
+        );
         assert_eq!(by_round(&[2.0, 4.0, 9.0], &[1.0, 2.0, 3.0]), 2.0);
         assert_eq!(rounds("test", 3, NO_END).count(), 3);
         let late = rounds("test", 9, Duration::ZERO);

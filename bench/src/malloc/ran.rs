@@ -18,11 +18,13 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use glebe::units::Bytes;
 use rustix::process::{set_parent_process_death_signal, Signal};
 use serde::{Deserialize, Serialize};
 
 use super::peer::Peer;
 use crate::child::Child;
+use crate::memory::Way;
 use crate::report::Report;
 use crate::{clock, Outcome};
 
@@ -30,6 +32,9 @@ use crate::{clock, Outcome};
 pub(super) const CPU: &str = "s cpu";
 pub(super) const WALL: &str = "s";
 pub(super) const PEAK: &str = "MiB peak";
+
+/// As much as most of the programs use.
+const WARM: Bytes = Bytes::mib(256);
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Ran {
@@ -44,6 +49,9 @@ impl Ran {
     /// Runs `command` with a peer's allocator to its end, with `input` or nothing as its standard
     /// input; an error if it does not end well.
     pub(super) fn with(peer: &Peer, mut command: Command, input: Option<&Path>) -> Outcome<Self> {
+        // What the machine has to give is warm for everybody: huge pages that were free for some
+        // seconds a host may have taken back, and filling them again costs a tenth of a run.
+        drop(Way::Thp.obtain(WARM));
         peer.set(&mut command);
         let task = Task { input: input.map(Path::to_owned), ..Task::of(&command) };
         let task = serde_json::to_string(&task)?;

@@ -8,6 +8,7 @@
 //! unit at a time.
 
 mod bell;
+mod own;
 mod settings;
 
 use std::mem;
@@ -25,6 +26,7 @@ use crate::pages::space::{Space, SLICE};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 pub(crate) use bell::{freed, grown, is_called, is_gone};
+pub use own::Own;
 pub(crate) use settings::{set, wants_huge};
 
 static LOOKS: AtomicU64 = AtomicU64::new(0);
@@ -88,6 +90,7 @@ pub(crate) fn mechanisms() -> Mechanisms {
 }
 
 fn run() {
+    own::begin();
     let Some(space) = crate::heap::space() else { return };
     let mut keeper = Keeper::new(space);
     loop {

@@ -31,3 +31,6 @@ pub mod text;
 
 #[cfg(not(loom))]
 pub use global::Glebe;
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub use keeper::Own;

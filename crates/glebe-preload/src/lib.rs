@@ -20,3 +20,6 @@ mod delete;
 mod info;
 mod malloc;
 mod new;
+
+#[global_allocator]
+static OWN: pages::Own = pages::Own;
