@@ -27,8 +27,8 @@ pub(crate) fn rounds(what: &str, count: u64, at_most: Duration) -> impl Iterator
     })
 }
 
-/// Each of `all` once a round, with the number of the round; another one comes first each time, and
-/// what comes before whom changes: who finds the memory that a like one has just left finds it warm.
+/// Each of `all` once a round, with the number of the round. Another one comes first each time, and
+/// the order changes too, since a contestant finds warm memory where a like one has just left it.
 pub(crate) fn turns<'a, T: Copy>(
     what: &str,
     count: u64,

@@ -5,14 +5,15 @@ use super::peer::MIMALLOC;
 use super::ran::PEAK;
 use super::{programs, suite};
 use crate::report::{Report, GLEBE};
-use crate::turns::by_round;
+use crate::turns::median;
 
 /// Ratios of the worst program, in time and in memory, over all that were run by both.
 pub(super) fn sum_up(report: &mut Report) {
     let (mut small, mut peak) = (f64::INFINITY, f64::INFINITY);
     for (case, unit) in programs::cases().chain(suite::cases()) {
-        let versus =
-            |unit: &str| by_round(report.of(&case, MIMALLOC, unit), report.of(&case, GLEBE, unit));
+        let versus = |unit: &str| {
+            median(report.of(&case, MIMALLOC, unit)) / median(report.of(&case, GLEBE, unit))
+        };
         let (time, memory) = (versus(unit), versus(PEAK));
         if time.is_nan() {
             continue;
@@ -26,7 +27,7 @@ pub(super) fn sum_up(report: &mut Report) {
     report.ratio("peak_vs_engine", known(peak));
     report.note(
         "X_vs_engine: mimalloc's CPU time over glebe's, X_peak_vs_engine the same of the most \
-         memory resident; medians over the rounds of the two that ran one after the other. \
-         small_vs_engine and peak_vs_engine are those of the worst program of all that were run.",
+         memory resident; ratios of medians. small_vs_engine and peak_vs_engine are those of the \
+         worst program of all that were run.",
     );
 }

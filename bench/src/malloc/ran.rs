@@ -34,7 +34,7 @@ pub(super) const WALL: &str = "s";
 pub(super) const PEAK: &str = "MiB peak";
 
 /// As much as most of the programs use.
-const WARM: Bytes = Bytes::mib(256);
+const WARM: Bytes = Bytes::mib(768);
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Ran {

@@ -80,7 +80,7 @@ const PROGRAMS: [Program; 17] = [
         rounds: 4, ..C },
     Program { name: "rptest", folder: "rptest", flags: &["-fpermissive"],
         args: &[THREADS, "0", "1", "2", "100", "1000", "100", "8", "16000"],
-        rounds: 4, ..C },
+        rounds: 2, ..C },
     Program { name: "alloc_test_1", folder: "alloc-test", flags: &["-DBENCH=4"], args: &["1"],
         ..CPP },
     Program { name: "xmalloc_test", folder: "xmalloc-test",

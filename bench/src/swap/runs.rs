@@ -27,7 +27,7 @@ use crate::turns::{rounds, worst, NO_END};
 use crate::Outcome;
 
 /// What a child needs beside its data.
-const SLACK: Bytes = Bytes::mib(2);
+const SLACK: Bytes = Bytes::new(512 << 10);
 /// The kernel kills some: a ratio needs so many that it let live.
 const SURVIVORS: usize = 5;
 /// Of the touches, the part that a mapped file has.
