@@ -46,7 +46,7 @@ pub(crate) struct Options {
     /// malloc: this libglebe_malloc.so, not the one beside the program
     #[arg(long, value_name = "PATH")]
     pub(crate) lib: Option<PathBuf>,
-    /// malloc, swap: this part alone; may be given again
+    /// malloc, swap: this part alone, or this case of a malloc part; may be given again
     #[arg(long, value_name = "PART")]
     pub(crate) only: Vec<String>,
 }

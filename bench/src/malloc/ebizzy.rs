@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::peer::{Peer, Peers, EAGER};
 use super::usage::{peak, Spent, Usage};
 use super::worker::{self, together, Job, Worker};
-use super::{grouped, killed};
+use super::{grouped, is_wanted, killed};
 use crate::pressure::Group;
 use crate::report::{Report, GLEBE};
 use crate::reserve::keyed::Random;
@@ -79,18 +79,28 @@ struct Done {
     peak_bytes: u64,
 }
 
+/// The cases that can be asked for alone.
+pub(super) fn cases() -> impl Iterator<Item = String> {
+    SHAPES.iter().map(|shape| Picks::Random.case(*shape))
+}
+
 pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
     let count = report.plan(1, 5);
     let (chunks, millis) = report.plan((64, 40), (512, 1000));
     let everybody: Vec<usize> = (0..peers.here.len()).collect();
     for shape in SHAPES {
+        if !is_wanted(&Picks::Random.case(shape), "ebizzy", report) {
+            continue;
+        }
         let plan = Plan { chunks, threads: shape.1, millis };
         let title = format!("malloc, ebizzy {} x {}", shape.0, shape.1);
         for (_, nth) in turns(&title, count, &everybody) {
             processes(&peers.here[nth], shape, plan, None, report)?;
         }
     }
-    limited(peers, chunks, millis, report)?;
+    if is_wanted("", "ebizzy", report) {
+        limited(peers, chunks, millis, report)?;
+    }
     peers.name_absent(&Picks::Random.case((1, 1)), PER_CPU, report);
     SHAPES.iter().for_each(|shape| ratios(peers, *shape, report));
     report.note(&table(peers, report));

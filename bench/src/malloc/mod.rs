@@ -3,7 +3,7 @@
 //! A part is one question, asked of all peers by turns: the ebizzy-like loop, memory given back,
 //! bursts, sizes, start-up, real programs, a public suite. What is measured runs in children of
 //! this program ([`worker`]), whose own allocator is what was preloaded, or is a program of others
-//! ([`ran`]). A child that the kernel kills is counted: glebe's in the check `oom_kills`, those of
+//! ([`ran`]). A child that the kernel kills is counted: ours in the check `oom_kills`, those of
 //! others in their rows.
 
 mod bursts;
@@ -26,7 +26,7 @@ pub(crate) use ran::start;
 pub(crate) use worker::inside;
 
 use crate::pressure::Group;
-use crate::report::{Report, GLEBE};
+use crate::report::Report;
 use crate::Outcome;
 use peer::{Peer, Peers};
 
@@ -48,13 +48,16 @@ const OOM_KILLS: &str = "oom_kills";
 /// Runs the parts that were asked for, or all.
 pub(crate) fn run(report: &mut Report) -> Outcome {
     let only = report.options.only.clone();
-    let known = PARTS.map(|(name, _)| name);
-    if let Some(unknown) = only.iter().find(|name| !known.contains(&name.as_str())) {
-        return Err(format!("--only {unknown}: no part; there are {}", known.join(", ")).into());
+    let known = || PARTS.iter().map(|(name, _)| *name);
+    let is_known = |word: &String| known().any(|name| is_of(word, name));
+    if let Some(unknown) = only.iter().find(|word| !is_known(word)) {
+        let known: Vec<&str> = known().collect();
+        let known = known.join(", ");
+        return Err(format!("--only {unknown}: no part or case; parts are {known}").into());
     }
     let peers = Peers::find(report.options.lib.as_deref());
     for (name, measure) in PARTS {
-        if only.is_empty() || only.iter().any(|part| part == name) {
+        if only.is_empty() || only.iter().any(|word| is_of(word, name)) {
             measure(&peers, report)?;
         }
     }
@@ -62,6 +65,23 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
     report.unmeasured(OOM_KILLS, "no memory cgroup, or no glebe-malloc");
     report.unmeasured("wrong_bytes", "no part that looks at bytes was run");
     Ok(())
+}
+
+/// Whether a word is a part, or one of its cases that can be asked for alone.
+fn is_of(word: &str, part: &str) -> bool {
+    let cases: Vec<String> = match part {
+        "ebizzy" => ebizzy::cases().collect(),
+        "programs" => programs::cases().map(|(case, _)| case).collect(),
+        "suite" => suite::cases().map(|(case, _)| case).collect(),
+        _ => Vec::new(),
+    };
+    word == part || cases.iter().any(|case| case == word)
+}
+
+/// Whether a case of a part is to be measured.
+fn is_wanted(case: &str, part: &str, report: &Report) -> bool {
+    let only = &report.options.only;
+    only.is_empty() || only.iter().any(|word| word == part || word == case)
 }
 
 /// A group that may hold `limit`; a row that says why there is none.
@@ -73,9 +93,9 @@ fn grouped(
     Group::make(limit).inspect_err(|why| report.remark(case, who, unit, why)).ok()
 }
 
-/// Counts those of glebe's that the kernel killed in a group.
+/// Counts those of ours that the kernel killed in a group.
 fn killed(peer: &Peer, group: &Group, report: &mut Report) {
-    if peer.who == GLEBE {
+    if peer.is_glebe() {
         report.check(OOM_KILLS, group.kills());
     }
 }

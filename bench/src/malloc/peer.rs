@@ -12,6 +12,8 @@ use crate::report::{Report, GLEBE};
 
 pub(crate) const GLIBC: &str = "glibc";
 pub(crate) const MIMALLOC: &str = "mimalloc";
+/// glebe's as where there are no huge pages: each slice is marked by itself.
+pub(crate) const BASE_PAGES: &str = "glebe, base pages";
 /// Gives every freed page back at once, which in 2014 was the default.
 pub(crate) const EAGER: &str = "jemalloc eager";
 /// Gives nothing back.
@@ -47,7 +49,8 @@ pub(crate) struct Peer {
     pub(crate) who: &'static str,
     /// As LD_PRELOAD has it; `None` for the C library's own.
     library: Option<String>,
-    conf: Option<&'static str>,
+    /// A variable and its value.
+    conf: Option<(&'static str, &'static str)>,
     pub(super) trim: Trim,
 }
 
@@ -58,9 +61,14 @@ impl Peer {
         if let Some(library) = &self.library {
             command.env("LD_PRELOAD", library);
         }
-        if let Some(conf) = self.conf {
-            command.env("MALLOC_CONF", conf);
+        if let Some((name, value)) = self.conf {
+            command.env(name, value);
         }
+    }
+
+    /// Whether it is one of ours.
+    pub(super) fn is_glebe(&self) -> bool {
+        [GLEBE, BASE_PAGES].contains(&self.who)
     }
 
     /// An error if the loader does not map the library into a program.
@@ -94,7 +102,9 @@ impl Peers {
         let mut peers = Self::default();
         let ours = lib.map(Path::to_owned).or_else(beside);
         let ours = ours.as_deref().map_or(LIBRARY, |path| path.to_str().unwrap_or(LIBRARY));
-        peers.add(GLEBE, &[ours], None, Trim::Libc, "cargo build -p glebe-preload, or --lib PATH");
+        let how = "cargo build -p glebe-preload, or --lib PATH";
+        peers.add(GLEBE, &[ours], None, Trim::Libc, how);
+        peers.add(BASE_PAGES, &[ours], Some(("GLEBE_MALLOC", "huge=off")), Trim::Libc, how);
         peers.here.push(Peer { who: GLIBC, library: None, conf: None, trim: Trim::Libc });
         let of_mimalloc = option_env!("GLEBE_BENCH_MIMALLOC").ok_or(());
         match of_mimalloc {
@@ -109,6 +119,7 @@ impl Peers {
             (NEVER, Some(NEVER_CONF)),
         ];
         for (who, conf) in jemalloc {
+            let conf = conf.map(|conf| ("MALLOC_CONF", conf));
             peers.add(who, JEMALLOC, conf, Trim::Jemalloc, "apt-get install libjemalloc2");
         }
         let how = "apt-get install libtcmalloc-minimal4";
@@ -121,7 +132,7 @@ impl Peers {
         &mut self,
         who: &'static str,
         libraries: &[&str],
-        conf: Option<&'static str>,
+        conf: Option<(&'static str, &'static str)>,
         trim: Trim,
         how: &str,
     ) {
@@ -148,8 +159,8 @@ impl Peers {
 
     /// glebe's median in a case over that of the peer with the largest: its median over the rounds.
     pub(super) fn versus_best(&self, case: &str, unit: &str, report: &Report) -> f64 {
-        let others = self.here.iter().map(|peer| peer.who).filter(|who| *who != GLEBE);
-        let medians = others.map(|who| crate::turns::median(report.of(case, who, unit)));
+        let others = self.here.iter().filter(|peer| !peer.is_glebe());
+        let medians = others.map(|peer| crate::turns::median(report.of(case, peer.who, unit)));
         let best = medians.filter(|median| median.is_finite()).fold(f64::NAN, f64::max);
         crate::turns::median(report.of(case, GLEBE, unit)) / best
     }

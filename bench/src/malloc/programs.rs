@@ -7,9 +7,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::peer::{Peer, Peers, EAGER, GLIBC, MIMALLOC, NEVER};
+use super::peer::{Peer, Peers, BASE_PAGES, EAGER, GLIBC, MIMALLOC, NEVER};
 use super::ran::{write, Ran, CPU};
-use super::redis;
+use super::{is_wanted, redis};
 use crate::report::{Report, GLEBE};
 use crate::turns::{median, turns};
 use crate::Outcome;
@@ -55,17 +55,24 @@ pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
     let quick = report.options.quick;
     let scratch = report.options.scratch();
     let dir = tempfile::Builder::new().prefix("glebe-bench-").tempdir_in(scratch)?;
-    let count = report.plan(1, 5);
     let whom = |peer: &&Peer| match quick {
         true => [GLEBE, GLIBC, MIMALLOC].contains(&peer.who),
-        false => ![EAGER, NEVER].contains(&peer.who),
+        false => ![EAGER, NEVER, BASE_PAGES].contains(&peer.who),
     };
     let peers_here: Vec<&Peer> = peers.here.iter().filter(whom).collect();
+    let is_wanted = |case: &str, report: &Report| is_wanted(case, "programs", report);
     for (case, make) in PROGRAMS {
-        run(case, make, dir.path(), count, &peers_here, report)?;
+        if is_wanted(case, report) {
+            run(case, make, dir.path(), rounds(case, report), &peers_here, report)?;
+        }
     }
-    redis::measure(dir.path(), count, &peers_here, report)?;
+    if is_wanted(REDIS, report) {
+        redis::measure(dir.path(), rounds(REDIS, report), &peers_here, report)?;
+    }
     for (case, unit) in cases() {
+        if !is_wanted(&case, report) {
+            continue;
+        }
         peers.name_absent(&case, unit, report);
         let others = peers_here.iter().filter(|peer| peer.who != GLEBE);
         let best = others.map(|peer| median(report.of(&case, peer.who, unit)));
@@ -81,6 +88,11 @@ pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
          over glebe's. Peaks are of the one process that had the most.",
     );
     Ok(())
+}
+
+/// Runs of a second differ by a tenth, those that compile by less.
+fn rounds(case: &str, report: &Report) -> u64 {
+    report.plan(1, if case.starts_with("program_c") { 5 } else { 20 })
 }
 
 fn run(

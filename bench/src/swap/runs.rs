@@ -187,12 +187,12 @@ pub(super) fn sum_up<'a>(kinds: impl Iterator<Item = &'a Kind>, report: &mut Rep
         }
     }
     report.ratio("misses_vs_lru", worst(&ratios));
-    report.note(
-        "runs: under the same limit, with 2 MiB for the program, of which the kernel's side may \
+    report.note(&format!(
+        "runs: under the same limit, with {SLACK} for the program, of which the kernel's side may \
          have pages too; a region's has room for its copies, the kernel's are in no group. A \
          ratio is of medians, the worse of reads and of 30 % writes. Misses: the oracle's over the \
-         region's, pages that were read ahead counted too.",
-    );
+         region's, pages that were read ahead counted too."
+    ));
 }
 
 /// A file with the first version of all pages, of which none is in memory.
