@@ -3,7 +3,7 @@
 //!
 //! Whatever happens: a call succeeds or says what was refused, no byte is wrong, a refused write
 //! leaves what was there (of an area: nothing), and nothing is left behind.
-#![allow(unsafe_code)] // Safety: system calls on descriptors, limits and children of the tests' own.
+#![allow(unsafe_code)] // Safety: calls on descriptors, limits and children of the tests' own.
 
 #[path = "../contig/child.rs"]
 mod child;

@@ -106,8 +106,8 @@ impl Region {
     ///
     /// # Errors
     /// [`Error::NoBudget`] for less than a page; [`Error::BudgetBelowPinned`], [`Error::Full`],
-    /// [`Error::Os`] (pages that the kernel keeps in place for a device) where not enough can leave,
-    /// and then the budget is as it was; [`Error::Forked`].
+    /// [`Error::Os`] (the kernel keeps pages in place for a device) where not enough can leave, and
+    /// then the budget is as it was; [`Error::Forked`].
     pub fn set_budget(&self, budget: Bytes) -> Result<(), Error> {
         let inner = self.inner();
         inner.alive()?;
