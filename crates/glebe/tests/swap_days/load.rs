@@ -154,7 +154,7 @@ fn guards_that_are_held_for_ever_are_told_and_the_rest_leaves() {
     paged.check();
 }
 
-/// Guards come while the budget changes, by two threads at once.
+/// A guard reads the budget while another thread changes it.
 #[test]
 fn a_budget_is_what_the_last_call_made_it_beside_guards() {
     let Ok(region) = Store::options().build_region(pages(400), pages(200)) else {
