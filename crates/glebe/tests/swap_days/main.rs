@@ -53,6 +53,8 @@ enum Paged {
 
 impl Paged {
     fn build(kind: Kind, dir: &Path, count: u64, is_sealed: bool) -> Result<Self, Error> {
+        #[cfg(not(feature = "encrypt"))]
+        let _ = is_sealed;
         let options = Store::options().pool_limit(POOL_LIMIT).file_in(dir, FILE_LIMIT);
         let options = options.capacity(pages(count));
         #[cfg(feature = "encrypt")]
