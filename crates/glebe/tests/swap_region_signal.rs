@@ -1,6 +1,11 @@
 //! A touch of a page that cannot be had is SIGBUS to the handler that was there before, with the
-//! address and the reason. One test alone: the handler is the process's.
-#![allow(unsafe_code)] // Safety: a handler of atomics and one mmap(2) of a page of a region.
+//! address and the reason: it may make the device work again, or put something else there. One test
+//! alone: the handler is the process's.
+#![allow(unsafe_code)] // Safety: a handler of atomics and one system call, mmap(2) or dup2(2).
+
+#[allow(dead_code)]
+#[path = "swap_days/descriptor.rs"]
+mod descriptor;
 
 use std::os::fd::AsRawFd;
 use std::ptr;
@@ -10,16 +15,26 @@ use glebe::swap::{Error, Store};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
+use descriptor::{descriptors_in, Device};
+
 static ADDR: AtomicUsize = AtomicUsize::new(0);
 static REASON: AtomicI32 = AtomicI32::new(0);
+/// Of a device that refuses: its descriptor, and one that works.
+static REFUSES: AtomicI32 = AtomicI32::new(-1);
+static WORKS: AtomicI32 = AtomicI32::new(-1);
 
-/// Notes what it is told, and maps a page of zeros in the place of that which cannot be had.
+/// Notes what it is told, and has the device work again, or maps a page of zeros in the place of
+/// that which cannot be had.
 unsafe extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: the kernel's `info`; the page is nobody's.
     unsafe {
         let addr = (*info).si_addr().addr();
         ADDR.store(addr, Ordering::Relaxed);
         REASON.store((*info).si_errno, Ordering::Relaxed);
+        if (*info).si_errno == libc::EIO {
+            libc::dup2(WORKS.load(Ordering::Relaxed), REFUSES.load(Ordering::Relaxed));
+            return;
+        }
         let page = page_size().bytes().as_usize();
         let at = ptr::with_exposed_provenance_mut(addr / page * page);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
@@ -28,18 +43,6 @@ unsafe extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *m
             libc::abort();
         }
     }
-}
-
-/// The file of a region, which has no name: the longest of this process in that folder.
-fn file_in(dir: &std::path::Path) -> std::fs::File {
-    let fds = std::fs::read_dir("/proc/self/fd").unwrap();
-    let paths = fds.map(|fd| fd.unwrap().path());
-    let is_in = |path: &std::path::PathBuf| {
-        std::fs::read_link(path)
-            .is_ok_and(|to| to.starts_with(dir) && path.metadata().unwrap().is_file())
-    };
-    let path = paths.filter(is_in).max_by_key(|path| path.metadata().unwrap().len()).unwrap();
-    std::fs::OpenOptions::new().write(true).open(path).unwrap()
 }
 
 fn own_action() -> libc::sigaction {
@@ -62,7 +65,9 @@ fn set_action(action: &libc::sigaction) -> libc::sigaction {
 fn a_damaged_page_is_an_error_of_calls_and_a_signal_of_touches() {
     let mine = own_action();
     set_action(&mine);
-    let (page, dir) = (page_size().bytes(), std::env::temp_dir());
+    let dir = std::env::temp_dir().join(format!("glebe-region-signal-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let page = page_size().bytes();
     let made = Store::options()
         .pool_limit(Bytes::new(256 << 10))
         .file_in(&dir, Bytes::mib(64))
@@ -79,10 +84,32 @@ fn a_damaged_page_is_an_error_of_calls_and_a_signal_of_touches() {
         region.write_at(Bytes::new(at), &noise.to_ne_bytes()).unwrap();
     }
     assert!(region.stats().spilled > 1000);
-    let file = file_in(&dir);
+    let files = descriptors_in(&dir);
+    std::fs::remove_dir(&dir).unwrap();
+    let file = files[0].open(std::fs::OpenOptions::new().write(true));
+    // A device that refuses: of the first pages some is in the file.
+    files[0].set(Device::RefusesReads);
+    let (refuses, works) = files[0].numbers();
+    REFUSES.store(refuses, Ordering::Relaxed);
+    WORKS.store(works, Ordering::Relaxed);
+    let mut at = 0;
+    while REASON.load(Ordering::Relaxed) == 0 {
+        let offset = Pages::new(at).bytes(page_size()).as_usize();
+        // SAFETY: a word of a region that lives; the handler has the touch made again.
+        let word = unsafe { region.as_ptr().wrapping_add(offset).cast::<u64>().read_volatile() };
+        let mut expected = [0; 8];
+        region.read_at(Bytes::new(offset as u64), &mut expected).unwrap();
+        assert_eq!(word, u64::from_ne_bytes(expected));
+        at += 1;
+    }
+    assert_eq!(REASON.load(Ordering::Relaxed), libc::EIO);
+    assert_eq!(
+        ADDR.load(Ordering::Relaxed),
+        region.as_ptr().addr() + (at as usize - 1) * page.as_usize()
+    );
     // SAFETY: a descriptor of this test's own.
     assert_eq!(unsafe { libc::ftruncate(file.as_raw_fd(), 0) }, 0);
-    let damaged: Vec<u64> = (0..16)
+    let damaged: Vec<u64> = (0..64)
         .filter(|at| {
             let read = region.read_at(Pages::new(*at).bytes(page_size()), &mut [0; 8]);
             assert!(matches!(read, Ok(()) | Err(Error::LostPage { .. })), "{read:?}");

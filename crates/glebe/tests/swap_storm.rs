@@ -1,14 +1,25 @@
 //! Everything of swap at once on one reserve: a store in its idle part, an area and a region, two
-//! threads, recalls, policies and budgets that change, a device that refuses writes now and then,
-//! and users that are killed in the middle of it.
+//! threads, recalls, policies and budgets that change, a device that refuses now and then. Then the
+//! same in users that are killed in the middle of it.
 //!
-//! Each thread knows what its own objects and pages must be, and reads what both share. No byte is
-//! wrong, no write is lost, nobody waits for ever. `GLEBE_STRESS_SECONDS` says how long.
-#![allow(unsafe_code)] // Safety: setrlimit(2) reads a struct of the caller's, signal(2) nothing.
+//! Each thread knows what its own objects and pages must be, and reads what both share; of a user
+//! that is killed, this process knows it and checks it. No byte is wrong, no write is lost, nobody
+//! waits for ever, under each policy of the area. `GLEBE_STRESS_SECONDS` says how long.
+#![allow(unsafe_code)] // Safety: calls on descriptors and limits of the tests' own, touches.
+
+#[allow(dead_code)]
+#[path = "swap_days/descriptor.rs"]
+mod descriptor;
+#[path = "swap_storm/oracle.rs"]
+mod oracle;
+#[path = "swap_storm/user.rs"]
+mod user;
 
 use std::collections::HashMap;
 use std::fs;
+use std::os::fd::FromRawFd;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -22,6 +33,8 @@ use glebe::swap::{Error, Key, Region, Store};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
+use descriptor::{descriptors_in, is_refusal, Descriptor, Device};
+
 const THREADS: u64 = 2;
 /// Pages of area and region that a thread has to itself.
 const PAGES: u64 = 400;
@@ -29,8 +42,36 @@ const OBJECTS: usize = 100;
 const SHARED: u64 = 40;
 /// How long a call may be refused for what passes, and the whole test may take beyond its time.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Names the directory of a user that the test will kill.
+/// Names the directory of a user that the test will kill, the descriptors by which its threads are
+/// told what to do, and the policy.
 const VICTIM: &str = "GLEBE_SWAP_STORM_VICTIM";
+const TALKS: &str = "GLEBE_SWAP_STORM_TALKS";
+const POLICY: &str = "GLEBE_SWAP_STORM_POLICY";
+
+/// What an area may have in memory alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Policy {
+    WriteThrough,
+    WriteBack,
+    PutBack,
+    Changing,
+}
+
+impl Policy {
+    const ALL: [Self; 4] = [Self::WriteThrough, Self::WriteBack, Self::PutBack, Self::Changing];
+
+    /// Bytes of write-back and of put-back.
+    fn numbers(self, rng: &mut Rng) -> [Bytes; 2] {
+        let any = |rng: &mut Rng, of: [u64; 3]| of[rng.below(3) as usize];
+        let numbers = match self {
+            Self::WriteThrough => [0, 0],
+            Self::WriteBack => [any(rng, [20_000, 300_000, 1 << 20]), 0],
+            Self::PutBack => [0, any(rng, [100_000, 400_000, 1 << 20])],
+            Self::Changing => [any(rng, [0, 20_000, 1 << 20]), any(rng, [0, 100_000, 1 << 20])],
+        };
+        numbers.map(Bytes::new)
+    }
+}
 
 fn lasts() -> Duration {
     let seconds = std::env::var("GLEBE_STRESS_SECONDS").ok().and_then(|text| text.parse().ok());
@@ -80,6 +121,8 @@ struct Storm {
     /// None where userfaultfd(2) is refused.
     region: Option<Region>,
     shared: Vec<Key>,
+    /// Of store and area, which may refuse to be read too: a touch cannot be refused.
+    files: Vec<Descriptor>,
     stop: AtomicBool,
 }
 
@@ -97,7 +140,9 @@ fn kept<T>(result: Result<T, Error>) -> Option<T> {
     match result {
         Ok(done) => Some(done),
         Err(Error::Os(error)) => {
-            assert!(error.to_string().contains("File too large"), "{error}");
+            let error = Error::Os(error);
+            let is_known = is_refusal(&error) || error.to_string().contains("File too large");
+            assert!(is_known, "{error}");
             None
         }
         Err(
@@ -140,10 +185,16 @@ impl Storm {
             }
             Err(error) => panic!("{error}"),
         };
+        let others = descriptors_in(dir);
         let store = options.cached_in(&cache).build(pages(100)).unwrap();
         let area = cache.area(Pages::new(PAGES * THREADS), dir, Bytes::mib(64)).unwrap();
+        let known: Vec<_> = others.iter().map(Descriptor::numbers).collect();
+        let is_new = |file: &Descriptor| {
+            !known.iter().any(|(one, other)| [*one, *other].contains(&file.numbers().0))
+        };
+        let files = descriptors_in(dir).into_iter().filter(is_new).collect();
         let shared = (0..SHARED).map(|n| store.insert(&bytes_of(n, page())).unwrap()).collect();
-        Self { reserve, store, area, region, shared, stop: AtomicBool::new(false) }
+        Self { reserve, store, area, region, shared, files, stop: AtomicBool::new(false) }
     }
 
     fn is_over(&self) -> bool {
@@ -296,18 +347,22 @@ fn device(works: bool) {
 }
 
 /// Recalls, and changes what may change, until it is time.
-fn disturb(storm: &Storm, until: Instant, has_faults: bool) {
+fn disturb(storm: &Storm, until: Instant, policy: Policy) {
     let mut rng = Rng(99);
     while Instant::now() < until && !storm.is_over() {
         let longest = storm.reserve.largest_run().unwrap();
         let mut block = storm.reserve.alloc(Pages::new(1 + rng.below(longest.get()))).unwrap();
         let fill = rng.below(256) as u8;
         block.bytes_mut().unwrap().fill(fill);
-        if has_faults {
-            device(rng.below(3) > 0);
+        device(rng.below(4) > 0);
+        for file in &storm.files {
+            let works = [Device::Works; 3];
+            let refuses = [Device::RefusesWrites, Device::RefusesReads, Device::RefusesAll];
+            file.set([works, works, refuses].concat()[rng.below(9) as usize]);
         }
-        kept(storm.area.set_write_back(Bytes::new([0, 20_000, 1 << 20][rng.below(3) as usize])));
-        kept(storm.area.set_put_back(Bytes::new([0, 100_000, 1 << 20][rng.below(3) as usize])));
+        let [write_back, put_back] = policy.numbers(&mut rng);
+        kept(storm.area.set_write_back(write_back));
+        kept(storm.area.set_put_back(put_back));
         kept(storm.store.set_budget(pages(60 + rng.below(60))));
         storm.region.iter().for_each(|region| {
             kept(region.set_budget(pages(100 + rng.below(200))));
@@ -318,6 +373,7 @@ fn disturb(storm: &Storm, until: Instant, has_faults: bool) {
         thread::sleep(Duration::from_micros(rng.below(5000)));
     }
     device(true);
+    storm.files.iter().for_each(|file| file.set(Device::Works));
 }
 
 /// Ends the process with an error if it is not done in time.
@@ -329,8 +385,8 @@ fn watch(limit: Duration) {
     });
 }
 
-fn run(dir: &Path, lasts: Duration, has_faults: bool) {
-    watch(lasts + PATIENCE * 2);
+/// One storm, in this process.
+fn run(dir: &Path, lasts: Duration, policy: Policy) {
     let storm = Storm::new(dir);
     thread::scope(|scope| {
         for whose in 0..THREADS {
@@ -341,18 +397,46 @@ fn run(dir: &Path, lasts: Duration, has_faults: bool) {
             });
         }
         let _stop = Stop(&storm.stop);
-        disturb(&storm, Instant::now() + lasts, has_faults);
+        disturb(&storm, Instant::now() + lasts, policy);
     });
     let (store, area) = (storm.store.stats(), storm.area.stats());
-    println!("{store}{area}");
+    println!("{policy:?}: {store}{area}");
     store.check().unwrap();
     area.check().unwrap();
     assert!(store.loaded_idle > 0 && store.read_back > 0, "{store}");
-    assert!(!has_faults || area.refused > 0, "{area}");
+    let through = area.through > 0 && area.refused > 0 && area.cleaned == 0;
+    assert!(policy != Policy::WriteThrough || through, "{area}");
+    assert!(policy != Policy::WriteBack || area.cleaned > 0, "{area}");
     if let Some(region) = &storm.region {
         region.stats().check().unwrap();
         assert!(region.stats().read_back > 0, "{}", region.stats());
     }
+}
+
+/// Serves another process until that kills this one.
+fn be_a_user(dir: &Path) {
+    let policy = std::env::var(POLICY).unwrap();
+    let policy = Policy::ALL.into_iter().find(|one| format!("{one:?}") == policy).unwrap();
+    let talks = std::env::var(TALKS).unwrap();
+    let storm = Storm::new(dir);
+    thread::scope(|scope| {
+        for (whose, number) in (0..).zip(talks.split(' ')) {
+            // SAFETY: inherited, and nobody else's.
+            let asked = unsafe { UnixStream::from_raw_fd(number.parse().unwrap()) };
+            let storm = &storm;
+            scope.spawn(move || {
+                let _stop = Stop(&storm.stop);
+                user::serve(storm, whose, asked);
+            });
+        }
+        let _stop = Stop(&storm.stop);
+        disturb(&storm, Instant::now() + PATIENCE * 10, policy);
+    });
+}
+
+/// Whether there are regions on this machine.
+fn has_regions() -> bool {
+    Store::options().build_region(pages(1), pages(1)).is_ok()
 }
 
 /// A directory of a test's own.
@@ -367,8 +451,8 @@ fn files_of(process: u32, dir: &Path) -> (u64, u64) {
     let links = fs::read_dir(format!("/proc/{process}/fd")).unwrap();
     let links = links.map_while(Result::ok).map(|entry| entry.path());
     let here = links.filter(|link| fs::read_link(link).is_ok_and(|to| to.starts_with(dir)));
-    here.fold((0, 0), |(files, blocks), link| {
-        let about = fs::metadata(link).unwrap();
+    // One that a device is made of may be closed meanwhile.
+    here.filter_map(|link| fs::metadata(link).ok()).fold((0, 0), |(files, blocks), about| {
         assert_eq!(about.nlink(), 0, "a file with a name outlives its process");
         (files + 1, blocks + about.blocks())
     })
@@ -377,31 +461,34 @@ fn files_of(process: u32, dir: &Path) -> (u64, u64) {
 /// Both of one test, since the limit on files is the whole process's.
 #[test]
 fn no_byte_is_wrong_and_nothing_is_left_of_who_was_killed() {
-    if let Some(dir) = std::env::var_os(VICTIM) {
-        return run(Path::new(&dir), PATIENCE, false);
-    }
     // A limit that is lowered between its look and its write is a signal to the program.
     // SAFETY: a signal that is ignored.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    if let Some(dir) = std::env::var_os(VICTIM) {
+        return be_a_user(Path::new(&dir));
+    }
     let (own, killed) = (dir("own"), dir("killed"));
-    run(&own, lasts(), true);
-    let begun = Instant::now();
-    for round in 0_u64.. {
-        if round > 3 && begun.elapsed() > lasts() / 2 {
-            break;
-        }
+    watch(lasts() * 2 + PATIENCE * 4);
+    for policy in Policy::ALL {
+        run(&own, lasts() / 4, policy);
+    }
+    let (begun, mut kills) = (Instant::now(), 0);
+    let mut sums = [[0; 3]; Policy::ALL.len()];
+    while kills < 2 * Policy::ALL.len() || begun.elapsed() < lasts() {
+        let at = kills % Policy::ALL.len();
         let name = "no_byte_is_wrong_and_nothing_is_left_of_who_was_killed";
-        let mut user = Command::new(std::env::current_exe().unwrap());
-        let user = user.args([name, "--exact", "--nocapture"]).env(VICTIM, &killed);
-        let mut user = user.stdout(Stdio::null()).spawn().unwrap();
-        thread::sleep(Duration::from_millis(300 + mix(round) % 300));
-        let (files, blocks) = files_of(user.id(), &killed);
-        user.kill().unwrap();
-        let status = user.wait().unwrap();
-        assert_eq!(status.signal(), Some(libc::SIGKILL), "it ended before: {status}");
-        println!("round {round}: {files} files of {blocks} blocks");
-        assert!(round > 0 || files > 1 && blocks > 0, "{files} files of {blocks} blocks");
-        assert_eq!(fs::read_dir(&killed).unwrap().count(), 0, "a name is left");
+        // By rounds of both kinds of each policy.
+        let round = (kills / Policy::ALL.len() + kills) as u64;
+        let seen = oracle::round(name, &killed, Policy::ALL[at], round);
+        for (sum, one) in sums[at].iter_mut().zip([seen.steps, seen.read, seen.refused]) {
+            *sum += one;
+        }
+        kills += 1;
+    }
+    println!("{kills} users were killed");
+    for (policy, [steps, read, refused]) in Policy::ALL.iter().zip(sums) {
+        println!("{policy:?}: {steps} steps, {refused} refused, {read} bytes read and right");
+        assert!(read > 0 && refused > 0, "{policy:?}");
     }
     fs::remove_dir(&own).unwrap();
     fs::remove_dir(&killed).unwrap();

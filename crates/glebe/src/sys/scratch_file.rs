@@ -3,18 +3,26 @@
 //! Made by O_TMPFILE, or where the file system has none by a new name that is removed at once.
 //! Written and read past the page cache (O_DIRECT) where the file system takes that; else each
 //! write waits for the device (fdatasync(2)), so that its errors are the write's own. Offsets,
-//! lengths and addresses are multiples of [`ALIGN`]. A forked child holds the descriptor, and so
-//! the blocks, until it ends. A write beyond `RLIMIT_FSIZE` would be a signal, and is refused.
-//! Source: open(2), pwrite(2), setrlimit(2).
+//! lengths and addresses are multiples of [`ALIGN`]. A forked child [does not have](Parents) the
+//! file, and so keeps no block of a parent that is killed; a child by a raw clone does. A write
+//! beyond `RLIMIT_FSIZE` would be a signal, and is refused.
+//! Source: open(2), fcntl(2), pwrite(2), setrlimit(2).
+//!
+//! # Safety
+//! Descriptors are open for as long as their `File`.
+#![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::OsError;
 use crate::sync::{MappedWord, Ordering};
-use crate::sys::{file, limits};
+use crate::sys::call::answer;
+use crate::sys::memfd::parents::Parents;
+use crate::sys::{atfork, file, limits};
 use crate::units::Bytes;
 
 /// What file systems ask of O_DIRECT, at most.
@@ -25,6 +33,8 @@ const NAMES: u64 = 16;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct ScratchFile {
+    // Before the descriptor, which is closed then.
+    _parents: Option<Parents>,
     file: File,
     is_direct: bool,
     dir: PathBuf,
@@ -36,26 +46,31 @@ impl ScratchFile {
     /// # Errors
     /// What open(2) or unlink(2) refuses.
     pub(crate) fn new(dir: &Path) -> Result<Self, OsError> {
+        // Without the steps around fork, children have the file: that is no reason to have none.
+        let notes = Parents::follow_forks().is_ok();
+        let made = atfork::without_forks(|| {
+            let file = Self::open(dir)?;
+            let parents = notes.then(|| Parents::note_unforked(file.as_raw_fd()));
+            Ok((parents, file))
+        });
         let refused = |source| OsError::new("open", dir.display().to_string(), source);
-        // EINVAL says that there is no O_DIRECT.
-        let direct = Self::open(dir, libc::O_DIRECT).ok();
-        let is_direct = direct.is_some();
-        let file = direct.map_or_else(|| Self::open(dir, 0), Ok).map_err(refused)?;
-        Ok(Self { file, is_direct, dir: dir.to_owned() })
+        let (_parents, file) = made.map_err(refused)?;
+        let is_direct = Self::bypass_cache(&file).is_ok();
+        Ok(Self { _parents, file, is_direct, dir: dir.to_owned() })
     }
 
-    fn open(dir: &Path, flags: i32) -> io::Result<File> {
+    fn open(dir: &Path) -> io::Result<File> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).mode(0o600);
-        options.custom_flags(libc::O_TMPFILE | libc::O_CLOEXEC | flags);
-        file::open(dir, &options).or_else(|_| Self::open_unlinked(dir, flags))
+        options.custom_flags(libc::O_TMPFILE | libc::O_CLOEXEC);
+        file::open(dir, &options).or_else(|_| Self::open_unlinked(dir))
     }
 
-    fn open_unlinked(dir: &Path, flags: i32) -> io::Result<File> {
+    fn open_unlinked(dir: &Path) -> io::Result<File> {
         static NEXT: MappedWord = MappedWord::new(0);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(0o600);
-        options.custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | flags);
+        options.custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC);
         let mut last = io::Error::from(io::ErrorKind::AlreadyExists);
         for _ in 0..NAMES {
             let nth = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -68,6 +83,17 @@ impl ScratchFile {
             }
         }
         Err(last)
+    }
+
+    /// Has a file read and written past the page cache. Not asked of open(2): where the file system
+    /// has no O_DIRECT, that makes a name and then refuses.
+    fn bypass_cache(file: &File) -> io::Result<()> {
+        let fd = file.as_raw_fd();
+        // SAFETY: the descriptor is open, and neither call takes a pointer.
+        let flags = answer("fcntl", || unsafe { libc::fcntl(fd, libc::F_GETFL) })?;
+        // SAFETY: as above.
+        let set = || unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_DIRECT) };
+        answer("fcntl", set).map(drop)
     }
 
     fn refused(&self, call: &'static str, offset: Bytes, source: io::Error) -> OsError {
@@ -134,8 +160,8 @@ mod tests {
     fn bytes_come_back_and_no_name_is_left() {
         let dir = std::env::temp_dir().join(format!("glebe-scratch-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
-        let unlinked = ScratchFile::open_unlinked(&dir, 0).unwrap();
-        let unlinked = ScratchFile { file: unlinked, is_direct: false, dir: dir.clone() };
+        let file = ScratchFile::open_unlinked(&dir).unwrap();
+        let unlinked = ScratchFile { _parents: None, file, is_direct: false, dir: dir.clone() };
         for made in [ScratchFile::new(&dir).unwrap(), unlinked] {
             has_no_name(&dir);
             let (mut space, mut back) = (vec![7; 4 * ALIGN], vec![0; 4 * ALIGN]);

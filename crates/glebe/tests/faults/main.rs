@@ -390,8 +390,10 @@ fn any_kernel_call_may_fail_and_nothing_is_left() {
     for has_file in [false, true] {
         walk_all(None, &format!("area, file {has_file}"), || area::live(has_file));
     }
-    walk_all(None, "paged region", || paged::live(true));
-    walk_all(None, "paged region without moves", || paged::live(false));
+    for (moves, has_file) in [(true, false), (true, true), (false, false), (false, true)] {
+        let name = format!("paged region, moves {moves}, file {has_file}");
+        walk_all(None, &name, || paged::live(moves, has_file));
+    }
     shared_files();
     walk_all(None, "reclaimer", reclaim::live);
     volatile::refused_memory_is_as_it_was();

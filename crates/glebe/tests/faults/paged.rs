@@ -12,6 +12,9 @@ use super::Outcome;
 const PAGES: u64 = 40;
 const BUDGET: u64 = 12;
 const POOL_LIMIT: Bytes = Bytes::mib(2);
+/// Where what does not compress goes to the file.
+const POOL_LIMIT_SMALL: Bytes = Bytes::new(96 << 10);
+const FILE_LIMIT: Bytes = Bytes::mib(4);
 
 fn at(page: u64) -> Bytes {
     Pages::new(page).bytes(page_size())
@@ -66,14 +69,22 @@ impl Life {
     }
 }
 
-/// One life, whose pages leave by moves or not; the first error is its outcome.
-pub fn live(moves: bool) -> Outcome {
-    let options = Store::options().pool_limit(POOL_LIMIT);
+/// One life, whose pages leave by moves or not, and go to a file or not; the first error is its
+/// outcome.
+pub fn live(moves: bool, has_file: bool) -> Outcome {
+    let options = match has_file {
+        true => {
+            Store::options().pool_limit(POOL_LIMIT_SMALL).file_in(std::env::temp_dir(), FILE_LIMIT)
+        }
+        false => Store::options().pool_limit(POOL_LIMIT),
+    };
     let options = if moves { options } else { options.without_moves() };
     let region = options.build_region(at(PAGES), at(BUDGET))?;
     let mut life = Life { region, versions: [0; PAGES as usize], error: None };
     life.write(1);
     life.look();
+    let stats = life.region.stats();
+    assert!(!has_file || life.error.is_some() || stats.read_back > 0, "{stats}");
     life.write(5);
     life.look();
     let kept = life.region.resident(at(3), at(4)).map(|guard| guard.to_vec());

@@ -153,10 +153,10 @@ fn neither_huge_pages_nor_children_nor_core_dumps() {
     }
 }
 
-/// Has a device pin a page, as long as the descriptor is open.
-fn pinned_by_a_ring(at: *mut u8) -> Option<std::os::fd::OwnedFd> {
+/// Has a device pin pages, as long as the descriptor is open.
+fn pinned_by_a_ring(at: *mut u8, count: u64) -> Option<std::os::fd::OwnedFd> {
     use std::os::fd::FromRawFd;
-    let iovec = libc::iovec { iov_base: at.cast(), iov_len: page() };
+    let iovec = libc::iovec { iov_base: at.cast(), iov_len: pages(count).as_usize() };
     // SAFETY: the structures are this call's own, and as long as the kernel's.
     unsafe {
         let mut params = [0_u8; 120];
@@ -176,20 +176,33 @@ fn pinned_by_a_ring(at: *mut u8) -> Option<std::os::fd::OwnedFd> {
 }
 
 #[test]
-fn a_page_that_a_device_has_pinned_stays() {
+fn pages_that_a_device_has_pinned_stay_and_are_told() {
     let Some(region) = full(64, 16) else { return };
     if !region.moves_pages() {
         return println!("skipped: no UFFDIO_MOVE");
     }
-    let guard = region.resident(pages(5), pages(1)).unwrap();
-    let Some(ring) = pinned_by_a_ring(region.as_ptr().wrapping_add(5 * page())) else { return };
+    let guard = region.resident(pages(5), pages(3)).unwrap();
+    let Some(ring) = pinned_by_a_ring(region.as_ptr().wrapping_add(5 * page()), 3) else { return };
     drop(guard);
-    (0..2).for_each(|_| check_from(&region, 6));
+    (0..2).for_each(|_| check_from(&region, 8));
     let stats = region.stats();
     stats.check().unwrap();
     assert!(stats.stuck_pages > 0, "{stats}");
+    let refused = region.set_budget(pages(2)).unwrap_err();
+    let is_told = matches!(&refused, Error::Os(error) if error.call() == "UFFDIO_MOVE");
+    assert!(is_told && region.budget() == pages(16), "{refused}");
     let words = page() as u64 / 8;
-    (5 * words..6 * words).for_each(|at| assert_eq!(load(&region, at), word_of(at, 1)));
+    (5 * words..8 * words).for_each(|at| assert_eq!(load(&region, at), word_of(at, 1)));
     drop(ring);
+    // The kernel ends a ring a little later.
+    let mut lowered = Err(refused);
+    for _ in 0..1000 {
+        lowered = region.set_budget(pages(2));
+        if lowered.is_ok() {
+            break;
+        }
+        thread::sleep(std::time::Duration::from_millis(10));
+    }
+    lowered.unwrap();
     (0..3).for_each(|_| check(&region, 1));
 }

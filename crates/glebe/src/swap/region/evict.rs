@@ -20,7 +20,7 @@
 
 use std::ops::Range;
 
-use super::fetch::ZEROS;
+use super::fetch::{refusal, ZEROS};
 use super::inner::Inner;
 use crate::mapping::{Mapping, DISCARD_MAX};
 use crate::swap::copies::Copy;
@@ -64,6 +64,8 @@ struct Turn {
     hope: Hope,
     refused: Option<Error>,
     refusals: u32,
+    /// The error number of a page that the kernel did not move.
+    stuck: Option<i32>,
 }
 
 /// Pages with copies that are about to be dropped, and were this call's all the time.
@@ -109,10 +111,17 @@ impl Inner {
             if turn.left > 0 {
                 patience.renew();
             } else if turn.refused.is_some() || !patience.wait(turn.hope) {
-                return if is_done() { Ok(()) } else { Err(turn.refused) };
+                return if is_done() { Ok(()) } else { Err(self.why(turn)) };
             }
         }
         Ok(())
+    }
+
+    /// Why pages could not leave, if not for guards: they alone leave no room, or no page is stuck.
+    fn why(&self, turn: Turn) -> Option<Error> {
+        let is_for_guards = self.pinned() + (turn.own.end - turn.own.start) > self.budget();
+        let stuck = turn.stuck.filter(|_| !is_for_guards);
+        turn.refused.or(stuck.map(|errno| refusal("UFFDIO_MOVE", errno)))
     }
 
     /// Turns both hands until some pages have left.
@@ -194,7 +203,7 @@ impl Inner {
             }
             (first, len) = (first + moved, len - moved);
             if let Some(errno) = refused {
-                self.stay(first, errno);
+                turn.stuck = self.stay(first, errno).then_some(errno).or(turn.stuck);
                 (first, len) = (first + 1, len - 1);
             }
         }
@@ -205,12 +214,14 @@ impl Inner {
         must(self.slot_of(page).word(), |word| word.put(state, word.has_copy()));
     }
 
-    /// A page that could not be moved. One that is missing was discarded by the program.
-    fn stay(&self, page: u64, errno: i32) {
+    /// A page that could not be moved; whether it is there. One that is missing was discarded by
+    /// the program.
+    fn stay(&self, page: u64, errno: i32) -> bool {
         let slot = self.slot_of(page);
         if errno != MISSING {
             self.counts.add(Counter::Stuck, 1);
-            return self.put(page, State::Resident);
+            self.put(page, State::Resident);
+            return true;
         }
         must(slot.word(), |word| {
             word.has_copy().then(|| self.copies.drop_copy(slot.copy()));
@@ -218,6 +229,7 @@ impl Inner {
         });
         self.counts.add(Counter::Freed, 1);
         self.release(1);
+        false
     }
 
     /// Compresses and drops the next pages of the tail that are in the window.

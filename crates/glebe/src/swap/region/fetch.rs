@@ -40,7 +40,7 @@ const AHEAD_SHARE: u64 = 16;
 /// As long as the longest page of any machine.
 pub(super) static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-fn refusal(call: &'static str, errno: i32) -> Error {
+pub(super) fn refusal(call: &'static str, errno: i32) -> Error {
     OsError::new(call, "a page of a region", io::Error::from_raw_os_error(errno)).into()
 }
 

@@ -2,8 +2,9 @@
 //!
 //! A page of the region has a slot, whose [word](crate::swap::word) says where its bytes are: at
 //! home, at the same offset of the *shadow* (the page is in the *window*), in a copy, or nowhere
-//! yet. Pages at home and in the window are *charged*. Unit: pages, counted from the start. No
-//! lock: what is shared is the words, the counters, and the copies below.
+//! yet. Pages at home and in the window are *charged*. Unit: pages, counted from the start. Lock:
+//! one for changes of the budget, which no touch takes; the rest is words, counters, and the copies
+//! below.
 //!
 //! # Safety
 //! A page in the shadow is read by whom its word gives it to, and nobody else has its address.
@@ -20,7 +21,7 @@ use crate::swap::shelf::{Hands, Shelf};
 use crate::swap::slots::{Slot, Slots};
 use crate::swap::stats::Counts;
 use crate::swap::store::next_number;
-use crate::sync::{MappedWord, Ordering};
+use crate::sync::{MappedWord, Mutex, Ordering};
 use crate::sys::fork::ForkGuard;
 use crate::sys::page_size;
 use crate::sys::sigbus::Stacks;
@@ -49,6 +50,8 @@ pub(super) struct Inner {
     pub(super) keeps_copies: bool,
     charged: MappedWord,
     budget: MappedWord,
+    /// Of whoever changes the budget.
+    pub(super) changes: Mutex<()>,
     /// Pages in the window.
     pub(super) window: MappedWord,
     /// Pages that guards have pinned, or are about to.
@@ -91,6 +94,7 @@ impl Inner {
             keeps_copies: options.keeps_copies,
             charged: MappedWord::new(0),
             budget: MappedWord::new(budget_pages),
+            changes: Mutex::new(()),
             window: MappedWord::new(0),
             pinned: MappedWord::new(0),
             hand: MappedWord::new(0),
@@ -219,7 +223,9 @@ impl Inner {
 
     /// Counts pages that a guard is about to pin; false if they would be too many.
     pub(super) fn count_pins(&self, pages: u64) -> bool {
-        let most = self.budget() - (self.budget() / UNPINNED_SHARE).max(1);
+        // Once: it may be lowered meanwhile.
+        let budget = self.budget();
+        let most = budget - (budget / UNPINNED_SHARE).max(1);
         let add = |pinned: u64| Some(pinned + pages).filter(|sum| *sum <= most);
         self.pinned.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
     }

@@ -17,6 +17,7 @@ use inner::Inner;
 use super::error::Error;
 use super::options::Options;
 use super::stats::Stats;
+use crate::sync::lock;
 use crate::sys::sigbus::{Handler, Watch};
 use crate::sys::signals;
 use crate::units::Bytes;
@@ -104,11 +105,13 @@ impl Region {
     /// Changes the budget. Where more is in memory, pages leave it.
     ///
     /// # Errors
-    /// [`Error::NoBudget`] for less than a page; [`Error::BudgetBelowPinned`], [`Error::Full`]
-    /// where not enough can leave, and then the budget is as it was; [`Error::Forked`].
+    /// [`Error::NoBudget`] for less than a page; [`Error::BudgetBelowPinned`], [`Error::Full`],
+    /// [`Error::Os`] (the kernel keeps pages in place for a device) where not enough can leave, and
+    /// then the budget is as it was; [`Error::Forked`].
     pub fn set_budget(&self, budget: Bytes) -> Result<(), Error> {
         let inner = self.inner();
         inner.alive()?;
+        let _changes = lock(&inner.changes);
         let before = inner.swap_budget(budget)?;
         let shed = inner.shed(0..0, || inner.charged() <= inner.budget());
         shed.map_err(|refused| {

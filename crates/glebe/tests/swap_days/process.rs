@@ -1,0 +1,163 @@
+//! Forks, and processes that are killed while they write: nothing of them stays on the disk.
+
+use std::ffi::{CStr, CString};
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::mem::ManuallyDrop;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use glebe::swap::Error;
+
+use crate::child;
+use crate::descriptor::free_blocks;
+use crate::scratch::Scratch;
+use crate::stressed::{self, End, Stop};
+use crate::{Kind, Paged, KINDS, PAGES};
+
+/// Names the kind and the folder of a process that will be killed.
+const VICTIM: &str = "GLEBE_SWAP_DAYS_VICTIM";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Mounts a file system in memory, of so many pages where it has a limit, which the calling thread
+/// and what it starts alone see.
+fn mount(dir: &Path, kind: &CStr, pages: u64) -> bool {
+    let dir = CString::new(dir.to_str().unwrap()).unwrap();
+    let options = CString::new(format!("nr_blocks={pages}")).unwrap();
+    let (none, kind) = (ptr::null::<libc::c_char>(), kind.as_ptr());
+    // SAFETY: strings that end.
+    unsafe {
+        libc::unshare(libc::CLONE_NEWNS) == 0
+            && libc::mount(none, c"/".as_ptr(), none, libc::MS_REC | libc::MS_PRIVATE, ptr::null())
+                == 0
+            && libc::mount(kind, dir.as_ptr(), kind, 0, options.as_ptr().cast()) == 0
+    }
+}
+
+/// Runs a test in a process with a file system of its own.
+pub fn with_own_disk(test: &str, kind: &CStr, pages: u64, body: impl FnOnce(&Path)) {
+    if !child::is_child() {
+        assert!(child::passes(&mut child::child_of(test)));
+        return;
+    }
+    let scratch = ManuallyDrop::new(Scratch::new("disk"));
+    if mount(&scratch.0, kind, pages) {
+        body(&scratch.0);
+        let dir = CString::new(scratch.0.to_str().unwrap()).unwrap();
+        // SAFETY: a string that ends.
+        assert_eq!(unsafe { libc::umount2(dir.as_ptr(), libc::MNT_DETACH) }, 0);
+    } else {
+        println!("skipped: no mount: {}", std::io::Error::last_os_error());
+    }
+    drop(ManuallyDrop::into_inner(scratch));
+}
+
+fn named(name: &str) -> Kind {
+    KINDS.into_iter().find(|kind| format!("{kind:?}") == name).expect("a kind")
+}
+
+/// Not a test of anything: the process that is killed. It has a child, and writes for ever.
+#[test]
+fn a_victim() {
+    let Some(victim) = std::env::var_os(VICTIM) else { return };
+    let (kind, dir) = victim.to_str().unwrap().split_once(' ').unwrap();
+    let dir = PathBuf::from(dir);
+    let Some(paged) = Paged::new(named(kind), &dir, PAGES, false) else {
+        return println!("\nnone");
+    };
+    // SAFETY: the child reads until its input ends, and then ends.
+    if unsafe { libc::fork() } == 0 {
+        let mut rest = [0; 1];
+        let _ = std::io::stdin().read(&mut rest);
+        // SAFETY: takes nothing.
+        unsafe { libc::_exit(0) };
+    }
+    println!("\nready");
+    for version in 1.. {
+        paged.write_all(version);
+    }
+}
+
+#[test]
+fn a_process_that_is_killed_while_it_writes_leaves_no_name_and_no_block() {
+    let test = "process::a_process_that_is_killed_while_it_writes_leaves_no_name_and_no_block";
+    with_own_disk(test, c"tmpfs", 4096, |dir| {
+        for (kind, round) in KINDS.into_iter().flat_map(|kind| (0..3).map(move |n| (kind, n))) {
+            let before = free_blocks(dir);
+            let mut victim = child::child_of("process::a_victim");
+            victim.env(VICTIM, format!("{kind:?} {}", dir.display()));
+            let mut victim = victim.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+            let input = victim.stdin.take();
+            let mut lines = BufReader::new(victim.stdout.take().unwrap()).lines();
+            let said =
+                lines.by_ref().map(Result::unwrap).find(|line| line == "none" || line == "ready");
+            if said.as_deref() != Some("ready") {
+                victim.wait().unwrap();
+                continue;
+            }
+            let begin = Instant::now();
+            while free_blocks(dir) + 64 > before {
+                assert!(begin.elapsed() < PATIENCE, "{kind:?}: nothing is written");
+            }
+            thread::sleep(Duration::from_millis(round * 7));
+            let during = free_blocks(dir);
+            victim.kill().unwrap();
+            let status = victim.wait().unwrap();
+            assert_eq!(status.signal(), Some(libc::SIGKILL), "it ended before: {status}");
+            assert_eq!(fs::read_dir(dir).unwrap().count(), 0, "{kind:?}: a name is left");
+            // Its child lives on, and has nothing of it.
+            let after = free_blocks(dir);
+            println!(
+                "{kind:?}: {before} blocks were free, {during} when it was killed, {after} now"
+            );
+            assert_eq!(after, before, "{kind:?}: blocks are left");
+            drop(input);
+        }
+    });
+}
+
+/// A child that drops what it inherited, while threads of its parent were at work, waits for
+/// nobody, and its parent has all that it had.
+#[test]
+fn a_child_is_refused_drops_what_it_has_and_its_parent_goes_on() {
+    for kind in KINDS {
+        let scratch = Scratch::new(&format!("fork-{kind:?}"));
+        let Some(paged) = Paged::new(kind, &scratch.0, PAGES, false) else { continue };
+        let (paged, stop) = (ManuallyDrop::new(paged), AtomicBool::new(false));
+        thread::scope(|scope| {
+            for whose in 0..2 {
+                let (paged, stop) = (&paged, &stop);
+                stressed::spawn(scope, stop, move || {
+                    for version in 1.. {
+                        for n in (whose..PAGES).step_by(2) {
+                            paged.write(n, version).unwrap();
+                            assert_eq!(paged.read(n).unwrap(), version);
+                        }
+                        if stop.load(Ordering::Relaxed) {
+                            return;
+                        }
+                    }
+                });
+            }
+            let _stop = Stop(&stop);
+            for _ in 0..20 {
+                let end = stressed::in_child(|| {
+                    let refused = [paged.write(1, 1), paged.read(1).map(drop)];
+                    let is_told = refused.iter().all(|it| matches!(it, Err(Error::Forked)));
+                    // SAFETY: the child's own copy, dropped once.
+                    drop(unsafe { ptr::read(&raw const *paged) });
+                    u8::from(!is_told)
+                });
+                assert_eq!(end, End::Exit(0), "{kind:?}");
+                thread::sleep(Duration::from_millis(2));
+            }
+        });
+        paged.check();
+        drop(ManuallyDrop::into_inner(paged));
+    }
+}

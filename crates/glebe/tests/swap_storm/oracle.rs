@@ -1,0 +1,226 @@
+//! The other process: it has what all must be, says what is to be done, checks what the user read,
+//! and kills it at a moment by chance.
+
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::Child;
+use std::sync::atomic::AtomicU64;
+
+use super::user::{len_of, Answer, Step, What};
+use super::*;
+
+/// Steps that are asked for at once, at most.
+const BATCH: u64 = 64;
+
+/// What a thread of the user must have, and what was seen of it.
+#[derive(Default)]
+pub struct Oracle {
+    rng: u64,
+    version: u64,
+    objects: Vec<Option<u64>>,
+    area: Vec<Option<u64>>,
+    region: Vec<Option<u64>>,
+    has_region: bool,
+    pub steps: u64,
+    pub read: u64,
+    pub refused: u64,
+}
+
+impl Oracle {
+    fn new(whose: u64, round: u64, has_region: bool) -> Self {
+        let none = || vec![None; PAGES as usize];
+        Self {
+            rng: mix(round << 8 | whose),
+            version: whose,
+            objects: vec![None; OBJECTS],
+            area: none(),
+            region: none(),
+            has_region,
+            ..Self::default()
+        }
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        let mut rng = Rng(self.rng);
+        let number = rng.below(end);
+        self.rng = rng.0;
+        number
+    }
+
+    fn step(&mut self) -> Step {
+        self.version += THREADS;
+        let count = if self.has_region { What::ALL.len() } else { What::ReadRegion as usize };
+        let mut what = What::ALL[self.below(count as u64) as usize];
+        // More is made than is ended.
+        if matches!(what, What::TakeObject | What::DropPage) && self.below(4) > 0 {
+            what = What::ALL[what as usize - 1];
+        }
+        let end = if what as u8 <= What::TakeObject as u8 { OBJECTS as u64 } else { PAGES };
+        Step { what, at: self.below(end) as u32, version: self.version }
+    }
+
+    /// A read of each place.
+    fn all(&self) -> Vec<Step> {
+        let of = |what, end: u64| (0..end as u32).map(move |at| Step { what, at, version: 0 });
+        let regions = if self.has_region { PAGES } else { 0 };
+        of(What::ReadObject, OBJECTS as u64)
+            .chain(of(What::LoadPage, PAGES))
+            .chain(of(What::ReadRegion, regions))
+            .collect()
+    }
+
+    /// Checks an answer, and knows what is there then; false if the step was refused.
+    fn check(&mut self, step: Step, answer: &Answer) -> bool {
+        let Step { what, at, version } = step;
+        let (known, len, is_zeros) = match what {
+            What::ReadObject | What::WriteObject | What::TakeObject => {
+                (&mut self.objects, len_of(at), false)
+            }
+            what if what.is_of_region() => (&mut self.region, page(), true),
+            _ => (&mut self.area, page(), false),
+        };
+        let known = &mut known[at as usize];
+        self.steps += 1;
+        if *answer == Answer::Refused {
+            self.refused += 1;
+            // An area's page that could not be stored is not there.
+            *known = known.filter(|_| what != What::StorePage);
+            return false;
+        }
+        let must_be = known.map(|version| bytes_of(version, len));
+        let must_be = must_be.or_else(|| is_zeros.then(|| vec![0; len]));
+        let is_right = match (answer, must_be) {
+            (Answer::Read(bytes), Some(must_be)) => {
+                self.read += len as u64;
+                *bytes == must_be
+            }
+            (Answer::Absent, must_be) => must_be.is_none(),
+            (Answer::Done, must_be) => match what {
+                What::WriteObject => must_be.is_none(),
+                What::DropPage => must_be.is_some(),
+                what => matches!(what, What::StorePage | What::WriteRegion),
+            },
+            _ => false,
+        };
+        assert!(is_right, "{step:?}: not version {known:?}");
+        *known = match what {
+            What::ReadObject | What::LoadPage | What::ReadRegion => *known,
+            What::TakeObject | What::TakePage | What::DropPage => None,
+            _ => Some(version),
+        };
+        true
+    }
+
+    /// Has steps made; those that were refused.
+    fn ask(&mut self, user: &mut UnixStream, steps: &[Step]) -> io::Result<Vec<Step>> {
+        let mut asked = (steps.len() as u32).to_le_bytes().to_vec();
+        steps.iter().for_each(|step| asked.extend(step.to_bytes()));
+        user.write_all(&asked)?;
+        let mut from = io::BufReader::new(&mut *user);
+        let mut refused = Vec::new();
+        for step in steps {
+            let answer = Answer::get(&mut from)?;
+            if !self.check(*step, &answer) {
+                refused.push(*step);
+            }
+        }
+        Ok(refused)
+    }
+
+    /// Asks until it is time, and then for all that is there.
+    fn work(
+        &mut self,
+        user: &mut UnixStream,
+        begun: &AtomicU64,
+        is_over: &AtomicBool,
+    ) -> io::Result<()> {
+        while !is_over.load(Ordering::Relaxed) {
+            let count = 1 + self.below(BATCH);
+            let steps: Vec<_> = (0..count).map(|_| self.step()).collect();
+            let is_first = self.steps == 0;
+            self.ask(user, &steps)?;
+            begun.fetch_add(is_first.into(), Ordering::Relaxed);
+        }
+        let (begun, mut left) = (Instant::now(), self.all());
+        while !left.is_empty() {
+            assert!(begun.elapsed() < PATIENCE, "{} reads are refused for ever", left.len());
+            let mut refused = Vec::new();
+            for some in left.chunks(BATCH as usize) {
+                refused.extend(self.ask(user, some)?);
+            }
+            left = refused;
+        }
+        Ok(())
+    }
+}
+
+/// Two ends of a connection, of which a child that is started has the other by its number.
+fn connection() -> (UnixStream, OwnedFd) {
+    let (own, other) = UnixStream::pair().unwrap();
+    own.set_read_timeout(Some(PATIENCE)).unwrap();
+    // SAFETY: a new descriptor, which a child inherits.
+    let other = unsafe { OwnedFd::from_raw_fd(libc::dup(other.as_raw_fd())) };
+    (own, other)
+}
+
+/// A user of a policy that is killed, in a folder; what was seen.
+pub fn round(test: &str, dir: &Path, policy: Policy, round: u64) -> Oracle {
+    let (own, others): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| connection()).unzip();
+    let numbers: Vec<_> = others.iter().map(|fd| fd.as_raw_fd().to_string()).collect();
+    let mut user = Command::new(std::env::current_exe().unwrap());
+    user.args([test, "--exact", "--nocapture"]).env(VICTIM, dir);
+    user.env(TALKS, numbers.join(" ")).env(POLICY, format!("{policy:?}"));
+    let mut user = user.stdout(Stdio::null()).spawn().unwrap();
+    drop(others);
+    let has_region = has_regions();
+    let (is_over, is_killed) = (AtomicBool::new(false), AtomicBool::new(false));
+    let begun = AtomicU64::new(0);
+    // Every other round all is read before the user is killed.
+    let reads_all = round % 2 == 0;
+    let work = |whose: u64, mut stream: UnixStream| {
+        let mut oracle = Oracle::new(whose, round, has_region);
+        let done = oracle.work(&mut stream, &begun, &is_over);
+        let is_known = done.is_ok() || is_killed.load(Ordering::SeqCst);
+        assert!(is_known, "the user ended or hangs: {done:?}, {policy:?}");
+        oracle
+    };
+    let all = thread::scope(|scope| {
+        let work = &work;
+        let threads = own
+            .into_iter()
+            .zip(0..)
+            .map(|(stream, whose)| scope.spawn(move || work(whose, stream)));
+        let threads: Vec<_> = threads.collect();
+        let has_failed = || threads.iter().any(thread::ScopedJoinHandle::is_finished);
+        while begun.load(Ordering::Relaxed) < THREADS && !has_failed() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        thread::sleep(Duration::from_millis(50 + mix(round) % 500));
+        if reads_all {
+            is_over.store(true, Ordering::SeqCst);
+            while !threads.iter().all(thread::ScopedJoinHandle::is_finished) {
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+        kill(&mut user, dir, &is_killed);
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+    });
+    all.into_iter().fold(Oracle::default(), |sum, one| Oracle {
+        steps: sum.steps + one.steps,
+        read: sum.read + one.read,
+        refused: sum.refused + one.refused,
+        ..sum
+    })
+}
+
+/// Kills the user; nothing of it is left.
+fn kill(user: &mut Child, dir: &Path, is_killed: &AtomicBool) {
+    let (files, blocks) = files_of(user.id(), dir);
+    is_killed.store(true, Ordering::SeqCst);
+    user.kill().unwrap();
+    let status = user.wait().unwrap();
+    assert_eq!(status.signal(), Some(libc::SIGKILL), "it ended before: {status}");
+    assert!(files > 1 && blocks > 0, "{files} files of {blocks} blocks");
+    assert_eq!(fs::read_dir(dir).unwrap().count(), 0, "a name is left");
+}
