@@ -30,7 +30,10 @@ pub extern "C" fn glebe_swap_region_new(
 ) -> c_int {
     call(|| {
         let (out, asked) = (region.checked("region")?, options.read()?);
-        none_of(&[("capacity_bytes of a region", asked.capacity_bytes)])?;
+        none_of(&[
+            ("capacity_bytes of a region", asked.capacity_bytes),
+            ("cache of a region", asked.cache.id),
+        ])?;
         let options = self::options(&asked)?;
         let (len, budget) = (Bytes::new(len_bytes), Bytes::new(budget_bytes));
         let make = || Ok(each(Pinnable::new(options.build_region(len, budget)?)));
