@@ -7,7 +7,7 @@ use glebe::swap::{Error, Region, Store};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
-use super::Outcome;
+use super::{Errors, Outcome};
 
 const PAGES: u64 = 40;
 const BUDGET: u64 = 12;
@@ -26,20 +26,19 @@ fn bytes_of(page: u64, version: u8) -> Vec<u8> {
 struct Life {
     region: Region,
     versions: [u8; PAGES as usize],
-    error: Option<Error>,
+    errors: Errors<Error>,
 }
 
 impl Life {
-    /// Whether a call was not refused; a page is never damaged.
+    /// What a call gave, if it was not refused; a page is never damaged.
     fn keep<T>(&mut self, result: Result<T, Error>) -> Option<T> {
-        let refused = match result {
-            Ok(done) => return Some(done),
-            Err(refused) => refused,
-        };
-        let is_known = matches!(refused, Error::Os(_) | Error::Pool(_) | Error::Budget { .. });
-        assert!(is_known || matches!(refused, Error::BudgetBelowPinned { .. }), "{refused}");
-        self.error.get_or_insert(refused);
-        None
+        if let Err(refused) = &result {
+            use Error::{Budget, BudgetBelowPinned, Os, Pool};
+            let is_known =
+                matches!(refused, Os(_) | Pool(_) | Budget { .. } | BudgetBelowPinned { .. });
+            assert!(is_known, "{refused}");
+        }
+        self.errors.keep(result)
     }
 
     fn look(&mut self) {
@@ -71,7 +70,7 @@ pub fn live(moves: bool) -> Outcome {
     let options = Store::options().pool_limit(POOL_LIMIT);
     let options = if moves { options } else { options.without_moves() };
     let region = options.build_region(at(PAGES), at(BUDGET))?;
-    let mut life = Life { region, versions: [0; PAGES as usize], error: None };
+    let mut life = Life { region, versions: [0; PAGES as usize], errors: Errors::new() };
     life.write(1);
     life.look();
     life.write(5);
@@ -84,5 +83,5 @@ pub fn live(moves: bool) -> Outcome {
     let lowered = life.region.set_budget(at(BUDGET / 2));
     life.keep(lowered);
     life.look();
-    life.error.map_or(Ok(()), |error| Err(error.into()))
+    life.errors.outcome()
 }
