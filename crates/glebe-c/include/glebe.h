@@ -1370,6 +1370,22 @@ int glebe_swap_region_read(glebe_swap_region region, uint64_t offset_bytes, void
 int glebe_swap_region_write(glebe_swap_region region, uint64_t offset_bytes, const void *bytes,
                             size_t len_bytes);
 
+/* Says that pages are not needed for a while: where memory is short, those that lie whole in the
+ * range are the next to leave it. A touch until then does not change that. Of many ranges that
+ * wait, the oldest are forgotten. Errors: BEYOND. */
+int glebe_swap_region_cold(glebe_swap_region region, uint64_t offset_bytes, uint64_t len_bytes);
+
+/* Brings pages to memory that will be needed soon: those that hold the first of the bytes, as many
+ * as the budget has. They may leave again before they are needed. Errors: BEYOND, BUDGET, FULL,
+ * CORRUPT, OS, NO_MEMORY. */
+int glebe_swap_region_will_need(glebe_swap_region region, uint64_t offset_bytes,
+                                uint64_t len_bytes);
+
+/* Gives up the bytes of the pages that lie whole in the range: they take neither memory nor room in
+ * pool and file any more, are zeros from then on, and a damaged page is whole again. Errors:
+ * BEYOND; PINNED by a pin, OS, NO_MEMORY: after these the first pages may be zeros. */
+int glebe_swap_region_discard(glebe_swap_region region, uint64_t offset_bytes, uint64_t len_bytes);
+
 /* Readies the calling thread to touch the region: makes what its first touch would make in the
  * handler, and tests what would end the process there. Errors: SIGNAL. */
 int glebe_swap_region_arm_thread(glebe_swap_region region);

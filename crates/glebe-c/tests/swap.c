@@ -378,6 +378,10 @@ static void a_touch_that_fails(void) {
     CHECK((unsigned char *)at < bytes + lost * page && why != 0);
     REFUSED(glebe_swap_region_read(region, (lost - 1) * page, &byte, 1), GLEBE_ERROR_CORRUPT);
     CHECK(strstr(glebe_last_error(), "of the region is damaged") != NULL);
+    REFUSED(glebe_swap_region_will_need(region, lost * page, 1), GLEBE_ERROR_CORRUPT);
+    OK(glebe_swap_region_discard(region, (lost - 1) * page, 2 * page));
+    OK(glebe_swap_region_read(region, (lost - 1) * page, &byte, 1));
+    CHECK(byte == 0 && bytes[lost * page] == 0);
     OK(glebe_swap_region_free(region));
 }
 
@@ -394,7 +398,7 @@ static int is_refused_where_sigbus_is_blocked(glebe_swap_region region) {
 
 static void by_address(glebe_swap_region region) {
     size_t page = (size_t)glebe_page_bytes(), n;
-    uint64_t len = 0, moves = 2;
+    uint64_t len = 0, moves = 2, loaded;
     glebe_swap_pin pin = {0}, again = {0};
     glebe_swap_stats stats;
     unsigned char out[3000];
@@ -425,6 +429,24 @@ static void by_address(glebe_swap_region region) {
     REFUSED(glebe_swap_region_read(region, 0, NULL, 2), GLEBE_ERROR_NULL);
     REFUSED(glebe_swap_region_write(region, 0, NULL, 2), GLEBE_ERROR_NULL);
 
+    /* Pages that leave next, come before they are touched, and go for good. */
+    OK(glebe_swap_region_get_stats(region, &stats));
+    loaded = stats.loaded + stats.retouched_pages;
+    OK(glebe_swap_region_will_need(region, 100 * page, 10 * page));
+    OK(glebe_swap_region_get_stats(region, &stats));
+    CHECK(stats.loaded + stats.retouched_pages >= loaded + 10);
+    for (n = 100; n < 110; n++) CHECK(is_filled(bytes + n * page, n, page));
+    OK(glebe_swap_region_cold(region, 100 * page, 10 * page));
+    n = (size_t)stats.freed_pages;
+    OK(glebe_swap_region_discard(region, 100 * page + 1, 10 * page));
+    OK(glebe_swap_region_get_stats(region, &stats));
+    CHECK(stats.freed_pages == n + 9);
+    CHECK(is_filled(bytes + 100 * page, 100, page) && bytes[101 * page] == 0);
+    fill(bytes + 101 * page, 101, page);
+    REFUSED(glebe_swap_region_cold(region, len, 1), GLEBE_ERROR_BEYOND);
+    REFUSED(glebe_swap_region_will_need(region, len, 1), GLEBE_ERROR_BEYOND);
+    REFUSED(glebe_swap_region_discard(region, 1, len), GLEBE_ERROR_BEYOND);
+
     /* A system call is given what is pinned. */
     OK(glebe_swap_region_resident(region, 7 * page, page, &resident, &pin));
     CHECK((unsigned char *)resident == bytes + 7 * page && pipe(ends) == 0);
@@ -433,6 +455,7 @@ static void by_address(glebe_swap_region region) {
     close(ends[0]), close(ends[1]);
     REFUSED(glebe_swap_region_resident(region, 7 * page, 1, &resident, &again),
             GLEBE_ERROR_PINNED);
+    REFUSED(glebe_swap_region_discard(region, 7 * page, page), GLEBE_ERROR_PINNED);
     REFUSED(glebe_swap_region_resident(region, 0, 1, NULL, &again), GLEBE_ERROR_NULL);
     REFUSED(glebe_swap_region_resident(region, 0, 1, &resident, NULL), GLEBE_ERROR_NULL);
     REFUSED(glebe_swap_region_resident(region, 0, MIB, &resident, &again), GLEBE_ERROR_BUDGET);

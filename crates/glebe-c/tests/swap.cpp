@@ -203,6 +203,8 @@ void region() {
             for (std::size_t at = std::size_t(thread); at < len; at += 512 + THREADS) {
                 bytes[at] = static_cast<unsigned char>(at / 7 + round);
             }
+            OK(glebe_swap_region_cold(region, std::uint64_t(thread) * MIB, MIB / 2));
+            OK(glebe_swap_region_will_need(region, std::uint64_t(thread) * MIB, MIB / 8));
             for (std::size_t at = std::size_t(thread); at < len; at += 512 + THREADS) {
                 CHECK(bytes[at] == static_cast<unsigned char>(at / 7 + round));
             }
@@ -219,6 +221,8 @@ void region() {
     CHECK(std::memcmp(resident, out.data(), out.size()) == 0);
     OK(glebe_swap_region_set_budget(region, MIB / 2));
     OK(glebe_swap_pin_free(pin));
+    OK(glebe_swap_region_discard(region, 0, len));
+    CHECK(bytes[0] == 0 && bytes[len - 1] == 0);
     glebe_swap_stats stats = {};
     stats.size = sizeof stats;
     OK(glebe_swap_region_get_stats(region, &stats));

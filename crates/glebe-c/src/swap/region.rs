@@ -106,6 +106,44 @@ pub extern "C" fn glebe_swap_region_write(
     })
 }
 
+/// Calls `call` on a part of a region.
+fn on_part(
+    region: glebe_swap_region,
+    offset_bytes: u64,
+    len_bytes: u64,
+    call: fn(&Region, Bytes, Bytes) -> Result<(), Error>,
+) -> Result<c_int, Failure> {
+    on(region, |of| call(of, Bytes::new(offset_bytes), Bytes::new(len_bytes)))?;
+    Ok(GLEBE_OK)
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_swap_region_cold(
+    region: glebe_swap_region,
+    offset_bytes: u64,
+    len_bytes: u64,
+) -> c_int {
+    call(|| on_part(region, offset_bytes, len_bytes, Region::cold))
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_swap_region_will_need(
+    region: glebe_swap_region,
+    offset_bytes: u64,
+    len_bytes: u64,
+) -> c_int {
+    call(|| on_part(region, offset_bytes, len_bytes, Region::will_need))
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_swap_region_discard(
+    region: glebe_swap_region,
+    offset_bytes: u64,
+    len_bytes: u64,
+) -> c_int {
+    call(|| on_part(region, offset_bytes, len_bytes, Region::discard))
+}
+
 #[no_mangle]
 pub extern "C" fn glebe_swap_region_arm_thread(region: glebe_swap_region) -> c_int {
     call(|| {

@@ -1,4 +1,5 @@
-//! A life of a region: made, written past its budget, read, kept in memory, its budget lowered.
+//! A life of a region: made, written past its budget, read, kept in memory, in part discarded,
+//! its budget lowered.
 //!
 //! Whatever call fails: what a write returned from is there with its own bytes, what a refused
 //! write was to change is as it was, and what was counted is what is there.
@@ -80,6 +81,17 @@ pub fn live(moves: bool) -> Outcome {
         let expected = (3..7).flat_map(|page| bytes_of(page, life.versions[page as usize]));
         assert!(life.versions[3..7].contains(&0) || kept.into_iter().eq(expected));
     }
+    for page in 10..14 {
+        // Refused, it is as it was.
+        let discarded = life.region.discard(at(page), at(1));
+        if life.keep(discarded).is_some() {
+            life.versions[page as usize] = 0;
+        }
+    }
+    life.region.cold(at(15), at(10)).expect("it needs nothing");
+    let needed = life.region.will_need(at(30), at(5));
+    life.keep(needed);
+    life.look();
     let lowered = life.region.set_budget(at(BUDGET / 2));
     life.keep(lowered);
     life.look();
