@@ -242,9 +242,10 @@ int glebe_reserve_grow(glebe_reserve reserve, uint64_t len_bytes, uint64_t *came
  * glebe_reserve_memory() says what is left then. */
 int glebe_reserve_shrink(glebe_reserve reserve, uint64_t len_bytes, uint64_t *went_bytes);
 
-/* Gives the memory back to the system. Every block, view, promise, cache and object pool of the
- * reserve must have been freed: otherwise GLEBE_ERROR_BUSY, with their numbers in the text, and the
- * reserve lives on unchanged. Looks at every handle that there is. */
+/* Gives the memory back to the system. Every block, view, promise, cache, object pool and swap
+ * cache of the reserve, and every area and store in a swap cache of it, must have been freed:
+ * otherwise GLEBE_ERROR_BUSY, with their numbers in the text, and the reserve lives on unchanged.
+ * Looks at every handle that there is. */
 int glebe_reserve_free(glebe_reserve reserve);
 
 /* What a reserve is made of. */
@@ -1163,6 +1164,12 @@ typedef struct glebe_swap_pin {
     uint64_t id;
 } glebe_swap_pin;
 
+/* A swap cache: memory that may be lost at any moment, for copies of what a file has. See
+ * glebe_swap_cache_new. */
+typedef struct glebe_swap_cache {
+    uint64_t id;
+} glebe_swap_cache;
+
 /* What store or region is wanted. */
 typedef struct glebe_swap_options {
     uint64_t size;             /* sizeof(glebe_swap_options) */
@@ -1179,11 +1186,18 @@ typedef struct glebe_swap_options {
                                    null: new objects are refused then. The file has no name, is
                                    this process's alone, and is gone with it */
     uint64_t file_bytes;        /* the most that the file may have */
+    uint64_t encrypt;           /* 1: what goes to the file is encrypted, by a key that only this
+                                   process has; 0: it is not */
+    glebe_swap_cache cache;     /* of a store with a file: what is in the file is in this swap cache
+                                   too, and a load reads the file only where first class, or
+                                   another user of the cache, took the copy meanwhile; 0: in none.
+                                   Of a region: 0 */
 } glebe_swap_options;
 
-/* Makes a store of which `budget_bytes` are in memory at most. Errors: NULL, BAD_SIZE,
- * BAD_ARGUMENT, TOO_MANY; BAD_LEN for a budget or a capacity of less than a page;
- * LIMIT_BELOW_HELD for a pool's limit that an empty pool passes; OS, NO_MEMORY. */
+/* Makes a store of which `budget_bytes` are in memory at most. Errors: NULL, BAD_SIZE, TOO_MANY;
+ * BAD_ARGUMENT, also for encryption or a swap cache without a file; BAD_LEN for a budget or a
+ * capacity of less than a page; LIMIT_BELOW_HELD for a pool's limit that an empty pool passes; OS,
+ * NO_MEMORY. */
 int glebe_swap_store_new(uint64_t budget_bytes, const glebe_swap_options *options,
                          glebe_swap_store *store);
 
@@ -1356,6 +1370,22 @@ int glebe_swap_region_read(glebe_swap_region region, uint64_t offset_bytes, void
 int glebe_swap_region_write(glebe_swap_region region, uint64_t offset_bytes, const void *bytes,
                             size_t len_bytes);
 
+/* Says that pages are not needed for a while: where memory is short, those that lie whole in the
+ * range are the next to leave it. A touch until then does not change that. Of many ranges that
+ * wait, the oldest are forgotten. Errors: BEYOND. */
+int glebe_swap_region_cold(glebe_swap_region region, uint64_t offset_bytes, uint64_t len_bytes);
+
+/* Brings pages to memory that will be needed soon: those that hold the first of the bytes, as many
+ * as the budget has. They may leave again before they are needed. Errors: BEYOND, BUDGET, FULL,
+ * CORRUPT, OS, NO_MEMORY. */
+int glebe_swap_region_will_need(glebe_swap_region region, uint64_t offset_bytes,
+                                uint64_t len_bytes);
+
+/* Gives up the bytes of the pages that lie whole in the range: they take neither memory nor room in
+ * pool and file any more, are zeros from then on, and a damaged page is whole again. Errors:
+ * BEYOND; PINNED by a pin, OS, NO_MEMORY: after these the first pages may be zeros. */
+int glebe_swap_region_discard(glebe_swap_region region, uint64_t offset_bytes, uint64_t len_bytes);
+
 /* Readies the calling thread to touch the region: makes what its first touch would make in the
  * handler, and tests what would end the process there. Errors: SIGNAL. */
 int glebe_swap_region_arm_thread(glebe_swap_region region);
@@ -1379,11 +1409,8 @@ int glebe_swap_region_format_stats(glebe_swap_region region, uint64_t format, ch
  * numbers bound their compressed bytes:
  *   - write-back: bytes that wait to be written, by a later store that finds no room;
  *   - put-back: bytes that need not be written, with a file or without.
- * Both are 0 at first, which is write-through: the file has a page when its store returns. */
-typedef struct glebe_swap_cache {
-    uint64_t id;
-} glebe_swap_cache;
-
+ * Both are 0 at first, which is write-through: the file has a page when its store returns.
+ * A swap cache may also have copies of what a store's file has. */
 typedef struct glebe_swap_area {
     uint64_t id;
 } glebe_swap_area;
@@ -1395,14 +1422,17 @@ typedef struct glebe_swap_cache_options {
     uint64_t limit_bytes;  /* without a reserve: the most memory, everything counted */
     uint64_t codec;        /* GLEBE_CODEC_*, of areas made in it */
     uint64_t zstd_level;   /* for GLEBE_CODEC_ZSTD; 0: the usual one */
+    uint64_t encrypt;      /* 1: areas made in it encrypt what they write to their files, each by a
+                              key that only this process has; 0: they do not. A store in it does so
+                              by its own options */
 } glebe_swap_cache_options;
 
-/* Makes a swap cache. A reserve is not ended while it has one, or an area. Errors: NULL, BAD_SIZE,
- * TOO_MANY; BAD_ARGUMENT without a limit or a reserve, or with both; LIMIT_BELOW_HELD for a limit
- * that an empty pool passes; OS, NO_MEMORY. */
+/* Makes a swap cache. A reserve is not ended while it has one, or an area or a store in one.
+ * Errors: NULL, BAD_SIZE, TOO_MANY; BAD_ARGUMENT without a limit or a reserve, or with both;
+ * LIMIT_BELOW_HELD for a limit that an empty pool passes; OS, NO_MEMORY. */
 int glebe_swap_cache_new(const glebe_swap_cache_options *options, glebe_swap_cache *cache);
 
-/* Ends the handle. Areas of the cache stay as they are. */
+/* Ends the handle. Areas and stores in the cache stay as they are. */
 int glebe_swap_cache_free(glebe_swap_cache cache);
 
 /* Writes what suits most areas as write-back to `write_back_bytes`: a sixteenth of the reserve or

@@ -258,12 +258,15 @@ structures! {
         drop_copies: u64,
         file_directory: Chars,
         file_bytes: u64,
+        encrypt: u64,
+        cache: glebe_swap_cache,
     }
     glebe_swap_cache_options {
         reserve: glebe_reserve,
         limit_bytes: u64,
         codec: u64,
         zstd_level: u64,
+        encrypt: u64,
     }
     glebe_swap_area_options {
         file_directory: Chars,

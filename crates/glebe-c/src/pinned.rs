@@ -13,16 +13,24 @@ use std::sync::Arc;
 
 use glebe::swap::{Error, Pin, PinMut, Region, Resident, Store};
 
+use crate::abi::glebe_reserve;
+
 /// A store or a region, and how many pins there are or will be in a moment.
 #[derive(Debug)]
 pub(crate) struct Pinnable<T> {
     pub(crate) of: T,
+    /// Whose memory its swap cache has: 0 if none is.
+    pub(crate) reserve: glebe_reserve,
     pins: AtomicUsize,
 }
 
 impl<T> Pinnable<T> {
     pub(crate) fn new(of: T) -> Arc<Self> {
-        Arc::new(Self { of, pins: AtomicUsize::new(0) })
+        Self::in_reserve(glebe_reserve::default(), of)
+    }
+
+    pub(crate) fn in_reserve(reserve: glebe_reserve, of: T) -> Arc<Self> {
+        Arc::new(Self { of, reserve, pins: AtomicUsize::new(0) })
     }
 
     pub(crate) fn pins(&self) -> usize {

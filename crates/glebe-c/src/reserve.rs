@@ -115,12 +115,14 @@ pub extern "C" fn glebe_reserve_free(reserve: glebe_reserve) -> c_int {
         let blocks = process.blocks.count(|of| of.reserve == reserve);
         let caches = process.caches.count(|of| of.reserve == reserve);
         let pools = process.zpools.count(|of| of.reserve == reserve);
+        // Swap caches first: an area or a store that is made in one meanwhile is found itself.
         let swaps = process.swap_caches.count(|of| of.reserve == reserve)
-            + process.areas.count(|of| of.reserve == reserve);
+            + process.areas.count(|of| of.reserve == reserve)
+            + process.stores.count(|of| of.reserve == reserve);
         if promises + blocks + caches + pools + swaps > 0 {
             let text = format!(
                 "the reserve still has {blocks} blocks, {promises} promises, {caches} caches, \
-                {pools} object pools and {swaps} swap caches and areas; free them first"
+                {pools} object pools and {swaps} swap caches, areas and stores; free them first"
             );
             return Err(Failure::new(GLEBE_ERROR_BUSY, text));
         }

@@ -15,7 +15,7 @@ use glebe::units::Bytes;
 
 use crate::abi::*;
 use crate::boundary::{call, In, Out};
-use crate::failure::Failure;
+use crate::failure::{none_of, Failure};
 use crate::pinned::{New, Pinnable};
 use crate::process::{end, hold, insert, Handle, Process};
 use crate::stats::form;
@@ -45,10 +45,18 @@ fn options(asked: &glebe_swap_options) -> Result<Options, Failure> {
         options = options.capacity(Bytes::new(asked.capacity_bytes));
     }
     let options = options.keep_copies(!Failure::flag("drop_copies", asked.drop_copies)?);
+    let options =
+        if Failure::flag("encrypt", asked.encrypt)? { options.encrypted() } else { options };
     file(asked.file_directory, asked.file_bytes, |file| match file {
-        Some((directory, limit)) => options.file_in(directory, limit),
-        None => options,
-    })
+        Some((directory, limit)) => Ok(options.file_in(directory, limit)),
+        None => {
+            none_of(&[
+                ("encrypt without file_directory", asked.encrypt),
+                ("cache without file_directory", asked.cache.id),
+            ])?;
+            Ok(options)
+        }
+    })?
 }
 
 /// Where C wants to have a pin and its bytes.

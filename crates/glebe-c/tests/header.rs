@@ -207,7 +207,9 @@ fn structures() -> BTreeMap<String, Vec<(String, String)>> {
             let (of, name) = member.trim().rsplit_once([' ', '*']).expect("a type and a name");
             let of = member.trim().strip_suffix(name).unwrap_or(of).trim();
             assert!(
-                of.ends_with('*') || matches!(of, "uint64_t" | "glebe_refill" | "glebe_reserve")
+                of.ends_with('*')
+                    || matches!(of, "uint64_t" | "glebe_refill")
+                    || matches!(of, "glebe_reserve" | "glebe_swap_cache")
             );
             (name.to_owned(), of.to_owned())
         };

@@ -115,6 +115,24 @@ static void options_are_checked(void) {
     options.file_directory = "/no/such/directory";
     REFUSED(glebe_swap_store_new(MIB, &options, &store), GLEBE_ERROR_OS);
     CHECK(strstr(glebe_last_error(), "/no/such/directory") != NULL);
+    options = zero;
+    options.encrypt = 1;
+    REFUSED(glebe_swap_store_new(MIB, &options, &store), GLEBE_ERROR_BAD_ARGUMENT);
+    CHECK(strstr(glebe_last_error(), "encrypt without file_directory") != NULL);
+    options.file_directory = FILE_DIRECTORY;
+    options.file_bytes = MIB;
+    options.encrypt = 2;
+    REFUSED(glebe_swap_store_new(MIB, &options, &store), GLEBE_ERROR_BAD_ARGUMENT);
+    options.encrypt = 0;
+    options.cache.id = 1;
+    REFUSED(glebe_swap_store_new(MIB, &options, &store), GLEBE_ERROR_BAD_HANDLE);
+    CHECK(strstr(glebe_last_error(), "is no swap cache") != NULL);
+    REFUSED(glebe_swap_region_new(MIB, MIB, &options, &region), GLEBE_ERROR_BAD_ARGUMENT);
+    CHECK(strstr(glebe_last_error(), "cache of a region") != NULL);
+    options = zero;
+    options.cache.id = 1;
+    REFUSED(glebe_swap_store_new(MIB, &options, &store), GLEBE_ERROR_BAD_ARGUMENT);
+    CHECK(strstr(glebe_last_error(), "cache without file_directory") != NULL);
     CHECK(store.id == 77 && region.id == 78);
 
     memset(&newer, 0, sizeof newer);
@@ -360,6 +378,10 @@ static void a_touch_that_fails(void) {
     CHECK((unsigned char *)at < bytes + lost * page && why != 0);
     REFUSED(glebe_swap_region_read(region, (lost - 1) * page, &byte, 1), GLEBE_ERROR_CORRUPT);
     CHECK(strstr(glebe_last_error(), "of the region is damaged") != NULL);
+    REFUSED(glebe_swap_region_will_need(region, lost * page, 1), GLEBE_ERROR_CORRUPT);
+    OK(glebe_swap_region_discard(region, (lost - 1) * page, 2 * page));
+    OK(glebe_swap_region_read(region, (lost - 1) * page, &byte, 1));
+    CHECK(byte == 0 && bytes[lost * page] == 0);
     OK(glebe_swap_region_free(region));
 }
 
@@ -376,7 +398,7 @@ static int is_refused_where_sigbus_is_blocked(glebe_swap_region region) {
 
 static void by_address(glebe_swap_region region) {
     size_t page = (size_t)glebe_page_bytes(), n;
-    uint64_t len = 0, moves = 2;
+    uint64_t len = 0, moves = 2, loaded;
     glebe_swap_pin pin = {0}, again = {0};
     glebe_swap_stats stats;
     unsigned char out[3000];
@@ -407,6 +429,24 @@ static void by_address(glebe_swap_region region) {
     REFUSED(glebe_swap_region_read(region, 0, NULL, 2), GLEBE_ERROR_NULL);
     REFUSED(glebe_swap_region_write(region, 0, NULL, 2), GLEBE_ERROR_NULL);
 
+    /* Pages that leave next, come before they are touched, and go for good. */
+    OK(glebe_swap_region_get_stats(region, &stats));
+    loaded = stats.loaded + stats.retouched_pages;
+    OK(glebe_swap_region_will_need(region, 100 * page, 10 * page));
+    OK(glebe_swap_region_get_stats(region, &stats));
+    CHECK(stats.loaded + stats.retouched_pages >= loaded + 10);
+    for (n = 100; n < 110; n++) CHECK(is_filled(bytes + n * page, n, page));
+    OK(glebe_swap_region_cold(region, 100 * page, 10 * page));
+    n = (size_t)stats.freed_pages;
+    OK(glebe_swap_region_discard(region, 100 * page + 1, 10 * page));
+    OK(glebe_swap_region_get_stats(region, &stats));
+    CHECK(stats.freed_pages == n + 9);
+    CHECK(is_filled(bytes + 100 * page, 100, page) && bytes[101 * page] == 0);
+    fill(bytes + 101 * page, 101, page);
+    REFUSED(glebe_swap_region_cold(region, len, 1), GLEBE_ERROR_BEYOND);
+    REFUSED(glebe_swap_region_will_need(region, len, 1), GLEBE_ERROR_BEYOND);
+    REFUSED(glebe_swap_region_discard(region, 1, len), GLEBE_ERROR_BEYOND);
+
     /* A system call is given what is pinned. */
     OK(glebe_swap_region_resident(region, 7 * page, page, &resident, &pin));
     CHECK((unsigned char *)resident == bytes + 7 * page && pipe(ends) == 0);
@@ -415,6 +455,7 @@ static void by_address(glebe_swap_region region) {
     close(ends[0]), close(ends[1]);
     REFUSED(glebe_swap_region_resident(region, 7 * page, 1, &resident, &again),
             GLEBE_ERROR_PINNED);
+    REFUSED(glebe_swap_region_discard(region, 7 * page, page), GLEBE_ERROR_PINNED);
     REFUSED(glebe_swap_region_resident(region, 0, 1, NULL, &again), GLEBE_ERROR_NULL);
     REFUSED(glebe_swap_region_resident(region, 0, 1, &resident, NULL), GLEBE_ERROR_NULL);
     REFUSED(glebe_swap_region_resident(region, 0, MIB, &resident, &again), GLEBE_ERROR_BUDGET);
@@ -430,15 +471,21 @@ static void by_address(glebe_swap_region region) {
     OK(glebe_swap_region_format_stats(region, GLEBE_FORMAT_TEXT, NULL, 0, &n));
 }
 
-static glebe_swap_cache cache_of(glebe_reserve reserve, uint64_t limit_bytes) {
+static glebe_swap_cache cache_with(glebe_reserve reserve, uint64_t limit_bytes, int encrypt) {
     glebe_swap_cache_options options;
     glebe_swap_cache cache = {0};
     memset(&options, 0, sizeof options);
     options.size = sizeof options;
     options.reserve = reserve;
     options.limit_bytes = limit_bytes;
+    options.codec = encrypt >= 0 ? GLEBE_CODEC_NONE : GLEBE_CODEC_AUTO;
+    options.encrypt = encrypt > 0;
     OK(glebe_swap_cache_new(&options, &cache));
     return cache;
+}
+
+static glebe_swap_cache cache_of(glebe_reserve reserve, uint64_t limit_bytes) {
+    return cache_with(reserve, limit_bytes, -1);
 }
 
 static glebe_swap_area area_of(glebe_swap_cache cache, uint64_t file_bytes) {
@@ -542,6 +589,10 @@ static void caches(void) {
     REFUSED(glebe_swap_cache_new(&options, &cache), GLEBE_ERROR_BAD_ARGUMENT);
     options.limit_bytes = 0;
     REFUSED(glebe_swap_cache_new(&options, &cache), GLEBE_ERROR_BAD_HANDLE);
+    options.reserve.id = 0;
+    options.limit_bytes = 4 * MIB;
+    options.encrypt = 2;
+    REFUSED(glebe_swap_cache_new(&options, &cache), GLEBE_ERROR_BAD_ARGUMENT);
     CHECK(cache.id == 44);
     cache = cache_of(none, 4 * MIB);
     REFUSED(glebe_swap_area_new(cache, 0, NULL, &area), GLEBE_ERROR_BAD_LEN);
@@ -559,9 +610,135 @@ static void caches(void) {
     REFUSED(glebe_swap_cache_free(cache), GLEBE_ERROR_BAD_HANDLE);
     pages_of(area, 0, 10);
     REFUSED(glebe_reserve_free(reserve), GLEBE_ERROR_BUSY);
-    CHECK(strstr(glebe_last_error(), "1 swap caches and areas") != NULL);
+    CHECK(strstr(glebe_last_error(), "1 swap caches, areas and stores") != NULL);
     OK(glebe_swap_area_free(area));
     OK(glebe_reserve_free(reserve));
+}
+
+/* Takes all of a reserve, and gives it back. */
+static void recall_all(glebe_reserve reserve) {
+    glebe_block *blocks = malloc(16 * MIB / 4096 * sizeof *blocks);
+    size_t count = 0;
+    uint64_t pages = 0;
+    CHECK(blocks != NULL);
+    for (;;) {
+        OK(glebe_reserve_largest_run(reserve, &pages));
+        if (pages == 0) break;
+        OK(glebe_alloc(reserve, pages, &blocks[count++]));
+    }
+    while (count > 0) OK(glebe_free(blocks[--count]));
+    free(blocks);
+}
+
+/* A store whose file is in the idle part of a reserve too, which first class takes. */
+static void a_file_in_idle_memory(void) {
+    glebe_swap_options options = no_options();
+    glebe_reserve reserve = {0};
+    glebe_swap_store store = {0};
+    glebe_swap_object all[OBJECTS];
+    glebe_swap_stats stats;
+    glebe_reserve_stats of_reserve;
+    uint64_t idle;
+    size_t n;
+
+    OK(glebe_reserve_new(16 * MIB, NULL, &reserve));
+    options.cache = cache_of(reserve, 0);
+    options.pool_limit_bytes = 256 * KIB;
+    REFUSED(glebe_swap_store_new(MIB, &options, &store), GLEBE_ERROR_BAD_ARGUMENT);
+    options.file_directory = FILE_DIRECTORY;
+    options.file_bytes = 16 * MIB;
+    OK(glebe_swap_store_new(MIB, &options, &store));
+    OK(glebe_swap_cache_free(options.cache));
+    REFUSED(glebe_reserve_free(reserve), GLEBE_ERROR_BUSY);
+    CHECK(strstr(glebe_last_error(), "1 swap caches, areas and stores") != NULL);
+    for (n = 0; n < OBJECTS; n++) all[n] = insert(store, n, LEN);
+    for (n = 0; n < OBJECTS; n++) is_the_object(store, all[n], n, LEN);
+    stats.size = sizeof stats;
+    OK(glebe_swap_store_get_stats(store, &stats));
+    CHECK(stats.loaded_idle > 0 && stats.read_back == 0);
+    idle = stats.loaded_idle;
+    recall_all(reserve);
+    for (n = 0; n < OBJECTS; n++) is_the_object(store, all[n], n, LEN);
+    OK(glebe_swap_store_get_stats(store, &stats));
+    CHECK(stats.read_back > 0);
+    for (n = 0; n < OBJECTS; n++) is_the_object(store, all[n], n, LEN);
+    OK(glebe_swap_store_get_stats(store, &stats));
+    CHECK(stats.loaded_idle > idle);
+    OK(glebe_swap_store_free(store));
+    of_reserve.size = sizeof of_reserve;
+    OK(glebe_reserve_get_stats(reserve, &of_reserve));
+    CHECK(of_reserve.live_pages == 0);
+    OK(glebe_reserve_free(reserve));
+}
+
+/* Of how many objects or pages from 0 on bytes are in the only file without a name. */
+static size_t in_the_file(size_t count) {
+    char path[64];
+    unsigned char some[64], *bytes;
+    FILE *file;
+    size_t n, found = 0, len;
+    /* Opened once more: the library's descriptor may be one of O_DIRECT. */
+    snprintf(path, sizeof path, "/proc/self/fd/%d", nameless_file());
+    file = fopen(path, "rb");
+    CHECK(file != NULL && (bytes = malloc(16 * MIB)) != NULL);
+    len = fread(bytes, 1, 16 * MIB, file);
+    CHECK(len > 0 && fclose(file) == 0);
+    for (n = 0; n < count; n++) {
+        fill(some, n, sizeof some);
+        found += memmem(bytes, len, some, sizeof some) != NULL;
+    }
+    free(bytes);
+    return found;
+}
+
+/* What the files of stores, regions and areas have, as it is or encrypted. */
+static void files_encrypted(int encrypt) {
+    const glebe_reserve none = {0};
+    glebe_swap_options options = no_options();
+    size_t page = (size_t)glebe_page_bytes(), n;
+    glebe_swap_object all[OBJECTS];
+    glebe_swap_store store = {0};
+    glebe_swap_region region = {0};
+    glebe_swap_cache cache = {0};
+    glebe_swap_area area = {0};
+    unsigned char *bytes = malloc(page);
+
+    CHECK(bytes != NULL);
+    options.codec = GLEBE_CODEC_NONE;
+    options.pool_limit_bytes = 256 * KIB;
+    options.file_directory = FILE_DIRECTORY;
+    options.file_bytes = 16 * MIB;
+    options.encrypt = encrypt;
+    OK(glebe_swap_store_new(MIB, &options, &store));
+    for (n = 0; n < OBJECTS; n++) all[n] = insert(store, n, LEN);
+    CHECK(encrypt ? in_the_file(OBJECTS) == 0 : in_the_file(OBJECTS) > OBJECTS / 2);
+    for (n = 0; n < OBJECTS; n++) is_the_object(store, all[n], n, LEN);
+    OK(glebe_swap_store_free(store));
+
+    cache = cache_with(none, MIB, encrypt);
+    area = area_of(cache, 16 * MIB);
+    pages_of(area, 0, 256);
+    CHECK(in_the_file(256) == (encrypt ? 0 : 256));
+    OK(glebe_swap_area_free(area));
+    OK(glebe_swap_cache_free(cache));
+
+    if (glebe_swap_region_new(8 * MIB, MIB, &options, &region) != GLEBE_OK) {
+        CHECK(strstr(glebe_last_error(), "userfaultfd") != NULL);
+        free(bytes);
+        return;
+    }
+    for (n = 0; n < 256; n++) {
+        fill(bytes, n, page);
+        OK(glebe_swap_region_write(region, n * 8 * MIB / 256, bytes, page));
+    }
+    OK(glebe_swap_region_set_budget(region, MIB / 16));
+    CHECK(encrypt ? in_the_file(256) == 0 : in_the_file(256) > 0);
+    for (n = 0; n < 256; n++) {
+        OK(glebe_swap_region_read(region, n * 8 * MIB / 256, bytes, page));
+        CHECK(is_filled(bytes, n, page));
+    }
+    OK(glebe_swap_region_free(region));
+    free(bytes);
 }
 
 /* Nothing of them is the child's, but the child may have its own. */
@@ -616,6 +793,9 @@ int main(void) {
     texts(store);
     a_file_behind();
     caches();
+    a_file_in_idle_memory();
+    files_encrypted(0);
+    files_encrypted(1);
     code = glebe_swap_region_new(8 * MIB, MIB, &options, &region);
     if (code == GLEBE_ERROR_OS && strstr(glebe_last_error(), "userfaultfd") != NULL) {
         fprintf(stderr, "skipped: regions (%s)\n", glebe_last_error());

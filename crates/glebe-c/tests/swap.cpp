@@ -1,6 +1,7 @@
 // Every function of glebe.h on swap from C++11, by several threads: objects that come, change and
 // go while the budget changes, a region that all of them touch, and areas whose policy changes.
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -114,6 +115,49 @@ void stores() {
     OK(glebe_swap_store_free(store));
 }
 
+// A store whose file is encrypted, and in the idle part of a reserve that first class takes again
+// and again.
+void in_idle_memory() {
+    glebe_reserve reserve = {};
+    OK(glebe_reserve_new(16 * MIB, nullptr, &reserve));
+    glebe_swap_cache_options of_cache = {};
+    of_cache.size = sizeof of_cache;
+    of_cache.reserve = reserve;
+    glebe_swap_options options = {};
+    options.size = sizeof options;
+    OK(glebe_swap_cache_new(&of_cache, &options.cache));
+    options.pool_limit_bytes = MIB / 4;
+    options.file_directory = "/tmp";
+    options.file_bytes = 64 * MIB;
+    options.encrypt = 1;
+    options.capacity_bytes = 64 * MIB;
+    glebe_swap_store store = {};
+    OK(glebe_swap_store_new(MIB, &options, &store));
+    std::atomic<bool> done(false);
+    std::thread first_class([=, &done] {
+        while (!done) {
+            glebe_block block = {};
+            std::uint64_t pages = 0;
+            OK(glebe_reserve_largest_run(reserve, &pages));
+            OK(glebe_alloc(reserve, pages, &block));
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            OK(glebe_free(block));
+            std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        }
+    });
+    in_threads([=](int thread) { objects_of(store, thread); });
+    done = true;
+    first_class.join();
+    glebe_swap_stats stats = {};
+    stats.size = sizeof stats;
+    OK(glebe_swap_store_get_stats(store, &stats));
+    CHECK(stats.loaded_idle > 0 && stats.read_back > 0 && stats.damaged == 0);
+    OK(glebe_swap_cache_free(options.cache));
+    REFUSED(glebe_reserve_free(reserve), GLEBE_ERROR_BUSY);
+    OK(glebe_swap_store_free(store));
+    OK(glebe_reserve_free(reserve));
+}
+
 // Ends while other threads use it: each call is done, or there is no such store.
 void ended_while_used() {
     glebe_swap_store store = {};
@@ -159,6 +203,8 @@ void region() {
             for (std::size_t at = std::size_t(thread); at < len; at += 512 + THREADS) {
                 bytes[at] = static_cast<unsigned char>(at / 7 + round);
             }
+            OK(glebe_swap_region_cold(region, std::uint64_t(thread) * MIB, MIB / 2));
+            OK(glebe_swap_region_will_need(region, std::uint64_t(thread) * MIB, MIB / 8));
             for (std::size_t at = std::size_t(thread); at < len; at += 512 + THREADS) {
                 CHECK(bytes[at] == static_cast<unsigned char>(at / 7 + round));
             }
@@ -175,6 +221,8 @@ void region() {
     CHECK(std::memcmp(resident, out.data(), out.size()) == 0);
     OK(glebe_swap_region_set_budget(region, MIB / 2));
     OK(glebe_swap_pin_free(pin));
+    OK(glebe_swap_region_discard(region, 0, len));
+    CHECK(bytes[0] == 0 && bytes[len - 1] == 0);
     glebe_swap_stats stats = {};
     stats.size = sizeof stats;
     OK(glebe_swap_region_get_stats(region, &stats));
@@ -191,6 +239,7 @@ void areas() {
     glebe_swap_cache_options options = {};
     options.size = sizeof options;
     options.reserve = reserve;
+    options.encrypt = 1;
     glebe_swap_cache cache = {};
     OK(glebe_swap_cache_new(&options, &cache));
     glebe_swap_area_options file = {};
@@ -241,6 +290,7 @@ void areas() {
 
 int main() {
     stores();
+    in_idle_memory();
     ended_while_used();
     region();
     areas();

@@ -12,7 +12,7 @@ use std::fmt::Write;
 
 use crate::sync::{prefetch, MappedWord as Word, Ordering};
 
-pub(crate) use openmetrics::{families, openmetrics, Set};
+pub(crate) use openmetrics::{families, openmetrics, openmetrics_of, Set};
 
 /// The lists of numbers of a part's `Stats`, which has `rows`.
 macro_rules! listed {
@@ -34,6 +34,19 @@ macro_rules! listed {
 }
 
 pub(crate) use listed;
+
+/// Shows a part's `Stats`, which has `rows`, as aligned text.
+macro_rules! shown {
+    ($stats:ty) => {
+        impl std::fmt::Display for $stats {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(&$crate::stats::text(&self.rows()))
+            }
+        }
+    };
+}
+
+pub(crate) use shown;
 
 /// A part's `Stats` and the `Counts` behind them, from one table: counters by their place and
 /// name, gauges of pages and durations by their field and name, gauges of `bytes` by their field,

@@ -2,6 +2,8 @@
 //! under any budget; threads beside each other; what cannot be is an error that changes nothing.
 #![allow(unsafe_code)] // Safety: touches of a region that lives, each word by one thread.
 
+#[path = "swap_region/hints.rs"]
+mod hints;
 #[path = "swap_region/threads.rs"]
 mod threads;
 #[path = "swap_region/traps.rs"]
@@ -123,7 +125,16 @@ fn random_touches_and_copies_beside_a_vector() {
         for step in 0..6_000 {
             let at = next(len);
             let count = next(3 * page()).min(len - at);
-            match next(6) {
+            let (offset, bytes) = (Bytes::new(at as u64), Bytes::new(count as u64));
+            match next(9) {
+                6 => region.cold(offset, bytes).unwrap(),
+                7 => region.will_need(offset, bytes).unwrap(),
+                8 => {
+                    region.discard(offset, bytes).unwrap();
+                    let (first, end) =
+                        (at.next_multiple_of(page()), (at + count) / page() * page());
+                    oracle[first.min(end)..end].fill(0);
+                }
                 0 => {
                     let bytes: Vec<u8> = (0..count).map(|n| (n / 9 + step) as u8).collect();
                     region.write_at(Bytes::new(at as u64), &bytes).unwrap();

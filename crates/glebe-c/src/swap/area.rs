@@ -25,9 +25,14 @@ pub extern "C" fn glebe_swap_cache_new(
     call(|| {
         let (out, asked) = (cache.checked("cache")?, options.read()?);
         let codec = codec(asked.codec, asked.zstd_level)?;
+        let encrypts = Failure::flag("encrypt", asked.encrypt)?;
+        let finish = |cache: SwapCache| match encrypts {
+            true => cache.codec(codec).encrypted(),
+            false => cache.codec(codec),
+        };
         if asked.reserve != glebe_reserve::default() {
             none_of(&[("limit_bytes with a reserve", asked.limit_bytes)])?;
-            let make = |of: &_| Ok(each(SwapCache::on(of)?.codec(codec)));
+            let make = |of: &_| Ok(each(finish(SwapCache::on(of)?)));
             return Ok(out.set(insert_in(asked.reserve, make)?));
         }
         if asked.limit_bytes == 0 {
@@ -35,7 +40,7 @@ pub extern "C" fn glebe_swap_cache_new(
         }
         let limit = Bytes::new(asked.limit_bytes);
         let make = || {
-            let object = SwapCache::with_limit(limit)?.codec(codec);
+            let object = finish(SwapCache::with_limit(limit)?);
             Ok(each(Of { reserve: asked.reserve, object }))
         };
         Ok(out.set(insert(Process::create()?, make)?))

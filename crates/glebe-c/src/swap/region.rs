@@ -30,7 +30,10 @@ pub extern "C" fn glebe_swap_region_new(
 ) -> c_int {
     call(|| {
         let (out, asked) = (region.checked("region")?, options.read()?);
-        none_of(&[("capacity_bytes of a region", asked.capacity_bytes)])?;
+        none_of(&[
+            ("capacity_bytes of a region", asked.capacity_bytes),
+            ("cache of a region", asked.cache.id),
+        ])?;
         let options = self::options(&asked)?;
         let (len, budget) = (Bytes::new(len_bytes), Bytes::new(budget_bytes));
         let make = || Ok(each(Pinnable::new(options.build_region(len, budget)?)));
@@ -101,6 +104,44 @@ pub extern "C" fn glebe_swap_region_write(
         on(region, |of| of.write_at(Bytes::new(offset_bytes), from))?;
         Ok(GLEBE_OK)
     })
+}
+
+/// Calls `call` on a part of a region.
+fn on_part(
+    region: glebe_swap_region,
+    offset_bytes: u64,
+    len_bytes: u64,
+    call: fn(&Region, Bytes, Bytes) -> Result<(), Error>,
+) -> Result<c_int, Failure> {
+    on(region, |of| call(of, Bytes::new(offset_bytes), Bytes::new(len_bytes)))?;
+    Ok(GLEBE_OK)
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_swap_region_cold(
+    region: glebe_swap_region,
+    offset_bytes: u64,
+    len_bytes: u64,
+) -> c_int {
+    call(|| on_part(region, offset_bytes, len_bytes, Region::cold))
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_swap_region_will_need(
+    region: glebe_swap_region,
+    offset_bytes: u64,
+    len_bytes: u64,
+) -> c_int {
+    call(|| on_part(region, offset_bytes, len_bytes, Region::will_need))
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_swap_region_discard(
+    region: glebe_swap_region,
+    offset_bytes: u64,
+    len_bytes: u64,
+) -> c_int {
+    call(|| on_part(region, offset_bytes, len_bytes, Region::discard))
 }
 
 #[no_mangle]

@@ -3,6 +3,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
+use glebe::swap::cache::SwapCache;
 use glebe::swap::{Error, Key, Store};
 use glebe::units::Bytes;
 
@@ -11,7 +12,7 @@ use crate::abi::*;
 use crate::boundary::{call, In, Out, Text};
 use crate::failure::Failure;
 use crate::pinned::{self, Pinnable};
-use crate::process::{each, insert, with, Process};
+use crate::process::{each, insert, with, Of, Process};
 
 fn key(object: glebe_swap_object) -> Result<Key, Error> {
     let store = u32::try_from(object.store).map_err(|_| Error::Foreign)?;
@@ -49,9 +50,20 @@ pub extern "C" fn glebe_swap_store_new(
 ) -> c_int {
     call(|| {
         let (out, asked) = (store.checked("store")?, options.read()?);
-        let options = self::options(&asked)?;
-        let make = || Ok(each(Pinnable::new(options.build(Bytes::new(budget_bytes))?)));
-        Ok(out.set(insert(Process::create()?, make)?))
+        let (process, options) = (Process::create()?, self::options(&asked)?);
+        let budget = Bytes::new(budget_bytes);
+        if asked.cache == glebe_swap_cache::default() {
+            let make = || Ok(each(Pinnable::new(options.build(budget)?)));
+            return Ok(out.set(insert(process, make)?));
+        }
+        let cached = |cache: &Of<SwapCache>| {
+            let make = || {
+                let store = options.cached_in(&cache.object).build(budget)?;
+                Ok(each(Pinnable::in_reserve(cache.reserve, store)))
+            };
+            insert(process, make)
+        };
+        Ok(out.set(with(asked.cache, cached)?))
     })
 }
 

@@ -104,6 +104,20 @@ impl Page {
         }
     }
 
+    /// As a call does for which its bytes are wanted no more.
+    fn discard(&self) {
+        let Ok(was) = change(&self.word, Word::discarding) else { return };
+        match was.state() {
+            State::Resident => assert_ne!(self.home.swap(0, Ordering::AcqRel), 0, "nothing there"),
+            State::Window => set(&self.shadow, 0),
+            _ => {}
+        }
+        if was.has_copy() {
+            set(&self.copy, 0);
+        }
+        put(self, State::Hole, false);
+    }
+
     /// As the signal handler does.
     fn bring(&self) {
         match change(&self.word, Word::fetching) {
@@ -202,6 +216,23 @@ fn a_kept_copy_goes_beside_touches_and_hands() {
         false
     };
     beside(Page::with_copy, drains, Page::uncopy);
+}
+
+#[test]
+fn what_is_discarded_beside_touches_and_hands_is_nowhere() {
+    let drains = |page: &Page| {
+        page.move_and_drain();
+        false
+    };
+    for start in [Page::resident, Page::in_window, Page::stored, Page::with_copy] {
+        beside(start, reads, Page::discard);
+        beside(start, drains, Page::discard);
+    }
+    let discards = |page: &Page| {
+        page.discard();
+        false
+    };
+    beside(Page::with_copy, discards, Page::uncopy);
 }
 
 /// A page that is copied where the program can write it, and dropped then.

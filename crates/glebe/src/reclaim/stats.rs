@@ -1,6 +1,6 @@
 //! Statistics of a reclaimer: one table, as the reserve's.
 
-use crate::stats::{json, openmetrics, statistics, text, Set};
+use crate::stats::{json, openmetrics, shown, statistics, Set};
 use crate::sys::page_size;
 
 statistics! {
@@ -50,8 +50,4 @@ impl Stats {
     }
 }
 
-impl std::fmt::Display for Stats {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&text(&self.rows()))
-    }
-}
+shown!(Stats);

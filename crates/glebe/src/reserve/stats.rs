@@ -6,7 +6,7 @@
 //! * `total = live + held + free`
 //! * `packed_stored = packed + packed_dropped + packed_lost`
 
-use crate::stats::{json, openmetrics, statistics, text, Set};
+use crate::stats::{json, openmetrics, openmetrics_of, shown, statistics, Set};
 use crate::sys::page_size;
 
 statistics! {
@@ -72,12 +72,8 @@ impl Stats {
     /// the name that stands beside each. Names must differ: a series may not come twice.
     #[must_use]
     pub fn openmetrics_of(reserves: &[(&str, &Stats)]) -> String {
-        let labels = |name: &str| vec![("reserve", name.to_owned())];
-        let sets: Vec<_> = reserves
-            .iter()
-            .map(|(name, stats)| Set { labels: labels(name), rows: stats.rows() })
-            .collect();
-        openmetrics(PREFIX, page_size().bytes(), &sets)
+        let all = reserves.iter().map(|(name, stats)| (*name, stats.rows()));
+        openmetrics_of(PREFIX, page_size().bytes(), "reserve", all)
     }
 
     /// As [`Stats::to_openmetrics`], each series with `labels`.
@@ -116,8 +112,4 @@ impl Stats {
     }
 }
 
-impl std::fmt::Display for Stats {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&text(&self.rows()))
-    }
-}
+shown!(Stats);

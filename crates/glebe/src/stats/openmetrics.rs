@@ -28,6 +28,17 @@ pub(crate) fn openmetrics(prefix: &str, page: Bytes, sets: &[Set]) -> String {
     families(prefix, page, sets) + "# EOF\n"
 }
 
+/// As [`openmetrics`], for several things of one table: the label `label` holds the name of each.
+pub(crate) fn openmetrics_of<'a>(
+    prefix: &str,
+    page: Bytes,
+    label: &'static str,
+    all: impl Iterator<Item = (&'a str, Vec<Row<'a>>)>,
+) -> String {
+    let set = |(name, rows): (&str, _)| Set { labels: vec![(label, name.to_owned())], rows };
+    openmetrics(prefix, page, &all.map(set).collect::<Vec<_>>())
+}
+
 /// The same without what ends a text, so that others can follow.
 pub(crate) fn families(prefix: &str, page: Bytes, sets: &[Set]) -> String {
     let mut out = String::new();

@@ -9,7 +9,7 @@
 use super::file::SpillFile;
 use super::store::Store;
 use super::word::{look, State};
-use crate::stats::{json, openmetrics, statistics, text, Set};
+use crate::stats::{json, openmetrics, openmetrics_of, shown, statistics, Set};
 use crate::sys::page_size;
 use crate::units::{Bytes, Pages};
 
@@ -122,12 +122,8 @@ impl Stats {
     /// name that stands beside each. Names must differ: a series may not come twice.
     #[must_use]
     pub fn openmetrics_of(stores: &[(&str, &Stats)]) -> String {
-        let labels = |name: &str| vec![("store", name.to_owned())];
-        let sets: Vec<_> = stores
-            .iter()
-            .map(|(name, stats)| Set { labels: labels(name), rows: stats.rows() })
-            .collect();
-        openmetrics(PREFIX, page_size().bytes(), &sets)
+        let all = stores.iter().map(|(name, stats)| (*name, stats.rows()));
+        openmetrics_of(PREFIX, page_size().bytes(), "store", all)
     }
 
     /// Tests the identities of the module's head; they hold while no call is under way.
@@ -150,8 +146,4 @@ impl Stats {
     }
 }
 
-impl std::fmt::Display for Stats {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&text(&self.rows()))
-    }
-}
+shown!(Stats);

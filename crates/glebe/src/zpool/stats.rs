@@ -11,7 +11,7 @@
 
 use std::fmt::Write;
 
-use crate::stats::{families, json, listed, openmetrics, text, Row, Set, Unit, Value};
+use crate::stats::{families, json, listed, openmetrics, shown, Row, Set, Unit, Value};
 use crate::sys::page_size;
 use crate::units::{Bytes, Pages};
 use crate::zpool::class::blocks::GROUPS;
@@ -320,8 +320,4 @@ impl Stats {
 
 listed!(Stats);
 
-impl std::fmt::Display for Stats {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&text(&self.rows()))
-    }
-}
+shown!(Stats);

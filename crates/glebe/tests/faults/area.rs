@@ -9,7 +9,7 @@ use glebe::swap::Error;
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
-use super::Outcome;
+use super::{Errors, Outcome};
 
 const PAGES: u64 = 40;
 const RESERVE: Bytes = Bytes::mib(2);
@@ -28,24 +28,22 @@ fn page_of(n: u64, version: u8) -> Vec<u8> {
     (0..page_size().bytes().as_usize()).map(byte).collect()
 }
 
-/// What must be there, and the first error.
+/// What must be there, and what it met.
 struct Life {
     area: Area,
     known: Vec<Option<u8>>,
-    error: Option<Error>,
+    errors: Errors<Error>,
 }
 
 impl Life {
     /// What a call gave, if it was not refused; a page is never damaged.
     fn keep<T>(&mut self, result: Result<T, Error>) -> Option<T> {
-        let refused = match result {
-            Ok(done) => return Some(done),
-            Err(refused) => refused,
-        };
-        let is_known = matches!(refused, Error::Os(_) | Error::Pool(_));
-        assert!(is_known || matches!(refused, Error::Full { .. }), "{refused}");
-        self.error.get_or_insert(refused);
-        None
+        if let Err(refused) = &result {
+            use Error::{Full, Os, Pool};
+            let is_known = matches!(refused, Os(_) | Pool(_) | Full { .. });
+            assert!(is_known, "{refused}");
+        }
+        self.errors.keep(result)
     }
 
     fn store(&mut self, n: u64, version: u8) {
@@ -74,7 +72,7 @@ pub fn live(has_file: bool) -> Outcome {
         true => cache.area(Pages::new(PAGES), &std::env::temp_dir(), FILE_LIMIT)?,
         false => cache.area_without_file(Pages::new(PAGES))?,
     };
-    let mut life = Life { area, known: vec![None; PAGES as usize], error: None };
+    let mut life = Life { area, known: vec![None; PAGES as usize], errors: Errors::new() };
     let set = life.area.set_put_back(if has_file { Bytes::ZERO } else { PUT_BACK });
     life.keep(set);
     (0..PAGES).for_each(|n| life.store(n, 0));
@@ -102,5 +100,5 @@ pub fn live(has_file: bool) -> Outcome {
     life.area.invalidate_area().expect("it needs nothing");
     life.known.fill(None);
     life.look();
-    life.error.map_or(Ok(()), |error| Err(error.into()))
+    life.errors.outcome()
 }

@@ -58,13 +58,21 @@ fn page_of(index: u64) -> Vec<u8> {
     vec![(index % 251) as u8 + 1; page_size().bytes().as_usize()]
 }
 
-/// What a life of a reserve met that it may meet: the first error is its outcome.
-#[derive(Default)]
-struct Errors(Option<ReserveError>);
+/// What a life met that it may meet: the first error is its outcome.
+struct Errors<E>(Option<E>);
 
-impl Errors {
-    fn keep<T>(&mut self, result: Result<T, ReserveError>) -> Option<T> {
+impl<E: Error + 'static> Errors<E> {
+    fn new() -> Self {
+        Self(None)
+    }
+
+    /// What a call gave, if it was not refused.
+    fn keep<T>(&mut self, result: Result<T, E>) -> Option<T> {
         result.map_err(|error| self.0.get_or_insert(error)).ok()
+    }
+
+    fn outcome(self) -> Outcome {
+        self.0.map_or(Ok(()), |error| Err(error.into()))
     }
 }
 
@@ -91,7 +99,7 @@ fn live(options: Options, len: Bytes, zero_ahead: Pages) -> Outcome {
     let reserve = Reserve::options().zero_ahead(zero_ahead).build_on(options.build(len)?)?;
     let all = reserve.len().get();
     let granule = GRANULE.pages_down(page_size()).get();
-    let mut errors = Errors::default();
+    let mut errors = Errors::new();
     let pool = reserve.page_cache().namespace("faults")?;
     for index in 0..all {
         let put = pool.put(1, index, &page_of(index))?;
@@ -125,7 +133,7 @@ fn live(options: Options, len: Bytes, zero_ahead: Pages) -> Outcome {
         reserve.stats().check()?; // else the thread may be at work
     }
     assert_eq!(reserve.stats().held, Pages::ZERO);
-    errors.0.map_or(Ok(()), |error| Err(error.into()))
+    errors.outcome()
 }
 
 /// One life with a fault in it; what was met, and how it ended.

@@ -1,4 +1,5 @@
-//! A life of a region: made, written past its budget, read, kept in memory, its budget lowered.
+//! A life of a region: made, written past its budget, read, kept in memory, in part discarded,
+//! its budget lowered.
 //!
 //! Whatever call fails: what a write returned from is there with its own bytes, what a refused
 //! write was to change is as it was, and what was counted is what is there.
@@ -7,7 +8,7 @@ use glebe::swap::{Error, Region, Store};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
-use super::Outcome;
+use super::{Errors, Outcome};
 
 const PAGES: u64 = 40;
 const BUDGET: u64 = 12;
@@ -29,20 +30,19 @@ fn bytes_of(page: u64, version: u8) -> Vec<u8> {
 struct Life {
     region: Region,
     versions: [u8; PAGES as usize],
-    error: Option<Error>,
+    errors: Errors<Error>,
 }
 
 impl Life {
-    /// Whether a call was not refused; a page is never damaged.
+    /// What a call gave, if it was not refused; a page is never damaged.
     fn keep<T>(&mut self, result: Result<T, Error>) -> Option<T> {
-        let refused = match result {
-            Ok(done) => return Some(done),
-            Err(refused) => refused,
-        };
-        let is_known = matches!(refused, Error::Os(_) | Error::Pool(_) | Error::Budget { .. });
-        assert!(is_known || matches!(refused, Error::BudgetBelowPinned { .. }), "{refused}");
-        self.error.get_or_insert(refused);
-        None
+        if let Err(refused) = &result {
+            use Error::{Budget, BudgetBelowPinned, Os, Pool};
+            let is_known =
+                matches!(refused, Os(_) | Pool(_) | Budget { .. } | BudgetBelowPinned { .. });
+            assert!(is_known, "{refused}");
+        }
+        self.errors.keep(result)
     }
 
     fn look(&mut self) {
@@ -80,7 +80,7 @@ pub fn live(moves: bool, has_file: bool) -> Outcome {
     };
     let options = if moves { options } else { options.without_moves() };
     let region = options.build_region(at(PAGES), at(BUDGET))?;
-    let mut life = Life { region, versions: [0; PAGES as usize], error: None };
+    let mut life = Life { region, versions: [0; PAGES as usize], errors: Errors::new() };
     life.write(1);
     life.look();
     let stats = life.region.stats();
@@ -92,8 +92,19 @@ pub fn live(moves: bool, has_file: bool) -> Outcome {
         let expected = (3..7).flat_map(|page| bytes_of(page, life.versions[page as usize]));
         assert!(life.versions[3..7].contains(&0) || kept.into_iter().eq(expected));
     }
+    for page in 10..14 {
+        // Refused, it is as it was.
+        let discarded = life.region.discard(at(page), at(1));
+        if life.keep(discarded).is_some() {
+            life.versions[page as usize] = 0;
+        }
+    }
+    life.region.cold(at(15), at(10)).expect("it needs nothing");
+    let needed = life.region.will_need(at(30), at(5));
+    life.keep(needed);
+    life.look();
     let lowered = life.region.set_budget(at(BUDGET / 2));
     life.keep(lowered);
     life.look();
-    life.error.map_or(Ok(()), |error| Err(error.into()))
+    life.errors.outcome()
 }

@@ -16,7 +16,7 @@ pub fn live(options: Options) -> Outcome {
     let pool = reserve.page_cache().namespace("faults")?;
     let most = ROOM.pages_down(page_size()).get();
     let fill = || (0..most).try_for_each(|key| pool.put(1, key, &page_of(key)).map(drop));
-    let mut errors = Errors::default();
+    let mut errors = Errors::new();
     let mut len = GRANULE;
     for mib in [4, 2] {
         let more = Bytes::mib(mib);
@@ -40,5 +40,5 @@ pub fn live(options: Options) -> Outcome {
     drop(reserve.alloc(Request::new(reserve.len()).any()));
     reserve.stats().check()?;
     assert_eq!(reserve.stats().total.bytes(page_size()), len);
-    errors.0.map_or(Ok(()), |error| Err(error.into()))
+    errors.outcome()
 }

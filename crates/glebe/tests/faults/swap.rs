@@ -7,7 +7,7 @@ use glebe::swap::{Error, Key, Store};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
-use super::Outcome;
+use super::{Errors, Outcome};
 
 const OBJECTS: usize = 30;
 const BUDGET: Pages = Pages::new(14);
@@ -28,24 +28,22 @@ fn bytes_of(n: usize, version: u8) -> Vec<u8> {
     (0..len).map(byte).collect()
 }
 
-/// Objects with their versions, and the first error.
+/// Objects with their versions, and what it met.
 struct Life {
     store: Store,
     objects: Vec<(usize, u8, Key)>,
-    error: Option<Error>,
+    errors: Errors<Error>,
 }
 
 impl Life {
     /// What a call gave, if it was not refused; an object is never damaged.
     fn keep<T>(&mut self, result: Result<T, Error>) -> Option<T> {
-        let refused = match result {
-            Ok(done) => return Some(done),
-            Err(refused) => refused,
-        };
-        let is_known = matches!(refused, Error::Os(_) | Error::Pool(_) | Error::Budget { .. });
-        assert!(is_known || matches!(refused, Error::Full { .. }), "{refused}");
-        self.error.get_or_insert(refused);
-        None
+        if let Err(refused) = &result {
+            use Error::{Budget, Full, Os, Pool};
+            let is_known = matches!(refused, Os(_) | Pool(_) | Budget { .. } | Full { .. });
+            assert!(is_known, "{refused}");
+        }
+        self.errors.keep(result)
     }
 
     fn look(&mut self) {
@@ -79,7 +77,7 @@ pub fn live(has_file: bool) -> Outcome {
         false => Store::options().pool_limit(POOL_LIMIT),
     };
     let store = options.build(budget)?;
-    let mut life = Life { store, objects: Vec::new(), error: None };
+    let mut life = Life { store, objects: Vec::new(), errors: Errors::new() };
     for n in 0..OBJECTS {
         let key = life.store.insert(&bytes_of(n, 0));
         if let Some(key) = life.keep(key) {
@@ -88,7 +86,7 @@ pub fn live(has_file: bool) -> Outcome {
     }
     life.look();
     let stats = life.store.stats();
-    assert!(!has_file || life.error.is_some() || stats.read_back > 0, "{stats}");
+    assert!(!has_file || life.errors.0.is_some() || stats.read_back > 0, "{stats}");
     (0..life.objects.len()).step_by(5).for_each(|at| life.write(at));
     life.look();
     let lowered = life.store.set_budget(Pages::new(BUDGET.get() / 2).bytes(page_size()));
@@ -116,5 +114,5 @@ pub fn live(has_file: bool) -> Outcome {
         assert!(life.keep(is_zero).unwrap_or(true), "another object's bytes");
     }
     life.store.stats().check().expect("the statistics");
-    life.error.map_or(Ok(()), |error| Err(error.into()))
+    life.errors.outcome()
 }

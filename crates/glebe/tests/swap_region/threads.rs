@@ -43,6 +43,36 @@ fn no_write_is_lost_beside_evictions() {
 }
 
 #[test]
+fn what_a_thread_discards_is_zeros_and_no_others_page_is_lost() {
+    // The budget is less than one thread has: also one that runs alone has its pages leave.
+    both(256, 24, |region| {
+        thread::scope(|scope| {
+            for thread in 0..THREADS {
+                scope.spawn(move || {
+                    // Every fourth page is this thread's.
+                    let mut words = vec![0_u64; 64];
+                    for turn in 0..4_000 {
+                        let nth = mix(turn << 8 | thread) % 64;
+                        let at = nth * THREADS + thread;
+                        let word = at * page() as u64 / 8 + 5;
+                        assert_eq!(load(region, word), words[nth as usize], "page {at}");
+                        if turn % 3 == 0 {
+                            region.discard(pages(at), pages(1)).unwrap();
+                            words[nth as usize] = 0;
+                        } else {
+                            words[nth as usize] = turn;
+                            store(region, word, turn);
+                        }
+                    }
+                });
+            }
+        });
+        let stats = region.stats();
+        assert!(stats.evicted > 1_000 && stats.freed_pages > 1_000, "{stats}");
+    });
+}
+
+#[test]
 fn no_write_is_lost_beside_changes_of_budget_guards_and_copies() {
     both(256, 64, |region| {
         thread::scope(|scope| {
@@ -58,6 +88,8 @@ fn no_write_is_lost_beside_changes_of_budget_guards_and_copies() {
                 let mut seen = [0; 8];
                 region.read_at(pages(at) + Bytes::new(8), &mut seen).unwrap();
                 assert_eq!(u64::from_ne_bytes(seen), turn);
+                region.cold(pages(mix(turn << 2) % 200), pages(50)).unwrap();
+                region.will_need(pages(mix(turn << 3) % 200), pages(5)).unwrap();
                 let guard = region.resident(pages(at), pages(4)).unwrap();
                 assert_eq!(guard[8..16], turn.to_ne_bytes());
             }

@@ -7,7 +7,7 @@
 //! * `charged <= limit`, and what is charged is what unsaved pages take
 
 use super::area::Area;
-use crate::stats::{json, openmetrics, statistics, text, Set};
+use crate::stats::{json, openmetrics, openmetrics_of, shown, statistics, Set};
 use crate::swap::copies::Copy;
 use crate::swap::file::SpillFile;
 use crate::sys::page_size;
@@ -105,12 +105,8 @@ impl Stats {
     /// that stands beside each. Names must differ: a series may not come twice.
     #[must_use]
     pub fn openmetrics_of(areas: &[(&str, &Stats)]) -> String {
-        let labels = |name: &str| vec![("area", name.to_owned())];
-        let sets: Vec<_> = areas
-            .iter()
-            .map(|(name, stats)| Set { labels: labels(name), rows: stats.rows() })
-            .collect();
-        openmetrics(PREFIX, page_size().bytes(), &sets)
+        let all = areas.iter().map(|(name, stats)| (*name, stats.rows()));
+        openmetrics_of(PREFIX, page_size().bytes(), "area", all)
     }
 
     /// Tests the identities of the module's head; they hold while no call is under way.
@@ -133,8 +129,4 @@ impl Stats {
     }
 }
 
-impl std::fmt::Display for Stats {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&text(&self.rows()))
-    }
-}
+shown!(Stats);

@@ -4,7 +4,8 @@
 //! touch brings one back for a call, so what is used stays. The second, the *tail*, goes where the
 //! hand has been; what it still finds in the window is compressed there, or found equal to the copy
 //! that was kept, and dropped, many pages in one call. Who brings pages in has as many leave.
-//! A page that cannot be moved (pinned by the kernel) stays.
+//! A page that cannot be moved (pinned by the kernel) stays. What the program called cold leaves
+//! before the hand moves, and waits in no window.
 //!
 //! Without UFFDIO_MOVE there is no window: the hand protects pages from being written, and
 //! compresses and drops them where they are. Nothing is ever copied first and dropped then: a write
@@ -15,14 +16,14 @@
 //! Levy 1981).
 //!
 //! # Safety
-//! Pages are moved, read and dropped that this call has taken by their word.
+//! Pages are moved and protected that this call has taken by their word.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
 
 use super::fetch::{refusal, ZEROS};
 use super::inner::Inner;
-use crate::mapping::{Mapping, DISCARD_MAX};
+use super::leaving::Leaving;
 use crate::swap::copies::Copy;
 use crate::swap::error::Error;
 use crate::swap::patience::{Hope, Patience};
@@ -32,7 +33,7 @@ use crate::swap::word::{change, look, must, State, Word};
 use crate::sync::Ordering;
 use crate::sys::page_size;
 use crate::sys::uffd::MISSING;
-use crate::units::{Bytes, Pages};
+use crate::units::Bytes;
 use crate::zpool::{same_filled, with_buffer};
 
 /// Pages that the hand passes at once.
@@ -57,25 +58,15 @@ pub(super) enum Asker {
 
 /// What one turn came to.
 #[derive(Debug, Default)]
-struct Turn {
+pub(super) struct Turn {
     /// Pages that room is made for: their owner does not wait for itself.
     own: Range<u64>,
-    left: u64,
+    pub(super) left: u64,
     hope: Hope,
-    refused: Option<Error>,
-    refusals: u32,
+    pub(super) refused: Option<Error>,
+    pub(super) refusals: u32,
     /// The error number of a page that the kernel did not move.
     stuck: Option<i32>,
-}
-
-/// Pages with copies that are about to be dropped, and were this call's all the time.
-struct Leaving<'a> {
-    inner: &'a Inner,
-    /// Where they are, and in which state they stay if they are not dropped.
-    of: &'a Mapping,
-    stays: State,
-    pages: [u64; DISCARD_MAX],
-    len: usize,
 }
 
 impl Inner {
@@ -130,6 +121,11 @@ impl Inner {
         let run = self.window_target().min(RUN);
         let (mut turn, mut passed) = (Turn { own, ..Turn::default() }, 0);
         while turn.left < want && turn.refusals < REFUSALS && passed < ROUNDS * self.pages() + run {
+            if let Some(pages) = self.cold.take(STEP) {
+                self.let_leave(pages, &mut turn);
+                passed += STEP;
+                continue;
+            }
             if !self.pager.moves() {
                 self.take_protected(&mut turn);
                 passed += STEP;
@@ -155,11 +151,26 @@ impl Inner {
         (from..from + count.min(self.pages())).map(|at| at % self.pages())
     }
 
+    /// Has pages leave, up to [`STEP`], wherever the hands are.
+    fn let_leave(&self, pages: Range<u64>, turn: &mut Turn) {
+        if self.pager.moves() {
+            self.move_all(pages.clone(), turn);
+            self.drain_all(pages, turn);
+        } else {
+            self.take_all_protected(pages, turn);
+        }
+    }
+
     /// Moves the next pages of the hand into the window.
     fn move_out(&self, count: u64, turn: &mut Turn) {
         let from = self.hand.fetch_add(count, Ordering::Relaxed);
+        self.move_all(self.pages_at(from, count), turn);
+    }
+
+    /// Moves those of some pages into the window that are home.
+    fn move_all(&self, pages: impl Iterator<Item = u64>, turn: &mut Turn) {
         let (mut first, mut len) = (0, 0);
-        for page in self.pages_at(from, count) {
+        for page in pages {
             if len > 0 && page != first + len {
                 self.move_run(first, len, turn);
                 len = 0;
@@ -217,16 +228,12 @@ impl Inner {
     /// A page that could not be moved; whether it is there. One that is missing was discarded by
     /// the program.
     fn stay(&self, page: u64, errno: i32) -> bool {
-        let slot = self.slot_of(page);
         if errno != MISSING {
             self.counts.add(Counter::Stuck, 1);
             self.put(page, State::Resident);
             return true;
         }
-        must(slot.word(), |word| {
-            word.has_copy().then(|| self.copies.drop_copy(slot.copy()));
-            word.put(State::Hole, false)
-        });
+        self.forget(page);
         self.counts.add(Counter::Freed, 1);
         self.release(1);
         false
@@ -243,8 +250,13 @@ impl Inner {
             return;
         };
         let from = tail.max(oldest);
+        self.drain_all(self.pages_at(from, STEP.min(hand - from)), turn);
+    }
+
+    /// Compresses and drops those of up to [`STEP`] pages that are in the window.
+    fn drain_all(&self, pages: impl Iterator<Item = u64>, turn: &mut Turn) {
         let mut leaving = Leaving::new(self, &self.shadow, State::Window);
-        for page in self.pages_at(from, STEP.min(hand - from)) {
+        for page in pages {
             if change(self.slot_of(page).word(), Word::draining).is_ok() {
                 leaving.add(page, turn);
             }
@@ -255,8 +267,13 @@ impl Inner {
     /// Compresses and drops the next pages of the hand where they are, protected meanwhile.
     fn take_protected(&self, turn: &mut Turn) {
         let from = self.hand.fetch_add(STEP, Ordering::Relaxed);
+        self.take_all_protected(self.pages_at(from, STEP), turn);
+    }
+
+    /// Does so with those of up to [`STEP`] pages that are home.
+    fn take_all_protected(&self, pages: impl Iterator<Item = u64>, turn: &mut Turn) {
         let mut leaving = Leaving::new(self, &self.home, State::Resident);
-        for page in self.pages_at(from, STEP) {
+        for page in pages {
             if !self.take(page, turn) {
                 continue;
             }
@@ -281,7 +298,7 @@ impl Inner {
 
     /// Makes sure that there is a copy of a page as it is now; else why not, and then there is
     /// none.
-    fn keep(&self, page: u64, bytes: &[u8], has_copy: bool) -> Result<(), Error> {
+    pub(super) fn keep(&self, page: u64, bytes: &[u8], has_copy: bool) -> Result<(), Error> {
         let slot = self.slot_of(page);
         if has_copy {
             if self.is_copy_of(page, slot.copy(), bytes) {
@@ -302,78 +319,5 @@ impl Inner {
                 self.copies.load(self.key_of(page), copy, buffer).is_ok() && buffer == bytes
             }),
         }
-    }
-}
-
-impl<'a> Leaving<'a> {
-    fn new(inner: &'a Inner, of: &'a Mapping, stays: State) -> Self {
-        Self { inner, of, stays, pages: [0; DISCARD_MAX], len: 0 }
-    }
-
-    /// Makes a copy of a page that is this call's; it stays where none can be made.
-    fn add(&mut self, page: u64, turn: &mut Turn) {
-        let word = self.inner.slot_of(page).word();
-        // SAFETY: there, and this call's: written by nobody, being protected or out of reach.
-        let bytes = unsafe { self.inner.bytes(self.of, page) };
-        let kept = self.inner.keep(page, bytes, look(word).has_copy());
-        if let Err(error) = kept {
-            self.spare(page, false);
-            turn.refused = Some(error);
-            turn.refusals += 1;
-            return;
-        }
-        self.pages[self.len] = page;
-        self.len += 1;
-    }
-
-    /// Keeps a page where it is.
-    fn spare(&self, page: u64, has_copy: bool) {
-        // What stays protected is so until it is touched or pinned.
-        if self.stays == State::Resident && self.inner.unprotect(page).is_err() {
-            self.inner.protected.fetch_add(1, Ordering::Release);
-        }
-        must(self.inner.slot_of(page).word(), |word| word.put(self.stays, has_copy));
-    }
-
-    /// Drops them.
-    fn drop_all(self, turn: &mut Turn) {
-        let mut ranges = [(0, Bytes::ZERO); DISCARD_MAX];
-        let mut count = 0;
-        for (nth, page) in self.pages[..self.len].iter().enumerate() {
-            if nth == 0 || self.pages[nth - 1] + 1 != *page {
-                ranges[count] = (self.inner.offset_of(*page).as_usize(), Bytes::ZERO);
-                count += 1;
-            }
-            let (_, len) = &mut ranges[count - 1];
-            *len = *len + Pages::new(1).bytes(page_size());
-        }
-        // SAFETY: this call's, and each has a copy.
-        let told = unsafe { self.of.give_back_all(&mut ranges[..count]) };
-        let told: u64 =
-            ranges[..told].iter().map(|(_, len)| len.pages_down(page_size()).get()).sum();
-        let mut gone = 0;
-        for (nth, page) in (0_u64..).zip(&self.pages[..self.len]) {
-            let (at, len) = (self.inner.offset_of(*page), Pages::new(1).bytes(page_size()));
-            let one = match nth < told {
-                true => Ok(()),
-                // SAFETY: as above; the kernel kept this page.
-                false => unsafe { self.of.give_back(at, len) },
-            };
-            if let Err(error) = one {
-                turn.refused = Some(error.into());
-                self.spare(*page, true);
-                continue;
-            }
-            // First, so that who finds nobody at the page finds its room.
-            self.inner.release(1);
-            must(self.inner.slot_of(*page).word(), |word| word.put(State::Stored, true));
-            gone += 1;
-        }
-        if self.stays == State::Window {
-            self.inner.window.fetch_sub(gone, Ordering::Relaxed);
-        }
-        self.inner.counts.add(Counter::Evicted, gone);
-        self.inner.counts.add(Counter::Stayed, self.len as u64 - gone);
-        turn.left += gone;
     }
 }

@@ -10,6 +10,7 @@
 //! A page in the shadow is read by whom its word gives it to, and nobody else has its address.
 #![allow(unsafe_code)]
 
+use super::cold::Cold;
 use crate::error::OsError;
 use crate::mapping::Mapping;
 use crate::stats::{Histogram, LANES};
@@ -60,6 +61,8 @@ pub(super) struct Inner {
     /// hands have passed, round and round.
     pub(super) hand: MappedWord,
     pub(super) tail: MappedWord,
+    /// Pages that leave before the hand looks for others.
+    pub(super) cold: Cold,
     /// Pages that stayed, and whose protection the kernel refused to end then.
     pub(super) protected: MappedWord,
     /// The page behind the last that was loaded, by lanes of threads.
@@ -99,6 +102,7 @@ impl Inner {
             pinned: MappedWord::new(0),
             hand: MappedWord::new(0),
             tail: MappedWord::new(0),
+            cold: Cold::new(),
             protected: MappedWord::new(0),
             next: [const { MappedWord::new(0) }; LANES],
             guard: ForkGuard::new(),

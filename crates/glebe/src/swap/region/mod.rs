@@ -1,12 +1,16 @@
 //! [`Region`]: ordinary memory of which no more than a budget is resident.
 //!
 //! The program uses addresses, and pages come and go beneath them: [`fetch`] says how they come,
-//! [`evict`] how they go, [`inner`] what there is, [`pins`] what keeps them. A touch of a page that
-//! is not there raises SIGBUS, which the handler settles in the thread that touched.
+//! [`evict`] how they go, [`inner`] what there is, [`pins`] what keeps them, [`hints`] what the
+//! program says of them. A touch of a page that is not there raises SIGBUS, which the handler
+//! settles in the thread that touched.
 
+mod cold;
 mod evict;
 mod fetch;
+mod hints;
 mod inner;
+mod leaving;
 mod pins;
 mod stats;
 
@@ -31,6 +35,9 @@ const STACK: usize = 2 << 10;
 /// not there brings it back, in the thread that touched, in some microseconds. Needs
 /// userfaultfd(2), no privilege; far more addresses than memory, twice the length of the region;
 /// and 32 bytes for each of its pages.
+///
+/// The program may say which pages it [will need](Region::will_need), which are
+/// [cold](Region::cold), and which it wants no more ([discard](Region::discard)).
 ///
 /// Safe code copies in and out ([`Region::read_at`], [`Region::write_at`]) or has part of it
 /// [kept in memory](Region::resident) as a slice. What else is done through [`Region::as_ptr`] is

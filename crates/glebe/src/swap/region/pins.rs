@@ -22,7 +22,7 @@ use crate::sys::page_size;
 use crate::units::Bytes;
 
 /// How often a copy waits for another that is at the same page: some tens of milliseconds in all.
-const WAITS: u32 = 48;
+pub(super) const WAITS: u32 = 48;
 
 /// Bytes of a region that stay in memory, to be read and written, also by system calls and devices.
 /// No other guard, and no copy in or out, has a page of them meanwhile.
@@ -115,7 +115,7 @@ impl Inner {
     }
 
     /// The pages that hold `len` bytes from `offset`.
-    fn checked(&self, offset: Bytes, len: u64) -> Result<Range<u64>, Error> {
+    pub(super) fn checked(&self, offset: Bytes, len: u64) -> Result<Range<u64>, Error> {
         self.alive()?;
         let end = offset.checked_add(Bytes::new(len)).unwrap_or(Bytes::new(u64::MAX));
         if end > self.home.len() {

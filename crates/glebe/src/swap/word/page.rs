@@ -4,12 +4,14 @@
 //! hole, stored, window ----> loading ----> resident       a touch brings it in
 //! resident             ----> leaving ----> window         the hand moves it out
 //! window               ----> leaving ----> stored         it is compressed, and dropped
+//! resident, window     ----> leaving ----> hole           its bytes are wanted no more
+//! stored, failed       ----> loading ----> hole           the same
 //! ```
 //!
 //! Who makes a page loading or leaving has it to itself, and says by [`Word::put`] where it is
 //! then; a touch of it waits. *copy*: there is a copy, which may be older than the page: nobody
 //! sees what the program writes. The generation is zero for ever, and a hole is a page never
-//! touched.
+//! touched, or discarded.
 
 use super::{Refusal, State, Step, Word, ALONE, BUSY, COPY, PINS};
 
@@ -35,6 +37,18 @@ impl Word {
     /// To be compressed and dropped by the caller.
     pub(crate) fn draining(self) -> Step {
         Ok(self.expect(State::Window)?.with(State::Leaving))
+    }
+
+    /// To be made a hole by the caller: nobody has it pinned.
+    pub(crate) fn discarding(self) -> Step {
+        match self.state() {
+            State::Hole => Err(Refusal::Unfit),
+            State::Resident if self.guards() > 0 => Err(Refusal::Pinned),
+            State::Resident if self.is(BUSY) => Err(Refusal::Wait),
+            State::Resident | State::Window => Ok(self.with(State::Leaving)),
+            State::Stored | State::Failed => Ok(self.with(State::Loading)),
+            _ => Err(Refusal::Wait),
+        }
     }
 
     /// No more the caller's: where it is, and whether there is a copy.

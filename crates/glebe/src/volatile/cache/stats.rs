@@ -3,7 +3,7 @@
 //! Identity, exact while no call is under way ([`Stats::check`]): a lookup that is no hit is a
 //! miss, and each miss is told so, built, handed what another built, failed or refused.
 
-use crate::stats::{json, openmetrics, statistics, text, Set};
+use crate::stats::{json, openmetrics, openmetrics_of, shown, statistics, Set};
 use crate::sys::page_size;
 
 statistics! {
@@ -56,12 +56,8 @@ impl Stats {
     /// name that stands beside each. Names must differ: a series may not come twice.
     #[must_use]
     pub fn openmetrics_of(caches: &[(&str, &Stats)]) -> String {
-        let labels = |name: &str| vec![("cache", name.to_owned())];
-        let sets: Vec<_> = caches
-            .iter()
-            .map(|(name, stats)| Set { labels: labels(name), rows: stats.rows() })
-            .collect();
-        openmetrics(PREFIX, page_size().bytes(), &sets)
+        let all = caches.iter().map(|(name, stats)| (*name, stats.rows()));
+        openmetrics_of(PREFIX, page_size().bytes(), "cache", all)
     }
 
     /// Tests the identity of the module's head; it holds while no call is under way.
@@ -80,8 +76,4 @@ impl Stats {
     }
 }
 
-impl std::fmt::Display for Stats {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&text(&self.rows()))
-    }
-}
+shown!(Stats);

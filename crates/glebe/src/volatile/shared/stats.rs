@@ -6,7 +6,7 @@
 use super::ledger::Ledger;
 use super::word::Word;
 use crate::error::OsError;
-use crate::stats::{families, json, openmetrics, statistics, text, Row, Set, Unit, Value};
+use crate::stats::{families, json, openmetrics, shown, statistics, Row, Set, Unit, Value};
 use crate::sync::Ordering;
 use crate::sys::page_size;
 use crate::units::{Bytes, Pages};
@@ -119,8 +119,4 @@ fn text_of(files: &[(Labels, &Stats)]) -> String {
     families(PREFIX, page, &all) + &openmetrics(PREFIX, page, &levels)
 }
 
-impl std::fmt::Display for Stats {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&text(&self.rows()))
-    }
-}
+shown!(Stats);

@@ -3,7 +3,7 @@
 //! Identity, exact while no call is under way ([`Stats::check`]): each miss is told so, built, or
 //! its builder failed.
 
-use crate::stats::{json, openmetrics, statistics, text, Set};
+use crate::stats::{json, openmetrics, openmetrics_of, shown, statistics, Set};
 use crate::sys::page_size;
 
 statistics! {
@@ -46,14 +46,8 @@ impl Stats {
     /// name that stands beside each. Names must differ.
     #[must_use]
     pub fn openmetrics_of(caches: &[(&str, &Stats)]) -> String {
-        let sets: Vec<_> = caches
-            .iter()
-            .map(|(name, stats)| Set {
-                labels: vec![("cache", (*name).to_owned())],
-                rows: stats.rows(),
-            })
-            .collect();
-        openmetrics(PREFIX, page_size().bytes(), &sets)
+        let all = caches.iter().map(|(name, stats)| (*name, stats.rows()));
+        openmetrics_of(PREFIX, page_size().bytes(), "cache", all)
     }
 
     /// Tests the identity of the module's head; it holds while no call is under way.
@@ -69,8 +63,4 @@ impl Stats {
     }
 }
 
-impl std::fmt::Display for Stats {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&text(&self.rows()))
-    }
-}
+shown!(Stats);
