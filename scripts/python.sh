@@ -2,7 +2,8 @@
 # The wheel of glebe for Python, in a virtual environment that this makes under the target folder.
 #
 # Usage: python.sh test     builds a wheel like the library's tests, installs it, runs its tests, and
-#                           those of others; if root, once more as a user without privileges
+#                           those of others; if root, once more as a user without privileges; and
+#                           on each free-threaded interpreter of PATH, with a wheel of its own
 #        python.sh wheel    builds the wheel that users install, in TARGET/wheels, tests its form, and
 #                           runs the notebooks and the examples of its page
 # Tests of distributed are taken from a checkout named by DISTRIBUTED_TEST, or a clone.
@@ -73,6 +74,33 @@ os.execv(sys.argv[2], sys.argv[2:])' "$scratch/home" "$(command -v /usr/bin/pyth
     return $status
 }
 
+# Builds a wheel for each free-threaded interpreter, and runs the tests there.
+free_threaded() {
+    local name env found=
+    for name in python3.14t python3.15t; do
+        "$name" -c 'import sys; sys.exit(sys._is_gil_enabled())' 2>/dev/null || continue
+        found=yes
+        env=$target/$name
+        if ! cmp -s "$needs" "$env/made-of"; then
+            rm -rf "$env"
+            "$name" -m venv "$env"
+            # The others build and check wheels, or have none for such an interpreter.
+            if ! grep -E '^(fsspec|hypothesis|numpy|pyarrow|pytest|zict)==' "$needs" |
+                "$env/bin/pip" install -q --disable-pip-version-check --only-binary :all: -r /dev/stdin; then
+                echo "skipped: tests with $name (pip cannot fetch what they need)"
+                continue
+            fi
+            cp "$needs" "$env/made-of"
+        fi
+        (
+            export PATH="$env/bin:$PATH"
+            build "$target/wheels-$name" --profile dev --features glebe/faults -i "$env/bin/python3"
+            python3 -m pytest -q -rs -p no:cacheprovider $crate/tests
+        )
+    done
+    [ -n "$found" ] || echo "skipped: tests without a global lock (no python3.14t on PATH)"
+}
+
 environment
 case ${1:-} in
 test)
@@ -80,6 +108,7 @@ test)
     build "$target/wheels-tested" --profile dev --features glebe/faults
     python3 -m pytest -q -rs -p no:cacheprovider $crate/tests
     unprivileged
+    free_threaded
     python3 scripts/distributed_tests.py ${DISTRIBUTED_TEST:+"$DISTRIBUTED_TEST"}
     ;;
 wheel)

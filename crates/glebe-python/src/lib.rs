@@ -1,5 +1,5 @@
 //! The module `glebe._glebe`: the library's objects as Python's. The package `glebe` around it, in
-//! `python/`, has the names that programs use, and its stubs are the reference.
+//! `python/`, has the names that programs use, and its stubs are the reference of these.
 //!
 //! A call checks its arguments, lets other threads run while it works longer than about a
 //! microsecond, calls the library, and names its error by class. Lengths and offsets are bytes;

@@ -17,9 +17,9 @@ def test_the_examples_of_the_page_run():
     ran = [text for text in examples if "doctest: skip" not in text]
     names = {}
     for text in ran:
-        # The first reserve is used on; one that ends with its block is not.
         exec(compile(text, str(PAGE), "exec"), names)
-    assert len(ran) == 5 and names["total"] == 0 and (names["tile"](3, 4) == 12).all()
+    assert len(ran) == 6 and len(names["spilled"]) == 1
+    assert names["total"] == 0 and (names["tile"](3, 4) == 12).all()
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.ipynb")), ids=lambda path: path.stem)

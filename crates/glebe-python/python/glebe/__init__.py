@@ -7,7 +7,9 @@
     >>> block = reserve.alloc(bytes=4 << 20)     # contiguous; takes cached pages back
     >>> cache.get("a")                           # b"bytes", or None if the block took it
 
-Lengths and offsets are bytes, runs are in pages of `PAGE_BYTES`. Errors are in `glebe.errors`.
+Lengths and offsets are bytes, runs are in pages of `PAGE_BYTES`. Buffers are C-contiguous. Calls
+that take longer than about a microsecond let other threads run. Errors are in `glebe.errors`. After
+a fork every call on an object of the parent raises `errors.Forked`, but for what is said of each.
 """
 
 import os as _os

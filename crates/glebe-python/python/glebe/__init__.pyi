@@ -1,10 +1,3 @@
-"""Idle contiguous memory, volatile memory and compressed stores.
-
-Lengths and offsets are bytes, runs are in pages of `PAGE_BYTES`. Buffers are C-contiguous. Calls
-that take longer than about a microsecond let other threads run. After a fork every call on an
-object of the parent raises `errors.Forked`, but for what is said of each.
-"""
-
 from collections.abc import Iterator, MutableMapping
 from types import TracebackType
 from typing import Literal, final
@@ -150,13 +143,6 @@ class Promise:
     ) -> None: ...
 
 class Cache(MutableMapping[_Key, bytes]):
-    """A mapping of keys to `bytes` in the idle pages of a reserve; entries may be lost at any time.
-
-    Whole values come back or none: `cache[key]` is what was put last, or `KeyError`. `in`, `len`
-    and iteration tell what was put; an entry is known to be lost once it is asked for. Integers in
-    tuples have at most 64 bits. A value takes whole pages.
-    """
-
     def __new__(cls, reserve: Reserve, name: str) -> Self: ...
     def put(self, key: _Key, value: Buffer) -> bool:
         """As `cache[key] = value`; whether it was kept. If not, nothing is kept under the key."""

@@ -15,7 +15,6 @@ class _Items(ItemsView):
             if (value := self._mapping.get(key, _ABSENT)) is not _ABSENT:
                 yield key, value
 
-
     def __contains__(self, item):
         key, value = item
         return key in self._mapping and self._mapping.get(key, _ABSENT) == value
@@ -31,10 +30,12 @@ class _Values(ValuesView):
 
 
 class Cache(_glebe.Cache, MutableMapping):
-    """A mapping of `bytes`, `str` or `tuple` to `bytes`, whose entries may be lost at any time.
+    """A mapping of keys to `bytes` in the idle pages of a reserve; entries may be lost at any time.
 
     Whole values come back or none: `cache[key]` is what was put last, or `KeyError`. `in`, `len`
-    and iteration tell what was put; an entry is known to be lost once it is asked for.
+    and iteration tell what was put; an entry is known to be lost once it is asked for. Keys are
+    `bytes`, `str` or tuples of these, of integers of at most 64 bits and of `None`. A value takes
+    whole pages.
     """
 
     __slots__ = ()
@@ -45,10 +46,24 @@ class Cache(_glebe.Cache, MutableMapping):
     def values(self):
         return _Values(self)
 
-    def popitem(self):
-        for key, value in self.items():
+    def pop(self, key, default=_ABSENT, /):
+        value = self.get(key, _ABSENT)
+        try:
             del self[key]
-            return key, value
+        except KeyError:
+            value = _ABSENT  # it was not there, or another thread took it meanwhile
+        if value is not _ABSENT:
+            return value
+        if default is _ABSENT:
+            raise KeyError(key)
+        return default
+
+    def popitem(self):
+        for key in self:
+            try:
+                return key, self.pop(key)
+            except KeyError:
+                pass  # lost, or taken by another thread
         raise KeyError("popitem(): the cache is empty")
 
     def __eq__(self, other):

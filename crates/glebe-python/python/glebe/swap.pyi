@@ -1,5 +1,3 @@
-"""Objects of 1 byte to 2 MiB, of which no more than a budget is in memory; the rest is compressed."""
-
 from collections.abc import Hashable
 from os import PathLike
 from types import TracebackType

@@ -64,7 +64,6 @@ class _Cached:
         self._known = {}  # key: (number, how it is made again)
         self._numbers = count(1)
         self._making = {}  # key: the call under way; a step of a dictionary is atomic
-        self.hits = self.misses = 0
 
     def __call__(self, *args, **kwargs):
         key = (args, tuple(sorted(kwargs.items()))) if kwargs else args
@@ -73,13 +72,13 @@ class _Cached:
         mine = _Making()
         under_way = self._making.setdefault(key, mine)
         if under_way is not mine and (made := under_way.wait()):
-            self.hits += 1
+            self._values.count(True)
             return made[1](made[0])
         try:
             # Another thread may have ended its call since it was looked for.
             if (found := self._found(key)) is not None:
                 return found
-            self.misses += 1
+            self._values.count(False)
             mine.made = value, unpack = self._kept(key, self._function(*args, **kwargs))
             return unpack(value)
         finally:
@@ -91,7 +90,7 @@ class _Cached:
         if known := self._known.get(key):
             value = self._values.get(known[0])
             if value is not None:
-                self.hits += 1
+                self._values.count(True)
                 return known[1](value)
             if self._known.get(key) is known:
                 self._known.pop(key, None)
@@ -120,7 +119,7 @@ class _Cached:
         return self._values.drop_unused()
 
     def stats(self):
-        return {**self._values.stats(), "hits": self.hits, "misses": self.misses}
+        return self._values.stats()
 
 
 def volatile_cache(addresses, *, hot=None):
@@ -130,11 +129,12 @@ def volatile_cache(addresses, *, hot=None):
     read-only and cannot vanish while it, or a view of it, lives. Other results the kernel may take
     when memory is short; the function is then called again. `addresses`: bytes of address space,
     the most that results may ever use, not memory. `hot`: bytes of what was asked for last that
-    the kernel cannot take; by default an eighth of `addresses`, at most 32 MiB.
+    the kernel cannot take; by default an eighth of `addresses`, at most 32 MiB. Raises `TypeError`
+    for a result that is no buffer, `ValueError` for one longer than `addresses`.
 
     Threads that ask for one key at once wait for one call of the function; if that raises, each of
-    them calls it. The function has `clear()`, `drop_unused()` (drops what no array uses, returns bytes) and
-    `stats()`.
+    them calls it. The function has `clear()`, `drop_unused()` (drops what no array uses, returns
+    bytes) and `stats()`.
     """
 
     def decorate(function):

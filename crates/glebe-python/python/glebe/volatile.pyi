@@ -1,5 +1,3 @@
-"""Memory that the kernel may take when memory is short, and word of what it took."""
-
 from collections.abc import Callable
 from types import TracebackType
 from typing import ParamSpec, Protocol, TypeVar, final
@@ -79,11 +77,4 @@ class _VolatileFunction(Protocol[_P, _R]):
 
 def volatile_cache(
     addresses: int, *, hot: int | None = None
-) -> Callable[[Callable[_P, _R]], _VolatileFunction[_P, _R]]:
-    """Keeps the results of a function, arrays or buffers, until the kernel needs the memory.
-
-    Results are read-only and stay while they are in use. `addresses`: bytes of address space that
-    results may use at most; it costs no memory. `hot`: bytes of what was asked for last that the
-    kernel cannot take; by default an eighth of `addresses`, at most 32 MiB. Raises `TypeError` for
-    a result that is no buffer, `ValueError` for one longer than `addresses`.
-    """
+) -> Callable[[Callable[_P, _R]], _VolatileFunction[_P, _R]]: ...

@@ -8,6 +8,7 @@
 
 use std::convert::Infallible;
 use std::ffi::c_int;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use glebe::volatile::{BuildError, Cache, Refills};
@@ -24,7 +25,13 @@ use crate::{numbers, Failure, Result};
 
 /// Results by number that the kernel may take.
 #[pyclass(frozen, module = "glebe._glebe")]
-pub(crate) struct Values(Arc<guards::Values>);
+pub(crate) struct Values {
+    values: Arc<guards::Values>,
+    /// Calls that got a result that was there, and that did not. Sums in Python lose some where
+    /// threads truly run at once.
+    hits: AtomicU64,
+    misses: AtomicU64,
+}
 
 #[pymethods]
 impl Values {
@@ -36,13 +43,14 @@ impl Values {
             Some(hot) => options.hot(Bytes::new(hot)),
             None => options,
         };
-        Ok(Self(Arc::new(py.detach(|| options.build(Bytes::new(addresses)))?)))
+        let values = Arc::new(py.detach(|| options.build(Bytes::new(addresses)))?);
+        Ok(Self { values, hits: AtomicU64::new(0), misses: AtomicU64::new(0) })
     }
 
     /// The result of a number, none if there is none or the kernel took some of it.
     fn get(&self, py: Python<'_>, number: u64) -> Option<Value> {
         let found = py.detach(|| {
-            PinnedValue::found(&self.0, |values| Ok::<_, Infallible>(values.get(&number)))
+            PinnedValue::found(&self.values, |values| Ok::<_, Infallible>(values.get(&number)))
         });
         let Ok(value) = found;
         value.map(Value::new)
@@ -57,7 +65,7 @@ impl Values {
             Ok(())
         };
         let kept = py.detach(|| {
-            PinnedValue::found(&self.0, |values| {
+            PinnedValue::found(&self.values, |values| {
                 values.get_or_build::<Infallible>(number, bytes.len(), build).map(Some)
             })
         });
@@ -68,28 +76,36 @@ impl Values {
     }
 
     fn remove(&self, number: u64) -> bool {
-        self.0.remove(&number)
+        self.values.remove(&number)
     }
 
     fn clear(&self, py: Python<'_>) {
-        py.detach(|| self.0.clear());
+        py.detach(|| self.values.clear());
     }
 
     /// Marks all that no `Value` pins, and drops it, as the kernel would; bytes dropped.
     fn drop_unused(&self, py: Python<'_>) -> Result<u64> {
         let dropped = py.detach(|| {
-            self.0.offer_all();
-            self.0.drop_marked()
+            self.values.offer_all();
+            self.values.drop_marked()
         });
         Ok(dropped?.get())
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>> {
-        Ok(numbers(py, self.0.stats().lines())?)
+        let stats = numbers(py, self.values.stats().lines())?;
+        stats.set_item("hits", self.hits.load(Ordering::Relaxed))?;
+        stats.set_item("misses", self.misses.load(Ordering::Relaxed))?;
+        Ok(stats)
+    }
+
+    fn count(&self, is_hit: bool) {
+        let count = if is_hit { &self.hits } else { &self.misses };
+        count.fetch_add(1, Ordering::Relaxed);
     }
 
     fn __len__(&self) -> usize {
-        self.0.len()
+        self.values.len()
     }
 }
 
