@@ -84,7 +84,7 @@ pub fn live(moves: bool, has_file: bool) -> Outcome {
     life.write(1);
     life.look();
     let stats = life.region.stats();
-    assert!(!has_file || life.error.is_some() || stats.read_back > 0, "{stats}");
+    assert!(!has_file || life.errors.0.is_some() || stats.read_back > 0, "{stats}");
     life.write(5);
     life.look();
     let kept = life.region.resident(at(3), at(4)).map(|guard| guard.to_vec());
