@@ -38,6 +38,8 @@ const LOOKS: usize = 4;
 const SEGMENT: usize = 256 << 10;
 /// A reserve is full when one page in so many is free.
 const FREE_SHARE: u64 = 256;
+/// Longer than a processor's own caches.
+const WALK: usize = 4 << 20;
 const CLEAN: &str = "clean page cache";
 const MEMCPY: &str = "memcpy";
 const DEVICE: &str = "device write";
@@ -98,6 +100,7 @@ pub(super) fn measure(corpus: &Corpus<'_>, report: &mut Report) -> Outcome {
     }
     all.push((CLEAN, Filled::by_cache(corpus, most)?));
     all.iter_mut().try_for_each(|(_, filled)| filled.refill(FILLS * filled.reserve.len().get()))?;
+    let mut walked = vec![0_u8; WALK];
     for (pages, times) in BLOCKS {
         let case = format!("recall_{pages}");
         let times = report.plan(1, u64::from(times));
@@ -109,7 +112,7 @@ pub(super) fn measure(corpus: &Corpus<'_>, report: &mut Report) -> Outcome {
             let stats = filled.reserve.stats();
             let lent = stats.live.get() as f64 * 100.0 / filled.reserve.len().get() as f64;
             report.add("recall_lent", who, "% of the reserve", lent);
-            let us = filled.recall(pages)?;
+            let us = filled.recall(pages, &mut walked)?;
             report.add(&case, who, UNIT, us);
             super::judged(filled.look()?, report);
         }
@@ -164,13 +167,16 @@ impl<'a> Filled<'a> {
         Ok(())
     }
 
-    /// Asks for a block, and gives it back.
-    fn recall(&mut self, pages: u64) -> Outcome<f64> {
+    /// Asks for a block, and gives it back. What was walked before has taken the place of what the
+    /// tenant left in the processor's caches, which differs.
+    fn recall(&mut self, pages: u64, walked: &mut [u8]) -> Outcome<f64> {
         let one = || self.reserve.alloc(Request::new(Pages::new(1)));
         let singles = (0..SINGLES).map(|_| one()).collect::<Result<Vec<_>, _>>()?;
         // Held, they leave none at hand for one more; given back, they leave room for a long one.
         let held = (pages == 1).then_some(singles);
         let request = Request::new(Pages::new(pages)).any();
+        walked.iter_mut().step_by(64).for_each(|byte| *byte = byte.wrapping_add(1));
+        std::hint::black_box(walked);
         let (block, took) = timed(|| self.reserve.alloc(request));
         block?.bytes_mut()?.fill(0xee);
         drop(held);
@@ -255,6 +261,7 @@ fn ratios(report: &mut Report) {
     report.note(
         "recall: the area's default of bytes that may be unsaved, as write-back and as put-back; \
          recall_writethrough_vs_clean is that of the worst length, recall_putback_vs_memcpy and \
-         recall_writeback are of 512 pages. memcpy, device write: as many bytes as the block has.",
+         recall_writeback are of 512 pages. memcpy, device write: as many bytes as the block has. \
+         Before each block all sides walk 4 MiB of other memory.",
     );
 }
