@@ -45,7 +45,7 @@ counters! {
     dropped_hot,
     /// Volatile -> Gone, by us.
     dropped_volatile,
-    /// Volatile -> Gone, found taken by the kernel.
+    /// Volatile -> Gone, found taken by the kernel, or put into swap.
     lost,
     /// Calls on claimed slices; no slices.
     calls,
