@@ -54,6 +54,7 @@ counters! {
 }
 
 /// Counts up; not in order with anything.
+#[cfg(not(loom))]
 #[inline]
 pub(crate) fn add(counter: &AtomicU64, slices: usize) {
     if slices > 0 {
