@@ -15,6 +15,9 @@ use crate::pages::counters::{Counted, Counters};
 use crate::pages::SLICE;
 use crate::sync::{wait, wake_all, AtomicU64, FutexWord, Ordering};
 
+#[cfg(loom)]
+mod models;
+
 const FREES: u32 = 1;
 const GROWTH: u32 = 1 << 1;
 const PRESSED: u32 = 1 << 2;
