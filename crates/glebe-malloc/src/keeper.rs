@@ -87,7 +87,7 @@ pub(crate) fn is_gone() {
 }
 
 /// Starts the thread, unless there is one. Allocates. In a child that ran no steps, or none yet,
-/// nothing here says so.
+/// the bell still says what its parent had: none starts.
 pub(crate) fn start(space: &Space) {
     if atfork::is_without_steps() || !BELL.claim() {
         return;
