@@ -4,8 +4,9 @@
 //! The step before a fork takes the right to claim slices; those after it give that up. The kernel
 //! does not mark a page that a child still maps, nor does it when the child is gone: so while this
 //! process may have a child that shares its memory, and in the child once, what would be marked is
-//! dropped. Processes made by clone(2) run no step: see [`Right`](crate::pages::right::Right).
-//! Source: pthread_atfork(3), waitid(2).
+//! dropped. Memory that a grandchild has, or a child of its parent, may be marked in vain, and so
+//! goes into swap or back near a limit. Processes made by clone(2) run no step: see
+//! [`Right`](crate::pages::right::Right). Source: pthread_atfork(3), waitid(2).
 
 use glebe::sys::atfork::{self, Step};
 use glebe::sys::children;
@@ -17,7 +18,8 @@ static STEP: Step = Step { prepare, parent, child };
 /// 1: there was a fork, and nobody saw that its child is gone.
 static SHARED: AtomicU32 = AtomicU32::new(0);
 
-/// Has the steps run around forks from now on; whether they do. Allocates, the first time.
+/// Has the steps run around forks from now on; whether they do. At the first object: so they run
+/// within those of nearly all others, and see every fork. Allocates, the first time.
 pub(crate) fn begin() -> bool {
     atfork::add(&STEP).is_ok()
 }

@@ -80,13 +80,13 @@ pub fn at_entry(gate: &'static Gate) {
             hand_over(space);
         }
         if due & THREAD != 0 {
-            keeper::start();
+            keeper::start(space);
         }
     }
 }
 
 /// Starts the heap behind a gate, before mimalloc is used first; later calls do nothing, nor do
-/// those with another gate. Allocates nothing.
+/// those with another gate. Allocates nothing before mimalloc can.
 pub fn start(gate: &'static Gate, settings: &Settings) {
     if gate.take(START) == 0 || !settings.pages {
         return;
@@ -104,6 +104,9 @@ pub fn start(gate: &'static Gate, settings: &Settings) {
         gate.set_own(base..base + bytes);
         if hand_over(space) {
             engine::prepare();
+            if settings.thread {
+                keeper::allow();
+            }
         } else {
             SPACE.store(ptr::null_mut(), Ordering::Release);
             gate.set_own(0..0);

@@ -3,21 +3,22 @@
 //! There is none until it pays: until the heap is 32 MiB. It has all signals blocked and, where the
 //! kernel lets it, a table of open files of its own. It sleeps without a timer while nothing ages
 //! and nothing is free that the kernel could not take by itself. Near a limit it looks on, and
-//! frees give whole units back at once. What hooks tell it is [`bell`]'s. Times are wall time,
+//! frees give whole units back at once. What hooks tell it is the [`Bell`]'s. Times are wall time,
 //! amounts slices. Cost: a turn is some µs, a look some tens. Lock: the right to claim slices, a
 //! unit at a time.
 
-mod bell;
 mod own;
 mod settings;
 
 use std::mem;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use glebe::reclaim::{Free, Gauge, Pressure, Reading, Scope};
-use glebe::sys::{lean, own_files};
+use glebe::sys::{atfork, lean, own_files};
 use glebe::Bytes;
 
+use crate::bell::Bell;
 use crate::fork;
 use crate::heap::Mechanisms;
 use crate::pages::give_back::Which;
@@ -25,10 +26,10 @@ use crate::pages::mark::Manner;
 use crate::pages::space::{Space, SLICE};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-pub(crate) use bell::{freed, grown, is_called, is_gone};
 pub use own::Own;
 pub(crate) use settings::{set, wants_huge};
 
+static BELL: Bell = Bell::new();
 static LOOKS: AtomicU64 = AtomicU64::new(0);
 /// What the keeper has: bits below.
 static HAS: AtomicU32 = AtomicU32::new(0);
@@ -52,14 +53,47 @@ const AUDIT_PAUSE: Duration = Duration::from_millis(20);
 /// Bytes of stack.
 const STACK: usize = 256 << 10;
 
-/// Starts the thread, unless there is one. Allocates.
-pub(crate) fn start() {
-    if !bell::claim() {
+/// Lets the thread start when it pays: where forks run steps, without which a child would take its
+/// parent's thread for its own. Not later than the first object, since another library's step
+/// around a fork may be what the thread is started in.
+pub(crate) fn allow() {
+    if fork::begin() {
+        BELL.allow();
+    }
+}
+
+/// Whether to call [`freed`] after a free.
+#[inline]
+pub(crate) fn is_called(is_whole: bool) -> bool {
+    BELL.is_called(is_whole)
+}
+
+/// After a free; whether a keeper would pay and there is none.
+pub(crate) fn freed(space: &Space, slices: &Range<usize>, is_whole: bool) -> bool {
+    if is_whole && BELL.is_pressed() {
+        space.give_back_at(slices);
+    }
+    BELL.freed(&space.counters)
+}
+
+/// After memory came into use that was not there before; as [`freed`].
+pub(crate) fn grown(space: &Space) -> bool {
+    BELL.grown(&space.counters)
+}
+
+/// In a forked child: there is no keeper.
+pub(crate) fn is_gone() {
+    BELL.is_gone();
+}
+
+/// Starts the thread, unless there is one. Allocates. In a child that ran no steps, or none yet,
+/// the bell still says what its parent had: none starts.
+pub(crate) fn start(space: &Space) {
+    if atfork::is_without_steps() || !BELL.claim() {
         return;
     }
-    fork::begin();
     if lean::start_thread(STACK, run).is_err() {
-        bell::give_up();
+        BELL.has_failed(&space.counters);
     }
 }
 
@@ -82,7 +116,7 @@ pub(crate) fn mechanisms() -> Mechanisms {
     Mechanisms {
         addresses: 0,
         huge_pages: has & HAS_HUGE != 0,
-        thread: bell::has_thread(),
+        thread: BELL.has_thread() && !atfork::is_without_steps(),
         own_files: has & HAS_FILES != 0,
         gauge: has & HAS_GAUGE != 0,
         group: has & HAS_GROUP != 0,
@@ -110,6 +144,8 @@ struct Keeper {
     audited: Instant,
     pause: Duration,
     is_due: bool,
+    /// Slices that were free and not marked at the end of the last turn.
+    hot: u64,
     /// Whether the room is less than twice the margin.
     is_near: bool,
     is_pressed: bool,
@@ -139,6 +175,7 @@ impl Keeper {
             audited: now,
             pause: Duration::ZERO,
             is_due: true,
+            hot: 0,
             is_near: false,
             is_pressed: false,
             short_at: None,
@@ -152,7 +189,7 @@ impl Keeper {
         let is_turn = now.saturating_duration_since(self.turned) >= self.turn_time();
         // What is young the kernel cannot take: it must not meet a limit before it is marked.
         let is_watched = is_turn && self.is_due && self.is_limited();
-        let has_grown = bell::has_grown(self.space);
+        let has_grown = BELL.has_grown(&self.space.counters);
         if has_grown || is_watched || now.saturating_duration_since(self.looked) >= self.pause {
             self.looked = now;
             self.look();
@@ -164,10 +201,11 @@ impl Keeper {
         }
         let to_turn = self.turn_time().saturating_sub(self.turned.elapsed());
         let to_look = self.pause.saturating_sub(self.looked.elapsed());
+        let counted = self.space.counters.get();
+        self.hot = counted.hot();
         if self.is_due {
             return Some(to_turn.min(to_look));
         }
-        let counted = self.space.counters.get();
         // The kernel takes marked memory by itself, but a page at a time, of huge pages too.
         let watched = counted.hot() + if self.is_near { counted.volatile() } else { 0 };
         (watched >= WATCHED_MIN || self.is_pressed).then_some(to_look)
@@ -218,7 +256,7 @@ impl Keeper {
         }
         let is_alert = self.short_at.is_some_and(|at| at.elapsed() < ALERT);
         self.pause = if is_alert { reading.pause.min(TURN_HASTY) } else { reading.pause };
-        bell::look_done(self.space);
+        BELL.look_done(&self.space.counters);
     }
 
     fn read(&mut self) -> Reading {
@@ -250,7 +288,7 @@ impl Keeper {
     fn press(&mut self, reading: &Reading) {
         let short = |pressure: Pressure| pressure.room() < reading.margin;
         self.is_pressed = reading.pressure.is_some_and(short);
-        bell::press(self.is_pressed);
+        BELL.press(self.is_pressed);
     }
 
     fn give_back(&self, reading: &Reading) {
@@ -262,7 +300,7 @@ impl Keeper {
 
     /// Sleeps so long, or until it is told.
     fn sleep(&mut self, rest: Option<Duration>) {
-        bell::sleep(self.space, rest, self.is_pressed);
+        BELL.sleep(&self.space.counters, self.hot, rest, self.is_pressed);
         // What was freed meanwhile is young.
         self.is_due = true;
     }

@@ -10,6 +10,9 @@ pub(crate) mod sync;
 
 pub mod pages;
 
+#[cfg_attr(loom, allow(dead_code))] // The models use a part.
+pub(crate) mod bell;
+
 #[cfg(not(loom))]
 pub mod engine;
 #[cfg(not(loom))]

@@ -67,6 +67,24 @@ fn lives_on(inherited: &[Object]) -> bool {
     is_whole && objects(50, OBJECT).iter().all(Object::is_whole)
 }
 
+/// Runs `body` while a child lives that has all memory of this process.
+fn beside_a_child(body: impl FnOnce()) {
+    let mut ends = [0; 2];
+    // SAFETY: fills a local.
+    assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+    let child = in_child(fork, || {
+        // SAFETY: until the parent has closed its end.
+        unsafe {
+            libc::close(ends[1]);
+            libc::read(ends[0], (&raw mut ends).cast(), 1) == 0
+        }
+    });
+    body();
+    // SAFETY: the descriptor of this function.
+    unsafe { libc::close(ends[1]) };
+    assert!(ended_well(child));
+}
+
 #[test]
 fn children_of_a_threaded_program_have_what_it_had_and_live_on() {
     alone("children_of_a_threaded_program_have_what_it_had_and_live_on", || {
@@ -131,29 +149,63 @@ fn a_child_gets_a_keeper_of_its_own_when_it_pays() {
 }
 
 #[test]
+fn a_child_outgrows_what_it_inherited() {
+    alone("a_child_outgrows_what_it_inherited", || {
+        let kept = objects(100, OBJECT);
+        let child = in_child(fork, || {
+            // More than one arena of the heap's.
+            let own = objects(2200, OBJECT);
+            let is_whole = kept.iter().chain(&own).all(Object::is_whole);
+            drop(own);
+            is_whole && comes(|| heap::mechanisms().thread && heap::counts().hot < 20 * MIB)
+        });
+        assert!(ended_well(child));
+    });
+}
+
+/// It could not start one safely, and it does not say that its parent's is its own.
+#[test]
+fn a_child_without_steps_has_no_keeper() {
+    alone("a_child_without_steps_has_no_keeper", || {
+        let check = || {
+            drop(objects(200, OBJECT));
+            lives_on(&[]) && !heap::mechanisms().thread
+        };
+        let small = objects(2, OBJECT);
+        assert!(ended_well(in_child(clone, check)), "of a parent without a keeper");
+        let large = objects(200, OBJECT);
+        assert!(comes(|| heap::mechanisms().thread));
+        assert!(ended_well(in_child(clone, check)), "of a parent with one");
+        assert!(small.iter().chain(&large).all(Object::is_whole));
+    });
+}
+
+#[test]
+fn a_fork_before_there_is_a_keeper_is_known() {
+    alone("a_fork_before_there_is_a_keeper_is_known", || {
+        drop(objects(2, OBJECT));
+        assert!(!heap::mechanisms().thread);
+        beside_a_child(|| {
+            drop(objects(200, OBJECT));
+            assert!(comes(|| heap::counts().given_back >= 90 * MIB), "{:?}", heap::counts());
+            assert!(heap::counts().marked < 10 * MIB, "{:?}", heap::counts());
+        });
+    });
+}
+
+#[test]
 fn while_a_child_lives_memory_is_dropped_and_later_marked_again() {
     alone("while_a_child_lives_memory_is_dropped_and_later_marked_again", || {
         let used = objects(200, OBJECT);
         drop(objects(100, OBJECT));
         assert!(comes(|| heap::mechanisms().thread && heap::counts().hot < 10 * MIB));
-        let mut ends = [0; 2];
-        // SAFETY: fills a local.
-        assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
-        let child = in_child(fork, || {
-            // SAFETY: until the parent has closed its end.
-            unsafe {
-                libc::close(ends[1]);
-                libc::read(ends[0], (&raw mut ends).cast(), 1) == 0
-            }
+        beside_a_child(|| {
+            let before = heap::counts();
+            drop(used);
+            assert!(comes(|| heap::counts().given_back >= before.given_back + 90 * MIB));
+            let marked = heap::counts().marked - before.marked;
+            assert!(marked < 10 * MIB, "{marked} bytes were marked beside a child");
         });
-        let before = heap::counts();
-        drop(used);
-        assert!(comes(|| heap::counts().given_back >= before.given_back + 90 * MIB));
-        let marked = heap::counts().marked - before.marked;
-        assert!(marked < 10 * MIB, "{marked} bytes were marked beside a child");
-        // SAFETY: the descriptor of this test.
-        unsafe { libc::close(ends[1]) };
-        assert!(ended_well(child));
         let before = heap::counts();
         drop(objects(200, OBJECT));
         assert!(comes(|| heap::counts().hot < 10 * MIB));

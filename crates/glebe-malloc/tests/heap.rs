@@ -55,6 +55,35 @@ fn there_is_no_thread_until_it_pays_and_then_one() {
     });
 }
 
+/// Sets the limit on addresses, which the process can raise again; what it was.
+fn limit_addresses(to: libc::rlim_t) -> libc::rlim_t {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: fills a local, and reads it.
+    unsafe {
+        assert_eq!(libc::getrlimit(libc::RLIMIT_AS, &raw mut limit), 0);
+        let was = std::mem::replace(&mut limit.rlim_cur, to);
+        assert_eq!(libc::setrlimit(libc::RLIMIT_AS, &raw const limit), 0);
+        was
+    }
+}
+
+#[test]
+fn a_thread_that_was_not_to_be_had_is_tried_again_when_the_heap_has_grown() {
+    alone("a_thread_that_was_not_to_be_had_is_tried_again_when_the_heap_has_grown", || {
+        free(alloc(64));
+        let before = threads();
+        // What exists can be used, and nothing can be mapped, such as a thread's stack.
+        let was = limit_addresses(1 << 20);
+        let first = objects(100, OBJECT);
+        limit_addresses(was);
+        let second = objects(4, OBJECT);
+        assert_eq!((threads(), heap::mechanisms().thread), (before, false), "not at once");
+        let third = objects(100, OBJECT);
+        assert_eq!((threads(), heap::mechanisms().thread), (before + 1, true));
+        assert!(first.iter().chain(&second).chain(&third).all(Object::is_whole));
+    });
+}
+
 #[test]
 fn a_free_starts_no_thread_and_the_next_allocation_does() {
     alone("a_free_starts_no_thread_and_the_next_allocation_does", || {

@@ -6,7 +6,6 @@ use glebe::reclaim::Policy;
 use glebe::sys::lean;
 use glebe::Bytes;
 
-use super::bell;
 use crate::heap::Settings;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -25,7 +24,6 @@ pub(crate) fn set(settings: &Settings) {
     ROOM.store(settings.margin.unwrap_or(MARGIN).get(), Ordering::Relaxed);
     let wants_huge = settings.huge && !lean::huge_pages_forbidden();
     WANTS_HUGE.store(wants_huge.into(), Ordering::Relaxed);
-    bell::set(settings.thread);
 }
 
 /// Whether the heap is to have huge pages.

@@ -45,7 +45,7 @@ counters! {
     dropped_hot,
     /// Volatile -> Gone, by us.
     dropped_volatile,
-    /// Volatile -> Gone, found taken by the kernel.
+    /// Volatile -> Gone, found taken by the kernel, or put into swap.
     lost,
     /// Calls on claimed slices; no slices.
     calls,
@@ -54,6 +54,7 @@ counters! {
 }
 
 /// Counts up; not in order with anything.
+#[cfg(not(loom))]
 #[inline]
 pub(crate) fn add(counter: &AtomicU64, slices: usize) {
     if slices > 0 {

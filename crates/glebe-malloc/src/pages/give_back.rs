@@ -118,15 +118,9 @@ impl Space {
     fn drop_run(&self, run: &mut Run<'_>, given: &mut Given) {
         let volatile = run.count(|was| was == Slice::Volatile);
         let hot = run.count(Slice::is_held) - volatile;
-        let (addr, bytes) = run.memory();
-        // SAFETY: the run is claimed.
-        let done = unsafe { try_discard(addr, Bytes::new(bytes as u64)) };
-        add(&self.counters.calls, 1);
-        if done.is_err() {
-            add(&self.counters.refused, 1);
+        if !self.discard(run) {
             return;
         }
-        self.list(run.slices(), false);
         add(&self.counters.dropped_hot, hot);
         add(&self.counters.dropped_volatile, volatile);
         given.hot += hot;
@@ -134,8 +128,23 @@ impl Space {
         run.settle(|_| Slice::Gone);
     }
 
-    /// Looks at marked memory. A slice of which nothing is in memory is gone: it was volatile since
-    /// before the look, so what was not there then is not there now, and reads as zeros.
+    /// Has the kernel drop a run; whether it did.
+    fn discard(&self, run: &Run<'_>) -> bool {
+        let (addr, bytes) = run.memory();
+        // SAFETY: the run is claimed.
+        let done = unsafe { try_discard(addr, Bytes::new(bytes as u64)) };
+        add(&self.counters.calls, 1);
+        if done.is_err() {
+            add(&self.counters.refused, 1);
+            return false;
+        }
+        self.list(run.slices(), false);
+        true
+    }
+
+    /// Looks at marked memory. A slice of which nothing is in memory was volatile since before the
+    /// look, so it is lost, and dropped: what the kernel could not mark, since a child had it too,
+    /// may be in swap, and would come back as it was.
     pub fn look_at_volatile(&self) -> Left {
         let mut left = Left::default();
         let opened = self.opened() / UNIT_SLICES;
@@ -160,14 +169,28 @@ impl Space {
         if mincore::look(addr, seen).is_err() {
             return;
         }
+        let mut lost = [false; UNIT_SLICES];
         for (nth, pages) in seen.chunks(SLICE / page).enumerate().filter(|(nth, _)| marked[*nth]) {
             let there = pages.iter().filter(|seen| **seen & 1 != 0).count();
             left.resident += there * page;
-            if there == 0 && self.states()[slices.start + nth].forget() {
-                left.lost += 1;
-                self.list(slices.start + nth..slices.start + nth + 1, false);
-                add(&self.counters.lost, 1);
+            lost[nth] = there == 0;
+        }
+        left.lost += self.drop_lost(slices.start, &lost);
+    }
+
+    /// Drops the slices of a unit that are lost and still marked; how many went.
+    pub(super) fn drop_lost(&self, first: usize, lost: &[bool; UNIT_SLICES]) -> usize {
+        let (mut start, end, mut dropped) = (first, first + UNIT_SLICES, 0);
+        while start < end {
+            let len = lost[start - first..].iter().take_while(|lost| **lost).count();
+            let mut run = Run::claim(self, start, start + len, |was| was == Slice::Volatile);
+            start += run.len().max(1);
+            if run.len() > 0 && self.discard(&run) {
+                add(&self.counters.lost, run.len());
+                dropped += run.len();
+                run.settle(|_| Slice::Gone);
             }
         }
+        dropped
     }
 }

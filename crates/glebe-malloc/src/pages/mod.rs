@@ -5,7 +5,6 @@
 //! are the protocol, [`space`] the memory and its table, [`run`] the claim that system calls need;
 //! [`mark`] and [`give_back`] make these calls. Nothing here allocates.
 
-#[cfg(not(loom))]
 pub mod counters;
 #[cfg(not(loom))]
 pub mod give_back;
@@ -19,5 +18,9 @@ pub mod run;
 #[cfg(not(loom))]
 pub mod space;
 pub mod state;
+
+/// Bytes of a slice.
+pub const SLICE: usize = 64 << 10;
+
 #[cfg(all(test, not(loom)))]
 mod tests;

@@ -27,8 +27,8 @@ use super::right::{Held, Right};
 use super::state::{Slice, State, Turn};
 use crate::sync::{AtomicU32, AtomicU64, AtomicU8, Ordering};
 
-/// Bytes of a slice.
-pub const SLICE: usize = 64 << 10;
+pub use super::SLICE;
+
 /// Bytes of a unit.
 pub const UNIT: usize = 2 << 20;
 /// Slices of a unit.

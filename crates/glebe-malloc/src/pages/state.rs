@@ -167,15 +167,6 @@ impl State {
         // Releases what the call did.
         self.0.store(now.byte(), Ordering::Release);
     }
-
-    /// Volatile -> Gone, of a slice whose pages the kernel was seen to have taken while it was
-    /// volatile; whether it still was. Who holds the right alone makes slices volatile, so it was
-    /// so all the time.
-    #[inline]
-    pub fn forget(&self) -> bool {
-        let (ok, failed) = (Ordering::Relaxed, Ordering::Relaxed);
-        self.0.compare_exchange(VOLATILE, GONE, ok, failed).is_ok()
-    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -204,7 +195,6 @@ mod tests {
         assert_eq!(state.claim(Slice::is_held), Some(Slice::Hot(Turn::of(7))));
         assert_eq!((state.claim(|_| true), state.take()), (None, None));
         state.settle(Slice::Volatile);
-        assert!(state.forget() && !state.forget());
-        assert_eq!((state.take(), state.take()), (Some(Slice::Gone), Some(Slice::Live)));
+        assert_eq!((state.take(), state.take()), (Some(Slice::Volatile), Some(Slice::Live)));
     }
 }

@@ -245,6 +245,27 @@ fn what_the_kernel_took_is_found_and_counts_as_gone() {
     assert!(take(space, gone..gone + 1).is_zero() && is_all(space, gone..gone + 1, 0));
 }
 
+/// As what the kernel could not mark, and put into swap: it is not there, and has its bytes.
+#[test]
+fn what_is_lost_reads_as_zeros_wherever_its_bytes_are() {
+    let space = space();
+    use_up(space, 0..UNIT_SLICES);
+    grow_old(space);
+    space.mark(HUGE);
+    // Used again since it was seen.
+    take(space, 2..3);
+    let lost = std::array::from_fn(|nth| nth % 8 < 5);
+    assert_eq!(space.drop_lost(0, &lost), 4 * 5 - 1);
+    assert!(is_all(space, 2..3, 1) && are(space, 5..8, is_volatile));
+    assert_eq!(space.listed(), 4 * 3 + 1);
+    space.free(2..3);
+    for slices in [0..2, 3..5, 8..13] {
+        assert!(take(space, slices.clone()).is_zero() && is_all(space, slices, 0));
+    }
+    assert!(!take(space, 5..6).is_zero());
+    assert_eq!(space.counters.get().lost, 4 * 5 - 1);
+}
+
 #[test]
 fn locked_memory_is_not_marked_and_is_given_back() {
     let space = space();

@@ -22,6 +22,28 @@ impl FutexWord {
         self.value.load(order)
     }
 
+    pub(crate) fn store(&self, value: u32, order: Ordering) {
+        self.value.store(value, order);
+    }
+
+    pub(crate) fn compare_exchange(
+        &self,
+        seen: u32,
+        value: u32,
+        ok: Ordering,
+        failed: Ordering,
+    ) -> Result<u32, u32> {
+        self.value.compare_exchange(seen, value, ok, failed)
+    }
+
+    pub(crate) fn fetch_and(&self, mask: u32, order: Ordering) -> u32 {
+        self.value.fetch_and(mask, order)
+    }
+
+    pub(crate) fn fetch_or(&self, mask: u32, order: Ordering) -> u32 {
+        self.value.fetch_or(mask, order)
+    }
+
     pub(crate) fn fetch_add(&self, value: u32, order: Ordering) -> u32 {
         self.value.fetch_add(value, order)
     }

@@ -1,6 +1,6 @@
 //! Which pages of a mapping are in memory, whoever brought them there; mincore(2).
 //!
-//! Of shared memory: a page that was swapped out counts as not there.
+//! A page that was swapped out counts as not there.
 //!
 //! # Safety
 //! The kernel checks the addresses and fills a vector of this file's.

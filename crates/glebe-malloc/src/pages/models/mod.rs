@@ -137,23 +137,6 @@ fn a_slice_that_is_freed_and_used_again_beside_calls_is_its_owners() {
 }
 
 #[test]
-fn what_was_seen_gone_while_volatile_is_gone() {
-    explore(3, || {
-        let model = Model::hot();
-        model.call(Slice::Volatile);
-        let other = Arc::clone(&model);
-        let keeper = thread::spawn(move || {
-            let held = other.right.take();
-            // The kernel took it before: the memory is zeros, and nobody wrote since.
-            other.state.forget();
-            drop(held);
-        });
-        model.reuse(7);
-        keeper.join().unwrap();
-    });
-}
-
-#[test]
 fn a_fork_finds_no_claim_and_its_parts_give_the_right_up() {
     explore(3, || {
         let model = Model::hot();

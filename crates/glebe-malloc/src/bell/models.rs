@@ -1,0 +1,114 @@
+//! The bell under the model checker: `RUSTFLAGS="--cfg loom"`.
+//!
+//! A keeper that is not woken sleeps for ever, which the checker reports as a deadlock. The model
+//! that must fail looks at the counters without changing them.
+
+use std::sync::Arc;
+
+use loom::thread;
+
+use super::*;
+
+struct Model {
+    bell: Bell,
+    counters: Counters,
+}
+
+/// A bell whose keeper is awake.
+fn model() -> Arc<Model> {
+    let (free_at, grown_at) = (AtomicU64::new(0), AtomicU64::new(GROWTH_STEP));
+    let bell = Bell { mode: FutexWord::new(THREAD), free_at, grown_at };
+    Arc::new(Model { bell, counters: Counters::default() })
+}
+
+impl Model {
+    /// As the hook after a free.
+    fn free(&self, slices: u64) {
+        self.counters.freed.fetch_add(slices, Ordering::AcqRel);
+        if self.bell.is_called(false) {
+            self.bell.freed(&self.counters);
+        }
+    }
+
+    /// As the hook after a use of new memory.
+    fn grow(&self, slices: u64) {
+        self.counters.taken.fetch_add(slices, Ordering::Relaxed);
+        self.counters.cold.fetch_add(slices, Ordering::AcqRel);
+        self.bell.grown(&self.counters);
+    }
+
+    /// The keeper's sleep until so many slices more are free than at its last look.
+    fn sleep_until_freed(&self, hot: u64) {
+        while self.counters.get().hot() < hot + FREE_MIN {
+            self.bell.sleep(&self.counters, hot, None, false);
+        }
+    }
+}
+
+fn explore(run: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.max_branches = 10_000;
+    builder.check(run);
+}
+
+#[test]
+fn nobody_sleeps_through_what_two_threads_free() {
+    explore(|| {
+        let model = model();
+        let threads = [FREE_MIN / 2, FREE_MIN - FREE_MIN / 2].map(|slices| {
+            let other = Arc::clone(&model);
+            thread::spawn(move || other.free(slices))
+        });
+        model.sleep_until_freed(0);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}
+
+#[test]
+fn nobody_sleeps_through_growth() {
+    explore(|| {
+        let model = model();
+        // Without anything free nothing can be given back.
+        model.counters.freed.fetch_add(1, Ordering::Relaxed);
+        let other = Arc::clone(&model);
+        let thread = thread::spawn(move || other.grow(GROWTH_STEP));
+        while !model.bell.has_grown(&model.counters) {
+            model.bell.sleep(&model.counters, 1, Some(Duration::MAX), false);
+        }
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn one_thread_claims() {
+    explore(|| {
+        let model = model();
+        model.bell.allow();
+        let other = Arc::clone(&model);
+        let thread = thread::spawn(move || other.bell.claim());
+        let is_ours = model.bell.claim();
+        assert!(is_ours != thread.join().unwrap());
+        model.bell.has_failed(&model.counters);
+        assert!(model.bell.claim() && !model.bell.claim());
+    });
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn who_only_looks_at_the_counters_may_sleep_for_ever() {
+    explore(|| {
+        let model = model();
+        let other = Arc::clone(&model);
+        let thread = thread::spawn(move || other.free(FREE_MIN));
+        let Model { bell, counters } = &*model;
+        while counters.get().hot() < FREE_MIN {
+            bell.free_at.store(FREE_MIN, Ordering::Relaxed);
+            bell.mode.store(THREAD | FREES, Ordering::Release);
+            if counters.get().hot() < FREE_MIN {
+                wait(&bell.mode, THREAD | FREES, None);
+            }
+        }
+        thread.join().unwrap();
+    });
+}
