@@ -70,7 +70,11 @@ def circumstances(folder):
     if shutil.which("cc"):
         denied = folder / "denied"
         build("denied.c", denied)
-        every.append(Circumstance("calls denied", prefix=(str(denied),)))
+        every += [Circumstance("calls denied", prefix=(str(denied), "EPERM")),
+                  Circumstance("calls missing", prefix=(str(denied), "ENOSYS"))]
+        hides = subprocess.run([denied, "--hides"], stderr=subprocess.PIPE, text=True)
+        if hides.returncode:
+            print(f"skipped: a part of circumstance: calls denied ({hides.stderr.strip()})")
     else:
         print("skipped: in circumstance: calls denied (no C compiler: apt-get install gcc)")
     return every

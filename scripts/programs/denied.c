@@ -1,7 +1,9 @@
 // Runs a program where kernel calls that an allocator can do without are denied, as containers do:
-//     denied PROGRAM ARGS...
-// EPERM for userfaultfd, close_range, mincore, process_madvise and membarrier. Where the caller may
-// have mounts of its own, there is no pressure to read (/proc/pressure) and no cgroup either.
+//     denied EPERM|ENOSYS PROGRAM ARGS...
+//     denied --hides
+// That error for userfaultfd, close_range, mincore, process_madvise and membarrier. Where the caller
+// may have mounts of its own, there is no pressure to read (/proc/pressure) and no cgroup either: the
+// second form says whether.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -10,6 +12,7 @@
 #include <sched.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -17,9 +20,9 @@
 
 #define DENY(name)                                                                                 \
     BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_##name, 0, 1),                                        \
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM)
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error)
 
-static int filter(void) {
+static int filter(unsigned error) {
     struct sock_filter program[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
         DENY(userfaultfd),
@@ -33,24 +36,29 @@ static int filter(void) {
     return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &all);
 }
 
-// Without privileges, or in a container that forbids it, they stay.
-static void hide(void) {
-    if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL)) return;
-    mount("none", "/proc/pressure", "tmpfs", 0, "size=4k");
-    mount("none", "/sys/fs/cgroup", "tmpfs", 0, "size=4k");
+// Without privileges, or in a container that forbids it, they stay: then it is not 0. A kernel may have
+// no pressure to hide.
+static int hide(void) {
+    if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL)) return -1;
+    if (mount("none", "/proc/pressure", "tmpfs", 0, "size=4k") && errno != ENOENT) return -1;
+    return mount("none", "/sys/fs/cgroup", "tmpfs", 0, "size=4k");
 }
 
 int main(int argc, char **argv) {
-    if (argc < 2) {
-        fprintf(stderr, "usage: denied PROGRAM ARGS...\n");
+    if (argc == 2 && strcmp(argv[1], "--hides") == 0) {
+        if (hide()) return perror("groups and pressure stay"), 1;
+        return 0;
+    }
+    if (argc < 3) {
+        fprintf(stderr, "usage: denied EPERM|ENOSYS PROGRAM ARGS...\n");
         return 2;
     }
     hide();
-    if (filter()) {
+    if (filter(strcmp(argv[1], "ENOSYS") == 0 ? ENOSYS : EPERM)) {
         perror("denied: seccomp");
         return 2;
     }
-    execvp(argv[1], argv + 1);
-    perror(argv[1]);
+    execvp(argv[2], argv + 2);
+    perror(argv[2]);
     return 2;
 }

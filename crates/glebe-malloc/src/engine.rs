@@ -8,7 +8,7 @@
 //! The functions are C's: they take and give what malloc(3) does, and nothing is checked here.
 #![allow(unsafe_code)]
 
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_int, c_long, c_void};
 use core::ptr;
 
 use libmimalloc_sys::mi_option_set;
@@ -42,6 +42,8 @@ extern "C" {
 const PURGE_DELAY: c_int = 15;
 /// Whether it commits parts of its pages alone, which the hook is not told of.
 const PAGE_COMMIT_ON_DEMAND: c_int = 40;
+/// The longest object that it looks for room for in its arenas, in KiB.
+const ARENA_MAX_OBJECT_SIZE: c_int = 45;
 
 /// What is handed over first as one arena, as mimalloc does itself. Its tables take a part of each
 /// arena, and what is left of their 32 MiB is the room where objects of all sizes mix.
@@ -50,6 +52,8 @@ pub const ARENA_FIRST: usize = 1 << 30;
 pub const ARENA_MAX: usize = 8 << 30;
 /// The least, and what its length is a multiple of.
 pub const ARENA_MIN: usize = 32 << 20;
+/// The longest object that is in an arena, whose first part are its tables.
+pub const OBJECT_MAX: usize = ARENA_MAX - ARENA_MIN;
 
 /// Has it call the hook at every free. Before the first.
 pub fn prepare() {
@@ -57,6 +61,7 @@ pub fn prepare() {
     unsafe {
         mi_option_set(PURGE_DELAY, 0);
         mi_option_set(PAGE_COMMIT_ON_DEMAND, 0);
+        mi_option_set(ARENA_MAX_OBJECT_SIZE, (OBJECT_MAX >> 10) as c_long);
     }
 }
 

@@ -1,5 +1,11 @@
-//! What every call of an allocator reads of the heap: whether something is due, and which addresses
-//! are the heap's own.
+//! What every call of an allocator reads of the heap: whether something is due before it, and which
+//! addresses are the heap's own.
+//!
+//! ```text
+//! word   63 something is due | ... | 28 always | ... | 2-0 what is due
+//! ```
+//! As a number with a sign the word is less than any size while something is due. Else it is the
+//! least size for which there may be no room. So one comparison answers both.
 //!
 //! It is a static of the crate that has the entries, which a compiler reaches by one instruction; a
 //! static of another crate takes three. What is due is zero nearly always. It is done at an entry,
@@ -9,18 +15,21 @@
 
 use std::ops::Range;
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 
 /// What can be due: nobody started the heap; mimalloc's memory is half used; a keeper would pay.
-pub(crate) const START: u32 = 1;
-pub(crate) const ARENA: u32 = 1 << 1;
-pub(crate) const THREAD: u32 = 1 << 2;
+pub(crate) const START: u64 = 1;
+pub(crate) const ARENA: u64 = 1 << 1;
+pub(crate) const THREAD: u64 = 1 << 2;
+const DUE: u64 = 1 << 63;
+/// The half of its memory that mimalloc has left at least holds what is smaller.
+pub(crate) const LARGE: usize = 256 << 20;
 
 /// The gate of the heap: a static, handed over by [`start`](crate::heap::start) or
 /// [`at_entry`](crate::heap::at_entry).
 #[derive(Debug)]
 pub struct Gate {
-    due: AtomicU32,
+    word: AtomicU64,
     base: AtomicU64,
     bytes: AtomicU64,
 }
@@ -31,14 +40,15 @@ impl Gate {
     #[must_use]
     pub const fn new() -> Self {
         let (base, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { due: AtomicU32::new(START), base, bytes }
+        Self { word: AtomicU64::new(DUE | LARGE as u64 | START), base, bytes }
     }
 
-    /// Whether [`at_entry`](crate::heap::at_entry) is to be called. One load.
+    /// Whether [`at_entry`](crate::heap::at_entry) is to be called before an object of `size` is
+    /// allocated. One load.
     #[inline(always)]
     #[must_use]
-    pub fn is_due(&self) -> bool {
-        self.due.load(Ordering::Relaxed) != 0
+    pub fn is_due(&self, size: usize) -> bool {
+        self.word.load(Ordering::Relaxed) as i64 <= size as i64
     }
 
     /// Whether an address is the heap's. Two loads and a comparison.
@@ -50,13 +60,17 @@ impl Gate {
     }
 
     /// Has something done at the next entry.
-    pub(crate) fn ask(&self, due: u32) {
-        self.due.fetch_or(due, Ordering::Relaxed);
+    pub(crate) fn ask(&self, due: u64) {
+        self.word.fetch_or(DUE | due, Ordering::Relaxed);
     }
 
     /// Takes what is due of these; the caller does it.
-    pub(crate) fn take(&self, of: u32) -> u32 {
-        self.due.fetch_and(!of, Ordering::AcqRel) & of
+    pub(crate) fn take(&self, of: u64) -> u64 {
+        let due = self.word.fetch_and(!of, Ordering::AcqRel) & of;
+        let (done, ok, failed) = (LARGE as u64, Ordering::AcqRel, Ordering::Relaxed);
+        // Unless more is due by now.
+        let _ = self.word.compare_exchange(DUE | done, done, ok, failed);
+        due
     }
 
     /// Sets the heap's own addresses; before any other thread allocates.
@@ -68,5 +82,24 @@ impl Gate {
     /// How many bytes of addresses are the heap's.
     pub(crate) fn own_bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_due_and_what_is_large_is_told_by_one_word() {
+        let gate = Gate::new();
+        assert!(gate.is_due(0) && gate.is_due(LARGE));
+        assert_eq!(gate.take(START), START);
+        assert!(!gate.is_due(0) && !gate.is_due(LARGE - 1) && gate.is_due(LARGE));
+        gate.ask(ARENA);
+        gate.ask(THREAD);
+        assert_eq!(gate.take(ARENA), ARENA);
+        assert!(gate.is_due(0), "more is due");
+        assert_eq!(gate.take(ARENA | THREAD), THREAD);
+        assert!(!gate.is_due(0) && gate.is_due(isize::MAX as usize));
     }
 }

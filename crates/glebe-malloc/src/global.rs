@@ -45,28 +45,28 @@ fn is_usual(layout: Layout) -> bool {
 }
 
 #[inline]
-fn enter() {
-    if GATE.is_due() {
-        work();
+fn enter(size: usize) {
+    if GATE.is_due(size) {
+        work(size);
     }
 }
 
 #[cold]
 #[inline(never)]
-fn work() {
+fn work(size: usize) {
     static BEGUN: AtomicBool = AtomicBool::new(false);
     let _kept = errno::keep();
     if !BEGUN.swap(true, Ordering::Relaxed) {
         heap::start(&GATE, &options::from_environment().heap);
     }
-    heap::at_entry(&GATE);
+    heap::at_entry(&GATE, size);
 }
 
 // SAFETY: as the head says; nothing here unwinds.
 unsafe impl GlobalAlloc for Glebe {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        enter();
+        enter(layout.size());
         // SAFETY: a layout's alignment is a power of two.
         unsafe {
             if is_usual(layout) {
@@ -79,7 +79,7 @@ unsafe impl GlobalAlloc for Glebe {
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        enter();
+        enter(layout.size());
         // SAFETY: a layout's alignment is a power of two.
         unsafe {
             if is_usual(layout) {
@@ -98,7 +98,7 @@ unsafe impl GlobalAlloc for Glebe {
 
     #[inline]
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        enter();
+        enter(size);
         // SAFETY: the caller's own object; a layout's alignment is a power of two.
         unsafe { engine::mi_realloc_aligned(at.cast(), size, layout.align()).cast() }
     }

@@ -19,7 +19,7 @@ use glebe::sys::madvise::{try_advise, Advice};
 use glebe::Bytes;
 
 use crate::engine;
-use crate::gate::{Gate, ARENA, START, THREAD};
+use crate::gate::{Gate, ARENA, LARGE, START, THREAD};
 use crate::keeper;
 use crate::pages::give_back::Which;
 use crate::pages::space::{Space, SLICE, UNIT, UNIT_SLICES};
@@ -35,8 +35,8 @@ static TABLES: AtomicU64 = AtomicU64::new(0);
 /// Of the machine's memory the space has as many addresses, rounded up to this, and at most so
 /// many. Where that is refused it has half, and so on down to the least.
 const ROUND: u64 = 16 << 30;
-const SPACE_MAX: u64 = 2 << 40;
-const SPACE_MIN: u64 = 64 << 20;
+pub(crate) const SPACE_MAX: u64 = 2 << 40;
+pub(crate) const SPACE_MIN: u64 = 64 << 20;
 
 /// What a user can choose of the heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,12 +52,14 @@ pub struct Settings {
     /// The room to leave below a limit, never more than a quarter of it at rest; by itself
     /// 256 MiB.
     pub margin: Option<Bytes>,
+    /// The most addresses of the space; by itself as many as the machine has memory.
+    pub addresses: Option<Bytes>,
 }
 
 impl Settings {
     /// What they are where nobody says otherwise.
     pub const DEFAULT: Self =
-        Self { thread: true, huge: true, pages: true, age: AGE, margin: None };
+        Self { thread: true, huge: true, pages: true, age: AGE, margin: None, addresses: None };
 }
 
 impl Default for Settings {
@@ -68,16 +70,19 @@ impl Default for Settings {
 
 const AGE: Duration = Duration::from_millis(40);
 
-/// Does what is due. At the entry of an allocation, where no lock of mimalloc's or of the C
-/// library's is held; it may allocate by itself.
+/// Does what is due. At the entry of an allocation of `size` bytes, where no lock of mimalloc's or
+/// of the C library's is held; it may allocate by itself.
 #[cold]
-pub fn at_entry(gate: &'static Gate) {
+pub fn at_entry(gate: &'static Gate, size: usize) {
     start(gate, &Settings::DEFAULT);
     let _kept = errno::keep();
     let due = gate.take(ARENA | THREAD);
     if let Some(space) = space() {
         if due & ARENA != 0 {
-            hand_over(space);
+            hand_over(space, 0);
+        }
+        if size >= LARGE {
+            make_room(space, size);
         }
         if due & THREAD != 0 {
             keeper::start(space);
@@ -97,12 +102,12 @@ pub fn start(gate: &'static Gate, settings: &Settings) {
     }
     let _kept = errno::keep();
     keeper::set(settings);
-    if let Some(space) = reserve() {
+    if let Some(space) = reserve(settings.addresses) {
         // Before, since the hook may be called at once; without an arena mimalloc is as it was.
         SPACE.store(ptr::from_ref(space).cast_mut(), Ordering::Release);
         let (base, bytes) = space.memory_of(0, space.states().len());
         gate.set_own(base..base + bytes);
-        if hand_over(space) {
+        if hand_over(space, 0) {
             engine::prepare();
             if settings.thread {
                 keeper::allow();
@@ -120,7 +125,7 @@ fn gate() -> Option<&'static Gate> {
 }
 
 /// Has something done at the next entry.
-fn ask(due: u32) {
+fn ask(due: u64) {
     if let Some(gate) = gate() {
         gate.ask(due);
     }
@@ -131,11 +136,11 @@ pub(crate) fn space() -> Option<&'static Space> {
     unsafe { SPACE.load(Ordering::Acquire).as_ref() }
 }
 
-/// A space as large as the limits let it be.
-fn reserve() -> Option<&'static Space> {
+/// A space as large as the limits and the user let it be.
+fn reserve(most: Option<Bytes>) -> Option<&'static Space> {
     let memory = lean::machine_memory().unwrap_or(ROUND).next_multiple_of(ROUND);
     let limit = lean::address_limit().map_or(u64::MAX, |limit| limit / 2);
-    let mut bytes = memory.min(SPACE_MAX).min(limit);
+    let mut bytes = most.map_or(memory.min(SPACE_MAX), Bytes::get).min(limit);
     while bytes >= SPACE_MIN {
         let units = bytes as usize / engine::ARENA_MIN * (engine::ARENA_MIN / UNIT);
         if let Ok(space) = Space::reserve(units) {
@@ -146,11 +151,31 @@ fn reserve() -> Option<&'static Space> {
     None
 }
 
-/// Hands the next piece of the space to mimalloc. Its tables there are no memory of the program's,
-/// and touched here and there: they have no huge pages. Whether it took it.
-fn hand_over(space: &'static Space) -> bool {
+/// Hands over more where mimalloc has no room for a large object: else it would take an arena of
+/// its own from the system, for good and without the hook. It needs whole chunks that are free.
+fn make_room(space: &'static Space, size: usize) {
+    let chunks = size.saturating_add(SLICE).div_ceil(engine::ARENA_MIN);
+    if chunks * engine::ARENA_MIN > engine::OBJECT_MAX {
+        return;
+    }
+    let has_room = || {
+        let states = &space.states()[..HANDED.load(Ordering::Acquire) as usize];
+        let mut run = 0;
+        states.chunks(engine::ARENA_MIN / SLICE).any(|chunk| {
+            let is_free = chunk.iter().all(|state| state.get() != Slice::Live);
+            run = if is_free { run + 1 } else { 0 };
+            run == chunks
+        })
+    };
+    while !has_room() && hand_over(space, (chunks + 1) * engine::ARENA_MIN) {}
+}
+
+/// Hands the next piece of the space to mimalloc, with `least` bytes if there are as many; whether
+/// it took it. Its tables there are no memory of the program's, and touched here and there: they
+/// have no huge pages.
+fn hand_over(space: &'static Space, least: usize) -> bool {
     let (all, from) = (space.states().len(), HANDED.load(Ordering::Acquire) as usize);
-    let slices = (all - from).min(next_arena(from * SLICE) / SLICE);
+    let slices = (all - from).min(next_arena(from * SLICE).max(least) / SLICE);
     let next = (from + slices) as u64;
     let (ok, failed) = (Ordering::AcqRel, Ordering::Relaxed);
     if slices == 0 || HANDED.compare_exchange(from as u64, next, ok, failed).is_err() {
@@ -308,12 +333,14 @@ pub fn counts() -> Counts {
     }
 }
 
-/// Looks at marked memory: so many bytes of it are in memory. What the kernel took counts as
-/// purged from now on. About 2 ms a GiB that is marked.
+/// Looks at marked memory: so many bytes of it are in memory; none where the kernel does not tell.
+/// What it took counts as purged from now on. About 2 ms a GiB that is marked. A signal handler may
+/// ask.
 #[must_use]
-pub fn audit() -> u64 {
+pub fn audit() -> Option<u64> {
     let _kept = errno::keep();
-    space().map_or(0, |space| space.look_at_volatile().resident as u64)
+    let left = space().map(Space::peek_at_volatile).unwrap_or_default();
+    (left.untold == 0).then_some(left.resident as u64)
 }
 
 /// What the heap has of what it can use.

@@ -136,6 +136,8 @@ fn run() {
 struct Keeper {
     space: &'static Space,
     gauge: Option<Gauge>,
+    /// When there was none and it was asked for.
+    tried: Instant,
     has_own_files: bool,
     is_huge: bool,
     turn: Duration,
@@ -159,14 +161,13 @@ impl Keeper {
     fn new(space: &'static Space) -> Self {
         let has_own_files = own_files::take().is_ok();
         let is_huge = wants_huge() && glebe::sys::madvise::transparent_huge_page().is_ok();
-        let gauge = Gauge::new(settings::policy()).ok();
         has(HAS_HUGE, is_huge);
         has(HAS_FILES, has_own_files);
-        has(HAS_GAUGE, gauge.is_some());
         let (now, counted) = (Instant::now(), space.counters.get());
         Self {
             space,
-            gauge,
+            gauge: Gauge::new(settings::policy()).ok(),
+            tried: now,
             has_own_files,
             is_huge,
             turn: (settings::age() / AGE_TURNS.into()).max(TURN_MIN),
@@ -248,6 +249,7 @@ impl Keeper {
             }
         }
         let is_group = |pressure: Pressure| pressure.scope == Scope::Group;
+        has(HAS_GAUGE, reading.pressure.is_some());
         has(HAS_GROUP, reading.pressure.is_some_and(is_group));
         self.press(&reading);
         self.give_back(&reading);
@@ -267,8 +269,12 @@ impl Keeper {
             unmarked: bytes(counted.hot()),
             rewritten: bytes(self.space.listed().saturating_sub(counted.volatile())),
         };
+        if self.gauge.is_none() && self.tried.elapsed() >= CALM {
+            self.tried = Instant::now();
+            self.gauge = Gauge::new(settings::policy()).ok();
+        }
         let Some(gauge) = &mut self.gauge else {
-            return Reading { pause: Duration::from_secs(1), ..Reading::default() };
+            return Reading { pause: CALM, ..Reading::default() };
         };
         let (taken, given) = (counted.cold, counted.dropped_hot);
         let (seen_taken, seen_given) = mem::replace(&mut self.exchanged, (taken, given));

@@ -13,7 +13,7 @@ use glebe::sys::environment;
 use glebe::sys::plain_file::ERRORS;
 use glebe::Bytes;
 
-use crate::heap::Settings;
+use crate::heap::{Settings, SPACE_MAX, SPACE_MIN};
 use crate::stats::Format;
 use crate::text::{Out, Shown};
 
@@ -30,6 +30,7 @@ pub const PATH_MAX: usize = 1000;
 
 const AGE_MS: core::ops::RangeInclusive<u64> = 1..=60_000;
 const MARGIN: core::ops::RangeInclusive<u64> = 64 << 10..=64 << 30;
+const ADDRESSES: core::ops::RangeInclusive<u64> = SPACE_MIN..=SPACE_MAX;
 
 /// What the user asks for.
 #[derive(Clone, Debug, Default)]
@@ -84,7 +85,8 @@ struct Complaint<'a> {
 }
 
 const KNOWN: &str = "is not known; known are stats, stats=PATH, pid=N, signal=NAME, \
-    format=text|json|openmetrics, thread=off, huge=off, pages=off, age=MS, margin=SIZE";
+    format=text|json|openmetrics, thread=off, huge=off, pages=off, age=MS, margin=SIZE, \
+    addresses=SIZE";
 
 /// The options of the environment. Complains of words that it does not understand.
 #[must_use]
@@ -156,6 +158,10 @@ impl Options {
             (b"margin", Some(value)) => {
                 let margin = size(value).filter(|size| MARGIN.contains(size));
                 heap.margin = Some(Bytes::new(margin.ok_or("needs a SIZE from 64K to 64G")?));
+            }
+            (b"addresses", Some(value)) => {
+                let most = size(value).filter(|size| ADDRESSES.contains(size));
+                heap.addresses = Some(Bytes::new(most.ok_or("needs a SIZE from 64M to 2048G")?));
             }
             _ => return Err(KNOWN),
         }

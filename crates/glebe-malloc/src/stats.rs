@@ -92,6 +92,7 @@ statistics! {
     Gauge own_files "1 where that thread has a table of open files of its own";
     Gauge gauge "1 where it can tell how short memory is";
     Gauge group "1 where the tightest limit was a memory cgroup's";
+    Gauge audit "1 where the kernel tells what it took of the marked; else none counts as resident";
 }
 
 impl Stats {
@@ -105,9 +106,9 @@ impl Stats {
             live_bytes: counts.live.saturating_sub(counts.tables),
             free_bytes: counts.hot,
             volatile_bytes: counts.volatile,
-            volatile_resident_bytes: resident,
+            volatile_resident_bytes: resident.unwrap_or(0),
             rss_bytes: rss,
-            rss_less_reclaimable_bytes: rss.saturating_sub(resident),
+            rss_less_reclaimable_bytes: rss.saturating_sub(resident.unwrap_or(0)),
             marked_bytes: counts.marked,
             purged_bytes: counts.purged,
             given_back_bytes: counts.given_back,
@@ -123,6 +124,7 @@ impl Stats {
             own_files: has.own_files.into(),
             gauge: has.gauge.into(),
             group: has.group.into(),
+            audit: resident.is_some().into(),
         }
     }
 

@@ -70,6 +70,8 @@ struct glebe_malloc_stats {
     uint64_t gauge;
     /* 1 where the tightest limit was a memory cgroup's */
     uint64_t group;
+    /* 1 where the kernel tells what it took of the marked; else none counts as resident */
+    uint64_t audit;
 };
 
 enum glebe_malloc_format {

@@ -27,7 +27,9 @@ static BEGUN: AtomicBool = AtomicBool::new(false);
 /// Defines calls of mimalloc's that do first what is due. The second way is a function of its own:
 /// so the first needs no register but those of the arguments, and ends with a jump.
 macro_rules! entries {
-    ($($what:literal $name:ident = $call:ident($($argument:ident: $type:ty),*);)*) => {$(
+    ($(
+        $what:literal $name:ident of $size:ident = $call:ident($($argument:ident: $type:ty),*);
+    )*) => {$(
         #[doc = $what]
         ///
         /// # Safety
@@ -37,11 +39,11 @@ macro_rules! entries {
             #[cold]
             #[inline(never)]
             unsafe extern "C" fn after_work($($argument: $type),*) -> *mut c_void {
-                work();
+                work($size);
                 // SAFETY: the caller's.
                 unsafe { engine::$call($($argument),*) }
             }
-            if GATE.is_due() {
+            if GATE.is_due($size) {
                 // SAFETY: the caller's.
                 return unsafe { after_work($($argument),*) };
             }
@@ -52,27 +54,27 @@ macro_rules! entries {
 }
 
 entries! {
-    "An object." alloc = mi_malloc(size: usize);
-    "An object of zeros." alloc_zeroed = mi_zalloc(size: usize);
-    "An object at a multiple of a power of two." alloc_aligned =
+    "An object." alloc of size = mi_malloc(size: usize);
+    "An object of zeros." alloc_zeroed of size = mi_zalloc(size: usize);
+    "An object at a multiple of a power of two." alloc_aligned of size =
         mi_malloc_aligned(size: usize, align: usize);
-    "An object of another size, with the contents of the one at `at`." realloc =
+    "An object of another size, with the contents of the one at `at`." realloc of size =
         mi_realloc(at: *mut c_void, size: usize);
 }
 
 /// Does what is due, for calls that are seldom.
 pub(crate) fn catch_up() {
-    if GATE.is_due() {
-        work();
+    if GATE.is_due(0) {
+        work(0);
     }
 }
 
-fn work() {
+fn work(size: usize) {
     let _kept = errno::keep();
     if !BEGUN.swap(true, Ordering::Relaxed) {
         start();
     }
-    heap::at_entry(&GATE);
+    heap::at_entry(&GATE, size);
 }
 
 fn start() {

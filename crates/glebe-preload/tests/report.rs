@@ -57,7 +57,8 @@ fn what_is_not_understood_is_said_in_a_line_each() {
     let program = program(&scratch);
     let said = stderr(&ends(&program, "huge=off,foo,age=x,\u{1b}[2J", &[]));
     let known = "is not known; known are stats, stats=PATH, pid=N, signal=NAME, \
-        format=text|json|openmetrics, thread=off, huge=off, pages=off, age=MS, margin=SIZE";
+        format=text|json|openmetrics, thread=off, huge=off, pages=off, age=MS, margin=SIZE, \
+        addresses=SIZE";
     let expected = format!(
         "glebe-malloc: GLEBE_MALLOC: \"foo\" {known}\n\
          glebe-malloc: GLEBE_MALLOC: \"age=x\" needs MS from 1 to 60000\n\
@@ -169,6 +170,23 @@ fn a_signal_has_a_report_written_at_any_moment() {
     // A program that handles it by itself has it for itself.
     let output = ends(&program, "signal=USR2", &["own"]);
     assert_eq!((stdout(&output).as_str(), stderr(&output).as_str()), ("heard 1\nend\n", ""));
+}
+
+/// Into a pipe that nobody reads any more, and onto a full disk.
+#[test]
+fn a_report_that_cannot_be_written_changes_no_status() {
+    if !has("cc") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let program = program(&scratch);
+    for how in ["", "signal"] {
+        let options = "stats,signal=USR2";
+        assert_eq!(stdout(&ends(&program, options, &["pipe", how])), "end\n");
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let status = preloaded(&program, options).arg(how).stderr(full).status().unwrap();
+        assert_eq!(status.code(), Some(5), "{how}");
+    }
 }
 
 /// A path that does not begin with `/` is of where the process is when it ends.

@@ -13,7 +13,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use glebe::units::Bytes;
 
-use built::{compile, has, preloaded, run, stdout, Scratch};
+use built::{compile, has, preloaded, run, stderr, stdout, Scratch};
 
 /// What a test may take, and the seed of its program.
 fn setting(name: &str, otherwise: u64) -> u64 {
@@ -30,6 +30,15 @@ fn seed() -> u64 {
     setting("GLEBE_STRESS_SEED", now % 1_000_000)
 }
 
+/// What the reports of the program say that was marked and given back, together.
+fn went(reports: &str) -> u64 {
+    let is_wanted = |line: &&str| {
+        ["marked_bytes ", "given_back_bytes "].iter().any(|name| line.starts_with(name))
+    };
+    let value = |line: &str| line.split_whitespace().nth(1)?.parse::<u64>().ok();
+    reports.lines().filter(is_wanted).filter_map(value).sum()
+}
+
 /// Runs the program; prints what it did, which is something of everything.
 fn stress(command: &mut Command, what: &str, seconds: f64, threads: u32, mib_of_each: u32) {
     let arguments = [format!("{seconds}"), seed().to_string(), threads.to_string()];
@@ -39,6 +48,10 @@ fn stress(command: &mut Command, what: &str, seconds: f64, threads: u32, mib_of_
     println!("{what:?}, {:.1} s: {said}", begin.elapsed().as_secs_f64());
     let numbers: Vec<u64> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     assert_eq!(numbers.len(), 4, "{said}");
+    let reports = stderr(&output);
+    assert!(went(&reports) > 0 || what == "pages=off", "{what}: {reports}");
+    // Blocks passed from thread to thread where there are several of those.
+    assert!(numbers[1] > 0 || threads == 1, "{what}: {said}");
     // On a machine as slow as may be: each thing has happened.
     assert!(numbers[0] > 0 && numbers[2] > 0 && numbers[3] > 0, "{what}: {said}");
 }
@@ -52,7 +65,8 @@ fn every_block_is_as_it_was_left() {
     let program = compile(&scratch, "stress.c", &[]);
     let all = ["", "age=1", "huge=off", "thread=off", "pages=off", "age=1,huge=off"];
     for options in all {
-        stress(&mut preloaded(&program, options), options, seconds() / 9.0, 4, 40);
+        let mut command = preloaded(&program, &format!("stats,{options}"));
+        stress(&mut command, options, seconds() / 9.0, 4, 40);
     }
 }
 
@@ -69,7 +83,7 @@ fn every_block_is_as_it_was_left_where_memory_is_short() {
             Ok(group) => group,
             Err(why) => return println!("skipped: {why}"),
         };
-        let mut command = preloaded(&program, options);
+        let mut command = preloaded(&program, &format!("stats,{options}"));
         // SAFETY: the closure writes a file, between fork and exec of a process of one thread's own
         // making.
         #[allow(unsafe_code)]

@@ -89,6 +89,18 @@ fn turns_looks_and_what_they_come_to_allocate_nothing() {
 }
 
 #[test]
+fn a_keeper_that_is_blind_tries_again_and_not_at_each_look() {
+    with_keeper(|keeper| {
+        (keeper.gauge, keeper.tried) = (None, Instant::now());
+        keeper.look();
+        assert!(keeper.gauge.is_none() && !mechanisms().gauge);
+        keeper.tried -= CALM;
+        keeper.look();
+        assert!(keeper.gauge.is_some() && mechanisms().gauge);
+    });
+}
+
+#[test]
 fn what_is_short_goes_and_what_is_crowded_goes_of_marked_memory() {
     with_keeper(|keeper| {
         let space = keeper.space;

@@ -34,6 +34,8 @@ fn each_word_does_its_own() {
     assert_eq!(good("margin=12M").heap.margin, Some(Bytes::mib(12)));
     assert_eq!(good("margin=65536").heap.margin, Some(Bytes::new(64 << 10)));
     assert_eq!(good("margin=64G").heap.margin, Some(Bytes::mib(64 << 10)));
+    assert_eq!(good("addresses=64M").heap.addresses, Some(Bytes::mib(64)));
+    assert_eq!(good("addresses=2048G").heap.addresses, Some(Bytes::mib(2 << 20)));
     let report = good(" stats=/tmp/a %p , format=json , signal=SIGUSR2").report;
     assert_eq!(report.path.unwrap().as_bytes(), b"/tmp/a %p");
     assert_eq!((report.format, report.signal), (Format::Json, Some(12)));
@@ -72,6 +74,8 @@ fn what_is_not_understood_is_named_and_ignored() {
         ("margin=18446744073709551615G", "margin=18446744073709551615G", "needs a SIZE"),
         ("margin=M", "margin=M", "needs a SIZE"),
         ("margin=1T", "margin=1T", "needs a SIZE"),
+        ("addresses=63M", "addresses=63M", "needs a SIZE from 64M to 2048G"),
+        ("addresses=2049G", "addresses=2049G", "needs a SIZE"),
         ("pid=x", "pid=x", "needs a number"),
         ("signal=KILL", "signal=KILL", "needs one of HUP, USR1"),
         ("signal=12", "signal=12", "needs one of"),

@@ -13,9 +13,11 @@ use std::ops::Range;
 
 use glebe::sys::madvise::try_discard;
 use glebe::sys::mincore;
+use glebe::sys::signals::Blocked;
 use glebe::{page_size, Bytes};
 
 use super::counters::add;
+use super::right::Held;
 use super::run::Run;
 use super::space::{Space, SLICE, UNIT, UNIT_SLICES};
 use super::state::Slice;
@@ -53,6 +55,8 @@ pub struct Left {
     pub resident: usize,
     /// Slices that are not, and were thought to be.
     pub lost: usize,
+    /// Units of which the kernel does not tell.
+    pub untold: usize,
 }
 
 impl Which {
@@ -75,6 +79,8 @@ impl Space {
                     return given;
                 }
                 if (self.units()[nth].get().0 == 0) == is_whole {
+                    // A handler that forks takes the right.
+                    let _blocked = Blocked::new();
                     let _held = self.hold();
                     self.give_back_unit(nth, which, asked, &mut given);
                 }
@@ -87,6 +93,7 @@ impl Space {
     /// just now.
     pub fn give_back_at(&self, slices: &Range<usize>) -> Given {
         let mut given = Given::default();
+        let _blocked = Blocked::new();
         if let Some(_held) = self.try_hold() {
             for nth in slices.start / UNIT_SLICES..slices.end.div_ceil(UNIT_SLICES) {
                 if self.units()[nth].get().0 == 0 {
@@ -146,20 +153,30 @@ impl Space {
     /// look, so it is lost, and dropped: what the kernel could not mark, since a child had it too,
     /// may be in swap, and would come back as it was.
     pub fn look_at_volatile(&self) -> Left {
+        self.look(|| Some(self.hold()))
+    }
+
+    /// As [`Space::look_at_volatile`], without waiting: the calling thread may be one that holds
+    /// the right, in a signal handler. While anyone holds it nothing is noted as gone.
+    pub fn peek_at_volatile(&self) -> Left {
+        self.look(|| self.try_hold())
+    }
+
+    fn look<'a>(&'a self, hold: impl Fn() -> Option<Held<'a>>) -> Left {
         let mut left = Left::default();
         let opened = self.opened() / UNIT_SLICES;
         for nth in 0..opened {
             let slices = nth * UNIT_SLICES..(nth + 1) * UNIT_SLICES;
             let is_marked = |nth: &usize| self.states()[*nth].get() == Slice::Volatile;
             if slices.clone().any(|nth| is_marked(&nth)) {
-                let _held = self.hold();
-                self.look_at_unit(slices, &mut left);
+                let held = hold();
+                self.look_at_unit(slices, held.is_some(), &mut left);
             }
         }
         left
     }
 
-    fn look_at_unit(&self, slices: Range<usize>, left: &mut Left) {
+    fn look_at_unit(&self, slices: Range<usize>, is_held: bool, left: &mut Left) {
         let page = page_size().bytes().as_usize();
         let mut seen = [0_u8; UNIT >> 12];
         let seen = &mut seen[..UNIT / page];
@@ -167,13 +184,14 @@ impl Space {
             std::array::from_fn(|nth| self.states()[slices.start + nth].get() == Slice::Volatile);
         let (addr, _) = self.memory_of(slices.start, slices.len());
         if mincore::look(addr, seen).is_err() {
+            left.untold += 1;
             return;
         }
         let mut lost = [false; UNIT_SLICES];
         for (nth, pages) in seen.chunks(SLICE / page).enumerate().filter(|(nth, _)| marked[*nth]) {
             let there = pages.iter().filter(|seen| **seen & 1 != 0).count();
             left.resident += there * page;
-            lost[nth] = there == 0;
+            lost[nth] = is_held && there == 0;
         }
         left.lost += self.drop_lost(slices.start, &lost);
     }

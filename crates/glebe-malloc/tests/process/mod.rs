@@ -36,8 +36,8 @@ pub fn alone(name: &str, body: impl FnOnce()) {
 
 /// malloc, as a program has it.
 pub fn alloc(size: usize) -> *mut u8 {
-    if GATE.is_due() {
-        heap::at_entry(&GATE);
+    if GATE.is_due(size) {
+        heap::at_entry(&GATE, size);
     }
     // SAFETY: any size may be asked for.
     unsafe { engine::mi_malloc(size).cast() }

@@ -77,10 +77,11 @@ pub struct Gauge {
 }
 
 impl Gauge {
-    /// A gauge of the groups above this process, and of the machine. Allocates.
+    /// A gauge of the groups above this process, and of the machine. Of the machine alone where the
+    /// list of groups cannot be read, until it can be. Allocates.
     ///
     /// # Errors
-    /// [`Error::Blind`]; [`Error::Os`] where the list of groups cannot be read.
+    /// [`Error::Blind`].
     pub fn new(policy: Policy) -> Result<Self, Error> {
         Self::below(Path::new("/"), policy)
     }
@@ -88,7 +89,8 @@ impl Gauge {
     /// As on a machine whose files lie below `root`. For tests.
     #[doc(hidden)]
     pub fn below(root: &Path, policy: Policy) -> Result<Self, Error> {
-        let mut sensor = Sensor::new(root, &[])?;
+        let mut sensor = Sensor::unopened(root, &[]);
+        let _ = sensor.find();
         // Says so now if it is blind.
         sensor.look(Lazy::default())?;
         Ok(Self { policy, sensor, short_at: None })

@@ -84,7 +84,14 @@ impl Sensor {
     /// Finds files below `root`, which is `/` but for fixtures, and the groups above this process
     /// where none are `given`.
     pub(super) fn new(root: &Path, given: &[PathBuf]) -> Result<Self, Error> {
-        let mut sensor = Self {
+        let mut sensor = Self::unopened(root, given);
+        sensor.find()?;
+        Ok(sensor)
+    }
+
+    /// As [`Sensor::new`], and blind until files are found.
+    pub(super) fn unopened(root: &Path, given: &[PathBuf]) -> Self {
+        Self {
             root: root.to_owned(),
             given: given.to_owned(),
             groups: Charged::default(),
@@ -93,9 +100,7 @@ impl Sensor {
             scope: Scope::default(),
             rise: Rise::default(),
             refaults: Refaults::default(),
-        };
-        sensor.find()?;
-        Ok(sensor)
+        }
     }
 
     /// Looks for the groups, and opens what is not open. Allocates.

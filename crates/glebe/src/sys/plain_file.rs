@@ -11,7 +11,7 @@ use std::ffi::CStr;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 
-use super::errno;
+use super::{broken_pipe, errno};
 
 /// An open file, closed when dropped unless it is one of the process's standard files.
 #[derive(Debug)]
@@ -161,9 +161,10 @@ pub fn read(file: &Plain, buf: &mut [u8]) -> usize {
     read
 }
 
-/// Writes all of `bytes`; what cannot be written is lost.
+/// Writes all of `bytes`; what cannot be written is lost, and raises no SIGPIPE.
 pub fn write(file: &Plain, mut bytes: &[u8]) {
     let kept = errno::get();
+    let pipe = broken_pipe::Held::new();
     while !bytes.is_empty() {
         // SAFETY: the slice's own bytes.
         let wrote = unsafe { libc::write(file.fd, bytes.as_ptr().cast(), bytes.len()) };
@@ -173,6 +174,7 @@ pub fn write(file: &Plain, mut bytes: &[u8]) {
             Err(_) => break,
         }
     }
+    drop(pipe);
     errno::set(kept);
 }
 

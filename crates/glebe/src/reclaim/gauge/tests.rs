@@ -125,6 +125,21 @@ fn groups_are_to_be_found_anew_after_a_while_and_when_one_cannot_be_read() {
 }
 
 #[test]
+fn without_a_list_of_groups_it_sees_the_machine_until_there_is_one() {
+    let tree = Tree::new("unlisted", Bytes::mib(250), Bytes::ZERO);
+    let list = tree.0.join("proc/self/cgroup");
+    std::fs::remove_file(&list).unwrap();
+    std::fs::create_dir(&list).unwrap();
+    let mut gauge = tree.gauge();
+    let scope = |reading: Reading| reading.pressure.map(|pressure| pressure.scope);
+    assert_eq!(scope(gauge.look(free(0, 0))), Some(Scope::Machine));
+    std::fs::remove_dir(&list).unwrap();
+    tree.set("proc/self/cgroup", "0::/a\n");
+    gauge.find().unwrap();
+    assert_eq!(scope(gauge.look(free(0, 0))), Some(Scope::Group));
+}
+
+#[test]
 fn without_any_limit_it_is_blind_and_sees_again() {
     let tree = Tree::new("blind", Bytes::mib(250), Bytes::ZERO);
     let mut gauge = tree.gauge();

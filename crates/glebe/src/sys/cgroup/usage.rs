@@ -1,5 +1,6 @@
 //! [`Charged`]: the memory cgroups above this process, kept open, so that a look at their limits
-//! and usage allocates nothing and opens no file, also where one cannot be read.
+//! and usage allocates nothing and opens no file, also where one cannot be read. Where the process
+//! may not open so many (`ulimit -n`), a look opens one at a time.
 //!
 //! What a look finds is of the whole group, groups below it included. In version 2 the limit is
 //! the lower of `memory.max` and `memory.high`. Unit of refaults: pages. Cost of a look: three or
@@ -48,9 +49,16 @@ impl Usage {
 pub(crate) struct Group {
     dir: PathBuf,
     is_v2: bool,
-    limits: [Option<File>; 2],
-    usage: File,
-    stat: Option<File>,
+    limits: [Option<Source>; 2],
+    usage: Source,
+    stat: Option<Source>,
+}
+
+/// A file of a group: kept open, or opened for each read.
+#[derive(Debug)]
+struct Source {
+    path: PathBuf,
+    file: Option<File>,
 }
 
 /// See the module.
@@ -65,6 +73,10 @@ impl Charged {
     /// # Errors
     /// If the lists of groups or of mounts, or a group's files, are there and cannot be opened.
     pub(crate) fn open(root: &Path) -> Result<Self, OsError> {
+        keep_if_possible(|keeps| Self::open_above(root, keeps))
+    }
+
+    fn open_above(root: &Path, keeps: bool) -> Result<Self, OsError> {
         let text = |path: &str| read(&root.join(path)).map(Option::unwrap_or_default);
         let (listed, mounts) = (text("proc/self/cgroup")?, text("proc/self/mountinfo")?);
         let mut groups = Vec::new();
@@ -75,7 +87,7 @@ impl Charged {
             let controller = (!mount.is_v2()).then_some("memory");
             let Some(own) = group_of(&listed, controller) else { continue };
             for dir in mount.dirs(root, own) {
-                groups.extend(Group::open(&dir, mount.is_v2())?);
+                groups.extend(Group::open(&dir, mount.is_v2(), keeps)?);
             }
         }
         Ok(Self { groups })
@@ -86,10 +98,14 @@ impl Charged {
     /// # Errors
     /// If one is no memory cgroup, or its files cannot be opened.
     pub(crate) fn of(dirs: &[PathBuf]) -> Result<Self, OsError> {
+        keep_if_possible(|keeps| Self::of_dirs(dirs, keeps))
+    }
+
+    fn of_dirs(dirs: &[PathBuf], keeps: bool) -> Result<Self, OsError> {
         let mut groups = Vec::new();
         for dir in dirs {
-            let found =
-                Group::open(dir, file::metadata_of(&dir.join("cgroup.controllers")).is_ok())?;
+            let is_v2 = file::metadata_of(&dir.join("cgroup.controllers")).is_ok();
+            let found = Group::open(dir, is_v2, keeps)?;
             if found.is_empty() {
                 return Err(file::strange(dir, "no memory cgroup with files to read"));
             }
@@ -114,10 +130,18 @@ impl Charged {
     }
 }
 
+/// Opens groups whose files are kept open; where there are too many, such as are not.
+fn keep_if_possible<T>(open: impl Fn(bool) -> Result<T, OsError>) -> Result<T, OsError> {
+    match open(true) {
+        Err(error) if matches!(error.errno(), Some(libc::EMFILE | libc::ENFILE)) => open(false),
+        opened => opened,
+    }
+}
+
 impl Group {
     /// What is limited by itself in `dir`: nothing if it is no memory cgroup, or the top of all;
     /// in version 1 memory, and memory with swap.
-    fn open(dir: &Path, is_v2: bool) -> Result<Vec<Self>, OsError> {
+    fn open(dir: &Path, is_v2: bool, keeps: bool) -> Result<Vec<Self>, OsError> {
         let limited: &[(&[&str], &str)] = match is_v2 {
             true => &[(&["memory.max", "memory.high"], "memory.current")],
             false => &[
@@ -129,10 +153,11 @@ impl Group {
         for (names, usage) in limited {
             let mut limits = [None, None];
             for (limit, name) in limits.iter_mut().zip(*names) {
-                *limit = opened(dir, name)?;
+                *limit = opened(dir, name, keeps)?;
             }
-            let Some(usage) = opened(dir, usage)?.filter(|_| limits[0].is_some()) else { continue };
-            let stat = opened(dir, "memory.stat")?;
+            let usage = opened(dir, usage, keeps)?;
+            let Some(usage) = usage.filter(|_| limits[0].is_some()) else { continue };
+            let stat = opened(dir, "memory.stat", keeps)?;
             groups.push(Self { is_v2, limits, usage, stat, dir: dir.to_owned() });
         }
         Ok(groups)
@@ -174,9 +199,8 @@ impl Group {
         Ok(Some(found))
     }
 
-    fn text<'a>(&self, file: &File, buf: &'a mut [u8]) -> Result<&'a str, Unread<'_>> {
-        let refused = |source| Unread::refused(&self.dir, "read", source);
-        let len = file::read_some_at(file, buf, 0).map_err(refused)?;
+    fn text<'a>(&self, source: &Source, buf: &'a mut [u8]) -> Result<&'a str, Unread<'_>> {
+        let len = source.read(buf).map_err(|why| Unread::refused(&self.dir, "read", why))?;
         let text = &buf[..len];
         // Cut at the end of the buffer, it may end within a character.
         Ok(std::str::from_utf8(text).unwrap_or_else(|error| {
@@ -185,13 +209,25 @@ impl Group {
     }
 
     /// The number that a file holds; `None` for "max".
-    fn number(&self, file: &File) -> Result<Option<u64>, Unread<'_>> {
+    fn number(&self, file: &Source) -> Result<Option<u64>, Unread<'_>> {
         let mut buf = [0; 64];
         let text = self.text(file, &mut buf)?.trim();
         match text.parse() {
             Ok(number) => Ok(Some(number)),
             Err(_) if text == "max" => Ok(None),
             Err(_) => Err(Unread::strange(&self.dir, text)),
+        }
+    }
+}
+
+impl Source {
+    fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        match &self.file {
+            Some(file) => file::read_some_at(file, buf, 0),
+            None => {
+                let file = file::open(&self.path, OpenOptions::new().read(true))?;
+                file::read_some_at(&file, buf, 0)
+            }
         }
     }
 }
@@ -204,10 +240,10 @@ fn value(line: &str, key: &str, is_v2: bool) -> Option<u64> {
 }
 
 /// A file of a group; `None` where there is none, or none for this process.
-fn opened(dir: &Path, name: &str) -> Result<Option<File>, OsError> {
+fn opened(dir: &Path, name: &str, keeps: bool) -> Result<Option<Source>, OsError> {
     let path = dir.join(name);
     match file::open(&path, OpenOptions::new().read(true)) {
-        Ok(file) => Ok(Some(file)),
+        Ok(file) => Ok(Some(Source { file: keeps.then_some(file), path })),
         Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
         Err(error) => match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => Ok(None),

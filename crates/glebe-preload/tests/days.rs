@@ -1,0 +1,199 @@
+//! Bad days: signals at any moment, forks, limits, few files, locked memory, calls denied; and what
+//! the statistics say then.
+
+mod built;
+#[path = "../../glebe/tests/cgroup/mod.rs"]
+mod cgroup;
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use glebe::units::Bytes;
+
+use built::{compile, has, preloaded, root, run, stdout, Scratch};
+
+const MIB: u64 = 1 << 20;
+/// The program's status where the machine has not what its day needs.
+const SKIPPED: i32 = 77;
+
+/// What a program said, `name=value` a line.
+struct Said(HashMap<String, u64>);
+
+impl Said {
+    fn of(output: &Output) -> Self {
+        assert!(output.status.success(), "{output:?}");
+        let value = |line: &str| {
+            let (name, value) = line.split_once('=')?;
+            Some((name.to_owned(), value.parse().ok()?))
+        };
+        Self(stdout(output).lines().filter_map(value).collect())
+    }
+
+    fn get(&self, name: &str) -> u64 {
+        *self.0.get(name).unwrap_or_else(|| panic!("no {name}: {:?}", self.0))
+    }
+
+    fn are(&self, expected: &[(&str, u64)]) {
+        expected.iter().for_each(|(name, value)| assert_eq!(self.get(name), *value, "{name}"));
+    }
+
+    /// Whether `name` is `expected`, but for a twentieth of it and 4 MiB.
+    fn is_about(&self, name: &str, expected: u64) {
+        let (found, room) = (self.get(name), expected / 20 + 4 * MIB);
+        assert!(found.abs_diff(expected) <= room, "{name}: {found}, not {expected}: {:?}", self.0);
+    }
+}
+
+/// The program, if it can be built here.
+fn program(scratch: &Scratch) -> Option<PathBuf> {
+    has("cc").then(|| compile(scratch, "days.c", &[]))
+}
+
+/// A day of the program, in a shell that does something first.
+fn day(program: &Path, first: &str, options: &str, day: &[&str]) -> Command {
+    let mut command = preloaded("sh", options);
+    command.args(["-c", &format!("{first}\nexec \"$0\" \"$@\"")]).arg(program).args(day);
+    command
+}
+
+fn said(program: &Path, first: &str, options: &str, name: &[&str]) -> Said {
+    Said::of(&day(program, first, options, name).output().unwrap())
+}
+
+/// A group that may hold so much, and how a shell enters it.
+fn group(limit: Bytes) -> Option<(cgroup::Group, String)> {
+    match cgroup::Group::make(limit) {
+        Ok(group) => {
+            let enter = format!("echo 0 > {}", group.dir().join("cgroup.procs").display());
+            Some((group, enter))
+        }
+        Err(why) => {
+            println!("skipped: {why}");
+            None
+        }
+    }
+}
+
+#[test]
+fn a_handler_asks_and_forks_whatever_its_thread_does() {
+    let scratch = Scratch::new();
+    let Some(program) = program(&scratch) else { return };
+    for name in ["ticks", "ticks-restart", "fork"] {
+        said(&program, "", "", &[name]).are(&[("keeper", 1)]);
+    }
+    // Near a limit frees give back by themselves.
+    let Some((group, enter)) = group(Bytes::mib(320)) else { return };
+    said(&program, &enter, "margin=64G", &["ticks"]);
+    assert_eq!(group.kills(), 0);
+}
+
+#[test]
+fn large_objects_are_the_heaps_own_and_are_used_again() {
+    let scratch = Scratch::new();
+    let Some(program) = program(&scratch) else { return };
+    for mib in ["300", "900", "1100", "2100", "7000"] {
+        said(&program, "", "", &["large", mib]);
+    }
+    let available = glebe::sys::meminfo::available().unwrap();
+    if available < Bytes::gib(3) {
+        return println!("skipped: {available} available, 1100 MiB are filled");
+    }
+    let said = said(&program, "", "", &["large-filled"]);
+    assert!(said.get("turn2") < said.get("turn0") / 4, "faults at each use: {:?}", said.0);
+}
+
+#[test]
+fn what_the_kernel_may_take_and_took_is_as_it_says() {
+    let scratch = Scratch::new();
+    let Some(program) = program(&scratch) else { return };
+    for options in ["", "huge=off"] {
+        let said = said(&program, "", options, &["volatile"]);
+        if said.get("volatile_bytes") == 0 {
+            return println!("skipped: memory is short, and nothing is marked");
+        }
+        said.is_about("resident_before", said.get("lazy"));
+        said.is_about("less_before", said.get("rss") - said.get("lazy"));
+        // What was there and is not.
+        said.is_about("purged_bytes", said.get("lazy") - said.get("lazy_after"));
+        assert!(said.get("resident_before") > 150 * MIB, "{:?}", said.0);
+        said.are(&[("audit", 1)]);
+    }
+}
+
+#[test]
+fn many_threads_and_locked_memory() {
+    let scratch = Scratch::new();
+    let Some(program) = program(&scratch) else { return };
+    said(&program, "", "", &["threads"]);
+    for first in ["", "ulimit -l 64"] {
+        let output = day(&program, first, "addresses=1G", &["lock"]).output().unwrap();
+        if output.status.code() == Some(SKIPPED) {
+            println!("skipped: memory may not be locked here");
+        } else {
+            Said::of(&output);
+        }
+    }
+}
+
+#[test]
+fn a_program_that_limits_its_own_addresses_says_before_how_many() {
+    let scratch = Scratch::new();
+    let Some(program) = program(&scratch) else { return };
+    let said = said(&program, "", "addresses=1G", &["limit"]);
+    said.are(&[("address_bytes", 1024 * MIB)]);
+}
+
+#[test]
+fn few_files_do_not_blind_the_keeper() {
+    let scratch = Scratch::new();
+    let Some(program) = program(&scratch) else { return };
+    said(&program, "ulimit -n 8", "", &[]).are(&[("gauge", 1)]);
+    let Some((group, enter)) = group(Bytes::mib(300)) else { return };
+    let said = said(&program, &format!("{enter}\nulimit -n 8"), "", &[]);
+    said.are(&[("gauge", 1), ("group", 1)]);
+    assert_eq!(group.kills(), 0);
+}
+
+#[test]
+fn a_limit_that_sinks_takes_what_is_free() {
+    let scratch = Scratch::new();
+    let Some(program) = program(&scratch) else { return };
+    let Some((group, enter)) = group(Bytes::mib(600)) else { return };
+    let mut command = day(&program, &enter, "", &["shrink"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    let limits = ["memory.max", "memory.limit_in_bytes"].map(|name| group.dir().join(name));
+    let limit = limits.iter().find(|path| path.exists()).unwrap();
+    fs::write(limit, (120 * MIB).to_string()).unwrap();
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    Said::of(&child.wait_with_output().unwrap());
+    assert_eq!(group.kills(), 0);
+}
+
+/// As containers deny them, by either error.
+#[test]
+fn what_calls_that_are_denied_leave_is_told() {
+    let scratch = Scratch::new();
+    let Some(program) = program(&scratch) else { return };
+    let denied = scratch.path().join("denied");
+    let source = root().join("../../scripts/programs/denied.c");
+    run(Command::new("cc").arg("-o").arg(&denied).arg(source));
+    said(&program, "", "", &[]).are(&[("own_files", 1), ("audit", 1), ("gauge", 1)]);
+    let hides = Command::new(&denied).arg("--hides").output().unwrap();
+    for error in ["EPERM", "ENOSYS"] {
+        let mut command = preloaded(&denied, "");
+        let said = Said::of(&command.arg(error).arg(&program).output().unwrap());
+        said.are(&[("own_files", 0), ("audit", 0), ("gauge", 1), ("keeper", 1)]);
+        said.are(&[("volatile_resident_bytes", 0)]);
+        if hides.status.success() {
+            said.are(&[("group", 0)]);
+        } else {
+            println!("skipped: {}", built::stderr(&hides));
+        }
+    }
+}
