@@ -92,7 +92,7 @@ statistics! {
     Gauge own_files "1 where that thread has a table of open files of its own";
     Gauge gauge "1 where it can tell how short memory is";
     Gauge group "1 where the tightest limit was a memory cgroup's";
-    Gauge audit "1 where the kernel tells what it took of the marked; else none counts as resident";
+    Gauge audit "1 where the kernel tells what of the marked it took; 0: that is unknown";
 }
 
 impl Stats {

@@ -70,7 +70,7 @@ struct glebe_malloc_stats {
     uint64_t gauge;
     /* 1 where the tightest limit was a memory cgroup's */
     uint64_t group;
-    /* 1 where the kernel tells what it took of the marked; else none counts as resident */
+    /* 1 where the kernel tells what of the marked it took; 0: that is unknown */
     uint64_t audit;
 };
 
