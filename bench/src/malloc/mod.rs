@@ -78,7 +78,7 @@ fn is_of(word: &str, part: &str) -> bool {
     word == part || cases.iter().any(|case| case == word)
 }
 
-/// Whether a case of a part is to be measured.
+/// Whether the caller asked for a case of a part: for it, for the part, or for nothing alone.
 fn is_wanted(case: &str, part: &str, report: &Report) -> bool {
     let only = &report.options.only;
     only.is_empty() || only.iter().any(|word| word == part || word == case)

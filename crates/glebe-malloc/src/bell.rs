@@ -54,7 +54,7 @@ impl Bell {
         self.mode.store(FREES, Ordering::Release);
     }
 
-    /// Whether [`Bell::freed`] and [`Bell::is_pressed`] are to be asked after a free.
+    /// Whether a free must ask [`Bell::freed`] and [`Bell::is_pressed`].
     #[inline]
     pub(crate) fn is_called(&self, is_whole: bool) -> bool {
         let mode = self.mode.load(Ordering::Relaxed);
