@@ -51,7 +51,7 @@ pub(super) struct Room {
     hand: MappedWord,
     /// Of the searches for copies.
     pub(super) hands: Hands,
-    /// Of whoever changes the budget.
+    /// Held by a call that changes the budget.
     changes: Mutex<()>,
 }
 

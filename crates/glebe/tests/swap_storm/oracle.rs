@@ -1,5 +1,5 @@
-//! The other process: it has what all must be, says what is to be done, checks what the user read,
-//! and kills it at a moment by chance.
+//! The other process: it holds the expected contents, sends the steps, checks what the user read,
+//! and kills the user at random moments.
 
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

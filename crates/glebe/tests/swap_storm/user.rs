@@ -10,7 +10,7 @@ use super::*;
 /// Bytes of a step on the wire: what, where, and the version to write.
 pub const STEP: usize = 16;
 
-/// What is to be done at a place of the thread's own.
+/// A step at a place that belongs to one thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum What {

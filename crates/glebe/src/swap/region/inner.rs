@@ -51,7 +51,7 @@ pub(super) struct Inner {
     pub(super) keeps_copies: bool,
     charged: MappedWord,
     budget: MappedWord,
-    /// Of whoever changes the budget.
+    /// Held by a call that changes the budget.
     pub(super) changes: Mutex<()>,
     /// Pages in the window.
     pub(super) window: MappedWord,
