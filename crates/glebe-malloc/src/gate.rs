@@ -43,8 +43,8 @@ impl Gate {
         Self { word: AtomicU64::new(DUE | LARGE as u64 | START), base, bytes }
     }
 
-    /// Whether the caller must call [`at_entry`](crate::heap::at_entry) before it allocates an object
-    /// of `size`. One load.
+    /// Whether to call [`at_entry`](crate::heap::at_entry) before an object of `size` is
+    /// allocated. One load.
     #[inline(always)]
     #[must_use]
     pub fn is_due(&self, size: usize) -> bool {
