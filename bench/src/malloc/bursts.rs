@@ -48,7 +48,7 @@ struct Done {
 }
 
 pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
-    let count = report.plan(1, 5);
+    let count = report.plan(1, 9);
     let dir = tempfile::tempdir_in(report.options.scratch())?;
     let tokens = ["a", "b"].map(|name| dir.path().join(name));
     tokens.iter().try_for_each(|path| File::create(path).map(drop))?;

@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::peer::{Peer, Peers, BASE_PAGES, EAGER, GLIBC, MIMALLOC, NEVER};
+use super::peer::{Peer, Peers, BASE_PAGES, GLIBC, MIMALLOC};
 use super::ran::{write, Ran, CPU};
 use super::{is_wanted, redis};
 use crate::report::{Report, GLEBE};
@@ -57,7 +57,7 @@ pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
     let dir = tempfile::Builder::new().prefix("glebe-bench-").tempdir_in(scratch)?;
     let whom = |peer: &&Peer| match quick {
         true => [GLEBE, GLIBC, MIMALLOC].contains(&peer.who),
-        false => ![EAGER, NEVER, BASE_PAGES].contains(&peer.who),
+        false => peer.who != BASE_PAGES,
     };
     let peers_here: Vec<&Peer> = peers.here.iter().filter(whom).collect();
     let is_wanted = |case: &str, report: &Report| is_wanted(case, "programs", report);

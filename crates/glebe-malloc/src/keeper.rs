@@ -48,6 +48,8 @@ const TURN_MIN: Duration = Duration::from_millis(10);
 /// A turn near a limit; and a pause, for a while after memory was short.
 const TURN_HASTY: Duration = Duration::from_millis(4);
 const ALERT: Duration = Duration::from_secs(1);
+/// Usage that rises by less than this part of the limit within the policy's lead stands still.
+const STILL_SHIFT: u32 = 6;
 /// Marked memory is looked at no more often.
 const AUDIT_PAUSE: Duration = Duration::from_millis(20);
 /// Bytes of stack.
@@ -251,14 +253,32 @@ impl Keeper {
         let is_group = |pressure: Pressure| pressure.scope == Scope::Group;
         has(HAS_GAUGE, reading.pressure.is_some());
         has(HAS_GROUP, reading.pressure.is_some_and(is_group));
+        if self.is_quiet(&reading) {
+            (reading.short, reading.crowded, reading.margin) = Default::default();
+        }
         self.press(&reading);
         self.give_back(&reading);
         if reading.short > Bytes::ZERO {
             self.short_at = Some(self.looked);
         }
-        let is_alert = self.short_at.is_some_and(|at| at.elapsed() < ALERT);
-        self.pause = if is_alert { reading.pause.min(TURN_HASTY) } else { reading.pause };
+        let pause = reading.pause;
+        self.pause = if self.is_alert() { pause.min(TURN_HASTY) } else { pause };
         BELL.look_done(&self.space.counters);
+    }
+
+    /// Whether memory was short just now.
+    fn is_alert(&self) -> bool {
+        self.short_at.is_some_and(|at| at.elapsed() < ALERT)
+    }
+
+    /// Whether nobody else takes memory: then what is free stays, though there is less room than
+    /// others could fill before the next look.
+    fn is_quiet(&self, reading: &Reading) -> bool {
+        let Some(pressure) = reading.pressure else { return false };
+        let ahead = reading.margin.saturating_sub(settings::policy().still_margin(pressure.limit));
+        let is_still = ahead.get() <= pressure.limit.get() >> STILL_SHIFT;
+        let has_room = |least: Bytes| pressure.free() >= least;
+        !self.is_alert() && is_still && settings::quiet_margin(pressure.limit).is_some_and(has_room)
     }
 
     fn read(&mut self) -> Reading {

@@ -6,7 +6,7 @@ mod model;
 
 #[cfg(loom)]
 pub(crate) use {
-    loom::sync::atomic::{AtomicU64, AtomicU8, Ordering},
+    loom::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering},
     model::{wait, wake_all, FutexWord},
 };
 #[cfg(not(loom))]

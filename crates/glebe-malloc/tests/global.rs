@@ -5,6 +5,7 @@ use std::alloc::{alloc, alloc_zeroed, dealloc, realloc, Layout};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{mpsc, Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use glebe_malloc::stats::Stats;
 use glebe_malloc::Glebe;
@@ -146,4 +147,57 @@ fn threads_that_come_and_go_do_not_grow_the_heap() {
     churn(500);
     let after = Stats::now().live_bytes;
     assert!(after < before + 64 * MIB as u64, "{before} to {after} bytes");
+}
+
+/// Objects of 512 KiB, each page touched.
+fn blocks(count: usize, value: u8) -> Vec<Vec<u8>> {
+    (0..count).map(|_| vec![value; MIB / 2]).collect()
+}
+
+fn are_all(blocks: &[Vec<u8>], value: u8) -> bool {
+    blocks.iter().flatten().step_by(4096).all(|&byte| byte == value)
+}
+
+/// Whether what is free is marked, or was given back, within some seconds.
+fn comes_to_rest() -> bool {
+    let begin = std::time::Instant::now();
+    while Stats::now().free_bytes > 8 * MIB as u64 {
+        if begin.elapsed() > Duration::from_secs(20) {
+            return false;
+        }
+        drop(std::hint::black_box(Box::new(0_u64)));
+        thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
+
+#[test]
+fn what_a_program_drops_is_marked_and_its_children_have_their_own() {
+    let _alone = alone();
+    if Stats::now().address_bytes == 0 {
+        return println!("skipped: no addresses for a page layer on this machine");
+    }
+    let kept = blocks(100, 7);
+    let before = Stats::now();
+    drop(blocks(300, 8));
+    assert!(comes_to_rest(), "{:?}", Stats::now());
+    let went = |now: &Stats| now.marked_bytes + now.given_back_bytes;
+    assert!(went(&Stats::now()) >= went(&before) + 100 * MIB as u64, "{:?}", Stats::now());
+    // SAFETY: the child uses the heap, whose steps ran, and ends by _exit.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: no pointer; a child that waits for ever ends.
+        unsafe { libc::alarm(60) };
+        let own = blocks(300, 9);
+        let is_well = are_all(&own, 9) && are_all(&kept, 7);
+        drop(own);
+        let is_well = is_well && comes_to_rest() && Stats::now().keeper == 1;
+        // SAFETY: ends the child alone.
+        unsafe { libc::_exit(i32::from(!is_well)) };
+    }
+    let mut status = 0;
+    // SAFETY: fills a local.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0, "the child");
+    assert!(are_all(&kept, 7) && are_all(&blocks(300, 5), 5));
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use cgroup::{enter, Group};
 use glebe::Bytes;
+use glebe_malloc::heap;
 use process::{objects, Object};
 
 const ROLE: &str = "GLEBE_TEST_ROLE";
@@ -105,6 +106,20 @@ fn hoard(size: usize) {
 fn eat() {
     let mut memory = vec![0_u8; USED];
     memory.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+    sees_it_all(memory);
+}
+
+/// Touches a fifth as much, as slowly as a program that works.
+fn nibble() {
+    let mut memory = vec![0_u8; USED / 5];
+    for part in memory.chunks_mut(1 << 20) {
+        part.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    sees_it_all(memory);
+}
+
+fn sees_it_all(memory: Vec<u8>) {
     say("full");
     assert!(std::hint::black_box(memory).iter().step_by(4096).all(|byte| *byte == 1));
 }
@@ -113,6 +128,8 @@ fn play() -> bool {
     match role() {
         Some((role, size)) if role == "hoard" => hoard(size),
         Some((role, _)) if role == "eat" => eat(),
+        Some((role, _)) if role == "nibble" => nibble(),
+        Some((role, size)) if role == "keep" => keep(size),
         Some((role, size)) if role == "grow" => grow(size),
         _ => return false,
     }
@@ -150,6 +167,35 @@ fn a_neighbour_gets_what_was_just_freed_in_small_objects() {
 fn a_neighbour_gets_what_was_freed_long_ago() {
     let test = "a_neighbour_gets_what_was_freed_long_ago";
     a_neighbour_gets_what_is_free(test, 512 << 10, Duration::from_millis(400));
+}
+
+/// Frees much memory; when told, says by its end whether most of it is still there.
+fn keep(size: usize) {
+    drop(objects(USED / size, size));
+    let before = heap::counts();
+    say("free");
+    hear();
+    drop(objects(USED / size, size));
+    let gone = (heap::counts().reused_cold - before.reused_cold) as usize;
+    // The neighbour took 40 MiB of the 100 that nobody had, and 60 are to stay there.
+    assert!(gone < USED / 2, "{} MiB of {} went", gone >> 20, USED >> 20);
+}
+
+/// Of what is free no more goes than the neighbour needs and the margin.
+#[test]
+fn a_neighbour_gets_what_it_needs_and_the_rest_stays() {
+    if play() {
+        return;
+    }
+    let Some(group) = group() else { return };
+    let test = "a_neighbour_gets_what_it_needs_and_the_rest_stays";
+    let mut keeper = Player::start(&group, test, "keep 524288");
+    assert!(keeper.says("free"));
+    let mut neighbour = Player::start(&group, test, "nibble 0");
+    assert!(neighbour.says("full"), "the neighbour was killed");
+    assert!(neighbour.ends_well(), "the neighbour was killed");
+    assert!(keeper.ends_well(), "more went than was needed, or it was killed");
+    assert_eq!(group.kills(), 0);
 }
 
 /// Keeps a part of each unit, and then needs more than the rest of the limit in larger objects.

@@ -2,8 +2,10 @@
  * 0 if all that it had was right. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <link.h>
 #include <malloc.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +14,7 @@
 #include <sys/resource.h>
 #include <sys/time.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "glebe_malloc.h"
@@ -186,6 +189,121 @@ static void threads(void) {
     for (int n = 0; n < 1000; n++) pthread_join(all[n], NULL);
 }
 
+static void free_all(void *with) {
+    char **mine = with;
+    for (int n = 0; n < 8; n++) free(mine[n]);
+}
+
+static void *until_cancelled(void *with) {
+    char *mine[8] = {0};
+    pthread_cleanup_push(free_all, mine);
+    for (int n = 0;; n++) {
+        free(mine[n % 8]);
+        if (!(mine[n % 8] = malloc(n % 3 ? 5000 : 300000))) fail("malloc");
+        mine[n % 8][0] = 1;
+        pthread_testcancel();
+    }
+    pthread_cleanup_pop(1);
+    return with;
+}
+
+/* Threads that are cancelled while they allocate and free leave nothing behind. */
+static void cancel(void) {
+    for (int n = 0; n < 300; n++) {
+        pthread_t threads[2];
+        for (int k = 0; k < 2; k++)
+            if ((errno = pthread_create(&threads[k], NULL, until_cancelled, NULL))) fail("create");
+        usleep(500);
+        for (int k = 0; k < 2; k++) pthread_cancel(threads[k]);
+        for (int k = 0; k < 2; k++) pthread_join(threads[k], NULL);
+    }
+    if (stats().live_bytes > 64 * MIB) fail("memory of ended threads is lost");
+}
+
+/* Makes calls on memory nearly always. */
+static volatile int is_over;
+static void *trim_on(void *with) {
+    while (!is_over) {
+        char *object = malloc(32 * MIB);
+        if (!object) fail("malloc");
+        memset(object, 1, 32 * MIB);
+        free(object);
+        malloc_trim(0);
+    }
+    return with;
+}
+
+static double own_seconds(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return time.tv_sec + time.tv_nsec * 1e-9;
+}
+
+/* A thread that the kernel prefers to another one and to the keeper, on the one processor of all:
+ * it must not wait for their calls without letting them run. Who spins instead is let go by the
+ * kernel after a second, each time. */
+static void first_in_line(void) {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    /* Threads have it from who starts them. */
+    if (sched_setaffinity(0, sizeof one, &one)) fail("sched_setaffinity");
+    fill(BLOCKS);
+    empty(BLOCKS);
+    settle();
+    pthread_t other;
+    if ((errno = pthread_create(&other, NULL, trim_on, NULL))) fail("pthread_create");
+    struct sched_param rank = {.sched_priority = 1};
+    if (sched_setscheduler(0, SCHED_FIFO, &rank)) exit(SKIPPED);
+    double before = own_seconds();
+    for (int turn = 0; turn < 300; turn++) {
+        fill(BLOCKS / 10);
+        empty(BLOCKS / 10);
+        malloc_trim(0);
+        double now = own_seconds();
+        if (now - before > 0.4) fail("it spins");
+        before = now;
+        usleep(turn % 4 * 1000);
+    }
+    rank.sched_priority = 0;
+    if (sched_setscheduler(0, SCHED_OTHER, &rank)) fail("sched_setscheduler");
+    is_over = 1;
+    pthread_join(other, NULL);
+}
+
+/* No further mapping is to be had, and some of the heap's addresses are not accessible yet. */
+static void mappings(void) {
+    fill(BLOCKS / 4);
+    size_t had = 0, page = (size_t)sysconf(_SC_PAGESIZE);
+    /* Neighbours of unlike protection are mappings of their own. */
+    while (had < 10000000 && mmap(NULL, page, had % 2 ? PROT_READ : PROT_NONE,
+                                  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED)
+        had++;
+    if (had == 10000000) exit(SKIPPED);
+    empty(BLOCKS / 4);
+    int n = 0;
+    for (; n < BLOCKS && (blocks[n] = malloc(BLOCK)); n++) memset(blocks[n], n + 1, BLOCK);
+    if (n < BLOCKS / 4) fail("memory that was freed is not used again");
+    empty(n);
+    malloc_trim(0);
+}
+
+/* What the keeper needs must not be what a caller of malloc holds: the list of libraries and the
+ * standard streams are locked while it starts, looks and marks. */
+static int with_libraries_locked(struct dl_phdr_info *info, size_t size, void *with) {
+    flockfile(stdout);
+    flockfile(stderr);
+    fill(BLOCKS);
+    empty(BLOCKS);
+    settle();
+    struct glebe_malloc_stats now = stats();
+    if (!now.keeper) fail("no keeper started");
+    if (now.looks < 2 || (now.free_bytes >= 4 * MIB && !now.refused)) fail("the keeper waits");
+    funlockfile(stderr);
+    funlockfile(stdout);
+    return (void)info, (void)size, (void)with, 1;
+}
+
 int main(int count, char **arguments) {
     /* Before the library's own step is added: so it runs after that. */
     pthread_atfork(raise_in_fork, NULL, NULL);
@@ -197,6 +315,10 @@ int main(int count, char **arguments) {
     else if (strcmp(day, "large-filled") == 0) large(1100, 1100);
     else if (strcmp(day, "volatile") == 0) volatile_memory();
     else if (strcmp(day, "threads") == 0) threads();
+    else if (strcmp(day, "cancel") == 0) cancel();
+    else if (strcmp(day, "first") == 0) first_in_line();
+    else if (strcmp(day, "mappings") == 0) mappings();
+    else if (strcmp(day, "locked") == 0) dl_iterate_phdr(with_libraries_locked, NULL);
     else if (strcmp(day, "limit") == 0) {
         free(malloc(100));
         struct rlimit few = {4ul << 30, 4ul << 30};

@@ -124,18 +124,79 @@ fn what_the_kernel_may_take_and_took_is_as_it_says() {
 }
 
 #[test]
-fn many_threads_and_locked_memory() {
+fn many_threads_cancelled_ones_and_locked_memory() {
     let scratch = Scratch::new();
     let Some(program) = program(&scratch) else { return };
     said(&program, "", "", &["threads"]);
+    said(&program, "", "", &["cancel"]);
     for first in ["", "ulimit -l 64"] {
-        let output = day(&program, first, "addresses=1G", &["lock"]).output().unwrap();
-        if output.status.code() == Some(SKIPPED) {
-            println!("skipped: memory may not be locked here");
-        } else {
-            Said::of(&output);
-        }
+        said_or_skipped(&program, first, "addresses=1G", "lock", "memory may not be locked here");
     }
+}
+
+/// Where the machine has not what the day needs, says so.
+fn said_or_skipped(program: &Path, first: &str, options: &str, name: &str, why: &str) {
+    let output = day(program, first, options, &[name]).output().unwrap();
+    if output.status.code() == Some(SKIPPED) {
+        println!("skipped: {why}");
+    } else {
+        Said::of(&output);
+    }
+}
+
+#[test]
+fn a_thread_that_goes_first_lets_the_keeper_end_its_calls() {
+    let scratch = Scratch::new();
+    let Some(program) = program(&scratch) else { return };
+    said_or_skipped(&program, "", "", "first", "no right to SCHED_FIFO");
+}
+
+#[test]
+fn what_is_there_is_used_when_nothing_more_can_be_mapped() {
+    let scratch = Scratch::new();
+    let Some(program) = program(&scratch) else { return };
+    said_or_skipped(&program, "", "", "mappings", "no limit on mappings was met");
+}
+
+#[test]
+fn the_keeper_needs_no_lock_that_a_caller_may_hold() {
+    let scratch = Scratch::new();
+    let Some(program) = program(&scratch) else { return };
+    said(&program, "", "", &["locked"]).are(&[("keeper", 1)]);
+}
+
+/// As where two programs that preload it start each other: the first gives the objects.
+#[test]
+fn two_copies_of_the_library_in_one_process() {
+    let scratch = Scratch::new();
+    let Some(program) = program(&scratch) else { return };
+    let other = scratch.path().join("libglebe_malloc_of_old.so");
+    fs::copy(built::library(), &other).unwrap();
+    let both = format!("{}:{}", built::library().display(), other.display());
+    for name in ["", "threads", "cancel"] {
+        let mut command = day(&program, "", "stats", &[name]);
+        let output = command.env("LD_PRELOAD", &both).output().unwrap();
+        Said::of(&output).are(&[("keeper", 1)]);
+    }
+}
+
+#[test]
+fn without_proc_and_sys_it_works_and_is_blind() {
+    let scratch = Scratch::new();
+    let Some(program) = program(&scratch) else { return };
+    let hidden = "mount -t tmpfs none /sys && mount -t tmpfs none /proc";
+    let hides = |then: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", &format!("{hidden} && {then}")]).arg(&program);
+        command
+    };
+    if !hides("true").output().is_ok_and(|output| output.status.success()) {
+        return println!("skipped: no right to mounts of its own");
+    }
+    let library = built::library().display();
+    let said = Said::of(&hides(&format!("LD_PRELOAD={library} exec \"$0\"")).output().unwrap());
+    said.are(&[("keeper", 1), ("gauge", 0), ("group", 0), ("rss_bytes", 0), ("audit", 1)]);
+    assert!(said.get("marked_bytes") > 40 * MIB, "{:?}", said.0);
 }
 
 #[test]

@@ -15,6 +15,7 @@ const MARGIN: Bytes = Bytes::mib(256);
 
 static AGE_MICROS: AtomicU64 = AtomicU64::new(0);
 static ROOM: AtomicU64 = AtomicU64::new(0);
+static IS_CHOSEN: AtomicU32 = AtomicU32::new(0);
 static WANTS_HUGE: AtomicU32 = AtomicU32::new(0);
 
 /// Keeps the settings. Before all else here.
@@ -22,6 +23,7 @@ pub(crate) fn set(settings: &Settings) {
     let age = u64::try_from(settings.age.as_micros()).unwrap_or(u64::MAX);
     AGE_MICROS.store(age, Ordering::Relaxed);
     ROOM.store(settings.margin.unwrap_or(MARGIN).get(), Ordering::Relaxed);
+    IS_CHOSEN.store(settings.margin.is_some().into(), Ordering::Relaxed);
     let wants_huge = settings.huge && !lean::huge_pages_forbidden();
     WANTS_HUGE.store(wants_huge.into(), Ordering::Relaxed);
 }
@@ -34,6 +36,13 @@ pub(crate) fn wants_huge() -> bool {
 /// How long memory stays free before it is marked.
 pub(super) fn age() -> Duration {
     Duration::from_micros(AGE_MICROS.load(Ordering::Relaxed))
+}
+
+/// The room to leave below a limit where nobody else takes memory: none less than usual where the
+/// user chose it.
+pub(super) fn quiet_margin(limit: Bytes) -> Option<Bytes> {
+    let is_chosen = IS_CHOSEN.load(Ordering::Relaxed) != 0;
+    (!is_chosen).then(|| Policy::default().still_margin(limit))
 }
 
 /// When memory is short.

@@ -1,9 +1,9 @@
 //! The page layer: which slices of one reservation of addresses are in use, and what becomes of
 //! those that are not.
 //!
-//! A *slice* is 64 KiB, mimalloc's measure; a *unit* is 2 MiB, a huge page. [`state`] and [`right`]
-//! are the protocol, [`space`] the memory and its table, [`run`] the claim that system calls need;
-//! [`mark`] and [`give_back`] make these calls. Nothing here allocates.
+//! A *slice* is 64 KiB, mimalloc's measure; a *unit* is 2 MiB, a huge page. [`state`],
+//! [`unit`] and [`right`] are the protocol, [`space`] the memory and its table, [`run`] the claim
+//! that system calls need; [`mark`] and [`give_back`] make these calls. Nothing here allocates.
 
 pub mod counters;
 #[cfg(not(loom))]
@@ -18,6 +18,7 @@ pub mod run;
 #[cfg(not(loom))]
 pub mod space;
 pub mod state;
+pub mod unit;
 
 /// Bytes of a slice.
 pub const SLICE: usize = 64 << 10;

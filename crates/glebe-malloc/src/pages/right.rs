@@ -50,6 +50,12 @@ pub struct Held<'a> {
 }
 
 impl Right {
+    /// Held by a thread that did not come along into this process.
+    #[cfg(loom)]
+    pub(super) fn left_behind() -> Self {
+        Self { holder: AtomicU64::new(own() + 1), ..Self::default() }
+    }
+
     /// Takes it, and waits for it while another thread of this process has it.
     pub fn take(&self) -> Held<'_> {
         loop {

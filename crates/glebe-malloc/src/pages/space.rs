@@ -25,7 +25,8 @@ use glebe::sys::{errno, lean};
 use super::counters::{add, Counters};
 use super::right::{Held, Right};
 use super::state::{Slice, State, Turn};
-use crate::sync::{AtomicU32, AtomicU64, AtomicU8, Ordering};
+use super::unit::Unit;
+use crate::sync::{AtomicU64, AtomicU8, Ordering};
 
 pub use super::SLICE;
 
@@ -35,42 +36,6 @@ pub const UNIT: usize = 2 << 20;
 pub const UNIT_SLICES: usize = UNIT / SLICE;
 /// Slices that become accessible at once.
 const STEP: usize = (32 << 20) / SLICE;
-
-/// What the keeper asks of 32 slices.
-///
-/// ```text
-/// word   frees so far, 24 bits, which come round | slices in use, 8 bits
-/// ```
-#[derive(Debug, Default)]
-pub(super) struct Unit {
-    word: AtomicU32,
-    /// The frees at the keeper's last look at the slices; the keeper's own.
-    pub(super) seen: AtomicU32,
-    /// A bit a slice: it was marked, and not dropped since. Changed by the holder of the right.
-    listed: AtomicU32,
-}
-
-impl Unit {
-    const FREE: u32 = 1 << 8;
-
-    #[inline]
-    fn take(&self, slices: u8) {
-        self.word.fetch_add(slices.into(), Ordering::Relaxed);
-    }
-
-    /// Whether none is in use any more.
-    #[inline]
-    fn free(&self, slices: u8) -> bool {
-        let was = self.word.fetch_add(Self::FREE - u32::from(slices), Ordering::Release);
-        was % Self::FREE == u32::from(slices)
-    }
-
-    /// Slices in use, and frees so far: who sees the frees sees what they did to the slices.
-    pub(super) fn get(&self) -> (u32, u32) {
-        let word = self.word.load(Ordering::Acquire);
-        (word % Self::FREE, word / Self::FREE)
-    }
-}
 
 /// See the module.
 #[derive(Debug)]

@@ -11,8 +11,9 @@ use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
-use super::right::Right;
+use super::right::{Held, Right};
 use super::state::{Slice, State, Turn};
+use super::unit::Unit;
 
 const GONE: u64 = 0;
 
@@ -147,6 +148,93 @@ fn a_fork_finds_no_claim_and_its_parts_give_the_right_up() {
         model.right.end();
         keeper.join().unwrap();
         drop(model.right.take());
+    });
+}
+
+/// A slice that a thread had claimed which did not come along into this process.
+fn orphan() -> Arc<Model> {
+    let mut model = Arc::into_inner(Model::hot()).unwrap();
+    assert!(model.state.claim(|_| true).is_some());
+    model.right = Right::left_behind();
+    Arc::new(model)
+}
+
+impl Model {
+    /// As the space does: what was claimed and left behind is hot again.
+    fn hold(&self) -> Held<'_> {
+        let held = self.right.take();
+        if held.is_inherited {
+            self.state.settle(Slice::Hot(Turn::of(1)));
+        }
+        held
+    }
+}
+
+#[test]
+fn what_was_claimed_before_a_fork_is_repaired_once() {
+    explore(3, || {
+        let model = orphan();
+        let other = Arc::clone(&model);
+        let keeper = thread::spawn(move || {
+            let held = other.hold();
+            if other.state.claim(|_| true).is_some() {
+                other.write(GONE);
+                other.state.settle(Slice::Gone);
+                other.right.ring();
+            }
+            drop(held);
+        });
+        let repair = || drop(model.hold());
+        let was = model.state.take();
+        let was = was.unwrap_or_else(|| model.state.take_after_call(&model.right, repair));
+        assert!(matches!(was, Slice::Hot(_) | Slice::Gone), "{was:?}");
+        model.write(7);
+        keeper.join().unwrap();
+        assert_eq!(model.read(), 7);
+    });
+}
+
+/// Two slices of a unit, in use.
+fn unit() -> Arc<(Unit, [State; 2])> {
+    let both = (Unit::default(), [State::default(), State::default()]);
+    both.1.iter().for_each(|state| assert_eq!(state.take(), Some(Slice::Gone)));
+    both.0.take(2);
+    Arc::new(both)
+}
+
+/// Frees both slices in a thread each, `free` a step, beside a keeper that looks twice.
+fn two_free(free: fn(&Unit, &State) -> bool) {
+    let both = unit();
+    let frees = [0, 1].map(|nth| {
+        let both = Arc::clone(&both);
+        thread::spawn(move || free(&both.0, &both.1[nth]))
+    });
+    let look = || {
+        let (live, frees) = both.0.get();
+        let free = both.1.iter().filter(|state| state.get() != Slice::Live).count();
+        assert!(free >= frees as usize, "a free was seen before its slice");
+        assert!(live > 0 || free == 2, "none is in use, and one is not free");
+    };
+    look();
+    look();
+    let last = frees.map(|free| free.join().unwrap());
+    assert!(last[0] != last[1], "one of two is the last");
+    assert_eq!(both.0.get(), (0, 2));
+}
+
+#[test]
+fn who_sees_that_a_unit_is_free_sees_its_slices_free() {
+    explore(3, || two_free(|unit, state| state.free(Turn::of(1)) && unit.free(1)));
+}
+
+#[test]
+#[should_panic(expected = "before its slice")]
+fn a_unit_that_is_told_first_hides_a_slice() {
+    explore(3, || {
+        two_free(|unit, state| {
+            let is_last = unit.free(1);
+            state.free(Turn::of(1)) && is_last
+        });
     });
 }
 
