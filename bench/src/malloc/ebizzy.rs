@@ -87,7 +87,7 @@ pub(super) fn cases() -> impl Iterator<Item = String> {
 pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
     // Where a process's memory lies in the machine's makes a tenth of its speed: more processes
     // tell more than longer ones.
-    let count = report.plan(1, 24);
+    let count = report.plan(1, 15);
     let (chunks, millis) = report.plan((64, 40), (512, 250));
     let everybody: Vec<usize> = (0..peers.here.len()).collect();
     for shape in SHAPES {

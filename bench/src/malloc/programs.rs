@@ -92,7 +92,7 @@ pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
 
 /// Runs of a second differ by a tenth, those that compile by less.
 fn rounds(case: &str, report: &Report) -> u64 {
-    report.plan(1, if case.starts_with("program_c") { 5 } else { 20 })
+    report.plan(1, if case.starts_with("program_c") { 5 } else { 12 })
 }
 
 fn run(

@@ -43,7 +43,7 @@ pub(super) struct Plan {
 }
 
 pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
-    let count = report.plan(1, 21);
+    let count = report.plan(1, 15);
     let quick = report.options.quick;
     let written = report.plan(Bytes::mib(256), Bytes::mib(1024));
     let sizes = SIZES.iter().filter(|(name, _)| !quick || FEW.contains(name));

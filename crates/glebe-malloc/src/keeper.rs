@@ -182,7 +182,8 @@ impl Keeper {
             is_near: false,
             is_pressed: false,
             short_at: None,
-            exchanged: (counted.cold, counted.dropped_hot),
+            // What the heap took before may be touched yet.
+            exchanged: (0, counted.dropped_hot),
         }
     }
 

@@ -163,7 +163,7 @@ impl Sensor {
 
     /// So much was taken that is not to count as a rise.
     pub(super) fn took(&mut self, taken: Bytes) {
-        self.rise.base = Bytes::new(self.rise.base.get().saturating_add(taken.get()));
+        self.rise.own = Bytes::new(self.rise.own.get().saturating_add(taken.get()));
     }
 
     /// So much of what rises was given up.
@@ -227,6 +227,8 @@ fn look_at_machine(machine: Machine, lazy: Lazy) -> Look {
 struct Rise {
     scope: Scope,
     base: Bytes,
+    /// What was taken and is not to count. It may be touched later: it fades, as a rise does.
+    own: Bytes,
     since: Option<Instant>,
     a_second: Bytes,
 }
@@ -239,11 +241,13 @@ const STEP_SHIFT: u32 = 6;
 impl Rise {
     fn at(&mut self, scope: Scope, used: Bytes, limit: Bytes, now: Instant) -> Bytes {
         let Some(since) = self.since.filter(|_| scope == self.scope) else {
-            *self = Self { scope, base: used, since: Some(now), a_second: Bytes::ZERO };
+            let (a_second, own) = (Bytes::ZERO, self.own);
+            *self = Self { scope, base: used, own, since: Some(now), a_second };
             return Bytes::ZERO;
         };
         let time = now.saturating_duration_since(since);
-        let grown = used.saturating_sub(self.base);
+        let all = used.saturating_sub(self.base);
+        let grown = all.saturating_sub(self.own);
         let is_large = grown.get() > limit.get() >> STEP_SHIFT;
         if time >= WINDOW || is_large && time >= WINDOW_MIN {
             let speed = u128::from(grown.get()) * 1_000_000 / time.as_micros().max(1);
@@ -251,6 +255,7 @@ impl Rise {
             // It fades, window by window.
             self.a_second = Bytes::new(speed.max(self.a_second.get() / 2));
             (self.base, self.since) = (used, Some(now));
+            self.own = Bytes::new(self.own.saturating_sub(all).get() / 4);
         }
         self.a_second
     }
@@ -309,6 +314,19 @@ mod tests {
         assert_eq!(at(90 + 17, 310), 1700, "a large step counts at once");
         let now = start + Duration::from_secs(1);
         assert_eq!(rise.at(Scope::Machine, Bytes::gib(9), limit, now), Bytes::ZERO);
+    }
+
+    #[test]
+    fn what_was_taken_is_no_rise_when_it_is_touched_for_a_while() {
+        let (start, limit) = (Instant::now(), Bytes::gib(1));
+        let mut rise = Rise { own: Bytes::mib(40), ..Rise::default() };
+        let mut at = |mib, ms| {
+            let now = start + Duration::from_millis(ms);
+            rise.at(Scope::Group, Bytes::mib(mib), limit, now).get() >> 20
+        };
+        assert_eq!((at(100, 0), at(120, 10), at(120, 60)), (0, 0, 0), "20 of 40 MiB");
+        assert_eq!(at(135, 160), 100, "5 of the other 20 were left");
+        assert_eq!(at(135, 260), 50);
     }
 
     #[test]
