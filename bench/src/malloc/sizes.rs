@@ -5,6 +5,7 @@
 
 use std::hint::black_box;
 use std::io::Write;
+use std::time::Duration;
 
 use glebe::units::Bytes;
 use serde::{Deserialize, Serialize};
@@ -14,7 +15,7 @@ use super::usage::{Spent, Usage};
 use super::worker::{self, Job, Worker};
 use crate::report::Report;
 use crate::turns::{turns, worst};
-use crate::Outcome;
+use crate::{clock, Outcome};
 
 const UNIT: &str = "GB/cpu-s";
 /// On both sides of the sizes at which glibc and jemalloc give memory back at once.
@@ -39,13 +40,20 @@ const WARM_UP: u64 = 2;
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Plan {
     size: usize,
+    millis: u64,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Done {
     blocks: u64,
+    spent: Spent,
 }
 
 pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
-    let count = report.plan(1, 15);
+    let count = report.plan(1, 9);
     let quick = report.options.quick;
-    let written = report.plan(Bytes::mib(256), Bytes::mib(1024));
+    // Longer than a processor keeps one of its speeds.
+    let millis = report.plan(20, 200);
     let sizes = SIZES.iter().filter(|(name, _)| !quick || FEW.contains(name));
     let sizes: Vec<_> = sizes.collect();
     let cases: Vec<_> = sizes
@@ -53,12 +61,11 @@ pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
         .flat_map(|(name, size)| (0..peers.here.len()).map(move |nth| (*name, *size, nth)))
         .collect();
     for (_, (name, size, nth)) in turns("malloc, sizes", count, &cases) {
-        let blocks = (written.get() / size.get()).max(4);
-        let plan = Plan { size: size.as_usize(), blocks };
+        let plan = Plan { size: size.as_usize(), millis };
         let peer = &peers.here[nth];
         let mut worker = Worker::start(peer, None, &Job::Sizes(plan))?;
-        let spent: Option<Spent> = worker.answer()?;
-        let spent = spent.ok_or("a worker was killed without a limit")?;
+        let done: Option<Done> = worker.answer()?;
+        let Done { blocks, spent } = done.ok_or("a worker was killed without a limit")?;
         let bytes = (blocks * size.get()) as f64;
         report.add(&format!("size_{name}"), peer.who, UNIT, bytes / 1e9 / spent.cpu_s);
         let faults = spent.faults as f64 / blocks as f64;
@@ -84,7 +91,11 @@ pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
 pub(super) fn inside(plan: Plan, out: &mut dyn Write) -> Outcome {
     let block = |nth: u64| drop(black_box(vec![nth as u8 | 1; plan.size]));
     (0..WARM_UP).for_each(block);
-    let before = Usage::now()?;
-    (0..plan.blocks).for_each(block);
-    worker::say(out, &before.spent()?)
+    let (before, end) = (Usage::now()?, clock::wall() + Duration::from_millis(plan.millis));
+    let mut blocks = 0;
+    while clock::wall() < end {
+        block(blocks);
+        blocks += 1;
+    }
+    worker::say(out, &Done { blocks, spent: before.spent()? })
 }
