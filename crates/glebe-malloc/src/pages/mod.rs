@@ -2,8 +2,9 @@
 //! those that are not.
 //!
 //! A *slice* is 64 KiB, mimalloc's measure; a *unit* is 2 MiB, a huge page. [`state`],
-//! [`unit`] and [`right`] are the protocol, [`space`] the memory and its table, [`run`] the claim
-//! that system calls need; [`mark`] and [`give_back`] make these calls. Nothing here allocates.
+//! [`mod@unit`] and [`right`] are the protocol, [`space`] the memory and its table, [`run`] the
+//! claim that system calls need; [`mark`] and [`give_back`] make these calls. Nothing here
+//! allocates.
 
 pub mod counters;
 #[cfg(not(loom))]
