@@ -50,7 +50,7 @@ pub struct Settings {
     /// How long memory stays free before it is marked.
     pub age: Duration,
     /// The room to leave below a limit, never more than a quarter of it at rest; by itself
-    /// 256 MiB.
+    /// 256 MiB, and the policy's own while nobody else takes memory.
     pub margin: Option<Bytes>,
     /// The most addresses of the space; by itself as many as the machine has memory.
     pub addresses: Option<Bytes>,

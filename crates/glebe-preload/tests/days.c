@@ -220,8 +220,9 @@ static void cancel(void) {
     if (stats().live_bytes > 64 * MIB) fail("memory of ended threads is lost");
 }
 
-/* Makes calls on memory nearly always. */
 static volatile int is_over;
+
+/* Makes calls on memory nearly always. */
 static void *trim_on(void *with) {
     while (!is_over) {
         char *object = malloc(32 * MIB);

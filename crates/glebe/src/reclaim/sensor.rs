@@ -227,7 +227,7 @@ fn look_at_machine(machine: Machine, lazy: Lazy) -> Look {
 struct Rise {
     scope: Scope,
     base: Bytes,
-    /// What was taken and is not to count. It may be touched later: it fades, as a rise does.
+    /// What was taken and is not to count. It may be touched later: it fades, window by window.
     own: Bytes,
     since: Option<Instant>,
     a_second: Bytes,
