@@ -166,7 +166,8 @@ fn connection() -> (UnixStream, OwnedFd) {
 
 /// A user of a policy that is killed, in a folder; what was seen.
 pub fn round(test: &str, dir: &Path, policy: Policy, round: u64) -> Oracle {
-    let (own, others): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| connection()).unzip();
+    // Open until the user is killed, for it ends by itself when one is closed.
+    let (mut own, others): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| connection()).unzip();
     let numbers: Vec<_> = others.iter().map(|fd| fd.as_raw_fd().to_string()).collect();
     let mut user = Command::new(std::env::current_exe().unwrap());
     user.args([test, "--exact", "--nocapture"]).env(VICTIM, dir);
@@ -178,19 +179,17 @@ pub fn round(test: &str, dir: &Path, policy: Policy, round: u64) -> Oracle {
     let begun = AtomicU64::new(0);
     // Every other round all is read before the user is killed.
     let reads_all = round % 2 == 0;
-    let work = |whose: u64, mut stream: UnixStream| {
+    let work = |whose: u64, stream: &mut UnixStream| {
         let mut oracle = Oracle::new(whose, round, has_region);
-        let done = oracle.work(&mut stream, &begun, &is_over);
+        let done = oracle.work(stream, &begun, &is_over);
         let is_known = done.is_ok() || is_killed.load(Ordering::SeqCst);
         assert!(is_known, "the user ended or hangs: {done:?}, {policy:?}");
         oracle
     };
     let all = thread::scope(|scope| {
         let work = &work;
-        let threads = own
-            .into_iter()
-            .zip(0..)
-            .map(|(stream, whose)| scope.spawn(move || work(whose, stream)));
+        let threads =
+            own.iter_mut().zip(0..).map(|(stream, whose)| scope.spawn(move || work(whose, stream)));
         let threads: Vec<_> = threads.collect();
         let has_failed = || threads.iter().any(thread::ScopedJoinHandle::is_finished);
         while begun.load(Ordering::Relaxed) < THREADS && !has_failed() {
