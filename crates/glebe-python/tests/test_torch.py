@@ -1,5 +1,6 @@
 """The recipe of the page for Python: host memory of a block that a GPU copies from, pinned."""
 
+import numpy as np
 import pytest
 
 import glebe
@@ -7,30 +8,67 @@ import glebe
 torch = pytest.importorskip("torch", reason="skipped: torch is not installed")
 
 
+def tensor_of(block, dtype=np.uint8):
+    """By NumPy: `torch.frombuffer` lets go of the buffer at once, and the block could be freed."""
+    return torch.from_numpy(np.frombuffer(block, dtype))
+
+
 def test_a_tensor_shares_the_memory_of_a_block(reserve):
     block = reserve.alloc(4, zeroed=True, any=True)
-    tensor = torch.frombuffer(block, dtype=torch.float32)
+    tensor = tensor_of(block, np.float32)
     tensor.fill_(2)
     assert tensor.data_ptr() == block.address and bytes(memoryview(block)[:4]) == b"\0\0\0@"
     with pytest.raises(BufferError):
         block.free()
+    del tensor
+    block.free()
 
 
-def test_a_registered_block_is_pinned_memory():
+@pytest.fixture
+def cuda():
+    """PyTorch's calls of the CUDA runtime."""
     if not torch.cuda.is_available():
         pytest.skip("skipped: no GPU")
-    runtime = torch.cuda.cudart()
+    return torch.cuda.cudart()
+
+
+def check_copies(block):
+    """A GPU gets what the block holds, and the block what the GPU gives back."""
+    host = tensor_of(block)
+    assert host.is_pinned()
+    host.random_(0, 256)
+    device = host.to("cuda", non_blocking=True)
+    torch.cuda.synchronize()
+    assert torch.equal(device.cpu(), host)
+    host.copy_(device.bitwise_not(), non_blocking=True)
+    torch.cuda.synchronize()
+    assert torch.equal(~device.cpu(), host)
+
+
+def test_a_registered_block_is_pinned_memory(cuda):
     with glebe.Reserve(64 << 20) as reserve:
         block = reserve.alloc(bytes=32 << 20, any=True)
-        assert runtime.cudaHostRegister(block.address, len(block), 0) == 0
+        assert cuda.cudaHostRegister(block.address, len(block), 0) == 0
         try:
-            host = torch.frombuffer(block, dtype=torch.uint8)
-            assert host.is_pinned()
-            host.random_(0, 256)
-            device = host.to("cuda", non_blocking=True)
-            torch.cuda.synchronize()
-            assert torch.equal(device.cpu(), host)
-            del host
+            check_copies(block)
         finally:
-            assert runtime.cudaHostUnregister(block.address) == 0
+            assert cuda.cudaHostUnregister(block.address) == 0
         block.free()
+
+
+def test_a_reserve_that_is_registered_once_stays_so_while_a_cache_uses_it(cuda):
+    with glebe.Reserve(64 << 20) as reserve:
+        whole = reserve.alloc(reserve.stats()["total_pages"], any=True)
+        address = whole.address
+        assert cuda.cudaHostRegister(address, len(whole), 0) == 0
+        try:
+            whole.free()
+            cache = reserve.cache("between two peaks")
+            for _ in range(3):
+                kept = sum(cache.put(str(n), bytes([n % 251]) * 60_000) for n in range(1000))
+                assert kept > 500
+                with reserve.alloc(bytes=32 << 20, any=True) as block:
+                    check_copies(block)
+            assert reserve.stats()["recalled"] > 0
+        finally:
+            assert cuda.cudaHostUnregister(address) == 0
