@@ -254,6 +254,11 @@ impl Keeper {
         let is_group = |pressure: Pressure| pressure.scope == Scope::Group;
         has(HAS_GAUGE, reading.pressure.is_some());
         has(HAS_GROUP, reading.pressure.is_some_and(is_group));
+        self.heed(reading);
+        BELL.look_done(&self.space.counters);
+    }
+
+    fn heed(&mut self, mut reading: Reading) {
         if self.is_quiet(&reading) {
             (reading.short, reading.crowded, reading.margin) = Default::default();
         }
@@ -264,7 +269,6 @@ impl Keeper {
         }
         let pause = reading.pause;
         self.pause = if self.is_alert() { pause.min(TURN_HASTY) } else { pause };
-        BELL.look_done(&self.space.counters);
     }
 
     /// Whether memory was short just now.

@@ -154,17 +154,18 @@ fn use_up_but_one(space: &Space) {
     }
 }
 
+/// What a gauge says in a group of 640 MiB, by MiB that are used and by how much they rise a second.
+fn reading(used: u64, rise: u64) -> Reading {
+    let (limit, used, rise_a_second) = (Bytes::mib(640), Bytes::mib(used), Bytes::mib(rise));
+    let pressure =
+        Pressure { scope: Scope::Group, limit, used, rise_a_second, ..Pressure::default() };
+    let margin = settings::policy().margin_at(&pressure);
+    Reading { pressure: Some(pressure), margin, ..Reading::default() }
+}
+
 #[test]
 fn where_nobody_else_takes_memory_the_least_margin_is_enough() {
     with_keeper(|keeper| {
-        let reading = |used, rise| {
-            let (limit, used, rise_a_second) =
-                (Bytes::mib(640), Bytes::mib(used), Bytes::mib(rise));
-            let pressure =
-                Pressure { scope: Scope::Group, limit, used, rise_a_second, ..Pressure::default() };
-            let margin = settings::policy().margin_at(&pressure);
-            Reading { pressure: Some(pressure), margin, ..Reading::default() }
-        };
         assert!(keeper.is_quiet(&reading(540, 0)));
         assert!(keeper.is_quiet(&reading(540, 90)), "it rises by 9 MiB in a tenth of a second");
         assert!(!keeper.is_quiet(&reading(540, 110)), "by 11");
@@ -174,5 +175,20 @@ fn where_nobody_else_takes_memory_the_least_margin_is_enough() {
         assert!(!keeper.is_quiet(&reading(540, 0)), "just now it was short");
         keeper.short_at = Instant::now().checked_sub(ALERT);
         assert!(keeper.is_quiet(&reading(540, 0)));
+    });
+}
+
+#[test]
+fn what_is_short_stays_until_somebody_else_takes_memory() {
+    with_keeper(|keeper| {
+        use_up(keeper.space, 20);
+        let mut heed = |rise| {
+            keeper.heed(Reading { short: slices(3), ..reading(540, rise) });
+            let given = keeper.space.counters.get().dropped_hot;
+            (given / UNIT_SLICES as u64, keeper.is_pressed, keeper.is_alert())
+        };
+        assert_eq!(heed(0), (0, false, false));
+        assert_eq!(heed(110), (3, true, true));
+        assert_eq!(heed(0), (6, true, true), "others may go on");
     });
 }
