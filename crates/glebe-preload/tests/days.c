@@ -62,7 +62,7 @@ static void settle(void) {
         free(malloc(64));
         usleep(5000);
         struct glebe_malloc_stats now = stats();
-        if (now.looks > 1 && (now.free_bytes < 4 * MIB || now.refused)) return;
+        if (now.looks && (now.free_bytes < 4 * MIB || now.refused)) return;
     }
 }
 
@@ -272,21 +272,33 @@ static void first_in_line(void) {
     pthread_join(other, NULL);
 }
 
-/* No further mapping is to be had, and some of the heap's addresses are not accessible yet. */
+#define MAPPINGS 2000000
+
+/* No further mapping is to be had: mimalloc's tables may not grow, and the thread cannot start until
+ * mappings go. */
 static void mappings(void) {
-    fill(BLOCKS / 4);
-    size_t had = 0, page = (size_t)sysconf(_SC_PAGESIZE);
+    static char *taken[MAPPINGS];
+    size_t count = 0, page = (size_t)sysconf(_SC_PAGESIZE);
+    free(malloc(1));
     /* Neighbours of unlike protection are mappings of their own. */
-    while (had < 10000000 && mmap(NULL, page, had % 2 ? PROT_READ : PROT_NONE,
-                                  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED)
-        had++;
-    if (had == 10000000) exit(SKIPPED);
-    empty(BLOCKS / 4);
-    int n = 0;
-    for (; n < BLOCKS && (blocks[n] = malloc(BLOCK)); n++) memset(blocks[n], n + 1, BLOCK);
-    if (n < BLOCKS / 4) fail("memory that was freed is not used again");
-    empty(n);
-    malloc_trim(0);
+    while (count < MAPPINGS) {
+        char *at = mmap(NULL, page, count % 2 ? PROT_READ : PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS,
+                        -1, 0);
+        if (at == MAP_FAILED) break;
+        taken[count++] = at;
+    }
+    if (count == MAPPINGS) exit(SKIPPED);
+    for (int turn = 0; turn < 3; turn++) {
+        int had = 0;
+        for (; had < BLOCKS && (blocks[had] = malloc(BLOCK)); had++)
+            memset(blocks[had], had + 1, BLOCK);
+        empty(had);
+        malloc_trim(0);
+    }
+    if (stats().keeper) fail("a thread without a stack");
+    while (count) munmap(taken[--count], page);
+    fill(BLOCKS);
+    empty(BLOCKS);
 }
 
 /* What the keeper needs must not be what a caller of malloc holds: the list of libraries and the
@@ -299,7 +311,7 @@ static int with_libraries_locked(struct dl_phdr_info *info, size_t size, void *w
     settle();
     struct glebe_malloc_stats now = stats();
     if (!now.keeper) fail("no keeper started");
-    if (now.looks < 2 || (now.free_bytes >= 4 * MIB && !now.refused)) fail("the keeper waits");
+    if (!now.looks || (now.free_bytes >= 4 * MIB && !now.refused)) fail("the keeper waits");
     funlockfile(stderr);
     funlockfile(stdout);
     return (void)info, (void)size, (void)with, 1;
