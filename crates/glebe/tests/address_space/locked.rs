@@ -234,7 +234,8 @@ fn a_reserve_with_room_locks_what_it_has() {
         let more = Bytes::mib(64);
         let (present, locked, _) = taken(|| reserve.grow(more).unwrap());
         println!("{more} came: {present} present, {locked} locked");
-        assert!(locked >= more && locked <= more + more);
+        // The thread that waits for the test may give some memory of its own back meanwhile.
+        assert!(locked >= more.saturating_sub(LITTLE) && locked <= more + more, "{locked} locked");
         let before = (status("VmRSS"), status("VmLck"));
         reserve.shrink(more).unwrap();
         let gone = (before.0 - status("VmRSS"), before.1 - status("VmLck"));
