@@ -156,21 +156,23 @@ impl Bell {
         }
     }
 
-    /// Sleeps so long, or until growth is told; without a time, until a free is told too. So many
-    /// slices were free when the sleeper looked last: what was freed since then is told.
+    /// Sleeps so long, or until growth is told, or a free where the sleep is longer than `short`.
+    /// So many slices were free when the sleeper looked last: what was freed since then is told.
     pub(crate) fn sleep(
         &self,
         counters: &Counters,
         hot: u64,
         rest: Option<Duration>,
+        short: Duration,
         is_pressed: bool,
     ) {
-        let pressed = if is_pressed { PRESSED } else { 0 };
-        let mode = THREAD | GROWTH | pressed | if rest.is_none() { FREES } else { 0 };
+        let hears_frees = rest.is_none_or(|rest| rest > short);
+        let frees = if hears_frees { FREES } else { 0 };
+        let mode = THREAD | GROWTH | frees | if is_pressed { PRESSED } else { 0 };
         self.free_at.store(hot + FREE_MIN, Ordering::Relaxed);
         self.mode.store(mode, Ordering::Release);
         let counted = counters.settle();
-        let is_told = counted.hot() >= hot + FREE_MIN && rest.is_none()
+        let is_told = hears_frees && counted.hot() >= hot + FREE_MIN
             || counted.cold >= self.grown_at.load(Ordering::Relaxed);
         if !is_told {
             wait(&self.mode, mode, rest);

@@ -38,6 +38,12 @@ extern "C" {
     ) -> bool;
 }
 
+extern "C" {
+    fn glebe_engine_try_lock() -> bool;
+    fn glebe_engine_unlock();
+    fn glebe_engine_renew_locks();
+}
+
 /// The delay after which it gives memory back, in milliseconds.
 const PURGE_DELAY: c_int = 15;
 /// Whether it commits parts of its pages alone, which the hook is not told of.
@@ -77,6 +83,25 @@ pub unsafe fn hand_over(base: usize, bytes: usize, hook: Hook, with: *mut c_void
     unsafe {
         mi_manage_memory(at, bytes, false, false, true, -1, false, hook, with, ptr::null_mut())
     }
+}
+
+/// Takes the locks that its threads share, all or, where one is held, none; whether it did.
+pub(crate) fn try_lock() -> bool {
+    // SAFETY: once it is in use, as from the first object on; it waits for nothing.
+    unsafe { glebe_engine_try_lock() }
+}
+
+/// Gives up what [`try_lock`] took.
+pub(crate) fn unlock() {
+    // SAFETY: this thread took them.
+    unsafe { glebe_engine_unlock() }
+}
+
+/// In a forked child: whoever held the locks did not come along.
+pub(crate) fn renew_locks() {
+    // SAFETY: there is one thread. A call of its own that a handler interrupted goes on, and gives
+    // up a lock that nobody else can have taken meanwhile.
+    unsafe { glebe_engine_renew_locks() }
 }
 
 /// Has it free what it keeps for later, of the calling thread.

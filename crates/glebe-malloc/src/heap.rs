@@ -19,6 +19,7 @@ use glebe::sys::madvise::{try_advise, Advice};
 use glebe::Bytes;
 
 use crate::engine;
+use crate::fork;
 use crate::gate::{Gate, ARENA, LARGE, START, THREAD};
 use crate::keeper;
 use crate::pages::give_back::Which;
@@ -93,7 +94,12 @@ pub fn at_entry(gate: &'static Gate, size: usize) {
 /// Starts the heap behind a gate, before mimalloc is used first; later calls do nothing, nor do
 /// those with another gate. Allocates nothing before mimalloc can.
 pub fn start(gate: &'static Gate, settings: &Settings) {
-    if gate.take(START) == 0 || !settings.pages {
+    if gate.take(START) == 0 {
+        return;
+    }
+    if !settings.pages {
+        // mimalloc has locks too.
+        fork::begin();
         return;
     }
     let (to, ok, failed) = (ptr::from_ref(gate).cast_mut(), Ordering::AcqRel, Ordering::Relaxed);
@@ -109,7 +115,7 @@ pub fn start(gate: &'static Gate, settings: &Settings) {
         gate.set_own(base..base + bytes);
         if hand_over(space, 0) {
             engine::prepare();
-            if settings.thread {
+            if fork::begin() && settings.thread {
                 keeper::allow();
             }
         } else {

@@ -30,6 +30,8 @@ pub use own::Own;
 pub(crate) use settings::{set, wants_huge};
 
 static BELL: Bell = Bell::new();
+/// Where the thread may start: the process whose own memory the heap is.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
 static LOOKS: AtomicU64 = AtomicU64::new(0);
 /// What the keeper has: bits below.
 static HAS: AtomicU32 = AtomicU32::new(0);
@@ -55,13 +57,12 @@ const AUDIT_PAUSE: Duration = Duration::from_millis(20);
 /// Bytes of stack.
 const STACK: usize = 256 << 10;
 
-/// Lets the thread start when it pays: where forks run steps, without which a child would take its
-/// parent's thread for its own. Not later than the first object, since another library's step
+/// Lets the thread start when it pays. Where forks run steps alone, without which a child would take
+/// its parent's thread for its own. Not later than the first object, since another library's step
 /// around a fork may be what the thread is started in.
 pub(crate) fn allow() {
-    if fork::begin() {
-        BELL.allow();
-    }
+    PROCESS.store(std::process::id(), Ordering::Relaxed);
+    BELL.allow();
 }
 
 /// Whether to call [`freed`] after a free.
@@ -85,13 +86,17 @@ pub(crate) fn grown(space: &Space) -> bool {
 
 /// In a forked child: there is no keeper.
 pub(crate) fn is_gone() {
+    PROCESS.store(std::process::id(), Ordering::Relaxed);
+    HAS.fetch_and(HAS_HUGE, Ordering::Relaxed);
     BELL.is_gone();
 }
 
 /// Starts the thread, unless there is one. Allocates. In a child that ran no steps, or none yet,
 /// the bell still says what its parent had: none starts.
 pub(crate) fn start(space: &Space) {
-    if atfork::is_without_steps() || !BELL.claim() {
+    // In a child of vfork(2) the thread would end with the child, and be awaited here for ever.
+    let is_own = PROCESS.load(Ordering::Relaxed) == std::process::id();
+    if !is_own || atfork::is_without_steps() || !BELL.claim() {
         return;
     }
     if lean::start_thread(STACK, run).is_err() {
@@ -235,7 +240,7 @@ impl Keeper {
 
     fn mark(&mut self) {
         let age = if self.is_hasty() { 0 } else { AGE_TURNS };
-        let manner = Manner { age, is_huge: self.is_huge, is_alone: fork::is_alone() };
+        let manner = Manner { age, is_huge: self.is_huge, is_alone: fork::is_alone(self.space) };
         self.is_due = self.space.mark(manner).is_due;
     }
 
@@ -331,7 +336,9 @@ impl Keeper {
 
     /// Sleeps so long, or until it is told.
     fn sleep(&mut self, rest: Option<Duration>) {
-        BELL.sleep(&self.space.counters, self.hot, rest, self.is_pressed);
+        // What is due for marking at the next turn needs no telling.
+        let short = self.turn_time();
+        BELL.sleep(&self.space.counters, self.hot, rest, short, self.is_pressed);
         // What was freed meanwhile is young.
         self.is_due = true;
     }

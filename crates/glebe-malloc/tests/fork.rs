@@ -96,7 +96,10 @@ fn children_of_a_threaded_program_have_what_it_had_and_live_on() {
             let _ends = Ends(&is_over);
             (0..3).for_each(|_| drop(scope.spawn(|| churn(&is_over))));
             for nth in 0..40 {
-                let child = in_child(fork, || !heap::mechanisms().thread && lives_on(&kept));
+                let child = in_child(fork, || {
+                    let had = heap::mechanisms();
+                    !had.thread && !had.gauge && !had.own_files && lives_on(&kept)
+                });
                 assert!(ended_well(child), "child {nth}");
                 heap::trim(0);
             }

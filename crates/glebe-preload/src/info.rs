@@ -65,11 +65,11 @@ pub(crate) fn trim(keep: usize) -> usize {
     heap::trim(keep)
 }
 
-/// mallinfo2(3).
+/// mallinfo2(3). Some loads.
 #[export_name = "mallinfo2"]
 pub extern "C" fn get_mallinfo2() -> mallinfo2 {
-    let stats = Stats::now();
-    let [live, free] = [stats.live_bytes, stats.free_bytes + stats.volatile_bytes];
+    let counts = heap::counts();
+    let [live, free] = [counts.live.saturating_sub(counts.tables), counts.hot + counts.volatile];
     mallinfo2 {
         arena: (live + free) as usize,
         ordblks: 1,

@@ -24,6 +24,11 @@
 #define BLOCKS 400
 #define BLOCK (512 << 10)
 
+#ifdef OWN_VARIABLES
+/* So many bytes that each thread has of its own. */
+static __thread volatile char own_variables[OWN_VARIABLES];
+#endif
+
 static char *blocks[BLOCKS];
 static volatile sig_atomic_t asked;
 static volatile sig_atomic_t forked;
@@ -99,6 +104,7 @@ static void ticks(int flags) {
     for (int turn = 0; turn < 2000 && (turn < 20 || forked < 5); turn++) {
         fill(BLOCKS / 4);
         empty(BLOCKS / 4);
+        stats();
         malloc_trim(0);
     }
     setitimer(ITIMER_REAL, &never, NULL);
@@ -189,6 +195,66 @@ static void threads(void) {
     for (int n = 0; n < 1000; n++) pthread_join(all[n], NULL);
 }
 
+static volatile int is_over;
+
+/* Starts threads that allocate, and waits for them. */
+static void *start_threads(void *with) {
+    while (!is_over) {
+        pthread_t threads[4];
+        for (int n = 0; n < 4; n++)
+            if ((errno = pthread_create(&threads[n], NULL, allocate, NULL))) fail("create");
+        for (int n = 0; n < 4; n++) pthread_join(threads[n], NULL);
+    }
+    return with;
+}
+
+/* Children whose parent's threads begin and end meanwhile have threads too. */
+static void children_with_threads(void) {
+    pthread_t churns[2], own;
+    for (int n = 0; n < 2; n++)
+        if ((errno = pthread_create(&churns[n], NULL, start_threads, NULL))) fail("create");
+    for (int n = 0; n < 40; n++) {
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(30);
+            if ((errno = pthread_create(&own, NULL, allocate, NULL))) fail("create");
+            pthread_join(own, NULL);
+            _exit(0);
+        }
+        int status;
+        if (child < 0 || waitpid(child, &status, 0) != child || status) fail("a child's thread");
+    }
+    is_over = 1;
+    for (int n = 0; n < 2; n++) pthread_join(churns[n], NULL);
+}
+
+/* The thread is due, and the next to allocate is a child that has this process's own memory. */
+static void borrow(void) {
+    blocks[0] = malloc(100 * MIB);
+    memset(blocks[0], 1, 100 * MIB);
+    pid_t child = vfork();
+    if (child == 0) {
+        free(malloc(64));
+        execl("/bin/true", "true", NULL);
+        _exit(1);
+    }
+    if (child < 0 || waitpid(child, NULL, 0) != child) fail("vfork");
+    free(blocks[0]);
+}
+
+/* A folder without /proc and /sys, for longer than groups are taken to be as they were found. */
+static void confine(void) {
+    fill(BLOCKS);
+    empty(BLOCKS);
+    settle();
+    if (chdir("/") || chroot("/dev/shm")) exit(SKIPPED);
+    for (int turn = 0; turn < 70; turn++) {
+        fill(BLOCKS / 4);
+        empty(BLOCKS / 4);
+        usleep(100000);
+    }
+}
+
 static void free_all(void *with) {
     char **mine = with;
     for (int n = 0; n < 8; n++) free(mine[n]);
@@ -219,8 +285,6 @@ static void cancel(void) {
     }
     if (stats().live_bytes > 64 * MIB) fail("memory of ended threads is lost");
 }
-
-static volatile int is_over;
 
 /* Makes calls on memory nearly always. */
 static void *trim_on(void *with) {
@@ -321,6 +385,9 @@ int main(int count, char **arguments) {
     /* Before the library's own step is added: so it runs after that. */
     pthread_atfork(raise_in_fork, NULL, NULL);
     const char *day = count > 1 ? arguments[1] : "";
+#ifdef OWN_VARIABLES
+    own_variables[count] = 1;
+#endif
     if (strcmp(day, "ticks") == 0) ticks(0);
     else if (strcmp(day, "ticks-restart") == 0) ticks(SA_RESTART);
     else if (strcmp(day, "fork") == 0) handler_in_fork();
@@ -329,6 +396,9 @@ int main(int count, char **arguments) {
     else if (strcmp(day, "volatile") == 0) volatile_memory();
     else if (strcmp(day, "threads") == 0) threads();
     else if (strcmp(day, "cancel") == 0) cancel();
+    else if (strcmp(day, "children") == 0) children_with_threads();
+    else if (strcmp(day, "chroot") == 0) confine();
+    else if (strcmp(day, "vfork") == 0) borrow();
     else if (strcmp(day, "first") == 0) first_in_line();
     else if (strcmp(day, "mappings") == 0) mappings();
     else if (strcmp(day, "locked") == 0) dl_iterate_phdr(with_libraries_locked, NULL);

@@ -134,6 +134,42 @@ fn many_threads_cancelled_ones_and_locked_memory() {
     }
 }
 
+/// None of the locks is held in a child, whoever had them when it was made.
+#[test]
+fn a_forked_child_starts_threads() {
+    let scratch = Scratch::new();
+    let Some(program) = program(&scratch) else { return };
+    let slow = compile(&scratch, "slow.c", &["-shared", "-fPIC"]);
+    let both = format!("{}:{}", built::library().display(), slow.display());
+    for options in ["", "pages=off"] {
+        let mut command = day(&program, "", options, &["children"]);
+        Said::of(&command.env("LD_PRELOAD", &both).output().unwrap());
+    }
+}
+
+#[test]
+fn a_thread_is_there_whatever_starts_it_and_however_much_it_has_of_its_own() {
+    let scratch = Scratch::new();
+    let Some(program) = program(&scratch) else { return };
+    said(&program, "", "", &["vfork"]).are(&[("keeper", 1)]);
+    let large = compile(&scratch, "days.c", &["-DOWN_VARIABLES=1000000"]);
+    said(&large, "", "", &[]).are(&[("keeper", 1)]);
+}
+
+/// A program that confines itself to a folder keeps the limit of its group.
+#[test]
+fn after_chroot_the_group_stays_known() {
+    let scratch = Scratch::new();
+    let Some(program) = program(&scratch) else { return };
+    let Some((group, enter)) = group(Bytes::mib(600)) else { return };
+    let output = day(&program, &enter, "", &["chroot"]).output().unwrap();
+    if output.status.code() == Some(SKIPPED) {
+        return println!("skipped: no right to chroot");
+    }
+    Said::of(&output).are(&[("group", 1)]);
+    assert_eq!(group.kills(), 0);
+}
+
 /// Where the machine has not what the day needs, says so.
 fn said_or_skipped(
     program: &Path,

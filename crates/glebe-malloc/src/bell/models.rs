@@ -38,9 +38,9 @@ impl Model {
     }
 
     /// The keeper's sleep until so many slices more are free than at its last look.
-    fn sleep_until_freed(&self, hot: u64) {
+    fn sleep_until_freed(&self, hot: u64, rest: Option<Duration>) {
         while self.counters.get().hot() < hot + FREE_MIN {
-            self.bell.sleep(&self.counters, hot, None, false);
+            self.bell.sleep(&self.counters, hot, rest, Duration::ZERO, false);
         }
     }
 }
@@ -54,15 +54,17 @@ fn explore(run: impl Fn() + Sync + Send + 'static) {
 
 #[test]
 fn nobody_sleeps_through_what_two_threads_free() {
-    explore(|| {
-        let model = model();
-        let threads = [FREE_MIN / 2, FREE_MIN - FREE_MIN / 2].map(|slices| {
-            let other = Arc::clone(&model);
-            thread::spawn(move || other.free(slices))
+    for rest in [None, Some(Duration::MAX)] {
+        explore(move || {
+            let model = model();
+            let threads = [FREE_MIN / 2, FREE_MIN - FREE_MIN / 2].map(|slices| {
+                let other = Arc::clone(&model);
+                thread::spawn(move || other.free(slices))
+            });
+            model.sleep_until_freed(0, rest);
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
         });
-        model.sleep_until_freed(0);
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
-    });
+    }
 }
 
 #[test]
@@ -74,7 +76,7 @@ fn nobody_sleeps_through_growth() {
         let other = Arc::clone(&model);
         let thread = thread::spawn(move || other.grow(GROWTH_STEP));
         while !model.bell.has_grown(&model.counters) {
-            model.bell.sleep(&model.counters, 1, Some(Duration::MAX), false);
+            model.bell.sleep(&model.counters, 1, Some(Duration::MAX), Duration::MAX, false);
         }
         thread.join().unwrap();
     });

@@ -169,6 +169,8 @@ impl Space {
             let slices = nth * UNIT_SLICES..(nth + 1) * UNIT_SLICES;
             let is_marked = |nth: &usize| self.states()[*nth].get() == Slice::Volatile;
             if slices.clone().any(|nth| is_marked(&nth)) {
+                // A handler that forks takes the right.
+                let _blocked = Blocked::new();
                 let held = hold();
                 self.look_at_unit(slices, held.is_some(), &mut left);
             }
@@ -193,7 +195,9 @@ impl Space {
             left.resident += there * page;
             lost[nth] = is_held && there == 0;
         }
-        left.lost += self.drop_lost(slices.start, &lost);
+        if lost.contains(&true) {
+            left.lost += self.drop_lost(slices.start, &lost);
+        }
     }
 
     /// Drops the slices of a unit that are lost and still marked; how many went.

@@ -28,7 +28,7 @@ pub struct Manner {
     pub age: u8,
     /// Whether units are huge pages.
     pub is_huge: bool,
-    /// Whether no other process shares the memory.
+    /// Whether no other process shared the memory when it was asked; later forks are seen.
     pub is_alone: bool,
 }
 
@@ -81,6 +81,7 @@ impl Space {
             return;
         }
         let _held = self.hold();
+        let is_alone = manner.is_alone && self.shared.load(Ordering::Relaxed) == 0;
         let mut start = slices.start;
         while start < slices.end {
             let mut run = Run::claim(self, start, slices.end, fits);
@@ -88,7 +89,7 @@ impl Space {
             let is_hot = |slice| matches!(slice, Slice::Hot(_));
             let (hot, is_cut) = (run.count(is_hot), run.len() < UNIT_SLICES);
             if hot > 0 && !(manner.is_huge && is_cut) {
-                self.mark_run(&mut run, hot, manner.is_alone, marked);
+                self.mark_run(&mut run, hot, is_alone, marked);
             }
         }
     }

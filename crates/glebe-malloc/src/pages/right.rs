@@ -76,6 +76,11 @@ impl Right {
         is_taken.then(|| Held { right: self, is_inherited: holder != 0 })
     }
 
+    /// In a forked child: those who waited did not come along.
+    pub fn forget_waiters(&self) {
+        self.waiters.store(0, Ordering::Relaxed);
+    }
+
     /// Gives up what a fork's first step took, in the parent or in the child.
     pub fn end(&self) {
         drop(Held { right: self, is_inherited: false });

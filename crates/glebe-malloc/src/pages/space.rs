@@ -26,7 +26,7 @@ use super::counters::{add, Counters};
 use super::right::{Held, Right};
 use super::state::{Slice, State, Turn};
 use super::unit::Unit;
-use crate::sync::{AtomicU64, AtomicU8, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, AtomicU8, Ordering};
 
 pub use super::SLICE;
 
@@ -47,6 +47,9 @@ pub struct Space {
     turn: AtomicU8,
     right: Right,
     listed: AtomicU64,
+    /// 1: there was a fork, and nobody saw that its child is gone. Set before the fork gives up the
+    /// right.
+    pub shared: AtomicU32,
     /// What went which way.
     pub counters: Counters,
 }
@@ -113,6 +116,7 @@ impl Space {
             turn: AtomicU8::new(0),
             right: Right::default(),
             listed: AtomicU64::new(0),
+            shared: AtomicU32::new(0),
             counters: Counters::default(),
         }
     }

@@ -140,6 +140,12 @@ fn what_others_share_is_dropped_and_not_marked() {
     assert!(are(space, 0..UNIT_SLICES, |slice| slice == Slice::Gone));
     assert!(take(space, 0..UNIT_SLICES).is_zero());
     assert!(is_all(space, 0..UNIT_SLICES, 0));
+    // A fork after it was asked who shares it.
+    space.free(0..UNIT_SLICES);
+    grow_old(space);
+    space.shared.store(1, Ordering::Relaxed);
+    assert_eq!(space.mark(HUGE).slices, UNIT_SLICES);
+    assert!(are(space, 0..UNIT_SLICES, |slice| slice == Slice::Gone));
 }
 
 #[test]

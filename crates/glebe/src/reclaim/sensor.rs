@@ -103,14 +103,18 @@ impl Sensor {
         }
     }
 
-    /// Looks for the groups, and opens what is not open. Allocates.
+    /// Looks for the groups, and opens what is not open. Those that were found before stay where
+    /// there is no list of them any more, as after chroot(2). Allocates.
     pub(super) fn find(&mut self) -> Result<(), Error> {
         self.found = Instant::now();
         self.machine.open();
-        self.groups = match &*self.given {
+        let found = match &*self.given {
             [] => Charged::open(&self.root)?,
-            given => Charged::of(given)?,
+            given => Some(Charged::of(given)?),
         };
+        if let Some(groups) = found {
+            self.groups = groups;
+        }
         Ok(())
     }
 

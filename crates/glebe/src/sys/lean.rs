@@ -85,12 +85,25 @@ pub fn huge_pages_forbidden() -> bool {
     told.is_ok_and(|told| told != 0)
 }
 
-/// Starts a thread without a name that nobody waits for, with all signals waiting, and with a
-/// stack of so many bytes beside what the C library needs. The C library may allocate.
+/// A stack that is longer holds the thread's own variables of any program.
+const STACK_MAX: usize = 64 << 20;
+
+/// Starts a thread without a name that nobody waits for, with all signals waiting. Its stack has so
+/// many bytes, or twice as many and so on where the C library refuses that: it lays the thread's
+/// own variables of all libraries there. The C library may allocate.
 ///
 /// # Errors
 /// What pthread_create(3) refuses.
 pub fn start_thread(stack: usize, body: fn()) -> io::Result<()> {
+    match try_start_thread(stack, body) {
+        Err(refused) if refused.raw_os_error() == Some(libc::EINVAL) && stack < STACK_MAX => {
+            start_thread(stack * 2, body)
+        }
+        answer => answer,
+    }
+}
+
+fn try_start_thread(stack: usize, body: fn()) -> io::Result<()> {
     extern "C" fn run(body: *mut libc::c_void) -> *mut libc::c_void {
         // SAFETY: the function that was passed below.
         unsafe { std::mem::transmute::<*mut libc::c_void, fn()>(body)() };
@@ -108,7 +121,7 @@ pub fn start_thread(stack: usize, body: fn()) -> io::Result<()> {
             return Err(io::Error::from_raw_os_error(made));
         }
         libc::pthread_attr_setdetachstate(at, libc::PTHREAD_CREATE_DETACHED);
-        // Where that is too little for the thread's own variables, the next step fails.
+        // Where that is too little, the next step fails.
         libc::pthread_attr_setstacksize(at, stack);
         let refused = libc::pthread_create(thread.as_mut_ptr(), at, run, body as *mut libc::c_void);
         libc::pthread_attr_destroy(at);

@@ -125,6 +125,20 @@ fn groups_are_to_be_found_anew_after_a_while_and_when_one_cannot_be_read() {
 }
 
 #[test]
+fn a_program_without_lists_of_groups_any_more_keeps_its_limit() {
+    let tree = Tree::new("confined", Bytes::mib(250), Bytes::ZERO);
+    let mut gauge = tree.gauge();
+    for list in ["proc/self/cgroup", "proc/self/mountinfo"] {
+        std::fs::remove_file(tree.0.join(list)).unwrap();
+        gauge.find().unwrap();
+        assert_eq!(gauge.look(free(0, 0)).pressure.unwrap().limit, LIMIT, "{list}");
+    }
+    gauge.close();
+    gauge.find().unwrap();
+    assert_eq!(gauge.look(free(0, 0)).pressure.unwrap().scope, Scope::Machine);
+}
+
+#[test]
 fn without_a_list_of_groups_it_sees_the_machine_until_there_is_one() {
     let tree = Tree::new("unlisted", Bytes::mib(250), Bytes::ZERO);
     let list = tree.0.join("proc/self/cgroup");

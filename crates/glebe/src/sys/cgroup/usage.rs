@@ -68,17 +68,19 @@ pub(crate) struct Charged {
 }
 
 impl Charged {
-    /// Opens the files below `root`, which is `/` but for fixtures.
+    /// Opens the files below `root`, which is `/` but for fixtures. None where there are no lists of
+    /// groups and mounts: nothing is known of groups there.
     ///
     /// # Errors
-    /// If the lists of groups or of mounts, or a group's files, are there and cannot be opened.
-    pub(crate) fn open(root: &Path) -> Result<Self, OsError> {
+    /// If the lists, or a group's files, are there and cannot be opened.
+    pub(crate) fn open(root: &Path) -> Result<Option<Self>, OsError> {
         keep_if_possible(|keeps| Self::open_above(root, keeps))
     }
 
-    fn open_above(root: &Path, keeps: bool) -> Result<Self, OsError> {
-        let text = |path: &str| read(&root.join(path)).map(Option::unwrap_or_default);
-        let (listed, mounts) = (text("proc/self/cgroup")?, text("proc/self/mountinfo")?);
+    fn open_above(root: &Path, keeps: bool) -> Result<Option<Self>, OsError> {
+        let text = |path: &str| read(&root.join(path));
+        let lists = (text("proc/self/cgroup")?, text("proc/self/mountinfo")?);
+        let (Some(listed), Some(mounts)) = lists else { return Ok(None) };
         let mut groups = Vec::new();
         for mount in mounts.lines().filter_map(Mount::parse) {
             if !mount.is_v2() && !mount.has("memory") {
@@ -90,7 +92,7 @@ impl Charged {
                 groups.extend(Group::open(&dir, mount.is_v2(), keeps)?);
             }
         }
-        Ok(Self { groups })
+        Ok(Some(Self { groups }))
     }
 
     /// Those of these directories.
