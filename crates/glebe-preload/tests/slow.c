@@ -14,7 +14,7 @@ __attribute__((constructor)) static void begin(void) {
 
 static int is_the_librarys(void *at) {
     Dl_info about;
-    return dladdr(at, &about) && strstr(about.dli_fname, "libglebe_malloc");
+    return dladdr(at, &about) && strstr(about.dli_fname, "glebe-preload");
 }
 
 int pthread_mutex_unlock(pthread_mutex_t *mutex) {
