@@ -57,9 +57,9 @@ const AUDIT_PAUSE: Duration = Duration::from_millis(20);
 /// Bytes of stack.
 const STACK: usize = 256 << 10;
 
-/// Lets the thread start when it pays. Where forks run steps alone, without which a child would take
-/// its parent's thread for its own. Not later than the first object, since another library's step
-/// around a fork may be what the thread is started in.
+/// Lets the thread start when it pays. For a process whose forks run steps: without them a child
+/// would take its parent's thread for its own. Not later than the first object, since another
+/// library's step around a fork may be what the thread is started in.
 pub(crate) fn allow() {
     PROCESS.store(std::process::id(), Ordering::Relaxed);
     BELL.allow();

@@ -154,7 +154,7 @@ fn use_up_but_one(space: &Space) {
     }
 }
 
-/// What a gauge says in a group of 640 MiB, by MiB that are used and by how much they rise a second.
+/// What a gauge says in a group of 640 MiB, by MiB used and by how much they rise a second.
 fn reading(used: u64, rise: u64) -> Reading {
     let (limit, used, rise_a_second) = (Bytes::mib(640), Bytes::mib(used), Bytes::mib(rise));
     let pressure =

@@ -68,8 +68,8 @@ pub(crate) struct Charged {
 }
 
 impl Charged {
-    /// Opens the files below `root`, which is `/` but for fixtures. None where there are no lists of
-    /// groups and mounts: nothing is known of groups there.
+    /// Opens the files below `root`, which is `/` but for fixtures. None where there are no lists
+    /// of groups and mounts: nothing is known of groups there.
     ///
     /// # Errors
     /// If the lists, or a group's files, are there and cannot be opened.
