@@ -1,4 +1,4 @@
-"""Pinned host memory for a GPU: of a reserve that is registered once and full of cache, and made anew.
+"""Pinned host memory for a GPU: out of a reserve registered once and full of cache, and made anew.
 
     pinned_pool.py [FILE]
 
@@ -116,7 +116,8 @@ def main():
         for case, unit, some in zip(("had_1g", "copied_1g"), ("ms", "GB/s"), samples):
             row = {"case": case, "who": who, "unit": unit, "median": statistics.median(some)}
             rows.append(row | {"min": min(some), "max": max(some), "runs": len(some)})
-            print("{case:10} {who:16} {median:9.3f} {unit} ({min:.3f} to {max:.3f})".format(**rows[-1]))
+            line = "{case:10} {who:16} {median:9.3f} {unit} ({min:.3f} to {max:.3f})"
+            print(line.format(**rows[-1]))
     gpu, sources = torch.cuda.get_device_name(), [pool.reserve.source for pool in pools.values()]
     machine = {"kernel": os.uname().release, "cpus": os.cpu_count(), "gpu": gpu, "sources": sources}
     for pool in pools.values():
