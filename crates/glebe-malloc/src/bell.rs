@@ -156,17 +156,16 @@ impl Bell {
         }
     }
 
-    /// Sleeps so long, or until growth is told, or a free where the sleep is longer than `short`.
-    /// So many slices were free when the sleeper looked last: what was freed since then is told.
+    /// Sleeps so long, or until growth is told, or a free to one who hears them. So many slices were
+    /// free when the sleeper looked last: what was freed since then is told.
     pub(crate) fn sleep(
         &self,
         counters: &Counters,
         hot: u64,
         rest: Option<Duration>,
-        short: Duration,
+        hears_frees: bool,
         is_pressed: bool,
     ) {
-        let hears_frees = rest.is_none_or(|rest| rest > short);
         let frees = if hears_frees { FREES } else { 0 };
         let mode = THREAD | GROWTH | frees | if is_pressed { PRESSED } else { 0 };
         self.free_at.store(hot + FREE_MIN, Ordering::Relaxed);

@@ -336,9 +336,10 @@ impl Keeper {
 
     /// Sleeps so long, or until it is told.
     fn sleep(&mut self, rest: Option<Duration>) {
-        // What is due for marking at the next turn needs no telling.
-        let short = self.turn_time();
-        BELL.sleep(&self.space.counters, self.hot, rest, short, self.is_pressed);
+        // Near a limit it looks soon, and what is marked sooner is lost more often.
+        let is_long = |rest| !self.is_limited() && rest > self.turn_time();
+        let hears_frees = rest.is_none_or(is_long);
+        BELL.sleep(&self.space.counters, self.hot, rest, hears_frees, self.is_pressed);
         // What was freed meanwhile is young.
         self.is_due = true;
     }

@@ -40,7 +40,7 @@ impl Model {
     /// The keeper's sleep until so many slices more are free than at its last look.
     fn sleep_until_freed(&self, hot: u64, rest: Option<Duration>) {
         while self.counters.get().hot() < hot + FREE_MIN {
-            self.bell.sleep(&self.counters, hot, rest, Duration::ZERO, false);
+            self.bell.sleep(&self.counters, hot, rest, true, false);
         }
     }
 }
@@ -76,7 +76,7 @@ fn nobody_sleeps_through_growth() {
         let other = Arc::clone(&model);
         let thread = thread::spawn(move || other.grow(GROWTH_STEP));
         while !model.bell.has_grown(&model.counters) {
-            model.bell.sleep(&model.counters, 1, Some(Duration::MAX), Duration::MAX, false);
+            model.bell.sleep(&model.counters, 1, Some(Duration::MAX), false, false);
         }
         thread.join().unwrap();
     });
