@@ -12,14 +12,13 @@
 //! [`Right`](crate::pages::right::Right). Source: pthread_atfork(3), waitid(2).
 
 use std::mem;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use glebe::sys::atfork::{self, Step};
 use glebe::sys::children;
 
 use crate::pages::space::Space;
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{wait, AtomicU32, FutexWord, Ordering};
 use crate::{engine, heap, keeper};
 
 static STEP: Step = Step { prepare, parent, child };
@@ -57,7 +56,8 @@ fn prepare() {
             return;
         }
         drop(held);
-        thread::sleep(NAP);
+        // No sleep of the C library's, in which the thread could be cancelled.
+        wait(&FutexWord::new(0), 0, Some(NAP));
     }
 }
 
