@@ -156,8 +156,8 @@ impl Bell {
         }
     }
 
-    /// Sleeps so long, or until growth is told, or a free to one who hears them. So many slices were
-    /// free when the sleeper looked last: what was freed since then is told.
+    /// Sleeps so long, or until growth is told, or a free to one who hears them. So many slices
+    /// were free when the sleeper looked last: what was freed since then is told.
     pub(crate) fn sleep(
         &self,
         counters: &Counters,
