@@ -306,10 +306,16 @@ fn physical_memory_shows_pages_of_the_pool() {
     }
     let lock = PoolLock::acquire().unwrap();
     let pool = Pool::of(size).unwrap();
-    let seen = lock.with_pages(&pool, 4, |grown| {
-        let idle = uses(block)?.iter().filter(|of| **of == Use::PoolIdle).count() as u64;
-        Ok::<_, OsError>((idle, grown))
-    });
-    let (idle, grown) = seen.unwrap();
-    assert!(idle >= grown, "{idle} {grown}");
+    let mut seen = Vec::new();
+    let shows = |_| {
+        let look = |grown| {
+            let idle = uses(block)?.iter().filter(|of| **of == Use::PoolIdle).count() as u64;
+            Ok::<_, OsError>((idle, grown))
+        };
+        let (idle, grown) = lock.with_pages(&pool, 4, look).unwrap();
+        seen.push((idle, grown));
+        idle >= grown
+    };
+    // Others may use what is idle, without the lock.
+    assert!((0..20).any(shows), "{seen:?}");
 }
