@@ -334,11 +334,15 @@ impl Keeper {
         self.space.give_back(crowded, Which::Volatile);
     }
 
+    /// Whether a free ends a rest. Near a limit none does: it looks soon, and what is marked sooner
+    /// is lost more often.
+    fn hears_frees(&self, rest: Option<Duration>) -> bool {
+        rest.is_none_or(|rest| !self.is_limited() && rest > self.turn_time())
+    }
+
     /// Sleeps so long, or until it is told.
     fn sleep(&mut self, rest: Option<Duration>) {
-        // Near a limit it looks soon, and what is marked sooner is lost more often.
-        let is_long = |rest| !self.is_limited() && rest > self.turn_time();
-        let hears_frees = rest.is_none_or(is_long);
+        let hears_frees = self.hears_frees(rest);
         BELL.sleep(&self.space.counters, self.hot, rest, hears_frees, self.is_pressed);
         // What was freed meanwhile is young.
         self.is_due = true;

@@ -119,6 +119,20 @@ fn what_is_short_goes_and_what_is_crowded_goes_of_marked_memory() {
 }
 
 #[test]
+fn a_free_ends_a_long_rest_but_near_a_limit() {
+    with_keeper(|keeper| {
+        keeper.turn = Duration::from_millis(10);
+        let heard = |keeper: &Keeper| {
+            [None, Some(keeper.turn), Some(CALM)].map(|rest| keeper.hears_frees(rest))
+        };
+        keeper.pause = CALM;
+        assert_eq!(heard(keeper), [true, false, true]);
+        keeper.pause = CALM / 2;
+        assert_eq!(heard(keeper), [true, false, false]);
+    });
+}
+
+#[test]
 fn a_keeper_rests_without_a_timer_when_all_is_marked() {
     with_keeper(|keeper| {
         use_up(keeper.space, 20);
