@@ -97,7 +97,7 @@ pub(crate) fn unlock() {
     unsafe { glebe_engine_unlock() }
 }
 
-/// In a forked child: whoever held the locks did not come along.
+/// Makes the locks free, in a forked child: the threads that held them are not in it.
 pub(crate) fn renew_locks() {
     // SAFETY: there is one thread. A call of its own that a handler interrupted goes on, and gives
     // up a lock that nobody else can have taken meanwhile.

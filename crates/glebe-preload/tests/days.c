@@ -338,13 +338,16 @@ static void first_in_line(void) {
 }
 
 #define MAPPINGS 2000000
+#define FEW (BLOCKS / 10)
 
-/* No further mapping is to be had: mimalloc's tables may not grow, and the thread may not start until
- * mappings go. */
+/* No further mapping is to be had: what was had before is used again, mimalloc's tables may not grow,
+ * and the thread may not start until mappings go. */
 static void mappings(void) {
     static char *taken[MAPPINGS];
     size_t count = 0, page = (size_t)sysconf(_SC_PAGESIZE);
-    free(malloc(1));
+    /* So few that no thread starts yet. */
+    fill(FEW);
+    empty(FEW);
     /* Neighbours of unlike protection are mappings of their own. */
     while (count < MAPPINGS) {
         char *at = mmap(NULL, page, count % 2 ? PROT_READ : PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS,
@@ -357,6 +360,7 @@ static void mappings(void) {
         int had = 0;
         for (; had < BLOCKS && (blocks[had] = malloc(BLOCK)); had++)
             memset(blocks[had], had + 1, BLOCK);
+        if (had < FEW) fail("memory that was freed is not used again");
         empty(had);
         malloc_trim(0);
     }

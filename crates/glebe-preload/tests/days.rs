@@ -136,7 +136,7 @@ fn many_threads_cancelled_ones_and_locked_memory() {
     }
 }
 
-/// None of the locks is held in a child, whoever had them when it was made.
+/// In the parent other threads hold the engine's locks at the moment of the fork.
 #[test]
 fn a_forked_child_starts_threads() {
     let scratch = Scratch::new();

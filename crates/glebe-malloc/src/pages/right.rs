@@ -76,7 +76,7 @@ impl Right {
         is_taken.then(|| Held { right: self, is_inherited: holder != 0 })
     }
 
-    /// In a forked child: those who waited did not come along.
+    /// Counts nobody as waiting, in a forked child: the threads that waited are not in it.
     pub fn forget_waiters(&self) {
         self.waiters.store(0, Ordering::Relaxed);
     }

@@ -103,8 +103,8 @@ impl Sensor {
         }
     }
 
-    /// Looks for the groups, and opens what is not open. Those that were found before stay where
-    /// there is no list of them any more, as after chroot(2). Allocates.
+    /// Looks for the groups, and opens what is not open. If the list of groups is gone, as after
+    /// chroot(2), the groups that were found before stay. Allocates.
     pub(super) fn find(&mut self) -> Result<(), Error> {
         self.found = Instant::now();
         self.machine.open();

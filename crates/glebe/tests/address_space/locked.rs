@@ -232,10 +232,19 @@ fn a_reserve_with_room_locks_what_it_has() {
         // The tables, which the kernel populates at once where all is locked.
         assert!(present <= LITTLE + Bytes::new(room.get() / 16), "{present} present");
         let more = Bytes::mib(64);
-        let (present, locked, _) = taken(|| reserve.grow(more).unwrap());
-        println!("{more} came: {present} present, {locked} locked");
-        // The thread that waits for the test may give some memory of its own back meanwhile.
-        assert!(locked >= more.saturating_sub(LITTLE) && locked <= more + more, "{locked} locked");
+        let mut seen = Vec::new();
+        let comes = |_| {
+            let (present, locked, _) = taken(|| reserve.grow(more).unwrap());
+            seen.push((present, locked));
+            let is_right = locked >= more && locked <= more + more;
+            if !is_right {
+                reserve.shrink(more).unwrap();
+            }
+            is_right
+        };
+        // The thread that waits for the test may give memory of its own back meanwhile.
+        assert!((0..5).any(comes), "{more} came: present and locked {seen:?}");
+        println!("{more} came: present and locked {seen:?}");
         let before = (status("VmRSS"), status("VmLck"));
         reserve.shrink(more).unwrap();
         let gone = (before.0 - status("VmRSS"), before.1 - status("VmLck"));
