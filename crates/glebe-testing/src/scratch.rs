@@ -1,0 +1,48 @@
+//! A folder that goes when the test ends, whether it passes or panics.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A new folder below the temporary folder; dropping it removes it with all that is in it.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    /// Makes a folder that only this user can enter. `what` becomes part of its name.
+    ///
+    /// # Panics
+    /// If the folder cannot be made.
+    pub fn new(what: &str) -> Self {
+        Self::with_mode(what, 0o700)
+    }
+
+    /// Makes a folder that every user can read.
+    ///
+    /// # Panics
+    /// If the folder cannot be made.
+    pub fn readable(what: &str) -> Self {
+        Self::with_mode(what, 0o755)
+    }
+
+    fn with_mode(what: &str, mode: u32) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let nth = NEXT.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("glebe-test-{}-{nth}-{what}", process::id()));
+        fs::create_dir(&dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
+        fs::set_permissions(&dir, Permissions::from_mode(mode)).expect("the folder is ours");
+        Self(dir)
+    }
+
+    /// Returns where the folder is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0); // a child of the test may have removed it
+    }
+}

@@ -1,0 +1,46 @@
+//! How long tests wait, and how long storms last.
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `GLEBE_SLOW` | multiplies every limit and every storm; for emulated and busy machines |
+//! | `GLEBE_STRESS_SECONDS` | the length of each storm, whatever its usual length is |
+//! | `GLEBE_LONG` | walk whole state spaces instead of a share of them |
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Between two looks at a thing that is waited for.
+const LOOK: Duration = Duration::from_millis(1);
+
+fn number(name: &str) -> Option<f64> {
+    let text = std::env::var(name).ok()?;
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0);
+    Some(number.unwrap_or_else(|| panic!("{name}={text} is no number above 0")))
+}
+
+/// Returns `usual` times `GLEBE_SLOW`.
+pub fn slowed(usual: Duration) -> Duration {
+    usual.mul_f64(number("GLEBE_SLOW").unwrap_or(1.0))
+}
+
+/// Returns how long a storm lasts: `GLEBE_STRESS_SECONDS` if it is set, else `usual` slowed.
+pub fn storm(usual: Duration) -> Duration {
+    number("GLEBE_STRESS_SECONDS").map_or_else(|| slowed(usual), Duration::from_secs_f64)
+}
+
+/// Returns true if whole state spaces are to be walked, as `make test-long` asks.
+pub fn is_long() -> bool {
+    std::env::var_os("GLEBE_LONG").is_some_and(|value| !value.is_empty() && value != "0")
+}
+
+/// Waits until `is_so` returns true.
+///
+/// # Panics
+/// If it still returns false after `most`, slowed; the message says `what`.
+pub fn wait_until(what: &str, most: Duration, mut is_so: impl FnMut() -> bool) {
+    let (begin, most) = (Instant::now(), slowed(most));
+    while !is_so() {
+        assert!(begin.elapsed() < most, "not within {most:?}: {what}");
+        thread::sleep(LOOK);
+    }
+}
