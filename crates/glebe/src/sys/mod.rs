@@ -65,6 +65,7 @@ pub(crate) mod real_time;
 pub mod rseq;
 pub(crate) mod scratch_file;
 pub mod sigbus;
+pub(crate) mod signal_frame;
 pub mod signals;
 pub(crate) mod socket;
 pub mod stand_in;

@@ -69,13 +69,6 @@ pub(crate) fn alternate_stack() -> Option<usize> {
     (now.ss_flags & libc::SS_DISABLE == 0 && !now.ss_sp.is_null()).then_some(now.ss_size)
 }
 
-/// The most bytes that the kernel puts on a signal's stack itself.
-pub(crate) fn frame_len() -> usize {
-    // SAFETY: takes a number.
-    let least = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) } as usize;
-    least.max(libc::MINSIGSTKSZ)
-}
-
 /// Ends this process as from outside: nothing of its own runs any more.
 #[cfg(feature = "faults")]
 pub(super) fn kill_self() -> ! {

@@ -23,7 +23,7 @@ use super::options::Options;
 use super::stats::Stats;
 use crate::sync::lock;
 use crate::sys::sigbus::{Handler, Watch};
-use crate::sys::signals;
+use crate::sys::{signal_frame, signals};
 use crate::units::Bytes;
 
 /// Bytes that an alternate signal stack must have beside what the kernel puts on it.
@@ -141,7 +141,7 @@ impl Region {
             return Err(Error::SignalBlocked);
         }
         first_handler()?;
-        let least = Bytes::new((signals::frame_len() + STACK) as u64);
+        let least = Bytes::new((signal_frame::len() + STACK) as u64);
         match signals::alternate_stack() {
             Some(len) if (len as u64) < least.get() => {
                 Err(Error::SignalStack { given: Bytes::new(len as u64), least })
