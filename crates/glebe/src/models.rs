@@ -24,16 +24,34 @@ use crate::sync::{AtomicU64, Ordering};
 
 /// More than a schedule of any model takes; the checker's own limit is too low for some.
 const BRANCHES_MAX: usize = 10_000;
+/// The most preemptions of a schedule, but where `GLEBE_LONG` asks for all. The models that must
+/// fail do so within it: so it shows each fault that a part of a protocol prevents.
+const SHARE: usize = 2;
+/// The same of a model that has far more schedules than others: of many steps, or three threads.
+const SHARE_OF_LARGE: usize = 1;
 
-/// Runs every schedule of `run`, or every one with at most so many preemptions. A preemption is
-/// a switch away from a thread that could go on: where the model's first thread takes part
-/// itself, that another one starts before it is the first of them.
+/// Runs every schedule of `run`, or every one with at most so many preemptions; without
+/// `GLEBE_LONG` those with at most [`SHARE`]. A preemption is a switch away from a thread that
+/// could go on: where the model's first thread takes part itself, that another one starts before
+/// it is the first of them.
 pub(crate) fn explore(
     preemptions: impl Into<Option<usize>>,
     run: impl Fn() + Sync + Send + 'static,
 ) {
+    explore_share(preemptions.into(), SHARE, run);
+}
+
+/// As [`explore`], for a model that has far more schedules than others.
+pub(crate) fn explore_large(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
+    explore_share(Some(preemptions), SHARE_OF_LARGE, run);
+}
+
+fn explore_share(most: Option<usize>, share: usize, run: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = preemptions.into();
+    builder.preemption_bound = match glebe_testing::time::is_long() {
+        true => most,
+        false => Some(most.map_or(share, |most| most.min(share))),
+    };
     builder.max_branches = BRANCHES_MAX;
     builder.check(run);
 }

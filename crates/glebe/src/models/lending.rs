@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use loom::thread;
 
-use super::explore;
+use super::{explore, explore_large};
 use crate::models::hardware::frames::{Frames, PAGE_BYTES, WORDS};
 use crate::reserve::access::{run_on, Critical, Fault};
 use crate::reserve::index::{Held, Index};
@@ -405,7 +405,7 @@ fn edge_revokes_a_put_beside_it() {
 
 #[test]
 fn two_blocks_share_a_granule() {
-    explore(2, || puts_under_way(2));
+    explore_large(2, || puts_under_way(2));
 }
 
 /// A reader of a page that is put again, and then taken by first class.

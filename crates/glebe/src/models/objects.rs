@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use loom::thread;
 
-use super::explore;
+use super::{explore, explore_large};
 use crate::sync::{MappedWord, Ordering};
 use crate::units::PageSize;
 use crate::zpool::class::classes::Classes;
@@ -262,7 +262,7 @@ fn unpack(pool: &Objects) -> bool {
 
 #[test]
 fn a_reader_follows_an_entry_that_is_packed_and_unpacked() {
-    explore(PREEMPTIONS, || {
+    explore_large(PREEMPTIONS, || {
         let pool = Arc::new(pool());
         let one = insert(&pool, 1);
         leave(&pool);

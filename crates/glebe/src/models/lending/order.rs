@@ -92,13 +92,13 @@ fn reads_during_a_put(reader: Reader) {
 
 #[test]
 fn reader_never_sees_the_new_page_and_then_the_old_one() {
-    explore(2, || reads_during_a_put(Reader::Heeds));
+    explore_large(2, || reads_during_a_put(Reader::Heeds));
 }
 
 #[test]
 #[should_panic(expected = "new, then old")]
 fn order_of_reads_needs_the_generation() {
-    explore(2, || reads_during_a_put(Reader::Ignores));
+    explore_large(2, || reads_during_a_put(Reader::Ignores));
 }
 
 /// Two puts of one key at once, one of them into the page of a stale entry, and a reader. The
