@@ -83,15 +83,12 @@ impl Oracle {
             }
             return Err(Error::NotFree { given, held: Extent::new(start, end - start).unwrap() });
         };
-        let mut free = self.free.clone();
-        free.remove(&whole.start());
-        if whole.start() < given.start() {
-            free.insert(whole.start(), given.start());
-        }
-        if given.end() < whole.end() {
-            free.insert(given.end(), whole.end());
-        }
-        self.replace(free)
+        let parts = [(whole.start(), given.start()), (given.end(), whole.end())];
+        let left = parts.iter().filter(|(start, end)| start < end);
+        self.room_for(self.free.len() - 1 + left.clone().count())?;
+        self.free.remove(&whole.start());
+        self.free.extend(left.copied());
+        Ok(())
     }
 
     /// As [`FreeTree::free`].
@@ -103,26 +100,24 @@ impl Oracle {
         if let Some(overlaps) = self.iter().find(|free| free.overlaps(given)) {
             return Err(Error::AlreadyFree { given, overlaps });
         }
-        let (mut start, mut end) = (given.start(), given.end());
-        let mut free = self.free.clone();
-        if let Some(before) = self.iter().find(|free| free.end() == start) {
-            free.remove(&before.start());
-            start = before.start();
+        let before = self.iter().find(|free| free.end() == given.start());
+        let after = self.iter().find(|free| free.start() == given.end());
+        let merged = [before, after].into_iter().flatten();
+        self.room_for(self.free.len() - merged.clone().count() + 1)?;
+        let start = before.map_or(given.start(), Extent::start);
+        let end = after.map_or(given.end(), Extent::end);
+        for extent in merged {
+            self.free.remove(&extent.start());
         }
-        if let Some(after) = self.iter().find(|free| free.start() == end) {
-            free.remove(&after.start());
-            end = after.end();
-        }
-        free.insert(start, end);
-        self.replace(free)
+        self.free.insert(start, end);
+        Ok(())
     }
 
-    fn replace(&mut self, free: BTreeMap<u64, u64>) -> Result<(), Error> {
-        if free.len() > self.limit {
-            return Err(Error::OutOfNodes { limit: self.limit });
+    fn room_for(&self, extents: usize) -> Result<(), Error> {
+        match extents > self.limit {
+            true => Err(Error::OutOfNodes { limit: self.limit }),
+            false => Ok(()),
         }
-        self.free = free;
-        Ok(())
     }
 
     /// As [`FreeTree::next_fit`].

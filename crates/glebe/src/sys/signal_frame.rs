@@ -41,6 +41,7 @@ fn not_saved() -> usize {
     else {
         return 0;
     };
+    #[allow(unused_unsafe)] // newer compilers call it safe
     // SAFETY: every x86-64 processor has CPUID, and the leaf where it says so.
     let parts = unsafe {
         if __get_cpuid_max(0).0 < LEAF || __cpuid(1).ecx & OSXSAVE == 0 {
