@@ -25,12 +25,13 @@ SOURCES := $(shell find Cargo.toml Cargo.lock crates/*/Cargo.toml crates/*/build
 # The modules without system calls, which Miri can run.
 PURE := error:: extent:: free_tree:: stats:: units:: zpool::sizes::table::
 
-.PHONY: help build demo test bench aged fuzz sanitize miri doc man install uninstall python
+.PHONY: help build demo test test-long bench aged fuzz sanitize miri doc man install uninstall python
 .PHONY: lint fmt clippy no-codecs msrv rustdoc layers shape unsafe-list deny aarch64
 
 help:
 	@echo "make demo     build the command and show the library at work"
 	@echo "make test     every test: as root and not, without rseq, with faults, the loom models"
+	@echo "make test-long  the same, with whole state spaces and storms of full length"
 	@echo "make lint     format, clippy, oldest Rust, docs, layers, style, unsafe list, licences, aarch64"
 	@echo "make bench    the benchmarks, programs under malloc, the stress tests; minutes each"
 	@echo "make aged     age this machine, and judge what contiguous memory is had of it (root, minutes)"
@@ -54,20 +55,25 @@ $(READY): $(SOURCES)
 	done
 	touch $@
 
-demo: build
+# The demo needs the command alone.
+demo:
+	cargo build --profile $(PROFILE) -p glebe-cli
 	$(GLEBE) demo --json $(BUILT)/demo.json
 	scripts/plot.py $(BUILT)/demo.json >$(BUILT)/demo.svg
 	@echo "picture   $(BUILT)/demo.svg"
 
 test:
-	scripts/test.sh
+	scripts/test.py
+
+test-long:
+	scripts/test.py --long
 
 bench:
 	cargo build --profile $(PROFILE) -p glebe-bench --features jemalloc
 	cargo build --profile $(PROFILE) -p glebe-preload
 	for name in $$($(BENCH) list); do $(BENCH) $$name || exit; done
 	scripts/malloc_programs.py --long --lib $(BUILT)/libglebe_malloc.so
-	GLEBE_STRESS_SECONDS=120 cargo test --release -p glebe -p glebe-preload --test 'stress*'
+	GLEBE_STRESS_SECONDS=120 cargo test --release -p glebe -p glebe-preload --test it stress
 
 # Fills memory, and takes memory blocks off line and back.
 aged:

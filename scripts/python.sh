@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# The wheel of glebe for Python, in a virtual environment that this makes under the target folder.
+# The package of glebe for Python, in a virtual environment that this makes under the target folder.
 #
-# Usage: python.sh test     builds a wheel like the library's tests, installs it, runs its tests, and
-#                           those of others; if root, once more as a user without privileges; and
-#                           on each free-threaded interpreter of PATH, with a wheel of its own
-#        python.sh wheel    builds the wheel that users install, in TARGET/wheels, tests its form, and
-#                           runs the notebooks and the examples of its page
-# Tests of distributed are taken from a checkout named by DISTRIBUTED_TEST, or a clone.
+# Usage: python.sh environment         makes the environment; pip fetches what the tests need
+#        python.sh install MODULE      puts the package there, with a module that cargo has built
+#        python.sh test                runs the tests of what is installed
+#        python.sh test-nobody         the same as a user without privileges; root only
+#        python.sh test-distributed    runs the spill tests of distributed, from a checkout named by
+#                                      DISTRIBUTED_TEST or a clone
+#        python.sh test-free-threaded  builds and tests a wheel for each free-threaded interpreter
+#        python.sh wheel               builds the wheel that users install, in TARGET/wheels, tests
+#                                      its form, and runs the notebooks and the examples of its page
 # Prints `skipped:` and why, and exits 0, where Python is too old, has no venv, or pip cannot fetch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,24 +18,41 @@ crate=crates/glebe-python
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 venv=$target/python
 needs=$crate/tests/requirements.txt
+needs_of_wheel=$crate/tests/requirements-wheel.txt
 
 skip() {
     echo "skipped: the Python wheel ($1)"
     exit 0
 }
 
-# Makes the environment once for each list of what it needs; a broken one is made anew.
+# Has pip install what the list $1 names, once for each content of the list.
+fetch() {
+    local made_of
+    made_of=$venv/$(basename "$1")
+    cmp -s "$1" "$made_of" && return
+    "$venv/bin/pip" install -q --disable-pip-version-check -r "$1" || skip "pip cannot fetch what $1 lists"
+    cp "$1" "$made_of"
+}
+
+# Makes the environment if it is not there.
 environment() {
     python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
         skip "$(python3 --version) is too old; it needs 3.11"
-    if ! cmp -s "$needs" "$venv/made-of"; then
+    if ! "$venv/bin/python3" -c '' 2>/dev/null; then
         rm -rf "$venv"
         python3 -m venv "$venv" >/dev/null 2>&1 || skip "python3 -m venv fails; Debian: python3-venv"
-        "$venv/bin/pip" install -q --disable-pip-version-check -r "$needs" ||
-            skip "pip cannot fetch what $needs lists"
-        cp "$needs" "$venv/made-of"
     fi
+    fetch "$needs"
     export PATH="$venv/bin:$PATH"
+}
+
+# Puts the package into the environment: the sources, and a module that cargo has built.
+install_package() {
+    local packages
+    packages=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    rm -rf "$packages/glebe"
+    cp -r $crate/python/glebe "$packages/glebe"
+    cp "$1" "$packages/glebe/_glebe.abi3.so"
 }
 
 # Builds one wheel into an empty folder, with the options given, and installs it.
@@ -44,15 +64,24 @@ build() {
     pip install -q --disable-pip-version-check --no-deps --force-reinstall "$out"/*.whl
 }
 
-# Runs the tests, but those of the wheel's form, as user and group 65534 with no groups and so no
-# capabilities, from copies that such a user can read wherever the source tree lies.
-unprivileged() {
+# Runs pytest with a temporary folder that goes in the end.
+run_pytest() {
+    local folder status=0
+    folder=$(mktemp -d)
+    TMPDIR=$folder python3 -m pytest -q -rs -p no:cacheprovider "$@" || status=$?
+    rm -rf "$folder"
+    return $status
+}
+
+# Runs the tests as user and group 65534 with no groups and so no capabilities, from copies that such
+# a user can read wherever the source tree lies. The wheel's form does not depend on the user.
+as_nobody() {
     local scratch packages status=0
-    [ "$(id -u)" = 0 ] || return 0
+    [ "$(id -u)" = 0 ] || { echo "skipped: tests as another user (the caller is not root)"; return 0; }
     scratch=$(mktemp -d)
     packages=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
     mkdir -p "$scratch/packages" "$scratch/tree/$crate" "$scratch/tree/docs"
-    # Without what is large and only builds, checks types or is asked for where it is there.
+    # Without large packages that such tests do not import, or that they ask for where they are.
     tar -C "$packages" -c --exclude={ziglang,pyarrow,mypy,mypyc,dask,distributed,pip,setuptools} . |
         tar -C "$scratch/packages" -x
     cp -r $crate/tests $crate/examples $crate/pyproject.toml "$scratch/tree/$crate/"
@@ -79,12 +108,13 @@ free_threaded() {
     local name env found=
     for name in python3.14t python3.15t; do
         "$name" -c 'import sys; sys.exit(sys._is_gil_enabled())' 2>/dev/null || continue
+        [ -n "$found" ] || fetch "$needs_of_wheel"
         found=yes
         env=$target/$name
         if ! cmp -s "$needs" "$env/made-of"; then
             rm -rf "$env"
             "$name" -m venv "$env"
-            # The others build and check wheels, or have none for such an interpreter.
+            # The others have no wheel for such an interpreter, or check types.
             if ! grep -E '^(fsspec|hypothesis|numpy|pyarrow|pytest|zict)==' "$needs" |
                 "$env/bin/pip" install -q --disable-pip-version-check --only-binary :all: -r /dev/stdin; then
                 echo "skipped: tests with $name (pip cannot fetch what they need)"
@@ -95,7 +125,7 @@ free_threaded() {
         (
             export PATH="$env/bin:$PATH"
             build "$target/wheels-$name" --profile dev --features glebe/faults -i "$env/bin/python3"
-            python3 -m pytest -q -rs -p no:cacheprovider $crate/tests
+            run_pytest $crate/tests
         )
     done
     [ -n "$found" ] || echo "skipped: tests without a global lock (no python3.14t on PATH)"
@@ -103,23 +133,21 @@ free_threaded() {
 
 environment
 case ${1:-} in
-test)
-    # With the profile and features of the other tests, so that the library is built once.
-    build "$target/wheels-tested" --profile dev --features glebe/faults
-    python3 -m pytest -q -rs -p no:cacheprovider $crate/tests
-    unprivileged
-    free_threaded
-    python3 scripts/distributed_tests.py ${DISTRIBUTED_TEST:+"$DISTRIBUTED_TEST"}
-    ;;
+environment) ;;
+install) install_package "$2" ;;
+test) run_pytest $crate/tests ;;
+test-nobody) as_nobody ;;
+test-free-threaded) free_threaded ;;
+test-distributed) python3 scripts/distributed_tests.py ${DISTRIBUTED_TEST:+"$DISTRIBUTED_TEST"} ;;
 wheel)
+    fetch "$needs_of_wheel"
     # By zig for the oldest C library that wheels are made for.
     build "$target/wheels" --release --strip --zig --compatibility manylinux2014
-    GLEBE_WHEEL=$(echo "$target"/wheels/*.whl) \
-        python3 -m pytest -q -rs -p no:cacheprovider $crate/tests/test_wheel.py $crate/tests/test_page.py
+    GLEBE_WHEEL=$(echo "$target"/wheels/*.whl) run_pytest $crate/tests/test_wheel.py $crate/tests/test_page.py
     ls -l "$target"/wheels/*.whl
     ;;
 *)
-    echo "usage: python.sh test | wheel" >&2
+    sed -n '2,/^# Prints/s/^# \?//p' "$0" >&2
     exit 2
     ;;
 esac

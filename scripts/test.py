@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+"""Builds every test once, then runs them on all processors and says what was slow, skipped or wrong.
+
+Usage: test.py [--long] [--list] [NAME ...]
+  --long   walk whole state spaces (GLEBE_LONG=1), and run everything without privileges too
+  --list   print the names of the runs, and run nothing
+  NAME     run only what has one of these words in its name
+
+scripts/tests.toml lists the test programs in the order in which they start; a program that it does
+not list, or that is not built, is an error. One run has one program, or one module of it, in a
+process of its own, with a temporary folder of its own that must be empty in the end.
+GLEBE_SLOW=n multiplies every limit. Needs Rust, Python 3.11 and a C compiler.
+"""
+
+import argparse
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+
+from testing import build, plan, report, work
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Builds and runs every test.")
+    parser.add_argument("--long", action="store_true", help="walk whole state spaces")
+    parser.add_argument("--list", action="store_true", help="print the names of the runs")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="run only what has such a word")
+    asked = parser.parse_args()
+    os.chdir(ROOT)
+    # A test that panics in the right place prints no stack.
+    os.environ.setdefault("RUST_BACKTRACE", "0")
+    os.environ.setdefault("CARGO_INCREMENTAL", "0")
+    if asked.long:
+        os.environ["GLEBE_LONG"] = "1"
+
+    scratch = pathlib.Path(tempfile.mkdtemp(prefix="glebe-tests-"))
+    scratch.chmod(0o711)
+    try:
+        built = build.everything()
+        runs = plan.of(built, scratch, is_long=asked.long)
+        if asked.names:
+            runs = [run for run in runs if any(name in run.name for name in asked.names)]
+        if asked.list:
+            print(*(run.name for run in runs), sep="\n")
+            return 0
+        done = work.all_of(runs, scratch)
+        return report.print_all(built, done)
+    except build.Failed as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

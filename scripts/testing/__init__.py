@@ -1,0 +1,1 @@
+"""The parts of scripts/test.py: build, plan, work, report."""

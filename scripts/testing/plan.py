@@ -1,0 +1,123 @@
+"""Which runs there are: what scripts/tests.toml says of the programs that were built."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass, field
+
+from .build import FEATURES, Failed
+
+LIST = "scripts/tests.toml"
+KEYS = {"modules", "nobody", "pure", "without_rseq"}
+
+
+@dataclass
+class Run:
+    """A command, the user that it runs as, and what it prints when it has run."""
+
+    name: str
+    words: list
+    environment: dict = field(default_factory=dict)
+    is_nobody: bool = False
+
+
+def modules_of(program):
+    """The tests of a program by the first part of their names."""
+    done = subprocess.run([program, "--list", "--format", "terse"], capture_output=True, text=True)
+    modules = {}
+    for line in done.stdout.splitlines():
+        test, _, kind = line.rpartition(": ")
+        if kind == "test":
+            modules.setdefault(test.split("::")[0], []).append(test)
+    if not modules:
+        raise Failed(f"{program} lists no test: {done.stdout}{done.stderr}")
+    return modules
+
+
+def compare(listed, programs):
+    """Raises Failed where the list and what was built differ."""
+    wrong = [f"{LIST} does not list {name}" for name in sorted(programs.keys() - listed.keys())]
+    wrong += [f"{name} of {LIST} was not built" for name in sorted(listed.keys() - programs.keys())]
+    for name, row in listed.items():
+        wrong += [f"{LIST}: {name} has an unknown key {key}" for key in sorted(row.keys() - KEYS)]
+    if wrong:
+        raise Failed("\n".join(wrong))
+
+
+class Planner:
+    """Makes the runs of each program."""
+
+    def __init__(self, built, scratch, is_long):
+        self.built, self.is_long = built, is_long
+        self.is_root = os.geteuid() == 0
+        # Copies that everybody can read, wherever the source tree lies.
+        self.copies = scratch / "programs"
+        self.copies.mkdir(mode=0o755)
+
+    def copy(self, program):
+        copy = self.copies / os.path.basename(program)
+        if not copy.exists():
+            shutil.copy(program, copy)
+            copy.chmod(0o755)
+        return str(copy)
+
+    def runs_of(self, name, row):
+        program = self.built.programs[name]
+        modules = modules_of(program)
+        for key in ("pure", "without_rseq"):
+            if unknown := set(row.get(key, [])) - modules.keys():
+                raise Failed(f"{LIST}: {name} has no modules {sorted(unknown)} ({key})")
+        is_split = row.get("modules", False)
+        yield from self.group(name, program, modules, is_split)
+        for module in row.get("without_rseq", []):
+            words = [program, "--show-output", "--exact", *modules[module]]
+            tunables = {"GLIBC_TUNABLES": "glibc.pthread.rseq=0"}
+            yield Run(f"{name} {module} (without rseq)", words, tunables)
+        if row.get("nobody") and self.is_root:
+            pure = set() if self.is_long else set(row.get("pure", []))
+            some = {module: tests for module, tests in modules.items() if module not in pure}
+            yield from self.group(name, self.copy(program), some, is_split, is_nobody=True)
+
+    @staticmethod
+    def group(name, program, modules, is_split, is_nobody=False):
+        """One run for each module, or one for all of them."""
+        suffix = " (without privileges)" if is_nobody else ""
+        groups = list(modules.items())
+        if not is_split:
+            groups = [("", [test for tests in modules.values() for test in tests])]
+        for module, tests in groups:
+            words = [program, "--show-output", "--exact", *tests]
+            yield Run(f"{name} {module}".strip() + suffix, words, is_nobody=is_nobody)
+
+
+def others(built):
+    """What is no test program."""
+    yield Run("documentation", ["cargo", "test", "--workspace", "--doc", *FEATURES])
+    yield Run("the aged machine and its judge", ["scripts/aged/test_aged.py"])
+    if built.no_python:
+        print(built.no_python)
+        return
+    python = "scripts/python.sh"
+    yield Run("python", [python, "test"])
+    yield Run("python (without privileges)", [python, "test-nobody"])
+    yield Run("python without a global lock", [python, "test-free-threaded"])
+    yield Run("python: tests of distributed", [python, "test-distributed"])
+
+
+def of(built, scratch, is_long):
+    """Returns the runs in the order in which they start; raises Failed."""
+    with open(LIST, "rb") as file:
+        listed = tomllib.load(file)
+    compare(listed, built.programs | {f"models of {name}": 0 for name in built.models})
+    planner = Planner(built, scratch, is_long)
+    if not planner.is_root:
+        print("skipped: runs as another user (the caller is not root, so none has privileges)")
+    runs = []
+    for name, row in listed.items():
+        if program := built.models.get(name.removeprefix("models of ")):
+            runs += planner.group(name, program, modules_of(program), is_split=True)
+        else:
+            runs += planner.runs_of(name, row)
+    return [*others(built), *runs]

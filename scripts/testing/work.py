@@ -1,0 +1,115 @@
+"""Runs what is planned, one run a processor, and keeps what each printed."""
+
+import os
+import pathlib
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+
+NOBODY = 65534
+# A run that takes longer is stopped; none comes near it.
+LIMIT_S = 1200
+TALLY = re.compile(r"^test result: .*? (\d+) passed; (\d+) failed", re.MULTILINE)
+
+
+@dataclass
+class Done:
+    """How a run ended."""
+
+    name: str
+    status: int
+    wall: float
+    cpu: float
+    output: str
+    left: list
+    passed: int
+    failed: int
+
+    @property
+    def is_ok(self):
+        return self.status == 0 and not self.left and self.failed == 0 and self.passed > 0
+
+
+def finish(process, limit):
+    """Waits for a process; returns its status and the CPU seconds of all that it waited for."""
+    timer = threading.Timer(limit, lambda: os.killpg(process.pid, signal.SIGKILL))
+    timer.start()
+    _, status, used = os.wait4(process.pid, 0)
+    timer.cancel()
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, used.ru_utime + used.ru_stime
+
+
+def perform(run, folder):
+    """Performs a run whose temporary folder is made for it."""
+    folder.mkdir(mode=0o700)
+    environment = {**os.environ, "TMPDIR": str(folder), **run.environment}
+    who = {}
+    if run.is_nobody:
+        os.chown(folder, NOBODY, NOBODY)
+        environment["HOME"] = str(folder)
+        who = {"user": NOBODY, "group": NOBODY, "extra_groups": [], "cwd": folder}
+    limit = LIMIT_S * float(os.environ.get("GLEBE_SLOW", "1"))
+    log = folder.with_suffix(".log")
+    begin = time.monotonic()
+    with open(log, "wb") as output:
+        process = subprocess.Popen(
+            run.words,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+            **who,
+        )
+        status, cpu = finish(process, limit)
+    wall = time.monotonic() - begin
+    text = log.read_text(errors="replace")
+    # The library keeps its lock file in such a folder where it has no other place.
+    left = sorted(set(os.listdir(folder)) - {f"glebe-{NOBODY if run.is_nobody else os.geteuid()}"})
+    tallies = [(int(passed), int(failed)) for passed, failed in TALLY.findall(text)]
+    # What is no test program is one test.
+    passed, failed = map(sum, zip(*tallies)) if tallies else (int(status == 0), int(status != 0))
+    return Done(run.name, status, wall, cpu, text, left, passed, failed)
+
+
+def tell(done):
+    """Prints a line for a run; for one that failed, what it printed."""
+    mark = "ok    " if done.is_ok else "FAILED"
+    print(f"{mark} {done.wall:6.1f} s {done.cpu:6.1f} s cpu  {done.passed:4}  {done.name}", flush=True)
+    if not done.is_ok:
+        print(done.output, end="")
+        print(f"-- {done.name}: status {done.status}, {done.passed} passed, {done.failed} failed")
+        if done.left:
+            print(f"-- {done.name}: left in its temporary folder: {', '.join(done.left)}")
+        sys.stdout.flush()
+
+
+def all_of(runs, scratch):
+    """Performs the runs and returns how each ended."""
+    waiting, done, lock = queue.SimpleQueue(), [], threading.Lock()
+    for number, run in enumerate(runs):
+        waiting.put((number, run))
+
+    def worker():
+        while True:
+            try:
+                number, run = waiting.get_nowait()
+            except queue.Empty:
+                return
+            ended = perform(run, pathlib.Path(scratch) / str(number))
+            with lock:
+                done.append(ended)
+                tell(ended)
+
+    workers = [threading.Thread(target=worker) for _ in range(max(2, os.cpu_count() or 2))]
+    for thread in workers:
+        thread.start()
+    for thread in workers:
+        thread.join()
+    return done
