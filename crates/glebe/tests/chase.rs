@@ -4,7 +4,6 @@
 //! of the time in the middle of a copy on another processor: its source is in no cache. The last
 //! word of each page is marked first, which a copy that went on would reach last, so that the
 //! test turns red where a recall lets one go on, and not only once in a while.
-//! Each chase lasts half of `GLEBE_STRESS_SECONDS`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -14,6 +13,9 @@ use glebe::contig::{Contig, Source};
 use glebe::reserve::{Request, Reserve, Writers};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
+use glebe_testing::time::storm;
+
+use crate::stressed::Stop;
 
 /// Pages that first class takes, and leaves to the tenant in between.
 const LEFT: u64 = 8;
@@ -21,23 +23,10 @@ const LEFT: u64 = 8;
 const SOURCE_LEN: Bytes = Bytes::mib(64);
 /// Looks at a block, between which a copy that went on would end.
 const LOOKS: usize = 4;
+const USUAL: Duration = Duration::from_secs(1);
 
 fn page_len() -> usize {
     page_size().bytes().as_usize()
-}
-
-/// Stops the writer when the scope ends, by panic too.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-fn duration() -> Duration {
-    let seconds = std::env::var("GLEBE_STRESS_SECONDS").ok().and_then(|text| text.parse().ok());
-    Duration::from_secs_f64(seconds.unwrap_or(4.0) / 2.0)
 }
 
 /// The last word of each page.
@@ -81,7 +70,7 @@ fn chase(writers: Option<Writers>) {
 
 fn take_and_look(reserve: &Reserve) {
     let left = Request::new(Pages::new(LEFT)).any();
-    let end = Instant::now() + duration();
+    let end = Instant::now() + storm(USUAL);
     for number in 1_u64.. {
         if Instant::now() >= end {
             break;

@@ -5,24 +5,23 @@
 //! a pool of huge pages, which the group does not count. Version 2 is tested on a fixture tree, in
 //! the library.
 
-mod cgroup;
-
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use glebe::contig::{Contig, Error, Source};
 use glebe::reserve::{self, Request, Reserve};
 use glebe::sys::process::effective_user;
 use glebe::units::Bytes;
+use glebe_testing::process::child_of;
+use glebe_testing::Scratch;
 
-use cgroup::{enter, Group};
+use crate::cgroup::{enter, Group};
 
 const LIMIT: Bytes = Bytes::mib(300);
 const GROUP: &str = "GLEBE_TEST_CGROUP";
-const TEST: &str = "a_cgroup_limit_is_an_error_and_no_kill";
+const TEST: &str = "contig_cgroup::a_cgroup_limit_is_an_error_and_no_kill";
 const NOBODY: u32 = 65534;
 
 /// In the group: what fits is had, what does not is an error before it is a kill.
@@ -56,16 +55,16 @@ fn in_group(group: &Path) {
     assert!(matches!(error, Error::CgroupLimit { .. }), "{error}");
     // Page cache of the group counts as used, but goes when memory is needed.
     drop(others);
-    let file = std::env::temp_dir().join(format!("glebe-cache-{}", std::process::id()));
+    let scratch = Scratch::new("cgroup");
+    let file = scratch.path().join("file");
     fs::write(&file, vec![0; Bytes::mib(100).as_usize()]).unwrap();
-    let synced = fs::File::open(&file).and_then(|file| file.sync_all());
+    fs::File::open(&file).and_then(|file| file.sync_all()).unwrap();
     let fits = Contig::options().source(Source::Plain).build(Bytes::mib(240));
-    fs::remove_file(&file).unwrap();
-    synced.unwrap();
+    drop(scratch);
     assert!(fits.is_ok(), "{fits:?}");
     drop(fits);
     use_reserve();
-    match this_test().env(GROUP, group).uid(NOBODY).gid(NOBODY).status() {
+    match child_of(TEST).env(GROUP, group).uid(NOBODY).gid(NOBODY).status() {
         Ok(status) => assert!(status.success()),
         Err(error) => println!("skipped: nobody cannot run this program: {error}"),
     }
@@ -92,13 +91,6 @@ fn refuse_reserve() {
     }
 }
 
-/// This test, as another process.
-fn this_test() -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", TEST, "--nocapture"]);
-    command
-}
-
 #[test]
 fn a_cgroup_limit_is_an_error_and_no_kill() {
     if let Some(group) = std::env::var_os(GROUP) {
@@ -116,7 +108,7 @@ fn a_cgroup_limit_is_an_error_and_no_kill() {
     };
     // Read here, so that the program's own pages count as this group's and not as that one's.
     let _ = fs::read(std::env::current_exe().unwrap()).unwrap();
-    let passed = this_test().env(GROUP, group.dir()).status().unwrap().success();
+    let passed = child_of(TEST).env(GROUP, group.dir()).status().unwrap().success();
     assert_eq!(group.kills(), 0);
     assert!(passed);
 }

@@ -1,14 +1,6 @@
 //! A pool of huge pages that somebody else empties while a reserve is made: the reserve is made of
 //! other memory and says why, and no page of it is missing when it is used.
-//!
-//! In a process of its own, since whoever else counts on the pool meanwhile is disturbed too.
 #![allow(unsafe_code)] // Safety: mmap and munmap of pages that nothing refers to.
-
-#[path = "contig/pool.rs"]
-#[allow(dead_code)]
-mod pool;
-#[path = "contig/use_all.rs"]
-mod use_all;
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,23 +11,15 @@ use glebe::contig::Source;
 use glebe::reserve::Reserve;
 use glebe::units::Bytes;
 
-use use_all::use_all;
-
-use pool::Machine;
+use crate::contig::pool::Machine;
+use crate::contig::use_all::use_all;
+use crate::stressed::Stop;
+use crate::turn::{Turn, POOL};
 
 const LEN: Bytes = Bytes::mib(16);
 const MAPS: u64 = 12;
 /// Huge pages that somebody else takes at a time, at most.
 const TAKEN_MAX: usize = 32;
-
-/// Stops the other thread when the scope ends, by panic too.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
 
 /// A huge page of the pool, taken without the lock and never touched.
 struct Taken(*mut libc::c_void);
@@ -72,6 +56,7 @@ fn empty_pool_until(stop: &AtomicBool) -> u64 {
 
 #[test]
 fn a_pool_that_somebody_else_empties_meanwhile_is_no_pool() {
+    let _turn = Turn::alone(POOL);
     let Some(machine) = Machine::privileged() else { return };
     machine.base_is_kept(|| {
         let stop = AtomicBool::new(false);

@@ -1,11 +1,7 @@
 //! A forked child of a process that has a reserve: all it inherited says so, and its end changes
 //! nothing for the parent.
 //!
-//! One test at a time, in a process of its own: no thread but the forking one is in the library.
-#![allow(unsafe_code)] // Safety: fork, waitpid and _exit; the child uses only what it inherited.
-
-use std::os::unix::fs::DirBuilderExt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+//! Each test has a process of its own: no thread but the forking one is in the library.
 
 use glebe::contig::{Contig, Source};
 use glebe::reserve::served::{self, Form};
@@ -16,14 +12,13 @@ use glebe::reserve::{
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::zpool::{self, Budget, Codec, Handle};
+use glebe_testing::Scratch;
+
+use crate::stressed::{in_child, End};
+use crate::turn::{Turn, POOL};
 
 const ONE: Pages = Pages::new(1);
 const LEN: Bytes = Bytes::mib(4);
-
-fn alone() -> MutexGuard<'static, ()> {
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn refused<T>(result: Result<T, Error>) -> bool {
     matches!(result, Err(Error::Forked))
@@ -31,24 +26,6 @@ fn refused<T>(result: Result<T, Error>) -> bool {
 
 fn no_objects<T>(result: Result<T, zpool::Error>) -> bool {
     matches!(result, Err(zpool::Error::Forked))
-}
-
-/// Runs `body` in a child; the number that it returned.
-fn in_child(body: impl FnOnce() -> u8) -> u8 {
-    // SAFETY: the child runs `body` and leaves by _exit; an alarm ends it if it hangs. `status` is
-    // this frame's.
-    unsafe {
-        let pid = libc::fork();
-        assert!(pid >= 0, "{}", std::io::Error::last_os_error());
-        if pid == 0 {
-            libc::alarm(20);
-            libc::_exit(body().into());
-        }
-        let mut status = 0;
-        assert_eq!(libc::waitpid(pid, &mut status, 0), pid);
-        assert!(libc::WIFEXITED(status), "the child ended by signal {}", libc::WTERMSIG(status));
-        libc::WEXITSTATUS(status) as u8
-    }
 }
 
 /// All handles that there are on one reserve.
@@ -151,10 +128,14 @@ fn plain() -> Contig {
 
 #[test]
 fn a_child_is_refused_everything_and_drops_nothing_of_its_parents() {
-    let _alone = alone();
+    glebe_testing::alone!();
     for writers in [None, Some(Writers::Counted)] {
         let mut inherited = Some(Handles::of(plain(), writers));
-        assert_eq!(in_child(|| inherited.take().unwrap().number_not_refused()), 0, "{writers:?}");
+        assert_eq!(
+            in_child(|| inherited.take().unwrap().number_not_refused()),
+            End::Exit(0),
+            "{writers:?}"
+        );
         // The child took its own copy.
         inherited.take().unwrap().assert_whole();
     }
@@ -162,45 +143,44 @@ fn a_child_is_refused_everything_and_drops_nothing_of_its_parents() {
 
 #[test]
 fn a_child_makes_a_reserve_of_its_own() {
-    let _alone = alone();
+    glebe_testing::alone!();
     let parents = Handles::of(plain(), None);
     let own = || {
         let handles = Handles::of(plain(), None);
-        let of_own = in_child(|| 0) == 0 && refused(parents.reserve.largest_run());
+        let of_own = in_child(|| 0) == End::Exit(0) && refused(parents.reserve.largest_run());
         handles.assert_whole();
         u8::from(!of_own)
     };
-    assert_eq!(in_child(own), 0);
+    assert_eq!(in_child(own), End::Exit(0));
     parents.assert_whole();
 }
 
 #[test]
 fn a_child_leaves_the_socket_of_its_parents_statistics_alone_and_has_its_own() {
-    let _alone = alone();
-    let dir = std::env::temp_dir().join(format!("glebe-fork-{}", std::process::id()));
-    std::fs::DirBuilder::new().mode(0o700).create(&dir).unwrap();
+    glebe_testing::alone!();
+    let scratch = Scratch::new("fork");
+    let dir = scratch.path();
     let answers = || {
-        let found = served::list(&dir).unwrap();
+        let found = served::list(dir).unwrap();
         found.iter().filter(|one| one.read(Form::Json).unwrap().is_some()).count()
     };
     let reserve = Reserve::options().build_on(plain()).unwrap();
-    reserve.serve_stats_in(&dir).unwrap();
+    reserve.serve_stats_in(dir).unwrap();
     let mut inherited = Some(reserve);
     let in_child = in_child(|| {
         let inherited = inherited.take().unwrap();
-        let refused = refused(inherited.serve_stats_in(&dir).map(|_| ()));
+        let refused = refused(inherited.serve_stats_in(dir).map(|_| ()));
         drop(inherited);
         let own = Reserve::options().build_on(plain()).unwrap();
-        own.serve_stats_in(&dir).unwrap();
+        own.serve_stats_in(dir).unwrap();
         let both = answers() == 2;
         std::mem::forget(own); // as a process that ends at once leaves it
         u8::from(!refused || !both)
     });
-    let (left, live) = (served::list(&dir).unwrap().len(), answers());
+    let (left, live) = (served::list(dir).unwrap().len(), answers());
     drop(inherited);
     let live_at_end = answers();
-    std::fs::remove_dir_all(&dir).unwrap();
-    assert_eq!((in_child, left, live, live_at_end), (0, 2, 1, 0));
+    assert_eq!((in_child, left, live, live_at_end), (End::Exit(0), 2, 1, 0));
 }
 
 /// Pages of the pool of 2 MiB pages.
@@ -211,7 +191,8 @@ fn pool_pages() -> Option<u64> {
 
 #[test]
 fn a_child_leaves_the_huge_pages_and_their_pool_to_its_parent() {
-    let _alone = alone();
+    glebe_testing::alone!();
+    let _turn = Turn::shared(POOL);
     let contig = match Contig::options().source(Source::HUGETLB_2M).build(LEN) {
         Ok(contig) => contig,
         Err(why) => {
@@ -220,7 +201,7 @@ fn a_child_leaves_the_huge_pages_and_their_pool_to_its_parent() {
         }
     };
     let mut inherited = Some(Handles::of(contig, None));
-    assert_eq!(in_child(|| inherited.take().unwrap().number_not_refused()), 0);
+    assert_eq!(in_child(|| inherited.take().unwrap().number_not_refused()), End::Exit(0));
     // Others may use the pool too, but cannot make it smaller than what is mapped here.
     let pages = LEN.get() / Bytes::mib(2).get();
     assert!(pool_pages().is_some_and(|all| all >= pages), "{:?} pages", pool_pages());
@@ -229,7 +210,7 @@ fn a_child_leaves_the_huge_pages_and_their_pool_to_its_parent() {
 
 #[test]
 fn what_may_grow_and_shrink_stays_with_the_parent() {
-    let _alone = alone();
+    glebe_testing::alone!();
     let options = Contig::options().source(Source::Plain);
     let reserve = Reserve::options().room(LEN + LEN).memory(options).build(LEN).unwrap();
     reserve.grow(LEN).unwrap();
@@ -246,7 +227,7 @@ fn what_may_grow_and_shrink_stays_with_the_parent() {
         drop(reserve.clone());
         all.iter().position(|is| !is).map_or(0, |at| at as u8 + 1)
     });
-    assert_eq!(code, 0);
+    assert_eq!(code, End::Exit(0));
     let block = reserve.alloc(Request::new(reserve.len()).any()).unwrap();
     reserve.grow(LEN).unwrap();
     drop(block);

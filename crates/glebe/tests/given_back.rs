@@ -2,29 +2,27 @@
 //! some seconds where a search was under way, and with nobody calling the library.
 //!
 //! What is looked at is the machine's pool: its persistent pages, those that are idle, and all.
-//! Another program may change them meanwhile; then the same is done once more. These tests are a
-//! program of their own and run one by one, since any call of the library would mend what a killed
-//! process left.
+//! Another program may change them meanwhile; then the same is done once more. Each test has a
+//! process of its own and its turn at the pool, since any call of the library would mend what a
+//! killed process left.
 //!
 //! # Safety
 //! fork, in a process that runs one test; the child waits.
 #![allow(unsafe_code)]
 
-#[allow(dead_code)]
-#[path = "contig/child.rs"]
-mod child;
-
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use glebe::contig::{Contig, PoolLock, Source, StandingPool};
 use glebe::sys::hugetlb::Pool;
 use glebe::units::{PageSize, Pages};
+use glebe_testing::process::{child_of, is_child};
+use glebe_testing::time::slowed;
 
-use child::{child_of, is_child};
+use crate::turn::{Turn, POOL};
 
 const KIND: &str = "GLEBE_TEST_KIND";
 const PAGES: &str = "GLEBE_TEST_PAGES";
@@ -37,20 +35,18 @@ const ATTEMPTS: u32 = 8;
 
 /// Open until the tests end.
 static STDINS: Mutex<Vec<ChildStdin>> = Mutex::new(Vec::new());
-/// Held by the test that runs.
-static TURN: Mutex<()> = Mutex::new(());
 
 fn size() -> PageSize {
     PageSize::new(2 << 20).unwrap()
 }
 
 /// The pool, where it can be changed, and the turn of a test.
-fn pool() -> Option<(Pool, MutexGuard<'static, ()>)> {
+fn pool() -> Option<(Pool, Turn)> {
     let pool = Pool::of(size()).filter(Pool::is_writable);
     if pool.is_none() {
         println!("skipped: the 2 MiB pool cannot be changed");
     }
-    Some((pool?, TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner())))
+    Some((pool?, Turn::alone(POOL)?))
 }
 
 /// Persistent pages, pages that are idle, and all pages.
@@ -150,7 +146,7 @@ fn is_given_back_within(patience: Duration, pool: &Pool, mut life: impl FnMut())
         let (before, limit) = (now(pool), pool.overcommit().unwrap());
         life();
         let begin = Instant::now();
-        while now(pool) != before && begin.elapsed() < patience {
+        while now(pool) != before && begin.elapsed() < slowed(patience) {
             thread::sleep(Duration::from_millis(1));
         }
         let after = now(pool);
@@ -166,11 +162,12 @@ fn is_given_back_within(patience: Duration, pool: &Pool, mut life: impl FnMut())
 
 #[test]
 fn kills_at_any_moment_of_a_call_leave_nothing() {
+    glebe_testing::alone!();
     if is_child() {
         hold();
     }
     let Some((pool, _turn)) = pool() else { return };
-    let child = || child_of("kills_at_any_moment_of_a_call_leave_nothing");
+    let child = || child_of("given_back::kills_at_any_moment_of_a_call_leave_nothing");
     // The pool of one that searches has grown by all that is free, which the kernel takes back at
     // some 5000 pages a second.
     for (kind, patience) in [("private", GIVEN_BACK), ("run", 5 * GIVEN_BACK)] {
@@ -189,11 +186,12 @@ fn kills_at_any_moment_of_a_call_leave_nothing() {
 
 #[test]
 fn what_a_killed_process_had_is_given_back_of_every_kind() {
+    glebe_testing::alone!();
     if is_child() {
         hold();
     }
     let Some((pool, _turn)) = pool() else { return };
-    let child = || child_of("what_a_killed_process_had_is_given_back_of_every_kind");
+    let child = || child_of("given_back::what_a_killed_process_had_is_given_back_of_every_kind");
     for kind in ["private", "run", "file", "standing", "file and child"].repeat(3) {
         is_given_back(&pool, || drop(Holder::with_memory(child(), kind)));
     }
@@ -201,11 +199,12 @@ fn what_a_killed_process_had_is_given_back_of_every_kind() {
 
 #[test]
 fn of_two_holders_each_gives_back_its_own() {
+    glebe_testing::alone!();
     if is_child() {
         hold();
     }
     let Some((pool, _turn)) = pool() else { return };
-    let child = || child_of("of_two_holders_each_gives_back_its_own");
+    let child = || child_of("given_back::of_two_holders_each_gives_back_its_own");
     for kinds in [["private", "private"], ["file", "private"], ["private", "file"]] {
         is_given_back(&pool, || {
             let [first, second] = kinds.map(|kind| Holder::with_memory(child(), kind));
@@ -213,7 +212,7 @@ fn of_two_holders_each_gives_back_its_own() {
             drop(first);
             let begin = Instant::now();
             while pool.counts().unwrap().total + BEYOND > both {
-                assert!(begin.elapsed() < GIVEN_BACK, "{kinds:?}: pages of the first stay");
+                assert!(begin.elapsed() < slowed(GIVEN_BACK), "{kinds:?}: pages of the first stay");
                 thread::sleep(Duration::from_millis(1));
             }
             drop(second);
@@ -223,6 +222,7 @@ fn of_two_holders_each_gives_back_its_own() {
 
 #[test]
 fn a_killed_process_of_another_namespace_gives_back_too() {
+    glebe_testing::alone!();
     if is_child() {
         hold();
     }
@@ -238,7 +238,7 @@ fn a_killed_process_of_another_namespace_gives_back_too() {
     }
     let program = std::env::current_exe().unwrap();
     is_given_back(&pool, || {
-        let test = "a_killed_process_of_another_namespace_gives_back_too";
+        let test = "given_back::a_killed_process_of_another_namespace_gives_back_too";
         let plain = child_of(test);
         let mut command = unshare(&[program.to_str().unwrap()]);
         command.args(plain.get_args());

@@ -1,7 +1,6 @@
 //! Random byte strings as programs of calls on a pool on lent pages, with call-backs in between,
 //! compared with a plain map. The fuzz target runs the same programs.
 
-#[path = "object_pool_oracle/program.rs"]
 mod program;
 
 use proptest::prelude::*;

@@ -1,5 +1,6 @@
 //! A forked child inherits the descriptors of its parent's files in memory. It never calls glebe,
-//! and lives on: what the parent drops is given back all the same.
+//! and lives on: what the parent drops is given back all the same. Tests find the file of what they
+//! made among all of the process.
 //!
 //! # Safety
 //! fork, a raw clone, waitpid, kill; the children sleep, or drop what they inherited.
@@ -9,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use glebe::contig::{Contig, Source, StandingPool};
 use glebe::extent::Extent;
@@ -17,12 +18,7 @@ use glebe::sys::page_size;
 use glebe::units::Bytes;
 use glebe::vmap::{MemFile, Space};
 
-/// Tests find the file of what they made among all of the process: one after the other.
-static ALONE: Mutex<()> = Mutex::new(());
-
-fn alone() -> MutexGuard<'static, ()> {
-    ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
+use crate::turn::{Turn, POOL};
 
 /// The process's files in memory, by inode.
 fn files() -> BTreeMap<u64, File> {
@@ -84,7 +80,6 @@ impl Drop for Sleeper {
 
 /// What `make` made has pages of one file, and none once it was dropped while children live.
 fn goes<T, E: std::fmt::Display>(make: impl FnOnce() -> Result<T, E>) {
-    let _alone = alone();
     let before = files();
     let made = match make() {
         Ok(made) => made,
@@ -103,6 +98,8 @@ fn goes<T, E: std::fmt::Display>(make: impl FnOnce() -> Result<T, E>) {
 
 #[test]
 fn contiguous_memory_that_can_be_mapped_goes() {
+    glebe_testing::alone!();
+    let _turn = Turn::shared(POOL);
     for source in [Source::Plain, Source::Thp, Source::HUGETLB_2M] {
         goes(|| Contig::options().source(source).mappable().build(Bytes::mib(4)));
     }
@@ -110,6 +107,8 @@ fn contiguous_memory_that_can_be_mapped_goes() {
 
 #[test]
 fn a_standing_pool_goes_with_its_windows() {
+    glebe_testing::alone!();
+    let _turn = Turn::shared(POOL);
     goes(|| {
         let options = Contig::options().source(Source::HUGETLB_2M);
         let pool = StandingPool::options().memory(options).build(Bytes::mib(4))?;
@@ -120,6 +119,7 @@ fn a_standing_pool_goes_with_its_windows() {
 
 #[test]
 fn a_file_goes_with_its_last_view() {
+    glebe_testing::alone!();
     let space = Space::new(Bytes::mib(16)).unwrap();
     goes(|| {
         let file = Arc::new(MemFile::new(Bytes::mib(1))?);
@@ -135,7 +135,7 @@ fn a_file_goes_with_its_last_view() {
 
 #[test]
 fn a_child_that_drops_what_it_inherited_takes_nothing_away() {
-    let _alone = alone();
+    glebe_testing::alone!();
     let space = Space::new(Bytes::mib(16)).unwrap();
     let file = Arc::new(MemFile::new(Bytes::mib(1)).unwrap());
     let view = space.view(&file, &[Extent::new(0, 1).unwrap()]).unwrap();
@@ -160,7 +160,6 @@ fn a_child_that_drops_what_it_inherited_takes_nothing_away() {
 
 #[test]
 fn an_adopted_file_stays_the_callers() {
-    let _alone = alone();
     // SAFETY: a constant name; the descriptor is checked and owned here.
     let owned: OwnedFd = unsafe {
         let fd = libc::memfd_create(c"adopted".as_ptr(), libc::MFD_CLOEXEC);

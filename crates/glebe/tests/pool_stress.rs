@@ -3,15 +3,7 @@
 //!
 //! Calls are refused only where the feature `faults` is on, in a second round. Each child prints
 //! nothing and follows from its seed, which is the test's own process number and the child's place.
-//! It is a program of its own: who shares a pool with these may find pages in use that it would
-//! give back.
-
-#[allow(dead_code)]
-#[path = "contig/child.rs"]
-mod child;
-#[allow(dead_code)]
-#[path = "contig/pool.rs"]
-mod pool;
+//! Nobody else has a turn at the pool: another may find pages in use that it would give back.
 
 use std::process::{Child, Stdio};
 use std::thread;
@@ -19,16 +11,19 @@ use std::time::Duration;
 
 use glebe::contig::{Contig, Source, StandingPool};
 use glebe::units::Bytes;
+use glebe_testing::process::{child_of, is_child};
+use glebe_testing::time::is_long;
 
-use child::{child_of, is_child};
-use pool::Machine;
+use crate::contig::pool::Machine;
+use crate::turn::{Turn, POOL};
 
-const TEST: &str = "processes_beside_each_other_leave_the_pool_as_it_was";
+const TEST: &str = "pool_stress::processes_beside_each_other_leave_the_pool_as_it_was";
 const SEED: &str = "GLEBE_TEST_SEED";
 /// Set for a child that has calls refused.
 const REFUSED: &str = "GLEBE_TEST_REFUSED";
 const CHILDREN: u64 = 2;
-const KILLS: u64 = 12;
+/// Twice as many if tests are to be long.
+const KILLS: u64 = 6;
 
 /// xorshift64*, of which the upper bits are good.
 struct Random(u64);
@@ -119,6 +114,7 @@ fn processes_beside_each_other_leave_the_pool_as_it_was() {
         let seed = std::env::var(SEED).unwrap().parse().unwrap();
         grow_and_shrink(seed);
     }
+    let _turn = Turn::alone(POOL);
     let Some(machine) = Machine::privileged() else { return };
     let first = u64::from(std::process::id()) << 20;
     println!("seed {first}");
@@ -129,7 +125,7 @@ fn processes_beside_each_other_leave_the_pool_as_it_was() {
         machine.base_is_kept(|| {
             let mut start = || Running::start(seeds.next().unwrap(), refused);
             let mut children: Vec<Running> = (0..CHILDREN).map(|_| start()).collect();
-            for _ in 0..KILLS {
+            for _ in 0..if is_long() { 2 * KILLS } else { KILLS } {
                 thread::sleep(Duration::from_millis(random.below(150)));
                 children[random.below(CHILDREN) as usize] = start();
             }

@@ -1,6 +1,4 @@
 //! Probing leaves no descriptor, mapping or locked page behind and changes no hugetlb pool.
-//!
-//! One test in a process of its own: the counts are the whole process's.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -52,6 +50,7 @@ fn lasting(support: &Support) -> Vec<Mechanism> {
 
 #[test]
 fn leaves_nothing() {
+    glebe_testing::alone!();
     // The first call sizes the allocator's arenas and the buffers of the test harness.
     let first = Support::probe();
     let before = (descriptors(), mappings(), status("VmLck:"), status("VmPin:"));

@@ -119,7 +119,7 @@ fn on_this_machine() {
 #[test]
 fn in_a_group_that_is_removed() {
     let ended = inside(LIMIT, "in_a_group_that_is_removed", || {
-        let outer = std::path::PathBuf::from(std::env::var_os("GLEBE_TEST_CGROUP").unwrap());
+        let outer = std::path::PathBuf::from(std::env::var_os(inside::GROUP).unwrap());
         let inner = match Group::make(LESS) {
             Ok(inner) => inner,
             Err(why) => return println!("skipped: {why}"),
@@ -138,19 +138,13 @@ fn in_a_group_that_is_removed() {
     assert_ne!(ended, End::Killed);
 }
 
-/// As the only test of its process: faults are the process's.
+/// Faults are the process's.
 #[cfg(feature = "faults")]
 #[test]
 fn when_calls_fail() {
     use glebe::sys::fault::{arm, disarm, Fault, Lasting};
 
-    const ALONE: &str = "GLEBE_TEST_ALONE";
-    if std::env::var_os(ALONE).is_none() {
-        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-        child.args(["--exact", "when_calls_fail", "--test-threads=1"]).env(ALONE, "1");
-        let output = child.output().unwrap();
-        return assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
-    }
+    glebe_testing::alone!();
     let tree = Tree::v2("faults", LIMIT, LIMIT);
     let mut gauge = Gauge::below(tree.root(), Policy::default()).unwrap();
     let mut met = 0;

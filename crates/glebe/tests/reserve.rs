@@ -1,11 +1,13 @@
 //! The reserve through its public interface: promises kept, bad input, bad days.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use glebe::contig::{Contig, Source};
 use glebe::reserve::{Error, Put, Request, Reserve, Writers};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
+use glebe_testing::time::wait_until;
 
 const ONE: Pages = Pages::new(1);
 
@@ -205,9 +207,9 @@ fn zeros_are_kept_ready_and_tenants_leave_them_alone() {
     let all = any(&reserve, reserve.len().get()).unwrap();
     all.bytes().unwrap();
     drop(all);
-    while reserve.stats().zeroed_ahead < stock.get() {
-        std::thread::yield_now();
-    }
+    wait_until("zeros are kept ready", Duration::from_secs(60), || {
+        reserve.stats().zeroed_ahead >= stock.get()
+    });
     let pool = reserve.page_cache().namespace("rest").unwrap();
     for index in 0..2 * reserve.len().get() {
         pool.put(1, index, &page_of(index)).unwrap();

@@ -1,9 +1,9 @@
 //! A reserve that grows and shrinks: what comes, what goes, what is refused, and what the system
-//! has back. Some tests measure the whole process; each such test makes its reserve alone.
+//! has back.
+
 use std::collections::HashMap;
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,15 +11,14 @@ use glebe::contig::{Contig, HeldBy, Options, Source};
 use glebe::reserve::{Block, Error, Put, Request, Reserve, Writers};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
+use glebe_testing::time::{storm, wait_until};
+
+use crate::stressed::Stop;
+use crate::turn::{Turn, POOL};
 
 const GRANULE: Bytes = Bytes::mib(2);
-
-static ALONE: Mutex<()> = Mutex::new(());
-
-/// One test at a time: some count what the process has.
-fn alone() -> MutexGuard<'static, ()> {
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
+/// How long a load lasts.
+const USUAL: Duration = Duration::from_millis(500);
 
 fn plain() -> Options {
     Contig::options().source(Source::Plain)
@@ -93,7 +92,6 @@ fn found(reserve: &Reserve, keys: u64) -> u64 {
 
 #[test]
 fn it_grows_is_used_and_shrinks_to_a_granule_and_grows_again() {
-    let _alone = alone();
     let (room, first) = (Bytes::mib(32), Bytes::mib(4));
     for writers in [Writers::Restartable, Writers::Counted] {
         let builder = Reserve::options().writers(writers);
@@ -129,7 +127,6 @@ fn it_grows_is_used_and_shrinks_to_a_granule_and_grows_again() {
 
 #[test]
 fn blocks_and_promises_stay_and_the_figures_say_what_can_be_given() {
-    let _alone = alone();
     let reserve = reserve(Bytes::mib(16), Bytes::mib(8));
     reserve.grow(Bytes::mib(8)).unwrap();
     let granule = pages(GRANULE);
@@ -157,7 +154,6 @@ fn blocks_and_promises_stay_and_the_figures_say_what_can_be_given() {
 
 #[test]
 fn what_cannot_be_is_refused_and_nothing_changes() {
-    let _alone = alone();
     let fixed = Reserve::options().memory(plain()).build(GRANULE).unwrap();
     for refused in [fixed.grow(GRANULE), fixed.shrink(GRANULE)] {
         assert!(matches!(refused, Err(Error::FixedLen { .. })), "{refused:?}");
@@ -180,7 +176,7 @@ fn what_cannot_be_is_refused_and_nothing_changes() {
 
 #[test]
 fn the_system_has_back_what_goes() {
-    let _alone = alone();
+    glebe_testing::alone!();
     let reserve = reserve(Bytes::mib(256), Bytes::mib(2));
     for (grow, shrink) in [(128, 120), (120, 100), (200, 228)] {
         reserve.grow(Bytes::mib(grow)).unwrap();
@@ -203,7 +199,7 @@ fn pinned() -> u64 {
 
 #[test]
 fn a_pin_ends_for_what_goes_and_stays_for_the_rest() {
-    let _alone = alone();
+    glebe_testing::alone!();
     let options = plain().pin(true);
     let builder = Reserve::options().room(Bytes::mib(32));
     let reserve = match builder.memory(options).build(Bytes::mib(16)) {
@@ -240,7 +236,8 @@ fn huge() -> u64 {
 
 #[test]
 fn pages_of_a_pool_come_for_it_and_go_with_it() {
-    let _alone = alone();
+    glebe_testing::alone!();
+    let _turn = Turn::shared(POOL);
     let options = Contig::options().source(Source::HUGETLB_2M);
     let builder = Reserve::options().room(Bytes::mib(64));
     let reserve = match builder.memory(options).build(Bytes::mib(4)) {
@@ -273,7 +270,6 @@ fn pages_of_a_pool_come_for_it_and_go_with_it() {
 
 #[test]
 fn runs_are_those_of_the_memory_that_is_there() {
-    let _alone = alone();
     let reserve = reserve(Bytes::mib(16), Bytes::mib(4));
     reserve.grow(Bytes::mib(8)).unwrap();
     reserve.shrink(Bytes::mib(4)).unwrap();
@@ -312,22 +308,12 @@ fn assert_poisoned(block: &Block, seed: u64) {
     assert_eq!(stray, 0, "stray words in {:?}", block.extent());
 }
 
-/// Ends the other threads' loops, however the test ends.
-struct Stopped<'a>(&'a AtomicBool);
-
-impl Drop for Stopped<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 fn stress(writers: Writers) {
     let (room, len) = (Bytes::mib(64), Bytes::mib(16));
     let builder = Reserve::options().writers(writers);
     let reserve =
         builder.room(room).zero_ahead(Pages::new(512)).memory(plain()).build(len).unwrap();
-    let seconds = std::env::var("GLEBE_STRESS_SECONDS").ok().and_then(|s| s.parse().ok());
-    let end = Instant::now() + Duration::from_secs_f64(seconds.unwrap_or(1.0));
+    let end = Instant::now() + storm(USUAL);
     let (stop, hits, resized) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let tenant = |seed: u64| {
         let pool = reserve.page_cache().namespace("stress").unwrap();
@@ -369,7 +355,7 @@ fn stress(writers: Writers) {
     };
     let (tenant, owner) = (&tenant, &owner);
     thread::scope(|scope| {
-        let _stopped = Stopped(&stop);
+        let _stop = Stop(&stop);
         (1..4).for_each(|seed| drop(scope.spawn(move || tenant(seed))));
         (1..3).for_each(|seed| drop(scope.spawn(move || owner(seed))));
         for (n, mib) in [2, 8, 30, 4, 16].into_iter().cycle().enumerate() {
@@ -391,16 +377,12 @@ fn stress(writers: Writers) {
     let (hits, resized) = (hits.into_inner(), resized.into_inner());
     println!("{writers}: {resized} changes, {hits} hits, {} pages at the end", reserve.len());
     assert!(hits > 100 && resized > 4);
+    // The thread that zeroes may be at work.
     let mut stats = reserve.stats();
-    for _ in 0..50 {
-        // The thread that zeroes may be at work.
-        if stats.check().is_ok() {
-            break;
-        }
-        thread::sleep(Duration::from_millis(20));
+    wait_until("the statistics add up", Duration::from_secs(20), || {
         stats = reserve.stats();
-    }
-    stats.check().unwrap();
+        stats.check().is_ok()
+    });
     assert_eq!((stats.total, stats.held), (reserve.len(), Pages::ZERO));
     assert_kept(&reserve);
     // Nothing of it is lost: all but a granule goes, and all comes.
@@ -412,24 +394,23 @@ fn stress(writers: Writers) {
 
 #[test]
 fn under_load_no_byte_is_wrong_with_restartable_writers() {
-    let _alone = alone();
+    glebe_testing::alone!();
     stress(Writers::Restartable);
 }
 
 #[test]
 fn under_load_no_byte_is_wrong_with_counted_writers() {
-    let _alone = alone();
+    glebe_testing::alone!();
     stress(Writers::Counted);
 }
 
 /// A reader copies from pages that go and come; it must never die, nor see another's bytes.
 #[test]
 fn readers_live_while_the_memory_under_them_goes() {
-    let _alone = alone();
     let reserve = reserve(Bytes::mib(8), Bytes::mib(2));
     let stop = AtomicBool::new(false);
     let pool = reserve.page_cache().namespace("readers").unwrap();
-    let end = Instant::now() + Duration::from_millis(700);
+    let end = Instant::now() + storm(USUAL);
     let keys = pages(Bytes::mib(8));
     thread::scope(|scope| {
         for _ in 0..3 {
@@ -444,7 +425,7 @@ fn readers_live_while_the_memory_under_them_goes() {
                 }
             });
         }
-        let _stopped = Stopped(&stop);
+        let _stop = Stop(&stop);
         while Instant::now() < end {
             reserve.grow(Bytes::mib(6)).unwrap();
             for key in 0..keys {

@@ -1,7 +1,5 @@
 //! Statistics served to other processes: every form, and every way in which a socket goes wrong.
 
-mod scratch;
-
 use std::fs::{self, Permissions};
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -16,8 +14,8 @@ use glebe::error::OsError;
 use glebe::reserve::served::{self, Form, Served};
 use glebe::reserve::{Error, Reserve};
 use glebe::units::Bytes;
-
-use scratch::Scratch;
+use glebe_testing::time::wait_until;
+use glebe_testing::Scratch;
 
 fn reserve() -> Reserve {
     let contig = Contig::options().source(Source::Plain).build(Bytes::mib(2)).unwrap();
@@ -41,10 +39,10 @@ fn ask(path: &Path, request: &[u8]) -> String {
 #[test]
 fn each_form_is_served_until_the_reserve_is_dropped() {
     let scratch = Scratch::new("forms");
-    let dir = scratch.0.join("made");
+    let dir = scratch.path().join("made");
     let reserve = reserve();
     let path = reserve.serve_stats_in(&dir).unwrap().to_owned();
-    assert_eq!(reserve.serve_stats_in(&scratch.0).unwrap(), path, "served once");
+    assert_eq!(reserve.serve_stats_in(scratch.path()).unwrap(), path, "served once");
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&dir), mode(&path)), (0o700, 0o600));
 
@@ -71,7 +69,7 @@ fn each_form_is_served_until_the_reserve_is_dropped() {
 fn who_asks_wrongly_or_leaves_does_not_end_the_service() {
     let scratch = Scratch::new("askers");
     let reserve = reserve();
-    let path = reserve.serve_stats_in(&scratch.0).unwrap();
+    let path = reserve.serve_stats_in(scratch.path()).unwrap();
     for request in [&b"xml\n"[..], b"json", b"json\njson\n", &[255; 32]] {
         let answer = ask(path, request);
         assert!(answer.starts_with("glebe-stats/1 error "), "{answer}");
@@ -82,29 +80,30 @@ fn who_asks_wrongly_or_leaves_does_not_end_the_service() {
         stream.write_all(b"openmetrics\n").unwrap();
         stream.shutdown(Shutdown::Both).unwrap();
     }
-    assert!(only(&scratch.0).read(Form::Json).unwrap().is_some());
+    assert!(only(scratch.path()).read(Form::Json).unwrap().is_some());
 }
 
 #[test]
 fn a_socket_left_behind_is_passed_over_and_its_name_used_again() {
+    glebe_testing::alone!();
     let scratch = Scratch::new("stale");
-    // Whatever number comes next, unless other tests here take more than these before.
+    // Whatever number comes next in this process.
     for number in 0..200 {
         let name = format!("{}.{number}.sock", std::process::id());
-        drop(UnixListener::bind(scratch.0.join(name)).unwrap());
+        drop(UnixListener::bind(scratch.path().join(name)).unwrap());
     }
-    fs::write(scratch.0.join("1.txt"), "").unwrap();
-    fs::write(scratch.0.join("x.1.sock"), "").unwrap();
-    let left = served::list(&scratch.0).unwrap();
+    fs::write(scratch.path().join("1.txt"), "").unwrap();
+    fs::write(scratch.path().join("x.1.sock"), "").unwrap();
+    let left = served::list(scratch.path()).unwrap();
     assert_eq!(left.len(), 200);
     assert!(left.iter().all(|served| served.read(Form::Text).unwrap().is_none()));
     let reserve = reserve();
-    let path = reserve.serve_stats_in(&scratch.0).unwrap();
-    let found = served::list(&scratch.0).unwrap();
+    let path = reserve.serve_stats_in(scratch.path()).unwrap();
+    let found = served::list(scratch.path()).unwrap();
     assert_eq!(found.len(), 200, "a name that was left is used again");
     let live: Vec<_> = found.iter().filter(|s| s.read(Form::Text).unwrap().is_some()).collect();
     assert!(live.len() == 1 && live[0].path() == path);
-    assert!(served::list(&scratch.0.join("missing")).unwrap().is_empty());
+    assert!(served::list(&scratch.path().join("missing")).unwrap().is_empty());
 }
 
 #[test]
@@ -112,8 +111,8 @@ fn a_directory_that_others_enter_is_refused_and_the_reserve_works_on() {
     let scratch = Scratch::new("shared");
     let reserve = reserve();
     for mode in [0o755, 0o710, 0o701] {
-        fs::set_permissions(&scratch.0, Permissions::from_mode(mode)).unwrap();
-        match reserve.serve_stats_in(&scratch.0) {
+        fs::set_permissions(scratch.path(), Permissions::from_mode(mode)).unwrap();
+        match reserve.serve_stats_in(scratch.path()) {
             Err(Error::Os(error)) => {
                 let said = error.to_string();
                 assert!(said.ends_with(&format!("mode 40{mode:o}")), "{said}");
@@ -121,24 +120,24 @@ fn a_directory_that_others_enter_is_refused_and_the_reserve_works_on() {
             other => panic!("{other:?}"),
         }
     }
-    fs::set_permissions(&scratch.0, Permissions::from_mode(0o700)).unwrap();
-    let file = scratch.0.join("file");
+    fs::set_permissions(scratch.path(), Permissions::from_mode(0o700)).unwrap();
+    let file = scratch.path().join("file");
     fs::write(&file, "").unwrap();
     let refused = reserve.serve_stats_in(&file);
     let is_denied = |error: &OsError| error.kind() == ErrorKind::PermissionDenied;
     assert!(matches!(&refused, Err(Error::Os(error)) if is_denied(error)), "{refused:?}");
-    let deep = scratch.0.join("no/parent");
+    let deep = scratch.path().join("no/parent");
     assert!(matches!(reserve.serve_stats_in(&deep), Err(Error::Os(_))));
-    let long = scratch.0.join("x".repeat(100));
+    let long = scratch.path().join("x".repeat(100));
     assert!(matches!(reserve.serve_stats_in(&long), Err(Error::Os(_))), "longer than an address");
     reserve.stats().check().unwrap();
-    reserve.serve_stats_in(&scratch.0).unwrap();
+    reserve.serve_stats_in(scratch.path()).unwrap();
 }
 
 #[test]
 fn what_is_no_answer_is_an_error() {
     let scratch = Scratch::new("liars");
-    let path = scratch.0.join(format!("{}.9999.sock", std::process::id()));
+    let path = scratch.path().join(format!("{}.9999.sock", std::process::id()));
     let listener = UnixListener::bind(&path).unwrap();
     let lies: [&[u8]; 8] = [
         b"",
@@ -162,7 +161,7 @@ fn what_is_no_answer_is_an_error() {
             let (mut stream, _) = listener.accept().unwrap();
             stream.read_to_end(&mut Vec::new()).unwrap();
         });
-        let liar = only(&scratch.0);
+        let liar = only(scratch.path());
         for _ in 0..=lies.len() {
             let error = liar.read(Form::Json).unwrap_err();
             assert!(error.to_string().contains("9999.sock"), "{error}");
@@ -174,7 +173,7 @@ fn what_is_no_answer_is_an_error() {
 fn the_thread_ends_with_the_reserve_though_nobody_asks_again() {
     let scratch = Scratch::new("thread");
     let reserve = reserve();
-    let path = reserve.serve_stats_in(&scratch.0).unwrap().display().to_string();
+    let path = reserve.serve_stats_in(scratch.path()).unwrap().display().to_string();
     // The kernel lists a socket as long as somebody, here the thread, has it open.
     let is_open = || fs::read_to_string("/proc/net/unix").map(|all| all.contains(&path));
     if !is_open().is_ok_and(|open| open) {
@@ -182,11 +181,5 @@ fn the_thread_ends_with_the_reserve_though_nobody_asks_again() {
         return;
     }
     drop(reserve);
-    for _ in 0..3000 {
-        if !is_open().unwrap() {
-            return;
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
-    panic!("the thread has not ended half a minute after its reserve");
+    wait_until("the thread ends", Duration::from_secs(30), || !is_open().unwrap());
 }

@@ -2,18 +2,15 @@
 //! says how large, and nothing of it is kept.
 //!
 //! # Safety
-//! A limit of this process is changed, in a child that runs one test.
+//! A limit of this process is changed, which runs one test.
 #![allow(unsafe_code)]
 
 use std::io::ErrorKind;
-use std::process::Command;
 
 use glebe::extent::Extent;
 use glebe::free_tree::{Classes, FreeTree};
 use glebe::sys::page_size;
 
-const MARK: &str = "GLEBE_TEST_CHILD";
-const TEST: &str = "a_tree_for_which_there_is_no_memory_is_an_error";
 /// Extents of a tree that is larger than what malloc may have in hand.
 const EXTENTS: usize = 1 << 24;
 /// Less than its storage, and enough for all else.
@@ -41,18 +38,13 @@ fn within<T>(more: u64, body: impl FnOnce() -> T) -> T {
 
 #[test]
 fn a_tree_for_which_there_is_no_memory_is_an_error() {
-    if std::env::var_os(MARK).is_some() {
-        let span = Extent::new(0, 1 << 31).unwrap();
-        let tree = || FreeTree::with_classes(span, EXTENTS, Classes::All);
-        let before = mapped_bytes();
-        let refused = within(ROOM, tree).unwrap_err();
-        assert_eq!(refused.kind(), ErrorKind::OutOfMemory, "{refused}");
-        assert!(refused.subject().contains("16777216 free extents"), "{refused}");
-        assert!(mapped_bytes() <= before + ROOM, "storage is kept");
-        tree().unwrap().free(span).unwrap();
-        return;
-    }
-    let mut child = Command::new(std::env::current_exe().unwrap());
-    let child = child.args(["--exact", TEST, "--test-threads=1"]).env(MARK, "1");
-    assert!(child.status().unwrap().success());
+    glebe_testing::alone!();
+    let span = Extent::new(0, 1 << 31).unwrap();
+    let tree = || FreeTree::with_classes(span, EXTENTS, Classes::All);
+    let before = mapped_bytes();
+    let refused = within(ROOM, tree).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::OutOfMemory, "{refused}");
+    assert!(refused.subject().contains("16777216 free extents"), "{refused}");
+    assert!(mapped_bytes() <= before + ROOM, "storage is kept");
+    tree().unwrap().free(span).unwrap();
 }

@@ -4,12 +4,11 @@
 //! The put's source is a page whose second half cannot be read. The handler of the fault it takes
 //! holds the writer there until the test lets it go, then makes the half readable. That first
 //! class did not wait is asserted by order, never by time: it returned while the writer was held.
-//! One test at a time, in a process of its own: the handler is the process's.
+//! Each test has a process of its own: the handler is the process's.
 #![allow(unsafe_code)] // Safety: mmap, mprotect and a signal handler; each block says why.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -26,7 +25,6 @@ const FILL: u8 = 0x5a;
 const POISON: u8 = 0xa5;
 const KEY: u64 = 7;
 
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 static UNREADABLE: AtomicUsize = AtomicUsize::new(0);
 static HELD: AtomicBool = AtomicBool::new(false);
 static RELEASE: AtomicBool = AtomicBool::new(false);
@@ -60,25 +58,22 @@ extern "C" fn on_fault(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc:
 }
 
 fn install() {
-    static ONCE: Once = Once::new();
     // SAFETY: `on_fault` has the signature that SA_SIGINFO asks for.
-    ONCE.call_once(|| unsafe {
+    unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = on_fault as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
         assert_eq!(libc::sigaction(libc::SIGSEGV, &action, ptr::null_mut()), 0);
-    });
+    }
 }
 
 /// One page of source bytes that straddles two pages, the second unreadable.
 struct Trap {
     at: usize,
-    _one: MutexGuard<'static, ()>,
 }
 
 impl Trap {
     fn set() -> Self {
-        let one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         install();
         let len = page_len();
         let (read_write, private) =
@@ -95,7 +90,7 @@ impl Trap {
             flag.store(false, Ordering::SeqCst);
         }
         UNREADABLE.store(at + len, Ordering::SeqCst);
-        Self { at, _one: one }
+        Self { at }
     }
 
     fn source(&self) -> &[u8] {
@@ -195,6 +190,7 @@ fn assert_found(pool: &Namespace, put: Put) {
 
 #[test]
 fn the_whole_reserve_is_taken_from_under_a_stopped_writer() {
+    glebe_testing::alone!();
     let Some(reserve) = restartable() else { return };
     let pool = reserve.page_cache().namespace("stopped").unwrap();
     let all = reserve.len().get();
@@ -214,6 +210,7 @@ fn the_whole_reserve_is_taken_from_under_a_stopped_writer() {
 
 #[test]
 fn memory_goes_and_other_memory_comes_under_a_stopped_writer() {
+    glebe_testing::alone!();
     let granule = Bytes::mib(2);
     for comes_again in [false, true] {
         let options = Contig::options().source(Source::Plain);
@@ -246,6 +243,7 @@ fn memory_goes_and_other_memory_comes_under_a_stopped_writer() {
 
 #[test]
 fn small_blocks_are_taken_from_under_a_stopped_writer() {
+    glebe_testing::alone!();
     let Some(reserve) = restartable() else { return };
     let pool = reserve.page_cache().namespace("stopped").unwrap();
     let (put, blocks) = while_held(&pool, || {
@@ -272,6 +270,7 @@ fn small_blocks_are_taken_from_under_a_stopped_writer() {
 
 #[test]
 fn a_stopped_writer_beside_a_block_puts_its_page_elsewhere() {
+    glebe_testing::alone!();
     let Some(reserve) = restartable() else { return };
     let pool = reserve.page_cache().namespace("stopped").unwrap();
     let granule = reserve.len().get() / GRANULES;
@@ -292,6 +291,7 @@ fn a_stopped_writer_beside_a_block_puts_its_page_elsewhere() {
 
 #[test]
 fn counted_writers_are_passed_by_or_reported() {
+    glebe_testing::alone!();
     let reserve = reserve_of(3, Some(Writers::Counted));
     let pool = reserve.page_cache().namespace("stopped").unwrap();
     let granule = reserve.len().get() / 3;
@@ -320,6 +320,7 @@ fn counted_writers_are_passed_by_or_reported() {
 
 #[test]
 fn first_class_waits_for_a_counted_writer_where_nothing_else_is_free() {
+    glebe_testing::alone!();
     let reserve = reserve(Some(Writers::Counted));
     let pool = reserve.page_cache().namespace("stopped").unwrap();
     let trap = Trap::set(); // until the taker has looked at its flags

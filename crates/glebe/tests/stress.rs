@@ -5,9 +5,6 @@
 //! stray or torn store is seen wherever it lands. Each key has one writer, which publishes the
 //! least version that may still be found, so a page that should be gone is seen too.
 //! `GLEBE_STRESS_SECONDS` says how long each load lasts.
-#![allow(unsafe_code)] // Safety: fork, waitpid and _exit; the child uses only what it inherited.
-
-mod stressed;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -17,9 +14,10 @@ use glebe::contig::{Contig, Source};
 use glebe::reserve::{Block, Error, Namespace, Promise, Put, Request, Reserve, Stats, Writers};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
+use glebe_testing::time::{slowed, storm};
 
-use stressed::signals::Signals;
-use stressed::{duration, in_child, page_buffer, End, Random, Stop};
+use crate::stressed::signals::Signals;
+use crate::stressed::{in_child, page_buffer, End, Random, Stop};
 
 const WRITERS: u64 = 4;
 const READERS: u64 = 2;
@@ -36,7 +34,7 @@ const KEPT_PAGES: u64 = 64;
 const HOLD_MAX: Duration = Duration::from_millis(3);
 /// Pages to keep zeroed.
 const ZERO_AHEAD: Pages = Pages::new(1024);
-const USUAL: Duration = Duration::from_secs(3);
+const USUAL: Duration = Duration::from_millis(1500);
 const PATIENCE: Duration = Duration::from_secs(10);
 const BETWEEN_FORKS: Duration = Duration::from_millis(100);
 
@@ -280,7 +278,7 @@ fn stress(writers: Option<Writers>, block_pages_max: u64, zero_ahead: Pages) {
         blocks: AtomicU64::new(0),
         promises: AtomicU64::new(0),
     };
-    let end = Instant::now() + duration(USUAL);
+    let end = Instant::now() + storm(USUAL);
     let forks = thread::scope(|scope| {
         let load = &load;
         (0..WRITERS).for_each(|n| drop(scope.spawn(move || load.write(n))));
@@ -311,7 +309,7 @@ fn at_rest(reserve: &Reserve) -> Stats {
         let stats = reserve.stats();
         match stats.check() {
             Ok(()) => return stats,
-            Err(why) => assert!(begin.elapsed() < PATIENCE, "{why}"),
+            Err(why) => assert!(begin.elapsed() < slowed(PATIENCE), "{why}"),
         }
         thread::sleep(Duration::from_millis(1));
     }
@@ -319,26 +317,31 @@ fn at_rest(reserve: &Reserve) -> Stats {
 
 #[test]
 fn large_blocks_and_the_best_writers_of_the_machine() {
+    glebe_testing::alone!();
     stress(None, BLOCK_PAGES_LARGE, Pages::ZERO);
 }
 
 #[test]
 fn large_blocks_and_counted_writers() {
+    glebe_testing::alone!();
     stress(Some(Writers::Counted), BLOCK_PAGES_LARGE, ZERO_AHEAD);
 }
 
 #[test]
 fn small_blocks_and_the_best_writers_of_the_machine() {
+    glebe_testing::alone!();
     stress(None, BLOCK_PAGES_SMALL, ZERO_AHEAD);
 }
 
 #[test]
 fn small_blocks_and_counted_writers() {
+    glebe_testing::alone!();
     stress(Some(Writers::Counted), BLOCK_PAGES_SMALL, Pages::ZERO);
 }
 
 #[test]
 fn signals_in_the_middle_of_either_way() {
+    glebe_testing::alone!();
     let signals = Signals::start(Duration::from_millis(1));
     stress(None, BLOCK_PAGES_SMALL, Pages::ZERO);
     stress(Some(Writers::Counted), BLOCK_PAGES_SMALL, ZERO_AHEAD);

@@ -8,9 +8,6 @@
 //! blocks of the reserve meanwhile and looks for stray writes. Now and then a child is forked: one
 //! calls and must be refused everything, the next lives a while and calls nothing. All of it under
 //! signals. Seeds are fixed; the interleaving is not. `GLEBE_STRESS_SECONDS` says how long.
-#![allow(unsafe_code)] // Safety: fork, waitpid, _exit and signals, in `stressed`.
-
-mod stressed;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -20,9 +17,10 @@ use glebe::contig::{Contig, Source};
 use glebe::reserve::{Error as ReserveError, LentObjectPool, OnRecall, Request, Reserve};
 use glebe::units::{Bytes, Pages};
 use glebe::zpool::{AtLimit, Budget, Error, Guard, Handle, ObjectPool};
+use glebe_testing::time::storm;
 
-use stressed::signals::Signals;
-use stressed::{duration, fill, in_child, mix, page_buffer, spawn, version, End, Random, Stop};
+use crate::stressed::signals::Signals;
+use crate::stressed::{fill, in_child, mix, page_buffer, spawn, version, End, Random, Stop};
 
 const OWNERS: u64 = 2;
 /// Objects that an owner has at most.
@@ -34,7 +32,7 @@ const BETWEEN_FORKS: Duration = Duration::from_millis(250);
 /// Removed handles that an owner goes on trying.
 const REMEMBERED: u64 = 64;
 const HOLD_MAX: Duration = Duration::from_millis(3);
-const USUAL: Duration = Duration::from_secs(3);
+const USUAL: Duration = Duration::from_millis(1500);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
@@ -406,6 +404,7 @@ fn not_refused(store: &Store, page: &mut [u8]) -> u8 {
 
 #[test]
 fn pools_of_every_kind_side_by_side() {
+    glebe_testing::alone!();
     let contig = Contig::options().source(Source::Plain).build(RESERVE).unwrap();
     let reserve = Reserve::options().build_on(contig).unwrap();
     let grounds = [Kind::Own, Kind::Evicting, Kind::Lost, Kind::Moved].map(|kind| {
@@ -415,7 +414,7 @@ fn pools_of_every_kind_side_by_side() {
     let (done, stop) = (Done::default(), AtomicBool::new(false));
     let shared = &Shared { reserve, grounds: grounds.into(), done, stop };
     let signals = Signals::start(Duration::from_millis(1));
-    let end = Instant::now() + duration(USUAL);
+    let end = Instant::now() + storm(USUAL);
     thread::scope(|scope| {
         spawn(scope, &shared.stop, || hold_blocks(shared));
         for ground in &shared.grounds {

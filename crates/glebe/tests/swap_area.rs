@@ -1,7 +1,6 @@
 //! An area of a swap cache as a program uses it: random programs beside a map, in a reserve whose
 //! blocks come and go.
 
-#[path = "swap_area/cost.rs"]
 mod cost;
 
 use std::collections::HashMap;
@@ -13,18 +12,12 @@ use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use proptest::prelude::*;
 
+use crate::stressed::mix;
+
 const PAGES: u64 = 300;
 
 fn page() -> usize {
     page_size().bytes().as_usize()
-}
-
-/// The finalizer of SplitMix64.
-fn mix(mut word: u64) -> u64 {
-    word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ word >> 31
 }
 
 /// A page unlike any other of the same matter: of a word, of noise, or half and half.

@@ -2,16 +2,15 @@
 //! under any budget; threads beside each other; what cannot be is an error that changes nothing.
 #![allow(unsafe_code)] // Safety: touches of a region that lives, each word by one thread.
 
-#[path = "swap_region/hints.rs"]
 mod hints;
-#[path = "swap_region/threads.rs"]
 mod threads;
-#[path = "swap_region/traps.rs"]
 mod traps;
 
 use glebe::swap::{Error, Options, Region, Store};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
+
+use crate::stressed::mix;
 
 fn page() -> usize {
     page_size().bytes().as_usize()
@@ -42,14 +41,6 @@ fn both(len: u64, budget: u64, test: impl Fn(&Region)) {
         test(&region);
         region.stats().check().unwrap();
     }
-}
-
-/// The finalizer of SplitMix64.
-fn mix(mut word: u64) -> u64 {
-    word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ word >> 31
 }
 
 /// The word at `index` of a region that was filled by `round`.

@@ -1,11 +1,6 @@
 //! A touch of a page that cannot be had is SIGBUS to the handler that was there before, with the
-//! address and the reason: it may make the device work again, or put something else there. One test
-//! alone: the handler is the process's.
+//! address and the reason: it may make the device work again, or put something else there.
 #![allow(unsafe_code)] // Safety: a handler of atomics and one system call, mmap(2) or dup2(2).
-
-#[allow(dead_code)]
-#[path = "swap_days/descriptor.rs"]
-mod descriptor;
 
 use std::os::fd::AsRawFd;
 use std::ptr;
@@ -14,8 +9,9 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use glebe::swap::{Error, Store};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
+use glebe_testing::Scratch;
 
-use descriptor::{descriptors_in, Device};
+use crate::swap_days::descriptor::{descriptors_in, Device};
 
 static ADDR: AtomicUsize = AtomicUsize::new(0);
 static REASON: AtomicI32 = AtomicI32::new(0);
@@ -63,14 +59,14 @@ fn set_action(action: &libc::sigaction) -> libc::sigaction {
 
 #[test]
 fn a_damaged_page_is_an_error_of_calls_and_a_signal_of_touches() {
+    glebe_testing::alone!();
     let mine = own_action();
     set_action(&mine);
-    let dir = std::env::temp_dir().join(format!("glebe-region-signal-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).unwrap();
+    let scratch = Scratch::new("region-signal");
     let page = page_size().bytes();
     let made = Store::options()
         .pool_limit(Bytes::new(256 << 10))
-        .file_in(&dir, Bytes::mib(64))
+        .file_in(scratch.path(), Bytes::mib(64))
         .build_region(Bytes::mib(16), Bytes::mib(1));
     let region = match made {
         Err(Error::Os(error)) if error.call() == "userfaultfd" => {
@@ -84,8 +80,7 @@ fn a_damaged_page_is_an_error_of_calls_and_a_signal_of_touches() {
         region.write_at(Bytes::new(at), &noise.to_ne_bytes()).unwrap();
     }
     assert!(region.stats().spilled > 1000);
-    let files = descriptors_in(&dir);
-    std::fs::remove_dir(&dir).unwrap();
+    let files = descriptors_in(scratch.path());
     let file = files[0].open(std::fs::OpenOptions::new().write(true));
     // A device that refuses: of the first pages some is in the file.
     files[0].set(Device::RefusesReads);

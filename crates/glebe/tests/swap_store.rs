@@ -1,18 +1,11 @@
 //! A store as a program uses it: objects come back as they went, budgets and limits hold, bad calls
 //! are errors that change nothing; random programs beside a map; threads beside each other.
 
-#[path = "swap_store/stress.rs"]
-mod stress;
-
-#[cfg(feature = "encrypt")]
-#[path = "swap_store/sealed.rs"]
-mod sealed;
-
-#[path = "swap_store/cost.rs"]
 mod cost;
-
-#[path = "swap_store/idle.rs"]
 mod idle;
+#[cfg(feature = "encrypt")]
+mod sealed;
+mod stress;
 
 use std::collections::HashMap;
 
@@ -20,6 +13,8 @@ use glebe::swap::{Error, Key, Options, Store};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use proptest::prelude::*;
+
+use crate::stressed::mix;
 
 fn page() -> usize {
     page_size().bytes().as_usize()
@@ -50,14 +45,6 @@ fn bytes_of(n: u64, len: usize, matter: Matter) -> Vec<u8> {
     };
     let words = (0..len.div_ceil(8) as u64).flat_map(|at| word(at).to_le_bytes());
     words.take(len).collect()
-}
-
-/// The finalizer of SplitMix64.
-fn mix(mut word: u64) -> u64 {
-    word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ word >> 31
 }
 
 fn small(budget: u64) -> Store {
@@ -561,7 +548,7 @@ proptest! {
 }
 
 /// What a pin costs, beside a page fault and LZ4 alone:
-/// `GLEBE_COST=1 cargo test --release -p glebe --test swap_store -- --nocapture cost`.
+/// `GLEBE_COST=1 cargo test --release -p glebe --test it -- --nocapture swap_store::cost`.
 #[test]
 fn cost() {
     if std::env::var_os("GLEBE_COST").is_none() {

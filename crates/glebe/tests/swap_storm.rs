@@ -7,12 +7,7 @@
 //! waits for ever, under each policy of the area. `GLEBE_STRESS_SECONDS` says how long.
 #![allow(unsafe_code)] // Safety: calls on descriptors and limits of the tests' own, touches.
 
-#[allow(dead_code)]
-#[path = "swap_days/descriptor.rs"]
-mod descriptor;
-#[path = "swap_storm/oracle.rs"]
 mod oracle;
-#[path = "swap_storm/user.rs"]
 mod user;
 
 use std::collections::HashMap;
@@ -21,8 +16,8 @@ use std::os::fd::FromRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -32,8 +27,12 @@ use glebe::swap::cache::{Area, SwapCache};
 use glebe::swap::{Error, Key, Region, Store};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
+use glebe_testing::process::child_of;
+use glebe_testing::time::{slowed, storm};
+use glebe_testing::Scratch;
 
-use descriptor::{descriptors_in, is_refusal, Descriptor, Device};
+use crate::stressed::{mix, Stop};
+use crate::swap_days::descriptor::{descriptors_in, is_refusal, Descriptor, Device};
 
 const THREADS: u64 = 2;
 /// Pages of area and region that a thread has to itself.
@@ -42,6 +41,7 @@ const OBJECTS: usize = 100;
 const SHARED: u64 = 40;
 /// How long a call may be refused for what passes, and the whole test may take beyond its time.
 const PATIENCE: Duration = Duration::from_secs(60);
+const USUAL: Duration = Duration::from_millis(1500);
 /// Names the directory of a user that the test will kill, the descriptors by which its threads are
 /// told what to do, and the policy.
 const VICTIM: &str = "GLEBE_SWAP_STORM_VICTIM";
@@ -73,25 +73,12 @@ impl Policy {
     }
 }
 
-fn lasts() -> Duration {
-    let seconds = std::env::var("GLEBE_STRESS_SECONDS").ok().and_then(|text| text.parse().ok());
-    seconds.map_or(Duration::from_secs(3), Duration::from_secs_f64)
-}
-
 fn page() -> usize {
     page_size().bytes().as_usize()
 }
 
 fn pages(count: u64) -> Bytes {
     Pages::new(count).bytes(page_size())
-}
-
-/// The finalizer of SplitMix64.
-fn mix(mut word: u64) -> u64 {
-    word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ word >> 31
 }
 
 struct Rng(u64);
@@ -126,15 +113,6 @@ struct Storm {
     stop: AtomicBool,
 }
 
-/// Stops all threads, by panic too.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// The result, unless it was refused for what passes.
 fn kept<T>(result: Result<T, Error>) -> Option<T> {
     match result {
@@ -164,7 +142,7 @@ fn retry<T>(mut call: impl FnMut() -> Result<T, Error>) -> T {
         if let Some(done) = kept(result) {
             return done;
         }
-        assert!(begun.elapsed() < PATIENCE, "refused for ever: {told:?}");
+        assert!(begun.elapsed() < slowed(PATIENCE), "refused for ever: {told:?}");
         thread::yield_now();
     }
 }
@@ -430,20 +408,13 @@ fn be_a_user(dir: &Path) {
             });
         }
         let _stop = Stop(&storm.stop);
-        disturb(&storm, Instant::now() + PATIENCE * 10, policy);
+        disturb(&storm, Instant::now() + slowed(PATIENCE) * 10, policy);
     });
 }
 
 /// Whether there are regions on this machine.
 fn has_regions() -> bool {
     Store::options().build_region(pages(1), pages(1)).is_ok()
-}
-
-/// A directory of a test's own.
-fn dir(name: &str) -> PathBuf {
-    let dir = std::env::temp_dir().join(format!("glebe-storm-{name}-{}", std::process::id()));
-    fs::create_dir_all(&dir).unwrap();
-    dir
 }
 
 /// Files of a process in a directory: how many, and their blocks; none has a name.
@@ -461,25 +432,27 @@ fn files_of(process: u32, dir: &Path) -> (u64, u64) {
 /// Both of one test, since the limit on files is the whole process's.
 #[test]
 fn no_byte_is_wrong_and_nothing_is_left_of_who_was_killed() {
+    glebe_testing::alone!();
     // A limit that is lowered between its look and its write is a signal to the program.
     // SAFETY: a signal that is ignored.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     if let Some(dir) = std::env::var_os(VICTIM) {
         return be_a_user(Path::new(&dir));
     }
-    let (own, killed) = (dir("own"), dir("killed"));
-    watch(lasts() * 2 + PATIENCE * 4);
+    let (own, killed) = (Scratch::new("storm-own"), Scratch::new("storm-killed"));
+    let lasts = storm(USUAL);
+    watch(lasts * 2 + slowed(PATIENCE) * 4);
     for policy in Policy::ALL {
-        run(&own, lasts() / 4, policy);
+        run(own.path(), lasts / 4, policy);
     }
     let (begun, mut kills) = (Instant::now(), 0);
     let mut sums = [[0; 3]; Policy::ALL.len()];
-    while kills < 2 * Policy::ALL.len() || begun.elapsed() < lasts() {
+    while kills < 2 * Policy::ALL.len() || begun.elapsed() < lasts {
         let at = kills % Policy::ALL.len();
-        let name = "no_byte_is_wrong_and_nothing_is_left_of_who_was_killed";
+        let name = "swap_storm::no_byte_is_wrong_and_nothing_is_left_of_who_was_killed";
         // By rounds of both kinds of each policy.
         let round = (kills / Policy::ALL.len() + kills) as u64;
-        let seen = oracle::round(name, &killed, Policy::ALL[at], round);
+        let seen = oracle::round(name, killed.path(), Policy::ALL[at], round);
         for (sum, one) in sums[at].iter_mut().zip([seen.steps, seen.read, seen.refused]) {
             *sum += one;
         }
@@ -490,6 +463,7 @@ fn no_byte_is_wrong_and_nothing_is_left_of_who_was_killed() {
         println!("{policy:?}: {steps} steps, {refused} refused, {read} bytes read and right");
         assert!(read > 0 && refused > 0, "{policy:?}");
     }
-    fs::remove_dir(&own).unwrap();
-    fs::remove_dir(&killed).unwrap();
+    for dir in [own, killed] {
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "a name is left");
+    }
 }

@@ -1,7 +1,7 @@
 //! Views and what is process-wide: the limit on mappings, forks, and many threads.
 //!
 //! One test, since the first part leaves no room for anybody else's mapping.
-#![allow(unsafe_code)] // Safety: fork; the child only asks and leaves by _exit.
+#![allow(unsafe_code)] // Safety: mappings of the test's own, and a question about addresses.
 
 use std::sync::Arc;
 use std::thread;
@@ -11,6 +11,8 @@ use glebe::sys::map_count::{map_count, max_map_count};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::vmap::{Error, MemFile, Space, View};
+
+use crate::stressed::{in_child, End};
 
 /// A machine whose limit is higher than this is passed over: the test would take too long.
 const LIMIT_MAX: u64 = 1 << 17;
@@ -26,6 +28,7 @@ fn scattered(pages: u64) -> Vec<Extent> {
 
 #[test]
 fn process_wide() {
+    glebe_testing::alone!();
     at_the_kernels_limit_a_view_is_refused_and_nothing_is_lost();
     more_than_half_of_the_limit_is_no_views();
     a_child_has_no_view_and_is_told_so();
@@ -116,20 +119,6 @@ fn more_than_half_of_the_limit_is_no_views() {
     two.view(&file, &scattered(200)).unwrap();
 }
 
-fn in_child(body: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child runs `body`, which takes no lock, and leaves by _exit.
-    unsafe {
-        let pid = libc::fork();
-        assert!(pid >= 0);
-        if pid == 0 {
-            libc::_exit(i32::from(!body()));
-        }
-        let mut status = 0;
-        assert_eq!(libc::waitpid(pid, &mut status, 0), pid);
-        libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
-    }
-}
-
 fn a_child_has_no_view_and_is_told_so() {
     let file = Arc::new(MemFile::new(bytes(8)).unwrap());
     let space = Space::new(bytes(64)).unwrap();
@@ -150,9 +139,10 @@ fn a_child_has_no_view_and_is_told_so() {
         let unmapped =
             unsafe { libc::madvise(at, page_size().bytes().as_usize(), libc::MADV_NORMAL) } == -1;
         drop(other.take());
-        unmapped && refused.iter().all(|result| matches!(result, Err(Error::Forked)))
+        let is_lost = unmapped && refused.iter().all(|it| matches!(it, Err(Error::Forked)));
+        u8::from(!is_lost)
     });
-    assert!(lost);
+    assert_eq!(lost, End::Exit(0));
     let mut buf = [0; 6];
     view.read(Bytes::ZERO, &mut buf).unwrap();
     assert_eq!((&buf, space.usage().free), (b"parent", free));

@@ -20,6 +20,7 @@ use glebe::sys::madvise::{advise, Advice};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Engine, Priority, Region};
+use glebe_testing::time::slowed;
 
 const PAGES: u64 = 256;
 const ROUNDS: u64 = 200;
@@ -69,7 +70,7 @@ impl Stage {
     fn reach(&self, stage: u64, rest: Duration) {
         let begin = Instant::now();
         while self.0.load(Ordering::Acquire) < stage {
-            assert!(begin.elapsed() < PATIENCE, "stage {stage} was not reached");
+            assert!(begin.elapsed() < slowed(PATIENCE), "stage {stage} was not reached");
             match rest {
                 Duration::ZERO => std::hint::spin_loop(),
                 rest => thread::sleep(rest),

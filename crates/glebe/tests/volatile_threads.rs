@@ -15,6 +15,8 @@ use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Engine, Error, Priority, Region};
 
+use crate::stressed::Stop;
+
 const THREADS: u64 = 4;
 const PAGES_EACH: u64 = 96;
 
@@ -233,15 +235,6 @@ fn threads_on_pages_of_their_own() {
         assert!(kept > 0, "every page that was marked is called lost");
         region.stats().check().unwrap();
         assert_eq!(region.stats().purged, lost);
-    }
-}
-
-/// Ends the reclaimer where a test panics.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }
 

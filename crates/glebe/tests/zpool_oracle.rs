@@ -1,7 +1,6 @@
 //! Random byte strings as programs of calls on a pool of objects, compared with a plain map. The
 //! fuzz target runs the same programs.
 
-#[path = "zpool_oracle/program.rs"]
 mod program;
 
 use proptest::prelude::*;

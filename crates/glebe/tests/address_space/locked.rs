@@ -12,7 +12,7 @@ use glebe::vmap::{MemFile, Space};
 use glebe::volatile::Region;
 use glebe::zpool::{Budget, ObjectPool};
 
-use crate::{alone, limit, status};
+use super::{limit, status};
 
 /// What a part may take beside the memory that it is asked for.
 const LITTLE: Bytes = Bytes::mib(8);
@@ -29,14 +29,10 @@ fn lock_memory(flags: libc::c_int) -> bool {
     locked
 }
 
-/// Runs `body` in a process that locks its memory.
-fn locked(test: &str, body: impl FnOnce()) {
-    alone(test, || {
-        limit(libc::RLIMIT_AS, GUARD);
-        if lock_memory(libc::MCL_CURRENT | libc::MCL_FUTURE) {
-            body();
-        }
-    });
+/// Has this process lock its memory; false where that is refused.
+fn all_is_locked() -> bool {
+    limit(libc::RLIMIT_AS, GUARD);
+    lock_memory(libc::MCL_CURRENT | libc::MCL_FUTURE)
 }
 
 /// How much more memory is present, and locked, after `body`; and what it made.
@@ -54,15 +50,17 @@ fn is_little(what: &str, (present, locked): (Bytes, Bytes)) {
 
 #[test]
 fn a_pool_of_objects_takes_what_it_holds() {
-    locked("locked::a_pool_of_objects_takes_what_it_holds", || {
-        let limited = taken(|| ObjectPool::options().limit(Bytes::mib(64)).build().unwrap());
-        is_little("a pool of 64 MiB", (limited.0, limited.1));
-        let default = taken(|| ObjectPool::options().build().unwrap());
-        is_little("a pool without a limit", (default.0, default.1));
-        for pool in [limited.2, default.2] {
-            stores_and_gives_back(&pool, Locked::AsItComes);
-        }
-    });
+    glebe_testing::alone!();
+    if !all_is_locked() {
+        return;
+    }
+    let limited = taken(|| ObjectPool::options().limit(Bytes::mib(64)).build().unwrap());
+    is_little("a pool of 64 MiB", (limited.0, limited.1));
+    let default = taken(|| ObjectPool::options().build().unwrap());
+    is_little("a pool without a limit", (default.0, default.1));
+    for pool in [limited.2, default.2] {
+        stores_and_gives_back(&pool, Locked::AsItComes);
+    }
 }
 
 /// Bytes that no codec makes fewer.
@@ -113,142 +111,147 @@ fn stores_and_gives_back(pool: &ObjectPool, how: Locked) {
 
 #[test]
 fn a_pool_that_was_there_before_gives_back_too() {
-    alone("locked::a_pool_that_was_there_before_gives_back_too", || {
-        let pool = ObjectPool::options().limit(Bytes::mib(64)).build().unwrap();
-        let before = status("VmRSS");
-        if !lock_memory(libc::MCL_CURRENT) {
-            return;
-        }
-        let own = status("VmRSS").saturating_sub(before);
-        println!("{own} present after mlockall");
-        assert!(own <= Bytes::mib(32), "{own} came with mlockall");
-        stores_and_gives_back(&pool, Locked::Already);
-    });
+    glebe_testing::alone!();
+    let pool = ObjectPool::options().limit(Bytes::mib(64)).build().unwrap();
+    let before = status("VmRSS");
+    if !lock_memory(libc::MCL_CURRENT) {
+        return;
+    }
+    let own = status("VmRSS").saturating_sub(before);
+    println!("{own} present after mlockall");
+    assert!(own <= Bytes::mib(32), "{own} came with mlockall");
+    stores_and_gives_back(&pool, Locked::Already);
 }
 
 #[test]
 fn a_process_that_may_lock_little_has_a_small_pool() {
-    alone("locked::a_process_that_may_lock_little_has_a_small_pool", || {
-        let all = limit(libc::RLIMIT_MEMLOCK, Bytes::mib(128));
-        // SAFETY: gives up rights of this process; refused to one that has none.
-        unsafe { libc::setresuid(65534, 65534, 65534) };
-        if !lock_memory(libc::MCL_FUTURE) {
-            return;
+    glebe_testing::alone!();
+    let all = limit(libc::RLIMIT_MEMLOCK, Bytes::mib(128));
+    // SAFETY: gives up rights of this process; refused to one that has none.
+    unsafe { libc::setresuid(65534, 65534, 65534) };
+    if !lock_memory(libc::MCL_FUTURE) {
+        return;
+    }
+    let pool = ObjectPool::options().build().unwrap();
+    is_little("a pool", (Bytes::ZERO, status("VmLck")));
+    let refused = loop {
+        let nth = pool.held().get();
+        if let Err(error) = pool.insert(&object(nth)) {
+            break error;
         }
-        let pool = ObjectPool::options().build().unwrap();
-        is_little("a pool", (Bytes::ZERO, status("VmLck")));
-        let refused = loop {
-            let nth = pool.held().get();
-            if let Err(error) = pool.insert(&object(nth)) {
-                break error;
-            }
-            assert!(status("VmLck") <= all);
-        };
-        println!("{} held: {refused}", pool.held());
-        assert!(pool.held().get() >= all.get() / 8);
-        let is_named = refused.to_string().contains("RLIMIT_MEMLOCK");
-        assert!(is_named, "{refused}");
-    });
+        assert!(status("VmLck") <= all);
+    };
+    println!("{} held: {refused}", pool.held());
+    assert!(pool.held().get() >= all.get() / 8);
+    let is_named = refused.to_string().contains("RLIMIT_MEMLOCK");
+    assert!(is_named, "{refused}");
 }
 
 #[test]
 fn a_reserve_takes_its_pages_and_little_more() {
-    locked("locked::a_reserve_takes_its_pages_and_little_more", || {
-        let len = Bytes::mib(64);
-        let (present, _, _made) = taken(|| {
-            let reserve = {
-                let options = Contig::options().source(Source::Plain);
-                Reserve::options().memory(options).build(len).unwrap()
-            };
-            let pool = reserve.object_pool().build().unwrap();
-            let cache = reserve.page_cache();
-            (reserve, pool, cache)
-        });
-        println!("a reserve of {len} with pools: {present} present");
-        assert!(present <= len + Bytes::mib(16), "{present} present");
+    glebe_testing::alone!();
+    if !all_is_locked() {
+        return;
+    }
+    let len = Bytes::mib(64);
+    let (present, _, _made) = taken(|| {
+        let reserve = {
+            let options = Contig::options().source(Source::Plain);
+            Reserve::options().memory(options).build(len).unwrap()
+        };
+        let pool = reserve.object_pool().build().unwrap();
+        let cache = reserve.page_cache();
+        (reserve, pool, cache)
     });
+    println!("a reserve of {len} with pools: {present} present");
+    assert!(present <= len + Bytes::mib(16), "{present} present");
 }
 
 #[test]
 fn addresses_for_views_are_not_locked() {
-    locked("locked::addresses_for_views_are_not_locked", || {
-        let file = Arc::new(MemFile::new(Bytes::mib(1)).unwrap());
-        let (present, locked, space) = taken(|| Space::new(Bytes::gib(1)).unwrap());
-        is_little("addresses", (present, locked));
-        let (present, locked, ()) = taken(|| {
-            for nth in 0..2000 {
-                drop(space.view(&file, &[Extent::new(nth % 200, 8).unwrap()]).unwrap());
-            }
-            space.flush().unwrap();
-        });
-        is_little("addresses after views", (present, locked));
+    glebe_testing::alone!();
+    if !all_is_locked() {
+        return;
+    }
+    let file = Arc::new(MemFile::new(Bytes::mib(1)).unwrap());
+    let (present, locked, space) = taken(|| Space::new(Bytes::gib(1)).unwrap());
+    is_little("addresses", (present, locked));
+    let (present, locked, ()) = taken(|| {
+        for nth in 0..2000 {
+            drop(space.view(&file, &[Extent::new(nth % 200, 8).unwrap()]).unwrap());
+        }
+        space.flush().unwrap();
     });
+    is_little("addresses after views", (present, locked));
 }
 
 #[test]
 fn volatile_memory_is_refused_before_it_is_there() {
-    alone("locked::volatile_memory_is_refused_before_it_is_there", || {
-        // The kernel has passed its test.
-        let page = Bytes::new(1);
-        if let Err(error) = Region::options().build(page) {
-            return println!("skipped: {error}");
-        }
-        if !lock_memory(libc::MCL_FUTURE) {
-            return;
-        }
-        let before = status("VmHWM");
-        assert!(Region::options().build(Bytes::mib(256)).is_err());
-        let came = status("VmHWM").saturating_sub(before);
-        assert!(came <= LITTLE, "{came} came and went");
-    });
+    glebe_testing::alone!();
+    // The kernel has passed its test.
+    let page = Bytes::new(1);
+    if let Err(error) = Region::options().build(page) {
+        return println!("skipped: {error}");
+    }
+    if !lock_memory(libc::MCL_FUTURE) {
+        return;
+    }
+    let before = status("VmHWM");
+    assert!(Region::options().build(Bytes::mib(256)).is_err());
+    let came = status("VmHWM").saturating_sub(before);
+    assert!(came <= LITTLE, "{came} came and went");
 }
 
 #[test]
 fn memory_at_a_multiple_takes_no_more_than_its_length() {
-    locked("locked::memory_at_a_multiple_takes_no_more_than_its_length", || {
-        // What is present now is as much as ever was.
-        let fill = vec![1_u8; Bytes::mib(16).as_usize()];
-        let before = status("VmHWM");
-        let huge = PageSize::new(2 << 20).unwrap();
-        let len = huge.bytes();
-        match Contig::options().source(Source::Thp).build(len) {
-            Ok(contig) => assert_eq!(contig.len(), len),
-            Err(error) => println!("{error}"),
-        }
-        let came = status("VmHWM").saturating_sub(before);
-        println!("{came} came beside {}", Bytes::new(fill.len() as u64));
-        assert!(came.get() < len.get() * 3 / 2, "{came} came for {len}");
-    });
+    glebe_testing::alone!();
+    if !all_is_locked() {
+        return;
+    }
+    // What is present now is as much as ever was.
+    let fill = vec![1_u8; Bytes::mib(16).as_usize()];
+    let before = status("VmHWM");
+    let huge = PageSize::new(2 << 20).unwrap();
+    let len = huge.bytes();
+    match Contig::options().source(Source::Thp).build(len) {
+        Ok(contig) => assert_eq!(contig.len(), len),
+        Err(error) => println!("{error}"),
+    }
+    let came = status("VmHWM").saturating_sub(before);
+    println!("{came} came beside {}", Bytes::new(fill.len() as u64));
+    assert!(came.get() < len.get() * 3 / 2, "{came} came for {len}");
 }
 
 #[test]
 fn a_reserve_with_room_locks_what_it_has() {
-    locked("locked::a_reserve_with_room_locks_what_it_has", || {
-        let (room, len) = (Bytes::mib(512), Bytes::mib(4));
-        let contig = Contig::options().source(Source::Plain).build(len).unwrap();
-        let made = taken(|| Reserve::options().room(room).build_on(contig).unwrap());
-        let (present, _, reserve) = made;
-        println!("room for {room}: {present} present");
-        // The tables, which the kernel populates at once where all is locked.
-        assert!(present <= LITTLE + Bytes::new(room.get() / 16), "{present} present");
-        let more = Bytes::mib(64);
-        let mut seen = Vec::new();
-        let comes = |_| {
-            let (present, locked, _) = taken(|| reserve.grow(more).unwrap());
-            seen.push((present, locked));
-            let is_right = locked >= more && locked <= more + more;
-            if !is_right {
-                reserve.shrink(more).unwrap();
-            }
-            is_right
-        };
-        // The thread that waits for the test may give memory of its own back meanwhile.
-        assert!((0..5).any(comes), "{more} came: present and locked {seen:?}");
-        println!("{more} came: present and locked {seen:?}");
-        let before = (status("VmRSS"), status("VmLck"));
-        reserve.shrink(more).unwrap();
-        let gone = (before.0 - status("VmRSS"), before.1 - status("VmLck"));
-        println!("{more} went: {} present, {} locked", gone.0, gone.1);
-        assert!(gone.0 >= more.saturating_sub(LITTLE) && gone.1 >= more.saturating_sub(LITTLE));
-    });
+    glebe_testing::alone!();
+    if !all_is_locked() {
+        return;
+    }
+    let (room, len) = (Bytes::mib(512), Bytes::mib(4));
+    let contig = Contig::options().source(Source::Plain).build(len).unwrap();
+    let made = taken(|| Reserve::options().room(room).build_on(contig).unwrap());
+    let (present, _, reserve) = made;
+    println!("room for {room}: {present} present");
+    // The tables, which the kernel populates at once where all is locked.
+    assert!(present <= LITTLE + Bytes::new(room.get() / 16), "{present} present");
+    let more = Bytes::mib(64);
+    let mut seen = Vec::new();
+    let comes = |_| {
+        let (present, locked, _) = taken(|| reserve.grow(more).unwrap());
+        seen.push((present, locked));
+        let is_right = locked >= more && locked <= more + more;
+        if !is_right {
+            reserve.shrink(more).unwrap();
+        }
+        is_right
+    };
+    // The thread that waits for the test may give memory of its own back meanwhile.
+    assert!((0..5).any(comes), "{more} came: present and locked {seen:?}");
+    println!("{more} came: present and locked {seen:?}");
+    let before = (status("VmRSS"), status("VmLck"));
+    reserve.shrink(more).unwrap();
+    let gone = (before.0 - status("VmRSS"), before.1 - status("VmLck"));
+    println!("{more} went: {} present, {} locked", gone.0, gone.1);
+    assert!(gone.0 >= more.saturating_sub(LITTLE) && gone.1 >= more.saturating_sub(LITTLE));
 }

@@ -12,20 +12,19 @@ use glebe::vmap::{MemFile, Space};
 use glebe::volatile::{Priority, Region};
 use glebe::zpool::{Budget, ObjectPool, Rules, TableChoice};
 
-use crate::{alone, limit, status};
+use super::{limit, status};
 
 #[test]
 fn a_large_limit_makes_a_large_pool() {
-    alone("numbers::a_large_limit_makes_a_large_pool", || {
-        let mib = 1 << 20;
-        for limit in [8 * mib - 1, 8 * mib, 1 << 32, 1 << 63, u64::MAX - 1, u64::MAX] {
-            let pool = ObjectPool::options().limit(Bytes::new(limit)).build();
-            let pool = pool.unwrap_or_else(|error| panic!("{limit:#x}: {error}"));
-            for nth in 0_u64..2000 {
-                pool.insert(&nth.to_ne_bytes()).unwrap_or_else(|e| panic!("{limit:#x}: {e}"));
-            }
+    glebe_testing::alone!();
+    let mib = 1 << 20;
+    for limit in [8 * mib - 1, 8 * mib, 1 << 32, 1 << 63, u64::MAX - 1, u64::MAX] {
+        let pool = ObjectPool::options().limit(Bytes::new(limit)).build();
+        let pool = pool.unwrap_or_else(|error| panic!("{limit:#x}: {error}"));
+        for nth in 0_u64..2000 {
+            pool.insert(&nth.to_ne_bytes()).unwrap_or_else(|e| panic!("{limit:#x}: {e}"));
         }
-    });
+    }
 }
 
 /// Numbers beside which sums and roundings go wrong.
@@ -52,15 +51,14 @@ fn pages_and_bytes() -> impl Iterator<Item = (Pages, Bytes)> {
 /// No such number ends in a panic, and what is made works.
 #[test]
 fn no_number_is_too_large_to_be_refused() {
-    alone("numbers::no_number_is_too_large_to_be_refused", || {
-        // A number that is accepted at first is refused by this call.
-        limit(libc::RLIMIT_AS, status("VmSize") + Bytes::gib(1));
-        zpool();
-        reserve();
-        contig();
-        views();
-        volatile();
-    });
+    glebe_testing::alone!();
+    // A number that is accepted at first is refused by this call.
+    limit(libc::RLIMIT_AS, status("VmSize") + Bytes::gib(1));
+    zpool();
+    reserve();
+    contig();
+    views();
+    volatile();
 }
 
 fn zpool() {

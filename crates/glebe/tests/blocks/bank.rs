@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use glebe::contig::{bank, Error, Source};
 use glebe::reserve::Reserve;
 use glebe::units::Bytes;
+use glebe_testing::process::is_child;
+use glebe_testing::time::slowed;
 
 use super::busy::{be_busy, Busy};
-use super::child::is_child;
 use super::machine::{assert_as_before, block_of, block_size, blocks, frames, movable, turn};
 use super::{assert_one_run, cannot, drawn};
 
@@ -46,7 +47,7 @@ pub fn give_up() -> usize {
     loop {
         gone += bank::drop(None).map_or(0, |change| change.blocks.len());
         let is_left = bank::status().is_ok_and(|status| !status.blocks.is_empty());
-        if !is_left || begin.elapsed() > PATIENCE {
+        if !is_left || begin.elapsed() > slowed(PATIENCE) {
             return gone;
         }
         thread::sleep(Duration::from_millis(100));
@@ -61,7 +62,7 @@ impl Drop for Bank {
 
 #[test]
 fn memory_is_drawn_from_under_a_busy_program() {
-    const TEST: &str = "bank::memory_is_drawn_from_under_a_busy_program";
+    const TEST: &str = "blocks::bank::memory_is_drawn_from_under_a_busy_program";
     if is_child() {
         return be_busy();
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::child::child_of;
+use glebe_testing::process::child_of;
 
 const MIB: &str = "GLEBE_TEST_BUSY_MIB";
 const GROUP: &str = "GLEBE_TEST_BUSY_GROUP";

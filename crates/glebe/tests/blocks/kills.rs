@@ -5,14 +5,15 @@
 
 use std::process::{Child, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use glebe::contig::{bank, mend_blocks, Contig, Source};
 use glebe::units::Bytes;
+use glebe_testing::process::{child_of, is_child};
+use glebe_testing::time::{slowed, wait_until};
 
 use super::bank::give_up;
-use super::child::{child_of, is_child};
-use super::machine::{assert_as_before, blocks, persistent, record, turn};
+use super::machine::{assert_as_before, base, blocks, persistent, record, turn};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -35,7 +36,7 @@ impl Drop for Victim {
 
 #[test]
 fn a_kill_at_any_moment_leaves_nothing_after_the_next_command() {
-    const TEST: &str = "kills::a_kill_at_any_moment_leaves_nothing_after_the_next_command";
+    const TEST: &str = "blocks::kills::a_kill_at_any_moment_leaves_nothing_after_the_next_command";
     if is_child() {
         loop {
             // A machine that has no blocks now may have some in the next moment.
@@ -48,7 +49,7 @@ fn a_kill_at_any_moment_leaves_nothing_after_the_next_command() {
         return;
     }
     let kills = std::env::var("GLEBE_TEST_KILLS").map_or(20, |kills| kills.parse().unwrap());
-    let (before, pool) = (blocks(), persistent());
+    let (before, pool) = (blocks(), base());
     let (mut mended, mut random) = (0, 0x2545_f491_4f6c_dd1d_u64 ^ u64::from(std::process::id()));
     println!("seed {random}");
     for kill in 0..kills {
@@ -58,23 +59,20 @@ fn a_kill_at_any_moment_leaves_nothing_after_the_next_command() {
         random ^= random << 17;
         thread::sleep(Duration::from_micros(random % 150_000));
         drop(victim);
-        let notes = mend_blocks(PATIENCE).unwrap();
+        let notes = mend_blocks(slowed(PATIENCE)).unwrap();
         mended += u64::from(!notes.is_empty());
         assert_eq!(record(), "", "kill {kill}: {notes:?}");
         assert_as_before(&before);
         // Surplus pages end with their process, a moment after it.
-        let begin = Instant::now();
-        while persistent() != pool {
-            assert!(begin.elapsed() < PATIENCE, "{} of {pool} pages", persistent());
-            thread::sleep(Duration::from_millis(1));
-        }
+        wait_until("the pool is as before", PATIENCE, || persistent() == pool);
     }
     println!("{kills} kills, {mended} of them left something to mend");
 }
 
 #[test]
 fn a_kill_of_one_that_adds_to_the_bank_leaves_a_bank_or_nothing() {
-    const TEST: &str = "kills::a_kill_of_one_that_adds_to_the_bank_leaves_a_bank_or_nothing";
+    const TEST: &str =
+        "blocks::kills::a_kill_of_one_that_adds_to_the_bank_leaves_a_bank_or_nothing";
     if is_child() {
         loop {
             let _ = bank::add(Bytes::mib(256), false);
@@ -91,7 +89,7 @@ fn a_kill_of_one_that_adds_to_the_bank_leaves_a_bank_or_nothing() {
         let victim = Victim::start(TEST);
         thread::sleep(Duration::from_millis(20 + 37 * kill));
         drop(victim);
-        mend_blocks(PATIENCE).unwrap();
+        mend_blocks(slowed(PATIENCE)).unwrap();
         let bank: Vec<u64> = bank::status().unwrap().blocks.iter().map(|b| b.number).collect();
         for (number, (state, zone)) in blocks() {
             assert_eq!(state, "online", "memory block {number}");

@@ -1,47 +1,28 @@
 //! The machine's memory blocks, read as an outsider would; the turn of who may touch them.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::os::fd::AsRawFd;
+use std::fs;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use glebe::contig::{bank, Error};
+use glebe::contig::{bank, Error, PoolLock};
+use glebe_testing::time::slowed;
+
+use crate::turn::{Turn, POOL};
 
 const ROOT: &str = "/sys/devices/system/memory";
-const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 const RECORD: &str = "/run/glebe/blocks";
 
-/// Held by the test that runs, with a lock of this file: blocks are the whole machine's.
-static TURN: Mutex<()> = Mutex::new(());
-const LOCK: &str = "glebe-test-blocks.lock";
 /// How long others may keep pages in a block that is to go back to its zone: then it stays movable,
 /// is nobody's, and whatever call comes next tries again.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A test's turn, among the threads of this process and among processes.
-pub struct Turn {
-    _file: File,
-    _thread: MutexGuard<'static, ()>,
-}
-
-impl Turn {
-    fn take() -> Self {
-        let thread = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let file = File::create(std::env::temp_dir().join(LOCK)).unwrap();
-        // SAFETY: takes a descriptor that is open.
-        let rc = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) };
-        assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
-        Self { _file: file, _thread: thread }
-    }
-}
-
 /// State and zones of every block.
 pub type Blocks = BTreeMap<u64, (String, String)>;
 
-/// The turn of a test, on a machine whose blocks this process may take off line.
-pub fn turn() -> Option<Turn> {
+/// The turn of a test, on a machine whose blocks this process may take off line, and whose pool no
+/// other test changes for good.
+pub fn turn() -> Option<[Option<Turn>; 2]> {
     match bank::status() {
         Err(error @ Error::NoBlocks { .. }) => {
             println!("skipped: {error}");
@@ -53,7 +34,7 @@ pub fn turn() -> Option<Turn> {
             None
         }
         Ok(_) => {
-            let turn = Turn::take();
+            let turn = [Turn::alone(ROOT), Turn::shared(POOL)];
             wait_until(|| !record().contains("nobody"));
             Some(turn)
         }
@@ -63,7 +44,7 @@ pub fn turn() -> Option<Turn> {
 /// Waits until something is so, with calls that mend what is left, and not for ever.
 fn wait_until(is_so: impl Fn() -> bool) {
     let begin = Instant::now();
-    while !is_so() && begin.elapsed() < PATIENCE {
+    while !is_so() && begin.elapsed() < slowed(PATIENCE) {
         let _ = bank::status();
         std::thread::sleep(Duration::from_millis(50));
         println!("others have pages in a block that is nobody's: {:?}", begin.elapsed());
@@ -101,6 +82,12 @@ pub fn block_size() -> u64 {
 /// What is on record, in words; nothing where no block is.
 pub fn record() -> String {
     fs::read_to_string(RECORD).unwrap_or_default()
+}
+
+/// Persistent pages of the pool, but for those that others have added for the moment.
+pub fn base() -> i128 {
+    let _lock = PoolLock::acquire().unwrap();
+    persistent()
 }
 
 /// Persistent pages of the pool.

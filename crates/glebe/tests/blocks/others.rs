@@ -7,13 +7,15 @@ use std::time::{Duration, Instant};
 
 use glebe::units::Bytes;
 use glebe::Contig;
+use glebe_testing::process::is_child;
+use glebe_testing::time::slowed;
 
 use super::bank::Bank;
 use super::busy::{be_busy, Busy};
-use super::cgroup::Group;
-use super::child::is_child;
 use super::machine::{assert_as_before, block_of, block_size, blocks, frames, turn};
 use super::{are_adjacent, assert_one_run, drawn};
+use crate::cgroup::Group;
+use crate::stressed::Stop;
 
 /// Draws while the other works, at least.
 const DRAWS: u32 = 12;
@@ -44,19 +46,10 @@ fn cycle(block: u64, stop: &AtomicBool, cycles: &AtomicBool) -> u32 {
     went
 }
 
-/// Stops the other when the scope ends, by a panic too.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Whether memory is one run while another takes its block off line. The kernel may move pages of
 /// it then, if it finds others; the owner can learn that.
 fn is_one_run_still(memory: &Contig) -> bool {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + slowed(PATIENCE);
     loop {
         let frames = frames(std::process::id(), memory.mapping().addr(), memory.len().get());
         if are_adjacent(&frames) {
@@ -133,7 +126,7 @@ fn what_the_machine_does_with_added_blocks_changes_nothing() {
 
 #[test]
 fn a_program_in_a_memory_cgroup_is_moved_within_its_limit() {
-    const TEST: &str = "others::a_program_in_a_memory_cgroup_is_moved_within_its_limit";
+    const TEST: &str = "blocks::others::a_program_in_a_memory_cgroup_is_moved_within_its_limit";
     if is_child() {
         return be_busy();
     }

@@ -5,13 +5,14 @@ use std::thread;
 
 use glebe::units::Bytes;
 
-use super::children::{child_says, fork, raw_clone};
 use super::{build, caches, is_of, Words};
+use crate::volatile::children::{child_says, fork, raw_clone};
 
 const LEN: usize = 3000;
 
 #[test]
 fn a_child_finds_what_was_there_and_changes_nothing_in_the_parent() {
+    glebe_testing::alone!();
     for cache in caches(Bytes::mib(4), &Words::options()) {
         let held = cache.get_or_build(0, LEN, build(0)).unwrap();
         drop(cache.get_or_build(1, LEN, build(1)).unwrap());
@@ -34,6 +35,7 @@ fn a_child_finds_what_was_there_and_changes_nothing_in_the_parent() {
 
 #[test]
 fn a_builder_may_fork() {
+    glebe_testing::alone!();
     for cache in caches(Bytes::mib(4), &Words::options()) {
         let forks = |words: &mut [u64]| {
             let said = child_says(fork, || {
@@ -48,6 +50,7 @@ fn a_builder_may_fork() {
 
 #[test]
 fn a_child_that_the_c_library_did_not_make_keeps_nothing() {
+    glebe_testing::alone!();
     for cache in caches(Bytes::mib(4), &Words::options()) {
         let held = cache.get_or_build(0, LEN, build(0)).unwrap();
         let said = child_says(raw_clone, || {
@@ -63,6 +66,7 @@ fn a_child_that_the_c_library_did_not_make_keeps_nothing() {
 
 #[test]
 fn children_of_a_busy_process_can_use_the_cache() {
+    glebe_testing::alone!();
     for cache in caches(Bytes::mib(4), &Words::options().hot(Bytes::ZERO)) {
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {

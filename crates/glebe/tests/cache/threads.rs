@@ -7,13 +7,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use glebe::units::Bytes;
+use glebe_testing::time::storm;
 
 use super::{build, caches, is_of, Words};
 
 const KEYS: u64 = 24;
 /// Keys from here on are removed at times.
 const REMOVED: u64 = 16;
-const TIME: Duration = Duration::from_millis(400);
+const USUAL: Duration = Duration::from_millis(200);
 
 /// An xorshift of Marsaglia's.
 struct Random(u64);
@@ -30,7 +31,7 @@ impl Random {
 fn user(cache: &Words, seed: u64, under_way: &[AtomicU32], builds: &AtomicU64) {
     let mut random = Random(seed * 2 + 1);
     let mut held = VecDeque::new();
-    let end = Instant::now() + TIME;
+    let end = Instant::now() + storm(USUAL);
     while Instant::now() < end {
         let key = random.below(KEYS);
         match random.below(10) {
@@ -72,7 +73,7 @@ fn threads_share_a_cache_that_loses_and_evicts() {
                 let (under_way, builds) = (&under_way, &builds);
                 scope.spawn(move || user(cache, seed, under_way, builds));
             }
-            let end = Instant::now() + TIME;
+            let end = Instant::now() + storm(USUAL);
             while Instant::now() < end {
                 cache.drop_marked().unwrap();
                 thread::sleep(Duration::from_millis(1));

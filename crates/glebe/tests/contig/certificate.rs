@@ -8,14 +8,14 @@ use glebe::contig::{Contig, HeldBy, Proof, Source};
 use glebe::sys::page_size;
 use glebe::sys::process::effective_user;
 use glebe::units::Bytes;
+use glebe_testing::process::{child_of, is_child};
+use glebe_testing::Scratch;
 
-use super::child::{child_of, is_child};
-use super::pool::Machine;
-use super::{frames, NOBODY};
+use super::{frames, machine, NOBODY};
 
 #[test]
 fn a_query_agrees_with_frames_read_by_other_means() {
-    let Some(_machine) = Machine::privileged() else { return };
+    let Some(_machine) = machine() else { return };
     let page = page_size().bytes().get();
     for source in [Source::HUGETLB_2M, Source::Thp, Source::Plain] {
         let memory = match Contig::options().source(source).build(Bytes::mib(6)) {
@@ -48,15 +48,15 @@ fn a_query_agrees_with_frames_read_by_other_means() {
 
 #[test]
 fn a_certificate_with_frames_is_its_owners_alone() {
-    let Some(_machine) = Machine::privileged() else { return };
+    let Some(_machine) = machine() else { return };
     let memory = Contig::options().source(Source::HUGETLB_2M).build(Bytes::mib(4)).unwrap();
     let certificate = memory.certificate();
     assert_eq!((certificate.held_by, certificate.proof), (HeldBy::HugetlbPool, Proof::Frames));
-    let path = std::env::temp_dir().join(format!("glebe-certificate-{}", std::process::id()));
+    let scratch = Scratch::new("certificate");
+    let path = scratch.path().join("certificate");
     certificate.write(&path).unwrap();
-    let (text, mode) = (fs::read_to_string(&path), fs::metadata(&path).unwrap().permissions());
-    fs::remove_file(&path).unwrap();
-    let text = text.unwrap();
+    let mode = fs::metadata(&path).unwrap().permissions();
+    let text = fs::read_to_string(&path).unwrap();
     assert_eq!(mode.mode() & 0o777, 0o600);
     for run in memory.runs() {
         assert!(text.contains(&format!("\"pfn\":{}", run.pfn.unwrap().get())), "{text}");
@@ -73,7 +73,7 @@ fn pinned() -> Bytes {
 
 #[test]
 fn what_is_pinned_stays_when_memory_is_compacted() {
-    let Some(_machine) = Machine::privileged() else { return };
+    let Some(_machine) = machine() else { return };
     for source in [Source::Plain, Source::Thp] {
         match Contig::options().source(source).pin(true).build(Bytes::mib(16)) {
             Ok(memory) => {
@@ -120,7 +120,7 @@ fn nobody_is_told_lengths_and_no_frame() {
         println!("skipped: only root can become nobody");
         return;
     }
-    let mut child = child_of("certificate::nobody_is_told_lengths_and_no_frame");
+    let mut child = child_of("contig::certificate::nobody_is_told_lengths_and_no_frame");
     match child.uid(NOBODY).gid(NOBODY).status() {
         Ok(status) => assert!(status.success()),
         Err(error) => println!("skipped: nobody cannot run this program: {error}"),

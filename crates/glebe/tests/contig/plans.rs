@@ -5,8 +5,7 @@ use glebe::sys::hugetlb::sizes;
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
-use super::frames;
-use super::pool::Machine;
+use super::{frames, machine};
 
 /// 3,072 KiB: no power of two, and no multiple of a huge page.
 const TALK: Bytes = Bytes::new(3072 << 10);
@@ -17,7 +16,7 @@ fn pages(len: Bytes) -> Pages {
 
 #[test]
 fn the_talks_request_rounded_up_is_one_run_and_gives_the_spare_back() {
-    let Some(_machine) = Machine::privileged() else { return };
+    let Some(_machine) = machine() else { return };
     let round_up = || Contig::options().plan(Plan::RoundUp);
     match round_up().source(Source::Thp).prefer_run(TALK).build(TALK) {
         Ok(memory) => {
@@ -49,7 +48,7 @@ fn the_talks_request_rounded_up_is_one_run_and_gives_the_spare_back() {
 
 #[test]
 fn the_talks_request_divided_has_the_largest_block_first_and_nothing_spare() {
-    let Some(machine) = Machine::privileged() else { return };
+    let Some((machine, _turn)) = machine() else { return };
     machine.base_is_kept(|| {
         let memory = Contig::options().plan(Plan::Divide).build(TALK).unwrap();
         assert_eq!((memory.len(), memory.spare()), (TALK, Bytes::ZERO));

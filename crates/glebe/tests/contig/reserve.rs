@@ -5,8 +5,8 @@ use std::os::unix::process::CommandExt;
 use glebe::reserve::{Contiguity, Request, Reserve};
 use glebe::sys::process::effective_user;
 use glebe::units::{Bytes, Pages};
+use glebe_testing::process::{child_of, is_child};
 
-use super::child::{child_of, is_child};
 use super::use_all::use_all;
 use super::NOBODY;
 
@@ -34,7 +34,8 @@ fn nobody_has_a_reserve_that_proves_no_more_than_can_be_seen() {
         println!("skipped: only root can become nobody");
         return;
     }
-    let mut child = child_of("reserve::nobody_has_a_reserve_that_proves_no_more_than_can_be_seen");
+    let mut child =
+        child_of("contig::reserve::nobody_has_a_reserve_that_proves_no_more_than_can_be_seen");
     match child.uid(NOBODY).gid(NOBODY).status() {
         Ok(status) => assert!(status.success()),
         Err(error) => println!("skipped: nobody cannot run this program: {error}"),

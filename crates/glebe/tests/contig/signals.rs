@@ -6,9 +6,10 @@ use std::ptr;
 use glebe::contig::{grow_pool, Contig, Error, PoolChange, PoolLock, Source, StandingPool};
 use glebe::sys::hugetlb::Pool;
 use glebe::units::{Bytes, PageSize, Pages};
+use glebe_testing::process::{child_of, is_child, passes};
 
-use super::child::{child_of, is_child, passes};
 use super::pool::Machine;
+use crate::turn::{Turn, POOL};
 
 /// Pages beyond those that lie idle.
 const BEYOND: u64 = 64;
@@ -60,6 +61,7 @@ fn a_signal_while_pages_are_found_is_not_told_as_a_want_of_them() {
         assert!(refused.is_empty(), "{} refused: {}", refused.len(), refused[0]);
         return;
     }
+    let _turn = Turn::alone(POOL);
     let Some(_machine) = Machine::privileged() else { return };
     // Where there is not the memory without signals it tells nothing of them.
     match Contig::options().source(Source::HUGETLB_2M).build(Bytes::mib(512)) {
@@ -69,6 +71,6 @@ fn a_signal_while_pages_are_found_is_not_told_as_a_want_of_them() {
         }
         had => drop(had.unwrap()),
     }
-    let test = "signals::a_signal_while_pages_are_found_is_not_told_as_a_want_of_them";
+    let test = "contig::signals::a_signal_while_pages_are_found_is_not_told_as_a_want_of_them";
     assert!(passes(&mut child_of(test)));
 }

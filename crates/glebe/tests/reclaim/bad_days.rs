@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixListener;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,10 +11,13 @@ use glebe::reserve::Reserve;
 use glebe::units::Bytes;
 use glebe::volatile::{Engine, Region};
 use glebe::zpool::ObjectPool;
+use glebe_testing::process::child_of;
+use glebe_testing::time::{slowed, wait_until};
 
-use crate::fixture::Tree;
+use super::fixture::Tree;
 
 const LIMIT: Bytes = Bytes::mib(160);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A margin that no speed changes: usage in a tree jumps.
 fn policy() -> Policy {
@@ -207,6 +211,7 @@ fn a_part_that_is_dropped_is_forgotten_and_one_reclaimer_has_each() {
 
 #[test]
 fn the_thread_is_one_and_ends_with_the_reclaimer() {
+    glebe_testing::alone!();
     let count = || {
         let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
         let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
@@ -217,18 +222,15 @@ fn the_thread_is_one_and_ends_with_the_reclaimer() {
     reclaimer.start().unwrap();
     assert!(matches!(reclaimer.start(), Err(Error::Started)));
     tree.set_used(LIMIT);
-    let begin = Instant::now();
-    while budget.allowed() == Bytes::gib(1) && begin.elapsed() < Duration::from_secs(20) {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    assert!(budget.allowed() < Bytes::gib(1) && count() >= 1);
+    wait_until("the thread asks", PATIENCE, || budget.allowed() < Bytes::gib(1));
+    assert_eq!(count(), 1);
     // With a second one that waits for long.
     let idle = Tree::new("idle").machine(Bytes::gib(8), Bytes::gib(8));
     let second = Reclaimer::below(idle.root(), policy()).unwrap();
     second.start().unwrap();
     let begin = Instant::now();
     drop((reclaimer, second));
-    assert!(begin.elapsed() < Duration::from_secs(5));
+    assert!(begin.elapsed() < slowed(Duration::from_secs(5)));
 }
 
 #[test]
@@ -263,34 +265,36 @@ fn what_the_environment_names_is_watched_until_it_ends() {
     let tree = Tree::v2("pressure", LIMIT, Bytes::mib(100));
     if let Some(root) = std::env::var_os(PATH) {
         let reclaimer = Reclaimer::below(root.as_ref(), policy()).unwrap();
-        let begin = Instant::now();
         let stalls = || reclaimer.watched().unwrap().stalls;
         assert!(stalls().is_ok(), "{:?}", stalls());
-        while (reclaimer.stats().notices == 0 || stalls().is_ok())
-            && begin.elapsed() < Duration::from_secs(20)
-        {
+        let look = || {
             reclaimer.wait(Duration::from_secs(1)).unwrap();
             reclaimer.poll().unwrap();
-        }
-        assert!(reclaimer.stats().notices > 0);
+            reclaimer.stats().notices
+        };
+        wait_until("a notice comes", PATIENCE, || look() > 0);
+        println!("\nnoticed");
+        wait_until("the end is seen", PATIENCE, || look() > 0 && stalls().is_err());
         assert!(stalls().unwrap_err().contains("has ended"));
         return;
     }
-    use std::io::{Read, Write};
+    use std::io::{BufRead, BufReader, Read, Write};
     let path = tree.root().join("socket");
     let listener = UnixListener::bind(&path).unwrap();
-    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-    let test = "bad_days::what_the_environment_names_is_watched_until_it_ends";
-    child.args(["--exact", test, "--nocapture"]).env(PATH, tree.root());
+    let mut child =
+        child_of("reclaim::bad_days::what_the_environment_names_is_watched_until_it_ends");
+    child.env(PATH, tree.root());
     child.env("MEMORY_PRESSURE_WATCH", &path).env("MEMORY_PRESSURE_WRITE", "aGVsbG8=");
-    let mut child = child.spawn().unwrap();
+    let mut child = child.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
     let (mut manager, _) = listener.accept().unwrap();
     let mut hello = [0; 5];
     manager.read_exact(&mut hello).unwrap();
     assert_eq!(&hello, b"hello");
     manager.write_all(b"!").unwrap();
-    std::thread::sleep(Duration::from_millis(200));
+    assert!(lines.any(|line| line == "noticed"));
     drop(manager);
+    lines.for_each(|line| println!("{line}"));
     assert!(child.wait().unwrap().success());
 }
 

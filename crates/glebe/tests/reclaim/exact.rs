@@ -9,8 +9,8 @@ use glebe::units::Bytes;
 use glebe::volatile::{Engine, Priority, Region};
 use glebe::zpool::{Codec, Compaction, ObjectPool};
 
-use crate::inside::inside;
-use crate::margin::full_pool;
+use super::inside::inside;
+use super::margin::full_pool;
 
 const LIMIT: Bytes = Bytes::mib(96);
 
@@ -42,7 +42,7 @@ fn filled(engine: Engine, len: Bytes) -> Option<Arc<Region>> {
 
 #[test]
 fn of_volatile_memory_of_both_engines() {
-    inside(LIMIT, "exact::of_volatile_memory_of_both_engines", || {
+    inside(LIMIT, "reclaim::exact::of_volatile_memory_of_both_engines", || {
         for engine in [Engine::Scan, Engine::Tag] {
             let Some(region) = filled(engine, Bytes::mib(72)) else { continue };
             region.mark(Bytes::ZERO..region.len(), Priority::NORMAL).unwrap();
@@ -60,7 +60,7 @@ fn of_volatile_memory_of_both_engines() {
 
 #[test]
 fn of_objects_of_a_pool() {
-    inside(LIMIT, "exact::of_objects_of_a_pool", || {
+    inside(LIMIT, "reclaim::exact::of_objects_of_a_pool", || {
         let pool = full_pool(Bytes::mib(80));
         let reclaimer = short();
         reclaimer.add(&pool).unwrap();
@@ -75,7 +75,7 @@ fn of_objects_of_a_pool() {
 
 #[test]
 fn of_a_reserve_and_what_first_class_holds_stays() {
-    inside(LIMIT, "exact::of_a_reserve_and_what_first_class_holds_stays", || {
+    inside(LIMIT, "reclaim::exact::of_a_reserve_and_what_first_class_holds_stays", || {
         let plain = Contig::options().source(Source::Plain);
         let options = Reserve::options().room(Bytes::mib(56)).memory(plain);
         let reserve = options.build(Bytes::mib(56)).unwrap();
@@ -98,7 +98,7 @@ fn of_a_reserve_and_what_first_class_holds_stays() {
 
 #[test]
 fn a_pool_that_may_not_evict_gives_its_waste_alone() {
-    inside(LIMIT, "exact::a_pool_that_may_not_evict_gives_its_waste_alone", || {
+    inside(LIMIT, "reclaim::exact::a_pool_that_may_not_evict_gives_its_waste_alone", || {
         let pool = ObjectPool::options().codec(Codec::None).limit(Bytes::gib(1));
         let pool = Arc::new(pool.compaction(Compaction::Manual).build().unwrap());
         let object = |nth: u64| (0..250).flat_map(|at| (nth << 8 | at).to_ne_bytes()).collect();

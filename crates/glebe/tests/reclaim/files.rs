@@ -9,7 +9,7 @@ use glebe::reclaim::{Policy, Reclaimer};
 use glebe::units::Bytes;
 use glebe::volatile::{Priority, Region};
 
-use crate::inside::{inside, is_inside};
+use super::inside::{inside, is_inside, GROUP};
 
 const LIMIT: Bytes = Bytes::mib(96);
 const FILE: Bytes = Bytes::mib(48);
@@ -45,10 +45,11 @@ fn refaults(group: &Path) -> Option<u64> {
 
 #[test]
 fn files_in_use_are_kept_and_marked_memory_is_what_fits_beside_them() {
-    const TEST: &str = "files::files_in_use_are_kept_and_marked_memory_is_what_fits_beside_them";
+    const TEST: &str =
+        "reclaim::files::files_in_use_are_kept_and_marked_memory_is_what_fits_beside_them";
     inside(LIMIT, TEST, || {
         assert!(is_inside());
-        let group = PathBuf::from(std::env::var_os("GLEBE_TEST_CGROUP").unwrap());
+        let group = PathBuf::from(std::env::var_os(GROUP).unwrap());
         if refaults(&group).is_none() {
             println!("skipped: the kernel counts no refaults of a group");
             return;

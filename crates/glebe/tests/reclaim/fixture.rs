@@ -1,25 +1,18 @@
 //! A tree of files as a machine has that runs this process in a group of version 2.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::Path;
 
 use glebe::units::Bytes;
+use glebe_testing::Scratch;
 
 /// See the module. Removed when dropped.
-pub struct Tree {
-    root: PathBuf,
-}
+pub struct Tree(Scratch);
 
 impl Tree {
     /// An empty tree.
     pub fn new(name: &str) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let nth = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("glebe-reclaim-{}-{nth}-{name}", std::process::id());
-        let root = std::env::temp_dir().join(name);
-        fs::create_dir_all(&root).unwrap();
-        Self { root }
+        Self(Scratch::new(name))
     }
 
     /// A group with a limit, on a machine that has room.
@@ -51,7 +44,7 @@ impl Tree {
 
     /// As [`Tree::file`].
     pub fn set(&self, path: &str, text: &str) {
-        let path = self.root.join(path);
+        let path = self.root().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     }
@@ -63,12 +56,6 @@ impl Tree {
 
     /// Its place.
     pub fn root(&self) -> &Path {
-        &self.root
-    }
-}
-
-impl Drop for Tree {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.root).unwrap();
+        self.0.path()
     }
 }

@@ -1,13 +1,15 @@
 //! Runs a test's body in a child process inside a memory cgroup.
-#![allow(dead_code)] // each test takes a part
+#![allow(dead_code)] // each program takes a part
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use glebe::units::Bytes;
+use glebe_testing::process::child_of;
 
 use crate::cgroup::{enter, Group};
 
-const GROUP: &str = "GLEBE_TEST_CGROUP";
+/// Names the directory of the group, in the child.
+pub const GROUP: &str = "GLEBE_TEST_CGROUP";
 
 /// How a child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,8 +40,8 @@ pub fn inside(limit: Bytes, test: &str, body: impl FnOnce()) -> End {
             return End::Skipped;
         }
     };
-    let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(GROUP, group.dir());
+    let mut child = child_of(test);
+    child.env(GROUP, group.dir());
     let output = child.stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap();
     if group.kills() > 0 {
         return End::Killed;

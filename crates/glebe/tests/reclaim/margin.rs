@@ -13,7 +13,7 @@ use glebe::units::Bytes;
 use glebe::volatile::{Priority, Region};
 use glebe::zpool::{AtLimit, Codec, ObjectPool};
 
-use crate::inside::{inside, is_inside, End};
+use super::inside::{inside, is_inside, End};
 
 const LIMIT: Bytes = Bytes::mib(64);
 /// Held by the pool.
@@ -79,14 +79,14 @@ fn is_met(test: &str, runs: usize, begin: impl Fn()) {
 
 #[test]
 fn a_rise_is_met_in_time_20_times_of_20() {
-    is_met("margin::a_rise_is_met_in_time_20_times_of_20", RUNS, || {});
+    is_met("reclaim::margin::a_rise_is_met_in_time_20_times_of_20", RUNS, || {});
 }
 
 /// A user who may not arm thresholds; the list of tests is read, and stdout is open, before.
 #[test]
 fn and_by_the_clock_alone_without_privileges() {
     const NOBODY: u32 = 65534;
-    is_met("margin::and_by_the_clock_alone_without_privileges", RUNS / 4, || {
+    is_met("reclaim::margin::and_by_the_clock_alone_without_privileges", RUNS / 4, || {
         // SAFETY: no pointer. It fails for a user who has none to give up.
         #[allow(unsafe_code)]
         let _ = unsafe { libc::setgid(NOBODY) + libc::setuid(NOBODY) };
@@ -99,17 +99,18 @@ fn and_by_the_clock_alone_without_privileges() {
 
 #[test]
 fn without_a_reclaimer_the_same_rise_ends_by_a_kill() {
-    let end = inside(LIMIT, "margin::without_a_reclaimer_the_same_rise_ends_by_a_kill", || {
-        let pool = full_pool(POOL);
-        black_box((rise(RISE, A_SECOND), pool));
-    });
+    let end =
+        inside(LIMIT, "reclaim::margin::without_a_reclaimer_the_same_rise_ends_by_a_kill", || {
+            let pool = full_pool(POOL);
+            black_box((rise(RISE, A_SECOND), pool));
+        });
     assert!(end != End::Well, "nothing was shown");
 }
 
 /// With volatile memory beside it, which goes first; the pool keeps what need not go.
 #[test]
 fn volatile_memory_goes_before_objects() {
-    const TEST: &str = "margin::volatile_memory_goes_before_objects";
+    const TEST: &str = "reclaim::margin::volatile_memory_goes_before_objects";
     inside(Bytes::mib(96), TEST, || {
         let region = Arc::new(Region::new(Bytes::mib(32)).unwrap());
         let reclaimer = Reclaimer::new(Policy::default().keep_files(false)).unwrap();
@@ -132,7 +133,8 @@ fn volatile_memory_goes_before_objects() {
 /// before it is the same memory, and not there.
 #[test]
 fn memory_that_was_marked_and_is_in_use_again_passes_for_no_file() {
-    const TEST: &str = "margin::memory_that_was_marked_and_is_in_use_again_passes_for_no_file";
+    const TEST: &str =
+        "reclaim::margin::memory_that_was_marked_and_is_in_use_again_passes_for_no_file";
     for run in 0..if is_inside() { 1 } else { RUNS / 4 } {
         let end = inside(Bytes::mib(96), TEST, || {
             let region = Arc::new(Region::new(Bytes::mib(32)).unwrap());

@@ -7,7 +7,7 @@ use glebe::reclaim::{Class, Policy, Reclaimer};
 use glebe::units::Bytes;
 use glebe::volatile::{Engine, Error, Priority, Region};
 
-use crate::fixture::Tree;
+use super::fixture::Tree;
 
 pub fn mib(from: u64, to: u64) -> std::ops::Range<Bytes> {
     Bytes::mib(from)..Bytes::mib(to)

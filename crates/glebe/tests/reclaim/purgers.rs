@@ -8,8 +8,8 @@ use glebe::reclaim::{Class, Reclaimer};
 use glebe::units::Bytes;
 use glebe::volatile::{Engine, Order, Priority, Purger, Region, Shared};
 
-use crate::fixture::Tree;
-use crate::order::{mib, policy, tree};
+use super::fixture::Tree;
+use super::order::{mib, policy, tree};
 
 /// A file of so many MiB, all there, in granules of 64 KiB; and its purger.
 fn shared(len: u64) -> (Shared, Arc<Purger>) {

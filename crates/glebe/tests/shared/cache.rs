@@ -9,16 +9,18 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use glebe::volatile::{Error, Refills, SharedBuildError, SharedCache, SharedCacheOptions};
+use glebe_testing::time::{is_long, slowed, storm};
 use proptest::prelude::*;
 
-use crate::hostile::file_of;
-use crate::process::{sleep_on, End, Process};
-use crate::*;
+use super::process::{sleep_on, End, Process};
+use super::program::file_of;
+use super::*;
 
 const LONG: Duration = Duration::from_secs(60);
+const USUAL: Duration = Duration::from_millis(400);
 
 fn options() -> SharedCacheOptions {
-    SharedCache::options().entry(at(2)).patience(LONG)
+    SharedCache::options().entry(at(2)).patience(slowed(LONG))
 }
 
 fn cache_of(granules: u64, options: SharedCacheOptions) -> SharedCache {
@@ -147,7 +149,7 @@ fn a_builder_that_fails_or_panics_leaves_the_slot_to_others() {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).unwrap_err();
     let begin = Instant::now();
     cache.get_or_build(b"key", &mut value, |_| Ok::<_, ()>(())).unwrap();
-    assert!(begin.elapsed() < LONG / 2 && cache.get(b"key", &mut value).unwrap());
+    assert!(begin.elapsed() < slowed(LONG) / 2 && cache.get(b"key", &mut value).unwrap());
     assert_eq!((cache.stats().failed, cache.stats().waited), (2, 0));
     cache.stats().check().unwrap();
 }
@@ -176,7 +178,7 @@ fn patience_ends_and_a_removal_reaches_a_builder() {
         fill_in(value, &right(3))
     };
     cache.get_or_build(&3_u64.to_ne_bytes(), &mut value, outer).unwrap();
-    assert!(value == right(3) && !look(&cache, 3) && begin.elapsed() < LONG / 6);
+    assert!(value == right(3) && !look(&cache, 3) && begin.elapsed() < slowed(LONG) / 6);
     let stats = cache.stats();
     assert_eq!((stats.built, stats.not_kept, stats.waited), (2, 2, 1), "{stats}");
 }
@@ -226,13 +228,13 @@ proptest! {
 #[test]
 fn threads_find_what_is_right_while_entries_go() {
     let cache = cache_of(64, options());
-    let begin = Instant::now();
+    let (begin, time) = (Instant::now(), storm(USUAL));
     std::thread::scope(|scope| {
         for thread in 0..3_u64 {
             let cache = &cache;
             scope.spawn(move || {
                 let mut random = thread;
-                while begin.elapsed() < Duration::from_millis(700) {
+                while begin.elapsed() < time {
                     let key = seed(&mut random) % 60;
                     match seed(&mut random) % 16 {
                         0 => drop(cache.remove(&key.to_ne_bytes())),
@@ -254,6 +256,7 @@ fn threads_find_what_is_right_while_entries_go() {
 /// Processes and threads that miss one key at once: one of all builds it.
 #[test]
 fn a_stampede_builds_once() {
+    glebe_testing::alone!();
     const KEYS: u64 = 60;
     const THREADS: usize = 2;
     let cache = cache_of(1000, options());
@@ -294,6 +297,7 @@ fn a_stampede_builds_once() {
 /// A builder that is killed frees its key, also where a process with its number comes after it.
 #[test]
 fn a_killed_builder_is_not_waited_for() {
+    glebe_testing::alone!();
     let cache = cache_of(100, options());
     let mut value = Vec::new();
     for round in 0..2 {
@@ -311,18 +315,23 @@ fn a_killed_builder_is_not_waited_for() {
         let _next = (round == 1).then(|| other(&cache, options()));
         let begin = Instant::now();
         cache.get_or_build(b"key", &mut value, |_| Ok::<_, ()>(())).unwrap();
-        assert!(begin.elapsed() < LONG / 2 && cache.remove(b"key").unwrap(), "round {round}");
+        assert!(
+            begin.elapsed() < slowed(LONG) / 2 && cache.remove(b"key").unwrap(),
+            "round {round}"
+        );
     }
     assert_eq!(cache.stats().not_kept, 0);
 }
 
 /// Children are killed at any moment, and the others never find anything but what is right.
+/// `GLEBE_KILLS` says how many.
 #[test]
 fn processes_killed_as_they_write_leave_nothing_wrong() {
+    glebe_testing::alone!();
     let kills = std::env::var("GLEBE_KILLS").ok().and_then(|kills| kills.parse().ok());
     let cache = cache_of(64, options());
     let (mut random, mut hits) = (1, 0);
-    for nth in 0..kills.unwrap_or(150) {
+    for nth in 0..kills.unwrap_or(if is_long() { 150 } else { 75 }) {
         let child = Process::start(|link| {
             let mut random = nth;
             link.tell(0);
@@ -356,6 +365,7 @@ fn processes_killed_as_they_write_leave_nothing_wrong() {
 #[cfg(feature = "faults")]
 #[test]
 fn a_process_killed_at_every_step_leaves_nothing_wrong() {
+    glebe_testing::alone!();
     use glebe::sys::fault::{arm, disarm, Fault, Lasting};
     let cache = cache_of(64, options());
     for nth in 1.. {
@@ -396,6 +406,7 @@ fn entries_outlive_their_processes_and_can_be_purged_then() {
 
 #[test]
 fn a_forked_child_goes_on_and_ends_nothing_of_its_parents() {
+    glebe_testing::alone!();
     let cache = cache_of(100, options());
     build(&cache, 1);
     let mut value = Vec::new();
@@ -515,8 +526,8 @@ fn a_spoilt_index_costs_misses_and_nothing_else() {
     let cache = cache_of(64, options().patience(Duration::from_millis(2)));
     let (file, total) = file_of(cache.shared());
     let data = total - cache.shared().len().get();
-    let (begin, calls) = (Instant::now(), AtomicU64::new(0));
-    let goes_on = || begin.elapsed() < Duration::from_millis(800);
+    let (begin, time, calls) = (Instant::now(), storm(USUAL), AtomicU64::new(0));
+    let goes_on = || begin.elapsed() < time;
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut random = 1;

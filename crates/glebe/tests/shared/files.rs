@@ -9,10 +9,10 @@ use std::os::unix::fs::{symlink, FileExt};
 use std::path::{Path, PathBuf};
 
 use glebe::volatile::{Error, Purger};
+use glebe_testing::Scratch;
 
-use crate::process::{End, Process};
-use crate::scratch::Scratch;
-use crate::*;
+use super::process::{End, Process};
+use super::*;
 
 /// A directory on tmpfs of this test's own.
 pub struct Tmpfs(PathBuf);
@@ -67,13 +67,13 @@ fn refused_at(path: &Path) -> String {
 #[test]
 fn what_is_no_file_in_memory_is_refused() {
     let scratch = Scratch::new("shared-kinds");
-    let path = |name: &str| scratch.0.join(name);
+    let path = |name: &str| scratch.path().join(name);
     let fifo = std::ffi::CString::new(path("fifo").to_str().unwrap()).unwrap();
     // SAFETY: a string that ends.
     assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) }, 0);
     symlink("/dev/null", path("link")).unwrap();
     for (path, what) in [
-        (scratch.0.clone(), "a directory"),
+        (scratch.path().to_owned(), "a directory"),
         (path("fifo"), "a FIFO"),
         (path("link"), "a symbolic link"),
         (PathBuf::from("/dev/null"), "a device"),
@@ -84,7 +84,7 @@ fn what_is_no_file_in_memory_is_refused() {
         assert!(said.contains(what), "{}: {said}", path.display());
     }
     assert!(refused(&File::open("/proc/self/status").unwrap()).contains("not on tmpfs"));
-    assert!(refused(&File::open(&scratch.0).unwrap()).contains("directory"));
+    assert!(refused(&File::open(scratch.path()).unwrap()).contains("directory"));
     if let Some(huge) = memfd(libc::MFD_HUGETLB) {
         assert!(refused(&huge).contains("not on tmpfs"));
     }
@@ -171,6 +171,7 @@ fn cuts(len: u64) -> [u64; 4] {
 
 #[test]
 fn who_uses_a_file_that_is_cut_is_told_and_lives() {
+    glebe_testing::alone!();
     let Some(dir) = Tmpfs::new("cut") else { return };
     for nth in 0..4 {
         let path = dir.join(&format!("cut-{nth}"));
@@ -249,6 +250,7 @@ fn what_was_sealed_meanwhile_keeps_all() {
 /// Where there is no `/proc`, or this user may not open the file anew: said, and nothing held.
 #[test]
 fn a_file_that_cannot_be_opened_anew_is_refused() {
+    glebe_testing::alone!();
     let child = Process::start(|_| {
         // SAFETY: this child's own view of the machine, which nobody else sees.
         let hidden = unsafe {

@@ -8,10 +8,10 @@ use std::path::Path;
 use std::ptr;
 
 use glebe::volatile::{Error, Purger};
+use glebe_testing::Scratch;
 
-use crate::process::{End, Process};
-use crate::scratch::Scratch;
-use crate::*;
+use super::process::{End, Process};
+use super::*;
 
 /// Mounts a tmpfs of so many pages, which this process alone sees.
 fn mount(dir: &Path, pages: u64) -> bool {
@@ -45,13 +45,14 @@ fn mount(dir: &Path, pages: u64) -> bool {
 
 #[test]
 fn on_a_full_file_system_calls_fail_and_purges_make_room() {
+    glebe_testing::alone!();
     let scratch = Scratch::new("shared-full");
     let child = Process::start(|link| {
-        if !mount(&scratch.0, 64) {
+        if !mount(scratch.path(), 64) {
             return link.tell(0);
         }
         link.tell(1);
-        let path = scratch.0.join("file");
+        let path = scratch.path().join("file");
         // More words and tables than fit.
         let shared = Shared::options().holders(4).create_at(&path, at(1 << 20)).unwrap();
         let purger = Purger::open(&path).unwrap();
@@ -65,7 +66,7 @@ fn on_a_full_file_system_calls_fail_and_purges_make_room() {
         let count = (1..100).take_while(|n| shared.pin(range(n - 1, 1)).is_ok()).count() as u64;
         assert!(count > 16, "{count} granules fit");
         shared.mark(range(0, count), Priority::NORMAL, Order::Fifo).unwrap();
-        fs::write(scratch.0.join("rest"), vec![1; at(64).as_usize()]).unwrap_err();
+        fs::write(scratch.path().join("rest"), vec![1; at(64).as_usize()]).unwrap_err();
         // State that has no page yet.
         full(shared.pin(range(1 << 19, 1)).map(drop).unwrap_err());
         full(shared.mark(range(1 << 18, 1), Priority::NORMAL, Order::Fifo).unwrap_err());

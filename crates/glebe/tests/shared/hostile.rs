@@ -4,16 +4,12 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use glebe_testing::time::storm;
 use proptest::prelude::*;
 
-use crate::*;
+use super::*;
 
-#[path = "program.rs"]
-mod program;
-
-pub use program::file_of;
-
-const TIME: Duration = Duration::from_millis(500);
+const USUAL: Duration = Duration::from_millis(250);
 
 proptest! {
     #![proptest_config(ProptestConfig {
@@ -34,13 +30,13 @@ fn calls_end_while_somebody_spoils_the_state() {
     let shared = Shared::options().holders(3).create(at(program::GRANULES)).unwrap();
     let (file, total) = program::file_of(&shared);
     let state = total - shared.len().get();
-    let (begin, calls) = (Instant::now(), AtomicU64::new(0));
+    let (begin, time, calls) = (Instant::now(), storm(USUAL), AtomicU64::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let noise: Vec<u8> =
                 (0..997_u32).map(|at| (at.wrapping_mul(0x9e37_79b1) >> 24) as u8).collect();
             for nth in 0.. {
-                if begin.elapsed() > TIME {
+                if begin.elapsed() > time {
                     break;
                 }
                 program::spoil(&file, state, &noise, nth);
@@ -50,7 +46,7 @@ fn calls_end_while_somebody_spoils_the_state() {
             let (shared, calls) = (&shared, &calls);
             scope.spawn(move || {
                 for nth in thread.. {
-                    if begin.elapsed() > TIME {
+                    if begin.elapsed() > time {
                         break;
                     }
                     let range = range(nth % (program::GRANULES - 4), 1 + nth % 4);

@@ -5,8 +5,8 @@
 mod at_every_step {
     use glebe::sys::fault::{arm, disarm, Fault, Lasting};
 
-    use crate::process::{End, Process};
-    use crate::*;
+    use crate::shared::process::{End, Process};
+    use crate::shared::*;
 
     /// Kills a child before its n-th step of `body`, for every n; then `look` looks. How many.
     fn kill_at_every_step(
@@ -43,6 +43,7 @@ mod at_every_step {
 
     #[test]
     fn a_purge_leaves_granules_that_are_told_or_there() {
+        glebe_testing::alone!();
         let make = || {
             let shared = filled(6);
             // In the way of one run.
@@ -73,6 +74,7 @@ mod at_every_step {
 
     #[test]
     fn a_last_user_leaves_a_file_that_can_be_used() {
+        glebe_testing::alone!();
         let body = |shared: &Shared| {
             purge_all(shared);
             drop(shared.unmark(range(0, 2)).unwrap());
@@ -108,6 +110,7 @@ mod at_every_step {
 
     #[test]
     fn pins_and_marks_leave_nothing() {
+        glebe_testing::alone!();
         let body = |shared: &Shared| {
             let pin = shared.pin(range(0, 4)).unwrap();
             pin.restored().unwrap();

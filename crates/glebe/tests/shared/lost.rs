@@ -7,8 +7,8 @@ use std::os::fd::AsRawFd;
 
 use glebe::volatile::{Error, SharedOptions};
 
-use crate::process::{signal, sleep_on, End, Process};
-use crate::*;
+use super::process::{signal, sleep_on, End, Process};
+use super::*;
 
 fn options() -> SharedOptions {
     Shared::options().sigbus(true)
@@ -36,6 +36,7 @@ fn touch(shared: &Shared, granule: u64) -> u8 {
 
 #[test]
 fn a_touch_of_a_marked_granule_that_was_lost_is_a_signal() {
+    glebe_testing::alone!();
     let Some(shared) = told(4) else { return };
     for lost in [false, true] {
         // A child that has joined, and one that has not: there such a touch finds zeros.
@@ -79,6 +80,7 @@ fn what_is_pinned_or_not_marked_is_there() {
 /// A process that is purged by another gets the signal where it has a mapping of the page.
 #[test]
 fn a_page_in_use_goes_from_every_process() {
+    glebe_testing::alone!();
     let Some(shared) = told(4) else { return };
     let child = Process::start(|link| {
         _ = shared.stats();
@@ -104,7 +106,7 @@ fn a_page_in_use_goes_from_every_process() {
 fn a_pinned_page_that_somebody_took_is_there_again() {
     let Some(shared) = told(4) else { return };
     let pin = shared.pin(range(1, 1)).unwrap();
-    let (file, total) = crate::hostile::file_of(&shared);
+    let (file, total) = super::program::file_of(&shared);
     let offset = total - shared.len().get() + at(1).get();
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     let (offset, len) = (offset as libc::off_t, at(1).get() as libc::off_t);

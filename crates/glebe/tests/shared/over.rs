@@ -8,11 +8,11 @@ use std::os::fd::AsRawFd;
 use std::ptr;
 
 use glebe::volatile::{Error, Refusal};
+use glebe_testing::Scratch;
 
-use crate::files::Tmpfs;
-use crate::process::{sleep_on, End, Process};
-use crate::scratch::Scratch;
-use crate::*;
+use super::files::Tmpfs;
+use super::process::{sleep_on, End, Process};
+use super::*;
 
 /// A mapping, unmapped when dropped.
 struct Mapped(*mut libc::c_void, usize);
@@ -96,11 +96,13 @@ fn is_shared_by_processes(memory: &Mapped) {
 
 #[test]
 fn memory_of_the_program_is_shared_and_purged() {
+    glebe_testing::alone!();
     is_shared_by_processes(&Mapped::shared(8));
 }
 
 #[test]
 fn a_mapping_of_a_file_in_memory_is_shared_and_purged() {
+    glebe_testing::alone!();
     let Some(dir) = Tmpfs::new("over") else { return };
     let file = File::options().read(true).write(true).create_new(true).open(dir.join("file"));
     let file = file.unwrap();
@@ -132,7 +134,7 @@ fn other_memory_is_refused() {
     unsafe { libc::munmap(gone.byte(1).cast(), at(1).as_usize()) };
     assert!(matches!(unsuitable(&gone), Refusal::Unmapped { .. }));
     let scratch = Scratch::new("shared-over");
-    let path = scratch.0.join("disk");
+    let path = scratch.path().join("disk");
     let file = File::options().read(true).write(true).create_new(true).open(path).unwrap();
     file.set_len(at(2).get()).unwrap();
     let on_disk = Mapped::new(2, libc::MAP_SHARED, Some(&file));

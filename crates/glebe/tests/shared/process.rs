@@ -4,15 +4,19 @@
 //! A child has one thread and copies of all locks; it uses the allocator, which the C library
 //! makes ready for it, and files of its test. It ends by _exit, or an alarm ends it.
 
-#![allow(dead_code)] // each test takes a part
-
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::time::{Duration, Instant};
 
-const PATIENCE_S: u32 = 60;
+use glebe_testing::time::slowed;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn patience_s() -> libc::c_uint {
+    slowed(PATIENCE).as_secs() as libc::c_uint
+}
 
 /// A pipe each way.
 pub struct Link {
@@ -62,7 +66,7 @@ impl Process {
         if pid == 0 {
             // SAFETY: the alarm and the exit take no pointer.
             unsafe {
-                libc::alarm(PATIENCE_S);
+                libc::alarm(patience_s());
                 let link = Link { from: child_from, to: child_to };
                 let ended = catch_unwind(AssertUnwindSafe(|| body(link)));
                 libc::_exit(if ended.is_ok() { 0 } else { 101 });
@@ -90,7 +94,7 @@ impl Process {
             if waited == self.pid {
                 return End::Signal(libc::WTERMSIG(status));
             }
-            assert!(begin.elapsed() < Duration::from_secs(2 * u64::from(PATIENCE_S)));
+            assert!(begin.elapsed() < slowed(2 * PATIENCE));
             std::thread::sleep(Duration::from_micros(200));
         }
     }
@@ -116,7 +120,7 @@ pub fn signal(pid: i32, signal: i32) {
 /// Puts off the alarm that ends this child, which is at work.
 pub fn stay() {
     // SAFETY: takes no pointer.
-    unsafe { libc::alarm(PATIENCE_S) };
+    unsafe { libc::alarm(patience_s()) };
 }
 
 /// Does nothing until killed, by an alarm if by nobody else.
@@ -124,7 +128,7 @@ pub fn sleep_on() -> ! {
     loop {
         // SAFETY: takes no pointer.
         unsafe {
-            libc::alarm(PATIENCE_S);
+            libc::alarm(patience_s());
             libc::pause();
         }
     }

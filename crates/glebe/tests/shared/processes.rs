@@ -4,12 +4,13 @@
 //! See `process`. Calls on descriptors of this test's own, and pages of its own file.
 
 use std::os::fd::AsRawFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use glebe::volatile::{Error, Priority, Shared};
+use glebe_testing::time::{slowed, wait_until};
 
-use crate::process::{signal, sleep_on, End, Process};
-use crate::*;
+use super::process::{signal, sleep_on, End, Process};
+use super::*;
 
 /// Where a process locks a byte while it joins.
 const JOIN: i64 = 1 << 62;
@@ -22,6 +23,7 @@ fn drop_copy<T>(of: &T) {
 
 #[test]
 fn a_killed_process_has_no_pin_though_its_child_lives() {
+    glebe_testing::alone!();
     let shared = filled(8);
     let pinner = Process::start(|link| {
         let _pin = shared.pin(range(2, 3)).unwrap();
@@ -47,6 +49,7 @@ fn a_killed_process_has_no_pin_though_its_child_lives() {
 /// A holder's number is used again, and nothing of the one before is left.
 #[test]
 fn whoever_comes_after_a_killed_process_has_none_of_its_pins() {
+    glebe_testing::alone!();
     let shared = filled(4);
     for _ in 0..200 {
         let pinner = Process::start(|link| {
@@ -67,6 +70,7 @@ fn whoever_comes_after_a_killed_process_has_none_of_its_pins() {
 
 #[test]
 fn a_forked_child_has_pins_of_its_own() {
+    glebe_testing::alone!();
     let shared = filled(8);
     let pin = shared.pin(range(0, 2)).unwrap();
     let child = Process::start(|link| {
@@ -103,6 +107,7 @@ fn a_forked_child_has_pins_of_its_own() {
 /// it does.
 #[test]
 fn a_child_uses_the_file_from_its_first_call_on() {
+    glebe_testing::alone!();
     let shared = filled(4);
     let purger = purger(&shared);
     for calls in [false, true] {
@@ -128,6 +133,7 @@ fn a_child_uses_the_file_from_its_first_call_on() {
 
 #[test]
 fn pins_end_with_the_program() {
+    glebe_testing::alone!();
     let shared = filled(4);
     let program = Process::start(|link| {
         std::mem::forget(shared.pin(range(0, 4)).unwrap());
@@ -140,16 +146,14 @@ fn pins_end_with_the_program() {
     program.link.hear();
     assert_eq!(purge_all(&shared), Bytes::ZERO);
     program.link.tell(0);
-    let begin = Instant::now();
-    while purge_all(&shared) == Bytes::ZERO {
-        assert!(begin.elapsed().as_secs() < 30, "the pins of before are counted still");
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
+    let is_purged = || purge_all(&shared) > Bytes::ZERO;
+    wait_until("the pins of before are counted no more", Duration::from_secs(30), is_purged);
     program.kill();
 }
 
 #[test]
 fn a_child_that_the_c_library_does_not_know_is_told() {
+    glebe_testing::alone!();
     let shared = filled(4);
     let clone = || {
         let none = std::ptr::null::<u8>();
@@ -178,6 +182,7 @@ fn a_child_that_the_c_library_does_not_know_is_told() {
 
 #[test]
 fn a_join_ends_although_another_process_is_stopped_at_its_own() {
+    glebe_testing::alone!();
     let shared = filled(1);
     let stopped = Process::start(|link| {
         let path = format!("/proc/self/fd/{}", shared.fd().as_raw_fd());
@@ -198,7 +203,7 @@ fn a_join_ends_although_another_process_is_stopped_at_its_own() {
     let begin = Instant::now();
     let error = adopt().unwrap_err();
     assert!(matches!(error, Error::Busy { .. }), "{error}");
-    assert!(begin.elapsed().as_secs() < 20, "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < slowed(Duration::from_secs(20)), "{:?}", begin.elapsed());
     stopped.kill();
     adopt().unwrap();
 }
@@ -206,6 +211,7 @@ fn a_join_ends_although_another_process_is_stopped_at_its_own() {
 /// Threads of a child that all make its first call.
 #[test]
 fn threads_of_a_child_take_one_place() {
+    glebe_testing::alone!();
     let shared = filled(8);
     let child = Process::start(|_| {
         std::thread::scope(|scope| {

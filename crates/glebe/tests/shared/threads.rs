@@ -4,11 +4,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use glebe::volatile::Error;
+use glebe_testing::time::{slowed, storm};
 
-use crate::*;
+use super::*;
 
 const GRANULES: u64 = 8;
-const TIME: Duration = Duration::from_millis(700);
+const USUAL: Duration = Duration::from_millis(350);
 /// As long as too little was purged, on a machine that is busy with much else.
 const GRACE: Duration = Duration::from_secs(30);
 /// Granules that are purged at least.
@@ -23,7 +24,7 @@ fn what_threads_have_pinned_is_whole() {
     let failed = AtomicBool::new(false);
     let goes_on = || {
         let is_enough = freed.load(Ordering::Relaxed) >= at(ENOUGH).get();
-        let time = if is_enough { TIME } else { GRACE };
+        let time = if is_enough { storm(USUAL) } else { slowed(GRACE) };
         begin.elapsed() < time && !failed.load(Ordering::Relaxed)
     };
     std::thread::scope(|scope| {

@@ -3,14 +3,16 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::Stdio;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 
 use glebe::sys::sigbus::{Handler, Outcome, Watch};
+use glebe_testing::process::{child_of, is_child};
 use libc::{c_int, c_void, siginfo_t};
 
-use crate::armed::{page, Armed};
-use crate::child::{dies_alone, passes_alone};
+use super::armed::{page, Armed};
 
 static CALLS: AtomicU64 = AtomicU64::new(0);
 static ASKED: AtomicU64 = AtomicU64::new(0);
@@ -92,6 +94,22 @@ fn read(at: *const u8) -> u8 {
     unsafe { at.read_volatile() }
 }
 
+/// Runs `body` in a process that runs `test` alone, which dies of SIGBUS.
+fn dies(test: &str, body: fn()) {
+    if is_child() {
+        leave_no_core();
+        return body();
+    }
+    let status = child_of(test).stdout(Stdio::null()).status().unwrap();
+    assert_eq!(status.signal(), Some(libc::SIGBUS), "{status}");
+}
+
+fn leave_no_core() {
+    let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: reads the structure.
+    unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) };
+}
+
 /// A page of an empty file: a touch of it is SIGBUS until the file is long enough.
 struct Truncated {
     file: File,
@@ -120,113 +138,107 @@ impl Truncated {
 
 #[test]
 fn nothing_is_installed_unasked() {
-    passes_alone("chain::nothing_is_installed_unasked", || {
-        set(full as *const () as usize, libc::SA_SIGINFO);
-        assert_eq!(is_set(), full as *const () as usize);
-        let handler = Handler::install().unwrap();
-        assert_ne!(is_set(), full as *const () as usize);
-        assert!(handler.is_first().unwrap());
-        let ours = is_set();
-        Handler::install().unwrap();
-        assert_eq!(is_set(), ours);
-        set(full as *const () as usize, libc::SA_SIGINFO);
-        assert!(!handler.is_first().unwrap());
-        Handler::install().unwrap();
-        assert!(!handler.is_first().unwrap());
-    });
+    glebe_testing::alone!();
+    set(full as *const () as usize, libc::SA_SIGINFO);
+    assert_eq!(is_set(), full as *const () as usize);
+    let handler = Handler::install().unwrap();
+    assert_ne!(is_set(), full as *const () as usize);
+    assert!(handler.is_first().unwrap());
+    let ours = is_set();
+    Handler::install().unwrap();
+    assert_eq!(is_set(), ours);
+    set(full as *const () as usize, libc::SA_SIGINFO);
+    assert!(!handler.is_first().unwrap());
+    Handler::install().unwrap();
+    assert!(!handler.is_first().unwrap());
 }
 
 #[test]
 fn threads_install_one_handler() {
-    passes_alone("chain::threads_install_one_handler", || {
-        set(plain as *const () as usize, 0);
-        let begin = std::sync::Barrier::new(6);
-        std::thread::scope(|s| {
-            for _ in 0..6 {
-                s.spawn(|| {
-                    begin.wait();
-                    assert!(Handler::install().unwrap().is_first().unwrap());
-                });
-            }
-        });
-        let file = Truncated::new();
-        file.touch(1);
-        assert_eq!(CALLS.load(SeqCst), 1);
+    glebe_testing::alone!();
+    set(plain as *const () as usize, 0);
+    let begin = std::sync::Barrier::new(6);
+    std::thread::scope(|s| {
+        for _ in 0..6 {
+            s.spawn(|| {
+                begin.wait();
+                assert!(Handler::install().unwrap().is_first().unwrap());
+            });
+        }
     });
+    let file = Truncated::new();
+    file.touch(1);
+    assert_eq!(CALLS.load(SeqCst), 1);
 }
 
 #[test]
 fn a_plain_handler_has_what_is_not_watched() {
-    passes_alone("chain::a_plain_handler_has_what_is_not_watched", || {
-        set(plain as *const () as usize, 0);
-        let Some(armed) = Armed::empty(1) else { return };
-        let _watch = watch(armed.range());
-        let file = Truncated::new();
-        for calls in 1..4 {
-            file.touch(17);
-            assert_eq!(CALLS.load(SeqCst), calls);
-            assert_eq!(BLOCKED.load(SeqCst), 0b011);
-            assert_eq!(blocked(), 0);
-        }
-        assert_eq!(ASKED.load(SeqCst), 0);
-        // Where the watch passes, the earlier handler has it too.
-        let watched = watch(file.at.addr()..file.at.addr() + page());
-        file.touch(18);
-        assert_eq!((ASKED.load(SeqCst), CALLS.load(SeqCst)), (1, 4));
-        drop(watched);
-    });
+    glebe_testing::alone!();
+    set(plain as *const () as usize, 0);
+    let Some(armed) = Armed::empty(1) else { return };
+    let _watch = watch(armed.range());
+    let file = Truncated::new();
+    for calls in 1..4 {
+        file.touch(17);
+        assert_eq!(CALLS.load(SeqCst), calls);
+        assert_eq!(BLOCKED.load(SeqCst), 0b011);
+        assert_eq!(blocked(), 0);
+    }
+    assert_eq!(ASKED.load(SeqCst), 0);
+    // Where the watch passes, the earlier handler has it too.
+    let watched = watch(file.at.addr()..file.at.addr() + page());
+    file.touch(18);
+    assert_eq!((ASKED.load(SeqCst), CALLS.load(SeqCst)), (1, 4));
+    drop(watched);
 }
 
 #[test]
 fn a_full_handler_gets_what_the_kernel_said() {
-    passes_alone("chain::a_full_handler_gets_what_the_kernel_said", || {
-        set(full as *const () as usize, libc::SA_SIGINFO | libc::SA_NODEFER);
-        Handler::install().unwrap();
-        let file = Truncated::new();
-        for offset in [0, 99, page() - 1] {
-            file.touch(offset);
-            assert_eq!(ADDR.load(SeqCst), file.at.addr() + offset);
-            assert_eq!(CODE.load(SeqCst), libc::BUS_ADRERR);
-            assert_eq!(BLOCKED.load(SeqCst), 0b010);
-            assert_eq!(blocked(), 0);
-        }
-        assert_eq!(CALLS.load(SeqCst), 3);
-    });
+    glebe_testing::alone!();
+    set(full as *const () as usize, libc::SA_SIGINFO | libc::SA_NODEFER);
+    Handler::install().unwrap();
+    let file = Truncated::new();
+    for offset in [0, 99, page() - 1] {
+        file.touch(offset);
+        assert_eq!(ADDR.load(SeqCst), file.at.addr() + offset);
+        assert_eq!(CODE.load(SeqCst), libc::BUS_ADRERR);
+        assert_eq!(BLOCKED.load(SeqCst), 0b010);
+        assert_eq!(blocked(), 0);
+    }
+    assert_eq!(CALLS.load(SeqCst), 3);
 }
 
 #[test]
 fn what_was_sent_is_nobodys_touch() {
-    passes_alone("chain::what_was_sent_is_nobodys_touch", || {
-        set(full as *const () as usize, libc::SA_SIGINFO);
-        let Some(armed) = Armed::empty(1) else { return };
-        let _watch = watch(armed.range());
-        // SAFETY: sends to this thread, first as anybody may, then with what only the kernel
-        // says of a memory failure and of a misaligned access.
-        unsafe {
-            libc::raise(libc::SIGBUS);
-            assert_eq!((CALLS.load(SeqCst), CODE.load(SeqCst)), (1, libc::SI_TKILL));
-            let codes = [libc::BUS_MCEERR_AO, libc::BUS_MCEERR_AR, libc::BUS_ADRALN];
-            for (calls, code) in (2..).zip(codes) {
-                let mut info: siginfo_t = std::mem::zeroed();
-                info.si_signo = libc::SIGBUS;
-                info.si_code = code;
-                // The address follows three numbers and padding.
-                ptr::from_mut(&mut info).cast::<usize>().add(2).write(armed.addr(0, 5));
-                let (pid, tid) = (libc::getpid(), libc::gettid());
-                let sent =
-                    libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, tid, libc::SIGBUS, &info);
-                assert_eq!(sent, 0, "{}", io::Error::last_os_error());
-                assert_eq!((CALLS.load(SeqCst), CODE.load(SeqCst)), (calls, code));
-                assert_eq!(ADDR.load(SeqCst), armed.addr(0, 5));
-            }
+    glebe_testing::alone!();
+    set(full as *const () as usize, libc::SA_SIGINFO);
+    let Some(armed) = Armed::empty(1) else { return };
+    let _watch = watch(armed.range());
+    // SAFETY: sends to this thread, first as anybody may, then with what only the kernel
+    // says of a memory failure and of a misaligned access.
+    unsafe {
+        libc::raise(libc::SIGBUS);
+        assert_eq!((CALLS.load(SeqCst), CODE.load(SeqCst)), (1, libc::SI_TKILL));
+        let codes = [libc::BUS_MCEERR_AO, libc::BUS_MCEERR_AR, libc::BUS_ADRALN];
+        for (calls, code) in (2..).zip(codes) {
+            let mut info: siginfo_t = std::mem::zeroed();
+            info.si_signo = libc::SIGBUS;
+            info.si_code = code;
+            // The address follows three numbers and padding.
+            ptr::from_mut(&mut info).cast::<usize>().add(2).write(armed.addr(0, 5));
+            let (pid, tid) = (libc::getpid(), libc::gettid());
+            let sent = libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, tid, libc::SIGBUS, &info);
+            assert_eq!(sent, 0, "{}", io::Error::last_os_error());
+            assert_eq!((CALLS.load(SeqCst), CODE.load(SeqCst)), (calls, code));
+            assert_eq!(ADDR.load(SeqCst), armed.addr(0, 5));
         }
-        assert_eq!(ASKED.load(SeqCst), 0);
-    });
+    }
+    assert_eq!(ASKED.load(SeqCst), 0);
 }
 
 #[test]
 fn the_default_kills() {
-    dies_alone("chain::the_default_kills", || {
+    dies("sigbus::chain::the_default_kills", || {
         set(libc::SIG_DFL, 0);
         Handler::install().unwrap();
         let file = Truncated::new();
@@ -236,7 +248,7 @@ fn the_default_kills() {
 
 #[test]
 fn the_default_kills_who_is_sent_it() {
-    dies_alone("chain::the_default_kills_who_is_sent_it", || {
+    dies("sigbus::chain::the_default_kills_who_is_sent_it", || {
         set(libc::SIG_DFL, 0);
         Handler::install().unwrap();
         // SAFETY: sends to this thread.
@@ -249,7 +261,7 @@ fn a_watch_that_passes_leaves_the_default() {
     if Armed::empty(1).is_none() {
         return; // which said why
     }
-    dies_alone("chain::a_watch_that_passes_leaves_the_default", || {
+    dies("sigbus::chain::a_watch_that_passes_leaves_the_default", || {
         set(libc::SIG_DFL, 0);
         let Some(armed) = Armed::empty(1) else { std::process::abort() };
         let _watch = watch(armed.range());
@@ -259,18 +271,17 @@ fn a_watch_that_passes_leaves_the_default() {
 
 #[test]
 fn ignored_is_ignored_when_sent() {
-    passes_alone("chain::ignored_is_ignored_when_sent", || {
-        set(libc::SIG_IGN, 0);
-        Handler::install().unwrap();
-        // SAFETY: sends to this thread.
-        unsafe { libc::raise(libc::SIGBUS) };
-    });
+    glebe_testing::alone!();
+    set(libc::SIG_IGN, 0);
+    Handler::install().unwrap();
+    // SAFETY: sends to this thread.
+    unsafe { libc::raise(libc::SIGBUS) };
 }
 
 /// As the kernel has it: a fault cannot be ignored.
 #[test]
 fn ignored_kills_when_touched() {
-    dies_alone("chain::ignored_kills_when_touched", || {
+    dies("sigbus::chain::ignored_kills_when_touched", || {
         set(libc::SIG_IGN, 0);
         Handler::install().unwrap();
         let file = Truncated::new();
@@ -281,47 +292,47 @@ fn ignored_kills_when_touched() {
 /// Looks at a dying child as a debugger does: each SIGBUS that it gets.
 #[test]
 fn what_kills_names_the_exact_address() {
-    passes_alone("chain::what_kills_names_the_exact_address", || {
-        set(libc::SIG_DFL, 0);
-        Handler::install().unwrap();
-        let file = Truncated::new();
-        let at = file.at.wrapping_add(345);
-        // SAFETY: the child only touches; the parent reads what the kernel says of it.
-        unsafe {
-            let null = ptr::null_mut::<c_void>();
-            let child = libc::fork();
-            if child == 0 {
-                libc::ptrace(libc::PTRACE_TRACEME, 0, null, null);
-                at.read_volatile();
-                libc::_exit(0);
-            }
-            let mut stops = 0;
-            loop {
-                let (mut status, mut info) = (0, std::mem::zeroed::<siginfo_t>());
-                assert_eq!(libc::waitpid(child, &mut status, 0), child);
-                if !libc::WIFSTOPPED(status) {
-                    assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGBUS);
-                    break;
-                }
-                let signal = libc::WSTOPSIG(status);
-                if libc::ptrace(libc::PTRACE_GETSIGINFO, child, null, &mut info) != 0 {
-                    println!("skipped: ptrace: {}", io::Error::last_os_error());
-                    libc::kill(child, libc::SIGKILL);
-                    return;
-                }
-                assert_eq!((signal, info.si_code), (libc::SIGBUS, libc::BUS_ADRERR));
-                assert_eq!(info.si_addr().addr(), at.addr());
-                stops += 1;
-                libc::ptrace(libc::PTRACE_CONT, child, null, signal as usize);
-            }
-            assert_eq!(stops, 2, "one for the handler, one that kills");
+    glebe_testing::alone!();
+    set(libc::SIG_DFL, 0);
+    Handler::install().unwrap();
+    let file = Truncated::new();
+    let at = file.at.wrapping_add(345);
+    leave_no_core();
+    // SAFETY: the child only touches; the parent reads what the kernel says of it.
+    unsafe {
+        let null = ptr::null_mut::<c_void>();
+        let child = libc::fork();
+        if child == 0 {
+            libc::ptrace(libc::PTRACE_TRACEME, 0, null, null);
+            at.read_volatile();
+            libc::_exit(0);
         }
-    });
+        let mut stops = 0;
+        loop {
+            let (mut status, mut info) = (0, std::mem::zeroed::<siginfo_t>());
+            assert_eq!(libc::waitpid(child, &mut status, 0), child);
+            if !libc::WIFSTOPPED(status) {
+                assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGBUS);
+                break;
+            }
+            let signal = libc::WSTOPSIG(status);
+            if libc::ptrace(libc::PTRACE_GETSIGINFO, child, null, &mut info) != 0 {
+                println!("skipped: ptrace: {}", io::Error::last_os_error());
+                libc::kill(child, libc::SIGKILL);
+                return;
+            }
+            assert_eq!((signal, info.si_code), (libc::SIGBUS, libc::BUS_ADRERR));
+            assert_eq!(info.si_addr().addr(), at.addr());
+            stops += 1;
+            libc::ptrace(libc::PTRACE_CONT, child, null, signal as usize);
+        }
+        assert_eq!(stops, 2, "one for the handler, one that kills");
+    }
 }
 
 #[test]
 fn a_handler_for_one_time_is_called_once() {
-    dies_alone("chain::a_handler_for_one_time_is_called_once", || {
+    dies("sigbus::chain::a_handler_for_one_time_is_called_once", || {
         set(plain as *const () as usize, libc::SA_RESETHAND);
         Handler::install().unwrap();
         let file = Truncated::new();

@@ -5,11 +5,14 @@ use std::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering::SeqCst,
 };
 use std::thread;
+use std::time::Duration;
 
 use glebe::sys::sigbus::{fill, Handler, Outcome, Watch};
+use glebe_testing::time::slowed;
 
-use crate::armed::{page, Armed};
-use crate::child::passes_alone;
+use super::armed::{page, Armed};
+
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What [`refill`] works on and what it was told.
 #[derive(Default)]
@@ -216,6 +219,7 @@ fn set_fill_behind(armed: &Armed) {
 /// then, or enters after, says so.
 #[test]
 fn no_handler_uses_a_watch_that_was_removed() {
+    glebe_testing::alone!();
     static AFTER_END: AtomicBool = AtomicBool::new(false);
     unsafe extern "C" fn look(_: usize, data: *const ()) -> Outcome {
         // SAFETY: the data is never freed, only marked.
@@ -228,79 +232,76 @@ fn no_handler_uses_a_watch_that_was_removed() {
         }
         Outcome::Pass
     }
-    passes_alone("watch::no_handler_uses_a_watch_that_was_removed", || {
-        let Some(armed) = Armed::empty(3) else { return };
-        set_fill_behind(&armed);
-        let handler = Handler::install().unwrap();
-        let (stop, touches) = (AtomicBool::new(false), AtomicU64::new(0));
-        let marks: Vec<AtomicBool> = (0..300).map(|_| AtomicBool::new(false)).collect();
-        thread::scope(|s| {
-            for i in 0..3 {
-                let (armed, stop, touches) = (&armed, &stop, &touches);
-                s.spawn(move || {
-                    while !stop.load(SeqCst) {
-                        assert_eq!(read(armed.ptr(i, 9)), 0);
-                        armed.lose(i);
-                        touches.fetch_add(1, SeqCst);
-                    }
-                });
-            }
-            for gone in &marks {
-                let before = touches.load(SeqCst);
-                let data = ptr::from_ref(gone).cast();
-                // SAFETY: the mark outlives the threads.
-                let watch = unsafe { handler.watch(armed.range(), look, data) };
-                while touches.load(SeqCst) == before {
-                    thread::yield_now();
+    let Some(armed) = Armed::empty(3) else { return };
+    set_fill_behind(&armed);
+    let handler = Handler::install().unwrap();
+    let (stop, touches) = (AtomicBool::new(false), AtomicU64::new(0));
+    let marks: Vec<AtomicBool> = (0..300).map(|_| AtomicBool::new(false)).collect();
+    thread::scope(|s| {
+        for i in 0..3 {
+            let (armed, stop, touches) = (&armed, &stop, &touches);
+            s.spawn(move || {
+                while !stop.load(SeqCst) {
+                    assert_eq!(read(armed.ptr(i, 9)), 0);
+                    armed.lose(i);
+                    touches.fetch_add(1, SeqCst);
                 }
-                drop(watch);
-                gone.store(true, SeqCst);
+            });
+        }
+        for gone in &marks {
+            let before = touches.load(SeqCst);
+            let data = ptr::from_ref(gone).cast();
+            // SAFETY: the mark outlives the threads.
+            let watch = unsafe { handler.watch(armed.range(), look, data) };
+            while touches.load(SeqCst) == before {
+                thread::yield_now();
             }
-            stop.store(true, SeqCst);
-        });
-        assert!(!AFTER_END.load(SeqCst));
+            drop(watch);
+            gone.store(true, SeqCst);
+        }
+        stop.store(true, SeqCst);
     });
+    assert!(!AFTER_END.load(SeqCst));
 }
 
 /// A thread that stands in a callback does not exist in a child: a removal there does not wait.
 #[test]
 fn a_child_does_not_wait_for_its_parents_handlers() {
-    passes_alone("watch::a_child_does_not_wait_for_its_parents_handlers", || {
-        static STATE: AtomicU64 = AtomicU64::new(0);
-        unsafe extern "C" fn stay(_: usize, _: *const ()) -> Outcome {
-            STATE.store(1, SeqCst);
-            while STATE.load(SeqCst) == 1 {
-                std::hint::spin_loop();
-            }
-            Outcome::Pass
+    glebe_testing::alone!();
+    static STATE: AtomicU64 = AtomicU64::new(0);
+    unsafe extern "C" fn stay(_: usize, _: *const ()) -> Outcome {
+        STATE.store(1, SeqCst);
+        while STATE.load(SeqCst) == 1 {
+            std::hint::spin_loop();
         }
-        let Some(armed) = Armed::empty(1) else { return };
-        set_fill_behind(&armed);
-        let handler = Handler::install().unwrap();
-        // SAFETY: no data.
-        let watch = unsafe { handler.watch(armed.range(), stay, ptr::null()) }.unwrap();
-        thread::scope(|s| {
-            s.spawn(|| assert_eq!(read(armed.ptr(0, 0)), 0));
-            while STATE.load(SeqCst) == 0 {
-                thread::yield_now();
+        Outcome::Pass
+    }
+    let Some(armed) = Armed::empty(1) else { return };
+    set_fill_behind(&armed);
+    let handler = Handler::install().unwrap();
+    // SAFETY: no data.
+    let watch = unsafe { handler.watch(armed.range(), stay, ptr::null()) }.unwrap();
+    thread::scope(|s| {
+        s.spawn(|| assert_eq!(read(armed.ptr(0, 0)), 0));
+        while STATE.load(SeqCst) == 0 {
+            thread::yield_now();
+        }
+        // SAFETY: the child drops a watch, which allocates nothing, and leaves by _exit; an
+        // alarm ends it should that wait.
+        let status = unsafe {
+            let pid = libc::fork();
+            if pid == 0 {
+                libc::alarm(slowed(PATIENCE).as_secs() as libc::c_uint);
+                drop(watch);
+                libc::_exit(0);
             }
-            // SAFETY: the child drops a watch, which allocates nothing, and leaves by _exit; an
-            // alarm ends it should that wait.
-            let status = unsafe {
-                let pid = libc::fork();
-                if pid == 0 {
-                    libc::alarm(20);
-                    drop(watch);
-                    libc::_exit(0);
-                }
-                let mut status = 0;
-                libc::waitpid(pid, &mut status, 0);
-                std::mem::forget(watch);
-                status
-            };
-            STATE.store(2, SeqCst);
-            assert_eq!(status, 0);
-        });
+            let mut status = 0;
+            libc::waitpid(pid, &mut status, 0);
+            std::mem::forget(watch);
+            status
+        };
+        STATE.store(2, SeqCst);
+        assert_eq!(status, 0);
     });
 }
 
@@ -318,46 +319,45 @@ fn touch_another() {
 /// Another signal's handler, and a callback, touch lost pages within a touch.
 #[test]
 fn signals_nest() {
-    passes_alone("watch::signals_nest", || {
-        static SIGNALS: AtomicU64 = AtomicU64::new(0);
-        unsafe extern "C" fn on_signal(_: libc::c_int) {
-            touch_another();
-            SIGNALS.fetch_add(1, SeqCst);
-        }
-        unsafe extern "C" fn callback(addr: usize, data: *const ()) -> Outcome {
-            touch_another();
-            // SAFETY: as for this function.
-            unsafe { refill(addr, data) }
-        }
-        let (Some(armed), Some(other)) = (Armed::full(2, 4), Armed::empty(1)) else { return };
-        LOST_PAGE.store(other.ptr(0, 0), SeqCst);
-        let seen = Seen { fd: armed.fd(), ..Seen::default() };
-        let of_other = Seen { fd: other.fd(), ..Seen::default() };
-        let _others = watch(&other, &of_other);
-        let handler = Handler::install().unwrap();
-        // SAFETY: the data outlives the watch; the signal's handler does what it may.
-        let _watch = unsafe {
-            libc::signal(libc::SIGUSR1, on_signal as *const () as usize);
-            handler.watch(armed.range(), callback, ptr::from_ref(&seen).cast()).unwrap()
-        };
-        let (me, done) = (this_thread(), AtomicBool::new(false));
-        thread::scope(|s| {
-            s.spawn(|| {
-                while !done.load(SeqCst) {
-                    // SAFETY: the thread lives as long as this scope.
-                    unsafe { libc::pthread_kill(me, libc::SIGUSR1) };
-                    thread::yield_now();
-                }
-            });
-            let mut rounds = 0;
-            while SIGNALS.load(SeqCst) < 300 || rounds < 300 {
-                armed.lose(1);
-                assert_eq!((read(armed.ptr(1, 7)), read(armed.ptr(0, 7))), (0, 4));
-                rounds += 1;
+    glebe_testing::alone!();
+    static SIGNALS: AtomicU64 = AtomicU64::new(0);
+    unsafe extern "C" fn on_signal(_: libc::c_int) {
+        touch_another();
+        SIGNALS.fetch_add(1, SeqCst);
+    }
+    unsafe extern "C" fn callback(addr: usize, data: *const ()) -> Outcome {
+        touch_another();
+        // SAFETY: as for this function.
+        unsafe { refill(addr, data) }
+    }
+    let (Some(armed), Some(other)) = (Armed::full(2, 4), Armed::empty(1)) else { return };
+    LOST_PAGE.store(other.ptr(0, 0), SeqCst);
+    let seen = Seen { fd: armed.fd(), ..Seen::default() };
+    let of_other = Seen { fd: other.fd(), ..Seen::default() };
+    let _others = watch(&other, &of_other);
+    let handler = Handler::install().unwrap();
+    // SAFETY: the data outlives the watch; the signal's handler does what it may.
+    let _watch = unsafe {
+        libc::signal(libc::SIGUSR1, on_signal as *const () as usize);
+        handler.watch(armed.range(), callback, ptr::from_ref(&seen).cast()).unwrap()
+    };
+    let (me, done) = (this_thread(), AtomicBool::new(false));
+    thread::scope(|s| {
+        s.spawn(|| {
+            while !done.load(SeqCst) {
+                // SAFETY: the thread lives as long as this scope.
+                unsafe { libc::pthread_kill(me, libc::SIGUSR1) };
+                thread::yield_now();
             }
-            done.store(true, SeqCst);
-            assert_eq!(seen.touches.load(SeqCst), rounds);
         });
+        let mut rounds = 0;
+        while SIGNALS.load(SeqCst) < 300 || rounds < 300 {
+            armed.lose(1);
+            assert_eq!((read(armed.ptr(1, 7)), read(armed.ptr(0, 7))), (0, 4));
+            rounds += 1;
+        }
+        done.store(true, SeqCst);
+        assert_eq!(seen.touches.load(SeqCst), rounds);
     });
 }
 

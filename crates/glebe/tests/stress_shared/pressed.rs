@@ -1,7 +1,7 @@
 //! Two users and a purger of one file in a memory cgroup that holds less than all of them want.
 //!
 //! A process has memory of its own by turns, so that the file must shrink and may grow again; the
-//! kernel takes nothing of such a file, and kills. One user is killed every second and started
+//! kernel takes nothing of such a file, and kills. One user is killed twice a second and started
 //! again. The purger is a [`Reclaimer`], which decides by the group's limit.
 
 use std::hint::black_box;
@@ -12,22 +12,23 @@ use std::time::{Duration, Instant};
 use glebe::reclaim::{Policy, Reclaimer};
 use glebe::units::Bytes;
 use glebe::volatile::{Purger, Shared};
+use glebe_testing::time::storm;
 
-use crate::inside::{inside, End};
-use crate::oracle::{Count, Oracle};
-use crate::process::{self, Process};
-use crate::stressed::{duration, spawn, Random, Stop};
-use crate::{kill, nothing_is_pinned, User, HALF};
+use super::oracle::{Count, Oracle};
+use super::{kill, nothing_is_pinned, User, HALF};
+use crate::reclaim::inside::{inside, End};
+use crate::shared::process::{self, Process};
+use crate::stressed::{spawn, Random, Stop};
 
-const TEST: &str = "pressed::nothing_is_killed_and_nothing_is_lost_untold";
+const TEST: &str = "stress_shared::pressed::nothing_is_killed_and_nothing_is_lost_untold";
 const LIMIT: Bytes = Bytes::mib(80);
 /// All of them together are 48 MiB.
 const GRANULE: Bytes = Bytes::new(512 << 10);
 /// What somebody else has by turns, and in what time it comes.
 const OTHERS: Bytes = Bytes::mib(48);
 const RISE: Duration = Duration::from_millis(480);
-const USUAL: Duration = Duration::from_secs(5);
-const LIFE: Duration = Duration::from_secs(1);
+const USUAL: Duration = Duration::from_millis(2500);
+const LIFE: Duration = Duration::from_millis(500);
 /// Between two steps of a user: it builds anew at some tens of MiB a second.
 const REST: Duration = Duration::from_millis(20);
 
@@ -89,7 +90,7 @@ fn load() {
             if nth % 4 == 0 {
                 nothing_is_pinned(&shared, &oracle, &(HALF..2 * HALF), second.pid);
             }
-            if begin.elapsed() >= duration(USUAL) || stop.load(Ordering::Relaxed) {
+            if begin.elapsed() >= storm(USUAL) || stop.load(Ordering::Relaxed) {
                 break;
             }
         }

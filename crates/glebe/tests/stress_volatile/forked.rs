@@ -2,10 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use glebe_testing::time::slowed;
+
 use super::ground::Ground;
 use super::own::{lost, offset};
+use super::{range, Counts, Shared, GRACE};
 use crate::stressed::{in_child, page_buffer, End};
-use crate::{range, Counts, Shared, GRACE};
 
 const FORK_EVERY: Duration = Duration::from_millis(200);
 
@@ -14,7 +16,8 @@ pub(super) fn fork_until(shared: &Shared, time: Duration) {
     let begin = Instant::now();
     let is_over = || {
         let gone = begin.elapsed();
-        gone >= time && (gone >= time + GRACE || shared.grounds.iter().all(Ground::has_shown))
+        gone >= time
+            && (gone >= time + slowed(GRACE) || shared.grounds.iter().all(Ground::has_shown))
     };
     for nth in 0_u64.. {
         if is_over() || shared.stopped() {

@@ -18,7 +18,7 @@ use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Engine, Region};
 
 use super::oracle::{Oracle, REFILL};
-use crate::Counts;
+use super::Counts;
 
 /// Which kind of region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

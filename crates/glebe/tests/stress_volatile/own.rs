@@ -9,8 +9,8 @@ use glebe::volatile::{Engine, Error as VolatileError, Priority, Purged};
 
 use super::ground::{Ground, Kind};
 use super::oracle::{Contents, State};
+use super::{range, Counts, Shared};
 use crate::stressed::{fill, page_buffer, Random};
-use crate::{range, Counts, Shared};
 
 /// Most pages of one write.
 const WRITE_MAX: u64 = 16;

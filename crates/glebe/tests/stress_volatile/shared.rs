@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::oracle::{Contents, State};
 use super::own::{lost, offset, priority};
+use super::{range, Counts, Shared, SHARED};
 use crate::stressed::{fill, page_buffer, Random};
-use crate::{range, Counts, Shared, SHARED};
 
 const REST_MAX: Duration = Duration::from_micros(1500);
 /// Steps of a sharer between two looks at everything.

@@ -1,12 +1,14 @@
 //! What stress tests share: numbers by chance, contents that say whose they are, forked children
-//! that end in time, signals, and how long they last (`GLEBE_STRESS_SECONDS`).
-#![allow(dead_code)] // each test takes a part
+//! that end in time, and signals.
+#![allow(unsafe_code)] // Safety: fork, waitpid, _exit and signals; each block says why.
 
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use glebe::sys::page_size;
+use glebe_testing::time::slowed;
 
 pub mod signals;
 
@@ -14,12 +16,6 @@ pub mod signals;
 const WORD: usize = size_of::<u64>();
 /// How long a child may take, on a machine that is busy with much else.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// How long one load lasts, `usual` where the environment says nothing.
-pub fn duration(usual: Duration) -> Duration {
-    let seconds = std::env::var("GLEBE_STRESS_SECONDS").ok().and_then(|text| text.parse().ok());
-    seconds.map_or(usual, Duration::from_secs_f64)
-}
 
 /// Stops the others when the scope ends, by panic too.
 pub struct Stop<'a>(pub &'a AtomicBool);
@@ -101,7 +97,7 @@ fn word_of(name: u64, version: u64, at: usize) -> u64 {
 /// How a child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It returned this.
+    /// It returned this; 101 if it panicked.
     Exit(u8),
     /// By this signal; SIGKILL if it did not end in time.
     Signal(i32),
@@ -115,7 +111,7 @@ pub fn in_child(body: impl FnOnce() -> u8) -> End {
     assert!(pid >= 0, "{}", std::io::Error::last_os_error());
     if pid == 0 {
         signals::in_child();
-        let status = body();
+        let status = catch_unwind(AssertUnwindSafe(body)).unwrap_or(101);
         // SAFETY: as above.
         unsafe { libc::_exit(libc::c_int::from(status)) }
     }
@@ -130,7 +126,7 @@ pub fn in_child(body: impl FnOnce() -> u8) -> End {
         if waited == pid {
             return End::Signal(libc::WTERMSIG(status));
         }
-        if begin.elapsed() > PATIENCE {
+        if begin.elapsed() > slowed(PATIENCE) {
             // SAFETY: takes no pointer; the child is not waited for yet, so the number is its own.
             unsafe { libc::kill(pid, libc::SIGKILL) };
         }

@@ -48,7 +48,6 @@ impl Descriptor {
     }
 
     /// The number that the owner knows, and one of the file itself.
-    #[allow(dead_code)] // of one of the programs that share this file
     pub fn numbers(&self) -> (RawFd, RawFd) {
         (self.number, self.works.as_raw_fd())
     }
@@ -81,7 +80,6 @@ pub fn is_refusal(error: &glebe::swap::Error) -> bool {
 }
 
 /// Free blocks of the file system of a folder.
-#[allow(dead_code)] // of one of the programs that share this file
 pub fn free_blocks(dir: &Path) -> u64 {
     let dir = CString::new(dir.to_str().unwrap()).unwrap();
     // SAFETY: a string that ends, and a local that the call fills.

@@ -4,18 +4,18 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 
 use glebe::swap::Error;
+use glebe_testing::Scratch;
 
-use crate::descriptor::{descriptors_in, is_refusal, Descriptor, Device};
-use crate::process::with_own_disk;
-use crate::scratch::Scratch;
-use crate::{Kind, Paged, KINDS, PAGES};
+use super::descriptor::{descriptors_in, is_refusal, Descriptor, Device};
+use super::process::with_own_disk;
+use super::{Kind, Paged, KINDS, PAGES};
 
 /// Each kind, plain and encrypted, with its file, all pages written.
 fn each(name: &str, test: impl Fn(Kind, &Paged, &Descriptor)) {
     for (kind, is_sealed) in KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
         let scratch = Scratch::new(&format!("{name}-{kind:?}-{is_sealed}"));
-        let Some(paged) = Paged::new(kind, &scratch.0, PAGES, is_sealed) else { continue };
-        let files = descriptors_in(&scratch.0);
+        let Some(paged) = Paged::new(kind, scratch.path(), PAGES, is_sealed) else { continue };
+        let files = descriptors_in(scratch.path());
         let [file] = &files[..] else { panic!("{} files", files.len()) };
         paged.write_all(1);
         paged.check_all(&[1; PAGES as usize]);
@@ -149,8 +149,8 @@ fn what_somebody_else_did_to_the_file_is_an_error_and_never_data() {
 
 #[test]
 fn a_full_disk_refuses_and_loses_nothing() {
-    let test = "device::a_full_disk_refuses_and_loses_nothing";
-    with_own_disk(test, c"tmpfs", 100, |dir| {
+    glebe_testing::alone!();
+    with_own_disk(c"tmpfs", 100, |dir| {
         for kind in KINDS {
             let Some(paged) = Paged::new(kind, dir, PAGES, false) else { continue };
             let (known, errors) = write_all(&paged, &[0; PAGES as usize], 1);
@@ -173,8 +173,8 @@ fn a_full_disk_refuses_and_loses_nothing() {
 /// There open(2) with O_DIRECT is refused, and makes a name all the same.
 #[test]
 fn where_no_file_is_written_past_the_page_cache_no_name_is_left() {
-    let test = "device::where_no_file_is_written_past_the_page_cache_no_name_is_left";
-    with_own_disk(test, c"ramfs", 0, |dir| {
+    glebe_testing::alone!();
+    with_own_disk(c"ramfs", 0, |dir| {
         for kind in KINDS {
             let Some(paged) = Paged::new(kind, dir, PAGES, false) else { continue };
             if let Paged::Store(store, _) = &paged {

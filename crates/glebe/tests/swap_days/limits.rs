@@ -1,24 +1,14 @@
-//! Limits of the process and filters of system calls. Each test but the last runs as a process of
-//! its own.
+//! Limits of the process and filters of system calls.
 
 use std::thread;
 
 use glebe::swap::cache::SwapCache;
 use glebe::swap::{Error, Store};
 use glebe::units::{Bytes, Pages};
+use glebe_testing::Scratch;
 
-use crate::child;
-use crate::descriptor::descriptors_in;
-use crate::scratch::Scratch;
-use crate::{pages, Kind, Paged, KINDS, PAGES};
-
-fn alone(test: &str, body: impl FnOnce()) {
-    if child::is_child() {
-        body();
-    } else {
-        assert!(child::passes(&mut child::child_of(test)));
-    }
-}
+use super::descriptor::descriptors_in;
+use super::{pages, Kind, Paged, KINDS, PAGES};
 
 /// Sets a limit of this process.
 fn limit(resource: libc::__rlimit_resource_t, most: u64) {
@@ -59,72 +49,68 @@ fn large(kind: Kind) -> Result<(), Error> {
 
 #[test]
 fn beyond_a_limit_on_addresses_the_error_names_it_and_what_fits_works() {
-    alone("limits::beyond_a_limit_on_addresses_the_error_names_it_and_what_fits_works", || {
-        let scratch = Scratch::new("addresses");
-        limit(libc::RLIMIT_AS, status("VmSize") + (1 << 30));
-        for kind in KINDS {
-            match large(kind) {
-                Err(error) if error.to_string().contains("userfaultfd") => {}
-                refused => {
-                    let text = refused.unwrap_err().to_string();
-                    assert!(text.contains("RLIMIT_AS"), "{kind:?}: {text}");
-                }
+    glebe_testing::alone!();
+    let scratch = Scratch::new("addresses");
+    limit(libc::RLIMIT_AS, status("VmSize") + (1 << 30));
+    for kind in KINDS {
+        match large(kind) {
+            Err(error) if error.to_string().contains("userfaultfd") => {}
+            refused => {
+                let text = refused.unwrap_err().to_string();
+                assert!(text.contains("RLIMIT_AS"), "{kind:?}: {text}");
             }
-            Paged::new(kind, &scratch.0, PAGES, false).iter().for_each(works);
         }
-    });
+        Paged::new(kind, scratch.path(), PAGES, false).iter().for_each(works);
+    }
 }
 
 /// As under `vm.overcommit_memory=2`, private memory that may be written counts, and addresses
 /// alone do not.
 #[test]
 fn beyond_a_limit_on_memory_too() {
-    alone("limits::beyond_a_limit_on_memory_too", || {
-        let scratch = Scratch::new("data");
-        limit(libc::RLIMIT_DATA, status("VmData") + (256 << 20));
-        for kind in KINDS {
-            if let Err(error) = large(kind) {
-                let text = error.to_string();
-                let is_told = text.contains("RLIMIT_DATA") || text.contains("userfaultfd");
-                assert!(is_told && kind == Kind::Region, "{kind:?}: {text}");
-            }
-            Paged::new(kind, &scratch.0, PAGES, false).iter().for_each(works);
+    glebe_testing::alone!();
+    let scratch = Scratch::new("data");
+    limit(libc::RLIMIT_DATA, status("VmData") + (256 << 20));
+    for kind in KINDS {
+        if let Err(error) = large(kind) {
+            let text = error.to_string();
+            let is_told = text.contains("RLIMIT_DATA") || text.contains("userfaultfd");
+            assert!(is_told && kind == Kind::Region, "{kind:?}: {text}");
         }
-    });
+        Paged::new(kind, scratch.path(), PAGES, false).iter().for_each(works);
+    }
 }
 
 #[test]
 fn where_eight_files_may_be_open_they_work_or_say_what_could_not_be_opened() {
-    let name = "limits::where_eight_files_may_be_open_they_work_or_say_what_could_not_be_opened";
-    alone(name, || {
-        let scratch = Scratch::new("files");
-        let mut taken = Vec::new();
-        let (mut made, mut refused) = (0, 0);
-        limit(libc::RLIMIT_NOFILE, 8);
-        loop {
-            for kind in KINDS {
-                match Paged::build(kind, &scratch.0, PAGES, false) {
-                    Ok(paged) => {
-                        works(&paged);
-                        made += 1;
-                    }
-                    Err(Error::Os(error)) => {
-                        let is_told = ["open", "userfaultfd"].contains(&error.call());
-                        assert!(is_told, "{kind:?}: {error}");
-                        refused += 1;
-                    }
-                    Err(error) => panic!("{kind:?}: {error}"),
+    glebe_testing::alone!();
+    let scratch = Scratch::new("files");
+    let mut taken = Vec::new();
+    let (mut made, mut refused) = (0, 0);
+    limit(libc::RLIMIT_NOFILE, 8);
+    loop {
+        for kind in KINDS {
+            match Paged::build(kind, scratch.path(), PAGES, false) {
+                Ok(paged) => {
+                    works(&paged);
+                    made += 1;
                 }
+                Err(Error::Os(error)) => {
+                    let is_told = ["open", "userfaultfd"].contains(&error.call());
+                    assert!(is_told, "{kind:?}: {error}");
+                    refused += 1;
+                }
+                Err(error) => panic!("{kind:?}: {error}"),
             }
-            // Each time one more is somebody else's, up to all.
-            let Ok(file) = std::fs::File::open("/dev/null") else { break };
-            taken.push(file);
         }
-        println!("{made} made, {refused} refused");
-        assert!(made > 0 && refused >= KINDS.len(), "{made} made, {refused} refused");
-        drop(taken);
-        assert!(descriptors_in(&scratch.0).is_empty());
-    });
+        // Each time one more is somebody else's, up to all.
+        let Ok(file) = std::fs::File::open("/dev/null") else { break };
+        taken.push(file);
+    }
+    println!("{made} made, {refused} refused");
+    assert!(made > 0 && refused >= KINDS.len(), "{made} made, {refused} refused");
+    drop(taken);
+    assert!(descriptors_in(scratch.path()).is_empty());
 }
 
 fn instruction(code: u32, k: u32, jump_if_not: u8) -> libc::sock_filter {
@@ -171,13 +157,13 @@ fn where_a_filter_denies_userfaultfd_a_region_says_so_and_the_others_work() {
                 return println!("skipped: no filters");
             }
             for kind in [Kind::Store, Kind::Area] {
-                works(&Paged::build(kind, &scratch.0, PAGES, false).unwrap());
+                works(&Paged::build(kind, scratch.path(), PAGES, false).unwrap());
             }
-            let refused = Paged::build(Kind::Region, &scratch.0, PAGES, false).err();
+            let refused = Paged::build(Kind::Region, scratch.path(), PAGES, false).err();
             let Some(Error::Os(error)) = refused else { panic!("{refused:?}") };
             assert_eq!((error.call(), error.errno()), ("userfaultfd", Some(errno)), "{error}");
         };
         thread::scope(|scope| scope.spawn(denied).join().unwrap());
-        assert!(descriptors_in(&scratch.0).is_empty());
+        assert!(descriptors_in(scratch.path()).is_empty());
     }
 }

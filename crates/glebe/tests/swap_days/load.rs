@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use glebe::swap::{Error, Store};
 use glebe::units::{Bytes, Pages};
+use glebe_testing::time::{slowed, storm};
+use glebe_testing::Scratch;
 
-use crate::scratch::Scratch;
+use super::{pages, Kind, Paged, BUDGET, KINDS, PAGES};
 use crate::stressed::{self, signals::Signals, Random, Stop};
-use crate::{pages, Kind, Paged, BUDGET, KINDS, PAGES};
 
 const THREADS: u64 = 1000;
 /// How long a call may be refused for what passes, on a machine that is busy with much else.
@@ -23,7 +24,7 @@ fn retry<T>(call: impl Fn() -> Result<T, Error>) -> T {
     loop {
         match call() {
             Err(Error::Budget { .. } | Error::Full { .. }) => {
-                assert!(begin.elapsed() < PATIENCE, "no more room, ever");
+                assert!(begin.elapsed() < slowed(PATIENCE), "no more room, ever");
                 thread::yield_now();
             }
             done => return done.unwrap(),
@@ -35,7 +36,7 @@ fn retry<T>(call: impl Fn() -> Result<T, Error>) -> T {
 fn a_thousand_threads_each_have_their_page() {
     for kind in KINDS {
         let scratch = Scratch::new(&format!("threads-{kind:?}"));
-        let Some(paged) = Paged::new(kind, &scratch.0, THREADS, false) else { continue };
+        let Some(paged) = Paged::new(kind, scratch.path(), THREADS, false) else { continue };
         let all_are_there = Barrier::new(THREADS as usize);
         thread::scope(|scope| {
             for n in 0..THREADS {
@@ -62,12 +63,13 @@ fn a_thousand_threads_each_have_their_page() {
 
 #[test]
 fn signals_all_the_time_are_no_errors() {
+    glebe_testing::alone!();
     let signals = Signals::start(Duration::from_millis(1));
     for kind in KINDS {
         let scratch = Scratch::new(&format!("signals-{kind:?}"));
-        let Some(paged) = Paged::new(kind, &scratch.0, PAGES, false) else { continue };
+        let Some(paged) = Paged::new(kind, scratch.path(), PAGES, false) else { continue };
         let (came, stop) = (signals.came(), AtomicBool::new(false));
-        let time = stressed::duration(Duration::from_secs(2)) / KINDS.len() as u32;
+        let time = storm(Duration::from_secs(1)) / KINDS.len() as u32;
         thread::scope(|scope| {
             for whose in 0..2 {
                 let (paged, stop) = (&paged, &stop);
@@ -111,7 +113,7 @@ fn signalled(paged: &Paged, whose: u64, stop: &AtomicBool) {
 fn calls_of_a_thread_that_blocks_sigbus_work() {
     for kind in KINDS {
         let scratch = Scratch::new(&format!("blocked-{kind:?}"));
-        let Some(paged) = Paged::new(kind, &scratch.0, PAGES, false) else { continue };
+        let Some(paged) = Paged::new(kind, scratch.path(), PAGES, false) else { continue };
         thread::scope(|scope| {
             scope.spawn(|| {
                 // SAFETY: a set and a mask of this thread's own.
@@ -137,7 +139,7 @@ fn calls_of_a_thread_that_blocks_sigbus_work() {
 #[test]
 fn guards_that_are_held_for_ever_are_told_and_the_rest_leaves() {
     let scratch = Scratch::new("guards");
-    let Some(paged) = Paged::new(Kind::Region, &scratch.0, PAGES, false) else { return };
+    let Some(paged) = Paged::new(Kind::Region, scratch.path(), PAGES, false) else { return };
     let Paged::Region(region) = &paged else { unreachable!("a region was made") };
     paged.write_all(1);
     std::mem::forget(region.resident(pages(8), pages(20)).unwrap());

@@ -10,15 +10,16 @@ use std::process::Stdio;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use glebe::swap::Error;
+use glebe_testing::process::child_of;
+use glebe_testing::time::wait_until;
+use glebe_testing::Scratch;
 
-use crate::child;
-use crate::descriptor::free_blocks;
-use crate::scratch::Scratch;
+use super::descriptor::free_blocks;
+use super::{Kind, Paged, KINDS, PAGES};
 use crate::stressed::{self, End, Stop};
-use crate::{Kind, Paged, KINDS, PAGES};
 
 /// Names the kind and the folder of a process that will be killed.
 const VICTIM: &str = "GLEBE_SWAP_DAYS_VICTIM";
@@ -39,22 +40,27 @@ fn mount(dir: &Path, kind: &CStr, pages: u64) -> bool {
     }
 }
 
-/// Runs a test in a process with a file system of its own.
-pub fn with_own_disk(test: &str, kind: &CStr, pages: u64, body: impl FnOnce(&Path)) {
-    if !child::is_child() {
-        assert!(child::passes(&mut child::child_of(test)));
-        return;
-    }
-    let scratch = ManuallyDrop::new(Scratch::new("disk"));
-    if mount(&scratch.0, kind, pages) {
-        body(&scratch.0);
-        let dir = CString::new(scratch.0.to_str().unwrap()).unwrap();
+/// A mount, until this is dropped.
+struct Mounted<'a>(&'a Path);
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        let dir = CString::new(self.0.to_str().unwrap()).unwrap();
         // SAFETY: a string that ends.
-        assert_eq!(unsafe { libc::umount2(dir.as_ptr(), libc::MNT_DETACH) }, 0);
+        unsafe { libc::umount2(dir.as_ptr(), libc::MNT_DETACH) };
+    }
+}
+
+/// Has the calling thread see a file system of its own, and what it starts.
+pub fn with_own_disk(kind: &CStr, pages: u64, body: impl FnOnce(&Path)) {
+    let scratch = Scratch::new("disk");
+    if mount(scratch.path(), kind, pages) {
+        // Else the folder below stays.
+        let _mounted = Mounted(scratch.path());
+        body(scratch.path());
     } else {
         println!("skipped: no mount: {}", std::io::Error::last_os_error());
     }
-    drop(ManuallyDrop::into_inner(scratch));
 }
 
 fn named(name: &str) -> Kind {
@@ -85,11 +91,11 @@ fn a_victim() {
 
 #[test]
 fn a_process_that_is_killed_while_it_writes_leaves_no_name_and_no_block() {
-    let test = "process::a_process_that_is_killed_while_it_writes_leaves_no_name_and_no_block";
-    with_own_disk(test, c"tmpfs", 4096, |dir| {
+    glebe_testing::alone!();
+    with_own_disk(c"tmpfs", 4096, |dir| {
         for (kind, round) in KINDS.into_iter().flat_map(|kind| (0..3).map(move |n| (kind, n))) {
             let before = free_blocks(dir);
-            let mut victim = child::child_of("process::a_victim");
+            let mut victim = child_of("swap_days::process::a_victim");
             victim.env(VICTIM, format!("{kind:?} {}", dir.display()));
             let mut victim = victim.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
             let input = victim.stdin.take();
@@ -100,10 +106,7 @@ fn a_process_that_is_killed_while_it_writes_leaves_no_name_and_no_block() {
                 victim.wait().unwrap();
                 continue;
             }
-            let begin = Instant::now();
-            while free_blocks(dir) + 64 > before {
-                assert!(begin.elapsed() < PATIENCE, "{kind:?}: nothing is written");
-            }
+            wait_until("something is written", PATIENCE, || free_blocks(dir) + 64 <= before);
             thread::sleep(Duration::from_millis(round * 7));
             let during = free_blocks(dir);
             victim.kill().unwrap();
@@ -112,12 +115,7 @@ fn a_process_that_is_killed_while_it_writes_leaves_no_name_and_no_block() {
             assert_eq!(fs::read_dir(dir).unwrap().count(), 0, "{kind:?}: a name is left");
             println!("{kind:?}: {before} blocks were free, {during} when it was killed");
             // Its child lives on, and has nothing of it once it has run its step of the fork.
-            let begin = Instant::now();
-            while free_blocks(dir) != before {
-                let left = before - free_blocks(dir);
-                assert!(begin.elapsed() < PATIENCE, "{kind:?}: {left} blocks are left");
-                thread::sleep(Duration::from_millis(1));
-            }
+            wait_until("no block is left", PATIENCE, || free_blocks(dir) == before);
             drop(input);
         }
     });
@@ -127,9 +125,10 @@ fn a_process_that_is_killed_while_it_writes_leaves_no_name_and_no_block() {
 /// nobody, and its parent has all that it had.
 #[test]
 fn a_child_is_refused_drops_what_it_has_and_its_parent_goes_on() {
+    glebe_testing::alone!();
     for kind in KINDS {
         let scratch = Scratch::new(&format!("fork-{kind:?}"));
-        let Some(paged) = Paged::new(kind, &scratch.0, PAGES, false) else { continue };
+        let Some(paged) = Paged::new(kind, scratch.path(), PAGES, false) else { continue };
         let (paged, stop) = (ManuallyDrop::new(paged), AtomicBool::new(false));
         thread::scope(|scope| {
             for whose in 0..2 {

@@ -1,6 +1,9 @@
 //! What surrounds a process: fork, system calls, devices, signals and their stacks, other advice.
 
+use std::time::Duration;
 use std::{io, ptr, thread};
+
+use glebe_testing::time::wait_until;
 
 use super::*;
 
@@ -12,6 +15,7 @@ fn full(len: u64, budget: u64) -> Option<Region> {
 
 #[test]
 fn a_forked_child_has_no_region_and_the_parents_pages_still_leave() {
+    glebe_testing::alone!();
     let Some(region) = full(64, 16) else { return };
     let word = word_at(&region, 3);
     let mut status = 0;
@@ -195,14 +199,7 @@ fn pages_that_a_device_has_pinned_stay_and_are_told() {
     (5 * words..8 * words).for_each(|at| assert_eq!(load(&region, at), word_of(at, 1)));
     drop(ring);
     // The kernel ends a ring a little later.
-    let mut lowered = Err(refused);
-    for _ in 0..1000 {
-        lowered = region.set_budget(pages(2));
-        if lowered.is_ok() {
-            break;
-        }
-        thread::sleep(std::time::Duration::from_millis(10));
-    }
-    lowered.unwrap();
+    let is_lowered = || region.set_budget(pages(2)).is_ok();
+    wait_until("the pages are unpinned", Duration::from_secs(10), is_lowered);
     (0..3).for_each(|_| check(&region, 1));
 }

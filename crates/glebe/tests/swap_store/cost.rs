@@ -8,7 +8,8 @@ use glebe::swap::{Key, Store};
 use glebe::units::Bytes;
 use glebe::zpool::ObjectPool;
 
-use super::{bytes_of, mix, page, pages, Matter};
+use super::{bytes_of, page, pages, Matter};
+use crate::stressed::mix;
 
 const TURNS: usize = 15;
 const OBJECTS: u64 = 8192;

@@ -9,8 +9,10 @@ use glebe::reserve::{Block, Reserve};
 use glebe::swap::cache::SwapCache;
 use glebe::swap::{Error, Key, Options, Store};
 use glebe::units::{Bytes, Pages};
+use glebe_testing::time::is_long;
 
-use super::{bytes_of, mix, page, pages, Matter, MATTERS};
+use super::{bytes_of, page, pages, Matter, MATTERS};
+use crate::stressed::{mix, Stop};
 
 const THREADS: u64 = 2;
 
@@ -127,15 +129,6 @@ fn change(store: &Store, whose: u64, stop: &AtomicBool) {
     }
 }
 
-/// Stops threads, by panic too.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 #[test]
 fn two_threads_beside_a_map_while_blocks_are_taken_and_freed() {
     let reserve = Reserve::new(Bytes::mib(8)).unwrap();
@@ -152,7 +145,7 @@ fn two_threads_beside_a_map_while_blocks_are_taken_and_freed() {
         }
         let _stop = Stop(&stop);
         let mut random = 7;
-        for _ in 0..300 {
+        for _ in 0..if is_long() { 300 } else { 150 } {
             random = mix(random);
             let longest = reserve.largest_run().unwrap();
             let mut block = reserve.alloc(Pages::new(1 + random % longest.get())).unwrap();

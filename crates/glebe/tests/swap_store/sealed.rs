@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use glebe::swap::cache::SwapCache;
 use glebe::swap::{Error, Key, Options, Store};
 use glebe::units::{Bytes, Pages};
+use glebe_testing::Scratch;
 
 use super::{bytes_of, page, Matter};
 
@@ -15,19 +16,18 @@ const LIMIT: Bytes = Bytes::mib(32);
 const UNIT: usize = 512;
 
 /// A directory of a test's own, whose files can be told by their path.
-struct Dir(PathBuf);
+struct Dir(Scratch);
 
 impl Dir {
     fn new(name: &str) -> Self {
-        let dir = std::env::temp_dir().join(format!("glebe-{name}-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        Self(dir)
+        Self(Scratch::new(name))
     }
 
     /// The file without a name that this process has in the directory, opened once more.
     fn file(&self) -> File {
         let mut links = fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
-        let is_here = |link: &PathBuf| fs::read_link(link).is_ok_and(|to| to.starts_with(&self.0));
+        let is_here =
+            |link: &PathBuf| fs::read_link(link).is_ok_and(|to| to.starts_with(self.0.path()));
         let link = links.find(is_here).expect("a file in the directory");
         OpenOptions::new().read(true).write(true).open(link).unwrap()
     }
@@ -36,12 +36,6 @@ impl Dir {
         let mut bytes = Vec::new();
         self.file().read_to_end(&mut bytes).unwrap();
         bytes
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.0);
     }
 }
 
@@ -68,11 +62,11 @@ fn insert_all(store: &Store, count: u64) -> Vec<Key> {
 #[test]
 fn no_plain_byte_of_an_object_is_in_the_file_and_a_flipped_one_is_an_error() {
     let dir = Dir::new("sealed-store");
-    let plain = options(&dir.0).build(Bytes::mib(1)).unwrap();
+    let plain = options(dir.0.path()).build(Bytes::mib(1)).unwrap();
     insert_all(&plain, 1000);
     assert!(found(&dir.bytes(), 1000) > 600, "what is written plain can be found");
     drop(plain);
-    let store = options(&dir.0).encrypted().build(Bytes::mib(1)).unwrap();
+    let store = options(dir.0.path()).encrypted().build(Bytes::mib(1)).unwrap();
     let keys = insert_all(&store, 1000);
     let bytes = dir.bytes();
     assert!(bytes.len() > 600 * page(), "{} bytes", bytes.len());
@@ -97,7 +91,7 @@ fn no_plain_byte_of_an_object_is_in_the_file_and_a_flipped_one_is_an_error() {
 #[test]
 fn objects_of_every_length_come_back_from_an_encrypted_file() {
     let dir = Dir::new("sealed-lengths");
-    let store = options(&dir.0).encrypted().build(Bytes::mib(4)).unwrap();
+    let store = options(dir.0.path()).encrypted().build(Bytes::mib(4)).unwrap();
     let lens = [1, 488, 489, page() - 1, page(), 5 * page() + 9, 1 << 20, 2 << 20];
     let all: Vec<_> = (0..32).map(|n| bytes_of(n, lens[n as usize % 8], Matter::Noise)).collect();
     let keys: Vec<_> = all.iter().map(|bytes| store.insert(bytes).unwrap()).collect();
@@ -116,7 +110,7 @@ fn nor_is_one_of_an_areas_page() {
         let dir = Dir::new("sealed-area");
         let cache = SwapCache::with_limit(Bytes::new(256 << 10)).unwrap();
         let cache = if is_encrypted { cache.encrypted() } else { cache };
-        let area = cache.area(Pages::new(200), &dir.0, LIMIT).unwrap();
+        let area = cache.area(Pages::new(200), dir.0.path(), LIMIT).unwrap();
         (0..200).for_each(|n| area.store(n, &noise(n)).unwrap());
         assert_eq!(found(&dir.bytes(), 200), if is_encrypted { 0 } else { 200 });
         let mut out = vec![0; page()];
@@ -131,7 +125,7 @@ fn nor_is_one_of_an_areas_page() {
 fn nor_is_one_of_a_regions_page() {
     let dir = Dir::new("sealed-region");
     let len = Pages::new(512).bytes(glebe::sys::page_size());
-    let region = match options(&dir.0).encrypted().build_region(len, Bytes::new(256 << 10)) {
+    let region = match options(dir.0.path()).encrypted().build_region(len, Bytes::new(256 << 10)) {
         Ok(region) => region,
         Err(error) => return println!("skipped: {error}"),
     };

@@ -10,8 +10,10 @@ use std::time::{Duration, Instant};
 
 use glebe::swap::{Error, Key, Options, Stats, Store};
 use glebe::units::Bytes;
+use glebe_testing::time::{slowed, storm};
 
-use super::{mix, page, pages};
+use super::{page, pages};
+use crate::stressed::{mix, Stop};
 
 const THREADS: usize = 4;
 const OBJECTS: usize = 48;
@@ -21,6 +23,7 @@ const BUDGET: u64 = 120;
 const POOL_LIMIT: u64 = 600 << 10;
 /// How long one call may be refused for what passes, on a machine that is busy with much else.
 const PATIENCE: Duration = Duration::from_secs(60);
+const USUAL: Duration = Duration::from_millis(1500);
 
 /// What is known of an object, beside the store.
 #[derive(Default)]
@@ -98,7 +101,7 @@ fn retry<T>(mut call: impl FnMut() -> Result<T, Error>) -> T {
     loop {
         match call() {
             Err(error) if is_passing(&error) => {
-                assert!(begin.elapsed() < PATIENCE, "no more room, ever: {error}");
+                assert!(begin.elapsed() < slowed(PATIENCE), "no more room, ever: {error}");
                 std::thread::yield_now();
             }
             done => return done.unwrap_or_else(|error| panic!("{error}")),
@@ -180,15 +183,6 @@ fn work(shared: &Shared, thread: usize) {
     }
 }
 
-/// Stops the others, by panic too.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 #[test]
 fn threads_lose_no_write_and_see_no_other_byte() {
     // A pool that kept copies fill now and then.
@@ -207,8 +201,7 @@ fn nor_do_they_with_a_file() {
 }
 
 fn run(options: Options) -> Stats {
-    let seconds = std::env::var("GLEBE_STRESS_SECONDS").ok().and_then(|text| text.parse().ok());
-    let time = seconds.map_or(Duration::from_secs(3), Duration::from_secs_f64);
+    let time = storm(USUAL);
     let options = options.capacity(pages(4096));
     let known = (0..THREADS * OBJECTS).map(|_| Known::default()).collect();
     let shared = Shared {

@@ -144,7 +144,11 @@ impl Oracle {
         }
         let (begun, mut left) = (Instant::now(), self.all());
         while !left.is_empty() {
-            assert!(begun.elapsed() < PATIENCE, "{} reads are refused for ever", left.len());
+            assert!(
+                begun.elapsed() < slowed(PATIENCE),
+                "{} reads are refused for ever",
+                left.len()
+            );
             let mut refused = Vec::new();
             for some in left.chunks(BATCH as usize) {
                 refused.extend(self.ask(user, some)?);
@@ -158,7 +162,7 @@ impl Oracle {
 /// Two ends of a connection, of which a child that is started has the other by its number.
 fn connection() -> (UnixStream, OwnedFd) {
     let (own, other) = UnixStream::pair().unwrap();
-    own.set_read_timeout(Some(PATIENCE)).unwrap();
+    own.set_read_timeout(Some(slowed(PATIENCE))).unwrap();
     // SAFETY: a new descriptor, which a child inherits.
     let other = unsafe { OwnedFd::from_raw_fd(libc::dup(other.as_raw_fd())) };
     (own, other)
@@ -169,9 +173,8 @@ pub fn round(test: &str, dir: &Path, policy: Policy, round: u64) -> Oracle {
     // Open until the user is killed, for it ends by itself when one is closed.
     let (mut own, others): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| connection()).unzip();
     let numbers: Vec<_> = others.iter().map(|fd| fd.as_raw_fd().to_string()).collect();
-    let mut user = Command::new(std::env::current_exe().unwrap());
-    user.args([test, "--exact", "--nocapture"]).env(VICTIM, dir);
-    user.env(TALKS, numbers.join(" ")).env(POLICY, format!("{policy:?}"));
+    let mut user = child_of(test);
+    user.env(VICTIM, dir).env(TALKS, numbers.join(" ")).env(POLICY, format!("{policy:?}"));
     let mut user = user.stdout(Stdio::null()).spawn().unwrap();
     drop(others);
     let has_region = has_regions();

@@ -182,6 +182,7 @@ fn memory_is_armed_while_it_is_marked_and_no_longer() {
 
 #[test]
 fn a_touch_of_a_lost_page_is_sigbus_while_it_is_marked() {
+    glebe_testing::alone!();
     let mapped = Mapped::of_pages(4);
     for region in mapped.adopted().into_iter().filter(|it| it.engine() == Engine::Scan) {
         fill(&region, 0..4);
@@ -305,6 +306,7 @@ fn memory_that_became_another_kind_is_refused_by_name() {
 
 #[test]
 fn adopted_memory_is_inherited_by_a_child_as_it_is() {
+    glebe_testing::alone!();
     let mapped = Mapped::of_pages(8);
     for region in mapped.adopted() {
         fill(&region, 0..8);
@@ -327,27 +329,26 @@ fn adopted_memory_is_inherited_by_a_child_as_it_is() {
 
 #[test]
 fn arming_stops_before_the_process_has_no_mapping_left() {
-    // In a child, so that no other test meets the end of the budget.
-    assert!(child_says(fork, || {
-        let limit = glebe::sys::map_count::max_map_count().unwrap() / 8;
-        let count = 2 * (limit + 2);
-        let mapped = Mapped::of_pages(count as usize);
-        let Ok(region) = mapped.adopted_by(Region::options().engine(Engine::Scan)) else {
-            println!("skipped: no scan engine");
-            return true;
-        };
-        let refused = (0..=limit).find_map(|i| {
-            region.mark(pages(2 * i..2 * i + 1), Priority::NORMAL).err().map(|error| (i, error))
-        });
-        let Some((at, Error::MapBudget { armed, limit: told })) = refused else { return false };
-        // Other tests may have had some armed when this process was forked.
-        let is_told = at <= limit && armed == limit && told == limit && at + 64 > limit;
-        // What is refused is not marked, and room comes back.
-        let is_free = region.write(pages(2 * at..2 * at + 1).start, &[1]).is_ok();
-        let is_room = lost(region.unmark(pages(0..2))).is_empty()
-            && region.mark(pages(2 * at..2 * at + 1), Priority::NORMAL).is_ok();
-        is_told && is_free && is_room && lost(region.unmark(whole(&region))).is_empty()
-    }));
+    glebe_testing::alone!();
+    let limit = glebe::sys::map_count::max_map_count().unwrap() / 8;
+    let count = 2 * (limit + 2);
+    let mapped = Mapped::of_pages(count as usize);
+    let Ok(region) = mapped.adopted_by(Region::options().engine(Engine::Scan)) else {
+        println!("skipped: no scan engine");
+        return;
+    };
+    let refused = (0..=limit).find_map(|i| {
+        region.mark(pages(2 * i..2 * i + 1), Priority::NORMAL).err().map(|error| (i, error))
+    });
+    let Some((at, Error::MapBudget { armed, limit: told })) = refused else {
+        panic!("{refused:?}");
+    };
+    assert_eq!((at, armed, told), (limit, limit, limit));
+    // What is refused is not marked, and room comes back.
+    region.write(pages(2 * at..2 * at + 1).start, &[1]).unwrap();
+    assert!(lost(region.unmark(pages(0..2))).is_empty());
+    region.mark(pages(2 * at..2 * at + 1), Priority::NORMAL).unwrap();
+    assert!(lost(region.unmark(whole(&region))).is_empty());
 }
 
 #[test]
@@ -368,6 +369,7 @@ fn huge_page_advice_comes_back_when_the_memory_is_given_back() {
 
 #[test]
 fn a_child_without_a_descriptor_leaves_the_parents_memory_armed() {
+    glebe_testing::alone!();
     let mapped = Mapped::of_pages(8);
     for region in mapped.adopted().into_iter().filter(|r| r.engine() == Engine::Scan) {
         fill(&region, 0..8);
@@ -388,6 +390,7 @@ fn a_child_without_a_descriptor_leaves_the_parents_memory_armed() {
 
 #[test]
 fn pages_that_were_never_written_are_there_in_a_child() {
+    glebe_testing::alone!();
     let mapped = Mapped::of_pages(4);
     for region in mapped.adopted() {
         region.mark(whole(&region), Priority::NORMAL).unwrap();

@@ -3,10 +3,15 @@
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use glebe_testing::time::slowed;
 
 use super::memory::page;
 
-/// Runs `check` in a child that `make` makes; whether it said yes within 30 seconds.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Runs `check` in a child that `make` makes; whether it said yes in time.
 pub fn child_says(make: fn() -> i32, check: impl FnOnce() -> bool) -> bool {
     let status = status_of(make, check);
     if libc::WIFSIGNALED(status) {
@@ -22,7 +27,7 @@ pub fn status_of(make: fn() -> i32, check: impl FnOnce() -> bool) -> i32 {
     // SAFETY: the child runs `check` and leaves by _exit; an alarm ends it if it hangs.
     unsafe {
         if pid == 0 {
-            libc::alarm(30);
+            libc::alarm(slowed(PATIENCE).as_secs() as libc::c_uint);
             let said = catch_unwind(AssertUnwindSafe(check)).unwrap_or(false);
             libc::_exit(i32::from(!said));
         }

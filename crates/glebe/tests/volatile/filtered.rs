@@ -54,6 +54,7 @@ fn deny_userfaultfd() -> bool {
 
 #[test]
 fn where_userfaultfd_is_denied_the_other_engine_is_taken() {
+    glebe_testing::alone!();
     let mapped = Mapped::of_pages(8);
     let goes_round = |region: &Region| {
         fill(region, 0..8);
@@ -111,6 +112,7 @@ fn unmarks_in_silence(region: &Region, losses: &[u64]) -> i32 {
 
 #[test]
 fn the_tag_engine_unmarks_without_a_system_call() {
+    glebe_testing::alone!();
     for engine in [Engine::Tag, Engine::Scan] {
         let region = match Region::options().engine(engine).build(pages(0..64).end) {
             Ok(region) => region,

@@ -11,6 +11,7 @@ use super::memory::{fill, is_filled, lost, page, pages, purge, regions, whole};
 
 #[test]
 fn a_purged_page_reports_as_purged_in_the_child_and_in_the_parent() {
+    glebe_testing::alone!();
     for region in regions(8) {
         fill(&region, 0..8);
         region.mark(whole(&region), Priority::NORMAL).unwrap();
@@ -37,6 +38,7 @@ fn a_purged_page_reports_as_purged_in_the_child_and_in_the_parent() {
 
 #[test]
 fn what_is_purged_in_the_child_is_lost_there_only() {
+    glebe_testing::alone!();
     for region in regions(8) {
         fill(&region, 0..8);
         region.mark(pages(0..4), Priority::NORMAL).unwrap();
@@ -55,6 +57,7 @@ fn what_is_purged_in_the_child_is_lost_there_only() {
 
 #[test]
 fn huge_pages_that_a_child_shares_are_kept_page_by_page() {
+    glebe_testing::alone!();
     for engine in [Engine::Scan, Engine::Tag] {
         let make = |len| Region::options().engine(engine).huge(true).build(len);
         let region =
@@ -97,6 +100,7 @@ fn huge_pages_that_a_child_shares_are_kept_page_by_page() {
 
 #[test]
 fn a_touch_of_a_lost_page_is_sigbus_in_the_child_too() {
+    glebe_testing::alone!();
     for region in regions(4).filter(|region| region.engine() == Engine::Scan) {
         fill(&region, 0..4);
         region.mark(whole(&region), Priority::NORMAL).unwrap();
@@ -111,6 +115,7 @@ fn a_touch_of_a_lost_page_is_sigbus_in_the_child_too() {
 
 #[test]
 fn forks_beside_threads_that_mark_and_unmark_end() {
+    glebe_testing::alone!();
     for region in regions(64) {
         fill(&region, 0..64);
         let stop = AtomicBool::new(false);
@@ -145,6 +150,7 @@ fn forks_beside_threads_that_mark_and_unmark_end() {
 
 #[test]
 fn forks_beside_threads_that_make_and_end_regions_end() {
+    glebe_testing::alone!();
     let stop = AtomicBool::new(false);
     let lives = || {
         regions(4).all(|region| {
@@ -171,6 +177,7 @@ fn forks_beside_threads_that_make_and_end_regions_end() {
 
 #[test]
 fn a_fork_in_another_librarys_thread_is_no_different() {
+    glebe_testing::alone!();
     extern "C" fn body(region: *mut libc::c_void) -> *mut libc::c_void {
         // SAFETY: `pthread_join` below ends the borrow.
         let region: &Region = unsafe { &*region.cast() };
@@ -196,6 +203,7 @@ fn a_fork_in_another_librarys_thread_is_no_different() {
 /// In a process of one thread: a child made so inherits the locks that other threads hold.
 #[test]
 fn a_child_made_without_the_c_library_loses_what_is_marked_and_harms_nobody() {
+    glebe_testing::alone!();
     assert!(child_says(fork, || {
         regions(8).all(|region| {
             fill(&region, 0..8);
@@ -228,6 +236,7 @@ fn raised() -> bool {
 
 #[test]
 fn a_child_that_cannot_arm_loses_what_is_marked() {
+    glebe_testing::alone!();
     for region in regions(8).filter(|region| region.engine() == Engine::Scan) {
         fill(&region, 0..8);
         region.mark(pages(2..6), Priority::NORMAL).unwrap();

@@ -37,16 +37,9 @@ fn rss(region: &Region) -> usize {
     entries(region).iter().filter(|word| *word >> 63 & 1 == 1 && *word >> 56 & 1 == 1).count()
 }
 
-/// In a child: other tests' forks, which share pages, would be counted.
 #[test]
 fn what_is_lost_needs_no_memory_when_it_is_unmarked() {
-    assert!(child_says(fork, || {
-        each_loss_needs_no_memory();
-        true
-    }));
-}
-
-fn each_loss_needs_no_memory() {
+    glebe_testing::alone!();
     // Unmarked without a look, and after one.
     for count in [4, 16, 512] {
         for (region, without_scan) in each_way(count) {
@@ -70,10 +63,11 @@ fn each_loss_needs_no_memory() {
 
 #[test]
 fn memory_never_written_needs_none_in_large_ranges() {
-    assert!(child_says(fork, || regions(512).all(|region| {
+    glebe_testing::alone!();
+    for region in regions(512) {
         region.mark(whole(&region), Priority::NORMAL).unwrap();
-        lost(region.unmark(whole(&region))).is_empty() && rss(&region) == 0
-    })));
+        assert!(lost(region.unmark(whole(&region))).is_empty() && rss(&region) == 0);
+    }
 }
 
 #[test]
@@ -133,6 +127,7 @@ fn what_is_in_swap_is_not_lost_by_a_mark() {
 
 #[test]
 fn a_large_region_that_a_fork_shares_is_unmarked_in_both() {
+    glebe_testing::alone!();
     const COUNT: u64 = 6000; // several times what is populated in one go
     for region in regions(COUNT) {
         fill(&region, 0..COUNT);

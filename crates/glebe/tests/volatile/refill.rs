@@ -39,6 +39,7 @@ fn goes_round(region: &Region) -> bool {
 
 #[test]
 fn pages_are_refilled_in_a_child_and_in_its_child() {
+    glebe_testing::alone!();
     let sevens = vec![7; page()];
     let region = match refilled(&sevens).build(Bytes::new(4 * page() as u64)) {
         Ok(region) => region,
@@ -82,6 +83,7 @@ extern "C" fn of_the_programs(_: i32) {}
 
 #[test]
 fn a_handler_in_front_of_glebes_is_an_error_and_not_the_end() {
+    glebe_testing::alone!();
     let sevens = vec![7; page()];
     let make = || refilled(&sevens).build(Bytes::new(4 * page() as u64));
     if let Err(why) = make() {

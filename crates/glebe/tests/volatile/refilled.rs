@@ -1,6 +1,9 @@
 //! Pages that were lost and filled again can be lost again: filled by the program after an unmark,
 //! or by the callback in the signal handler, in single pages and in huge ones, on both engines.
 //!
+//! Each test has a process of its own, where no other forks meanwhile: the kernel does not take what
+//! a child shares.
+//!
 //! Safety: the callback returns bytes that outlive the regions.
 
 use glebe::units::Bytes;
@@ -54,14 +57,6 @@ fn mark(region: &Region) {
     region.mark(whole(region), Priority::NORMAL).unwrap();
 }
 
-/// Runs a test in a child, where no other test forks meanwhile: what a child shares is not taken.
-fn alone(test: impl FnOnce()) {
-    assert!(child_says(fork, || {
-        test();
-        true
-    }));
-}
-
 /// Whether the kernel takes nearly all of a region.
 fn is_reclaimed(region: &Region) -> bool {
     let count = count(region);
@@ -75,27 +70,26 @@ fn touch_all(region: &Region) {
 
 #[test]
 fn what_the_program_filled_after_an_unmark_is_taken_again() {
-    alone(|| {
-        for region in without_callback() {
-            let count = count(&region);
-            for _ in 0..3 {
-                fill(&region, 0..count);
-                mark(&region);
-                purge(&region, 0..count);
-                assert_eq!(lost(region.unmark(whole(&region))).len() as u64, count);
-                fill(&region, 0..count);
-                mark(&region);
-                assert!(is_reclaimed(&region), "{}", region.stats());
-                assert!(lost(region.unmark(whole(&region))).len() as u64 + MISSED_MAX >= count);
-                fill(&region, 0..count);
-                mark(&region);
-                assert_eq!(region.drop_now(whole(&region)).unwrap(), region.len());
-                assert_eq!(lost(region.unmark(whole(&region))).len() as u64, count);
-            }
+    glebe_testing::alone!();
+    for region in without_callback() {
+        let count = count(&region);
+        for _ in 0..3 {
             fill(&region, 0..count);
-            assert!(is_filled(&region, 0..count));
+            mark(&region);
+            purge(&region, 0..count);
+            assert_eq!(lost(region.unmark(whole(&region))).len() as u64, count);
+            fill(&region, 0..count);
+            mark(&region);
+            assert!(is_reclaimed(&region), "{}", region.stats());
+            assert!(lost(region.unmark(whole(&region))).len() as u64 + MISSED_MAX >= count);
+            fill(&region, 0..count);
+            mark(&region);
+            assert_eq!(region.drop_now(whole(&region)).unwrap(), region.len());
+            assert_eq!(lost(region.unmark(whole(&region))).len() as u64, count);
         }
-    });
+        fill(&region, 0..count);
+        assert!(is_filled(&region, 0..count));
+    }
 }
 
 /// Loses and refills again and again what is marked all the time.
@@ -117,67 +111,63 @@ fn goes_round(region: &Region) {
 
 #[test]
 fn what_the_callback_filled_is_taken_again_once_it_is_marked() {
-    alone(|| {
-        let (sevens, mapped) = (vec![7; page()], Mapped::of_pages(COUNT as usize));
-        for region in with_callback(&sevens, &mapped, None) {
+    glebe_testing::alone!();
+    let (sevens, mapped) = (vec![7; page()], Mapped::of_pages(COUNT as usize));
+    for region in with_callback(&sevens, &mapped, None) {
+        goes_round(&region);
+        assert!(child_says(fork, || {
             goes_round(&region);
-            assert!(child_says(fork, || {
-                goes_round(&region);
-                true
-            }));
-            goes_round(&region);
-        }
-    });
+            true
+        }));
+        goes_round(&region);
+    }
 }
 
 #[test]
 fn a_mark_of_anything_gives_the_kernel_what_the_callback_filled() {
-    alone(|| {
-        let (sevens, mapped) = (vec![7; page()], Mapped::of_pages(COUNT as usize));
-        for region in with_callback(&sevens, &mapped, None) {
-            let (count, granule) = (count(&region), region.granule().get() / page() as u64);
-            fill(&region, 0..count);
-            region.mark(pages(granule..count), Priority::NORMAL).unwrap();
-            purge(&region, granule..count);
-            (granule..count).for_each(|number| assert_eq!(touch(&region, number as usize), 7));
-            region.mark(pages(0..granule), Priority::NORMAL).unwrap();
-            assert!(is_reclaimed(&region), "{}", region.stats());
-        }
-    });
+    glebe_testing::alone!();
+    let (sevens, mapped) = (vec![7; page()], Mapped::of_pages(COUNT as usize));
+    for region in with_callback(&sevens, &mapped, None) {
+        let (count, granule) = (count(&region), region.granule().get() / page() as u64);
+        fill(&region, 0..count);
+        region.mark(pages(granule..count), Priority::NORMAL).unwrap();
+        purge(&region, granule..count);
+        (granule..count).for_each(|number| assert_eq!(touch(&region, number as usize), 7));
+        region.mark(pages(0..granule), Priority::NORMAL).unwrap();
+        assert!(is_reclaimed(&region), "{}", region.stats());
+    }
 }
 
 #[test]
 fn what_the_callback_filled_is_dropped_on_request() {
-    alone(|| {
-        let (sevens, mapped) = (vec![7; page()], Mapped::of_pages(COUNT as usize));
-        for region in with_callback(&sevens, &mapped, None) {
-            fill(&region, 0..count(&region));
-            mark(&region);
-            for _ in 0..3 {
-                assert_eq!(region.drop_now(whole(&region)).unwrap(), region.len());
-                assert_eq!(region.drop_now(whole(&region)).unwrap(), Bytes::ZERO);
-                touch_all(&region);
-            }
-            assert!(region.unmark(whole(&region)).unwrap().is_empty());
+    glebe_testing::alone!();
+    let (sevens, mapped) = (vec![7; page()], Mapped::of_pages(COUNT as usize));
+    for region in with_callback(&sevens, &mapped, None) {
+        fill(&region, 0..count(&region));
+        mark(&region);
+        for _ in 0..3 {
+            assert_eq!(region.drop_now(whole(&region)).unwrap(), region.len());
+            assert_eq!(region.drop_now(whole(&region)).unwrap(), Bytes::ZERO);
+            touch_all(&region);
         }
-    });
+        assert!(region.unmark(whole(&region)).unwrap().is_empty());
+    }
 }
 
 #[test]
 fn a_cap_counts_what_the_callback_filled() {
-    alone(|| {
-        let (sevens, mapped) = (vec![7; page()], Mapped::of_pages(COUNT as usize));
-        for region in with_callback(&sevens, &mapped, Some(CAP)) {
-            fill(&region, 0..count(&region));
-            mark(&region);
-            for _ in 0..3 {
-                assert!(region.stats().resident.get() <= CAP, "{}", region.stats());
-                // A few were never dropped.
-                let sevens = (0..count(&region)).filter(|page| touch(&region, *page as usize) == 7);
-                assert!(sevens.count() as u64 + CAP >= count(&region));
-                mark(&region);
-            }
+    glebe_testing::alone!();
+    let (sevens, mapped) = (vec![7; page()], Mapped::of_pages(COUNT as usize));
+    for region in with_callback(&sevens, &mapped, Some(CAP)) {
+        fill(&region, 0..count(&region));
+        mark(&region);
+        for _ in 0..3 {
             assert!(region.stats().resident.get() <= CAP, "{}", region.stats());
+            // A few were never dropped.
+            let sevens = (0..count(&region)).filter(|page| touch(&region, *page as usize) == 7);
+            assert!(sevens.count() as u64 + CAP >= count(&region));
+            mark(&region);
         }
-    });
+        assert!(region.stats().resident.get() <= CAP, "{}", region.stats());
+    }
 }

@@ -66,6 +66,7 @@ fn refused_at(engine: Engine, at: usize, len: u64) -> Option<Error> {
 
 #[test]
 fn glebes_own_memory_is_refused() {
+    glebe_testing::alone!();
     let contig = Contig::options().source(Source::Plain).build(Bytes::mib(4)).unwrap();
     let reserve = Reserve::options().build_on(contig).unwrap();
     let regions: Vec<Region> = super::memory::regions(4).collect();
@@ -174,6 +175,7 @@ fn memory_that_loses_its_pages_anyhow_is_refused() {
 
 #[test]
 fn a_process_that_locks_all_its_memory_has_no_region() {
+    glebe_testing::alone!();
     let mapped = Mapped::of_pages(2);
     for engine in [None, Some(Engine::Scan), Some(Engine::Tag)] {
         let options = || engine.map_or(Region::options(), |it| Region::options().engine(it));

@@ -25,30 +25,27 @@ mod oracle;
 mod own;
 mod shared;
 
-#[path = "../cgroup/mod.rs"]
-mod cgroup;
-#[path = "../stressed/mod.rs"]
-mod stressed;
-
 use std::fs::{self, File};
 use std::hint::black_box;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{Mutex, RwLock};
 use std::thread;
 use std::time::Duration;
 
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Engine, Region};
+use glebe_testing::process::child_of;
+use glebe_testing::time::storm;
 
-use cgroup::Group;
+use crate::cgroup::{self, Group};
+use crate::stressed::signals::Signals;
+use crate::stressed::{spawn, Stop};
+use crate::turn::Turn;
 use ground::{Ground, Kind};
-use stressed::signals::Signals;
-use stressed::{duration, spawn, Stop};
 
 const LIMIT: Bytes = Bytes::mib(96);
 /// Read over and over: several times the limit.
@@ -62,17 +59,16 @@ const SHARED: u64 = 1024;
 /// Told as lost for each page that the kernel counts as taken: a huge page in parts can lose some
 /// of them uncounted.
 const LEEWAY: f64 = 1.25;
-const USUAL: Duration = Duration::from_secs(3);
+const USUAL: Duration = Duration::from_millis(1500);
 /// Beyond the time of the stress, while a region has shown nothing.
 const GRACE: Duration = Duration::from_secs(40);
 /// Runs in which the kernel left some region alone, which is its choice.
 const ATTEMPTS: usize = 3;
+/// What the kernel counts as taken, of the whole machine.
+const COUNTS: &str = "/proc/vmstat";
 const GROUP: &str = "GLEBE_TEST_CGROUP";
 /// How a child ends that has shown nothing.
 const NOTHING_SHOWN: i32 = 3;
-
-/// What the kernel counts as taken is of the whole machine.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// What was done and found.
 #[derive(Clone, Debug, Default)]
@@ -196,7 +192,7 @@ fn inside(group: &Path, engine: Engine) {
         }
         scope.spawn(|| read_file(&file, shared));
         scope.spawn(|| allocate(shared));
-        forked::fork_until(shared, duration(USUAL));
+        forked::fork_until(shared, storm(USUAL));
         drop(stop);
         for (nth, thread) in threads {
             counts[nth].add(&thread.join().unwrap());
@@ -256,7 +252,7 @@ fn allocate(shared: &Shared) {
 
 /// Marked pages that the kernel took so far, of all processes.
 fn lazy_freed() -> u64 {
-    let text = fs::read_to_string("/proc/vmstat").unwrap();
+    let text = fs::read_to_string(COUNTS).unwrap();
     text.lines().find_map(|line| line.strip_prefix("pglazyfreed ")?.parse().ok()).unwrap()
 }
 
@@ -274,7 +270,7 @@ fn stress(engine: Engine, test: &str) {
         println!("skipped: engine {engine}: {why}");
         return;
     }
-    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = Turn::alone(COUNTS);
     for attempt in 1..=ATTEMPTS {
         let group = match Group::make(LIMIT) {
             Ok(group) => group,
@@ -283,9 +279,7 @@ fn stress(engine: Engine, test: &str) {
                 return;
             }
         };
-        let mut child = Command::new(std::env::current_exe().unwrap());
-        child.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(GROUP, group.dir());
-        let status = child.status().unwrap();
+        let status = child_of(test).env(GROUP, group.dir()).status().unwrap();
         assert_eq!(group.kills(), 0, "killed for want of memory");
         if status.code() != Some(NOTHING_SHOWN) || attempt == ATTEMPTS {
             assert!(status.success(), "{status}");
@@ -296,10 +290,10 @@ fn stress(engine: Engine, test: &str) {
 
 #[test]
 fn pressure_and_the_scan_engine() {
-    stress(Engine::Scan, "pressure_and_the_scan_engine");
+    stress(Engine::Scan, "stress_volatile::pressure_and_the_scan_engine");
 }
 
 #[test]
 fn pressure_and_the_tag_engine() {
-    stress(Engine::Tag, "pressure_and_the_tag_engine");
+    stress(Engine::Tag, "stress_volatile::pressure_and_the_tag_engine");
 }

@@ -9,16 +9,8 @@
 //! `GLEBE_STRESS_SECONDS` says for how long. Seeds are fixed; the interleaving is not.
 #![allow(unsafe_code)] // Safety: see `oracle` and `process`.
 
-#[path = "../cgroup/mod.rs"]
-mod cgroup;
-#[path = "../reclaim/inside.rs"]
-mod inside;
 mod oracle;
 mod pressed;
-#[path = "../shared/process.rs"]
-mod process;
-#[path = "../stressed/mod.rs"]
-mod stressed;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,14 +19,15 @@ use std::time::{Duration, Instant};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Error, Order, Priority, Purger, Shared};
+use glebe_testing::time::{slowed, storm};
 
+use crate::shared::process::{self, End, Process};
+use crate::stressed::{self, spawn, version, Random, Stop};
 use oracle::{Count, Oracle, Seen};
-use process::{End, Process};
-use stressed::{duration, spawn, version, Random, Stop};
 
 /// Of each half.
 const HALF: u64 = 48;
-const USUAL: Duration = Duration::from_secs(3);
+const USUAL: Duration = Duration::from_millis(1500);
 /// Beyond the time of the stress, while too little has happened.
 const GRACE: Duration = Duration::from_secs(40);
 /// How long a process lives at most, and how long a pin is held.
@@ -192,7 +185,7 @@ fn kill_and_start(shared: &Shared, oracle: &Oracle, stop: &AtomicBool, time: Dur
     let start_purger = |seed| Process::start(|_| purge_for_ever(&purger, oracle, seed));
     let mut purging = start_purger(0);
     for nth in 1.. {
-        let time = if oracle.is_enough() { time } else { time + GRACE };
+        let time = if oracle.is_enough() { time } else { time + slowed(GRACE) };
         if begin.elapsed() >= time || stop.load(Ordering::Relaxed) {
             break;
         }
@@ -225,10 +218,11 @@ fn kill(process: &Process) {
 
 #[test]
 fn what_is_killed_leaves_no_pin_and_nothing_is_lost_untold() {
+    glebe_testing::alone!();
     let len = Pages::new(2 * HALF).bytes(page_size());
     let shared = Shared::options().create(len).unwrap();
     let (oracle, stop) = (Oracle::new(2 * HALF), AtomicBool::new(false));
-    let time = duration(USUAL);
+    let time = storm(USUAL);
     std::thread::scope(|scope| {
         let user = spawn(scope, &stop, || {
             let mut user = User::new(&shared, &oracle, 1);

@@ -1,11 +1,9 @@
 //! Address space that a part reserves is no memory: under `mlockall`, under limits of the process,
 //! and for the largest numbers that a caller can give.
 //!
-//! Each test runs as a process of its own, because it changes that process's limits.
-#![allow(unsafe_code)] // Safety: mlockall and setrlimit read plain numbers, in a child of one test.
+//! Each test has a process of its own, whose limits it changes.
+#![allow(unsafe_code)] // Safety: mlockall and setrlimit read plain numbers, in a process of one test.
 
-#[path = "../contig/child.rs"]
-mod child;
 mod limits;
 mod locked;
 mod numbers;
@@ -29,13 +27,4 @@ fn limit(resource: libc::__rlimit_resource_t, bytes: Bytes) -> Bytes {
     // SAFETY: reads a local.
     assert_eq!(unsafe { libc::setrlimit(resource, &raw const limit) }, 0);
     Bytes::new(limit.rlim_cur)
-}
-
-/// Runs `body` in a process that runs `test` alone.
-fn alone(test: &str, body: impl FnOnce()) {
-    if child::is_child() {
-        body();
-    } else {
-        assert!(child::passes(&mut child::child_of(test)));
-    }
 }

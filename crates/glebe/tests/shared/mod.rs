@@ -9,12 +9,10 @@ mod hostile;
 mod kills;
 mod lost;
 mod over;
-mod process;
+pub mod process;
 mod processes;
+mod program;
 mod threads;
-
-#[path = "../scratch/mod.rs"]
-mod scratch;
 
 use std::ops::Range;
 

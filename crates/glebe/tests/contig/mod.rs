@@ -9,22 +9,29 @@
 #![allow(unsafe_code)]
 
 mod certificate;
-mod child;
 mod plans;
-mod pool;
+pub mod pool;
 mod reserve;
 mod signals;
-mod use_all;
+pub mod use_all;
 
 use glebe::contig::{Contig, Error, HeldBy, Proof, Source};
 use glebe::sys::page_size;
 use glebe::sys::process::effective_user;
 use glebe::units::{Bytes, Pages};
+use glebe_testing::process::{child_of, is_child, passes};
 
-use child::{child_of, is_child, passes};
+use crate::turn::{Turn, POOL};
 use pool::Machine;
 
 const NOBODY: u32 = 65534;
+
+/// The machine, where this process may change its pool, and a turn: no other test empties the pool
+/// or changes it for good meanwhile.
+fn machine() -> Option<(Machine, Option<Turn>)> {
+    let turn = Turn::shared(POOL);
+    Machine::privileged().map(|machine| (machine, turn))
+}
 
 /// Frames of the pages in `len` bytes from `addr`, by a way of this test's own.
 fn frames(addr: usize, len: u64) -> Vec<u64> {
@@ -39,7 +46,7 @@ fn frames(addr: usize, len: u64) -> Vec<u64> {
 
 #[test]
 fn runs_are_what_the_kernel_says() {
-    let Some(_machine) = Machine::privileged() else { return };
+    let Some(_machine) = machine() else { return };
     for source in [Source::HUGETLB_2M, Source::Thp, Source::Plain] {
         let memory = match Contig::options().source(source).build(Bytes::mib(24)) {
             Ok(memory) => memory,
@@ -74,7 +81,7 @@ fn runs_are_what_the_kernel_says() {
 
 #[test]
 fn pages_in_physical_order_make_the_longest_run_that_they_can() {
-    let Some(_machine) = Machine::privileged() else { return };
+    let Some(_machine) = machine() else { return };
     let memory = Contig::options().source(Source::HUGETLB_2M).build(Bytes::mib(96)).unwrap();
     if memory.why_not_better().iter().any(|why| why.contains("were possible")) {
         println!("skipped: {:?}", memory.why_not_better());
@@ -88,7 +95,7 @@ fn pages_in_physical_order_make_the_longest_run_that_they_can() {
 
 #[test]
 fn the_pool_is_as_before_after_a_drop_and_after_a_failure() {
-    let Some(machine) = Machine::privileged() else { return };
+    let Some((machine, _turn)) = machine() else { return };
     machine.base_is_kept(|| {
         let memory = Contig::options().source(Source::HUGETLB_2M).build(Bytes::mib(16)).unwrap();
         drop(memory);
@@ -123,8 +130,8 @@ fn a_forked_child_neither_gives_back_nor_unmaps() {
         assert_eq!(memory.verify().unwrap(), []);
         return;
     }
-    if Machine::privileged().is_some() {
-        assert!(passes(&mut child_of("a_forked_child_neither_gives_back_nor_unmaps")));
+    if let Some(_machine) = machine() {
+        assert!(passes(&mut child_of("contig::a_forked_child_neither_gives_back_nor_unmaps")));
     }
 }
 
@@ -158,7 +165,7 @@ fn nobody_gets_what_can_be_had_and_no_more_is_told() {
         println!("skipped: only root can become nobody");
         return;
     }
-    let mut child = child_of("nobody_gets_what_can_be_had_and_no_more_is_told");
+    let mut child = child_of("contig::nobody_gets_what_can_be_had_and_no_more_is_told");
     child.uid(NOBODY).gid(NOBODY);
     match child.status() {
         Ok(status) => assert!(status.success()),

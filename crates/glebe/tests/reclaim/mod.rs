@@ -5,12 +5,9 @@ mod bad_days;
 mod caches;
 mod exact;
 mod files;
-mod fixture;
+pub mod fixture;
 mod forked;
-mod inside;
+pub mod inside;
 mod margin;
 mod order;
 mod purgers;
-
-#[path = "../cgroup/mod.rs"]
-mod cgroup;

@@ -1,15 +1,6 @@
 //! Caches in volatile memory: several threads, builders that fail, forks, and real pressure.
 #![allow(unsafe_code)] // Safety: the modules that make children say what they need it for.
 
-#[path = "../cgroup/mod.rs"]
-mod cgroup;
-#[path = "../volatile/children.rs"]
-#[allow(dead_code)]
-mod children;
-#[path = "../volatile/memory.rs"]
-#[allow(dead_code)]
-mod memory;
-
 mod builders;
 mod fork;
 mod pressure;

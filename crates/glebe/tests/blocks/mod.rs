@@ -1,5 +1,5 @@
 //! Memory blocks on the machine itself: evacuated, drawn from, given back, mended; as root. What
-//! the tests change they put back; they run one by one, since blocks are the whole machine's.
+//! the tests change they put back; they take turns, since blocks are the whole machine's.
 //!
 //! # Safety
 //! fork, in a process that runs one test; the parent waits.
@@ -7,11 +7,6 @@
 
 mod bank;
 mod busy;
-#[path = "../cgroup/mod.rs"]
-mod cgroup;
-#[allow(dead_code)]
-#[path = "../contig/child.rs"]
-mod child;
 mod kills;
 mod machine;
 mod others;
@@ -21,9 +16,9 @@ use std::time::Instant;
 use glebe::contig::{Contig, Error, HeldBy, Proof, Source};
 use glebe::sys::process::effective_user;
 use glebe::units::Bytes;
+use glebe_testing::process::{child_of, is_child, passes};
 
-use child::{child_of, is_child, passes};
-use machine::{assert_as_before, block_of, block_size, blocks, frames, movable, persistent, turn};
+use machine::{assert_as_before, base, block_of, block_size, blocks, frames, movable, turn};
 
 /// Why a machine cannot serve a test at this moment, if it cannot; other errors fail the test.
 fn cannot(error: &Error) -> bool {
@@ -67,7 +62,7 @@ fn assert_one_run(memory: &Contig) {
 #[test]
 fn memory_of_blocks_is_one_run_and_goes_back_where_it_was() {
     let Some(_turn) = turn() else { return };
-    let (before, pool) = (blocks(), persistent());
+    let (before, pool) = (blocks(), base());
     for len in [Bytes::new(1), Bytes::mib(100), Bytes::new(block_size())] {
         let begin = Instant::now();
         let Some(memory) = drawn(len) else { return };
@@ -84,7 +79,7 @@ fn memory_of_blocks_is_one_run_and_goes_back_where_it_was() {
         drop(memory);
         println!("given back in {:?}", begin.elapsed());
         assert_as_before(&before);
-        assert_eq!(persistent(), pool);
+        assert_eq!(base(), pool);
     }
 }
 
@@ -135,7 +130,7 @@ fn a_forked_child_gives_nothing_back() {
     }
     let Some(_turn) = turn() else { return };
     let before = blocks();
-    assert!(passes(&mut child_of("a_forked_child_gives_nothing_back")));
+    assert!(passes(&mut child_of("blocks::a_forked_child_gives_nothing_back")));
     assert_as_before(&before);
 }
 
@@ -153,7 +148,7 @@ fn nobody_is_told_that_root_is_needed() {
         println!("skipped: only root can become nobody");
         return;
     }
-    let mut child = child_of("nobody_is_told_that_root_is_needed");
+    let mut child = child_of("blocks::nobody_is_told_that_root_is_needed");
     match child.uid(NOBODY).gid(NOBODY).status() {
         Ok(status) => assert!(status.success()),
         Err(error) => println!("skipped: nobody cannot run this program: {error}"),
@@ -177,12 +172,12 @@ fn several_processes_draw_at_once() {
         return;
     }
     let Some(_turn) = turn() else { return };
-    let (before, pool) = (blocks(), persistent());
-    let children: Vec<_> =
-        (0..3).map(|_| child_of("several_processes_draw_at_once").spawn().unwrap()).collect();
+    let (before, pool) = (blocks(), base());
+    let child = || child_of("blocks::several_processes_draw_at_once").spawn().unwrap();
+    let children: Vec<_> = (0..3).map(|_| child()).collect();
     for mut child in children {
         assert!(child.wait().unwrap().success());
     }
     assert_as_before(&before);
-    assert_eq!(persistent(), pool);
+    assert_eq!(base(), pool);
 }

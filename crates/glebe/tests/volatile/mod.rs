@@ -3,7 +3,7 @@
 
 mod accounting;
 mod adopted;
-mod children;
+pub mod children;
 mod filtered;
 mod fork;
 mod kept;

@@ -5,17 +5,11 @@
 //! leaves what was there (of an area: nothing), and nothing is left behind.
 #![allow(unsafe_code)] // Safety: calls on descriptors, limits and children of the tests' own.
 
-#[path = "../contig/child.rs"]
-mod child;
-mod descriptor;
+pub mod descriptor;
 mod device;
 mod limits;
 mod load;
 mod process;
-#[path = "../scratch/mod.rs"]
-mod scratch;
-#[path = "../stressed/mod.rs"]
-mod stressed;
 
 use std::path::Path;
 
@@ -23,6 +17,8 @@ use glebe::swap::cache::{Area, SwapCache};
 use glebe::swap::{Error, Key, Region, Store};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
+
+use crate::stressed;
 
 /// Pages of each; a part of them fits into budget and pool.
 const PAGES: u64 = 240;
