@@ -1,0 +1,45 @@
+//! What the tests of this crate need of a build: the libraries, and the names that they export.
+
+#[path = "../../../glebe-preload/tests/it/libraries.rs"]
+mod libraries;
+#[path = "../../../glebe/tests/tools/mod.rs"]
+mod tools;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+
+pub use libraries::{folder, is_built};
+pub use tools::{has, root, run};
+
+/// The names of the functions that the headers declare: in `glebe.h`, those that a declaration,
+/// which is no comment and no type, begins with or goes on with at the start of a line.
+pub fn functions() -> BTreeSet<String> {
+    let header = fs::read_to_string(root().join("include/glebe.h")).expect("the header");
+    let mut code = String::new();
+    for (n, part) in header.split("/*").enumerate() {
+        code += if n == 0 { part } else { part.split_once("*/").expect("a comment that ends").1 };
+    }
+    let starts = code.lines().filter(|line| !line.starts_with(['#', ' ', 't']));
+    let names = starts.filter_map(|line| line.split_once('(')?.0.rsplit([' ', '*']).next());
+    let names = names.filter(|name| name.starts_with("glebe_")).map(str::to_owned);
+    names.chain(stand_ins()).collect()
+}
+
+/// The names of the functions that `glebe_vrange.h` binds others to.
+pub fn stand_ins() -> BTreeSet<String> {
+    let header = fs::read_to_string(root().join("include/glebe_vrange.h")).expect("the header");
+    let bound = header.split("__asm__(\"").skip(1).filter_map(|rest| rest.split_once('"'));
+    bound.map(|(name, _)| name.to_owned()).collect()
+}
+
+/// Puts the shared and the static library into `folder`, under the names that linker and loader
+/// look for.
+pub fn libraries(to: &Path) {
+    fs::copy(folder().join("libglebe.so"), to.join("libglebe.so.0")).expect("it is built");
+    symlink("libglebe.so.0", to.join("libglebe.so")).expect("a new folder");
+    let script = root().join("../../scripts/static_library.sh");
+    run(Command::new(script).arg(folder()).arg(to.join("libglebe.a")));
+}

@@ -1,0 +1,265 @@
+//! `glebe contig` as a user meets it, and as one without privileges does.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use glebe::contig::PoolLock;
+use glebe::error::OsError;
+use glebe::sys::hugetlb::{sizes, Pool};
+use glebe::sys::process::effective_user;
+use glebe_testing::process::{child_of, is_child};
+use glebe_testing::time::slowed;
+use glebe_testing::Scratch;
+use serde_json::Value;
+
+use crate::reachable::{Reachable, NOBODY};
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_glebe"));
+    command.arg("contig").args(args).current_dir("/");
+    command
+}
+
+fn run(args: &[&str]) -> Output {
+    command(args).output().expect("the program starts")
+}
+
+fn ok(args: &[&str]) -> String {
+    let output = run(args);
+    assert!(output.status.success() && complaints(&output).is_empty(), "{args:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The lines of standard error, but for what was mended of others' that were killed.
+fn complaints(output: &Output) -> String {
+    let said = String::from_utf8(output.stderr.clone()).unwrap();
+    let is_mended = |line: &&str| {
+        line.contains("a process ended while") || line.contains("which no living process owns")
+    };
+    said.split_inclusive('\n').filter(|line| !is_mended(line)).collect()
+}
+
+/// What is said on failure.
+fn refusal(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = complaints(output);
+    assert!(said.starts_with("glebe: ") && said.lines().count() == 1, "{said}");
+    said
+}
+
+fn pool() -> Option<Pool> {
+    Pool::of(*sizes().last()?)
+}
+
+#[test]
+fn status_is_the_same_in_both_forms() {
+    let text = ok(&["status"]);
+    let value: Value = serde_json::from_str(&ok(&["status", "--json"])).unwrap();
+    let pools = value["pools"].as_array().unwrap();
+    assert_eq!(pools.len(), sizes().len());
+    assert_eq!(text.lines().filter(|line| line.starts_with("hugetlb ")).count(), pools.len());
+    assert!(value["available_bytes"].as_u64().unwrap() > 0);
+    assert!(
+        text.contains(&format!("long-term pin    {}", value["long_term_pin"].as_str().unwrap()))
+    );
+}
+
+#[test]
+fn explain_takes_nothing_and_says_why_not() {
+    let output = run(&["explain", "999999G"]);
+    assert!(refusal(&output).contains("cannot be had now"));
+    let why = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(why.starts_with("one run of 976.6 TiB: no\n"), "{why}");
+    // A run is the question: what one page holds is one anywhere.
+    assert!(ok(&["explain", "1"]).starts_with("one run of 1 B: now\n    within one page"));
+    for bad in ["0", "-1", "x", "1E"] {
+        assert_eq!(run(&["explain", bad]).status.code(), Some(2), "{bad}");
+    }
+    assert_eq!(run(&["explain", "1M", "--certificate", "x"]).status.code(), Some(2));
+}
+
+#[test]
+fn what_is_tried_has_a_certificate_for_its_owner() {
+    let scratch = Scratch::new("contig-try");
+    let file = scratch.path().join("certificate.json");
+    let text = ok(&["explain", "3072K", "--try", "--certificate", file.to_str().unwrap()]);
+    assert!(text.contains("tried: ") && text.contains("held by "), "{text}");
+    let value: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    assert!(value["len_bytes"].as_u64().unwrap() >= 3072 << 10);
+    let covered: u64 = value["runs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|run| run["len_bytes"].as_u64().unwrap())
+        .sum();
+    assert!(covered <= value["len_bytes"].as_u64().unwrap());
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn a_dry_run_and_a_boot_line_write_nothing() {
+    let Some(pool) = pool() else {
+        println!("skipped: no pool");
+        return;
+    };
+    let text = ok(&["reserve", "64M", "--dry-run"]);
+    let path = pool.path().display().to_string();
+    assert!(text.starts_with("would write ") && text.contains(&path), "{text}");
+    let text = ok(&["reserve", "2G", "--page", "1G", "--at-boot"]);
+    assert!(text.contains("hugepagesz=1G hugepages=2") && text.contains("[Install]"), "{text}");
+    let text = ok(&["reserve", "64M", "--page", "2M", "--at-boot"]);
+    assert!(text.contains("hugepagesz=2M hugepages=32"), "{text}");
+    assert!(refusal(&run(&["reserve", "1M", "--page", "16G"])).contains("no hugetlb pages of"));
+    assert_eq!(run(&["reserve", "1M", "--dry-run", "--at-boot"]).status.code(), Some(2));
+}
+
+/// What a release says, also where fewer pages went than were asked for.
+fn ok_or_short(args: &[&str]) -> String {
+    let output = run(args);
+    if !output.status.success() {
+        assert!(refusal(&output).contains("in use or promised"));
+    }
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_change_that_a_kill_cut_short_is_mended_and_told() {
+    let Some(pool) = pool().filter(Pool::is_writable) else {
+        println!("skipped: no pool that can be changed");
+        return;
+    };
+    if is_child() {
+        let lock = PoolLock::acquire().unwrap();
+        lock.with_surplus(&pool, 1000, || -> Result<(), OsError> {
+            println!("inside");
+            loop {
+                std::thread::park();
+            }
+        })
+        .unwrap();
+    }
+    let limit = || {
+        let _lock = PoolLock::acquire().unwrap();
+        pool.overcommit().unwrap()
+    };
+    let before = limit();
+    let mut child = child_of("contig::a_change_that_a_kill_cut_short_is_mended_and_told");
+    let mut child = child.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let is_inside = lines.any(|line| line.unwrap().ends_with("inside"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(is_inside);
+    // Any other program of ours may be the next, and mend it first.
+    let text = ok(&["status"]);
+    if !text.contains("a process ended while it had nr_overcommit_hugepages") {
+        println!("skipped: another took the lock first: {text}");
+    }
+    assert_eq!(limit(), before);
+}
+
+#[test]
+fn what_is_reserved_is_there_for_everybody() {
+    let Some(pool) = pool() else {
+        println!("skipped: no pool");
+        return;
+    };
+    if !pool.is_writable() {
+        assert!(refusal(&run(&["reserve", "4M"])).contains("cannot be changed"));
+        return;
+    }
+    let pages = 2;
+    let len = (pool.size().bytes().get() * pages).to_string();
+    let output = run(&["reserve", &len]);
+    if !output.status.success() {
+        println!("skipped: {}", refusal(&output));
+        return;
+    }
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.starts_with("wrote ") && text.contains("2 added"), "{text}");
+    // What was added is taken away at once, and what others had as surplus when they end.
+    let others = text
+        .lines()
+        .find_map(|line| line.split_once(" more that programs use now")?.0.parse::<u64>().ok());
+    let mut left = pages + others.unwrap_or(0);
+    let begin = Instant::now();
+    while left > 0 {
+        let dry = ok_or_short(&["release", &len, "--dry-run"]);
+        assert!(dry.starts_with("would write ") || dry.starts_with("wrote nothing"), "{dry}");
+        let len = (pool.size().bytes().get() * left).to_string();
+        let said = ok_or_short(&["release", &len]);
+        let given = said.lines().find_map(|line| {
+            line.split(", ").nth(1)?.split_once(" given back")?.0.parse::<u64>().ok()
+        });
+        left -= given.unwrap_or(0);
+        assert!(
+            begin.elapsed() < slowed(Duration::from_secs(60)),
+            "{left} pages are left in the pool"
+        );
+    }
+    let too_much = run(&["reserve", "999999G"]);
+    assert!(refusal(&too_much).contains("available"));
+}
+
+#[test]
+fn the_map_is_a_picture_or_a_reason() {
+    let scratch = Scratch::new("contig-map");
+    let file = scratch.path().join("map.svg");
+    let output = run(&["map", file.to_str().unwrap()]);
+    if output.status.success() {
+        let svg = fs::read_to_string(&file).unwrap();
+        assert!(svg.starts_with("<svg ") && svg.contains("Physical memory"));
+    } else {
+        assert!(refusal(&output).contains("/proc/kpage"));
+        println!("skipped: frames are hidden");
+    }
+    assert_eq!(run(&["map", "/dev/null/x.svg"]).status.code(), Some(1));
+    let text = command(&["map"]).env("COLUMNS", "60").output().unwrap();
+    if output.status.success() {
+        let text = String::from_utf8(text.stdout).unwrap();
+        assert!(text.starts_with("Physical memory\n") && text.contains("  . free"), "{text}");
+        let rows: Vec<_> = text.lines().skip_while(|line| !line.contains(", a row ")).collect();
+        assert!(rows.len() > 1 && rows.iter().all(|line| line.len() <= 60), "{text}");
+    } else {
+        assert!(refusal(&text).contains("/proc/kpage"));
+    }
+}
+
+#[test]
+fn nobody_is_told_what_can_be_known() {
+    if effective_user() != 0 {
+        println!("skipped: only root can become nobody");
+        return;
+    }
+    // Nobody may not enter the directory that the program is in.
+    let copy = Reachable::new();
+    let as_nobody = |args: &[&str]| {
+        let mut command = Command::new(copy.program());
+        command.arg("contig").args(args).current_dir("/").uid(NOBODY).gid(NOBODY).output()
+    };
+    let Ok(status) = as_nobody(&["status"]) else {
+        println!("skipped: nobody cannot run this program");
+        return;
+    };
+    assert!(status.status.success(), "{status:?}");
+    assert!(String::from_utf8_lossy(&status.stdout).contains("runs of pools    hidden"));
+    let hidden = as_nobody(&["explain", "64M"]).unwrap();
+    let text = String::from_utf8_lossy(&hidden.stdout).into_owned();
+    // Where pools have that much idle only the frames could tell.
+    match hidden.status.success() {
+        true => assert!(text.contains("64 MiB: unknown\n") || text.contains(": now\n"), "{text}"),
+        false => assert!(text.contains("64 MiB: no\n") && text.contains("as root: "), "{text}"),
+    }
+    let tried = as_nobody(&["explain", "64K", "--try"]).unwrap();
+    let text = String::from_utf8_lossy(&tried.stdout).into_owned();
+    assert!(tried.status.success(), "{tried:?}");
+    assert!(text.contains("contiguity proved only within"), "{text}");
+    assert!(refusal(&as_nobody(&["reserve", "4M"]).unwrap()).contains("cannot be changed"));
+    assert!(refusal(&as_nobody(&["release", "all"]).unwrap()).contains("cannot be changed"));
+    let file = copy.program().with_file_name("map.svg");
+    assert!(refusal(&as_nobody(&["map", file.to_str().unwrap()]).unwrap()).contains("/proc/kpage"));
+}

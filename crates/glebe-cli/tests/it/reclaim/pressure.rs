@@ -1,0 +1,100 @@
+//! Two processes in a memory cgroup with a limit share a file, and one of them uses up memory at a
+//! known speed; the purger is outside. Nobody is killed as long as there is marked memory.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use glebe::units::Bytes;
+use glebe::volatile::{Order, Priority, Shared};
+use glebe_testing::process::child_of;
+
+use super::cgroup::{enter, Group};
+use super::purging::Purging;
+use super::{filled, lost, mib, Tmpfs, GRANULE};
+
+const LIMIT: Bytes = Bytes::mib(192);
+const CACHE_MIB: u64 = 112;
+/// What is used up, beyond what the limit leaves.
+const RISE_MIB: u64 = 112;
+/// In a second.
+const SPEED_MIB: u64 = 100;
+const ROLE: &str = "GLEBE_TEST_RECLAIM_GROUP";
+
+/// In the group: fills the file and marks it.
+fn fill(path: &std::path::Path) -> Shared {
+    let made = Shared::options().granule(GRANULE).create_at(path, Bytes::mib(CACHE_MIB));
+    let shared = filled(made);
+    shared.mark(mib(0, CACHE_MIB), Priority::NORMAL, Order::Fifo).unwrap();
+    shared
+}
+
+/// In the group: memory of its own, step by step.
+fn rise() {
+    const STEP_MIB: u64 = 2;
+    let (begin, mut held) = (Instant::now(), Vec::new());
+    for step in 0..RISE_MIB / STEP_MIB {
+        held.push(vec![step as u8 | 1; (STEP_MIB << 20) as usize]);
+        let due = Duration::from_millis((step + 1) * STEP_MIB * 1000 / SPEED_MIB);
+        std::thread::sleep(due.saturating_sub(begin.elapsed()));
+    }
+    std::hint::black_box(&held);
+}
+
+fn child(group: &Group, role: &str, path: &std::path::Path) -> Command {
+    let mut command = child_of("reclaim::pressure::a_rise_is_met_before_the_kernel_kills");
+    let dir = group.dir().to_str().unwrap();
+    command.env(ROLE, format!("{role} {dir} {}", path.to_str().unwrap()));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    command
+}
+
+#[test]
+fn a_rise_is_met_before_the_kernel_kills() {
+    if let Ok(told) = std::env::var(ROLE) {
+        let mut words = told.split(' ');
+        let (role, group, path) = (words.next(), words.next().unwrap(), words.next().unwrap());
+        enter(group.as_ref());
+        if role == Some("fill") {
+            let shared = fill(path.as_ref());
+            println!("filled");
+            let _ = std::io::stdin().read_line(&mut String::new());
+            println!("lost {}", lost(&shared).get() >> 20);
+        } else {
+            let shared = Shared::options().open(path.as_ref()).unwrap();
+            rise();
+            println!("risen");
+            drop(shared);
+        }
+        std::process::exit(0);
+    }
+    let Some(dir) = Tmpfs::new() else { return };
+    let group = match Group::make(LIMIT) {
+        Ok(group) => group,
+        Err(why) => {
+            println!("skipped: {why}");
+            return;
+        }
+    };
+    let path = dir.join("cache");
+    let mut filler = child(&group, "fill", &path).spawn().unwrap();
+    let options = ["-v", "--wait", "--cgroup", group.dir().to_str().unwrap()];
+    let mut purging = Purging::start(options.iter().copied().chain([path.to_str().unwrap()]));
+    purging.says("cache: 112 MiB in granules");
+    let mut lines = BufReader::new(filler.stdout.take().unwrap()).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.ends_with("filled")), "it ended");
+    let rise = child(&group, "rise", &path).output().unwrap();
+    assert_eq!(group.kills(), 0, "{:#?}", purging.listen(Duration::from_millis(100)));
+    let has_risen = String::from_utf8_lossy(&rise.stdout).contains("risen");
+    assert!(rise.status.success() && has_risen, "{rise:?}");
+    let line = purging.says("cache: purged ");
+    assert!(line.contains("of priority 4"), "{line}");
+    drop(filler.stdin.take());
+    let lost = lines.find_map(|line| line.strip_prefix("lost ")?.parse::<u64>().ok()).unwrap();
+    assert!(filler.wait().unwrap().success());
+    // What was missing and the margin went, and not everything.
+    let missing = CACHE_MIB + RISE_MIB - (LIMIT.get() >> 20);
+    println!("{lost} MiB were purged; {missing} MiB were missing");
+    assert!((missing..CACHE_MIB).contains(&lost), "{lost} MiB, missing {missing}");
+    purging.ends_well();
+}

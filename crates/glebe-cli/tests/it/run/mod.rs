@@ -1,0 +1,182 @@
+//! `glebe run` as its user meets it: what the program finds, which programs are refused, and that
+//! a refused one would indeed have run without the library.
+//!
+//! A shared library that does nothing stands in for the allocator; `allocator.rs` has the real one.
+
+mod allocator;
+mod bad_input;
+mod environment;
+mod library;
+mod lookup;
+mod process;
+mod refusals;
+mod scripts;
+
+use std::ffi::OsStr;
+use std::fs::{self, Permissions};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+
+use glebe_testing::Scratch;
+
+/// An id with no privilege: the kernel's overflow uid.
+const NOBODY: u32 = 65_534;
+/// The file that is looked for.
+const LIBRARY: &str = "libglebe_malloc.so";
+/// What a program prints to show whether the library is in it.
+const MAPS: &str = "/proc/self/maps";
+
+/// A folder with the command in `bin`, which everybody may read; removed when dropped.
+struct Place(Scratch);
+
+impl Place {
+    fn new() -> Self {
+        let place = Self(Scratch::readable("run"));
+        fs::create_dir(place.path("bin")).unwrap();
+        place.copy(env!("CARGO_BIN_EXE_glebe"), "bin/glebe");
+        place
+    }
+
+    /// The same with a library beside the command; `None`, with the reason, without a compiler.
+    fn with_library() -> Option<Self> {
+        let place = Self::new();
+        place.add_library("bin")?;
+        Some(place)
+    }
+
+    fn path(&self, name: impl AsRef<OsStr>) -> PathBuf {
+        self.0.path().join(name.as_ref())
+    }
+
+    /// The library beside the command.
+    fn library(&self) -> PathBuf {
+        self.path("bin").join(LIBRARY)
+    }
+
+    /// Puts the stand-in into a folder.
+    fn add_library(&self, folder: &str) -> Option<PathBuf> {
+        let path = self.path(folder).join(LIBRARY);
+        fs::create_dir_all(self.path(folder)).unwrap();
+        fs::write(&path, stand_in()?).unwrap();
+        Some(path)
+    }
+
+    /// Compiles a C program that does nothing; `None`, with the reason, if it cannot be.
+    fn compile(&self, name: &str, options: &[&str]) -> Option<PathBuf> {
+        let path = self.path(name);
+        cc("int main(void) { return 0; }", &path, options).then_some(path)
+    }
+
+    /// Writes a file that everybody may execute.
+    ///
+    /// Another process writes it: a descriptor of this one might be open in a child that another
+    /// thread forks at the same time, and nothing can be executed while it is open for writing.
+    fn write(&self, name: impl AsRef<OsStr>, contents: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(name);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "cat >\"$1\" && chmod 755 \"$1\"", "sh"]).arg(&path);
+        let mut child = shell.stdin(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(contents.as_ref()).unwrap();
+        assert!(child.wait().unwrap().success(), "{path:?}");
+        path
+    }
+
+    /// Copies a program, as [`Place::write`] does.
+    fn copy(&self, from: &str, name: &str) -> PathBuf {
+        let path = self.path(name);
+        let copied = Command::new("cp").arg("-L").arg(from).arg(&path).status().unwrap();
+        assert!(copied.success(), "{path:?}");
+        fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    /// Copies `cat`, which shows what is mapped into it.
+    fn cat(&self, name: &str) -> PathBuf {
+        let cat = ["/usr/bin/cat", "/bin/cat"].into_iter().find(|path| Path::new(path).exists());
+        self.copy(cat.expect("cat"), name)
+    }
+
+    /// `glebe run` with these arguments, in an environment that has PATH alone.
+    fn command(&self, arguments: &[&OsStr]) -> Command {
+        let mut command = Command::new(self.path("bin/glebe"));
+        command.arg("run").args(arguments).current_dir(self.0.path()).env_clear();
+        command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        command
+    }
+
+    /// `glebe run --malloc -- PROGRAM ARGUMENTS`.
+    fn malloc(&self, program: impl AsRef<OsStr>, arguments: &[&str]) -> Command {
+        let mut command = self.command(&["--malloc".as_ref(), "--".as_ref(), program.as_ref()]);
+        command.args(arguments);
+        command
+    }
+}
+
+/// Compiles C; says that tests are skipped if that cannot be.
+fn cc(source: &str, to: &Path, options: &[&str]) -> bool {
+    let from = to.with_extension("c");
+    fs::write(&from, source).unwrap();
+    let output = Command::new("cc").args(options).arg("-o").arg(to).arg(&from).output();
+    let said = match output {
+        Ok(output) if output.status.success() => return true,
+        Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
+        Err(e) => e.to_string(),
+    };
+    println!("skipped: cc {options:?}: {}", said.lines().next().unwrap_or_default());
+    false
+}
+
+/// The bytes of the library that stands in for the allocator, compiled once.
+fn stand_in() -> Option<&'static [u8]> {
+    static BUILT: OnceLock<Option<Vec<u8>>> = OnceLock::new();
+    let build = || {
+        let place = Place::new();
+        let path = place.path("stand-in.so");
+        cc("int stand_in;", &path, &["-shared", "-fPIC"]).then(|| fs::read(&path).unwrap())
+    };
+    BUILT.get_or_init(build).as_deref()
+}
+
+fn said(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(&output.stdout), text(&output.stderr))
+}
+
+/// What a program printed that ended well and had nothing to complain of.
+fn ok(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let (out, err) = said(&output);
+    assert!(output.status.success() && err.is_empty(), "{command:?}: {output:?}");
+    out
+}
+
+/// The one line of a command that did not run its program.
+fn refused(command: &mut Command, status: i32) -> String {
+    let output = command.output().unwrap();
+    let (out, err) = said(&output);
+    assert_eq!(output.status.code(), Some(status), "{command:?}: {output:?}");
+    assert!(out.is_empty() && err.starts_with("glebe: "), "{output:?}");
+    assert_eq!(err.lines().count(), 1, "{err}");
+    err
+}
+
+/// Whether the program at `path`, which prints its maps, has the library in it if a shell says
+/// LD_PRELOAD to the loader.
+fn takes_library(library: &Path, program: &mut Command) -> bool {
+    let output = program.arg(MAPS).env("LD_PRELOAD", library).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    said(&output).0.contains(library.to_str().unwrap())
+}
+
+/// Has the command run as a user without privileges; `None`, with the reason, if it cannot be.
+fn as_nobody(command: &mut Command) -> Option<&mut Command> {
+    if fs::metadata("/proc/self").unwrap().uid() != 0 {
+        println!("skipped: as uid {NOBODY} (the caller is not root)");
+        return None;
+    }
+    Some(command.uid(NOBODY).gid(NOBODY))
+}

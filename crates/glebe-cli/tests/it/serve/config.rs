@@ -1,0 +1,146 @@
+//! `--config`: every option by its long name, and what is refused.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+
+use glebe_testing::Scratch;
+
+use super::{dialogue, glebe, list, output, Serving};
+
+/// The long names of the options that `--help` shows.
+fn options() -> Vec<String> {
+    let help = output(&["serve", "--help"]);
+    let text = String::from_utf8(help.stdout).expect("text");
+    let names = text.lines().filter_map(|line| {
+        let line = line.trim_start();
+        let is_option = line.starts_with('-');
+        let (_, name) = line.split_once("--").filter(|_| is_option)?;
+        Some(name.split([' ', '=', '.']).next()?.to_owned())
+    });
+    names.collect()
+}
+
+#[test]
+fn a_file_has_every_option() {
+    let scratch = Scratch::new("config");
+    let (socket, pid) = (scratch.path().join("socket"), scratch.path().join("pid"));
+    let given = format!(
+        "memcached = true\nport = 0\nlisten = '127.0.0.1'\nunix-socket = {socket:?}\n\
+         unix-mask = '750'\nudp-port = 0\nmemory-limit = 17\nthreads = 3\nconn-limit = 77\n\
+         max-reqs-per-event = 9\nmax-item-size = '2m'\ndisable-evictions = true\n\
+         disable-cas = true\nlisten-backlog = 55\nprotocol = 'ascii'\nverbose = 1\n\
+         enable-shutdown = true\ndisable-flush-all = true\ndisable-dumping = true\n\
+         disable-watch = true\nuser = '{}'\npidfile = {pid:?}\nslab-growth-factor = 1.5\n\
+         slab-min-size = 64\nenable-largepages = true\nlock-memory = true\ndelimiter = '/'\n\
+         extended = ['idle_timeout=33', 'no_maxconns_fast']\nno-stats = true\n\
+         control = {:?}\n",
+        uid(),
+        scratch.path().join("control"),
+    );
+    let named: Vec<&str> = given.lines().filter_map(|line| line.split(' ').next()).collect();
+    for option in options() {
+        let is_other = ["config", "help"].contains(&&*option);
+        assert!(is_other || named.contains(&&*option), "{option} is not in the file");
+    }
+    let file = scratch.path().join("serve.toml");
+    fs::write(&file, &given).expect("written");
+    let mut command = glebe();
+    command.arg("serve").arg("--config").arg(&file);
+    let mut serving = Serving::start(&mut command, 2);
+    assert_eq!(serving.said[1], format!("listening at unix:{}", socket.display()));
+    let mode = fs::metadata(&socket).expect("a socket").permissions().mode() & 0o777;
+    assert_eq!(mode, 0o750);
+    let written = fs::read_to_string(&pid).expect("the number of the process");
+    assert_eq!(written.trim_end(), serving.child.id().to_string());
+    let mut stream = UnixStream::connect(&socket).expect("connect");
+    let settings = list(&mut stream, "stats settings");
+    for (name, value) in [
+        ("maxbytes", "17825792"),
+        ("maxconns", "77"),
+        ("verbosity", "1"),
+        ("evictions", "off"),
+        ("umask", "750"),
+        ("num_threads", "3"),
+        ("stat_key_prefix", "/"),
+        ("detail_enabled", "yes"),
+        ("reqs_per_event", "9"),
+        ("tcp_backlog", "55"),
+        ("item_size_max", "2097152"),
+        ("maxconns_fast", "no"),
+        ("flush_enabled", "no"),
+        ("dump_enabled", "no"),
+        ("shutdown_command", "yes"),
+        ("idle_timeout", "33"),
+    ] {
+        let row = format!("STAT {name} {value}");
+        assert!(settings.contains(&row), "no {row} in {settings:?}");
+    }
+    dialogue(&mut stream, "flush_all\n", "CLIENT_ERROR flush_all not allowed\n");
+    dialogue(&mut stream, "shutdown\n", "");
+    serving.ends_well();
+    assert!(!pid.exists() && !socket.exists());
+}
+
+fn uid() -> String {
+    let status = fs::read_to_string("/proc/self/status").expect("proc");
+    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:")).expect("ids");
+    uids.split_ascii_whitespace().next().expect("an id").to_owned()
+}
+
+#[test]
+fn the_command_line_goes_before_the_file() {
+    let scratch = Scratch::new("before");
+    let file = scratch.path().join("serve.toml");
+    fs::write(&file, "memory-limit = 20\nconn-limit = 5\n").expect("written");
+    let file = file.to_str().expect("text");
+    let serving = Serving::at_a_port(&["-c", "6", "--config", file]);
+    let settings = list(&mut serving.connect(), "stats settings");
+    let has = |row: &str| settings.iter().any(|other| other == row);
+    assert!(has("STAT maxconns 6") && has("STAT maxbytes 20971520"), "{settings:?}");
+}
+
+#[test]
+fn what_a_file_may_not_say_is_refused() {
+    let scratch = Scratch::new("refused");
+    let file = scratch.path().join("serve.toml");
+    let path = file.to_str().expect("text");
+    for (text, why) in [
+        ("memory = 20", "no option is called \"memory\""),
+        ("memory_limit = 20", "no option is called \"memory_limit\""),
+        ("m = 20", "no option is called \"m\""),
+        ("config = 'other'", "no option is called \"config\""),
+        ("help = true", "no option is called \"help\""),
+        ("[server]\nport = 1", "no option is called \"server\""),
+        ("port = {number = 1}", "is a number, a string or true"),
+        ("listen = [1]", "is a list of strings"),
+        ("port = 70000", "70000"),
+        ("port = 1\nport = 2", "duplicate"),
+        ("port", "expected"),
+        ("protocol = 'binary'", "binary protocol is not spoken"),
+        ("extended = ['slab_chunk_minimum=1']", "there is no such thing"),
+        ("memory-limit = 0", "-m 0: at least 1 and at most 67108864"),
+        ("memory-limit = 67108865", "-m 67108865: at least 1"),
+        ("threads = 0", "-t 0: at least 1"),
+        ("conn-limit = 0", "-c 0: at least 1"),
+        ("conn-limit = 1073741824", "raise `ulimit -n`"),
+        ("max-item-size = '1023'", "-I 1023: at least 1024 bytes"),
+        ("max-item-size = '33m'", "at most 32 MiB (half of -m, and 1 GiB)"),
+        ("max-item-size = 'x'", "-I x: "),
+        ("unix-mask = '8'", "-a 8: "),
+        ("delimiter = 'é'", "-D é: a character of ASCII"),
+        ("memcached = false", "say what is served: --memcached"),
+    ] {
+        fs::write(&file, text).expect("written");
+        let mut line = vec!["serve", "--config", path, "-l", "127.0.0.1:0"];
+        line.extend((!text.starts_with("memcached")).then_some("--memcached"));
+        let refused = output(&line);
+        let stderr = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(matches!(refused.status.code(), Some(1 | 2)), "{text}: {refused:?}");
+        assert!(stderr.contains(why), "{text}: {stderr}");
+    }
+    let missing = scratch.path().join("missing");
+    let refused = output(&["serve", "--config", missing.to_str().expect("text")]);
+    assert!(!refused.status.success());
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("missing"), "{refused:?}");
+}

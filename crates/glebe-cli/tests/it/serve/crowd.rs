@@ -1,0 +1,59 @@
+//! Ten thousand connections: served, and refused beyond the limit.
+
+use std::io::{Read, Write};
+
+use rustix::process::{getrlimit, setrlimit, Resource};
+
+use super::{dialogue, list, Serving};
+
+const SERVED: usize = 10_000;
+/// Descriptors of the test beside its connections.
+const OWN: u64 = 200;
+
+#[test]
+fn ten_thousand_connections_are_served_and_the_next_are_refused() {
+    // Its limit of descriptors is the whole process's.
+    glebe_testing::alone!();
+    let mut limit = getrlimit(Resource::Nofile);
+    let needed = SERVED as u64 + OWN;
+    if limit.maximum.is_some_and(|most| most < needed) {
+        eprintln!("skipped: a process may have fewer than {needed} descriptors");
+        return;
+    }
+    limit.current = limit.current.map(|current| current.max(needed));
+    setrlimit(Resource::Nofile, limit).expect("within the hard limit");
+    let serving = Serving::at_a_port(&["-c", &SERVED.to_string(), "-b", "4096", "-t", "2"]);
+    let mut conns: Vec<_> = (0..SERVED).map(|_| serving.connect()).collect();
+    for (nth, conn) in conns.iter_mut().enumerate() {
+        write!(conn, "set k{} 0 0 5\r\n{nth:05}\r\n", nth % 100).expect("taken");
+    }
+    for conn in &mut conns {
+        dialogue(conn, "", "STORED\n");
+    }
+    for _ in 0..20 {
+        let mut refused = serving.connect();
+        let mut answer = String::new();
+        refused.read_to_string(&mut answer).expect("it is told, and closed");
+        assert_eq!(answer, "ERROR Too many open connections\r\n");
+    }
+    let stats = list(&mut conns[SERVED - 1], "stats");
+    // The socket that is listened at is counted as memcached counts it.
+    for row in ["STAT curr_connections 10001", "STAT rejected_connections 20"] {
+        assert!(stats.iter().any(|other| other == row), "no {row} in {stats:?}");
+    }
+    // As many as went may come.
+    conns.truncate(SERVED / 2);
+    let begin = std::time::Instant::now();
+    while conns.len() < SERVED {
+        let mut conn = serving.connect();
+        let mut answer = [0; 2];
+        // One that is refused may be closed before it writes.
+        if conn.write_all(b"mn\r\n").is_ok()
+            && conn.read_exact(&mut answer).is_ok()
+            && &answer == b"MN"
+        {
+            conns.push(conn);
+        }
+        assert!(begin.elapsed() < super::patience(), "{} connections", conns.len());
+    }
+}

@@ -1,0 +1,98 @@
+//! What a service manager does: sockets handed over, readiness told, signals.
+
+use std::fs;
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+use std::process::{Command, Stdio};
+
+use glebe_testing::Scratch;
+
+use super::{dialogue, glebe, list, patience, Serving};
+
+/// The command behind a shell that hands its standard input over as systemd hands a socket.
+fn handing_over(socket: OwnedFd, options: &str) -> Command {
+    let mut command = Command::new("sh");
+    let program = env!("CARGO_BIN_EXE_glebe");
+    let exec = format!("exec {program} serve --memcached --no-stats {options} 3<&0 </dev/null");
+    command
+        .args(["-c", &format!("LISTEN_FDS=1 LISTEN_PID=$$; export LISTEN_FDS LISTEN_PID; {exec}")]);
+    command.stdin(Stdio::from(socket));
+    command
+}
+
+#[test]
+fn a_socket_that_is_handed_over_is_served_and_no_other() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    let address = listener.local_addr().expect("an address");
+    // This waits in the socket before there is a server.
+    let mut early = TcpStream::connect(address).expect("connect");
+    early.set_read_timeout(Some(patience())).expect("a timeout");
+    let scratch = Scratch::new("notify");
+    let notify = scratch.path().join("notify");
+    let told = UnixDatagram::bind(&notify).expect("a socket");
+    told.set_read_timeout(Some(patience())).expect("a timeout");
+    let mut command = handing_over(listener.into(), "-p 1");
+    let mut serving = Serving::start(command.env("NOTIFY_SOCKET", &notify), 2);
+    let mut text = [0; 64];
+    let len = told.recv(&mut text).expect("readiness is told");
+    assert!(text[..len].starts_with(b"READY=1"));
+    assert_eq!(serving.said[1], format!("listening at tcp:{address}"));
+    dialogue(&mut early, "set k 0 0 1\nx\n", "STORED\n");
+    dialogue(&mut serving.connect(), "get k\n", "VALUE k 0 1\nx\nEND\n");
+    let listening: Vec<String> = list(&mut early, "stats conns")
+        .into_iter()
+        .filter(|row| row.contains("conn_listening"))
+        .collect();
+    assert_eq!(listening.len(), 1, "{listening:?}");
+    serving.signal("TERM");
+    serving.ends_well();
+}
+
+#[test]
+fn a_unix_socket_that_is_handed_over_is_left_where_it_is() {
+    let scratch = Scratch::new("handed");
+    let path = scratch.path().join("socket");
+    let listener = UnixListener::bind(&path).expect("a socket");
+    let mut serving = Serving::start(&mut handing_over(listener.into(), ""), 2);
+    let mut stream = UnixStream::connect(&path).expect("connect");
+    dialogue(&mut stream, "mn\n", "MN\n");
+    serving.signal("TERM");
+    serving.ends_well();
+    assert!(path.exists(), "it is the service manager's");
+}
+
+#[test]
+fn a_socket_of_another_kind_that_is_handed_over_is_refused() {
+    let udp = UdpSocket::bind(("127.0.0.1", 0)).expect("a port");
+    let ended = handing_over(udp.into(), "").output().expect("the program starts");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    assert!(said.contains("socket 0 of the service manager is neither TCP nor"), "{said}");
+}
+
+#[test]
+fn a_hang_up_loses_nothing_and_a_termination_leaves_nothing() {
+    for signal in ["TERM", "INT"] {
+        let scratch = Scratch::new(&format!("signal-{signal}"));
+        let (socket, pid) = (scratch.path().join("socket"), scratch.path().join("pid"));
+        let mut command = glebe();
+        command.args(["serve", "--memcached", "--no-stats"]);
+        command.arg("-s").arg(&socket).arg("-P").arg(&pid);
+        let mut serving = Serving::start(&mut command, 2);
+        let mut stream = UnixStream::connect(&socket).expect("connect");
+        stream.set_read_timeout(Some(patience())).expect("a timeout");
+        dialogue(&mut stream, "set k 0 0 1\nx\n", "STORED\n");
+        for _ in 0..3 {
+            serving.signal("HUP");
+            dialogue(&mut stream, "get k\n", "VALUE k 0 1\nx\nEND\n");
+        }
+        // Half of a command is under way.
+        dialogue(&mut stream, "set k 0 0 100\nx\n", "");
+        assert!(pid.exists());
+        serving.signal(signal);
+        serving.ends_well();
+        assert!(!socket.exists() && !pid.exists());
+        assert_eq!(fs::read_dir(scratch.path()).expect("a folder").count(), 0);
+    }
+}

@@ -1,0 +1,208 @@
+//! `glebe stats` as a user meets it: reserves of this process, none, others', and left-overs.
+
+#[path = "../../../glebe/tests/openmetrics/parser.rs"]
+mod parser;
+use std::fs::{self, Permissions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use glebe::contig::{Contig, Source};
+use glebe::reserve::{Request, Reserve, Stats};
+use glebe::sys::page_size;
+use glebe::units::{Bytes, Pages};
+use glebe_testing::Scratch;
+use serde_json::Value;
+
+use crate::reachable::{Reachable, NOBODY};
+fn reserve() -> Reserve {
+    let contig = Contig::options().source(Source::Plain).build(Bytes::mib(2)).unwrap();
+    let reserve = Reserve::options().build_on(contig).unwrap();
+    let pool = reserve.page_cache().namespace("test").unwrap();
+    let page = vec![1; page_size().bytes().as_usize()];
+    for index in 0..reserve.len().get() {
+        pool.put(1, index % 400, &page).unwrap();
+    }
+    pool.invalidate_page(1, 7).unwrap();
+    reserve.alloc(Request::new(Pages::new(9)).any()).unwrap();
+    reserve
+}
+
+fn stats(dir: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_glebe"));
+    command.arg("stats").arg("--dir").arg(dir).args(args).output().expect("the program starts")
+}
+
+fn text(output: &Output) -> String {
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// Exit status 1 and one line, which is given.
+fn refusal(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let stderr = String::from_utf8(output.stderr.clone()).unwrap();
+    assert!(stderr.starts_with("glebe: ") && stderr.lines().count() == 1, "{stderr}");
+    stderr
+}
+
+#[test]
+fn json_is_that_of_the_process_and_obeys_the_identities() {
+    let scratch = Scratch::new("json");
+    let (one, two) = (reserve(), reserve());
+    one.serve_stats_in(scratch.path()).unwrap();
+    two.serve_stats_in(scratch.path()).unwrap();
+    let pid = std::process::id();
+    let all: Value = serde_json::from_str(&text(&stats(scratch.path(), &["--json"]))).unwrap();
+    let all = all.as_array().unwrap();
+    assert_eq!(all.len(), 2);
+    assert!(all[0]["reserve"].as_u64() < all[1]["reserve"].as_u64());
+    for (value, reserve) in all.iter().zip([&one, &two]) {
+        assert_eq!(value["pid"], pid);
+        assert!(value["command"].as_str().is_some_and(|name| !name.is_empty()));
+        let expected: Value = serde_json::from_str(&reserve.stats().to_json()).unwrap();
+        assert_eq!(value["statistics"], expected);
+        let of = |name: &str| value["statistics"][name].as_u64().expect(name);
+        let gone = of("evicted") + of("replaced") + of("invalidated_pages") + of("recalled");
+        assert_eq!(of("stored") + of("rejected_recalled"), of("live_pages") + gone);
+        assert_eq!(of("total_pages"), of("live_pages") + of("held_pages") + of("free_pages"));
+        assert!(of("stored") > 0 && of("invalidated_pages") == 1 && of("alloc_count") == 1);
+    }
+    let only: Value =
+        serde_json::from_str(&text(&stats(scratch.path(), &["--json", "--pid", &pid.to_string()])))
+            .unwrap();
+    assert_eq!(only.as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn text_names_each_reserve_and_openmetrics_is_one_valid_text() {
+    let scratch = Scratch::new("text");
+    let reserves = [reserve(), reserve(), reserve()];
+    for reserve in &reserves {
+        reserve.serve_stats_in(scratch.path()).unwrap();
+    }
+    let shown = text(&stats(scratch.path(), &[]));
+    let heads = shown.lines().filter(|line| line.starts_with("process ")).count();
+    assert_eq!(heads, 3, "{shown}");
+    assert!(shown.contains(&reserves[0].stats().to_string()));
+
+    let families = parser::parse(&text(&stats(scratch.path(), &["--openmetrics"]))).unwrap();
+    let alone = parser::parse(&reserves[0].stats().to_openmetrics()).unwrap();
+    assert_eq!(families.len(), alone.len());
+    for (family, alone) in families.iter().zip(&alone) {
+        let metadata = |f: &parser::Family| [&f.name, &f.kind, &f.unit, &f.help].map(String::clone);
+        assert_eq!(metadata(family), metadata(alone));
+        assert_eq!(family.samples.len(), 3 * alone.samples.len());
+        let (sample, pid) = (&family.samples[0], std::process::id().to_string());
+        assert!(sample.labels["pid"] == pid && sample.value >= 0.0 && !sample.name.is_empty());
+    }
+}
+
+#[test]
+fn nothing_served_is_said_with_where_it_was_looked_for() {
+    let scratch = Scratch::new("none");
+    for dir in [scratch.path().to_owned(), scratch.path().join("missing")] {
+        for form in [&[][..], &["--json"], &["--openmetrics"], &["--pid", "1"]] {
+            let output = stats(&dir, form);
+            assert!(output.stdout.is_empty());
+            assert!(refusal(&output).contains(&dir.display().to_string()));
+        }
+    }
+}
+
+#[test]
+fn a_socket_left_behind_is_ignored_beside_a_live_one_and_alone() {
+    let scratch = Scratch::new("stale");
+    drop(UnixListener::bind(scratch.path().join("1.0.sock")).unwrap());
+    assert!(refusal(&stats(scratch.path(), &[])).contains("no process"));
+    let reserve = reserve();
+    reserve.serve_stats_in(scratch.path()).unwrap();
+    assert_eq!(text(&stats(scratch.path(), &[])).matches("process ").count(), 1);
+    drop(reserve);
+    refusal(&stats(scratch.path(), &[]));
+}
+
+#[test]
+fn one_that_answers_nonsense_is_named_and_the_others_are_shown() {
+    let scratch = Scratch::new("nonsense");
+    let reserve = reserve();
+    reserve.serve_stats_in(scratch.path()).unwrap();
+    // Of a process that lives as long as this test.
+    let liar = scratch.path().join(format!("{}.99999.sock", std::process::id()));
+    let listener = UnixListener::bind(liar).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = [0; 32];
+            assert!(stream.read(&mut request).unwrap() > 0);
+            stream.write_all(b"glebe-stats/1 ok 9\n\x1b]0;owned\x07").unwrap();
+        });
+        let output = stats(scratch.path(), &[]);
+        assert!(refusal(&output).contains(".99999.sock"), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stdout).contains(&reserve.stats().to_string()));
+    });
+}
+
+#[test]
+fn other_users_may_not_read() {
+    let scratch = Scratch::new("others");
+    let reserve = reserve();
+    reserve.serve_stats_in(scratch.path()).unwrap();
+    let copy = Reachable::new();
+    let as_nobody = || {
+        let mut command = Command::new(copy.program());
+        command.arg("stats").arg("--dir").arg(scratch.path());
+        command.uid(NOBODY).gid(NOBODY).current_dir("/").output()
+    };
+    for mode in [0o700, 0o755] {
+        // The socket alone must do too, should somebody open the directory later.
+        fs::set_permissions(scratch.path(), Permissions::from_mode(mode)).unwrap();
+        match as_nobody() {
+            Ok(output) => assert!(refusal(&output).contains("ermission denied"), "{output:?}"),
+            Err(error) => {
+                println!("skipped: cannot run as uid {NOBODY}: {error}");
+                return;
+            }
+        }
+    }
+}
+
+#[test]
+fn every_statistic_is_described() {
+    let output = Command::new(env!("CARGO_BIN_EXE_glebe")).args(["stats", "--describe"]).output();
+    let described = text(&output.unwrap());
+    assert_eq!(described, Stats::describe());
+    let json: Value = serde_json::from_str(&Stats::default().to_json()).unwrap();
+    let mut names: Vec<&str> = described.lines().filter_map(|l| l.split(' ').next()).collect();
+    assert!(described.lines().all(|line| line.split_whitespace().count() >= 4), "{described}");
+    let mut expected: Vec<&String> = json.as_object().unwrap().keys().collect();
+    names.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(names, expected);
+}
+
+#[test]
+fn a_watch_prints_again_what_it_found_and_ends_with_its_reader() {
+    let scratch = Scratch::new("watch");
+    let reserve = reserve();
+    reserve.serve_stats_in(scratch.path()).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_glebe"));
+    command.args(["stats", "--watch", "0.1", "--dir"]).arg(scratch.path());
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let header = lines.next().unwrap().unwrap();
+    assert!(lines.any(|line| line.unwrap() == header), "the same process once more");
+    drop(lines);
+    assert!(child.wait().unwrap().success(), "a closed pipe is no failure");
+    let none = Scratch::new("watch-none");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_glebe"));
+    command.args(["stats", "--json", "--watch", "0.1", "--dir"]).arg(none.path());
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let said = BufReader::new(child.stderr.take().unwrap()).lines().next().unwrap().unwrap();
+    assert!(said.contains("serves statistics"), "{said}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}

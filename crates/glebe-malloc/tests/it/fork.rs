@@ -1,0 +1,211 @@
+//! Forks of a process whose heap has a keeper and other threads: what parent and child have stays
+//! theirs, the child gets a keeper of its own when it pays, and nobody waits for a thread that did
+//! not come along.
+#![allow(unsafe_code)] // Safety: children touch objects of their own, and end by _exit.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use glebe_malloc::heap;
+use glebe_testing::time::slowed;
+
+use crate::process::{comes, ended_well, objects, Object};
+
+const MIB: u64 = 1 << 20;
+const OBJECT: usize = 512 << 10;
+
+/// Runs `body` in a child that `make` makes; whether it ended well. A child that waits for ever is
+/// ended by its alarm.
+fn in_child(make: impl Fn() -> libc::pid_t, body: impl FnOnce() -> bool) -> libc::pid_t {
+    let child = make();
+    assert!(child >= 0, "{}", std::io::Error::last_os_error());
+    if child == 0 {
+        // SAFETY: no pointer; nothing of the parent's runs at the end.
+        unsafe {
+            libc::alarm(slowed(Duration::from_secs(20)).as_secs() as u32);
+            let is_well = body();
+            libc::_exit(i32::from(!is_well));
+        }
+    }
+    child
+}
+
+fn fork() -> libc::pid_t {
+    // SAFETY: the child calls the heap, whose steps ran, and the kernel.
+    unsafe { libc::fork() }
+}
+
+/// A process that the C library does not know of.
+fn clone() -> libc::pid_t {
+    // SAFETY: as a fork without steps; the child calls the heap and the kernel.
+    unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as libc::pid_t }
+}
+
+/// Says that it is over when a test ends, well or not, so that its threads end.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Uses and frees memory until it is over.
+fn churn(is_over: &AtomicBool) {
+    while !is_over.load(Ordering::Relaxed) {
+        drop(objects(40, OBJECT));
+        thread::sleep(Duration::from_millis(3));
+    }
+}
+
+/// What a child does: looks at what it has of its parent, uses memory and frees it.
+fn lives_on(inherited: &[Object]) -> bool {
+    let own = objects(100, OBJECT);
+    let is_whole = inherited.iter().chain(&own).all(Object::is_whole);
+    drop(own);
+    is_whole && objects(50, OBJECT).iter().all(Object::is_whole)
+}
+
+/// Runs `body` while a child lives that has all memory of this process.
+fn beside_a_child(body: impl FnOnce()) {
+    let mut ends = [0; 2];
+    // SAFETY: fills a local.
+    assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+    let child = in_child(fork, || {
+        // SAFETY: until the parent has closed its end.
+        unsafe {
+            libc::close(ends[1]);
+            libc::read(ends[0], (&raw mut ends).cast(), 1) == 0
+        }
+    });
+    body();
+    // SAFETY: the descriptor of this function.
+    unsafe { libc::close(ends[1]) };
+    assert!(ended_well(child));
+}
+
+#[test]
+fn children_of_a_threaded_program_have_what_it_had_and_live_on() {
+    glebe_testing::alone!();
+    let is_over = AtomicBool::new(false);
+    let kept = objects(50, OBJECT);
+    drop(objects(200, OBJECT));
+    assert!(comes(|| heap::mechanisms().thread));
+    thread::scope(|scope| {
+        let _ends = Ends(&is_over);
+        (0..3).for_each(|_| drop(scope.spawn(|| churn(&is_over))));
+        for nth in 0..40 {
+            let child = in_child(fork, || {
+                let had = heap::mechanisms();
+                !had.thread && !had.gauge && !had.own_files && lives_on(&kept)
+            });
+            assert!(ended_well(child), "child {nth}");
+            heap::trim(0);
+        }
+    });
+    assert!(kept.iter().all(Object::is_whole));
+}
+
+#[test]
+fn children_without_steps_wait_for_no_thread_of_the_parents() {
+    glebe_testing::alone!();
+    let (is_over, kept) = (AtomicBool::new(false), objects(50, OBJECT));
+    drop(objects(200, OBJECT));
+    assert!(comes(|| heap::mechanisms().thread));
+    thread::scope(|scope| {
+        let _ends = Ends(&is_over);
+        scope.spawn(|| {
+            // Claims are under way nearly always.
+            while !is_over.load(Ordering::Relaxed) {
+                drop(objects(60, OBJECT));
+                heap::trim(0);
+            }
+        });
+        for nth in 0..60 {
+            let child = in_child(clone, || {
+                let is_well = lives_on(&kept);
+                heap::trim(0);
+                is_well && lives_on(&kept)
+            });
+            assert!(ended_well(child), "child {nth}");
+        }
+    });
+}
+
+#[test]
+fn a_child_gets_a_keeper_of_its_own_when_it_pays() {
+    glebe_testing::alone!();
+    drop(objects(200, OBJECT));
+    assert!(comes(|| heap::mechanisms().thread));
+    let child = in_child(fork, || {
+        drop(objects(200, OBJECT));
+        comes(|| heap::mechanisms().thread)
+            && comes(|| heap::counts().hot < 20 * MIB)
+            && lives_on(&[])
+    });
+    assert!(ended_well(child));
+    assert!(heap::mechanisms().thread);
+}
+
+#[test]
+fn a_child_outgrows_what_it_inherited() {
+    glebe_testing::alone!();
+    let kept = objects(100, OBJECT);
+    let child = in_child(fork, || {
+        // More than one arena of the heap's.
+        let own = objects(2200, OBJECT);
+        let is_whole = kept.iter().chain(&own).all(Object::is_whole);
+        drop(own);
+        is_whole && comes(|| heap::mechanisms().thread && heap::counts().hot < 20 * MIB)
+    });
+    assert!(ended_well(child));
+}
+
+/// It could not start one safely, and it does not say that its parent's is its own.
+#[test]
+fn a_child_without_steps_has_no_keeper() {
+    glebe_testing::alone!();
+    let check = || {
+        drop(objects(200, OBJECT));
+        lives_on(&[]) && !heap::mechanisms().thread
+    };
+    let small = objects(2, OBJECT);
+    assert!(ended_well(in_child(clone, check)), "of a parent without a keeper");
+    let large = objects(200, OBJECT);
+    assert!(comes(|| heap::mechanisms().thread));
+    assert!(ended_well(in_child(clone, check)), "of a parent with one");
+    assert!(small.iter().chain(&large).all(Object::is_whole));
+}
+
+#[test]
+fn a_fork_before_there_is_a_keeper_is_known() {
+    glebe_testing::alone!();
+    drop(objects(2, OBJECT));
+    assert!(!heap::mechanisms().thread);
+    beside_a_child(|| {
+        drop(objects(200, OBJECT));
+        assert!(comes(|| heap::counts().given_back >= 90 * MIB), "{:?}", heap::counts());
+        assert!(heap::counts().marked < 10 * MIB, "{:?}", heap::counts());
+    });
+}
+
+#[test]
+fn while_a_child_lives_memory_is_dropped_and_later_marked_again() {
+    glebe_testing::alone!();
+    let used = objects(200, OBJECT);
+    drop(objects(100, OBJECT));
+    assert!(comes(|| heap::mechanisms().thread && heap::counts().hot < 10 * MIB));
+    beside_a_child(|| {
+        let before = heap::counts();
+        drop(used);
+        assert!(comes(|| heap::counts().given_back >= before.given_back + 90 * MIB));
+        let marked = heap::counts().marked - before.marked;
+        assert!(marked < 10 * MIB, "{marked} bytes were marked beside a child");
+    });
+    let before = heap::counts();
+    drop(objects(200, OBJECT));
+    assert!(comes(|| heap::counts().hot < 10 * MIB));
+    drop(objects(200, OBJECT));
+    assert!(comes(|| heap::counts().marked >= before.marked + 90 * MIB));
+}

@@ -1,0 +1,222 @@
+//! Memory that one program has freed is there for others, and for its own growth, before anyone is
+//! killed: in a memory cgroup that holds less than all of it. The programs are this one, as child
+//! processes.
+
+#[path = "../../../glebe/tests/cgroup/mod.rs"]
+mod cgroup;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::time::Duration;
+
+use cgroup::{enter, Group};
+use glebe::Bytes;
+use glebe_malloc::heap;
+use glebe_testing::process::child_of;
+
+use crate::process::{objects, Object};
+
+const ROLE: &str = "GLEBE_TEST_ROLE";
+const LIMIT: Bytes = Bytes::mib(300);
+const USED: usize = 200 << 20;
+
+/// A group, or nothing where a test is to be skipped.
+fn group() -> Option<Group> {
+    match Group::make(LIMIT) {
+        Ok(group) => Some(group),
+        Err(why) => {
+            println!("skipped: {why}");
+            None
+        }
+    }
+}
+
+/// A child that plays a role in the group: the test of that name, as which it is started.
+struct Player {
+    child: Child,
+    told: BufReader<ChildStdout>,
+    tell: ChildStdin,
+}
+
+impl Player {
+    fn start(group: &Group, test: &str, role: &str) -> Self {
+        let mut child = child_of(&format!("pressure::{test}"))
+            .env(ROLE, format!("{role} {}", group.dir().display()))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (told, tell) = (child.stdout.take().unwrap(), child.stdin.take().unwrap());
+        Self { child, told: BufReader::new(told), tell }
+    }
+
+    /// Waits for a word of it; whether it came.
+    fn says(&mut self, word: &str) -> bool {
+        let mut line = String::new();
+        while self.told.read_line(&mut line).is_ok_and(|len| len > 0) {
+            if line.trim_end().ends_with(word) {
+                return true;
+            }
+            line.clear();
+        }
+        false
+    }
+
+    /// Lets it go on, and waits for its end; whether that was a good one.
+    fn ends_well(mut self) -> bool {
+        let _ = self.tell.write_all(b"\n");
+        let mut rest = String::new();
+        let _ = self.told.read_to_string(&mut rest);
+        self.child.wait().unwrap().success() && rest.contains("1 passed")
+    }
+}
+
+/// The role of this process and its number, once it is in its group; none of the test itself.
+fn role() -> Option<(String, usize)> {
+    let told = std::env::var(ROLE).ok()?;
+    let mut words = told.splitn(3, ' ');
+    let (name, number) = (words.next()?.to_owned(), words.next()?.parse().unwrap());
+    enter(Path::new(words.next()?));
+    Some((name, number))
+}
+
+fn say(word: &str) {
+    println!("{word}");
+    std::io::stdout().flush().unwrap();
+}
+
+fn hear() {
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+}
+
+/// Uses much memory in objects of this size and frees it; uses it again when told.
+fn hoard(size: usize) {
+    drop(objects(USED / size, size));
+    let again = objects(USED / size, size);
+    drop(again);
+    say("free");
+    hear();
+    let again = objects(USED / size, size);
+    assert!(again.iter().all(Object::is_whole));
+}
+
+/// Touches as much, beside.
+fn eat() {
+    let mut memory = vec![0_u8; USED];
+    memory.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+    sees_it_all(memory);
+}
+
+/// Touches a fifth as much, as slowly as a program that works.
+fn nibble() {
+    let mut memory = vec![0_u8; USED / 5];
+    for part in memory.chunks_mut(1 << 20) {
+        part.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    sees_it_all(memory);
+}
+
+fn sees_it_all(memory: Vec<u8>) {
+    say("full");
+    assert!(std::hint::black_box(memory).iter().step_by(4096).all(|byte| *byte == 1));
+}
+
+fn play() -> bool {
+    match role() {
+        Some((role, size)) if role == "hoard" => hoard(size),
+        Some((role, _)) if role == "eat" => eat(),
+        Some((role, _)) if role == "nibble" => nibble(),
+        Some((role, size)) if role == "keep" => keep(size),
+        Some((role, size)) if role == "grow" => grow(size),
+        _ => return false,
+    }
+    true
+}
+
+fn a_neighbour_gets_what_is_free(test: &str, size: usize, idle: Duration) {
+    if play() {
+        return;
+    }
+    let Some(group) = group() else { return };
+    let mut hoarder = Player::start(&group, test, &format!("hoard {size}"));
+    assert!(hoarder.says("free"));
+    std::thread::sleep(idle);
+    let mut eater = Player::start(&group, test, "eat 0");
+    assert!(eater.says("full"), "the neighbour was killed");
+    assert!(eater.ends_well(), "the neighbour was killed");
+    assert!(hoarder.ends_well(), "the holder of free memory was killed");
+    assert_eq!(group.kills(), 0);
+}
+
+#[test]
+fn a_neighbour_gets_what_was_just_freed_in_large_objects() {
+    let test = "a_neighbour_gets_what_was_just_freed_in_large_objects";
+    a_neighbour_gets_what_is_free(test, 512 << 10, Duration::ZERO);
+}
+
+#[test]
+fn a_neighbour_gets_what_was_just_freed_in_small_objects() {
+    let test = "a_neighbour_gets_what_was_just_freed_in_small_objects";
+    a_neighbour_gets_what_is_free(test, 4 << 10, Duration::ZERO);
+}
+
+#[test]
+fn a_neighbour_gets_what_was_freed_long_ago() {
+    let test = "a_neighbour_gets_what_was_freed_long_ago";
+    a_neighbour_gets_what_is_free(test, 512 << 10, Duration::from_millis(400));
+}
+
+/// Frees much memory; when told, says by its end whether most of it is still there.
+fn keep(size: usize) {
+    drop(objects(USED / size, size));
+    let before = heap::counts();
+    say("free");
+    hear();
+    drop(objects(USED / size, size));
+    let gone = (heap::counts().reused_cold - before.reused_cold) as usize;
+    // The neighbour took 40 MiB of the 100 that nobody had, and 60 are to stay there.
+    assert!(gone < USED / 2, "{} MiB of {} went", gone >> 20, USED >> 20);
+}
+
+/// Of what is free no more goes than the neighbour needs and the margin.
+#[test]
+fn a_neighbour_gets_what_it_needs_and_the_rest_stays() {
+    if play() {
+        return;
+    }
+    let Some(group) = group() else { return };
+    let test = "a_neighbour_gets_what_it_needs_and_the_rest_stays";
+    let mut keeper = Player::start(&group, test, "keep 524288");
+    assert!(keeper.says("free"));
+    let mut neighbour = Player::start(&group, test, "nibble 0");
+    assert!(neighbour.says("full"), "the neighbour was killed");
+    assert!(neighbour.ends_well(), "the neighbour was killed");
+    assert!(keeper.ends_well(), "more went than was needed, or it was killed");
+    assert_eq!(group.kills(), 0);
+}
+
+/// Keeps a part of each unit, and then needs more than the rest of the limit in larger objects.
+fn grow(_: usize) {
+    let mut used = objects(250, 1 << 20);
+    let mut nth = 0;
+    used.retain(|_| {
+        nth += 1;
+        nth % 4 == 0
+    });
+    let more = objects(18, 8 << 20);
+    assert!(used.iter().chain(&more).all(Object::is_whole));
+}
+
+#[test]
+fn a_program_with_holes_grows_within_its_limit() {
+    if play() {
+        return;
+    }
+    let Some(group) = group() else { return };
+    let test = "a_program_with_holes_grows_within_its_limit";
+    let grower = Player::start(&group, test, "grow 0");
+    assert!(grower.ends_well(), "it was killed");
+    assert_eq!(group.kills(), 0);
+}

@@ -1,0 +1,113 @@
+//! Objects of the heap, and what this process has.
+//!
+//! # Safety
+//! Objects are touched within their size, by who has them.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::time::{Duration, Instant};
+
+use glebe_malloc::gate::Gate;
+use glebe_malloc::{engine, heap};
+use glebe_testing::time::slowed;
+
+pub static GATE: Gate = Gate::new();
+
+/// malloc, as a program has it.
+pub fn alloc(size: usize) -> *mut u8 {
+    if GATE.is_due(size) {
+        heap::at_entry(&GATE, size);
+    }
+    // SAFETY: any size may be asked for.
+    unsafe { engine::mi_malloc(size).cast() }
+}
+
+/// free.
+pub fn free(at: *mut u8) {
+    // SAFETY: an object of `alloc`.
+    unsafe { engine::mi_free(at.cast::<c_void>()) }
+}
+
+/// An object with a pattern in each page.
+pub struct Object {
+    at: *mut u8,
+    size: usize,
+    value: u8,
+}
+
+// SAFETY: its memory is its own.
+unsafe impl Send for Object {}
+
+impl Object {
+    pub fn new(size: usize, value: u8) -> Option<Self> {
+        let at = alloc(size);
+        if at.is_null() {
+            return None;
+        }
+        let object = Self { at, size, value };
+        // SAFETY: within the object.
+        object.each(|byte| unsafe { byte.write(value) });
+        Some(object)
+    }
+
+    fn each(&self, mut visit: impl FnMut(*mut u8)) {
+        // SAFETY: within the object.
+        (0..self.size).step_by(4096).for_each(|at| visit(unsafe { self.at.add(at) }));
+    }
+
+    /// Whether the pattern is there.
+    pub fn is_whole(&self) -> bool {
+        let mut is_whole = true;
+        // SAFETY: within the object, and written before.
+        self.each(|byte| is_whole &= unsafe { byte.read() } == self.value);
+        is_whole
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        assert!(self.is_whole() || std::thread::panicking(), "memory in use has changed");
+        free(self.at);
+    }
+}
+
+/// So many objects.
+pub fn objects(count: usize, size: usize) -> Vec<Object> {
+    (0..count).map(|nth| Object::new(size, nth as u8 | 1).expect("memory")).collect()
+}
+
+/// Waits until something is so, for some seconds; whether it was. Allocates now and then, as a
+/// program does.
+pub fn comes(is_so: impl Fn() -> bool) -> bool {
+    let (begin, most) = (Instant::now(), slowed(Duration::from_secs(20)));
+    while !is_so() {
+        if begin.elapsed() > most {
+            return false;
+        }
+        free(alloc(64));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
+
+/// A line of /proc/self/status, in KiB or as a number.
+pub fn status(name: &str) -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap().trim().split(' ').next().unwrap().parse().unwrap()
+}
+
+/// Sets a limit of this process.
+pub fn limit(resource: libc::__rlimit_resource_t, bytes: u64) {
+    let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+    // SAFETY: reads a local.
+    assert_eq!(unsafe { libc::setrlimit(resource, &limit) }, 0);
+}
+
+/// Waits for a child; whether it ended well.
+pub fn ended_well(child: libc::pid_t) -> bool {
+    let mut status = 0;
+    // SAFETY: fills a local.
+    let waited = unsafe { libc::waitpid(child, &mut status, 0) };
+    waited == child && libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+}

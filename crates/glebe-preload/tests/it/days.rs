@@ -1,0 +1,307 @@
+//! Bad days: signals at any moment, forks, limits, few files, locked memory, calls denied; and what
+//! the statistics say then.
+
+#[path = "../../../glebe/tests/cgroup/mod.rs"]
+mod cgroup;
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use glebe::units::Bytes;
+
+use glebe_testing::Scratch;
+
+use crate::built::{compile, has, preloaded, root, run, stdout};
+
+const MIB: u64 = 1 << 20;
+/// The program's status where the machine has not what its day needs.
+const SKIPPED: i32 = 77;
+
+/// What a program said, `name=value` a line.
+struct Said(HashMap<String, u64>);
+
+impl Said {
+    fn of(output: &Output) -> Self {
+        assert!(output.status.success(), "{output:?}");
+        let value = |line: &str| {
+            let (name, value) = line.split_once('=')?;
+            Some((name.to_owned(), value.parse().ok()?))
+        };
+        Self(stdout(output).lines().filter_map(value).collect())
+    }
+
+    fn get(&self, name: &str) -> u64 {
+        *self.0.get(name).unwrap_or_else(|| panic!("no {name}: {:?}", self.0))
+    }
+
+    fn are(&self, expected: &[(&str, u64)]) {
+        expected.iter().for_each(|(name, value)| assert_eq!(self.get(name), *value, "{name}"));
+    }
+
+    /// Whether `name` is `expected`, but for a twentieth of it and 4 MiB.
+    fn is_about(&self, name: &str, expected: u64) {
+        let (found, room) = (self.get(name), expected / 20 + 4 * MIB);
+        assert!(found.abs_diff(expected) <= room, "{name}: {found}, not {expected}: {:?}", self.0);
+    }
+}
+
+/// The program, if it can be built here.
+fn program(scratch: &Scratch) -> Option<PathBuf> {
+    has("cc").then(|| compile(scratch, "days.c", &[]))
+}
+
+/// A day of the program, in a shell that does something first.
+fn day(program: &Path, first: &str, options: &str, day: &[&str]) -> Command {
+    let mut command = preloaded("sh", options);
+    // A day that never ends is a failure too.
+    let all = format!("{first}\nexec timeout -s KILL 150 \"$0\" \"$@\"");
+    command.args(["-c", &all]).arg(program).args(day);
+    command
+}
+
+fn said(program: &Path, first: &str, options: &str, name: &[&str]) -> Said {
+    Said::of(&day(program, first, options, name).output().unwrap())
+}
+
+/// A group that may hold so much, and how a shell enters it.
+fn group(limit: Bytes) -> Option<(cgroup::Group, String)> {
+    match cgroup::Group::make(limit) {
+        Ok(group) => {
+            let enter = format!("echo 0 > {}", group.dir().join("cgroup.procs").display());
+            Some((group, enter))
+        }
+        Err(why) => {
+            println!("skipped: {why}");
+            None
+        }
+    }
+}
+
+#[test]
+fn a_handler_asks_and_forks_whatever_its_thread_does() {
+    let scratch = Scratch::readable("days");
+    let Some(program) = program(&scratch) else { return };
+    for name in ["ticks", "ticks-restart", "fork"] {
+        said(&program, "", "", &[name]).are(&[("keeper", 1)]);
+    }
+    // Near a limit frees give back by themselves.
+    let Some((group, enter)) = group(Bytes::mib(320)) else { return };
+    said(&program, &enter, "margin=64G", &["ticks"]);
+    assert_eq!(group.kills(), 0);
+}
+
+#[test]
+fn large_objects_are_the_heaps_own_and_are_used_again() {
+    let scratch = Scratch::readable("days");
+    let Some(program) = program(&scratch) else { return };
+    for mib in ["300", "900", "1100", "2100", "7000"] {
+        said(&program, "", "", &["large", mib]);
+    }
+    let available = glebe::sys::meminfo::available().unwrap();
+    if available < Bytes::gib(3) {
+        return println!("skipped: {available} available, 1100 MiB are filled");
+    }
+    let said = said(&program, "", "", &["large-filled"]);
+    assert!(said.get("turn2") < said.get("turn0") / 4, "faults at each use: {:?}", said.0);
+}
+
+#[test]
+fn what_the_kernel_may_take_and_took_is_as_it_says() {
+    let scratch = Scratch::readable("days");
+    let Some(program) = program(&scratch) else { return };
+    for options in ["", "huge=off"] {
+        let said = said(&program, "", options, &["volatile"]);
+        if said.get("volatile_bytes") == 0 {
+            return println!("skipped: memory is short, and nothing is marked");
+        }
+        said.is_about("resident_before", said.get("lazy"));
+        said.is_about("less_before", said.get("rss") - said.get("lazy"));
+        // What was there and is not.
+        said.is_about("purged_bytes", said.get("lazy") - said.get("lazy_after"));
+        assert!(said.get("resident_before") > 150 * MIB, "{:?}", said.0);
+        said.are(&[("audit", 1)]);
+    }
+}
+
+#[test]
+fn many_threads_cancelled_ones_and_locked_memory() {
+    let scratch = Scratch::readable("days");
+    let Some(program) = program(&scratch) else { return };
+    said(&program, "", "", &["threads"]);
+    said(&program, "", "", &["cancel"]);
+    for first in ["", "ulimit -l 64"] {
+        said_or_skipped(&program, first, "addresses=1G", "lock", "memory may not be locked here");
+    }
+}
+
+/// In the parent other threads hold the engine's locks at the moment of the fork.
+#[test]
+fn a_forked_child_starts_threads() {
+    let scratch = Scratch::readable("days");
+    let Some(program) = program(&scratch) else { return };
+    let slow = compile(&scratch, "slow.c", &["-shared", "-fPIC"]);
+    let both = format!("{}:{}", crate::built::library().display(), slow.display());
+    for options in ["", "pages=off"] {
+        let mut command = day(&program, "", options, &["children"]);
+        Said::of(&command.env("LD_PRELOAD", &both).output().unwrap());
+    }
+}
+
+#[test]
+fn a_thread_is_there_whatever_starts_it_and_however_much_it_has_of_its_own() {
+    let scratch = Scratch::readable("days");
+    let Some(program) = program(&scratch) else { return };
+    let looks = said(&program, "", "", &["vfork"]).get("looks");
+    assert!(looks > 0, "the thread is said to be there, and is not");
+    let large = compile(&scratch, "days.c", &["-DOWN_VARIABLES=1000000"]);
+    said(&large, "", "", &[]).are(&[("keeper", 1)]);
+}
+
+/// A program that confines itself to a folder keeps the limit of its group.
+#[test]
+fn after_chroot_the_group_stays_known() {
+    let scratch = Scratch::readable("days");
+    let Some(program) = program(&scratch) else { return };
+    let Some((group, enter)) = group(Bytes::mib(600)) else { return };
+    let output = day(&program, &enter, "", &["chroot"]).output().unwrap();
+    if output.status.code() == Some(SKIPPED) {
+        return println!("skipped: no right to chroot");
+    }
+    Said::of(&output).are(&[("group", 1)]);
+    assert_eq!(group.kills(), 0);
+}
+
+/// Where the machine has not what the day needs, says so.
+fn said_or_skipped(
+    program: &Path,
+    first: &str,
+    options: &str,
+    name: &str,
+    why: &str,
+) -> Option<Said> {
+    let output = day(program, first, options, &[name]).output().unwrap();
+    if output.status.code() == Some(SKIPPED) {
+        println!("skipped: {why}");
+        return None;
+    }
+    Some(Said::of(&output))
+}
+
+#[test]
+fn a_thread_that_goes_first_lets_the_keeper_end_its_calls() {
+    let scratch = Scratch::readable("days");
+    let Some(program) = program(&scratch) else { return };
+    said_or_skipped(&program, "", "", "first", "no right to SCHED_FIFO");
+}
+
+#[test]
+fn without_mappings_all_goes_on_and_the_thread_starts_once_there_is_one() {
+    let scratch = Scratch::readable("days");
+    let Some(program) = program(&scratch) else { return };
+    let said = said_or_skipped(&program, "", "", "mappings", "no limit on mappings was met");
+    said.iter().for_each(|said| said.are(&[("keeper", 1)]));
+}
+
+#[test]
+fn the_keeper_needs_no_lock_that_a_caller_may_hold() {
+    let scratch = Scratch::readable("days");
+    let Some(program) = program(&scratch) else { return };
+    said(&program, "", "", &["locked"]).are(&[("keeper", 1)]);
+}
+
+/// As where two programs that preload it start each other: the first gives the objects.
+#[test]
+fn two_copies_of_the_library_in_one_process() {
+    let scratch = Scratch::readable("days");
+    let Some(program) = program(&scratch) else { return };
+    let other = scratch.path().join("libglebe_malloc_of_old.so");
+    fs::copy(crate::built::library(), &other).unwrap();
+    let both = format!("{}:{}", crate::built::library().display(), other.display());
+    for name in ["", "threads", "cancel"] {
+        let mut command = day(&program, "", "stats", &[name]);
+        let output = command.env("LD_PRELOAD", &both).output().unwrap();
+        Said::of(&output).are(&[("keeper", 1)]);
+    }
+}
+
+#[test]
+fn without_proc_and_sys_it_works_and_is_blind() {
+    let scratch = Scratch::readable("days");
+    let Some(program) = program(&scratch) else { return };
+    let hidden = "mount -t tmpfs none /sys && mount -t tmpfs none /proc";
+    let hides = |then: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", &format!("{hidden} && {then}")]).arg(&program);
+        command
+    };
+    if !hides("true").output().is_ok_and(|output| output.status.success()) {
+        return println!("skipped: no right to mounts of its own");
+    }
+    let library = crate::built::library().display();
+    let said = Said::of(&hides(&format!("LD_PRELOAD={library} exec \"$0\"")).output().unwrap());
+    said.are(&[("keeper", 1), ("gauge", 0), ("group", 0), ("rss_bytes", 0), ("audit", 1)]);
+    assert!(said.get("marked_bytes") > 40 * MIB, "{:?}", said.0);
+}
+
+#[test]
+fn a_program_that_limits_its_own_addresses_says_before_how_many() {
+    let scratch = Scratch::readable("days");
+    let Some(program) = program(&scratch) else { return };
+    let said = said(&program, "", "addresses=1G", &["limit"]);
+    said.are(&[("address_bytes", 1024 * MIB)]);
+}
+
+#[test]
+fn few_files_do_not_blind_the_keeper() {
+    let scratch = Scratch::readable("days");
+    let Some(program) = program(&scratch) else { return };
+    said(&program, "ulimit -n 8", "", &[]).are(&[("gauge", 1)]);
+    let Some((group, enter)) = group(Bytes::mib(300)) else { return };
+    let said = said(&program, &format!("{enter}\nulimit -n 8"), "", &[]);
+    said.are(&[("gauge", 1), ("group", 1)]);
+    assert_eq!(group.kills(), 0);
+}
+
+#[test]
+fn a_limit_that_sinks_takes_what_is_free() {
+    let scratch = Scratch::readable("days");
+    let Some(program) = program(&scratch) else { return };
+    let Some((group, enter)) = group(Bytes::mib(600)) else { return };
+    let mut command = day(&program, &enter, "", &["shrink"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    let limits = ["memory.max", "memory.limit_in_bytes"].map(|name| group.dir().join(name));
+    let limit = limits.iter().find(|path| path.exists()).unwrap();
+    fs::write(limit, (120 * MIB).to_string()).unwrap();
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    Said::of(&child.wait_with_output().unwrap());
+    assert_eq!(group.kills(), 0);
+}
+
+/// As containers deny them, by either error.
+#[test]
+fn what_calls_that_are_denied_leave_is_told() {
+    let scratch = Scratch::readable("days");
+    let Some(program) = program(&scratch) else { return };
+    let denied = scratch.path().join("denied");
+    let source = root().join("../../scripts/programs/denied.c");
+    run(Command::new("cc").arg("-o").arg(&denied).arg(source));
+    said(&program, "", "", &[]).are(&[("own_files", 1), ("audit", 1), ("gauge", 1)]);
+    let hides = Command::new(&denied).arg("--hides").output().unwrap();
+    for error in ["EPERM", "ENOSYS"] {
+        let mut command = preloaded(&denied, "");
+        let said = Said::of(&command.arg(error).arg(&program).output().unwrap());
+        said.are(&[("own_files", 0), ("audit", 0), ("gauge", 1), ("keeper", 1)]);
+        said.are(&[("volatile_resident_bytes", 0)]);
+        if hides.status.success() {
+            said.are(&[("group", 0)]);
+        } else {
+            println!("skipped: {}", crate::built::stderr(&hides));
+        }
+    }
+}

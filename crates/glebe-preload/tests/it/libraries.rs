@@ -1,0 +1,40 @@
+//! Where the libraries are that the tests load. Several packages share this file.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+/// Names the folder where one build has made everything that tests use.
+const BUILT: &str = "GLEBE_BUILT";
+
+/// Returns true if one build has made everything, so that no test should build anything of cargo's.
+#[allow(dead_code)] // Only the tests of `make install` ask.
+pub fn is_built() -> bool {
+    std::env::var_os(BUILT).is_some()
+}
+
+/// Returns the folder of the libraries for C and of the allocator, built as the tests are.
+///
+/// Without `GLEBE_BUILT` cargo builds them here.
+pub fn folder() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| std::env::var_os(BUILT).map_or_else(build, PathBuf::from))
+}
+
+/// Has cargo build the libraries, in the target folder and with the profile of the tests.
+fn build() -> PathBuf {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("a folder of cargo's");
+    let mut build = Command::new(env!("CARGO"));
+    // The command is among them, since packages together choose the features of what they share.
+    build.args(["build", "-p", "glebe-c", "-p", "glebe-cli", "-p", "glebe-preload", "--lib"]);
+    build.args(["--message-format=json", "--target-dir"]).arg(target);
+    build.args(glebe::sys::FAULTS.then_some("--features=glebe/faults"));
+    build.args((!cfg!(debug_assertions)).then_some("--release"));
+    build.current_dir(env!("CARGO_MANIFEST_DIR")).stderr(Stdio::inherit());
+    let output = build.output().expect("cargo starts");
+    assert!(output.status.success(), "{build:?}: {}", output.status);
+    let messages = String::from_utf8(output.stdout).expect("JSON");
+    let is_library = |text: &&str| text.starts_with('/') && text.ends_with("/libglebe_malloc.so");
+    let library = messages.split('"').rfind(is_library).expect("cargo says where it is");
+    Path::new(library).parent().expect("a folder").to_owned()
+}

@@ -1,0 +1,11 @@
+//! The tests of the allocator for LD_PRELOAD: programs of C and C++ that run with it in front.
+
+mod built;
+mod calls;
+mod days;
+mod early;
+mod fork;
+mod names;
+mod operators;
+mod report;
+mod stress_malloc;

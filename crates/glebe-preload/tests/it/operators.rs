@@ -1,0 +1,41 @@
+//! Operators `new` and `delete` of C++, the program's own among them.
+
+use glebe_testing::Scratch;
+
+use crate::built::{compile, has, preloaded, run, stdout};
+
+fn operators(options: &[&str]) {
+    if !has("c++") {
+        return;
+    }
+    let scratch = Scratch::readable("operators");
+    let program = compile(&scratch, "operators.cpp", options);
+    for options in ["", "pages=off"] {
+        let output = run(&mut preloaded(&program, options));
+        assert_eq!(stdout(&output), "operators: ok\n");
+    }
+}
+
+#[test]
+fn every_form_from_cpp() {
+    operators(&["-std=c++17"]);
+}
+
+/// Half of the operators replaced: the others go through these.
+#[test]
+fn operators_of_the_programs_own() {
+    operators(&["-std=c++17", "-DOWN", "-Wno-sized-deallocation"]);
+}
+
+/// The library that can throw is hidden from the loader's order: a plugin has brought it.
+#[test]
+fn a_library_that_only_a_plugin_has() {
+    if !has("c++") || !has("cc") {
+        return;
+    }
+    let scratch = Scratch::readable("operators");
+    compile(&scratch, "plugin.cpp", &["-std=c++17", "-shared", "-fPIC"]);
+    let host = compile(&scratch, "host.c", &["-ldl"]);
+    let output = run(preloaded(host, "").arg(scratch.path().join("plugin")));
+    assert_eq!(stdout(&output), "plugin: ok\n");
+}

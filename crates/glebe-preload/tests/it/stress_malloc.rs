@@ -1,0 +1,117 @@
+//! A program that checks every block it had: with each option of the heap, and where memory is
+//! short. `GLEBE_STRESS_SECONDS` says for how long in all; a failure names its seed, which
+//! `GLEBE_STRESS_SEED` repeats.
+
+#[path = "../../../glebe/tests/cgroup/mod.rs"]
+mod cgroup;
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use glebe::units::Bytes;
+
+use glebe_testing::Scratch;
+
+use crate::built::{compile, has, preloaded, run, stderr, stdout};
+
+/// What a test may take, and the seed of its program.
+fn setting(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
+}
+
+fn seconds() -> f64 {
+    setting("GLEBE_STRESS_SECONDS", 9) as f64
+}
+
+fn seed() -> u64 {
+    let now =
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_nanos() as u64);
+    setting("GLEBE_STRESS_SEED", now % 1_000_000)
+}
+
+/// What the reports of the program say that was marked and given back, together.
+fn went(reports: &str) -> u64 {
+    let is_wanted = |line: &&str| {
+        ["marked_bytes ", "given_back_bytes "].iter().any(|name| line.starts_with(name))
+    };
+    let value = |line: &str| line.split_whitespace().nth(1)?.parse::<u64>().ok();
+    reports.lines().filter(is_wanted).filter_map(value).sum()
+}
+
+/// Runs the program; prints what it did, which is something of everything.
+fn stress(command: &mut Command, what: &str, seconds: f64, threads: u32, mib_of_each: u32) {
+    let arguments = [format!("{seconds}"), seed().to_string(), threads.to_string()];
+    let begin = Instant::now();
+    let output = run(command.args(arguments).arg(mib_of_each.to_string()));
+    let said = stdout(&output);
+    println!("{what:?}, {:.1} s: {said}", begin.elapsed().as_secs_f64());
+    let numbers: Vec<u64> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    assert_eq!(numbers.len(), 4, "{said}");
+    let reports = stderr(&output);
+    assert!(went(&reports) > 0 || what == "pages=off", "{what}: {reports}");
+    // Blocks passed from thread to thread where there are several of those.
+    assert!(numbers[1] > 0 || threads == 1, "{what}: {said}");
+    // On a machine as slow as may be: each thing has happened.
+    assert!(numbers[0] > 0 && numbers[2] > 0 && numbers[3] > 0, "{what}: {said}");
+}
+
+#[test]
+fn every_block_is_as_it_was_left() {
+    if !has("cc") {
+        return;
+    }
+    let scratch = Scratch::readable("stress-malloc");
+    let program = compile(&scratch, "stress.c", &[]);
+    let all = ["", "age=1", "huge=off", "thread=off", "pages=off", "age=1,huge=off"];
+    for options in all {
+        let mut command = preloaded(&program, &format!("stats,{options}"));
+        stress(&mut command, options, seconds() / 9.0, 4, 40);
+    }
+}
+
+/// Each thread may hold so much that all cannot, but for what they give back.
+#[test]
+fn every_block_is_as_it_was_left_where_memory_is_short() {
+    if !has("cc") {
+        return;
+    }
+    let scratch = Scratch::readable("stress-malloc");
+    let program = compile(&scratch, "stress.c", &[]);
+    for options in ["", "age=1", "huge=off"] {
+        let group = match cgroup::Group::make(Bytes::mib(320)) {
+            Ok(group) => group,
+            Err(why) => return println!("skipped: {why}"),
+        };
+        let mut command = preloaded(&program, &format!("stats,{options}"));
+        // SAFETY: the closure writes a file, between fork and exec of a process of one thread's own
+        // making.
+        #[allow(unsafe_code)]
+        unsafe {
+            let dir = group.dir().to_owned();
+            command.pre_exec(move || enter(&dir));
+        }
+        stress(&mut command, &format!("{options} in 320 MiB"), seconds() / 9.0, 3, 24);
+        assert_eq!(group.kills(), 0, "{options}");
+    }
+}
+
+/// Slices used again in the middle of the call that drops them.
+#[test]
+fn what_is_used_again_while_it_is_given_back() {
+    if !has("cc") {
+        return;
+    }
+    let scratch = Scratch::readable("stress-malloc");
+    let program = compile(&scratch, "churn.c", &[]);
+    for options in ["", "age=1", "huge=off"] {
+        let mut command = preloaded(&program, options);
+        let output = run(command.arg(format!("{}", seconds() / 6.0)).arg("3"));
+        print!("{options:?}: {}", stdout(&output));
+    }
+}
+
+fn enter(dir: &Path) -> std::io::Result<()> {
+    std::fs::write(dir.join("cgroup.procs"), "0")
+}

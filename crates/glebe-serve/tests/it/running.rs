@@ -1,0 +1,77 @@
+//! A server in this process, and what a client says and hears.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use glebe_serve::server::{Failure, Server, Settings};
+use glebe_testing::time::slowed;
+
+pub struct Running {
+    pub port: u16,
+    stop: Box<dyn Fn() + Send + Sync>,
+    thread: Option<JoinHandle<Result<(), Failure>>>,
+}
+
+impl Running {
+    pub fn start(change: impl FnOnce(&mut Settings)) -> Self {
+        let mut settings = Settings {
+            listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
+            threads: 2,
+            memory: 16 << 20,
+            serve_stats: false,
+            ..Settings::default()
+        };
+        change(&mut settings);
+        Self::of(Server::start(settings).expect("a server"))
+    }
+
+    pub fn of(server: Server) -> Self {
+        let (port, stop) = (server.port().expect("TCP"), server.stopper());
+        let thread = Some(thread::spawn(move || server.run()));
+        Self { port, stop: Box::new(stop), thread }
+    }
+
+    pub fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(("127.0.0.1", self.port)).expect("connect");
+        stream.set_read_timeout(Some(slowed(Duration::from_secs(20)))).expect("a timeout");
+        stream.set_nodelay(true).expect("nodelay");
+        stream
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        (self.stop)();
+        let ended = self.thread.take().map(JoinHandle::join);
+        assert!(matches!(ended, Some(Ok(Ok(())))) || thread::panicking());
+    }
+}
+
+pub fn exactly(stream: &mut TcpStream, expected: &[u8]) {
+    let mut got = vec![0; expected.len()];
+    let mut len = 0;
+    while len < got.len() {
+        match stream.read(&mut got[len..]) {
+            Ok(more) if more > 0 => len += more,
+            end => panic!("{end:?} after {} of {}", short(&got[..len]), short(expected)),
+        }
+    }
+    assert!(got == expected, "{} is not {}", short(&got), short(expected));
+}
+
+pub fn short(bytes: &[u8]) -> String {
+    bytes[..bytes.len().min(400)].escape_ascii().to_string()
+}
+
+pub fn dialogue(stream: &mut TcpStream, says: &str, hears: &str) {
+    let (says, hears) = (says.replace('\n', "\r\n"), hears.replace('\n', "\r\n"));
+    stream.write_all(says.as_bytes()).expect("taken");
+    exactly(stream, hears.as_bytes());
+}
+
+/// Bytes that do not repeat.
+pub fn value(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|n| (n.wrapping_mul(2_654_435_761 + seed) >> 9) as u8).collect()
+}
