@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from .build import FEATURES, Failed
 
 LIST = "scripts/tests.toml"
+MODELS = "models of "
 KEYS = {"modules", "nobody", "pure", "without_rseq"}
 
 
@@ -110,14 +111,15 @@ def of(built, scratch, is_long):
     """Returns the runs in the order in which they start; raises Failed."""
     with open(LIST, "rb") as file:
         listed = tomllib.load(file)
-    compare(listed, built.programs | {f"models of {name}": 0 for name in built.models})
+    compare(listed, built.programs | {MODELS + name: 0 for name in built.models})
     planner = Planner(built, scratch, is_long)
     if not planner.is_root:
         print("skipped: runs as another user (the caller is not root, so none has privileges)")
     runs = []
     for name, row in listed.items():
-        if program := built.models.get(name.removeprefix("models of ")):
-            runs += planner.group(name, program, modules_of(program), is_split=True)
+        if name.startswith(MODELS):
+            program = built.models[name.removeprefix(MODELS)]
+            runs += planner.group(name, program, modules_of(program), row.get("modules", False))
         else:
             runs += planner.runs_of(name, row)
     return [*others(built), *runs]

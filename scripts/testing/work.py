@@ -47,7 +47,7 @@ def finish(process, limit):
 
 def perform(run, folder):
     """Performs a run whose temporary folder is made for it."""
-    folder.mkdir(mode=0o700)
+    folder.mkdir(mode=0o711)
     environment = {**os.environ, "TMPDIR": str(folder), **run.environment}
     who = {}
     if run.is_nobody:
