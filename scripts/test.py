@@ -34,7 +34,7 @@ def main():
     asked = parser.parse_args()
     os.chdir(ROOT)
     # A test that panics in the right place prints no stack.
-    os.environ.setdefault("RUST_BACKTRACE", "0")
+    os.environ["RUST_BACKTRACE"] = "0"
     os.environ.setdefault("CARGO_INCREMENTAL", "0")
     if asked.long:
         os.environ["GLEBE_LONG"] = "1"

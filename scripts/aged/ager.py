@@ -57,42 +57,53 @@ def file_system(path):
     return "unknown"
 
 
+class Folder:
+    """A folder of this process's own, which is removed also when the process is killed."""
+
+    def __init__(self, inside=None):
+        self.path = pathlib.Path(tempfile.mkdtemp(prefix="glebe-aged-", dir=inside))
+        remove = ["sh", "-c", 'cat >/dev/null; rm -rf "$1"', "sh", str(self.path)]
+        self.remover = subprocess.Popen(remove, stdin=subprocess.PIPE, start_new_session=True)
+
+    def close(self):
+        """Removes it."""
+        self.remover.stdin.close()
+        self.remover.wait()
+
+
 class Tools:
     """The C programs beside this file, compiled for as long as this is used."""
 
     def __enter__(self):
-        self.folder = tempfile.TemporaryDirectory(prefix="glebe-aged-")
+        self.folder = Folder()
         for name in ("load", "judge"):
-            binary = pathlib.Path(self.folder.name) / name
+            binary = self.folder.path / name
             command = ["cc", "-O2", "-Wall", "-pthread", "-o", binary, HERE / f"{name}.c"]
             subprocess.run(command, check=True)
         return self
 
     def __exit__(self, *_):
-        self.folder.cleanup()
+        self.folder.close()
 
     def path(self, name):
         """Where a program is."""
-        return os.path.join(self.folder.name, name)
+        return str(self.folder.path / name)
 
 
 class Files:
-    """Files in a folder of their own, which is removed also when this process is killed."""
+    """Files in a folder of their own."""
 
     def __init__(self, folder, seed):
         self.random = random.Random(seed)
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="glebe-aged-", dir=folder))
-        if file_system(self.folder) in ("tmpfs", "ramfs"):
-            self.folder.rmdir()
+        if file_system(folder) in ("tmpfs", "ramfs"):
             raise SystemExit(f"error: {folder} lies in memory; --dir needs a disk's file system")
-        remove = ["sh", "-c", 'cat >/dev/null; rm -rf "$1"', "sh", str(self.folder)]
-        self.remover = subprocess.Popen(remove, stdin=subprocess.PIPE, start_new_session=True)
+        self.own = Folder(folder)
+        self.folder = self.own.path
         self.names = []
 
     def close(self):
         """Removes them."""
-        self.remover.stdin.close()
-        self.remover.wait()
+        self.own.close()
 
     def fill(self, most, is_enough, deadline):
         """Makes small files and reads them, up to `most` bytes or until `is_enough()`."""

@@ -10,8 +10,9 @@ PANIC_LINES = 3
 def reasons(output):
     """Why each failed test failed: its name and the first lines of its first panic."""
     lines = output.splitlines()
+    failed = set(re.findall(r"^test (.+?)(?: - should panic)? \.\.\. FAILED", output, re.MULTILINE))
     for at, line in enumerate(lines):
-        if found := re.match(r"---- (.+) stdout ----$", line):
+        if (found := re.match(r"---- (.+) stdout ----$", line)) and found[1] in failed:
             for below in range(at + 1, len(lines)):
                 if " panicked at " in lines[below]:
                     yield [found[1], *(f"    {line}" for line in lines[below : below + PANIC_LINES])]
