@@ -20,7 +20,7 @@ use glebe::contig::{Contig, PoolLock, Source, StandingPool};
 use glebe::sys::hugetlb::Pool;
 use glebe::units::{PageSize, Pages};
 use glebe_testing::process::{child_of, is_child};
-use glebe_testing::time::slowed;
+use glebe_testing::time::{is_long, slowed, wait_until};
 
 use crate::turn::{Turn, POOL};
 
@@ -28,8 +28,6 @@ const KIND: &str = "GLEBE_TEST_KIND";
 const PAGES: &str = "GLEBE_TEST_PAGES";
 /// Pages that a holder has beyond those that lie idle.
 const BEYOND: u64 = 32;
-/// Moments at which a process is killed, half of them while it is in its call.
-const MOMENTS: u32 = 50;
 const GIVEN_BACK: Duration = Duration::from_secs(1);
 const ATTEMPTS: u32 = 8;
 
@@ -128,9 +126,11 @@ fn drop_never<T>(memory: T) {
     std::mem::forget(memory);
 }
 
-/// Kills at moments all over the life of a process; `GLEBE_TEST_KILLS`, 100 unless given.
-fn kills() -> u32 {
-    std::env::var("GLEBE_TEST_KILLS").map_or(100, |kills| kills.parse().unwrap())
+/// Kills at moments all over the life of a process of each kind; half of `GLEBE_TEST_KILLS`, and 20
+/// unless given, or 50 if tests are to be long.
+fn moments() -> u32 {
+    let usual = if is_long() { 50 } else { 20 };
+    std::env::var("GLEBE_TEST_KILLS").map_or(usual, |kills| kills.parse::<u32>().unwrap() / 2)
 }
 
 /// Asserts that the pool is what it was within a second of each end of `life`, and the limit on
@@ -174,10 +174,11 @@ fn kills_at_any_moment_of_a_call_leave_nothing() {
         let begin = Instant::now();
         let _ = Holder::with_memory(child(), kind);
         let call = begin.elapsed();
-        for n in 0..kills() / 2 {
+        for n in 0..moments() {
             is_given_back_within(patience, &pool, || {
                 let (holder, _lines) = Holder::start(child(), kind);
-                thread::sleep(call * (n % MOMENTS) / (MOMENTS / 2));
+                // Half of them are in the call.
+                thread::sleep(2 * call * n / moments());
                 drop(holder);
             });
         }
@@ -210,11 +211,9 @@ fn of_two_holders_each_gives_back_its_own() {
             let [first, second] = kinds.map(|kind| Holder::with_memory(child(), kind));
             let both = pool.counts().unwrap().total;
             drop(first);
-            let begin = Instant::now();
-            while pool.counts().unwrap().total + BEYOND > both {
-                assert!(begin.elapsed() < slowed(GIVEN_BACK), "{kinds:?}: pages of the first stay");
-                thread::sleep(Duration::from_millis(1));
-            }
+            wait_until("pages of the first go", GIVEN_BACK, || {
+                pool.counts().unwrap().total + BEYOND <= both
+            });
             drop(second);
         });
     }

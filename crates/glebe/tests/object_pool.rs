@@ -7,10 +7,12 @@ use std::thread;
 use glebe::reserve::{LentObjectPool, OnRecall, Request, Reserve, Writers};
 use glebe::units::{Bytes, Pages};
 use glebe::zpool::{Codec, Error, Handle};
+use glebe_testing::time::is_long;
 
 const LEN: Bytes = Bytes::mib(8);
 const OBJECTS: usize = 512;
-const ROUNDS: u64 = 40_000;
+/// Twice as many if tests are to be long.
+const ROUNDS: u64 = 20_000;
 
 /// Bytes that say of which object they are, of a length of its own.
 fn bytes_of(seed: u64) -> Vec<u8> {
@@ -23,7 +25,7 @@ fn work(pool: &LentObjectPool, thread: u64, found: &AtomicU64, lost: &AtomicU64)
     let mut mine: Vec<Option<(Handle, u64)>> = vec![None; OBJECTS];
     let mut buf = vec![0; 1 << 16];
     let mut state = thread + 1;
-    for round in 0..ROUNDS {
+    for round in 0..if is_long() { 2 * ROUNDS } else { ROUNDS } {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let slot = (state >> 33) as usize % OBJECTS;
         let Some((handle, seed)) = mine[slot] else {

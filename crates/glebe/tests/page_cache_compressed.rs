@@ -7,6 +7,7 @@ use glebe::reserve::{Namespace, Request, Reserve, Writers};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::zpool::{Codec, Zstd};
+use glebe_testing::time::is_long;
 use proptest::prelude::*;
 
 fn page() -> usize {
@@ -143,7 +144,7 @@ fn run(reserve: &Reserve, ops: Vec<Op>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(32))]
+    #![proptest_config(ProptestConfig::with_cases(if is_long() { 32 } else { 16 }))]
 
     #[test]
     fn a_hit_is_the_last_page_put(
@@ -160,13 +161,14 @@ fn threads_find_their_pages_or_none() {
     let reserve = reserve(8, Codec::Lz4, Writers::Restartable);
     let pool = reserve.page_cache().namespace("p").unwrap();
     let hits = std::sync::atomic::AtomicU64::new(0);
+    let rounds: u64 = if is_long() { 6000 } else { 3000 };
     std::thread::scope(|scope| {
         for thread in 0..3_u64 {
             let (pool, hits) = (&pool, &hits);
             scope.spawn(move || {
                 let mut buf = vec![0; page()];
                 let mut seeds = HashMap::new();
-                for round in 0..6000_u64 {
+                for round in 0..rounds {
                     let index = round.wrapping_mul(0x9e37_79b9) % 1500;
                     if pool.get(thread, index, &mut buf).unwrap() {
                         assert!(buf == page_of(seeds[&index]), "an old or another page");
@@ -179,7 +181,7 @@ fn threads_find_their_pages_or_none() {
             });
         }
         scope.spawn(|| {
-            for nth in 0..600 {
+            for nth in 0..rounds as usize / 10 {
                 let pages = [1, 3, 100, 512, 700, 1900][nth % 6];
                 if let Ok(mut block) = reserve.alloc(Request::new(Pages::new(pages)).any()) {
                     block.bytes_mut().unwrap().fill(nth as u8);

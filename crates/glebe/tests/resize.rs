@@ -177,8 +177,8 @@ fn what_cannot_be_is_refused_and_nothing_changes() {
 #[test]
 fn the_system_has_back_what_goes() {
     glebe_testing::alone!();
-    let reserve = reserve(Bytes::mib(256), Bytes::mib(2));
-    for (grow, shrink) in [(128, 120), (120, 100), (200, 228)] {
+    let reserve = reserve(Bytes::mib(64), Bytes::mib(2));
+    for (grow, shrink) in [(32, 30), (30, 24), (48, 56)] {
         reserve.grow(Bytes::mib(grow)).unwrap();
         assert_kept(&reserve);
         fill(&reserve);

@@ -10,6 +10,7 @@ use glebe::swap::cache::{Area, SwapCache};
 use glebe::swap::Error;
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
+use glebe_testing::time::is_long;
 use proptest::prelude::*;
 
 use crate::stressed::mix;
@@ -158,7 +159,7 @@ impl Beside {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(if is_long() { 48 } else { 24 }))]
     #[test]
     fn random_programs_find_what_a_map_has(
         has_file: bool,

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)] // Safety: touches of a region that lives, each word by one thread.
 
 mod hints;
+pub mod stack;
 mod threads;
 mod traps;
 

@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use glebe::swap::{Error, Key, Options, Store};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
+use glebe_testing::time::is_long;
 use proptest::prelude::*;
 
 use crate::stressed::mix;
@@ -537,7 +538,7 @@ fn one_call(store: &Store, map: &mut HashMap<Key, Option<Vec<u8>>>, key: Key, ca
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(ProptestConfig::with_cases(if is_long() { 96 } else { 48 }))]
     #[test]
     fn a_store_is_as_a_map(program in prop::collection::vec(call(), 0..200)) {
         run(&small(20), &program);

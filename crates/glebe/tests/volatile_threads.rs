@@ -14,6 +14,7 @@ use glebe::sys::madvise::{advise, Advice};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Engine, Error, Priority, Region};
+use glebe_testing::time::is_long;
 
 use crate::stressed::Stop;
 
@@ -213,7 +214,8 @@ fn threads_on_pages_of_their_own() {
                         let stop = Stop(stop);
                         for _ in 0..ATTEMPTS {
                             let before = (owner.lost, owner.kept);
-                            (0..1500).for_each(|_| owner.step());
+                            let steps = if is_long() { 1500 } else { 750 };
+                            (0..steps).for_each(|_| owner.step());
                             owner.unmark(owner.pages.clone());
                             let here = lost.fetch_add(owner.lost - before.0, Ordering::Relaxed);
                             kept.fetch_add(owner.kept - before.1, Ordering::Relaxed);
@@ -241,14 +243,14 @@ fn threads_on_pages_of_their_own() {
 #[test]
 fn threads_on_the_same_pages() {
     const PAGES: u64 = 128;
-    const ROUNDS: u64 = 30;
+    let rounds = if is_long() { 30 } else { 15 };
     let seed = seed();
     for region in &regions(PAGES) {
         let (stop, barrier) = (AtomicBool::new(false), Barrier::new(THREADS as usize));
         let told: Vec<_> = (0..PAGES).map(|_| AtomicU64::new(0)).collect();
         let (mut lost, mut kept) = (0, 0);
-        for round in 0..ROUNDS * ATTEMPTS {
-            if round >= ROUNDS && lost > 0 {
+        for round in 0..rounds * ATTEMPTS {
+            if round >= rounds && lost > 0 {
                 break;
             }
             for page in 0..PAGES {

@@ -10,10 +10,12 @@ use glebe::units::{Bytes, Pages};
 use glebe::zpool::{
     AtLimit, Budget, Codec, Error, Guard, Handle, ObjectPool, Options, Rules, Table,
 };
+use glebe_testing::time::is_long;
 
 const THREADS: u64 = 4;
 const OBJECTS: usize = 600;
-const ROUNDS: u64 = 40_000;
+/// Twice as many if tests are to be long.
+const ROUNDS: u64 = 20_000;
 
 /// Numbers that look random and are the same in each run.
 struct Rng(u64);
@@ -94,7 +96,7 @@ fn worker(shared: &Shared, thread: u64, tables: &[Table]) {
     let mut rng = Rng(thread + 1);
     let (mut buf, mut bytes) = (vec![0; page_size().bytes().as_usize()], Vec::new());
     let mut held: Vec<(Guard, u64)> = Vec::new();
-    for round in 0..ROUNDS {
+    for round in 0..if is_long() { 2 * ROUNDS } else { ROUNDS } {
         let own = thread as usize * OBJECTS + rng.below(OBJECTS as u64) as usize;
         let any = rng.below(THREADS * OBJECTS as u64) as usize;
         match rng.below(32) {

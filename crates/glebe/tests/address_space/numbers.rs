@@ -11,6 +11,7 @@ use glebe::units::{Bytes, Pages};
 use glebe::vmap::{MemFile, Space};
 use glebe::volatile::{Priority, Region};
 use glebe::zpool::{Budget, ObjectPool, Rules, TableChoice};
+use glebe_testing::time::is_long;
 
 use super::{limit, status};
 
@@ -118,13 +119,17 @@ fn reserve() {
 fn contig() {
     let few = Bytes::new(3 * page_size().bytes().get());
     let plain = || Contig::options().source(Source::Plain).pin(false);
+    // It looks at every frame of the machine.
+    let every = if is_long() { 1 } else { 3 };
+    for (_, bytes) in pages_and_bytes().step_by(every) {
+        let _ = explain(bytes);
+    }
     for (_, bytes) in pages_and_bytes() {
         let _ = plain().align(bytes).build(few);
         let _ = plain().require_run(bytes).build(few);
         let _ = plain().prefer_run(bytes).build(few);
         let _ = plain().search(bytes).build(few);
         let _ = plain().at(bytes.get() as usize).build(few);
-        let _ = explain(bytes);
         if bytes >= Bytes::gib(2) || bytes == Bytes::ZERO {
             assert!(plain().build(bytes).is_err(), "{bytes}");
             assert!(plain().mappable().build(bytes).is_err(), "{bytes}");

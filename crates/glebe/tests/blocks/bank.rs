@@ -70,8 +70,8 @@ fn memory_is_drawn_from_under_a_busy_program() {
     let before = blocks();
     let Some(bank) = Bank::of_one_block() else { return };
     let len = block_size();
-    let busy = Busy::start(TEST, (4 * len) >> 20);
-    let pages = bank.pages_of(&busy, 4 * len);
+    let busy = Busy::start(TEST, (2 * len) >> 20);
+    let pages = bank.pages_of(&busy, 2 * len);
     let begin = Instant::now();
     let Some(memory) = drawn(Bytes::new(len)) else { return };
     let took = begin.elapsed();
@@ -83,7 +83,7 @@ fn memory_is_drawn_from_under_a_busy_program() {
         return;
     }
     assert_eq!(vec![block_of(first)], bank.0, "the bank is drawn on first: {why:?}");
-    assert_eq!(bank.pages_of(&busy, 4 * len), 0);
+    assert_eq!(bank.pages_of(&busy, 2 * len), 0);
     let report = busy.stop();
     let (checked, stall) = (report.checked, report.worst_stall);
     println!("{pages} pages of a busy program were in the bank, drawn in {took:?}");

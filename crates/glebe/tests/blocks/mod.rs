@@ -17,6 +17,7 @@ use glebe::contig::{Contig, Error, HeldBy, Proof, Source};
 use glebe::sys::process::effective_user;
 use glebe::units::Bytes;
 use glebe_testing::process::{child_of, is_child, passes};
+use glebe_testing::time::is_long;
 
 use machine::{assert_as_before, base, block_of, block_size, blocks, frames, movable, turn};
 
@@ -158,7 +159,7 @@ fn nobody_is_told_that_root_is_needed() {
 #[test]
 fn several_processes_draw_at_once() {
     if is_child() {
-        for _ in 0..4 {
+        for _ in 0..if is_long() { 4 } else { 2 } {
             match Contig::options().source(Source::Blocks).build(Bytes::mib(64)) {
                 Ok(memory) => {
                     assert_one_run(&memory);

@@ -135,16 +135,16 @@ fn a_program_in_a_memory_cgroup_is_moved_within_its_limit() {
     let Some(bank) = Bank::of_one_block() else { return };
     let len = block_size();
     // Its words, a byte for each, and its code, which would come and go as page cache in less.
-    let limit = Bytes::new(4 * len + 4 * len / 8) + Bytes::mib(100);
+    let limit = Bytes::new(2 * len + 2 * len / 8) + Bytes::mib(100);
     let group = match Group::make(limit) {
         Ok(group) => group,
         Err(why) => return println!("skipped: {why}"),
     };
-    let busy = Busy::start_in(group.dir(), TEST, (4 * len) >> 20);
-    let pages = bank.pages_of(&busy, 4 * len);
+    let busy = Busy::start_in(group.dir(), TEST, (2 * len) >> 20);
+    let pages = bank.pages_of(&busy, 2 * len);
     let Some(memory) = drawn(Bytes::new(len)) else { return };
     assert_one_run(&memory);
-    assert_eq!(bank.pages_of(&busy, 4 * len), 0);
+    assert_eq!(bank.pages_of(&busy, 2 * len), 0);
     let report = busy.stop();
     println!("{pages} pages of it were in the bank; {report:?}");
     assert!(pages > 0, "none of its pages was in the bank");

@@ -7,13 +7,15 @@ use glebe::contig::{grow_pool, Contig, Error, PoolChange, PoolLock, Source, Stan
 use glebe::sys::hugetlb::Pool;
 use glebe::units::{Bytes, PageSize, Pages};
 use glebe_testing::process::{child_of, is_child, passes};
+use glebe_testing::time::is_long;
 
 use super::pool::Machine;
 use crate::turn::{Turn, POOL};
 
 /// Pages beyond those that lie idle.
 const BEYOND: u64 = 64;
-const TRIES: usize = 12;
+/// Twice as many if tests are to be long.
+const TRIES: usize = 6;
 
 extern "C" fn ring(_: libc::c_int) {}
 
@@ -43,7 +45,7 @@ fn a_signal_while_pages_are_found_is_not_told_as_a_want_of_them() {
         ring_ten_thousand_times_a_second();
         let pool = Pool::of(PageSize::new(2 << 20).unwrap()).unwrap();
         let mut refused = Vec::new();
-        for _ in 0..TRIES {
+        for _ in 0..if is_long() { 2 * TRIES } else { TRIES } {
             let pages = Pages::new(pool.counts().unwrap().available() + BEYOND);
             let options = Contig::options().source(Source::HUGETLB_2M).threads(1);
             refused.extend(options.in_order(false).build(pages.bytes(pool.size())).err());

@@ -19,6 +19,7 @@ const KEYS: u32 = 80;
 fn entries_of_the_lowest_priority_go_and_what_is_built_then_is_not_kept() {
     let tree = Tree::v2("cache", LIMIT, Bytes::mib(20));
     let policy = Policy::default().margin(Bytes::mib(4)).lead(Duration::ZERO);
+    let policy = policy.withhold(Duration::from_millis(100));
     let reclaimer = Reclaimer::below(tree.root(), policy).unwrap();
     let options = Cache::<u32, u8>::options().refills(reclaimer.refills());
     let cache = options.build(Bytes::mib(128)).unwrap();

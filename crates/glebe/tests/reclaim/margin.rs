@@ -55,38 +55,52 @@ pub fn rise(len: Bytes, a_second: Bytes) -> Vec<u8> {
     memory
 }
 
-/// So many runs of `test`, whose processes first do `begin`.
-fn is_met(test: &str, runs: usize, begin: impl Fn()) {
-    for run in 0..if is_inside() { 1 } else { runs } {
-        let end = inside(LIMIT, test, || {
-            begin();
-            let reclaimer = Reclaimer::new(Policy::default()).unwrap();
-            let pool = full_pool(POOL);
-            reclaimer.add(&pool).unwrap();
-            reclaimer.start().unwrap();
-            black_box(rise(RISE, A_SECOND));
-            let stats = reclaimer.stats();
-            assert!(stats.freed_objects > 0, "{stats}");
-            // No more than was needed, and what is beyond the margin then.
-            assert!(pool.held() > Bytes::mib(3), "{}: {stats}", pool.held());
-        });
-        match end {
-            End::Skipped => return,
-            end => assert_eq!(end, End::Well, "run {run}"),
-        }
+/// So many runs of `test`, two at a time, of which each does `body` in a group that may hold `limit`.
+fn is_met(test: &str, runs: usize, limit: Bytes, body: impl Fn() + Sync) {
+    if is_inside() {
+        inside(limit, test, &body);
     }
+    let runs: Vec<usize> = (0..runs).collect();
+    std::thread::scope(|scope| {
+        for runs in runs.chunks(runs.len().div_ceil(2)) {
+            let body = &body;
+            scope.spawn(move || {
+                for run in runs {
+                    match inside(limit, test, body) {
+                        End::Skipped => return,
+                        end => assert_eq!(end, End::Well, "run {run}"),
+                    }
+                }
+            });
+        }
+    });
+}
+
+/// What rises is met by what a pool gives.
+fn pool_gives_way() {
+    let reclaimer = Reclaimer::new(Policy::default()).unwrap();
+    let pool = full_pool(POOL);
+    reclaimer.add(&pool).unwrap();
+    reclaimer.start().unwrap();
+    black_box(rise(RISE, A_SECOND));
+    let stats = reclaimer.stats();
+    assert!(stats.freed_objects > 0, "{stats}");
+    // No more than was needed, and what is beyond the margin then.
+    assert!(pool.held() > Bytes::mib(3), "{}: {stats}", pool.held());
 }
 
 #[test]
 fn a_rise_is_met_in_time_20_times_of_20() {
-    is_met("reclaim::margin::a_rise_is_met_in_time_20_times_of_20", RUNS, || {});
+    let test = "reclaim::margin::a_rise_is_met_in_time_20_times_of_20";
+    is_met(test, RUNS, LIMIT, pool_gives_way);
 }
 
 /// A user who may not arm thresholds; the list of tests is read, and stdout is open, before.
 #[test]
 fn and_by_the_clock_alone_without_privileges() {
     const NOBODY: u32 = 65534;
-    is_met("reclaim::margin::and_by_the_clock_alone_without_privileges", RUNS / 4, || {
+    let test = "reclaim::margin::and_by_the_clock_alone_without_privileges";
+    is_met(test, RUNS / 4, LIMIT, || {
         // SAFETY: no pointer. It fails for a user who has none to give up.
         #[allow(unsafe_code)]
         let _ = unsafe { libc::setgid(NOBODY) + libc::setuid(NOBODY) };
@@ -94,6 +108,8 @@ fn and_by_the_clock_alone_without_privileges() {
         reclaimer.poll().unwrap();
         let watched = reclaimer.watched().unwrap();
         assert!(watched.limit.is_ok() && watched.threshold.is_err(), "{watched:?}");
+        drop(reclaimer);
+        pool_gives_way();
     });
 }
 
@@ -135,27 +151,21 @@ fn volatile_memory_goes_before_objects() {
 fn memory_that_was_marked_and_is_in_use_again_passes_for_no_file() {
     const TEST: &str =
         "reclaim::margin::memory_that_was_marked_and_is_in_use_again_passes_for_no_file";
-    for run in 0..if is_inside() { 1 } else { RUNS / 4 } {
-        let end = inside(Bytes::mib(96), TEST, || {
-            let region = Arc::new(Region::new(Bytes::mib(32)).unwrap());
-            let reclaimer = Reclaimer::new(Policy::default()).unwrap();
-            let pool = full_pool(Bytes::mib(32));
-            reclaimer.add(&pool).unwrap();
-            reclaimer.add(&region).unwrap();
-            let block = vec![7; 1 << 20];
-            let fill = || (0..32).for_each(|mib| region.write(Bytes::mib(mib), &block).unwrap());
-            fill();
-            region.mark(Bytes::ZERO..region.len(), Priority::NORMAL).unwrap();
-            assert!(region.unmark(Bytes::ZERO..region.len()).unwrap().is_empty());
-            fill();
-            reclaimer.start().unwrap();
-            black_box(rise(Bytes::mib(40), A_SECOND));
-            let stats = reclaimer.stats();
-            assert!(stats.freed_objects > 0, "{stats}");
-        });
-        match end {
-            End::Skipped => return,
-            end => assert_eq!(end, End::Well, "run {run}"),
-        }
-    }
+    is_met(TEST, RUNS / 4, Bytes::mib(96), || {
+        let region = Arc::new(Region::new(Bytes::mib(32)).unwrap());
+        let reclaimer = Reclaimer::new(Policy::default()).unwrap();
+        let pool = full_pool(Bytes::mib(32));
+        reclaimer.add(&pool).unwrap();
+        reclaimer.add(&region).unwrap();
+        let block = vec![7; 1 << 20];
+        let fill = || (0..32).for_each(|mib| region.write(Bytes::mib(mib), &block).unwrap());
+        fill();
+        region.mark(Bytes::ZERO..region.len(), Priority::NORMAL).unwrap();
+        assert!(region.unmark(Bytes::ZERO..region.len()).unwrap().is_empty());
+        fill();
+        reclaimer.start().unwrap();
+        black_box(rise(Bytes::mib(40), A_SECOND));
+        let stats = reclaimer.stats();
+        assert!(stats.freed_objects > 0, "{stats}");
+    });
 }

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use glebe_testing::time::storm;
+use glebe_testing::time::{is_long, storm};
 use proptest::prelude::*;
 
 use super::*;
@@ -13,7 +13,7 @@ const USUAL: Duration = Duration::from_millis(250);
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 300,
+        cases: if is_long() { 300 } else { 150 },
         failure_persistence: None,
         ..ProptestConfig::default()
     })]

@@ -43,7 +43,7 @@ fn a_device_that_refuses_to_write_loses_nothing() {
         for (device, version) in [(Device::RefusesWrites, 2), (Device::RefusesAll, 3)] {
             file.set(device);
             let (now, errors) = write_all(paged, &known, version);
-            assert!(errors.len() > 100, "{kind:?}: {} refused", errors.len());
+            assert!(errors.len() > 30, "{kind:?}: {} refused", errors.len());
             errors.iter().for_each(|error| assert!(is_refusal(error), "{kind:?}: {error}"));
             known = now;
             // What can be read is right, and the others are when the device works again.
@@ -98,7 +98,7 @@ fn a_device_that_refuses_to_read_is_an_error_that_passes() {
             let found: Vec<_> = (0..PAGES).map(read).collect();
             assert!(found.iter().flatten().all(|version| *version == 1));
             let refused = found.iter().filter(|found| found.is_err()).count();
-            assert!(refused > 100, "{kind:?}: {refused}");
+            assert!(refused > 40, "{kind:?}: {refused}");
         }
         file.set(Device::Works);
         paged.check_all(&[1; PAGES as usize]);
@@ -126,7 +126,7 @@ fn what_somebody_else_did_to_the_file_is_an_error_and_never_data() {
                     Err(error) => panic!("{kind:?}, page {n}: {error}"),
                 }
             }
-            assert!(damaged.len() > 100, "{kind:?}: {} damaged", damaged.len());
+            assert!(damaged.len() > 40, "{kind:?}: {} damaged", damaged.len());
             paged.check();
             // The others live on, with the file.
             let rest: Vec<_> = (0..PAGES).filter(|n| !damaged.contains(n)).collect();
@@ -150,11 +150,11 @@ fn what_somebody_else_did_to_the_file_is_an_error_and_never_data() {
 #[test]
 fn a_full_disk_refuses_and_loses_nothing() {
     glebe_testing::alone!();
-    with_own_disk(c"tmpfs", 100, |dir| {
+    with_own_disk(c"tmpfs", 40, |dir| {
         for kind in KINDS {
             let Some(paged) = Paged::new(kind, dir, PAGES, false) else { continue };
             let (known, errors) = write_all(&paged, &[0; PAGES as usize], 1);
-            assert!(errors.len() > 40, "{kind:?}: {} refused", errors.len());
+            assert!(errors.len() > 10, "{kind:?}: {} refused", errors.len());
             for error in &errors {
                 assert!(error.to_string().contains("No space left"), "{kind:?}: {error}");
             }

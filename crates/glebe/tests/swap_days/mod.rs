@@ -21,7 +21,7 @@ use glebe::units::{Bytes, Pages};
 use crate::stressed;
 
 /// Pages of each; a part of them fits into budget and pool.
-const PAGES: u64 = 240;
+const PAGES: u64 = 120;
 const BUDGET: u64 = 32;
 const POOL_LIMIT: Bytes = Bytes::new(128 << 10);
 const FILE_LIMIT: Bytes = Bytes::mib(8);

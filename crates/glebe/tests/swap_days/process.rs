@@ -106,7 +106,7 @@ fn a_process_that_is_killed_while_it_writes_leaves_no_name_and_no_block() {
                 victim.wait().unwrap();
                 continue;
             }
-            wait_until("something is written", PATIENCE, || free_blocks(dir) + 64 <= before);
+            wait_until("something is written", PATIENCE, || free_blocks(dir) + 32 <= before);
             thread::sleep(Duration::from_millis(round * 7));
             let during = free_blocks(dir);
             victim.kill().unwrap();

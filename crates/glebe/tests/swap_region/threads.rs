@@ -2,6 +2,7 @@
 
 use std::thread;
 
+use super::stack::SignalStack;
 use super::*;
 
 const THREADS: u64 = 4;
@@ -13,6 +14,7 @@ fn count_beside(region: &Region, turns: u64) {
     thread::scope(|scope| {
         for thread in 0..THREADS {
             scope.spawn(move || {
+                let _stack = SignalStack::set();
                 region.arm_thread().unwrap();
                 let mut counts = vec![0_u64; pages as usize];
                 for turn in 0..turns {

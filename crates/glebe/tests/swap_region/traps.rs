@@ -5,6 +5,7 @@ use std::{io, ptr, thread};
 
 use glebe_testing::time::wait_until;
 
+use super::stack::{alternate, SignalStack};
 use super::*;
 
 fn full(len: u64, budget: u64) -> Option<Region> {
@@ -91,6 +92,7 @@ fn a_thread_that_would_die_of_a_touch_is_told() {
     let region = &region;
     thread::scope(|scope| {
         scope.spawn(|| {
+            let _stack = SignalStack::set();
             // SAFETY: a set and a mask of this thread's own.
             unsafe {
                 let mut set = std::mem::zeroed();
@@ -122,14 +124,10 @@ fn a_thread_that_would_die_of_a_touch_is_told() {
             assert_eq!(unsafe { libc::sigaltstack(&stack, ptr::null_mut()) }, 0);
             region.arm_thread().unwrap();
             check(region, 1);
-            // SAFETY: that of the runtime, which frees it later.
+            // SAFETY: that of before, which lives.
             assert_eq!(unsafe { libc::sigaltstack(&before, ptr::null_mut()) }, 0);
         });
     });
-}
-
-fn alternate(ss_sp: *mut u8, ss_size: usize, ss_flags: i32) -> libc::stack_t {
-    libc::stack_t { ss_sp: ss_sp.cast(), ss_flags, ss_size }
 }
 
 /// The flags of the mapping that holds an address, as the kernel shows them.
