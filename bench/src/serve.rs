@@ -23,6 +23,8 @@ use crate::Outcome;
 
 /// Of the servers, in MiB, where nothing is to go.
 const ROOM_MIB: u64 = 512;
+/// The same in a quick run.
+const ROOM_MIB_QUICK: u64 = 128;
 const UNIT: &str = "us cpu";
 const RATE: &str = "op/s";
 const P99: &str = "us, 99 of 100";
@@ -61,8 +63,8 @@ fn name(op: Op, size: usize, depth: usize, threads: usize) -> String {
 
 /// All kinds of requests to servers with so many threads.
 fn requests(threads: usize, report: &mut Report) -> Outcome {
-    let peers = Peer::all(ROOM_MIB, threads, report)?;
-    let (count, millis) = report.plan((1, 80), (20, 500));
+    let peers = Peer::all(report.plan(ROOM_MIB_QUICK, ROOM_MIB), threads, report)?;
+    let (count, millis) = report.plan((1, 10), (20, 500));
     let time = Duration::from_millis(millis);
     for size in SIZES {
         let mut loads = Vec::new();

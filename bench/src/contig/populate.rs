@@ -41,7 +41,7 @@ pub(super) fn measure(report: &mut Report) -> Outcome {
     if let Err(why) = &aside {
         report.note(&format!("Populating: nothing was set aside: {why}."));
     }
-    for (_, (who, threads)) in turns("contig, populating", report.plan(2, 5), &ALL) {
+    for (_, (who, threads)) in turns("contig, populating", report.plan(1, 5), &ALL) {
         drop(obtain(who, threads, len));
         let before = clock::process_cpu();
         let had = obtain(who, threads, len);

@@ -36,7 +36,7 @@ pub(super) fn measure(report: &mut Report) -> Outcome {
             report.remark(&case, "all", "ns", &text);
             continue;
         }
-        let rounds = report.plan(2, if size >= LARGE { 3 } else { 5 });
+        let rounds = report.plan(1, if size >= LARGE { 3 } else { 5 });
         for (round, (who, way)) in turns(&format!("contig {}", name(size)), rounds, &WAYS) {
             match way.obtain(size) {
                 Ok(mut memory) => turn(who, size, round, &mut memory, report),

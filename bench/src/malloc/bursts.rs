@@ -1,5 +1,5 @@
 //! Programs that work in bursts, and whose working sets do not fit together: four processes, of
-//! which two at a time may allocate and fill 128 MiB in chunks, and free them.
+//! which two at a time may allocate and fill some memory in chunks, and free them.
 //!
 //! The tokens are files that are locked: the kernel releases those of a process that it kills.
 //! Unit: milliseconds of CPU time a burst, of all threads, the rests between bursts included.
@@ -28,9 +28,10 @@ const UNLIMITED: &str = "bursts_unlimited";
 const MS: &str = "ms cpu/burst";
 const FAULTS: &str = "faults/burst";
 const PROCESSES: usize = 4;
-/// Room for three bursts, of which two are under way.
-const LIMIT: Bytes = Bytes::mib(400);
-const BURST: Bytes = Bytes::mib(128);
+/// Of a burst, and of a group that has room for three, of which two are under way.
+const FULL: (Bytes, Bytes) = (Bytes::mib(128), Bytes::mib(400));
+/// The same in a quick run.
+const QUICK: (Bytes, Bytes) = (Bytes::mib(64), Bytes::mib(256));
 const CHUNK: Bytes = Bytes::new(512 << 10);
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -38,6 +39,7 @@ pub(super) struct Plan {
     nth: usize,
     tokens: [PathBuf; 2],
     millis: u64,
+    bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -48,7 +50,7 @@ struct Done {
 }
 
 pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
-    let count = report.plan(1, 9);
+    let (count, (burst, limit)) = (report.plan(1, 9), report.plan(QUICK, FULL));
     let dir = tempfile::tempdir_in(report.options.scratch())?;
     let tokens = ["a", "b"].map(|name| dir.path().join(name));
     tokens.iter().try_for_each(|path| File::create(path).map(drop))?;
@@ -56,15 +58,15 @@ pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
     for (_, nth) in turns("malloc, bursts", count, &everybody) {
         let peer = &peers.here[nth];
         processes(UNLIMITED, peer, None, &tokens, report)?;
-        let Some(group) = grouped(LIMIT, (LIMITED, peer.who, MS), report) else { continue };
+        let Some(group) = grouped(limit, (LIMITED, peer.who, MS), report) else { continue };
         processes(LIMITED, peer, Some(&group), &tokens, report)?;
         killed(peer, &group, report);
     }
     peers.name_absent(LIMITED, MS, report);
     ratios(report);
     report.note(&format!(
-        "bursts: {PROCESSES} processes; two at a time fill {BURST} in chunks of 512 KiB and free \
-         them; in a group of {LIMIT} in bursts_limited. burst_vs_never is of glebe with the limit \
+        "bursts: {PROCESSES} processes; two at a time fill {burst} in chunks of 512 KiB and free \
+         them; in a group of {limit} in bursts_limited. burst_vs_never is of glebe with the limit \
          and never purging without: with it that is killed. A process that was killed has no \
          figures, and those left have more memory.",
     ));
@@ -79,8 +81,8 @@ fn processes(
     tokens: &[PathBuf; 2],
     report: &mut Report,
 ) -> Outcome {
-    let millis = report.plan(300, 2000);
-    let plan = |nth| Job::Bursts(Plan { nth, tokens: tokens.clone(), millis });
+    let (millis, (burst, _)) = (report.plan(1, 2000), report.plan(QUICK, FULL));
+    let plan = |nth| Job::Bursts(Plan { nth, tokens: tokens.clone(), millis, bytes: burst.get() });
     let workers = (0..PROCESSES).map(|nth| Worker::start(peer, group, &plan(nth)));
     let mut workers = workers.collect::<Outcome<Vec<_>>>()?;
     for worker in &mut workers {
@@ -123,7 +125,7 @@ pub(super) fn inside(plan: &Plan, out: &mut dyn Write) -> Outcome {
     let mut next = || -> Outcome {
         let token = &tokens[turn % tokens.len()];
         flock(token, FlockOperation::LockExclusive)?;
-        wrong += burst(turn as u8 | 1);
+        wrong += burst(plan.bytes, turn as u8 | 1);
         flock(token, FlockOperation::Unlock)?;
         turn += 1;
         Ok(())
@@ -140,9 +142,9 @@ pub(super) fn inside(plan: &Plan, out: &mut dyn Write) -> Outcome {
 }
 
 /// One burst; how many of the bytes that were looked at are not as they were written.
-fn burst(byte: u8) -> u64 {
+fn burst(bytes: u64, byte: u8) -> u64 {
     let size = CHUNK.as_usize();
-    let chunks = (0..BURST.get() / CHUNK.get()).map(|_| black_box(vec![byte; size]));
+    let chunks = (0..bytes / CHUNK.get()).map(|_| black_box(vec![byte; size]));
     let chunks: Vec<Vec<u8>> = chunks.collect();
     // One of each small page: what was lost is a whole page.
     let seen = chunks.iter().flat_map(|chunk| chunk.iter().step_by(4096));

@@ -88,7 +88,7 @@ pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
     // Where a process's memory lies in the machine's makes a tenth of its speed: more processes
     // tell more than longer ones.
     let count = report.plan(1, 15);
-    let (chunks, millis) = report.plan((64, 40), (512, 250));
+    let (chunks, millis) = report.plan((16, 10), (512, 250));
     let everybody: Vec<usize> = (0..peers.here.len()).collect();
     for shape in SHAPES {
         if !is_wanted(&Picks::Random.case(shape), "ebizzy", report) {

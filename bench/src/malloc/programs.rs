@@ -7,6 +7,8 @@
 use std::path::Path;
 use std::process::Command;
 
+use glebe::units::Bytes;
+
 use super::peer::{Peer, Peers, BASE_PAGES, GLIBC, MIMALLOC};
 use super::ran::{write, Ran, CPU};
 use super::{is_wanted, redis};
@@ -44,6 +46,8 @@ const C_FILES: [&str; 17] = [
     "theap",
     "threadlocal",
 ];
+/// Of these in a quick run: two that are short.
+const C_FILES_QUICK: [&str; 2] = ["libc", "threadlocal"];
 const CPP_DEPTHS: usize = 5;
 
 /// The cases, and the unit in which time is told.
@@ -90,6 +94,11 @@ pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
     Ok(())
 }
 
+/// Returns as much memory as most of the programs use: it is warm before each run.
+pub(super) fn warm(report: &Report) -> Bytes {
+    report.plan(Bytes::mib(2), Bytes::mib(768))
+}
+
 /// Runs of a second differ by a tenth, those that compile by less.
 fn rounds(case: &str, report: &Report) -> u64 {
     report.plan(1, if case.starts_with("program_c") { 5 } else { 12 })
@@ -104,10 +113,11 @@ fn run(
     report: &mut Report,
 ) -> Outcome {
     let quick = report.options.quick;
+    let warm = warm(report);
     let mut first = None;
     for (_, peer) in turns(&format!("malloc, {case}"), count, peers) {
         let ran = match make(dir, quick) {
-            Ok(command) => Ran::with(peer, command, None)?,
+            Ok(command) => Ran::with(peer, command, None, warm)?,
             Err(why) => {
                 report.remark(case, peer.who, CPU, &why.to_string());
                 continue;
@@ -144,7 +154,7 @@ fn compile_c(dir: &Path, quick: bool) -> Outcome<Command> {
     let source = option_env!("GLEBE_BENCH_C").filter(|source| Path::new(source).is_dir());
     let source = source.ok_or("the source that this program was built of is gone")?;
     needs("cc", "gcc")?;
-    let files = if quick { &C_FILES[..4] } else { &C_FILES };
+    let files = if quick { &C_FILES_QUICK[..] } else { &C_FILES };
     let objects: Vec<_> = files.iter().map(|name| format!("{name}.o")).collect();
     let flags = format!("CFLAGS = -O2 -g -w -DMI_BUILD_RELEASE -I{source}/../include -I{source}");
     let rules = format!("%.o: {source}/%.c\n\t$(CC) $(CFLAGS) -c -o $@ $<\n");
@@ -157,7 +167,7 @@ fn build_cpp(dir: &Path, quick: bool) -> Outcome<Command> {
     // Files of one depth each.
     let count = if quick { 1 } else { CPP_DEPTHS };
     let objects: Vec<_> = (1..=count).map(|depth| format!("templates-{depth}.o")).collect();
-    let flags = "CXXFLAGS = -std=c++17 -O1 -g";
+    let flags = if quick { "CXXFLAGS = -std=c++17" } else { "CXXFLAGS = -std=c++17 -O1 -g" };
     let rules = "templates-%.o: templates.cpp\n\t$(CXX) $(CXXFLAGS) -DDEPTH=$* -c -o $@ $<\n";
     make(dir, &objects.join(" "), flags, rules)
 }

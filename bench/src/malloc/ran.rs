@@ -33,9 +33,6 @@ pub(super) const CPU: &str = "s cpu";
 pub(super) const WALL: &str = "s";
 pub(super) const PEAK: &str = "MiB peak";
 
-/// As much as most of the programs use.
-const WARM: Bytes = Bytes::mib(768);
-
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Ran {
     pub(super) cpu_s: f64,
@@ -47,11 +44,16 @@ pub(super) struct Ran {
 
 impl Ran {
     /// Runs `command` with a peer's allocator to its end, with `input` or nothing as its standard
-    /// input; an error if it does not end well.
-    pub(super) fn with(peer: &Peer, mut command: Command, input: Option<&Path>) -> Outcome<Self> {
+    /// input, in a machine that has `warm` bytes to give; an error if it does not end well.
+    pub(super) fn with(
+        peer: &Peer,
+        mut command: Command,
+        input: Option<&Path>,
+        warm: Bytes,
+    ) -> Outcome<Self> {
         // What the machine has to give is warm for everybody: huge pages that were free for some
         // seconds a host may have taken back, and filling them again costs a tenth of a run.
-        drop(Way::Thp.obtain(WARM));
+        drop(Way::Thp.obtain(warm));
         peer.set(&mut command);
         let task = Task { input: input.map(Path::to_owned), ..Task::of(&command) };
         let task = serde_json::to_string(&task)?;

@@ -13,7 +13,7 @@ use std::process::Command;
 
 use super::is_wanted;
 use super::peer::{Peer, Peers, MIMALLOC};
-use super::programs::needs;
+use super::programs::{needs, warm};
 use super::ran::{Ran, CPU, PEAK, WALL};
 use crate::report::{Report, GLEBE};
 use crate::turns::turns;
@@ -211,13 +211,14 @@ impl Program {
         report: &mut Report,
     ) -> Outcome {
         let case = self.case();
+        let warm = warm(report);
         let bench = sources.to_string_lossy();
         for (_, peer) in turns(&format!("malloc, {case}"), count * self.rounds, peers) {
             let mut command = Command::new(path);
             command.args(self.args.iter().map(|arg| arg.replace('@', &bench)));
             command.current_dir(path.parent().unwrap_or(path));
             let input = self.input.map(|name| sources.join(name));
-            let ran = Ran::with(peer, command, input.as_deref())?;
+            let ran = Ran::with(peer, command, input.as_deref(), warm)?;
             match self.did {
                 None => ran.add(&case, peer.who, report),
                 Some((word, operations)) => {

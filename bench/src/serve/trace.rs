@@ -20,12 +20,10 @@ const MIB: u64 = 64;
 const EXPONENT: f64 = 0.99;
 /// Requests at once.
 const DEPTH: u64 = 32;
-/// More items of 100 bytes than a server holds.
-const ITEMS: u64 = 1_000_000;
 const ITEM: usize = 100;
 
 pub(super) fn measure(report: &mut Report) -> Outcome {
-    let (keys, requests) = report.plan((200_000, 400_000), (1_000_000, 10_000_000));
+    let (keys, requests) = report.plan((20_000, 40_000), (1_000_000, 10_000_000));
     let zipf = Zipf::new(keys);
     for peer in Peer::all(MIB, 1, report)? {
         let mut client = Client(BufReader::with_capacity(1 << 20, connect(peer.port)?));
@@ -42,9 +40,11 @@ pub(super) fn measure(report: &mut Report) -> Outcome {
         let share = hits as f64 / asked as f64;
         report.add("hit_ratio", peer.who.name(), "of requests", share);
     }
-    for peer in Peer::all(MIB, 1, report)? {
+    // Of the memory, and more items of 100 bytes than it holds.
+    let (mib, items) = report.plan((16, 250_000), (MIB, 1_000_000));
+    for peer in Peer::all(mib, 1, report)? {
         let mut client = Client(BufReader::new(connect(peer.port)?));
-        (0..ITEMS).step_by(1000).try_for_each(|first| client.fill(first..first + 1000))?;
+        (0..items).step_by(1000).try_for_each(|first| client.fill(first..first + 1000))?;
         report.add("items_100", peer.who.name(), "items", client.items()? as f64);
     }
     for (name, case) in

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::uint64_t MIB = std::uint64_t(1) << 20;
 constexpr int THREADS = 4;
-constexpr int ROUNDS = 2000;
+const int ROUNDS = share(2000, 2);
 
 // Runs `body(thread)` in each of THREADS threads.
 template <typename Body> void in_threads(Body body) {

@@ -23,6 +23,12 @@
 #define HANDLE(kind, number) ((kind){number})
 #endif
 
+/* The rounds of a search: one in `part`, or all of them where GLEBE_LONG asks for that. */
+static inline int share(int rounds, int part) {
+    const char *is_long = getenv("GLEBE_LONG");
+    return is_long && *is_long && *is_long != '0' ? rounds : rounds / part;
+}
+
 #define OK(call) CHECK((call) == GLEBE_OK)
 #define REFUSED(call, code) CHECK((call) == (code))
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t MIB = std::uint64_t(1) << 20;
 constexpr int THREADS = 4;
-constexpr int ROUNDS = 500;
+const int ROUNDS = share(500, 2);
 
 // A text of any length: asked for again until it fits, since it may grow meanwhile.
 template <typename Call> std::string text_of(Call call) {

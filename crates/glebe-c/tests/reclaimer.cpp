@@ -50,7 +50,7 @@ void memory_is_the_callers_again(glebe_reclaimer reclaimer) {
     void *at = mmap(nullptr, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(at != MAP_FAILED);
     Lookers lookers(reclaimer);
-    for (int round = 0; round < 2000; round++) {
+    for (int round = 0; round < share(2000, 8); round++) {
         glebe_volatile_options options = {};
         options.size = sizeof options;
         options.address = at;
@@ -78,7 +78,7 @@ void forked_under_a_look(glebe_reclaimer reclaimer) {
     OK(glebe_shared_mark(shared, 0, MIB, GLEBE_PRIORITY_LOWEST, GLEBE_ORDER_FIFO));
     OK(glebe_reclaimer_add_shared(reclaimer, shared));
     Lookers lookers(reclaimer);
-    for (int round = 0; round < 100; round++) {
+    for (int round = 0; round < share(100, 8); round++) {
         const pid_t child = fork();
         CHECK(child >= 0);
         if (child == 0) {
@@ -137,7 +137,7 @@ void what_it_says(glebe_reclaimer reclaimer) {
     glebe_reclaimer_stats stats = {};
     stats.size = sizeof stats;
     OK(glebe_reclaimer_get_stats(reclaimer, &stats));
-    CHECK(stats.polls > 1000 && stats.polls == stats.poll_count && stats.marked_pages == 0);
+    CHECK(stats.polls > 100 && stats.polls == stats.poll_count && stats.marked_pages == 0);
     std::size_t needed = 0;
     OK(glebe_reclaimer_format_stats(reclaimer, GLEBE_FORMAT_JSON, nullptr, 0, &needed));
     std::string text(needed, 0);

@@ -16,7 +16,7 @@
 namespace {
 
 constexpr int THREADS = 4;
-constexpr int ROUNDS = 300;
+const int ROUNDS = share(300, 2);
 constexpr std::uint64_t PART = 16; // pages of a thread
 
 // Runs `body(thread)` in each of THREADS threads.
@@ -103,7 +103,7 @@ void by_many_threads(std::uint64_t engine) {
 // Of several threads that end a region exactly one does, and the others are done or refused.
 void ended_while_in_use() {
     const std::uint64_t page = glebe_page_bytes();
-    for (int round = 0; round < 50; round++) {
+    for (int round = 0; round < share(50, 2); round++) {
         const glebe_volatile region = map(GLEBE_ENGINE_AUTO, THREADS);
         std::atomic<int> ended{0};
         in_threads([&, page](int thread) {
@@ -141,7 +141,7 @@ void forked_in_the_middle(std::uint64_t engine) {
             }
         });
     }
-    for (int round = 0; round < 25; round++) {
+    for (int round = 0; round < share(25, 2); round++) {
         const pid_t child = fork();
         CHECK(child >= 0);
         if (child == 0) {
@@ -215,7 +215,7 @@ void refilled_for_many_threads() {
     OK(glebe_volatile_new(pages * page, &options, &region));
     OK(glebe_volatile_memory(region, &address, nullptr, nullptr, nullptr));
     const volatile unsigned char *bytes = static_cast<unsigned char *>(address);
-    for (int round = 0; round < 20; round++) {
+    for (int round = 0; round < share(20, 2); round++) {
         std::memcpy(address, held.data(), held.size());
         OK(glebe_volatile_mark(region, 0, held.size(), GLEBE_PRIORITY_NORMAL));
         in_threads([=](int thread) {

@@ -45,6 +45,12 @@ static void fail(const char *what) {
     _exit(1);
 }
 
+/* How much of a search is done: a third, or all of it where GLEBE_LONG asks for that. */
+static int share(int all) {
+    const char *is_long = getenv("GLEBE_LONG");
+    return is_long && *is_long && strcmp(is_long, "0") ? all : all / 3;
+}
+
 /* Fills so many blocks, and frees them. */
 static void fill(int count) {
     for (int n = 0; n < count; n++) {
@@ -60,15 +66,30 @@ static void empty(int count) {
     }
 }
 
-/* Waits for the keeper: until it has looked, and marked or given back what was freed. Ends by
- * itself where there is none. */
+static double seconds(clockid_t clock) {
+    struct timespec time;
+    clock_gettime(clock, &time);
+    return time.tv_sec + time.tv_nsec * 1e-9;
+}
+
+/* Waits for the keeper: until it has looked, and marked or given back what was freed. What lies
+ * between used memory may stay: the wait ends too where looks of some seconds find no more to do.
+ * It ends by itself where there is no keeper. */
 static void settle(void) {
+    unsigned long least = ~0ul, looks = 0;
+    double since = 0;
     for (int n = 0; n < 4000; n++) {
         free(malloc(64));
         usleep(5000);
         struct glebe_malloc_stats now = stats();
         if (!now.address_bytes) return;
         if (now.looks && (now.free_bytes < 4 * MIB || now.refused)) return;
+        if (now.free_bytes < least) {
+            least = now.free_bytes;
+            looks = now.looks;
+            since = seconds(CLOCK_MONOTONIC);
+        }
+        if (now.looks >= looks + 3 && seconds(CLOCK_MONOTONIC) > since + 2) return;
     }
 }
 
@@ -186,14 +207,17 @@ static void *allocate(void *with) {
     return with;
 }
 
-static void threads(void) {
-    static pthread_t all[1000];
+#define THREADS 1000
+
+static void threads(int count) {
+    static pthread_t all[THREADS];
     pthread_attr_t small;
     pthread_attr_init(&small);
     pthread_attr_setstacksize(&small, 64 << 10);
-    for (int n = 0; n < 1000; n++)
+    if (count > THREADS) fail("threads");
+    for (int n = 0; n < count; n++)
         if ((errno = pthread_create(&all[n], &small, allocate, NULL))) fail("pthread_create");
-    for (int n = 0; n < 1000; n++) pthread_join(all[n], NULL);
+    for (int n = 0; n < count; n++) pthread_join(all[n], NULL);
 }
 
 static volatile int is_over;
@@ -243,16 +267,24 @@ static void borrow(void) {
     free(blocks[0]);
 }
 
-/* A folder without /proc and /sys, for longer than groups are taken to be as they were found. */
+/* For how many seconds groups are taken to be as they were found. */
+#define FOUND_FOR 5
+
+/* A folder without /proc and /sys, until the keeper has looked for groups there. */
 static void confine(void) {
     fill(BLOCKS);
     empty(BLOCKS);
     settle();
     if (chdir("/") || chroot("/dev/shm")) exit(SKIPPED);
-    for (int turn = 0; turn < 70; turn++) {
+    double end = seconds(CLOCK_MONOTONIC) + FOUND_FOR;
+    unsigned long looks = 0;
+    /* The first look after that time may have begun before it. */
+    for (int turn = 0; !looks || stats().looks < looks + 2; turn++) {
+        if (turn == 1000) fail("the keeper does not look");
         fill(BLOCKS / 4);
         empty(BLOCKS / 4);
-        usleep(100000);
+        usleep(50000);
+        if (!looks && seconds(CLOCK_MONOTONIC) > end) looks = stats().looks;
     }
 }
 
@@ -276,7 +308,7 @@ static void *until_cancelled(void *with) {
 
 /* Threads that are cancelled while they allocate and free leave nothing behind. */
 static void cancel(void) {
-    for (int n = 0; n < 300; n++) {
+    for (int n = 0, turns = share(300); n < turns; n++) {
         pthread_t threads[2];
         for (int k = 0; k < 2; k++)
             if ((errno = pthread_create(&threads[k], NULL, until_cancelled, NULL))) fail("create");
@@ -299,12 +331,6 @@ static void *trim_on(void *with) {
     return with;
 }
 
-static double own_seconds(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-    return time.tv_sec + time.tv_nsec * 1e-9;
-}
-
 /* A thread that the kernel prefers to another one and to the keeper, on the one processor of all:
  * it must not wait for their calls without letting them run. Who spins instead is let go by the
  * kernel after a second, each time. */
@@ -321,12 +347,12 @@ static void first_in_line(void) {
     if ((errno = pthread_create(&other, NULL, trim_on, NULL))) fail("pthread_create");
     struct sched_param rank = {.sched_priority = 1};
     if (sched_setscheduler(0, SCHED_FIFO, &rank)) exit(SKIPPED);
-    double before = own_seconds();
+    double before = seconds(CLOCK_THREAD_CPUTIME_ID);
     for (int turn = 0; turn < 300; turn++) {
         fill(BLOCKS / 10);
         empty(BLOCKS / 10);
         malloc_trim(0);
-        double now = own_seconds();
+        double now = seconds(CLOCK_THREAD_CPUTIME_ID);
         if (now - before > 0.4) fail("it spins");
         before = now;
         usleep(turn % 4 * 1000);
@@ -396,9 +422,9 @@ int main(int count, char **arguments) {
     else if (strcmp(day, "ticks-restart") == 0) ticks(SA_RESTART);
     else if (strcmp(day, "fork") == 0) handler_in_fork();
     else if (strcmp(day, "large") == 0) large(strtoul(arguments[2], NULL, 10), 1);
-    else if (strcmp(day, "large-filled") == 0) large(1100, 1100);
+    else if (strcmp(day, "large-filled") == 0) large(1100, (size_t)share(1100));
     else if (strcmp(day, "volatile") == 0) volatile_memory();
-    else if (strcmp(day, "threads") == 0) threads();
+    else if (strcmp(day, "threads") == 0) threads(count > 2 ? atoi(arguments[2]) : THREADS);
     else if (strcmp(day, "cancel") == 0) cancel();
     else if (strcmp(day, "children") == 0) children_with_threads();
     else if (strcmp(day, "chroot") == 0) confine();

@@ -287,37 +287,50 @@ fn are_those_of(structure: &str, lines: &[Line]) {
 #[test]
 fn a_handle_of_another_kind_does_not_compile() {
     let fixed = blocks(&text("src/abi.rs"), "fixed!");
-    let kinds: Vec<_> = fixed.iter().filter(|(_, members)| members.trim() == "id").collect();
+    let kinds = fixed.iter().filter(|(_, members)| members.trim() == "id");
+    let kinds: Vec<_> = kinds.map(|(kind, _)| kind.as_str()).collect();
     assert_eq!(kinds.len(), 17);
-    let end = |kind: &str| match kind {
-        "glebe_block" => "glebe_free".to_owned(),
-        other => format!("{other}_free"),
-    };
-    let scratch = Scratch::readable("header");
-    let include = format!("-I{}", root().join("include").display());
-    for (compiler, file) in [("cc", "kinds.c"), ("c++", "kinds.cpp")] {
+    // A number is no handle.
+    let given: Vec<_> = kinds.iter().copied().chain(["uint64_t"]).collect();
+    for (compiler, language) in [("cc", "c"), ("c++", "cpp")] {
         if !built::has(compiler) {
             continue;
         }
-        let compiles = |given: &str, wanted: &str| {
-            let code = format!(
-                "#include \"glebe.h\"\nint f({given} handle);\n\
-                int f({given} handle) {{ return {}(handle); }}\n",
-                end(wanted)
-            );
-            let path = scratch.path().join(file);
-            fs::write(&path, code).unwrap();
-            let mut command = std::process::Command::new(compiler);
-            command.args(["-fsyntax-only", &include]).arg(&path);
-            command.output().unwrap().status.success()
-        };
-        for (given, _) in &kinds {
-            for (wanted, _) in kinds.iter().filter(|(kind, _)| kind != "glebe_zobject") {
-                assert_eq!(compiles(given, wanted), given == wanted, "{given} for {wanted}");
-            }
+        for wanted in kinds.iter().filter(|kind| **kind != "glebe_zobject") {
+            let refused = refused(compiler, language, &given, wanted);
+            let others: Vec<_> = given.iter().copied().filter(|given| given != wanted).collect();
+            assert_eq!(refused, others, "where {wanted} is wanted ({language})");
         }
-        assert!(!compiles("uint64_t", "glebe_block"), "a number is no handle");
     }
+}
+
+/// Returns which types of `given` the compiler refuses where a `wanted` is to be: it has a function
+/// for each, in a line of its own, and says the lines.
+fn refused<'a>(compiler: &str, language: &str, given: &[&'a str], wanted: &str) -> Vec<&'a str> {
+    let end = match wanted {
+        "glebe_block" => "glebe_free".to_owned(),
+        other => format!("{other}_free"),
+    };
+    let mut code = "#include \"glebe.h\"\n".to_owned();
+    for (nth, given) in given.iter().enumerate() {
+        code += &format!("int f{nth}({given} handle) {{ return {end}(handle); }}\n");
+    }
+    let scratch = Scratch::readable("kinds");
+    let path = scratch.path().join("kinds").with_extension(language);
+    fs::write(&path, code).unwrap();
+    let mut command = std::process::Command::new(compiler);
+    command.args(["-fsyntax-only", "-I"]).arg(root().join("include")).arg(&path);
+    let output = command.env("LC_ALL", "C").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let start = format!("{}:", path.display());
+    let is_refused = |nth: usize| {
+        let start = format!("{start}{}:", nth + 2);
+        said.lines().any(|line| line.starts_with(&start) && line.contains(" error: "))
+    };
+    let refused: Vec<_> = (0..given.len()).filter(|nth| is_refused(*nth)).collect();
+    // Each error is of one of these lines.
+    assert_eq!(said.matches(" error: ").count(), refused.len(), "{said}");
+    refused.into_iter().map(|nth| given[nth]).collect()
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! `make install`: what lands where, that pkg-config and CMake find it, that it builds nothing
 //! which is built, and that `make uninstall` takes it away.
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -18,19 +19,28 @@ fn make_install(variables: &[(&str, &Path)]) {
     // Two at once might both build, and one copy what the other has half written.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _one = ONE_AT_A_TIME.lock();
-    let output = run(&mut make("install", variables));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!is_built() || !said.contains("Compiling"), "it builds what is built: {said}");
+    let mut make = make("install", variables);
+    // The one build was `make build`, behind which nothing is left to do.
+    run(if is_built() { make.env("PATH", without_cargo()) } else { &mut make });
 }
 
-/// Returns what cargo builds: where one build has made everything, the packages of that build.
-fn packages() -> String {
-    let packages = match is_built() {
-        true => "--workspace --all-targets",
-        false => "-p glebe-c -p glebe-cli -p glebe-preload",
-    };
-    let features = if glebe::sys::FAULTS { " --features glebe/faults" } else { "" };
-    format!("{packages}{features}")
+/// Returns a search path whose first folder has a cargo that fails.
+fn without_cargo() -> &'static OsStr {
+    static PATH: OnceLock<OsString> = OnceLock::new();
+    PATH.get_or_init(|| {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("glebe-c-without-cargo");
+        fs::create_dir_all(&folder).unwrap();
+        for tool in ["cargo", "rustc", "rustup"] {
+            let text =
+                "#!/bin/sh\necho \"$0 was called: `make build` is to come first\" >&2\nexit 9\n";
+            fs::write(folder.join(tool), text).unwrap();
+            fs::set_permissions(folder.join(tool), fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        let mut path = folder.into_os_string();
+        path.push(":");
+        path.push(std::env::var_os("PATH").unwrap());
+        path
+    })
 }
 
 fn make(what: &str, variables: &[(&str, &Path)]) -> Command {
@@ -39,7 +49,9 @@ fn make(what: &str, variables: &[(&str, &Path)]) -> Command {
     let profile = folder().file_name().and_then(|name| name.to_str()).expect("a profile's name");
     let profile = if profile == "debug" { "dev" } else { profile };
     make.args(["-C", "../..", what]).current_dir(root());
-    make.arg(format!("PROFILE={profile}")).arg(format!("PACKAGES={}", packages()));
+    let features = if glebe::sys::FAULTS { " --features glebe/faults" } else { "" };
+    let packages = format!("-p glebe-c -p glebe-cli -p glebe-preload{features}");
+    make.arg(format!("PROFILE={profile}")).arg(format!("PACKAGES={packages}"));
     make.env("CARGO_TARGET_DIR", target).env("CARGO", env!("CARGO"));
     // As these tests were built: cargo's own choice is not the Makefile's.
     make.env("CARGO_INCREMENTAL", std::env::var("CARGO_INCREMENTAL").unwrap_or("1".to_owned()));
@@ -275,25 +287,17 @@ fn what_is_built_is_copied_without_cargo_and_taken_away_again() {
         return;
     }
     let scratch = Scratch::readable("install");
-    let shims = scratch.path().join("shims");
-    fs::create_dir(&shims).unwrap();
-    for tool in ["cargo", "rustc", "rustup"] {
-        fs::write(shims.join(tool), "#!/bin/sh\necho \"$0 was called\" >&2\nexit 9\n").unwrap();
-        fs::set_permissions(shims.join(tool), fs::Permissions::from_mode(0o755)).unwrap();
-    }
-    let mut path = shims.into_os_string();
-    path.push(":");
-    path.push(std::env::var_os("PATH").unwrap());
+    let path = without_cargo();
     let destination = scratch.path().join("root");
     let variables = [("PREFIX", Path::new("/opt/glebe")), ("DESTDIR", &destination)];
-    run(make("install", &variables).env("PATH", &path));
+    run(make("install", &variables).env("PATH", path));
     let there = files(&destination);
     assert!(there.len() > 20, "{there:?}");
 
     let own = destination.join("opt/glebe/lib/libother.so");
     fs::write(&own, "").unwrap();
     for _ in 0..2 {
-        run(make("uninstall", &variables).env("PATH", &path));
+        run(make("uninstall", &variables).env("PATH", path));
         assert_eq!(files(&destination), std::slice::from_ref(&own));
         for folder in ["lib/cmake/glebe", "share/doc/glebe"] {
             assert!(!destination.join("opt/glebe").join(folder).exists());

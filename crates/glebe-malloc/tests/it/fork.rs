@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use glebe_malloc::heap;
-use glebe_testing::time::slowed;
+use glebe_testing::time::{is_long, slowed};
 
 use crate::process::{comes, ended_well, objects, Object};
 
@@ -40,6 +40,15 @@ fn fork() -> libc::pid_t {
 fn clone() -> libc::pid_t {
     // SAFETY: as a fork without steps; the child calls the heap and the kernel.
     unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as libc::pid_t }
+}
+
+/// Returns how many children a test makes: half of them, or all where `GLEBE_LONG` asks for that.
+fn children(all: usize) -> usize {
+    if is_long() {
+        all
+    } else {
+        all / 2
+    }
 }
 
 /// Says that it is over when a test ends, well or not, so that its threads end.
@@ -95,7 +104,7 @@ fn children_of_a_threaded_program_have_what_it_had_and_live_on() {
     thread::scope(|scope| {
         let _ends = Ends(&is_over);
         (0..3).for_each(|_| drop(scope.spawn(|| churn(&is_over))));
-        for nth in 0..40 {
+        for nth in 0..children(40) {
             let child = in_child(fork, || {
                 let had = heap::mechanisms();
                 !had.thread && !had.gauge && !had.own_files && lives_on(&kept)
@@ -122,7 +131,7 @@ fn children_without_steps_wait_for_no_thread_of_the_parents() {
                 heap::trim(0);
             }
         });
-        for nth in 0..60 {
+        for nth in 0..children(60) {
             let child = in_child(clone, || {
                 let is_well = lives_on(&kept);
                 heap::trim(0);

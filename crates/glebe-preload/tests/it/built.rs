@@ -5,9 +5,11 @@ mod libraries;
 #[path = "../../../glebe/tests/tools/mod.rs"]
 mod tools;
 
+use std::collections::BTreeMap;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use glebe_testing::Scratch;
 
@@ -21,18 +23,43 @@ pub fn library() -> &'static Path {
 
 /// Compiles a program of the tests, or a library (`-shared` among the options), into `folder`.
 pub fn compile(folder: &Scratch, source: &str, options: &[&str]) -> PathBuf {
-    let compiler = if source.ends_with(".cpp") { "c++" } else { "cc" };
     let name = source.split('.').next().expect("a name");
     let program = folder.path().join(name);
+    compile_to(&program, source, options);
+    program
+}
+
+fn compile_to(program: &Path, source: &str, options: &[&str]) {
+    let compiler = if source.ends_with(".cpp") { "c++" } else { "cc" };
     run(Command::new(compiler)
-        .args(["-g", "-O1", "-pthread", "-fno-builtin", "-Wall", "-Wextra", "-Werror"])
+        .args(["-O1", "-pthread", "-fno-builtin", "-Wall", "-Wextra", "-Werror"])
         .arg(root().join("tests").join(source))
         .arg("-I")
         .arg(root().join("include"))
         .args(options)
         .arg("-o")
-        .arg(&program));
-    program
+        .arg(program));
+}
+
+/// Returns a program of the tests in C; `None` without a compiler. The first call in a process
+/// compiles it, in the target folder.
+pub fn compiled(source: &'static str, options: &[&str]) -> Option<PathBuf> {
+    static ALL: Mutex<BTreeMap<&str, PathBuf>> = Mutex::new(BTreeMap::new());
+    if !has("cc") {
+        return None;
+    }
+    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    let program = all.entry(source).or_insert_with(|| {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("glebe-preload");
+        fs::create_dir_all(&folder).expect("a folder of cargo's");
+        let fresh = folder.join(std::process::id().to_string());
+        compile_to(&fresh, source, options);
+        // Another process may have made the same, and run it.
+        let program = folder.join(source.trim_end_matches(".c"));
+        fs::rename(&fresh, &program).expect("both are in one folder");
+        program
+    });
+    Some(program.clone())
 }
 
 /// A program with the library in front, and these options.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-/// Names the folder where one build has made everything that tests use.
+/// Names the folder where one build, by `make build`, has made everything that tests use.
 const BUILT: &str = "GLEBE_BUILT";
 
 /// Returns true if one build has made everything, so that no test should build anything of cargo's.

@@ -11,7 +11,7 @@ use std::process::Output;
 
 use glebe_testing::Scratch;
 
-use crate::built::{compile, has, preloaded, stderr, stdout};
+use crate::built::{compiled, preloaded, stderr, stdout};
 use pages::stats::{Stats, ROWS};
 
 /// The program, which ends with status 5 whatever the library does, or with 0.
@@ -22,8 +22,8 @@ fn ends(program: &Path, options: &str, arguments: &[&str]) -> Output {
     output
 }
 
-fn program(scratch: &Scratch) -> std::path::PathBuf {
-    compile(scratch, "report.c", &["-Wno-unused-result"])
+fn program() -> Option<std::path::PathBuf> {
+    compiled("report.c", &["-Wno-unused-result"])
 }
 
 /// How often a text report of the process is in `text`; each is whole.
@@ -39,11 +39,7 @@ fn reports(text: &str) -> usize {
 
 #[test]
 fn without_options_nothing_is_said() {
-    if !has("cc") {
-        return;
-    }
-    let scratch = Scratch::readable("report");
-    let program = program(&scratch);
+    let Some(program) = program() else { return };
     for options in ["", "thread=off,huge=off", "pages=off", "format=json", "age=5,margin=8M"] {
         assert_eq!(stderr(&ends(&program, options, &[])), "", "{options}");
     }
@@ -51,11 +47,7 @@ fn without_options_nothing_is_said() {
 
 #[test]
 fn what_is_not_understood_is_said_in_a_line_each() {
-    if !has("cc") {
-        return;
-    }
-    let scratch = Scratch::readable("report");
-    let program = program(&scratch);
+    let Some(program) = program() else { return };
     let said = stderr(&ends(&program, "huge=off,foo,age=x,\u{1b}[2J", &[]));
     let known = "is not known; known are stats, stats=PATH, pid=N, signal=NAME, \
         format=text|json|openmetrics, thread=off, huge=off, pages=off, age=MS, margin=SIZE, \
@@ -73,11 +65,7 @@ fn what_is_not_understood_is_said_in_a_line_each() {
 
 #[test]
 fn the_last_report_is_written_to_the_standard_error_output() {
-    if !has("cc") {
-        return;
-    }
-    let scratch = Scratch::readable("report");
-    let program = program(&scratch);
+    let Some(program) = program() else { return };
     let output = ends(&program, "stats", &[]);
     assert_eq!((reports(&stderr(&output)), stdout(&output).as_str()), (1, "end\n"));
     // Many programs close it before they end.
@@ -91,11 +79,8 @@ fn the_last_report_is_written_to_the_standard_error_output() {
 
 #[test]
 fn another_file_in_its_place_is_left_alone() {
-    if !has("cc") {
-        return;
-    }
+    let Some(program) = program() else { return };
     let scratch = Scratch::readable("report");
-    let program = program(&scratch);
     let other = scratch.path().join("other");
     let output = ends(&program, "stats", &["replace", other.to_str().unwrap()]);
     assert_eq!((stderr(&output).as_str(), fs::read(&other).unwrap().len()), ("", 0));
@@ -103,11 +88,8 @@ fn another_file_in_its_place_is_left_alone() {
 
 #[test]
 fn a_file_is_each_processs_own() {
-    if !has("cc") {
-        return;
-    }
+    let Some(program) = program() else { return };
     let scratch = Scratch::readable("report");
-    let program = program(&scratch);
     let at = |name: &str| scratch.path().join(name);
     let options = format!("format=json,stats={}", at("%%-%p.json").display());
     let output = ends(&program, &options, &["fork"]);
@@ -126,11 +108,8 @@ fn a_file_is_each_processs_own() {
 
 #[test]
 fn a_link_in_its_place_is_not_followed() {
-    if !has("cc") {
-        return;
-    }
+    let Some(program) = program() else { return };
     let scratch = Scratch::readable("report");
-    let program = program(&scratch);
     let at = |name: &str| scratch.path().join(name);
     fs::write(at("precious"), "text").unwrap();
     symlink(at("precious"), at("link")).unwrap();
@@ -145,11 +124,7 @@ fn a_link_in_its_place_is_not_followed() {
 
 #[test]
 fn openmetrics_is_what_a_strict_reader_takes() {
-    if !has("cc") {
-        return;
-    }
-    let scratch = Scratch::readable("report");
-    let program = program(&scratch);
+    let Some(program) = program() else { return };
     let text = stderr(&ends(&program, "stats,format=openmetrics", &[]));
     let families = parser::parse(&text).unwrap();
     assert_eq!(families.len(), ROWS);
@@ -159,11 +134,7 @@ fn openmetrics_is_what_a_strict_reader_takes() {
 
 #[test]
 fn a_signal_has_a_report_written_at_any_moment() {
-    if !has("cc") {
-        return;
-    }
-    let scratch = Scratch::readable("report");
-    let program = program(&scratch);
+    let Some(program) = program() else { return };
     let said = stderr(&ends(&program, "signal=USR2", &["signal"]));
     let count = reports(&said);
     assert!((1..=50).contains(&count), "{count} reports");
@@ -176,11 +147,7 @@ fn a_signal_has_a_report_written_at_any_moment() {
 /// Into a pipe that nobody reads any more, and onto a full disk.
 #[test]
 fn a_report_that_cannot_be_written_changes_no_status() {
-    if !has("cc") {
-        return;
-    }
-    let scratch = Scratch::readable("report");
-    let program = program(&scratch);
+    let Some(program) = program() else { return };
     for how in ["", "signal"] {
         let options = "stats,signal=USR2";
         assert_eq!(stdout(&ends(&program, options, &["pipe", how])), "end\n");
@@ -193,11 +160,8 @@ fn a_report_that_cannot_be_written_changes_no_status() {
 /// A path that does not begin with `/` is of where the process is when it ends.
 #[test]
 fn a_path_is_of_the_last_directory() {
-    if !has("cc") {
-        return;
-    }
+    let Some(program) = program() else { return };
     let scratch = Scratch::readable("report");
-    let program = program(&scratch);
     ends(&program, "stats=last", &["move", scratch.path().to_str().unwrap()]);
     assert_eq!(reports(&fs::read_to_string(scratch.path().join("last")).unwrap()), 1);
 }

@@ -8,27 +8,26 @@ mod cgroup;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use glebe::units::Bytes;
 
-use glebe_testing::Scratch;
+use glebe_testing::time::{is_long, storm};
 
-use crate::built::{compile, has, preloaded, run, stderr, stdout};
+use crate::built::{compiled, preloaded, run, stderr, stdout};
 
-/// What a test may take, and the seed of its program.
-fn setting(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
-}
-
+/// How long all runs of a test take together.
 fn seconds() -> f64 {
-    setting("GLEBE_STRESS_SECONDS", 9) as f64
+    let usual = Duration::from_millis(if is_long() { 9000 } else { 4500 });
+    storm(usual).as_secs_f64()
 }
 
+/// The seed of the program.
 fn seed() -> u64 {
-    let now =
-        SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_nanos() as u64);
-    setting("GLEBE_STRESS_SEED", now % 1_000_000)
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = since.map_or(1, |since| since.as_nanos() as u64);
+    let given = std::env::var("GLEBE_STRESS_SEED").ok();
+    given.map_or(now % 1_000_000, |seed| seed.parse().expect("GLEBE_STRESS_SEED is a number"))
 }
 
 /// What the reports of the program say that was marked and given back, together.
@@ -59,11 +58,7 @@ fn stress(command: &mut Command, what: &str, seconds: f64, threads: u32, mib_of_
 
 #[test]
 fn every_block_is_as_it_was_left() {
-    if !has("cc") {
-        return;
-    }
-    let scratch = Scratch::readable("stress-malloc");
-    let program = compile(&scratch, "stress.c", &[]);
+    let Some(program) = compiled("stress.c", &[]) else { return };
     let all = ["", "age=1", "huge=off", "thread=off", "pages=off", "age=1,huge=off"];
     for options in all {
         let mut command = preloaded(&program, &format!("stats,{options}"));
@@ -74,11 +69,7 @@ fn every_block_is_as_it_was_left() {
 /// Each thread may hold so much that all cannot, but for what they give back.
 #[test]
 fn every_block_is_as_it_was_left_where_memory_is_short() {
-    if !has("cc") {
-        return;
-    }
-    let scratch = Scratch::readable("stress-malloc");
-    let program = compile(&scratch, "stress.c", &[]);
+    let Some(program) = compiled("stress.c", &[]) else { return };
     for options in ["", "age=1", "huge=off"] {
         let group = match cgroup::Group::make(Bytes::mib(320)) {
             Ok(group) => group,
@@ -100,11 +91,7 @@ fn every_block_is_as_it_was_left_where_memory_is_short() {
 /// Slices used again in the middle of the call that drops them.
 #[test]
 fn what_is_used_again_while_it_is_given_back() {
-    if !has("cc") {
-        return;
-    }
-    let scratch = Scratch::readable("stress-malloc");
-    let program = compile(&scratch, "churn.c", &[]);
+    let Some(program) = compiled("churn.c", &[]) else { return };
     for options in ["", "age=1", "huge=off"] {
         let mut command = preloaded(&program, options);
         let output = run(command.arg(format!("{}", seconds() / 6.0)).arg("3"));

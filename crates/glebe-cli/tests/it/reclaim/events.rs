@@ -6,14 +6,18 @@ use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
 use glebe::units::Bytes;
+use glebe_testing::time::is_long;
 use glebe_testing::Scratch;
 use rustix::process::Signal;
 
 use super::purging::{glebe, patience, Purging};
 use super::{lost, mark, mib, Fake, Tmpfs};
 
-/// Long enough for two looks at the files.
-const TWO_LOOKS: Duration = Duration::from_millis(2300);
+/// Returns a time that is long enough for a look at the files, of which there is one a second; for
+/// two looks where `GLEBE_LONG` asks for that.
+fn a_look() -> Duration {
+    Duration::from_millis(if is_long() { 2300 } else { 1300 })
+}
 
 #[test]
 fn a_purger_says_what_it_watches_and_that_it_is_ready() {
@@ -37,7 +41,7 @@ fn a_purger_says_what_it_watches_and_that_it_is_ready() {
     let mut text = [0; 64];
     let len = told.recv(&mut text).expect("readiness is told");
     assert!(text[..len].starts_with(b"READY=1"));
-    assert_eq!(purging.listen(TWO_LOOKS), Vec::<String>::new());
+    assert_eq!(purging.listen(a_look()), Vec::<String>::new());
     purging.ends_well();
 }
 
@@ -59,7 +63,7 @@ fn a_shortage_is_told_once_and_what_was_purged_of_which_file() {
     // The group never gets better, so everything goes; the lowest first.
     let line = purging.says("one: purged ");
     assert!(line.contains("4 MiB of priority 0"), "{line}");
-    let heard = purging.listen(TWO_LOOKS);
+    let heard = purging.listen(a_look());
     assert!(!heard.iter().any(|line| line.contains("memory is short")), "{heard:#?}");
     fake.use_up(Bytes::ZERO);
     let line = purging.says("memory is short no more");
@@ -91,13 +95,13 @@ fn pins_over_the_quota_are_told_until_they_fall() {
     let path = dir.join("cache");
     let mut purging = Purging::start(["--quota", "2M", "-q", path.to_str().unwrap()]);
     let some = shared.pin(mib(0, 2)).unwrap();
-    assert_eq!(purging.listen(TWO_LOOKS), Vec::<String>::new());
+    assert_eq!(purging.listen(a_look()), Vec::<String>::new());
     let more = shared.pin(mib(4, 1)).unwrap();
     let over = format!("process {} has 3 MiB pinned, over 2 MiB", std::process::id());
     purging.says(&over);
-    assert_eq!(purging.listen(TWO_LOOKS), Vec::<String>::new());
+    assert_eq!(purging.listen(a_look()), Vec::<String>::new());
     drop(some);
-    assert_eq!(purging.listen(TWO_LOOKS), Vec::<String>::new());
+    assert_eq!(purging.listen(a_look()), Vec::<String>::new());
     // It fell, so it is told again.
     let all = shared.pin(mib(0, 8)).unwrap();
     purging.says(&over.replace("3 MiB", "8 MiB"));
@@ -114,12 +118,12 @@ fn that_everything_is_pinned_is_told_when_memory_is_short() {
     let mut purging =
         Purging::start(["--cgroup", fake.dir(), "--margin", "64M", path.to_str().unwrap()]);
     purging.says("cache: 4 MiB");
-    assert_eq!(purging.listen(TWO_LOOKS), Vec::<String>::new());
+    assert_eq!(purging.listen(a_look()), Vec::<String>::new());
     fake.lack(Bytes::mib(4));
     purging.says("nothing can be purged");
     let line = purging.says("all 4 MiB that are marked are pinned");
     assert!(line.ends_with(&format!("used by {}", std::process::id())), "{line}");
-    assert_eq!(purging.listen(TWO_LOOKS), Vec::<String>::new());
+    assert_eq!(purging.listen(a_look()), Vec::<String>::new());
     drop(pin);
     purging.says("cache: purged 4 MiB: 4 MiB of priority 0");
 }
@@ -148,7 +152,7 @@ fn a_file_that_is_replaced_is_purged_as_long_as_it_is_used() {
     purging.says("cache: 4 MiB");
     fs::remove_file(&path).unwrap();
     purging.says("cache: is gone");
-    assert_eq!(purging.listen(TWO_LOOKS), Vec::<String>::new());
+    assert_eq!(purging.listen(a_look()), Vec::<String>::new());
     let new = dir.shared("cache", 8);
     purging.says("cache: 8 MiB");
     // And without a moment between.
@@ -172,7 +176,7 @@ fn a_file_that_is_replaced_is_purged_as_long_as_it_is_used() {
     assert!(heard.iter().all(|line| line.contains("the file that was")), "{heard:?}");
     fake.use_up(Bytes::ZERO);
     purging.says("short no more");
-    assert_eq!(purging.listen(TWO_LOOKS), Vec::<String>::new());
+    assert_eq!(purging.listen(a_look()), Vec::<String>::new());
     purging.ends_well();
 }
 
@@ -189,7 +193,7 @@ fn a_file_that_turns_into_something_else_is_told_and_one_that_is_right_again_is_
     file.read_exact_at(&mut state, 0).unwrap();
     file.set_len(1 << 12).unwrap();
     purging.says("are needed");
-    assert_eq!(purging.listen(TWO_LOOKS), Vec::<String>::new());
+    assert_eq!(purging.listen(a_look()), Vec::<String>::new());
     drop(shared);
     file.set_len(0).unwrap();
     purging.says("its length is");
@@ -217,7 +221,7 @@ fn a_hangup_opens_the_files_anew_and_an_interrupt_ends_it() {
     purging.signal(Signal::HUP);
     purging.says("SIGHUP: the files are opened anew");
     purging.says("cache: 1 MiB");
-    assert_eq!(purging.listen(TWO_LOOKS), Vec::<String>::new());
+    assert_eq!(purging.listen(a_look()), Vec::<String>::new());
     purging.signal(Signal::INT);
     purging.says("ended by a signal");
     assert_eq!(purging.end().code(), Some(0));

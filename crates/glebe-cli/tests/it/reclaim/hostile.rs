@@ -8,13 +8,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use glebe::units::Bytes;
-use glebe_testing::time::{storm, wait_until};
+use glebe_testing::time::{is_long, storm, wait_until};
 
 use super::purging::Purging;
 use super::{lost, mark, mib, Fake, Tmpfs};
 
-/// How long others do their worst.
-const WHILE: Duration = Duration::from_secs(2);
+/// Returns how long others do their worst.
+fn a_while() -> Duration {
+    storm(Duration::from_millis(if is_long() { 2000 } else { 1000 }))
+}
 
 /// Numbers that look random, each time the same.
 struct Numbers(u64);
@@ -50,7 +52,7 @@ fn random_state_keeps_no_other_file_from_being_purged() {
     let state = file.metadata().unwrap().len() - bad.len().get();
     let page = glebe::page_size().bytes().get();
     let (mut numbers, begin) = (Numbers(0x9E37_79B9_7F4A_7C15), Instant::now());
-    let time = storm(WHILE);
+    let time = a_while();
     fake.lack(Bytes::mib(4));
     while begin.elapsed() < time {
         // Behind what says where things are: pids, clock, words, counts.
@@ -85,7 +87,7 @@ fn a_file_that_is_cut_while_it_is_purged_is_left_and_others_are_not() {
     let file = File::options().write(true).open(dir.join("bad")).unwrap();
     let whole = file.metadata().unwrap().len();
     fake.lack(Bytes::mib(4));
-    let (begin, time) = (Instant::now(), storm(WHILE));
+    let (begin, time) = (Instant::now(), a_while());
     while begin.elapsed() < time {
         for len in [whole, page, whole, page * 5, whole - 1] {
             file.set_len(len).unwrap();

@@ -1,17 +1,19 @@
 //! C and C++ programs that call all of the interface, against the shared and the static library,
 //! as the caller and, where that is root, as a user without privileges.
 
-#[path = "../../../glebe/tests/cgroup/mod.rs"]
+mod archived;
+#[path = "../../../../glebe/tests/cgroup/mod.rs"]
 mod cgroup;
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
 use glebe::units::Bytes;
-
+use glebe_testing::time::is_long;
 use glebe_testing::Scratch;
 
 use crate::built::{has, libraries, root, run};
@@ -32,18 +34,16 @@ fn built_once() -> &'static Path {
     })
 }
 
-/// Compiles a program of the tests, as `program` of the folder that it gives.
-fn compiled(compiler: &str, options: &[&str], source: &str, is_static: bool) -> Scratch {
+/// Compiles a program of the tests, as `program` of the folder that it gives, beside the shared
+/// library: other users can read both.
+fn compiled(compiler: &str, options: &[&str], source: &str) -> Scratch {
     let scratch = Scratch::readable("programs");
-    let program = scratch.path().join("program");
-    for library in ["libglebe.so.0", "libglebe.so", "libglebe.a"] {
-        if is_static == library.ends_with(".a") {
-            fs::copy(built_once().join(library), scratch.path().join(library)).unwrap();
-        }
-    }
+    let library = "libglebe.so.0";
+    fs::copy(built_once().join(library), scratch.path().join(library)).unwrap();
+    symlink(library, scratch.path().join("libglebe.so")).unwrap();
     let rpath = format!("-Wl,-rpath,{}", scratch.path().display());
     run(Command::new(compiler)
-        .args(["-g", "-pthread"])
+        .arg("-pthread")
         .args(WARNINGS)
         .args(options)
         .arg("-I")
@@ -52,62 +52,92 @@ fn compiled(compiler: &str, options: &[&str], source: &str, is_static: bool) -> 
         .arg("-L")
         .arg(scratch.path())
         .args([rpath.as_str(), "-lglebe", "-lm", "-o"])
-        .arg(&program));
+        .arg(scratch.path().join("program")));
     scratch
 }
 
-/// Compiles a program of the tests into a folder of its own and runs it there.
-fn compile_and_run(compiler: &str, standard: &str, source: &str, is_static: bool) {
-    compile_with(compiler, &[standard], source, is_static);
+/// Who runs a program.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum By {
+    Caller,
+    /// A user without privileges, where the caller is root.
+    Other,
 }
 
-/// As [`compile_and_run`], with any options.
-fn compile_with(compiler: &str, options: &[&str], source: &str, is_static: bool) {
-    let scratch = compiled(compiler, options, source, is_static);
-    let program = scratch.path().join("program");
-    let runs = |command: &mut Command| {
-        let output = run(command.current_dir("/"));
+const BOTH: &[By] = &[By::Caller, By::Other];
+
+/// Returns who runs one of several forms of a program: one user each, or where `GLEBE_LONG` asks
+/// for that, both.
+fn of_several(by: By) -> &'static [By] {
+    match by {
+        _ if is_long() => BOTH,
+        By::Caller => &BOTH[..1],
+        By::Other => &BOTH[1..],
+    }
+}
+
+/// Runs a program, which its folder is to be read with, as each of these.
+fn runs(program: &Path, source: &str, by: &[By]) {
+    let is_root = glebe::sys::process::effective_user() == 0;
+    // Named as the test program that it stands for may be told by.
+    let name = source.split('.').next().expect("a name");
+    let ends_well = |command: &mut Command| {
+        let output = run(command.arg0(name).current_dir("/"));
         assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{source}: ok\n"));
     };
-    runs(&mut Command::new(&program));
-    if source == "place.c" {
+    for by in by {
+        let mut command = Command::new(program);
+        if *by == By::Other && is_root {
+            command.uid(NOBODY).gid(NOBODY);
+        } else if *by == By::Other {
+            println!("skipped: {source} as another user (the caller is not root)");
+        }
+        ends_well(&mut command);
+    }
+    if source == "place.c" && by.contains(&By::Caller) {
         // Its reserves have counted writers, and say why.
-        runs(Command::new(&program).env("GLIBC_TUNABLES", "glibc.pthread.rseq=0"));
+        ends_well(Command::new(program).env("GLIBC_TUNABLES", "glibc.pthread.rseq=0"));
     }
-    if glebe::sys::process::effective_user() != 0 {
-        println!("skipped: {source} as another user (the caller is not root)");
-        return;
+}
+
+/// Compiles a program against the shared library, and runs it.
+fn compile_and_run(compiler: &str, options: &[&str], source: &str, by: &[By]) {
+    if has(compiler) {
+        let scratch = compiled(compiler, options, source);
+        runs(&scratch.path().join("program"), source, by);
     }
-    runs(Command::new(&program).uid(NOBODY).gid(NOBODY));
+}
+
+/// A program of C: as the caller against the shared library, as the other user against the static
+/// one.
+fn from_c(source: &str) {
+    compile_and_run("cc", &["-std=c99"], source, of_several(By::Caller));
+    archived::run(source, of_several(By::Other));
+}
+
+/// A program of C++, as each user against the shared library.
+fn from_cpp(source: &str) {
+    compile_and_run("c++", &["-std=c++11"], source, BOTH);
 }
 
 #[test]
 fn all_of_it_from_c() {
-    if has("cc") {
-        compile_and_run("cc", "-std=c99", "all.c", false);
-    }
+    compile_and_run("cc", &["-std=c99"], "all.c", of_several(By::Caller));
 }
 
 #[test]
 fn all_of_it_from_c_with_the_static_library() {
-    if has("cc") {
-        compile_and_run("cc", "-std=c11", "all.c", true);
-    }
+    archived::run("all.c", of_several(By::Other));
 }
 
 #[test]
 fn volatile_memory_from_c() {
-    if has("cc") {
-        compile_and_run("cc", "-std=c99", "volatile.c", false);
-        compile_and_run("cc", "-std=c11", "volatile.c", true);
-    }
+    from_c("volatile.c");
 }
 
 #[test]
 fn volatile_memory_from_cpp() {
-    if has("c++") {
-        compile_and_run("c++", "-std=c++11", "volatile.cpp", false);
-    }
+    from_cpp("volatile.cpp");
 }
 
 const V10: [&str; 2] = ["-include", "glebe_vrange.h"];
@@ -115,48 +145,37 @@ const V10: [&str; 2] = ["-include", "glebe_vrange.h"];
 /// Whatever the program asks of the C library's headers, and wherever it does.
 #[test]
 fn a_program_of_the_patches_builds_unchanged_from_c() {
-    if !has("cc") {
-        return;
-    }
-    let all: [(&[&str], bool); 5] = [
-        (&["-std=gnu89", "-Wno-long-long", V10[0], V10[1]], false),
-        (&["-std=c99", "-D_DEFAULT_SOURCE", V10[0], V10[1]], false),
-        (&["-std=c11", "-D_GNU_SOURCE", V10[0], V10[1]], true),
-        (&["-std=gnu17", "-DDEFINES_GNU_SOURCE", "-O3", V10[0], V10[1]], false),
-        (&["-std=gnu17", "-DINCLUDES_IT_LAST", "-Wredundant-decls"], false),
+    let all: [&[&str]; 4] = [
+        &["-std=gnu89", "-Wno-long-long", V10[0], V10[1]],
+        &["-std=c99", "-D_DEFAULT_SOURCE", V10[0], V10[1]],
+        &["-std=gnu17", "-DDEFINES_GNU_SOURCE", "-O3", V10[0], V10[1]],
+        &["-std=gnu17", "-DINCLUDES_IT_LAST", "-Wredundant-decls"],
     ];
-    for (options, is_static) in all {
-        compile_with("cc", options, "v10.c", is_static);
+    for options in all {
+        compile_and_run("cc", options, "v10.c", of_several(By::Caller));
     }
+    archived::run("v10.c", of_several(By::Other));
 }
 
 #[test]
 fn a_program_of_the_patches_builds_unchanged_from_cpp() {
-    if has("c++") {
-        for standard in ["-std=c++98", "-std=c++11", "-std=c++20"] {
-            let options = [standard, "-Wno-long-long", V10[0], V10[1]];
-            compile_with("c++", &options, "v10.cpp", false);
-        }
+    for (standard, by) in [
+        ("-std=c++98", of_several(By::Caller)),
+        ("-std=c++11", of_several(By::Other)),
+        ("-std=c++20", of_several(By::Caller)),
+    ] {
+        let options = [standard, "-Wno-long-long", V10[0], V10[1]];
+        compile_and_run("c++", &options, "v10.cpp", by);
     }
 }
 
 /// The thread that purges is there where it was asked for, by a call or by the header.
 #[test]
 fn memory_that_a_process_shares_with_its_children_is_volatile() {
-    if has("cc") {
-        compile_with("cc", &["-std=c99"], "family.c", false);
-        compile_with(
-            "cc",
-            &["-std=c11", "-DGLEBE_VRANGE_RECLAIM", V10[0], V10[1]],
-            "family.c",
-            true,
-        );
-    }
-    if has("c++") {
-        let options = ["-std=c++11", "-DGLEBE_VRANGE_RECLAIM", V10[0], V10[1]];
-        compile_with("c++", &options, "v10.cpp", false);
-        compile_and_run("c++", "-std=c++11", "family.cpp", false);
-    }
+    from_c("family.c");
+    let options = ["-std=c++11", "-DGLEBE_VRANGE_RECLAIM", V10[0], V10[1]];
+    compile_and_run("c++", &options, "v10.cpp", of_several(By::Caller));
+    from_cpp("family.cpp");
 }
 
 /// The names of a patched kernel's headers are there where they are asked for, and nowhere else.
@@ -187,107 +206,72 @@ fn the_names_of_the_patches_are_defined_on_request() {
 
 #[test]
 fn contiguous_memory_from_c() {
-    if has("cc") {
-        compile_and_run("cc", "-std=c99", "contig.c", false);
-        compile_and_run("cc", "-std=c11", "contig.c", true);
-    }
+    from_c("contig.c");
 }
 
 #[test]
 fn contiguous_memory_from_cpp() {
-    if has("c++") {
-        compile_and_run("c++", "-std=c++11", "contig.cpp", false);
-    }
+    from_cpp("contig.cpp");
 }
 
 #[test]
 fn places_from_c() {
-    if has("cc") {
-        compile_and_run("cc", "-std=c99", "place.c", false);
-        compile_and_run("cc", "-std=c11", "place.c", true);
-    }
+    from_c("place.c");
 }
 
 #[test]
 fn places_from_cpp() {
-    if has("c++") {
-        compile_and_run("c++", "-std=c++11", "place.cpp", false);
-    }
+    from_cpp("place.cpp");
 }
 
 #[test]
 fn views_of_files_from_c() {
-    if has("cc") {
-        compile_and_run("cc", "-std=c99", "view.c", false);
-        compile_and_run("cc", "-std=c11", "view.c", true);
-    }
+    from_c("view.c");
 }
 
 #[test]
 fn object_pools_from_c() {
-    if has("cc") {
-        compile_and_run("cc", "-std=c99", "zpool.c", false);
-        compile_and_run("cc", "-std=c11", "zpool.c", true);
-    }
+    from_c("zpool.c");
 }
 
 #[test]
 fn object_pools_from_cpp() {
-    if has("c++") {
-        compile_and_run("c++", "-std=c++11", "zpool.cpp", false);
-    }
+    from_cpp("zpool.cpp");
 }
 
 #[test]
 fn object_pools_on_a_reserve_from_c() {
-    if has("cc") {
-        compile_and_run("cc", "-std=c99", "lent.c", false);
-    }
+    compile_and_run("cc", &["-std=c99"], "lent.c", BOTH);
 }
 
 #[test]
 fn object_pools_on_a_reserve_from_cpp() {
-    if has("c++") {
-        compile_and_run("c++", "-std=c++11", "lent.cpp", false);
-    }
+    from_cpp("lent.cpp");
 }
 
 #[test]
 fn swap_from_c() {
-    if has("cc") {
-        compile_and_run("cc", "-std=c99", "swap.c", false);
-        compile_and_run("cc", "-std=c11", "swap.c", true);
-    }
+    from_c("swap.c");
 }
 
 #[test]
 fn swap_from_cpp() {
-    if has("c++") {
-        compile_and_run("c++", "-std=c++11", "swap.cpp", false);
-    }
+    from_cpp("swap.cpp");
 }
 
 #[test]
 fn shared_memory_from_c() {
-    if has("cc") {
-        compile_and_run("cc", "-std=c99", "shared.c", false);
-        compile_and_run("cc", "-std=c11", "shared.c", true);
-    }
+    from_c("shared.c");
 }
 
 #[test]
 fn shared_memory_from_cpp() {
-    if has("c++") {
-        compile_and_run("c++", "-std=c++11", "shared.cpp", false);
-    }
+    from_cpp("shared.cpp");
 }
 
 #[test]
 fn reclaimers_from_c() {
-    if has("cc") {
-        compile_and_run("cc", "-std=c99", "reclaimer.c", false);
-        compile_and_run("cc", "-std=c11", "reclaimer.c", true);
-    }
+    from_c("reclaimer.c");
 }
 
 /// Inside a group with a limit, into which the program goes by itself.
@@ -300,7 +284,7 @@ fn reclaimers_under_pressure() {
         Ok(group) => group,
         Err(why) => return println!("skipped: {why}"),
     };
-    let scratch = compiled("cc", &["-std=c99"], "reclaimer.c", false);
+    let scratch = compiled("cc", &["-std=c99"], "reclaimer.c");
     let output = run(Command::new(scratch.path().join("program")).arg(group.dir()));
     assert_eq!(String::from_utf8_lossy(&output.stdout), "reclaimer.c under pressure: ok\n");
     print!("{}", String::from_utf8_lossy(&output.stderr));
@@ -309,16 +293,12 @@ fn reclaimers_under_pressure() {
 
 #[test]
 fn reclaimers_from_cpp() {
-    if has("c++") {
-        compile_and_run("c++", "-std=c++11", "reclaimer.cpp", false);
-    }
+    from_cpp("reclaimer.cpp");
 }
 
 #[test]
 fn all_of_it_from_cpp() {
-    if has("c++") {
-        compile_and_run("c++", "-std=c++11", "all.cpp", false);
-    }
+    from_cpp("all.cpp");
 }
 
 #[test]

@@ -1,0 +1,87 @@
+//! The programs of C against the static library: most are one program, so that it is linked once.
+//!
+//! The library is one object, all of which is in a program that calls anything of it. The name
+//! under which the program runs says which of them it is. What `glebe_vrange.h` adds may run before
+//! `main`: each program that has it is linked by itself.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use glebe_testing::Scratch;
+
+use super::{built_once, runs, By, V10, WARNINGS};
+use crate::built::{has, root, run as run_it};
+
+/// The programs that are linked together, and options of the compiler.
+type Together = (&'static [&'static str], &'static [&'static str]);
+
+const ALL: [Together; 3] = [
+    (&["all", "contig", "place", "reclaimer", "shared", "swap", "view", "volatile", "zpool"], &[]),
+    (&["family"], &["-DGLEBE_VRANGE_RECLAIM", V10[0], V10[1]]),
+    (&["v10"], &["-D_GNU_SOURCE", V10[0], V10[1]]),
+];
+
+/// Runs a program of the tests, linked with the static library, as each of these.
+pub fn run(source: &str, by: &[By]) {
+    if !has("cc") {
+        return;
+    }
+    static PROGRAMS: [OnceLock<PathBuf>; ALL.len()] = [const { OnceLock::new() }; ALL.len()];
+    let name = source.trim_end_matches(".c");
+    let mut all = ALL.iter().zip(&PROGRAMS);
+    let (together, program) = all.find(|((names, _), _)| names.contains(&name)).expect(name);
+    let scratch = Scratch::readable("archived");
+    // Where other users can read it. A process of its own copies it, so that no child of another
+    // thread has the copy open for writing.
+    run_it(Command::new("cp").arg(program.get_or_init(|| linked(together))).arg(scratch.path()));
+    runs(&scratch.path().join("archived"), source, by);
+}
+
+/// Compiles and links programs.
+fn linked((names, options): &Together) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("glebe-c-archived").join(names[0]);
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).unwrap();
+    let compile = |source: &Path, name: &str| {
+        let mut cc = Command::new("cc");
+        cc.args(["-std=c11", "-pthread", "-c"]).args(WARNINGS).args(*options);
+        cc.arg("-I").arg(root().join("include")).arg("-I").arg(root().join("tests"));
+        cc.arg(source).arg("-o").arg(folder.join(name).with_extension("o"));
+        cc
+    };
+    let choice = folder.join("choice.c");
+    fs::write(&choice, choice_of_main(names)).unwrap();
+    run_it(&mut compile(&choice, "choice"));
+    for name in *names {
+        let source = root().join("tests").join(name).with_extension("c");
+        run_it(compile(&source, name).arg(format!("-Dmain=main_of_{name}")));
+    }
+    let objects = ["choice"].iter().chain(*names);
+    let program = folder.join("archived");
+    run_it(
+        Command::new("cc")
+            .arg("-pthread")
+            .args(objects.map(|name| folder.join(name).with_extension("o")))
+            .arg(built_once().join("libglebe.a"))
+            .args(["-lm", "-o"])
+            .arg(&program),
+    );
+    program
+}
+
+/// Returns a `main` that goes on in the one that the program's name says.
+fn choice_of_main(names: &[&str]) -> String {
+    let mut code = String::from("#include <string.h>\n");
+    let mut choices = String::new();
+    for name in names {
+        let _ = writeln!(code, "int main_of_{name}(int count, char **arguments);");
+        let _ = writeln!(
+            choices,
+            "    if (!strcmp(arguments[0], \"{name}\")) return main_of_{name}(count, arguments);"
+        );
+    }
+    code + "int main(int count, char **arguments) {\n" + &choices + "    return 99;\n}\n"
+}
