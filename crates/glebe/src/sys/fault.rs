@@ -8,6 +8,9 @@
 //! crate may meet; EINTR only where a call can return it.
 //!
 //! No point stands before a call that cannot fail (getpid, geteuid, sysconf of a constant).
+//!
+//! [`record`] notes the points that a process passes and the stack of calls that leads to each, so
+//! that a test can choose among them.
 
 use std::io;
 
@@ -25,13 +28,16 @@ pub(crate) fn point(_call: &'static str) -> io::Result<()> {
 pub(crate) fn step() {}
 
 #[cfg(feature = "faults")]
-pub use armed::{arm, disarm, Fault, Lasting, Met};
+pub use armed::{arm, disarm, record, recorded, Fault, Lasting, Met, Point};
 #[cfg(feature = "faults")]
 pub(crate) use armed::{point, step};
 
 #[cfg(feature = "faults")]
+mod stack;
+
+#[cfg(feature = "faults")]
 mod armed {
-    use super::io;
+    use super::{io, stack};
     use crate::sync::{MappedByte, Ordering, StaticMutex};
     use crate::sys::signals;
 
@@ -68,9 +74,21 @@ mod armed {
         pub refused: Vec<(&'static str, i32)>,
     }
 
+    /// A call that was passed while [`record`] noted them.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct Point {
+        /// Its name.
+        pub call: &'static str,
+        /// A hash of the return addresses behind it. It holds in this process alone. Zero where
+        /// the C library gives none.
+        pub stack: u64,
+    }
+
     struct State {
         fault: Fault,
         met: Met,
+        /// With a capacity while points are noted.
+        points: Vec<Point>,
     }
 
     static ARMED: StaticMutex<Option<State>> = StaticMutex::new(None);
@@ -87,17 +105,40 @@ mod armed {
     /// Refusals that are noted without an allocation: some tests forbid any in what they test.
     const NOTED: usize = 64;
 
+    /// Points that are noted; for the same reason the rest is not.
+    const POINTS: usize = 1 << 14;
+
     /// Counts calls from now on and makes one fail.
     pub fn arm(fault: Fault) {
-        let met = Met { calls: 0, refused: Vec::with_capacity(NOTED) };
-        with(|armed| *armed = Some(State { fault, met }));
-        IS_ARMED.store(1, Ordering::Release);
+        set(fault, Vec::new());
     }
 
     /// No call fails any more; what was met.
     pub fn disarm() -> Met {
+        take().map_or_else(Met::default, |state| state.met)
+    }
+
+    /// Notes where each call stands from now on, the first 16384 of them. None fails.
+    pub fn record() {
+        stack::warm_up();
+        let none = Fault { nth: u64::MAX, choice: 0, lasting: Lasting::Once };
+        set(none, Vec::with_capacity(POINTS));
+    }
+
+    /// Ends what [`record`] began. Returns the points in the order of the calls.
+    pub fn recorded() -> Vec<Point> {
+        take().map_or_else(Vec::new, |state| state.points)
+    }
+
+    fn set(fault: Fault, points: Vec<Point>) {
+        let met = Met { calls: 0, refused: Vec::with_capacity(NOTED) };
+        with(|armed| *armed = Some(State { fault, met, points }));
+        IS_ARMED.store(1, Ordering::Release);
+    }
+
+    fn take() -> Option<State> {
         IS_ARMED.store(0, Ordering::Release);
-        with(Option::take).map_or_else(Met::default, |state| state.met)
+        with(Option::take)
     }
 
     /// Passed just before the kernel call of that name: an error is what the call is to return.
@@ -121,8 +162,11 @@ mod armed {
 
     impl State {
         fn pass(&mut self, call: &'static str) -> io::Result<()> {
-            let Self { fault, met } = self;
+            let Self { fault, met, points } = self;
             met.calls += 1;
+            if points.len() < points.capacity() {
+                points.push(Point { call, stack: stack::hash() });
+            }
             let begun = met.refused.first().map(|(first, _)| *first);
             let refuse = match fault.lasting {
                 Lasting::Once => met.calls == fault.nth,

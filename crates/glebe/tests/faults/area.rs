@@ -3,12 +3,16 @@
 //! Whatever call fails: a page whose store was not refused is there with its own bytes until it
 //! ends, a page whose store was refused is not there, and what was counted is what is there.
 
+use std::path::Path;
+use std::rc::Rc;
+
 use glebe::reserve::Reserve;
 use glebe::swap::cache::{Area, SwapCache};
 use glebe::swap::Error;
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
+use super::bytes::remembered;
 use super::{Errors, Outcome};
 
 const PAGES: u64 = 40;
@@ -19,13 +23,13 @@ const WRITE_BACK: Bytes = Bytes::new(16 << 10);
 const PUT_BACK: Bytes = Bytes::new(96 << 10);
 
 /// Some compress, some do not, some are one word over and over.
-fn page_of(n: u64, version: u8) -> Vec<u8> {
+fn page_of(n: u64, version: u8) -> Rc<[u8]> {
     let byte = |at: usize| match n % 3 {
         0 => version,
         1 => (at / 16 + n as usize) as u8 ^ version,
         _ => (at.wrapping_mul(0x9e37_79b1).wrapping_add(n as usize) >> 16) as u8 ^ version,
     };
-    (0..page_size().bytes().as_usize()).map(byte).collect()
+    remembered(n, version, || (0..page_size().bytes().as_usize()).map(byte).collect())
 }
 
 /// What must be there, and what it met.
@@ -52,25 +56,27 @@ impl Life {
     }
 
     fn look(&mut self) {
-        let mut out = page_of(0, 0);
+        let mut out = page_of(0, 0).to_vec();
         for n in 0..PAGES {
             let found = self.area.load(n, &mut out);
             let Some(found) = self.keep(found) else { continue };
             assert_eq!(found, self.known[n as usize].is_some(), "page {n}");
-            let is_whole = self.known[n as usize].is_none_or(|version| out == page_of(n, version));
+            let is_whole =
+                self.known[n as usize].is_none_or(|version| *out == *page_of(n, version));
             assert!(is_whole, "page {n}");
         }
         self.area.stats().check().expect("the statistics");
     }
 }
 
-/// One life, with a file or without; the first error is its outcome.
-pub fn live(has_file: bool) -> Outcome {
+/// One life, with a file in that folder or with none; the first error is its outcome.
+pub fn live(dir: Option<&Path>) -> Outcome {
+    let has_file = dir.is_some();
     let reserve = Reserve::new(RESERVE)?;
     let cache = SwapCache::on(&reserve)?;
-    let area = match has_file {
-        true => cache.area(Pages::new(PAGES), &std::env::temp_dir(), FILE_LIMIT)?,
-        false => cache.area_without_file(Pages::new(PAGES))?,
+    let area = match dir {
+        Some(dir) => cache.area(Pages::new(PAGES), dir, FILE_LIMIT)?,
+        None => cache.area_without_file(Pages::new(PAGES))?,
     };
     let mut life = Life { area, known: vec![None; PAGES as usize], errors: Errors::new() };
     let set = life.area.set_put_back(if has_file { Bytes::ZERO } else { PUT_BACK });
@@ -89,7 +95,7 @@ pub fn live(has_file: bool) -> Outcome {
         life.keep(set);
         life.look();
     }
-    let mut out = page_of(0, 0);
+    let mut out = page_of(0, 0).to_vec();
     for n in (0..PAGES).step_by(3) {
         let taken = life.area.take(n, &mut out);
         if life.keep(taken).is_some() {

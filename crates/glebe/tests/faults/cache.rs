@@ -9,7 +9,8 @@ use glebe::sys::page_size;
 use glebe::units::Pages;
 use glebe::volatile::{Cache, Engine};
 
-use super::{page_of, Outcome};
+use super::bytes::page_of;
+use super::Outcome;
 
 const KEYS: u64 = 8;
 /// Of each value.

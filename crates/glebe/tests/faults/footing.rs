@@ -1,12 +1,23 @@
 //! What a process holds: mappings, descriptors, threads, huge pages.
+//!
+//! # Safety
+//! Options of the allocator are integers.
+#![allow(unsafe_code)]
 
-use std::fs;
-use std::time::{Duration, Instant};
+use std::fs::{self, File};
+use std::io::Read;
+use std::sync::Barrier;
+use std::thread;
+use std::time::Duration;
+
+use glebe_testing::time::wait_until;
 
 /// How long threads that have been told to end may take to do so, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// More threads than a life has at once. The C library keeps the stack of a thread that ended.
+const STACKS: usize = 6;
 
-/// What is held at one moment. The heap is left out, and `steady_heap` keeps all of malloc there.
+/// What is held at one moment. The heap is left out, and `steady` keeps all of malloc there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Footing {
     mapped_bytes: u64,
@@ -17,41 +28,51 @@ pub struct Footing {
     hugetlb: u64,
 }
 
-/// Keeps allocations in one heap and out of mappings of their own, which come and go.
-pub fn steady_heap() {
+/// Has the C library make now what it would make in the midst of a walk and keep: keeps allocations
+/// in one heap and out of mappings of their own, and maps stacks for later threads.
+pub fn steady() {
     // SAFETY: takes integers; both are options of the allocator.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 1);
         libc::mallopt(libc::M_MMAP_MAX, 0);
     }
+    let threads = running();
+    let all_run = Barrier::new(STACKS);
+    thread::scope(|scope| {
+        for _ in 0..STACKS {
+            scope.spawn(|| all_run.wait());
+        }
+    });
+    Footing::of_threads(threads);
 }
 
 impl Footing {
     /// What is held once no more than so many threads run.
     pub fn of_threads(threads: usize) -> Self {
-        let begin = Instant::now();
-        while running() > threads {
-            assert!(begin.elapsed() < PATIENCE, "a thread is left");
-            std::thread::yield_now();
+        let now = Self::now();
+        if now.threads <= threads {
+            return now;
         }
+        wait_until("threads end that were told to", PATIENCE, || running() <= threads);
         Self::now()
     }
 
     fn now() -> Self {
-        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        // First: a thread that has ended by now maps nothing any more.
+        let status = read("/proc/self/status");
+        let maps = read("/proc/self/maps");
         let ours = maps.lines().filter(|line| !line.ends_with("[heap]"));
         let bytes = |line: &str| {
             let (from, to) = line.split(' ').next()?.split_once('-')?;
             let number = |hex| u64::from_str_radix(hex, 16).ok();
             number(to)?.checked_sub(number(from)?)
         };
-        let count = |dir| fs::read_dir(dir).unwrap().count();
         Self {
             mapped_bytes: ours.clone().map(|line| bytes(line).unwrap()).sum(),
             mappings: ours.count(),
-            descriptors: count("/proc/self/fd"),
-            threads: running(),
-            hugetlb: hugetlb(),
+            descriptors: fs::read_dir("/proc/self/fd").unwrap().count(),
+            threads: number(&status, "Threads:") as usize,
+            hugetlb: number(&status, "HugetlbPages:"),
         }
     }
 
@@ -62,19 +83,28 @@ impl Footing {
 
     /// As [`Footing::is_kept`], or what is held instead.
     pub fn check(&self, what: &str) -> Result<(), String> {
-        let kept = self.is_kept();
-        kept.then_some(())
-            .ok_or_else(|| format!("{what}\nbefore {self:?}\nafter {:?}", Self::now()))
+        let now = Self::of_threads(self.threads);
+        if now == *self {
+            return Ok(());
+        }
+        Err(format!("{what}\nbefore {self:?}\nafter {now:?}"))
     }
 }
 
 /// Threads of this process.
 pub fn running() -> usize {
-    fs::read_dir("/proc/self/task").unwrap().count()
+    number(&read("/proc/self/status"), "Threads:") as usize
 }
 
-fn hugetlb() -> u64 {
-    let text = fs::read_to_string("/proc/self/status").unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix("HugetlbPages:"));
-    line.unwrap().trim().strip_suffix(" kB").unwrap().trim().parse().unwrap()
+/// The text of a file of the kernel's, which is long enough for most in one read.
+fn read(path: &str) -> String {
+    let mut text = String::with_capacity(16 << 10);
+    File::open(path).unwrap().read_to_string(&mut text).unwrap();
+    text
+}
+
+/// The number in the line that begins so.
+fn number(status: &str, name: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
 }

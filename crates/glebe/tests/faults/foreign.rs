@@ -1,16 +1,21 @@
-//! Free pages in the pool that are somebody else's: who gives back too much takes these.
+//! Free pages in the pool that are somebody else's: a give-back of too many takes these.
 //!
 //! They are set aside by a child, this program once more, for as long as the pipe to it is open:
 //! they go back also where a test panics with faults still armed, and where it is killed.
 
 use std::env;
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Stdio};
 
 use glebe::contig::{grow_pool, PoolLock, Source};
 use glebe::sys::hugetlb::Pool;
+use glebe_testing::process::child_of;
+
+use crate::hugetlb::Turn;
 
 const MARK: &str = "GLEBE_FAULTS_FOREIGN_PAGES";
+/// The test that such a child runs.
+const TEST: &str = "foreign::pages_that_were_set_aside_go_back";
 const SET_ASIDE: &str = "set aside: ";
 const ALL: &str = "all";
 
@@ -24,9 +29,9 @@ pub struct ForeignPages {
 impl ForeignPages {
     /// Adds `pages`, all or none; why not is printed.
     pub fn add(pages: u64) -> Option<Self> {
-        let mut command = Command::new(env::current_exe().unwrap());
-        command.args(["--nocapture", "--test-threads=1"]).env(MARK, pages.to_string());
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut command = child_of(TEST);
+        command.env(MARK, pages.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
         let mut said = BufReader::new(child.stdout.take().unwrap());
         // The harness prints the test's name on the same line.
         let what = said.by_ref().lines().find_map(|line| {
@@ -52,10 +57,8 @@ impl Drop for ForeignPages {
     }
 }
 
-/// Whether this process is such a child; then it has been one, and is to end.
-pub fn was_child() -> bool {
-    let Some(pages) = env::var_os(MARK) else { return false };
-    let pages = pages.to_str().unwrap().parse().unwrap();
+/// Sets pages aside until the standard input ends.
+fn set_aside(pages: u64) {
     let Source::Hugetlb(size) = Source::HUGETLB_2M else { unreachable!() };
     let grown = grow_pool(size, pages, false);
     println!("{SET_ASIDE}{}", grown.as_ref().err().map_or(ALL.to_owned(), ToString::to_string));
@@ -65,5 +68,14 @@ pub fn was_child() -> bool {
         let persistent = pool.counts().unwrap().persistent();
         pool.set_persistent(persistent.saturating_sub(grown.pages + grown.absorbed)).unwrap();
     }
-    true
+}
+
+#[test]
+fn pages_that_were_set_aside_go_back() {
+    if let Some(pages) = env::var_os(MARK) {
+        return set_aside(pages.to_str().unwrap().parse().unwrap());
+    }
+    glebe_testing::alone!();
+    let Some(turn) = Turn::take() else { return };
+    turn.machine.base_is_kept(|| drop(ForeignPages::add(2)));
 }

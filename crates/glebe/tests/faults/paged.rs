@@ -4,10 +4,14 @@
 //! Whatever call fails: what a write returned from is there with its own bytes, what a refused
 //! write was to change is as it was, and what was counted is what is there.
 
+use std::path::Path;
+use std::rc::Rc;
+
 use glebe::swap::{Error, Region, Store};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
+use super::bytes::remembered;
 use super::{Errors, Outcome};
 
 const PAGES: u64 = 40;
@@ -21,10 +25,10 @@ fn at(page: u64) -> Bytes {
     Pages::new(page).bytes(page_size())
 }
 
-fn bytes_of(page: u64, version: u8) -> Vec<u8> {
+fn bytes_of(page: u64, version: u8) -> Rc<[u8]> {
     let noise = |at: u64| (at.wrapping_mul(0x9e37_79b1) >> 16) as u8;
     let byte = |at: u64| if page % 3 == 0 { version } else { noise(at / page) ^ version };
-    (0..page_size().bytes().get()).map(byte).collect()
+    remembered(page, version, || (0..page_size().bytes().get()).map(byte).collect())
 }
 
 struct Life {
@@ -52,7 +56,7 @@ impl Life {
             if self.keep(read).is_some() {
                 let version = self.versions[page as usize];
                 let is_new = version == 0 && seen.iter().all(|byte| *byte == 0);
-                assert!(is_new || seen == bytes_of(page, version), "page {page}");
+                assert!(is_new || *seen == *bytes_of(page, version), "page {page}");
             }
         }
         self.region.stats().check().expect("the statistics");
@@ -69,14 +73,12 @@ impl Life {
     }
 }
 
-/// One life, whose pages leave by moves or not, and go to a file or not; the first error is its
-/// outcome.
-pub fn live(moves: bool, has_file: bool) -> Outcome {
-    let options = match has_file {
-        true => {
-            Store::options().pool_limit(POOL_LIMIT_SMALL).file_in(std::env::temp_dir(), FILE_LIMIT)
-        }
-        false => Store::options().pool_limit(POOL_LIMIT),
+/// One life, whose pages leave by moves or not, and go to a file in that folder or to none; the
+/// first error is its outcome.
+pub fn live(moves: bool, dir: Option<&Path>) -> Outcome {
+    let options = match dir {
+        Some(dir) => Store::options().pool_limit(POOL_LIMIT_SMALL).file_in(dir, FILE_LIMIT),
+        None => Store::options().pool_limit(POOL_LIMIT),
     };
     let options = if moves { options } else { options.without_moves() };
     let region = options.build_region(at(PAGES), at(BUDGET))?;
@@ -84,13 +86,13 @@ pub fn live(moves: bool, has_file: bool) -> Outcome {
     life.write(1);
     life.look();
     let stats = life.region.stats();
-    assert!(!has_file || life.errors.0.is_some() || stats.read_back > 0, "{stats}");
+    assert!(dir.is_none() || life.errors.0.is_some() || stats.read_back > 0, "{stats}");
     life.write(5);
     life.look();
     let kept = life.region.resident(at(3), at(4)).map(|guard| guard.to_vec());
     if let Some(kept) = life.keep(kept) {
-        let expected = (3..7).flat_map(|page| bytes_of(page, life.versions[page as usize]));
-        assert!(life.versions[3..7].contains(&0) || kept.into_iter().eq(expected));
+        let expected = [3, 4, 5, 6].map(|page| bytes_of(page, life.versions[page as usize]));
+        assert!(life.versions[3..7].contains(&0) || kept == expected.concat());
     }
     for page in 10..14 {
         // Refused, it is as it was.

@@ -3,6 +3,9 @@
 //! Whatever call fails: a look sheds or is an error, and what it says was freed is gone from the
 //! parts. The limit is a file of this test's own.
 
+use std::fs;
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use glebe::contig::{Contig, Source};
@@ -16,23 +19,22 @@ use super::Outcome;
 
 const LIMIT: Bytes = Bytes::mib(64);
 
-/// A tree of files in which a group has room for nothing.
-fn tree() -> std::io::Result<std::path::PathBuf> {
-    let root = std::env::temp_dir().join(format!("glebe-faults-reclaim-{}", std::process::id()));
+/// Makes a tree of files in which a group has room for nothing.
+pub fn tree(root: &Path) -> io::Result<()> {
     let group = root.join("sys/fs/cgroup");
-    std::fs::create_dir_all(&group)?;
-    std::fs::create_dir_all(root.join("proc/self"))?;
+    fs::create_dir_all(&group)?;
+    fs::create_dir_all(root.join("proc/self"))?;
     let mount = "30 20 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
-    std::fs::write(root.join("proc/self/mountinfo"), mount)?;
-    std::fs::write(root.join("proc/self/cgroup"), "0::/\n")?;
-    std::fs::write(root.join("proc/meminfo"), "MemTotal: 9 kB\nMemFree: 9 kB\n")?;
-    std::fs::write(group.join("memory.max"), LIMIT.get().to_string())?;
-    std::fs::write(group.join("memory.current"), LIMIT.get().to_string())?;
-    Ok(root)
+    fs::write(root.join("proc/self/mountinfo"), mount)?;
+    fs::write(root.join("proc/self/cgroup"), "0::/\n")?;
+    fs::write(root.join("proc/meminfo"), "MemTotal: 9 kB\nMemFree: 9 kB\n")?;
+    fs::write(group.join("memory.max"), LIMIT.get().to_string())?;
+    fs::write(group.join("memory.current"), LIMIT.get().to_string())?;
+    Ok(())
 }
 
-pub fn live() -> Outcome {
-    let root = tree()?;
+/// One life in a machine as those files say.
+pub fn live(root: &Path) -> Outcome {
     let region = Arc::new(Region::new(Bytes::mib(1))?);
     region.write(Bytes::ZERO, &[1; 1 << 16])?;
     region.mark(Bytes::ZERO..region.len(), Priority::NORMAL)?;
@@ -47,7 +49,7 @@ pub fn live() -> Outcome {
     let reserve = Reserve::options().room(Bytes::mib(4)).memory(plain).build(Bytes::mib(4))?;
 
     let policy = Policy::default().margin(Bytes::mib(8)).lead(std::time::Duration::ZERO);
-    let reclaimer = Reclaimer::below(&root, policy)?;
+    let reclaimer = Reclaimer::below(root, policy)?;
     reclaimer.add(&region)?;
     reclaimer.add(&pool)?;
     reclaimer.add(Part::reserve(&reserve, Bytes::mib(2)))?;

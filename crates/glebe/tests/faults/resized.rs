@@ -5,7 +5,9 @@ use glebe::reserve::{Error, Request, Reserve};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
-use super::{look_at_all, page_of, Errors, Outcome, GRANULE};
+use super::bytes::page_of;
+use super::reserve::{look_at_all, GRANULE};
+use super::{Errors, Outcome};
 
 const ROOM: Bytes = Bytes::mib(8);
 
@@ -15,7 +17,7 @@ pub fn live(options: Options) -> Outcome {
     let reserve = builder.memory(options).build(GRANULE)?;
     let pool = reserve.page_cache().namespace("faults")?;
     let most = ROOM.pages_down(page_size()).get();
-    let fill = || (0..most).try_for_each(|key| pool.put(1, key, &page_of(key)).map(drop));
+    let fill = || (0..most).try_for_each(|key| pool.put(1, key, page_of(key)).map(drop));
     let mut errors = Errors::new();
     let mut len = GRANULE;
     for mib in [4, 2] {

@@ -5,12 +5,13 @@
 //! and tells of touches.
 
 use std::error::Error;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use glebe::sys::fault::{arm, disarm, Fault, Lasting};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Order, Priority, Purger, Shared};
+use glebe_testing::alone;
 
 use super::Outcome;
 
@@ -22,13 +23,11 @@ fn at(granule: u64) -> Bytes {
     Pages::new(granule).bytes(page_size())
 }
 
-/// Where a file can be made that has a name; none without a tmpfs.
-pub fn path() -> Option<PathBuf> {
-    let dir = Path::new("/dev/shm");
-    let path = dir.join(format!("glebe-faults-shared-{}", std::process::id()));
-    let made = Shared::options().create_at(&path, at(1));
-    let _ = std::fs::remove_file(&path);
-    made.map_err(|error| println!("skipped: {error}")).ok().map(|_| path)
+/// Makes a file there and removes its name, or says why it cannot be made.
+pub fn create(path: &Path) -> Result<(), glebe::volatile::Error> {
+    let made = Shared::options().create_at(path, at(1));
+    let _ = std::fs::remove_file(path);
+    made.map(drop)
 }
 
 /// One life; the first error is its outcome.
@@ -98,7 +97,9 @@ fn use_all(shared: &Shared, purger: Option<&Purger>, first: &mut Errors) -> Outc
 }
 
 /// Once its granules have memory, a pin asks nothing of the kernel.
-pub fn pins_make_no_call() {
+#[test]
+fn pins_make_no_call() {
+    alone!();
     let shared = Shared::options().create(at(GRANULES)).unwrap();
     let range = at(2)..at(6);
     drop(shared.pin(range.clone()).unwrap());

@@ -3,10 +3,14 @@
 //! Whatever call fails: what an insert gave a key for is there with its own bytes until it ends,
 //! and what was counted is what is there.
 
+use std::path::Path;
+use std::rc::Rc;
+
 use glebe::swap::{Error, Key, Store};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
+use super::bytes::remembered;
 use super::{Errors, Outcome};
 
 const OBJECTS: usize = 30;
@@ -17,7 +21,7 @@ const POOL_LIMIT_SMALL: Bytes = Bytes::new(96 << 10);
 const FILE_LIMIT: Bytes = Bytes::mib(4);
 
 /// Some compress, some do not, some are one word over and over.
-fn bytes_of(n: usize, version: u8) -> Vec<u8> {
+fn bytes_of(n: usize, version: u8) -> Rc<[u8]> {
     let page = page_size().bytes().as_usize();
     let len = if n % 8 == 0 { 3 * page + 5 } else { page - n };
     let byte = |at: usize| match n % 3 {
@@ -25,7 +29,7 @@ fn bytes_of(n: usize, version: u8) -> Vec<u8> {
         1 => (at / 16 + n) as u8 ^ version,
         _ => (at.wrapping_mul(0x9e37_79b1).wrapping_add(n) >> 16) as u8 ^ version,
     };
-    (0..len).map(byte).collect()
+    remembered(n as u64, version, || (0..len).map(byte).collect())
 }
 
 /// Objects with their versions, and what it met.
@@ -51,7 +55,7 @@ impl Life {
             let (n, version, key) = self.objects[at];
             let seen = self.store.pin(key).map(|pin| pin.to_vec());
             if let Some(seen) = self.keep(seen) {
-                assert!(seen == bytes_of(n, version), "object {n}");
+                assert!(*seen == *bytes_of(n, version), "object {n}");
             }
         }
         self.store.stats().check().expect("the statistics");
@@ -67,14 +71,12 @@ impl Life {
     }
 }
 
-/// One life, with a file or without; the first error is its outcome.
-pub fn live(has_file: bool) -> Outcome {
+/// One life, with a file in that folder or with none; the first error is its outcome.
+pub fn live(dir: Option<&Path>) -> Outcome {
     let budget = BUDGET.bytes(page_size());
-    let options = match has_file {
-        true => {
-            Store::options().pool_limit(POOL_LIMIT_SMALL).file_in(std::env::temp_dir(), FILE_LIMIT)
-        }
-        false => Store::options().pool_limit(POOL_LIMIT),
+    let options = match dir {
+        Some(dir) => Store::options().pool_limit(POOL_LIMIT_SMALL).file_in(dir, FILE_LIMIT),
+        None => Store::options().pool_limit(POOL_LIMIT),
     };
     let store = options.build(budget)?;
     let mut life = Life { store, objects: Vec::new(), errors: Errors::new() };
@@ -86,7 +88,7 @@ pub fn live(has_file: bool) -> Outcome {
     }
     life.look();
     let stats = life.store.stats();
-    assert!(!has_file || life.errors.0.is_some() || stats.read_back > 0, "{stats}");
+    assert!(dir.is_none() || life.errors.0.is_some() || stats.read_back > 0, "{stats}");
     (0..life.objects.len()).step_by(5).for_each(|at| life.write(at));
     life.look();
     let lowered = life.store.set_budget(Pages::new(BUDGET.get() / 2).bytes(page_size()));
@@ -102,7 +104,7 @@ pub fn live(has_file: bool) -> Outcome {
             _ => {
                 let taken = life.store.take(key);
                 if let Some(bytes) = life.keep(taken) {
-                    assert!(bytes == bytes_of(n, version), "object {n}");
+                    assert!(*bytes == *bytes_of(n, version), "object {n}");
                 }
             }
         }

@@ -5,6 +5,10 @@
 //! base pages or huge pages, of the caller's, or one with a callback for lost pages; with that,
 //! reads that ask nobody first are among the calls. The callback itself runs in a signal handler,
 //! where a fault is a real SIGBUS: nothing is touched here without asking.
+//!
+//! # Safety
+//! Memory of this file's own, which outlives the regions over it.
+#![allow(unsafe_code)]
 
 use std::error::Error;
 use std::ops::Range;
@@ -14,8 +18,12 @@ use glebe::sys::fault::{arm, disarm, Fault, Lasting};
 use glebe::sys::{madvise, page_size, vma};
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Engine, Error as VolatileError, Options, Priority, Region};
+use glebe_testing::alone;
 
-use super::{page_of, Outcome};
+use super::bytes::page_of;
+use super::reserve::LEN;
+use super::walk::walk_all;
+use super::Outcome;
 
 /// What the region is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +48,6 @@ struct Shape {
 const ATTEMPTS: u32 = 3;
 
 impl Memory {
-    pub const ALL: [Self; 4] = [Self::Own, Self::Huge, Self::Callers, Self::Refilled];
-
     fn shape(self) -> Shape {
         if self == Self::Huge {
             let huge = HUGE.pages_down(page_size()).get();
@@ -114,7 +120,7 @@ fn was_lost(purged: &[Range<u64>], page: u64) -> bool {
 
 /// Every page that can be read holds what it should, and no lost one can while it is marked.
 fn look(region: &Region, memory: Memory, purged: &[Range<u64>], marked: &[Range<u64>]) {
-    let mut buf = page_of(0);
+    let mut buf = page_of(0).to_vec();
     let shape = memory.shape();
     for page in 0..shape.pages {
         // No call of the kernel's, and none of the region's where it is marked.
@@ -167,7 +173,7 @@ fn use_all(
 ) -> Result<Option<Box<dyn Error>>, Box<dyn Error>> {
     let mut first: Option<Box<dyn Error>> = None;
     for page in 0..shape.pages {
-        region.write(bytes(&(page..page + 1)).start, &page_of(page))?;
+        region.write(bytes(&(page..page + 1)).start, page_of(page))?;
     }
     let mut purged = Vec::new();
     for range in &shape.marked {
@@ -224,7 +230,9 @@ fn hugged(each: u64) -> Option<Range<usize>> {
 }
 
 /// Memory that was refused has the advice that it had.
-pub fn refused_memory_is_as_it_was() {
+#[test]
+fn refused_memory_is_as_it_was() {
+    alone!();
     let Some(range) = hugged(8).filter(|_| madvise::transparent_huge_page().is_ok()) else {
         println!("skipped: no transparent huge pages");
         return;
@@ -264,7 +272,9 @@ fn calls(refuse_first: bool, of: impl FnOnce()) -> u64 {
 /// How many calls marks and unmarks make: what is in swap is brought in first, where there may be
 /// swap; a large range is populated in parts; the tag engine unmarks a small one without any, but
 /// one for each run of it that is lost.
-pub fn marks_make_the_calls_they_need() {
+#[test]
+fn marks_make_the_calls_they_need() {
+    alone!();
     const LARGE: u64 = 8192;
     for engine in [Engine::Scan, Engine::Tag] {
         let Ok(region) = Region::options().engine(engine).build(bytes(&(0..LARGE)).end) else {
@@ -299,5 +309,77 @@ pub fn marks_make_the_calls_they_need() {
         let to_unmark = calls(false, unmark);
         let is_right = if engine == Engine::Tag { to_unmark == 2 } else { to_unmark > 2 };
         assert!(is_right, "{engine}: {to_unmark} calls for two runs that are lost");
+    }
+}
+
+/// Walks the lives of regions of one engine and one memory, with PAGEMAP_SCAN and without.
+fn walk_both(engine: Engine, memory: Memory) {
+    for without_scan in [false, true] {
+        let options = Region::options().engine(engine).without_pagemap_scan(without_scan);
+        let first = options.clone().build(LEN).map_err(Into::into);
+        if let Err(error) = first.and_then(|_region| live(options.clone(), memory)) {
+            println!("skipped: {engine} engine, {memory:?}: {error}");
+            continue;
+        }
+        let name = format!("volatile, {engine}, {memory:?}, without scan {without_scan}");
+        walk_all(None, &name, || live(options.clone(), memory));
+    }
+}
+
+#[test]
+fn scan_own() {
+    alone!();
+    walk_both(Engine::Scan, Memory::Own);
+}
+
+#[test]
+fn scan_huge() {
+    alone!();
+    walk_both(Engine::Scan, Memory::Huge);
+}
+
+#[test]
+fn scan_callers() {
+    alone!();
+    walk_both(Engine::Scan, Memory::Callers);
+}
+
+#[test]
+fn scan_refilled() {
+    alone!();
+    walk_both(Engine::Scan, Memory::Refilled);
+}
+
+#[test]
+fn tag_own() {
+    alone!();
+    walk_both(Engine::Tag, Memory::Own);
+}
+
+#[test]
+fn tag_huge() {
+    alone!();
+    walk_both(Engine::Tag, Memory::Huge);
+}
+
+#[test]
+fn tag_callers() {
+    alone!();
+    walk_both(Engine::Tag, Memory::Callers);
+}
+
+#[test]
+fn tag_refilled() {
+    alone!();
+    walk_both(Engine::Tag, Memory::Refilled);
+}
+
+/// What other lives left in the heap is no reason to keep less.
+#[test]
+fn own_after_the_heap_was_used_for_all_else() {
+    alone!();
+    super::live_all_else();
+    for engine in [Engine::Scan, Engine::Tag] {
+        walk_both(engine, Memory::Own);
     }
 }

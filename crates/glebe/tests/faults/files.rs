@@ -1,0 +1,27 @@
+//! Where a life has its files: in memory, where a call that waits for a disk waits for nothing.
+
+use std::env;
+use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
+
+use glebe_testing::time::is_long;
+use glebe_testing::Scratch;
+
+const SHM: &str = "/dev/shm";
+
+/// A folder on tmpfs, and the reason if there is none.
+pub fn in_memory(what: &str) -> Result<Scratch, std::io::Error> {
+    File::options().write(true).custom_flags(libc::O_TMPFILE).open(SHM)?;
+    // This process runs one test, in one thread until here.
+    env::set_var("TMPDIR", SHM);
+    Ok(Scratch::new(what))
+}
+
+/// A folder for what is written and read: in memory if there is such a place. A long walk takes the
+/// temporary folder, whose file system may know calls that tmpfs refuses.
+pub fn folder(what: &str) -> Scratch {
+    match is_long() {
+        true => Scratch::new(what),
+        false => in_memory(what).unwrap_or_else(|_| Scratch::new(what)),
+    }
+}

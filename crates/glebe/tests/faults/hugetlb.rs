@@ -1,0 +1,122 @@
+//! Walks in the machine's pool of huge pages, one at a time.
+//!
+//! # Safety
+//! A lock of a descriptor that is open.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+use glebe::contig::{Contig, Source};
+use glebe::reserve::Reserve;
+use glebe::units::{Bytes, Pages};
+use glebe_testing::alone;
+
+use crate::foreign::ForeignPages;
+use crate::pool::Machine;
+use crate::reserve::{live, GRANULE, LEN, ONE};
+use crate::walk::{walk_all, walk_once};
+use crate::{resized, standing};
+
+/// The machine's pool while no other walk of this program changes it: each compares what the pool
+/// has before and after a life.
+pub struct Turn {
+    pub machine: Machine,
+    _lock: File,
+}
+
+impl Turn {
+    /// Waits for the others. `None`, and a printed reason, where the pool cannot be changed.
+    pub fn take() -> Option<Self> {
+        let lock = lock();
+        Machine::privileged().map(|machine| Self { machine, _lock: lock })
+    }
+}
+
+/// Waits until no other walk of this program has the pool, and keeps it until the file is closed.
+/// The kernel gives it up for a process that dies.
+pub fn lock() -> File {
+    let program = File::open("/proc/self/exe").expect("this program");
+    // SAFETY: takes a descriptor that is open.
+    while unsafe { libc::flock(program.as_raw_fd(), libc::LOCK_EX) } != 0 {
+        let error = io::Error::last_os_error();
+        assert_eq!(error.kind(), io::ErrorKind::Interrupted, "{error}");
+    }
+    program
+}
+
+#[test]
+fn grows_and_shrinks() {
+    alone!();
+    let Some(turn) = Turn::take() else { return };
+    let options = || Contig::options().source(Source::HUGETLB_2M).search(Bytes::ZERO);
+    walk_all(Some(&turn.machine), "grows and shrinks, hugetlb", || resized::live(options()));
+}
+
+#[test]
+fn a_pool_that_is_grown_for_pages_in_order() {
+    alone!();
+    let Some(turn) = Turn::take() else { return };
+    let Some(_foreign) = ForeignPages::add(2) else { return };
+    let life = || live(Contig::options().source(Source::HUGETLB_2M), LEN, Pages::ZERO);
+    walk_all(Some(&turn.machine), "hugetlb, required", life);
+}
+
+#[test]
+fn a_run_that_is_searched_for() {
+    alone!();
+    let Some(turn) = Turn::take() else { return };
+    // Of few pages: the search makes hundreds of calls.
+    let options = || Contig::options().source(Source::HUGETLB_2M).search(Bytes::mib(64)).threads(1);
+    let life = || {
+        drop(options().prefer_run(Bytes::mib(4)).build(Bytes::mib(4))?);
+        Ok(())
+    };
+    walk_once(Some(&turn.machine), "hugetlb, a run searched for", life);
+}
+
+#[test]
+fn a_pool_that_is_grown_for_one_page() {
+    alone!();
+    let Some(turn) = Turn::take() else { return };
+    let life = || {
+        let contig = Contig::options().source(Source::HUGETLB_2M).build(GRANULE)?;
+        drop(Reserve::options().build_on(contig)?);
+        Ok(())
+    };
+    walk_all(Some(&turn.machine), "hugetlb, one page", life);
+}
+
+#[test]
+fn a_pool_of_pages_that_are_moved() {
+    alone!();
+    let Some(turn) = Turn::take() else { return };
+    let pages = standing::PAGES as u64;
+    let Some(_foreign) = ForeignPages::add(pages) else { return };
+    let life = || {
+        standing::scramble();
+        let options = Contig::options().source(Source::HUGETLB_2M).threads(1);
+        let contig = options.build(Bytes::mib(pages))?;
+        drop(Reserve::options().build_on(contig)?);
+        Ok(())
+    };
+    walk_all(Some(&turn.machine), "hugetlb, moved", life);
+}
+
+#[test]
+fn a_standing_pool() {
+    alone!();
+    let Some(turn) = Turn::take() else { return };
+    let Some(_foreign) = ForeignPages::add(standing::PAGES as u64) else { return };
+    walk_all(Some(&turn.machine), "standing pool", standing::live);
+}
+
+#[test]
+fn whatever_source_is_best() {
+    alone!();
+    let turn = Turn::take();
+    let machine = turn.as_ref().map(|turn| &turn.machine);
+    // There is another source for nearly every fault: how many are errors is not said.
+    walk_once(machine, "any source", || live(Contig::options(), LEN, ONE));
+}

@@ -1,0 +1,250 @@
+//! A walk: one life again and again, each time with another of its kernel calls failing.
+//!
+//! A life of hundreds of calls makes most of them from a few places. So the short walk does not
+//! fail each: of the calls of one name that one stack of calls leads to it fails the first, the
+//! second and the last, and a share of the others, which a seed picks. `GLEBE_SEED` repeats a
+//! choice, and `GLEBE_LONG` fails every call. Threads of the library may shift the numbers from
+//! life to life; then a number stands for a call near the one that was chosen.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::fmt;
+use std::time::Instant;
+
+use glebe::sys::fault::{arm, disarm, record, recorded, Fault, Lasting, Met, Point};
+use glebe_testing::time::is_long;
+
+use crate::footing::{running, steady, Footing};
+use crate::pool::Machine;
+use crate::Outcome;
+
+/// Lives without a fault, in which the library makes what it makes once.
+const SETTLING: usize = 2;
+/// Attempts at one fault in a pool that others may change too.
+const ATTEMPTS: u32 = 3;
+/// One of so many of the calls that are neither the first, the second nor the last of their stack.
+const SHARE: u64 = 12;
+
+/// One life with a fault in it; what was met, and how it ended.
+pub fn with_fault(life: &impl Fn() -> Outcome, fault: Fault) -> (Met, Outcome) {
+    struct Armed;
+    impl Drop for Armed {
+        fn drop(&mut self) {
+            disarm(); // where a life panics
+        }
+    }
+    arm(fault);
+    let _armed = Armed;
+    let outcome = life();
+    (disarm(), outcome)
+}
+
+/// Lets calls fail once with each of two errors, then from one on all of that name, then from one
+/// on all.
+pub fn walk_all(machine: Option<&Machine>, name: &str, life: impl Fn() -> Outcome) {
+    let walk = Walk::of(machine, name, life);
+    for ways in [(Lasting::Once, 2), (Lasting::ThisCall, 1), (Lasting::EveryCall, 1)] {
+        let seen = walk.fail(ways);
+        assert!(seen.errors > 0, "{name}: every fault was made up for");
+    }
+}
+
+/// Lets calls fail once.
+pub fn walk_once(machine: Option<&Machine>, name: &str, life: impl Fn() -> Outcome) -> Seen {
+    Walk::of(machine, name, life).fail((Lasting::Once, 1))
+}
+
+/// What a walk saw, in one line.
+#[derive(Default)]
+pub struct Seen {
+    /// The most calls of a life without a fault, and the stacks that led to them.
+    points: usize,
+    stacks: usize,
+    faults: u64,
+    pub errors: u64,
+    /// Calls that were to fail and were not made.
+    missed: u64,
+    made_up_for: Vec<&'static str>,
+}
+
+impl Seen {
+    fn note(&mut self, points: &[Point]) {
+        self.points = self.points.max(points.len());
+        self.stacks = self.stacks.max(by_stack(points).len());
+    }
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { points, stacks, faults, errors, missed, made_up_for } = self;
+        write!(f, "{points} calls from {stacks} stacks; {faults} faults, {errors} errors, ")?;
+        write!(f, "{missed} not met; made up for by the next: {made_up_for:?}")
+    }
+}
+
+struct Walk<'a, L> {
+    machine: Option<&'a Machine>,
+    name: &'a str,
+    life: L,
+    /// Of this process before the first life.
+    threads: usize,
+    seed: u64,
+}
+
+impl<'a, L: Fn() -> Outcome> Walk<'a, L> {
+    fn of(machine: Option<&'a Machine>, name: &'a str, life: L) -> Self {
+        steady();
+        let threads = running();
+        let walk = Self { machine, name, life, threads, seed: seed() };
+        (0..SETTLING).for_each(|_| walk.whole_life());
+        walk
+    }
+
+    fn whole_life(&self) {
+        let lived = (self.life)();
+        lived.unwrap_or_else(|error| panic!("{} without a fault: {error}", self.name));
+        // The stack of a thread that has not ended yet would not be there for the next.
+        Footing::of_threads(self.threads);
+    }
+
+    /// The calls of a life without a fault, as the library is now: it does not ask again for some
+    /// of what was refused once.
+    fn points(&self) -> Vec<Point> {
+        record();
+        self.whole_life();
+        recorded()
+    }
+
+    /// Lets chosen calls fail until none is left to fail. In each of the walks a call returns
+    /// another of the errors that fit it.
+    fn fail(&self, (lasting, walks): (Lasting, usize)) -> Seen {
+        let begin = Instant::now();
+        let mut seen = Seen::default();
+        for choice in 0..walks {
+            let salt = self.seed ^ (lasting as u64) << 8 ^ choice as u64;
+            let (mut next, mut is_over) = (1, false);
+            while !is_over {
+                // Again where calls are left beyond the last: the library goes another way by now.
+                let points = self.points();
+                seen.note(&points);
+                let mut footing = Footing::of_threads(self.threads);
+                let beyond = next.max(points.len() as u64 + 1);
+                let chosen = chosen(&points, is_long(), salt);
+                for nth in chosen.into_iter().filter(|nth| *nth >= next).chain([beyond]) {
+                    is_over = self.attempt(&mut footing, Fault { nth, choice, lasting }, &mut seen);
+                    seen.missed += u64::from(is_over && nth < beyond);
+                }
+                next = beyond + 1;
+            }
+        }
+        seen.made_up_for.sort_unstable();
+        seen.made_up_for.dedup();
+        let (name, seconds) = (self.name, begin.elapsed().as_secs_f64());
+        println!("{name}, {lasting:?}: {seen}; {seconds:.1} s");
+        assert!(seen.faults >= 8, "{name}: hardly a fault was met");
+        seen
+    }
+
+    /// Lets one call fail; whether it was not made.
+    fn attempt(&self, footing: &mut Footing, fault: Fault, seen: &mut Seen) -> bool {
+        let mut last = Ok(false);
+        // Others may change the pool without the lock. Their change then looks like one of the
+        // life's, but not at the same call again and again.
+        for attempt in 0..ATTEMPTS {
+            if attempt > 0 {
+                *footing = Footing::of_threads(self.threads);
+            }
+            let mut step = || last = self.step(footing, fault, seen);
+            let kept = match self.machine {
+                Some(machine) => machine.try_base_is_kept(step),
+                None => {
+                    step();
+                    Ok(())
+                }
+            };
+            last = kept.and(last);
+            if last.is_ok() || self.machine.is_none() {
+                break;
+            }
+        }
+        last.unwrap_or_else(|what| panic!("{}, {fault:?}: {what}", self.name))
+    }
+
+    /// One fault and what it left; whether there was no such call any more.
+    fn step(&self, before: &Footing, fault: Fault, seen: &mut Seen) -> Result<bool, String> {
+        let (met, outcome) = with_fault(&self.life, fault);
+        let what = format!("{fault:?} {:?}: {:?}", met.refused.first(), outcome.as_ref().err());
+        if met.refused.is_empty() {
+            outcome.unwrap_or_else(|error| panic!("an error without a fault: {error}"));
+            return before.check(&what).map(|()| true);
+        }
+        seen.faults += 1;
+        if let Err(error) = outcome {
+            seen.errors += 1;
+            assert!(!error.to_string().is_empty());
+        }
+        if !before.is_kept() {
+            // Only a call that gives something back may leave it for later.
+            seen.made_up_for.extend(met.refused.first().map(|(call, _)| *call));
+            let next = (self.life)();
+            next.unwrap_or_else(|error| panic!("{what}, and then without a fault: {error}"));
+            before.check(&what)?;
+        }
+        Ok(false)
+    }
+}
+
+/// The numbers of the calls that each stack leads to.
+fn by_stack(points: &[Point]) -> HashMap<Point, Vec<u64>> {
+    let mut stacks = HashMap::<_, Vec<_>>::new();
+    for (nth, point) in (1..).zip(points) {
+        stacks.entry(*point).or_default().push(nth);
+    }
+    stacks
+}
+
+/// The numbers of the calls that fail.
+fn chosen(points: &[Point], all: bool, salt: u64) -> Vec<u64> {
+    let is_picked = |nth: u64| all || mixed(salt ^ mixed(nth)) % SHARE == 0;
+    let mut chosen = Vec::new();
+    for numbers in by_stack(points).values() {
+        let last = numbers.len() - 1;
+        let all = numbers.iter().enumerate();
+        chosen.extend(
+            all.filter_map(|(at, nth)| (at < 2 || at == last || is_picked(*nth)).then_some(*nth)),
+        );
+    }
+    chosen.sort_unstable();
+    chosen
+}
+
+/// A number with the bits of another, mixed (splitmix64).
+fn mixed(number: u64) -> u64 {
+    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ z >> 31
+}
+
+fn seed() -> u64 {
+    thread_local!(static SEED: Cell<Option<u64>> = const { Cell::new(None) });
+    SEED.get().unwrap_or_else(|| {
+        let given = std::env::var("GLEBE_SEED").ok().and_then(|seed| seed.parse().ok());
+        let seed = given.unwrap_or_else(|| u64::from(std::process::id()));
+        println!("GLEBE_SEED={seed}");
+        SEED.set(Some(seed));
+        seed
+    })
+}
+
+/// All numbers that must be chosen are, and the share of the others depends on the seed.
+#[test]
+fn first_second_and_last_of_each_stack_fail_and_a_share_of_the_others() {
+    let point = |stack| Point { call: "mmap", stack };
+    let points: Vec<_> = (0..1000).map(|n| point(if n == 500 { 1 } else { 0 })).collect();
+    let short = chosen(&points, false, 7);
+    assert!([1, 2, 501, 1000].iter().all(|nth| short.contains(nth)), "{short:?}");
+    assert!((40..160).contains(&short.len()), "{} of 1000", short.len());
+    assert!(short.is_sorted() && short != chosen(&points, false, 8));
+    assert_eq!(chosen(&points, true, 7), (1..=1000).collect::<Vec<_>>());
+}
