@@ -3,7 +3,6 @@
 #![allow(unsafe_code)] // Safety: touches of a region that lives, each word by one thread.
 
 mod hints;
-pub mod stack;
 mod threads;
 mod traps;
 

@@ -12,7 +12,6 @@ use glebe::units::{Bytes, Pages};
 use glebe_testing::Scratch;
 
 use crate::swap_days::descriptor::{descriptors_in, Device};
-use crate::swap_region::stack::SignalStack;
 
 static ADDR: AtomicUsize = AtomicUsize::new(0);
 static REASON: AtomicI32 = AtomicI32::new(0);
@@ -61,7 +60,6 @@ fn set_action(action: &libc::sigaction) -> libc::sigaction {
 #[test]
 fn a_damaged_page_is_an_error_of_calls_and_a_signal_of_touches() {
     glebe_testing::alone!();
-    let _stack = SignalStack::set();
     let mine = own_action();
     set_action(&mine);
     let scratch = Scratch::new("region-signal");

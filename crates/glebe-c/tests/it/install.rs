@@ -31,8 +31,7 @@ fn without_cargo() -> &'static OsStr {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("glebe-c-without-cargo");
         fs::create_dir_all(&folder).unwrap();
         for tool in ["cargo", "rustc", "rustup"] {
-            let text =
-                "#!/bin/sh\necho \"$0 was called: `make build` is to come first\" >&2\nexit 9\n";
+            let text = "#!/bin/sh\necho \"$0 was called: make build comes first\" >&2\nexit 9\n";
             fs::write(folder.join(tool), text).unwrap();
             fs::set_permissions(folder.join(tool), fs::Permissions::from_mode(0o755)).unwrap();
         }

@@ -2,7 +2,6 @@
 
 use std::thread;
 
-use super::stack::SignalStack;
 use super::*;
 
 const THREADS: u64 = 4;
@@ -14,7 +13,6 @@ fn count_beside(region: &Region, turns: u64) {
     thread::scope(|scope| {
         for thread in 0..THREADS {
             scope.spawn(move || {
-                let _stack = SignalStack::set();
                 region.arm_thread().unwrap();
                 let mut counts = vec![0_u64; pages as usize];
                 for turn in 0..turns {

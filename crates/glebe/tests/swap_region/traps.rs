@@ -5,7 +5,6 @@ use std::{io, ptr, thread};
 
 use glebe_testing::time::wait_until;
 
-use super::stack::{alternate, SignalStack};
 use super::*;
 
 fn full(len: u64, budget: u64) -> Option<Region> {
@@ -86,13 +85,16 @@ fn what_the_program_discards_is_zeros_and_no_touch_waits_for_ever() {
     });
 }
 
+fn alternate(ss_sp: *mut u8, ss_size: usize, ss_flags: i32) -> libc::stack_t {
+    libc::stack_t { ss_sp: ss_sp.cast(), ss_flags, ss_size }
+}
+
 #[test]
 fn a_thread_that_would_die_of_a_touch_is_told() {
     let Some(region) = full(64, 16) else { return };
     let region = &region;
     thread::scope(|scope| {
         scope.spawn(|| {
-            let _stack = SignalStack::set();
             // SAFETY: a set and a mask of this thread's own.
             unsafe {
                 let mut set = std::mem::zeroed();
@@ -118,13 +120,13 @@ fn a_thread_that_would_die_of_a_touch_is_told() {
             region.arm_thread().unwrap();
             check(region, 1);
             // On as little as a thread may have.
-            let mut enough = vec![0_u8; least + 2048];
+            let mut enough = vec![0_u8; 64 << 10];
             let stack = alternate(enough.as_mut_ptr(), enough.len(), 0);
             // SAFETY: as above.
             assert_eq!(unsafe { libc::sigaltstack(&stack, ptr::null_mut()) }, 0);
             region.arm_thread().unwrap();
             check(region, 1);
-            // SAFETY: that of before, which lives.
+            // SAFETY: that of the runtime, which frees it later.
             assert_eq!(unsafe { libc::sigaltstack(&before, ptr::null_mut()) }, 0);
         });
     });
