@@ -16,6 +16,7 @@ use super::{Uffd, FEATURE_SIGBUS, REGISTER_MODE_MISSING, TYPE};
 use crate::error::OsError;
 use crate::sys::fault::point;
 use crate::sys::sigbus::fill;
+use crate::sys::{mincore, page_size};
 use crate::units::Bytes;
 
 const REGISTER_MODE_WP: u64 = 1 << 1;
@@ -101,6 +102,11 @@ impl Pager {
                 // A run of which the first pages moved.
                 (Err(_), Ok(some @ 1..)) => (at, tries) = (at + some, 0),
                 (Err(libc::EAGAIN | libc::EINTR), _) if tries < TRIES => tries += 1,
+                // Linux 6.18 moves a page that it has just migrated, tries again, and finds the
+                // page that it has moved.
+                (Err(libc::EEXIST), _) if is_missing(from as usize) => {
+                    (at, tries) = (at + page_size().bytes().as_usize(), 0);
+                }
                 (Err(errno), _) => return (at, Some(errno)),
             }
         }
@@ -145,8 +151,60 @@ impl Pager {
     }
 }
 
+/// Whether no page is at an address.
+fn is_missing(addr: usize) -> bool {
+    let mut seen = [1];
+    mincore::look(addr, &mut seen).is_ok() && seen[0] & 1 == 0
+}
+
 /// What a test has the next call of that name answer.
 fn refusal(call: &'static str) -> Result<(), i32> {
     let refused = |error: io::Error| error.raw_os_error().unwrap_or(libc::EIO);
     point(call).map_err(refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::Pages;
+
+    const PAGES: usize = 3;
+
+    /// New memory that the pager has armed, with pages where `bytes` has one.
+    fn armed(pager: &Pager, bytes: [Option<u8>; PAGES]) -> usize {
+        let page = page_size().bytes().as_usize();
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping, which is this test's and stays; bytes within it.
+        unsafe {
+            let at = libc::mmap(std::ptr::null_mut(), PAGES * page, protection, flags, -1, 0);
+            assert_ne!(at, libc::MAP_FAILED);
+            libc::madvise(at, PAGES * page, libc::MADV_NOHUGEPAGE);
+            for (nth, byte) in bytes.iter().enumerate() {
+                byte.map(|byte| at.cast::<u8>().add(nth * page).write_volatile(byte));
+            }
+            pager.arm(at.addr(), Pages::new(PAGES as u64).bytes(page_size())).unwrap();
+            at.expose_provenance()
+        }
+    }
+
+    #[test]
+    fn a_page_that_moved_before_the_kernel_found_it_there_has_moved() {
+        let pager = match Pager::open(true) {
+            Ok(pager) if pager.moves() => pager,
+            other => return println!("skipped: no UFFDIO_MOVE: {other:?}"),
+        };
+        let page = page_size().bytes().as_usize();
+        let to = armed(&pager, [None, Some(1), None]);
+        let from = armed(&pager, [Some(7), None, Some(9)]);
+        // SAFETY: this test's, and nothing refers to it.
+        assert_eq!(unsafe { pager.shift(to, from, PAGES * page) }, (PAGES * page, None));
+        let at = |nth: usize| std::ptr::with_exposed_provenance::<u8>(to + nth * page);
+        // SAFETY: pages that are there.
+        assert_eq!([0, 1, 2].map(|nth| unsafe { at(nth).read_volatile() }), [7, 1, 9]);
+
+        let from = armed(&pager, [Some(2), None, None]);
+        // SAFETY: as above.
+        assert_eq!(unsafe { pager.shift(to, from, page) }, (0, Some(libc::EEXIST)));
+    }
 }
