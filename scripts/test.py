@@ -39,7 +39,8 @@ def main():
     if asked.long:
         os.environ["GLEBE_LONG"] = "1"
 
-    scratch = pathlib.Path(tempfile.mkdtemp(prefix="glebe-tests-"))
+    # A short name: sockets have paths of at most 107 bytes.
+    scratch = pathlib.Path(tempfile.mkdtemp(prefix="gt-"))
     scratch.chmod(0o711)
     try:
         built = build.everything()

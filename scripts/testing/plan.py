@@ -11,7 +11,7 @@ from .build import FEATURES, Failed
 
 LIST = "scripts/tests.toml"
 MODELS = "models of "
-KEYS = {"modules", "nobody", "pure", "without_rseq"}
+KEYS = {"modules", "nobody", "pure", "without_rseq", "exclusive"}
 
 
 @dataclass
@@ -22,6 +22,8 @@ class Run:
     words: list
     environment: dict = field(default_factory=dict)
     is_nobody: bool = False
+    # It changes what the machine has once, such as the pool of huge pages.
+    is_exclusive: bool = False
 
 
 def modules_of(program):
@@ -67,11 +69,11 @@ class Planner:
     def runs_of(self, name, row):
         program = self.built.programs[name]
         modules = modules_of(program)
-        for key in ("pure", "without_rseq"):
+        for key in ("pure", "without_rseq", "exclusive"):
             if unknown := set(row.get(key, [])) - modules.keys():
                 raise Failed(f"{LIST}: {name} has no modules {sorted(unknown)} ({key})")
-        is_split = row.get("modules", False)
-        yield from self.group(name, program, modules, is_split)
+        is_split, exclusive = row.get("modules", False), row.get("exclusive", [])
+        yield from self.group(name, program, modules, is_split, exclusive)
         for module in row.get("without_rseq", []):
             words = [program, "--show-output", "--exact", *modules[module]]
             tunables = {"GLIBC_TUNABLES": "glibc.pthread.rseq=0"}
@@ -79,10 +81,11 @@ class Planner:
         if row.get("nobody") and self.is_root:
             pure = set() if self.is_long else set(row.get("pure", []))
             some = {module: tests for module, tests in modules.items() if module not in pure}
-            yield from self.group(name, self.copy(program), some, is_split, is_nobody=True)
+            copy = self.copy(program)
+            yield from self.group(name, copy, some, is_split, exclusive, is_nobody=True)
 
     @staticmethod
-    def group(name, program, modules, is_split, is_nobody=False):
+    def group(name, program, modules, is_split, exclusive=(), is_nobody=False):
         """One run for each module, or one for all of them."""
         suffix = " (without privileges)" if is_nobody else ""
         groups = list(modules.items())
@@ -90,7 +93,8 @@ class Planner:
             groups = [("", [test for tests in modules.values() for test in tests])]
         for module, tests in groups:
             words = [program, "--show-output", "--exact", *tests]
-            yield Run(f"{name} {module}".strip() + suffix, words, is_nobody=is_nobody)
+            title = f"{name} {module}".strip() + suffix
+            yield Run(title, words, is_nobody=is_nobody, is_exclusive=module in exclusive)
 
 
 def others(built):

@@ -1,8 +1,10 @@
-"""Runs what is planned, one run a processor, and keeps what each printed."""
+"""Runs what is planned, one run a processor, and keeps what each printed.
+
+Of the runs that change what the machine has once, no two go side by side.
+"""
 
 import os
 import pathlib
-import queue
 import re
 import signal
 import subprocess
@@ -92,20 +94,35 @@ def tell(done):
 
 def all_of(runs, scratch):
     """Performs the runs and returns how each ended."""
-    waiting, done, lock = queue.SimpleQueue(), [], threading.Lock()
-    for number, run in enumerate(runs):
-        waiting.put((number, run))
+    waiting, done, changed = list(enumerate(runs)), [], threading.Condition()
+    exclusive = threading.Lock()
+
+    def take():
+        """Takes the next run; an exclusive one first, unless another is under way."""
+        with changed:
+            while waiting:
+                is_free = exclusive.acquire(blocking=False)
+                several = [item for item in waiting if item[1].is_exclusive] if is_free else []
+                others = [item for item in waiting if not item[1].is_exclusive]
+                if is_free and not several:
+                    exclusive.release()
+                if several or others:
+                    item = (several or others)[0]
+                    waiting.remove(item)
+                    return item
+                changed.wait()
+        return None
 
     def worker():
-        while True:
-            try:
-                number, run = waiting.get_nowait()
-            except queue.Empty:
-                return
+        while item := take():
+            number, run = item
             ended = perform(run, pathlib.Path(scratch) / str(number))
-            with lock:
+            with changed:
+                if run.is_exclusive:
+                    exclusive.release()
                 done.append(ended)
                 tell(ended)
+                changed.notify_all()
 
     workers = [threading.Thread(target=worker) for _ in range(max(2, os.cpu_count() or 2))]
     for thread in workers:

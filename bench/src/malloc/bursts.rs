@@ -28,7 +28,7 @@ const UNLIMITED: &str = "bursts_unlimited";
 const MS: &str = "ms cpu/burst";
 const FAULTS: &str = "faults/burst";
 const PROCESSES: usize = 4;
-/// Of a burst, and of a group that has room for three, of which two are under way.
+/// Bytes of a burst, and of a group that has room for three; two are under way at a time.
 const FULL: (Bytes, Bytes) = (Bytes::mib(128), Bytes::mib(400));
 /// The same in a quick run.
 const QUICK: (Bytes, Bytes) = (Bytes::mib(64), Bytes::mib(256));

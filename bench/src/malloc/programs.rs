@@ -46,7 +46,7 @@ const C_FILES: [&str; 17] = [
     "theap",
     "threadlocal",
 ];
-/// Of these in a quick run: two that are short.
+/// The files of a quick run, which are short.
 const C_FILES_QUICK: [&str; 2] = ["libc", "threadlocal"];
 const CPP_DEPTHS: usize = 5;
 

@@ -40,7 +40,7 @@ pub(super) fn measure(report: &mut Report) -> Outcome {
         let share = hits as f64 / asked as f64;
         report.add("hit_ratio", peer.who.name(), "of requests", share);
     }
-    // Of the memory, and more items of 100 bytes than it holds.
+    // Memory of each server, and more items of 100 bytes than fit in it.
     let (mib, items) = report.plan((16, 250_000), (MIB, 1_000_000));
     for peer in Peer::all(mib, 1, report)? {
         let mut client = Client(BufReader::new(connect(peer.port)?));

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use glebe_malloc::stats::Stats;
 use glebe_malloc::Glebe;
+use glebe_testing::time::slowed;
 
 #[global_allocator]
 static ALLOCATOR: Glebe = Glebe;
@@ -165,9 +166,10 @@ fn is_let_go(blocks: Vec<Vec<u8>>) -> bool {
         now.marked_bytes + now.given_back_bytes
     };
     let (begin, before) = (std::time::Instant::now(), went());
+    let most = slowed(Duration::from_secs(20));
     drop(blocks);
     while went() < before + 100 * MIB as u64 {
-        if begin.elapsed() > Duration::from_secs(20) {
+        if begin.elapsed() > most {
             return false;
         }
         drop(std::hint::black_box(Box::new(0_u64)));
@@ -188,7 +190,7 @@ fn what_a_program_drops_is_marked_and_its_children_have_their_own() {
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: no pointer; a child that waits for ever ends.
-        unsafe { libc::alarm(60) };
+        unsafe { libc::alarm(slowed(Duration::from_secs(60)).as_secs() as u32) };
         let own = blocks(300, 9);
         let is_well = are_all(&own, 9) && are_all(&kept, 7);
         let is_well = is_well && is_let_go(own) && Stats::now().keeper == 1;

@@ -72,9 +72,9 @@ static double seconds(clockid_t clock) {
     return time.tv_sec + time.tv_nsec * 1e-9;
 }
 
-/* Waits for the keeper: until it has looked, and marked or given back what was freed. What lies
- * between used memory may stay: the wait ends too where looks of some seconds find no more to do.
- * It ends by itself where there is no keeper. */
+/* Waits for the keeper: until it has looked, and marked or given back what was freed. Memory between
+ * objects that are used may stay free: the wait ends too where the keeper looks for some seconds
+ * and finds no more to do. It ends by itself where there is no keeper. */
 static void settle(void) {
     unsigned long least = ~0ul, looks = 0;
     double since = 0;

@@ -11,7 +11,7 @@ use glebe_testing::time::is_long;
 
 const LEN: Bytes = Bytes::mib(8);
 const OBJECTS: usize = 512;
-/// Twice as many if tests are to be long.
+/// The number without `GLEBE_LONG`, which doubles it.
 const ROUNDS: u64 = 20_000;
 
 /// Bytes that say of which object they are, of a length of its own.

@@ -22,7 +22,7 @@ const SEED: &str = "GLEBE_TEST_SEED";
 /// Set for a child that has calls refused.
 const REFUSED: &str = "GLEBE_TEST_REFUSED";
 const CHILDREN: u64 = 2;
-/// Twice as many if tests are to be long.
+/// The number without `GLEBE_LONG`, which doubles it.
 const KILLS: u64 = 6;
 
 /// xorshift64*, of which the upper bits are good.

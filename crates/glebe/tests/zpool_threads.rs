@@ -14,7 +14,7 @@ use glebe_testing::time::is_long;
 
 const THREADS: u64 = 4;
 const OBJECTS: usize = 600;
-/// Twice as many if tests are to be long.
+/// The number without `GLEBE_LONG`, which doubles it.
 const ROUNDS: u64 = 20_000;
 
 /// Numbers that look random and are the same in each run.

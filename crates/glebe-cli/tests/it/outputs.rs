@@ -101,7 +101,7 @@ fn sizes_have_fractions_and_terabytes() {
 #[test]
 fn a_demo_shows_a_reserve_at_work_and_keeps_the_figures() {
     let scratch = Scratch::new("demo");
-    // As much as the reserve holds: what a request recalls, the cache takes again.
+    // The files fill the reserve: requests recall pages, and the cache takes them again.
     for index in 0..16 {
         fs::write(scratch.path().join(format!("file-{index}")), vec![index as u8; 1 << 20])
             .unwrap();

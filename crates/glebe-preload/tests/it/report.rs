@@ -80,7 +80,7 @@ fn the_last_report_is_written_to_the_standard_error_output() {
 #[test]
 fn another_file_in_its_place_is_left_alone() {
     let Some(program) = program() else { return };
-    let scratch = Scratch::readable("report");
+    let scratch = Scratch::readable("r");
     let other = scratch.path().join("other");
     let output = ends(&program, "stats", &["replace", other.to_str().unwrap()]);
     assert_eq!((stderr(&output).as_str(), fs::read(&other).unwrap().len()), ("", 0));
@@ -89,7 +89,7 @@ fn another_file_in_its_place_is_left_alone() {
 #[test]
 fn a_file_is_each_processs_own() {
     let Some(program) = program() else { return };
-    let scratch = Scratch::readable("report");
+    let scratch = Scratch::readable("r");
     let at = |name: &str| scratch.path().join(name);
     let options = format!("format=json,stats={}", at("%%-%p.json").display());
     let output = ends(&program, &options, &["fork"]);
@@ -109,7 +109,7 @@ fn a_file_is_each_processs_own() {
 #[test]
 fn a_link_in_its_place_is_not_followed() {
     let Some(program) = program() else { return };
-    let scratch = Scratch::readable("report");
+    let scratch = Scratch::readable("r");
     let at = |name: &str| scratch.path().join(name);
     fs::write(at("precious"), "text").unwrap();
     symlink(at("precious"), at("link")).unwrap();
@@ -161,7 +161,7 @@ fn a_report_that_cannot_be_written_changes_no_status() {
 #[test]
 fn a_path_is_of_the_last_directory() {
     let Some(program) = program() else { return };
-    let scratch = Scratch::readable("report");
+    let scratch = Scratch::readable("r");
     ends(&program, "stats=last", &["move", scratch.path().to_str().unwrap()]);
     assert_eq!(reports(&fs::read_to_string(scratch.path().join("last")).unwrap()), 1);
 }

@@ -282,7 +282,7 @@ fn send_garbage(server: &Running, time: Duration, honest: &mut TcpStream) {
     assert!(sent.into_inner() > 100);
 }
 
-/// Returns half of what is searched, or all where `GLEBE_LONG` asks for that.
+/// Halves a search, unless `GLEBE_LONG` asks for all of it.
 fn half(all: u64) -> u64 {
     if is_long() {
         all

@@ -1,14 +1,17 @@
 //! How many bytes the kernel puts on a signal's stack before the handler runs.
 //!
-//! The most that it may put there is `AT_MINSIGSTKSZ`. On x86-64 this counts the tile registers of
-//! AMX (8 KiB), which the kernel saves only for processes that asked for the right to use them. Most
-//! did not, and an alternate stack as large as Rust and glibc make it would be too small otherwise.
-//! Source: getauxval(3); Documentation/arch/x86/xstate.rst; the processor's leaf 0xd of CPUID, which
-//! gives where each part of the saved state lies and how long it is.
+//! The most that it may put there is `AT_MINSIGSTKSZ`. On x86-64 this counts the tile registers
+//! of AMX (8 KiB). The kernel saves these only for processes that asked for the right to use
+//! them. Few did, and the alternate stack that Rust makes for a thread is as small as that bound.
+//! Source: getauxval(3); Documentation/arch/x86/xstate.rst; leaf 0xd of CPUID, which tells where
+//! each part of the saved state lies and how long it is.
 //!
 //! # Safety
 //! The system call fills a local; CPUID reads nothing of the program's.
 #![allow(unsafe_code)]
+
+#[cfg(target_arch = "x86_64")]
+use crate::sys::fault::point;
 
 /// Returns the most bytes that the kernel puts on a signal's stack in this process as it is now.
 pub(crate) fn len() -> usize {
@@ -32,6 +35,7 @@ fn not_saved() -> usize {
 
     // An older kernel knows no such right, and refuses: it saves all parts for every process.
     let asked = |what: libc::c_int| {
+        point("arch_prctl").ok()?;
         let mut parts = 0_u64;
         // SAFETY: the kernel fills the word.
         let rc = unsafe { libc::syscall(libc::SYS_arch_prctl, what, &raw mut parts) };

@@ -2,7 +2,7 @@
 //! and for the largest numbers that a caller can give.
 //!
 //! Each test has a process of its own, whose limits it changes.
-#![allow(unsafe_code)] // Safety: mlockall and setrlimit read plain numbers, in a process of one test.
+#![allow(unsafe_code)] // Safety: mlockall and setrlimit read plain numbers.
 
 mod limits;
 mod locked;

@@ -14,7 +14,7 @@ use crate::turn::{Turn, POOL};
 
 /// Pages beyond those that lie idle.
 const BEYOND: u64 = 64;
-/// Twice as many if tests are to be long.
+/// The number without `GLEBE_LONG`, which doubles it.
 const TRIES: usize = 6;
 
 extern "C" fn ring(_: libc::c_int) {}

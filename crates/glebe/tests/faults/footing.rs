@@ -6,10 +6,11 @@
 
 use std::fs::{self, File};
 use std::io::Read;
-use std::sync::Barrier;
+use std::sync::{Barrier, OnceLock};
 use std::thread;
 use std::time::Duration;
 
+use glebe::contig::PoolLock;
 use glebe_testing::time::wait_until;
 
 /// How long threads that have been told to end may take to do so, on a busy machine.
@@ -28,15 +29,17 @@ pub struct Footing {
     hugetlb: u64,
 }
 
-/// Has the C library make now what it would make in the midst of a walk and keep: keeps allocations
-/// in one heap and out of mappings of their own, and maps stacks for later threads.
+/// Makes now what would be made in the midst of a walk and kept: the pool's lock file, and stacks
+/// for later threads. Keeps allocations in one heap and out of mappings of their own.
 pub fn steady() {
     // SAFETY: takes integers; both are options of the allocator.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 1);
         libc::mallopt(libc::M_MMAP_MAX, 0);
     }
-    let threads = running();
+    // The file of this lock stays open once it has been opened.
+    let _ = PoolLock::within(Duration::ZERO);
+    let threads = threads_at_first();
     let all_run = Barrier::new(STACKS);
     thread::scope(|scope| {
         for _ in 0..STACKS {
@@ -44,6 +47,13 @@ pub fn steady() {
         }
     });
     Footing::of_threads(threads);
+}
+
+/// Returns how many threads ran at the first call. A test calls it before any life: a thread of the
+/// library that is about to end would be taken for one that stays.
+pub fn threads_at_first() -> usize {
+    static FIRST: OnceLock<usize> = OnceLock::new();
+    *FIRST.get_or_init(running)
 }
 
 impl Footing {

@@ -10,6 +10,8 @@ use super::reserve::{look_at_all, GRANULE};
 use super::{Errors, Outcome};
 
 const ROOM: Bytes = Bytes::mib(8);
+/// Pages that are put into the cache beside those for which there is memory.
+const MORE: u64 = 100;
 
 /// One life; the first error is its outcome.
 pub fn live(options: Options) -> Outcome {
@@ -17,7 +19,10 @@ pub fn live(options: Options) -> Outcome {
     let reserve = builder.memory(options).build(GRANULE)?;
     let pool = reserve.page_cache().namespace("faults")?;
     let most = ROOM.pages_down(page_size()).get();
-    let fill = || (0..most).try_for_each(|key| pool.put(1, key, page_of(key)).map(drop));
+    let fill = || {
+        let keys = 0..reserve.len().get() + MORE;
+        keys.into_iter().try_for_each(|key| pool.put(1, key, page_of(key)).map(drop))
+    };
     let mut errors = Errors::new();
     let mut len = GRANULE;
     for mib in [4, 2] {

@@ -21,6 +21,7 @@ use glebe::volatile::{Engine, Error as VolatileError, Options, Priority, Region}
 use glebe_testing::alone;
 
 use super::bytes::page_of;
+use super::footing::threads_at_first;
 use super::reserve::LEN;
 use super::walk::walk_all;
 use super::Outcome;
@@ -378,6 +379,7 @@ fn tag_refilled() {
 #[test]
 fn own_after_the_heap_was_used_for_all_else() {
     alone!();
+    threads_at_first();
     super::live_all_else();
     for engine in [Engine::Scan, Engine::Tag] {
         walk_both(engine, Memory::Own);

@@ -55,7 +55,7 @@ pub fn rise(len: Bytes, a_second: Bytes) -> Vec<u8> {
     memory
 }
 
-/// So many runs of `test`, two at a time, of which each does `body` in a group that may hold `limit`.
+/// Runs `body` in `runs` processes, two at a time, each in a group that may hold `limit`.
 fn is_met(test: &str, runs: usize, limit: Bytes, body: impl Fn() + Sync) {
     if is_inside() {
         inside(limit, test, &body);

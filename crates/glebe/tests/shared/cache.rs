@@ -185,7 +185,9 @@ fn patience_ends_and_a_removal_reaches_a_builder() {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: if is_long() { 60 } else { 30 }, failure_persistence: None, ..ProptestConfig::default()
+        cases: if is_long() { 60 } else { 30 },
+        failure_persistence: None,
+        ..ProptestConfig::default()
     })]
 
     /// Two processes' caches against a map: what is there is right, what nobody took is there.

@@ -1,7 +1,7 @@
 //! Touches of memory that is gone: settled by a callback, or passed on.
 //!
-//! The handler is one a process and stays, so a test that needs another one before it, or is to die,
-//! has a process of its own.
+//! A process has one handler, which stays. So a test has a process of its own if it installs
+//! another handler first, or if a signal kills it.
 #![allow(unsafe_code)]
 
 mod armed;

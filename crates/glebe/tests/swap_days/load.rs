@@ -14,9 +14,10 @@ use glebe_testing::Scratch;
 use super::{pages, Kind, Paged, BUDGET, KINDS, PAGES};
 use crate::stressed::{self, signals::Signals, Random, Stop};
 
-/// Many more than a budget has pages. If tests are to be long there are a thousand, which may take a
-/// minute: those that seek room keep those that have it from their turn.
+/// Many more threads than a budget has pages.
 const THREADS: u64 = 250;
+/// Threads with `GLEBE_LONG`. They may take a minute: threads that seek room keep the processors
+/// from threads that have it.
 const THREADS_LONG: u64 = 1000;
 /// How long a call may be refused for what passes, on a machine that is busy with much else.
 const PATIENCE: Duration = Duration::from_secs(60);

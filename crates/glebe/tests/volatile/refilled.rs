@@ -1,8 +1,8 @@
 //! Pages that were lost and filled again can be lost again: filled by the program after an unmark,
 //! or by the callback in the signal handler, in single pages and in huge ones, on both engines.
 //!
-//! Each test has a process of its own, where no other forks meanwhile: the kernel does not take what
-//! a child shares.
+//! Each test has a process of its own, in which no other test forks: the kernel does not take pages
+//! that a child shares.
 //!
 //! Safety: the callback returns bytes that outlive the regions.
 

@@ -1,8 +1,8 @@
 //! The programs of C against the static library: most are one program, so that it is linked once.
 //!
-//! The library is one object, all of which is in a program that calls anything of it. The name
-//! under which the program runs says which of them it is. What `glebe_vrange.h` adds may run before
-//! `main`: each program that has it is linked by itself.
+//! The library is one object: a program that calls anything of it has all of it. The name under
+//! which the program runs says which of them it is. `glebe_vrange.h` may add code that runs before
+//! `main`: each program that includes it is linked by itself.
 
 use std::fmt::Write;
 use std::fs;

@@ -13,8 +13,8 @@ use rustix::process::Signal;
 use super::purging::{glebe, patience, Purging};
 use super::{lost, mark, mib, Fake, Tmpfs};
 
-/// Returns a time that is long enough for a look at the files, of which there is one a second; for
-/// two looks where `GLEBE_LONG` asks for that.
+/// Returns a time in which the command looks at the files once, as it does each second, or twice
+/// where `GLEBE_LONG` asks for that.
 fn a_look() -> Duration {
     Duration::from_millis(if is_long() { 2300 } else { 1300 })
 }
