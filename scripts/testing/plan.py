@@ -22,7 +22,7 @@ class Run:
     words: list
     environment: dict = field(default_factory=dict)
     is_nobody: bool = False
-    # It changes what the machine has once, such as the pool of huge pages.
+    # It changes what the machine has once, such as the pool of huge pages: nothing runs beside it.
     is_exclusive: bool = False
 
 

@@ -1,10 +1,11 @@
 """Runs what is planned, one run a processor, and keeps what each printed.
 
-Of the runs that change what the machine has once, no two go side by side.
+A run that changes what the machine has once goes alone, before all others.
 """
 
 import os
 import pathlib
+import queue
 import re
 import signal
 import subprocess
@@ -94,35 +95,27 @@ def tell(done):
 
 def all_of(runs, scratch):
     """Performs the runs and returns how each ended."""
-    waiting, done, changed = list(enumerate(runs)), [], threading.Condition()
-    exclusive = threading.Lock()
+    waiting, done, lock = queue.SimpleQueue(), [], threading.Lock()
 
-    def take():
-        """Takes the next run; an exclusive one first, unless another is under way."""
-        with changed:
-            while waiting:
-                is_free = exclusive.acquire(blocking=False)
-                several = [item for item in waiting if item[1].is_exclusive] if is_free else []
-                others = [item for item in waiting if not item[1].is_exclusive]
-                if is_free and not several:
-                    exclusive.release()
-                if several or others:
-                    item = (several or others)[0]
-                    waiting.remove(item)
-                    return item
-                changed.wait()
-        return None
+    def finish_one(number, run):
+        ended = perform(run, pathlib.Path(scratch) / str(number))
+        with lock:
+            done.append(ended)
+            tell(ended)
 
     def worker():
-        while item := take():
-            number, run = item
-            ended = perform(run, pathlib.Path(scratch) / str(number))
-            with changed:
-                if run.is_exclusive:
-                    exclusive.release()
-                done.append(ended)
-                tell(ended)
-                changed.notify_all()
+        while True:
+            try:
+                number, run = waiting.get_nowait()
+            except queue.Empty:
+                return
+            finish_one(number, run)
+
+    for number, run in enumerate(runs):
+        if run.is_exclusive:
+            finish_one(number, run)
+        else:
+            waiting.put((number, run))
 
     workers = [threading.Thread(target=worker) for _ in range(max(2, os.cpu_count() or 2))]
     for thread in workers:

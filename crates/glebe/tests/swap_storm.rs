@@ -41,7 +41,7 @@ const OBJECTS: usize = 100;
 const SHARED: u64 = 40;
 /// How long a call may be refused for what passes, and the whole test may take beyond its time.
 const PATIENCE: Duration = Duration::from_secs(60);
-const USUAL: Duration = Duration::from_millis(1500);
+const USUAL: Duration = Duration::from_secs(3);
 /// Names the directory of a user that the test will kill, the descriptors by which its threads are
 /// told what to do, and the policy.
 const VICTIM: &str = "GLEBE_SWAP_STORM_VICTIM";

@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::rc::Rc;
 
+use glebe::contig::{Contig, Source};
 use glebe::reserve::Reserve;
 use glebe::swap::cache::{Area, SwapCache};
 use glebe::swap::Error;
@@ -72,7 +73,9 @@ impl Life {
 /// One life, with a file in that folder or with none; the first error is its outcome.
 pub fn live(dir: Option<&Path>) -> Outcome {
     let has_file = dir.is_some();
-    let reserve = Reserve::new(RESERVE)?;
+    // Not of the machine's pool, whose free pages others use meanwhile.
+    let plain = Contig::options().source(Source::Plain);
+    let reserve = Reserve::options().memory(plain).build(RESERVE)?;
     let cache = SwapCache::on(&reserve)?;
     let area = match dir {
         Some(dir) => cache.area(Pages::new(PAGES), dir, FILE_LIMIT)?,
