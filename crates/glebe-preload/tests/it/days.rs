@@ -1,9 +1,6 @@
 //! Bad days: signals at any moment, forks, limits, few files, locked memory, calls denied; and what
 //! the statistics say then.
 
-#[path = "../../../glebe/tests/cgroup/mod.rs"]
-mod cgroup;
-
 use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -70,8 +67,8 @@ fn said(program: &Path, first: &str, options: &str, name: &[&str]) -> Said {
 }
 
 /// A group that may hold so much, and how a shell enters it.
-fn group(limit: Bytes) -> Option<(cgroup::Group, String)> {
-    match cgroup::Group::make(limit) {
+fn group(limit: Bytes) -> Option<(crate::cgroup::Group, String)> {
+    match crate::cgroup::Group::make(limit) {
         Ok(group) => {
             let enter = format!("echo 0 > {}", group.dir().join("cgroup.procs").display());
             Some((group, enter))

@@ -2,9 +2,6 @@
 //! short. `GLEBE_STRESS_SECONDS` says for how long in all; a failure names its seed, which
 //! `GLEBE_STRESS_SEED` repeats.
 
-#[path = "../../../glebe/tests/cgroup/mod.rs"]
-mod cgroup;
-
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -71,7 +68,7 @@ fn every_block_is_as_it_was_left() {
 fn every_block_is_as_it_was_left_where_memory_is_short() {
     let Some(program) = compiled("stress.c", &[]) else { return };
     for options in ["", "age=1", "huge=off"] {
-        let group = match cgroup::Group::make(Bytes::mib(320)) {
+        let group = match crate::cgroup::Group::make(Bytes::mib(320)) {
             Ok(group) => group,
             Err(why) => return println!("skipped: {why}"),
         };

@@ -12,6 +12,7 @@ use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::zpool::{Budget, Codec, Error, Handle, Zstd};
 
+#[allow(clippy::duplicate_mod)] // a fuzz target has this file alone
 #[path = "../zpool_oracle/calls.rs"]
 mod calls;
 
