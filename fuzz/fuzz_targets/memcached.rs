@@ -1,7 +1,7 @@
 //! Bytes of a memcached client, taken apart by the parser and by a plain model of it.
 #![no_main]
 
-#[path = "../../crates/glebe-serve/tests/protocol/model.rs"]
+#[path = "../../crates/glebe-serve/tests/it/protocol/model.rs"]
 mod model;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| model::check(bytes));
