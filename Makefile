@@ -53,6 +53,8 @@ $(READY): $(SOURCES)
 	for shell in bash zsh fish; do \
 	    $(GLEBE) completions $$shell >$(BUILT)/completions/$$shell || exit; \
 	done
+	mkdir -p $(BUILT)/static
+	scripts/static_library.sh $(BUILT) $(BUILT)/static/libglebe.a
 	touch $@
 
 # The demo needs the command alone.

@@ -69,7 +69,7 @@ unit() {
 place 755 "$libs/libglebe.so.$version" cp "$built/libglebe.so"
 place link "$libs/$soname" ln -s "libglebe.so.$version"
 place link "$libs/libglebe.so" ln -s "$soname"
-place 644 "$libs/libglebe.a" scripts/static_library.sh "$built"
+place 644 "$libs/libglebe.a" cp "$built/static/libglebe.a"
 # Programs open it by its path, in LD_PRELOAD: it has no version in its name.
 place 755 "$libs/libglebe_malloc.so" cp "$built/libglebe_malloc.so"
 for header in crates/glebe-c/include/*.h crates/glebe-preload/include/*.h; do

@@ -40,6 +40,11 @@ pub fn stand_ins() -> BTreeSet<String> {
 pub fn libraries(to: &Path) {
     fs::copy(folder().join("libglebe.so"), to.join("libglebe.so.0")).expect("it is built");
     symlink("libglebe.so.0", to.join("libglebe.so")).expect("a new folder");
-    let script = root().join("../../scripts/static_library.sh");
-    run(Command::new(script).arg(folder()).arg(to.join("libglebe.a")));
+    let archive = to.join("libglebe.a");
+    if is_built() {
+        symlink(folder().join("static/libglebe.a"), archive).expect("a new folder");
+    } else {
+        let script = root().join("../../scripts/static_library.sh");
+        run(Command::new(script).arg(folder()).arg(archive));
+    }
 }
