@@ -47,7 +47,7 @@ struct Pager<'a> {
 }
 
 pub(super) fn measure(corpus: &Corpus<'_>, report: &mut Report) -> Outcome {
-    let (pages, operations, count) = report.plan((1024, 4_000, 1), (16384, 100_000, 3));
+    let (pages, operations, count) = report.plan((1024, 2_000, 1), (16384, 100_000, 3));
     let touches = Pattern::Zipf.touches(pages, operations * 2);
     let (warm, measured) = touches.split_at(operations);
     let scratch = report.options.scratch();

@@ -32,7 +32,8 @@ fn report(program: &Path, dir: &Path, args: &[&str], uid: Option<u32>) -> Value 
     command.args(args).args(["--quick", "--json"]).arg(&json);
     command.env("MIMALLOC_BENCH", dir.join(SUITE));
     if let Some(uid) = uid {
-        command.uid(uid).gid(uid).current_dir("/");
+        // Its statistics are served in a folder of its own there.
+        command.uid(uid).gid(uid).current_dir("/").env("TMPDIR", dir);
     }
     let output = command.output().expect("the program starts");
     let text = fs::read_to_string(&json).unwrap_or_default();

@@ -2,7 +2,8 @@
    Usage: stress SECONDS SEED THREADS MIB_OF_EACH
    Threads come and go and leave their blocks to the next; blocks pass between threads; one thread
    trims; the process forks, and the child checks every block, makes some of its own and ends. Says
-   what was wrong, and the seed, and ends with 1; else prints how much was done. */
+   what was wrong, and the seed, and ends with 1; else prints how much was done. It goes on for a
+   minute more at most until a thread and a child have ended and a block has been passed on. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <malloc.h>
@@ -256,7 +257,9 @@ int main(int count, char **arguments) {
         if (pthread_create(&tables[t].thread, NULL, life, &tables[t])) return 2;
     }
     if (pthread_create(&trims, NULL, trimmer, NULL)) return 2;
-    for (unsigned turn = 0; seconds() < until; turn++) {
+    for (unsigned turn = 0;; turn++) {
+        int is_all = threads_ended && children && (passed || thread_count == 1);
+        if (seconds() > until + (is_all ? 0 : 60)) break;
         struct table *table = &tables[turn % (unsigned)thread_count];
         pthread_join(table->thread, NULL);
         atomic_fetch_add(&threads_ended, 1);

@@ -78,11 +78,12 @@ fn a_rise_is_met_before_the_kernel_kills() {
     };
     let path = dir.join("cache");
     let mut filler = child(&group, "fill", &path).spawn().unwrap();
+    let mut lines = BufReader::new(filler.stdout.take().unwrap()).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.ends_with("filled")), "it ended");
+    // It sees no more of the fill, which is a much faster rise.
     let options = ["-v", "--wait", "--cgroup", group.dir().to_str().unwrap()];
     let mut purging = Purging::start(options.iter().copied().chain([path.to_str().unwrap()]));
     purging.says("cache: 112 MiB in granules");
-    let mut lines = BufReader::new(filler.stdout.take().unwrap()).lines().map_while(Result::ok);
-    assert!(lines.any(|line| line.ends_with("filled")), "it ended");
     let rise = child(&group, "rise", &path).output().unwrap();
     assert_eq!(group.kills(), 0, "{:#?}", purging.listen(Duration::from_millis(100)));
     let has_risen = String::from_utf8_lossy(&rise.stdout).contains("risen");
