@@ -151,7 +151,7 @@ static size_t mapped(void) {
  * memory that all processes of a user together may lock. */
 static void is_no_execution(void *at) {
     CHECK(at == MAP_FAILED);
-    if (errno == ENOMEM) fprintf(stderr, "disturbed: %s\n", glebe_last_error());
+    if (errno == ENOMEM || errno == EPERM) fprintf(stderr, "disturbed: %s\n", glebe_last_error());
     else CHECK(errno == EACCES && strstr(glebe_last_error(), "mprotect("));
 }
 
