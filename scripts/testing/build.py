@@ -13,6 +13,8 @@ import time
 from dataclasses import dataclass, field
 
 FEATURES = ["--features", "glebe/faults"]
+# All that is built in one go. Another set of targets could choose other features of dependencies.
+EVERYTHING = ["--workspace", "--lib", "--bins", "--tests", "--examples", *FEATURES]
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", "target")).resolve()
 
 
@@ -54,8 +56,7 @@ def name_of(message):
 
 def tests(built):
     """Every test program, every example, and the libraries for C, Python and LD_PRELOAD."""
-    what = ["--lib", "--bins", "--tests", "--examples"]
-    for message in artifacts(["build", "--workspace", *what, *FEATURES]):
+    for message in artifacts(["build", *EVERYTHING]):
         if message["executable"] and message["profile"]["test"]:
             if message["target"]["kind"] != ["example"]:
                 built.programs[name_of(message)] = message["executable"]
@@ -110,7 +111,7 @@ def everything():
     if not built.no_python:
         python_script("install", built.libraries["glebe_python"])
     # So that `make install` finds nothing left to build.
-    packages = f"PACKAGES=--workspace --lib --bins {' '.join(FEATURES)}"
+    packages = f"PACKAGES={' '.join(EVERYTHING)}"
     if subprocess.run(["make", "-s", "build", "PROFILE=dev", packages]).returncode != 0:
         raise Failed("make build")
     # Where tests find the libraries; without it they build them.
