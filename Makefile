@@ -20,7 +20,7 @@ export PREFIX DESTDIR
 # Made once everything that is installed is built, and again where a source is newer: so a user
 # builds, and root, who may have no cargo, only copies. Folders are looked at for files that went.
 READY := $(BUILT)/.ready-to-install
-SOURCES := $(shell find Cargo.toml Cargo.lock crates/*/Cargo.toml crates/*/build.rs crates/*/src)
+SOURCES := $(shell find Makefile scripts/static_library.sh Cargo.toml Cargo.lock crates/*/Cargo.toml crates/*/build.rs crates/*/src)
 
 # The modules without system calls, which Miri can run.
 PURE := error:: extent:: free_tree:: stats:: units:: zpool::sizes::table::
