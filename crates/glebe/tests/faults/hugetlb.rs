@@ -12,6 +12,7 @@ use glebe::contig::{Contig, Source};
 use glebe::reserve::Reserve;
 use glebe::units::{Bytes, Pages};
 use glebe_testing::alone;
+use glebe_testing::time::is_long;
 
 use crate::foreign::ForeignPages;
 use crate::pool::Machine;
@@ -67,8 +68,9 @@ fn a_pool_that_is_grown_for_pages_in_order() {
 fn a_run_that_is_searched_for() {
     alone!();
     let Some(turn) = Turn::take() else { return };
-    // Of few pages: the search makes hundreds of calls.
-    let options = || Contig::options().source(Source::HUGETLB_2M).search(Bytes::mib(64)).threads(1);
+    // Of few pages: each is some calls of the search.
+    let most = Bytes::mib(if is_long() { 64 } else { 16 });
+    let options = || Contig::options().source(Source::HUGETLB_2M).search(most).threads(1);
     let life = || {
         drop(options().prefer_run(Bytes::mib(4)).build(Bytes::mib(4))?);
         Ok(())
@@ -109,7 +111,13 @@ fn a_standing_pool() {
     alone!();
     let Some(turn) = Turn::take() else { return };
     let Some(_foreign) = ForeignPages::add(standing::PAGES as u64) else { return };
-    walk_all(Some(&turn.machine), "standing pool", standing::live);
+    walk_all(Some(&turn.machine), "standing pool", || standing::live(false));
+    let (name, searched) = ("standing pool, searched", || standing::live(true));
+    // The search looks at all of the machine's memory in each life.
+    match is_long() {
+        true => walk_all(Some(&turn.machine), name, searched),
+        false => drop(walk_once(Some(&turn.machine), name, searched)),
+    }
 }
 
 #[test]

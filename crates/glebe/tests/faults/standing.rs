@@ -75,10 +75,11 @@ pub fn scramble() {
 }
 
 /// A pool is made of pages that do not lie side by side; every huge page that it gives is there,
-/// and in the frame that the pool names.
-pub fn live() -> Outcome {
+/// and in the frame that the pool names. It searches for a long run, or takes what the pool has.
+pub fn live(searches: bool) -> Outcome {
     scramble();
     let options = Contig::options().source(Source::HUGETLB_2M).threads(1);
+    let options = if searches { options } else { options.search(Bytes::ZERO) };
     let pool = StandingPool::options().memory(options);
     let pool = pool.build(Bytes::new((PAGES * HUGE) as u64))?;
     let window = pool.map(Bytes::new(HUGE as u64))?;
