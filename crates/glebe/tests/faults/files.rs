@@ -12,9 +12,16 @@ const SHM: &str = "/dev/shm";
 /// A folder on tmpfs, and the reason if there is none.
 pub fn in_memory(what: &str) -> Result<Scratch, std::io::Error> {
     File::options().write(true).custom_flags(libc::O_TMPFILE).open(SHM)?;
-    // This process runs one test, in one thread until here.
+    // This process runs one test, which has started no thread. The library keeps a lock in the
+    // temporary folder, and that one stays where it is.
+    let usual = env::var_os("TMPDIR");
     env::set_var("TMPDIR", SHM);
-    Ok(Scratch::new(what))
+    let made = Scratch::new(what);
+    match usual {
+        Some(usual) => env::set_var("TMPDIR", usual),
+        None => env::remove_var("TMPDIR"),
+    }
+    Ok(made)
 }
 
 /// A folder for what is written and read: in memory if there is such a place. A long walk takes the
