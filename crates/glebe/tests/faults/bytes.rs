@@ -20,7 +20,7 @@ pub fn page_of(index: u64) -> &'static [u8] {
     &all[(index % PAGES as u64) as usize]
 }
 
-/// What `make` gives for the version of a thing, from this caller.
+/// Returns the bytes that `make` gives for a version of a thing, kept for each caller.
 #[track_caller]
 pub fn remembered(thing: u64, version: u8, make: impl FnOnce() -> Vec<u8>) -> Rc<[u8]> {
     type Key = (&'static Location<'static>, u64, u8);

@@ -9,7 +9,7 @@ use glebe_testing::Scratch;
 
 const SHM: &str = "/dev/shm";
 
-/// A folder on tmpfs, and the reason if there is none.
+/// Makes a folder on tmpfs, or returns why there is none.
 pub fn in_memory(what: &str) -> Result<Scratch, std::io::Error> {
     File::options().write(true).custom_flags(libc::O_TMPFILE).open(SHM)?;
     // This process runs one test, which has started no thread. The library keeps a lock in the
@@ -24,8 +24,8 @@ pub fn in_memory(what: &str) -> Result<Scratch, std::io::Error> {
     Ok(made)
 }
 
-/// A folder for what is written and read: in memory if there is such a place. A long walk takes the
-/// temporary folder, whose file system may know calls that tmpfs refuses.
+/// Makes a folder for the files of a life, in memory if there is such a place. A long walk takes
+/// the temporary folder: its file system may know calls that tmpfs refuses.
 pub fn folder(what: &str) -> Scratch {
     match is_long() {
         true => Scratch::new(what),

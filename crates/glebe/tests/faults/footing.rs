@@ -18,7 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// More threads than a life has at once. The C library keeps the stack of a thread that ended.
 const STACKS: usize = 6;
 
-/// What is held at one moment. The heap is left out, and `steady` keeps all of malloc there.
+/// Counts the things held at one moment. The heap is left out, and `steady` keeps all of malloc
+/// there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Footing {
     mapped_bytes: u64,

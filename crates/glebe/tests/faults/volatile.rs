@@ -375,7 +375,7 @@ fn tag_refilled() {
     walk_both(Engine::Tag, Memory::Refilled);
 }
 
-/// What other lives left in the heap is no reason to keep less.
+/// Other lives leave bytes in the heap. A region keeps no less for that.
 #[test]
 fn own_after_the_heap_was_used_for_all_else() {
     alone!();

@@ -60,7 +60,7 @@ pub fn walk_once(machine: Option<&Machine>, name: &str, life: impl Fn() -> Outco
     Walk::of(machine, name, life).fail((Lasting::Once, 1))
 }
 
-/// What a walk saw, in one line.
+/// Says in one line how a walk went.
 #[derive(Default)]
 pub struct Seen {
     /// The most calls of a life without a fault, and the stacks that led to them.
