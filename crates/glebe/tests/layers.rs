@@ -210,6 +210,25 @@ fn rust_files(dir: &Path) -> Vec<PathBuf> {
     files
 }
 
+/// Folders that tests of other crates use.
+const OF_OTHERS: [&str; 2] = ["scratch", "tools"];
+
+/// Cargo does not search this folder for test programs. So a file that neither the manifest nor
+/// `it.rs` names would be built by nobody, and its tests would be lost.
+#[test]
+fn each_file_of_tests_is_a_program_or_a_module_of_one() {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |path: &str| fs::read_to_string(own.join(path)).expect("a file of the crate");
+    let (manifest, program) = (read("Cargo.toml"), read("tests/it.rs"));
+    for entry in fs::read_dir(own.join("tests")).expect("a folder of the crate") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_stem().and_then(|name| name.to_str()).expect("a name");
+        let is_program = manifest.contains(&format!("[[test]]\nname = \"{name}\"\n"));
+        let is_module = program.contains(&format!("\nmod {name};\n"));
+        assert!(is_program || is_module || OF_OTHERS.contains(&name), "{name} is not built");
+    }
+}
+
 #[test]
 fn each_module_uses_lower_layers_only() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
