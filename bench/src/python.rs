@@ -73,7 +73,7 @@ fn python() -> Result<PathBuf, String> {
 
 fn small(python: &Path, report: &mut Report) -> Outcome {
     let dir = tempfile::tempdir_in("/dev/shm")?;
-    let rounds = report.plan(3, 41).to_string();
+    let rounds = report.plan(1, 41).to_string();
     let output = Command::new(python).args(["-c", SMALL, &rounds]).arg(dir.path()).output()?;
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned().into());
@@ -123,7 +123,7 @@ fn get_hot(rounds: usize) -> Outcome<Vec<f64>> {
 /// Each keeper of results in a cgroup of its own.
 fn pipelines(report: &mut Report) -> Outcome {
     const RATE: &str = "requests/s";
-    let seconds = report.plan(2, 12);
+    let seconds = report.plan(1, 12);
     for _ in 0..report.plan(1, 3) {
         for who in KEEPERS {
             let group = match Group::make(Bytes::mib(LIMIT_MIB)) {

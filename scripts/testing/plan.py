@@ -11,7 +11,7 @@ from .build import FEATURES, Failed
 
 LIST = "scripts/tests.toml"
 MODELS = "models of "
-KEYS = {"modules", "nobody", "pure", "without_rseq", "exclusive"}
+KEYS = {"modules", "nobody", "pure", "without_rseq", "exclusive", "apart"}
 
 
 @dataclass
@@ -22,8 +22,10 @@ class Run:
     words: list
     environment: dict = field(default_factory=dict)
     is_nobody: bool = False
-    # It changes what the machine has once, such as the pool of huge pages: nothing runs beside it.
+    # It changes what the machine has once, such as the pool of huge pages.
     is_exclusive: bool = False
+    # It neither uses nor sees what exclusive runs change, so it may run beside them.
+    is_apart: bool = False
 
 
 def modules_of(program):
@@ -49,6 +51,15 @@ def compare(listed, programs):
         raise Failed("\n".join(wrong))
 
 
+def beside(row, module):
+    """What may run beside a module of a program; `true` in the list stands for all modules."""
+
+    def has(key):
+        return row.get(key) is True or module in row.get(key, [])
+
+    return {"is_exclusive": has("exclusive"), "is_apart": has("apart")}
+
+
 class Planner:
     """Makes the runs of each program."""
 
@@ -69,32 +80,32 @@ class Planner:
     def runs_of(self, name, row):
         program = self.built.programs[name]
         modules = modules_of(program)
-        for key in ("pure", "without_rseq", "exclusive"):
-            if unknown := set(row.get(key, [])) - modules.keys():
+        for key in ("pure", "without_rseq", "exclusive", "apart"):
+            listed = row.get(key, [])
+            if listed is not True and (unknown := set(listed) - modules.keys()):
                 raise Failed(f"{LIST}: {name} has no modules {sorted(unknown)} ({key})")
-        is_split, exclusive = row.get("modules", False), row.get("exclusive", [])
-        yield from self.group(name, program, modules, is_split, exclusive)
+        yield from self.group(name, program, modules, row)
         for module in row.get("without_rseq", []):
             words = [program, "--show-output", "--exact", *modules[module]]
             tunables = {"GLIBC_TUNABLES": "glibc.pthread.rseq=0"}
-            yield Run(f"{name} {module} (without rseq)", words, tunables)
+            yield Run(f"{name} {module} (without rseq)", words, tunables, **beside(row, module))
         if row.get("nobody") and self.is_root:
             pure = set() if self.is_long else set(row.get("pure", []))
             some = {module: tests for module, tests in modules.items() if module not in pure}
             copy = self.copy(program)
-            yield from self.group(name, copy, some, is_split, exclusive, is_nobody=True)
+            yield from self.group(name, copy, some, row, is_nobody=True)
 
     @staticmethod
-    def group(name, program, modules, is_split, exclusive=(), is_nobody=False):
+    def group(name, program, modules, row, is_nobody=False):
         """One run for each module, or one for all of them."""
         suffix = " (without privileges)" if is_nobody else ""
         groups = list(modules.items())
-        if not is_split:
+        if not row.get("modules", False):
             groups = [("", [test for tests in modules.values() for test in tests])]
         for module, tests in groups:
             words = [program, "--show-output", "--exact", *tests]
             title = f"{name} {module}".strip() + suffix
-            yield Run(title, words, is_nobody=is_nobody, is_exclusive=module in exclusive)
+            yield Run(title, words, is_nobody=is_nobody, **beside(row, module))
 
 
 def others(built):
@@ -105,8 +116,9 @@ def others(built):
         print(built.no_python)
         return
     python = "scripts/python.sh"
-    yield Run("python", [python, "test"])
-    yield Run("python (without privileges)", [python, "test-nobody"])
+    # Their reserves are of base pages.
+    yield Run("python", [python, "test"], is_apart=True)
+    yield Run("python (without privileges)", [python, "test-nobody"], is_apart=True)
     yield Run("python without a global lock", [python, "test-free-threaded"])
     yield Run("python: tests of distributed", [python, "test-distributed"])
 
@@ -123,7 +135,7 @@ def of(built, scratch, is_long):
     for name, row in listed.items():
         if name.startswith(MODELS):
             program = built.models[name.removeprefix(MODELS)]
-            runs += planner.group(name, program, modules_of(program), row.get("modules", False))
+            runs += planner.group(name, program, modules_of(program), row)
         else:
             runs += planner.runs_of(name, row)
     return [*others(built), *runs]

@@ -1,17 +1,14 @@
-"""Runs what is planned, one run a processor, and keeps what each printed.
-
-A run that changes what the machine has once goes alone, before all others.
-"""
+"""Runs what is planned, one run a processor, and keeps what each printed."""
 
 import os
 import pathlib
-import queue
 import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass
 
 NOBODY = 65534
@@ -38,7 +35,7 @@ class Done:
         return self.status == 0 and not self.left and self.failed == 0 and self.passed > 0
 
 
-def finish(process, limit):
+def wait_for(process, limit):
     """Waits for a process; returns its status and the CPU seconds of all that it waited for."""
     timer = threading.Timer(limit, lambda: os.killpg(process.pid, signal.SIGKILL))
     timer.start()
@@ -70,7 +67,7 @@ def perform(run, folder):
             start_new_session=True,
             **who,
         )
-        status, cpu = finish(process, limit)
+        status, cpu = wait_for(process, limit)
     wall = time.monotonic() - begin
     text = log.read_text(errors="replace")
     # The library keeps its lock file in such a folder where it has no other place.
@@ -93,31 +90,45 @@ def tell(done):
         sys.stdout.flush()
 
 
+def taken_from(waiting):
+    """Takes runs from a deque that several workers share, until none is left."""
+    while True:
+        try:
+            yield waiting.popleft()
+        except IndexError:
+            return
+
+
 def all_of(runs, scratch):
-    """Performs the runs and returns how each ended."""
-    waiting, done, lock = queue.SimpleQueue(), [], threading.Lock()
+    """Performs the runs and returns how each ended.
 
-    def finish_one(number, run):
-        ended = perform(run, pathlib.Path(scratch) / str(number))
-        with lock:
-            done.append(ended)
-            tell(ended)
-
-    def worker():
-        while True:
-            try:
-                number, run = waiting.get_nowait()
-            except queue.Empty:
-                return
-            finish_one(number, run)
-
+    One worker performs the exclusive runs. The others begin with those that may run beside these,
+    and wait for its end before they go on.
+    """
+    done, lock = [], threading.Lock()
+    exclusive, apart, others = deque(), deque(), deque()
     for number, run in enumerate(runs):
-        if run.is_exclusive:
-            finish_one(number, run)
-        else:
-            waiting.put((number, run))
+        kind = exclusive if run.is_exclusive else apart if run.is_apart else others
+        kind.append((number, run))
+    exclusive_are_over = threading.Event()
 
-    workers = [threading.Thread(target=worker) for _ in range(max(2, os.cpu_count() or 2))]
+    def finish(waiting):
+        for number, run in taken_from(waiting):
+            ended = perform(run, pathlib.Path(scratch) / str(number))
+            with lock:
+                done.append(ended)
+                tell(ended)
+
+    def work(is_first):
+        if is_first:
+            finish(exclusive)
+            exclusive_are_over.set()
+        finish(apart)
+        exclusive_are_over.wait()
+        finish(others)
+
+    count = max(2, os.cpu_count() or 2)
+    workers = [threading.Thread(target=work, args=[nth == 0]) for nth in range(count)]
     for thread in workers:
         thread.start()
     for thread in workers:

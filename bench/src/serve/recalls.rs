@@ -34,7 +34,7 @@ const HITS: &str = "of requests";
 
 pub(super) fn measure(report: &mut Report) -> Outcome {
     // In a quick run so many keys of a thousand bytes that a recall takes some of them.
-    let (mib, keys, requests) = report.plan((192, 150_000, 50_000), (1024, 1024 << 11, 30_000_000));
+    let (mib, keys, requests) = report.plan((192, 150_000, 20_000), (1024, 1024 << 11, 30_000_000));
     let zipf = Zipf::new(keys);
     let glebe = Who::Glebe.name();
 

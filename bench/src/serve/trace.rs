@@ -23,7 +23,7 @@ const DEPTH: u64 = 32;
 const ITEM: usize = 100;
 
 pub(super) fn measure(report: &mut Report) -> Outcome {
-    let (keys, requests) = report.plan((20_000, 40_000), (1_000_000, 10_000_000));
+    let (keys, requests) = report.plan((5_000, 10_000), (1_000_000, 10_000_000));
     let zipf = Zipf::new(keys);
     for peer in Peer::all(MIB, 1, report)? {
         let mut client = Client(BufReader::with_capacity(1 << 20, connect(peer.port)?));

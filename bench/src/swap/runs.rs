@@ -92,7 +92,7 @@ pub(super) struct Kind {
 
 /// Measures a kind, reads alone and with writes.
 pub(super) fn measure(kind: &Kind, corpus: &Path, report: &mut Report) -> Outcome {
-    let (budget_pages, touches, count) = report.plan((2048, 5_000, 1), (8192, 300_000, 7));
+    let (budget_pages, touches, count) = report.plan((1024, 2_000, 1), (8192, 300_000, 7));
     let data_pages = budget_pages * kind.times;
     let data = Pages::new(data_pages).bytes(page_size());
     let swap = KernelSwap::new(data + data);

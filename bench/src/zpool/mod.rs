@@ -32,7 +32,7 @@ pub(crate) use malloc::inside;
 pub(crate) fn run(report: &mut Report) -> Outcome {
     // One file of the tree, and one run of blocks of the trace, in so many; bytes of pages that are
     // stored and loaded; rounds.
-    let (files, runs, bytes, count) = report.plan((32, 16, 4 << 20, 1), (1, 1, 128 << 20, 9));
+    let (files, runs, bytes, count) = report.plan((64, 32, 2 << 20, 1), (1, 1, 128 << 20, 9));
     let traced = Workload::of_trace(runs)?;
     let tree = tree(files, report)?;
     overhead::measure(runs, &traced, tree.as_ref(), report)?;

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `GLEBE_SLOW` | multiplies every limit and every storm; for emulated and busy machines |
 //! | `GLEBE_STRESS_SECONDS` | the length of each storm, whatever its usual length is |
-//! | `GLEBE_LONG` | walk whole state spaces instead of a share of them; storms last twice as long |
+//! | `GLEBE_LONG` | walk whole state spaces instead of a share of them; storms last four times as long |
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,10 +23,10 @@ pub fn slowed(usual: Duration) -> Duration {
     usual.mul_f64(number("GLEBE_SLOW").unwrap_or(1.0))
 }
 
-/// Returns how long a storm lasts: `GLEBE_STRESS_SECONDS` if it is set, else `usual` slowed, and
-/// twice that if tests are to be [long](is_long).
+/// Returns how long a storm lasts: `GLEBE_STRESS_SECONDS` if it is set, else half of `usual` slowed,
+/// and twice `usual` if tests are to be [long](is_long).
 pub fn storm(usual: Duration) -> Duration {
-    let usual = if is_long() { 2 * usual } else { usual };
+    let usual = if is_long() { 2 * usual } else { usual / 2 };
     number("GLEBE_STRESS_SECONDS").map_or_else(|| slowed(usual), Duration::from_secs_f64)
 }
 

@@ -42,7 +42,7 @@ const PROGRAM_MAX: usize = if cfg!(miri) { 150 } else { 1200 };
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: if cfg!(miri) { 3 } else { 3000 },
+        cases: if cfg!(miri) { 3 } else { 2000 },
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
@@ -177,7 +177,7 @@ fn deep_tree_equals_the_oracle(mut tree: FreeTree, span: Extent, min: usize) {
 /// Returns true if the whole tree is compared after this step: a share of them, since a look at
 /// thousands of extents takes a thousand times as long as a step.
 fn is_looked_at(step: u32) -> bool {
-    step % 8 == 0 || glebe_testing::time::is_long()
+    step % 16 == 0 || glebe_testing::time::is_long()
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn aligned_search_never_scans() {
 
 #[test]
 fn few_leaves_mislead_a_search_however_many_shrank() {
-    let count: u64 = if cfg!(miri) { 24 } else { 8192 };
+    let count: u64 = if cfg!(miri) { 24 } else { 4096 };
     let span = extent(0, 1 << 20);
     // In each leaf several are of the length that is asked for, at a multiple, all of which go.
     let mut tree = tree_of(span, (0..count).map(|i| extent(i * 128, 64)));

@@ -178,7 +178,7 @@ fn threads_that_populate_side_by_side_lose_nothing() {
     const THREADS: u64 = 4;
     let page = page_size().bytes();
     let at = |nth: u64| Bytes::new(nth * page.get());
-    for round in 0..1000 {
+    for round in 0..300 {
         let mapping = Reserved::new(at(THREADS), false).unwrap();
         let begin = std::sync::Barrier::new(THREADS as usize);
         std::thread::scope(|scope| {

@@ -278,7 +278,7 @@ fn a_reader_follows_an_entry_that_is_packed_and_unpacked() {
 /// The entry is packed, its object removed, its slot used again: all while somebody reads it.
 #[test]
 fn a_slot_is_not_used_anew_while_somebody_reads_it_by_an_entry_that_was_moved() {
-    explore(PREEMPTIONS, || {
+    explore_large(PREEMPTIONS, || {
         let pool = Arc::new(pool());
         let (one, _) = (insert(&pool, 1), insert(&pool, 2));
         leave(&pool);
@@ -350,7 +350,7 @@ fn a_filled_object_is_removed_once_while_its_entry_is_packed() {
 /// entry that goes on with the use of another one of its page.
 #[test]
 fn a_later_use_of_an_entry_is_not_removed_in_the_place_of_an_earlier_one() {
-    explore(PREEMPTIONS, || {
+    explore_large(PREEMPTIONS, || {
         let pool = Arc::new(pool());
         let (one, _) = (insert(&pool, 1), insert(&pool, 2));
         pool.memory.entries.begin_at(5, 1 << GENERATION_BITS | one.1);

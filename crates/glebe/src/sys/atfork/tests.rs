@@ -83,6 +83,7 @@ fn all_free() -> bool {
 
 #[test]
 fn a_child_finds_every_lock_free_whatever_the_threads_did() {
+    const CHILDREN: u32 = 100;
     added();
     let stop = MappedWord::new(0);
     std::thread::scope(|scope| {
@@ -97,17 +98,17 @@ fn a_child_finds_every_lock_free_whatever_the_threads_did() {
             });
         }
         let before = LOCKS.children.load(Ordering::Relaxed);
-        let bad = (0..300).filter(|_| {
+        let bad = (0..CHILDREN).filter(|_| {
             !child_says(fork, || {
                 LOCKS.children.load(Ordering::Relaxed) > before && !is_without_steps() && all_free()
             })
         });
         let bad = bad.count();
         stop.store(1, Ordering::Relaxed);
-        assert_eq!(bad, 0, "of 300 children");
+        assert_eq!(bad, 0, "of {CHILDREN} children");
     });
     let prepared = LOCKS.prepared.load(Ordering::Relaxed);
-    assert!(prepared >= 300, "{prepared}");
+    assert!(prepared >= CHILDREN.into(), "{prepared}");
 }
 
 #[test]

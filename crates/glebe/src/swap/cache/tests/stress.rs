@@ -8,12 +8,14 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use glebe_testing::time::storm;
+
 use super::*;
 use crate::sync::AtomicU64;
 
 const WRITERS: u64 = 3;
 const PAGES: u64 = 1500;
-const LASTS: Duration = Duration::from_secs(2);
+const USUAL: Duration = Duration::from_secs(2);
 
 struct Rng(u64);
 
@@ -185,7 +187,7 @@ fn run(reserve: Option<&Reserve>, has_file: bool, has_faults: bool) {
     };
     area.set_policy(policies[0]).unwrap();
     let begun = (0..PAGES).map(|_| AtomicU64::new(0)).collect();
-    let until = Instant::now() + LASTS;
+    let until = Instant::now() + storm(USUAL);
     let shared = Shared { area, until, begun, has_faults };
     thread::scope(|scope| {
         let shared = &shared;
@@ -222,7 +224,7 @@ fn in_a_pool_of_its_own() {
 
 /// A block goes, or moves, while it is read: the load looks again.
 fn replaced_all_the_time(area: &Area) {
-    let (until, begun) = (Instant::now() + LASTS / 2, AtomicU64::new(0));
+    let (until, begun) = (Instant::now() + storm(USUAL) / 2, AtomicU64::new(0));
     thread::scope(|scope| {
         scope.spawn(|| {
             while Instant::now() < until {
