@@ -14,6 +14,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+# Tests of arrays need no threads of NumPy's own, which spin while they wait.
+export OPENBLAS_NUM_THREADS=1
 crate=crates/glebe-python
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 venv=$target/python

@@ -11,7 +11,10 @@ from .build import FEATURES, Failed
 
 LIST = "scripts/tests.toml"
 MODELS = "models of "
-KEYS = {"modules", "nobody", "pure", "without_rseq", "exclusive", "apart"}
+# alone: it measures, or changes what all others see. exclusive: it changes what the machine has once,
+# such as its pools of huge pages. apart: it neither uses nor sees what exclusive runs change.
+LANES = ("alone", "exclusive", "apart", "others")
+KEYS = {"modules", "nobody", "pure", "without_rseq", *LANES[:3]}
 
 
 @dataclass
@@ -22,10 +25,8 @@ class Run:
     words: list
     environment: dict = field(default_factory=dict)
     is_nobody: bool = False
-    # It changes what the machine has once, such as the pool of huge pages.
-    is_exclusive: bool = False
-    # It neither uses nor sees what exclusive runs change, so it may run beside them.
-    is_apart: bool = False
+    # One of LANES: what may run beside it.
+    lane: str = "others"
 
 
 def modules_of(program):
@@ -51,13 +52,13 @@ def compare(listed, programs):
         raise Failed("\n".join(wrong))
 
 
-def beside(row, module):
-    """What may run beside a module of a program; `true` in the list stands for all modules."""
-
-    def has(key):
-        return row.get(key) is True or module in row.get(key, [])
-
-    return {"is_exclusive": has("exclusive"), "is_apart": has("apart")}
+def lane_of(row, module):
+    """Returns the lane of a module of a program; `true` in the list stands for all modules."""
+    for lane in LANES[:3]:
+        listed = row.get(lane, [])
+        if listed is True or module in listed:
+            return lane
+    return "others"
 
 
 class Planner:
@@ -80,7 +81,7 @@ class Planner:
     def runs_of(self, name, row):
         program = self.built.programs[name]
         modules = modules_of(program)
-        for key in ("pure", "without_rseq", "exclusive", "apart"):
+        for key in ("pure", "without_rseq", *LANES[:3]):
             listed = row.get(key, [])
             if listed is not True and (unknown := set(listed) - modules.keys()):
                 raise Failed(f"{LIST}: {name} has no modules {sorted(unknown)} ({key})")
@@ -88,7 +89,7 @@ class Planner:
         for module in row.get("without_rseq", []):
             words = [program, "--show-output", "--exact", *modules[module]]
             tunables = {"GLIBC_TUNABLES": "glibc.pthread.rseq=0"}
-            yield Run(f"{name} {module} (without rseq)", words, tunables, **beside(row, module))
+            yield Run(f"{name} {module} (without rseq)", words, tunables, lane=lane_of(row, module))
         if row.get("nobody") and self.is_root:
             pure = set() if self.is_long else set(row.get("pure", []))
             some = {module: tests for module, tests in modules.items() if module not in pure}
@@ -105,7 +106,7 @@ class Planner:
         for module, tests in groups:
             words = [program, "--show-output", "--exact", *tests]
             title = f"{name} {module}".strip() + suffix
-            yield Run(title, words, is_nobody=is_nobody, **beside(row, module))
+            yield Run(title, words, is_nobody=is_nobody, lane=lane_of(row, module))
 
 
 def others(built):
@@ -117,8 +118,8 @@ def others(built):
         return
     python = "scripts/python.sh"
     # Their reserves are of base pages.
-    yield Run("python", [python, "test"], is_apart=True)
-    yield Run("python (without privileges)", [python, "test-nobody"], is_apart=True)
+    yield Run("python", [python, "test"], lane="apart")
+    yield Run("python (without privileges)", [python, "test-nobody"], lane="apart")
     yield Run("python without a global lock", [python, "test-free-threaded"])
     yield Run("python: tests of distributed", [python, "test-distributed"])
 

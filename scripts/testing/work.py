@@ -11,6 +11,8 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
+from .plan import LANES
+
 NOBODY = 65534
 # A run that takes longer is stopped; none comes near it.
 LIMIT_S = 1200
@@ -102,18 +104,17 @@ def taken_from(waiting):
 def all_of(runs, scratch):
     """Performs the runs and returns how each ended.
 
-    One worker performs the exclusive runs. The others begin with those that may run beside these,
-    and wait for its end before they go on.
+    Those that run alone go first. Then one worker performs the exclusive runs. The others begin with
+    those that may run beside these, and wait for its end before they go on.
     """
     done, lock = [], threading.Lock()
-    exclusive, apart, others = deque(), deque(), deque()
+    waiting = {lane: deque() for lane in LANES}
     for number, run in enumerate(runs):
-        kind = exclusive if run.is_exclusive else apart if run.is_apart else others
-        kind.append((number, run))
+        waiting[run.lane].append((number, run))
     exclusive_are_over = threading.Event()
 
-    def finish(waiting):
-        for number, run in taken_from(waiting):
+    def finish(lane):
+        for number, run in taken_from(waiting[lane]):
             ended = perform(run, pathlib.Path(scratch) / str(number))
             with lock:
                 done.append(ended)
@@ -121,12 +122,13 @@ def all_of(runs, scratch):
 
     def work(is_first):
         if is_first:
-            finish(exclusive)
+            finish("exclusive")
             exclusive_are_over.set()
-        finish(apart)
+        finish("apart")
         exclusive_are_over.wait()
-        finish(others)
+        finish("others")
 
+    finish("alone")
     count = max(2, os.cpu_count() or 2)
     workers = [threading.Thread(target=work, args=[nth == 0]) for nth in range(count)]
     for thread in workers:

@@ -46,7 +46,7 @@ fn case(threads: usize) -> String {
 }
 
 pub(super) fn measure(corpus: &Corpus<'_>, report: &mut Report) -> Outcome {
-    let (pages, count) = report.plan((512, 1), (8192, 9));
+    let (pages, count) = report.plan((512, 2), (8192, 9));
     let len = Pages::new(pages).bytes(page_size());
     let twice = len + len;
     let mut all = Vec::new();

@@ -10,6 +10,8 @@ import pytest
 import glebe
 
 PAGE = glebe.PAGE_BYTES
+# How long threads are watched; three times as long where GLEBE_LONG asks for long tests.
+SECONDS = 1.5 if os.environ.get("GLEBE_LONG") else 0.5
 
 
 def pytest_report_header():

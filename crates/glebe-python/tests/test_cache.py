@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import glebe
-from conftest import PAGE, take, value_of
+from conftest import PAGE, SECONDS, take, value_of
 
 
 @pytest.fixture
@@ -217,7 +217,7 @@ def test_threads_never_see_a_mixture(reserve):
     threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
     threads.append(threading.Thread(target=recall))
     [thread.start() for thread in threads]
-    stop.wait(2)
+    stop.wait(SECONDS)
     stop.set()
     [thread.join() for thread in threads]
     assert not wrong and reserve.stats()["loaded"] > 0

@@ -4,7 +4,6 @@ On a free-threaded interpreter they truly run at once; nothing that the package 
 the global lock back.
 """
 
-import os
 import random
 import sys
 import sysconfig
@@ -15,14 +14,12 @@ import numpy as np
 import pytest
 
 import glebe
-from conftest import PAGE, take, value_of
+from conftest import PAGE, SECONDS, take, value_of
 from glebe import errors
 from glebe.swap import Store
 from glebe.volatile import VolatileBuffer, volatile_cache
 
 THREADS = 8
-# Three times as long where GLEBE_LONG asks for long tests.
-SECONDS = 1.5 if os.environ.get("GLEBE_LONG") else 0.5
 
 
 def hammer(*works):

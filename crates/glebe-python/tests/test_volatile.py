@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from conftest import PAGE
+from conftest import PAGE, SECONDS
 from glebe import errors
 from glebe.volatile import VolatileBuffer, volatile_cache
 
@@ -135,7 +135,7 @@ def test_threads_hold_and_mark_without_a_wrong_byte(buffer):
 
     threads = [threading.Thread(target=call) for call in (work, work, drop)]
     [thread.start() for thread in threads]
-    stop.wait(1.5)
+    stop.wait(SECONDS)
     stop.set()
     [thread.join() for thread in threads]
     assert not wrong and buffer.stats()["purged"] > 0
