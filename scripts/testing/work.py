@@ -1,4 +1,4 @@
-"""Runs what is planned, one run a processor, and keeps what each printed."""
+"""Runs what is planned and keeps what each printed."""
 
 import os
 import pathlib
@@ -104,8 +104,8 @@ def taken_from(waiting):
 def all_of(runs, scratch):
     """Performs the runs and returns how each ended.
 
-    Those that run alone go first. Then one worker performs the exclusive runs. The others begin with
-    those that may run beside these, and wait for its end before they go on.
+    Those that run alone go first. Then one worker performs the exclusive runs, one by one. The others,
+    one for each processor, begin with what may run beside these and go on when they are over.
     """
     done, lock = [], threading.Lock()
     waiting = {lane: deque() for lane in LANES}
@@ -120,17 +120,19 @@ def all_of(runs, scratch):
                 done.append(ended)
                 tell(ended)
 
-    def work(is_first):
-        if is_first:
-            finish("exclusive")
-            exclusive_are_over.set()
+    def exclusive():
+        finish("exclusive")
+        exclusive_are_over.set()
+
+    def beside():
         finish("apart")
         exclusive_are_over.wait()
         finish("others")
 
     finish("alone")
-    count = max(2, os.cpu_count() or 2)
-    workers = [threading.Thread(target=work, args=[nth == 0]) for nth in range(count)]
+    # Exclusive runs wait for much, so they get no processor of their own.
+    works = [exclusive] + max(2, os.cpu_count() or 2) * [beside]
+    workers = [threading.Thread(target=work) for work in works]
     for thread in workers:
         thread.start()
     for thread in workers:
