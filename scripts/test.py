@@ -2,20 +2,21 @@
 """Builds every test once, then runs them on all processors and says what was slow, skipped or wrong.
 
 Usage: test.py [--long] [--list] [NAME ...]
-  --long   walk whole state spaces (GLEBE_LONG=1), and run everything without privileges too
+  --long   walk whole state spaces (GLEBE_LONG=1), and run `pure` modules without privileges too
   --list   print the names of the runs, and run nothing
   NAME     run only what has one of these words in its name
 
-scripts/tests.toml lists the test programs in the order in which they start; a program that it does
-not list, or that is not built, is an error. One run has one program, or one module of it, in a
-process of its own, with a temporary folder of its own that must be empty in the end.
-GLEBE_SLOW=n multiplies every limit. Needs Rust, Python 3.11 and a C compiler.
+scripts/tests.toml lists the test programs. The runner fails if cargo builds a program that the list
+lacks, or if the list names one that cargo did not build. Each run is one process: a program, or one
+module of it. It gets a temporary folder and must leave it empty. A test that cannot run here prints
+`skipped: ` and why. GLEBE_SLOW=n multiplies every limit. Needs Rust, Python 3.11 and a C compiler.
 """
 
 import argparse
 import os
 import pathlib
 import shutil
+import signal
 import sys
 import tempfile
 
@@ -33,12 +34,13 @@ def main():
     parser.add_argument("names", nargs="*", metavar="NAME", help="run only what has such a word")
     asked = parser.parse_args()
     os.chdir(ROOT)
-    # A test that panics in the right place prints no stack.
+    # Many tests panic on purpose; a stack of each would hide the others.
     os.environ["RUST_BACKTRACE"] = "0"
     os.environ.setdefault("CARGO_INCREMENTAL", "0")
     if asked.long:
         os.environ["GLEBE_LONG"] = "1"
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     # A short name: sockets have paths of at most 107 bytes.
     scratch = pathlib.Path(tempfile.mkdtemp(prefix="gt-"))
     scratch.chmod(0o711)
@@ -47,6 +49,8 @@ def main():
         runs = plan.of(built, scratch, is_long=asked.long)
         if asked.names:
             runs = [run for run in runs if any(name in run.name for name in asked.names)]
+            if not runs:
+                raise build.Failed(f"no run has one of these words in its name: {asked.names}")
         if asked.list:
             print(*(run.name for run in runs), sep="\n")
             return 0
@@ -55,6 +59,9 @@ def main():
     except build.Failed as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr)
+        return 130
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 

@@ -19,7 +19,7 @@ TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", "target")).resolve()
 
 
 class Failed(Exception):
-    """A build failed; its output has been printed."""
+    """Something that the tests need could not be made; the text says what."""
 
 
 @dataclass
@@ -66,7 +66,8 @@ def tests(built):
 
 
 def models(built):
-    """The concurrency models. A flag of the compiler selects them, so their folder is another."""
+    """The concurrency models. A flag of the compiler selects them: in the folder of all else it would
+    have cargo build everything again."""
     flags = f"{os.environ.get('RUSTFLAGS', '')} --cfg loom"
     words = ["test", "--no-run", "-p", "glebe", "-p", "glebe-malloc", "--no-default-features"]
     words += ["--lib", "--profile", "loom", "--target-dir", str(TARGET / "loom")]
@@ -110,7 +111,7 @@ def everything():
         raise failures[0]
     if not built.no_python:
         python_script("install", built.libraries["glebe_python"])
-    # So that `make install` finds nothing left to build.
+    # The tests of `make install` run it with a cargo that fails.
     packages = f"PACKAGES={' '.join(EVERYTHING)}"
     if subprocess.run(["make", "-s", "build", "PROFILE=dev", packages]).returncode != 0:
         raise Failed("make build")

@@ -19,12 +19,14 @@ KEYS = {"modules", "nobody", "pure", "without_rseq", *LANES[:3]}
 
 @dataclass
 class Run:
-    """A command, the user that it runs as, and what it prints when it has run."""
+    """A command and the user that it runs as."""
 
     name: str
     words: list
     environment: dict = field(default_factory=dict)
     is_nobody: bool = False
+    # How many tests a test program is asked for; 0 for another command.
+    tests: int = 0
     # One of LANES: what may run beside it.
     lane: str = "others"
 
@@ -48,6 +50,9 @@ def compare(listed, programs):
     wrong += [f"{name} of {LIST} was not built" for name in sorted(listed.keys() - programs.keys())]
     for name, row in listed.items():
         wrong += [f"{LIST}: {name} has an unknown key {key}" for key in sorted(row.keys() - KEYS)]
+        if not row.get("modules", False):
+            lists = [lane for lane in LANES[:3] if isinstance(row.get(lane), list)]
+            wrong += [f"{LIST}: {name} is one run: {lane} is true or not there" for lane in lists]
     if wrong:
         raise Failed("\n".join(wrong))
 
@@ -69,7 +74,8 @@ class Planner:
         self.is_root = os.geteuid() == 0
         # Copies that everybody can read, wherever the source tree lies.
         self.copies = scratch / "programs"
-        self.copies.mkdir(mode=0o755)
+        self.copies.mkdir()
+        self.copies.chmod(0o755)
 
     def copy(self, program):
         copy = self.copies / os.path.basename(program)
@@ -89,7 +95,7 @@ class Planner:
         for module in row.get("without_rseq", []):
             words = [program, "--show-output", "--exact", *modules[module]]
             tunables = {"GLIBC_TUNABLES": "glibc.pthread.rseq=0"}
-            yield Run(f"{name} {module} (without rseq)", words, tunables, lane=lane_of(row, module))
+            yield Run(f"{name} {module} (without rseq)", words, tunables, tests=len(modules[module]), lane=lane_of(row, module))
         if row.get("nobody") and self.is_root:
             pure = set() if self.is_long else set(row.get("pure", []))
             some = {module: tests for module, tests in modules.items() if module not in pure}
@@ -106,18 +112,19 @@ class Planner:
         for module, tests in groups:
             words = [program, "--show-output", "--exact", *tests]
             title = f"{name} {module}".strip() + suffix
-            yield Run(title, words, is_nobody=is_nobody, lane=lane_of(row, module))
+            lane = lane_of(row, module)
+            yield Run(title, words, tests=len(tests), is_nobody=is_nobody, lane=lane)
 
 
 def others(built):
-    """What is no test program."""
+    """Yields the runs that are no test programs: documentation, aged machines, Python."""
     yield Run("documentation", ["cargo", "test", "--workspace", "--doc", *FEATURES])
     yield Run("the aged machine and its judge", ["scripts/aged/test_aged.py"])
     if built.no_python:
         print(built.no_python)
         return
     python = "scripts/python.sh"
-    # Their reserves are of base pages.
+    # These tests use base pages alone.
     yield Run("python", [python, "test"], lane="apart")
     yield Run("python (without privileges)", [python, "test-nobody"], lane="apart")
     yield Run("python without a global lock", [python, "test-free-threaded"])

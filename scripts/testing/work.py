@@ -16,7 +16,9 @@ from .plan import LANES
 NOBODY = 65534
 # A run that takes longer is stopped; none comes near it.
 LIMIT_S = 1200
-TALLY = re.compile(r"^test result: .*? (\d+) passed; (\d+) failed", re.MULTILINE)
+TALLY = re.compile(r"^test result: .*? (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE)
+# The processes of all runs under way.
+RUNNING = set()
 
 
 @dataclass
@@ -39,12 +41,21 @@ class Done:
 
 def wait_for(process, limit):
     """Waits for a process; returns its status and the CPU seconds of all that it waited for."""
-    timer = threading.Timer(limit, lambda: os.killpg(process.pid, signal.SIGKILL))
+    timer = threading.Timer(limit, end, [process, signal.SIGKILL])
+    timer.daemon = True
     timer.start()
-    _, status, used = os.wait4(process.pid, 0)
-    timer.cancel()
+    try:
+        _, status, used = os.wait4(process.pid, 0)
+    finally:
+        timer.cancel()
     process.returncode = os.waitstatus_to_exitcode(status)
     return process.returncode, used.ru_utime + used.ru_stime
+
+
+def end(process, number):
+    """Sends a signal to a process that has not been waited for, and to all of its group."""
+    if process.returncode is None:
+        os.killpg(process.pid, number)
 
 
 def perform(run, folder):
@@ -69,15 +80,28 @@ def perform(run, folder):
             start_new_session=True,
             **who,
         )
+        RUNNING.add(process)
         status, cpu = wait_for(process, limit)
+        RUNNING.discard(process)
     wall = time.monotonic() - begin
     text = log.read_text(errors="replace")
-    # The library keeps its lock file in such a folder where it has no other place.
+    if wall >= limit:
+        text += f"-- {run.name}: stopped after {limit:.0f} s\n"
+    # Without /run/glebe and XDG_RUNTIME_DIR the library keeps its lock file in such a folder.
     left = sorted(set(os.listdir(folder)) - {f"glebe-{NOBODY if run.is_nobody else os.geteuid()}"})
-    tallies = [(int(passed), int(failed)) for passed, failed in TALLY.findall(text)]
-    # What is no test program is one test.
-    passed, failed = map(sum, zip(*tallies)) if tallies else (int(status == 0), int(status != 0))
-    return Done(run.name, status, wall, cpu, text, left, passed, failed)
+    return Done(run.name, status, wall, cpu, text, left, *counts(run, status, text))
+
+
+def counts(run, status, text):
+    """Returns how many tests passed and how many failed."""
+    tallies = [tuple(map(int, found)) for found in TALLY.findall(text)]
+    if not run.tests:
+        # The documentation has several programs; another command is one test.
+        passed, failed, _ = map(sum, zip(*tallies)) if tallies else (status == 0, status != 0, 0)
+        return int(passed), int(failed)
+    # Above it are those of programs that tests started.
+    passed, failed, ignored = tallies[-1] if tallies else (0, 0, 0)
+    return passed, failed + run.tests - passed - failed - ignored
 
 
 def tell(done):
@@ -104,10 +128,11 @@ def taken_from(waiting):
 def all_of(runs, scratch):
     """Performs the runs and returns how each ended.
 
-    Those that run alone go first. Then one worker performs the exclusive runs, one by one. The others,
-    one for each processor, begin with what may run beside these and go on when they are over.
+    Those that run alone go first. Then one worker performs the exclusive runs, one by one. Meanwhile
+    the others, one for each processor, take those that are apart; when the exclusive runs are over,
+    all of them take the rest.
     """
-    done, lock = [], threading.Lock()
+    done, lock, stop = [], threading.Lock(), threading.Event()
     waiting = {lane: deque() for lane in LANES}
     for number, run in enumerate(runs):
         waiting[run.lane].append((number, run))
@@ -115,7 +140,12 @@ def all_of(runs, scratch):
 
     def finish(lane):
         for number, run in taken_from(waiting[lane]):
-            ended = perform(run, pathlib.Path(scratch) / str(number))
+            if stop.is_set():
+                return
+            try:
+                ended = perform(run, pathlib.Path(scratch) / str(number))
+            except Exception as error:
+                ended = Done(run.name, 1, 0, 0, f"cannot be run: {error}\n", [], 0, 1)
             with lock:
                 done.append(ended)
                 tell(ended)
@@ -123,18 +153,30 @@ def all_of(runs, scratch):
     def exclusive():
         finish("exclusive")
         exclusive_are_over.set()
+        finish("others")
 
     def beside():
         finish("apart")
         exclusive_are_over.wait()
         finish("others")
 
-    finish("alone")
-    # Exclusive runs wait for much, so they get no processor of their own.
-    works = [exclusive] + max(2, os.cpu_count() or 2) * [beside]
-    workers = [threading.Thread(target=work) for work in works]
-    for thread in workers:
-        thread.start()
-    for thread in workers:
-        thread.join()
+    def all_at_once(works):
+        workers = [threading.Thread(target=work) for work in works]
+        for thread in workers:
+            thread.start()
+        try:
+            for thread in workers:
+                thread.join()
+        except KeyboardInterrupt:
+            # A test that ends by this gives back what it changed on the machine.
+            stop.set()
+            for process in list(RUNNING):
+                end(process, signal.SIGTERM)
+            for thread in workers:
+                thread.join()
+            raise
+
+    all_at_once([lambda: finish("alone")])
+    # One more than processors, since many tests wait.
+    all_at_once([exclusive] + max(2, os.cpu_count() or 2) * [beside])
     return done

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 /// Between two looks at a thing that is waited for.
 const LOOK: Duration = Duration::from_millis(1);
+/// How much longer a storm lasts, at most, where what it must show has not happened yet.
+const GRACE: Duration = Duration::from_secs(30);
 
 fn number(name: &str) -> Option<f64> {
     let text = std::env::var(name).ok()?;
@@ -28,6 +30,26 @@ pub fn slowed(usual: Duration) -> Duration {
 pub fn storm(usual: Duration) -> Duration {
     let usual = if is_long() { 2 * usual } else { usual / 2 };
     number("GLEBE_STRESS_SECONDS").map_or_else(|| slowed(usual), Duration::from_secs_f64)
+}
+
+/// A storm under way: it lasts as long as [`storm`] says, and longer on a machine so busy that what
+/// the test is about has not happened by then.
+pub struct Storm {
+    begin: Instant,
+    lasts: Duration,
+}
+
+impl Storm {
+    /// Begins a storm.
+    pub fn begin(usual: Duration) -> Self {
+        Self { begin: Instant::now(), lasts: storm(usual) }
+    }
+
+    /// Returns true until the storm is over.
+    pub fn goes_on(&self, has_happened: impl FnOnce() -> bool) -> bool {
+        let so_far = self.begin.elapsed();
+        so_far < self.lasts || so_far < self.lasts + slowed(GRACE) && !has_happened()
+    }
 }
 
 /// Returns true if whole state spaces are to be walked, as `make test-long` asks.

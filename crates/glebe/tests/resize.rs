@@ -11,7 +11,7 @@ use glebe::contig::{Contig, HeldBy, Options, Source};
 use glebe::reserve::{Block, Error, Put, Request, Reserve, Writers};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
-use glebe_testing::time::{storm, wait_until};
+use glebe_testing::time::{storm, wait_until, Storm};
 
 use crate::stressed::Stop;
 use crate::turn::{Turn, POOL};
@@ -313,7 +313,7 @@ fn stress(writers: Writers) {
     let builder = Reserve::options().writers(writers);
     let reserve =
         builder.room(room).zero_ahead(Pages::new(512)).memory(plain()).build(len).unwrap();
-    let end = Instant::now() + storm(USUAL);
+    let storm = Storm::begin(USUAL);
     let (stop, hits, resized) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let tenant = |seed: u64| {
         let pool = reserve.page_cache().namespace("stress").unwrap();
@@ -359,7 +359,9 @@ fn stress(writers: Writers) {
         (1..4).for_each(|seed| drop(scope.spawn(move || tenant(seed))));
         (1..3).for_each(|seed| drop(scope.spawn(move || owner(seed))));
         for (n, mib) in [2, 8, 30, 4, 16].into_iter().cycle().enumerate() {
-            if Instant::now() > end {
+            let is_met =
+                || hits.load(Ordering::Relaxed) > 100 && resized.load(Ordering::Relaxed) > 4;
+            if !storm.goes_on(is_met) {
                 break;
             }
             let len = Bytes::mib(mib);

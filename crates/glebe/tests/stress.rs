@@ -14,7 +14,7 @@ use glebe::contig::{Contig, Source};
 use glebe::reserve::{Block, Error, Namespace, Promise, Put, Request, Reserve, Stats, Writers};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
-use glebe_testing::time::{slowed, storm};
+use glebe_testing::time::{slowed, Storm};
 
 use crate::stressed::signals::Signals;
 use crate::stressed::{in_child, page_buffer, End, Random, Stop};
@@ -93,6 +93,13 @@ struct Load<'a> {
 }
 
 impl Load<'_> {
+    /// Returns true if what the test is about has happened.
+    fn is_met(&self) -> bool {
+        let stats = self.reserve.stats();
+        let [hits, promises] = [&self.hits, &self.promises].map(|n| n.load(Ordering::Relaxed));
+        hits > 0 && promises > 0 && stats.recalled > 0 && stats.replaced > 0
+    }
+
     fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
@@ -227,10 +234,10 @@ impl Inherited {
 }
 
 /// Forks while the others run; how often.
-fn fork_until(end: Instant, kept: &mut Inherited) -> u64 {
+fn fork_while(kept: &mut Inherited, goes_on: impl Fn() -> bool) -> u64 {
     let mut bytes = page_buffer();
     let mut forks = 0;
-    while Instant::now() < end {
+    while goes_on() {
         let ended = in_child(|| u8::from(!kept.refuses_all(&mut bytes)));
         assert_eq!(ended, End::Exit(0), "what the child was to be refused, or how it ended");
         forks += 1;
@@ -278,14 +285,14 @@ fn stress(writers: Option<Writers>, block_pages_max: u64, zero_ahead: Pages) {
         blocks: AtomicU64::new(0),
         promises: AtomicU64::new(0),
     };
-    let end = Instant::now() + storm(USUAL);
+    let storm = Storm::begin(USUAL);
     let forks = thread::scope(|scope| {
         let load = &load;
         (0..WRITERS).for_each(|n| drop(scope.spawn(move || load.write(n))));
         (0..READERS).for_each(|n| drop(scope.spawn(move || load.read(n))));
         (0..OWNERS).for_each(|n| drop(scope.spawn(move || load.own(n))));
         let _stop = Stop(&load.stop);
-        fork_until(end, &mut kept)
+        fork_while(&mut kept, || storm.goes_on(|| load.is_met()))
     });
     assert_eq!(first_wrong(kept.block.bytes().unwrap(), u64::MAX), None);
     drop((kept.promise.unwrap().take().unwrap(), kept.block));

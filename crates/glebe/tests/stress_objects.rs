@@ -11,13 +11,13 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use glebe::contig::{Contig, Source};
 use glebe::reserve::{Error as ReserveError, LentObjectPool, OnRecall, Request, Reserve};
 use glebe::units::{Bytes, Pages};
 use glebe::zpool::{AtLimit, Budget, Error, Guard, Handle, ObjectPool};
-use glebe_testing::time::storm;
+use glebe_testing::time::Storm;
 
 use crate::stressed::signals::Signals;
 use crate::stressed::{fill, in_child, mix, page_buffer, spawn, version, End, Random, Stop};
@@ -72,6 +72,18 @@ struct Done {
     stale: AtomicU64,
     lost: AtomicU64,
     blocks: AtomicU64,
+}
+
+impl Done {
+    /// Returns the hits, removes, stale handles, lost objects and blocks.
+    fn counts(&self) -> [u64; 5] {
+        let Self { hits, removes, stale, lost, blocks } = self;
+        [hits, removes, stale, lost, blocks].map(|count| count.load(Ordering::Relaxed))
+    }
+
+    fn is_met(&self) -> bool {
+        self.counts().iter().all(|count| *count > 0)
+    }
 }
 
 struct Shared {
@@ -370,9 +382,9 @@ fn hold_blocks(shared: &Shared) {
 }
 
 /// Forks now and then until the time is over.
-fn fork_until(shared: &Shared, end: Instant) {
+fn fork_while(shared: &Shared, goes_on: impl Fn() -> bool) {
     let mut forks = 0;
-    while Instant::now() < end || forks < 2 {
+    while goes_on() || forks < 2 {
         thread::sleep(BETWEEN_FORKS);
         forks += 1;
         // Before the fork: in the child the allocator's locks may be held by nobody.
@@ -414,7 +426,7 @@ fn pools_of_every_kind_side_by_side() {
     let (done, stop) = (Done::default(), AtomicBool::new(false));
     let shared = &Shared { reserve, grounds: grounds.into(), done, stop };
     let signals = Signals::start(Duration::from_millis(1));
-    let end = Instant::now() + storm(USUAL);
+    let storm = Storm::begin(USUAL);
     thread::scope(|scope| {
         spawn(scope, &shared.stop, || hold_blocks(shared));
         for ground in &shared.grounds {
@@ -430,17 +442,15 @@ fn pools_of_every_kind_side_by_side() {
             }
         }
         let _stop = Stop(&shared.stop);
-        fork_until(shared, end);
+        fork_while(shared, || storm.goes_on(|| shared.done.is_met()));
     });
     for ground in &shared.grounds {
         assert_eq!(ground.store.objects(), 0, "objects left in {:?}", ground.kind);
     }
     assert!(signals.came() > 100, "{} signals", signals.came());
     drop(signals);
-    let Done { hits, removes, stale, lost, blocks } = &shared.done;
-    let done = [hits, removes, stale, lost, blocks].map(|count| count.load(Ordering::Relaxed));
-    println!("hits, removes, stale, lost, blocks: {done:?}");
-    assert!(done.iter().all(|count| *count > 0), "a load that met nothing");
+    println!("hits, removes, stale, lost, blocks: {:?}", shared.done.counts());
+    assert!(shared.done.is_met(), "a load that met nothing");
 }
 
 #[test]

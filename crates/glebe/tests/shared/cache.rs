@@ -8,8 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use glebe::volatile::{Error, Refills, SharedBuildError, SharedCache, SharedCacheOptions};
-use glebe_testing::time::{is_long, slowed, storm};
+use glebe::volatile::{
+    Error, Refills, SharedBuildError, SharedCache, SharedCacheOptions, SharedCacheStats,
+};
+use glebe_testing::time::{is_long, slowed, Storm};
 use proptest::prelude::*;
 
 use super::process::{sleep_on, End, Process};
@@ -230,13 +232,14 @@ proptest! {
 #[test]
 fn threads_find_what_is_right_while_entries_go() {
     let cache = cache_of(64, options());
-    let (begin, time) = (Instant::now(), storm(USUAL));
+    let storm = Storm::begin(USUAL);
+    let is_met = |stats: &SharedCacheStats| stats.hits > 100 && stats.built > 100 && stats.lost > 0;
     std::thread::scope(|scope| {
         for thread in 0..3_u64 {
-            let cache = &cache;
+            let (cache, storm) = (&cache, &storm);
             scope.spawn(move || {
                 let mut random = thread;
-                while begin.elapsed() < time {
+                while storm.goes_on(|| is_met(&cache.stats())) {
                     let key = seed(&mut random) % 60;
                     match seed(&mut random) % 16 {
                         0 => drop(cache.remove(&key.to_ne_bytes())),
@@ -249,7 +252,7 @@ fn threads_find_what_is_right_while_entries_go() {
         }
     });
     let stats = cache.stats();
-    assert!(stats.hits > 100 && stats.built > 100 && stats.lost > 0, "{stats}");
+    assert!(is_met(&stats), "{stats}");
     stats.check().unwrap();
     let shared = cache.shared().stats();
     assert!(shared.pinned == Pages::ZERO && shared.marked <= stats.total, "{shared}");
@@ -528,8 +531,9 @@ fn a_spoilt_index_costs_misses_and_nothing_else() {
     let cache = cache_of(64, options().patience(Duration::from_millis(2)));
     let (file, total) = file_of(cache.shared());
     let data = total - cache.shared().len().get();
-    let (begin, time, calls) = (Instant::now(), storm(USUAL), AtomicU64::new(0));
-    let goes_on = || begin.elapsed() < time;
+    let (storm, calls) = (Storm::begin(USUAL), AtomicU64::new(0));
+    let is_met = || calls.load(Ordering::Relaxed) > 50 && cache.stats().hits > 0;
+    let goes_on = || storm.goes_on(is_met);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut random = 1;
@@ -565,6 +569,6 @@ fn a_spoilt_index_costs_misses_and_nothing_else() {
         }
     });
     println!("{} calls; {}", calls.load(Ordering::Relaxed), cache.stats());
-    assert!(calls.load(Ordering::Relaxed) > 50 && cache.stats().hits > 0);
+    assert!(is_met());
     cache.stats().check().unwrap();
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use glebe::swap::{Error, Key, Options, Stats, Store};
 use glebe::units::Bytes;
-use glebe_testing::time::{slowed, storm};
+use glebe_testing::time::{slowed, Storm};
 
 use super::{page, pages};
 use crate::stressed::{mix, Stop};
@@ -186,8 +186,7 @@ fn work(shared: &Shared, thread: usize) {
 #[test]
 fn threads_lose_no_write_and_see_no_other_byte() {
     // A pool that kept copies fill now and then.
-    let stats = run(Store::options().pool_limit(Bytes::new(POOL_LIMIT)));
-    assert!(stats.kept_dropped > 0, "{stats}");
+    run(Store::options().pool_limit(Bytes::new(POOL_LIMIT)), |stats| stats.kept_dropped > 0);
 }
 
 #[test]
@@ -196,12 +195,14 @@ fn nor_do_they_with_a_file() {
     let options = options.file_in(std::env::temp_dir(), Bytes::mib(2));
     #[cfg(feature = "encrypt")]
     let options = options.encrypted();
-    let stats = run(options);
-    assert!(stats.spilled > 100 && stats.read_back > 100, "{stats}");
+    run(options, |stats| stats.spilled > 100 && stats.read_back > 100);
 }
 
-fn run(options: Options) -> Stats {
-    let time = storm(USUAL);
+fn run(options: Options, is_met: impl Fn(&Stats) -> bool) {
+    let is_met = |stats: &Stats| {
+        let kinds = [stats.coded, stats.raw, stats.filled, stats.reused];
+        kinds.iter().all(|count| *count > 0) && stats.loaded > 1000 && is_met(stats)
+    };
     let options = options.capacity(pages(4096));
     let known = (0..THREADS * OBJECTS).map(|_| Known::default()).collect();
     let shared = Shared {
@@ -218,8 +219,9 @@ fn run(options: Options) -> Stats {
                 work(shared, thread);
             });
         }
-        let (_stop, begin, mut turn) = (Stop(&shared.stop), Instant::now(), 0);
-        while begin.elapsed() < time && !shared.stop.load(Ordering::Relaxed) {
+        let (_stop, storm, mut turn) = (Stop(&shared.stop), Storm::begin(USUAL), 0);
+        let is_met = || is_met(&shared.store.stats());
+        while storm.goes_on(is_met) && !shared.stop.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(7));
             turn += 1;
             match shared.store.set_budget(pages(BUDGET - turn % 3 * 30)) {
@@ -231,8 +233,7 @@ fn run(options: Options) -> Stats {
     let stats = shared.store.stats();
     println!("{} reads; {}", shared.reads.load(Ordering::Relaxed), stats.to_json());
     stats.check().unwrap();
-    let kinds = [stats.coded, stats.raw, stats.filled, stats.reused];
-    assert!(kinds.iter().all(|count| *count > 0) && stats.loaded > 1000, "{stats}");
+    assert!(is_met(&stats), "{stats}");
     for (whose, known) in shared.known.iter().enumerate() {
         if let Some(key) = *known.key.lock().unwrap() {
             let bytes = shared.store.take(key).unwrap();
@@ -242,5 +243,4 @@ fn run(options: Options) -> Stats {
     let end = shared.store.stats();
     end.check().unwrap();
     assert_eq!((end.resident, end.stored, end.buried, end.file), Default::default());
-    stats
 }

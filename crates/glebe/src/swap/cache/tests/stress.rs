@@ -8,7 +8,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use glebe_testing::time::storm;
+use glebe_testing::time::{storm, Storm};
 
 use super::*;
 use crate::sync::AtomicU64;
@@ -51,15 +51,19 @@ fn version_of(offset: u64, page: &[u8]) -> u64 {
 
 struct Shared {
     area: Area,
-    until: Instant,
+    storm: Storm,
     /// The version that is being stored at each offset, or was last.
     begun: Vec<AtomicU64>,
+    has_file: bool,
     has_faults: bool,
 }
 
 impl Shared {
     fn is_over(&self) -> bool {
-        Instant::now() >= self.until
+        !self.storm.goes_on(|| {
+            let stats = self.area.stats();
+            stats.stored > 1000 && (!self.has_file || stats.read_back > 0 && stats.cleaned > 0)
+        })
     }
 
     /// Whether a call was made; a refusal must be one that the test brings about.
@@ -155,9 +159,9 @@ impl Shared {
 }
 
 /// First class takes runs of every size, and writes all of each.
-fn recall(reserve: &Reserve, until: Instant) {
+fn recall(reserve: &Reserve, shared: &Shared) {
     let (mut rng, mut blocks) = (Rng(55), Vec::new());
-    while Instant::now() < until {
+    while !shared.is_over() {
         let pages = Pages::new(1 + rng.below(reserve.len().get() / 2));
         if let Ok(mut block) = reserve.alloc(pages) {
             let fill = rng.below(256) as u8;
@@ -187,15 +191,14 @@ fn run(reserve: Option<&Reserve>, has_file: bool, has_faults: bool) {
     };
     area.set_policy(policies[0]).unwrap();
     let begun = (0..PAGES).map(|_| AtomicU64::new(0)).collect();
-    let until = Instant::now() + storm(USUAL);
-    let shared = Shared { area, until, begun, has_faults };
+    let shared = Shared { area, storm: Storm::begin(USUAL), begun, has_file, has_faults };
     thread::scope(|scope| {
         let shared = &shared;
         (0..WRITERS).for_each(|whose| drop(scope.spawn(move || shared.write(whose))));
         scope.spawn(|| shared.read());
         scope.spawn(|| shared.change(&policies));
         if let Some(reserve) = reserve {
-            scope.spawn(|| recall(reserve, until));
+            scope.spawn(|| recall(reserve, shared));
         }
     });
     let stats = shared.area.stats();
