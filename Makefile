@@ -17,8 +17,8 @@ export CARGO_INCREMENTAL ?= 0
 PREFIX ?= /usr/local
 export PREFIX DESTDIR
 
-# Made once everything that is installed is built, and again where a source is newer: so a user
-# builds, and root, who may have no cargo, only copies. Folders are looked at for files that went.
+# This file says that everything that is installed is built, so root, who may have no cargo, only
+# copies. A newer source makes it again; SOURCES has folders too, which a deleted file makes newer.
 READY := $(BUILT)/.ready-to-install
 SOURCES := $(shell find Makefile scripts/static_library.sh Cargo.toml Cargo.lock crates/*/Cargo.toml crates/*/build.rs crates/*/src)
 

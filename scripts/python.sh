@@ -76,15 +76,15 @@ run_pytest() {
 }
 
 # Runs the tests as user and group 65534 with no groups and so no capabilities, from copies that such
-# a user can read wherever the source tree lies. The wheel's form, the page and threads do not depend on
-# the user; GLEBE_LONG has them run all the same, but for the wheel.
+# a user can read wherever the source tree lies. Three files of tests do not depend on the user:
+# test_wheel never runs here, test_page and test_threads run with GLEBE_LONG.
 as_nobody() {
     local scratch packages pure status=0
     [ "$(id -u)" = 0 ] || { echo "skipped: tests as another user (the caller is not root)"; return 0; }
     scratch=$(mktemp -d)
     packages=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
     mkdir -p "$scratch/packages" "$scratch/tree/$crate" "$scratch/tree/docs"
-    # Without large packages that such tests do not import, or that they ask for where they are.
+    # Without large packages: the tests that run here do without them.
     tar -C "$packages" -c --exclude={ziglang,pyarrow,mypy,mypyc,dask,distributed,pip,setuptools} . |
         tar -C "$scratch/packages" -x
     cp -r $crate/tests $crate/examples $crate/pyproject.toml "$scratch/tree/$crate/"
@@ -119,7 +119,7 @@ free_threaded() {
         if ! cmp -s "$needs" "$env/made-of"; then
             rm -rf "$env"
             "$name" -m venv "$env"
-            # The others have no wheel for such an interpreter, or check types.
+            # These alone: the other packages have no wheel for such an interpreter, or check types.
             if ! grep -E '^(fsspec|hypothesis|numpy|pyarrow|pytest|zict)==' "$needs" |
                 "$env/bin/pip" install -q --disable-pip-version-check --only-binary :all: -r /dev/stdin; then
                 echo "skipped: tests with $name (pip cannot fetch what they need)"

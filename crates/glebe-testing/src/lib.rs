@@ -2,7 +2,9 @@
 //!
 //! - [`time`]: how long a test waits for something, and how long a storm lasts.
 //! - [`Scratch`]: a folder that goes when the test ends.
-//! - [`process`]: a test that runs as a process of its own.
+//! - [`process`]: a child that runs a test, and [`alone!`], which gives a test its own process.
+//!
+//! A test that cannot run on this machine prints `skipped: ` and why, and returns.
 
 pub mod process;
 mod scratch;

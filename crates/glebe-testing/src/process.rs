@@ -64,7 +64,7 @@ pub fn is_alone<T>(_: &T) -> bool {
         return true;
     }
     let output = marked(ALONE, test).output().expect("the program starts");
-    // For the harness, which shows what a test printed if it fails.
+    // Printed here, the harness shows it if the test fails.
     print!("{}", String::from_utf8_lossy(&output.stdout));
     eprint!("{}", String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{test}, in a process of its own: {}", output.status);
@@ -74,8 +74,8 @@ pub fn is_alone<T>(_: &T) -> bool {
 /// Gives the test that begins with it a process of its own.
 ///
 /// Use it where a test counts or changes what the whole process has: mappings, descriptors,
-/// limits, signal handlers. Everything after it runs in that process alone, which is no child in
-/// the sense of [`process::is_child`](crate::process::is_child).
+/// limits, signal handlers. Everything after it runs in that process alone;
+/// [`process::is_child`](crate::process::is_child) returns false there.
 #[macro_export]
 macro_rules! alone {
     () => {

@@ -25,11 +25,11 @@ pub fn slowed(usual: Duration) -> Duration {
     usual.mul_f64(number("GLEBE_SLOW").unwrap_or(1.0))
 }
 
-/// Returns how long a storm lasts: `GLEBE_STRESS_SECONDS` if it is set, else half of `usual` slowed,
-/// and twice `usual` if tests are to be [long](is_long).
-pub fn storm(usual: Duration) -> Duration {
-    let usual = if is_long() { 2 * usual } else { usual / 2 };
-    number("GLEBE_STRESS_SECONDS").map_or_else(|| slowed(usual), Duration::from_secs_f64)
+/// Returns how long a storm lasts: `GLEBE_STRESS_SECONDS` if it is set. Else half of `middle`, or
+/// twice `middle` if tests are to be [long](is_long), slowed.
+pub fn storm(middle: Duration) -> Duration {
+    let lasts = if is_long() { 2 * middle } else { middle / 2 };
+    number("GLEBE_STRESS_SECONDS").map_or_else(|| slowed(lasts), Duration::from_secs_f64)
 }
 
 /// A storm under way: it lasts as long as [`storm`] says, and longer on a machine so busy that what
@@ -41,8 +41,8 @@ pub struct Storm {
 
 impl Storm {
     /// Begins a storm.
-    pub fn begin(usual: Duration) -> Self {
-        Self { begin: Instant::now(), lasts: storm(usual) }
+    pub fn begin(middle: Duration) -> Self {
+        Self { begin: Instant::now(), lasts: storm(middle) }
     }
 
     /// Returns true until the storm is over.

@@ -3,9 +3,9 @@
 //!
 //! The code that runs is the library's own, beside [model hardware](hardware) in place of the
 //! kernel's and of mapped memory: the crate root says which files. Each model is explored in full,
-//! or up to the number of preemptions that ends soon; the words are such that the checker misses no
-//! race: see [`AtomicU64`](crate::sync::AtomicU64). The models that must fail leave one part of a
-//! protocol out and show that it is needed.
+//! or with a bound on preemptions that ends soon. Loom alone would miss some races; our
+//! [`AtomicU64`](crate::sync::AtomicU64) adds the orderings that it lacks. The models that must fail
+//! leave one part of a protocol out and show that it is needed.
 
 pub(crate) mod hardware;
 mod lending;
@@ -24,16 +24,15 @@ use crate::sync::{AtomicU64, Ordering};
 
 /// More than a schedule of any model takes; the checker's own limit is too low for some.
 const BRANCHES_MAX: usize = 10_000;
-/// The most preemptions of a schedule, but where `GLEBE_LONG` asks for all. The models that must
-/// fail do so within it: so it shows each fault that a part of a protocol prevents.
+/// The most preemptions of a schedule without `GLEBE_LONG`. The models that must fail do so within
+/// two, so the short run still shows that each part of a protocol is needed.
 const SHARE: usize = 2;
 /// The same of a model that has far more schedules than others: of many steps, or three threads.
 const SHARE_OF_LARGE: usize = 1;
 
 /// Runs every schedule of `run`, or every one with at most so many preemptions; without
-/// `GLEBE_LONG` those with at most [`SHARE`]. A preemption is a switch away from a thread that
-/// could go on: where the model's first thread takes part itself, that another one starts before
-/// it is the first of them.
+/// `GLEBE_LONG` those with at most [`SHARE`]. A preemption is a switch away from a thread that could
+/// go on. Where the model's first thread takes part, a thread that starts before it costs one.
 pub(crate) fn explore(
     preemptions: impl Into<Option<usize>>,
     run: impl Fn() + Sync + Send + 'static,

@@ -1,5 +1,5 @@
-//! The tests of the library as its users have it. They are one program, since each program links
-//! the whole library: a module here is what elsewhere would be a file of `tests`.
+//! Tests of the library through its public interface. They are one program, since each program
+//! links the whole library. A new file here needs a `mod` line below.
 //!
 //! The tests of all modules may run in one process, side by side. So a test that counts or changes
 //! what the whole process has begins with `glebe_testing::alone!()`, and so does each test that

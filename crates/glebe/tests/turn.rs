@@ -1,4 +1,4 @@
-//! A test's turn at what the machine has once, among all processes.
+//! A lock that all test processes share on one thing of the machine, such as a pool.
 #![allow(unsafe_code)] // Safety: flock(2) takes an open descriptor and a number.
 
 use std::fs::File;
@@ -17,7 +17,7 @@ impl Turn {
         Self::take(path, libc::LOCK_EX)
     }
 
-    /// Waits until no other test has it alone, otherwise as [`Turn::alone`].
+    /// Waits until no test holds it by [`Turn::alone`]; several may share it.
     pub fn shared(path: &str) -> Option<Self> {
         Self::take(path, libc::LOCK_SH)
     }

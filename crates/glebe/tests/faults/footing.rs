@@ -1,4 +1,4 @@
-//! What a process holds: mappings, descriptors, threads, huge pages.
+//! Counts what a process holds: mappings, descriptors, threads, huge pages.
 //!
 //! # Safety
 //! Options of the allocator are integers.
@@ -58,7 +58,7 @@ pub fn threads_at_first() -> usize {
 }
 
 impl Footing {
-    /// What is held once no more than so many threads run.
+    /// Waits until at most so many threads run, and counts.
     pub fn of_threads(threads: usize) -> Self {
         let now = Self::now();
         if now.threads <= threads {

@@ -68,7 +68,7 @@ fn a_pool_that_is_grown_for_pages_in_order() {
 fn a_run_that_is_searched_for() {
     alone!();
     let Some(turn) = Turn::take() else { return };
-    // Of few pages: each is some calls of the search.
+    // The search makes some calls for each page: few pages keep the walk short.
     let most = Bytes::mib(if is_long() { 64 } else { 16 });
     let options = || Contig::options().source(Source::HUGETLB_2M).search(most).threads(1);
     let life = || {
@@ -125,6 +125,6 @@ fn whatever_source_is_best() {
     alone!();
     let turn = Turn::take();
     let machine = turn.as_ref().map(|turn| &turn.machine);
-    // There is another source for nearly every fault: how many are errors is not said.
+    // After nearly every fault the library takes another source, so no number of errors is expected.
     walk_once(machine, "any source", || live(Contig::options(), LEN, ONE));
 }

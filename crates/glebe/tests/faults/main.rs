@@ -48,7 +48,7 @@ use walk::{walk_all, walk_once};
 
 type Outcome = Result<(), Box<dyn Error>>;
 
-/// What a life met that it may meet: the first error is its outcome.
+/// The first error of a life that is allowed to fail; it is the outcome.
 struct Errors<E>(Option<E>);
 
 impl<E: Error + 'static> Errors<E> {
@@ -66,7 +66,7 @@ impl<E: Error + 'static> Errors<E> {
     }
 }
 
-/// Has one life of nearly everything, whatever comes of it: they fill the heap.
+/// Lives nearly every life once, so that the heap is a used one. How they end does not matter.
 fn live_all_else() {
     let dir = files::folder("all");
     let dir = dir.path();
@@ -125,14 +125,13 @@ fn store_with_a_file() {
 #[test]
 fn area() {
     alone!();
-    let _pool = hugetlb::lock(); // its reserve may be of huge pages
     walk_all(None, "area", || area::live(None));
 }
 
 #[test]
 fn area_with_a_file() {
     alone!();
-    let (_pool, dir) = (hugetlb::lock(), files::folder("area"));
+    let dir = files::folder("area");
     walk_all(None, "area with a file", || area::live(Some(dir.path())));
 }
 

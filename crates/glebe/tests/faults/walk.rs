@@ -1,8 +1,8 @@
 //! A walk: one life again and again, each time with another of its kernel calls failing.
 //!
-//! A life of hundreds of calls makes most of them from a few places. So the short walk does not
-//! fail each: of the calls of one name that one stack of calls leads to it fails the first, the
-//! second and the last, and a share of the others, which a seed picks. `GLEBE_SEED` repeats a
+//! A life of hundreds of calls makes most of them from a few places. So the short walk groups the
+//! calls by name and by stack. In each group it fails the first call, the second, the last, and a
+//! share of the others, which a seed picks. `GLEBE_SEED` repeats a
 //! choice, and `GLEBE_LONG` fails every call. Threads of the library may shift the numbers from
 //! life to life; then a number stands for a call near the one that was chosen.
 
@@ -20,15 +20,14 @@ use crate::Outcome;
 
 /// Lives without a fault, in which the library makes what it makes once.
 const SETTLING: usize = 2;
-/// Lives whose calls are counted. The shortest is typical: where others use the same, the library
-/// tries again.
+/// Lives whose calls are recorded. Where others get in its way the library tries again and makes
+/// more calls, so the shortest life counts.
 const RECORDED: usize = 2;
 /// Attempts at one fault in a pool that others may change too.
 const ATTEMPTS: u32 = 3;
 /// One of so many of the calls that are neither the first, the second nor the last of their stack.
 const SHARE: u64 = 20;
-/// Calls in a row that a life does not come to, until there are no more of them: its number of
-/// calls varies a little.
+/// A walk ends after so many chosen calls in a row that a life did not make: lives vary a little.
 const UNMET: u32 = 3;
 
 /// One life with a fault in it; what was met, and how it ended.
@@ -131,7 +130,7 @@ impl<'a, L: Fn() -> Outcome> Walk<'a, L> {
             let salt = self.seed ^ (lasting as u64) << 8 ^ choice as u64;
             let (mut next, mut is_over) = (1, false);
             while !is_over {
-                // Again where calls are left beyond the last: the library goes another way by now.
+                // Where a life made more calls than were recorded, the rest is recorded anew.
                 let points = self.points();
                 seen.note(&points);
                 let mut footing = Footing::of_threads(self.threads);
