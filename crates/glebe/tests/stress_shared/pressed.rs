@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use glebe::reclaim::{Policy, Reclaimer};
 use glebe::units::Bytes;
 use glebe::volatile::{Purger, Shared};
-use glebe_testing::time::storm;
+use glebe_testing::time::Storm;
 
 use super::oracle::{Count, Oracle};
 use super::{kill, nothing_is_pinned, User, HALF};
@@ -74,7 +74,8 @@ fn use_for_ever(shared: &Shared, oracle: &Oracle, seed: u64, until: impl Fn() ->
 fn load() {
     let len = Bytes::new(2 * HALF * GRANULE.get());
     let shared = Shared::options().granule(GRANULE).create(len).unwrap();
-    let (oracle, stop, begin) = (Oracle::new(2 * HALF), AtomicBool::new(false), Instant::now());
+    let (oracle, stop) = (Oracle::new(2 * HALF), AtomicBool::new(false));
+    let storm = Storm::begin(USUAL);
     let purging = Process::start(|_| purge(&shared, &oracle));
     let other = Process::start(|_| others());
     std::thread::scope(|scope| {
@@ -90,7 +91,7 @@ fn load() {
             if nth % 4 == 0 {
                 nothing_is_pinned(&shared, &oracle, &(HALF..2 * HALF), second.pid);
             }
-            if begin.elapsed() >= storm(USUAL) || stop.load(Ordering::Relaxed) {
+            if !storm.goes_on(|| is_enough(&oracle)) || stop.load(Ordering::Relaxed) {
                 break;
             }
         }
@@ -100,10 +101,11 @@ fn load() {
     kill(&other);
     kill(&purging);
     println!("{oracle:?}");
-    let least = [(Count::Intact, 20), (Count::Lost, 20), (Count::Purged, 20)];
-    for (count, least) in least {
-        assert!(oracle.get(count) >= least, "{oracle:?}");
-    }
+    assert!(is_enough(&oracle), "{oracle:?}");
+}
+
+fn is_enough(oracle: &Oracle) -> bool {
+    [Count::Intact, Count::Lost, Count::Purged].iter().all(|count| oracle.get(*count) >= 20)
 }
 
 #[test]
