@@ -1333,6 +1333,8 @@ int glebe_swap_store_format_stats(glebe_swap_store store, uint64_t format, char 
  *   - A handler for SIGBUS that is installed later stands in front of glebe's, and must hand on
  *     what is not its own.
  *   - A forked child has not the memory: a touch there is SIGSEGV.
+ *   - The program may advise on parts (madvise), lock and protect them. What it locks or makes
+ *     read-only may stay in memory, over the budget if it must.
  *   - Memory of a region is not given to an allocator, and is touched under no lock that an
  *     allocator takes. */
 typedef struct glebe_swap_region {

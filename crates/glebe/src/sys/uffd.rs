@@ -26,7 +26,7 @@ use crate::sys::sigbus::fill;
 use crate::sys::{file, page_size};
 use crate::units::Bytes;
 
-pub(crate) use pages::{Pager, MISSING};
+pub(crate) use pages::{Pager, MISSING, UNMOVABLE};
 
 /// Version of the interface; there has been only one.
 const UFFD_API: u64 = 0xAA;

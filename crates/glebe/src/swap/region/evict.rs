@@ -4,7 +4,7 @@
 //! touch brings one back for a call, so what is used stays. The second, the *tail*, goes where the
 //! hand has been; what it still finds in the window is compressed there, or found equal to the copy
 //! that was kept, and dropped, many pages in one call. Who brings pages in has as many leave.
-//! A page that cannot be moved (pinned by the kernel) stays. What the program called cold leaves
+//! A page that cannot be moved (pinned by the kernel, locked or read-only) stays. What the program called cold leaves
 //! before the hand moves, and waits in no window.
 //!
 //! Without UFFDIO_MOVE there is no window: the hand protects pages from being written, and
@@ -21,7 +21,7 @@
 
 use std::ops::Range;
 
-use super::fetch::{refusal, ZEROS};
+use super::fetch::{refusal, unmovable, ZEROS};
 use super::inner::Inner;
 use super::leaving::Leaving;
 use crate::swap::copies::Copy;
@@ -32,7 +32,7 @@ use crate::swap::stats::Counter;
 use crate::swap::word::{change, look, must, State, Word};
 use crate::sync::Ordering;
 use crate::sys::page_size;
-use crate::sys::uffd::MISSING;
+use crate::sys::uffd::{MISSING, UNMOVABLE};
 use crate::units::Bytes;
 use crate::zpool::{same_filled, with_buffer};
 
@@ -112,7 +112,10 @@ impl Inner {
     fn why(&self, turn: Turn) -> Option<Error> {
         let is_for_guards = self.pinned() + (turn.own.end - turn.own.start) > self.budget();
         let stuck = turn.stuck.filter(|_| !is_for_guards);
-        turn.refused.or(stuck.map(|errno| refusal("UFFDIO_MOVE", errno)))
+        turn.refused.or(stuck.map(|errno| match errno {
+            UNMOVABLE => unmovable(),
+            errno => refusal("UFFDIO_MOVE", errno),
+        }))
     }
 
     /// Turns both hands until some pages have left.
@@ -200,8 +203,9 @@ impl Inner {
 
     /// Moves pages that follow one another and are this call's.
     fn move_run(&self, mut first: u64, mut len: u64, turn: &mut Turn) {
+        let mut most = len;
         while len > 0 {
-            let bytes = self.offset_of(len).as_usize();
+            let bytes = self.offset_of(most.min(len)).as_usize();
             // SAFETY: home, and this call's; the shadow is empty where a page is not in the window.
             let (moved, refused) =
                 unsafe { self.pager.shift(self.at_shadow(first), self.at_home(first), bytes) };
@@ -211,9 +215,12 @@ impl Inner {
             (first..first + moved).for_each(|page| self.put(page, State::Window));
             if moved > 0 {
                 turn.hope.rise(Hope::Soon);
+                most = len;
             }
             (first, len) = (first + moved, len - moved);
             if let Some(errno) = refused {
+                // What the program has locked or protected are mostly pages in a row.
+                most = 1;
                 turn.stuck = self.stay(first, errno).then_some(errno).or(turn.stuck);
                 (first, len) = (first + 1, len - 1);
             }

@@ -30,6 +30,7 @@ use crate::swap::word::{change, must, Refusal, State, Word};
 use crate::sync::{Backoff, Ordering};
 use crate::sys::errno::EAGAIN;
 use crate::sys::sigbus::{Handler, Outcome, Reason, Watch};
+use crate::sys::uffd::UNMOVABLE;
 use crate::units::Bytes;
 use crate::zpool::with_buffer;
 
@@ -42,6 +43,12 @@ pub(super) static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 pub(super) fn refusal(call: &'static str, errno: i32) -> Error {
     OsError::new(call, "a page of a region", io::Error::from_raw_os_error(errno)).into()
+}
+
+/// That the pages which might leave are locked or protected.
+pub(super) fn unmovable() -> Error {
+    let subject = "pages of a region that the program has locked or made read-only";
+    OsError::new("UFFDIO_MOVE", subject, io::Error::from_raw_os_error(UNMOVABLE)).into()
 }
 
 /// Has touches of a region served while the watch lives.
@@ -155,6 +162,10 @@ impl Inner {
         // SAFETY: in the window, and this call's.
         let (_, refused) =
             unsafe { self.pager.shift(self.at_home(page), self.at_shadow(page), len) };
+        let refused = match refused {
+            Some(UNMOVABLE) => self.copy_back(page).err(),
+            moved_or_not => moved_or_not,
+        };
         let state = if refused.is_some() { State::Window } else { State::Resident };
         must(slot.word(), |word| word.put(state, was.has_copy()));
         if let Some(errno) = refused {
@@ -162,6 +173,21 @@ impl Inner {
         }
         self.window.fetch_sub(1, Ordering::Relaxed);
         self.counts.add(Counter::Retouched, 1);
+        Ok(())
+    }
+
+    /// Copies a page back from the window whose place at home the program has locked or protected
+    /// meanwhile.
+    fn copy_back(&self, page: u64) -> Result<(), i32> {
+        let (offset, len) = (self.offset_of(page), Bytes::new(self.page() as u64));
+        // SAFETY: in the window, and this call's; a hole at home, where nobody has seen it.
+        unsafe {
+            let bytes = self.bytes(&self.shadow, page);
+            self.pager.fill(self.at_home(page), bytes, self.page())?;
+            if self.shadow.give_back(offset, len).is_err() {
+                self.counts.add(Counter::Stuck, 1);
+            }
+        }
         Ok(())
     }
 

@@ -51,9 +51,11 @@ const STACK: usize = 2 << 10;
 ///   [`Stats`] tells; calls are refused.
 /// - A forked child does not have the memory: a touch there is SIGSEGV. Calls are
 ///   [`Error::Forked`].
+/// - The program may advise on parts (madvise(2)), lock and protect them. What it locks or makes
+///   read-only may stay in memory, over the budget if it must.
 /// - Memory of a region serves no allocator, and is touched under no lock that an allocator takes.
 /// - Where the kernel has no `UFFDIO_MOVE` (before 6.8), devices may not write to what is not kept
-///   in memory.
+///   in memory, and no part may be made unreadable.
 #[derive(Debug)]
 pub struct Region {
     // Before what it points to.

@@ -105,17 +105,20 @@ pub unsafe fn replace(at: usize, len: usize) -> Result<(), i32> {
     Ok(())
 }
 
-/// Calls `once` with the offset and length of what is left until nothing is.
+/// Calls `once` with the offset and length of what is left until nothing is. The kernel fills
+/// pages of one mapping in a call: where the program has split it, a part of the length is tried.
 fn fill(
     len: usize,
     page: usize,
     mut once: impl FnMut(usize, usize) -> (i32, i64),
 ) -> Result<(), i32> {
-    let (mut at, mut tries) = (0, 0);
+    let (mut at, mut most, mut tries) = (0, len, 0);
     while at < len {
-        let (rc, done) = once(at, len - at);
+        let now = most.min(len - at);
+        let (rc, done) = once(at, now);
         if rc == 0 {
-            return Ok(());
+            (at, most) = (at + now, longer(now));
+            continue;
         }
         // SAFETY: the C library's own word of this thread, which the call has just set.
         let errno = unsafe { *libc::__errno_location() };
@@ -124,8 +127,19 @@ fn fill(
             (libc::EAGAIN | libc::EINTR, _) if tries < TRIES => tries += 1,
             // Somebody else was first: its page is as good.
             (libc::EEXIST, _) => at += page,
+            (libc::ENOENT, _) if now > page => most = shorter(now, page),
             _ => return Err(errno),
         }
     }
     Ok(())
+}
+
+/// Half of a length, in whole pages, one at least: to be tried where the kernel refuses all of it.
+pub(crate) fn shorter(len: usize, page: usize) -> usize {
+    (len / 2 / page * page).max(page)
+}
+
+/// The length to be tried after one was done.
+pub(crate) fn longer(len: usize) -> usize {
+    len.saturating_mul(2)
 }

@@ -2,8 +2,9 @@
 //!
 //! Its calls on pages are for signal handlers: they allocate nothing, and their error is the
 //! number. Lengths are in bytes, whole pages. A page is moved whole or not at all, with what was
-//! written to it until then. Source: UFFDIO_MOVE(2const) (Linux 6.8), UFFDIO_WRITEPROTECT(2const)
-//! (5.7).
+//! written to it until then. The kernel moves pages of one mapping in a call, and none that are
+//! read-only, or locked where their place is not: [`UNMOVABLE`]. Source: UFFDIO_MOVE(2const) (Linux
+//! 6.8), UFFDIO_WRITEPROTECT(2const) (5.7).
 //!
 //! # Safety
 //! The kernel checks the ranges; the structures are laid out as the kernel's. What is moved or
@@ -24,6 +25,8 @@ const FEATURE_PAGEFAULT_WP: u64 = 1 << 0;
 const FEATURE_MOVE: u64 = 1 << 16;
 /// There was no page where one was to be moved from.
 pub(crate) const MISSING: i32 = libc::ENOENT;
+/// The program has locked or protected the page, or the place where it should go.
+pub(crate) const UNMOVABLE: i32 = libc::EINVAL;
 const MODE_WP: u64 = 1 << 0;
 /// A change of the mappings is under way in another thread: how often that is met in a row before
 /// EAGAIN is the answer.
@@ -91,22 +94,23 @@ impl Pager {
     /// # Safety
     /// Both ranges are the caller's; nobody has a reference to what is moved.
     pub(crate) unsafe fn shift(&self, to: usize, from: usize, len: usize) -> (usize, Option<i32>) {
-        let (mut at, mut tries) = (0, 0);
+        let page = page_size().bytes().as_usize();
+        let (mut at, mut most, mut tries) = (0, len, 0);
         while at < len {
-            let (to, from) = ((to + at) as u64, (from + at) as u64);
-            let mut arg = Move { to, from, len: (len - at) as u64, mode: 0, done: 0 };
+            let (to, from, now) = ((to + at) as u64, (from + at) as u64, most.min(len - at));
+            let mut arg = Move { to, from, len: now as u64, mode: 0, done: 0 };
             // SAFETY: the kernel reads and writes one `Move`; the ranges are the caller's.
             let moved = unsafe { self.control(libc::_IOWR::<Move>(TYPE, 0x05), &mut arg) };
             match (moved, usize::try_from(arg.done)) {
-                (Ok(()), _) => return (len, None),
+                (Ok(()), _) => (at, most, tries) = (at + now, fill::longer(now), 0),
                 // A run of which the first pages moved.
                 (Err(_), Ok(some @ 1..)) => (at, tries) = (at + some, 0),
                 (Err(libc::EAGAIN | libc::EINTR), _) if tries < TRIES => tries += 1,
                 // Linux 6.18 moves a page that it has just migrated, tries again, and finds the
                 // page that it has moved.
-                (Err(libc::EEXIST), _) if is_missing(from as usize) => {
-                    (at, tries) = (at + page_size().bytes().as_usize(), 0);
-                }
+                (Err(libc::EEXIST), _) if is_missing(from as usize) => (at, tries) = (at + page, 0),
+                // Perhaps of two mappings.
+                (Err(UNMOVABLE), _) if now > page => most = fill::shorter(now, page),
                 (Err(errno), _) => return (at, Some(errno)),
             }
         }
@@ -206,5 +210,60 @@ mod tests {
         let from = armed(&pager, [Some(2), None, None]);
         // SAFETY: as above.
         assert_eq!(unsafe { pager.shift(to, from, page) }, (0, Some(libc::EEXIST)));
+    }
+
+    /// Makes a mapping of its own of the page in the middle.
+    fn split(at: usize) -> usize {
+        let page = page_size().bytes().as_usize();
+        let middle = std::ptr::with_exposed_provenance_mut(at + page);
+        // SAFETY: memory of a test; it changes no contents.
+        assert_eq!(unsafe { libc::madvise(middle, page, libc::MADV_RANDOM) }, 0);
+        at
+    }
+
+    fn bytes_at(at: usize) -> [u8; PAGES] {
+        let page = page_size().bytes().as_usize();
+        let at = |nth: usize| std::ptr::with_exposed_provenance::<u8>(at + nth * page);
+        // SAFETY: pages that are there, of a test.
+        std::array::from_fn(|nth| unsafe { at(nth).read_volatile() })
+    }
+
+    #[test]
+    fn holes_of_several_mappings_are_filled_in_one_call() {
+        let page = page_size().bytes().as_usize();
+        for moves in [true, false] {
+            let pager = match Pager::open(moves) {
+                Ok(pager) => pager,
+                Err(error) => return println!("skipped: {error}"),
+            };
+            let to = split(armed(&pager, [None, None, None]));
+            let from: Vec<u8> = (1..=PAGES as u8).flat_map(|byte| vec![byte; page]).collect();
+            // SAFETY: this test's.
+            unsafe { pager.fill(to, &from, page) }.unwrap();
+            assert_eq!(bytes_at(to), [1, 2, 3]);
+            let to = split(armed(&pager, [None, Some(9), None]));
+            pager.uffd.fill_holes(to, Pages::new(PAGES as u64).bytes(page_size())).unwrap();
+            assert_eq!(bytes_at(to), [0, 9, 0]);
+        }
+    }
+
+    #[test]
+    fn pages_of_several_mappings_are_moved_and_those_that_cannot_be_are_named() {
+        let pager = match Pager::open(true) {
+            Ok(pager) if pager.moves() => pager,
+            other => return println!("skipped: no UFFDIO_MOVE: {other:?}"),
+        };
+        let page = page_size().bytes().as_usize();
+        let to = split(armed(&pager, [None, None, None]));
+        let from = split(armed(&pager, [Some(7), Some(8), Some(9)]));
+        // SAFETY: this test's, and nothing refers to it.
+        assert_eq!(unsafe { pager.shift(to, from, PAGES * page) }, (PAGES * page, None));
+        assert_eq!(bytes_at(to), [7, 8, 9]);
+        let middle = std::ptr::with_exposed_provenance_mut(to + page);
+        // SAFETY: as above.
+        unsafe {
+            assert_eq!(libc::mprotect(middle, page, libc::PROT_READ), 0);
+            assert_eq!(pager.shift(from, to, PAGES * page), (page, Some(UNMOVABLE)));
+        }
     }
 }
