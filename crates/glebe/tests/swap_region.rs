@@ -3,6 +3,7 @@
 #![allow(unsafe_code)] // Safety: touches of a region that lives, each word by one thread.
 
 mod hints;
+mod sources;
 mod split;
 mod threads;
 mod traps;

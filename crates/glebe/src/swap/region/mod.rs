@@ -43,6 +43,7 @@ const STACK: usize = 2 << 10;
 /// [kept in memory](Region::resident) as a slice. What else is done through [`Region::as_ptr`] is
 /// unsafe code's to answer for:
 /// - System calls and devices get `EFAULT` of what is not there: they need [`Region::resident`].
+///   So does a [view](crate::vmap::View), which copies by system calls.
 /// - A thread that blocks SIGBUS is killed by a touch: see [`Region::arm_thread`]. The handler runs
 ///   on the thread's alternate stack if it has one.
 /// - A touch of a page whose copy is damaged or unreadable is SIGBUS to the handler that was there
