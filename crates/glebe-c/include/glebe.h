@@ -1334,7 +1334,9 @@ int glebe_swap_store_format_stats(glebe_swap_store store, uint64_t format, char 
  *     what is not its own.
  *   - A forked child has not the memory: a touch there is SIGSEGV.
  *   - The program may advise on parts (madvise), lock and protect them. What it locks or makes
- *     read-only may stay in memory, over the budget if it must.
+ *     read-only may stay in memory, over the budget if it must. Where the process locks all that it
+ *     maps (mlockall), pages are locked as they come, and twice the region's length counts against
+ *     RLIMIT_MEMLOCK.
  *   - Memory of a region is not given to an allocator, and is touched under no lock that an
  *     allocator takes. */
 typedef struct glebe_swap_region {

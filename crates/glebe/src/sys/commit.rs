@@ -51,6 +51,24 @@ pub(crate) fn reserve(len: Bytes, readable: bool) -> Result<Addresses, OsError> 
     }
 }
 
+/// Maps memory of which far more is mapped than will be touched at once; returns the address.
+/// Pages come as they are touched, locked where the process locks its memory.
+///
+/// # Errors
+/// What mmap(2) or mlock2(2) refuses: a limit on addresses, or on locked memory, where all of `len`
+/// counts.
+pub(crate) fn sparse(len: Bytes) -> Result<usize, OsError> {
+    let Addresses { addr, locks } = reserve(len, false)?;
+    // SAFETY: reserved just now; nobody else knows of it, and it holds nothing.
+    unsafe {
+        let made = commit(addr, len, locks);
+        if made.is_err() {
+            let _ = unmap(addr, len);
+        }
+        made.map(|()| addr)
+    }
+}
+
 /// Makes a part of what was reserved readable and writable.
 ///
 /// # Errors

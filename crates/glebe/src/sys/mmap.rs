@@ -29,8 +29,6 @@ use crate::units::{Bytes, PageSize};
 pub enum Backing {
     /// Ordinary memory in base pages, or transparent huge pages where advised.
     Ordinary,
-    /// The same, of which only what was touched counts as committed where the kernel overcommits.
-    Unreserved,
     /// Addresses alone: a touch is SIGSEGV until something is mapped over them.
     Addresses,
     /// The hugetlb pool of this page size.
@@ -41,7 +39,6 @@ impl fmt::Display for Backing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Backing::Ordinary => f.write_str("ordinary memory"),
-            Backing::Unreserved => f.write_str("ordinary memory, not reserved"),
             Backing::Addresses => f.write_str("addresses alone"),
             Backing::Hugetlb(size) => write!(f, "huge pages of {}", size.bytes()),
         }
@@ -93,7 +90,6 @@ unsafe fn raw(
 pub fn map(len: Bytes, backing: Backing) -> Result<usize, OsError> {
     let how = match backing {
         Backing::Ordinary => (ALL_ACCESS, ANONYMOUS),
-        Backing::Unreserved => (ALL_ACCESS, ADDRESSES),
         Backing::Addresses => (NO_ACCESS, ADDRESSES),
         Backing::Hugetlb(size) => {
             let size = (size.shift() as i32) << libc::MAP_HUGE_SHIFT; // a shift is below 64

@@ -6,13 +6,16 @@ use std::sync::Arc;
 use glebe::contig::{Contig, Source};
 use glebe::extent::Extent;
 use glebe::reserve::Reserve;
+use glebe::swap::cache::SwapCache;
+use glebe::swap::{Error, Region as Paged, Store};
 use glebe::sys::map_count::map_count;
-use glebe::units::{Bytes, PageSize};
+use glebe::sys::page_size;
+use glebe::units::{Bytes, PageSize, Pages};
 use glebe::vmap::{MemFile, Space};
 use glebe::volatile::Region;
 use glebe::zpool::{Budget, ObjectPool};
 
-use super::{limit, status};
+use super::{limit, sealed, sealed_areas, status};
 
 /// What a part may take beside the memory that it is asked for.
 const LITTLE: Bytes = Bytes::mib(8);
@@ -254,4 +257,115 @@ fn a_reserve_with_room_locks_what_it_has() {
     let gone = (before.0 - status("VmRSS"), before.1 - status("VmLck"));
     println!("{more} went: {} present, {} locked", gone.0, gone.1);
     assert!(gone.0 >= more.saturating_sub(LITTLE) && gone.1 >= more.saturating_sub(LITTLE));
+}
+
+/// Whether the kernel locks what is at an address.
+fn is_locked(addr: usize) -> bool {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let (mut is_there, mut flags) = (false, "");
+    for line in smaps.lines() {
+        let bounds = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
+        let number = |text| usize::from_str_radix(text, 16).ok();
+        if let Some((start, end)) = bounds.and_then(|(a, b)| Some((number(a)?, number(b)?))) {
+            is_there = (start..end).contains(&addr);
+        } else if let (true, Some(of)) = (is_there, line.strip_prefix("VmFlags:")) {
+            flags = of;
+        }
+    }
+    flags.split_whitespace().any(|flag| flag == "lo")
+}
+
+const BUDGET: Bytes = Bytes::mib(4);
+
+/// Writes to each page of a region, and reads all again: no more is present than the budget.
+fn is_paged_in_its_budget(region: &Paged) {
+    let offsets = || (0..region.len().get()).step_by(page_size().bytes().as_usize());
+    let (present, ..) = taken(|| {
+        offsets().for_each(|at| region.write_at(Bytes::new(at), &at.to_ne_bytes()).unwrap());
+    });
+    println!("all written, in a budget of {BUDGET}: {present} present");
+    assert!(present <= BUDGET + LITTLE, "{present} present");
+    for at in offsets() {
+        let mut word = [0; 8];
+        region.read_at(Bytes::new(at), &mut word).unwrap();
+        assert_eq!(u64::from_ne_bytes(word), at);
+    }
+    let stats = region.stats();
+    stats.check().unwrap();
+    assert_eq!((stats.stuck_pages, stats.came_over_pages), (0, 0), "{stats}");
+}
+
+#[test]
+fn a_region_of_swap_is_present_and_locked_as_far_as_its_budget() {
+    glebe_testing::alone!();
+    limit(libc::RLIMIT_AS, GUARD);
+    for how in [libc::MCL_CURRENT | libc::MCL_FUTURE, libc::MCL_FUTURE | libc::MCL_ONFAULT] {
+        for options in [Store::options(), Store::options().without_moves()] {
+            if !lock_memory(how) {
+                return;
+            }
+            let options = options.pool_limit(BUDGET);
+            let (present, _, made) = taken(|| options.build_region(Bytes::mib(64), BUDGET));
+            let region = match made {
+                Ok(region) => region,
+                Err(Error::Os(error)) if error.call() == "userfaultfd" => {
+                    return println!("skipped: {error}");
+                }
+                Err(error) => panic!("{error}"),
+            };
+            println!("a region of 64 MiB, locked by {how}: {present} present");
+            assert!(present <= LITTLE, "{present} present");
+            assert!(is_locked(region.as_ptr().addr()));
+            is_paged_in_its_budget(&region);
+        }
+    }
+}
+
+#[test]
+fn a_region_of_swap_that_may_not_be_locked_is_refused() {
+    glebe_testing::alone!();
+    limit(libc::RLIMIT_MEMLOCK, Bytes::mib(64));
+    // SAFETY: gives up rights of this process; refused to one that has none.
+    unsafe { libc::setresuid(65534, 65534, 65534) };
+    if !lock_memory(libc::MCL_FUTURE) {
+        return;
+    }
+    let before = status("VmHWM");
+    for len in [Bytes::mib(40), Bytes::mib(256)] {
+        match Store::options().build_region(len, BUDGET) {
+            Err(Error::Os(error)) if error.call() == "userfaultfd" => println!("skipped: {error}"),
+            Err(error) => assert!(error.to_string().contains("RLIMIT_MEMLOCK"), "{error}"),
+            Ok(region) => panic!("a region of {}", region.len()),
+        }
+    }
+    let came = status("VmHWM").saturating_sub(before);
+    assert!(came <= LITTLE, "{came} came and went");
+}
+
+#[test]
+fn stores_and_areas_of_swap_take_what_they_hold() {
+    glebe_testing::alone!();
+    limit(libc::RLIMIT_AS, GUARD);
+    let dir = std::env::temp_dir();
+    for how in [libc::MCL_CURRENT | libc::MCL_FUTURE, libc::MCL_FUTURE | libc::MCL_ONFAULT] {
+        if !lock_memory(how) {
+            return;
+        }
+        let (present, _, _made) = taken(|| {
+            let cache = sealed_areas(SwapCache::with_limit(Bytes::mib(64)).unwrap());
+            let area = cache.area(Pages::new(1 << 16), &dir, Bytes::mib(64)).unwrap();
+            let options = sealed(Store::options().capacity(Bytes::mib(256)));
+            let store = options.file_in(&dir, Bytes::mib(64)).cached_in(&cache).build(BUDGET);
+            let store = store.unwrap();
+            let keys: Vec<_> = (0..64).map(|nth| store.insert(&object(nth)).unwrap()).collect();
+            (0..16).for_each(|nth| {
+                let mut page = vec![0; page_size().bytes().as_usize()];
+                page[..4000].copy_from_slice(&object(nth));
+                area.store(nth, &page).unwrap();
+            });
+            (store, keys, area)
+        });
+        println!("a store and an area, locked by {how}: {present} present");
+        assert!(present <= LITTLE, "{present} present");
+    }
 }

@@ -8,6 +8,8 @@ mod limits;
 mod locked;
 mod numbers;
 
+use glebe::swap::cache::SwapCache;
+use glebe::swap::Options;
 use glebe::units::Bytes;
 
 /// A line of `/proc/self/status`.
@@ -27,4 +29,18 @@ fn limit(resource: libc::__rlimit_resource_t, bytes: Bytes) -> Bytes {
     // SAFETY: reads a local.
     assert_eq!(unsafe { libc::setrlimit(resource, &raw const limit) }, 0);
     Bytes::new(limit.rlim_cur)
+}
+
+/// With encrypted files, where the library has a cipher.
+fn sealed(options: Options) -> Options {
+    #[cfg(feature = "encrypt")]
+    let options = options.encrypted();
+    options
+}
+
+/// As [`sealed`], of areas.
+fn sealed_areas(cache: SwapCache) -> SwapCache {
+    #[cfg(feature = "encrypt")]
+    let cache = cache.encrypted();
+    cache
 }

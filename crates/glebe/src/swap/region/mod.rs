@@ -53,7 +53,9 @@ const STACK: usize = 2 << 10;
 /// - A forked child does not have the memory: a touch there is SIGSEGV. Calls are
 ///   [`Error::Forked`].
 /// - The program may advise on parts (madvise(2)), lock and protect them. What it locks or makes
-///   read-only may stay in memory, over the budget if it must.
+///   read-only may stay in memory, over the budget if it must. Where the process locks all that it
+///   maps (mlockall(2)), pages are locked as they come; twice the region's length counts against
+///   `RLIMIT_MEMLOCK`.
 /// - Memory of a region serves no allocator, and is touched under no lock that an allocator takes.
 /// - Where the kernel has no `UFFDIO_MOVE` (before 6.8), devices may not write to what is not kept
 ///   in memory, and no part may be made unreadable.

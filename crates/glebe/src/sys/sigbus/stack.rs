@@ -16,7 +16,8 @@ use std::ptr;
 
 use crate::error::OsError;
 use crate::sync::{Backoff, MappedWord, Ordering};
-use crate::sys::mmap::{map, unmap, Backing};
+use crate::sys::commit;
+use crate::sys::mmap::unmap;
 use crate::units::Bytes;
 
 /// Stacks: as many as a word has bits.
@@ -40,7 +41,7 @@ struct Call<F, R> {
 impl Stacks {
     /// Stacks, of which pages come as they are used.
     pub(crate) fn new() -> Result<Self, OsError> {
-        let addr = map(Bytes::new((COUNT * LEN) as u64), Backing::Unreserved)?;
+        let addr = commit::sparse(Bytes::new((COUNT * LEN) as u64))?;
         Ok(Self { addr, taken: MappedWord::new(0) })
     }
 
