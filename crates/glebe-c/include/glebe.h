@@ -1321,7 +1321,7 @@ int glebe_swap_store_format_stats(glebe_swap_store store, uint64_t format, char 
 /* A region is ordinary memory, used by address, of which no more than a budget is in memory; the
  * rest is kept as a store keeps it. A touch of what is not there raises SIGBUS, which glebe's
  * handler serves in the thread that touched. Needs userfaultfd(2), no privilege; twice its length
- * of addresses; and 32 bytes a page. What follows from that:
+ * of addresses; and 32 bytes for each page that was ever touched. What follows from that:
  *   - A system call or a device that is given what is not in memory answers EFAULT: give it what
  *     glebe_swap_region_resident pins.
  *   - A thread that blocks SIGBUS is killed by a touch, and so is one whose alternate signal stack

@@ -572,6 +572,22 @@ static void areas(glebe_swap_cache cache) {
     free(bytes);
 }
 
+/* More pages than an area has, with a file of any length. */
+static void too_many_pages(glebe_swap_cache cache, glebe_swap_area *area) {
+    static const uint64_t pages[] = {((uint64_t)1 << 28) + 1, (uint64_t)1 << 52, (uint64_t)1 << 63,
+                                     UINT64_MAX - 4096, UINT64_MAX};
+    static const uint64_t lens[] = {MIB, (uint64_t)1 << 62, UINT64_MAX};
+    glebe_swap_area_options options = {0};
+    size_t n, len;
+    options.size = sizeof options;
+    options.file_directory = FILE_DIRECTORY;
+    for (n = 0; n < sizeof pages / sizeof *pages; n++)
+        for (len = 0; len < sizeof lens / sizeof *lens; len++) {
+            options.file_bytes = lens[len];
+            REFUSED(glebe_swap_area_new(cache, pages[n], &options, area), GLEBE_ERROR_BAD_LEN);
+        }
+}
+
 static void caches(void) {
     const glebe_reserve none = {0};
     glebe_swap_cache_options options;
@@ -597,6 +613,7 @@ static void caches(void) {
     cache = cache_of(none, 4 * MIB);
     REFUSED(glebe_swap_area_new(cache, 0, NULL, &area), GLEBE_ERROR_BAD_LEN);
     REFUSED(glebe_swap_area_new(cache, UINT64_MAX, NULL, &area), GLEBE_ERROR_BAD_LEN);
+    too_many_pages(cache, &area);
     REFUSED(glebe_swap_area_new(cache, 1, NULL, NULL), GLEBE_ERROR_NULL);
     CHECK(area.id == 45);
     areas(cache);

@@ -25,8 +25,10 @@ impl Options {
         if align > LIKELY_ALIGN && options.at.is_none() {
             // Seen before memory is had.
             let refused = |why| Error::NoAddresses { len, align: align.bytes(), why };
-            place::check_room(len.pages_up(page_size()).bytes(page_size()), align)
-                .map_err(refused)?;
+            let page = page_size();
+            // Of a length that no number of bytes is, the whole pages below are refused as well.
+            let whole = len.pages_up(page).checked_bytes(page).unwrap_or(len);
+            place::check_room(whole, align).map_err(refused)?;
         }
         check_node(options.node)?;
         if options.source == Some(Source::Blocks) && options.pin == Some(true) {

@@ -75,6 +75,14 @@ impl Reserved {
         self.mapping.populate(offset, len)
     }
 
+    /// Makes all of it writable: from then on pages come as they are written.
+    ///
+    /// # Errors
+    /// What the kernel refuses: a limit on memory.
+    pub(crate) fn commit_all(&self) -> Result<(), OsError> {
+        self.commit(self.len())
+    }
+
     /// Commits all up to `end`, and more where that can be had.
     #[cold]
     fn commit(&self, end: Bytes) -> Result<(), OsError> {

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! A *slot* is named by its index. Pages of slots are populated as the highest index grows; what
-//! never was reads as zero, a hole of generation 0. The place changes while the slot is its maker's
+//! never was reads as zero, a hole of generation 0. A region's pages of slots come as they are
+//! written. The place changes while the slot is its maker's
 //! or taken; the copy belongs to whom the word says. Neither orders anything itself. Cost: 32 bytes
 //! an object. No lock.
 
@@ -81,10 +82,9 @@ impl Slots {
         self.words.populate((Self::bytes_of(index) / page.get()) as usize, page)
     }
 
-    /// Makes the memory of all slots present.
-    pub(super) fn populate_all(&self) -> Result<(), OsError> {
-        let len = Bytes::new(Self::bytes_of(self.len)).pages_up(page_size()).bytes(page_size());
-        self.words.populate(0, len)
+    /// Has the memory of slots come as they are written, whichever they are.
+    pub(super) fn come_as_written(&self) -> Result<(), OsError> {
+        self.words.come_as_written()
     }
 
     /// A slot, if there is room for one of that index.

@@ -6,6 +6,8 @@ use std::time::Duration;
 use glebe::contig::{explain, Contig, Source};
 use glebe::extent::Extent;
 use glebe::reserve::{Request, Reserve};
+use glebe::swap::cache::SwapCache;
+use glebe::swap::{Error, Store};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::vmap::{MemFile, Space};
@@ -13,7 +15,7 @@ use glebe::volatile::{Priority, Region};
 use glebe::zpool::{Budget, ObjectPool, Rules, TableChoice};
 use glebe_testing::time::is_long;
 
-use super::{limit, status};
+use super::{limit, sealed, sealed_areas, status};
 
 #[test]
 fn a_large_limit_makes_a_large_pool() {
@@ -60,6 +62,7 @@ fn no_number_is_too_large_to_be_refused() {
     contig();
     views();
     volatile();
+    swap();
 }
 
 fn zpool() {
@@ -130,6 +133,10 @@ fn contig() {
         let _ = plain().prefer_run(bytes).build(few);
         let _ = plain().search(bytes).build(few);
         let _ = plain().at(bytes.get() as usize).build(few);
+        for align in (12..64).map(|shift| Bytes::new(1 << shift)) {
+            let built = plain().align(align).build(bytes);
+            assert!(bytes < Bytes::gib(2) || built.is_err(), "{bytes} at a multiple of {align}");
+        }
         if bytes >= Bytes::gib(2) || bytes == Bytes::ZERO {
             assert!(plain().build(bytes).is_err(), "{bytes}");
             assert!(plain().mappable().build(bytes).is_err(), "{bytes}");
@@ -191,4 +198,140 @@ fn volatile() {
             let _ = capped.unmark(Bytes::ZERO..len).unwrap();
         }
     }
+}
+
+/// More pages than an area may have.
+const TOO_MANY: Pages = Pages::new((1 << 28) + 1);
+
+fn swap() {
+    let (dir, mib) = (std::env::temp_dir(), Bytes::mib(1));
+    let page = vec![7; page_size().bytes().as_usize()];
+    let cache = SwapCache::with_limit(Bytes::mib(8)).unwrap();
+    for (pages, bytes) in pages_and_bytes().chain([(TOO_MANY, mib)]) {
+        for cache in [cache.clone(), sealed_areas(cache.clone())] {
+            for made in [
+                cache.area(pages, &dir, mib),
+                cache.area(pages, &dir, bytes),
+                cache.area_without_file(pages),
+            ] {
+                let is_refused =
+                    matches!(made, Err(Error::AreaPages { given, .. }) if given == pages);
+                assert_eq!(is_refused, pages == Pages::ZERO || pages >= TOO_MANY, "{pages}");
+            }
+        }
+        if let Ok(area) = cache.area(Pages::new(16), &dir, bytes) {
+            let _ = area.store(0, &page);
+            let _ = area.set_write_back(bytes);
+            let _ = area.set_put_back(bytes);
+            let _ = area.clean(bytes);
+            assert!(area.store(bytes.get(), &page).is_err() || bytes.get() < 16);
+            assert!(area.invalidate_page(bytes.get()).is_err() || bytes.get() < 16);
+        }
+        if let Ok(cache) = SwapCache::with_limit(bytes) {
+            let _ = cache.area_without_file(Pages::new(1)).map(|area| area.store(0, &page));
+        }
+        of_store(&cache, bytes);
+        of_region(bytes);
+    }
+}
+
+fn of_store(cache: &SwapCache, bytes: Bytes) {
+    let (dir, mib) = (std::env::temp_dir(), Bytes::mib(1));
+    let cached = || Store::options().file_in(&dir, bytes).cached_in(cache);
+    for made in [
+        Store::with_budget(bytes),
+        Store::options().capacity(bytes).build(mib),
+        Store::options().capacity(bytes).build(bytes),
+        Store::options().pool_limit(bytes).build(mib),
+        sealed(Store::options().file_in(&dir, bytes)).build(mib),
+        cached().build(mib),
+        cached().capacity(bytes).build(mib),
+    ] {
+        let Ok(store) = made else { continue };
+        let inserted = store.insert(b"an object");
+        let _ = store.create(bytes.get() as usize).map(drop);
+        let _ = store.set_pool_limit(bytes);
+        let _ = store.set_budget(bytes);
+        if let Ok(key) = inserted {
+            assert_eq!(*store.pin(key).unwrap(), *b"an object");
+        }
+        store.stats().check().unwrap();
+    }
+}
+
+fn of_region(bytes: Bytes) {
+    let mib = Bytes::mib(1);
+    let _ = Store::options().build_region(bytes, bytes);
+    let _ = Store::options().build_region(bytes, mib);
+    let region = match Store::options().build_region(mib, mib) {
+        Ok(region) => region,
+        Err(error) => return println!("skipped: {error}"),
+    };
+    for (offset, len) in [(bytes, mib), (Bytes::ZERO, bytes), (bytes, bytes), (mib, bytes)] {
+        let end = u128::from(offset.get()) + u128::from(len.get());
+        let fits = end <= u128::from(mib.get());
+        assert_eq!(region.cold(offset, len).is_ok(), fits, "{len} at {offset}");
+        assert_eq!(region.will_need(offset, len).is_ok(), fits, "{len} at {offset}");
+        assert_eq!(region.discard(offset, len).is_ok(), fits, "{len} at {offset}");
+        let _ = region.resident(offset, len).map(|_| assert!(fits));
+    }
+    assert_eq!(region.read_at(bytes, &mut [0]).is_ok(), bytes < mib);
+    assert_eq!(region.write_at(bytes, &[1]).is_ok(), bytes < mib);
+    let _ = region.set_budget(bytes);
+    region.stats().check().unwrap();
+}
+
+/// What is present beside what was touched.
+const LITTLE: Bytes = Bytes::mib(16);
+
+/// How much more memory is present after `make`, if what it makes is to be had.
+fn taken<T>(what: &str, make: impl FnOnce() -> Result<T, Error>) {
+    let before = status("VmRSS");
+    match make() {
+        Ok(_made) => {
+            let came = status("VmRSS").saturating_sub(before);
+            println!("{what}: {came} present");
+            assert!(came <= LITTLE, "{what}: {came} present");
+        }
+        Err(error) => println!("skipped: {what}: {error}"),
+    }
+}
+
+#[test]
+fn swap_takes_memory_for_what_was_touched() {
+    glebe_testing::alone!();
+    let dir = std::env::temp_dir();
+    let options = || Store::options().pool_limit(Bytes::mib(4));
+    for (len, options) in [
+        (Bytes::gib(64), options()),
+        (Bytes::gib(64), options().without_moves()),
+        (Bytes::gib(64), options().file_in(&dir, Bytes::mib(64))),
+        (Bytes::gib(1024), options()),
+    ] {
+        taken(&format!("a region of {len}"), || {
+            let region = options.build_region(len, Bytes::mib(8))?;
+            for at in [0, len.get() / 3, len.get() - 8] {
+                region.write_at(Bytes::new(at), &at.to_ne_bytes())?;
+                let mut word = [0; 8];
+                region.read_at(Bytes::new(at), &mut word)?;
+                assert_eq!(u64::from_ne_bytes(word), at);
+            }
+            Ok(region)
+        });
+    }
+    let cache = SwapCache::with_limit(Bytes::mib(8)).unwrap();
+    taken("an area of 1 TiB", || {
+        let area = cache.area_without_file(Pages::new(1 << 28))?;
+        let page = vec![7; page_size().bytes().as_usize()];
+        for at in [0, 1 << 27, (1 << 28) - 1] {
+            area.store(at, &page)?;
+            assert!(area.load(at, &mut page.clone())?);
+        }
+        Ok(area)
+    });
+    taken("a store of 1 TiB", || {
+        let store = options().capacity(Bytes::gib(1024)).build(Bytes::mib(8))?;
+        store.insert(b"an object")?;
+        Ok(store)
+    });
 }

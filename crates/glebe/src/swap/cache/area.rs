@@ -12,7 +12,7 @@ use super::batch::{Batch, Page};
 use super::entries::{Entries, Entry};
 use super::policy::{Policy, Unsaved};
 use super::stats::{Counter, Counts};
-use super::swap_cache::{SwapCache, PAGES_MAX};
+use super::swap_cache::SwapCache;
 use crate::swap::copies::{Block, Copies, Copy, Unreadable};
 use crate::swap::error::Error;
 use crate::swap::file::{SpillFile, BATCH};
@@ -50,14 +50,12 @@ pub struct Area {
 }
 
 impl Area {
+    /// Of so many pages, which the caller has checked.
     pub(super) fn new(
         cache: &SwapCache,
         pages: Pages,
         file: Option<SpillFile>,
     ) -> Result<Self, Error> {
-        if pages == Pages::ZERO || pages > PAGES_MAX {
-            return Err(Error::AreaPages { given: pages, max: PAGES_MAX });
-        }
         let (page, has_file) = (page_size(), file.is_some());
         let bytes = pages.bytes(page).get();
         let own = Bytes::new(bytes + bytes / OWN_PART) + OWN_MIN;

@@ -2,8 +2,9 @@
 //!
 //! A *chunk* is the entries of 128 pages side by side; its memory comes with its first page and
 //! goes when the area is invalidated. An entry is copied out and in under its chunk's lock, and
-//! nothing else is done there. Cost: 32 bytes a page of a chunk, and 32 bytes a chunk. Lock: one a
-//! chunk, for a copy of one entry, or of all of them.
+//! nothing else is done there. Cost: 32 bytes a page of a chunk that is there, and 24 bytes a chunk
+//! up to the last of its shard that ever was. Lock: one a chunk, for a copy of one entry, or of all
+//! of them; of more chunks than there are shards, those of a shard have one.
 
 use std::mem::{replace, take};
 
@@ -13,6 +14,8 @@ use crate::zpool::Handle;
 
 /// Entries of a chunk.
 const CHUNK: u64 = 128;
+/// The most locks of an area: it takes so little where nothing is stored.
+const SHARDS_MAX: usize = 1 << 12;
 
 /// A page that is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,28 +59,48 @@ impl Entry {
     }
 }
 
+/// Chunks that share a lock, each in its turn; empty where no page of one was ever stored.
+type Shard = Vec<Vec<Raw>>;
+
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Entries(Box<[Mutex<Vec<Raw>>]>);
+pub(super) struct Entries {
+    shards: Box<[Mutex<Shard>]>,
+    chunks: usize,
+}
 
 impl Entries {
     /// Room for so many pages.
     pub(super) fn new(pages: u64) -> Self {
-        Self((0..pages.div_ceil(CHUNK)).map(|_| Mutex::new(Vec::new())).collect())
+        let chunks = pages.div_ceil(CHUNK) as usize;
+        let shards = (0..chunks.min(SHARDS_MAX)).map(|_| Mutex::new(Shard::new())).collect();
+        Self { shards, chunks }
     }
 
-    fn chunk_of(&self, offset: u64) -> MutexGuard<'_, Vec<Raw>> {
-        lock(&self.0[(offset / CHUNK) as usize])
+    /// The shard of a chunk, and which of the shard's chunks it is.
+    fn shard_of(&self, nth: usize) -> (MutexGuard<'_, Shard>, usize) {
+        let shards = self.shards.len();
+        (lock(&self.shards[nth % shards]), nth / shards)
+    }
+
+    /// Hands the entry of an offset to `work`, if its chunk is there.
+    fn with<R>(&self, offset: u64, work: impl FnOnce(&mut Raw) -> R) -> Option<R> {
+        let (mut shard, at) = self.shard_of((offset / CHUNK) as usize);
+        shard.get_mut(at)?.get_mut((offset % CHUNK) as usize).map(work)
     }
 
     /// The entry of an offset, which the caller has checked, as in what follows.
     pub(super) fn get(&self, offset: u64) -> Option<Entry> {
-        self.chunk_of(offset).get((offset % CHUNK) as usize)?.entry()
+        self.with(offset, |raw| raw.entry())?
     }
 
     /// Sets an entry; what it was.
     pub(super) fn set(&self, offset: u64, entry: Entry) -> Option<Entry> {
-        let mut chunk = self.chunk_of(offset);
+        let (mut shard, at) = self.shard_of((offset / CHUNK) as usize);
+        if shard.len() <= at {
+            shard.resize_with(at + 1, Vec::new);
+        }
+        let chunk = &mut shard[at];
         if chunk.is_empty() {
             *chunk = vec![Raw::default(); CHUNK as usize];
         }
@@ -86,21 +109,21 @@ impl Entries {
 
     /// Ends an entry; what it was.
     pub(super) fn take(&self, offset: u64) -> Option<Entry> {
-        take(self.chunk_of(offset).get_mut((offset % CHUNK) as usize)?).entry()
+        self.with(offset, take)?.entry()
     }
 
     /// Sets an entry if it [is the same](Entry::is_same) as `was`; what it was then.
     pub(super) fn set_if(&self, offset: u64, was: &Entry, entry: Option<Entry>) -> Option<Entry> {
-        let mut chunk = self.chunk_of(offset);
-        let raw = chunk.get_mut((offset % CHUNK) as usize)?;
-        let now = raw.entry().filter(|now| now.is_same(was))?;
-        *raw = Raw::of(entry);
-        Some(now)
+        self.with(offset, |raw| {
+            let now = raw.entry().filter(|now| now.is_same(was))?;
+            *raw = Raw::of(entry);
+            Some(now)
+        })?
     }
 
     /// How many chunks there are.
     pub(super) fn chunks(&self) -> usize {
-        self.0.len()
+        self.chunks
     }
 
     fn listed(nth: usize, raws: &[Raw]) -> Vec<(u64, Entry)> {
@@ -110,11 +133,14 @@ impl Entries {
 
     /// The pages of a chunk, with their offsets.
     pub(super) fn chunk(&self, nth: usize) -> Vec<(u64, Entry)> {
-        Self::listed(nth, &lock(&self.0[nth]))
+        let (shard, at) = self.shard_of(nth);
+        shard.get(at).map_or(Vec::new(), |chunk| Self::listed(nth, chunk))
     }
 
     /// As [`Entries::chunk`], and then there are none.
     pub(super) fn take_chunk(&self, nth: usize) -> Vec<(u64, Entry)> {
-        Self::listed(nth, &take(&mut *lock(&self.0[nth])))
+        let (mut shard, at) = self.shard_of(nth);
+        let chunk = shard.get_mut(at).map(take).unwrap_or_default();
+        Self::listed(nth, &chunk)
     }
 }

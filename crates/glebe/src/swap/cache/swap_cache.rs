@@ -13,7 +13,7 @@ use crate::units::{Bytes, Pages};
 use crate::zpool::{AtLimit, Codec, ObjectPool};
 
 /// The most pages of an area.
-pub(super) const PAGES_MAX: Pages = Pages::new(1 << 28);
+const PAGES_MAX: Pages = Pages::new(1 << 28);
 /// Calls at once that may have written what no entry names yet, beside a record for each page.
 const CALLS_MAX: u64 = 1 << 12;
 /// Of a reserve or a limit, the part that write-back usually has, and the most.
@@ -91,6 +91,7 @@ impl SwapCache {
     /// [`Error::Os`] for what the kernel refuses: addresses in a process with a limit on those, a
     /// file in the directory.
     pub fn area(&self, pages: Pages, dir: &Path, limit: Bytes) -> Result<Area, Error> {
+        let pages = checked(pages)?;
         let file = SpillFile::new(dir, limit, pages.get() + CALLS_MAX)?;
         #[cfg(feature = "encrypt")]
         let file = if self.is_encrypted { file.encrypted()? } else { file };
@@ -103,6 +104,13 @@ impl SwapCache {
     /// # Errors
     /// As [`SwapCache::area`].
     pub fn area_without_file(&self, pages: Pages) -> Result<Area, Error> {
-        Area::new(self, pages, None)
+        Area::new(self, checked(pages)?, None)
     }
+}
+
+fn checked(pages: Pages) -> Result<Pages, Error> {
+    if pages == Pages::ZERO || pages > PAGES_MAX {
+        return Err(Error::AreaPages { given: pages, max: PAGES_MAX });
+    }
+    Ok(pages)
 }

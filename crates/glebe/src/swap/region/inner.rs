@@ -108,7 +108,7 @@ impl Inner {
             guard: ForkGuard::new(),
         };
         // A touch cannot be refused a slot.
-        inner.slots.populate_all()?;
+        inner.slots.come_as_written()?;
         inner.arm()?;
         Ok(inner)
     }

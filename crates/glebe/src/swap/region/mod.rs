@@ -34,7 +34,7 @@ const STACK: usize = 2 << 10;
 /// The rest is compressed, in a pool or a file, as in a [`Store`](super::Store). A touch of what is
 /// not there brings it back, in the thread that touched, in some microseconds. Needs
 /// userfaultfd(2), no privilege; far more addresses than memory, twice the length of the region;
-/// and 32 bytes for each of its pages.
+/// and 32 bytes for each page that was ever touched, 4 KiB of them at a time.
 ///
 /// The program may say which pages it [will need](Region::will_need), which are
 /// [cold](Region::cold), and which it wants no more ([discard](Region::discard)).

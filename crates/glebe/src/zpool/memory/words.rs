@@ -35,6 +35,11 @@ impl Words {
         self.mapping.populate(Bytes::new(index as u64 * page.get()), page)
     }
 
+    /// Has pages come as their words are written.
+    pub(crate) fn come_as_written(&self) -> Result<(), OsError> {
+        self.mapping.commit_all()
+    }
+
     /// Keeps the words that are present from swap, where the limit on locked memory allows.
     #[cfg(feature = "encrypt")]
     pub(crate) fn lock_in_memory(&self) {
