@@ -230,6 +230,13 @@ impl SpillFile {
         Err(OsError::new("pwrite or pread", "a file", source))
     }
 
+    /// Does `work` while the lock is taken, for tests.
+    #[cfg(test)]
+    pub(super) fn while_locked<R>(&self, work: impl FnOnce() -> R) -> R {
+        let _free = lock(&self.free);
+        work()
+    }
+
     /// Cuts the file, for tests.
     #[cfg(test)]
     pub(super) fn cut(&self, len: Bytes) {

@@ -355,9 +355,13 @@ impl Store {
     }
 
     /// Drops what a dead object still has, unless a guard or another thread has it: whoever that
-    /// is does so after.
+    /// is does so after. A child that ends a guard leaves all as it is: a thread that it does not
+    /// have may have held a lock when it was forked.
     #[cold]
     pub(super) fn reap(&self, slot: Slot<'_>) {
+        if self.alive().is_err() {
+            return;
+        }
         if let Ok(was) = change(slot.word(), Word::reaped) {
             self.drop_all(slot, was);
             must(slot.word(), Word::buried);

@@ -336,3 +336,30 @@ fn a_child_has_its_guards_and_no_store() {
         assert!(*store.pin(*key).unwrap() == *bytes_of(n as u64, page()));
     }
 }
+
+#[test]
+fn a_child_ends_inherited_guards_of_dead_objects_and_waits_for_no_lock() {
+    glebe_testing::alone!();
+    let options = Store::options().pool_limit(Bytes::mib(1)).capacity(Bytes::mib(16));
+    let options = options.file_in(std::env::temp_dir(), Bytes::mib(16));
+    let store = options.build(Pages::new(64).bytes(page_size())).unwrap();
+    let keys = fill(&store, 1500);
+    let is_in_file = |key: &Key| copy_of(&store, *key).is_some_and(Copy::is_in_file);
+    let saved: Vec<Key> = keys.iter().copied().filter(is_in_file).take(2).collect();
+    let mut read = Some(store.pin(saved[0]).unwrap());
+    let mut written = Some(store.pin_mut(saved[1]).unwrap());
+    assert!(is_in_file(&saved[0]), "a copy is kept");
+    saved.iter().for_each(|key| store.dead(*key).unwrap());
+    let file = store.copies.file.as_ref().unwrap();
+    // SAFETY: the child ends its guards, which takes no lock, or is ended.
+    let ended = file.while_locked(|| unsafe {
+        in_child(|| {
+            drop((read.take(), written.take()));
+            true
+        })
+    });
+    assert!(ended, "the child waits for ever");
+    drop((read, written));
+    saved.iter().for_each(|key| store.free(*key).unwrap());
+    store.stats().check().unwrap();
+}

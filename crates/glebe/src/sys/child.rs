@@ -7,6 +7,9 @@
 
 use crate::units::Bytes;
 
+/// Seconds after which a child is ended that waits for ever.
+const PATIENCE: u32 = 60;
+
 /// Runs `check` in a forked child, which then ends at once; whether it said yes.
 ///
 /// # Safety
@@ -17,6 +20,7 @@ pub(crate) unsafe fn in_child(check: impl FnOnce() -> bool) -> bool {
         let pid = libc::fork();
         assert!(pid >= 0, "{}", std::io::Error::last_os_error());
         if pid == 0 {
+            libc::alarm(PATIENCE);
             libc::_exit(i32::from(!check()));
         }
         let mut status = 0;
