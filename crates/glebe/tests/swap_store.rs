@@ -4,6 +4,8 @@
 mod cost;
 mod idle;
 #[cfg(feature = "encrypt")]
+mod key;
+#[cfg(feature = "encrypt")]
 mod sealed;
 mod stress;
 

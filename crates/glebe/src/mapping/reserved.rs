@@ -105,6 +105,15 @@ impl Reserved {
         Ok(())
     }
 
+    /// Lets a forked child find zeros here instead of a copy.
+    ///
+    /// # Errors
+    /// What madvise(2) refuses, as before Linux 4.14.
+    #[cfg(feature = "encrypt")]
+    pub(crate) fn wipe_on_fork(&self) -> Result<(), OsError> {
+        self.mapping.wipe_on_fork()
+    }
+
     /// Keeps what was committed from swap.
     ///
     /// # Errors

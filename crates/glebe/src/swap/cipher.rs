@@ -7,9 +7,10 @@
 //! ChaCha20-Poly1305 (RFC 8439), by a key for each file that is drawn from the kernel's generator.
 //! The nonce is a count of what was sealed, so none comes twice. The tag is also of the place in
 //! the file: what was changed or moved does not open. An older record that is put back in its own
-//! place does, and fails by the checksum of its block. The key is in no core dump, and locked where
-//! the limit on locked memory allows; on stacks its copies are wiped. A forked child has it, as it
-//! has all memory, and seals nothing. Cost: 2 ns a byte. No lock.
+//! place does, and fails by the checksum of its block. The key is in a page of its own, which no
+//! core dump and no forked child has, and which is locked where the limit on locked memory allows.
+//! What the cipher leaves on the stack is overwritten before a call returns. Cost: 2 ns a byte, and
+//! 0.3 µs. No lock.
 
 #[cfg(feature = "encrypt")]
 pub(super) use sealing::Cipher;
@@ -28,6 +29,8 @@ mod sealing {
     use crate::zpool::Words;
 
     const WORD: usize = size_of::<u64>();
+    /// Bytes of stack that the cipher uses at most, without optimizations too.
+    const STACK: usize = 16 << 10;
     const KEY_WORDS: usize = size_of::<Key>() / WORD;
 
     /// See the module.
@@ -41,36 +44,43 @@ mod sealing {
         /// With a new key.
         pub(in crate::swap) fn new() -> Result<Self, OsError> {
             let key = Words::new(KEY_WORDS)?;
+            key.hide()?;
             key.populate(0, page_size().bytes())?;
             key.lock_in_memory();
-            let mut bytes = Key::default();
-            random::fill(&mut bytes)?;
-            for (word, bytes) in key.iter().zip(bytes.chunks_exact(WORD)) {
-                let bytes = bytes.try_into().expect("chunks of a word");
+            let mut bytes = [0; WORD];
+            for word in key.iter() {
+                random::fill(&mut bytes)?;
                 word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
             }
-            wipe(bytes);
+            bytes.fill(0);
+            black_box(&bytes);
             Ok(Self { key, sealed: MappedWord::new(0) })
         }
 
-        fn engine(&self) -> ChaCha20Poly1305 {
+        /// Has a cipher with the key do `work`, and overwrites what that left on the stack.
+        fn with_engine<R>(&self, work: impl FnOnce(&ChaCha20Poly1305) -> R) -> R {
+            let done = self.work_with_engine(work);
+            overwrite_stack();
+            done
+        }
+
+        #[inline(never)]
+        fn work_with_engine<R>(&self, work: impl FnOnce(&ChaCha20Poly1305) -> R) -> R {
             let mut bytes = Key::default();
             for (word, bytes) in self.key.iter().zip(bytes.chunks_exact_mut(WORD)) {
                 bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
             }
-            let engine = ChaCha20Poly1305::new(&bytes);
-            wipe(bytes);
-            engine
+            work(&ChaCha20Poly1305::new(&bytes))
         }
 
         /// Seals what stands behind the first [`HEAD`] bytes, in a place of the file.
         pub(in crate::swap) fn seal(&self, start: u64, record: &mut [u8]) {
             let nonce = self.sealed.fetch_add(1, Ordering::Relaxed).to_le_bytes();
             let (head, bytes) = record.split_at_mut(HEAD);
-            let tag = self
-                .engine()
-                .encrypt_in_place_detached(&nonce_of(nonce), &start.to_le_bytes(), bytes)
-                .expect("a record is shorter than 256 GiB");
+            let tag = self.with_engine(|engine| {
+                engine.encrypt_in_place_detached(&nonce_of(nonce), &start.to_le_bytes(), bytes)
+            });
+            let tag = tag.expect("a record is shorter than 256 GiB");
             head[..WORD].copy_from_slice(&nonce);
             head[WORD..].copy_from_slice(&tag);
         }
@@ -84,8 +94,9 @@ mod sealing {
             let (head, bytes) = record.split_at_mut_checked(HEAD)?;
             let (nonce, tag) = head.split_first_chunk::<WORD>()?;
             let (nonce, tag) = (nonce_of(*nonce), Tag::from_slice(tag));
-            let opened =
-                self.engine().decrypt_in_place_detached(&nonce, &start.to_le_bytes(), bytes, tag);
+            let opened = self.with_engine(|engine| {
+                engine.decrypt_in_place_detached(&nonce, &start.to_le_bytes(), bytes, tag)
+            });
             opened.ok().map(|()| &*bytes)
         }
     }
@@ -96,10 +107,10 @@ mod sealing {
         nonce
     }
 
-    /// Overwrites a key, which the compiler must take to be read later.
-    fn wipe(mut key: Key) {
-        key.fill(0);
-        black_box(&key);
+    /// Overwrites the stack below the caller's frame.
+    #[inline(never)]
+    fn overwrite_stack() {
+        black_box(&mut [0_u8; STACK]);
     }
 }
 

@@ -16,15 +16,19 @@ const LIMIT: Bytes = Bytes::mib(32);
 const UNIT: usize = 512;
 
 /// A directory of a test's own, whose files can be told by their path.
-struct Dir(Scratch);
+pub(super) struct Dir(Scratch);
 
 impl Dir {
-    fn new(name: &str) -> Self {
+    pub(super) fn new(name: &str) -> Self {
         Self(Scratch::new(name))
     }
 
+    pub(super) fn path(&self) -> &Path {
+        self.0.path()
+    }
+
     /// The file without a name that this process has in the directory, opened once more.
-    fn file(&self) -> File {
+    pub(super) fn file(&self) -> File {
         let mut links = fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
         let is_here =
             |link: &PathBuf| fs::read_link(link).is_ok_and(|to| to.starts_with(self.0.path()));

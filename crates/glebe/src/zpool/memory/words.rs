@@ -40,6 +40,12 @@ impl Words {
         self.mapping.commit_all()
     }
 
+    /// Lets a forked child find zeros here; a core dump never has these words.
+    #[cfg(feature = "encrypt")]
+    pub(crate) fn hide(&self) -> Result<(), OsError> {
+        self.mapping.wipe_on_fork()
+    }
+
     /// Keeps the words that are present from swap, where the limit on locked memory allows.
     #[cfg(feature = "encrypt")]
     pub(crate) fn lock_in_memory(&self) {
