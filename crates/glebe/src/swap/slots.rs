@@ -3,6 +3,7 @@
 //! ```text
 //! 0  the object's word: see [`word`](super::word)
 //! 1  place    63 ... 24 first page | 23 .. 0 length in bytes; of a hole: the next hole's index + 1
+//!             of a region's page: 1 if the program has locked or protected it
 //! 2  copy     a handle of the pool, a unit of the file, or the word that fills the object
 //! 3           63 .. 62 form | 61 in the file | 55 .. 32 length in bytes | 31 .. 0 checksum
 //! ```
@@ -118,6 +119,15 @@ impl<'a> Slot<'a> {
 
     pub(super) fn set_next_hole(self, next: Option<u32>) {
         self.0[1].store(next.map_or(0, |index| u64::from(index) + 1), Ordering::Relaxed);
+    }
+
+    /// Whether the kernel did not move the page of a region when that was tried last.
+    pub(super) fn is_unmovable(self) -> bool {
+        self.0[1].load(Ordering::Relaxed) != 0
+    }
+
+    pub(super) fn set_unmovable(self, is_unmovable: bool) {
+        self.0[1].store(u64::from(is_unmovable), Ordering::Relaxed);
     }
 
     pub(super) fn copy(self) -> Copy {

@@ -3,7 +3,7 @@
 
 use super::*;
 
-const LEN: u64 = 512;
+const LEN: u64 = 280;
 const BUDGET: u64 = 96;
 
 /// Calls `change` on parts of a region, by address and length: of every 40 pages, 17 from the
@@ -67,7 +67,13 @@ fn parts_that_the_program_locked_hold_what_was_written() {
             }
             check(region, 1);
             if !is_little {
+                if region.moves_pages() {
+                    let refused = region.set_budget(pages(BUDGET)).unwrap_err().to_string();
+                    assert!(refused.contains("locked"), "{refused}");
+                }
                 assert!(change_parts(region, (0, to), unlock));
+                region.set_budget(pages(BUDGET)).unwrap();
+                assert!(region.stats().charged <= Pages::new(BUDGET), "{}", region.stats());
             }
             use_all(region);
         });

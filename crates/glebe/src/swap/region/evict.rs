@@ -4,8 +4,12 @@
 //! touch brings one back for a call, so what is used stays. The second, the *tail*, goes where the
 //! hand has been; what it still finds in the window is compressed there, or found equal to the copy
 //! that was kept, and dropped, many pages in one call. Who brings pages in has as many leave.
-//! A page that cannot be moved (pinned by the kernel, locked or read-only) stays. What the program called cold leaves
-//! before the hand moves, and waits in no window.
+//! A page that cannot be moved (pinned by the kernel, locked or read-only) stays. What the program
+//! called cold leaves before the hand moves, and waits in no window.
+//!
+//! Pages that are locked or read-only are remembered: a turn of the hand tries one of them again,
+//! and all once it could be moved. They may come to be more than the budget; then others still have
+//! a quarter of it.
 //!
 //! Without UFFDIO_MOVE there is no window: the hand protects pages from being written, and
 //! compresses and drops them where they are. Nothing is ever copied first and dropped then: a write
@@ -28,6 +32,7 @@ use crate::swap::copies::Copy;
 use crate::swap::error::Error;
 use crate::swap::patience::{Hope, Patience};
 use crate::swap::shelf::store_copy;
+use crate::swap::slots::Slot;
 use crate::swap::stats::Counter;
 use crate::swap::word::{change, look, must, State, Word};
 use crate::sync::Ordering;
@@ -54,6 +59,8 @@ pub(super) enum Asker {
     Touch,
     /// A call, which can.
     Call,
+    /// A touch, for pages beside that are not worth going over the budget.
+    Ahead,
 }
 
 /// What one turn came to.
@@ -67,13 +74,18 @@ pub(super) struct Turn {
     pub(super) refusals: u32,
     /// The error number of a page that the kernel did not move.
     stuck: Option<i32>,
+    /// Whether all pages are tried that were locked or read-only; else whether one was, and
+    /// whether others were passed by.
+    tries_all: bool,
+    tried_one: bool,
+    passed_by: bool,
 }
 
 impl Inner {
     /// Charges pages that are this call's, for which others leave if they must.
     pub(super) fn make_room(&self, own: Range<u64>, asker: Asker) -> Result<(), Error> {
         let pages = own.end - own.start;
-        let shed = self.shed(own, || self.charge(pages));
+        let shed = self.shed(own, asker, || self.charge(pages));
         if shed.is_err() && asker == Asker::Touch {
             self.counts.add(Counter::Over, pages);
             self.charge_over(pages);
@@ -94,13 +106,17 @@ impl Inner {
     pub(super) fn shed(
         &self,
         own: Range<u64>,
+        asker: Asker,
         is_done: impl Fn() -> bool,
     ) -> Result<(), Option<Error>> {
-        let mut patience = Patience::default();
+        let (mut patience, mut tries_all) = (Patience::default(), false);
         while !is_done() {
-            let turn = self.turn(own.clone());
+            let turn = self.turn(own.clone(), tries_all);
             if turn.left > 0 {
                 patience.renew();
+            } else if turn.passed_by && asker == Asker::Call {
+                // A touch goes over the budget before it takes so long.
+                tries_all = true;
             } else if turn.refused.is_some() || !patience.wait(turn.hope) {
                 return if is_done() { Ok(()) } else { Err(self.why(turn)) };
             }
@@ -119,10 +135,10 @@ impl Inner {
     }
 
     /// Turns both hands until some pages have left.
-    fn turn(&self, own: Range<u64>) -> Turn {
+    fn turn(&self, own: Range<u64>, tries_all: bool) -> Turn {
         let want = (self.budget() / STEP_SHARE).clamp(1, STEP).max(own.end - own.start);
         let run = self.window_target().min(RUN);
-        let (mut turn, mut passed) = (Turn { own, ..Turn::default() }, 0);
+        let (mut turn, mut passed) = (Turn { own, tries_all, ..Turn::default() }, 0);
         while turn.left < want && turn.refusals < REFUSALS && passed < ROUNDS * self.pages() + run {
             if let Some(pages) = self.cold.take(STEP) {
                 self.let_leave(pages, &mut turn);
@@ -188,7 +204,11 @@ impl Inner {
 
     /// Takes a page that is home, unless somebody is at it.
     fn take(&self, page: u64, turn: &mut Turn) -> bool {
-        let word = self.slot_of(page).word();
+        let slot = self.slot_of(page);
+        let word = slot.word();
+        if self.is_passed_by(slot, turn) {
+            return false;
+        }
         let is_taken = change(word, Word::moving).is_ok();
         if !is_taken && !turn.own.contains(&page) {
             let now = look(word);
@@ -199,6 +219,18 @@ impl Inner {
             }
         }
         is_taken
+    }
+
+    /// Whether a page is not tried, since it was locked or read-only when it was tried last.
+    fn is_passed_by(&self, slot: Slot<'_>, turn: &mut Turn) -> bool {
+        if !slot.is_unmovable() || turn.tries_all {
+            return false;
+        }
+        if look(slot.word()).state() == State::Resident {
+            turn.stuck = Some(UNMOVABLE);
+            turn.passed_by |= turn.tried_one;
+        }
+        std::mem::replace(&mut turn.tried_one, true)
     }
 
     /// Moves pages that follow one another and are this call's.
@@ -212,7 +244,10 @@ impl Inner {
             let moved = Bytes::new(moved as u64).pages_down(page_size()).get();
             self.window.fetch_add(moved, Ordering::Relaxed);
             self.counts.add(Counter::MovedOut, moved);
-            (first..first + moved).for_each(|page| self.put(page, State::Window));
+            for page in first..first + moved {
+                turn.tries_all |= self.remember(page, false);
+                self.put(page, State::Window);
+            }
             if moved > 0 {
                 turn.hope.rise(Hope::Soon);
                 most = len;
@@ -221,6 +256,7 @@ impl Inner {
             if let Some(errno) = refused {
                 // What the program has locked or protected are mostly pages in a row.
                 most = 1;
+                self.remember(first, errno == UNMOVABLE);
                 turn.stuck = self.stay(first, errno).then_some(errno).or(turn.stuck);
                 (first, len) = (first + 1, len - 1);
             }

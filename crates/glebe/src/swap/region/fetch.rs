@@ -219,8 +219,7 @@ impl Inner {
         let (begun, next) = (Instant::now(), &self.next[lane()]);
         let follows = next.load(Ordering::Relaxed) == page;
         let mut count = 1 + if follows { self.take_ahead(page) } else { 0 };
-        // What nobody has asked for is not worth going over the budget.
-        let first = if count > 1 { Asker::Call } else { asker };
+        let first = if count > 1 { Asker::Ahead } else { asker };
         let mut room = self.make_room(page..page + count, first);
         if room.is_err() && count > 1 {
             self.let_go(page + 1..page + count);

@@ -33,6 +33,8 @@ use crate::units::{Bytes, Pages};
 const WINDOW_SHARE: u64 = 8;
 /// The part of the budget that no guard may pin.
 const UNPINNED_SHARE: u64 = 8;
+/// The part of the budget that there is for all other pages, beside those that cannot be moved.
+const MOVABLE_SHARE: u64 = 4;
 
 /// See the module. The memory goes before the descriptor does, which would make zeros of its holes.
 #[derive(Debug)]
@@ -63,6 +65,8 @@ pub(super) struct Inner {
     pub(super) tail: MappedWord,
     /// Pages that leave before the hand looks for others.
     pub(super) cold: Cold,
+    /// Pages that the program has locked or made read-only, as far as that was found.
+    unmovable: MappedWord,
     /// Pages that stayed, and whose protection the kernel refused to end then.
     pub(super) protected: MappedWord,
     /// The page behind the last that was loaded, by lanes of threads.
@@ -103,6 +107,7 @@ impl Inner {
             hand: MappedWord::new(0),
             tail: MappedWord::new(0),
             cold: Cold::new(),
+            unmovable: MappedWord::new(0),
             protected: MappedWord::new(0),
             next: [const { MappedWord::new(0) }; LANES],
             guard: ForkGuard::new(),
@@ -204,10 +209,27 @@ impl Inner {
         (self.budget() / WINDOW_SHARE).max(1)
     }
 
-    /// Charges pages, if the budget has room.
+    /// Charges pages, if the budget has room, or what there is beside pages that cannot be moved.
     pub(super) fn charge(&self, pages: u64) -> bool {
-        let add = |charged: u64| Some(charged + pages).filter(|sum| *sum <= self.budget());
+        let (budget, unmovable) = (self.budget(), self.unmovable.load(Ordering::Relaxed));
+        let limit = match unmovable {
+            0 => budget,
+            _ => budget.max(unmovable + (budget / MOVABLE_SHARE).max(1)),
+        };
+        let add = |charged: u64| Some(charged + pages).filter(|sum| *sum <= limit);
         self.charged.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
+    }
+
+    /// Remembers whether a page that is this call's could be moved; whether it could not before.
+    pub(super) fn remember(&self, page: u64, is_unmovable: bool) -> bool {
+        let slot = self.slot_of(page);
+        let before = slot.is_unmovable();
+        if before != is_unmovable {
+            slot.set_unmovable(is_unmovable);
+            let more = i64::from(is_unmovable) - i64::from(before);
+            self.unmovable.fetch_add(more as u64, Ordering::Relaxed);
+        }
+        before
     }
 
     /// Charges pages, over the budget.

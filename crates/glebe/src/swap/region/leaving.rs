@@ -34,6 +34,7 @@ impl Inner {
     /// Makes a hole of a page that is this call's and in no memory.
     pub(super) fn forget(&self, page: u64) {
         let slot = self.slot_of(page);
+        self.remember(page, false);
         must(slot.word(), |word| {
             word.has_copy().then(|| self.copies.drop_copy(slot.copy()));
             word.put(State::Hole, false)

@@ -16,6 +16,7 @@ mod stats;
 
 pub use pins::Resident;
 
+use evict::Asker;
 use inner::Inner;
 
 use super::error::Error;
@@ -125,7 +126,7 @@ impl Region {
         inner.alive()?;
         let _changes = lock(&inner.changes);
         let before = inner.swap_budget(budget)?;
-        let shed = inner.shed(0..0, || inner.charged() <= inner.budget());
+        let shed = inner.shed(0..0, Asker::Call, || inner.charged() <= inner.budget());
         shed.map_err(|refused| {
             inner.restore_budget(before);
             let pinned = inner.offset_of(inner.pinned());
