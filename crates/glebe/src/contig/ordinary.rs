@@ -47,13 +47,14 @@ pub(super) fn transparent(options: &Options, len: Bytes) -> Result<Contig, Error
     let huge = transparent_huge_page()?;
     let mapping = filled(options, len, huge, Mapping::prefer_huge_pages)?;
     // What a fault did not get the kernel may find now. The rest stays as it is.
-    let map = Pagemap::open()?;
-    if map.huge_bytes(mapping.addr(), len).is_ok_and(|huge| huge < len) {
+    let huge_bytes = || Pagemap::open()?.huge_bytes(mapping.addr(), len);
+    if huge_bytes().is_ok_and(|huge| huge < len) {
         let _ = mapping.collapse();
     }
     let mut notes = Vec::new();
-    // Small pages are never passed off as huge ones; a kernel before 6.7 cannot tell.
-    let in_huge = match map.huge_bytes(mapping.addr(), len) {
+    // Small pages are never passed off as huge ones; a kernel before 6.7 cannot tell, nor a process
+    // that is denied its map.
+    let in_huge = match huge_bytes() {
         Ok(bytes) if bytes == Bytes::ZERO => return Err(Error::NotHuge { huge: bytes, len }),
         Ok(bytes) => {
             if bytes < len {

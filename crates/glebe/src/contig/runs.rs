@@ -1,7 +1,8 @@
 //! Runs out of page frames: what is adjacent, what is longest, what moved.
 //!
 //! Positions and lengths are base pages. O(grains); one read of pagemap for each huge page, one
-//! for thousands of small ones.
+//! for thousands of small ones. A process may be denied its own pagemap: one that changed its user
+//! is not dumpable, and the file is root's then. All frames are hidden from it.
 
 use std::io;
 
@@ -11,11 +12,11 @@ use crate::extent::Extent;
 use crate::mapping::Mapping;
 use crate::sys::page_size;
 use crate::sys::pagemap::{Entry, Pagemap};
-use crate::units::{PageSize, Pages, Pfn};
+use crate::units::{Bytes, PageSize, Pages, Pfn};
 
 /// The runs of `mapping`, whose pages are contiguous within `grain`.
 pub(super) fn read(mapping: &Mapping, grain: PageSize) -> Result<(Vec<Run>, Proof), OsError> {
-    let entries = Pagemap::open()?.entries(mapping.addr(), mapping.len(), grain)?;
+    let entries = entries(pagemap()?.as_ref(), mapping.addr(), mapping.len(), grain)?;
     Ok(join(&entries, grain.bytes().pages_down(page_size())))
 }
 
@@ -24,13 +25,13 @@ pub(super) fn read_parts(mapping: &Mapping, parts: &[Part]) -> Result<(Vec<Run>,
     if let [part] = parts {
         return read(mapping, part.source.grain());
     }
-    let (page, map) = (page_size(), Pagemap::open()?);
+    let (page, map) = (page_size(), pagemap()?);
     let (mut all, mut proof) = (Vec::<Run>::new(), Proof::Frames);
     for part in parts {
         let grain = part.source.grain();
         let [start, len] =
             [part.pages.start(), part.pages.len()].map(|n| Pages::new(n).bytes(page));
-        let entries = map.entries(mapping.addr() + start.as_usize(), len, grain)?;
+        let entries = entries(map.as_ref(), mapping.addr() + start.as_usize(), len, grain)?;
         let (runs, rests_on) = join(&entries, grain.bytes().pages_down(page));
         // What holds everywhere is what holds within the smallest page.
         proof = proof.weaker(rests_on);
@@ -40,6 +41,30 @@ pub(super) fn read_parts(mapping: &Mapping, parts: &[Part]) -> Result<(Vec<Run>,
         }
     }
     Ok((all, proof))
+}
+
+/// The map of the process; `None` where it is closed to it.
+fn pagemap() -> Result<Option<Pagemap>, OsError> {
+    match Pagemap::open() {
+        Ok(map) => Ok(Some(map)),
+        Err(error) if is_closed(error.kind()) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_closed(kind: io::ErrorKind) -> bool {
+    matches!(kind, io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound)
+}
+
+/// The entries of `len` populated bytes; without a map their frames are hidden.
+fn entries(
+    map: Option<&Pagemap>,
+    addr: usize,
+    len: Bytes,
+    grain: PageSize,
+) -> Result<Vec<Entry>, OsError> {
+    let hidden = || Ok(vec![Entry::Hidden; len.pages_up(grain).as_usize()]);
+    map.map_or_else(hidden, |map| map.entries(addr, len, grain))
 }
 
 /// Adds a run, to the last one where it goes on.

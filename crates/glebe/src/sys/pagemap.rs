@@ -113,6 +113,17 @@ pub fn frames_visible() -> bool {
         .is_ok_and(|entries| entries.first().is_some_and(|entry| entry.frame().is_some()))
 }
 
+/// The map's path, and why it may be closed to the process that it is of.
+fn denied(why: &io::Error) -> String {
+    match why.kind() {
+        io::ErrorKind::PermissionDenied => format!(
+            "{PATH}; it is root's where the process changed its user or is otherwise not dumpable \
+             (PR_SET_DUMPABLE)"
+        ),
+        _ => PATH.to_owned(),
+    }
+}
+
 /// The map of the calling process, opened once.
 #[derive(Debug)]
 pub struct Pagemap {
@@ -126,7 +137,7 @@ impl Pagemap {
     /// If there is no `/proc`, or it is closed to the caller.
     pub fn open() -> Result<Self, OsError> {
         let file = file::open(Path::new(PATH), OpenOptions::new().read(true))
-            .map_err(|source| OsError::new("open", PATH, source))?;
+            .map_err(|source| OsError::new("open", denied(&source), source))?;
         Ok(Self { file })
     }
 

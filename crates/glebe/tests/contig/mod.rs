@@ -9,6 +9,7 @@
 #![allow(unsafe_code)]
 
 mod certificate;
+mod closed;
 mod plans;
 pub mod pool;
 mod reserve;

@@ -1,0 +1,69 @@
+//! A process that may not open its own page map.
+//!
+//! # Safety
+//! prctl, in processes that run one test.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::os::unix::process::CommandExt;
+
+use glebe::contig::{Contig, Error, Proof, Source};
+use glebe::reserve::Reserve;
+use glebe::sys::process::effective_user;
+use glebe::units::Bytes;
+use glebe::volatile::{Engine, Priority, Region};
+use glebe_testing::process::{child_of, is_child};
+
+use super::use_all::use_all;
+use super::NOBODY;
+
+const LEN: Bytes = Bytes::mib(8);
+
+/// As every process becomes that changes its user.
+fn become_undumpable() {
+    // SAFETY: takes integers.
+    let refused = unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
+    assert_eq!(refused, 0);
+    let error = File::open("/proc/self/pagemap").expect_err("it is root's");
+    assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+}
+
+fn all_is_had_but_frames() {
+    for source in [Source::Plain, Source::Thp, Source::HUGETLB_2M] {
+        let memory = match Contig::options().source(source).build(LEN) {
+            Ok(memory) => memory,
+            Err(error @ (Error::PoolShort { .. } | Error::NoSuchSize { .. })) => {
+                println!("skipped: {error}");
+                continue;
+            }
+            Err(error) => panic!("{source}: {error}"),
+        };
+        assert!(matches!(memory.proof(), Proof::Within(_)), "{source}: {:?}", memory.proof());
+        assert!(memory.runs().iter().all(|run| run.pfn.is_none()));
+        let told = memory.verify().unwrap_err().to_string();
+        assert!(told.contains("PR_SET_DUMPABLE"), "{told}");
+    }
+    use_all(&Reserve::new(LEN).unwrap());
+    let region = Region::new(LEN).unwrap();
+    assert_eq!(region.engine(), Engine::Tag);
+    region.write(Bytes::ZERO, &[7; 1 << 14]).unwrap();
+    region.mark(Bytes::ZERO..region.len(), Priority::NORMAL).unwrap();
+    assert!(region.unmark(Bytes::ZERO..Bytes::new(1 << 14)).unwrap().is_empty());
+}
+
+#[test]
+fn a_process_that_is_not_dumpable_has_all_but_frames() {
+    if is_child() {
+        become_undumpable();
+        return all_is_had_but_frames();
+    }
+    let mut child = child_of("contig::closed::a_process_that_is_not_dumpable_has_all_but_frames");
+    if effective_user() == 0 {
+        child.uid(NOBODY).gid(NOBODY);
+    }
+    match child.status() {
+        Ok(status) => assert!(status.success()),
+        Err(error) => println!("skipped: nobody cannot run this program: {error}"),
+    }
+}
