@@ -9,7 +9,7 @@ use crate::error::OsError;
 #[non_exhaustive]
 pub enum Error {
     /// Nothing says how much memory there is: no group above this process has a limit that can be
-    /// read, and the machine's list cannot be read either.
+    /// read, and neither can the list of the machine, those of its NUMA nodes and sysinfo(2).
     Blind {
         /// What was wrong with the groups, where something was.
         groups: Option<OsError>,

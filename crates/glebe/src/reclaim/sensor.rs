@@ -151,7 +151,10 @@ impl Sensor {
         let machine = match (&groups, machine.look()) {
             (Ok(Some(_)), Err(_)) => None,
             (_, Ok(machine)) => Some(machine),
-            (_, Err(machine)) => return Err(Blind { groups: groups.err(), machine }),
+            (_, Err(hidden)) => match machine.rough() {
+                Some(rough) => Some(rough),
+                None => return Err(Blind { groups: groups.err(), machine: hidden }),
+            },
         };
         let sees_groups = groups.is_ok();
         let group = groups.ok().flatten().map(|(_, usage)| usage);

@@ -10,9 +10,11 @@
 //! No point stands before a call that cannot fail (getpid, geteuid, sysconf of a constant).
 //!
 //! [`record`] notes the points that a process passes and the stack of calls that leads to each, so
-//! that a test can choose among them.
+//! that a test can choose among them. [`deny`] makes one file as if it were missing or closed to
+//! the process, and [`recorded_paths`] says which files there are to deny.
 
 use std::io;
+use std::path::Path;
 
 /// Passed just before the kernel call of that name: an error is what the call is to return.
 #[cfg(not(feature = "faults"))]
@@ -22,22 +24,34 @@ pub(crate) fn point(_call: &'static str) -> io::Result<()> {
     Ok(())
 }
 
+/// As [`point`], before a call that looks for a file by its path.
+#[cfg(not(feature = "faults"))]
+#[inline(always)]
+#[allow(clippy::unnecessary_wraps)] // as there
+pub(crate) fn point_at(_call: &'static str, _path: &Path) -> io::Result<()> {
+    Ok(())
+}
+
 /// Passed between two steps of which the kernel makes none: where a test may end the process.
 #[cfg(not(feature = "faults"))]
 #[inline(always)]
 pub(crate) fn step() {}
 
 #[cfg(feature = "faults")]
-pub use armed::{arm, disarm, record, recorded, Fault, Lasting, Met, Point};
+pub use armed::{
+    arm, deny, disarm, record, record_paths, recorded, recorded_paths, Fault, Lasting, Met, Point,
+};
 #[cfg(feature = "faults")]
-pub(crate) use armed::{point, step};
+pub(crate) use armed::{point, point_at, step};
 
 #[cfg(feature = "faults")]
 mod stack;
 
 #[cfg(feature = "faults")]
 mod armed {
-    use super::{io, stack};
+    use std::path::PathBuf;
+
+    use super::{io, stack, Path};
     use crate::sync::{MappedByte, Ordering, StaticMutex};
     use crate::sys::signals;
 
@@ -89,6 +103,10 @@ mod armed {
         met: Met,
         /// With a capacity while points are noted.
         points: Vec<Point>,
+        /// Files that were looked for, while these are noted.
+        paths: Option<Vec<PathBuf>>,
+        /// A file that cannot be opened, and the error.
+        denied: Option<(PathBuf, i32)>,
     }
 
     static ARMED: StaticMutex<Option<State>> = StaticMutex::new(None);
@@ -121,8 +139,7 @@ mod armed {
     /// Notes where each call stands from now on, the first 16384 of them. None fails.
     pub fn record() {
         stack::warm_up();
-        let none = Fault { nth: u64::MAX, choice: 0, lasting: Lasting::Once };
-        set(none, Vec::with_capacity(POINTS));
+        set(NONE, Vec::with_capacity(POINTS));
     }
 
     /// Ends what [`record`] began. Returns the points in the order of the calls.
@@ -130,9 +147,32 @@ mod armed {
         take().map_or_else(Vec::new, |state| state.points)
     }
 
+    /// Notes which files are looked for by their paths from now on. None is denied.
+    pub fn record_paths() {
+        set(NONE, Vec::new());
+        with(|armed| armed.iter_mut().for_each(|state| state.paths = Some(Vec::new())));
+    }
+
+    /// Ends what [`record_paths`] began. Returns the paths in the order of the calls.
+    pub fn recorded_paths() -> Vec<PathBuf> {
+        take().and_then(|state| state.paths).unwrap_or_default()
+    }
+
+    /// Lets each call fail with `errno` that opens the file at `path`; with ENOENT, each that looks
+    /// for it. [`disarm`] ends that.
+    pub fn deny(path: &Path, errno: i32) {
+        set(NONE, Vec::new());
+        let denied = (path.to_owned(), errno);
+        with(|armed| armed.iter_mut().for_each(|state| state.denied = Some(denied.clone())));
+    }
+
+    /// No fault.
+    const NONE: Fault = Fault { nth: u64::MAX, choice: 0, lasting: Lasting::Once };
+
     fn set(fault: Fault, points: Vec<Point>) {
         let met = Met { calls: 0, refused: Vec::with_capacity(NOTED) };
-        with(|armed| *armed = Some(State { fault, met, points }));
+        let state = State { fault, met, points, paths: None, denied: None };
+        with(|armed| *armed = Some(state));
         IS_ARMED.store(1, Ordering::Release);
     }
 
@@ -149,6 +189,14 @@ mod armed {
         with(|armed| armed.as_mut().map_or(Ok(()), |state| state.pass(call)))
     }
 
+    /// As [`point`], before a call that looks for a file by its path.
+    pub(crate) fn point_at(call: &'static str, path: &Path) -> io::Result<()> {
+        if IS_ARMED.load(Ordering::Acquire) == 0 {
+            return Ok(());
+        }
+        with(|armed| armed.as_mut().map_or(Ok(()), |state| state.pass_at(call, path)))
+    }
+
     /// Passed between two steps of which the kernel makes none: where a test may end the process.
     pub(crate) fn step() {
         if IS_ARMED.load(Ordering::Acquire) != 0 {
@@ -161,8 +209,22 @@ mod armed {
     }
 
     impl State {
+        fn pass_at(&mut self, call: &'static str, path: &Path) -> io::Result<()> {
+            if let Some(paths) = &mut self.paths {
+                paths.push(path.to_owned());
+            }
+            let denied = self.denied.as_ref().filter(|(denied, errno)| {
+                denied == path && (call == "open" || *errno == libc::ENOENT)
+            });
+            if let Some((_, errno)) = denied {
+                self.met.refused.push((call, *errno));
+                return Err(io::Error::from_raw_os_error(*errno));
+            }
+            self.pass(call)
+        }
+
         fn pass(&mut self, call: &'static str) -> io::Result<()> {
-            let Self { fault, met, points } = self;
+            let Self { fault, met, points, .. } = self;
             met.calls += 1;
             if points.len() < points.capacity() {
                 points.push(Point { call, stack: stack::hash() });

@@ -8,19 +8,19 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, PermissionsExt};
 use std::path::Path;
 
-use super::fault::point;
+use super::fault::{point, point_at};
 use crate::error::OsError;
 use crate::units::PageSize;
 
 /// Opens with `options`.
 pub(crate) fn open(path: &Path, options: &OpenOptions) -> io::Result<File> {
-    point("open")?;
+    point_at("open", path)?;
     options.open(path)
 }
 
 /// All of a file, which is text.
 pub(crate) fn read_text(path: &Path) -> io::Result<String> {
-    point("open")?;
+    point_at("open", path)?;
     point("read")?;
     fs::read_to_string(path)
 }
@@ -104,13 +104,13 @@ pub(crate) fn metadata(file: &File) -> io::Result<Metadata> {
 
 /// What `path` is, links followed.
 pub(crate) fn metadata_of(path: &Path) -> io::Result<Metadata> {
-    point("stat")?;
+    point_at("stat", path)?;
     fs::metadata(path)
 }
 
 /// Metadata of a path, of the link itself where it is one.
 pub(crate) fn link_metadata(path: &Path) -> io::Result<Metadata> {
-    point("stat")?;
+    point_at("stat", path)?;
     fs::symlink_metadata(path)
 }
 
@@ -128,13 +128,13 @@ pub(crate) fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
 
 /// Whether something is at `path`.
 pub(crate) fn exists(path: &Path) -> io::Result<bool> {
-    point("stat")?;
+    point_at("stat", path)?;
     fs::exists(path)
 }
 
 /// The names in a directory that are text.
 pub(crate) fn names(dir: &Path) -> io::Result<Vec<String>> {
-    point("open")?;
+    point_at("open", dir)?;
     let entries = fs::read_dir(dir)?;
     point("readdir")?;
     let mut names = Vec::new();

@@ -1,4 +1,5 @@
-//! `/proc/meminfo`: how much memory there is of each kind. Source: proc_meminfo(5).
+//! `/proc/meminfo`: how much memory there is of each kind. Where a process may not see it, what the
+//! nodes say, or sysinfo(2) ([`node_memory`]). Source: proc_meminfo(5).
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -6,16 +7,20 @@ use std::path::{Path, PathBuf};
 
 use crate::error::OsError;
 use crate::sys::file;
+use crate::sys::node_memory::{self, Nodes};
 use crate::sys::unread::Unread;
 use crate::units::Bytes;
 
 const PATH: &str = "/proc/meminfo";
 
-/// The file kept open, where it can be opened: a look opens nothing and allocates nothing.
+/// The file kept open, where it can be opened, else those of the nodes: a look opens nothing and
+/// allocates nothing.
 #[derive(Debug)]
 pub(crate) struct MemInfo {
+    root: PathBuf,
     path: PathBuf,
     file: io::Result<File>,
+    nodes: Nodes,
 }
 
 /// What the machine has.
@@ -35,25 +40,43 @@ impl MemInfo {
     /// The file below `root`, which is `/` but for fixtures; not opened.
     pub(crate) fn new(root: &Path) -> Self {
         let path = root.join(PATH.trim_start_matches('/'));
-        Self { path, file: Err(io::Error::from_raw_os_error(libc::EBADF)) }
+        let file = Err(io::Error::from_raw_os_error(libc::EBADF));
+        Self { root: root.to_owned(), path, file, nodes: Nodes::default() }
     }
 
     /// Opens it if it is not open. The next look tells whether that was refused.
     pub(crate) fn open(&mut self) {
         if self.file.is_err() {
             self.file = file::open(&self.path, OpenOptions::new().read(true));
+            let nodes = self.file.is_err().then(|| Nodes::open(&self.root));
+            self.nodes = nodes.unwrap_or_default();
         }
     }
 
     pub(crate) fn close(&mut self) {
         self.file = Err(io::Error::from_raw_os_error(libc::EBADF));
+        self.nodes = Nodes::default();
     }
 
     /// What there is now.
     ///
     /// # Errors
-    /// If the file is not open, cannot be read, or lacks a line.
+    /// If neither the file nor those of the nodes are open and can be read.
     pub(crate) fn look(&self) -> Result<Machine, Unread<'_>> {
+        let listed = self.look_at_list();
+        match listed.is_err().then(|| self.nodes.look()).flatten() {
+            Some(machine) => Ok(machine),
+            None => listed,
+        }
+    }
+
+    /// What sysinfo(2) says of this machine, of which a fixture knows nothing: files do not count
+    /// as available.
+    pub(crate) fn rough(&self) -> Option<Machine> {
+        (self.root == Path::new("/")).then(node_memory::rough).flatten()
+    }
+
+    fn look_at_list(&self) -> Result<Machine, Unread<'_>> {
         let refused = |call, source| Unread::refused(&self.path, call, source);
         let file = self.file.as_ref().map_err(|why| refused("open", again(why)))?;
         // What is looked for stands at the top.
@@ -63,16 +86,18 @@ impl MemInfo {
         let line = |name| parse(text, name).ok_or_else(|| Unread::lacks(&self.path, name));
         let (total, free) = (line("MemTotal")?, line("MemFree")?);
         let available = line("MemAvailable")?;
-        Ok(Machine { total, free, available, no_files: no_files(text) })
+        let cached = parse(text, "Cached").zip(parse(text, "Buffers"));
+        let no_files = no_files(text, cached.map(|(files, devices)| files + devices));
+        Ok(Machine { total, free, available, no_files })
     }
 }
 
-/// As [`Machine::no_files`]. Shared memory is page cache on the lists of anonymous memory.
-fn no_files(text: &str) -> Option<Bytes> {
+/// As [`Machine::no_files`], where so much is `cached`. Shared memory is page cache on the lists of
+/// anonymous memory.
+pub(super) fn no_files(text: &str, cached: Option<Bytes>) -> Option<Bytes> {
     let line = |name| parse(text, name);
     let listed = line("Active(file)")? + line("Inactive(file)")?;
-    let cached = line("Cached")? + line("Buffers")?;
-    Some(listed.saturating_sub(cached.saturating_sub(line("Shmem")?)))
+    Some(listed.saturating_sub(cached?.saturating_sub(line("Shmem")?)))
 }
 
 /// The same error once more.
@@ -80,12 +105,15 @@ fn again(error: &io::Error) -> io::Error {
     error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
 }
 
-/// `MemAvailable`: an estimate by the kernel, of free memory and caches it can drop.
+/// `MemAvailable`: an estimate by the kernel, of free memory and caches it can drop; where the file
+/// is hidden, what the nodes or sysinfo(2) say.
 ///
 /// # Errors
-/// If the file cannot be read or has no such line.
+/// If none of them can be read.
 pub fn available() -> Result<Bytes, OsError> {
-    read("MemAvailable")
+    read("MemAvailable").or_else(|hidden| {
+        node_memory::of_machine().map(|machine| machine.available).ok_or(hidden)
+    })
 }
 
 /// The amount on the line `name`.
@@ -97,10 +125,17 @@ pub fn read(name: &str) -> Result<Bytes, OsError> {
     parse(&text, name).ok_or_else(|| file::strange(PATH.as_ref(), &format!("no {name}")))
 }
 
-fn parse(text: &str, name: &str) -> Option<Bytes> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+/// The amount on the line `name`, which in the file of a node stands behind the node's name.
+pub(super) fn parse(text: &str, name: &str) -> Option<Bytes> {
+    let mut lines = text.lines().map(without_node);
+    let line = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1 << 10).map(Bytes::new)
+}
+
+fn without_node(line: &str) -> &str {
+    let numbered = line.strip_prefix("Node ");
+    numbered.and_then(|rest| rest.split_once(' ')).map_or(line, |(_, rest)| rest)
 }
 
 #[cfg(test)]
@@ -112,9 +147,10 @@ mod tests {
         let text = "MemFree:  9 kB\nMemAvailable:   24346680 kB\nBuffers: 1 kB\n";
         assert_eq!(parse(text, "MemAvailable"), Some(Bytes::new(24_346_680 << 10)));
         let lists = "Active(file): 30 kB\nInactive(file): 40 kB\nSwapCached: 9 kB\n";
-        let cached = "Cached: 60 kB\nBuffers: 5 kB\nShmem: 15 kB\n";
-        assert_eq!(no_files(&format!("{lists}{cached}")), Some(Bytes::new(20 << 10)));
-        assert_eq!(no_files(lists), None);
+        let text_of_lists = format!("{lists}Shmem: 15 kB\n");
+        let cached = Some(Bytes::new(65 << 10));
+        assert_eq!(no_files(&text_of_lists, cached), Some(Bytes::new(20 << 10)));
+        assert_eq!((no_files(lists, cached), no_files(&text_of_lists, None)), (None, None));
         assert_eq!(parse("MemAvailable: many kB\n", "MemAvailable"), None);
         assert_eq!(parse(text, "Mem"), None);
         assert!(available().is_ok());

@@ -43,6 +43,7 @@ pub mod memory_block;
 pub(crate) mod memory_file;
 pub mod mincore;
 pub mod mmap;
+pub(crate) mod node_memory;
 pub mod numa;
 pub(crate) mod ofd_lock;
 pub(crate) mod one_processor;

@@ -1,14 +1,17 @@
-//! A process that may not open its own page map.
+//! A process that may not open its own page map, or that sees processes alone below `/proc`.
 //!
 //! # Safety
-//! prctl, in processes that run one test.
+//! prctl, unshare and mount, in processes that run one test.
 #![allow(unsafe_code)]
 
+use std::ffi::CStr;
 use std::fs::File;
 use std::io;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 
 use glebe::contig::{Contig, Error, Proof, Source};
+use glebe::reclaim::{Policy, Reclaimer};
 use glebe::reserve::Reserve;
 use glebe::sys::process::effective_user;
 use glebe::units::Bytes;
@@ -65,5 +68,47 @@ fn a_process_that_is_not_dumpable_has_all_but_frames() {
     match child.status() {
         Ok(status) => assert!(status.success()),
         Err(error) => println!("skipped: nobody cannot run this program: {error}"),
+    }
+}
+
+/// Mounts a `/proc` of processes alone, for this process and its children.
+fn hide_the_machine() -> io::Result<()> {
+    let mount = |what: &CStr, at: &CStr, kind: &CStr, flags, data: &CStr| {
+        // SAFETY: strings that outlive the call.
+        match unsafe {
+            libc::mount(what.as_ptr(), at.as_ptr(), kind.as_ptr(), flags, data.as_ptr().cast())
+        } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: takes flags.
+    if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    mount(c"none", c"/", c"none", libc::MS_REC | libc::MS_PRIVATE, c"")?;
+    mount(c"proc", c"/proc", c"proc", 0, c"subset=pid")
+}
+
+#[test]
+fn a_process_that_sees_processes_alone_has_a_reserve_and_a_reclaimer() {
+    if is_child() {
+        assert!(!Path::new("/proc/meminfo").exists());
+        use_all(&Reserve::new(LEN).unwrap());
+        drop(Contig::new(LEN).unwrap());
+        let reclaimer = Reclaimer::new(Policy::default()).unwrap();
+        reclaimer.poll().unwrap();
+        return;
+    }
+    if effective_user() != 0 {
+        return println!("skipped: only root can mount a /proc");
+    }
+    let mut child =
+        child_of("contig::closed::a_process_that_sees_processes_alone_has_a_reserve_and_a_reclaimer");
+    // SAFETY: system calls alone.
+    unsafe { child.pre_exec(hide_the_machine) };
+    match child.status() {
+        Ok(status) => assert!(status.success()),
+        Err(error) => println!("skipped: no /proc can be mounted: {error}"),
     }
 }

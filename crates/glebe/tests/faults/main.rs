@@ -18,6 +18,7 @@ mod area;
 mod bytes;
 mod cache;
 mod cut_short;
+mod denied;
 mod files;
 mod footing;
 mod foreign;
