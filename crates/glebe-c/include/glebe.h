@@ -216,8 +216,10 @@ typedef struct glebe_reserve_options {
                                      all but a tenth of what is available, 1 GiB at least */
     uint64_t lock_wait_ms;        /* wait so long at most for others that change the hugetlb pools;
                                      0: a minute */
-    uint64_t search_ms;           /* look for runs so long at most; 0: 2 s, and for more than a GiB
-                                     2 s a GiB; three times that for a run that is required */
+    uint64_t search_ms;           /* look for runs so long at most, whatever is tried; 0: as much
+                                     work as takes a processor 2 s, and for more than a GiB 2 s a
+                                     GiB; three times that for a run that is required; and five
+                                     times as long at most where others use the processors too */
     uint64_t room_bytes;          /* the most that the reserve may be, for glebe_reserve_grow() and
                                      glebe_reserve_shrink(); 0: its length is fixed */
 } glebe_reserve_options;

@@ -1,9 +1,12 @@
 //! From what is wanted to what is had: the sources tried, the plan, the place and the hold.
 
+use std::time::Instant;
+
 use super::hold::{HeldBy, Pin};
 use super::options::{Options, Plan};
 use super::{assemble, blocks, hugetlb, ordinary, runs, Contig, Error, Node, Proof, Run, Source};
 use crate::extent::Extent;
+use crate::sys::pagemap::frames_visible;
 use crate::sys::{hugetlb as pools, numa, page_size, place};
 use crate::units::{Bytes, PageSize};
 
@@ -16,7 +19,8 @@ impl Options {
     /// # Errors
     /// Why the source refused; where any may be used, why the last of them did. Whatever had been
     /// taken is given back.
-    pub fn build(self, len: Bytes) -> Result<Contig, Error> {
+    pub fn build(mut self, len: Bytes) -> Result<Contig, Error> {
+        self.began = Some(Instant::now());
         let options = &self;
         if len == Bytes::ZERO {
             return Err(Error::ZeroLength);
@@ -34,8 +38,12 @@ impl Options {
         if options.source == Some(Source::Blocks) && options.pin == Some(true) {
             return Err(Error::NotPinned { why: blocks::WHY_NOT_PINNED.to_owned() });
         }
-        let (mut notes, mut last) = (Vec::new(), None);
+        let (mut notes, mut last, mut before) = (Vec::new(), None, None);
         for source in sources(options, len, &mut notes) {
+            if let Some(why) = why_not_tried(source, options, before.zip(last.as_ref())) {
+                notes.push(format!("{source}: not tried: {why}"));
+                continue;
+            }
             let built = of_source(source, options, len).and_then(|mut contig| {
                 contig.asked = len;
                 let mut contig = contig.shaped(options, align)?;
@@ -60,7 +68,7 @@ impl Options {
                 }
                 Err(error) => {
                     notes.push(format!("{source}: {error}"));
-                    last = Some(better_word(last, error));
+                    (before, last) = (Some(source), Some(better_word(last, error)));
                 }
             }
         }
@@ -99,19 +107,53 @@ fn sources(options: &Options, len: Bytes, notes: &mut Vec<String>) -> Vec<Source
     sources
 }
 
+/// Why a source cannot do better than those before it: the last of them, and its refusal.
+fn why_not_tried(
+    source: Source,
+    options: &Options,
+    before: Option<(Source, &Error)>,
+) -> Option<String> {
+    let (before, refusal) = before?;
+    if options.is_too_late() {
+        return Some("the time for the run that is required is over".to_owned());
+    }
+    let is_short = before == Source::Thp && matches!(refusal, Error::NotContiguous { .. });
+    let why = "runs of transparent huge pages were too short";
+    (source == Source::Plain && is_short).then(|| why.to_owned())
+}
+
+/// Refuses a run that would not be proved if it were had.
+fn check_provable(source: Source, required: Option<Bytes>) -> Result<(), Error> {
+    let longest = source.page().bytes();
+    let is_plain = matches!(source, Source::Hugetlb(_) | Source::Thp | Source::Plain);
+    match required.filter(|wanted| is_plain && *wanted > longest && !frames_visible()) {
+        None => Ok(()),
+        Some(wanted) => {
+            let why = "page frames are hidden from this process; CAP_SYS_ADMIN shows them";
+            Err(Error::NotContiguous { wanted, longest, tried: Some(why.to_owned()) })
+        }
+    }
+}
+
 /// Has the memory from one source.
 fn of_source(source: Source, options: &Options, len: Bytes) -> Result<Contig, Error> {
     let available = Bytes::new(isize::MAX.unsigned_abs() as u64);
     let page = source.page();
     let whole = len.pages_up(page).checked_bytes(page).filter(|whole| *whole <= available);
     let len = whole.ok_or(Error::TooLarge { asked: len, available })?;
+    check_provable(source, options.required)?;
     match source {
         Source::Hugetlb(size) => hugetlb::build(options, len, size),
         Source::Thp => ordinary::transparent(options, len),
         Source::Plain => ordinary::plain(options, len),
         Source::DmaHeap => ordinary::dma_heap(options, len),
         Source::Blocks => blocks::build(options, len),
-        Source::Divided => assemble::build(len, |source, len| of_source(source, options, len)),
+        Source::Divided => {
+            // The run that is required may be in any of the parts.
+            let preferred = options.required.max(options.preferred);
+            let of_part = &Options { required: None, preferred, ..options.clone() };
+            assemble::build(len, |source, len| of_source(source, of_part, len))
+        }
     }
 }
 

@@ -15,13 +15,14 @@ mod survey;
 
 use std::io::ErrorKind;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use self::effort::Effort;
 use self::held::Held;
 pub(super) use self::survey::is_in_pool;
 use super::options::Options;
 use super::pool::PoolLock;
-use super::populate::{machine_available, populate, Gate, Order};
+use super::populate::{machine_available, populate_until, Gate, Order};
 use super::{runs, Contig, Error, Source};
 use crate::error::OsError;
 use crate::mapping::{Mapping, Visibility};
@@ -56,6 +57,8 @@ pub(super) struct Builder<'a> {
     /// The run to search for; 1 where none is.
     run: usize,
     effort: Effort,
+    /// When pages are no longer populated for a run that is required.
+    until: Option<Instant>,
     /// Pages in hand.
     pub held: Held,
     /// What was tried for a run that was not had.
@@ -74,8 +77,21 @@ impl<'a> Builder<'a> {
         let may_change = pool.is_writable();
         let effort = Effort::new(len, options);
         let (held, tried, notes) = (Held::default(), None, Vec::new());
-        let run = 1;
-        Ok(Self { options, len, pages, pool, may_change, gate, run, effort, held, tried, notes })
+        let (run, until) = (1, None);
+        Ok(Self {
+            options,
+            len,
+            pages,
+            pool,
+            may_change,
+            gate,
+            run,
+            effort,
+            until,
+            held,
+            tried,
+            notes,
+        })
     }
 
     fn map(&mut self) -> Result<Mapping, Error> {
@@ -136,7 +152,14 @@ impl<'a> Builder<'a> {
     }
 
     fn lock(&mut self) -> Result<PoolLock, Error> {
-        let lock = PoolLock::of(&self.options.place, self.options.patience())?;
+        let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+        self.lock_within(left)
+    }
+
+    fn lock_within(&mut self, most: Option<Duration>) -> Result<PoolLock, Error> {
+        let patience = self.options.patience();
+        let patience = most.map_or(patience, |most| patience.min(most));
+        let lock = PoolLock::of(&self.options.place, patience)?;
         self.notes.extend(lock.notes().iter().cloned());
         Ok(lock)
     }
@@ -171,7 +194,23 @@ impl<'a> Builder<'a> {
     }
 
     fn fill(&self, mapping: &Mapping, order: Order) -> Result<(), Error> {
-        populate(mapping, self.pool.size(), order, self.options, &self.gate)
+        let (size, options) = (self.pool.size(), self.options);
+        match populate_until(self.until, mapping, size, order, options, &self.gate)? {
+            true => Ok(()),
+            false => Err(self.too_short()),
+        }
+    }
+
+    /// The longest run of those pages in hand that would be kept.
+    fn longest_in_hand(&self) -> Bytes {
+        Pages::new(self.held.plan(self.pages).longest as u64).bytes(self.pool.size())
+    }
+
+    /// The refusal of a run that is required.
+    fn too_short(&self) -> Error {
+        let wanted = self.options.required.unwrap_or(self.len);
+        let longest = self.longest_in_hand();
+        Error::NotContiguous { wanted, longest, tried: Some(self.effort.to_string()) }
     }
 
     /// What a refused mapping means: mostly that somebody else was quicker.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::pool::{Place, PoolLock};
 use super::{Node, Source};
@@ -76,6 +76,8 @@ pub struct Options {
     pub(super) at: Option<usize>,
     pub(super) search: Option<Bytes>,
     pub(super) search_time: Option<Duration>,
+    /// When the call began whose time that is.
+    pub(super) began: Option<Instant>,
     pub(super) any_order: bool,
     pub(super) for_runs: bool,
     pub(super) node: Option<Node>,
@@ -138,10 +140,15 @@ impl Options {
         Self { search: Some(len), ..self }
     }
 
-    /// How long a search for runs may go on: by default 2 s, and for more than a GiB 2 s a GiB;
-    /// three times as long for a run that is required. A compaction of the machine's memory is not
-    /// counted, 0.1 to 2 s for 24 GiB. The step that is being done is finished: half a second, or
-    /// the making of a larger page, seconds on large machines.
+    /// How long a search for runs may go on, from the call on, whatever is tried. Steps that would
+    /// take longer than what is left are left out: a compaction of the machine's memory, 80 ms a
+    /// GiB of it at most, and pages of 1 GiB, 250 ms each. A run that is required and not had by
+    /// then is refused when the slice of 64 MiB is zeroed that was begun; pages that lie idle in a
+    /// pool are zeroed all the same where the run may be among them.
+    ///
+    /// By default a search may do as much *work* as takes 2 s of a processor, and for more than a
+    /// GiB 2 s a GiB; three times as much for a run that is required. A compaction is not counted.
+    /// Where others use the processors too it takes longer: five times as long at most.
     pub fn search_time(self, time: Duration) -> Self {
         Self { search_time: Some(time), ..self }
     }
@@ -224,5 +231,16 @@ impl Options {
         let [required, preferred] =
             [self.required, self.preferred].map(|run| run.map(|run| run.min(len)));
         Self { required, preferred, align: Bytes::ZERO, at: None, progress: None, ..self.clone() }
+    }
+
+    /// When a required run must be had, if the caller gave a time.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.required?;
+        self.began?.checked_add(self.search_time?)
+    }
+
+    /// Whether that is over.
+    pub(super) fn is_too_late(&self) -> bool {
+        self.deadline().is_some_and(|deadline| deadline <= Instant::now())
     }
 }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::sync::Arc;
 
 use super::options::Options;
-use super::populate::{populate, Gate, Order};
+use super::populate::{populate, populate_until, Gate, Order};
 use super::{runs, Contig, Error, Source};
 use crate::error::OsError;
 use crate::mapping::{Mapping, Visibility};
@@ -94,8 +94,26 @@ fn filled(
         mapping.bind(node)?;
     }
     prepare(&mapping)?;
-    populate(&mapping, align, Order::Any, options, &gate)?;
+    let (order, until) = (Order::Any, options.deadline());
+    if !populate_until(until, &mapping, align, order, options, &gate)? {
+        check_had(options, &mapping)?;
+        populate(&mapping, align, order, options, &gate)?;
+    }
     Ok(mapping)
+}
+
+/// Refuses to go on after the time that the caller gave for the run that is required, unless it is
+/// in what has been populated.
+fn check_had(options: &Options, mapping: &Mapping) -> Result<(), Error> {
+    let (runs, _) = runs::read(mapping, page_size())?;
+    let longest = runs::longest(&runs).bytes(page_size());
+    match options.required.filter(|wanted| *wanted > longest) {
+        Some(wanted) => {
+            let tried = options.search_time.map(|time| format!("ended by its limit of {time:?}"));
+            Err(Error::NotContiguous { wanted, longest, tried })
+        }
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]

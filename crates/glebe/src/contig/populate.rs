@@ -11,6 +11,7 @@
 //! Lock: [`Gate`]'s, held shared during a slice, exclusively by one that must be alone.
 
 use std::path::Path;
+use std::time::Instant;
 
 use super::options::{Listener, Options, Progress};
 use super::Error;
@@ -112,10 +113,27 @@ pub(super) fn populate(
     options: &Options,
     gate: &Gate,
 ) -> Result<(), Error> {
+    populate_until(None, mapping, page, order, options, gate).map(drop)
+}
+
+/// As [`populate`], but begins no slice after `until`, save the first. Returns whether all is
+/// populated.
+///
+/// # Errors
+/// As there.
+pub(super) fn populate_until(
+    until: Option<Instant>,
+    mapping: &Mapping,
+    page: PageSize,
+    order: Order,
+    options: &Options,
+    gate: &Gate,
+) -> Result<bool, Error> {
     let slice = SLICE.max(page.bytes());
     let [next, done] = [MappedWord::new(0), MappedWord::new(0)];
     let progress = options.progress.as_ref();
-    let work = Work { mapping, slice, gate, next, done, progress, failed: Mutex::new(None) };
+    let failed = Mutex::new(None);
+    let work = Work { mapping, slice, gate, until, next, done, progress, failed };
     let threads = match order {
         Order::Strict => 1,
         Order::Any => {
@@ -131,7 +149,8 @@ pub(super) fn populate(
         work.run();
     });
     let failed = lock(&work.failed).take();
-    failed.map_or(Ok(()), Err)
+    let is_done = work.done.load(Ordering::Relaxed) == mapping.len().get();
+    failed.map_or(Ok(is_done), Err)
 }
 
 /// The slices of a mapping, taken by one thread after the other.
@@ -139,6 +158,7 @@ struct Work<'a> {
     mapping: &'a Mapping,
     slice: Bytes,
     gate: &'a Gate,
+    until: Option<Instant>,
     next: MappedWord,
     /// Bytes populated.
     done: MappedWord,
@@ -151,11 +171,12 @@ impl Work<'_> {
         self.mapping.len().get().div_ceil(self.slice.get())
     }
 
-    /// Takes slices until none is left or one has failed.
+    /// Takes slices until none is left, one has failed or the time is over.
     fn run(&self) {
         loop {
             let taken = self.next.fetch_add(1, Ordering::Relaxed);
-            if taken >= self.slices() || lock(&self.failed).is_some() {
+            let is_late = || self.until.is_some_and(|until| until <= Instant::now());
+            if taken >= self.slices() || lock(&self.failed).is_some() || taken > 0 && is_late() {
                 return;
             }
             let offset = Bytes::new(taken * self.slice.get());
@@ -204,6 +225,22 @@ mod tests {
             let resident = |run: &Run| run.residence == Residence::Page;
             assert!(!runs.is_empty() && runs.iter().all(resident), "{runs:?}");
         }
+    }
+
+    #[test]
+    fn no_slice_but_the_first_is_begun_when_the_time_is_over() {
+        let mapping = Mapping::aligned(Bytes::mib(256), page_size(), Visibility::PRIVATE).unwrap();
+        let gate = Gate::new(Resource::Memory).unwrap();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let told = Arc::clone(&seen);
+        let options = Contig::options().threads(2);
+        let options = options.progress(move |progress| lock(&told).push(progress.done));
+        let past = Some(Instant::now());
+        let done = populate_until(past, &mapping, page_size(), Order::Any, &options, &gate);
+        assert!(!done.unwrap());
+        assert_eq!(*lock(&seen), [SLICE]);
+        // What is left comes with the next call.
+        populate(&mapping, page_size(), Order::Any, &Contig::options(), &gate).unwrap();
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::sync::{MappedWord, Ordering};
 use crate::sys::hugetlb::Pool;
 use crate::sys::pagemap::frames_visible;
 
@@ -140,6 +141,20 @@ fn a_search_ends_with_its_time_and_says_what_it_tried() {
             assert!(ended || text.contains("to be had in"), "{text}");
         }
     }
+}
+
+#[test]
+fn a_run_that_cannot_be_had_in_its_time_costs_no_more_than_a_slice_of_zeroing() {
+    let slices = Arc::new(MappedWord::new(0));
+    let told = Arc::clone(&slices);
+    let options = Contig::options().require_run(Bytes::gib(1 << 10)).search_time(Duration::ZERO);
+    let options = options.progress(move |_| _ = told.fetch_add(1, Ordering::Relaxed));
+    match options.build(Bytes::mib(256)) {
+        Err(Error::NotContiguous { wanted, .. }) => assert_eq!(wanted, Bytes::gib(1 << 10)),
+        other => panic!("{other:?}"),
+    }
+    let slices = slices.load(Ordering::Relaxed);
+    assert!(slices <= 1, "{slices} slices of 64 MiB, of one source after the other");
 }
 
 /// Faults of this thread so far; a page that populating makes present is one.

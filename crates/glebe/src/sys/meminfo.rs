@@ -111,9 +111,17 @@ fn again(error: &io::Error) -> io::Error {
 /// # Errors
 /// If none of them can be read.
 pub fn available() -> Result<Bytes, OsError> {
-    read("MemAvailable").or_else(|hidden| {
-        node_memory::of_machine().map(|machine| machine.available).ok_or(hidden)
-    })
+    read("MemAvailable")
+        .or_else(|hidden| node_memory::of_machine().map(|machine| machine.available).ok_or(hidden))
+}
+
+/// `MemTotal`: the machine's memory; where the file is hidden, what the nodes or sysinfo(2) say.
+///
+/// # Errors
+/// If none of them can be read.
+pub(crate) fn total() -> Result<Bytes, OsError> {
+    read("MemTotal")
+        .or_else(|hidden| node_memory::of_machine().map(|machine| machine.total).ok_or(hidden))
 }
 
 /// The amount on the line `name`.

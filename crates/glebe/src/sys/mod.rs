@@ -58,6 +58,7 @@ pub mod plain_file;
 pub(crate) mod private;
 pub mod probe;
 pub mod process;
+pub(crate) mod processor_time;
 pub(crate) mod psi;
 #[cfg(feature = "encrypt")]
 pub(crate) mod random;

@@ -103,8 +103,9 @@ fn a_process_that_sees_processes_alone_has_a_reserve_and_a_reclaimer() {
     if effective_user() != 0 {
         return println!("skipped: only root can mount a /proc");
     }
-    let mut child =
-        child_of("contig::closed::a_process_that_sees_processes_alone_has_a_reserve_and_a_reclaimer");
+    let mut child = child_of(
+        "contig::closed::a_process_that_sees_processes_alone_has_a_reserve_and_a_reclaimer",
+    );
     // SAFETY: system calls alone.
     unsafe { child.pre_exec(hide_the_machine) };
     match child.status() {

@@ -16,6 +16,7 @@
 //! pages.
 
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use super::promised::Promised;
@@ -30,7 +31,7 @@ use crate::sys::one_processor::OneProcessor;
 use crate::sys::zones;
 use crate::units::Pages;
 
-/// How long the lock is held, but for the end of a step.
+/// How long the lock is held when the pool has grown, but for the end of a step.
 const TURN: Duration = Duration::from_millis(500);
 /// Pages that the pool grows or shrinks by in one step.
 const STEP: u64 = 64;
@@ -53,10 +54,20 @@ impl Builder<'_> {
     ) -> Result<(), Error> {
         let size = self.pool.size();
         self.effort.note(format!("a run of {} was seen free", longest.bytes(size)));
+        if self.options.required.is_some_and(|required| required > longest.bytes(size)) {
+            return Ok(());
+        }
         let mut vain = 0;
         while !wanted.is_empty() && vain < VAIN_MAX && !self.effort.is_over() {
             let before = self.held.pages();
-            let lock = self.lock()?;
+            let left = self.effort.left();
+            let lock = match self.lock_within(left) {
+                Err(Error::Os(error)) if left.is_some() && error.kind() == ErrorKind::TimedOut => {
+                    self.effort.note(error.to_string());
+                    break;
+                }
+                lock => lock?,
+            };
             let most = self.effort.may_grow(&self.pool)?;
             let pool = self.pool.clone();
             lock.with_surplus(&pool, most, || self.draw_a_turn(most, frames, wanted))?;
@@ -71,7 +82,8 @@ impl Builder<'_> {
     pub(super) fn see(&self, frames: &Frames) -> Result<Seen, Error> {
         zones::empty_processor_lists();
         let (size, in_hand) = (self.pool.size(), self.held.numbers());
-        let free = free_pages(frames, size, &in_hand, self.run as u64, self.pages)?;
+        let wanted = (self.run as u64, self.pages);
+        let free = free_pages(frames, size, &in_hand, wanted, || self.effort.is_over())?;
         Ok(self.wanted(free))
     }
 
@@ -101,13 +113,14 @@ impl Builder<'_> {
         frames: &Frames,
         mut wanted: BTreeSet<u64>,
     ) -> Result<(), Error> {
-        let began = Instant::now();
         let mut promised = Promised::new(self.pool.size());
         // Idle pages would be promised before the pool grows.
         promised.more(self, self.pool.counts()?.available())?;
         let most = most.saturating_add(promised.pages());
         self.grow_until(&mut promised, most, frames, &mut wanted)?;
-        while !wanted.is_empty() && began.elapsed() < TURN {
+        // On a busy machine that alone may take longer, and would be for nothing.
+        let began = Instant::now();
+        while !wanted.is_empty() && began.elapsed() < TURN && !self.effort.is_over() {
             let top = STEP.min(promised.pages());
             if top == 0 {
                 break;
@@ -163,7 +176,7 @@ impl Builder<'_> {
         let size = self.pool.size();
         let of_others = in_pool(frames, size)?;
         let mut look_at = LOOK_FIRST;
-        while !self.are_in_pool(wanted, frames)? {
+        while !self.are_in_pool(wanted, frames)? && !self.effort.is_over() {
             // More than there are would have the kernel reclaim and compact for them.
             // Where nobody says how many there are, the pool has what it has.
             let obtainable = zones::obtainable(size).unwrap_or(0);

@@ -6,15 +6,17 @@ use std::time::{Duration, Instant};
 use crate::contig::populate::machine_available;
 use crate::contig::{Error, Options};
 use crate::sys::hugetlb::Pool;
-use crate::sys::meminfo;
+use crate::sys::{meminfo, processor_time};
 use crate::units::{Bytes, PageSize};
 
 /// What a search leaves to the machine, at least.
 const LEAVE: Bytes = Bytes::gib(1);
 /// And at least this share of what is available.
 const LEAVE_SHARE: u64 = 10;
-/// Time for a search of up to a GiB, and for each GiB beyond.
+/// Work of a search of up to a GiB, and of each GiB beyond: time on a processor.
 const TIME: Duration = Duration::from_secs(2);
+/// The most wall time, as many times that: where others run too.
+const WALL_TIMES: u32 = 5;
 /// As many times that for a run without which the caller has nothing.
 const REQUIRED: u32 = 3;
 
@@ -22,6 +24,10 @@ const REQUIRED: u32 = 3;
 #[derive(Debug)]
 pub(super) struct Effort {
     began: Instant,
+    /// Of this thread, then.
+    worked: Duration,
+    /// Whether the caller gave the time: it is wall time then, and counts from his call.
+    is_given: bool,
     time: Duration,
     /// Bytes to look at, at most.
     memory: Bytes,
@@ -35,21 +41,46 @@ impl Effort {
         let whole = u32::try_from(len.get().div_ceil(gib)).unwrap_or(u32::MAX).max(1);
         let times = if options.required.is_some() { REQUIRED } else { 1 };
         let time = TIME.saturating_mul(whole).saturating_mul(times);
-        let time = options.search_time.unwrap_or(time);
-        let memory = options.search.unwrap_or(Bytes::new(u64::MAX));
-        Self { began: Instant::now(), time, memory, tried: Vec::new() }
+        let given = options.search_time;
+        let now = Instant::now();
+        Self {
+            began: options.began.filter(|_| given.is_some()).unwrap_or(now),
+            worked: processor_time::of_thread(),
+            is_given: given.is_some(),
+            time: given.unwrap_or(time),
+            memory: options.search.unwrap_or(Bytes::new(u64::MAX)),
+            tried: Vec::new(),
+        }
     }
 
     /// Whether the time is over.
     pub fn is_over(&self) -> bool {
-        self.began.elapsed() >= self.time
+        let worked = || processor_time::of_thread().saturating_sub(self.worked);
+        self.is_over_after(self.began.elapsed(), worked)
     }
 
-    /// Does what takes the time that the kernel takes for it: none of the search's.
+    fn is_over_after(&self, wall: Duration, worked: impl FnOnce() -> Duration) -> bool {
+        match self.is_given {
+            true => wall >= self.time,
+            false => wall >= self.time.saturating_mul(WALL_TIMES) || worked() >= self.time,
+        }
+    }
+
+    /// What is left of the time that the caller gave.
+    pub fn left(&self) -> Option<Duration> {
+        self.is_given.then(|| self.time.saturating_sub(self.began.elapsed()))
+    }
+
+    /// Whether there is time for a step that cannot be ended early and takes about so long.
+    pub fn has_time_for(&self, step: Duration) -> bool {
+        self.left().is_none_or(|left| left >= step)
+    }
+
+    /// Does what is no work of the search's, unless the caller gave the time.
     pub fn apart<T>(&mut self, what: impl FnOnce() -> T) -> T {
-        let before = Instant::now();
+        let before = processor_time::of_thread();
         let result = what();
-        self.time = self.time.saturating_add(before.elapsed());
+        self.worked = self.worked.saturating_add(processor_time::of_thread() - before);
         result
     }
 
@@ -71,11 +102,9 @@ impl Effort {
 
 impl fmt::Display for Effort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.tried.join("; "))?;
-        match self.is_over() {
-            true => write!(f, "; ended by its limit of {:?}", self.time),
-            false => Ok(()),
-        }
+        let ended = self.is_over().then(|| format!("ended by its limit of {:?}", self.time));
+        let all: Vec<&str> = self.tried.iter().chain(&ended).map(String::as_str).collect();
+        f.write_str(&all.join("; "))
     }
 }
 
@@ -107,10 +136,35 @@ mod tests {
         given.note("nothing".to_owned());
         assert!(given.is_over());
         assert_eq!(given.to_string(), "nothing; ended by its limit of 0ns");
+    }
 
-        let mut apart = with(Duration::from_millis(50));
-        apart.apart(|| std::thread::sleep(Duration::from_millis(60)));
-        assert!(apart.time >= Duration::from_millis(110));
+    #[test]
+    fn a_time_that_is_given_is_wall_time_and_the_default_is_work() {
+        let (seconds, no_work) = (Duration::from_secs, || Duration::ZERO);
+        let usual = Effort::new(Bytes::gib(1), &Contig::options());
+        assert!(!usual.is_over_after(seconds(9), || Duration::from_millis(1999)));
+        assert!(usual.is_over_after(seconds(3), || seconds(2)), "as much work as it may");
+        assert!(usual.is_over_after(seconds(10), no_work), "others have the processors");
+        assert!(usual.left().is_none() && usual.has_time_for(seconds(1000)));
+        let options = Contig::options().search_time(seconds(3));
+        let given = Effort::new(Bytes::gib(1), &options);
+        assert!(given.is_over_after(seconds(3), no_work));
+        assert!(!given.is_over_after(seconds(2), || seconds(100)));
+        assert!(!given.has_time_for(seconds(4)));
+        // It counts from the caller's call, whichever source comes to search.
+        let began = Instant::now().checked_sub(seconds(3));
+        assert!(Effort::new(Bytes::gib(1), &Options { began, ..options }).is_over());
+    }
+
+    #[test]
+    fn what_is_apart_is_no_work() {
+        let mut effort = Effort::new(Bytes::gib(1), &Contig::options());
+        let (before, spun) = (effort.worked, Duration::from_millis(2));
+        effort.apart(|| {
+            let begin = processor_time::of_thread();
+            while processor_time::of_thread() - begin < spun {}
+        });
+        assert!(effort.worked >= before + spun);
     }
 
     #[test]

@@ -16,19 +16,27 @@
 //!
 //! Counts and frames are huge pages.
 
+use std::time::{Duration, Instant};
+
 use super::effort::{spare, Effort};
-use super::survey::has_movable;
+use super::survey::{has_movable, longest_in_pool};
 use super::{machine_available, Builder, Order};
 use crate::contig::Error;
 use crate::mapping::Mapping;
 use crate::sys::compact::compact_memory;
 use crate::sys::hugetlb::{sizes, Pool};
 use crate::sys::kpage::Frames;
+use crate::sys::meminfo;
 use crate::units::{Bytes, Pages};
 
 /// Of pages from this size on no more than needed are taken to choose from, unless a run is asked
 /// for: each is long, and zeroing it costs seconds.
 const LARGE: Bytes = Bytes::gib(1);
+/// What it takes to make such a page, and at most to compact as much memory.
+const LARGE_TIME: Duration = Duration::from_millis(250);
+const COMPACTION_TIME: Duration = Duration::from_millis(80);
+/// Taken at a time, as they come, where a run is required that may not be among them.
+const STEP: Bytes = Bytes::mib(64);
 
 /// A pool of larger pages, and how many of them hold the whole length.
 struct Larger {
@@ -45,23 +53,104 @@ impl Builder<'_> {
         };
         self.run = run;
         self.effort = Effort::new(self.len, self.options);
-        self.take_idle(self.pages)?;
-        let frames = Frames::open().ok().filter(|_| self.pool.size().bytes() < LARGE);
+        self.until = self.options.deadline();
+        let frames = Frames::open().ok();
+        self.take_idle_first(frames.as_ref())?;
+        let frames = frames.filter(|_| self.pool.size().bytes() < LARGE);
         if let Some(frames) = frames.as_ref().filter(|_| self.may_grow()) {
             self.choose(frames)?;
+            // Pages as they come would make no longer run than those that were chosen.
+            let is_chosen = !self.effort.is_over() && self.pool.counts()?.available() == 0;
+            if self.is_refused() && is_chosen {
+                return Err(self.too_short());
+            }
         }
-        let missing = self.pages.saturating_sub(self.held.pages());
-        if missing > 0 {
-            let rest = self.take(missing)?;
-            self.extend(rest)?;
-        }
+        self.take_missing()?;
         if frames.is_none() || self.pool.counts()?.available() > 0 {
             self.widen(frames.is_none())?;
         }
+        if self.is_refused() {
+            return Err(self.too_short());
+        }
+        self.until = None;
         if !self.is_had() {
             self.tried = Some(self.effort.to_string());
         }
         Ok(())
+    }
+
+    /// Whether a run is required that is not in hand.
+    fn is_refused(&self) -> bool {
+        self.options.required.is_some_and(|required| required > self.longest_in_hand())
+    }
+
+    /// Takes what lies idle, which is no part of the search: for as long as that takes, if the run
+    /// that is required may be there.
+    fn take_idle_first(&mut self, frames: Option<&Frames>) -> Result<(), Error> {
+        let until = self.until;
+        if let (Some(frames), Some(required), true) =
+            (frames, self.options.required, until.is_some())
+        {
+            let size = self.pool.size();
+            if longest_in_pool(frames, size)?.bytes(size) >= required {
+                self.until = None;
+            }
+        }
+        let taken = self.take_idle(self.pages);
+        self.until = until;
+        taken
+    }
+
+    /// Has the pages that are missing as they come: a few at a time, and only while there is time,
+    /// where a run is required that is not in hand.
+    fn take_missing(&mut self) -> Result<(), Error> {
+        let size = self.pool.size();
+        let missing = |this: &Self| this.pages.saturating_sub(this.held.pages());
+        if missing(self) == 0 {
+            return Ok(());
+        }
+        if !self.is_refused() {
+            let rest = self.take(missing(self))?;
+            return self.extend(rest);
+        }
+        let step = STEP.pages_down(size).get().max(1);
+        let mut pace = if size.bytes() >= LARGE { LARGE_TIME } else { Duration::ZERO };
+        while missing(self) > 0 {
+            let begin = Instant::now();
+            if self.is_refused() && !self.has_time_at(pace, step, missing(self)) {
+                return Err(self.too_short());
+            }
+            let part = self.take(step.min(missing(self))).map_err(|error| self.whole(error))?;
+            self.extend(part)?;
+            pace = begin.elapsed();
+        }
+        Ok(())
+    }
+
+    /// Whether as many of the `missing` pages as the required run needs can be had in time, where
+    /// `step` of them take as long as `pace`.
+    fn has_time_at(&mut self, pace: Duration, step: u64, missing: u64) -> bool {
+        let size = self.pool.size();
+        let run = self.options.required.map_or(missing, |run| run.pages_up(size).get());
+        let pages = missing.min(run);
+        let steps = u32::try_from(pages.div_ceil(step)).unwrap_or(u32::MAX);
+        let needed = pace.saturating_mul(steps);
+        let has_time = pace.is_zero() || self.effort.has_time_for(needed) && !self.effort.is_over();
+        if !has_time {
+            self.effort.note(format!("no time for {pages} pages of {}", size.bytes()));
+        }
+        has_time
+    }
+
+    /// A refusal of a few pages, as one of all.
+    fn whole(&self, error: Error) -> Error {
+        match error {
+            Error::PoolShort { size, got, path, how_to, .. } => {
+                let (wanted, got) = (self.pages, got + self.held.pages());
+                Error::PoolShort { size, wanted, got, path, how_to }
+            }
+            other => other,
+        }
     }
 
     /// Whether a run is long enough.
@@ -103,6 +192,11 @@ impl Builder<'_> {
         }
         let Some(larger) = self.larger_pool() else { return Ok(()) };
         let of = larger.pool.size();
+        let pages = u32::try_from(larger.pages).unwrap_or(u32::MAX);
+        if !self.effort.has_time_for(LARGE_TIME.saturating_mul(pages)) {
+            self.effort.note(format!("no time for {pages} pages of {} to split", of.bytes()));
+            return Ok(());
+        }
         if !has_movable(frames, of)? {
             let none = format!("no {} are free or movable as a whole, to be split", of.bytes());
             self.effort.note(none);
@@ -119,6 +213,12 @@ impl Builder<'_> {
 
     /// Compacts the machine's memory, where that is allowed.
     fn compact(&mut self) -> bool {
+        let gib = meminfo::total().map_or(0, |total| total.get() >> 30);
+        let times = u32::try_from(gib).unwrap_or(u32::MAX).max(1);
+        if !self.effort.has_time_for(COMPACTION_TIME.saturating_mul(times)) {
+            self.effort.note("no time for a compaction".to_owned());
+            return false;
+        }
         // It may take longer than the search has, and is for nothing if what it made is not drawn.
         let compacted = self.effort.apart(compact_memory);
         self.effort.note(match &compacted {

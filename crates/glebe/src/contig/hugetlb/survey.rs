@@ -24,18 +24,21 @@ fn base_pages(size: PageSize) -> Pages {
 }
 
 /// Free huge pages, ascending: those of the longest runs that they make with those `in_hand`, until
-/// one of them holds `run` and all together hold `pages`.
+/// one of them holds `run` and all together hold `pages`, or until `is_over`.
 pub(super) fn free_pages(
     frames: &Frames,
     size: PageSize,
     in_hand: &BTreeSet<u64>,
-    run: u64,
-    pages: u64,
+    (run, pages): (u64, u64),
+    is_over: impl Fn() -> bool,
 ) -> Result<Vec<u64>, OsError> {
     let firsts = frames.firsts(base_pages(size))?;
     let is_free = |number: u64| {
         if in_hand.contains(&number) {
             return Ok(true);
+        }
+        if is_over() {
+            return Ok(false);
         }
         let (first, each) = (frame(number, size), base_pages(size));
         // Most that are not free whole show it here, which costs a thirtieth.
@@ -55,6 +58,13 @@ pub(super) fn free_pages(
 pub(super) fn in_pool(frames: &Frames, size: PageSize) -> Result<BTreeSet<u64>, OsError> {
     let firsts = (0..).zip(frames.firsts(base_pages(size))?);
     Ok(firsts.filter(|(_, kind)| *kind == Kind::Pool).map(|(number, _)| number).collect())
+}
+
+/// The longest run of huge pages that are in the pool, in use or not.
+pub(super) fn longest_in_pool(frames: &Frames, size: PageSize) -> Result<Pages, OsError> {
+    let numbers: Vec<u64> = in_pool(frames, size)?.into_iter().collect();
+    let runs = numbers.chunk_by(|a, b| a + 1 == *b).map(<[u64]>::len);
+    Ok(Pages::new(runs.max().unwrap_or(0) as u64))
 }
 
 /// Whether a huge page is in the pool, in use or not.
