@@ -31,7 +31,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::error::OsError;
-use crate::sync::{List, MappedWord, Ordering};
+use crate::sync::{List, MappedWord, Ordering, StaticMutex};
 use crate::sys::call::answer;
 use crate::sys::fork::ForkGuard;
 use crate::sys::ofd_lock::Tied;
@@ -52,6 +52,8 @@ pub struct LockFile {
     descriptor: MappedWord,
     holder: MappedWord,
     claims: List<claims::Claim>,
+    /// A lock that the kernel refused to end. The next that locks the file ends it.
+    unended: StaticMutex<Option<Tied>>,
 }
 
 /// No lock: a child of a fork meanwhile would wait for ever.
@@ -65,7 +67,8 @@ impl LockFile {
 
     fn new(path: &Path) -> Self {
         let (path, holder) = (path.to_owned(), MappedWord::new(0));
-        Self { path, descriptor: MappedWord::new(NONE), holder, claims: List::new() }
+        let (descriptor, unended) = (MappedWord::new(NONE), StaticMutex::new(None));
+        Self { path, descriptor, holder, claims: List::new(), unended }
     }
 
     /// The path.
@@ -110,10 +113,19 @@ impl LockFile {
             return Ok(Err("another thread of this process".to_owned()));
         }
         let inside = Inside { file: self, own };
+        self.end(None);
         let file = self.opened()?;
         let Some(tied) = Tied::try_take_anyway(&file, BYTE)? else { return Ok(Err(holder(&file))) };
         note_holder(&file);
-        Ok(Ok(Locked { _tied: tied, inside, file }))
+        Ok(Ok(Locked { tied: Some(tied), inside, file }))
+    }
+
+    /// Ends a lock, and one that could not be ended before. The caller has the word, so that nobody
+    /// else is here, but a parent's thread when this child was forked.
+    fn end(&self, tied: Option<Tied>) {
+        let Ok(mut unended) = self.unended.try_lock() else { return };
+        let before = unended.take();
+        *unended = before.into_iter().chain(tied).filter_map(Tied::end).next();
     }
 
     /// The one descriptor of the file. It is opened anew where it is no longer that: a program may
@@ -169,8 +181,8 @@ impl Drop for Inside {
 /// The lock, until this is dropped. A forked child has not inherited it.
 #[derive(Debug)]
 pub struct Locked {
-    // Ends before the word is free.
-    _tied: Tied,
+    tied: Option<Tied>,
+    // Freed last.
     inside: Inside,
     file: ManuallyDrop<File>,
 }
@@ -210,6 +222,12 @@ impl Locked {
         };
         place.copy_from_slice(text);
         file::write_at(&self.file, &bytes, 0).map_err(refused)
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        self.inside.file.end(self.tied.take());
     }
 }
 

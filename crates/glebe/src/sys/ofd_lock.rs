@@ -17,6 +17,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
@@ -78,9 +79,7 @@ impl Description {
 
     /// Unlocks a byte, for whoever else may have a copy of this too.
     pub(crate) fn unlock(&self, byte: u64) {
-        let request = request(libc::F_UNLCK, byte..byte + 1);
-        // SAFETY: the kernel reads the local. It does not fail for a file that is open.
-        unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_SETLK, &raw const request) };
+        unlock(&self.file, byte);
     }
 }
 
@@ -113,9 +112,24 @@ impl Tied {
             if !try_lock(&file, byte)? {
                 return Ok(None);
             }
-            let addr = map_unreadable(&file, page_size().bytes())?;
+            // Part of what is refused may stay mapped.
+            let addr =
+                map_unreadable(&file, page_size().bytes()).inspect_err(|_| unlock(&file, byte))?;
             Ok(Some(Self { addr, guard: ForkGuard::new() }))
         })
+    }
+
+    /// Ends the lock, where the kernel does not refuse that. Returns what is still locked.
+    pub(crate) fn end(self) -> Option<Self> {
+        let is_ended = self.unmap();
+        let this = ManuallyDrop::new(self);
+        (!is_ended).then(|| ManuallyDrop::into_inner(this))
+    }
+
+    /// Unmaps the lock's mapping. Returns false where that is refused.
+    fn unmap(&self) -> bool {
+        // SAFETY: mapped by `try_take`, for nothing but this.
+        self.guard.is_child() || unsafe { unmap(self.addr, page_size().bytes()) }.is_ok()
     }
 
     /// Whether this process is one that was forked from the lock's.
@@ -127,10 +141,7 @@ impl Tied {
 
 impl Drop for Tied {
     fn drop(&mut self) {
-        if !self.guard.is_child() {
-            // SAFETY: mapped by `try_take`, for nothing but this.
-            let _ = unsafe { unmap(self.addr, page_size().bytes()) };
-        }
+        self.unmap();
     }
 }
 
@@ -175,6 +186,12 @@ fn try_lock(file: &File, byte: u64) -> Result<bool, OsError> {
             Err(source) => Err(OsError::new("fcntl", "F_OFD_SETLK", source)),
         };
     }
+}
+
+fn unlock(file: &File, byte: u64) {
+    let request = request(libc::F_UNLCK, byte..byte + 1);
+    // SAFETY: the kernel reads the local. It does not fail for a file that is open.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const request) };
 }
 
 fn request(kind: libc::c_int, bytes: Range<u64>) -> libc::flock {

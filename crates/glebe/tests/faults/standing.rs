@@ -75,7 +75,7 @@ pub fn scramble() {
 }
 
 /// A pool is made of pages that do not lie side by side; every huge page that it gives is there,
-/// and in the frame that the pool names. It searches for a long run, or takes what the pool has.
+/// and in the frame that the pool names, if it names one. It searches for a long run, or takes what the pool has.
 pub fn live(searches: bool) -> Outcome {
     scramble();
     let options = Contig::options().source(Source::HUGETLB_2M).threads(1);
@@ -86,7 +86,9 @@ pub fn live(searches: bool) -> Outcome {
     let mut pieces = Vec::new();
     while let Ok(piece) = pool.take(Bytes::new(HUGE as u64)) {
         let named = pool.contig().query(piece.addr()).expect("an address of the pool");
-        assert_eq!(frame(piece.addr()), named.pfn.map(|pfn| pfn.get()), "{named:?}");
+        // Hidden where the pool could not read it.
+        let is_there = named.pfn.is_none_or(|pfn| frame(piece.addr()) == Some(pfn.get()));
+        assert!(is_there, "{named:?}");
         piece.write(Bytes::ZERO, b"there");
         pieces.push(piece);
     }
