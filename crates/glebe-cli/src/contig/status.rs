@@ -55,7 +55,7 @@ pub fn run(as_json: bool, out: &mut dyn Write) -> Outcome {
             pools.push((size, pool.counts()?));
         }
     }
-    let (available, largest) = (meminfo::available()?, buddyinfo::longest_free_block()?);
+    let (available, largest) = (meminfo::available()?, buddyinfo::longest_free_block());
     let runs = runs();
     let support = Support::probe();
     let state = |key: &str| {
@@ -77,7 +77,7 @@ pub fn run(as_json: bool, out: &mut dyn Write) -> Outcome {
         let value = json!({
             "pools": pools.iter().map(pool).collect::<Vec<_>>(),
             "available_bytes": available.get(),
-            "largest_free_block_bytes": largest.get(),
+            "largest_free_block_bytes": largest.as_ref().ok().map(|len| len.get()),
             "pool_runs_bytes": runs.as_ref().ok().map(|runs| {
                 runs.iter().map(|len| len.get()).collect::<Vec<_>>()
             }),
@@ -97,6 +97,7 @@ pub fn run(as_json: bool, out: &mut dyn Write) -> Outcome {
         Ok(runs) => writeln!(out, "runs of pools    {}, longest {}", runs.len(), runs[0])?,
         Err(error) => writeln!(out, "runs of pools    hidden: {error}")?,
     }
+    let largest = largest.map_or_else(|hidden| hidden.to_string(), |len| len.to_string());
     writeln!(out, "memory           {available} available, longest free block {largest}")?;
     writeln!(out, "long-term pin    {pin}")?;
     for note in &mended {
@@ -106,7 +107,7 @@ pub fn run(as_json: bool, out: &mut dyn Write) -> Outcome {
         [] => writeln!(out, "dma-heaps        none")?,
         ref heaps => writeln!(out, "dma-heaps        {}", listed(heaps, |path| path.display()))?,
     }
-    writeln!(out, "NUMA nodes       {}", listed(&nodes, |node| *node))?;
+    writeln!(out, "NUMA nodes       {}", counted(&nodes))?;
     Ok(())
 }
 
@@ -120,6 +121,23 @@ fn print_pool(size: PageSize, counts: &Counts, out: &mut dyn Write) -> io::Resul
     )
 }
 
+/// How many nodes there are, and their numbers: one alone is number 0 as a rule.
+fn counted(nodes: &[u32]) -> String {
+    let word = if nodes.len() == 1 { "number" } else { "numbers" };
+    format!("{}, {word} {}", nodes.len(), listed(nodes, |node| *node))
+}
+
 fn listed<'a, T, D: Display>(all: &'a [T], shown: impl Fn(&'a T) -> D) -> String {
     all.iter().map(|one| shown(one).to_string()).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_counted_and_numbered() {
+        assert_eq!(counted(&[0]), "1, number 0");
+        assert_eq!(counted(&[0, 2]), "2, numbers 0, 2");
+    }
 }

@@ -89,9 +89,7 @@ fn sources(options: &Options, len: Bytes, notes: &mut Vec<String>) -> Vec<Source
     if is_for_bank && blocks::has_record(&options.place) {
         sources.push(Source::Blocks);
     }
-    let least = super::least_huge();
-    let mut sizes = pools::sizes();
-    sizes.retain(|size| size.bytes() >= least);
+    let sizes = super::pool_sizes();
     for size in &sizes {
         if len.get() % size.bytes().get() == 0 || Some(size) == sizes.last() {
             sources.push(Source::Hugetlb(*size));
@@ -138,7 +136,7 @@ fn check_provable(source: Source, required: Option<Bytes>) -> Result<(), Error> 
 /// Has the memory from one source.
 fn of_source(source: Source, options: &Options, len: Bytes) -> Result<Contig, Error> {
     let available = Bytes::new(isize::MAX.unsigned_abs() as u64);
-    let page = source.page();
+    let page = source.rounds_to();
     let whole = len.pages_up(page).checked_bytes(page).filter(|whole| *whole <= available);
     let len = whole.ok_or(Error::TooLarge { asked: len, available })?;
     check_provable(source, options.required)?;

@@ -2,12 +2,12 @@
 //!
 //! It reads the use of every frame, if the kernel shows frames to the caller, and looks for the
 //! longest run of huge pages that are idle in a pool, or free for a pool to grow by. Frames are
-//! looked at in blocks of the smallest huge page, since that is how pools give memory. Others take
-//! and give meanwhile, and the kernel may move what lies between two runs, so the answer is of the
-//! moment. Cost: half a second for 24 GiB.
+//! looked at in blocks of the pool's page, since that is how it gives memory: of each pool, until
+//! one has the run. Others take and give meanwhile, and the kernel may move what lies between two
+//! runs, so the answer is of the moment. Cost: half a second for 24 GiB and each pool.
 
 use super::populate::{machine_available, Gate};
-use super::{blocks, Error};
+use super::{blocks, pool_sizes, smallest_hugetlb, Error};
 use crate::sys::cgroup::Resource;
 use crate::sys::hugetlb::{sizes, Pool};
 use crate::sys::kpage::{runs, uses, Use};
@@ -72,25 +72,46 @@ pub fn explain(len: Bytes) -> Result<Outlook, Error> {
         return said(Verdict::Now, why);
     }
     let available = machine_available()?;
-    let Some(pool) = sizes().last().and_then(|size| Pool::of(*size)) else {
+    let mut outlooks = Vec::new();
+    // The smallest pages first: most runs can be made of them.
+    for pool in pool_sizes().into_iter().rev().filter_map(Pool::of) {
+        outlooks.push(by_pool(len, available, &pool)?);
+        if outlooks.last().is_some_and(|outlook| outlook.verdict == Verdict::Now) {
+            break;
+        }
+    }
+    let Some(judged) = best(outlooks) else {
         let why = "the kernel has no pools of huge pages, and other memory is contiguous by luck \
             alone beyond a page";
         return said(Verdict::No, why.to_owned());
     };
+    let size = smallest_hugetlb().unwrap_or(page_size());
+    let rounded = len.pages_up(size).checked_bytes(size).unwrap_or(Bytes::new(u64::MAX));
+    Ok(with_blocks(judged, blocks::outlook(rounded)))
+}
+
+/// What one pool could do, of the run in its pages.
+fn by_pool(len: Bytes, available: Bytes, pool: &Pool) -> Result<Outlook, Error> {
     let size = pool.size();
     let rounded = len.pages_up(size).checked_bytes(size).unwrap_or(Bytes::new(u64::MAX));
     if let Err(refused) = Gate::new(Resource::Hugetlb(size))?.check(rounded) {
-        return said(Verdict::No, refused.to_string());
+        return Ok(Outlook { verdict: Verdict::No, why: refused.to_string(), helps: Vec::new() });
     }
-    let mut idle = Bytes::ZERO;
-    for pool in sizes().into_iter().filter_map(Pool::of) {
-        let pages = Pages::new(pool.counts()?.available());
-        let bytes = pages.checked_bytes(pool.size()).unwrap_or_default();
-        idle = idle.checked_add(bytes).unwrap_or(bytes);
-    }
+    let pages = Pages::new(pool.counts()?.available());
+    let idle = pages.checked_bytes(size).unwrap_or_default();
     let (may_grow, runs) = (pool.is_writable(), longest_runs(size));
-    let judged = judge(&Seen { len, size, idle, available, may_grow, runs });
-    Ok(with_blocks(judged, blocks::outlook(rounded)))
+    Ok(judge(&Seen { len, size, idle, available, may_grow, runs }))
+}
+
+/// The outlook of the pool that could do most; of the first of those that could do as much.
+fn best(outlooks: Vec<Outlook>) -> Option<Outlook> {
+    let rank = |outlook: &Outlook| match outlook.verdict {
+        Verdict::Now => 0,
+        Verdict::ByGrowth => 1,
+        Verdict::Unknown => 2,
+        Verdict::No => 3,
+    };
+    outlooks.into_iter().min_by_key(rank)
 }
 
 /// Adds what memory blocks could do where nothing else has the run.
@@ -142,9 +163,9 @@ fn within_a_page(len: Bytes) -> Result<Option<String>, Error> {
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     len: Bytes,
-    /// The smallest huge page.
+    /// A page of the pool.
     size: PageSize,
-    /// Pages that the pools can give.
+    /// Pages that the pool can give.
     idle: Bytes,
     /// Memory that a pool could grow by.
     available: Bytes,
@@ -266,6 +287,19 @@ mod tests {
         assert_eq!(judge(&hidden(4096)).verdict, Verdict::No);
         let fixed = Seen { may_grow: false, ..hidden(128) };
         assert_eq!(judge(&fixed).verdict, Verdict::No);
+    }
+
+    #[test]
+    fn the_pool_that_could_do_most_answers() {
+        let size = PageSize::new(1 << 30).unwrap();
+        // Of the small pages a cgroup may have none, and there are large ones that lie idle.
+        let refused = Outlook { verdict: Verdict::No, why: "a limit".to_owned(), helps: vec![] };
+        let idle = Bytes::gib(2);
+        let large = judge(&Seen { size, idle, runs: Some((idle, idle)), ..seen(2048) });
+        assert_eq!(best(vec![refused.clone(), large]).unwrap().verdict, Verdict::Now);
+        let other = Outlook { why: "less".to_owned(), ..refused.clone() };
+        assert_eq!(best(vec![refused, other]).unwrap().why, "a limit", "the smallest pages first");
+        assert!(best(Vec::new()).is_none());
     }
 
     #[test]

@@ -374,6 +374,12 @@ impl Source {
         }
     }
 
+    /// The pages that a length is rounded up to: not transparent huge pages that are larger than
+    /// the usual, since what is beyond the last whole one can be in base pages.
+    fn rounds_to(self) -> PageSize {
+        rounds_to(self, self.page())
+    }
+
     /// The page within which frames need not be looked at one by one.
     fn grain(self) -> PageSize {
         match self {
@@ -383,14 +389,33 @@ impl Source {
     }
 }
 
-/// The smallest size of the machine's hugetlb pools that is not below a transparent huge page.
+/// The smallest size of [`pool_sizes`].
 fn smallest_hugetlb() -> Option<PageSize> {
-    let least = least_huge();
-    sizes().into_iter().rfind(|size| size.bytes() >= least)
+    pool_sizes().pop()
 }
 
-fn least_huge() -> Bytes {
-    transparent_huge_page().map_or(Bytes::mib(2), PageSize::bytes)
+/// The sizes of the machine's hugetlb pools from which memory is had unless one is asked for,
+/// largest first.
+fn pool_sizes() -> Vec<PageSize> {
+    large(sizes(), transparent_huge_page().ok())
+}
+
+/// Those of `sizes` that are worth a mapping of their own: of 2 MiB and more, or where transparent
+/// huge pages are smaller, not below them. These are of 32 and 512 MiB where base pages are of 16
+/// and 64 KiB.
+fn large(mut sizes: Vec<PageSize>, transparent: Option<PageSize>) -> Vec<PageSize> {
+    let least = transparent.map_or(LARGE, |size| size.bytes().min(LARGE));
+    sizes.retain(|size| size.bytes() >= least);
+    sizes
+}
+
+const LARGE: Bytes = Bytes::mib(2);
+
+fn rounds_to(source: Source, page: PageSize) -> PageSize {
+    match source {
+        Source::Thp if page.bytes() > LARGE => page_size(),
+        _ => page,
+    }
 }
 
 #[cfg(test)]

@@ -94,9 +94,9 @@ pub struct Options {
 
 impl Options {
     /// Uses this source or none. By default the best that can be had is used: hugetlb pages of each
-    /// size that divides the length, largest first (the smallest not below a transparent huge
-    /// page's also if the length must be rounded up to it), then transparent huge pages, then base
-    /// pages; before all of them the bank ([`bank`](super::bank)), for a run that it may hold.
+    /// size from 2 MiB on that divides the length, largest first (the smallest of them also if the
+    /// length must be rounded up to it), then transparent huge pages, then base pages; before all
+    /// of them the bank ([`bank`](super::bank)), for a run that it may hold.
     pub fn source(self, source: impl Into<Option<Source>>) -> Self {
         Self { source: source.into(), ..self }
     }

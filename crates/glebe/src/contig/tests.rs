@@ -157,6 +157,27 @@ fn a_run_that_cannot_be_had_in_its_time_costs_no_more_than_a_slice_of_zeroing() 
     assert!(slices <= 1, "{slices} slices of 64 MiB, of one source after the other");
 }
 
+#[test]
+fn pools_below_a_large_transparent_huge_page_are_used_and_lengths_not_rounded_up_to_one() {
+    let size = |bytes: Bytes| PageSize::new(bytes.get()).unwrap();
+    let sizes = |all: &[Bytes]| all.iter().map(|bytes| size(*bytes)).collect::<Vec<_>>();
+    let (kib64, mib) = (Bytes::new(64 << 10), Bytes::mib);
+    // Base pages of 4, 16 and 64 KiB, and a machine with transparent huge pages of 1 MiB.
+    let four = sizes(&[Bytes::gib(1), mib(2)]);
+    assert_eq!(large(four.clone(), Some(size(mib(2)))), four);
+    let all = sizes(&[Bytes::gib(1), mib(32), mib(2), kib64]);
+    assert_eq!(large(all.clone(), Some(size(mib(32)))), all[..3]);
+    let all = sizes(&[Bytes::gib(16), mib(512), mib(2)]);
+    assert_eq!(large(all.clone(), Some(size(mib(512)))), all);
+    let small = sizes(&[Bytes::gib(2), mib(1), kib64]);
+    assert_eq!(large(small.clone(), Some(size(mib(1)))), small[..2]);
+    assert_eq!(large(small.clone(), None), small[..1]);
+
+    assert_eq!(rounds_to(Source::Thp, size(mib(2))), size(mib(2)));
+    assert_eq!(rounds_to(Source::Thp, size(mib(32))), page_size(), "34 MiB do not become 64");
+    assert_eq!(rounds_to(Source::HUGETLB_1G, size(Bytes::gib(1))), size(Bytes::gib(1)));
+}
+
 /// Faults of this thread so far; a page that populating makes present is one.
 fn faults() -> u64 {
     let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();

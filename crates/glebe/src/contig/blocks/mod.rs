@@ -24,6 +24,7 @@ mod plan;
 mod record;
 mod work;
 
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -178,8 +179,8 @@ impl Call<'_> {
         let free = free_in_zones(Zone::Movable.as_str())?.pages_up(size).get();
         let most = free + (all.len() as u64 + 1) * self.block.pages_up(size).get();
         let within = self.within(&plan.blocks);
-        let drawn = draw::draw(&work, &self.builder, &plan, &within, most)
-            .inspect_err(|_| work.bring_back(&all, false))?;
+        let drawn = draw::draw(&work, &self.builder, &plan, &within, most);
+        let drawn = drawn.inspect_err(|_| work.bring_back(&all, false)).or_else(none_if_short)?;
         if drawn.is_none() {
             self.builder.notes.push(TAKEN.to_owned());
         }
@@ -199,6 +200,15 @@ impl Call<'_> {
             Some(Stuck { error, .. }) => Error::BlocksStuck { tried, why: error },
             None => Error::BlocksTaken { attempts: ATTEMPTS },
         }
+    }
+}
+
+/// Of a refusal for want of memory, that others took it meanwhile: pages of the pool, or what the
+/// kernel needs to put a block back on line.
+fn none_if_short<T>(error: Error) -> Result<Option<T>, Error> {
+    match error {
+        Error::Os(error) if error.kind() == ErrorKind::OutOfMemory => Ok(None),
+        other => Err(other),
     }
 }
 
