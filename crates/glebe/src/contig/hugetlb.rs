@@ -22,7 +22,7 @@ use self::held::Held;
 pub(super) use self::survey::is_in_pool;
 use super::options::Options;
 use super::pool::PoolLock;
-use super::populate::{machine_available, populate_until, Gate, Order};
+use super::populate::{available_on, machine_available, populate_until, Gate, Order};
 use super::{runs, Contig, Error, Source};
 use crate::error::OsError;
 use crate::mapping::{Mapping, Visibility};
@@ -71,6 +71,10 @@ impl<'a> Builder<'a> {
     pub fn new(options: &'a Options, len: Bytes, size: PageSize) -> Result<Self, Error> {
         let no_such = || Error::NoSuchSize { size, listed: sizes() };
         let pool = Pool::below(&options.place.pools, size).ok_or_else(no_such)?;
+        let pool = match options.node.filter(|_| numa::online().len() > 1) {
+            Some(node) => pool.on_node(&options.place.nodes, node)?.ok_or_else(no_such)?,
+            None => pool,
+        };
         let gate = Gate::new(Resource::Hugetlb(size))?;
         gate.check(len)?;
         let pages = len.pages_up(size).get();
@@ -127,7 +131,8 @@ impl<'a> Builder<'a> {
 
     /// Refuses `pages` of which the pool has `have`, if there is no memory for the others.
     fn check_room(&self, pages: u64, have: u64) -> Result<(), Error> {
-        let (missing, available) = (pages.saturating_sub(have), machine_available()?);
+        let missing = pages.saturating_sub(have);
+        let available = available_on(self.pool.node())?;
         let size = self.pool.size();
         if Pages::new(missing).checked_bytes(size).is_some_and(|missing| missing <= available) {
             return Ok(());
@@ -140,10 +145,14 @@ impl<'a> Builder<'a> {
     /// As [`Builder::take`], of pages that the pool has not.
     fn grown(&self, lock: &PoolLock, pages: u64) -> Result<Mapping, Error> {
         let missing = || Ok::<_, OsError>(pages.saturating_sub(self.pool.counts()?.available()));
-        match lock.with_surplus(&self.pool, missing()?, || self.mapped(pages)) {
-            // None to be had, none of this size as surplus, or that limit is not ours to change.
-            Err(Error::Os(error)) if is_no_surplus(&error) => {}
-            other => return other,
+        // The kernel chooses the node of surplus pages.
+        if self.pool.node().is_none() {
+            match lock.with_surplus(&self.pool, missing()?, || self.mapped(pages)) {
+                // None to be had, none of this size as surplus, or that limit is not ours to
+                // change.
+                Err(Error::Os(error)) if is_no_surplus(&error) => {}
+                other => return other,
+            }
         }
         lock.with_pages(&self.pool, missing()?, |_| match self.pool.counts()?.available() {
             have if have < pages => Err(self.pool_short(pages, have)),
@@ -164,10 +173,14 @@ impl<'a> Builder<'a> {
         Ok(lock)
     }
 
-    /// Growth spreads over all nodes, so that it helps one of them only where it is alone.
     fn may_grow(&self) -> bool {
-        let elsewhere = self.options.node.is_some() && numa::online().len() > 1;
-        self.may_change && self.options.grow_pool.unwrap_or(true) && !elsewhere
+        self.may_change && self.options.grow_pool.unwrap_or(true)
+    }
+
+    /// Whether pages may be chosen that the pool is to grow by: not on one node of several, since
+    /// the kernel chooses the node of pages that are promised.
+    fn may_choose(&self) -> bool {
+        self.may_grow() && self.pool.node().is_none()
     }
 
     /// Pages that the pool has, or may have for this mapping.

@@ -117,7 +117,8 @@ impl Options {
         Self { at: Some(addr), ..self }
     }
 
-    /// Pages of this NUMA node alone. A pool is grown for a node only where it is the only one.
+    /// Pages of this NUMA node alone: its part of a pool, which is grown by itself, and what is
+    /// available there. On a machine with several nodes no pages are chosen for their frames then.
     pub fn node(self, node: Node) -> Self {
         Self { node: Some(node), ..self }
     }

@@ -79,7 +79,7 @@ fn filled(
     align: PageSize,
     prepare: impl FnOnce(&Mapping) -> Result<(), OsError>,
 ) -> Result<Mapping, Error> {
-    let gate = Gate::new(Resource::Memory)?;
+    let gate = Gate::new(Resource::Memory)?.on(options.node);
     gate.check(len)?;
     let mapping = if options.mappable {
         Mapping::shared(

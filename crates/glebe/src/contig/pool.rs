@@ -24,6 +24,7 @@ use super::window::{self, Counter, Window};
 use crate::error::OsError;
 use crate::sys::hugetlb::{Pool, ROOT};
 use crate::sys::lock_file::{LockFile, Locked};
+use crate::sys::numa;
 use crate::sys::private;
 use crate::sys::process::{boot_id, effective_user};
 
@@ -35,6 +36,8 @@ const ROOTS_DIR: &str = "/run/glebe";
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     pub pools: PathBuf,
+    /// The NUMA nodes, each with its parts of the pools.
+    pub nodes: PathBuf,
     /// The lock file, and where else if that directory cannot be.
     pub locks: Vec<PathBuf>,
 }
@@ -47,7 +50,7 @@ impl Default for Place {
         let first = if user == 0 { Some(PathBuf::from(ROOTS_DIR)) } else { of_user() };
         let dirs = first.into_iter().chain([std::env::temp_dir().join(format!("glebe-{user}"))]);
         let locks = dirs.map(|dir| dir.join(LOCK_NAME)).collect();
-        Self { pools: ROOT.into(), locks }
+        Self { pools: ROOT.into(), nodes: numa::ROOT.into(), locks }
     }
 }
 
@@ -220,7 +223,7 @@ impl PoolLock {
         pool: &'a Pool,
         (counter, before, by): (Counter, u64, u64),
     ) -> Result<Open<'a>, OsError> {
-        let window = Window { size: pool.size(), counter, before, by };
+        let window = Window { size: pool.size(), counter, before, by, node: pool.node() };
         let mut windows = self.read()?.0;
         windows.push(window);
         self.write(&windows)?;
@@ -241,6 +244,8 @@ impl PoolLock {
         // The last was opened inside those before it.
         for window in windows.iter().rev() {
             let Some(pool) = Pool::find(&self.place.pools, window.size)? else { continue };
+            let part = window.node.map(|node| pool.on_node(&self.place.nodes, node)).transpose()?;
+            let Some(pool) = part.unwrap_or(Some(pool)) else { continue };
             let made = lower(&pool, *window)?;
             let (size, what) = (window.size.bytes(), window.counter.as_str());
             self.notes.push(format!(

@@ -18,8 +18,9 @@ use super::Error;
 use crate::mapping::Mapping;
 use crate::sync::{lock, MappedWord, Mutex, Ordering, RwLock};
 use crate::sys::cgroup::{Limits, Resource};
-use crate::sys::meminfo;
+use crate::sys::numa::{self, Node};
 use crate::sys::thread::start_within;
+use crate::sys::{meminfo, node_memory};
 use crate::units::{Bytes, PageSize};
 
 /// Bytes populated between two looks at the limits.
@@ -34,11 +35,20 @@ pub(super) fn machine_available() -> Result<Bytes, Error> {
     Ok(meminfo::available()?.saturating_sub(MACHINE_MARGIN))
 }
 
+/// The same of a NUMA node, where one is asked for and it is not the only one.
+pub(super) fn available_on(node: Option<Node>) -> Result<Bytes, Error> {
+    match node.filter(|_| numa::online().len() > 1) {
+        Some(node) => Ok(node_memory::of(node)?.available.saturating_sub(MACHINE_MARGIN)),
+        None => machine_available(),
+    }
+}
+
 /// Lets a slice through if the limits do.
 pub(super) struct Gate {
     limits: Limits,
     /// Whether the bytes come from the machine's free memory rather than from a pool.
     ordinary: bool,
+    node: Option<Node>,
     under_way: MappedWord,
     turn: RwLock<()>,
 }
@@ -50,9 +60,15 @@ impl Gate {
         Ok(Self {
             limits: Limits::find(Path::new("/"), resource)?,
             ordinary: resource == Resource::Memory,
+            node: None,
             under_way: MappedWord::new(0),
             turn: RwLock::new(()),
         })
+    }
+
+    /// The same for bytes of this NUMA node.
+    pub fn on(self, node: Option<Node>) -> Self {
+        Self { node, ..self }
     }
 
     /// Whether `asked` more bytes fit now.
@@ -69,7 +85,7 @@ impl Gate {
             }
         }
         if self.ordinary {
-            let available = machine_available()?;
+            let available = available_on(self.node)?;
             if asked > available {
                 return Err(Error::TooLarge { asked, available });
             }

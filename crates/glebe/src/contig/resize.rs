@@ -134,7 +134,11 @@ mod tests {
         ] {
             fs::write(dir.join(name), value).unwrap();
         }
-        let place = Place { pools: root.clone(), locks: vec![root.join("lock/file")] };
+        let place = Place {
+            pools: root.clone(),
+            nodes: root.join("nodes"),
+            locks: vec![root.join("lock/file")],
+        };
         let size = PageSize::new(2 << 20).unwrap();
         let total = || fs::read_to_string(dir.join("nr_hugepages")).unwrap();
         let dry = grow_in(&place, size, 3, true).unwrap();
@@ -174,7 +178,11 @@ mod tests {
         let write = |name: &str, value: &str| fs::write(dir.join(name), value).unwrap();
         let all = [("nr", "10"), ("free", "7"), ("resv", "1"), ("surplus", "0")];
         all.iter().for_each(|(name, value)| write(&format!("{name}_hugepages"), value));
-        let place = Place { pools: root.clone(), locks: vec![root.join("lock/file")] };
+        let place = Place {
+            pools: root.clone(),
+            nodes: root.join("nodes"),
+            locks: vec![root.join("lock/file")],
+        };
         let size = PageSize::new(2 << 20).unwrap();
         let total = || fs::read_to_string(dir.join("nr_hugepages")).unwrap();
         let dry = shrink_in(&place, size, 4, true).unwrap();

@@ -6,15 +6,16 @@
 //!
 //! ```text
 //! glebe-hugetlb-windows 1 BOOT_ID
-//! SIZE_BYTES COUNTER BEFORE BY
+//! SIZE_BYTES COUNTER BEFORE BY [NODE]
 //! ```
 //!
-//! `COUNTER` is `pages` or `overcommit`, `BEFORE` its value before the change, `BY` how much the
+//! `NODE` is the NUMA node whose part of the pool is meant, where it is not all of it. `COUNTER` is `pages` or `overcommit`, `BEFORE` its value before the change, `BY` how much the
 //! process wanted to add. Only the holder of the lock has windows, so that the next holder knows: a
 //! window it finds belongs to a process that has ended. The counter tells how far the change came.
 //! Text of another boot and lines that make no sense are passed over. The words never change: the
 //! next holder may be of another version, and would leave the counter raised.
 
+use crate::sys::numa::Node;
 use crate::units::PageSize;
 
 const HEADER: &str = "glebe-hugetlb-windows 1";
@@ -55,6 +56,7 @@ pub(super) struct Window {
     pub counter: Counter,
     pub before: u64,
     pub by: u64,
+    pub node: Option<Node>,
 }
 
 impl Window {
@@ -65,10 +67,16 @@ impl Window {
 
     fn parse(line: &str) -> Option<Self> {
         let fields: Vec<&str> = line.split(' ').collect();
-        let [size, counter, before, by] = fields[..] else { return None };
+        let (size, counter, before, by, node) = match fields[..] {
+            [size, counter, before, by] => (size, counter, before, by, None),
+            [size, counter, before, by, node] => {
+                (size, counter, before, by, Some(Node(node.parse().ok()?)))
+            }
+            _ => return None,
+        };
         let counter = Counter::ALL.into_iter().find(|known| known.word() == counter)?;
         let size = PageSize::new(size.parse().ok()?)?;
-        Some(Self { size, counter, before: before.parse().ok()?, by: by.parse().ok()? })
+        Some(Self { size, counter, before: before.parse().ok()?, by: by.parse().ok()?, node })
     }
 }
 
@@ -102,8 +110,9 @@ pub(super) fn format(windows: &[Window], boot_id: &str) -> String {
         return String::new();
     }
     let mut text = format!("{HEADER} {boot_id}\n");
-    for Window { size, counter, before, by } in windows {
-        text += &format!("{} {} {before} {by}\n", size.bytes().get(), counter.word());
+    for Window { size, counter, before, by, node } in windows {
+        let node = node.map_or(String::new(), |Node(number)| format!(" {number}"));
+        text += &format!("{} {} {before} {by}{node}\n", size.bytes().get(), counter.word());
     }
     text
 }
@@ -114,7 +123,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn window(counter: Counter, before: u64, by: u64) -> Window {
-        Window { size: PageSize::new(2 << 20).unwrap(), counter, before, by }
+        Window { size: PageSize::new(2 << 20).unwrap(), counter, before, by, node: None }
     }
 
     #[test]
@@ -147,6 +156,10 @@ mod tests {
         let windows = [window(Counter::Pages, 3, 1), window(Counter::Overcommit, 0, 4)];
         let text = "glebe-hugetlb-windows 1 boot\n2097152 pages 3 1\n2097152 overcommit 0 4\n";
         assert_eq!(format(&windows, "boot"), text);
+        let of_node = [Window { node: Some(Node(2)), ..window(Counter::Pages, 3, 1) }];
+        let text = "glebe-hugetlb-windows 1 boot\n2097152 pages 3 1 2\n";
+        assert_eq!(format(&of_node, "boot"), text);
+        assert_eq!(parse(text.as_bytes(), "boot"), (of_node.to_vec(), vec![]));
     }
 
     #[test]

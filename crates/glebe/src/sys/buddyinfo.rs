@@ -4,6 +4,7 @@
 //! zones. Source: proc_buddyinfo(5).
 
 use crate::error::OsError;
+use crate::sys::numa::Node;
 use crate::sys::{file, page_size};
 use crate::units::{Bytes, PageSize, Pages};
 
@@ -41,14 +42,23 @@ pub(crate) fn free_blocks_of_zones(size: PageSize) -> Result<Vec<(String, u64)>,
     Ok(text.lines().map(of_line).collect())
 }
 
-/// How much is free in all zones of that name.
+/// How much is free in all zones of that name, of a node or of all.
 ///
 /// # Errors
 /// If the file cannot be read.
-pub fn free_in_zones(name: &str) -> Result<Bytes, OsError> {
-    let text = file::text(PATH)?;
-    let lines = text.lines().filter(|line| line.split_whitespace().nth(3) == Some(name));
-    Ok(Pages::new(lines.map(|line| blocks(line, 0)).sum()).bytes(page_size()))
+pub fn free_in_zones(name: &str, node: Option<Node>) -> Result<Bytes, OsError> {
+    Ok(free_of(&file::text(PATH)?, name, node))
+}
+
+fn free_of(text: &str, name: &str, node: Option<Node>) -> Bytes {
+    let of_node = node.map(|Node(number)| format!("{number},"));
+    let is_wanted = |line: &&str| {
+        let mut words = line.split_whitespace().skip(1);
+        let is_of = of_node.as_deref().is_none_or(|of| words.clone().next() == Some(of));
+        is_of && words.nth(2) == Some(name)
+    };
+    let pages = text.lines().filter(is_wanted).map(|line| blocks(line, 0)).sum();
+    Pages::new(pages).bytes(page_size())
 }
 
 /// The counts of a line, by order from 0 on.
@@ -81,5 +91,14 @@ mod tests {
         assert_eq!(blocks(text, 3), 3);
         assert_eq!(blocks(text, 9), 0);
         assert_eq!(blocks("", 0), 0);
+    }
+
+    #[test]
+    fn a_zone_of_one_node_or_of_all_is_counted() {
+        let text = "Node 0, zone  Movable      1      0\nNode 1, zone   Normal      9      9\n\
+                    Node 1, zone  Movable      0      4\n";
+        let free = |node| free_of(text, "Movable", node).pages_down(page_size()).get();
+        assert_eq!((free(None), free(Some(Node(0))), free(Some(Node(1)))), (9, 1, 8));
+        assert_eq!((free(Some(Node(10))), free_of(text, "DMA", None)), (0, Bytes::ZERO));
     }
 }

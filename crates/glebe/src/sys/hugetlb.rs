@@ -2,13 +2,16 @@
 //!
 //! Counts are huge pages. *Persistent* pages are those that `nr_hugepages` was written for; the
 //! rest are surplus, which go when they are freed. Every write opens the file anew: a second
-//! write through one descriptor is at an offset and ignored. Source: admin-guide/mm/hugetlbpage.
+//! write through one descriptor is at an offset and ignored. The part of a pool that lies on a NUMA
+//! node has counters of its own, but none of promises and of the limit on surplus. Source:
+//! admin-guide/mm/hugetlbpage.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::error::OsError;
+use crate::sys::numa::Node;
 use crate::sys::{file, page_size, signals};
 use crate::units::PageSize;
 
@@ -69,11 +72,13 @@ fn at_rest<T: PartialEq>(mut read: impl FnMut() -> Result<T, OsError>) -> Result
     Ok(seen)
 }
 
-/// The pool of one page size.
+/// The pool of one page size, of the whole machine or of a node.
 #[derive(Clone, Debug)]
 pub struct Pool {
     size: PageSize,
     dir: PathBuf,
+    /// The directory of the machine's pool, and the node, where this is the part on one.
+    part_of: Option<(PathBuf, Node)>,
 }
 
 impl Pool {
@@ -94,12 +99,24 @@ impl Pool {
     /// # Errors
     /// If it cannot be told.
     pub fn find(root: &Path, size: PageSize) -> Result<Option<Self>, OsError> {
-        let dir = root.join(format!("hugepages-{}kB", size.bytes().get() >> 10));
-        match file::metadata_of(&dir) {
-            Ok(meta) => Ok(meta.is_dir().then_some(Self { size, dir })),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(OsError::new("stat", dir.display().to_string(), source)),
-        }
+        let dir = root.join(name(size));
+        Ok(is_dir(&dir)?.then_some(Self { size, dir, part_of: None }))
+    }
+
+    /// The part of it on a node; `nodes` is where sysfs lists them, but for fixtures. `None` where
+    /// the node has no part.
+    ///
+    /// # Errors
+    /// If that cannot be told.
+    pub(crate) fn on_node(&self, nodes: &Path, node: Node) -> Result<Option<Self>, OsError> {
+        let dir = nodes.join(format!("node{}/hugepages", node.0)).join(name(self.size));
+        let part_of = Some((self.dir.clone(), node));
+        Ok(is_dir(&dir)?.then_some(Self { size: self.size, dir, part_of }))
+    }
+
+    /// The node of whose part this is, if it is not the whole pool.
+    pub(crate) fn node(&self) -> Option<Node> {
+        self.part_of.as_ref().map(|(_, node)| *node)
     }
 
     /// The size of its pages.
@@ -128,7 +145,10 @@ impl Pool {
     pub fn counts(&self) -> Result<Counts, OsError> {
         let (total, surplus) =
             at_rest(|| Ok((self.read("nr_hugepages")?, self.read("surplus_hugepages")?)))?;
-        let (free, reserved) = (self.read("free_hugepages")?, self.read("resv_hugepages")?);
+        let free = self.read("free_hugepages")?;
+        // Nobody counts where promised pages lie: all of them may lie on this node.
+        let whole = self.part_of.as_ref().map_or(&self.dir, |(whole, _)| whole);
+        let reserved = file::number(whole.join("resv_hugepages"))?;
         Ok(Counts { total, free, reserved, surplus })
     }
 
@@ -190,6 +210,20 @@ impl Pool {
 
     fn read(&self, name: &str) -> Result<u64, OsError> {
         file::number(self.dir.join(name))
+    }
+}
+
+/// The name of a pool's directory.
+fn name(size: PageSize) -> String {
+    format!("hugepages-{}kB", size.bytes().get() >> 10)
+}
+
+/// Whether a directory is there.
+fn is_dir(path: &Path) -> Result<bool, OsError> {
+    match file::metadata_of(path) {
+        Ok(meta) => Ok(meta.is_dir()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(source) => Err(OsError::new("stat", path.display().to_string(), source)),
     }
 }
 

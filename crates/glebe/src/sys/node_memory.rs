@@ -19,7 +19,6 @@ use crate::sys::meminfo::{no_files, parse, Machine};
 use crate::sys::numa::{self, Node};
 use crate::units::Bytes;
 
-const ROOT: &str = "/sys/devices/system/node";
 /// The longest file of a node that is read.
 const TEXT_MAX: usize = 4 << 10;
 
@@ -28,7 +27,7 @@ const TEXT_MAX: usize = 4 << 10;
 /// # Errors
 /// If its file cannot be read or lacks a line.
 pub(crate) fn of(node: Node) -> Result<Machine, OsError> {
-    let path = path(Path::new(ROOT), node);
+    let path = path(Path::new(numa::ROOT), node);
     let text = file::text(&path)?;
     read(&text).ok_or_else(|| file::strange(&path, "no MemTotal or MemFree"))
 }
@@ -59,7 +58,7 @@ pub(crate) struct Nodes(Vec<File>);
 impl Nodes {
     /// Opens them below `root`, which is `/` but for fixtures; none where one cannot be opened.
     pub(crate) fn open(root: &Path) -> Self {
-        let dir = root.join(ROOT.trim_start_matches('/'));
+        let dir = root.join(numa::ROOT.trim_start_matches('/'));
         let listed = file::read_text(&dir.join("online")).unwrap_or_default();
         let open = |node| file::open(&path(&dir, node), OpenOptions::new().read(true)).ok();
         Self(numa::listed(&listed).into_iter().map(open).collect::<Option<_>>().unwrap_or_default())

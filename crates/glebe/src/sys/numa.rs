@@ -14,6 +14,8 @@ use crate::sys::call::call;
 use crate::sys::file;
 use crate::units::Bytes;
 
+/// Where sysfs lists the nodes.
+pub(crate) const ROOT: &str = "/sys/devices/system/node";
 const ONLINE: &str = "/sys/devices/system/node/online";
 /// `MPOL_BIND` of mbind(2).
 const MPOL_BIND: libc::c_int = 2;

@@ -14,6 +14,7 @@ mod others;
 use std::time::Instant;
 
 use glebe::contig::{Contig, Error, HeldBy, Proof, Source};
+use glebe::sys::numa;
 use glebe::sys::process::effective_user;
 use glebe::units::Bytes;
 use glebe_testing::process::{child_of, is_child, passes};
@@ -82,6 +83,22 @@ fn memory_of_blocks_is_one_run_and_goes_back_where_it_was() {
         assert_as_before(&before);
         assert_eq!(base(), pool);
     }
+}
+
+#[test]
+fn blocks_of_a_node_are_had() {
+    let Some(_turn) = turn() else { return };
+    let before = blocks();
+    let node = numa::online()[0];
+    match Contig::options().source(Source::Blocks).node(node).build(Bytes::mib(100)) {
+        Ok(memory) => {
+            assert_one_run(&memory);
+            memory.mapping().write(Bytes::ZERO, &[1]);
+        }
+        Err(error) if cannot(&error) => {}
+        Err(error) => panic!("{error}"),
+    }
+    assert_as_before(&before);
 }
 
 #[test]

@@ -111,7 +111,10 @@ fn a_source_that_needs_a_file_names_it() {
     alone!();
     let _pool = hugetlb::lock();
     for source in [Source::HUGETLB_2M, Source::Thp] {
-        let life = || Ok(drop(searching().source(source).build(LEN)?));
+        let life = || {
+            drop(searching().source(source).build(LEN)?);
+            Ok(())
+        };
         match life() {
             Ok(()) => drop(deny_each(&source.to_string(), true, &life)),
             Err(why) => println!("skipped: {why}"),
@@ -126,7 +129,8 @@ fn a_volatile_region_is_had_without_each_file_that_it_opens() {
         let region = Region::new(Bytes::mib(1))?;
         region.write(Bytes::ZERO, &[7; 100])?;
         region.mark(Bytes::ZERO..region.len(), Priority::NORMAL)?;
-        Ok(drop(region.unmark(Bytes::ZERO..region.len())?))
+        drop(region.unmark(Bytes::ZERO..region.len())?);
+        Ok(())
     });
 }
 

@@ -176,7 +176,7 @@ impl Call<'_> {
         }
         self.held.add(&all, &work);
         let size = self.builder.pool.size();
-        let free = free_in_zones(Zone::Movable.as_str())?.pages_up(size).get();
+        let free = free_in_zones(Zone::Movable.as_str(), node)?.pages_up(size).get();
         let most = free + (all.len() as u64 + 1) * self.block.pages_up(size).get();
         let within = self.within(&plan.blocks);
         let drawn = draw::draw(&work, &self.builder, &plan, &within, most);

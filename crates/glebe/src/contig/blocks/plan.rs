@@ -124,7 +124,7 @@ fn plan_once(work: &BlockWork, wanted: &Wanted<'_>) -> Result<Result<Plan, Short
     let left: Vec<u64> = wanted.own.iter().filter(|own| !blocks.contains(own)).copied().collect();
     let is_again = !wanted.own.is_empty();
     let mut slack = left.first().copied().filter(|_| left.len() > 1);
-    if slack.is_none() && !for_bank && (is_again || needs_slack(whole, wanted.len)?) {
+    if slack.is_none() && !for_bank && (is_again || needs_slack(whole, wanted)?) {
         let taken: Vec<u64> = blocks.iter().chain(wanted.own).copied().collect();
         if let Some((more, of_it)) = search.stretch(1, &taken)? {
             slack = more.first().copied();
@@ -140,9 +140,9 @@ fn plan_once(work: &BlockWork, wanted: &Wanted<'_>) -> Result<Result<Plan, Short
     Ok(Ok(Plan { blocks, slack }))
 }
 
-/// Whether movable memory would have too little free behind the `len` bytes that are taken.
-fn needs_slack(blocks: Bytes, len: Bytes) -> Result<bool, Error> {
-    let free = free_in_zones(Zone::Movable.as_str())?;
+/// Whether movable memory would have too little free behind what is wanted.
+fn needs_slack(blocks: Bytes, wanted: &Wanted<'_>) -> Result<bool, Error> {
+    let (len, free) = (wanted.len, free_in_zones(Zone::Movable.as_str(), wanted.node)?);
     let kept = KEPT_MIN + Bytes::new((free.get() + blocks.get()) / KEPT_SHARE);
     Ok(free + blocks < len + kept)
 }

@@ -3,10 +3,11 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::contig::populate::machine_available;
+use crate::contig::populate::available_on;
 use crate::contig::{Error, Options};
 use crate::sys::hugetlb::Pool;
-use crate::sys::{meminfo, processor_time};
+use crate::sys::numa::Node;
+use crate::sys::{meminfo, node_memory, processor_time};
 use crate::units::{Bytes, PageSize};
 
 /// What a search leaves to the machine, at least.
@@ -86,7 +87,7 @@ impl Effort {
 
     /// Pages that a pool may grow by to look at them.
     pub fn may_grow(&self, pool: &Pool) -> Result<u64, Error> {
-        Ok(spare()?.min(self.memory).pages_down(pool.size()).get())
+        Ok(spare(pool.node())?.min(self.memory).pages_down(pool.size()).get())
     }
 
     /// Pages to look at, at most.
@@ -108,9 +109,13 @@ impl fmt::Display for Effort {
     }
 }
 
-/// Memory that a search may have for a moment, beyond what was asked for.
-pub(super) fn spare() -> Result<Bytes, Error> {
-    Ok(spare_of(meminfo::available()?).min(machine_available()?))
+/// Memory that a search may have for a moment, of a node or of all, beyond what was asked for.
+pub(super) fn spare(node: Option<Node>) -> Result<Bytes, Error> {
+    let available = match node {
+        Some(node) => node_memory::of(node)?.available,
+        None => meminfo::available()?,
+    };
+    Ok(spare_of(available).min(available_on(node)?))
 }
 
 fn spare_of(available: Bytes) -> Bytes {

@@ -57,7 +57,7 @@ impl Builder<'_> {
         let frames = Frames::open().ok();
         self.take_idle_first(frames.as_ref())?;
         let frames = frames.filter(|_| self.pool.size().bytes() < LARGE);
-        if let Some(frames) = frames.as_ref().filter(|_| self.may_grow()) {
+        if let Some(frames) = frames.as_ref().filter(|_| self.may_choose()) {
             self.choose(frames)?;
             // Pages as they come would make no longer run than those that were chosen.
             let is_chosen = !self.effort.is_over() && self.pool.counts()?.available() == 0;
@@ -274,7 +274,7 @@ impl Builder<'_> {
     fn take_some(&mut self, most: u64) -> Result<Option<Mapping>, Error> {
         let have = self.pool.counts()?.available();
         let more = match self.may_grow() {
-            true => spare()?.pages_down(self.pool.size()).get(),
+            true => spare(self.pool.node())?.pages_down(self.pool.size()).get(),
             false => 0,
         };
         let pages = most.min(have.saturating_add(more));

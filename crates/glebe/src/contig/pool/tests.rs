@@ -5,6 +5,8 @@ use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 
 use super::*;
+use crate::sys::hugetlb::Counts;
+use crate::sys::numa::Node;
 use crate::units::PageSize;
 
 struct Fixture {
@@ -22,7 +24,8 @@ impl Fixture {
         let pools = root.join("pools");
         fs::create_dir_all(pools.join("hugepages-2048kB")).unwrap();
         let locks = vec![root.join("not/there/lock"), root.join("own/lock")];
-        let fixture = Self { root, place: Place { pools, locks } };
+        let nodes = root.join("nodes");
+        let fixture = Self { root, place: Place { pools, nodes, locks } };
         fixture.set("nr_hugepages", total);
         fixture.set("free_hugepages", free);
         fixture.set("resv_hugepages", 0);
@@ -61,7 +64,7 @@ impl Drop for Fixture {
 }
 
 fn window(counter: Counter, before: u64, by: u64) -> Window {
-    Window { size: size(), counter, before, by }
+    Window { size: size(), counter, before, by, node: None }
 }
 
 #[test]
@@ -90,6 +93,37 @@ fn pages_are_added_and_taken_off_by_the_same_difference() {
     let kept = lock.keep_pages(&pool.pool(), 2).unwrap();
     assert_eq!((kept, pool.get("nr_hugepages")), (2, 17));
     assert_eq!(lock.read().unwrap().0, []);
+}
+
+#[test]
+fn the_part_on_a_node_is_counted_and_changed_by_itself() {
+    let pool = Fixture::new("node", 10, 6);
+    pool.set("resv_hugepages", 1);
+    let dir = pool.place.nodes.join("node1/hugepages/hugepages-2048kB");
+    let of_node = || fs::read_to_string(dir.join("nr_hugepages")).unwrap().trim().parse::<u64>();
+    fs::create_dir_all(&dir).unwrap();
+    for (name, value) in [("nr", "4"), ("free", "3"), ("surplus", "0")] {
+        fs::write(dir.join(format!("{name}_hugepages")), value).unwrap();
+    }
+    let on = |node| pool.pool().on_node(&pool.place.nodes, Node(node)).unwrap();
+    assert!(on(0).is_none(), "a node without pages");
+    let part = on(1).unwrap();
+    let counts = part.counts().unwrap();
+    assert_eq!(counts, Counts { total: 4, free: 3, reserved: 1, surplus: 0 });
+    assert_eq!(counts.available(), 2, "the page that is promised may be there");
+
+    let lock = pool.lock();
+    let came = lock.with_pages(&part, 3, |came| {
+        assert_eq!((of_node().unwrap(), pool.get("nr_hugepages")), (7, 10));
+        Ok::<_, OsError>(came)
+    });
+    assert_eq!((came.unwrap(), of_node().unwrap(), pool.get("nr_hugepages")), (3, 4, 10));
+    // A process that had raised it was killed.
+    lock.write(&[Window { node: Some(Node(1)), ..window(Counter::Pages, 4, 3) }]).unwrap();
+    fs::write(dir.join("nr_hugepages"), "7").unwrap();
+    drop(lock);
+    assert_eq!(pool.lock().notes().len(), 1);
+    assert_eq!((of_node().unwrap(), pool.get("nr_hugepages")), (4, 10));
 }
 
 #[test]
