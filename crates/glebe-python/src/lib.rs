@@ -18,6 +18,7 @@ mod buffers;
 mod cache;
 mod contig;
 mod failure;
+mod forks;
 mod guards;
 mod key;
 mod lease;

@@ -5,13 +5,15 @@
 //! arrays are left at its end, the mark waits for the last of them.
 //!
 //! Lock: the state's, for some instructions. A mark or an unmark sets `is_busy` and works without
-//! the lock; others wait in naps, and a child whose parent forked meanwhile is told so.
+//! the lock; others wait in naps. The region has its own step around a fork, so a child finds it
+//! before or after such a call, never within. The state follows at the child's first look.
 //!
 //! # Safety
 //! The region is unmapped with the object, which each export keeps alive. Its memory is inherited
 //! by forked children as a copy.
 #![allow(unsafe_code)]
 
+mod state;
 pub(crate) mod values;
 
 use std::ffi::c_int;
@@ -19,7 +21,6 @@ use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use glebe::sys::fork::ForkGuard;
 use glebe::volatile::{Error, Priority, Region};
 use glebe::{page_size, Bytes, Pages};
 use pyo3::ffi;
@@ -27,7 +28,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyType};
 
 use crate::buffers::{detached, new_bytes, Given};
-use crate::{lease, numbers, Failure, Result};
+use crate::{forks, lease, numbers, Failure, Result};
+use state::State;
 
 /// Runs of lost pages: first page, pages.
 type Lost = Vec<(u64, u64)>;
@@ -35,62 +37,34 @@ type Lost = Vec<(u64, u64)>;
 /// Between looks at a call of another thread that is under way.
 const NAP: Duration = Duration::from_micros(50);
 
-struct State {
-    /// Which pages are marked, and how many.
-    is_marked: Vec<bool>,
-    marked: usize,
-    exports: usize,
-    /// `with` blocks under way.
-    holds: usize,
-    /// Whether all is to be marked once the last export ends.
-    marks_later: bool,
-    is_busy: bool,
-}
-
-impl State {
-    fn set(&mut self, pages: Range<usize>, is_marked: bool) {
-        self.is_marked[pages].fill(is_marked);
-        self.marked = self.is_marked.iter().filter(|is_marked| **is_marked).count();
-    }
-
-    /// # Errors
-    /// `BufferError` where arrays or `with` blocks use the memory.
-    fn may_mark(&self) -> Result<()> {
-        if self.exports > 0 || self.holds > 0 {
-            let (exports, holds) = (self.exports, self.holds);
-            return Err(Failure::buffer(format!(
-                "memory in use cannot be marked: {exports} arrays or views, {holds} held blocks"
-            )));
-        }
-        Ok(())
-    }
-}
-
-/// Memory whose contents may be given up and taken back.
+/// `bytes` of zeros, rounded up to pages, whose contents may be given up and taken back.
+///
+/// A writable buffer while nothing of it is marked, else `BufferError`: so no array points to
+/// memory that may vanish. A forked child has a copy, of which what was lost is lost there too.
+/// Raises `BadArgument` for a length of zero, `Unsupported` where the process locks its memory or
+/// the kernel cannot do this.
 #[pyclass(frozen, module = "glebe.volatile")]
 pub(crate) struct VolatileBuffer {
     /// Apart: it is aligned to more than Python's objects are.
     region: Box<Region>,
     state: Mutex<State>,
-    guard: ForkGuard,
 }
 
 impl VolatileBuffer {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.follow_fork();
+        state
     }
 
     /// The state, when no other thread is marking or unmarking.
-    fn idle<'a>(&'a self, py: Python<'_>) -> Result<MutexGuard<'a, State>> {
+    fn idle<'a>(&'a self, py: Python<'_>) -> MutexGuard<'a, State> {
         loop {
             let state = self.lock();
             if !state.is_busy {
-                return Ok(state);
+                return state;
             }
             drop(state);
-            if self.guard.is_child() {
-                return Err(Error::Forked.into());
-            }
             py.detach(|| std::thread::sleep(NAP));
         }
     }
@@ -159,22 +133,20 @@ impl VolatileBuffer {
 
     /// Takes all of the memory for a `with` block.
     fn hold(&self, py: Python<'_>) -> Result<Lost> {
-        let mut state = self.idle(py)?;
-        if state.holds > 0 {
-            state.holds += 1;
+        let mut state = self.idle(py);
+        // Before others may mark: they are refused from now on.
+        state.holds.push(forks::thread());
+        if state.holds.len() > 1 {
             return Ok(Vec::new());
         }
-        // Before others may mark: they are refused from now on.
-        state.holds = 1;
         let all = self.range(0, None)?;
-        self.unmark_range(py, state, all).inspect_err(|_| self.lock().holds -= 1)
+        self.unmark_range(py, state, all).inspect_err(|_| _ = self.lock().end_hold())
     }
 
     /// Ends a `with` block: marks all, or has the end of the last export do it.
     fn let_go(&self, py: Python<'_>) -> Result<()> {
-        let mut state = self.idle(py)?;
-        state.holds -= 1;
-        if state.holds > 0 {
+        let mut state = self.idle(py);
+        if !state.end_hold() || !state.holds.is_empty() {
             return Ok(());
         }
         if state.exports > 0 {
@@ -187,8 +159,8 @@ impl VolatileBuffer {
 
     /// Marks all after the last export, unless the memory is in use again.
     fn mark_later(&self, py: Python<'_>) -> Result<()> {
-        let mut state = self.idle(py)?;
-        if state.exports > 0 || state.holds > 0 || !std::mem::take(&mut state.marks_later) {
+        let mut state = self.idle(py);
+        if state.exports > 0 || !state.holds.is_empty() || !std::mem::take(&mut state.marks_later) {
             return Ok(());
         }
         let all = self.range(0, None)?;
@@ -200,46 +172,61 @@ impl VolatileBuffer {
 impl VolatileBuffer {
     #[new]
     fn new(py: Python<'_>, bytes: u64) -> Result<Self> {
-        let region = py.detach(|| Region::new(Bytes::new(bytes)))?;
+        let region = py.detach(|| -> Result<_> {
+            forks::follow()?;
+            Ok(Region::new(Bytes::new(bytes))?)
+        })?;
         let pages = region.len().pages_down(page_size()).as_usize();
-        let state = State {
-            is_marked: vec![false; pages],
-            marked: 0,
-            exports: 0,
-            holds: 0,
-            marks_later: false,
-            is_busy: false,
-        };
-        Ok(Self { region: Box::new(region), state: Mutex::new(state), guard: ForkGuard::new() })
+        let state = Mutex::new(State::new(pages));
+        Ok(Self { region: Box::new(region), state })
     }
 
+    /// Lets the kernel take the bytes from `start` to `stop`, whole pages, when memory is short.
+    ///
+    /// Raises `BufferError` while arrays, views or held blocks exist, `BadArgument` for what is not
+    /// whole pages of the memory.
     #[pyo3(signature = (start = 0, stop = None))]
     fn mark(&self, py: Python<'_>, start: u64, stop: Option<u64>) -> Result<()> {
         let range = self.range(start, stop)?;
-        let state = self.idle(py)?;
+        let state = self.idle(py);
         state.may_mark()?;
         self.mark_range(py, state, range)
     }
 
+    /// Takes the right back; returns first page and pages of each run that was lost and is zeros
+    /// now.
+    ///
+    /// Pages that were not lost have every byte. Raises `BadArgument` for what is not whole pages
+    /// of the memory.
     #[pyo3(signature = (start = 0, stop = None))]
     fn unmark(&self, py: Python<'_>, start: u64, stop: Option<u64>) -> Result<Lost> {
         let range = self.range(start, stop)?;
-        self.unmark_range(py, self.idle(py)?, range)
+        self.unmark_range(py, self.idle(py), range)
     }
 
+    /// For `with`: nothing is marked inside, and `as` gives the runs that were lost; all is marked
+    /// after.
+    ///
+    /// If arrays are left at the end, it is marked with the end of the last of them. Of several
+    /// blocks at once the first is told what was lost.
     fn held(slf: Bound<'_, Self>) -> Held {
         Held(slf.unbind())
     }
 
-    /// As the kernel does under pressure, to what is marked; bytes dropped.
+    /// Drops what is marked from byte `start` to `stop`, as the kernel does under pressure; returns
+    /// the bytes that were dropped.
+    ///
+    /// Raises `BadArgument` for what is not whole pages of the memory.
     #[pyo3(signature = (start = 0, stop = None))]
     fn drop_marked(&self, py: Python<'_>, start: u64, stop: Option<u64>) -> Result<u64> {
         let (range, _) = self.range(start, stop)?;
-        let state = self.idle(py)?;
+        let state = self.idle(py);
         Ok(self.busy(py, state, || self.region.drop_now(range), |_| ())?.get())
     }
 
-    /// Bytes from `offset` on, marked or not.
+    /// Returns `length` bytes from `offset` on, marked or not; `None` if a page of them is lost.
+    ///
+    /// Raises `BadArgument` beyond the end.
     fn read<'py>(
         &self,
         py: Python<'py>,
@@ -258,13 +245,16 @@ impl VolatileBuffer {
         new_bytes(py, length, fill)
     }
 
-    /// Copies `data` to what is not marked.
+    /// Copies a buffer to byte `offset` and what follows.
+    ///
+    /// Raises `BadArgument` for what is marked or beyond the end.
     fn write(&self, py: Python<'_>, offset: u64, data: &Bound<'_, PyAny>) -> Result<()> {
         let data = Given::new(data)?;
         let bytes = data.bytes();
         Ok(detached(py, bytes.len(), || self.region.write(Bytes::new(offset), bytes))?)
     }
 
+    /// Returns counters and gauges by name, which ends in the unit.
     fn stats<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>> {
         let stats = py.detach(|| self.region.stats());
         Ok(numbers(py, stats.lines())?)
@@ -274,12 +264,13 @@ impl VolatileBuffer {
         self.region.len().as_usize()
     }
 
+    /// How losses are known: `scan` or `tag`.
     #[getter]
     fn engine(&self) -> String {
         self.region.engine().to_string()
     }
 
-    /// Bytes marked.
+    /// How many bytes are marked.
     #[getter]
     fn marked(&self) -> u64 {
         Pages::new(self.lock().marked as u64).bytes(page_size()).get()
@@ -291,7 +282,7 @@ impl VolatileBuffer {
         flags: c_int,
     ) -> Result<()> {
         let this = slf.get();
-        let mut state = this.idle(slf.py())?;
+        let mut state = this.idle(slf.py());
         if state.marked > 0 {
             let marked = Pages::new(state.marked as u64);
             return Err(Failure::buffer(format!(
@@ -314,7 +305,7 @@ impl VolatileBuffer {
         let this = slf.get();
         let mut state = this.lock();
         state.exports -= 1;
-        if state.exports > 0 || state.holds > 0 || !state.marks_later {
+        if state.exports > 0 || !state.holds.is_empty() || !state.marks_later {
             return;
         }
         drop(state);

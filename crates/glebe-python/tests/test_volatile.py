@@ -87,6 +87,11 @@ def test_held_again_while_an_array_is_left_marks_at_the_last_end(buffer):
     assert buffer.marked == len(buffer)
 
 
+def test_the_end_of_a_block_that_did_not_begin_is_nothing(buffer):
+    buffer.held().__exit__(None, None, None)
+    assert buffer.marked == 0
+
+
 def test_ranges_are_checked(buffer):
     for start, stop in ((1, None), (0, 5), (PAGE, PAGE), (2 * PAGE, PAGE), (0, 65 * PAGE)):
         for call in (buffer.mark, buffer.unmark, buffer.drop_marked):
