@@ -347,13 +347,17 @@ impl Cache {
         }
     }
 
-    /// What an entry is to `key`.
-    fn held(&self, lender: &Lender, key: &Key, at: PageUse) -> Held {
-        let meta = match &self.packed {
+    /// The key words of what an entry names, if that is there.
+    fn meta_of(&self, lender: &Lender, at: PageUse) -> Option<Meta> {
+        match &self.packed {
             Some(packed) if is_object(at) => packed.key_of(lender, at),
             _ => lender.lent().holds_use(at).map(|(_, _, meta)| meta),
-        };
-        match meta {
+        }
+    }
+
+    /// What an entry is to `key`.
+    fn held(&self, lender: &Lender, key: &Key, at: PageUse) -> Held {
+        match self.meta_of(lender, at) {
             Some(meta) if meta[..3] == key.meta[..3] => Held::Same,
             Some(_) => Held::Other,
             None => Held::Stale,
@@ -411,6 +415,11 @@ impl Cache {
             None => {}
         }
         found.is_some()
+    }
+
+    /// What holds the page of `key`, if there is one. It does not count as used.
+    fn place_of(&self, lender: &Lender, key: &Key) -> Option<PageUse> {
+        self.index.find(key.hash, |at| self.meta_of(lender, at) == Some(key.meta))
     }
 
     /// Drops the page of `key`; whether there was one.

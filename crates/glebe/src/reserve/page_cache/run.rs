@@ -5,9 +5,12 @@
 //! stands and goes by itself, as if it had been put alone; the calls make one answer of them. What
 //! the last page has beyond the bytes is zero.
 
-use super::{with_buffer, Error, Inner, Key, Namespace, Put};
+use super::{is_object, with_buffer, Error, Inner, Key, Namespace, Put, Rejected, Takes};
 use crate::reserve::stats::Counter;
 use crate::sync::Ordering;
+
+/// How often pages of a run are put that its later pages took the place of.
+const REPAIRS: u32 = 3;
 
 /// The keys of the pages of a run, in order.
 #[derive(Clone, Copy)]
@@ -25,6 +28,23 @@ impl<'a> Keys<'a> {
 
     fn page_bytes(&self) -> usize {
         self.inner.lent().frames().page().bytes().as_usize()
+    }
+
+    fn is_there(&self, nth: u64) -> bool {
+        self.inner.cache.place_of(self.inner.lender(), &self.key(nth)).is_some()
+    }
+
+    /// The pages that are not there; the others count as used, so that others go before them.
+    fn lost(&self, pages: u64) -> Vec<u64> {
+        let lender = self.inner.lender();
+        let is_lost = |nth: &u64| match self.inner.cache.place_of(lender, &self.key(*nth)) {
+            Some(at) if !is_object(at) => {
+                lender.touch(at.page);
+                false
+            }
+            found => found.is_none(),
+        };
+        (0..pages).filter(is_lost).collect()
     }
 
     /// Counts pages that were found, and one that was not.
@@ -53,7 +73,8 @@ impl Namespace {
     }
 
     /// Copies `bytes` in as the pages of `object` from index `first` on, in place of what their
-    /// keys held; the last page may be given in part. All pages are kept, or none.
+    /// keys held; the last page may be given in part. All pages are kept, or none: not those of a run
+    /// whose last pages would take the place of its first ones.
     ///
     /// Two runs that are put under the same pages at once may leave pages of both.
     ///
@@ -63,9 +84,36 @@ impl Namespace {
     /// [`Error::Forked`].
     pub fn put_run(&self, object: u64, first: u64, bytes: &[u8]) -> Result<Put, Error> {
         let keys = self.keys(object, first)?;
+        let pages = bytes.len().div_ceil(keys.page_bytes()) as u64;
+        let mut put = match pages <= keys.inner.lent().pages() as u64 {
+            true => self.put_parts(keys, bytes, |_| true),
+            false => Put::Rejected(Rejected::Full),
+        };
+        let may_evict_itself = pages > 1 && self.takes == Takes::Any;
+        let mut repairs = 0;
+        while may_evict_itself && put == Put::Stored && !(0..pages).all(|nth| keys.is_there(nth)) {
+            let lost = keys.lost(pages);
+            put = match repairs < REPAIRS {
+                true => self.put_parts(keys, bytes, |nth| lost.binary_search(&nth).is_ok()),
+                false => Put::Rejected(Rejected::Full),
+            };
+            repairs += 1;
+        }
+        if put != Put::Stored {
+            let (cache, lender) = (&keys.inner.cache, keys.inner.lender());
+            (0..pages).for_each(|nth| _ = cache.remove(lender, &keys.key(nth)));
+        }
+        Ok(put)
+    }
+
+    /// Copies those pages of a run in that `is_wanted` says, until one is rejected.
+    fn put_parts(&self, keys: Keys<'_>, bytes: &[u8], is_wanted: impl Fn(u64) -> bool) -> Put {
         let (Inner { cache, .. }, lender) = (keys.inner, keys.inner.lender());
         let page_bytes = keys.page_bytes();
-        for (key, part) in keys.zip(bytes.chunks(page_bytes)) {
+        for (nth, (key, part)) in (0..).zip(keys.zip(bytes.chunks(page_bytes))) {
+            if !is_wanted(nth) {
+                continue;
+            }
             let put = match part.len() == page_bytes {
                 true => cache.put(lender, &key, part, self.takes),
                 false => with_buffer(page_bytes, |page| {
@@ -75,13 +123,22 @@ impl Namespace {
                 }),
             };
             if put != Put::Stored {
-                (0..bytes.len().div_ceil(page_bytes) as u64).for_each(|nth| {
-                    cache.remove(lender, &keys.key(nth));
-                });
-                return Ok(put);
+                return put;
             }
         }
-        Ok(Put::Stored)
+        Put::Stored
+    }
+
+    /// Whether the pages of `object` from index `first` on are there, so many of them. They do not
+    /// count as used, and the statistics count nothing.
+    ///
+    /// O(pages).
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn has_run(&self, object: u64, first: u64, pages: u64) -> Result<bool, Error> {
+        let keys = self.keys(object, first)?;
+        Ok((0..pages).all(|nth| keys.is_there(nth)))
     }
 
     /// Copies the pages of `object` from index `first` on out, as many as fill `buf`, whose last
@@ -255,6 +312,39 @@ mod tests {
             (objects.start..kept.start).for_each(|n| _ = items.invalidate_page(n, 0).unwrap());
             objects = kept;
         }
+    }
+
+    #[test]
+    fn of_a_run_longer_than_what_is_idle_nothing_is_kept() {
+        let reserve = Reserve::new(Bytes::mib(4)).unwrap();
+        let items = reserve.page_cache().namespace("items").unwrap();
+        let (page, pages) = (page_size().bytes().as_usize(), reserve.len().get());
+        let block = reserve.alloc(Pages::new(pages / 2)).unwrap();
+        for len in [5 * pages / 4, pages + 1, pages * 3 / 4] {
+            let put = items.put_run(1, 0, &bytes(len as usize * page)).unwrap();
+            assert_eq!(put, Put::Rejected(Rejected::Full), "{len}");
+            assert!((0..len).all(|nth| !items.has_run(1, nth, 1).unwrap()), "{len}");
+        }
+        drop(block);
+        reserve.stats().check().unwrap();
+    }
+
+    #[test]
+    fn no_page_of_a_run_goes_for_another_where_there_is_room() {
+        let reserve = Reserve::new(Bytes::mib(16)).unwrap();
+        let items = reserve.page_cache().namespace("items").unwrap();
+        let (page, pages) = (page_size().bytes().as_usize(), reserve.len().get());
+        let _half = reserve.alloc(Pages::new(pages / 2)).unwrap();
+        // What is given back last is filled first, and then the clock comes by.
+        items.put_run(2, 0, &[1]).unwrap();
+        drop((3..pages / 2).map(|_| reserve.alloc(Pages::new(1)).unwrap()).collect::<Vec<_>>());
+        let (put, mut got) =
+            (vec![7; pages as usize / 4 * page], vec![0; pages as usize / 4 * page]);
+        assert_eq!(items.put_run(1, 0, &put).unwrap(), Put::Stored);
+        assert!(items.has_run(1, 0, pages / 4).unwrap());
+        assert!(!items.has_run(1, 0, pages / 4 + 1).unwrap());
+        assert!(items.get_run(1, 0, &mut got).unwrap() && got == put);
+        reserve.stats().check().unwrap();
     }
 
     #[test]
