@@ -5,15 +5,14 @@
 //! from any call that releases the interpreter.
 //!
 //! # Safety
-//! A [`Given`] or a [`Wanted`] keeps its buffer, which is C-contiguous, exported. The library
+//! A [`Lent`] keeps its buffer, which is C-contiguous, exported until it is dropped. The library
 //! copies the bytes and looks at none twice, so that a writer beside it changes what is copied and
 //! nothing else.
 #![allow(unsafe_code)]
 
-use std::ffi::CStr;
+use std::ffi::{c_char, CStr};
 use std::slice;
 
-use pyo3::buffer::PyUntypedBuffer;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -32,10 +31,59 @@ pub(crate) fn detached<T: Send>(py: Python<'_>, len: usize, work: impl FnOnce() 
     py.detach(work)
 }
 
+/// A buffer of any number of dimensions, none among them.
+pub(crate) struct Lent(Box<ffi::Py_buffer>);
+
+impl Lent {
+    /// # Errors
+    /// `TypeError` for what is no buffer, `BufferError` for one that is not C-contiguous or has
+    /// Python objects.
+    fn new(object: &Bound<'_, PyAny>) -> Result<Self> {
+        let mut view = Box::new(ffi::Py_buffer::new());
+        // SAFETY: attached; the view is filled where it stays.
+        let done =
+            unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &raw mut *view, ffi::PyBUF_FULL_RO) };
+        if done != 0 {
+            return Err(PyErr::fetch(object.py()).into());
+        }
+        let lent = Self(view);
+        // SAFETY: a view that was filled.
+        if unsafe { ffi::PyBuffer_IsContiguous(&raw const *lent.0, b'C' as c_char) } == 0 {
+            return Err(Failure::buffer("a C-contiguous buffer is needed; this one is not"));
+        }
+        if lent.has_objects() {
+            return Err(Failure::buffer("a buffer of Python objects cannot be copied as bytes"));
+        }
+        Ok(lent)
+    }
+
+    /// Whether an element has objects: then its bytes are addresses. Names of fields stand between
+    /// colons.
+    fn has_objects(&self) -> bool {
+        if self.0.format.is_null() {
+            return false;
+        }
+        // SAFETY: the exporter's text, which stays with the view.
+        let format = unsafe { CStr::from_ptr(self.0.format) }.to_bytes();
+        format.split(|byte| *byte == b':').step_by(2).any(|codes| codes.contains(&b'O'))
+    }
+
+    fn len(&self) -> usize {
+        self.0.len.unsigned_abs()
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        // SAFETY: attached, and the view was filled and is released once.
+        Python::attach(|_| unsafe { ffi::PyBuffer_Release(&raw mut *self.0) });
+    }
+}
+
 /// Bytes to read.
 pub(crate) enum Given<'py> {
     Bytes(Bound<'py, PyBytes>),
-    Buffer(PyUntypedBuffer),
+    Buffer(Lent),
 }
 
 impl<'py> Given<'py> {
@@ -45,15 +93,15 @@ impl<'py> Given<'py> {
         if let Ok(bytes) = object.cast::<PyBytes>() {
             return Ok(Self::Bytes(bytes.clone()));
         }
-        contiguous(object).map(Self::Buffer)
+        Lent::new(object).map(Self::Buffer)
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Self::Bytes(bytes) => bytes.as_bytes(),
             // SAFETY: as the file's head says.
-            Self::Buffer(buffer) if buffer.len_bytes() > 0 => unsafe {
-                slice::from_raw_parts(buffer.buf_ptr().cast(), buffer.len_bytes())
+            Self::Buffer(lent) if lent.len() > 0 => unsafe {
+                slice::from_raw_parts(lent.0.buf.cast(), lent.len())
             },
             Self::Buffer(_) => &[],
         }
@@ -61,39 +109,26 @@ impl<'py> Given<'py> {
 }
 
 /// Bytes to write.
-pub(crate) struct Wanted(PyUntypedBuffer);
+pub(crate) struct Wanted(Lent);
 
 impl Wanted {
     /// # Errors
     /// As [`Given::new`], and `BufferError` for a buffer that cannot be written.
     pub(crate) fn new(object: &Bound<'_, PyAny>) -> Result<Self> {
-        let buffer = contiguous(object)?;
-        if buffer.readonly() {
+        let lent = Lent::new(object)?;
+        if lent.0.readonly != 0 {
             return Err(Failure::buffer("a buffer to write to is needed; this one is read-only"));
         }
-        Ok(Self(buffer))
+        Ok(Self(lent))
     }
 
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
-        if self.0.len_bytes() == 0 {
+        if self.0.len() == 0 {
             return &mut [];
         }
         // SAFETY: as the file's head says; it is writable.
-        unsafe { slice::from_raw_parts_mut(self.0.buf_ptr().cast(), self.0.len_bytes()) }
+        unsafe { slice::from_raw_parts_mut(self.0 .0.buf.cast(), self.0.len()) }
     }
-}
-
-fn contiguous(object: &Bound<'_, PyAny>) -> Result<PyUntypedBuffer> {
-    let buffer = PyUntypedBuffer::get(object)?;
-    if !buffer.is_c_contiguous() {
-        return Err(Failure::buffer("a C-contiguous buffer is needed; this one is not"));
-    }
-    // Of such a buffer the bytes are addresses.
-    const OBJECTS: &CStr = c"O";
-    if buffer.format() == OBJECTS {
-        return Err(Failure::buffer("a buffer of Python objects cannot be copied as bytes"));
-    }
-    Ok(buffer)
 }
 
 /// New `bytes` of `len`, if `fill` says that it filled all of them; it only writes.

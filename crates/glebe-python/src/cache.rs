@@ -1,176 +1,44 @@
 //! `Cache`: values of any length by key, in the idle pages of a reserve.
 //!
-//! [`Shared`] owns the list of what was put: for each key the library's object number and the
-//! length of the value. A value is the run of that object's pages from index 0 on, one page at
-//! least, so that there are never more whole values than pages. First class, or other values, may
-//! take any page, which nobody tells the list: who finds a page gone takes the entry off it. Where
-//! the list is longer than the reserve has pages, half as long again, all entries are looked at:
-//! a third of them at least is gone, so it costs each put some looks.
-//!
-//! A put takes its entry off the list, fills the pages, and lists it again, so that one thread at a
-//! time writes an object. A get copies without the lock and looks again: only if the same put is
-//! still listed are the bytes one value.
-//!
-//! Lock: the list's, for a look or a change, and for the walk over all of it.
+//! The class and what it takes from Python and gives back; [`Shared`] has the entries. A value is
+//! bytes, or an array of NumPy's with the form by which it is made again.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+mod entries;
+mod small;
 
-use glebe::page_size;
-use glebe::reserve::{self, Namespace, Put};
-use glebe::sys::fork::ForkGuard;
-use pyo3::exceptions::{PyKeyError, PyTypeError};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pyo3::exceptions::{PyKeyError, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::buffers::{detached, new_bytes, Given, Wanted};
 use crate::key::{decode, encode};
 use crate::reserve::Reserve;
-use crate::{Failure, Result};
+use crate::{numpy, Failure, Result};
+pub(crate) use entries::Shared;
+use entries::{Entry, Got};
+pub(crate) use small::Small;
 
 /// How often a get tries again where others put the same key meanwhile.
 const TRIES: u32 = 8;
 
-/// What a put left.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Entry {
-    object: u64,
-    len: usize,
-    /// Unlike that of every other put.
-    put: u64,
-}
-
-impl Entry {
-    fn pages(&self) -> u64 {
-        (self.len.max(1)).div_ceil(page_size().bytes().as_usize()) as u64
-    }
-}
-
-#[derive(Default)]
-struct List {
-    entries: HashMap<Box<[u8]>, Entry>,
-    puts: u64,
-    lost: u64,
-}
-
-/// What all caches of one name share.
-pub(crate) struct Shared {
-    pages: Namespace,
-    list: Mutex<List>,
-    /// Entries beyond which those that are gone are looked for.
-    crowded: usize,
-    guard: ForkGuard,
-}
-
-impl Shared {
-    pub(crate) fn new(reserve: &reserve::Reserve, name: &str) -> Result<Self> {
-        let crowded = reserve.len().as_usize() / 2 * 3;
-        let pages = reserve.page_cache().namespace(name)?;
-        Ok(Self { pages, list: Mutex::default(), crowded, guard: ForkGuard::new() })
-    }
-
-    /// # Errors
-    /// `Forked`: in a child the lock may be held by a thread that is not there.
-    fn lock(&self) -> Result<MutexGuard<'_, List>> {
-        if self.guard.is_child() {
-            return Err(reserve::Error::Forked.into());
-        }
-        Ok(self.list.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Drops the pages of an entry from page `first` on.
-    fn drop_pages(&self, entry: Entry, first: u64) -> Result<()> {
-        for page in first..entry.pages() {
-            self.pages.invalidate_page(entry.object, page)?;
-        }
-        Ok(())
-    }
-
-    /// Whether the value is kept.
-    fn put(&self, key: Box<[u8]>, value: &[u8]) -> Result<bool> {
-        let (old, put) = {
-            let mut list = self.lock()?;
-            list.puts += 1;
-            (list.entries.remove(&key), list.puts)
-        };
-        let object = old.map_or(put, |old| old.object);
-        let entry = Entry { object, len: value.len(), put };
-        // One page at least.
-        let bytes = if value.is_empty() { &[0] } else { value };
-        let is_stored = self.pages.put_run(object, 0, bytes)? == Put::Stored;
-        if let Some(old) = old {
-            self.drop_pages(old, if is_stored { entry.pages() } else { 0 })?;
-        }
-        if is_stored {
-            let mut list = self.lock()?;
-            let other = list.entries.insert(key, entry);
-            if list.entries.len() > self.crowded {
-                self.forget_lost(&mut list);
-            }
-            drop(list);
-            // Put by another thread meanwhile, as an object of its own.
-            other.map_or(Ok(()), |other| self.drop_pages(other, 0))?;
-        }
-        Ok(is_stored)
-    }
-
-    /// Takes off the list whose first page is gone.
-    fn forget_lost(&self, list: &mut List) {
-        let before = list.entries.len();
-        let is_there = |entry: &Entry| self.pages.get_part(entry.object, 0, &mut [0]);
-        list.entries.retain(|_, entry| is_there(entry).unwrap_or(false));
-        list.lost += (before - list.entries.len()) as u64;
-    }
-
-    fn find(&self, key: &[u8]) -> Result<Option<Entry>> {
-        Ok(self.lock()?.entries.get(key).copied())
-    }
-
-    /// Copies the value of `entry` out, if it is whole and still that of `key`.
-    fn copy(&self, key: &[u8], entry: Entry, out: &mut [u8]) -> Result<Got> {
-        let is_hit = match out.len() {
-            0 => self.pages.get_part(entry.object, 0, &mut [0])?,
-            _ => self.pages.get_run(entry.object, 0, out)?,
-        };
-        let mut list = self.lock()?;
-        if list.entries.get(key) != Some(&entry) {
-            return Ok(Got::Changed);
-        }
-        if is_hit {
-            return Ok(Got::Whole);
-        }
-        list.entries.remove(key);
-        list.lost += 1;
-        drop(list);
-        self.drop_pages(entry, 0)?;
-        Ok(Got::Lost)
-    }
-
-    /// Whether there was an entry.
-    fn remove(&self, key: &[u8]) -> Result<bool> {
-        let removed = self.lock()?.entries.remove(key);
-        removed.map(|entry| self.drop_pages(entry, 0)).transpose().map(|done| done.is_some())
-    }
-}
-
-/// The bytes of a key that is looked for: those of no key for one of a type that no cache has.
+/// The bytes of a key that is looked for: those of no key for one that no cache can have.
 fn wanted(key: &Bound<'_, PyAny>) -> Result<Box<[u8]>> {
-    match encode(key) {
-        Err(Failure::Python(error)) if error.is_instance_of::<PyTypeError>(key.py()) => {
+    let py = key.py();
+    encode(key).or_else(|refused| match refused {
+        Failure::Python(error)
+            if error.is_instance_of::<PyTypeError>(py)
+                || error.is_instance_of::<PyOverflowError>(py)
+                || error.is_instance_of::<PyValueError>(py) =>
+        {
             Ok(Box::default())
         }
-        encoded => encoded,
-    }
+        other => Err(other),
+    })
 }
 
-enum Got {
-    Whole,
-    Lost,
-    /// Another thread put or removed the key meanwhile.
-    Changed,
-}
-
-/// The mapping without what its keys, values and items are by: the package adds that.
+/// A mapping of keys to values in the idle pages of a reserve, without what the package adds.
 #[pyclass(frozen, subclass, module = "glebe._glebe")]
 pub(crate) struct Cache(Arc<Shared>);
 
@@ -179,17 +47,34 @@ impl Cache {
     fn look<T>(
         &self,
         key: &[u8],
-        mut get: impl FnMut(Entry) -> Result<(Got, T)>,
+        mut get: impl FnMut(&Entry) -> Result<(Got, T)>,
     ) -> Result<Option<T>> {
         for _ in 0..TRIES {
             let Some(entry) = self.0.find(key)? else { break };
-            match get(entry)? {
+            match get(&entry)? {
                 (Got::Whole, value) => return Ok(Some(value)),
                 (Got::Lost, _) => break,
                 (Got::Changed, _) => {}
             }
         }
         Ok(None)
+    }
+
+    /// The value of an entry that was an array; none if it is not whole.
+    fn array<'py>(
+        &self,
+        py: Python<'py>,
+        key: &[u8],
+        entry: &Entry,
+        form: &[u8],
+    ) -> Result<(Got, Option<Bound<'py, PyAny>>)> {
+        let room = numpy::Room::new(py, entry.len)?;
+        let mut buffer = Wanted::new(room.buffer())?;
+        let out = buffer.bytes();
+        let got = detached(py, entry.len, || self.0.copy(key, entry, out))?;
+        drop(buffer);
+        let array = matches!(got, Got::Whole).then(|| room.array(form)).transpose()?;
+        Ok((got, array))
     }
 }
 
@@ -200,30 +85,51 @@ impl Cache {
         Ok(Self(reserve.get().shared(name)?))
     }
 
+    /// Stores a copy of a value, as `cache[key] = value` does, and returns whether it was kept.
+    ///
+    /// If not, nothing is kept under the key: a value that is longer than what no block holds is
+    /// never kept. Raises `TypeError` for a key or a value of another type, `ValueError` for a key
+    /// of more than 1 MiB, `OverflowError` for an integer beyond 64 bits, `BufferError` for a
+    /// buffer that is not C-contiguous.
     fn put(&self, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> Result<bool> {
-        let (encoded, value) = (encode(key)?, Given::new(value)?);
+        let (py, encoded) = (key.py(), encode(key)?);
+        let (value, form) = match value.is_instance_of::<PyBytes>() {
+            false if numpy::is_array(value) => {
+                let (value, form) = numpy::packed(value)?;
+                (value, Some(form))
+            }
+            _ => (Given::new(value)?, None),
+        };
         let bytes = value.bytes();
-        detached(key.py(), bytes.len(), || self.0.put(encoded, bytes))
+        let form = form.as_ref().map(|form| form.as_bytes());
+        detached(py, bytes.len(), || self.0.put(encoded, bytes, form))
     }
 
     fn __setitem__(&self, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> Result<()> {
         self.put(key, value).map(drop)
     }
 
-    fn __getitem__<'py>(&self, key: &Bound<'py, PyAny>) -> Result<Bound<'py, PyBytes>> {
-        let encoded = wanted(key)?;
+    fn __getitem__<'py>(&self, key: &Bound<'py, PyAny>) -> Result<Bound<'py, PyAny>> {
+        let (py, encoded) = (key.py(), wanted(key)?);
         let found = self.look(&encoded, |entry| {
+            if let Some(form) = &entry.form {
+                return self.array(py, &encoded, entry, form);
+            }
             let mut got = Got::Lost;
-            let bytes = new_bytes(key.py(), entry.len, |out| {
+            let bytes = new_bytes(py, entry.len, |out| {
                 got = self.0.copy(&encoded, entry, out)?;
                 Ok(matches!(got, Got::Whole))
             })?;
-            Ok((got, bytes))
+            Ok((got, bytes.map(Bound::into_any)))
         })?;
         found.flatten().ok_or_else(|| PyKeyError::new_err(key.clone().unbind()).into())
     }
 
-    /// Bytes written to `out`, none for a miss.
+    /// Copies the bytes of a value into a writable buffer and returns how many they are, or `None`
+    /// if the value is not there.
+    ///
+    /// Raises `ValueError` if the buffer is too short, `BufferError` if it is read-only or not
+    /// C-contiguous. After a miss `out` may hold anything.
     fn get_into(&self, key: &Bound<'_, PyAny>, out: &Bound<'_, PyAny>) -> Result<Option<usize>> {
         let (encoded, mut out) = (wanted(key)?, Wanted::new(out)?);
         let room = out.bytes();
@@ -250,22 +156,51 @@ impl Cache {
     }
 
     fn __len__(&self) -> Result<usize> {
-        Ok(self.0.lock()?.entries.len())
+        self.0.len()
     }
 
-    fn __iter__<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyAny>> {
-        let keys: Vec<Box<[u8]>> = self.0.lock()?.entries.keys().cloned().collect();
-        let keys: Result<Vec<_>> = keys.iter().map(|key| decode(py, key)).collect();
-        Ok(keys?.into_pyobject(py)?.try_iter()?.into_any())
+    fn __iter__(&self) -> Result<Keys> {
+        let left = self.0.keys()?.into_iter();
+        Ok(Keys { shared: Arc::clone(&self.0), left: Mutex::new(left) })
     }
 
+    /// Removes all entries.
     fn clear(&self, py: Python<'_>) -> Result<()> {
-        let entries = std::mem::take(&mut self.0.lock()?.entries);
-        py.detach(|| entries.into_values().try_for_each(|entry| self.0.drop_pages(entry, 0)))
+        py.detach(|| self.0.clear())
     }
 
+    /// The number of entries that were found to be lost.
     #[getter]
     fn lost(&self) -> Result<u64> {
-        Ok(self.0.lock()?.lost)
+        self.0.lost()
+    }
+}
+
+/// The keys of a cache, each of an entry that is whole when its turn comes.
+#[pyclass(frozen, module = "glebe._glebe")]
+pub(crate) struct Keys {
+    shared: Arc<Shared>,
+    left: Mutex<std::vec::IntoIter<Box<[u8]>>>,
+}
+
+#[pymethods]
+impl Keys {
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __next__<'py>(&self, py: Python<'py>) -> Result<Option<Bound<'py, PyAny>>> {
+        loop {
+            let next = self.left.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some(key) = next else { return Ok(None) };
+            for _ in 0..TRIES {
+                let Some(entry) = self.shared.find(&key)? else { break };
+                match detached(py, entry.len, || self.shared.look_at(&key, &entry))? {
+                    Got::Whole => return decode(py, &key).map(Some),
+                    Got::Lost => break,
+                    Got::Changed => {}
+                }
+            }
+        }
     }
 }

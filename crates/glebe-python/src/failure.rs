@@ -3,7 +3,7 @@
 //! The text is the library's. A class says the kind; its attributes are the values that a program
 //! may act on: pages in `NoRun`, bytes elsewhere.
 
-use glebe::{contig, error::OsError, reserve, swap, volatile};
+use glebe::{contig, error::OsError, reserve, swap, volatile, zpool};
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -15,6 +15,7 @@ pub(crate) enum Failure {
     Contig(contig::Error),
     Volatile(volatile::Error),
     Swap(swap::Error),
+    Pool(zpool::Error),
     /// An exception that exists already.
     Python(PyErr),
 }
@@ -29,7 +30,10 @@ macro_rules! from {
     };
 }
 
-from! { Reserve(reserve::Error) Contig(contig::Error) Volatile(volatile::Error) Swap(swap::Error) }
+from! {
+    Reserve(reserve::Error) Contig(contig::Error) Volatile(volatile::Error) Swap(swap::Error)
+    Pool(zpool::Error)
+}
 
 impl From<PyErr> for Failure {
     fn from(error: PyErr) -> Self {
@@ -135,6 +139,19 @@ fn kind_of_swap(error: &swap::Error) -> Kind {
     }
 }
 
+fn kind_of_pool(error: &zpool::Error) -> Kind {
+    use zpool::Error as E;
+    match error {
+        E::Forked => ("Forked", Vec::new()),
+        E::Stale | E::Foreign => ("Stale", Vec::new()),
+        E::Full { held, limit, .. } => {
+            ("NoMemory", vec![("available", limit.saturating_sub(*held).get())])
+        }
+        E::Os(error) => kind_of_os(error),
+        _ => ("BadArgument", Vec::new()),
+    }
+}
+
 /// An exception of a class of `glebe.errors`.
 fn exception(py: Python<'_>, (class, values): Kind, text: String) -> PyResult<PyErr> {
     let class = py.import("glebe.errors")?.getattr(class)?;
@@ -150,6 +167,7 @@ impl From<Failure> for PyErr {
             Failure::Contig(error) => (kind_of_contig(error), error.to_string()),
             Failure::Volatile(error) => (kind_of_volatile(error), error.to_string()),
             Failure::Swap(error) => (kind_of_swap(error), error.to_string()),
+            Failure::Pool(error) => (kind_of_pool(error), error.to_string()),
             Failure::Python(_) => {
                 let Failure::Python(error) = failure else { unreachable!("matched above") };
                 return error;

@@ -1,40 +1,56 @@
 //! Keys of a cache as bytes: equal keys have equal bytes, and a key is had back from its bytes.
 //!
 //! ```text
-//! b LEN bytes   s LEN UTF-8   i 8 bytes   n   t COUNT items      LEN, COUNT: 4 bytes
+//! b LEN bytes   s LEN UTF-8   i 8 bytes   u 8 bytes   n   t COUNT items   LEN, COUNT: 4 bytes
 //! ```
 //!
-//! Little-endian. `True` is 1 here, as it is to a dictionary.
+//! Little-endian; `u` is an integer of 2**63 or more. `True` and NumPy's integers are integers
+//! here, as they are to a dictionary.
 
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyInt, PyString, PyTuple};
 
-use crate::{Failure, Result};
+use crate::{numpy, Failure, Result};
 
 /// Bytes of a key, at most.
 const LEN_MAX: usize = 1 << 20;
 /// Tuples in tuples, at most.
 const DEPTH_MAX: usize = 32;
 
-/// The bytes of a key: `bytes`, `str`, or a `tuple` of these, `int`, `None` and tuples.
+/// The bytes of a key: `bytes`, `str`, an integer, or a `tuple` of these, `None` and tuples.
 ///
 /// # Errors
 /// `TypeError` for another type; `ValueError` for a key that is too long or too deep;
 /// `OverflowError` for an integer beyond 64 bits; `UnicodeEncodeError` for lone surrogates.
 pub(crate) fn encode(key: &Bound<'_, PyAny>) -> Result<Box<[u8]>> {
-    let is_text = key.is_instance_of::<PyBytes>() || key.is_instance_of::<PyString>();
-    if !is_text && !key.is_instance_of::<PyTuple>() {
-        return Err(wrong_type(key, "a key is bytes, str or a tuple"));
+    if key.is_none() {
+        return Err(wrong_type(key));
     }
     let mut out = Vec::with_capacity(64);
     add(key, &mut out, 0)?;
     Ok(out.into_boxed_slice())
 }
 
-fn wrong_type(object: &Bound<'_, PyAny>, rule: &str) -> Failure {
+fn wrong_type(object: &Bound<'_, PyAny>) -> Failure {
     let name = object.get_type().name().map_or_else(|_| "?".into(), |name| name.to_string());
+    let rule = "a key is bytes, str, an integer, or a tuple of these, of None and of tuples";
     PyTypeError::new_err(format!("{rule}, not {name}")).into()
+}
+
+/// Adds an integer of Python's.
+fn add_integer(part: &Bound<'_, PyAny>, out: &mut Vec<u8>) -> Result<()> {
+    if let Ok(number) = part.extract::<i64>() {
+        out.push(b'i');
+        out.extend(number.to_le_bytes());
+        return Ok(());
+    }
+    let number = part.extract::<u64>().map_err(|_| {
+        PyOverflowError::new_err("an integer of a key is between -2**63 and 2**64 - 1")
+    })?;
+    out.push(b'u');
+    out.extend(number.to_le_bytes());
+    Ok(())
 }
 
 fn add(part: &Bound<'_, PyAny>, out: &mut Vec<u8>, depth: usize) -> Result<()> {
@@ -46,17 +62,17 @@ fn add(part: &Bound<'_, PyAny>, out: &mut Vec<u8>, depth: usize) -> Result<()> {
         out.push(b'n');
         Ok(())
     } else if part.is_instance_of::<PyInt>() {
-        out.push(b'i');
-        out.extend(part.extract::<i64>()?.to_le_bytes());
-        Ok(())
+        add_integer(part, out)
     } else if let Ok(parts) = part.cast::<PyTuple>() {
         if depth == DEPTH_MAX {
             return Err(Failure::argument(format!("a key has at most {DEPTH_MAX} levels")));
         }
         add_len(b't', parts.len(), out)?;
         parts.iter().try_for_each(|part| add(&part, out, depth + 1))
+    } else if numpy::is_a(part, "integer") && !numpy::is_a(part, "timedelta64") {
+        add_integer(&part.call_method0("__index__")?, out)
     } else {
-        Err(wrong_type(part, "parts of a key are bytes, str, int, None or tuples"))
+        Err(wrong_type(part))
     }
 }
 
@@ -94,6 +110,7 @@ fn next<'py>(py: Python<'py>, rest: &mut &[u8]) -> Result<Bound<'py, PyAny>> {
             PyBytes::new(py, cut(rest, len)).into_any()
         }
         [b'i'] => i64::from_le_bytes(take(rest)).into_pyobject(py).map_err(PyErr::from)?.into_any(),
+        [b'u'] => u64::from_le_bytes(take(rest)).into_pyobject(py).map_err(PyErr::from)?.into_any(),
         [b't'] => {
             let count = u32::from_le_bytes(take(rest));
             let parts: Result<Vec<_>> = (0..count).map(|_| next(py, rest)).collect();

@@ -1,5 +1,6 @@
 //! The module `glebe._glebe`: the library's objects as Python's. The package `glebe` around it, in
-//! `python/`, has the names that programs use, and its stubs are the reference of these.
+//! `python/`, has the names that programs use. The comments of classes and of what `#[pymethods]`
+//! has are what help() shows of them.
 //!
 //! A call checks its arguments, lets other threads run while it works longer than about a
 //! microsecond, calls the library, and names its error by class. Lengths and offsets are bytes;
@@ -23,6 +24,7 @@ mod guards;
 mod key;
 mod lease;
 mod memory;
+mod numpy;
 mod reserve;
 mod swap;
 mod volatile;
@@ -41,9 +43,9 @@ macro_rules! aligned {
 }
 
 aligned! {
-    cache::Cache contig::Contig reserve::Block reserve::Promise reserve::Reserve swap::Key
-    swap::Pinned swap::Store volatile::Held volatile::VolatileBuffer volatile::values::Value
-    volatile::values::Values
+    cache::Cache cache::Keys contig::Contig reserve::Block reserve::Promise reserve::Reserve
+    swap::Key swap::Pinned swap::Store volatile::Held volatile::VolatileBuffer
+    volatile::values::Value volatile::values::Values
 }
 
 type Result<T> = std::result::Result<T, Failure>;

@@ -14,7 +14,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
-use crate::cache::Shared;
+use crate::cache::{Shared, Small};
 use crate::contig::source_of;
 use crate::lease::Bytes;
 use crate::memory::{Contiguous, Memory};
@@ -24,9 +24,15 @@ struct State {
     reserve: reserve::Reserve,
     /// One for each name: two that knew different entries of a name would lose them for each other.
     caches: HashMap<String, Arc<Shared>>,
+    /// The short values of all of them.
+    small: Arc<Small>,
 }
 
-/// Memory set aside once, of which idle pages work as a cache.
+/// Memory set aside once, as contiguous as the machine allows, whose idle pages work as a cache.
+///
+/// `bytes`: its length, rounded up to whole pages of its source. `source`: "auto", "hugetlb-1g",
+/// "hugetlb-2m", "thp" or "plain". `room`: bytes that it may grow to. Raises `NoMemory` with what
+/// is available in bytes, `BadArgument` for a length of zero, `SystemRefused`.
 #[pyclass(frozen, module = "glebe")]
 pub(crate) struct Reserve(Mutex<Option<State>>);
 
@@ -45,7 +51,8 @@ impl Reserve {
     /// What the caches of this name share.
     pub(crate) fn shared(&self, name: &str) -> Result<Arc<Shared>> {
         let reserve = self.live()?;
-        let shared = Arc::new(Shared::new(&reserve, name)?);
+        let small = self.lock().as_ref().map(|state| Arc::clone(&state.small));
+        let shared = Arc::new(Shared::new(&reserve, &small.unwrap_or_default(), name)?);
         let mut state = self.lock();
         let state = state.as_mut().ok_or_else(|| Failure::ended("reserve"))?;
         Ok(Arc::clone(state.caches.entry(name.to_owned()).or_insert(shared)))
@@ -79,9 +86,16 @@ impl Reserve {
         let memory = Contig::options().source(source_of(source)?);
         let options = reserve::Reserve::options().memory(memory).room(glebe::Bytes::new(room));
         let reserve = py.detach(|| options.build(glebe::Bytes::new(bytes)))?;
-        Ok(Self(Mutex::new(Some(State { reserve, caches: HashMap::new() }))))
+        let (caches, small) = (HashMap::new(), Arc::default());
+        Ok(Self(Mutex::new(Some(State { reserve, caches, small }))))
     }
 
+    /// Takes a physically contiguous block of `pages`, or of `bytes` rounded up to pages.
+    ///
+    /// Takes the pages of caches where it needs them and never waits for them: microseconds.
+    /// `align`: pages, a power of two. The contents are anything unless `zeroed`. `any`: contiguous
+    /// in virtual addresses only, if need be. Raises `NoRun` with the longest free run in pages,
+    /// `BadArgument` for a length of zero or another alignment.
     #[pyo3(signature = (pages = None, *, bytes = None, align = 1, zeroed = false, any = false))]
     fn alloc(
         &self,
@@ -97,6 +111,9 @@ impl Reserve {
         Ok(Block::new(py.detach(|| reserve.alloc(request))?))
     }
 
+    /// Sets the run of one later block aside: caches use it until then, other blocks cannot.
+    ///
+    /// The arguments and errors are those of `alloc`.
     #[pyo3(signature = (pages = None, *, bytes = None, align = 1, zeroed = false, any = false))]
     fn promise(
         &self,
@@ -113,20 +130,29 @@ impl Reserve {
         Ok(Promise(Mutex::new(Some(promise))))
     }
 
+    /// Returns the pages of the longest block that could be had now.
     fn largest_run(&self) -> Result<u64> {
         Ok(self.live()?.largest_run()?.get())
     }
 
+    /// Returns counters and gauges by name, which ends in the unit; times are nanoseconds.
     fn stats<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>> {
         Ok(numbers(py, self.live()?.stats().lines())?)
     }
 
+    /// Adds `bytes` of memory, up to the room, and returns the new length in bytes.
+    ///
+    /// Raises `NoMemory` where the room or the machine has less, `BadArgument` for a reserve
+    /// without room.
     fn grow(&self, py: Python<'_>, bytes: u64) -> Result<usize> {
         let reserve = self.live()?;
         py.detach(|| reserve.grow(glebe::Bytes::new(bytes)))?;
         self.__len__()
     }
 
+    /// Gives `bytes` of idle memory back to the system and returns the new length in bytes.
+    ///
+    /// Raises `NoMemory` where less is idle, `BadArgument` for a reserve without room.
     fn shrink(&self, py: Python<'_>, bytes: u64) -> Result<usize> {
         let reserve = self.live()?;
         py.detach(|| reserve.shrink(glebe::Bytes::new(bytes)))?;
@@ -137,16 +163,19 @@ impl Reserve {
         Ok(self.live()?.len().bytes(page_size()).as_usize())
     }
 
-    /// The class is the package's, which adds what mappings have.
+    /// Returns the cache of this name; two of one name are the same entries.
     fn cache<'py>(slf: &Bound<'py, Self>, name: &str) -> Result<Bound<'py, PyAny>> {
+        // The class is the package's, which adds what mappings have.
         Ok(slf.py().import("glebe")?.getattr("Cache")?.call1((slf, name))?)
     }
 
+    /// What the memory is made of: the kind of pages, in words.
     #[getter]
     fn source(&self) -> Result<String> {
         Ok(self.live()?.contig().source().to_string())
     }
 
+    /// Ends the reserve and its caches. Blocks keep their memory; a second call does nothing.
     fn close(&self, py: Python<'_>) {
         let ended = self.lock().take();
         py.detach(|| drop(ended));
@@ -185,7 +214,7 @@ impl Contiguous for reserve::Block {
     }
 }
 
-/// Contiguous pages of a reserve, the caller's alone until they are freed.
+/// Contiguous pages of a reserve, the caller's alone until they are freed; a writable buffer.
 #[pyclass(frozen, module = "glebe")]
 pub(crate) struct Block(Memory<reserve::Block>);
 
@@ -201,23 +230,28 @@ impl Block {
         self.0.with(|block| reserve::Block::bytes(block).map(<[u8]>::len))?.map_err(Failure::from)
     }
 
+    /// Its length in pages.
     #[getter]
     fn pages(&self) -> Result<u64> {
         self.0.with(|block| block.pages().get())
     }
 
+    /// The virtual address of the first byte.
     #[getter]
     fn address(&self) -> Result<usize> {
         self.0.with(|block| block.as_ptr() as usize)
     }
 
+    /// How contiguous it is: `proved`, `within N pages`, or `in virtual addresses only`.
     #[getter]
     fn contiguity(&self) -> Result<String> {
         self.0.with(|block| block.contiguity().to_string())
     }
 
-    /// The frame of the byte at `offset`, if it can be read, and how many bytes from there on are
-    /// contiguous.
+    /// Returns the page frame number of the byte at `offset`, `None` where it cannot be read, and
+    /// how many bytes from there on are contiguous.
+    ///
+    /// Raises `ValueError` for an offset in bytes beyond the end.
     #[pyo3(signature = (offset = 0))]
     fn locate(&self, offset: u64) -> Result<(Option<u64>, u64)> {
         let place = self.0.with(|block| block.locate(glebe::Bytes::new(offset)))??;
@@ -227,6 +261,9 @@ impl Block {
         Ok((place.pfn.map(|pfn| pfn.get()), place.contiguous.get()))
     }
 
+    /// Gives the pages back; a second call does nothing.
+    ///
+    /// Raises `BufferError` while arrays or views of the block exist.
     fn free(&self, py: Python<'_>) -> Result<()> {
         self.0.end(py)
     }
@@ -280,16 +317,19 @@ impl Promise {
 
 #[pymethods]
 impl Promise {
+    /// Its length in pages; 0 once it was taken or given up.
     #[getter]
     fn pages(&self) -> u64 {
         self.lock().as_ref().map_or(0, |promise| promise.pages().get())
     }
 
+    /// Returns the block, which cannot fail for want of room. A second call raises `ValueError`.
     fn take(&self, py: Python<'_>) -> Result<Block> {
         let promise = self.lock().take().ok_or_else(|| Failure::ended("promise"))?;
         Ok(Block::new(py.detach(|| promise.take())?))
     }
 
+    /// Lets other blocks have the run; a second call does nothing.
     fn give_up(&self) {
         let given_up = self.lock().take();
         drop(given_up);

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import textwrap
 
+import numpy as np
 import pytest
 
 import glebe
@@ -46,3 +47,15 @@ def value_of(length, seed=0):
     """Bytes that differ from page to page and from seed to seed."""
     unit = b"%08d" % (seed % 10**8)
     return b"".join(unit + b"%08d" % n for n in range(length // 16 + 1))[:length]
+
+
+def check_array(made, array):
+    """Nothing that a program sees differs, but for the memory."""
+    assert type(made) is type(array) and made.dtype == array.dtype
+    assert made.shape == array.shape and made.tobytes() == array.tobytes()
+    if isinstance(array, np.ndarray):
+        assert made.flags.f_contiguous >= array.flags.f_contiguous
+        assert made.flags.c_contiguous >= array.flags.c_contiguous
+    if isinstance(array, np.ma.MaskedArray):
+        assert made.tolist() == array.tolist() and made.fill_value == array.fill_value
+        assert np.ma.getmaskarray(made).tolist() == np.ma.getmaskarray(array).tolist()

@@ -94,7 +94,7 @@ make.clear()
 WRONG = '''
 import glebe
 reserve = glebe.Reserve("1")
-reserve.cache("a")[5] = b""
+reserve.cache("a")[5.0] = b""
 reserve.alloc(1).pages = 5
 reserve.alloc(align="2")
 '''

@@ -1,6 +1,6 @@
 from collections.abc import Iterator, MutableMapping
 from types import TracebackType
-from typing import Literal, final
+from typing import Any, Literal, Protocol, SupportsIndex, final
 
 from typing_extensions import Buffer, Self, TypeAlias
 
@@ -23,7 +23,23 @@ __all__ = [
 __version__: str
 PAGE_BYTES: int
 
-_Key: TypeAlias = bytes | str | tuple[bytes | str | int | None | tuple[object, ...], ...]
+class _Integer(SupportsIndex, Protocol):
+    """An integer of NumPy, which is no `int`."""
+
+    def bit_count(self) -> Any: ...
+
+_Key: TypeAlias = (
+    bytes | str | int | _Integer | tuple[bytes | str | int | _Integer | None | tuple[object, ...], ...]
+)
+
+class _Array(Protocol):
+    """An array or a scalar of NumPy, whose stubs are not needed here."""
+
+    @property
+    def dtype(self) -> Any: ...
+    @property
+    def shape(self) -> Any: ...
+
 _Source: TypeAlias = Literal["auto", "hugetlb-1g", "hugetlb-2m", "thp", "plain"]
 
 @final
@@ -81,9 +97,13 @@ class Reserve:
         """Gives idle memory back to the system; returns the new length in bytes."""
 
     @property
-    def source(self) -> str: ...
+    def source(self) -> str:
+        """What the memory is made of: the kind of pages, in words."""
+
     def __len__(self) -> int: ...
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Ends the reserve and its caches; blocks keep their memory."""
+
     def __enter__(self) -> Self: ...
     def __exit__(
         self,
@@ -100,12 +120,16 @@ class Block(Buffer):
     A forked child reads zeros in arrays that it inherited, and a `RuntimeWarning` says so.
     """
 
-    def free(self) -> None: ...
+    def free(self) -> None:
+        """Gives the pages back. Raises `BufferError` while arrays or views of it exist."""
+
     def locate(self, offset: int = 0) -> tuple[int | None, int]:
         """The page frame of the byte at `offset`, if it can be read, and bytes contiguous from there."""
 
     @property
-    def pages(self) -> int: ...
+    def pages(self) -> int:
+        """Its length in pages."""
+
     @property
     def address(self) -> int:
         """The virtual address of its first byte."""
@@ -129,11 +153,15 @@ class Promise:
     """A run set aside for one later block."""
 
     @property
-    def pages(self) -> int: ...
+    def pages(self) -> int:
+        """Its length in pages; 0 once it was taken or given up."""
+
     def take(self) -> Block:
         """The block. It cannot fail for want of room. A second call raises `ValueError`."""
 
-    def give_up(self) -> None: ...
+    def give_up(self) -> None:
+        """Lets other blocks have the run."""
+
     def __enter__(self) -> Self: ...
     def __exit__(
         self,
@@ -142,10 +170,16 @@ class Promise:
         _traceback: TracebackType | None,
     ) -> None: ...
 
-class Cache(MutableMapping[_Key, bytes]):
+class Cache(MutableMapping[_Key, Any]):
+    """A mapping; its values are `bytes`, or arrays where arrays were put."""
+
     def __new__(cls, reserve: Reserve, name: str) -> Self: ...
-    def put(self, key: _Key, value: Buffer) -> bool:
-        """As `cache[key] = value`; whether it was kept. If not, nothing is kept under the key."""
+    def put(self, key: _Key, value: Buffer | _Array) -> bool:
+        """Stores a copy of a value, as `cache[key] = value` does, and returns whether it was kept.
+
+        If not, nothing is kept under the key: a value that is longer than what no block holds is
+        never kept.
+        """
 
     def get_into(self, key: _Key, out: Buffer) -> int | None:
         """Copies a value into a writable buffer; returns its length, or `None` if it is not there.
@@ -157,13 +191,15 @@ class Cache(MutableMapping[_Key, bytes]):
     def lost(self) -> int:
         """How many entries were found to be lost."""
 
-    def __getitem__(self, key: _Key, /) -> bytes: ...
-    def __setitem__(self, key: _Key, value: Buffer, /) -> None: ...
+    def __getitem__(self, key: _Key, /) -> Any: ...
+    def __setitem__(self, key: _Key, value: Buffer | _Array, /) -> None: ...
     def __delitem__(self, key: _Key, /) -> None: ...
     def __iter__(self) -> Iterator[_Key]: ...
     def __len__(self) -> int: ...
     def __contains__(self, key: object, /) -> bool: ...
-    def clear(self) -> None: ...
+    def clear(self) -> None:
+        """Removes all entries."""
+
 
 @final
 class Contig(Buffer):
@@ -184,13 +220,17 @@ class Contig(Buffer):
         """What the runs rest on, in words."""
 
     @property
-    def source(self) -> str: ...
+    def source(self) -> str:
+        """What the memory is made of: the kind of pages, in words."""
+
     @property
     def held_by(self) -> str:
         """What keeps the pages in their frames."""
 
     @property
-    def address(self) -> int: ...
+    def address(self) -> int:
+        """The virtual address of its first byte."""
+
     def verify(self) -> list[tuple[int, int]]:
         """First page and pages of each run that is no longer where it was."""
 

@@ -1,0 +1,113 @@
+"""NumPy's arrays as bytes, and back: their class, type, shape and order are kept.
+
+A form is a tuple that says how an array is made of its bytes: `(kind, array, mask, options)`. An
+array of it is `(dtype, shape, axes)`: the shape in the order in which the axes lie in memory, and
+the axes that turn it back, `None` for C order.
+"""
+
+import pickle
+from functools import lru_cache
+
+_ARRAY, _CLASS, _MASKED, _SCALAR = range(4)
+
+
+def pack(value, by):
+    """Returns the bytes of an array or a scalar of NumPy as a buffer, and its form.
+
+    Raises `TypeError` that begins with `by`, for objects and for classes that would not come back.
+    """
+    import numpy
+
+    if value.dtype.hasobject:
+        raise TypeError(f"{by}: an array of Python objects cannot be kept")
+    kind = type(value)
+    if kind is numpy.ndarray:
+        flat, form = _flat(numpy, value)
+        return flat, (_ARRAY, form, None, None)
+    if kind in (numpy.matrix, numpy.recarray) and not _has_attributes(value):
+        flat, form = _flat(numpy, value)
+        return flat, (_CLASS, form, None, kind)
+    if isinstance(value, numpy.generic):
+        # NumPy cuts zeros off the ends of its texts.
+        if kind is value.dtype.type and not isinstance(value, numpy.character):
+            flat, form = _flat(numpy, value)
+            return flat, (_SCALAR, form, None, None)
+    elif kind.__module__.startswith("numpy.ma") and kind is numpy.ma.MaskedArray:
+        if value.baseclass is numpy.ndarray:
+            return _pack_masked(numpy, value)
+    asked = "bytes()" if isinstance(value, bytes) else "numpy.asarray()"
+    raise TypeError(
+        f"{by}: what comes back would be no {kind.__name__} any more: make it {asked} first"
+    )
+
+
+def _has_attributes(value):
+    return any(not name.startswith("_") for name in getattr(value, "__dict__", ()))
+
+
+def _pack_masked(numpy, value):
+    flat, form = _flat(numpy, value.data)
+    mask = numpy.ma.getmask(value)
+    mask_form = None
+    if mask is not numpy.ma.nomask:
+        flat_mask, mask_form = _flat(numpy, mask)
+        flat = b"".join((flat, flat_mask))
+    options = {"fill_value": value.fill_value, "hard_mask": value.hardmask}
+    return flat, (_MASKED, form, mask_form, options)
+
+
+def _flat(numpy, value):
+    """The bytes of an array in the order in which they lie, without gaps, and its form."""
+    array = numpy.asarray(value)
+    axes = None
+    if not array.flags.c_contiguous:
+        order = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
+        array = numpy.ascontiguousarray(array.transpose(order))
+        axes = tuple(order.index(axis) for axis in range(len(order)))
+    form = array.dtype, array.shape, axes
+    return (array.reshape(-1).view(numpy.uint8) if array.nbytes else b""), form
+
+
+def unpack(form, buffer):
+    """Returns what was packed, made of a buffer of its bytes, which it keeps."""
+    import numpy
+
+    kind, array_form, mask_form, options = form
+    array = _array(numpy, array_form, buffer, 0)
+    if kind == _CLASS:
+        return array.view(options)
+    if kind == _MASKED:
+        mask = numpy.ma.nomask
+        if mask_form is not None:
+            mask = _array(numpy, mask_form, buffer, array.nbytes)
+        return numpy.ma.array(array, mask=mask, copy=False, **options)
+    return array[()] if kind == _SCALAR else array
+
+
+def _array(numpy, form, buffer, offset):
+    dtype, shape, axes = form
+    array = numpy.ndarray(shape, dtype, buffer, offset)
+    return array if axes is None else array.transpose(axes)
+
+
+def packed(value):
+    """As `pack`, for a value of a cache; the form is bytes."""
+    flat, form = pack(value, "a cache")
+    return flat, pickle.dumps(form, 5)
+
+
+def room(length):
+    """Returns a buffer to fill with the bytes of a value, aligned for every type."""
+    import numpy
+
+    return numpy.empty(length, numpy.uint8)
+
+
+@lru_cache(64)
+def _form(text):
+    return pickle.loads(text)
+
+
+def unpacked(text, buffer):
+    """As `unpack`, of a form as bytes, which `packed` of this process made."""
+    return unpack(_form(text), buffer)

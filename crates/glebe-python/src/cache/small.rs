@@ -1,0 +1,72 @@
+//! [`Small`]: values of up to half a page, many on one page of the reserve.
+//!
+//! Owns one pool of objects for all caches of a reserve, made with the first value. The pool stores
+//! them as they are. New ones are in ordinary memory, [`STAGED_MAX`] bytes at most, which no block
+//! takes; older ones are in pages that no block holds, and go with them. An object is had whole or
+//! not at all: the pool compares whose page it is before and after it copies.
+
+use std::sync::OnceLock;
+
+use glebe::reserve::{LentObjectPool, Reserve};
+use glebe::zpool::{Codec, Error, Handle};
+use glebe::Bytes;
+
+use crate::Result;
+
+/// Bytes of ordinary memory at most: enough to fill pages in large steps.
+const STAGED_MAX: u64 = 4 << 20;
+/// Of so many bytes of the reserve one is ordinary memory where that is less.
+const RESERVE_PER_STAGED: u64 = 64;
+
+#[derive(Default)]
+pub(crate) struct Small(OnceLock<LentObjectPool>);
+
+/// Whether an object is there, of an answer of the pool's.
+fn is_there<T>(answer: std::result::Result<Option<T>, Error>) -> Result<bool> {
+    match answer {
+        Ok(found) => Ok(found.is_some()),
+        Err(Error::Stale) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+impl Small {
+    fn pool(&self, reserve: &Reserve) -> Result<&LentObjectPool> {
+        if let Some(pool) = self.0.get() {
+            return Ok(pool);
+        }
+        let share = reserve.len().bytes(glebe::page_size()).get() / RESERVE_PER_STAGED;
+        let staging = Bytes::new(share.min(STAGED_MAX));
+        let made = reserve.object_pool().codec(Codec::None).staging(staging).build()?;
+        // Of two threads that are first one drops its own.
+        Ok(self.0.get_or_init(|| made))
+    }
+
+    /// None where no room can be had.
+    pub(super) fn insert(&self, reserve: &Reserve, value: &[u8]) -> Result<Option<Handle>> {
+        // One byte at least.
+        let bytes = if value.is_empty() { &[0] } else { value };
+        match self.pool(reserve)?.insert(bytes) {
+            Ok(handle) => Ok(Some(handle)),
+            Err(Error::Full { .. } | Error::Space) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Copies an object to `out`, which is as long as the value was; whether it is there.
+    pub(super) fn read(&self, handle: Handle, out: &mut [u8]) -> Result<bool> {
+        let Some(pool) = self.0.get() else { return Ok(false) };
+        let out = if out.is_empty() { &mut [0] } else { out };
+        is_there(pool.read(handle, out))
+    }
+
+    pub(super) fn has(&self, handle: Handle) -> Result<bool> {
+        let Some(pool) = self.0.get() else { return Ok(false) };
+        is_there(pool.len_of(handle))
+    }
+
+    pub(super) fn remove(&self, handle: Handle) -> Result<()> {
+        let Some(pool) = self.0.get() else { return Ok(()) };
+        is_there(pool.remove(handle).map(Some)).map(drop)
+    }
+}
