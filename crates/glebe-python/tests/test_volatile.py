@@ -1,13 +1,14 @@
 """VolatileBuffer and volatile_cache: what may vanish is never an array."""
 
 import contextlib
+from array import array as plain_array
 import gc
 import threading
 
 import numpy as np
 import pytest
 
-from conftest import PAGE, SECONDS
+from conftest import PAGE, SECONDS, check_array
 from glebe import errors
 from glebe.volatile import VolatileBuffer, volatile_cache
 
@@ -181,8 +182,18 @@ def test_results_of_every_form_come_back():
         "scalar": np.array(5.0),
         "empty": np.zeros((0, 3)),
         "turned": np.arange(6).reshape(2, 3).T,
+        "gaps": np.arange(24.0).reshape(2, 3, 4).transpose(1, 2, 0)[:, ::2],
+        "masked": np.ma.array([1, 2, 3], mask=[False, True, False], fill_value=7),
+        "no mask": np.ma.array([1.0, 2.0]),
+        "masked record": np.ma.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f8")], mask=[(1, 0)]),
+        "matrix": np.array([[1, 2], [3, 4]]).view(np.matrix),
+        "recarray": np.rec.array([(1, 2.5), (3, 4.5)], dtype=[("a", int), ("b", float)]),
+        "one number": np.float32(1.5),
+        "one record": np.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f8")])[0],
         "bytes": b"abc",
+        "bytearray": bytearray(b"abc"),
         "view": memoryview(b"abcdefgh").cast("i"),
+        "plane": memoryview(b"abcdefgh").cast("B", (2, 4)),
         "nothing": b"",
     }
 
@@ -193,25 +204,70 @@ def test_results_of_every_form_come_back():
     for name, result in results.items():
         for _ in range(2):
             made = make(name)
-            if isinstance(result, np.ndarray):
-                assert made.dtype == result.dtype and made.shape == result.shape
-                assert (made == result).all()
+            assert type(made) is type(result)
+            if isinstance(result, (np.ndarray, np.generic)):
+                check_array(made, result)
             else:
-                assert made == result and isinstance(made, memoryview)
+                assert made == result
+    assert not make("turned").flags.writeable and make("view").readonly
+    assert make("recarray").a.tolist() == [1, 3] and make("masked").sum() == 4
+    assert make("view").format == "i" and make("plane").shape == (2, 4)
+
+
+def test_an_array_has_the_order_of_the_functions_own():
+    @volatile_cache(16 << 20)
+    def make(order):
+        return np.asarray(np.arange(400.0).reshape(100, 4), order=order)
+
+    for order in "CF":
+        for _ in range(2):
+            assert make(order).flags[f"{order}_CONTIGUOUS"]
+            assert make(order)[7].tolist() == [28, 29, 30, 31]
 
 
 def test_results_that_cannot_be_kept_are_refused():
+    results = {
+        "int": (5, "not int: return bytes"),
+        "objects": (np.array([None]), "of Python objects"),
+        "subclass": (np.zeros(3).view(type("Own", (np.ndarray,), {})), "make it numpy.asarray"),
+        "text": (np.bytes_(b"a"), r"make it bytes\(\) first"),
+        "own bytes": (type("Own", (bytes,), {})(b"a"), r"not Own: return bytes\(\)"),
+        "array": (plain_array("i", [1]), r"not array: return bytes\(\) or memoryview\(\)"),
+        "gaps": (memoryview(b"abcd")[::2], r"return bytes\(\)"),
+        "records": (memoryview(np.zeros(2, "i4,f8")), "cannot be made again"),
+    }
+
     @volatile_cache(1 << 20)
     def make(what):
-        return {"int": 5, "objects": np.array([None]), "long": bytes(2 << 20)}[what]
+        return results[what][0]
 
-    for what in ("int", "objects"):
-        with pytest.raises(TypeError, match="volatile_cache"):
+    for what, (_, words) in results.items():
+        with pytest.raises(TypeError, match="volatile_cache: .*" + words):
             make(what)
+    results["long"] = (bytes(2 << 20),)
     with pytest.raises(ValueError, match="addresses"):
         make("long")
     with pytest.raises(TypeError, match="unhashable"):
         make([1])
+
+
+def test_arguments_of_two_types_may_have_a_result_each():
+    def name(*values, **named):
+        return b", ".join(type(value).__name__.encode() for value in (*values, *named.values()))
+
+    equal, typed = volatile_cache(1 << 20)(name), volatile_cache(1 << 20, typed=True)(name)
+    assert [equal(1), equal(1.0), equal(True)] == [b"int"] * 3
+    assert [typed(1), typed(1.0), typed(True)] == [b"int", b"float", b"bool"]
+    assert [typed(n=1), typed(n=1.0)] == [b"int", b"float"] and typed.stats()["misses"] == 5
+    assert typed(1.0) == b"float" and typed.stats()["hits"] == 1
+
+
+def test_arguments_by_name_are_not_those_by_place():
+    @volatile_cache(1 << 20)
+    def make(*values, **named):
+        return b"%d" % len(named)
+
+    assert make((1,), (("b", 2),)) == b"0" and make(1, b=2) == b"1"
 
 
 def test_what_is_known_of_lost_results_is_bounded():

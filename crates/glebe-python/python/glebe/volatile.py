@@ -1,8 +1,9 @@
 """Memory that the kernel may take when memory is short, and word of what it took."""
 
-from functools import wraps
+from functools import partial, wraps
 from itertools import count
 from os import getpid
+from sys import modules
 from threading import Event, get_ident
 
 from glebe._glebe import Held, Values, VolatileBuffer
@@ -14,29 +15,44 @@ __all__ = ["Held", "VolatileBuffer", "volatile_cache"]
 _DEAD_MOST = 64
 
 
-def _pack(result):
-    """The bytes of an array or a buffer, and how it is made of them again."""
-    if type(result).__module__ == "numpy" and hasattr(result, "dtype"):
-        import numpy
+_BY = "volatile_cache"
 
-        if result.dtype.hasobject:
-            raise TypeError("volatile_cache: an array of Python objects cannot be kept")
-        dtype, shape = result.dtype, result.shape
-        flat = numpy.ascontiguousarray(result).reshape(-1).view(numpy.uint8)
-        return flat, lambda value: numpy.frombuffer(value, numpy.uint8).view(dtype).reshape(shape)
-    try:
-        view = memoryview(result)
-    except TypeError:
-        kind = type(result).__name__
-        raise TypeError(f"volatile_cache: results are arrays or buffers, not {kind}") from None
-    if not view.c_contiguous:
-        raise TypeError("volatile_cache: a view that is not C-contiguous cannot be kept")
+
+def _pack(result):
+    """Returns the bytes of a result, and the call that makes an equal one of them."""
+    kind = type(result)
+    if kind is bytes or kind is bytearray:
+        return result, kind
+    if kind is memoryview:
+        return _pack_view(result)
+    if hasattr(result, "dtype") and (numpy := modules.get("numpy")):
+        if isinstance(result, (numpy.ndarray, numpy.generic)):
+            from glebe._arrays import pack, unpack
+
+            flat, form = pack(result, _BY)
+            return flat, partial(unpack, form)
+    raise TypeError(
+        f"{_BY}: a result is a NumPy array, bytes, a bytearray or a memoryview, "
+        f"not {kind.__name__}: return bytes() or memoryview() of another buffer"
+    )
+
+
+def _pack_view(view):
     form, shape = view.format, view.shape
     if form in ("O", "P"):
-        raise TypeError("volatile_cache: a buffer of Python objects cannot be kept")
-    flat = view.cast("B") if view.nbytes else b""
-    if not view.nbytes:
-        return flat, lambda value: memoryview(bytes(0))
+        raise TypeError(f"{_BY}: a buffer of Python objects cannot be kept")
+    if not view.c_contiguous:
+        raise TypeError(f"{_BY}: a view that is not C-contiguous cannot be kept: return bytes()")
+    if form == "B" and view.ndim == 1:
+        return view, memoryview
+    try:
+        flat = view.cast("B")
+        flat.cast(form, shape)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{_BY}: a view of the format {form!r} and the shape {shape} cannot be made again: "
+            "return bytes() of it"
+        ) from None
     return flat, lambda value: memoryview(value).cast(form, shape)
 
 
@@ -58,15 +74,16 @@ class _Making:
 class _Cached:
     """The results of one function."""
 
-    def __init__(self, function, addresses, hot):
+    def __init__(self, function, addresses, hot, typed):
         self._function = function
+        self._typed = typed
         self._values = Values(addresses, hot)
         self._known = {}  # key: (number, how it is made again)
         self._numbers = count(1)
         self._making = {}  # key: the call under way; a step of a dictionary is atomic
 
     def __call__(self, *args, **kwargs):
-        key = (args, tuple(sorted(kwargs.items()))) if kwargs else args
+        key = self._key(args, kwargs)
         if (found := self._found(key)) is not None:
             return found
         mine = _Making()
@@ -85,6 +102,12 @@ class _Cached:
             if self._making.get(key) is under_way:
                 self._making.pop(key, None)
             mine.done.set()
+
+    def _key(self, args, kwargs):
+        named = tuple(sorted(kwargs.items()))
+        if not self._typed:
+            return args, named
+        return args, named, tuple(map(type, args)), tuple(type(value) for _, value in named)
 
     def _found(self, key):
         if known := self._known.get(key):
@@ -112,33 +135,38 @@ class _Cached:
                 self._known.pop(key, None)
 
     def clear(self):
+        """Forgets all results; arrays that are in use stay."""
         self._known.clear()
         self._values.clear()
 
     def drop_unused(self):
+        """Drops the results that no array or view uses; returns the bytes that were dropped."""
         return self._values.drop_unused()
 
     def stats(self):
+        """Returns counters and gauges by name, which ends in the unit."""
         return self._values.stats()
 
 
-def volatile_cache(addresses, *, hot=None):
+def volatile_cache(addresses, *, hot=None, typed=False):
     """Keeps the results of a function in volatile memory, by its arguments, which are hashable.
 
-    A result is a NumPy array without Python objects, or another buffer. What is returned is
-    read-only and cannot vanish while it, or a view of it, lives. Other results the kernel may take
-    when memory is short; the function is then called again. `addresses`: bytes of address space,
-    the most that results may ever use, not memory. `hot`: bytes of what was asked for last that
-    the kernel cannot take; by default an eighth of `addresses`, at most 32 MiB. Raises `TypeError`
-    for a result that is no buffer, `ValueError` for one longer than `addresses`.
+    A result comes back as it was, in type, shape and order: a NumPy array without Python objects,
+    also a masked one, a matrix or a record array; a scalar of NumPy; `bytes`, a `bytearray` or a
+    C-contiguous `memoryview`. Arrays and views are read-only and cannot vanish while they, or
+    views of them, live; the others are copies. The kernel may take all other results when memory
+    is short; the function is then called again. `addresses`: bytes of address space, the most that
+    results may ever use, not memory. `hot`: bytes of the latest results that the kernel cannot
+    take; by default an eighth of `addresses`, at most 32 MiB. `typed`: arguments that are equal
+    but of two types, as 1 and 1.0, have a result each. Raises `TypeError`, which says what to
+    return, for a result of another type, `ValueError` for one longer than `addresses`.
 
     Threads that ask for one key at once wait for one call of the function; if that raises, each of
-    them calls it. The function has `clear()`, `drop_unused()` (drops what no array uses, returns
-    bytes) and `stats()`.
+    them calls it. The function has `clear()`, `drop_unused()` and `stats()`.
     """
 
     def decorate(function):
-        cached = _Cached(function, addresses, hot)
+        cached = _Cached(function, addresses, hot, typed)
 
         @wraps(function)
         def call(*args, **kwargs):

@@ -76,5 +76,5 @@ class _VolatileFunction(Protocol[_P, _R]):
     def stats(self) -> dict[str, int]: ...
 
 def volatile_cache(
-    addresses: int, *, hot: int | None = None
+    addresses: int, *, hot: int | None = None, typed: bool = False
 ) -> Callable[[Callable[_P, _R]], _VolatileFunction[_P, _R]]: ...
