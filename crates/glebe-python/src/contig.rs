@@ -43,10 +43,15 @@ impl Contiguous for Arc<glebe::Contig> {
     }
 }
 
-/// Physically contiguous memory, populated and kept in place.
+/// Physically contiguous memory, populated and kept in place; a writable buffer of bytes.
 #[pyclass(frozen, module = "glebe")]
 pub(crate) struct Contig(Memory<Arc<glebe::Contig>>);
 
+/// Returns contiguous memory of `bytes`, rounded up to whole pages of its source.
+///
+/// `source`: "auto", "hugetlb-1g", "hugetlb-2m", "thp" or "plain". `require_run`: bytes that must
+/// be contiguous. Raises `NoMemory` with the longest run or what is available, in bytes,
+/// `BadArgument` for a length of zero, `ValueError` for another source.
 #[pyfunction]
 #[pyo3(signature = (bytes, *, source = "auto", require_run = None))]
 pub(crate) fn contig(
@@ -70,6 +75,9 @@ impl Contig {
         self.0.with(|memory| memory.len().as_usize())
     }
 
+    /// Returns first page, pages and, where it can be read, first page frame of each physical run.
+    ///
+    /// Where frames are hidden each huge page is one; empty where even that is not proved.
     fn runs(&self) -> Result<Vec<(u64, u64, Option<u64>)>> {
         self.0.with(|memory| {
             let run = |run: &glebe::contig::Run| {
@@ -79,38 +87,48 @@ impl Contig {
         })
     }
 
+    /// The pages of the longest run.
     #[getter]
     fn longest_run(&self) -> Result<u64> {
         self.0.with(|memory| memory.longest_run().get())
     }
 
+    /// What the runs rest on, in words.
     #[getter]
     fn proof(&self) -> Result<String> {
         self.0.with(|memory| memory.proof().to_string())
     }
 
+    /// What the memory is made of: the kind of pages, in words.
     #[getter]
     fn source(&self) -> Result<String> {
         self.0.with(|memory| memory.source().to_string())
     }
 
+    /// What keeps the pages in their frames.
     #[getter]
     fn held_by(&self) -> Result<&'static str> {
         self.0.with(|memory| memory.held_by().as_str())
     }
 
+    /// The virtual address of the first byte.
     #[getter]
     fn address(&self) -> Result<usize> {
         self.0.with(|memory| memory.mapping().addr())
     }
 
-    /// First page and number of pages of each run that is no longer where it was.
+    /// Returns first page and pages of each run that is no longer where it was.
+    ///
+    /// Raises `SystemRefused` where the page frames can no longer be read.
     fn verify(&self, py: Python<'_>) -> Result<Vec<(u64, u64)>> {
         let memory = self.0.with(|memory| Arc::clone(memory))?;
         let drifts = py.detach(|| memory.verify())?;
         Ok(drifts.iter().map(|drift| (drift.pages.start(), drift.pages.len())).collect())
     }
 
+    /// Gives the memory back; a second call does nothing.
+    ///
+    /// Raises `BufferError` while arrays or views of it exist.
     fn close(&self, py: Python<'_>) -> Result<()> {
         self.0.end(py)
     }

@@ -1,15 +1,19 @@
 """The wheel itself: its size, its interface, how long an import takes, and its types."""
 
+import inspect
 import os
 import pathlib
 import shutil
 import statistics
 import subprocess
 import sys
+import tarfile
+import zipfile
 
 import pytest
 
 import glebe
+from glebe import errors, swap, volatile
 
 WHEEL = os.environ.get("GLEBE_WHEEL")
 PACKAGE = pathlib.Path(glebe.__file__).parent
@@ -37,6 +41,58 @@ def test_the_wheel_is_small_and_of_the_stable_interface():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def texts_of_licences(names, read):
+    """Both texts, as they are at the top of the repository where that is there."""
+    found = {name.rsplit("/", 1)[-1]: read(name) for name in names if "LICENSE-" in name}
+    assert set(found) == {"LICENSE-APACHE", "LICENSE-MIT"}
+    assert b"Apache License" in found["LICENSE-APACHE"] and b"MIT" in found["LICENSE-MIT"]
+    for name, text in found.items():
+        if (own := pathlib.Path(__file__).parents[3] / name).exists():
+            assert text == own.read_bytes()
+
+
+def test_the_wheel_has_the_texts_of_its_licences():
+    with zipfile.ZipFile(wheel()) as archive:
+        names = [name for name in archive.namelist() if ".dist-info/" in name]
+        texts_of_licences(names, archive.read)
+        metadata = archive.read(next(name for name in names if name.endswith("/METADATA"))).decode()
+    assert metadata.count("\nLicense-File: LICENSE-") == 2
+
+
+def test_a_source_distribution_has_the_texts_of_its_licences(tmp_path):
+    wheel()
+    words = ["sdist", "-m", str(pathlib.Path(__file__).parents[1] / "Cargo.toml")]
+    command = [tool("maturin"), *words, "-o", str(tmp_path)]
+    subprocess.run(command, capture_output=True, check=True)
+    with tarfile.open(next(tmp_path.iterdir())) as archive:
+        names = [name for name in archive.getnames() if name.count("/") == 1]
+        texts_of_licences(names, lambda name: archive.extractfile(name).read())
+
+
+def members(kind):
+    """Names and values of the public members of a class that the package has made."""
+    for name in dir(kind):
+        owner = next((base for base in kind.__mro__ if name in vars(base)), object)
+        if not name.startswith("_") and owner.__module__.startswith("glebe"):
+            yield name, inspect.getattr_static(kind, name)
+
+
+def test_help_has_a_text_for_each_public_member():
+    @volatile.volatile_cache(1 << 20)
+    def make():
+        """Returns nothing."""
+
+    bare = [name for name in ("clear", "drop_unused", "stats") if not getattr(make, name).__doc__]
+    for module in (glebe, errors, swap, volatile):
+        for name in getattr(module, "__all__", vars(module)):
+            thing = getattr(module, name)
+            if callable(thing) and not name.startswith("_") and not thing.__doc__:
+                bare.append(name)
+            if inspect.isclass(thing) and not issubclass(thing, errors.Error):
+                bare += [f"{name}.{member}" for member, value in members(thing) if not value.__doc__]
+    assert bare == []
+
+
 def test_an_import_takes_little():
     """As much as 20 ms over the interpreter's own start would be too much."""
     program = (
@@ -58,7 +114,10 @@ def test_an_import_takes_little():
 
 
 USES = '''
+import numpy as np
+
 import glebe
+from glebe import errors
 from glebe.swap import Store
 from glebe.volatile import VolatileBuffer, volatile_cache
 
@@ -66,22 +125,69 @@ with glebe.Reserve(1 << 20, source="plain") as reserve:
     cache = reserve.cache("a")
     cache["k"] = bytearray(5)
     cache[("k", 1, None)] = memoryview(b"x")
+    cache[5] = cache[np.int64(6)] = cache["k", np.int8(1)] = np.zeros(3)
+    cache["scalar"] = np.float32(1)
+    array: np.ndarray = cache[5]
     value: bytes = cache["k"]
+    gone: int = cache.lost
+    pairs = dict(cache), list(cache.items()), list(cache.values()), cache.pop("k", None)
+    kept: bool = cache.put("k", b"v")
+    popped = cache.popitem(), 5 in cache, len(cache)
+    cache.clear()
     count: int | None = cache.get_into(b"k", bytearray(5))
     block: glebe.Block = reserve.alloc(bytes=5, zeroed=True)
     view: memoryview = memoryview(block)
     frame, contiguous = block.locate()
-    taken: glebe.Block = reserve.promise(1).take()
-try:
-    reserve.alloc(1)
-except glebe.NoRun as error:
-    print(error.longest + 1)
+    number: int = block.address + block.pages + len(block)
+    words: str = block.contiguity + reserve.source
+    view.release()
+    block.free()
+    promise = reserve.promise(1)
+    run: int = promise.pages + reserve.largest_run() + len(reserve)
+    taken: glebe.Block = promise.take()
+    promise.give_up()
+    numbers: dict[str, int] = reserve.stats()
+    with taken, reserve.promise(bytes=1, align=1, any=True):
+        pass
+    other: glebe.Cache = glebe.Cache(reserve, "b")
+with glebe.Reserve(4 << 20, source="plain", room=8 << 20) as growing:
+    size: int = growing.grow(4 << 20) + growing.shrink(2 << 20)
+    try:
+        growing.alloc(1 << 20)
+    except glebe.NoRun as error:
+        print(error.longest + error.asked)
+reserve.close()
 buffer = VolatileBuffer(1 << 20)
 with buffer.held() as lost:
     pages: list[tuple[int, int]] = lost
+buffer.mark(0, glebe.PAGE_BYTES)
+dropped: int = buffer.drop_marked() + buffer.marked + len(buffer)
+pages = buffer.unmark()
+buffer.write(0, b"x")
+some: bytes | None = buffer.read(0, 1)
+engine: str = buffer.engine
+numbers = buffer.stats()
 store = Store(1 << 20)
 with store.pin(store.insert(b"x")) as pinned:
-    print(bytes(pinned), glebe.contig(1).runs()[0][2])
+    print(bytes(pinned), len(pinned))
+    pinned.release()
+key = store.insert(bytearray(5))
+store.cold(key)
+store.will_need(key)
+store.pin_mut(key).release()
+bytes_of_it: bytes = store.take(key)
+key = store.insert(b"x")
+store.dead(key)
+store.free(key)
+numbers = store.stats()
+with glebe.contig(1 << 20, source="plain", require_run=4096) as memory:
+    said: str = memory.proof + memory.held_by + memory.source
+    where: int = memory.address + memory.longest_run + len(memory)
+    moved: list[tuple[int, int]] = memory.verify()
+    frames: list[int | None] = [frame for _, _, frame in memory.runs()]
+memory.close()
+for kind in (errors.NoMemory, errors.Budget, errors.Forked, errors.Damaged, errors.Stale):
+    assert issubclass(kind, glebe.Error)
 
 @volatile_cache(1 << 20)
 def make(n: int) -> bytes:
@@ -89,15 +195,40 @@ def make(n: int) -> bytes:
 
 made: bytes = make(5)
 make.clear()
+freed: int = make.drop_unused()
+numbers = make.stats()
+
+class Tiles:
+    @volatile_cache(1 << 20, hot=0, typed=True)
+    def tile(self, x: int, *, by: str = "") -> bytes:
+        return bytes(x)
+
+tile: bytes = Tiles().tile(3, by="n")
+Tiles().tile.clear()
+same: bytes = Tiles.tile(Tiles(), 3)
 '''
 
 WRONG = '''
 import glebe
+from glebe.volatile import volatile_cache
 reserve = glebe.Reserve("1")
 reserve.cache("a")[5.0] = b""
 reserve.alloc(1).pages = 5
 reserve.alloc(align="2")
+reserve.cache("a")["k"] = 5
+
+class Tiles:
+    @volatile_cache(1 << 20)
+    def tile(self, x: int) -> bytes:
+        return bytes(x)
+
+Tiles().tile("3")
+Tiles().tile()
 '''
+
+
+def test_the_program_for_the_stubs_runs(run):
+    run(USES)
 
 
 def test_the_stubs_are_strict(tmp_path):
@@ -113,7 +244,7 @@ def test_the_stubs_are_strict(tmp_path):
     for what in (["uses.py"], [word for name in modules for word in ("-m", name)]):
         done = check(*what)
         assert done.returncode == 0, done.stdout
-    assert check("wrong.py").stdout.count(" error: ") == 4
+    assert check("wrong.py").stdout.count(" error: ") == 7
 
 
 def test_the_stubs_have_what_there_is(tmp_path):

@@ -44,7 +44,9 @@ class Store:
     def take(self, key: Key) -> bytes:
         """Frees the object and returns its bytes."""
 
-    def free(self, key: Key) -> None: ...
+    def free(self, key: Key) -> None:
+        """Frees the object. Raises `errors.Stale`, and `errors.Pinned` while it is pinned."""
+
     def cold(self, key: Key) -> None:
         """Says that the object is not needed for a while: it is among the next to leave memory."""
 
@@ -54,7 +56,9 @@ class Store:
     def dead(self, key: Key) -> None:
         """Says that the bytes are wanted no more; the key stays until it is freed."""
 
-    def stats(self) -> dict[str, int]: ...
+    def stats(self) -> dict[str, int]:
+        """Counters and gauges by name, which ends in the unit."""
+
 
 @final
 class Pinned(Buffer):
@@ -64,7 +68,9 @@ class Pinned(Buffer):
     A forked child may use those that it inherited, as copies.
     """
 
-    def release(self) -> None: ...
+    def release(self) -> None:
+        """Ends the pin, now or with the last array of it."""
+
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __enter__(self) -> Self: ...

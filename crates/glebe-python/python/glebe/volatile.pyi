@@ -1,12 +1,14 @@
 from collections.abc import Callable
 from types import TracebackType
-from typing import ParamSpec, Protocol, TypeVar, final
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, final, overload
 
 from typing_extensions import Buffer, Self, TypeAlias
 
 __all__ = ["Held", "VolatileBuffer", "volatile_cache"]
 
 _P = ParamSpec("_P")
+_Q = ParamSpec("_Q")
+_S = TypeVar("_S")
 _R = TypeVar("_R", covariant=True)
 
 _Lost: TypeAlias = list[tuple[int, int]]
@@ -47,7 +49,9 @@ class VolatileBuffer(Buffer):
     def drop_marked(self, start: int = 0, stop: int | None = None) -> int:
         """Drops what is marked, as the kernel does under pressure; returns bytes dropped."""
 
-    def stats(self) -> dict[str, int]: ...
+    def stats(self) -> dict[str, int]:
+        """Counters and gauges by name, which ends in the unit."""
+
     @property
     def engine(self) -> str:
         """`scan` or `tag`."""
@@ -71,9 +75,20 @@ class Held:
 
 class _VolatileFunction(Protocol[_P, _R]):
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
-    def clear(self) -> None: ...
-    def drop_unused(self) -> int: ...
-    def stats(self) -> dict[str, int]: ...
+    @overload
+    def __get__(self, instance: None, owner: type[Any], /) -> Self: ...
+    @overload
+    def __get__(
+        self: _VolatileFunction[Concatenate[_S, _Q], _R], instance: _S, owner: type[Any] | None = None, /
+    ) -> _VolatileFunction[_Q, _R]: ...
+    def clear(self) -> None:
+        """Forgets all results; arrays that are in use stay."""
+
+    def drop_unused(self) -> int:
+        """Drops the results that no array or view uses; returns the bytes that were dropped."""
+
+    def stats(self) -> dict[str, int]:
+        """Returns counters and gauges by name, which ends in the unit."""
 
 def volatile_cache(
     addresses: int, *, hot: int | None = None, typed: bool = False
