@@ -1,5 +1,5 @@
-//! Who forked this process: by it an object tells what its threads held here from what they held in
-//! the parent.
+//! The thread that forked this process. An object needs it to know which of its parent's threads
+//! are in the child: that one and no other.
 //!
 //! Threads have numbers, and a forked child's first thread keeps the one that it had. A child that
 //! clone(2) made without the C library learns nothing: there nobody counts as its first thread.

@@ -28,9 +28,8 @@ class _Integer(SupportsIndex, Protocol):
 
     def bit_count(self) -> Any: ...
 
-_Key: TypeAlias = (
-    bytes | str | int | _Integer | tuple[bytes | str | int | _Integer | None | tuple[object, ...], ...]
-)
+_Part: TypeAlias = bytes | str | int | _Integer | None | tuple[object, ...]
+_Key: TypeAlias = bytes | str | int | _Integer | tuple[_Part, ...]
 
 class _Array(Protocol):
     """An array or a scalar of NumPy, whose stubs are not needed here."""

@@ -79,7 +79,10 @@ class _VolatileFunction(Protocol[_P, _R]):
     def __get__(self, instance: None, owner: type[Any], /) -> Self: ...
     @overload
     def __get__(
-        self: _VolatileFunction[Concatenate[_S, _Q], _R], instance: _S, owner: type[Any] | None = None, /
+        self: _VolatileFunction[Concatenate[_S, _Q], _R],
+        instance: _S,
+        owner: type[Any] | None = None,
+        /,
     ) -> _VolatileFunction[_Q, _R]: ...
     def clear(self) -> None:
         """Forgets all results; arrays that are in use stay."""

@@ -24,8 +24,8 @@ use glebe::zpool::Handle;
 use super::small::Small;
 use crate::Result;
 
-/// What is idle is asked for where a value has a page or more for so many of the reserve: the
-/// answer takes a look at each granule of it.
+/// A put of one page or more for each such number of the reserve's pages asks first how many are
+/// idle. The answer takes a look at each granule of the reserve.
 const PAGES_PER_LOOK: u64 = 512;
 
 /// Where the bytes of a value are.
@@ -151,14 +151,15 @@ impl Shared {
         Ok(place)
     }
 
-    /// Copies a value to pages, of which all or none are kept. One that is longer than what no block
-    /// holds would take all that others have before it is refused, so it is not tried.
+    /// Copies a value to pages; all of them are kept, or none. A value that is longer than what no
+    /// block holds is not tried: it would take the place of all others before it is refused.
     fn store_run(&self, object: u64, value: &[u8]) -> Result<bool> {
         let pages = value.len().div_ceil(page_bytes()) as u64;
         Ok(self.has_room(pages) && self.pages.put_run(object, 0, value)? == Put::Stored)
     }
 
-    /// Whether so many pages may be had. Asked where that takes little beside the copies.
+    /// Returns whether there may be room for a value of `pages`. It looks only where that takes little
+    /// beside the copies.
     fn has_room(&self, pages: u64) -> bool {
         if pages <= self.reserve.len().get() / PAGES_PER_LOOK {
             return true;
@@ -167,7 +168,7 @@ impl Shared {
         pages <= (stats.free + stats.live).get()
     }
 
-    /// Whether the value is kept; if not, nothing is kept under the key.
+    /// Stores a value. Returns whether it is kept; if not, the key has nothing.
     pub(super) fn put(&self, key: Box<[u8]>, value: &[u8], form: Option<&[u8]>) -> Result<bool> {
         let (old, put, form) = {
             let mut list = self.lock()?;
@@ -214,7 +215,7 @@ impl Shared {
         self.settle(key, entry, is_hit)
     }
 
-    /// Whether the value of `entry` is whole and still that of `key`.
+    /// Returns whether the value of `entry` is whole, and `key` still has it.
     pub(super) fn look_at(&self, key: &[u8], entry: &Entry) -> Result<Got> {
         let is_hit = match entry.place {
             Place::Pages(object) => self.pages.has_run(object, 0, entry.pages())?,

@@ -15,7 +15,7 @@ use crate::Result;
 
 /// Bytes of ordinary memory at most: enough to fill pages in large steps.
 const STAGED_MAX: u64 = 4 << 20;
-/// Of so many bytes of the reserve one is ordinary memory where that is less.
+/// Bytes of the reserve for each byte of ordinary memory, where that makes less.
 const RESERVE_PER_STAGED: u64 = 64;
 
 #[derive(Default)]

@@ -24,7 +24,7 @@ pub(super) struct State {
 }
 
 impl State {
-    /// That of a buffer of so many pages, with no mark.
+    /// Returns the state of a buffer that has this number of pages and no mark.
     pub(super) fn new(pages: usize) -> Self {
         Self {
             is_marked: vec![false; pages],
@@ -42,7 +42,7 @@ impl State {
         self.marked = self.is_marked.iter().filter(|is_marked| **is_marked).count();
     }
 
-    /// In a forked child: forgets what threads do and hold that the parent had and the child lacks.
+    /// In a forked child: forgets what the threads do and hold that stayed with the parent.
     pub(super) fn follow_fork(&mut self) {
         let process = forks::process();
         if self.process != process {
@@ -52,7 +52,7 @@ impl State {
         }
     }
 
-    /// Ends a `with` block, one of the calling thread's if it has one; whether there was any.
+    /// Ends a `with` block, one of the calling thread's if it has one. Returns whether there was any.
     pub(super) fn end_hold(&mut self) -> bool {
         let own = forks::thread();
         let at = self.holds.iter().position(|thread| *thread == own);

@@ -73,8 +73,8 @@ impl Namespace {
     }
 
     /// Copies `bytes` in as the pages of `object` from index `first` on, in place of what their
-    /// keys held; the last page may be given in part. All pages are kept, or none: not those of a run
-    /// whose last pages would take the place of its first ones.
+    /// keys held; the last page may be given in part. All pages are kept, or none: none are kept of
+    /// a run whose last pages would take the place of its first ones.
     ///
     /// Two runs that are put under the same pages at once may leave pages of both.
     ///
