@@ -158,8 +158,8 @@ impl Shared {
         Ok(self.has_room(pages) && self.pages.put_run(object, 0, value)? == Put::Stored)
     }
 
-    /// Returns whether there may be room for a value of `pages`. It looks only where that takes little
-    /// beside the copies.
+    /// Returns whether there may be room for a value of `pages`. It looks only where that takes
+    /// little beside the copies.
     fn has_room(&self, pages: u64) -> bool {
         if pages <= self.reserve.len().get() / PAGES_PER_LOOK {
             return true;

@@ -52,7 +52,8 @@ impl State {
         }
     }
 
-    /// Ends a `with` block, one of the calling thread's if it has one. Returns whether there was any.
+    /// Ends a `with` block, one of the calling thread's if it has one. Returns whether there was
+    /// any.
     pub(super) fn end_hold(&mut self) -> bool {
         let own = forks::thread();
         let at = self.holds.iter().position(|thread| *thread == own);
