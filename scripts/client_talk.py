@@ -75,6 +75,8 @@ def pymemcache(port):
     refused("a value too long", MemcacheServerError, lambda: client.set("k", b"v" * TOO_LONG))
     check("noreply", client.set("quiet", b"v", noreply=True), True)
     check("get after it", client.get("quiet"), b"v")
+    check("noreply, and too long", client.set("k", b"v" * TOO_LONG, noreply=True), True)
+    check("get after that", client.get("quiet"), b"v")
     client.set("short", b"v", expire=EXPIRES)
     client.set("touched", b"v", expire=EXPIRES)
     client.set("gone", b"v", expire=-1)

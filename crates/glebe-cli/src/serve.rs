@@ -208,7 +208,8 @@ fn serve(args: &Args, out: &mut dyn Write) -> Outcome {
     out.flush()?;
     // Nobody may wait for it.
     let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
-    let done = server.run().map_err(|e| e.to_string().into());
+    let is_ending = || drop(sd_notify::notify(false, &[sd_notify::NotifyState::Stopping]));
+    let done = server.run_until(is_ending).map_err(|e| e.to_string().into());
     if let Some(path) = &args.pidfile {
         let _ = fs::remove_file(path);
     }

@@ -3,7 +3,7 @@
 //! A flag is a word of one letter and what follows it. The answer repeats some of them in the
 //! order sent, so the line's flags stay as they are, beside what they say.
 
-use super::tokens::{signed_32, unsigned, unsigned_32, Tokens};
+use super::tokens::{time, unsigned, unsigned_32, Tokens};
 use super::{Command, Key, BAD_CHUNK, BAD_FORMAT, KEY_MAX};
 
 /// Words of a meta command at most.
@@ -73,7 +73,7 @@ impl<'a> Flags<'a> {
 
     /// What is wrong with a flag; an error for one that does not exist.
     fn take(&mut self, letter: u8, token: &[u8]) -> Result<Option<&'static str>, &'static str> {
-        let time = signed_32(token);
+        let time = time(token);
         let number = unsigned(token);
         let (had, why) = match letter {
             b'N' => (set(&mut self.vivify, time), BAD_TOKEN),

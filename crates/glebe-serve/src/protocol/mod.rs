@@ -2,14 +2,18 @@
 //!
 //! [`line()`] finds the end of a command line, [`parse`] says what the line asks for, as slices of
 //! it. Values are not looked at: a storing command says how many bytes follow. Pure, no I/O. Each
-//! length has a limit: a line, a key, a value, a number, the flags of a meta command.
+//! length has a limit: a line, a key, a value, a number, the flags of a meta command. A line that
+//! asks for many keys may be longer, and is then taken by pieces.
 //!
-//! Classic commands are in `text`, meta commands in `meta`. Source: memcached's protocol.txt.
+//! Classic commands are in `text`, meta commands in `meta`; `binary` refuses its protocol. Source:
+//! memcached's protocol.txt.
 
+mod binary;
 mod meta;
 mod text;
 mod tokens;
 
+pub use binary::{Request, HEAD as BINARY_HEAD};
 pub use meta::{Flags, Mode};
 
 use tokens::Tokens;
@@ -18,11 +22,8 @@ use tokens::Tokens;
 pub const KEY_MAX: usize = 250;
 /// Bytes of a line at most, its end included, unless it asks for many keys.
 pub const LINE_MAX: usize = 2048;
-/// Bytes of a line that asks for many keys at most.
-pub const KEYS_LINE_MAX: usize = 1 << 20;
-
-/// The first byte of each request of the binary protocol, which has no lines.
-const BINARY: u8 = 0x80;
+/// Bytes of a line that asks for many keys, after which it is not waited for its end.
+pub const KEYS_PIECE: usize = 64 << 10;
 
 /// What a client is told where its line is wrong.
 pub const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
@@ -36,33 +37,37 @@ const UNKNOWN: &str = "ERROR";
 pub enum Line<'a> {
     /// A line without its end, and its bytes with it.
     Whole(&'a [u8], usize),
+    /// The beginning of a line that asks for many keys.
+    Keys(&'a [u8]),
+    /// A request of the binary protocol, which has no lines: its head.
+    Binary(Request),
     /// More bytes are needed.
     Partial,
     /// More bytes than a line may have, and none of them ends it.
     TooLong,
 }
 
-/// The first line of `buf`. A bare line feed ends one, too; a request of the binary protocol is
-/// taken as one, as far as it is there. O(length).
+/// The first line of `buf`. A bare line feed ends one, too. O(length).
 #[must_use]
 pub fn line(buf: &[u8]) -> Line<'_> {
+    if buf.first() == Some(&binary::REQUEST) {
+        let head = buf.first_chunk();
+        return head.map_or(Line::Partial, |head| Line::Binary(Request::of(head)));
+    }
     let found = memchr::memchr(b'\n', buf);
     let used = found.map_or(buf.len(), |end| end + 1);
-    if used > LINE_MAX && (used > KEYS_LINE_MAX || !asks_for_keys(buf)) {
+    if used > LINE_MAX && !asks_for_keys(buf) {
         return Line::TooLong;
     }
     let Some(end) = found else {
-        let is_binary = buf.first() == Some(&BINARY);
-        return if is_binary { Line::Whole(buf, used) } else { Line::Partial };
+        return if used > KEYS_PIECE { Line::Keys(buf) } else { Line::Partial };
     };
     let line = &buf[..end];
     Line::Whole(line.strip_suffix(b"\r").unwrap_or(line), end + 1)
 }
 
 fn asks_for_keys(buf: &[u8]) -> bool {
-    let start = buf.iter().position(|byte| *byte != b' ').unwrap_or(buf.len());
-    let verb = buf[start..].split(|byte| *byte == b' ').next().unwrap_or_default();
-    matches!(verb, b"get" | b"gets" | b"gat" | b"gats")
+    text::is_get(Tokens::new(buf).next().unwrap_or_default())
 }
 
 /// How a classic command stores a value.
@@ -177,8 +182,13 @@ pub enum Command<'a> {
     MetaNoop,
     /// `me`.
     MetaDebug(Key<'a>),
-    /// A command of administration that has no meaning here, or one for tests: its words.
-    Other(&'a [u8]),
+    /// A command of administration that has no meaning here, or one for tests.
+    Other {
+        /// Its words.
+        line: &'a [u8],
+        /// Whether no answer is wanted.
+        noreply: bool,
+    },
     /// The line is wrong.
     Wrong {
         /// What the client is told.
@@ -188,8 +198,9 @@ pub enum Command<'a> {
         /// Whether no answer is wanted.
         noreply: bool,
     },
-    /// Somebody who speaks HTTP, or the binary protocol: the connection ends.
-    Foreign(&'static str),
+    /// The connection ends without an answer: the client speaks HTTP, or wants no answer to a line
+    /// that does not say where the next one begins.
+    Lost,
 }
 
 impl Command<'_> {
@@ -201,9 +212,6 @@ impl Command<'_> {
 /// What `line`, which has no end of its own, asks for. O(length).
 #[must_use]
 pub fn parse(line: &[u8]) -> Command<'_> {
-    if line.first() == Some(&BINARY) {
-        return Command::Foreign("ERROR the binary protocol is not spoken here\r\n");
-    }
     let mut tokens = Tokens::new(line);
     let Some(verb) = tokens.next() else { return Command::wrong(BAD_FORMAT) };
     match verb {

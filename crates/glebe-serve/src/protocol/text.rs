@@ -1,13 +1,23 @@
 //! The classic commands.
 
-use super::tokens::{signed_32, unsigned, unsigned_32, Tokens};
+use super::tokens::{time, unsigned, unsigned_32, Tokens};
 use super::{Command, Verb, BAD_DELTA, BAD_EXPTIME, BAD_FORMAT, KEY_MAX, UNKNOWN};
 
 /// Values longer than this are not even skipped: such a length is no length.
 const SKIPPED_MAX: u64 = i32::MAX as u64 - 2;
 
-/// What a line asks for that begins with `verb`; `tokens` are the words behind it.
+/// What a line asks for that begins with `verb`; `tokens` are the words behind it. Where no answer
+/// is wanted, none says what is wrong.
 pub(super) fn parse<'a>(verb: &[u8], tokens: Tokens<'a>, line: &'a [u8]) -> Command<'a> {
+    match command(verb, tokens, line) {
+        Command::Wrong { answer, swallow, .. } if !is_get(verb) => {
+            Command::Wrong { answer, swallow, noreply: is_noreply(tokens) }
+        }
+        command => command,
+    }
+}
+
+fn command<'a>(verb: &[u8], tokens: Tokens<'a>, line: &'a [u8]) -> Command<'a> {
     match verb {
         b"get" => get(tokens, false, None),
         b"gets" => get(tokens, true, None),
@@ -30,10 +40,16 @@ pub(super) fn parse<'a>(verb: &[u8], tokens: Tokens<'a>, line: &'a [u8]) -> Comm
         b"quit" => Command::Quit,
         b"shutdown" => Command::Shutdown,
         b"debugtime" | b"cache_memlimit" | b"slabs" | b"lru" | b"lru_crawler" | b"watch"
-        | b"extstore" | b"misbehave" => Command::Other(line),
-        _ if is_http(tokens) => Command::Foreign(""),
+        | b"extstore" | b"misbehave" => Command::Other { line, noreply: is_noreply(tokens) },
+        // A value may follow that nobody can tell from commands.
+        _ if is_http(tokens) || is_noreply(tokens) => Command::Lost,
         _ => Command::wrong(UNKNOWN),
     }
+}
+
+/// Whether the further words of this command are keys, or a time and keys.
+pub(super) fn is_get(verb: &[u8]) -> bool {
+    matches!(verb, b"get" | b"gets" | b"gat" | b"gats")
 }
 
 fn is_http(tokens: Tokens<'_>) -> bool {
@@ -60,28 +76,34 @@ fn get_and_touch(mut tokens: Tokens<'_>, cas: bool) -> Command<'_> {
     if tokens.rest().is_empty() {
         return Command::wrong(UNKNOWN);
     }
-    match signed_32(exptime) {
+    match time(exptime) {
         Some(exptime) => get(tokens, cas, Some(exptime)),
         None => Command::wrong(BAD_EXPTIME),
     }
 }
 
 fn store(mut tokens: Tokens<'_>, verb: Verb) -> Command<'_> {
+    let all = tokens;
+    // Nobody knows how long the value is that follows.
+    let unknown = |answer| match is_noreply(all) {
+        true => Command::Lost,
+        false => Command::wrong(answer),
+    };
     let key = tokens.next();
     let (flags, exptime, len) = (tokens.next(), tokens.next(), tokens.next());
     let (Some(key), Some(flags), Some(exptime), Some(len)) = (key, flags, exptime, len) else {
-        return Command::wrong(UNKNOWN);
+        return unknown(UNKNOWN);
     };
     let number = matches!(verb, Verb::Cas(_)).then(|| tokens.next().unwrap_or_default());
-    let noreply = tokens.next() == Some(b"noreply");
+    let noreply = is_noreply(tokens);
     let Some(len) = unsigned(len).filter(|len| *len <= SKIPPED_MAX) else {
-        return Command::wrong(BAD_FORMAT);
+        return unknown(BAD_FORMAT);
     };
     let wrong = Command::Wrong { answer: BAD_FORMAT, swallow: len + 2, noreply: false };
     if key.len() > KEY_MAX {
         return wrong;
     }
-    let (Some(flags), Some(exptime)) = (unsigned_32(flags), signed_32(exptime)) else {
+    let (Some(flags), Some(exptime)) = (unsigned_32(flags), time(exptime)) else {
         return wrong;
     };
     let verb = match number.map(unsigned) {
@@ -93,8 +115,9 @@ fn store(mut tokens: Tokens<'_>, verb: Verb) -> Command<'_> {
 }
 
 fn delete(mut tokens: Tokens<'_>) -> Command<'_> {
-    let noreply = is_noreply(tokens);
     let Some(sent) = tokens.next() else { return Command::wrong(UNKNOWN) };
+    // That word may be a key as well.
+    let noreply = is_noreply(tokens);
     if sent.len() > KEY_MAX {
         return Command::wrong(BAD_FORMAT);
     }
@@ -108,7 +131,7 @@ fn delete(mut tokens: Tokens<'_>) -> Command<'_> {
     };
     if !is_right {
         let answer = "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]";
-        return Command::Wrong { answer, swallow: 0, noreply };
+        return Command::wrong(answer);
     }
     Command::Delete { key: sent, noreply }
 }
@@ -123,7 +146,7 @@ fn arithmetic(mut tokens: Tokens<'_>, down: bool) -> Command<'_> {
     }
     match unsigned(delta) {
         Some(delta) => Command::Arithmetic { key, delta, down, noreply },
-        None => Command::Wrong { answer: BAD_DELTA, swallow: 0, noreply },
+        None => Command::wrong(BAD_DELTA),
     }
 }
 
@@ -135,9 +158,9 @@ fn touch(mut tokens: Tokens<'_>) -> Command<'_> {
     if sent.len() > KEY_MAX {
         return Command::wrong(BAD_FORMAT);
     }
-    match signed_32(exptime) {
+    match time(exptime) {
         Some(exptime) => Command::Touch { key: sent, exptime, noreply },
-        None => Command::Wrong { answer: BAD_EXPTIME, swallow: 0, noreply },
+        None => Command::wrong(BAD_EXPTIME),
     }
 }
 
@@ -145,9 +168,9 @@ fn flush_all(mut tokens: Tokens<'_>) -> Command<'_> {
     let noreply = is_noreply(tokens);
     match tokens.next().filter(|word| *word != b"noreply") {
         None => Command::FlushAll { delay: None, noreply },
-        Some(delay) => match signed_32(delay) {
+        Some(delay) => match time(delay) {
             Some(delay) => Command::FlushAll { delay: Some(delay), noreply },
-            None => Command::Wrong { answer: BAD_EXPTIME, swallow: 0, noreply },
+            None => Command::wrong(BAD_EXPTIME),
         },
     }
 }
@@ -158,6 +181,6 @@ fn verbosity(mut tokens: Tokens<'_>) -> Command<'_> {
         None => Command::wrong(UNKNOWN),
         Some(b"noreply") => Command::Verbosity { noreply },
         Some(level) if unsigned_32(level).is_some() => Command::Verbosity { noreply },
-        Some(_) => Command::Wrong { answer: BAD_FORMAT, swallow: 0, noreply },
+        Some(_) => Command::wrong(BAD_FORMAT),
     }
 }

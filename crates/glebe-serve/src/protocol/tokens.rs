@@ -1,5 +1,9 @@
 //! Words of a line, and numbers as memcached reads them.
 
+/// Numbers of 32 bits.
+const ALL_32: i64 = 1 << 32;
+const DAYS_30: i64 = 60 * 60 * 24 * 30;
+
 /// The words of a line: what lies between blanks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tokens<'a> {
@@ -48,12 +52,13 @@ pub(super) fn unsigned_32(token: &[u8]) -> Option<u32> {
     unsigned(token)?.try_into().ok()
 }
 
-/// A number of 32 bits with a sign; or without one, as libmemcached sends what is below zero.
-pub(super) fn signed_32(token: &[u8]) -> Option<i64> {
-    let number = match token.strip_prefix(b"-") {
-        Some(digits) => -i64::try_from(unsigned(digits)?).ok()?,
-        None => unsigned(token)?.try_into().ok()?,
-    };
-    let number = i32::try_from(number).or_else(|_| u32::try_from(number).map(|n| n as i32));
-    number.ok().map(i64::from)
+/// A time: seconds from now, or a date. libmemcached sends a small number below zero as one of 32
+/// bits without a sign; dates of that month, in 2106, are not to be had.
+pub(super) fn time(token: &[u8]) -> Option<i64> {
+    if let Some(digits) = token.strip_prefix(b"-") {
+        return Some(-i64::try_from(unsigned(digits)?).ok()?);
+    }
+    let number = i64::try_from(unsigned(token)?).ok()?;
+    let is_below_zero = (ALL_32 - DAYS_30..ALL_32).contains(&number);
+    Some(if is_below_zero { number - ALL_32 } else { number })
 }

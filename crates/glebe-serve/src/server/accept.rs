@@ -34,38 +34,32 @@ enum Listener {
 /// See the module.
 pub(super) struct Door {
     poll: Poll,
+    /// Sockets that have their addresses and do not listen yet.
+    bound: Vec<(SocketAddr, Socket)>,
+    unix: Option<(PathBuf, u32)>,
     listeners: Vec<Listener>,
     signals: UnixStream,
     next_worker: usize,
 }
 
 impl Door {
-    /// Listens where the settings say, or where a service manager does already.
+    /// Takes the sockets at which a service manager listens already, or else the addresses that the
+    /// settings name. It listens at those by [`Door::listen`] alone, once it can answer: a client
+    /// that is let in before would wait without a word.
     pub(super) fn open(settings: &Settings) -> Result<(Self, Waker), Failure> {
         allow_descriptors(settings)?;
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), WAKE)?;
-        let mut listeners = handed_over()?;
+        let listeners = handed_over()?;
+        let (mut bound, mut unix) = (Vec::new(), None);
         if listeners.is_empty() {
             for address in &settings.listen {
                 let failed = |e| format!("cannot listen at {address}: {e}");
-                listeners.push(Listener::Tcp(tcp(*address, settings.backlog).map_err(failed)?));
+                bound.push((*address, tcp(*address).map_err(failed)?));
             }
-            if let Some((path, mode)) = &settings.unix {
-                let failed = |e| format!("cannot listen at {}: {e}", path.display());
-                let listener = unix(path, *mode, settings.backlog).map_err(failed)?;
-                listeners.push(Listener::Unix(listener, Some(path.clone())));
-            }
+            unix.clone_from(&settings.unix);
         }
         let registry = poll.registry();
-        for (nth, listener) in listeners.iter_mut().enumerate() {
-            match listener {
-                Listener::Tcp(tcp) => registry.register(tcp, Token(nth), Interest::READABLE)?,
-                Listener::Unix(unix, _) => {
-                    registry.register(unix, Token(nth), Interest::READABLE)?;
-                }
-            }
-        }
         let (signals, sender) = std::os::unix::net::UnixStream::pair()?;
         signals.set_nonblocking(true)?;
         let mut signals = UnixStream::from_std(signals);
@@ -75,7 +69,30 @@ impl Door {
         }
         // There is nothing to be read anew.
         signal_hook::flag::register(SIGHUP, Arc::default())?;
-        Ok((Self { poll, listeners, signals, next_worker: 0 }, waker))
+        Ok((Self { poll, bound, unix, listeners, signals, next_worker: 0 }, waker))
+    }
+
+    /// Listens.
+    pub(super) fn listen(&mut self, backlog: i32) -> Result<(), Failure> {
+        for (address, socket) in self.bound.drain(..) {
+            socket.listen(backlog).map_err(|e| format!("cannot listen at {address}: {e}"))?;
+            self.listeners.push(Listener::Tcp(TcpListener::from_std(socket.into())));
+        }
+        if let Some((path, mode)) = self.unix.take() {
+            let failed = |e| format!("cannot listen at {}: {e}", path.display());
+            let listener = unix(&path, mode, backlog).map_err(failed)?;
+            self.listeners.push(Listener::Unix(listener, Some(path)));
+        }
+        let registry = self.poll.registry();
+        for (nth, listener) in self.listeners.iter_mut().enumerate() {
+            match listener {
+                Listener::Tcp(tcp) => registry.register(tcp, Token(nth), Interest::READABLE)?,
+                Listener::Unix(unix, _) => {
+                    registry.register(unix, Token(nth), Interest::READABLE)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Shows the sockets to who asks.
@@ -267,15 +284,14 @@ fn handed_over() -> Result<Vec<Listener>, Failure> {
     Ok(listeners)
 }
 
-fn tcp(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
+fn tcp(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), None)?;
     socket.set_reuse_address(true)?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
     }
     socket.bind(&address.into())?;
-    socket.listen(backlog)?;
-    Ok(TcpListener::from_std(socket.into()))
+    Ok(socket)
 }
 
 fn unix(path: &Path, mode: u32, backlog: i32) -> io::Result<UnixListener> {
@@ -309,4 +325,33 @@ fn allow_descriptors(settings: &Settings) -> Result<(), Failure> {
         )
         .into()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+
+    use super::*;
+
+    #[test]
+    fn nobody_is_let_in_before_it_listens() {
+        let scratch = glebe_testing::Scratch::new("door");
+        let path = scratch.path().join("socket");
+        let settings = Settings {
+            listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
+            unix: Some((path.clone(), 0o700)),
+            ..Settings::default()
+        };
+        let (mut door, _waker) = Door::open(&settings).expect("a free port");
+        let address = door.bound[0].1.local_addr().ok().and_then(|addr| addr.as_socket());
+        let address = address.expect("an address");
+        let refused = |e: io::Error| matches!(e.kind(), ErrorKind::ConnectionRefused);
+        assert!(TcpStream::connect(address).is_err_and(refused));
+        assert!(std::os::unix::net::UnixStream::connect(&path).is_err());
+        door.listen(1).expect("it listens");
+        assert_eq!(door.port(), Some(address.port()));
+        assert!(TcpStream::connect(address).is_ok());
+        assert!(std::os::unix::net::UnixStream::connect(&path).is_ok());
+        door.close();
+    }
 }

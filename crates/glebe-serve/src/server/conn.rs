@@ -76,9 +76,13 @@ pub(super) struct Conn {
     pub(super) need: usize,
     /// Bytes to come that nobody looks at.
     pub(super) skip: u64,
+    /// What comes may be the rest of a value, which is not to be answered.
+    pub(super) is_doubtful: bool,
     /// Answers that were not taken; some of them are sent.
     out: Vec<u8>,
     sent: usize,
+    /// The other side has sent all that it will.
+    pub(super) has_end: bool,
     /// It ends once its answers are sent.
     pub(super) is_ending: bool,
     /// Of the bytes that all values under way may take, its part.
@@ -93,8 +97,10 @@ impl Conn {
             input: Vec::new(),
             need: 0,
             skip: 0,
+            is_doubtful: false,
             out: Vec::new(),
             sent: 0,
+            has_end: false,
             is_ending: false,
             charged: 0,
         }

@@ -3,7 +3,7 @@
 use super::answer::{line, number};
 use super::counters::Counters;
 use super::{admin, meta, stats, Shared, VERSION};
-use crate::protocol::{self, Command, Line, Verb};
+use crate::protocol::{self, Command, Line, Verb, BINARY_HEAD};
 use crate::store::{Changed, Count, Look, Meta, Outcome, Refused, Room};
 
 /// Bytes of answers after which they are sent before more is done.
@@ -26,6 +26,9 @@ pub(super) enum Next {
     /// Of the line that begins there, its first word and these keys on are still to be done, once
     /// the answers are sent. (End of the words before the keys, first of those keys.)
     Keys(usize, usize),
+    /// The next one, of which nobody knows whether it is part of a value that was too long; so many
+    /// bytes are done with.
+    Doubt(usize),
     /// The connection ends after the answers.
     Close,
     /// The server ends.
@@ -45,7 +48,12 @@ impl Hands<'_> {
     #[inline]
     pub(super) fn execute(&mut self, input: &[u8], conn: u64, out: &mut Vec<u8>) -> Next {
         let (text, used) = match protocol::line(input) {
-            Line::Whole(text, used) => (text, used),
+            Line::Whole(text, used) => (text, Some(used)),
+            Line::Keys(text) => (text, None),
+            Line::Binary(request) => {
+                request.refuse(out);
+                return Next::Skip(BINARY_HEAD, request.body.into());
+            }
             Line::Partial => return Next::Need(input.len() + 1),
             Line::TooLong => return Next::Close,
         };
@@ -53,15 +61,24 @@ impl Hands<'_> {
         if self.shared.settings.verbose > 1 {
             eprintln!("<{conn} {}", text.escape_ascii());
         }
+        if let Command::Get { keys, cas, touch } = command {
+            return self.get(input, keys, (cas, touch), used, out);
+        }
+        let Some(used) = used else {
+            // Of a line whose end nobody knows a key is wrong.
+            line(out, protocol::BAD_FORMAT);
+            return Next::Close;
+        };
         match command {
-            Command::Get { keys, cas, touch } => {
-                return self.get(input, keys, (cas, touch), used, out);
-            }
             Command::Store { key, verb, flags, exptime, len, noreply } => {
                 let meta = Meta { flags, exptime: self.time(exptime), ..Meta::default() };
                 let begin = out.len();
                 let value = match self.value(input, used, len, key, verb == Verb::Set, out) {
                     Ok(value) => value,
+                    Err(next) if noreply => {
+                        out.truncate(begin);
+                        return if let Next::Go(used) = next { Next::Doubt(used) } else { next };
+                    }
                     Err(next) => return next,
                 };
                 self.store(key, verb, &meta, value, out);
@@ -79,7 +96,7 @@ impl Hands<'_> {
             Command::MetaNoop => line(out, "MN"),
             Command::MetaDebug(key) => meta::debug(self, key, out),
             Command::Stats(words) => stats::answer(self.shared, words, conn, out),
-            Command::Quit => return Next::Close,
+            Command::Quit | Command::Lost => return Next::Close,
             Command::Shutdown => {
                 if !self.shared.settings.shutdown {
                     line(out, "SERVER_ERROR: shutdown not enabled");
@@ -94,10 +111,6 @@ impl Hands<'_> {
                     line(out, answer);
                 }
                 return Next::Skip(used, swallow);
-            }
-            Command::Foreign(answer) => {
-                out.extend_from_slice(answer.as_bytes());
-                return Next::Close;
             }
             other => self.short(&other, out),
         }
@@ -135,9 +148,9 @@ impl Hands<'_> {
                 line(out, VERSION);
                 false
             }
-            Command::Other(text) => {
-                admin::answer(self, text, out);
-                false
+            Command::Other { line, noreply } => {
+                admin::answer(self, line, out);
+                noreply
             }
             _ => false,
         };
@@ -162,13 +175,31 @@ impl Hands<'_> {
         which.add(1);
     }
 
-    /// The values of `keys`; `how` says whether with their numbers, and with which new end.
+    /// Refuses a value before it comes, for which there is no memory now. A set leaves no older value
+    /// behind.
+    pub(super) fn refuse(&mut self, input: &[u8], out: &mut Vec<u8>) {
+        let Line::Whole(text, _) = protocol::line(input) else { return };
+        let (key, noreply) = match protocol::parse(text) {
+            Command::Store { key, verb: Verb::Set, noreply, .. } => (Some(key), noreply),
+            Command::Store { noreply, .. } => (None, noreply),
+            _ => (None, false),
+        };
+        if let Some(key) = key {
+            self.shared.store.delete(key, None, &mut self.room);
+        }
+        if !noreply {
+            line(out, NO_MEMORY);
+        }
+    }
+
+    /// The values of `keys`; `how` says whether with their numbers, and with which new end. Without
+    /// `used` the line goes on: its last key may, too, and is left.
     fn get(
         &mut self,
         input: &[u8],
         keys: &[u8],
         how: (bool, Option<i64>),
-        used: usize,
+        used: Option<usize>,
         out: &mut Vec<u8>,
     ) -> Next {
         let first = keys.as_ptr().addr() - input.as_ptr().addr();
@@ -186,10 +217,14 @@ impl Hands<'_> {
             let end = rest.iter().position(|byte| *byte == b' ').unwrap_or(rest.len());
             let (key, others) = rest.split_at(end);
             rest = others;
+            if used.is_none() && others.iter().all(|byte| *byte == b' ') {
+                // More than a piece of it are blanks.
+                return if at > first { Next::Keys(first, at) } else { Next::Close };
+            }
             self.get_one(key, how, out);
         }
         out.extend_from_slice(b"END\r\n");
-        Next::Go(used)
+        Next::Go(used.unwrap_or(input.len()))
     }
 
     #[inline]

@@ -135,7 +135,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Makes the store and the workers, and listens.
+    /// Makes the store and the workers, and listens once it can answer.
     ///
     /// # Errors
     /// What could not be had, and what to do.
@@ -143,7 +143,9 @@ impl Server {
         let limits =
             Limits { bytes: settings.memory, item_bytes: settings.item_max, evict: settings.evict };
         let (mut door, waker) = accept::Door::open(&settings)?;
+        // This takes its time.
         let store = Store::new(limits)?;
+        door.listen(settings.backlog)?;
         let threads = settings.threads;
         let shared = Arc::new(Shared {
             prefixes: Prefixes::new(settings.delimiter),
@@ -241,8 +243,17 @@ impl Server {
     ///
     /// # Errors
     /// What ended it before.
-    pub fn run(mut self) -> Result<(), Failure> {
+    pub fn run(self) -> Result<(), Failure> {
+        self.run_until(|| {})
+    }
+
+    /// As [`Server::run`]; calls `is_ending` when the server begins to end.
+    ///
+    /// # Errors
+    /// As [`Server::run`].
+    pub fn run_until(mut self, is_ending: impl FnOnce()) -> Result<(), Failure> {
         let done = self.door.run(&self.shared, &self.hired);
+        is_ending();
         self.shared.end();
         for worker in &self.hired {
             // One that has ended needs none.

@@ -15,8 +15,9 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use slab::Slab;
 
 use super::conn::{Conn, State, Stream};
-use super::execute::{Hands, Next, ANSWERS_MAX, NO_MEMORY};
-use super::{answer, Shared};
+use super::execute::{Hands, Next, ANSWERS_MAX};
+use super::Shared;
+use crate::protocol::{self, Command, Line};
 use crate::store::Room;
 
 /// Bytes that one read may bring.
@@ -102,7 +103,12 @@ impl Worker {
             for event in &events {
                 match event.token() {
                     WAKE => self.welcome(),
-                    Token(number) => self.turn(number, &mut hands),
+                    Token(number) => {
+                        if event.is_read_closed() {
+                            self.note_end(number);
+                        }
+                        self.turn(number, &mut hands);
+                    }
                 }
             }
             for _ in 0..self.queue.len() {
@@ -153,6 +159,13 @@ impl Worker {
         });
     }
 
+    /// The client sends no more: what it sent is followed by an end, of which no event comes.
+    fn note_end(&mut self, number: usize) {
+        if let Some(conn) = self.conns.get_mut(number).and_then(Option::as_mut) {
+            conn.has_end = true;
+        }
+    }
+
     /// A connection's turn, if there is one of that number: it may have ended since.
     fn turn(&mut self, number: usize, hands: &mut Hands<'_>) {
         let Some(mut conn) = self.conns.get_mut(number).and_then(Option::take) else { return };
@@ -201,7 +214,7 @@ impl Worker {
             false => self.take_in(conn, got, hands)?,
         };
         // A short read has emptied the socket, and what comes after is another event.
-        let was_all = !in_place && got < READ;
+        let was_all = !in_place && got < READ && !conn.has_end;
         Ok(if fate == Fate::Waits && !was_all && !conn.is_sending() { Fate::Again } else { fate })
     }
 
@@ -275,6 +288,18 @@ fn read_on(conn: &mut Conn) -> io::Result<usize> {
     got
 }
 
+/// Looks at what comes behind a value that did not end where it should, and whose client wants no
+/// answer: the bytes of an empty line, which end the value; 0 at a command. `None`: it is no
+/// command, so the client would take what it is told for the answer to another one.
+fn clear_up(rest: &[u8]) -> Option<usize> {
+    match protocol::line(rest) {
+        Line::Whole(b"", used) => Some(used),
+        Line::Whole(text, _) if matches!(protocol::parse(text), Command::Wrong { .. }) => None,
+        Line::Binary(_) | Line::TooLong => None,
+        Line::Whole(..) | Line::Keys(_) | Line::Partial => Some(0),
+    }
+}
+
 /// Carries out commands; what of `input` is left, and how it goes on. Where the rest of `input` is
 /// not as it was sent, it is in the connection.
 fn carry_out<'i>(
@@ -292,6 +317,16 @@ fn carry_out<'i>(
             return (rest, Fate::Again);
         }
         left -= 1;
+        if conn.is_doubtful && protocol::line(rest) != Line::Partial {
+            match clear_up(rest) {
+                Some(0) => conn.is_doubtful = false,
+                Some(used) => {
+                    rest = &rest[used..];
+                    continue;
+                }
+                None => return (&[], Fate::Ends),
+            }
+        }
         match hands.execute(rest, conn.shown.number, out) {
             Next::Go(used) => rest = &rest[used..],
             Next::Skip(used, skip) => {
@@ -301,7 +336,7 @@ fn carry_out<'i>(
             }
             Next::Need(need) => {
                 if need > CHARGED && !hands.shared.may_charge(conn, need as u64) {
-                    answer::line(out, NO_MEMORY);
+                    hands.refuse(rest, out);
                     conn.skip = (need - rest.len()) as u64;
                     return (&[], Fate::Waits);
                 }
@@ -311,6 +346,10 @@ fn carry_out<'i>(
             Next::Keys(words, keys) => {
                 conn.input = [&rest[..words], &rest[keys..]].concat();
                 return (&[], Fate::Again);
+            }
+            Next::Doubt(used) => {
+                conn.is_doubtful = true;
+                rest = &rest[used..];
             }
             Next::Close => return (&[], Fate::Ends),
             Next::Stop => {

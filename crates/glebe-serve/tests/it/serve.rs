@@ -32,24 +32,70 @@ fn classic_commands_in_one_write_and_byte_by_byte() {
 }
 
 #[test]
-fn what_libmemcached_sends_for_times_and_as_the_binary_protocol() {
+fn times_as_libmemcached_sends_them_and_the_version() {
     let server = Running::start(|_| {});
     let mut stream = server.connect();
     dialogue(
         &mut stream,
         "set k 0 4294967295 1\nx\nget k\nset k 0 9 1\nx\ntouch k 4294967293\nget k\n\
-         set k 0 4294967296 1\nx\nmn\n",
+         set k 0 9223372036854775808 1\nx\nmn\n",
         "STORED\nEND\nSTORED\nTOUCHED\nEND\nCLIENT_ERROR bad command line format\nMN\n",
     );
     // Clients choose commands by the version.
     let version = env!("CARGO_PKG_VERSION");
     dialogue(&mut stream, "version\n", &format!("VERSION 1.6.45-glebe-{version}\n"));
-    let mut binary = server.connect();
-    // A request for the version: no byte of it ends a line.
-    binary.write_all(&[&[0x80, 0x0b][..], &[0; 22]].concat()).expect("taken");
-    let mut heard = String::new();
-    binary.read_to_string(&mut heard).expect("an end");
-    assert_eq!(heard, "ERROR the binary protocol is not spoken here\r\n");
+}
+
+#[test]
+fn items_end_in_the_next_century() {
+    let server = Running::start(|_| {});
+    let mut stream = server.connect();
+    // In 2100, 2106, 2128, and as late as a number of 64 bits says.
+    for date in ["4102444800", "4294967296", "5000000000", "9223372036854775807"] {
+        dialogue(
+            &mut stream,
+            &format!(
+                "set a 0 {date} 1\nx\nget a\nset b 4294967295 0 1\nx\ntouch b {date}\nget b\n\
+                 gat {date} a\nms m 1 T{date}\nx\nmg m v\nmg m T{date}\nmg new N{date}\n\
+                 ma m{date} N{date} J1 v\nget m{date}\nmd m\nmd new\nmd m{date}\n"
+            ),
+            &format!(
+                "STORED\nVALUE a 0 1\nx\nEND\nSTORED\nTOUCHED\nVALUE b 4294967295 1\nx\nEND\n\
+                 VALUE a 0 1\nx\nEND\nHD\nVA 1\nx\nHD\nHD W\nVA 1\n1\nVALUE m{date} 0 1\n1\n\
+                 END\nHD\nHD\nHD\n"
+            ),
+        );
+    }
+}
+
+#[test]
+fn a_line_of_keys_may_be_of_any_length() {
+    let server = Running::start(|_| {});
+    let mut stream = server.connect();
+    let key = |n: usize| format!("{n:0200}");
+    for n in [0, 1, 3000, 9998, 9999] {
+        dialogue(&mut stream, &format!("set {} 0 0 1\nv\n", key(n)), "STORED\n");
+    }
+    let keys = (0..10_000).map(key).collect::<Vec<_>>().join(" ");
+    let found = [0, 1, 3000, 9998, 9999].map(|n| format!("VALUE {} 0 1\nv\n", key(n))).concat();
+    for end in ["\n", " \n"] {
+        for verb in ["get", "gat 0"] {
+            let line = format!("{verb} {keys}{end}mn\n");
+            dialogue(&mut stream, &line, &format!("{found}END\nMN\n"));
+        }
+    }
+    // A key that is too long is told of at last, and what has no keys is no line.
+    let some = (0..9000).map(key).collect::<Vec<_>>().join(" ");
+    let found = [0, 1, 3000].map(|n| format!("VALUE {} 0 1\nv\n", key(n))).concat();
+    let long = format!("get {some} {}\n", "k".repeat(300));
+    dialogue(&mut stream, &long, &format!("{found}CLIENT_ERROR bad command line format\n"));
+    for endless in [" ".repeat(200_000), "k".repeat(200_000)] {
+        let mut wild = server.connect();
+        // The server may close before all is taken.
+        let _ = wild.write_all(format!("get {endless}").as_bytes());
+        let _ = wild.shutdown(std::net::Shutdown::Write);
+        let _ = wild.read_to_end(&mut Vec::new());
+    }
 }
 
 #[test]

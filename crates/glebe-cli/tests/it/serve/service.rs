@@ -46,6 +46,8 @@ fn a_socket_that_is_handed_over_is_served_and_no_other() {
         .collect();
     assert_eq!(listening.len(), 1, "{listening:?}");
     serving.signal("TERM");
+    let len = told.recv(&mut text).expect("the end is told");
+    assert_eq!(&text[..len], b"STOPPING=1\n");
     serving.ends_well();
 }
 

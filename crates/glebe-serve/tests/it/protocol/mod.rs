@@ -2,7 +2,7 @@
 
 mod model;
 
-use glebe_serve::protocol::{self, Line, LINE_MAX};
+use glebe_serve::protocol::{self, Line, BINARY_HEAD, KEYS_PIECE, LINE_MAX};
 use proptest::prelude::*;
 
 fn word() -> impl Strategy<Value = Vec<u8>> {
@@ -144,24 +144,42 @@ fn edges() {
         "delete k 0 noreply\r\n".into(),
         "delete k 10\r\n".into(),
         "GET / HTTP/1.1\r\n".into(),
-        "\u{80}".into(),
+        "set k 0 0 x noreply\r\n".into(),
+        "set k 0 0 1 2 noreply\r\n".into(),
+        "cas k 0 0 1 noreply\r\n".into(),
+        "set k 0 noreply\r\n".into(),
+        "delete noreply\r\n".into(),
+        "delete k 1 noreply\r\n".into(),
+        "touch k noreply\r\n".into(),
+        "incr noreply\r\n".into(),
+        "get k noreply\r\n".into(),
+        "other k noreply\r\n".into(),
+        "slabs automove noreply\r\n".into(),
+        "set k 0 4102444800 1\r\n".into(),
+        "touch k 4292375295\r\n".into(),
+        "touch k 4292375296\r\n".into(),
+        "touch k -9223372036854775807\r\n".into(),
+        "touch k -9223372036854775808\r\n".into(),
     ];
     for case in cases {
         model::check(case.as_bytes());
     }
-    model::check(b"\x80\x01\x00\n");
-    let binary = b"\x80\x0b\x00";
-    assert_eq!(protocol::line(binary), Line::Whole(binary, 3));
-    model::check(binary);
+    let binary = [b"\x80\x0b\x00\n".as_slice(), &[0; BINARY_HEAD - 4], b"mn\r\n"].concat();
+    assert_eq!(protocol::line(&binary[..BINARY_HEAD - 1]), Line::Partial);
+    assert!(matches!(protocol::line(&binary), Line::Binary(request) if request.body == 0));
+    model::check(&binary);
 }
 
 #[test]
-fn a_long_line_without_an_end_is_refused_unless_it_asks_for_keys() {
+fn a_long_line_is_refused_unless_it_asks_for_keys() {
     assert_eq!(protocol::line(&vec![b'x'; LINE_MAX]), Line::Partial);
     assert_eq!(protocol::line(&vec![b'x'; LINE_MAX + 1]), Line::TooLong);
     let keys = b"  gets ".iter().copied().chain(b"key ".repeat(5000)).collect::<Vec<u8>>();
     assert_eq!(protocol::line(&keys), Line::Partial);
     assert_eq!(protocol::line(&vec![b' '; LINE_MAX + 1]), Line::TooLong);
-    let most = b"get ".iter().copied().chain(b"key ".repeat(1 << 18)).collect::<Vec<u8>>();
-    assert_eq!(protocol::line(&most), Line::TooLong);
+    let many = b"get ".iter().copied().chain(b"key ".repeat(1 << 18)).collect::<Vec<u8>>();
+    assert_eq!(protocol::line(&many[..KEYS_PIECE]), Line::Partial);
+    assert_eq!(protocol::line(&many), Line::Keys(&many));
+    let whole = [&many[..], b"\r\n"].concat();
+    assert_eq!(protocol::line(&whole), Line::Whole(&many, whole.len()));
 }

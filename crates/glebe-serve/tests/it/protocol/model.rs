@@ -20,8 +20,10 @@ fn u(word: &[u8]) -> Option<u64> {
 fn i(word: &[u8]) -> Option<i64> {
     let text = std::str::from_utf8(word).ok().filter(|text| !text.starts_with('+'))?;
     let digits = text.trim_start_matches('-');
-    let number = text.parse::<i32>().or_else(|_| text.parse::<u32>().map(|n| n as i32)).ok()?;
-    (digits.len() <= 20).then_some(number.into())
+    let number = text.parse::<i64>().ok().filter(|n| digits.len() <= 20 && *n > i64::MIN)?;
+    // A small number below zero, as 32 bits without a sign.
+    let is_below_zero = (4_292_375_296..4_294_967_296).contains(&number);
+    Some(if is_below_zero { number - 4_294_967_296 } else { number })
 }
 
 fn show(bytes: &[u8]) -> String {
@@ -34,28 +36,37 @@ fn wrong(answer: &str, swallow: u64, noreply: bool) -> String {
 
 /// What the model says of a line.
 pub fn model(line: &[u8]) -> String {
-    if line.first() == Some(&0x80) {
-        return "foreign".into();
-    }
     let words = words(line);
     let Some(verb) = words.first() else { return wrong(BAD_FORMAT, 0, false) };
     let noreply = words.len() > 1 && words.last().is_some_and(|word| word == b"noreply");
+    let is_get = matches!(&verb[..], b"get" | b"gets" | b"gat" | b"gats");
+    let is_meta = verb.len() == 2 && verb[0] == b'm' && b"gsdane".contains(&verb[1]);
+    let meaning = command(&words, noreply);
+    match meaning.strip_suffix("noreply false").filter(|text| text.starts_with("wrong ")) {
+        Some(text) if noreply && !is_get && !is_meta => format!("{text}noreply true"),
+        _ => meaning,
+    }
+}
+
+fn command(words: &[Vec<u8>], noreply: bool) -> String {
+    let verb = &words[0];
     match &verb[..] {
         b"mn" => "mn".into(),
-        b"mg" | b"ms" | b"md" | b"ma" | b"me" => meta(&words),
+        b"mg" | b"ms" | b"md" | b"ma" | b"me" => meta(words),
         b"get" | b"gets" => keys(&words[1..], verb, None),
         b"gat" | b"gats" if words.len() < 3 => wrong("ERROR", 0, false),
         b"gat" | b"gats" => match i(&words[1]) {
             None => wrong("CLIENT_ERROR invalid exptime argument", 0, false),
             time => keys(&words[2..], verb, time),
         },
-        b"set" | b"add" | b"replace" | b"append" | b"prepend" | b"cas" => store(&words),
+        b"set" | b"add" | b"replace" | b"append" | b"prepend" | b"cas" => store(words, noreply),
         b"delete" => {
             let Some(key) = words.get(1) else { return wrong("ERROR", 0, false) };
             if key.len() > 250 {
                 return wrong(BAD_FORMAT, 0, false);
             }
             let rest: Vec<&[u8]> = words[2..].iter().map(|word| &word[..]).collect();
+            let noreply = noreply && !rest.is_empty();
             match rest[..] {
                 [] | [b"0"] | [b"noreply"] | [b"0", b"noreply"] => {
                     format!("delete {} {noreply}", show(key))
@@ -98,8 +109,9 @@ pub fn model(line: &[u8]) -> String {
         },
         b"version" | b"quit" | b"shutdown" | b"stats" => show(verb),
         b"debugtime" | b"cache_memlimit" | b"slabs" | b"lru" | b"lru_crawler" | b"watch"
-        | b"extstore" | b"misbehave" => "other".into(),
-        _ if words.len() > 1 && words[words.len() - 1].starts_with(b"HTTP/") => "foreign".into(),
+        | b"extstore" | b"misbehave" => format!("other {noreply}"),
+        _ if noreply => "lost".into(),
+        _ if words.len() > 1 && words[words.len() - 1].starts_with(b"HTTP/") => "lost".into(),
         _ => wrong("ERROR", 0, false),
     }
 }
@@ -115,7 +127,11 @@ fn keys(keys: &[Vec<u8>], verb: &[u8], time: Option<i64>) -> String {
     format!("get {:?} cas {} touch {time:?}", keys, verb.ends_with(b"s"))
 }
 
-fn store(words: &[Vec<u8>]) -> String {
+fn store(words: &[Vec<u8>], noreply: bool) -> String {
+    let has_len = words.get(4).and_then(|word| u(word)).is_some_and(|len| len <= LEN_MAX);
+    if noreply && !has_len {
+        return "lost".into();
+    }
     if words.len() < 5 {
         return wrong("ERROR", 0, false);
     }
@@ -130,8 +146,6 @@ fn store(words: &[Vec<u8>]) -> String {
     else {
         return wrong(BAD_FORMAT, len + 2, false);
     };
-    let last = words.get(if is_cas { 6 } else { 5 });
-    let noreply = last.is_some_and(|word| word == b"noreply");
     let (verb, key) = (show(&words[0]), show(&words[1]));
     format!("{verb} {key} {flags} {time} {len} {cas:?} {noreply}")
 }
@@ -252,9 +266,9 @@ pub fn parsed(line: &[u8]) -> String {
         Command::MetaArithmetic(key, flags) => meta_of("ma", &key, 0, &flags),
         Command::MetaNoop => "mn".into(),
         Command::MetaDebug(key) => format!("me {} {}", show(key.sent), key.is_base64),
-        Command::Other(_) => "other".into(),
+        Command::Other { noreply, .. } => format!("other {noreply}"),
         Command::Wrong { answer, swallow, noreply } => wrong(answer, swallow, noreply),
-        Command::Foreign(_) => "foreign".into(),
+        Command::Lost => "lost".into(),
     }
 }
 
@@ -264,8 +278,11 @@ pub fn check(bytes: &[u8]) {
     let mut rest = bytes;
     loop {
         match protocol::line(rest) {
-            // The binary protocol: the connection ends.
-            Line::Whole(line, _) if rest[0] == 0x80 => return assert_eq!(parsed(line), "foreign"),
+            Line::Binary(_) => {
+                assert_eq!(rest[0], 0x80);
+                rest = &rest[protocol::BINARY_HEAD..];
+            }
+            Line::Keys(_) => unreachable!("a line so long"),
             Line::Whole(line, used) => {
                 assert_eq!(rest[used - 1], b'\n');
                 assert!(!line.contains(&b'\n'));
@@ -278,7 +295,8 @@ pub fn check(bytes: &[u8]) {
                 rest = &rest[used..];
             }
             Line::Partial => {
-                assert!(!rest.contains(&b'\n') && rest.len() <= protocol::KEYS_LINE_MAX);
+                let is_binary = rest.first() == Some(&0x80) && rest.len() < protocol::BINARY_HEAD;
+                assert!(is_binary || !rest.contains(&b'\n'));
                 break;
             }
             Line::TooLong => {
