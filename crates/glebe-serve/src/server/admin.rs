@@ -3,14 +3,14 @@
 
 use super::answer::line;
 use super::execute::Hands;
-use super::listing;
+use super::listing::Dump;
 use crate::protocol::BAD_FORMAT;
 
 /// memcached's own least limit, in MiB.
 const MIB_MIN: u64 = 8;
 
-/// Carries out the command that a line is.
-pub(super) fn answer(hands: &Hands<'_>, text: &[u8], out: &mut Vec<u8>) {
+/// Carries out the command that a line is; a listing that it asks for is returned instead.
+pub(super) fn answer(hands: &Hands<'_>, text: &[u8], out: &mut Vec<u8>) -> Option<Dump> {
     let words: Vec<&[u8]> =
         text.split(|byte| *byte == b' ').filter(|word| !word.is_empty()).collect();
     match words[..] {
@@ -20,8 +20,11 @@ pub(super) fn answer(hands: &Hands<'_>, text: &[u8], out: &mut Vec<u8>) {
             line(out, "OK");
         }
         [b"cache_memlimit", mib, ..] => limit(hands, mib, out),
-        [b"lru_crawler", dump @ (b"metadump" | b"mgdump"), ..] => {
-            listing::dump(hands.shared, dump == b"mgdump", out);
+        [b"lru_crawler", dump @ (b"metadump" | b"mgdump"), ref rest @ ..] => {
+            match Dump::new(hands.shared, dump == b"mgdump", rest.first().copied()) {
+                Ok(dump) => return Some(dump),
+                Err(answer) => line(out, answer),
+            }
         }
         [b"slabs" | b"lru_crawler" | b"lru", b"automove" | b"sleep" | b"tocrawl", ref rest @ ..]
             if !rest.first().is_some_and(|word| word.iter().all(u8::is_ascii_digit)) =>
@@ -32,6 +35,7 @@ pub(super) fn answer(hands: &Hands<'_>, text: &[u8], out: &mut Vec<u8>) {
         [b"watch", ..] => line(out, "CLIENT_ERROR watch commands not allowed"),
         _ => line(out, "ERROR"),
     }
+    None
 }
 
 /// Sets the limit, up to the memory that there is.

@@ -1,13 +1,16 @@
 //! [`Conn`]: one connection, with the bytes that are not yet handled or not yet sent.
 //!
 //! While it is idle it has no buffers. While answers wait to be sent nothing more is read, so what
-//! it can hold is one command with its value, and the answers of one turn.
+//! it can hold is one command with its value, and the answers of one turn. What all connections of
+//! a worker keep for clients that do not take it has a limit: see [`Conn::kept`].
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::sync::atomic::{AtomicU32, AtomicU8, Ordering};
 use std::sync::Arc;
 
 use mio::net::{TcpStream, UnixStream};
+
+use super::listing::Dump;
 
 /// What a connection shows of itself to the others.
 #[derive(Debug)]
@@ -78,6 +81,8 @@ pub(super) struct Conn {
     pub(super) skip: u64,
     /// What comes may be the rest of a value, which is not to be answered.
     pub(super) is_doubtful: bool,
+    /// The listing that is being sent, before what `input` asks for.
+    pub(super) dump: Option<Dump>,
     /// Answers that were not taken; some of them are sent.
     out: Vec<u8>,
     sent: usize,
@@ -87,6 +92,10 @@ pub(super) struct Conn {
     pub(super) is_ending: bool,
     /// Of the bytes that all values under way may take, its part.
     pub(super) charged: u64,
+    /// Of the bytes that its worker keeps for clients, its part, as of its last turn.
+    pub(super) kept: u64,
+    /// The turn of its worker in which its client took something last.
+    pub(super) took_at: u64,
 }
 
 impl Conn {
@@ -98,11 +107,14 @@ impl Conn {
             need: 0,
             skip: 0,
             is_doubtful: false,
+            dump: None,
             out: Vec::new(),
             sent: 0,
             has_end: false,
             is_ending: false,
             charged: 0,
+            kept: 0,
+            took_at: 0,
         }
     }
 
@@ -113,6 +125,15 @@ impl Conn {
     /// Whether answers wait to be sent.
     pub(super) fn is_sending(&self) -> bool {
         self.sent < self.out.len()
+    }
+
+    /// Bytes that are kept because the client does not take its answers, commands behind them too.
+    pub(super) fn kept(&self) -> u64 {
+        if self.is_sending() {
+            (self.out.capacity() + self.input.capacity()) as u64
+        } else {
+            0
+        }
     }
 
     /// Sends what waits, then `answers`, as far as the other side takes it; the bytes sent. What it

@@ -1,4 +1,5 @@
-//! What a worker has done, counted: each by its own thread alone, read by all.
+//! What a worker has done, counted: each by its own thread alone, read by all. Of what was done to
+//! large items is a part counted once more, under `large_`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -29,7 +30,9 @@ macro_rules! counters {
 counters! {
     get_hits get_misses cmd_get cmd_set cmd_flush cmd_touch cmd_meta touch_hits touch_misses
     delete_hits delete_misses incr_hits incr_misses decr_hits decr_misses cas_hits cas_misses
-    cas_badval bytes_read bytes_written idle_kicks conn_yields
+    cas_badval bytes_read bytes_written idle_kicks answer_kicks conn_yields
+    large_get_hits large_cmd_set large_touch_hits large_delete_hits large_incr_hits large_decr_hits
+    large_cas_hits large_cas_badval
 }
 
 /// A number that one thread counts up.
@@ -44,7 +47,7 @@ impl Counter {
     }
 
     #[inline]
-    fn get(&self) -> u64 {
+    pub(super) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }

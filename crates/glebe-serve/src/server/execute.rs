@@ -2,6 +2,7 @@
 
 use super::answer::{line, number};
 use super::counters::Counters;
+use super::listing::Dump;
 use super::{admin, meta, stats, Shared, VERSION};
 use crate::protocol::{self, Command, Line, Verb, BINARY_HEAD};
 use crate::store::{Changed, Count, Look, Meta, Outcome, Refused, Room};
@@ -29,6 +30,8 @@ pub(super) enum Next {
     /// The next one, of which nobody knows whether it is part of a value that was too long; so many
     /// bytes are done with.
     Doubt(usize),
+    /// The next one once this listing is sent; so many bytes are done with.
+    List(usize, Dump),
     /// The connection ends after the answers.
     Close,
     /// The server ends.
@@ -70,23 +73,7 @@ impl Hands<'_> {
             return Next::Close;
         };
         match command {
-            Command::Store { key, verb, flags, exptime, len, noreply } => {
-                let meta = Meta { flags, exptime: self.time(exptime), ..Meta::default() };
-                let begin = out.len();
-                let value = match self.value(input, used, len, key, verb == Verb::Set, out) {
-                    Ok(value) => value,
-                    Err(next) if noreply => {
-                        out.truncate(begin);
-                        return if let Next::Go(used) = next { Next::Doubt(used) } else { next };
-                    }
-                    Err(next) => return next,
-                };
-                self.store(key, verb, &meta, value, out);
-                if noreply {
-                    out.truncate(begin);
-                }
-                return Next::Go(used + len as usize + 2);
-            }
+            Command::Store { .. } => return self.store_command(input, used, &command, out),
             Command::MetaSet(key, len, flags) => {
                 return meta::set(self, input, used, (key, len, &flags), out);
             }
@@ -106,6 +93,14 @@ impl Hands<'_> {
                     line(out, "CLIENT_ERROR invalid shutdown mode");
                 }
             }
+            Command::Other { line, noreply } => {
+                let begin = out.len();
+                match admin::answer(self, line, out) {
+                    _ if noreply => out.truncate(begin),
+                    Some(dump) => return Next::List(used, dump),
+                    None => {}
+                }
+            }
             Command::Wrong { answer, swallow, noreply } => {
                 if !noreply {
                     line(out, answer);
@@ -115,6 +110,34 @@ impl Hands<'_> {
             other => self.short(&other, out),
         }
         Next::Go(used)
+    }
+
+    /// A classic command that stores a value.
+    #[inline]
+    fn store_command(
+        &mut self,
+        input: &[u8],
+        used: usize,
+        command: &Command<'_>,
+        out: &mut Vec<u8>,
+    ) -> Next {
+        let &Command::Store { key, verb, flags, exptime, len, noreply } = command else {
+            return Next::Go(used);
+        };
+        let meta = Meta { flags, exptime: self.time(exptime), ..Meta::default() };
+        let begin = out.len();
+        let next = match self.value(input, used, len, key, verb == Verb::Set, out) {
+            Ok(value) => {
+                self.store(key, verb, &meta, value, out);
+                Next::Go(used + len as usize + 2)
+            }
+            Err(Next::Go(used)) if noreply => Next::Doubt(used),
+            Err(next) => next,
+        };
+        if noreply {
+            out.truncate(begin);
+        }
+        next
     }
 
     /// Commands with a short answer that may be unwanted.
@@ -131,7 +154,7 @@ impl Hands<'_> {
             }
             Command::Touch { key, exptime, noreply } => {
                 let done = self.shared.store.touch(key, self.time(exptime), &mut self.room);
-                self.count_touch(done.is_some());
+                self.count_touch(done);
                 line(out, if done.is_some() { "TOUCHED" } else { "NOT_FOUND" });
                 noreply
             }
@@ -148,10 +171,6 @@ impl Hands<'_> {
                 line(out, VERSION);
                 false
             }
-            Command::Other { line, noreply } => {
-                admin::answer(self, line, out);
-                noreply
-            }
             _ => false,
         };
         if noreply {
@@ -163,20 +182,8 @@ impl Hands<'_> {
         self.shared.store.clock().time(sent)
     }
 
-    pub(super) fn count_touch(&self, hit: bool) {
-        self.counters.cmd_touch.add(1);
-        let which = if hit { &self.counters.touch_hits } else { &self.counters.touch_misses };
-        which.add(1);
-    }
-
-    pub(super) fn count_get(&self, hit: bool) {
-        self.counters.cmd_get.add(1);
-        let which = if hit { &self.counters.get_hits } else { &self.counters.get_misses };
-        which.add(1);
-    }
-
-    /// Refuses a value before it comes, for which there is no memory now. A set leaves no older value
-    /// behind.
+    /// Refuses a value before it comes, for which there is no memory now. A set leaves no older
+    /// value behind.
     pub(super) fn refuse(&mut self, input: &[u8], out: &mut Vec<u8>) {
         let Line::Whole(text, _) = protocol::line(input) else { return };
         let (key, noreply) = match protocol::parse(text) {
@@ -231,7 +238,9 @@ impl Hands<'_> {
     fn get_one(&mut self, key: &[u8], (cas, touch): (bool, Option<i64>), out: &mut Vec<u8>) {
         let look = Look { touch: touch.map(|sent| self.time(sent)), ..Look::default() };
         let store = &self.shared.store;
+        let mut hit = None;
         let found = store.get(key, look, &mut self.room, out, |item, _, out| {
+            hit = Some(item.is_large());
             out.extend_from_slice(b"VALUE ");
             out.extend_from_slice(key);
             out.push(b' ');
@@ -248,11 +257,12 @@ impl Hands<'_> {
         if found.is_some() {
             out.extend_from_slice(b"\r\n");
         }
+        let hit = hit.filter(|_| found.is_some());
         if touch.is_some() {
-            self.count_touch(found.is_some());
+            self.count_touch(hit);
         }
-        self.count_get(found.is_some());
-        self.shared.prefixes.count_get(key, found.is_some());
+        self.count_get(hit);
+        self.shared.prefixes.count_get(key, hit.is_some());
     }
 
     /// The value of `len` bytes behind a line of `used`, if it is all there and may be stored.
@@ -286,14 +296,13 @@ impl Hands<'_> {
     }
 
     fn store(&mut self, key: &[u8], verb: Verb, meta: &Meta, value: &[u8], out: &mut Vec<u8>) {
-        self.counters.cmd_set.add(1);
-        self.shared.prefixes.count_set(key);
+        let is_large = self.count_set(key, value);
         let stored = match self.shared.store.store(key, verb, meta, value, &mut self.room) {
             Ok(stored) => stored,
             Err(why) => return line(out, refused(why)),
         };
         if matches!(verb, Verb::Cas(_)) {
-            self.count_cas(stored.outcome);
+            self.count_cas(stored.outcome, is_large);
         }
         line(
             out,
@@ -306,48 +315,25 @@ impl Hands<'_> {
         );
     }
 
-    pub(super) fn count_cas(&self, outcome: Outcome) {
-        match outcome {
-            Outcome::Stored => self.counters.cas_hits.add(1),
-            Outcome::NotFound => self.counters.cas_misses.add(1),
-            _ => self.counters.cas_badval.add(1),
-        }
-    }
-
-    pub(super) fn count_delete(&self, hit: bool) {
-        let which = if hit { &self.counters.delete_hits } else { &self.counters.delete_misses };
-        which.add(1);
-    }
-
     fn delete(&mut self, key: &[u8], out: &mut Vec<u8>) {
         let done = self.shared.store.delete(key, None, &mut self.room);
-        let was_there = matches!(done, Changed::Done(..));
-        self.count_delete(was_there);
+        let hit = self.done(&done);
+        self.count_delete(hit);
         self.shared.prefixes.count_delete(key);
-        line(out, if was_there { "DELETED" } else { "NOT_FOUND" });
-    }
-
-    pub(super) fn count_arithmetic(&self, down: bool, hit: bool) {
-        let counters = self.counters;
-        match (down, hit) {
-            (false, true) => counters.incr_hits.add(1),
-            (false, false) => counters.incr_misses.add(1),
-            (true, true) => counters.decr_hits.add(1),
-            (true, false) => counters.decr_misses.add(1),
-        }
+        line(out, if hit.is_some() { "DELETED" } else { "NOT_FOUND" });
     }
 
     fn arithmetic(&mut self, key: &[u8], delta: u64, down: bool, out: &mut Vec<u8>) {
         let how = Count { delta, down, ..Count::default() };
         match self.shared.store.count(key, &how, &mut self.room) {
-            Ok(Changed::Done(_, counted)) => {
-                self.count_arithmetic(down, true);
+            Ok(Changed::Done(head, counted)) => {
+                self.count_arithmetic(down, Some(self.shared.store.is_large(head.total())));
                 number(out, counted);
                 out.extend_from_slice(b"\r\n");
             }
             Ok(Changed::NotNumeric) => line(out, NOT_NUMERIC),
             Ok(_) => {
-                self.count_arithmetic(down, false);
+                self.count_arithmetic(down, None);
                 line(out, "NOT_FOUND");
             }
             Err(_) => line(out, "SERVER_ERROR out of memory"),

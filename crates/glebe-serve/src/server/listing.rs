@@ -1,10 +1,25 @@
-//! Keys listed, for those who look into a cache: all lines of an answer at once, so their number
-//! has a limit.
+//! Keys listed, for those who look into a cache. A listing of all keys is sent by pieces, each in a
+//! turn of its connection; the other kind has one answer, whose length has a limit.
 
+use base64::prelude::{Engine, BASE64_STANDARD};
+
+use super::answer::number;
 use super::Shared;
+use crate::store::{Classes, Found, Place, Room};
 
-/// Keys that are listed at most, of each class.
-const KEYS_MAX: usize = 1 << 20;
+/// Bytes of a piece at least, unless little is found.
+const PIECE: usize = 32 << 10;
+/// Looks for items in a turn.
+const LOOKS: usize = 8;
+/// Bytes of the other kind at most, but for its last line.
+const CACHEDUMP_MAX: usize = 2 << 20;
+/// Classes have lower numbers, most of them no items.
+const CLASSES_MAX: usize = 64;
+
+/// Whether text cannot have this key.
+fn is_binary(key: &[u8]) -> bool {
+    key.iter().any(|byte| byte.is_ascii_control() || *byte == b' ')
+}
 
 /// `stats cachedump`: of a class, so many keys.
 pub(super) fn cachedump(
@@ -17,18 +32,9 @@ pub(super) fn cachedump(
     let answer = match (class, most) {
         _ if !shared.settings.dump => "CLIENT_ERROR stats cachedump not allowed\r\n",
         (Some(class), Some(most)) => match (number(class), number(most)) {
-            (Some(class @ 0..=63), Some(most)) => {
-                let most = if most == 0 { KEYS_MAX } else { most };
-                let keys = match class {
-                    1 | 2 => shared.store.keys(most, class == 2),
-                    _ => Vec::new(),
-                };
-                for (key, len, exptime) in keys {
-                    out.extend_from_slice(b"ITEM ");
-                    out.extend_from_slice(&key);
-                    let end = shared.store.clock().date_of(exptime);
-                    out.extend_from_slice(format!(" [{len} b; {end} s]\r\n").as_bytes());
-                }
+            (Some(class @ 0..CLASSES_MAX), Some(most)) => {
+                let most = if most == 0 { usize::MAX } else { most };
+                some_of(shared, [class == 1, class == 2], most, out);
                 "END\r\n"
             }
             (Some(_), Some(_)) => "CLIENT_ERROR Illegal slab id\r\n",
@@ -39,40 +45,124 @@ pub(super) fn cachedump(
     out.extend_from_slice(answer.as_bytes());
 }
 
-/// `lru_crawler metadump`, and `mgdump`, whose lines are commands that get the items.
-pub(super) fn dump(shared: &Shared, is_mg: bool, out: &mut Vec<u8>) {
-    if !shared.settings.dump {
-        out.extend_from_slice(b"ERROR metadump not allowed\r\n");
-        return;
-    }
-    for large in [false, true] {
-        for (key, len, exptime) in shared.store.keys(KEYS_MAX, large) {
-            if is_mg {
-                out.extend_from_slice(b"mg ");
-                out.extend_from_slice(&key);
-            } else {
-                let encoded: String = key.iter().map(|byte| url(*byte)).collect();
-                let end = match exptime {
-                    0 => -1,
-                    _ => shared.store.clock().date_of(exptime),
-                };
-                let class = 1 + u8::from(large);
-                out.extend_from_slice(
-                    format!("key={encoded} exp={end} cls={class} size={len}").as_bytes(),
-                );
+fn some_of(shared: &Shared, classes: Classes, most: usize, out: &mut Vec<u8>) {
+    let (mut room, mut lines, clock) = (Room::default(), 0, shared.store.clock());
+    let end = out.len() + CACHEDUMP_MAX;
+    let mut place = Some(Place::default()).filter(|_| classes.contains(&true));
+    while let Some(at) = place.filter(|_| lines < most && out.len() < end) {
+        place = shared.store.list(at, classes, &mut room, |key, item| {
+            if lines < most && out.len() < end && !is_binary(key) {
+                lines += 1;
+                out.extend_from_slice(b"ITEM ");
+                out.extend_from_slice(key);
+                let (len, end) = (item.head.len, clock.date_of(item.head.exptime));
+                out.extend_from_slice(format!(" [{len} b; {end} s]\r\n").as_bytes());
             }
-            out.extend_from_slice(b"\r\n");
-        }
+        });
     }
-    out.extend_from_slice(if is_mg { b"EN\r\n" } else { b"END\r\n" });
+}
+
+/// `lru_crawler metadump`, or `mgdump`, whose lines are commands that get the items; under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Dump {
+    is_mg: bool,
+    classes: Classes,
+    place: Place,
+}
+
+impl Dump {
+    /// That of the classes that are named: by numbers with commas between them; all of them also as
+    /// `all` or `hash`. An error is the answer.
+    pub(super) fn new(
+        shared: &Shared,
+        is_mg: bool,
+        classes: Option<&[u8]>,
+    ) -> Result<Self, &'static str> {
+        if !shared.settings.dump {
+            return Err("ERROR metadump not allowed");
+        }
+        let classes = match classes {
+            None | Some(b"all" | b"hash") => [true; 2],
+            Some(list) => {
+                let mut classes = [false; 2];
+                for id in list.split(|byte| *byte == b',') {
+                    let id = std::str::from_utf8(id).ok().and_then(|id| id.parse::<usize>().ok());
+                    let Some(id @ 1..CLASSES_MAX) = id else {
+                        return Err("BADCLASS invalid class id");
+                    };
+                    if let Some(class) = classes.get_mut(id - 1) {
+                        *class = true;
+                    }
+                }
+                classes
+            }
+        };
+        Ok(Self { is_mg, classes, place: Place::default() })
+    }
+
+    /// Appends the next lines; whether there are more.
+    pub(super) fn piece(&mut self, shared: &Shared, room: &mut Room, out: &mut Vec<u8>) -> bool {
+        let end = out.len() + PIECE;
+        for _ in 0..LOOKS {
+            let next = shared.store.list(self.place, self.classes, room, |key, item| {
+                match self.is_mg {
+                    true => command(key, out),
+                    false => fields(shared, key, item, out),
+                }
+                out.extend_from_slice(b"\r\n");
+            });
+            let Some(next) = next else {
+                out.extend_from_slice(if self.is_mg { b"EN\r\n" } else { b"END\r\n" });
+                return false;
+            };
+            self.place = next;
+            if out.len() > end {
+                break;
+            }
+        }
+        true
+    }
+}
+
+fn command(key: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(b"mg ");
+    if is_binary(key) {
+        out.extend_from_slice(BASE64_STANDARD.encode(key).as_bytes());
+        out.extend_from_slice(b" b");
+    } else {
+        out.extend_from_slice(key);
+    }
+}
+
+fn fields(shared: &Shared, key: &[u8], item: &Found, out: &mut Vec<u8>) {
+    let (clock, head) = (shared.store.clock(), &item.head);
+    out.extend_from_slice(b"key=");
+    key.iter().for_each(|byte| url(*byte, out));
+    match head.exptime {
+        0 => out.extend_from_slice(b" exp=-1"),
+        end => field(" exp=", clock.date_of(end) as u64, out),
+    }
+    field(" la=", (clock.date() - i64::from(item.idle(clock.now()))) as u64, out);
+    field(" cas=", head.cas, out);
+    out.extend_from_slice(if item.is_fetched() { b" fetch=yes" } else { b" fetch=no" });
+    field(" cls=", 1 + u64::from(item.is_large()), out);
+    field(" size=", head.total() as u64, out);
+    field(" flags=", head.flags.into(), out);
+}
+
+fn field(name: &str, value: u64, out: &mut Vec<u8>) {
+    out.extend_from_slice(name.as_bytes());
+    number(out, value);
 }
 
 /// A byte of a key as it stands in a URL.
-fn url(byte: u8) -> String {
+fn url(byte: u8, out: &mut Vec<u8>) {
+    const DIGITS: [u8; 16] = *b"0123456789ABCDEF";
     match byte {
-        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
-            char::from(byte).to_string()
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => out.push(byte),
+        _ => {
+            let [high, low] = [byte >> 4, byte & 15].map(|digit| DIGITS[usize::from(digit)]);
+            out.extend_from_slice(&[b'%', high, low]);
         }
-        _ => format!("%{byte:02X}"),
     }
 }

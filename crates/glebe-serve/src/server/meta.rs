@@ -74,8 +74,10 @@ fn get_key(hands: &mut Hands<'_>, key: &[u8], sent: Key<'_>, flags: &Flags<'_>, 
     let now = store.clock().now();
     let mut has_value = false;
     let mut made = false;
+    let mut is_large = false;
     let found = loop {
         let found = store.get(key, look, &mut hands.room, out, |item, won, out| {
+            is_large = item.is_large();
             has_value = flags.has(b'v') && flags.cas != Some(item.head.cas);
             get_head(item, won || made, sent, (flags, has_value, now), out);
             has_value
@@ -88,12 +90,12 @@ fn get_key(hands: &mut Hands<'_>, key: &[u8], sent: Key<'_>, flags: &Flags<'_>, 
             Err(why) => return line(out, refused(why)),
         }
     };
-    let hit = found && !made;
+    let hit = (found && !made).then_some(is_large);
     match touch.is_some() {
         true => hands.count_touch(hit),
         false => hands.count_get(hit),
     }
-    hands.shared.prefixes.count_get(key, hit);
+    hands.shared.prefixes.count_get(key, hit.is_some());
     if !found {
         if !flags.has(b'q') {
             all_repeated(out, "EN", sent, flags);
@@ -123,7 +125,7 @@ fn get_head(
             b'c' => flag(out, b'c', item.head.cas),
             b'f' => flag(out, b'f', item.head.flags.into()),
             b'h' => flag(out, b'h', item.is_fetched().into()),
-            b'l' => flag(out, b'l', now.wrapping_sub(item.last_access()).into()),
+            b'l' => flag(out, b'l', item.idle(now).into()),
             _ => repeat(out, sent, word),
         }
     }
@@ -144,17 +146,17 @@ pub(super) fn debug(hands: &mut Hands<'_>, sent: Key<'_>, out: &mut Vec<u8>) {
     hands.counters.cmd_meta.add(1);
     let now = hands.shared.store.clock().now();
     let quiet = Look { quiet: true, ..Look::default() };
-    let show = |key: &[u8], item: &Found, out: &mut Vec<u8>| {
+    let show = |item: &Found, out: &mut Vec<u8>| {
         out.extend_from_slice(b"ME ");
         out.extend_from_slice(sent.sent);
         let left = match item.head.exptime {
             0 => -1,
             end => i64::from(end) - i64::from(now),
         };
-        let access = now.wrapping_sub(item.last_access());
+        let access = item.idle(now);
         let fetched = if item.is_fetched() { "yes" } else { "no" };
         let (cas, class) = (item.head.cas, 1 + u8::from(item.is_large()));
-        let size = item.head.len as usize + key.len();
+        let size = item.head.total();
         // A vector takes everything.
         let _ = write!(
             out,
@@ -163,10 +165,7 @@ pub(super) fn debug(hands: &mut Hands<'_>, sent: Key<'_>, out: &mut Vec<u8>) {
         false
     };
     let found = with_key(hands, sent, |hands, key| {
-        hands
-            .shared
-            .store
-            .get(key, quiet, &mut hands.room, out, |item, _, out| show(key, item, out))
+        hands.shared.store.get(key, quiet, &mut hands.room, out, |item, _, out| show(item, out))
     });
     match found {
         None => line(out, BAD_FORMAT),

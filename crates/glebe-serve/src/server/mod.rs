@@ -7,9 +7,11 @@
 mod accept;
 mod admin;
 mod answer;
+mod carry;
 mod conn;
 mod control;
 mod counters;
+mod counting;
 mod execute;
 mod listing;
 mod meta;
@@ -41,6 +43,8 @@ const TICK: Duration = Duration::from_millis(100);
 /// Of the store's bytes, this part may be values under way; at least [`UNDER_WAY_MIN`].
 const UNDER_WAY: u64 = 4;
 const UNDER_WAY_MIN: u64 = 64 << 20;
+/// Of the store's bytes, this part may be answers that clients do not take.
+const ANSWERS: u64 = 8;
 
 /// Which memcached this speaks like, for clients choose commands by that; and what it is.
 const VERSION: &str = concat!("1.6.45-glebe-", env!("CARGO_PKG_VERSION"));
@@ -60,6 +64,8 @@ struct Shared {
     is_ending: AtomicBool,
     /// Bytes of values under way.
     under_way: AtomicU64,
+    /// Bytes of answers that clients do not take.
+    answers: AtomicU64,
     waker: mio::Waker,
 }
 
@@ -102,6 +108,21 @@ impl Shared {
             // There is room again.
             let _ = self.waker.wake();
         }
+    }
+
+    /// Bytes of answers that one worker may keep: its share of those of all, and enough for one
+    /// answer in any case.
+    fn answers_max(&self) -> u64 {
+        let share = self.settings.memory / ANSWERS / self.settings.threads.max(1) as u64;
+        share.max(self.settings.item_max + 2 * execute::ANSWERS_MAX as u64)
+    }
+
+    /// A worker keeps `now` bytes of a connection's answers, which were `before`.
+    fn keep(&self, before: u64, now: u64) {
+        // One of the two is 0 mostly.
+        self.answers.fetch_add(now, Ordering::Relaxed);
+        let all = self.answers.fetch_sub(before, Ordering::Relaxed) - before;
+        self.store.set_beside(all);
     }
 
     /// Whether a value of `bytes` may be under way on this connection too.
@@ -156,6 +177,7 @@ impl Server {
             totals: Totals::default(),
             is_ending: AtomicBool::new(false),
             under_way: AtomicU64::new(0),
+            answers: AtomicU64::new(0),
             waker,
         });
         door.show(&shared);

@@ -3,6 +3,8 @@
 //! What has no counterpart here is 0, and there so that those find it who look for it. Items are in
 //! two classes: 1 is those that share pages, 2 those in pages of their own.
 
+mod classes;
+
 use std::fmt::Write;
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +17,6 @@ use crate::store::Held;
 
 /// Names of numbers that are always 0.
 const ZEROS: &[&str] = &[
-    "response_obj_oom",
     "read_buf_oom",
     "auth_cmds",
     "auth_errors",
@@ -61,8 +62,8 @@ pub(super) fn answer(shared: &Shared, words: &[u8], conn: u64, out: &mut Vec<u8>
     match word {
         b"" => general(shared, &mut stats),
         b"settings" => settings(shared, &mut stats),
-        b"items" => items(shared, &mut stats),
-        b"slabs" => slabs(shared, &mut stats),
+        b"items" => classes::items(shared, &mut stats),
+        b"slabs" => classes::slabs(shared, &mut stats),
         b"sizes" => stats.put("sizes_status", "disabled"),
         b"conns" => conns(shared, conn, &mut stats),
         b"reset" => {
@@ -115,7 +116,8 @@ fn general(shared: &Shared, stats: &mut Stats<'_>) {
     stats.put("rejected_connections", read(&totals.refused));
     stats.put("connection_structures", now + shared.listeners());
     stats.put("response_obj_count", 0);
-    stats.put("response_obj_bytes", 0);
+    stats.put("response_obj_bytes", read(&shared.answers));
+    stats.put("response_obj_oom", sums.answer_kicks);
     stats.put("read_buf_count", settings.threads);
     stats.put("read_buf_bytes", read(&shared.under_way));
     stats.put("read_buf_bytes_free", 0);
@@ -141,7 +143,7 @@ fn general(shared: &Shared, stats: &mut Stats<'_>) {
     stats.put("touch_hits", sums.touch_hits);
     stats.put("touch_misses", sums.touch_misses);
     stats.put("store_too_large", read(&events.too_large));
-    stats.put("store_no_memory", read(&events.no_memory));
+    stats.put("store_no_memory", events.no_memory.sum());
     stats.put("idle_kicks", sums.idle_kicks);
     stats.put("bytes_read", sums.bytes_read);
     stats.put("bytes_written", sums.bytes_written);
@@ -165,11 +167,11 @@ fn items_in_all(shared: &Shared, held: &Held, stats: &mut Stats<'_>) {
     stats.put("curr_items", held.items);
     stats.put("total_items", read(&events.stored));
     stats.put("slab_global_page_pool", 0);
-    stats.put("expired_unfetched", read(&events.expired_unfetched));
-    stats.put("evicted_unfetched", read(&events.evicted_unfetched));
-    stats.put("evictions", read(&events.evicted));
-    stats.put("recalled_items", read(&events.recalled));
-    stats.put("reclaimed", read(&events.reclaimed));
+    stats.put("expired_unfetched", events.expired_unfetched.sum());
+    stats.put("evicted_unfetched", events.evicted_unfetched.sum());
+    stats.put("evictions", events.evicted.sum());
+    stats.put("recalled_items", events.recalled.sum());
+    stats.put("reclaimed", events.reclaimed.sum());
     stats.put("limit_now", held.limit);
     stats.put("bytes_used", held.used);
 }
@@ -222,67 +224,6 @@ fn settings(shared: &Shared, stats: &mut Stats<'_>) {
     stats.put("hash_algorithm", "siphash13");
     stats.put("track_sizes", "no");
     stats.put("client_flags_size", 4);
-}
-
-/// Of each class: its number, items, bytes.
-fn classes(held: &Held) -> [(u8, u64, u64); 2] {
-    [
-        (
-            1,
-            held.items.saturating_sub(held.large_items),
-            held.bytes.saturating_sub(held.large_bytes),
-        ),
-        (2, held.large_items, held.large_bytes),
-    ]
-}
-
-fn items(shared: &Shared, stats: &mut Stats<'_>) {
-    let (held, events) = (shared.store.held(), &shared.store.events);
-    for (class, number, bytes) in classes(&held) {
-        if number == 0 {
-            continue;
-        }
-        let mut put =
-            |name: &str, value: u64| stats.put(format_args!("items:{class}:{name}"), value);
-        put("number", number);
-        put("age", 0);
-        put("mem_requested", bytes);
-        put("evicted", read(&events.evicted));
-        put("evicted_nonzero", 0);
-        put("evicted_time", 0);
-        put("outofmemory", read(&events.no_memory));
-        put("tailrepairs", 0);
-        put("reclaimed", read(&events.reclaimed));
-        put("expired_unfetched", read(&events.expired_unfetched));
-        put("evicted_unfetched", read(&events.evicted_unfetched));
-        put("recalled", read(&events.recalled));
-    }
-}
-
-fn slabs(shared: &Shared, stats: &mut Stats<'_>) {
-    let held = shared.store.held();
-    let sums = Counters::sum(shared.counters.iter());
-    let mut active = 0;
-    for (class, number, bytes) in classes(&held) {
-        if number == 0 {
-            continue;
-        }
-        active += 1;
-        let mut put = |name: &str, value: u64| stats.put(format_args!("{class}:{name}"), value);
-        put("chunk_size", bytes / number);
-        put("used_chunks", number);
-        put("mem_requested", bytes);
-        put("get_hits", sums.get_hits);
-        put("cmd_set", sums.cmd_set);
-        put("delete_hits", sums.delete_hits);
-        put("incr_hits", sums.incr_hits);
-        put("decr_hits", sums.decr_hits);
-        put("cas_hits", sums.cas_hits);
-        put("cas_badval", sums.cas_badval);
-        put("touch_hits", sums.touch_hits);
-    }
-    stats.put("active_slabs", active);
-    stats.put("total_malloced", held.used);
 }
 
 fn conns(shared: &Shared, asks: u64, stats: &mut Stats<'_>) {

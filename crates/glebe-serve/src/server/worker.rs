@@ -2,7 +2,8 @@
 //!
 //! Events are edges, so a connection is read until it has nothing more, or its turn is over and it
 //! waits in a queue, or its answers are not taken. All answers of what one read brought go out in
-//! one write.
+//! one write. What is not taken is kept, up to a limit: beyond it those connections end whose
+//! clients have taken nothing for longest.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read};
@@ -14,16 +15,15 @@ use std::time::Duration;
 use mio::{Events, Interest, Poll, Token, Waker};
 use slab::Slab;
 
+use super::carry::{carry_out, Fate};
 use super::conn::{Conn, State, Stream};
-use super::execute::{Hands, Next, ANSWERS_MAX};
+use super::execute::{Hands, ANSWERS_MAX};
+use super::listing::Dump;
 use super::Shared;
-use crate::protocol::{self, Command, Line};
 use crate::store::Room;
 
 /// Bytes that one read may bring.
-const READ: usize = 64 << 10;
-/// Beyond that a value under way is charged.
-const CHARGED: usize = READ;
+pub(super) const READ: usize = 64 << 10;
 const EVENTS: usize = 256;
 const WAKE: Token = Token(usize::MAX);
 /// A buffer that has grown beyond is not kept.
@@ -49,16 +49,11 @@ pub(super) struct Worker {
     read: Vec<u8>,
     out: Vec<u8>,
     nth: usize,
+    /// Turns so far.
+    turns: u64,
+    /// Bytes of answers that are kept for clients.
+    kept: u64,
     shared: Arc<Shared>,
-}
-
-/// What becomes of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
-    Waits,
-    /// It has more to do, after the others.
-    Again,
-    Ends,
 }
 
 impl Worker {
@@ -74,6 +69,8 @@ impl Worker {
             read: vec![0; READ],
             out: Vec::new(),
             nth,
+            turns: 0,
+            kept: 0,
             shared: Arc::clone(shared),
         };
         Ok((worker, Hired { sender, waker }))
@@ -148,15 +145,16 @@ impl Worker {
             let last = conn.shown.last.load(Ordering::Relaxed);
             u64::from(now.saturating_sub(last)) > idle.as_secs()
         };
-        let shared = &self.shared;
-        self.conns.retain(|_, conn| {
-            let idle = conn.as_ref().filter(|conn| is_idle(conn));
-            if let Some(conn) = idle {
+        let is_idle = |(number, conn): (usize, &Option<Box<Conn>>)| {
+            conn.as_ref().filter(|conn| is_idle(conn)).map(|_| number)
+        };
+        let idle: Vec<usize> = self.conns.iter().filter_map(is_idle).collect();
+        for number in idle {
+            if let Some(mut conn) = self.conns.remove(number) {
                 hands.counters.idle_kicks.add(1);
-                shared.forget(conn);
+                self.forget(&mut conn);
             }
-            idle.is_none()
-        });
+        }
     }
 
     /// The client sends no more: what it sent is followed by an end, of which no event comes.
@@ -169,16 +167,54 @@ impl Worker {
     /// A connection's turn, if there is one of that number: it may have ended since.
     fn turn(&mut self, number: usize, hands: &mut Hands<'_>) {
         let Some(mut conn) = self.conns.get_mut(number).and_then(Option::take) else { return };
-        match self.serve(&mut conn, hands) {
+        self.turns += 1;
+        let written = hands.counters.bytes_written.get();
+        let fate = self.serve(&mut conn, hands);
+        if hands.counters.bytes_written.get() > written || conn.kept == 0 {
+            conn.took_at = self.turns;
+        }
+        match fate {
             Ok(Fate::Waits) => {}
             Ok(Fate::Again) => self.queue.push_back(number),
             // The other side has gone, or is told to.
             Ok(Fate::Ends) | Err(_) => {
                 self.conns.remove(number);
-                return self.shared.forget(&conn);
+                return self.forget(&mut conn);
             }
         }
+        let kept = conn.kept();
+        self.keep(&mut conn, kept);
         self.conns[number] = Some(conn);
+        while self.kept > self.shared.answers_max() && self.kick_slowest(hands) {}
+    }
+
+    fn keep(&mut self, conn: &mut Conn, kept: u64) {
+        if kept != conn.kept {
+            self.kept = self.kept - conn.kept + kept;
+            self.shared.keep(conn.kept, kept);
+            conn.kept = kept;
+        }
+    }
+
+    fn forget(&mut self, conn: &mut Conn) {
+        self.keep(conn, 0);
+        self.shared.forget(conn);
+    }
+
+    /// Ends the connection whose client has let its answers wait for longest; false if there is
+    /// none.
+    #[cold]
+    fn kick_slowest(&mut self, hands: &Hands<'_>) -> bool {
+        let waiting = self.conns.iter().filter_map(|(number, conn)| {
+            let conn = conn.as_ref().filter(|conn| conn.kept > 0)?;
+            Some((conn.took_at, number))
+        });
+        let Some((_, slowest)) = waiting.min() else { return false };
+        if let Some(mut conn) = self.conns.remove(slowest) {
+            hands.counters.answer_kicks.add(1);
+            self.forget(&mut conn);
+        }
+        true
     }
 
     fn serve(&mut self, conn: &mut Conn, hands: &mut Hands<'_>) -> io::Result<Fate> {
@@ -191,6 +227,9 @@ impl Worker {
         }
         if conn.is_ending {
             return Ok(Fate::Ends);
+        }
+        if conn.dump.is_some() {
+            return self.list(conn, hands);
         }
         // What was left for now.
         if !conn.input.is_empty() && conn.input.len() >= conn.need {
@@ -216,6 +255,19 @@ impl Worker {
         // A short read has emptied the socket, and what comes after is another event.
         let was_all = !in_place && got < READ && !conn.has_end;
         Ok(if fate == Fate::Waits && !was_all && !conn.is_sending() { Fate::Again } else { fate })
+    }
+
+    /// Sends the next piece of a listing.
+    fn list(&mut self, conn: &mut Conn, hands: &mut Hands<'_>) -> io::Result<Fate> {
+        self.out.clear();
+        let more = |dump: &mut Dump| dump.piece(hands.shared, &mut hands.room, &mut self.out);
+        if !conn.dump.as_mut().is_some_and(more) {
+            conn.dump = None;
+        }
+        hands.counters.bytes_written.add(conn.send(&self.out)?);
+        conn.shown.last.store(hands.shared.store.clock().now(), Ordering::Relaxed);
+        conn.show(State::Sending);
+        Ok(if conn.is_sending() { Fate::Waits } else { Fate::Again })
     }
 
     /// Does what can be done with the bytes that were read to the common buffer.
@@ -286,78 +338,4 @@ fn read_on(conn: &mut Conn) -> io::Result<usize> {
     let got = conn.stream.read(&mut conn.input[have..]);
     conn.input.truncate(have + got.as_ref().map_or(0, |got| *got));
     got
-}
-
-/// Looks at what comes behind a value that did not end where it should, and whose client wants no
-/// answer: the bytes of an empty line, which end the value; 0 at a command. `None`: it is no
-/// command, so the client would take what it is told for the answer to another one.
-fn clear_up(rest: &[u8]) -> Option<usize> {
-    match protocol::line(rest) {
-        Line::Whole(b"", used) => Some(used),
-        Line::Whole(text, _) if matches!(protocol::parse(text), Command::Wrong { .. }) => None,
-        Line::Binary(_) | Line::TooLong => None,
-        Line::Whole(..) | Line::Keys(_) | Line::Partial => Some(0),
-    }
-}
-
-/// Carries out commands; what of `input` is left, and how it goes on. Where the rest of `input` is
-/// not as it was sent, it is in the connection.
-fn carry_out<'i>(
-    conn: &mut Conn,
-    input: &'i [u8],
-    hands: &mut Hands<'_>,
-    out: &mut Vec<u8>,
-) -> (&'i [u8], Fate) {
-    let mut rest = input;
-    conn.need = 0;
-    let mut left = hands.shared.settings.turn.max(1);
-    while !rest.is_empty() {
-        if out.len() > ANSWERS_MAX || left == 0 {
-            hands.counters.conn_yields.add(1);
-            return (rest, Fate::Again);
-        }
-        left -= 1;
-        if conn.is_doubtful && protocol::line(rest) != Line::Partial {
-            match clear_up(rest) {
-                Some(0) => conn.is_doubtful = false,
-                Some(used) => {
-                    rest = &rest[used..];
-                    continue;
-                }
-                None => return (&[], Fate::Ends),
-            }
-        }
-        match hands.execute(rest, conn.shown.number, out) {
-            Next::Go(used) => rest = &rest[used..],
-            Next::Skip(used, skip) => {
-                let here = (rest.len() - used).min(usize::try_from(skip).unwrap_or(usize::MAX));
-                conn.skip = skip - here as u64;
-                rest = &rest[used + here..];
-            }
-            Next::Need(need) => {
-                if need > CHARGED && !hands.shared.may_charge(conn, need as u64) {
-                    hands.refuse(rest, out);
-                    conn.skip = (need - rest.len()) as u64;
-                    return (&[], Fate::Waits);
-                }
-                conn.need = need;
-                break;
-            }
-            Next::Keys(words, keys) => {
-                conn.input = [&rest[..words], &rest[keys..]].concat();
-                return (&[], Fate::Again);
-            }
-            Next::Doubt(used) => {
-                conn.is_doubtful = true;
-                rest = &rest[used..];
-            }
-            Next::Close => return (&[], Fate::Ends),
-            Next::Stop => {
-                hands.shared.end();
-                return (&[], Fate::Ends);
-            }
-        }
-    }
-    conn.shown.last.store(hands.shared.store.clock().now(), Ordering::Relaxed);
-    (rest, Fate::Waits)
 }

@@ -103,10 +103,15 @@ impl Store {
         }
     }
 
-    /// Gives an item another end.
-    pub fn touch(&self, key: &[u8], exptime: u32, room: &mut Room) -> Option<()> {
+    /// Gives an item another end; whether it is large.
+    pub fn touch(&self, key: &[u8], exptime: u32, room: &mut Room) -> Option<bool> {
         let look = Look { touch: Some(exptime), ..Look::default() };
-        self.get(key, look, room, &mut Vec::new(), |_, _, _| false)
+        let mut is_large = false;
+        self.get(key, look, room, &mut Vec::new(), |item, _, _| {
+            is_large = item.is_large();
+            false
+        })?;
+        Some(is_large)
     }
 
     /// Counts an item that is a number up or down.

@@ -155,7 +155,7 @@ impl Store {
             }
             return Ok(Stored { outcome, cas: item.head.cas, len: item.head.len });
         }
-        Err(self.no_memory())
+        Err(self.no_memory(&item))
     }
 
     /// Gives up a place for which there is no entry.
@@ -247,7 +247,7 @@ impl Store {
             self.discard(&mut shard, was);
             return Ok(Some(item.head));
         }
-        Err(self.no_memory())
+        Err(self.no_memory(&item))
     }
 
     /// Counts what was refused before its value came.

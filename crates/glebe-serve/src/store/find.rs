@@ -42,10 +42,10 @@ impl Found {
         self.entry.access & TOKEN != 0
     }
 
-    /// When it was last read or stored, in seconds of the clock.
+    /// Seconds since it was last read or stored, if that is less than a year ago.
     #[must_use]
-    pub fn last_access(&self) -> u32 {
-        self.entry.last_access()
+    pub fn idle(&self, now: u32) -> u32 {
+        self.entry.idle(now)
     }
 
     /// Whether its pages are those of the page cache.
@@ -120,7 +120,7 @@ impl Store {
                         false => &self.events.get_expired,
                     };
                     count(why);
-                    count(&self.events.reclaimed);
+                    self.events.reclaimed.count(entry.is_large());
                     let over = shard.remove(at);
                     self.expire(shard, over);
                     return None;

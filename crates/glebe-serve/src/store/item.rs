@@ -25,7 +25,7 @@ pub struct Head {
 }
 
 /// Bytes of a head.
-pub(super) const HEAD: usize = 25;
+pub const HEAD: usize = 25;
 
 impl Head {
     /// Writes this to the start of `to`.
@@ -73,7 +73,8 @@ impl Head {
     }
 
     /// Bytes of the whole item.
-    pub(super) fn total(&self) -> usize {
+    #[must_use]
+    pub fn total(&self) -> usize {
         self.value_at() + self.len as usize
     }
 }

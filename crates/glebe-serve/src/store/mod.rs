@@ -12,8 +12,10 @@
 mod alter;
 mod change;
 mod clock;
+mod events;
 mod find;
 mod item;
+mod list;
 mod log;
 mod memory;
 mod place;
@@ -27,8 +29,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub use alter::{Changed, Count};
 pub use change::{Meta, Outcome, Stored};
 pub use clock::Clock;
+pub use events::{ByClass, Events};
 pub use find::{Found, Look};
-pub use item::Head;
+pub use item::{Head, HEAD};
+pub use list::{Classes, Place};
 pub use upkeep::Held;
 
 use log::{item_max, segment_bytes, Log};
@@ -60,31 +64,6 @@ pub enum Refused {
     NoMemory,
 }
 
-/// What has happened to items, counted.
-#[derive(Debug, Default)]
-pub struct Events {
-    /// Went for others.
-    pub evicted: AtomicU64,
-    /// Of them, those that nobody had read.
-    pub evicted_unfetched: AtomicU64,
-    /// Lost in a recall, and found so.
-    pub recalled: AtomicU64,
-    /// Were asked for when their time was over.
-    pub get_expired: AtomicU64,
-    /// Were asked for after all were dropped.
-    pub get_flushed: AtomicU64,
-    /// Gave their place up because they were over or dropped.
-    pub reclaimed: AtomicU64,
-    /// Of those whose time was over, those that nobody had read.
-    pub expired_unfetched: AtomicU64,
-    /// Were stored.
-    pub stored: AtomicU64,
-    /// Puts that found no room.
-    pub no_memory: AtomicU64,
-    /// Puts of items that were too large.
-    pub too_large: AtomicU64,
-}
-
 fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
@@ -112,6 +91,8 @@ pub struct Store {
     /// The least of that and what first class leaves.
     limit: AtomicU64,
     used: AtomicI64,
+    /// Bytes beside the store that count against its limit.
+    beside: AtomicU64,
     large_bytes: AtomicI64,
     large_items: AtomicI64,
     hand: AtomicU64,
@@ -142,6 +123,7 @@ impl Store {
             most: AtomicU64::new(limits.bytes),
             limit: AtomicU64::new(limits.bytes),
             used: AtomicI64::new(0),
+            beside: AtomicU64::new(0),
             large_bytes: AtomicI64::new(0),
             large_items: AtomicI64::new(0),
             hand: AtomicU64::new(0),
@@ -172,6 +154,18 @@ impl Store {
 
     fn next_cas(&self) -> u64 {
         self.cas.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Whether an item of so many bytes, its key and head with it, has pages of its own.
+    #[must_use]
+    pub fn is_large(&self, bytes: usize) -> bool {
+        bytes > self.small_max
+    }
+
+    /// Bytes of a page of the memory.
+    #[must_use]
+    pub fn page(&self) -> usize {
+        self.memory.page()
     }
 
     fn is_over(&self, head: &Head) -> bool {

@@ -47,7 +47,7 @@ impl Store {
         }
         if total <= self.small_max {
             let has_room = self.make_room(0, room);
-            return has_room.then_some(Placed::Small).ok_or_else(|| self.no_memory());
+            return has_room.then_some(Placed::Small).ok_or_else(|| self.no_memory(item));
         }
         let pages = total.div_ceil(page);
         for nth in 0..TRIES {
@@ -61,7 +61,7 @@ impl Store {
             }
             self.free_pages(nth, pages as u64, room);
         }
-        Err(self.no_memory())
+        Err(self.no_memory(item))
     }
 
     /// Frees pages for an item that was refused any for the time numbered `nth`, though the limit
@@ -83,8 +83,8 @@ impl Store {
     }
 
     /// Counts an item that found no room.
-    pub(super) fn no_memory(&self) -> Refused {
-        count(&self.events.no_memory);
+    pub(super) fn no_memory(&self, item: &Item<'_>) -> Refused {
+        self.events.no_memory.count(self.is_large(item.head.total()));
         Refused::NoMemory
     }
 
@@ -225,7 +225,7 @@ impl Store {
             let Some(at) = shard.find_place(hash, spot.to_word()) else { continue };
             let entry = shard.at(at);
             if entry.access & FLUSHED != 0 || self.is_over(&head) {
-                count(&self.events.reclaimed);
+                self.events.reclaimed.count(entry.is_large());
                 self.count_unfetched(shard.remove(at));
                 continue;
             }
@@ -246,21 +246,21 @@ impl Store {
         if entry.access & FLUSHED != 0 {
             return;
         }
-        count(&self.events.evicted);
+        self.events.evicted.count(entry.is_large());
         if entry.access & FETCHED == 0 {
-            count(&self.events.evicted_unfetched);
+            self.events.evicted_unfetched.count(entry.is_large());
         }
     }
 
     fn count_unfetched(&self, entry: Entry) {
         if entry.access & (FETCHED | FLUSHED) == 0 {
-            count(&self.events.expired_unfetched);
+            self.events.expired_unfetched.count(entry.is_large());
         }
     }
 
     /// The item of an entry that no longer is in its shard is lost.
     pub(super) fn forget_lost(&self, shard: &mut Shard, entry: Entry) {
-        count(&self.events.recalled);
+        self.events.recalled.count(entry.is_large());
         self.discard(shard, entry);
     }
 

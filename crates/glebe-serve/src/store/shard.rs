@@ -90,9 +90,13 @@ impl Entry {
         }
     }
 
-    /// When it was last read or stored.
-    pub(super) fn last_access(self) -> u32 {
+    fn last_access(self) -> u32 {
         self.access >> TIME_AT
+    }
+
+    /// Seconds since it was last read or stored, if that is less than a year ago.
+    pub(super) fn idle(self, now: u32) -> u32 {
+        now.wrapping_sub(self.last_access()) & (u32::MAX >> TIME_AT)
     }
 
     /// It is read now.
@@ -286,9 +290,31 @@ impl Shard {
         None
     }
 
-    /// All entries, in no order.
-    pub(super) fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
-        self.entries.iter().copied().filter(|entry| entry.place != 0)
+    /// Shows where entries stand: those whose hashes have an upper half of at least `from`, in so
+    /// many places. Returns the least upper half of the others; `None` if there are none.
+    pub(super) fn walk(
+        &self,
+        from: u64,
+        places: usize,
+        mut show: impl FnMut(usize),
+    ) -> Option<u64> {
+        let len = self.entries.len();
+        let first = self.home(from << 32);
+        let end = (first + places).min(len);
+        let until = ((end as u64) << 32).div_ceil(len as u64);
+        let mut at = first;
+        // Entries stand at their homes or behind them, with no gap between.
+        for nth in first..first + len {
+            let entry = self.entries[at];
+            if entry.place == 0 && nth >= end {
+                break;
+            }
+            if entry.place != 0 && (from..until).contains(&(entry.hash >> 32)) {
+                show(at);
+            }
+            at = self.next(at);
+        }
+        (end < len).then_some(until)
     }
 
     /// Marks all.
@@ -334,6 +360,35 @@ mod tests {
                     prop_assert!(shard.find_place(*hash, *place).is_some());
                 }
             }
+        }
+    }
+
+    proptest! {
+        /// However far each piece goes, and though the index grows between two, each entry that
+        /// was there is shown once.
+        #[test]
+        fn a_walk_shows_each_entry_once(
+            hashes in prop::collection::vec(any::<u64>(), 1..300),
+            pieces in prop::collection::vec((1_usize..40, 0_u64..60), 1..20),
+        ) {
+            let (mut shard, mut next, mut shown) = (Shard::new(Log::new(0, 4096)), 0, Vec::new());
+            for (nth, hash) in hashes.iter().enumerate() {
+                // Half of them crowd at the end of the index, and go on at its start.
+                let hash = if nth % 2 == 0 { *hash } else { hash | 0xff << 56 };
+                shard.insert(Entry::new(nth as u64 + 1, hash, 0, 5));
+            }
+            let mut from = Some(0);
+            for (places, more) in pieces.iter().cycle() {
+                let Some(at) = from else { break };
+                from = shard.walk(at, *places, |at| shown.push(shard.at(at).place));
+                for _ in 0..more * u64::from(next < 500) {
+                    next += 1;
+                    shard.insert(Entry::new(1000 + next, next << 55, 0, 5));
+                }
+            }
+            shown.retain(|place| *place <= 300);
+            shown.sort_unstable();
+            prop_assert_eq!(shown, (1..=hashes.len() as u64).collect::<Vec<_>>());
         }
     }
 

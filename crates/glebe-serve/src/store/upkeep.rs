@@ -1,6 +1,6 @@
 //! What is done beside requests: the clock, the bytes used, items that are over or lost.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use glebe::reserve::{Block, Error, Reserve};
@@ -8,7 +8,7 @@ use glebe::reserve::{Block, Error, Reserve};
 use super::item::HEAD;
 use super::log::segment_bytes;
 use super::shard::FLUSHED;
-use super::{count, Room, Store};
+use super::{Room, Store};
 use crate::protocol::KEY_MAX;
 
 /// Entries that a tick looks at, of each shard.
@@ -24,6 +24,8 @@ pub struct Held {
     pub bytes: u64,
     /// Of them, those of large items, whole pages.
     pub large_bytes: u64,
+    /// Bytes of the segments that small items share, with their gaps.
+    pub segment_bytes: u64,
     /// Bytes that count against the limit.
     pub used: u64,
     /// Bytes of the index.
@@ -60,10 +62,15 @@ impl Store {
         self.used.store((used.items + own) as i64, Ordering::Relaxed);
     }
 
-    /// Bytes beside the reserve's: of the index and the heads of the logs.
+    /// Bytes beside the reserve's: of the index, the heads of the logs, and the server's answers.
     fn own_bytes(&self) -> u64 {
         let heads = self.shards.len() * segment_bytes(self.memory.page());
-        self.index_bytes() + heads as u64
+        self.index_bytes() + heads as u64 + self.beside.load(Ordering::Relaxed)
+    }
+
+    /// Counts so many bytes beside the store against its limit, from the next tick on.
+    pub fn set_beside(&self, bytes: u64) {
+        self.beside.store(bytes, Ordering::Relaxed);
     }
 
     fn index_bytes(&self) -> u64 {
@@ -84,7 +91,7 @@ impl Store {
                         self.forget_lost(&mut shard, lost);
                     }
                     Some(head) if is_flushed || self.is_over(&head) => {
-                        count(&self.events.reclaimed);
+                        self.events.reclaimed.count(entry.is_large());
                         let over = shard.remove(at);
                         self.expire(&mut shard, over);
                     }
@@ -97,11 +104,13 @@ impl Store {
     /// What is held now.
     #[must_use]
     pub fn held(&self) -> Held {
-        let (mut items, mut small_bytes) = (0, 0);
+        let (mut items, mut small_bytes, mut segments) = (0, 0, 0);
         for nth in 0..self.shards.len() {
             let shard = self.shard(nth);
             items += shard.len() as u64;
             small_bytes += shard.log.live_bytes();
+            // One more is written to.
+            segments += shard.log.sealed() + 1;
         }
         let large_bytes = self.large_bytes.load(Ordering::Relaxed).max(0) as u64;
         Held {
@@ -109,6 +118,7 @@ impl Store {
             large_items: self.large_items.load(Ordering::Relaxed).max(0) as u64,
             bytes: small_bytes + large_bytes,
             large_bytes,
+            segment_bytes: segments * segment_bytes(self.memory.page()) as u64,
             used: self.used.load(Ordering::Relaxed).max(0) as u64,
             index: self.index_bytes(),
             most: self.most.load(Ordering::Relaxed),
@@ -143,37 +153,6 @@ impl Store {
 
     /// Forgets what has been counted.
     pub fn reset(&self) {
-        let events = &self.events;
-        let all: [&AtomicU64; 10] = [
-            &events.evicted,
-            &events.evicted_unfetched,
-            &events.recalled,
-            &events.get_expired,
-            &events.get_flushed,
-            &events.reclaimed,
-            &events.expired_unfetched,
-            &events.stored,
-            &events.no_memory,
-            &events.too_large,
-        ];
-        all.iter().for_each(|counter| counter.store(0, Ordering::Relaxed));
-    }
-
-    /// Some keys, for those who look into a cache: each with its value's bytes and its end.
-    #[must_use]
-    pub fn keys(&self, most: usize, large: bool) -> Vec<(Vec<u8>, u32, u32)> {
-        let (mut keys, mut room) = (Vec::new(), Room::default());
-        for nth in 0..self.shards.len() {
-            let shard = self.shard(nth);
-            for entry in shard.entries().filter(|entry| entry.is_large() == large) {
-                if keys.len() >= most {
-                    return keys;
-                }
-                if let Some(head) = self.look(&shard, entry, HEAD + KEY_MAX, &mut room) {
-                    keys.push((head.key(&room.page).to_vec(), head.len, head.exptime));
-                }
-            }
-        }
-        keys
+        self.events.reset();
     }
 }

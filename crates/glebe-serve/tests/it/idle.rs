@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use glebe_testing::time::wait_until;
 
-use crate::running::{dialogue, exactly, Running};
+use crate::running::{dialogue, exactly, resident, Running};
 
 #[test]
 fn a_thousand_idle_connections_cost_little_and_more_are_refused() {
@@ -29,10 +29,4 @@ fn a_thousand_idle_connections_cost_little_and_more_are_refused() {
         let mut byte = [0];
         again.write_all(b"mn\r\n").is_ok() && again.read(&mut byte).is_ok() && byte == *b"M"
     });
-}
-
-fn resident() -> usize {
-    let text = std::fs::read_to_string("/proc/self/statm").expect("statm");
-    let pages: usize = text.split(' ').nth(1).and_then(|n| n.parse().ok()).expect("a number");
-    pages * 4096
 }

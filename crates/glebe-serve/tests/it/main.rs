@@ -3,7 +3,10 @@
 
 mod binary;
 mod idle;
+mod listing;
 mod noreply;
 mod protocol;
 mod running;
 mod serve;
+mod slow;
+mod stats;

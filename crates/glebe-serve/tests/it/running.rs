@@ -75,3 +75,10 @@ pub fn dialogue(stream: &mut TcpStream, says: &str, hears: &str) {
 pub fn value(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|n| (n.wrapping_mul(2_654_435_761 + seed) >> 9) as u8).collect()
 }
+
+/// Bytes of this process that are in memory, without huge pages of a pool.
+pub fn resident() -> usize {
+    let text = std::fs::read_to_string("/proc/self/statm").expect("statm");
+    let pages: usize = text.split(' ').nth(1).and_then(|n| n.parse().ok()).expect("a number");
+    pages * glebe::sys::page_size().bytes().as_usize()
+}

@@ -46,8 +46,7 @@ fn set_key(
         Err(next) => return next,
     };
     hands.counters.cmd_meta.add(1);
-    hands.counters.cmd_set.add(1);
-    hands.shared.prefixes.count_set(key);
+    let is_large = hands.count_set(key, value);
     let extends = matches!(verb, Verb::Append | Verb::Prepend);
     let vivify = flags.vivify.filter(|_| extends);
     let exptime = vivify.or(flags.ttl).map_or(0, |sent| hands.time(sent));
@@ -69,7 +68,7 @@ fn set_key(
         }
     };
     if flags.cas.is_some() && matches!(verb, Verb::Set | Verb::Replace) {
-        hands.count_cas(stored.outcome);
+        hands.count_cas(stored.outcome, is_large);
     }
     let code = match stored.outcome {
         Outcome::Stored if flags.has(b'q') => return next,
@@ -140,7 +139,7 @@ fn delete_key(
         _ => "NF",
     };
     if code != "HD" || !flags.has(b'I') {
-        hands.count_delete(code == "HD");
+        hands.count_delete(hands.done(&done));
     }
     if flags.has(b'q') && code == "HD" {
         return;
@@ -183,7 +182,7 @@ fn count_key(
     loop {
         match hands.shared.store.count(key, &how, &mut hands.room) {
             Ok(Changed::Done(head, counted)) => {
-                hands.count_arithmetic(down, true);
+                hands.count_arithmetic(down, Some(hands.shared.store.is_large(head.total())));
                 return counted_answer(hands, &head, counted, sent, flags, out);
             }
             Ok(Changed::NotNumeric) => return line(out, NOT_NUMERIC),
@@ -192,7 +191,7 @@ fn count_key(
             Ok(Changed::NotFound) => {}
         }
         let Some(exptime) = flags.vivify.map(|sent| hands.time(sent)) else {
-            hands.count_arithmetic(down, false);
+            hands.count_arithmetic(down, None);
             return all_repeated(out, "NF", sent, flags);
         };
         let meta = Meta { exptime, new_cas: flags.new_cas, ..Meta::default() };

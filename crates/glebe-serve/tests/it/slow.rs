@@ -1,0 +1,108 @@
+//! Clients that ask and do not read: what they cost, and what others notice.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use glebe_testing::time::wait_until;
+use glebe_testing::Scratch;
+
+use crate::running::{dialogue, resident, Running};
+
+/// Asks by many connections that do not read. The kernel keeps little for a Unix socket.
+fn ask(path: &Path, clients: usize, asks: &str) -> Vec<UnixStream> {
+    let asking = |_| {
+        let mut stream = UnixStream::connect(path).expect("connect");
+        stream.write_all(asks.as_bytes()).expect("taken");
+        stream
+    };
+    (0..clients).map(asking).collect()
+}
+
+fn stat(stream: &mut TcpStream, name: &str) -> u64 {
+    stream.write_all(b"stats\r\n").expect("taken");
+    let mut text = String::new();
+    while !text.ends_with("END\r\n") {
+        let mut part = [0; 4096];
+        let got = stream.read(&mut part).expect("an answer");
+        assert!(got > 0, "{text}");
+        text.push_str(std::str::from_utf8(&part[..got]).expect("text"));
+    }
+    let row = text.lines().find_map(|row| row.strip_prefix(&format!("STAT {name} ")));
+    row.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{name} in {text}"))
+}
+
+#[test]
+fn answers_that_nobody_takes_have_a_limit_in_sum() {
+    glebe_testing::alone!();
+    const LEN: usize = 1_000_000;
+    let scratch = Scratch::new("slow");
+    let path = scratch.path().join("socket");
+    let server = Running::start(|settings| {
+        settings.memory = 64 << 20;
+        settings.unix = Some((path.clone(), 0o700));
+    });
+    let mut honest = server.connect();
+    dialogue(&mut honest, &format!("set k 0 0 {LEN}\n{}\n", "x".repeat(LEN)), "STORED\n");
+    let before = resident();
+    let mut slow = ask(&path, 100, "get k\r\nget k\r\n");
+    // An eighth of the memory.
+    wait_until("clients are too slow", Duration::from_secs(20), || {
+        stat(&mut honest, "response_obj_oom") > 40
+    });
+    assert!(stat(&mut honest, "response_obj_bytes") <= 8 << 20);
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 24 << 20, "{grown} bytes");
+    // Who reads is served, though slowly.
+    let mut reader = server.connect();
+    reader.write_all(b"get k\r\nget k\r\nget k\r\nmn\r\n").expect("taken");
+    let mut heard = 0;
+    while heard < 3 * (LEN + 26) + 4 {
+        let got = reader.read(&mut [0; 50_000]).expect("an answer");
+        assert!(got > 0, "ended after {heard} bytes");
+        heard += got;
+    }
+    // They have ended: what the kernel has is read, and then nothing comes.
+    let ended = slow.iter_mut().filter_map(|stream| {
+        // An end, or an error where more was asked for.
+        let mut all = Vec::new();
+        stream.set_read_timeout(Some(Duration::from_millis(1))).ok()?;
+        match stream.read_to_end(&mut all) {
+            Err(e) if e.kind() == ErrorKind::WouldBlock => None,
+            _ => (all.len() < LEN).then_some(()),
+        }
+    });
+    assert!(ended.count() > 40);
+    drop(slow);
+    wait_until("nothing is kept", Duration::from_secs(20), || {
+        stat(&mut honest, "response_obj_bytes") == 0
+    });
+}
+
+#[test]
+fn a_list_of_keys_is_not_made_before_it_is_read() {
+    glebe_testing::alone!();
+    let scratch = Scratch::new("list");
+    let path = scratch.path().join("socket");
+    let server = Running::start(|settings| {
+        settings.memory = 32 << 20;
+        settings.unix = Some((path.clone(), 0o700));
+    });
+    let mut honest = server.connect();
+    for key in 0..20_000 {
+        dialogue(&mut honest, &format!("set {key:0200} 0 0 1 noreply\nx\n"), "");
+    }
+    dialogue(&mut honest, "mn\n", "MN\n");
+    let before = resident();
+    // More than six megabytes each.
+    let slow = ask(&path, 20, "lru_crawler metadump all\r\n");
+    wait_until("lists wait", Duration::from_secs(20), || {
+        stat(&mut honest, "response_obj_bytes") > 0
+    });
+    dialogue(&mut honest, "mn\n", "MN\n");
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 16 << 20, "{grown} bytes");
+    drop(slow);
+}

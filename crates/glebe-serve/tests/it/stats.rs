@@ -1,0 +1,122 @@
+//! `stats` as programs read it that watch a server.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+
+use crate::running::{dialogue, Running};
+
+/// The numbers of an answer by name, of which each is there once.
+fn numbers(stream: &mut TcpStream, asks: &str) -> BTreeMap<String, u64> {
+    stream.write_all(format!("{asks}\r\n").as_bytes()).expect("taken");
+    let mut numbers = BTreeMap::new();
+    for line in BufReader::new(stream).lines() {
+        let line = line.expect("an answer");
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[..] {
+            ["END"] => return numbers,
+            ["STAT", name, value, ..] => {
+                let before = numbers.insert(name.to_owned(), value.parse().unwrap_or(0));
+                assert!(before.is_none(), "{name} twice");
+            }
+            _ => panic!("{line}"),
+        }
+    }
+    panic!("no end");
+}
+
+/// Of each class.
+const SLABS: &[&str] = &[
+    "chunk_size",
+    "chunks_per_page",
+    "total_pages",
+    "total_chunks",
+    "used_chunks",
+    "free_chunks",
+    "free_chunks_end",
+];
+const ITEMS: &[&str] = &[
+    "number",
+    "age",
+    "mem_requested",
+    "evicted",
+    "evicted_nonzero",
+    "evicted_time",
+    "evicted_unfetched",
+    "expired_unfetched",
+    "outofmemory",
+    "reclaimed",
+    "tailrepairs",
+];
+/// What was done to a class's items, and to all.
+const DONE: &[&str] = &[
+    "get_hits",
+    "cmd_set",
+    "delete_hits",
+    "incr_hits",
+    "decr_hits",
+    "cas_hits",
+    "cas_badval",
+    "touch_hits",
+];
+
+#[test]
+fn each_class_has_its_own_numbers_and_no_series_comes_twice() {
+    let server = Running::start(|_| {});
+    let mut stream = server.connect();
+    let large = "x".repeat(20_000);
+    dialogue(
+        &mut stream,
+        &format!(
+            "set small 0 0 1\n1\nset large 0 0 20000\n{large}\nget small small\ngat 0 small\n\
+             incr small 4\ndecr small 1\nset gone 0 0 1\nx\ndelete gone\nmg small\nms s 1\nx\n\
+             cas small 0 0 1 99\nx\ntouch small 0\ntouch large 0\nmg large\nma small\n"
+        ),
+        "STORED\nSTORED\nVALUE small 0 1\n1\nVALUE small 0 1\n1\nEND\nVALUE small 0 1\n1\nEND\n\
+         5\n4\nSTORED\nDELETED\nHD\nHD\nEXISTS\nTOUCHED\nTOUCHED\nHD\nHD\n",
+    );
+    let all = numbers(&mut stream, "stats");
+    let slabs = numbers(&mut stream, "stats slabs");
+    let items = numbers(&mut stream, "stats items");
+    assert_eq!((slabs["active_slabs"], all["curr_items"]), (2, 3));
+    for class in [1, 2] {
+        let slab = |name: &str| slabs[&format!("{class}:{name}")];
+        assert!(SLABS.iter().all(|name| slabs.contains_key(&format!("{class}:{name}"))));
+        assert_eq!(slab("total_chunks"), slab("used_chunks") + slab("free_chunks"));
+        assert!(slab("total_pages") > 0 && slab("chunk_size") > 0 && slab("chunks_per_page") > 0);
+        for name in ITEMS {
+            assert!(items.contains_key(&format!("items:{class}:{name}")), "{class} {name}");
+            // One series comes from either list.
+            assert!(!slabs.contains_key(&format!("{class}:{name}")), "{class} {name}");
+        }
+        assert_eq!(items[&format!("items:{class}:number")], slab("used_chunks"));
+    }
+    for name in DONE {
+        let sum: u64 = [1, 2].iter().map(|class| slabs[&format!("{class}:{name}")]).sum();
+        assert_eq!(sum, all[*name], "{name}");
+    }
+    let of_large = DONE.iter().map(|name| slabs[&format!("2:{name}")]).collect::<Vec<_>>();
+    assert_eq!(of_large, [1, 1, 0, 0, 0, 0, 0, 1]);
+}
+
+#[test]
+fn what_happens_to_one_class_is_not_counted_of_the_other() {
+    let server = Running::start(|settings| settings.debug_time = true);
+    let mut stream = server.connect();
+    let large = "x".repeat(500_000);
+    dialogue(&mut stream, "set small 0 10 1\n1\n", "STORED\n");
+    for key in 0..50 {
+        let noreply = format!("set {key} 0 0 500000 noreply\n{large}\n");
+        dialogue(&mut stream, &noreply, "");
+    }
+    dialogue(&mut stream, "debugtime 20\nget small\nset small 0 0 1\n1\n", "OK\nEND\nSTORED\n");
+    let (all, items) = (numbers(&mut stream, "stats"), numbers(&mut stream, "stats items"));
+    assert!(all["evictions"] > 10);
+    assert_eq!((items["items:1:evicted"], items["items:2:evicted"]), (0, all["evictions"]));
+    assert_eq!((items["items:1:reclaimed"], items["items:2:reclaimed"]), (1, 0));
+    let unfetched = ["items:1:expired_unfetched", "items:2:expired_unfetched"];
+    assert_eq!(unfetched.map(|name| items[name]), [1, 0]);
+    dialogue(&mut stream, "stats reset\n", "RESET\n");
+    let items = numbers(&mut stream, "stats items");
+    assert_eq!((items["items:2:evicted"], items["items:1:reclaimed"]), (0, 0));
+}
