@@ -4,6 +4,8 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 
+use glebe_testing::time::slowed;
+
 use crate::running::{dialogue, short, Running};
 
 /// All that is heard after a request and `mn`, up to the end of the connection.
@@ -155,6 +157,40 @@ fn no_lack_of_memory_is_told() {
     let refused = "SERVER_ERROR out of memory storing object\n";
     let set = format!("set more 0 0 500000\n{value}\n");
     dialogue(&mut stream, &set, refused);
+}
+
+#[test]
+fn nor_is_a_lack_of_room_for_values_that_are_sent() {
+    const LEN: usize = 8_000_000;
+    let server = Running::start(|settings| settings.item_max = 8 << 20);
+    let mut stream = server.connect();
+    dialogue(&mut stream, "set k 0 0 3\nold\n", "STORED\n");
+    // They promise as much as may be under way.
+    let promise = |_| {
+        let mut stream = server.connect();
+        write!(stream, "set other 0 0 {LEN}\r\n").expect("taken");
+        stream
+    };
+    let _promising: Vec<_> = (0..8).map(promise).collect();
+    let refused = "SERVER_ERROR out of memory storing object\n";
+    let value = "v".repeat(LEN);
+    dialogue(&mut stream, "add k 0 0 1\nx\n", "NOT_STORED\n");
+    let before = std::time::Instant::now();
+    // The promises may come later.
+    loop {
+        let mut other = server.connect();
+        write!(other, "add k 0 0 {LEN}\r\n{value}\r\n").expect("taken");
+        let mut answer = [0; 12];
+        other.read_exact(&mut answer).expect("an answer");
+        if answer == refused.as_bytes()[..12] {
+            break;
+        }
+        assert_eq!(&answer, b"NOT_STORED\r\n");
+        assert!(before.elapsed() < slowed(std::time::Duration::from_secs(20)));
+    }
+    dialogue(&mut stream, "get k\n", "VALUE k 0 3\nold\nEND\n");
+    // A set leaves nothing older behind.
+    dialogue(&mut stream, &format!("set k 0 0 {LEN} noreply\n{value}\nget k\n"), "END\n");
 }
 
 #[test]
