@@ -59,10 +59,11 @@ KNOWN = {
     "issue_42": "wants ten items of 14 bytes to take more than 500 bytes: here they take 400",
     "stats-conns": "wants a UDP socket beside the TCP one",
     "lru": "wants 37 evictions of 101 items in 64 MiB, as memcached's slabs have it",
-    "conn-limits": "wants memcached's shortage of answer buffers, which are not limited so here",
+    "conn-limits": "wants -o read_buf_mem_limit to bound small answers that a client takes",
 }
 
-# The wrapper. `-d` is not an option of `glebe serve`, which runs in the foreground.
+# The wrapper. `-d` is not an option of `glebe serve`, which runs in the foreground: with it the
+# wrapper ends once the server listens.
 WRAPPER = """#!/bin/sh
 for word; do
     case $word in
@@ -74,7 +75,10 @@ for word; do
 done
 eval "set -- $quoted"
 if [ -n "$daemon" ]; then
-    {glebe} serve --memcached --no-stats "$@" >/dev/null 2>&1 </dev/null &
+    said=$(mktemp)
+    {glebe} serve --memcached --no-stats "$@" >"$said" 2>&1 </dev/null &
+    until grep -q ^listening "$said"; do kill -0 $! || break; sleep 0.1; done
+    rm "$said"
     exit 0
 fi
 exec {glebe} serve --memcached --no-stats "$@" >/dev/null

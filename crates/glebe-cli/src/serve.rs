@@ -185,11 +185,21 @@ fn serve(args: &Args, out: &mut dyn Write) -> Outcome {
     if args.udp_port != 0 {
         writeln!(io::stderr(), "glebe serve: UDP is not spoken: -U {} is left", args.udp_port)?;
     }
-    let server = Server::start(settings).map_err(|e| e.to_string())?;
+    let server = Server::prepare(settings).map_err(|e| e.to_string())?;
+    // Whoever finds the server listening finds the file.
     if let Some(path) = &args.pidfile {
         fs::write(path, format!("{}\n", std::process::id()))
             .map_err(|e| format!("write({}): {e}", path.display()))?;
     }
+    let done = server.listen().map_err(|e| e.to_string().into());
+    let done = done.and_then(|server| tell_and_run(server, args, out));
+    if let Some(path) = &args.pidfile {
+        let _ = fs::remove_file(path);
+    }
+    done
+}
+
+fn tell_and_run(server: Server, args: &Args, out: &mut dyn Write) -> Outcome {
     let contig = server.store().reserve().contig();
     writeln!(
         out,
@@ -209,11 +219,7 @@ fn serve(args: &Args, out: &mut dyn Write) -> Outcome {
     // Nobody may wait for it.
     let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
     let is_ending = || drop(sd_notify::notify(false, &[sd_notify::NotifyState::Stopping]));
-    let done = server.run_until(is_ending).map_err(|e| e.to_string().into());
-    if let Some(path) = &args.pidfile {
-        let _ = fs::remove_file(path);
-    }
-    done
+    server.run_until(is_ending).map_err(|e| e.to_string().into())
 }
 
 fn settings(args: &Args) -> Result<Settings, Box<dyn std::error::Error>> {

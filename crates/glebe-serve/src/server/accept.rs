@@ -57,6 +57,11 @@ impl Door {
                 let failed = |e| format!("cannot listen at {address}: {e}");
                 bound.push((*address, tcp(*address).map_err(failed)?));
             }
+            if let Some((path, _)) = &settings.unix {
+                if std::os::unix::net::UnixStream::connect(path).is_ok() {
+                    return Err(format!("cannot listen at {}: in use", path.display()).into());
+                }
+            }
             unix.clone_from(&settings.unix);
         }
         let registry = poll.registry();

@@ -161,12 +161,18 @@ impl Server {
     /// # Errors
     /// What could not be had, and what to do.
     pub fn start(settings: Settings) -> Result<Self, Failure> {
+        Self::prepare(settings)?.listen()
+    }
+
+    /// As [`Server::start`], but does not listen yet. The TCP ports are taken.
+    ///
+    /// # Errors
+    /// As [`Server::start`].
+    pub fn prepare(settings: Settings) -> Result<Self, Failure> {
         let limits =
             Limits { bytes: settings.memory, item_bytes: settings.item_max, evict: settings.evict };
-        let (mut door, waker) = accept::Door::open(&settings)?;
-        // This takes its time.
+        let (door, waker) = accept::Door::open(&settings)?;
         let store = Store::new(limits)?;
-        door.listen(settings.backlog)?;
         let threads = settings.threads;
         let shared = Arc::new(Shared {
             prefixes: Prefixes::new(settings.delimiter),
@@ -180,7 +186,6 @@ impl Server {
             answers: AtomicU64::new(0),
             waker,
         });
-        door.show(&shared);
         let mut server =
             Self { shared, door, hired: Vec::new(), threads: Vec::new(), control: None };
         for nth in 0..threads {
@@ -197,6 +202,19 @@ impl Server {
         })?;
         server.serve_others();
         Ok(server)
+    }
+
+    /// Listens.
+    ///
+    /// # Errors
+    /// Where it cannot, and why.
+    pub fn listen(mut self) -> Result<Self, Failure> {
+        let done = self.door.listen(self.shared.settings.backlog);
+        if done.is_err() {
+            self.end();
+        }
+        self.door.show(&self.shared);
+        done.map(|()| self)
     }
 
     fn spawn(
@@ -276,6 +294,11 @@ impl Server {
     pub fn run_until(mut self, is_ending: impl FnOnce()) -> Result<(), Failure> {
         let done = self.door.run(&self.shared, &self.hired);
         is_ending();
+        self.end();
+        done.map_err(Into::into)
+    }
+
+    fn end(&mut self) {
         self.shared.end();
         for worker in &self.hired {
             // One that has ended needs none.
@@ -289,6 +312,5 @@ impl Server {
             let _ = std::fs::remove_file(path);
         }
         self.door.close();
-        done.map_err(Into::into)
     }
 }

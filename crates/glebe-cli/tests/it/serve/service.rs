@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::process::{Command, Stdio};
 
+use glebe_testing::time::wait_until;
 use glebe_testing::Scratch;
 
 use super::{dialogue, glebe, list, patience, Serving};
@@ -71,6 +72,32 @@ fn a_socket_of_another_kind_that_is_handed_over_is_refused() {
     let said = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(ended.status.code(), Some(1), "{said}");
     assert!(said.contains("socket 0 of the service manager is neither TCP nor"), "{said}");
+}
+
+#[test]
+fn who_is_let_in_finds_the_number_of_the_process_and_is_answered() {
+    let scratch = Scratch::new("let-in");
+    let (socket, pid) = (scratch.path().join("socket"), scratch.path().join("pid"));
+    let mut command = glebe();
+    command.args(["serve", "--memcached", "--no-stats"]);
+    command.arg("-s").arg(&socket).arg("-P").arg(&pid);
+    let mut serving = Serving::start(&mut command, 0);
+    let mut stream = None;
+    wait_until("it listens", patience(), || {
+        stream = UnixStream::connect(&socket).ok();
+        stream.is_some()
+    });
+    let written = fs::read_to_string(&pid).expect("the file is there");
+    assert_eq!(written.trim_end(), serving.child.id().to_string());
+    dialogue(&mut stream.expect("a connection"), "mn\n", "MN\n");
+    // Another one leaves both alone.
+    let refused = command.output().expect("the program starts");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains(": in use"), "{said}");
+    assert_eq!(fs::read_to_string(&pid).expect("the file is there"), written);
+    dialogue(&mut UnixStream::connect(&socket).expect("connect"), "mn\n", "MN\n");
+    serving.signal("TERM");
+    serving.ends_well();
 }
 
 #[test]
