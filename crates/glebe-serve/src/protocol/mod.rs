@@ -22,8 +22,6 @@ use tokens::Tokens;
 pub const KEY_MAX: usize = 250;
 /// Bytes of a line at most, its end included, unless it asks for many keys.
 pub const LINE_MAX: usize = 2048;
-/// Bytes of a line that asks for many keys, after which it is not waited for its end.
-pub const KEYS_PIECE: usize = 64 << 10;
 
 /// What a client is told where its line is wrong.
 pub const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
@@ -37,7 +35,7 @@ const UNKNOWN: &str = "ERROR";
 pub enum Line<'a> {
     /// A line without its end, and its bytes with it.
     Whole(&'a [u8], usize),
-    /// The beginning of a line that asks for many keys.
+    /// The beginning of a line that asks for many keys, longer than other lines may be.
     Keys(&'a [u8]),
     /// A request of the binary protocol, which has no lines: its head.
     Binary(Request),
@@ -60,7 +58,7 @@ pub fn line(buf: &[u8]) -> Line<'_> {
         return Line::TooLong;
     }
     let Some(end) = found else {
-        return if used > KEYS_PIECE { Line::Keys(buf) } else { Line::Partial };
+        return if used > LINE_MAX { Line::Keys(buf) } else { Line::Partial };
     };
     let line = &buf[..end];
     Line::Whole(line.strip_suffix(b"\r").unwrap_or(line), end + 1)

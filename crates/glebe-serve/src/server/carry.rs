@@ -4,11 +4,10 @@ use std::sync::atomic::Ordering;
 
 use super::conn::Conn;
 use super::execute::{Hands, Next, ANSWERS_MAX};
-use super::worker::READ;
-use crate::protocol::{self, Command, Line};
+use crate::protocol::{self, Command, Line, LINE_MAX};
 
-/// Beyond that a value under way is charged.
-const CHARGED: usize = READ;
+/// Needing more bytes is charged: then it is a value that is under way, for no line is so long.
+const CHARGED: usize = LINE_MAX + 1;
 
 /// What becomes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -23,7 +23,7 @@ use super::Shared;
 use crate::store::Room;
 
 /// Bytes that one read may bring.
-pub(super) const READ: usize = 64 << 10;
+const READ: usize = 64 << 10;
 const EVENTS: usize = 256;
 const WAKE: Token = Token(usize::MAX);
 /// A buffer that has grown beyond is not kept.

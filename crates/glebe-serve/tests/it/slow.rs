@@ -82,6 +82,36 @@ fn answers_that_nobody_takes_have_a_limit_in_sum() {
 }
 
 #[test]
+fn values_that_do_not_come_to_their_end_have_a_limit_in_sum() {
+    glebe_testing::alone!();
+    const LEN: usize = 60_000;
+    let server = Running::start(|settings| settings.conns = 4000);
+    let mut honest = server.connect();
+    let value = "x".repeat(LEN);
+    let part = format!("set k 0 0 {LEN}\r\n{}", &value[1..]);
+    // More than may be under way.
+    let sending: Vec<TcpStream> = (0..1300)
+        .map(|_| {
+            let mut stream = server.connect();
+            stream.write_all(part.as_bytes()).expect("taken");
+            stream
+        })
+        .collect();
+    let most = 64 << 20;
+    wait_until("as much as may be is under way", Duration::from_secs(20), || {
+        let under_way = stat(&mut honest, "read_buf_bytes");
+        assert!(under_way <= most);
+        under_way > most - 2 * LEN as u64
+    });
+    dialogue(&mut honest, "set small 0 0 1\nx\n", "STORED\n");
+    drop(sending);
+    wait_until("nothing is under way", Duration::from_secs(20), || {
+        stat(&mut honest, "read_buf_bytes") == 0
+    });
+    dialogue(&mut honest, &format!("set k 0 0 {LEN}\n{value}\n"), "STORED\n");
+}
+
+#[test]
 fn a_list_of_keys_is_not_made_before_it_is_read() {
     glebe_testing::alone!();
     let scratch = Scratch::new("list");
