@@ -186,7 +186,7 @@ fn serve(args: &Args, out: &mut dyn Write) -> Outcome {
         writeln!(io::stderr(), "glebe serve: UDP is not spoken: -U {} is left", args.udp_port)?;
     }
     let server = Server::prepare(settings).map_err(|e| e.to_string())?;
-    // Whoever finds the server listening finds the file.
+    // A program that finds the server listening finds the file.
     if let Some(path) = &args.pidfile {
         fs::write(path, format!("{}\n", std::process::id()))
             .map_err(|e| format!("write({}): {e}", path.display()))?;

@@ -79,7 +79,7 @@ pub(super) struct Conn {
     pub(super) need: usize,
     /// Bytes to come that nobody looks at.
     pub(super) skip: u64,
-    /// What comes may be the rest of a value, which is not to be answered.
+    /// The next bytes may be the rest of a value, which is not to be answered.
     pub(super) is_doubtful: bool,
     /// The listing that is being sent, before what `input` asks for.
     pub(super) dump: Option<Dump>,

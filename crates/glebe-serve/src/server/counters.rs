@@ -1,5 +1,5 @@
-//! What a worker has done, counted: each by its own thread alone, read by all. Of what was done to
-//! large items is a part counted once more, under `large_`.
+//! What a worker has done, counted: each by its own thread alone, read by all. Commands that meet
+//! large items count once more, under `large_`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,4 +1,4 @@
-//! What commands count: hits and misses, by the class of the item too.
+//! Counts the hits and misses of commands, by the class of the item too.
 
 use super::counters::Counter;
 use super::execute::Hands;

@@ -53,6 +53,7 @@ pub(super) struct Worker {
     turns: u64,
     /// Bytes of answers that are kept for clients.
     kept: u64,
+    kept_max: u64,
     shared: Arc<Shared>,
 }
 
@@ -71,6 +72,7 @@ impl Worker {
             nth,
             turns: 0,
             kept: 0,
+            kept_max: shared.answers_max(),
             shared: Arc::clone(shared),
         };
         Ok((worker, Hired { sender, waker }))
@@ -185,7 +187,7 @@ impl Worker {
         let kept = conn.kept();
         self.keep(&mut conn, kept);
         self.conns[number] = Some(conn);
-        while self.kept > self.shared.answers_max() && self.kick_slowest(hands) {}
+        while self.kept > self.kept_max && self.kick_slowest(hands) {}
     }
 
     fn keep(&mut self, conn: &mut Conn, kept: u64) {

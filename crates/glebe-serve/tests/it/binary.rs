@@ -1,4 +1,4 @@
-//! What a client hears that speaks the binary protocol.
+//! Requests of the binary protocol, and the answers that refuse them.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -60,7 +60,7 @@ fn a_line_has_what_memcached_tells_of_an_item() {
     assert!(number(small["size"]) >= 3 + 5 && number(large["size"]) >= 5 + 9000, "{listed:?}");
     assert_eq!(number(large["la"]) - number(small["la"]), 20);
     assert_eq!(number(large["exp"]) - number(small["la"]), 1000);
-    // What `me` shows is the same.
+    // `me` shows the same.
     dialogue(
         &mut stream,
         "me a%2\n",
@@ -95,7 +95,7 @@ fn all_that_can_be_read_is_listed_and_nothing_else() {
     assert_eq!(lines(&mut stream, "lru_crawler mgdump 1,2", "EN").len(), 20_000);
     assert_eq!(lines(&mut stream, "stats cachedump 2 0", "END").len(), 20);
     assert_eq!(lines(&mut stream, "stats cachedump 1 7", "END").len(), 7);
-    // What was asked for behind a list is answered behind it.
+    // Commands behind a list are answered behind it.
     dialogue(&mut stream, "flush_all\nlru_crawler metadump all\nmn\n", "OK\nEND\nMN\n");
     dialogue(
         &mut stream,

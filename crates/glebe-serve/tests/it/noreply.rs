@@ -138,7 +138,7 @@ fn where_nobody_knows_what_comes_next_the_connection_ends_without_a_word() {
         let request = format!("{request}\r\n");
         assert_eq!(heard(&server, request.as_bytes()), "", "{request}");
     }
-    // What is left of the value are its line's end, or nothing.
+    // Nothing is left of the value, or its line's end.
     for request in ["set k 0 0 2 noreply\r\nabc\r\n", "set k 0 0 2 noreply\r\nabcd"] {
         assert_eq!(heard(&server, request.as_bytes()), r"MN\r\n", "{request}");
     }

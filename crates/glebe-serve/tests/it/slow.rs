@@ -55,7 +55,7 @@ fn answers_that_nobody_takes_have_a_limit_in_sum() {
     assert!(stat(&mut honest, "response_obj_bytes") <= 8 << 20);
     let grown = resident().saturating_sub(before);
     assert!(grown < 24 << 20, "{grown} bytes");
-    // Who reads is served, though slowly.
+    // A client that reads is served, though slowly.
     let mut reader = server.connect();
     reader.write_all(b"get k\r\nget k\r\nget k\r\nmn\r\n").expect("taken");
     let mut heard = 0;
@@ -78,6 +78,21 @@ fn answers_that_nobody_takes_have_a_limit_in_sum() {
     drop(slow);
     wait_until("nothing is kept", Duration::from_secs(20), || {
         stat(&mut honest, "response_obj_bytes") == 0
+    });
+}
+
+#[test]
+fn a_connection_that_ends_behind_its_last_command_is_forgotten() {
+    let server = Running::start(|_| {});
+    let mut honest = server.connect();
+    for _ in 0..100 {
+        let mut stream = server.connect();
+        // The end comes before the server has read the command, mostly.
+        stream.write_all(b"set k 0 0 1 noreply\r\nx\r\n").expect("taken");
+    }
+    wait_until("they are forgotten", Duration::from_secs(20), || {
+        // The socket that is listened at is counted too.
+        stat(&mut honest, "curr_connections") == 2
     });
 }
 

@@ -48,7 +48,7 @@ const ITEMS: &[&str] = &[
     "reclaimed",
     "tailrepairs",
 ];
-/// What was done to a class's items, and to all.
+/// Counts that those of the classes add up to.
 const DONE: &[&str] = &[
     "get_hits",
     "cmd_set",

@@ -75,7 +75,7 @@ pub(super) fn slabs(shared: &Shared, stats: &mut Stats<'_>) {
     stats.put("total_malloced", held.used);
 }
 
-/// What was done to items of a class.
+/// Returns the counts of commands that met items of a class.
 fn counts(sums: &Sums, large: bool) -> [(&'static str, u64); 8] {
     let of = |all: u64, of_large: u64| if large { of_large } else { all.saturating_sub(of_large) };
     [
