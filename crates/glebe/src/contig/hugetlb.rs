@@ -36,7 +36,7 @@ use crate::units::{Bytes, PageSize, Pages};
 /// Maps `len` bytes, a multiple of `size`.
 pub(super) fn build(options: &Options, len: Bytes, size: PageSize) -> Result<Contig, Error> {
     let mut builder = Builder::new(options, len, size)?;
-    let mapping = builder.map()?;
+    let mapping = builder.map().map_err(|error| builder.in_words_of_run(error))?;
     let runs = runs::read(&mapping, size)?;
     let (tried, why_not_better) = (builder.tried, builder.notes);
     Ok(Contig { tried, why_not_better, ..Contig::of(Source::Hugetlb(size), mapping, runs) })
@@ -211,6 +211,17 @@ impl<'a> Builder<'a> {
         match populate_until(self.until, mapping, size, order, options, &self.gate)? {
             true => Ok(()),
             false => Err(self.too_short()),
+        }
+    }
+
+    /// A refusal: where the lock was not had in the time for a required run, that of the run.
+    fn in_words_of_run(&mut self, error: Error) -> Error {
+        match error {
+            Error::Os(error) if self.until.is_some() && error.kind() == ErrorKind::TimedOut => {
+                self.effort.note(error.to_string());
+                self.too_short()
+            }
+            other => other,
         }
     }
 
