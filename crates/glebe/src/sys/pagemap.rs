@@ -171,11 +171,13 @@ impl Pagemap {
         Ok(bytes.chunks_exact(WORD).map(word).collect())
     }
 
-    /// The way in which this kernel tells residence.
+    /// The way in which this kernel tells residence. ENOTTY is the answer of one before Linux 6.7,
+    /// ENOSYS that of an emulator, EPERM that of a filter.
     pub(crate) fn reading(&self) -> Reading {
         let at = page_size().bytes().get();
-        match scan(&self.file, at..at, PAGE_IS_PRESENT, 0, &mut [Region::default()]) {
-            Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => Reading::Entries,
+        let scanned = scan(&self.file, at..at, PAGE_IS_PRESENT, 0, &mut [Region::default()]);
+        match scanned.map_err(|error| error.raw_os_error()) {
+            Err(Some(libc::ENOTTY | libc::ENOSYS | libc::EPERM)) => Reading::Entries,
             _ => Reading::Scan,
         }
     }
@@ -247,7 +249,7 @@ impl Pagemap {
     /// huge pages being moved.
     ///
     /// # Errors
-    /// Of a kernel before Linux 6.7: ENOTTY.
+    /// Of a kernel before Linux 6.7: ENOTTY; of an emulator: ENOSYS.
     pub fn huge_bytes(&self, addr: usize, len: Bytes) -> Result<Bytes, OsError> {
         const TOLD: u64 = PAGE_IS_HUGE | PAGE_IS_PFNZERO;
         let mut huge = 0;

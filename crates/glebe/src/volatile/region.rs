@@ -131,13 +131,14 @@ impl Region {
         }
         // First of all of them: what fails below leaves a range that counts as marked.
         new.iter().for_each(|part| self.marked.set(*part));
-        for part in new.iter() {
+        let given = new.iter().map(|part| {
             let marked = match &state.backend {
                 Backend::Scan(scan) => scan.mark(*part, state.swap),
                 Backend::Tag(tag) => tag.mark(*part, state.swap),
             };
-            marked.map_err(|error| self.refused(*part, error, &state))?;
-        }
+            marked.map_err(|error| self.refused(*part, error, &state))
+        });
+        given.fold(Ok(()), Result::and)?;
         self.keep_caps(&mut state)
     }
 

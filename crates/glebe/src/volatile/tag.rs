@@ -119,13 +119,17 @@ impl Tag {
         if pages.len() <= FEW_PAGES && self.all_written(pages) {
             return self.offer(pages);
         }
-        self.holding(pages)?.into_iter().try_for_each(|run| {
+        // Where the kernel does not tell, each of them may hold memory.
+        let held = self.holding(pages).unwrap_or_else(|_| vec![pages]);
+        let offered = held.into_iter().map(|run| {
             if self.spares_tags && run.len() > FEW_PAGES {
                 self.offer_untagged(run, swap)
             } else {
                 self.offer(run)
             }
-        })
+        });
+        // All of them, also after one that is refused: what counts as marked can be dropped.
+        offered.fold(Ok(()), Result::and)
     }
 
     /// Whether every page's first word is not zero.

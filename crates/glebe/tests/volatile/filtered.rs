@@ -9,10 +9,12 @@ use glebe::volatile::{Engine, Error, Priority, Region};
 
 use super::adopted::Mapped;
 use super::children::{child_says, fork, status_of};
-use super::memory::{fill, is_filled, lost, pages, purge, whole};
+use super::memory::{fill, is_filled, lost, pages, purge, regions, whole};
 
 /// `USERFAULTFD_IOC_NEW` of the device file.
 const NEW_BY_DEVICE: u32 = 0xAA00;
+/// `PAGEMAP_SCAN`.
+const SCAN: u32 = 0xC060_6610;
 
 fn load(offset: usize) -> libc::sock_filter {
     let code = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
@@ -44,11 +46,73 @@ fn deny_userfaultfd() -> bool {
         denied,
         answer(libc::SECCOMP_RET_ALLOW),
     ];
+    set(&mut filter)
+}
+
+/// Every ioctl of this request answers this error.
+fn deny_ioctl(request: u32, error: i32) -> bool {
+    set(&mut [
+        load(offset_of!(libc::seccomp_data, nr)),
+        unless(libc::SYS_ioctl as u32, 3),
+        load(offset_of!(libc::seccomp_data, args) + size_of::<u64>()),
+        unless(request, 1),
+        answer(libc::SECCOMP_RET_ERRNO | error as u32),
+        answer(libc::SECCOMP_RET_ALLOW),
+    ])
+}
+
+/// Sets a filter for the calling process, a child of the test's; whether it is there.
+fn set(filter: &mut [libc::sock_filter]) -> bool {
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
     // SAFETY: the program outlives the call that copies it; the process is a child of the test's.
-    unsafe {
+    let is_set = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
             && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
+    };
+    if !is_set {
+        println!("skipped: seccomp: {}", std::io::Error::last_os_error());
+    }
+    is_set
+}
+
+/// As an older kernel answers, an emulator, and a filter.
+#[test]
+fn where_no_pages_are_scanned_their_entries_tell() {
+    glebe_testing::alone!();
+    for error in [libc::ENOTTY, libc::ENOSYS, libc::EPERM] {
+        assert!(child_says(fork, || {
+            if !deny_ioctl(SCAN, error) {
+                return true;
+            }
+            regions(64).all(|region| {
+                fill(&region, 0..64);
+                region.mark(whole(&region), Priority::NORMAL).unwrap();
+                purge(&region, 2..4);
+                let is_told = lost(region.unmark(whole(&region))) == [2, 3];
+                is_told && is_filled(&region, 0..2) && is_filled(&region, 4..64)
+            })
+        }));
+    }
+}
+
+/// The kernel stops to tell what is there in the middle: what a drop says is gone is, and is told.
+#[test]
+fn what_was_dropped_is_gone_also_after_a_mark_that_was_hindered() {
+    glebe_testing::alone!();
+    for region in regions(64).filter(|region| region.engine() == Engine::Tag) {
+        assert!(child_says(fork, || {
+            fill(&region, 0..64);
+            if !deny_ioctl(SCAN, libc::EIO) {
+                return true;
+            }
+            let _ = region.mark(whole(&region), Priority::NORMAL);
+            let dropped = region.drop_now(whole(&region)).unwrap();
+            let told = lost(region.unmark(whole(&region)));
+            println!("{dropped} dropped, {} pages told lost", told.len());
+            let is_there = |page: u64| is_filled(&region, page..page + 1);
+            let is_right = (0..64).all(|page| is_there(page) != told.contains(&page));
+            is_right && dropped == pages(0..told.len() as u64).end
+        }));
     }
 }
 
@@ -75,7 +139,6 @@ fn where_userfaultfd_is_denied_the_other_engine_is_taken() {
     // The child may have a descriptor already, for the regions of other tests; its child has none.
     assert!(child_says(fork, || {
         if !deny_userfaultfd() {
-            println!("skipped: seccomp: {}", std::io::Error::last_os_error());
             return true;
         }
         child_says(fork, falls_back)

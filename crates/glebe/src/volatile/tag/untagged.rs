@@ -45,10 +45,10 @@ impl Tag {
     /// Gives the kernel the right to pages that hold memory. What is in swap is brought in before:
     /// the kernel would drop it at once.
     pub(super) fn offer_untagged(&self, pages: Extent, swap: bool) -> Result<(), OsError> {
+        self.untagged.set(pages);
         if swap {
             self.advise(pages, Advice::PopulateRead)?;
         }
-        self.untagged.set(pages);
         self.advise(pages, Advice::Free)
     }
 
