@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use glebe::sys::madvise::{advise, Advice};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
-use glebe::volatile::{Engine, Priority, Region};
+use glebe::volatile::{Engine, Error, Priority, Region};
 use glebe_testing::time::{is_long, slowed, storm};
 
 const PAGES: u64 = 256;
@@ -140,15 +140,28 @@ fn round(region: &Region, run: u64, nth: u64) -> (u64, u64) {
     })
 }
 
+/// A region of its own memory, or of `memory`, which outlives it.
+fn region(engine: Engine, is_own: bool, memory: &mut [u8]) -> Result<Region, Error> {
+    let options = Region::options().engine(engine);
+    if is_own {
+        return options.build(bytes(PAGES));
+    }
+    // SAFETY: the caller's, who has no other use for it.
+    unsafe { options.build_over(memory.as_mut_ptr(), Bytes::new(memory.len() as u64)) }
+}
+
 #[test]
 fn what_is_told_lost_is_zeros_on_every_processor() {
     let able = || stay_on(1, true).and_then(|()| stay_on(0, true));
     if let Err(why) = thread::spawn(able).join().unwrap() {
         return println!("skipped: two processors and a real-time priority: {why}");
     }
-    // With tags, and without.
-    for (engine, run) in [(Engine::Tag, 8), (Engine::Tag, PAGES), (Engine::Scan, 8)] {
-        let region = match Region::options().engine(engine).build(bytes(PAGES)) {
+    // With tags, and without; memory of the region's own, and of the caller's.
+    let own = [(Engine::Tag, 8), (Engine::Tag, PAGES), (Engine::Scan, 8)];
+    let kinds = own.map(|kind| (kind, true)).into_iter().chain([((Engine::Tag, 8), false)]);
+    for ((engine, run), is_own) in kinds {
+        let mut memory = vec![0_u8; bytes(PAGES + 1).as_usize()];
+        let region = match region(engine, is_own, &mut memory) {
             Ok(region) => region,
             Err(why) => {
                 println!("skipped: {engine} engine: {why}");
@@ -164,7 +177,8 @@ fn what_is_told_lost_is_zeros_on_every_processor() {
             let seen = round(&region, run, nth);
             (lost, old) = (lost + seen.0, old + seen.1);
         }
-        println!("{engine}, runs of {run} pages: {lost} lost, {old} of them old");
+        let whose = if is_own { "its own" } else { "the caller's" };
+        println!("{engine}, {whose}, runs of {run} pages: {lost} lost, {old} of them old");
         assert!(lost > 0, "the kernel took nothing: nothing was tested");
         assert_eq!(old, 0, "of {lost} pages that are told lost so many hold old contents");
     }

@@ -46,6 +46,8 @@ pub enum Advice {
     Collapse,
     /// Reclaim the pages now.
     PageOut,
+    /// Reclaim the pages sooner than others. No contents change.
+    Cold,
     /// Take the pages out of the file in memory that they are of, for all who map it.
     Remove,
 }
@@ -66,6 +68,7 @@ impl Advice {
             Advice::NoHugePage => (libc::MADV_NOHUGEPAGE, "MADV_NOHUGEPAGE"),
             Advice::Collapse => (libc::MADV_COLLAPSE, "MADV_COLLAPSE"),
             Advice::PageOut => (libc::MADV_PAGEOUT, "MADV_PAGEOUT"),
+            Advice::Cold => (libc::MADV_COLD, "MADV_COLD"),
             Advice::Remove => (libc::MADV_REMOVE, "MADV_REMOVE"),
         }
     }

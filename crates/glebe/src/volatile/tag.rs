@@ -174,8 +174,8 @@ impl Tag {
             self.tagged.clear(run);
         }
         gone.append(&mut self.unmark_untagged(parts));
-        if !gone.is_empty() {
-            self.tell_processors(&gone);
+        if !gone.is_empty() || !found.overwritten.is_empty() {
+            self.tell_processors(&gone, &found.overwritten);
             found.lost.append(&mut gone);
         }
         found
@@ -199,12 +199,15 @@ impl Tag {
 
     /// Makes lost pages zeros for every processor. The reclaimer takes pages out of the page table
     /// before it tells the processors: until then reads may find what was there, and this call has
-    /// them told. Not in the caller's memory: it may be another mapping by now.
+    /// them told. What was overwritten keeps its contents, and so does the caller's memory, which
+    /// may be another mapping by now.
     #[cold]
-    fn tell_processors(&self, gone: &[Extent]) {
-        for run in gone.iter().filter(|_| self.is_own) {
+    fn tell_processors(&self, gone: &[Extent], overwritten: &[Extent]) {
+        let advice = if self.is_own { Advice::DontNeed } else { Advice::Cold };
+        let gone = gone.iter().map(|run| (run, advice));
+        for (run, advice) in gone.chain(overwritten.iter().map(|run| (run, Advice::Cold))) {
             // Where it is refused, as in locked memory, they are zeros for this processor at least.
-            let _ = self.advise(*run, Advice::DontNeed);
+            let _ = self.advise(*run, advice);
         }
     }
 
