@@ -788,7 +788,8 @@ int glebe_vrange_reclaim(uint64_t margin_bytes);
  * however it does, its pins end. When the last one ends, all marks end; losses are still told.
  *
  * Another process that can write the file can change or destroy what it holds, but no call here
- * crashes for it: the answer is TRUNCATED, if the file was cut. A call that meets a purge under way
+ * crashes for it: the answer is TRUNCATED, if the file was cut or somebody took what is pinned, by
+ * other counts of pins. A call that meets a purge under way
  * waits for it for a second, then the answer is UNDER_WAY. A forked child has the handles, but no
  * pins, and counts as another process. A thread that is inside another call on volatile memory or a
  * fork gets WOULD_WAIT. */

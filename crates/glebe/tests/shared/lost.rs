@@ -4,6 +4,7 @@
 //! Bytes of mappings that live; the children die of what they should.
 
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 
 use glebe::volatile::{Error, SharedOptions};
 
@@ -99,6 +100,35 @@ fn a_page_in_use_goes_from_every_process() {
         signal(child.pid, libc::SIGKILL);
     }
     assert_eq!(end, End::Signal(libc::SIGBUS));
+}
+
+/// Somebody makes all counts of pins zero and takes the data: calls on a pin say so.
+#[test]
+fn pins_that_somebody_uncounted_end_no_reader() {
+    glebe_testing::alone!();
+    let child = Process::start(|_| {
+        let Some(shared) = told(8) else { return };
+        let pin = shared.pin(range(0, 8)).unwrap();
+        let (file, total) = super::program::file_of(&shared);
+        let page = at(1).get();
+        let state = total - shared.len().get();
+        // Behind the header and the words; the last two pages are not the counts'.
+        let counts = vec![0; (state - 4 * page) as usize];
+        file.write_all_at(&counts, 2 * page).unwrap();
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        let (from, len) = (state as libc::off_t, shared.len().get() as libc::off_t);
+        // SAFETY: a call on a descriptor; the data is marked, and nothing refers to it.
+        assert_eq!(unsafe { libc::fallocate(file.as_raw_fd(), mode, from, len) }, 0);
+        let mut bytes = [0; 100];
+        let read = pin.read(at(2), &mut bytes);
+        assert!(matches!(read, Err(Error::Truncated { .. })), "{read:?}");
+        let written = pin.write(at(3), &bytes);
+        assert!(matches!(written, Err(Error::Truncated { .. })), "{written:?}");
+        // Nor does a touch through the pointer.
+        assert_eq!(touch(&shared, 4), 0);
+        drop(pin);
+    });
+    assert_eq!(child.end(), End::Exit(0));
 }
 
 /// A pinned granule whose page somebody else has punched is no reason to die.

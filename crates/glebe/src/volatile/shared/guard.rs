@@ -5,7 +5,13 @@
 //! the ledger says for ever that it is *broken*. So no call dies of what others do to the file, and
 //! later ones are [`Error::Truncated`](crate::volatile::Error::Truncated). And where it was asked
 //! for, touches of the data that find no page are SIGBUS: those of granules that are not
-//! marked, or that this process has pinned, get a page; the others are the program's to see.
+//! marked, or that this process has pinned, get a page; the others are the program's to see. The
+//! pins are counted here as well, apart from the file, whose counts anybody may change: a granule
+//! that is pinned by these counts alone was tampered with, and the file is broken from then on.
+//!
+//! ```text
+//! own count of a granule   process, 32 bits | pins, 32 bits: of another process they are none
+//! ```
 //!
 //! A file that is sealed against cuts and whose touches are not asked for has no handler. Cost: as
 //! `sys::sigbus`. In a forked child touches are seen from its first call on.
@@ -46,6 +52,8 @@ struct Watched {
     /// The userfaultfd of this process, and its number among the holders.
     uffd: MappedWord,
     holder: MappedWord,
+    /// The own counts, a word a granule, where touches are told.
+    pinned: Box<[MappedWord]>,
 }
 
 /// See the module.
@@ -65,12 +73,14 @@ impl Guard {
         sigbus: bool,
     ) -> Result<Self, Error> {
         let data = data.map(|data| data.addr()..data.addr() + data.len().as_usize());
+        let counted = if sigbus && data.is_some() { ledger.layout().granules } else { 0 };
         let watched = Box::new(Watched {
             ledger: Arc::clone(ledger),
             descriptor: ledger.file().as_file().as_raw_fd(),
             data: data.clone(),
             uffd: MappedWord::new(NONE),
             holder: MappedWord::new(NONE),
+            pinned: (0..counted).map(|_| MappedWord::new(0)).collect(),
         });
         let mut watches = Vec::new();
         if sigbus || !ledger.file().is_sealed() {
@@ -101,6 +111,38 @@ impl Guard {
         self.watched.uffd.store(u64::from(uffd.descriptor().unsigned_abs()), Ordering::Release);
         Ok(joined.with(uffd))
     }
+}
+
+impl Guard {
+    /// Counts a pin of a granule by `process`, the calling one. Before its first touch.
+    #[inline]
+    pub(super) fn pinned(&self, process: u32, index: u64) {
+        if let Some(own) = self.watched.pinned.get(index as usize) {
+            let more =
+                |now| Some(own_pins(now, process).map_or(own_count(process, 1), |_| now + 1));
+            let _ = own.fetch_update(Ordering::SeqCst, Ordering::Relaxed, more);
+        }
+    }
+
+    /// The pin has ended.
+    #[inline]
+    pub(super) fn unpinned(&self, process: u32, index: u64) {
+        if let Some(own) = self.watched.pinned.get(index as usize) {
+            let fewer = |now| own_pins(now, process).map(|_| now - 1);
+            let _ = own.fetch_update(Ordering::SeqCst, Ordering::Relaxed, fewer);
+        }
+    }
+}
+
+/// The word of a granule that `process` has pinned so often.
+fn own_count(process: u32, pins: u64) -> u64 {
+    u64::from(process) << 32 | pins
+}
+
+/// The pins of `process`, if there are any.
+fn own_pins(word: u64, process: u32) -> Option<u64> {
+    let pins = word & u64::from(u32::MAX);
+    (word >> 32 == process.into() && pins > 0).then_some(pins)
 }
 
 /// In the signal handler.
@@ -146,7 +188,10 @@ impl Watched {
         let index = offset / self.ledger.layout().granule;
         let word = Word(self.ledger.word(index).load(Ordering::SeqCst));
         if word.is_marked() && !self.has_pinned(index) {
-            return Outcome::Pass;
+            if !self.has_pinned_by_own_count(index) {
+                return Outcome::Pass;
+            }
+            self.ledger.break_down();
         }
         // SAFETY: only a missing page is written, of which nothing can hold a reference.
         match unsafe { fill::zero(uffd, at, page, page) } {
@@ -158,5 +203,10 @@ impl Watched {
     fn has_pinned(&self, index: u64) -> bool {
         let holder = u32::try_from(self.holder.load(Ordering::Acquire));
         holder.is_ok_and(|holder| pins(self.ledger.counts(holder, index), index) > 0)
+    }
+
+    fn has_pinned_by_own_count(&self, index: u64) -> bool {
+        let own = self.pinned.get(index as usize).map(|own| own.load(Ordering::SeqCst));
+        own.is_some_and(|own| own_pins(own, std::process::id()).is_some())
     }
 }

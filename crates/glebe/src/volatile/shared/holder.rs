@@ -36,6 +36,8 @@ const TURNS: u32 = 120;
 #[derive(Debug)]
 pub(super) struct Joined {
     pub(super) holder: u32,
+    /// The process that joined.
+    pub(super) process: u32,
     /// When it joined, in microseconds, as the file says of the number.
     pub(super) since: u64,
     /// Granules that are pinned, where there is a quota.
@@ -168,11 +170,13 @@ fn join_locked(ledger: &Ledger) -> Result<Joined, Error> {
         let Some(tied) = tied else { continue };
         // The counts of whoever had it before.
         ledger.clear_table(holder)?;
-        let process = u64::from(std::process::id()).max(1);
+        let process = std::process::id();
         let since = uptime::micros();
         ledger.field(Field::Joined(holder)).store(since, Ordering::SeqCst);
-        ledger.field(Field::Process(holder)).store(process, Ordering::SeqCst);
-        return Ok(Joined { holder, since, pinned: MappedWord::new(0), _armed: None, tied });
+        let number = u64::from(process).max(1);
+        ledger.field(Field::Process(holder)).store(number, Ordering::SeqCst);
+        let pinned = MappedWord::new(0);
+        return Ok(Joined { holder, process, since, pinned, _armed: None, tied });
     }
     Err(Error::NoHolderLeft { holders: ledger.holders() })
 }

@@ -65,6 +65,7 @@ impl<'a> Pin<'a> {
                         unpin(ledger, holder, index);
                         return Err(error);
                     }
+                    self.shared.guard().pinned(self.joined.process, index);
                     self.end = index + 1;
                     return Ok(word);
                 }
@@ -182,6 +183,7 @@ impl Drop for Pin<'_> {
         }
         let ledger = self.shared.ledger();
         for index in self.start..self.end {
+            self.shared.guard().unpinned(self.joined.process, index);
             if unpin(ledger, self.joined.holder, index) {
                 self.joined.discharge(ledger.layout().quota);
             }

@@ -256,6 +256,11 @@ impl Shared {
     }
 
     #[inline]
+    pub(super) fn guard(&self) -> &Guard {
+        &self.guard
+    }
+
+    #[inline]
     pub(super) fn data(&self) -> &Mapping {
         &self.data
     }
