@@ -2,7 +2,7 @@
 //! addresses are the heap's own.
 //!
 //! ```text
-//! word   63 something is due | ... | 28 always | ... | 2-0 what is due
+//! word   63 something is due | ... | 28 always | ... | 3-0 what is due
 //! ```
 //! As a number with a sign the word is less than any size while something is due. Else it is the
 //! least size for which there may be no room. So one comparison answers both.
@@ -17,10 +17,12 @@ use std::ops::Range;
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// What can be due: nobody started the heap; mimalloc's memory is half used; a keeper would pay.
+/// What can be due: nobody started the heap; mimalloc's memory is half used; a keeper would pay;
+/// the heap is being started.
 pub(crate) const START: u64 = 1;
 pub(crate) const ARENA: u64 = 1 << 1;
 pub(crate) const THREAD: u64 = 1 << 2;
+const CLOSED: u64 = 1 << 3;
 const DUE: u64 = 1 << 63;
 /// The half of its memory that mimalloc has left at least holds what is smaller.
 pub(crate) const LARGE: usize = 256 << 20;
@@ -57,6 +59,16 @@ impl Gate {
     pub fn owns(&self, addr: usize) -> bool {
         let (base, bytes) = (self.base.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed));
         (addr as u64).wrapping_sub(base) < bytes
+    }
+
+    /// Has every entry find something due until [`Gate::open`].
+    pub fn close(&self) {
+        self.ask(CLOSED);
+    }
+
+    /// Ends what [`Gate::close`] began.
+    pub fn open(&self) {
+        self.take(CLOSED);
     }
 
     /// Has something done at the next entry.
@@ -101,5 +113,10 @@ mod tests {
         assert!(gate.is_due(0), "more is due");
         assert_eq!(gate.take(ARENA | THREAD), THREAD);
         assert!(!gate.is_due(0) && gate.is_due(isize::MAX as usize));
+        gate.close();
+        assert_eq!(gate.take(ARENA | THREAD), 0);
+        assert!(gate.is_due(0), "closed");
+        gate.open();
+        assert!(!gate.is_due(0));
     }
 }

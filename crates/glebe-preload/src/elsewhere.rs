@@ -1,5 +1,6 @@
 //! `free` of what does not lie in the heap's own addresses: nothing, an object that mimalloc keeps
-//! elsewhere (all of them where there is no page layer), or one that it does not know.
+//! elsewhere (all of them where there is no page layer), one that it does not know, or an
+//! [early](early) one.
 //!
 //! The last is one that the loader made before this library was there, say. mimalloc frees without
 //! a question: it reads its table of pages, and of addresses that it never had the table has no
@@ -19,6 +20,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use glebe::sys::errno;
 use pages::engine;
 
+use crate::early;
+
 /// A stretch has so many addresses, as a shift.
 const STRETCH_SHIFT: u32 = 29;
 /// So many are remembered, each at one place: more than a heap has that lies together.
@@ -34,6 +37,9 @@ static KNOWN: [AtomicU32; PLACES] = [const { AtomicU32::new(0) }; PLACES];
 /// As the head says.
 #[inline(never)]
 pub(crate) unsafe extern "C" fn free(at: *mut c_void) {
+    if early::owns(at) {
+        return;
+    }
     let stretch = (at.addr() >> STRETCH_SHIFT) as u32;
     let place = &KNOWN[stretch as usize % PLACES];
     if stretch == 0 || place.load(Ordering::Relaxed) != stretch {
@@ -49,7 +55,8 @@ pub(crate) unsafe extern "C" fn free(at: *mut c_void) {
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn ask(at: *mut c_void, stretch: u32) {
-    if at.is_null() {
+    // What is freed while the heap starts is not mimalloc's, which cannot be asked yet.
+    if at.is_null() || early::is_starting() {
         return;
     }
     let _kept = errno::keep();

@@ -2,7 +2,7 @@
 //!
 //! Owns the state of the start: the first allocating call of the process starts the heap, whether
 //! it comes from the loader, from a constructor or from the program. A call from within the start
-//! goes straight to mimalloc. Cost: one load and one branch. No lock: the first call of a process
+//! is served apart ([`early`]). Cost: one load and one branch. No lock: the first call of a process
 //! comes before it has threads.
 //!
 //! # Safety
@@ -17,7 +17,7 @@ use glebe::sys::errno;
 use pages::gate::Gate;
 use pages::{engine, heap, options};
 
-use crate::report;
+use crate::{early, report};
 
 /// What every call reads first.
 pub(crate) static GATE: Gate = Gate::new();
@@ -39,7 +39,9 @@ macro_rules! entries {
             #[cold]
             #[inline(never)]
             unsafe extern "C" fn after_work($($argument: $type),*) -> *mut c_void {
-                work($size);
+                if !work($size) {
+                    return early::$name($($argument),*);
+                }
                 // SAFETY: the caller's.
                 unsafe { engine::$call($($argument),*) }
             }
@@ -62,25 +64,31 @@ entries! {
         mi_realloc(at: *mut c_void, size: usize);
 }
 
-/// Does what is due, for calls that are seldom.
-pub(crate) fn catch_up() {
-    if GATE.is_due(0) {
-        work(0);
-    }
+/// Does what is due, for calls that are seldom; whether the heap can be used.
+pub(crate) fn catch_up() -> bool {
+    !GATE.is_due(0) || work(0)
 }
 
-fn work(size: usize) {
+/// Does what is due; whether mimalloc may be entered.
+fn work(size: usize) -> bool {
+    if early::is_starting() {
+        return false;
+    }
     let _kept = errno::keep();
     if !BEGUN.swap(true, Ordering::Relaxed) {
-        start();
+        GATE.close();
+        early::during(start);
+        GATE.open();
     }
     heap::at_entry(&GATE, size);
+    true
 }
 
 fn start() {
     // SAFETY: the handler is this file's, and lives for ever.
     unsafe {
         engine::mi_register_error(Some(failed), ptr::null_mut());
+        engine::mi_process_init();
     }
     let options = options::from_environment();
     heap::start(&GATE, &options.heap);
@@ -90,9 +98,10 @@ fn start() {
 /// The library's own constructor and destructor.
 ///
 /// The loader runs the first before those of the program and of most libraries, and the second
-/// after theirs. Objects are made and freed before and after.
+/// after theirs. Objects are made and freed before and after. It comes before mimalloc's own, from
+/// which mimalloc's start would not be known here.
 #[used]
-#[link_section = ".init_array"]
+#[link_section = ".init_array.00100"]
 static AT_LOAD: extern "C" fn() = at_load;
 #[used]
 #[link_section = ".fini_array"]

@@ -15,7 +15,7 @@ use pages::stats::{Format, Stats};
 use pages::text::Out;
 use pages::{engine, heap};
 
-use crate::entry;
+use crate::{early, entry};
 
 /// mallinfo2(3).
 #[repr(C)]
@@ -49,6 +49,10 @@ pub unsafe extern "C" fn malloc_usable_size(at: *const c_void) -> usize {
     if at.is_null() {
         return 0;
     }
+    if early::owns(at) {
+        // SAFETY: it is, as was just seen.
+        return unsafe { early::size_of(at) };
+    }
     // SAFETY: the caller's own object.
     unsafe { engine::mi_usable_size(at) }
 }
@@ -61,8 +65,11 @@ pub extern "C" fn malloc_trim(keep: usize) -> c_int {
 
 /// Gives all free memory back but for `keep` bytes; returns how many were given.
 pub(crate) fn trim(keep: usize) -> usize {
-    entry::catch_up();
-    heap::trim(keep)
+    if entry::catch_up() {
+        heap::trim(keep)
+    } else {
+        0
+    }
 }
 
 /// mallinfo2(3). Some loads.

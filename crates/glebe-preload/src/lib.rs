@@ -5,7 +5,8 @@
 //! heap's statistics.
 #![deny(unsafe_code)]
 
-// L1: reports
+// L1: reports, and objects while the heap starts
+mod early;
 mod report;
 
 // L2: what happens once in a process, or seldom

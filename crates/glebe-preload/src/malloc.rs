@@ -13,8 +13,8 @@ use core::ptr;
 
 use pages::engine;
 
-use crate::elsewhere;
 use crate::entry::{self, refused, GATE};
+use crate::{early, elsewhere};
 
 /// malloc(3).
 #[no_mangle]
@@ -57,8 +57,30 @@ pub unsafe extern "C" fn realloc(at: *mut c_void, size: usize) -> *mut c_void {
         unsafe { free(at) };
         return ptr::null_mut();
     }
+    if early::owns(at) {
+        // SAFETY: it is, as was just seen.
+        return unsafe { moved(at, size) };
+    }
     // SAFETY: the caller's own object, or null.
     unsafe { entry::realloc(at, size) }
+}
+
+/// An object of another size with the contents of an early one.
+///
+/// # Safety
+/// It is an early one.
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn moved(at: *mut c_void, size: usize) -> *mut c_void {
+    // SAFETY: any size may be asked for; both objects are as long as what is copied.
+    unsafe {
+        let to = entry::alloc(size);
+        if !to.is_null() {
+            let len = size.min(early::size_of(at));
+            ptr::copy_nonoverlapping(at.cast::<u8>(), to.cast(), len);
+        }
+        to
+    }
 }
 
 /// reallocarray(3).

@@ -51,6 +51,41 @@ fn constructors_and_destructors_of_others_allocate() {
     }
 }
 
+/// Another library stands in for calls that the allocator makes, and allocates in them: the time,
+/// the environment, locks, keys, files, mappings.
+#[test]
+fn what_stands_in_for_the_allocators_calls_may_allocate() {
+    if !has("cc") {
+        return;
+    }
+    let scratch = Scratch::readable("early");
+    let built = compile(&scratch, "stand_ins.c", &["-DSTAND_INS", "-shared", "-fPIC"]);
+    let other = scratch.path().join("libstand_ins.so");
+    std::fs::rename(built, &other).unwrap();
+    let program = compile(&scratch, "stand_ins.c", &[]);
+    let (own, other) = (library().display(), other.display());
+    let orders = [format!("{own}:{other}"), format!("{other}:{own}")];
+    let runs_well = |order: &str, options: &str, name: &str, always: &str| {
+        let mut command = preloaded(&program, options);
+        command.env("LD_PRELOAD", order).env("MIMALLOC_PURGE_DELAY", "0");
+        let said = command.env("STAND_INS", name).env("STAND_INS_ALWAYS", always);
+        let said = stdout(&run(said));
+        assert!(said.starts_with("wrong=0\n"), "{order}, {options:?}, {name} {always}: {said}");
+        assert!(name != "all" || !said.ends_with("met=0\n"), "nothing was tested");
+    };
+    for order in &orders {
+        for options in ["", "pages=off"] {
+            for name in ["clock_gettime", "sysinfo", "all"] {
+                runs_well(order, options, name, "");
+            }
+        }
+    }
+    // Of mmap this would be too much: mimalloc may hold a lock.
+    for name in ["clock_gettime", "mprotect", "madvise", "read", "pthread_mutex_lock"] {
+        runs_well(&orders[0], "", name, "1");
+    }
+}
+
 /// Every relocation of the loader done at the start, every one done late, and its own checks on.
 #[test]
 fn the_loader_calls_before_anything_has_begun() {
