@@ -10,6 +10,7 @@ use glebe::sys::page_size;
 use glebe::sys::plain_file::{self, Plain};
 
 use crate::heap;
+use crate::sync::{AtomicU64, Ordering};
 
 /// Forms of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,7 +86,7 @@ statistics! {
     Counter looks "how often it was looked how short memory is";
     Counter calls "system calls that marked or gave back";
     Counter refused "of these, refused by the kernel";
-    Gauge address_bytes "addresses of the heap; 0: mimalloc is alone, and all but the RSS is 0";
+    Gauge address_bytes "addresses of the heap; 0: mimalloc is alone, and only the RSS is told";
     Gauge table_bytes "slices of mimalloc's own tables, most of them never touched";
     Gauge huge_pages "1 where a unit of marking is a huge page; known once there is a keeper";
     Gauge keeper "1 while there is a thread that marks and gives back";
@@ -93,6 +94,14 @@ statistics! {
     Gauge gauge "1 where it can tell how short memory is";
     Gauge group "1 where the tightest limit was a memory cgroup's";
     Gauge audit "1 where the kernel tells what of the marked it took; 0: that is unknown";
+    Counter deepbind_opens "calls of dlopen from which RTLD_DEEPBIND was taken away";
+}
+
+static DEEPBIND: AtomicU64 = AtomicU64::new(0);
+
+/// Counts a call of dlopen from which `RTLD_DEEPBIND` was taken away.
+pub fn count_deepbind() {
+    DEEPBIND.fetch_add(1, Ordering::Relaxed);
 }
 
 impl Stats {
@@ -125,6 +134,7 @@ impl Stats {
             gauge: has.gauge.into(),
             group: has.group.into(),
             audit: resident.is_some().into(),
+            deepbind_opens: DEEPBIND.load(Ordering::Relaxed),
         }
     }
 

@@ -56,7 +56,7 @@ struct glebe_malloc_stats {
     uint64_t calls;
     /* of these, refused by the kernel */
     uint64_t refused;
-    /* addresses of the heap; 0: mimalloc is alone, and all but the RSS is 0 */
+    /* addresses of the heap; 0: mimalloc is alone, and only the RSS is told */
     uint64_t address_bytes;
     /* slices of mimalloc's own tables, most of them never touched */
     uint64_t table_bytes;
@@ -72,6 +72,8 @@ struct glebe_malloc_stats {
     uint64_t group;
     /* 1 where the kernel tells what of the marked it took; 0: that is unknown */
     uint64_t audit;
+    /* calls of dlopen from which RTLD_DEEPBIND was taken away */
+    uint64_t deepbind_opens;
 };
 
 enum glebe_malloc_format {

@@ -18,6 +18,7 @@ mod aliases;
 mod aligned;
 mod calls;
 mod delete;
+mod dlopen;
 mod info;
 mod malloc;
 mod new;

@@ -9,5 +9,6 @@ mod early;
 mod fork;
 mod names;
 mod operators;
+mod plugins;
 mod report;
 mod stress_malloc;

@@ -1,0 +1,109 @@
+//! dlopen(3) without `RTLD_DEEPBIND`.
+//!
+//! With that flag a library finds the names of its dependencies before those of the process, and so
+//! the C library's malloc: what it allocates is freed here, and the other way round. The flag is
+//! taken away, and counted. Then the call goes on as a jump, where the compiler can make one: the C
+//! library sees by the return address who calls, and looks by that caller's paths and in its
+//! namespace. Where it cannot make one, this library is the caller. Cost: some ns a call.
+//! Source: dlopen(3); System V and AArch64 procedure call standards.
+//!
+//! # Safety
+//! Exported for C: it takes what its manual page says.
+#![allow(unsafe_code)]
+
+use core::ffi::{c_char, c_int, c_void};
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use glebe::sys::symbols;
+use pages::stats;
+
+/// As the C library has it on every architecture of Linux but MIPS.
+const RTLD_DEEPBIND: c_int = 8;
+
+static NEXT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
+/// Counts a flag that is taken away; returns the call behind this library.
+extern "C" fn begin(flags: c_int) -> *mut c_void {
+    if flags & RTLD_DEEPBIND != 0 {
+        stats::count_deepbind();
+    }
+    let next = NEXT.load(Ordering::Relaxed);
+    if !next.is_null() {
+        return next;
+    }
+    let next = symbols::behind(c"dlopen", &[]);
+    NEXT.store(next, Ordering::Relaxed);
+    next
+}
+
+/// dlopen(3), without the flag.
+///
+/// # Safety
+/// As there.
+#[cfg(all(has_naked, target_arch = "x86_64"))]
+#[no_mangle]
+#[unsafe(naked)]
+pub unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void {
+    core::arch::naked_asm!(
+        "push rdi",
+        "push rsi",
+        "sub rsp, 8",
+        "mov edi, esi",
+        "call {begin}",
+        "add rsp, 8",
+        "pop rsi",
+        "pop rdi",
+        "and esi, {others}",
+        "test rax, rax",
+        "jz 2f",
+        "jmp rax",
+        "2:",
+        "ret",
+        begin = sym begin,
+        others = const !RTLD_DEEPBIND,
+    )
+}
+
+/// dlopen(3), without the flag.
+///
+/// # Safety
+/// As there.
+#[cfg(all(has_naked, target_arch = "aarch64"))]
+#[no_mangle]
+#[unsafe(naked)]
+pub unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void {
+    core::arch::naked_asm!(
+        "stp x29, x30, [sp, #-32]!",
+        "stp x0, x1, [sp, #16]",
+        "mov w0, w1",
+        "bl {begin}",
+        "mov x16, x0",
+        "ldp x0, x1, [sp, #16]",
+        "ldp x29, x30, [sp], #32",
+        "and w1, w1, {others}",
+        "cbz x16, 2f",
+        "br x16",
+        "2:",
+        "mov x0, xzr",
+        "ret",
+        begin = sym begin,
+        others = const !RTLD_DEEPBIND,
+    )
+}
+
+/// dlopen(3), without the flag.
+///
+/// # Safety
+/// As there.
+#[cfg(not(all(has_naked, any(target_arch = "x86_64", target_arch = "aarch64"))))]
+#[no_mangle]
+pub unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void {
+    type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
+    let next = begin(flags);
+    if next.is_null() {
+        return next;
+    }
+    // SAFETY: the C library's, or another one's that stands in for it; the caller's arguments.
+    unsafe { core::mem::transmute::<*mut c_void, Dlopen>(next)(path, flags & !RTLD_DEEPBIND) }
+}
