@@ -83,8 +83,9 @@ impl Bell {
     }
 
     /// After memory came into use that was not there before; as [`Bell::freed`]. Who has much frees
-    /// some of it, and then may make no call for long: the keeper must be there before.
-    pub(crate) fn grown(&self, counters: &Counters) -> bool {
+    /// some of it, and then may make no call for long: the keeper must be there before. It is told
+    /// where something is free, or where it `is_asked` for more huge pages.
+    pub(crate) fn grown(&self, counters: &Counters, is_asked: bool) -> bool {
         let mode = self.mode.load(Ordering::Relaxed);
         if mode & (FREES | GROWTH) == 0 {
             return false;
@@ -94,7 +95,7 @@ impl Bell {
             return self.would_pay(&counted);
         }
         let is_due = counted.cold >= self.grown_at.load(Ordering::Relaxed);
-        if is_due && counted.hot() + counted.volatile() > 0 {
+        if is_due && (is_asked || counted.hot() + counted.volatile() > 0) {
             self.wake();
         }
         false

@@ -48,6 +48,8 @@ extern "C" {
 const PURGE_DELAY: c_int = 15;
 /// Whether it commits parts of its pages alone, which the hook is not told of.
 const PAGE_COMMIT_ON_DEMAND: c_int = 40;
+/// Whether it asks for huge pages.
+const ALLOW_THP: c_int = 43;
 /// The longest object that it looks for room for in its arenas, in KiB.
 const ARENA_MAX_OBJECT_SIZE: c_int = 45;
 
@@ -68,6 +70,15 @@ pub fn prepare() {
         mi_option_set(PURGE_DELAY, 0);
         mi_option_set(PAGE_COMMIT_ON_DEMAND, 0);
         mi_option_set(ARENA_MAX_OBJECT_SIZE, (OBJECT_MAX >> 10) as c_long);
+    }
+}
+
+/// Has it ask for no huge pages, which it does of all that it maps.
+pub(crate) fn refuse_huge_pages() {
+    // SAFETY: its own start, and a store to an option: before that it would be the process's.
+    unsafe {
+        mi_process_init();
+        mi_option_set(ALLOW_THP, 0);
     }
 }
 

@@ -14,8 +14,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 use glebe::sys::errno;
-use glebe::sys::lean;
 use glebe::sys::madvise::{try_advise, Advice};
+use glebe::sys::{lean, least_limit};
 use glebe::Bytes;
 
 use crate::engine;
@@ -98,7 +98,8 @@ pub fn start(gate: &'static Gate, settings: &Settings) {
         return;
     }
     if !settings.pages {
-        // mimalloc has locks too.
+        // mimalloc has locks too, and nobody who would see a limit.
+        engine::refuse_huge_pages();
         fork::begin();
         return;
     }
@@ -113,6 +114,9 @@ pub fn start(gate: &'static Gate, settings: &Settings) {
         SPACE.store(ptr::from_ref(space).cast_mut(), Ordering::Release);
         let (base, bytes) = space.memory_of(0, space.states().len());
         gate.set_own(base..base + bytes);
+        if settings.thread && keeper::wants_huge() {
+            space.ration.begin(least_limit::least().map(Bytes::new));
+        }
         if hand_over(space, 0) {
             engine::prepare();
             if fork::begin() && settings.thread {
@@ -195,11 +199,17 @@ fn hand_over(space: &'static Space, least: usize) -> bool {
     let in_use = |state: &&State| state.get() == Slice::Live;
     let tables = space.states()[from..].iter().take_while(in_use).count();
     TABLES.fetch_add(tables as u64, Ordering::Relaxed);
-    if is_taken && keeper::wants_huge() {
+    if is_taken {
         let first = tables.next_multiple_of(UNIT_SLICES) * SLICE;
         let len = Bytes::new((bytes - first) as u64);
-        // SAFETY: of the space; a wish. Where it is refused there are base pages.
-        let _ = unsafe { try_advise(base + first, len, Advice::HugePage) };
+        let is_counted = space.ration.is_counted();
+        let has_huge = keeper::wants_huge() && !is_counted;
+        let advice = if has_huge { Advice::HugePage } else { Advice::NoHugePage };
+        // SAFETY: of the space; a wish. Where it is refused all is as the machine has it.
+        let is_done = unsafe { try_advise(base + first, len, advice) }.is_ok();
+        if is_done && is_counted {
+            space.have_base_pages(from + first / SLICE..next as usize);
+        }
     }
     is_taken
 }

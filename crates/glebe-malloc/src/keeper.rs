@@ -81,7 +81,7 @@ pub(crate) fn freed(space: &Space, slices: &Range<usize>, is_whole: bool) -> boo
 
 /// After memory came into use that was not there before; as [`freed`].
 pub(crate) fn grown(space: &Space) -> bool {
-    BELL.grown(&space.counters)
+    BELL.grown(&space.counters, space.ration.is_used_up())
 }
 
 /// In a forked child: there is no keeper.
@@ -259,6 +259,9 @@ impl Keeper {
         let is_group = |pressure: Pressure| pressure.scope == Scope::Group;
         has(HAS_GAUGE, reading.pressure.is_some());
         has(HAS_GROUP, reading.pressure.is_some_and(is_group));
+        if self.is_huge {
+            self.space.ration.set(reading.pressure);
+        }
         self.heed(reading);
         BELL.look_done(&self.space.counters);
     }

@@ -34,7 +34,7 @@ impl Model {
     fn grow(&self, slices: u64) {
         self.counters.taken.fetch_add(slices, Ordering::Relaxed);
         self.counters.cold.fetch_add(slices, Ordering::AcqRel);
-        self.bell.grown(&self.counters);
+        self.bell.grown(&self.counters, false);
     }
 
     /// The keeper's sleep until so many slices more are free than at its last look.

@@ -48,6 +48,7 @@ impl Space {
         let opened = self.opened() / UNIT_SLICES;
         for (nth, unit) in self.units()[..opened].iter().enumerate() {
             let (live, frees) = unit.get();
+            let manner = Manner { is_huge: manner.is_huge && !unit.has_base_pages(), ..manner };
             if unit.seen.load(Ordering::Relaxed) == frees || manner.is_huge && live > 0 {
                 continue;
             }

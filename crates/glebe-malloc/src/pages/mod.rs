@@ -3,8 +3,8 @@
 //!
 //! A *slice* is 64 KiB, mimalloc's measure; a *unit* is 2 MiB, a huge page. [`state`],
 //! [`mod@unit`] and [`right`] are the protocol, [`space`] the memory and its table, [`run`] the
-//! claim that system calls need; [`mark`] and [`give_back`] make these calls. Nothing here
-//! allocates.
+//! claim that system calls need; [`mark`] and [`give_back`] make these calls, and [`ration`] says
+//! which units have a huge page. Nothing here allocates.
 
 pub mod counters;
 #[cfg(not(loom))]
@@ -13,6 +13,8 @@ pub mod give_back;
 pub mod mark;
 #[cfg(loom)]
 mod models;
+#[cfg(not(loom))]
+pub mod ration;
 pub mod right;
 #[cfg(not(loom))]
 pub mod run;

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!   | slack | units of 2 MiB, reserved ...                  | this struct, units, states |
-//!           base           ^ opened (may be touched)         1 byte a slice, 12 a unit
+//!           base           ^ opened (may be touched)         1 byte a slice, 16 a unit
 //! ```
 //!
 //! # Safety
@@ -23,6 +23,7 @@ use std::slice;
 use glebe::sys::{errno, lean};
 
 use super::counters::{add, Counters};
+use super::ration::Ration;
 use super::right::{Held, Right};
 use super::state::{Slice, State, Turn};
 use super::unit::Unit;
@@ -50,6 +51,8 @@ pub struct Space {
     /// 1: there was a fork, and nobody saw that its child is gone. Set before the fork gives up the
     /// right.
     pub shared: AtomicU32,
+    /// Which units have a huge page.
+    pub ration: Ration,
     /// What went which way.
     pub counters: Counters,
 }
@@ -117,6 +120,7 @@ impl Space {
             right: Right::default(),
             listed: AtomicU64::new(0),
             shared: AtomicU32::new(0),
+            ration: Ration::default(),
             counters: Counters::default(),
         }
     }
@@ -180,14 +184,17 @@ impl Space {
         }
         let mut thawed = 0;
         for (unit, slices) in by_unit(slices) {
-            let mut begun = 0;
+            let (mut begun, mut gone) = (0, 0);
             for state in &self.states[slices] {
                 let was = state.take().unwrap_or_else(|| self.wait_for(state));
                 begun += u8::from(was != Slice::Live);
-                taken.cold += usize::from(was == Slice::Gone);
+                gone += usize::from(was == Slice::Gone);
                 thawed += usize::from(was == Slice::Volatile);
             }
-            self.units[unit].take(begun);
+            if self.units[unit].take(begun) && gone > 0 {
+                self.begin_unit(unit, begun);
+            }
+            taken.cold += gone;
             taken.begun += usize::from(begun);
         }
         let Counters { taken: all, cold, thawed: of_volatile, .. } = &self.counters;

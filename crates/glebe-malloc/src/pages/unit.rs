@@ -18,21 +18,35 @@ pub struct Unit {
     pub(super) seen: AtomicU32,
     /// A bit a slice: it was marked, and not dropped since. Changed by the holder of the right.
     pub(super) listed: AtomicU32,
+    /// 1: it was told to have base pages. Changed by the thread that begins to use it.
+    base: AtomicU32,
 }
 
 impl Default for Unit {
     fn default() -> Self {
-        let [word, seen, listed] = [(); 3].map(|()| AtomicU32::new(0));
-        Self { word, seen, listed }
+        let [word, seen, listed, base] = [(); 4].map(|()| AtomicU32::new(0));
+        Self { word, seen, listed, base }
     }
 }
 
 impl Unit {
     const FREE: u32 = 1 << 8;
 
+    /// Whether none was in use before.
     #[inline]
-    pub(super) fn take(&self, slices: u8) {
-        self.word.fetch_add(slices.into(), Ordering::Relaxed);
+    pub(super) fn take(&self, slices: u8) -> bool {
+        self.word.fetch_add(slices.into(), Ordering::Relaxed) % Self::FREE == 0
+    }
+
+    /// Whether it has base pages, and no huge page.
+    #[cfg(not(loom))]
+    pub(super) fn has_base_pages(&self) -> bool {
+        self.base.load(Ordering::Relaxed) != 0
+    }
+
+    #[cfg(not(loom))]
+    pub(super) fn set_base_pages(&self, has: bool) {
+        self.base.store(has.into(), Ordering::Relaxed);
     }
 
     /// Whether none is in use any more.

@@ -273,6 +273,18 @@ fn a_limit_that_sinks_takes_what_is_free() {
     assert_eq!(group.kills(), 0);
 }
 
+/// Threads with few objects each touch little of their slices: huge pages would fill the limit.
+#[test]
+fn a_burst_of_threads_fits_a_small_limit() {
+    let Some(program) = compiled("burst.c", &[]) else { return };
+    for options in ["", "pages=off", "margin=32M", "thread=off,huge=off"] {
+        let Some((group, enter)) = group(Bytes::mib(100)) else { return };
+        let output = day(&program, &enter, options, &[]).output().unwrap();
+        assert!(output.status.success(), "{options:?}: {output:?}");
+        assert_eq!(group.kills(), 0, "{options:?}");
+    }
+}
+
 /// As containers deny them, by either error.
 #[test]
 fn what_calls_that_are_denied_leave_is_told() {

@@ -31,6 +31,7 @@ pub mod hugetlb;
 pub(crate) mod io_uring;
 pub mod kpage;
 pub mod lean;
+pub mod least_limit;
 pub(crate) mod limits;
 pub mod lock_file;
 pub mod madvise;
