@@ -176,8 +176,15 @@ fn unmarks_in_silence(region: &Region, losses: &[u64]) -> i32 {
 #[test]
 fn the_tag_engine_unmarks_without_a_system_call() {
     glebe_testing::alone!();
-    for engine in [Engine::Tag, Engine::Scan] {
-        let region = match Region::options().engine(engine).build(pages(0..64).end) {
+    // Over the caller's memory too: the processors must be told of what is lost.
+    let mapped = Mapped::of_pages(64);
+    for (engine, is_own) in [(Engine::Tag, true), (Engine::Tag, false), (Engine::Scan, true)] {
+        let options = Region::options().engine(engine);
+        let made = match is_own {
+            true => options.build(pages(0..64).end),
+            false => mapped.adopted_by(options),
+        };
+        let region = match made {
             Ok(region) => region,
             Err(error) => {
                 println!("skipped: engine {engine:?}: {error}");
@@ -199,7 +206,7 @@ fn the_tag_engine_unmarks_without_a_system_call() {
             assert_eq!(
                 (fine, killed),
                 (is_silent, !is_silent),
-                "{engine:?} {losses:?} {status:#x}"
+                "{engine:?}, its own {is_own}, {losses:?} {status:#x}"
             );
         }
     }
