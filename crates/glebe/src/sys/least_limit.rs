@@ -48,18 +48,24 @@ fn least_of((base, path, name): Place<'_>, value: impl Fn(&CStr) -> Option<u64>)
             len -= 1;
         }
         let mut whole = [0; PATH];
-        let mut end = 0;
-        for part in [base.as_bytes(), &path[..len], name.as_bytes()] {
-            whole.get_mut(end..end + part.len())?.copy_from_slice(part);
-            end += part.len();
-        }
-        let found = CStr::from_bytes_until_nul(&whole).ok().and_then(&value);
+        let parts = [base.as_bytes(), &path[..len], name.as_bytes()];
+        let found = joined(parts, &mut whole).and_then(&value);
         least = least.into_iter().chain(found).min();
         if len == 0 {
             return least;
         }
         len = path[..len].iter().rposition(|byte| *byte == b'/').unwrap_or(0);
     }
+}
+
+/// The path that parts make, if there is room for it.
+fn joined<'a>(parts: [&[u8]; 3], whole: &'a mut [u8; PATH]) -> Option<&'a CStr> {
+    let mut end = 0;
+    for part in parts {
+        whole.get_mut(end..end + part.len())?.copy_from_slice(part);
+        end += part.len();
+    }
+    CStr::from_bytes_until_nul(whole).ok()
 }
 
 /// The number that a file has; `None` for none, as `max` is.
@@ -88,7 +94,9 @@ mod tests {
         };
         assert_eq!(least_of(v2, value), Some(3));
         assert_eq!(least_of(v1, |_| None), None);
-        assert_eq!(least_of(("", &[b'a'; PATH], ""), |_| Some(1)), None, "too long");
+        let long: Place = ("/g", &[b'a'; PATH], "/m");
+        let value = |path: &CStr| (path == c"/g/m").then_some(1);
+        assert_eq!(least_of(long, value), Some(1), "those above are asked");
     }
 
     #[test]
