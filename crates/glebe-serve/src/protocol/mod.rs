@@ -64,6 +64,12 @@ pub fn line(buf: &[u8]) -> Line<'_> {
     Line::Whole(line.strip_suffix(b"\r").unwrap_or(line), end + 1)
 }
 
+/// Whether `buf` is the beginning of a line that asks for keys. O(length).
+#[must_use]
+pub fn is_open(buf: &[u8]) -> bool {
+    asks_for_keys(buf) && memchr::memchr(b'\n', buf).is_none()
+}
+
 fn asks_for_keys(buf: &[u8]) -> bool {
     text::is_get(Tokens::new(buf).next().unwrap_or_default())
 }

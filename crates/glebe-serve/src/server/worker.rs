@@ -20,6 +20,7 @@ use super::conn::{Conn, State, Stream};
 use super::execute::{Hands, ANSWERS_MAX};
 use super::listing::Dump;
 use super::Shared;
+use crate::protocol;
 use crate::store::Room;
 
 /// Bytes that one read may bring.
@@ -171,7 +172,10 @@ impl Worker {
         let Some(mut conn) = self.conns.get_mut(number).and_then(Option::take) else { return };
         self.turns += 1;
         let written = hands.counters.bytes_written.get();
-        let fate = self.serve(&mut conn, hands);
+        let mut fate = self.serve(&mut conn, hands);
+        if fate.as_ref().is_ok_and(|fate| *fate == Fate::Waits) && conn.is_sending() {
+            fate = self.read_ahead(&mut conn, hands);
+        }
         if hands.counters.bytes_written.get() > written || conn.kept == 0 {
             conn.took_at = self.turns;
         }
@@ -257,6 +261,29 @@ impl Worker {
         // A short read has emptied the socket, and what comes after is another event.
         let was_all = !in_place && got < READ && !conn.has_end;
         Ok(if fate == Fate::Waits && !was_all && !conn.is_sending() { Fate::Again } else { fate })
+    }
+
+    /// Reads the rest of a line of keys though its first answers are not taken: its client may read
+    /// none before it has sent the whole.
+    fn read_ahead(&mut self, conn: &mut Conn, hands: &Hands<'_>) -> io::Result<Fate> {
+        if !protocol::is_open(&conn.input) {
+            return Ok(Fate::Waits);
+        }
+        match conn.stream.read(&mut self.read) {
+            Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(Fate::Waits),
+            Err(e) if e.kind() == ErrorKind::Interrupted => Ok(Fate::Again),
+            Err(e) => Err(e),
+            Ok(0) => Ok(Fate::Ends),
+            Ok(got) => {
+                hands.counters.bytes_read.add(got as u64);
+                // It counts with its room.
+                if conn.input.capacity() - conn.input.len() < got {
+                    conn.input.reserve_exact(got.max(conn.input.len() / 4));
+                }
+                conn.input.extend_from_slice(&self.read[..got]);
+                Ok(Fate::Again)
+            }
+        }
     }
 
     /// Sends the next piece of a listing.

@@ -69,6 +69,30 @@ fn items_end_in_the_next_century() {
 }
 
 #[test]
+fn a_client_may_send_a_whole_line_of_keys_before_it_reads() {
+    let scratch = glebe_testing::Scratch::new("keys");
+    let path = scratch.path().join("socket");
+    let server = Running::start(|settings| {
+        settings.memory = 32 << 20;
+        settings.unix = Some((path.clone(), 0o700));
+    });
+    dialogue(&mut server.connect(), &format!("set k 0 0 99\n{}\n", "v".repeat(99)), "STORED\n");
+    // The kernel keeps far less than either for a Unix socket.
+    let mut stream = std::os::unix::net::UnixStream::connect(path).expect("connect");
+    let patience = Some(slowed(Duration::from_secs(20)));
+    stream.set_write_timeout(patience).expect("a timeout");
+    stream.set_read_timeout(patience).expect("a timeout");
+    let keys = 500_000;
+    let line = format!("get{}\r\nmn\r\n", " k".repeat(keys));
+    stream.write_all(line.as_bytes()).expect("the server reads on");
+    let one = format!("VALUE k 0 99\r\n{}\r\n", "v".repeat(99));
+    let mut heard = vec![0; one.len() * keys + 9];
+    stream.read_exact(&mut heard).expect("all answers");
+    assert!(heard.ends_with(b"END\r\nMN\r\n"));
+    assert!(heard.chunks_exact(one.len()).take(keys).all(|value| value == one.as_bytes()));
+}
+
+#[test]
 fn a_line_of_keys_may_be_of_any_length() {
     let server = Running::start(|_| {});
     let mut stream = server.connect();
