@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `GLEBE_SLOW` | multiplies every limit and every storm; for emulated and busy machines |
 //! | `GLEBE_STRESS_SECONDS` | the length of each storm, whatever its usual length is |
-//! | `GLEBE_LONG` | walk whole state spaces instead of a share of them; storms last four times as long |
+//! | `GLEBE_LONG` | walk whole state spaces, not a share of them; storms last four times as long |
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -4,8 +4,8 @@
 //! The code that runs is the library's own, beside [model hardware](hardware) in place of the
 //! kernel's and of mapped memory: the crate root says which files. Each model is explored in full,
 //! or with a bound on preemptions that ends soon. Loom alone would miss some races; our
-//! [`AtomicU64`](crate::sync::AtomicU64) adds the orderings that it lacks. The models that must fail
-//! leave one part of a protocol out and show that it is needed.
+//! [`AtomicU64`](crate::sync::AtomicU64) adds the orderings that it lacks. The models that must
+//! fail leave one part of a protocol out and show that it is needed.
 
 pub(crate) mod hardware;
 mod lending;
@@ -31,8 +31,9 @@ const SHARE: usize = 2;
 const SHARE_OF_LARGE: usize = 1;
 
 /// Runs every schedule of `run`, or every one with at most so many preemptions; without
-/// `GLEBE_LONG` those with at most [`SHARE`]. A preemption is a switch away from a thread that could
-/// go on. Where the model's first thread takes part, a thread that starts before it costs one.
+/// `GLEBE_LONG` those with at most [`SHARE`]. A preemption is a switch away from a thread that
+/// could go on. Where the model's first thread takes part, a thread that starts before it costs
+/// one.
 pub(crate) fn explore(
     preemptions: impl Into<Option<usize>>,
     run: impl Fn() + Sync + Send + 'static,

@@ -6,7 +6,8 @@
 //! afterwards. The keeper says for how many at each look; until its first there are a few. A unit
 //! that is used as a whole has its huge page in any case: its object is to be filled.
 //!
-//! Decided when a unit of which nothing is in use comes into use, as long as that lasts. Where units
+//! Decided when a unit of which nothing is in use comes into use, as long as that lasts. Where
+//! units
 //! are counted they have base pages before: so a thread that is faster than the one who decides
 //! brings no huge page in. Cost: a load, and one exchange where units are counted; a system call
 //! where a unit changes.

@@ -9,11 +9,12 @@
 //! SIZE_BYTES COUNTER BEFORE BY [NODE]
 //! ```
 //!
-//! `NODE` is the NUMA node whose part of the pool is meant, where it is not all of it. `COUNTER` is `pages` or `overcommit`, `BEFORE` its value before the change, `BY` how much the
-//! process wanted to add. Only the holder of the lock has windows, so that the next holder knows: a
-//! window it finds belongs to a process that has ended. The counter tells how far the change came.
-//! Text of another boot and lines that make no sense are passed over. The words never change: the
-//! next holder may be of another version, and would leave the counter raised.
+//! `COUNTER` is `pages` or `overcommit`, `BEFORE` its value before the change, `BY` how much the
+//! process wanted to add, `NODE` the NUMA node if the change was of one node's part. Only the
+//! holder of the lock has windows, so that the next holder knows: a window it finds belongs to a
+//! process that has ended. The counter tells how far the change came. Text of another boot and
+//! lines that make no sense are passed over. The words never change: the next holder may be of
+//! another version, and would leave the counter raised.
 
 use crate::sys::numa::Node;
 use crate::units::PageSize;

@@ -1,4 +1,4 @@
-//! The least limit on the memory of this process, read without allocation, for an allocator's start.
+//! The least limit on the memory of this process, read without allocation, as an allocator needs.
 //!
 //! As far as it is found where systems have it: in the groups of `/proc/self/cgroup` below
 //! `/sys/fs/cgroup`, and in those above them. A container may see its own group there as the

@@ -125,6 +125,6 @@ fn whatever_source_is_best() {
     alone!();
     let turn = Turn::take();
     let machine = turn.as_ref().map(|turn| &turn.machine);
-    // After nearly every fault the library takes another source, so no number of errors is expected.
+    // After nearly every fault the library takes another source: errors are not counted.
     walk_once(machine, "any source", || live(Contig::options(), LEN, ONE));
 }

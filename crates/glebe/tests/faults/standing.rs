@@ -75,7 +75,8 @@ pub fn scramble() {
 }
 
 /// A pool is made of pages that do not lie side by side; every huge page that it gives is there,
-/// and in the frame that the pool names, if it names one. It searches for a long run, or takes what the pool has.
+/// and in the frame that the pool names, if it names one. It searches for a long run, or takes what
+/// the pool has.
 pub fn live(searches: bool) -> Outcome {
     scramble();
     let options = Contig::options().source(Source::HUGETLB_2M).threads(1);
