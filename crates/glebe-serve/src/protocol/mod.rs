@@ -22,6 +22,8 @@ use tokens::Tokens;
 pub const KEY_MAX: usize = 250;
 /// Bytes of a line at most, its end included, unless it asks for many keys.
 pub const LINE_MAX: usize = 2048;
+/// Bytes of a line that asks for many keys, after which it is not waited for its end.
+pub const KEYS_PIECE: usize = 16 << 10;
 
 /// What a client is told where its line is wrong.
 pub const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
@@ -35,7 +37,7 @@ const UNKNOWN: &str = "ERROR";
 pub enum Line<'a> {
     /// A line without its end, and its bytes with it.
     Whole(&'a [u8], usize),
-    /// The beginning of a line that asks for many keys, longer than other lines may be.
+    /// The beginning of a long line that asks for many keys.
     Keys(&'a [u8]),
     /// A request of the binary protocol, which has no lines: its head.
     Binary(Request),
@@ -58,7 +60,7 @@ pub fn line(buf: &[u8]) -> Line<'_> {
         return Line::TooLong;
     }
     let Some(end) = found else {
-        return if used > LINE_MAX { Line::Keys(buf) } else { Line::Partial };
+        return if used > KEYS_PIECE { Line::Keys(buf) } else { Line::Partial };
     };
     let line = &buf[..end];
     Line::Whole(line.strip_suffix(b"\r").unwrap_or(line), end + 1)

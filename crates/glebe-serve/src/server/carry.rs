@@ -4,10 +4,10 @@ use std::sync::atomic::Ordering;
 
 use super::conn::Conn;
 use super::execute::{Hands, Next, ANSWERS_MAX};
-use crate::protocol::{self, Command, Line, LINE_MAX};
+use crate::protocol::{self, Command, Line, KEYS_PIECE};
 
 /// Needing more bytes is charged: then it is a value that is under way, for no line is so long.
-const CHARGED: usize = LINE_MAX + 1;
+const CHARGED: usize = KEYS_PIECE + 1;
 
 /// What becomes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -108,6 +108,8 @@ fn a_line_of_keys_may_be_of_any_length() {
             dialogue(&mut stream, &line, &format!("{found}END\nMN\n"));
         }
     }
+    // Many blanks are no fault.
+    dialogue(&mut stream, &format!("get {}k\n", " ".repeat(9000)), "END\n");
     // A key that is too long is told of at last, and what has no keys is no line.
     let some = (0..9000).map(key).collect::<Vec<_>>().join(" ");
     let found = [0, 1, 3000].map(|n| format!("VALUE {} 0 1\nv\n", key(n))).concat();

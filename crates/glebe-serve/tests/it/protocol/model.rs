@@ -283,7 +283,7 @@ pub fn check(bytes: &[u8]) {
                 rest = &rest[protocol::BINARY_HEAD..];
             }
             Line::Keys(all) => {
-                assert!(all == rest && rest.len() > protocol::LINE_MAX && !rest.contains(&b'\n'));
+                assert!(all == rest && rest.len() > protocol::KEYS_PIECE && !rest.contains(&b'\n'));
                 break;
             }
             Line::Whole(line, used) => {
@@ -294,7 +294,7 @@ pub fn check(bytes: &[u8]) {
                 // No part of the line is a line, nor too long where the whole is not.
                 for cut in (0..used.min(300)).chain(used.saturating_sub(3)..used) {
                     let part = &rest[..cut];
-                    let is_long = cut > protocol::LINE_MAX;
+                    let is_long = cut > protocol::KEYS_PIECE;
                     let wanted = if is_long { Line::Keys(part) } else { Line::Partial };
                     assert_eq!(protocol::line(part), wanted, "cut at {cut}");
                 }
