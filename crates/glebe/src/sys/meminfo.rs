@@ -70,10 +70,13 @@ impl MemInfo {
         }
     }
 
-    /// What sysinfo(2) says of this machine, of which a fixture knows nothing: files do not count
-    /// as available.
+    /// What sysinfo(2) says of this machine, where the file cannot be opened: files do not count as
+    /// available. `None` below a fixture's root, and while the file is only closed: then it tells
+    /// more once it is opened.
     pub(crate) fn rough(&self) -> Option<Machine> {
-        (self.root == Path::new("/")).then(node_memory::rough).flatten()
+        let is_closed = |why: &io::Error| why.raw_os_error() == Some(libc::EBADF);
+        let is_refused = !self.file.as_ref().is_err_and(is_closed);
+        (is_refused && self.root == Path::new("/")).then(node_memory::rough).flatten()
     }
 
     fn look_at_list(&self) -> Result<Machine, Unread<'_>> {
