@@ -31,7 +31,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::error::OsError;
-use crate::sync::{List, MappedWord, Ordering, StaticMutex};
+use crate::sync::{List, MappedWord, Ordering};
 use crate::sys::call::answer;
 use crate::sys::fork::ForkGuard;
 use crate::sys::ofd_lock::Tied;
@@ -52,8 +52,6 @@ pub struct LockFile {
     descriptor: MappedWord,
     holder: MappedWord,
     claims: List<claims::Claim>,
-    /// A lock that the kernel refused to end. The next that locks the file ends it.
-    unended: StaticMutex<Option<Tied>>,
 }
 
 /// No lock: a child of a fork meanwhile would wait for ever.
@@ -67,8 +65,7 @@ impl LockFile {
 
     fn new(path: &Path) -> Self {
         let (path, holder) = (path.to_owned(), MappedWord::new(0));
-        let (descriptor, unended) = (MappedWord::new(NONE), StaticMutex::new(None));
-        Self { path, descriptor, holder, claims: List::new(), unended }
+        Self { path, descriptor: MappedWord::new(NONE), holder, claims: List::new() }
     }
 
     /// The path.
@@ -113,19 +110,10 @@ impl LockFile {
             return Ok(Err("another thread of this process".to_owned()));
         }
         let inside = Inside { file: self, own };
-        self.end(None);
         let file = self.opened()?;
         let Some(tied) = Tied::try_take_anyway(&file, BYTE)? else { return Ok(Err(holder(&file))) };
         note_holder(&file);
-        Ok(Ok(Locked { tied: Some(tied), inside, file }))
-    }
-
-    /// Ends a lock, and one that could not be ended before. The caller has the word, so that nobody
-    /// else is here, but a parent's thread when this child was forked.
-    fn end(&self, tied: Option<Tied>) {
-        let Ok(mut unended) = self.unended.try_lock() else { return };
-        let before = unended.take();
-        *unended = before.into_iter().chain(tied).filter_map(Tied::end).next();
+        Ok(Ok(Locked { _tied: tied, inside, file }))
     }
 
     /// The one descriptor of the file. It is opened anew where it is no longer that: a program may
@@ -181,8 +169,8 @@ impl Drop for Inside {
 /// The lock, until this is dropped. A forked child has not inherited it.
 #[derive(Debug)]
 pub struct Locked {
-    tied: Option<Tied>,
-    // Freed last.
+    // Ends before the word is free.
+    _tied: Tied,
     inside: Inside,
     file: ManuallyDrop<File>,
 }
@@ -222,12 +210,6 @@ impl Locked {
         };
         place.copy_from_slice(text);
         file::write_at(&self.file, &bytes, 0).map_err(refused)
-    }
-}
-
-impl Drop for Locked {
-    fn drop(&mut self) {
-        self.inside.file.end(self.tied.take());
     }
 }
 

@@ -17,7 +17,6 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
@@ -79,7 +78,9 @@ impl Description {
 
     /// Unlocks a byte, for whoever else may have a copy of this too.
     pub(crate) fn unlock(&self, byte: u64) {
-        unlock(&self.file, byte);
+        let request = request(libc::F_UNLCK, byte..byte + 1);
+        // SAFETY: the kernel reads the local. It does not fail for a file that is open.
+        unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_SETLK, &raw const request) };
     }
 }
 
@@ -112,24 +113,9 @@ impl Tied {
             if !try_lock(&file, byte)? {
                 return Ok(None);
             }
-            // Part of what is refused may stay mapped.
-            let addr =
-                map_unreadable(&file, page_size().bytes()).inspect_err(|_| unlock(&file, byte))?;
+            let addr = map_unreadable(&file, page_size().bytes())?;
             Ok(Some(Self { addr, guard: ForkGuard::new() }))
         })
-    }
-
-    /// Ends the lock, where the kernel does not refuse that. Returns what is still locked.
-    pub(crate) fn end(self) -> Option<Self> {
-        let is_ended = self.unmap();
-        let this = ManuallyDrop::new(self);
-        (!is_ended).then(|| ManuallyDrop::into_inner(this))
-    }
-
-    /// Unmaps the lock's mapping. Returns false where that is refused.
-    fn unmap(&self) -> bool {
-        // SAFETY: mapped by `try_take`, for nothing but this.
-        self.guard.is_child() || unsafe { unmap(self.addr, page_size().bytes()) }.is_ok()
     }
 
     /// Whether this process is one that was forked from the lock's.
@@ -141,7 +127,10 @@ impl Tied {
 
 impl Drop for Tied {
     fn drop(&mut self) {
-        self.unmap();
+        if !self.guard.is_child() {
+            // SAFETY: mapped by `try_take`, for nothing but this.
+            let _ = unsafe { unmap(self.addr, page_size().bytes()) };
+        }
     }
 }
 
@@ -186,12 +175,6 @@ fn try_lock(file: &File, byte: u64) -> Result<bool, OsError> {
             Err(source) => Err(OsError::new("fcntl", "F_OFD_SETLK", source)),
         };
     }
-}
-
-fn unlock(file: &File, byte: u64) {
-    let request = request(libc::F_UNLCK, byte..byte + 1);
-    // SAFETY: the kernel reads the local. It does not fail for a file that is open.
-    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const request) };
 }
 
 fn request(kind: libc::c_int, bytes: Range<u64>) -> libc::flock {
