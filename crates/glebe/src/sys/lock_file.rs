@@ -1,20 +1,17 @@
 //! [`LockFile`]: a file that one thread of the machine at a time has locked, and a short record
 //! in it.
 //!
-//! The lock belongs to a mapping that fork does not pass on ([`Tied`]): it ends with its process,
-//! however that ends and whatever children live. No close of a descriptor ends it, and two copies
-//! of this library in one process, as of a program and its plugin, exclude each other. It also
-//! keeps off processes whose lock is of the other kind (`F_SETLK`). Between threads a word decides,
-//! which names the holder and is stale in a forked child.
+//! The lock is the process's (`F_SETLK`), so that a forked child does not keep it and the kernel
+//! drops it when the process ends. It would also be dropped when the process closed *any*
+//! descriptor of the file: a process opens the file once and never closes it, and nothing else
+//! opens it. Between threads a word decides, which names the holder and is stale in a forked child.
 //!
 //! ```text
 //! word   generation of the process, 32 bits | thread, 32 bits     0 = nobody
-//! file   record, up to its first zero byte | at RECORD_MAX: "process namespace", of the holder
 //! ```
 //!
 //! A waiter asks again and again, at most 20 ms apart, until its patience ends. The refusal names
-//! the holder, which the kernel does not know of such a lock: it is as the file has it. Source:
-//! fcntl(2), "Open file description locks".
+//! the holder. Source: fcntl(2), "Advisory record locking".
 //!
 //! # Safety
 //! The calls take a descriptor and a local.
@@ -32,9 +29,8 @@ use std::time::{Duration, Instant};
 
 use crate::error::OsError;
 use crate::sync::{List, MappedWord, Ordering};
-use crate::sys::call::answer;
+use crate::sys::fault::point;
 use crate::sys::fork::ForkGuard;
-use crate::sys::ofd_lock::Tied;
 use crate::sys::{file, private};
 
 /// The record's longest text.
@@ -48,10 +44,8 @@ const NONE: u64 = u64::MAX;
 #[derive(Debug)]
 pub struct LockFile {
     path: PathBuf,
-    /// Of the record. It has no lock.
     descriptor: MappedWord,
     holder: MappedWord,
-    claims: List<claims::Claim>,
 }
 
 /// No lock: a child of a fork meanwhile would wait for ever.
@@ -60,12 +54,14 @@ static FILES: List<LockFile> = List::new();
 impl LockFile {
     /// The process's lock file at `path`, which is opened when it is first locked.
     pub fn at(path: &Path) -> &'static Self {
-        FILES.find_or_add(|file| file.path == path, || Self::new(path))
-    }
-
-    fn new(path: &Path) -> Self {
-        let (path, holder) = (path.to_owned(), MappedWord::new(0));
-        Self { path, descriptor: MappedWord::new(NONE), holder, claims: List::new() }
+        FILES.find_or_add(
+            |file| file.path == path,
+            || Self {
+                path: path.to_owned(),
+                descriptor: MappedWord::new(NONE),
+                holder: MappedWord::new(0),
+            },
+        )
     }
 
     /// The path.
@@ -111,9 +107,16 @@ impl LockFile {
         }
         let inside = Inside { file: self, own };
         let file = self.opened()?;
-        let Some(tied) = Tied::try_take_anyway(&file, BYTE)? else { return Ok(Err(holder(&file))) };
-        note_holder(&file);
-        Ok(Ok(Locked { _tied: tied, inside, file }))
+        match point("lock").and_then(|()| set_lock(&file, libc::F_WRLCK, LOCK)) {
+            Ok(()) => Ok(Ok(Locked { inside, file, guard })),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
+                Ok(Err(holder(&file)))
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                Ok(Err("nobody, a signal came".to_owned()))
+            }
+            Err(source) => Err(self.refused("fcntl", source)),
+        }
     }
 
     /// The one descriptor of the file. It is opened anew where it is no longer that: a program may
@@ -166,13 +169,12 @@ impl Drop for Inside {
     }
 }
 
-/// The lock, until this is dropped. A forked child has not inherited it.
+/// The lock, until this is dropped.
 #[derive(Debug)]
 pub struct Locked {
-    // Ends before the word is free.
-    _tied: Tied,
     inside: Inside,
     file: ManuallyDrop<File>,
+    guard: ForkGuard,
 }
 
 impl Locked {
@@ -213,73 +215,66 @@ impl Locked {
     }
 }
 
-/// The byte of the lock. Processes of the other kind lock all bytes in front of those of claims.
-const BYTE: u64 = 0;
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // A forked child has not inherited it, and may have taken it for itself.
+        if !self.guard.is_child() {
+            // It does not fail for a file that is open.
+            let _ = set_lock(&self.file, libc::F_UNLCK, LOCK);
+        }
+    }
+}
 
-/// The process that has a lock there; -1 where it is a lock of this kind, 0 where the number cannot
-/// be told.
-fn get_lock(file: &File, byte: u64) -> io::Result<Option<libc::pid_t>> {
+/// Some bytes of a file.
+#[derive(Clone, Copy)]
+struct Span {
+    start: i64,
+    len: i64,
+}
+
+/// The bytes of the lock; behind them are those of claims.
+const LOCK: Span = Span { start: 0, len: claims::FIRST };
+
+fn request(kind: libc::c_int, span: Span) -> libc::flock {
     // SAFETY: all zeros is a value.
     let mut request: libc::flock = unsafe { std::mem::zeroed() };
-    request.l_type = libc::F_WRLCK as libc::c_short;
+    request.l_type = kind as libc::c_short;
     request.l_whence = libc::SEEK_SET as libc::c_short;
-    (request.l_start, request.l_len) = (byte as libc::off_t, 1);
+    (request.l_start, request.l_len) = (span.start as libc::off_t, span.len as libc::off_t);
+    request
+}
+
+fn set_lock(file: &File, kind: libc::c_int, span: Span) -> io::Result<()> {
+    let request = request(kind, span);
+    // SAFETY: the kernel reads the local.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw const request) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// The process that has a lock of other processes there; 0 where its number cannot be told.
+fn get_lock(file: &File, span: Span) -> io::Result<Option<libc::pid_t>> {
+    let mut request = request(libc::F_WRLCK, span);
     // SAFETY: the kernel fills the local.
-    answer("fcntl", || unsafe {
-        libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut request)
-    })?;
-    let is_free = libc::c_int::from(request.l_type) == libc::F_UNLCK;
-    Ok((!is_free).then_some(request.l_pid))
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &raw mut request) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ if libc::c_int::from(request.l_type) == libc::F_UNLCK => Ok(None),
+        _ => Ok(Some(request.l_pid)),
+    }
 }
 
 /// Who has the lock, in words.
 fn holder(file: &File) -> String {
-    match get_lock(file, BYTE) {
+    match get_lock(file, LOCK) {
         Err(_) | Ok(None) => "a process that has just freed it".to_owned(),
-        Ok(Some(0)) => OF_ANOTHER_NAMESPACE.to_owned(),
-        Ok(Some(pid)) if pid > 0 => named(pid.unsigned_abs()),
-        Ok(Some(_)) => match noted_holder(file) {
-            None => "another process".to_owned(),
-            Some((_, of)) if of != namespace() => OF_ANOTHER_NAMESPACE.to_owned(),
-            Some((pid, _)) if pid == std::process::id() => {
-                "another copy of glebe in this process".to_owned()
-            }
-            Some((pid, _)) => named(pid),
-        },
+        Ok(Some(0)) => "a process of another namespace".to_owned(),
+        Ok(Some(pid)) => {
+            let name = file::read_text(Path::new(&format!("/proc/{pid}/comm")));
+            let name = name.map_or_else(|_| String::new(), |name| format!(" ({})", name.trim()));
+            format!("process {pid}{name}")
+        }
     }
-}
-
-const OF_ANOTHER_NAMESPACE: &str = "a process of another namespace";
-
-fn named(pid: u32) -> String {
-    let name = file::read_text(Path::new(&format!("/proc/{pid}/comm")));
-    let name = name.map_or_else(|_| String::new(), |name| format!(" ({})", name.trim()));
-    format!("process {pid}{name}")
-}
-
-/// The longest note of a holder.
-const NOTE_MAX: usize = 32;
-
-/// Writes down that this process has the lock. A refusal shows it and nothing rests on it.
-fn note_holder(file: &File) {
-    let mut note = [0; NOTE_MAX];
-    let text = format!("{} {}\n", std::process::id(), namespace());
-    let len = text.len().min(NOTE_MAX);
-    note[..len].copy_from_slice(&text.as_bytes()[..len]);
-    let _ = file::write_at(file, &note, RECORD_MAX as u64);
-}
-
-/// The process that has written itself down, and its namespace.
-fn noted_holder(file: &File) -> Option<(u32, u64)> {
-    let mut note = [0; NOTE_MAX];
-    let len = file::read_some_at(file, &mut note, RECORD_MAX as u64).ok()?;
-    let (process, rest) = std::str::from_utf8(&note[..len]).ok()?.split_once(' ')?;
-    Some((process.parse().ok()?, rest.split_once('\n')?.0.parse().ok()?))
-}
-
-/// The number of the namespace of process numbers; zero where it cannot be read.
-fn namespace() -> u64 {
-    file::metadata_of(Path::new("/proc/self/ns/pid")).map_or(0, |of| of.ino())
 }
 
 fn thread() -> u32 {

@@ -98,16 +98,6 @@ impl Tied {
     /// As [`Description::reopen`]; what fcntl(2), mmap(2) or madvise(2) refuses.
     pub(crate) fn try_take(of: &File, byte: u64) -> Result<Option<Self>, OsError> {
         Parents::follow_forks()?;
-        Self::try_take_anyway(of, byte)
-    }
-
-    /// As [`Tied::try_take`], also where forks of this process cannot be seen: a child that another
-    /// thread forks meanwhile, without the C library, has the lock too until it ends.
-    ///
-    /// # Errors
-    /// As there, but for those of [`atfork::add`].
-    pub(crate) fn try_take_anyway(of: &File, byte: u64) -> Result<Option<Self>, OsError> {
-        let _ = Parents::follow_forks();
         atfork::without_forks(|| {
             let file = open_anew(of)?;
             if !try_lock(&file, byte)? {

@@ -1,32 +1,23 @@
 //! *Claims*: numbers that processes hold for as long as they live; and records of any length, in a
 //! file of their own beside the lock.
 //!
-//! A claim is a lock on one byte of the lock file, far behind the lock, and of the same kind: it
-//! ends with its process, also by SIGKILL, in whatever namespace that lived. The kernel ends both
-//! in one step, with the memory of the process: whoever has the lock next finds no claim of a
-//! process that had it and has ended. A forked child has none of its parent's. A second copy of
-//! this library in the process has claims of its own, and sees those of the first as another's.
+//! A claim is a record lock on one byte of the lock file, far behind the lock, so that the kernel
+//! ends it with its process, also by SIGKILL, in whatever namespace that lived. It ends both in one
+//! step: whoever has the lock next finds no claim of a process that had it and has ended. A forked
+//! child has none of its parent's. Source: fcntl_locking(2).
 
-use super::{LockFile, Locked};
+use super::{get_lock, set_lock, LockFile, Locked, Span};
 use crate::error::OsError;
 use crate::sys::file;
-use crate::sys::ofd_lock::{is_locked, Tied};
 
 /// The most bytes of a record that are read.
 const RECORD_MAX: u64 = 1 << 20;
 /// Where the bytes of claims begin.
-const FIRST: u64 = 1 << 40;
-
-/// A number that this process, or one that it was forked from, has claimed.
-#[derive(Debug)]
-pub(super) struct Claim {
-    number: u32,
-    tied: Tied,
-}
+pub(super) const FIRST: i64 = 1 << 40;
 
 /// The byte of claim `number`.
-fn byte(number: u32) -> u64 {
-    FIRST + u64::from(number)
+fn byte(number: u32) -> Span {
+    Span { start: FIRST + i64::from(number), len: 1 }
 }
 
 /// The caller has another lock, which keeps others from this file.
@@ -57,22 +48,20 @@ impl LockFile {
 impl Locked {
     /// Claims a number for this process; whether no other has it.
     pub(crate) fn claim(&self, number: u32) -> Result<bool, OsError> {
-        if self.has_claimed(number) {
-            return Ok(true);
+        match set_lock(&self.file, libc::F_WRLCK, byte(number)) {
+            Ok(()) => Ok(true),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
+                Ok(false)
+            }
+            Err(source) => Err(self.inside.file.refused("fcntl", source)),
         }
-        let tied = Tied::try_take_anyway(&self.file, byte(number))?;
-        let claim = tied.map(|tied| Claim { number, tied });
-        Ok(claim.map(|claim| self.inside.file.claims.find_or_add(|_| false, || claim)).is_some())
     }
 
     /// Whether another process has claimed a number. A claim of this one is not seen.
     pub(crate) fn is_claimed_by_another(&self, number: u32) -> Result<bool, OsError> {
-        Ok(!self.has_claimed(number) && is_locked(&self.file, byte(number)..byte(number) + 1)?)
-    }
-
-    fn has_claimed(&self, number: u32) -> bool {
-        let mut claims = self.inside.file.claims.iter();
-        claims.any(|claim| claim.number == number && !claim.tied.is_inherited())
+        let told = get_lock(&self.file, byte(number));
+        told.map(|holder| holder.is_some())
+            .map_err(|source| self.inside.file.refused("fcntl", source))
     }
 }
 
