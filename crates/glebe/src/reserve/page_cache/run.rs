@@ -189,7 +189,7 @@ impl Namespace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reserve::Reserve;
+    use crate::reserve::{Request, Reserve};
     use crate::sys::page_size;
     use crate::units::{Bytes, Pages};
     use crate::zpool::Codec;
@@ -319,7 +319,7 @@ mod tests {
         let reserve = Reserve::new(Bytes::mib(4)).unwrap();
         let items = reserve.page_cache().namespace("items").unwrap();
         let (page, pages) = (page_size().bytes().as_usize(), reserve.len().get());
-        let block = reserve.alloc(Pages::new(pages / 2)).unwrap();
+        let block = reserve.alloc(Request::new(Pages::new(pages / 2)).any()).unwrap();
         for len in [5 * pages / 4, pages + 1, pages * 3 / 4] {
             let put = items.put_run(1, 0, &bytes(len as usize * page)).unwrap();
             assert_eq!(put, Put::Rejected(Rejected::Full), "{len}");
@@ -334,7 +334,7 @@ mod tests {
         let reserve = Reserve::new(Bytes::mib(16)).unwrap();
         let items = reserve.page_cache().namespace("items").unwrap();
         let (page, pages) = (page_size().bytes().as_usize(), reserve.len().get());
-        let _half = reserve.alloc(Pages::new(pages / 2)).unwrap();
+        let _half = reserve.alloc(Request::new(Pages::new(pages / 2)).any()).unwrap();
         // What is given back last is filled first, and then the clock comes by.
         items.put_run(2, 0, &[1]).unwrap();
         drop((3..pages / 2).map(|_| reserve.alloc(Pages::new(1)).unwrap()).collect::<Vec<_>>());
