@@ -1,5 +1,5 @@
 //! `/proc/meminfo`: how much memory there is of each kind. Where a process may not see it, what the
-//! nodes say, or sysinfo(2) ([`node_memory`]). Source: proc_meminfo(5).
+//! nodes say, or sysinfo(2) (`node_memory`). Source: proc_meminfo(5).
 
 use std::fs::{File, OpenOptions};
 use std::io;
