@@ -25,7 +25,7 @@ class Run:
     words: list
     environment: dict = field(default_factory=dict)
     is_nobody: bool = False
-    # How many tests a test program is asked for; 0 for another command.
+    # The number of tests that a test program runs; 0 for another command.
     tests: int = 0
     # One of LANES: what may run beside it.
     lane: str = "others"
@@ -95,7 +95,8 @@ class Planner:
         for module in row.get("without_rseq", []):
             words = [program, "--show-output", "--exact", *modules[module]]
             tunables = {"GLIBC_TUNABLES": "glibc.pthread.rseq=0"}
-            yield Run(f"{name} {module} (without rseq)", words, tunables, tests=len(modules[module]), lane=lane_of(row, module))
+            title, count = f"{name} {module} (without rseq)", len(modules[module])
+            yield Run(title, words, tunables, tests=count, lane=lane_of(row, module))
         if row.get("nobody") and self.is_root:
             pure = set() if self.is_long else set(row.get("pure", []))
             some = {module: tests for module, tests in modules.items() if module not in pure}

@@ -1,10 +1,10 @@
 //! dlopen(3) without `RTLD_DEEPBIND`.
 //!
-//! With that flag a library finds the names of its dependencies before those of the process, and so
-//! the C library's malloc: what it allocates is freed here, and the other way round. The flag is
-//! taken away, and counted. Then the call goes on as a jump, where the compiler can make one: the C
-//! library sees by the return address who calls, and looks by that caller's paths and in its
-//! namespace. Where it cannot make one, this library is the caller. Cost: some ns a call.
+//! With that flag a library binds to its own dependencies before the process, and so to the C
+//! library's malloc. Then it frees our objects there, and we free its objects here. So `dlopen`
+//! clears the flag and counts it. Then it jumps to the C library's function, which finds the caller
+//! by the return address, and with it the caller's search paths and namespace. A compiler without
+//! naked functions makes a plain call; then this library is the caller. Cost: some ns a call.
 //! Source: dlopen(3); System V and AArch64 procedure call standards.
 //!
 //! # Safety

@@ -1,11 +1,10 @@
-//! Objects for calls that come while the heap starts, on the thread that starts it.
+//! Serves allocations of the thread that starts the heap, until the heap has started.
 //!
-//! The start makes calls that another library may stand in for: for the time, for memory, for a
-//! key. Such a library may allocate in them. mimalloc must not be entered then: it would give
-//! objects, and make its tables of them anew afterwards. So what that thread asks for meanwhile
-//! comes from a piece of this library's zeroed data, from the front on. These objects are known by
-//! their addresses; a free lets them be, and the memory is not used again. No lock: one thread
-//! comes here, once, and its signal handlers.
+//! The start asks for the time, for memory and for a key. Another library may stand in for these
+//! functions and allocate in them. If it entered mimalloc then, mimalloc would give it objects and
+//! afterwards make its tables anew without them. So this module gives the objects, from a static
+//! piece of zeros, front to back. It knows them by their addresses. A free does nothing, and the
+//! memory is never used again. No lock: only the starting thread and its signal handlers come here.
 //!
 //! ```text
 //! ... | size of the object, a word, and a word of nothing | object, a multiple of 16 bytes | ...
@@ -29,7 +28,7 @@ const ALIGN: usize = 16;
 #[repr(C, align(4096))]
 struct Bytes(UnsafeCell<[u8; LEN]>);
 
-// SAFETY: who has an object has its bytes alone; sizes are written before anyone has it.
+// SAFETY: one owner has the bytes of an object; its size is written before it is given out.
 unsafe impl Sync for Bytes {}
 
 static BYTES: Bytes = Bytes(UnsafeCell::new([0; LEN]));
@@ -73,7 +72,7 @@ pub(crate) fn alloc_zeroed(size: usize) -> *mut c_void {
 /// Returns an object at a multiple of a power of two.
 pub(crate) fn alloc_aligned(size: usize, align: usize) -> *mut c_void {
     let first: *mut u8 = BYTES.0.get().cast();
-    // Where an object lies behind so many bytes.
+    // The place of an object, if `used` bytes were given out before.
     let place = |used: usize| {
         let behind = first.addr() + used + ALIGN;
         Some(behind.checked_next_multiple_of(align.max(ALIGN))? - first.addr())

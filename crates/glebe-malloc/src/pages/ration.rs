@@ -6,11 +6,10 @@
 //! afterwards. The keeper says for how many at each look; until its first there are a few. A unit
 //! that is used as a whole has its huge page in any case: its object is to be filled.
 //!
-//! Decided when a unit of which nothing is in use comes into use, as long as that lasts. Where
-//! units
-//! are counted they have base pages before: so a thread that is faster than the one who decides
-//! brings no huge page in. Cost: a load, and one exchange where units are counted; a system call
-//! where a unit changes.
+//! The ration decides when an unused unit comes into use, until the unit is unused again. While
+//! units are counted they begin with base pages, so a thread that touches one before the decision
+//! brings in no huge page. Cost: a load, an exchange while units are counted, and a system call if
+//! the unit changes.
 //! Source: madvise(2).
 //!
 //! # Safety
@@ -27,9 +26,9 @@ use glebe::Bytes;
 use super::space::{Space, UNIT, UNIT_SLICES};
 use crate::sync::{AtomicU64, Ordering};
 
-/// As many as there are: nobody counts.
+/// Units are not counted.
 const ALL: u64 = u64::MAX;
-/// Until the keeper looks there are at most so many: a heap of this size has a keeper.
+/// The most units before the keeper's first look; a heap of this size has a keeper.
 const FIRST: u64 = (32 << 20) / UNIT as u64;
 /// The room that is left to base pages: this part of the limit, as a shift, and within these
 /// bounds. Threads that touch the same unit at once fill a huge page each, of which one stays: the
@@ -55,31 +54,30 @@ impl Ration {
         self.0.store(units.min(FIRST), Ordering::Relaxed);
     }
 
-    /// After a look of the keeper's: there are as many as there is room for; all, where none is
-    /// seen.
+    /// Sets how many units the keeper's look leaves room for; all if it sees no limit.
     pub(crate) fn set(&self, pressure: Option<Pressure>) {
         let units = pressure.map_or(ALL, |pressure| units_in(pressure.room(), pressure.limit));
         self.0.store(units, Ordering::Relaxed);
     }
 
-    /// Whether somebody counts.
+    /// Returns true if units are counted.
     pub(crate) fn is_counted(&self) -> bool {
         self.0.load(Ordering::Relaxed) != ALL
     }
 
-    /// Whether there is none left.
+    /// Returns true if no unit is left.
     pub(crate) fn is_used_up(&self) -> bool {
         self.0.load(Ordering::Relaxed) == 0
     }
 
-    /// Takes one, if there is one left.
+    /// Takes a unit and returns true, if one is left.
     fn take(&self) -> bool {
         let fewer = |units: u64| if units == ALL { Some(ALL) } else { units.checked_sub(1) };
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer).is_ok()
     }
 }
 
-/// How many there are in the room below a limit.
+/// Returns how many units fit into the room below a limit.
 fn units_in(room: Bytes, limit: Bytes) -> u64 {
     let left = Bytes::new(limit.get() >> LEFT_SHIFT).clamp(LEFT_MIN, LEFT_MAX);
     room.saturating_sub(left).get() / UNIT as u64
@@ -92,7 +90,7 @@ impl Space {
         units.iter().for_each(|unit| unit.set_base_pages(true));
     }
 
-    /// A unit comes into use, so many slices of it, before anyone touches them.
+    /// Chooses the pages of a unit before anyone touches it; `slices` of its slices come into use.
     #[cold]
     pub(super) fn begin_unit(&self, nth: usize, slices: u8) {
         let has_one = self.ration.take() || usize::from(slices) == UNIT_SLICES;

@@ -394,15 +394,14 @@ fn smallest_hugetlb() -> Option<PageSize> {
     pool_sizes().pop()
 }
 
-/// The sizes of the machine's hugetlb pools from which memory is had unless one is asked for,
-/// largest first.
+/// Returns the page sizes of the hugetlb pools that are tried where the caller names none, largest
+/// first.
 fn pool_sizes() -> Vec<PageSize> {
     large(sizes(), transparent_huge_page().ok())
 }
 
-/// Those of `sizes` that are worth a mapping of their own: of 2 MiB and more, or where transparent
-/// huge pages are smaller, not below them. These are of 32 and 512 MiB where base pages are of 16
-/// and 64 KiB.
+/// Keeps the sizes of at least 2 MiB, or of at least a transparent huge page if that is smaller.
+/// Transparent huge pages are larger, 32 and 512 MiB, with base pages of 16 and 64 KiB.
 fn large(mut sizes: Vec<PageSize>, transparent: Option<PageSize>) -> Vec<PageSize> {
     let least = transparent.map_or(LARGE, |size| size.bytes().min(LARGE));
     sizes.retain(|size| size.bytes() >= least);

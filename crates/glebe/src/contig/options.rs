@@ -147,9 +147,9 @@ impl Options {
     /// then is refused when the slice of 64 MiB is zeroed that was begun; pages that lie idle in a
     /// pool are zeroed all the same where the run may be among them.
     ///
-    /// By default a search may do as much *work* as takes 2 s of a processor, and for more than a
-    /// GiB 2 s a GiB; three times as much for a run that is required. A compaction is not counted.
-    /// Where others use the processors too it takes longer: five times as long at most.
+    /// By default a search may use 2 s of processor time, or 2 s for each GiB, and three times that
+    /// for a required run. Compaction does not count. Where other programs use the processors, the
+    /// search takes longer, at most five times that in wall time.
     pub fn search_time(self, time: Duration) -> Self {
         Self { search_time: Some(time), ..self }
     }

@@ -1,8 +1,8 @@
-//! Each file that the library looks for by its path is missing, or closed to the process, as in a
-//! sandbox: a reserve, a volatile region and a reclaimer are had all the same, and one source of
+//! One file that the library opens by its path is missing, or closed to the process, as in a
+//! sandbox. The library still makes a reserve, a volatile region and a reclaimer. A source of
 //! memory that needs the file says so.
 //!
-//! Each life is a forked child's: nothing is known there of an earlier one.
+//! Each life runs in a forked child, which knows nothing of an earlier one.
 //!
 //! # Safety
 //! fork, waitpid and _exit, in a process that runs one test.

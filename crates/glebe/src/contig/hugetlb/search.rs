@@ -32,10 +32,11 @@ use crate::units::{Bytes, Pages};
 /// Of pages from this size on no more than needed are taken to choose from, unless a run is asked
 /// for: each is long, and zeroing it costs seconds.
 const LARGE: Bytes = Bytes::gib(1);
-/// What it takes to make such a page, and at most to compact as much memory.
+/// The kernel takes this long to make such a page.
 const LARGE_TIME: Duration = Duration::from_millis(250);
+/// The kernel takes this long at most to compact a GiB of the machine's memory.
 const COMPACTION_TIME: Duration = Duration::from_millis(80);
-/// Taken at a time, as they come, where a run is required that may not be among them.
+/// Pages are taken in steps of this length where they may not contain the required run.
 const STEP: Bytes = Bytes::mib(64);
 
 /// A pool of larger pages, and how many of them hold the whole length.
