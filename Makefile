@@ -68,7 +68,7 @@ test:
 	scripts/test.py
 
 test-long:
-	scripts/test.py --long
+	scripts/test.py --long --benchmarks
 
 bench:
 	cargo build --profile $(PROFILE) -p glebe-bench --features jemalloc

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Builds every test once, then runs them on all processors and says what was slow, skipped or wrong.
 
-Usage: test.py [--long] [--list] [NAME ...]
-  --long   walk whole state spaces (GLEBE_LONG=1), and run `pure` modules without privileges too
-  --list   print the names of the runs, and run nothing
-  NAME     run only what has one of these words in its name
+Usage: test.py [--long] [--benchmarks] [--list] [NAME ...]
+  --long        walk whole state spaces (GLEBE_LONG=1), and run `pure` modules without privileges too
+  --benchmarks  build the benchmarks and test them too: a short run of each
+  --list        print the names of the runs, and run nothing
+  NAME          run only what has one of these words in its name
 
 scripts/tests.toml lists the test programs. The runner fails if cargo builds a program that the list
 lacks, or if the list names one that cargo did not build. Each run is one process: a program, or one
@@ -30,6 +31,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 def main():
     parser = argparse.ArgumentParser(description="Builds and runs every test.")
     parser.add_argument("--long", action="store_true", help="walk whole state spaces")
+    parser.add_argument("--benchmarks", action="store_true", help="test the benchmarks too")
     parser.add_argument("--list", action="store_true", help="print the names of the runs")
     parser.add_argument("names", nargs="*", metavar="NAME", help="run only what has such a word")
     asked = parser.parse_args()
@@ -45,8 +47,8 @@ def main():
     scratch = pathlib.Path(tempfile.mkdtemp(prefix="gt-"))
     scratch.chmod(0o711)
     try:
-        built = build.everything()
-        runs = plan.of(built, scratch, is_long=asked.long)
+        built = build.everything(asked.benchmarks)
+        runs = plan.of(built, scratch, asked.long, asked.benchmarks)
         if asked.names:
             runs = [run for run in runs if any(name in run.name for name in asked.names)]
             if not runs:

@@ -12,10 +12,18 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-FEATURES = ["--features", "glebe/faults"]
-# All that is built in one go. Another set of targets could choose other features of dependencies.
-EVERYTHING = ["--workspace", "--lib", "--bins", "--tests", "--examples", *FEATURES]
+# All that is built in one go.
+TARGETS = ["--lib", "--bins", "--tests", "--examples"]
+# The folder of the benchmarks, whose package has more dependencies than all others.
+BENCHMARKS = "bench"
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", "target")).resolve()
+
+
+def packages(with_benchmarks):
+    """Returns cargo's words for what is tested. All commands use the same: another set of packages or
+    features would have cargo build some of them again."""
+    without = [] if with_benchmarks else ["--exclude", "glebe-bench"]
+    return ["--workspace", *without, "--features", "glebe/faults"]
 
 
 class Failed(Exception):
@@ -26,6 +34,7 @@ class Failed(Exception):
 class Built:
     """What was built, by name: `package/target`, where a library's unit tests are `package/unit`."""
 
+    packages: list
     programs: dict = field(default_factory=dict)
     models: dict = field(default_factory=dict)
     libraries: dict = field(default_factory=dict)
@@ -56,7 +65,7 @@ def name_of(message):
 
 def tests(built):
     """Every test program, every example, and the libraries for C, Python and LD_PRELOAD."""
-    for message in artifacts(["build", *EVERYTHING]):
+    for message in artifacts(["build", *built.packages, *TARGETS]):
         if message["executable"] and message["profile"]["test"]:
             if message["target"]["kind"] != ["example"]:
                 built.programs[name_of(message)] = message["executable"]
@@ -90,9 +99,9 @@ def python(built):
     built.no_python = python_script("environment")
 
 
-def everything():
+def everything(with_benchmarks):
     """Returns what was built; raises Failed."""
-    built, failures = Built(), []
+    built, failures = Built(packages(with_benchmarks)), []
 
     def run(what):
         begin = time.monotonic()
@@ -112,8 +121,8 @@ def everything():
     if not built.no_python:
         python_script("install", built.libraries["glebe_python"])
     # The tests of `make install` run it with a cargo that fails.
-    packages = f"PACKAGES={' '.join(EVERYTHING)}"
-    if subprocess.run(["make", "-s", "build", "PROFILE=dev", packages]).returncode != 0:
+    words = f"PACKAGES={' '.join([*built.packages, *TARGETS])}"
+    if subprocess.run(["make", "-s", "build", "PROFILE=dev", words]).returncode != 0:
         raise Failed("make build")
     # Where tests find the libraries; without it they build them.
     os.environ["GLEBE_BUILT"] = str(pathlib.Path(built.libraries["glebe_malloc"]).parent)

@@ -7,7 +7,7 @@ import sys
 import tomllib
 from dataclasses import dataclass, field
 
-from .build import FEATURES, Failed
+from .build import BENCHMARKS, Failed
 
 LIST = "scripts/tests.toml"
 MODELS = "models of "
@@ -119,7 +119,7 @@ class Planner:
 
 def others(built):
     """Yields the runs that are no test programs: documentation, aged machines, Python."""
-    yield Run("documentation", ["cargo", "test", "--workspace", "--doc", *FEATURES])
+    yield Run("documentation", ["cargo", "test", "--doc", *built.packages])
     yield Run("the aged machine and its judge", ["scripts/aged/test_aged.py"])
     if built.no_python:
         print(built.no_python)
@@ -132,10 +132,12 @@ def others(built):
     yield Run("python: tests of distributed", [python, "test-distributed"])
 
 
-def of(built, scratch, is_long):
+def of(built, scratch, is_long, with_benchmarks):
     """Returns the runs in the order in which they start; raises Failed."""
     with open(LIST, "rb") as file:
         listed = tomllib.load(file)
+    if not with_benchmarks:
+        listed = {name: row for name, row in listed.items() if not name.startswith(f"{BENCHMARKS}/")}
     compare(listed, built.programs | {MODELS + name: 0 for name in built.models})
     planner = Planner(built, scratch, is_long)
     if not planner.is_root:

@@ -4,13 +4,11 @@
 //! Lengths are in bytes, of 4 KiB blocks after LZ4; contents to these lengths are [`Made`]. Cost:
 //! 17 MiB, and tenths of a second to decode.
 
-use std::io::{self, Read};
-
-use lzma_rust2::XzReader;
+use std::io;
 
 use crate::reserve::keyed::mix;
 
-static PACKED: &[u8] = include_bytes!("../../data/seed_trace_lz4.u16.xz");
+static PACKED: &[u8] = include_bytes!("../../data/seed_trace_lz4.u16.zst");
 
 /// Blocks of the device.
 pub(super) const BLOCKS: usize = 786_432;
@@ -34,9 +32,8 @@ pub(super) struct Change {
 
 /// The changes of each step, in order; an error if the file is damaged or has another length.
 pub(super) fn load() -> io::Result<Vec<Vec<Change>>> {
-    let mut bytes = Vec::with_capacity(STEPS.len() * BLOCKS * size_of::<u16>());
-    XzReader::new(PACKED, false).read_to_end(&mut bytes)?;
-    if bytes.len() != STEPS.len() * BLOCKS * size_of::<u16>() {
+    let mut bytes = vec![0; STEPS.len() * BLOCKS * size_of::<u16>()];
+    if zstd_safe::decompress(&mut bytes[..], PACKED) != Ok(bytes.len()) {
         return Err(io::ErrorKind::InvalidData.into());
     }
     let mut lens = vec![0; BLOCKS];

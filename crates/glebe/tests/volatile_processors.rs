@@ -27,6 +27,9 @@ const PAGES: u64 = 256;
 const ROUNDS: u64 = 200;
 const ROUNDS_LEAST: u64 = 20;
 const USUAL: Duration = Duration::from_secs(1);
+/// For how long the reader keeps the processor. What it interrupted may hold a lock of the kernel
+/// that the unmark waits for: then the round shows nothing.
+const HELD: Duration = Duration::from_secs(1);
 /// Nothing here takes as long, unless a thread has ended.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -69,16 +72,27 @@ impl Stage {
         self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Waits until it is this far.
-    fn reach(&self, stage: u64, rest: Duration) {
+    /// Waits until it is this far, and says whether it got there in time.
+    fn is_reached(&self, stage: u64, rest: Duration, time: Duration) -> bool {
         let begin = Instant::now();
-        while self.0.load(Ordering::Acquire) < stage {
-            assert!(begin.elapsed() < slowed(PATIENCE), "stage {stage} was not reached");
+        loop {
+            if self.0.load(Ordering::Acquire) >= stage {
+                return true;
+            }
+            if begin.elapsed() > time {
+                return false;
+            }
             match rest {
                 Duration::ZERO => std::hint::spin_loop(),
                 rest => thread::sleep(rest),
             }
         }
+    }
+
+    /// Waits until it is this far.
+    fn reach(&self, stage: u64, rest: Duration) {
+        let is_reached = self.is_reached(stage, rest, slowed(PATIENCE));
+        assert!(is_reached, "stage {stage} was not reached");
     }
 }
 
@@ -90,7 +104,8 @@ fn word(region: &Region, page: u64) -> u64 {
     word.load(Ordering::Acquire)
 }
 
-/// Pages that were told lost in a round, and those of them that held what they had held before.
+/// Returns how many pages were told lost in a round, and how many of them held what they had held
+/// before; 0 where the reader did not keep the processor until then.
 fn round(region: &Region, run: u64, nth: u64) -> (u64, u64) {
     let whole = vec![0xA5; region.len().as_usize()];
     region.write(Bytes::ZERO, &whole).unwrap();
@@ -107,11 +122,14 @@ fn round(region: &Region, run: u64, nth: u64) -> (u64, u64) {
             stage.reach(Stage::TAKING, Duration::from_micros(20));
             thread::sleep(Duration::from_micros(nth % 50));
             if !stage.pass(Stage::TAKING, Stage::INTERRUPTED) {
-                return 0;
+                return Some(0);
             }
-            stage.reach(Stage::UNMARKED, Duration::ZERO);
+            if !stage.is_reached(Stage::UNMARKED, Duration::ZERO, HELD) {
+                stage.reach(Stage::UNMARKED, Duration::from_millis(1));
+                return None;
+            }
             let lost = (0..PAGES).filter(|page| told[*page as usize].load(Ordering::Acquire));
-            lost.filter(|page| word(region, *page) != 0).count() as u64
+            Some(lost.filter(|page| word(region, *page) != 0).count() as u64)
         });
         scope.spawn(move || {
             stay_on(0, false).unwrap();
@@ -136,7 +154,8 @@ fn round(region: &Region, run: u64, nth: u64) -> (u64, u64) {
             stage.pass(Stage::INTERRUPTED, Stage::UNMARKED);
             lost
         });
-        (unmarker.join().unwrap(), reader.join().unwrap())
+        let lost = unmarker.join().unwrap();
+        reader.join().unwrap().map_or((0, 0), |old| (lost, old))
     })
 }
 

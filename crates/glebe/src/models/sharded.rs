@@ -4,13 +4,22 @@
 
 use std::sync::Arc;
 
-use loom::thread;
+use loom::thread::{Builder, JoinHandle};
 
-use super::explore;
 use crate::extent::Extent;
 use crate::free_tree::Sharded;
 
 const POSITIONS: u64 = 16;
+/// The trees need more than the checker gives a thread, as they are without optimization.
+const STACK_WORDS: usize = 1 << 15;
+
+fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    Builder::new().stack_size(STACK_WORDS).spawn(work).expect("the checker has room for a thread")
+}
+
+fn explore(run: impl Fn() + Copy + Sync + Send + 'static) {
+    super::explore(3, move || spawn(run).join().expect("the model holds"));
+}
 
 fn extent(start: u64, len: u64) -> Extent {
     Extent::new(start, len).expect("not empty")
@@ -34,10 +43,10 @@ fn is_whole(tree: &Sharded) {
 /// Parts are asked by others too, and an extent goes back whoever frees it.
 #[test]
 fn two_threads_never_have_the_same_positions() {
-    explore(3, || {
+    explore(|| {
         let tree = tree();
         let other = Arc::clone(&tree);
-        let other = thread::spawn(move || {
+        let other = spawn(move || {
             let mine = other.alloc_on(1, 1, 1).unwrap().unwrap();
             let long = other.alloc_on(1, 3, 1).unwrap();
             (mine, long)
@@ -57,11 +66,11 @@ fn two_threads_never_have_the_same_positions() {
 /// Of two who free the same positions at once, one is told of it.
 #[test]
 fn a_second_free_at_the_same_time_is_an_error() {
-    explore(3, || {
+    explore(|| {
         let tree = tree();
         let twice = tree.alloc_on(0, 1, 1).unwrap().unwrap();
         let other = Arc::clone(&tree);
-        let other = thread::spawn(move || other.free(twice));
+        let other = spawn(move || other.free(twice));
         let mine = tree.free(twice);
         let theirs = other.join().unwrap();
         assert!(mine.is_ok() != theirs.is_ok(), "{mine:?}, {theirs:?}");
@@ -72,11 +81,11 @@ fn a_second_free_at_the_same_time_is_an_error() {
 /// A request that needs both parts, while an extent of one is freed.
 #[test]
 fn what_lies_across_the_border_is_had_while_extents_are_freed() {
-    explore(3, || {
+    explore(|| {
         let tree = tree();
         let held = [0, 1].map(|home| tree.alloc_on(home, 1, 1).unwrap().unwrap());
         let other = Arc::clone(&tree);
-        let other = thread::spawn(move || other.free(held[1]).unwrap());
+        let other = spawn(move || other.free(held[1]).unwrap());
         let long = tree.alloc_on(1, 10, 1).unwrap();
         other.join().unwrap();
         long.into_iter().chain([held[0]]).for_each(|one| tree.free(one).unwrap());
@@ -87,10 +96,10 @@ fn what_lies_across_the_border_is_had_while_extents_are_freed() {
 /// Of two who take what the other takes a part of, one has all of it and the other nothing.
 #[test]
 fn what_lies_across_the_border_is_taken_whole_or_not() {
-    explore(3, || {
+    explore(|| {
         let tree = tree();
         let other = Arc::clone(&tree);
-        let other = thread::spawn(move || other.take(extent(9, 1)).is_ok());
+        let other = spawn(move || other.take(extent(9, 1)).is_ok());
         let mine = tree.take(extent(6, 4)).is_ok();
         assert!(mine != other.join().unwrap());
         assert_eq!(tree.free_len(), POSITIONS - if mine { 4 } else { 1 });
@@ -102,10 +111,10 @@ fn what_lies_across_the_border_is_taken_whole_or_not() {
 /// What was not taken is freed, or is just being taken.
 #[test]
 fn a_wrong_free_is_an_error_or_of_the_taker() {
-    explore(3, || {
+    explore(|| {
         let tree = tree();
         let other = Arc::clone(&tree);
-        let other = thread::spawn(move || other.free(extent(0, 1)).is_ok());
+        let other = spawn(move || other.free(extent(0, 1)).is_ok());
         let one = tree.alloc_on(0, 1, 1).unwrap().unwrap();
         let was_taken = other.join().unwrap();
         assert_eq!(tree.free(one).is_ok(), !was_taken);
