@@ -446,22 +446,25 @@ fn no_byte_is_wrong_and_nothing_is_left_of_who_was_killed() {
         run(own.path(), lasts / 4, policy);
     }
     let (begun, mut kills) = (Instant::now(), 0);
-    let mut sums = [[0; 3]; Policy::ALL.len()];
+    let mut sums = [[0; 4]; Policy::ALL.len()];
     while kills < 2 * Policy::ALL.len() || begun.elapsed() < lasts {
         let at = kills % Policy::ALL.len();
         let name = "swap_storm::no_byte_is_wrong_and_nothing_is_left_of_who_was_killed";
         // By rounds of both kinds of each policy.
         let round = (kills / Policy::ALL.len() + kills) as u64;
         let seen = oracle::round(name, killed.path(), Policy::ALL[at], round);
-        for (sum, one) in sums[at].iter_mut().zip([seen.steps, seen.read, seen.refused]) {
+        for (sum, one) in
+            sums[at].iter_mut().zip([seen.steps, seen.read, seen.refused, seen.blocks])
+        {
             *sum += one;
         }
         kills += 1;
     }
     println!("{kills} users were killed");
-    for (policy, [steps, read, refused]) in Policy::ALL.iter().zip(sums) {
+    for (policy, [steps, read, refused, blocks]) in Policy::ALL.iter().zip(sums) {
         println!("{policy:?}: {steps} steps, {refused} refused, {read} bytes read and right");
         assert!(read > 0 && refused > 0, "{policy:?}");
+        assert!(blocks > 0, "{policy:?}: no user that was killed had written its files");
     }
     for dir in [own, killed] {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "a name is left");
