@@ -39,6 +39,8 @@ def main():
     # Many tests panic on purpose; a stack of each would hide the others.
     os.environ["RUST_BACKTRACE"] = "0"
     os.environ.setdefault("CARGO_INCREMENTAL", "0")
+    if os.environ.get("GLEBE_LONG") == "0":
+        del os.environ["GLEBE_LONG"]
     if asked.long:
         os.environ["GLEBE_LONG"] = "1"
 

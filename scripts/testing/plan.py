@@ -1,6 +1,8 @@
 """Which runs there are: what scripts/tests.toml says of the programs that were built."""
 
 import os
+import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +16,7 @@ MODELS = "models of "
 # alone: it measures, or changes what all others see. exclusive: it changes what the machine has once,
 # such as its pools of huge pages. apart: it neither uses nor sees what exclusive runs change.
 LANES = ("alone", "exclusive", "apart", "others")
+MOD = re.compile(r"^\s*(?:pub )?mod (\w+);", re.MULTILINE)
 KEYS = {"modules", "nobody", "pure", "without_rseq", *LANES[:3]}
 
 
@@ -44,10 +47,22 @@ def modules_of(program):
     return modules
 
 
+def undeclared():
+    """Yields the files and folders beside a program's main.rs that no `mod` names: their tests would
+    be lost."""
+    tops = ("bench", "crates/*")
+    files = [file for top in tops for file in pathlib.Path().glob(f"{top}/tests/it/**/*.rs")]
+    named = set(MOD.findall("".join(file.read_text() for file in files)))
+    for main in files:
+        if main.name == "main.rs":
+            yield from (file for file in main.parent.iterdir() if file.stem not in {"main", *named})
+
+
 def compare(listed, programs):
     """Raises Failed where the list and what was built differ."""
     wrong = [f"{LIST} does not list {name}" for name in sorted(programs.keys() - listed.keys())]
     wrong += [f"{name} of {LIST} was not built" for name in sorted(listed.keys() - programs.keys())]
+    wrong += [f"no `mod` names {file}" for file in sorted(undeclared())]
     for name, row in listed.items():
         wrong += [f"{LIST}: {name} has an unknown key {key}" for key in sorted(row.keys() - KEYS)]
         if not row.get("modules", False):
