@@ -344,6 +344,26 @@ fn pages_given_back_are_used_before_any_is_evicted() {
 }
 
 #[test]
+fn pages_given_back_that_are_in_use_again_hinder_no_put() {
+    for writers in [Writers::Restartable, Writers::Counted] {
+        let reserve = reserve(Bytes::mib(4), Some(writers));
+        let pool = fill(&reserve);
+        for _ in 0..200 {
+            drop(any(&reserve, 1).unwrap());
+        }
+        // Free pages that no thread remembers, above all that was given back.
+        let last = reserve.len().get();
+        (0..100).for_each(|nth| {
+            pool.invalidate_page(1, nth).unwrap();
+        });
+        for index in last..last + 300 {
+            let put = pool.put(1, index, &page_of(index)).unwrap();
+            assert_eq!(put, Put::Stored, "{index}");
+        }
+    }
+}
+
+#[test]
 fn what_is_invalidated_is_not_found() {
     let reserve = reserve(Bytes::mib(4), None);
     let pool = reserve.page_cache().namespace("a").unwrap();

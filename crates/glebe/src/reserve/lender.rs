@@ -71,6 +71,8 @@ pub(super) enum First {
     Dropped,
     /// Free ones: those dropped, and then those high up.
     Free,
+    /// Those at the hand alone.
+    AtHand,
 }
 
 /// A page that was claimed, and what was evicted for it.
@@ -133,8 +135,9 @@ impl Lender {
         self.claim_where(First::Free, u64::MAX, |_, held| held.is_none())
     }
 
-    /// As [`Lender::claim`], a page for which `may` says yes, which is told what the page holds; of
-    /// `most` pages that are looked at.
+    /// As [`Lender::claim`], a page for which `may` says yes, which is told what the page holds.
+    /// Looks at `most` pages at the hand, and before them at as many that were given back or
+    /// dropped. Those may be in use again, so they take nothing from the first count.
     #[inline]
     pub(super) fn claim_where(
         &self,
@@ -145,17 +148,19 @@ impl Lender {
         let lent = &self.lent;
         let pages = most.min(lent.pages() as u64);
         let full = lent.granule_pages() as u64;
-        let (mut warm, mut looked) = (0, 0);
+        let (mut warm, mut looked, mut hinted) = (0, 0, 0);
         while looked < pages {
+            let first = if hinted < pages { first } else { First::AtHand };
             let (page, only_free) = self.clock.next(first);
+            let looked = if only_free { &mut hinted } else { &mut looked };
             let granule = lent.granule(lent.granule_of(page));
             let kept = granule.is_zero() && lent.keeps_zero(self.zero_target);
             if !granule.is_open() || granule.held() == full || kept {
                 self.clock.skip_chunk();
-                looked += CHUNK;
+                *looked += CHUNK;
                 continue;
             }
-            looked += 1;
+            *looked += 1;
             let held = lent.holds(page);
             if only_free && held.is_some() {
                 continue;
@@ -281,8 +286,8 @@ impl Clock {
     /// The next page for this thread to look at, and whether to take it only if it is free.
     #[inline]
     fn next(&self, first: First) -> (usize, bool) {
-        let dropped = (first != First::GivenBack).then(|| self.dropped()).flatten();
-        if let Some(page) = dropped {
+        let has_dropped = matches!(first, First::Dropped | First::Free);
+        if let Some(page) = has_dropped.then(|| self.dropped()).flatten() {
             return (page, true);
         }
         let lane = &self.lanes[lane()].place;
@@ -291,6 +296,7 @@ impl Clock {
             let (returned, hand) = match first {
                 First::GivenBack | First::Dropped => (self.returned(), &self.hand),
                 First::Free => (None, &self.high_hand),
+                First::AtHand => (None, &self.hand),
             };
             at = returned.unwrap_or_else(|| hand.0.fetch_add(CHUNK, Ordering::Relaxed));
             lane.store(at + 1, Ordering::Relaxed);
