@@ -50,7 +50,7 @@ pub struct Args {
     /// UDP is not spoken: read, and told of where it is not 0
     #[arg(short = 'U', long = "udp-port", value_name = "PORT", default_value_t = 0)]
     udp_port: u16,
-    /// Memory for items and all that belongs to them, in MiB
+    /// Memory of the server, in MiB: items, their index, values and answers on their way
     #[arg(short = 'm', long = "memory-limit", value_name = "MIB", default_value_t = 64)]
     memory_limit: u64,
     /// Threads that serve

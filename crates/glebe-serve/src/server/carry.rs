@@ -1,13 +1,18 @@
 //! A connection's commands carried out, one after the other, until its turn is over.
 
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use super::conn::Conn;
 use super::execute::{Hands, Next, ANSWERS_MAX};
+use super::worker::READ;
 use crate::protocol::{self, Command, Line, KEYS_PIECE};
 
 /// Needing more bytes is charged: then it is a value that is under way, for no line is so long.
 const CHARGED: usize = KEYS_PIECE + 1;
+/// A worker lets so many connections wait for others' values at a time, each for so long.
+const WAITING: usize = 16;
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What becomes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +20,8 @@ pub(super) enum Fate {
     Waits,
     /// It has more to do, after the others.
     Again,
+    /// As [`Fate::Again`], once a value of another connection has come to its end.
+    Later,
     Ends,
 }
 
@@ -28,6 +35,13 @@ fn clear_up(rest: &[u8]) -> Option<usize> {
         Line::Binary(_) | Line::TooLong => None,
         Line::Whole(..) | Line::Keys(_) | Line::Partial => Some(0),
     }
+}
+
+/// Says if a connection may wait for others' values, with `bytes` of its command in memory, while
+/// so many `others` wait.
+fn may_wait(conn: &mut Conn, bytes: usize, others: usize) -> bool {
+    let since = *conn.waits_since.get_or_insert_with(Instant::now);
+    others < WAITING && bytes <= READ && since.elapsed() < PATIENCE
 }
 
 /// Carries out commands; what of `input` is left, and how it goes on. Where the rest of `input` is
@@ -66,10 +80,16 @@ pub(super) fn carry_out<'i>(
             }
             Next::Need(need) => {
                 if need > CHARGED && !hands.shared.may_charge(conn, need as u64) {
+                    if may_wait(conn, rest.len(), hands.waiting) {
+                        conn.input = rest.to_vec();
+                        return (&[], Fate::Later);
+                    }
+                    conn.waits_since = None;
                     hands.refuse(rest, out);
                     conn.skip = (need - rest.len()) as u64;
                     return (&[], Fate::Waits);
                 }
+                conn.waits_since = None;
                 conn.need = need;
                 break;
             }

@@ -7,6 +7,7 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::sync::atomic::{AtomicU32, AtomicU8, Ordering};
 use std::sync::Arc;
+use std::time::Instant;
 
 use mio::net::{TcpStream, UnixStream};
 
@@ -90,6 +91,8 @@ pub(super) struct Conn {
     pub(super) has_end: bool,
     /// It ends once its answers are sent.
     pub(super) is_ending: bool,
+    /// When it began to wait for others' values to come to their end, before its own is read.
+    pub(super) waits_since: Option<Instant>,
     /// Of the bytes that all values under way may take, its part.
     pub(super) charged: u64,
     /// Of the bytes that its worker keeps for clients, its part, as of its last turn.
@@ -112,6 +115,7 @@ impl Conn {
             sent: 0,
             has_end: false,
             is_ending: false,
+            waits_since: None,
             charged: 0,
             kept: 0,
             took_at: 0,

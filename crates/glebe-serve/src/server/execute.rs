@@ -44,6 +44,8 @@ pub(super) struct Hands<'a> {
     pub(super) counters: &'a Counters,
     pub(super) room: Room,
     pub(super) key: Vec<u8>,
+    /// Other connections of its worker that wait for values to come to their end.
+    pub(super) waiting: usize,
 }
 
 impl Hands<'_> {

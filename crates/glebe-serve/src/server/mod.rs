@@ -17,6 +17,7 @@ mod listing;
 mod meta;
 mod prefixes;
 mod settings;
+mod shares;
 mod stats;
 mod worker;
 
@@ -34,17 +35,13 @@ pub use settings::{Settings, PORT, TURN};
 use conn::{Conn, Shown};
 use counters::Counters;
 use prefixes::Prefixes;
+use shares::Shares;
 use worker::Worker;
 
 use crate::store::{Limits, Room, Store};
 
 /// How often the store is looked after.
 const TICK: Duration = Duration::from_millis(100);
-/// Of the store's bytes, this part may be values under way; at least [`UNDER_WAY_MIN`].
-const UNDER_WAY: u64 = 4;
-const UNDER_WAY_MIN: u64 = 64 << 20;
-/// Of the store's bytes, this part may be answers that clients do not take.
-const ANSWERS: u64 = 8;
 
 /// Which memcached this speaks like, for clients choose commands by that; and what it is.
 const VERSION: &str = concat!("1.6.45-glebe-", env!("CARGO_PKG_VERSION"));
@@ -55,6 +52,7 @@ pub type Failure = Box<dyn Error + Send + Sync>;
 /// What all threads share.
 struct Shared {
     settings: Settings,
+    shares: Shares,
     store: Store,
     counters: Vec<Counters>,
     prefixes: Prefixes,
@@ -110,26 +108,20 @@ impl Shared {
         }
     }
 
-    /// Bytes of answers that one worker may keep: its share of those of all, and enough for one
-    /// answer in any case.
-    fn answers_max(&self) -> u64 {
-        let share = self.settings.memory / ANSWERS / self.settings.threads.max(1) as u64;
-        share.max(self.settings.item_max + 2 * execute::ANSWERS_MAX as u64)
-    }
-
     /// A worker keeps `now` bytes of a connection's answers, which were `before`.
     fn keep(&self, before: u64, now: u64) {
         // One of the two is 0 mostly.
         self.answers.fetch_add(now, Ordering::Relaxed);
-        let all = self.answers.fetch_sub(before, Ordering::Relaxed) - before;
-        self.store.set_beside(all);
+        self.answers.fetch_sub(before, Ordering::Relaxed);
     }
 
-    /// Whether a value of `bytes` may be under way on this connection too.
+    /// Counts a value of `bytes` on this connection as under way, if all of them together stay
+    /// within their share. A value may always be the only one.
     fn may_charge(&self, conn: &mut Conn, bytes: u64) -> bool {
-        let most = (self.settings.memory / UNDER_WAY).max(UNDER_WAY_MIN);
+        let most = self.shares.values(self.store.own());
         let more = bytes.saturating_sub(conn.charged);
-        if self.under_way.fetch_add(more, Ordering::Relaxed) + more > most {
+        let others = self.under_way.fetch_add(more, Ordering::Relaxed) - conn.charged;
+        if others > 0 && others + bytes > most {
             self.under_way.fetch_sub(more, Ordering::Relaxed);
             return false;
         }
@@ -169,14 +161,20 @@ impl Server {
     /// # Errors
     /// As [`Server::start`].
     pub fn prepare(settings: Settings) -> Result<Self, Failure> {
-        let limits =
-            Limits { bytes: settings.memory, item_bytes: settings.item_max, evict: settings.evict };
+        let shares = Shares::new(&settings);
+        let limits = Limits {
+            bytes: settings.memory,
+            reserve_bytes: shares.reserve,
+            item_bytes: settings.item_max,
+            evict: settings.evict,
+        };
         let (door, waker) = accept::Door::open(&settings)?;
         let store = Store::new(limits)?;
         let threads = settings.threads;
         let shared = Arc::new(Shared {
             prefixes: Prefixes::new(settings.delimiter),
             settings,
+            shares,
             store,
             counters: (0..threads).map(|_| Counters::default()).collect(),
             shown: Mutex::new(BTreeMap::new()),

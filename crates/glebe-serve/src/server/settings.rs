@@ -7,7 +7,7 @@ use std::time::Duration;
 /// The settings of a server; the defaults are memcached's, but for the address.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Bytes of items, keys, and all that finds them.
+    /// Bytes of items, of all that finds them, and of values and answers on their way.
     pub memory: u64,
     /// Bytes of one item, its key and head with it.
     pub item_max: u64,

@@ -24,11 +24,13 @@ use crate::protocol;
 use crate::store::Room;
 
 /// Bytes that one read may bring.
-const READ: usize = 64 << 10;
+pub(super) const READ: usize = 64 << 10;
 const EVENTS: usize = 256;
 const WAKE: Token = Token(usize::MAX);
 /// A buffer that has grown beyond is not kept.
 const KEPT: usize = 4 * ANSWERS_MAX;
+/// Connections that wait for others' values try again after this time.
+const RETRY: Duration = Duration::from_millis(5);
 /// How often idle connections are looked for.
 const IDLE_LOOK: Duration = Duration::from_secs(1);
 
@@ -46,6 +48,8 @@ pub(super) struct Worker {
     conns: Slab<Option<Box<Conn>>>,
     /// Connections whose turn was over before their input.
     queue: VecDeque<usize>,
+    /// Connections that wait for others' values to come to their end.
+    later: Vec<usize>,
     receiver: Receiver<Conn>,
     read: Vec<u8>,
     out: Vec<u8>,
@@ -67,13 +71,14 @@ impl Worker {
             poll,
             conns: Slab::new(),
             queue: VecDeque::new(),
+            later: Vec::new(),
             receiver,
             read: vec![0; READ],
             out: Vec::new(),
             nth,
             turns: 0,
             kept: 0,
-            kept_max: shared.answers_max(),
+            kept_max: shared.shares.answers,
             shared: Arc::clone(shared),
         };
         Ok((worker, Hired { sender, waker }))
@@ -83,14 +88,15 @@ impl Worker {
     pub(super) fn run(mut self) {
         let shared = Arc::clone(&self.shared);
         let counters = &shared.counters[self.nth];
-        let mut hands = Hands { shared: &shared, counters, room: Room::default(), key: Vec::new() };
+        let (room, key) = (Room::default(), Vec::new());
+        let mut hands = Hands { shared: &shared, counters, room, key, waiting: 0 };
         let mut events = Events::with_capacity(EVENTS);
         let idle = shared.settings.idle;
         while !shared.is_ending.load(Ordering::Acquire) {
-            let wait = match (self.queue.is_empty(), idle) {
-                (false, _) => Some(Duration::ZERO),
-                (true, Some(_)) => Some(IDLE_LOOK),
-                (true, None) => None,
+            let wait = match idle {
+                _ if !self.queue.is_empty() => Some(Duration::ZERO),
+                _ if !self.later.is_empty() => Some(RETRY),
+                idle => idle.map(|_| IDLE_LOOK),
             };
             match self.poll.poll(&mut events, wait) {
                 Err(e) if e.kind() != ErrorKind::Interrupted => {
@@ -111,6 +117,7 @@ impl Worker {
                     }
                 }
             }
+            self.queue.extend(self.later.drain(..));
             for _ in 0..self.queue.len() {
                 if let Some(number) = self.queue.pop_front() {
                     self.turn(number, &mut hands);
@@ -171,6 +178,8 @@ impl Worker {
     fn turn(&mut self, number: usize, hands: &mut Hands<'_>) {
         let Some(mut conn) = self.conns.get_mut(number).and_then(Option::take) else { return };
         self.turns += 1;
+        self.later.retain(|waits| *waits != number);
+        hands.waiting = self.later.len();
         let written = hands.counters.bytes_written.get();
         let mut fate = self.serve(&mut conn, hands);
         if fate.as_ref().is_ok_and(|fate| *fate == Fate::Waits) && conn.is_sending() {
@@ -182,6 +191,7 @@ impl Worker {
         match fate {
             Ok(Fate::Waits) => {}
             Ok(Fate::Again) => self.queue.push_back(number),
+            Ok(Fate::Later) => self.later.push(number),
             // The other side has gone, or is told to.
             Ok(Fate::Ends) | Err(_) => {
                 self.conns.remove(number);
@@ -353,7 +363,7 @@ impl Worker {
                 conn.is_ending = true;
                 Ok(Fate::Waits)
             }
-            Fate::Again if conn.is_sending() => Ok(Fate::Waits),
+            Fate::Again | Fate::Later if conn.is_sending() => Ok(Fate::Waits),
             fate => Ok(fate),
         }
     }

@@ -15,8 +15,9 @@ use glebe::units::{Bytes, Pages};
 /// Of so many bytes of a reserve one is kept beyond what items may use, so that the reserve's
 /// own choice, which knows pages and not items, seldom decides what goes.
 const SPARE: u64 = 32;
-/// A reserve is at least this long.
+/// A reserve is at least this long, and a multiple of the other.
 const LEN_MIN: u64 = 4 << 20;
+const UNIT: u64 = 2 << 20;
 
 /// An item that found no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,9 +42,9 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// A reserve for items of `bytes`, and what is needed beside them.
+    /// A reserve of at most `bytes`, unless it would be too short.
     pub(super) fn new(bytes: u64) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
-        let len = Bytes::new(bytes.saturating_add(bytes / SPARE).max(LEN_MIN));
+        let len = Bytes::new((bytes - bytes % UNIT).max(LEN_MIN));
         let reserve = Reserve::new(len)?;
         let items = reserve.page_cache().namespace("items")?.without_eviction();
         let page = page_size().bytes().as_usize();

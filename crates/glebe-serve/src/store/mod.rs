@@ -49,6 +49,8 @@ const BYTES_PER_HEAD: u64 = 64;
 pub struct Limits {
     /// Bytes of items, their tables and the index.
     pub bytes: u64,
+    /// Of them, those of the reserve.
+    pub reserve_bytes: u64,
     /// Bytes of one item, its key and head with it.
     pub item_bytes: u64,
     /// Whether items go for others.
@@ -91,8 +93,8 @@ pub struct Store {
     /// The least of that and what first class leaves.
     limit: AtomicU64,
     used: AtomicI64,
-    /// Bytes beside the store that count against its limit.
-    beside: AtomicU64,
+    /// Bytes beside the reserve.
+    own: AtomicU64,
     large_bytes: AtomicI64,
     large_items: AtomicI64,
     hand: AtomicU64,
@@ -109,7 +111,7 @@ impl Store {
     /// # Errors
     /// What the reserve could not have.
     pub fn new(limits: Limits) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
-        let memory = Memory::new(limits.bytes)?;
+        let memory = Memory::new(limits.reserve_bytes)?;
         let page = memory.page();
         let shards = limits.bytes / (BYTES_PER_HEAD * segment_bytes(page) as u64);
         let shards = 1 << shards.clamp(1, SHARDS_MAX).ilog2();
@@ -123,7 +125,7 @@ impl Store {
             most: AtomicU64::new(limits.bytes),
             limit: AtomicU64::new(limits.bytes),
             used: AtomicI64::new(0),
-            beside: AtomicU64::new(0),
+            own: AtomicU64::new(0),
             large_bytes: AtomicI64::new(0),
             large_items: AtomicI64::new(0),
             hand: AtomicU64::new(0),

@@ -4,7 +4,12 @@ use super::*;
 use crate::protocol::Verb;
 
 fn store(mib: u64) -> Store {
-    let limits = Limits { bytes: mib << 20, item_bytes: 64 << 20, evict: true };
+    let limits = Limits {
+        bytes: mib << 20,
+        reserve_bytes: (mib + 2) << 20,
+        item_bytes: 64 << 20,
+        evict: true,
+    };
     Store::new(limits).expect("a reserve")
 }
 

@@ -57,20 +57,22 @@ impl Store {
 
     pub(super) fn measure(&self) {
         let (used, own) = (self.memory.used(), self.own_bytes());
+        self.own.store(own, Ordering::Relaxed);
         let most = self.most.load(Ordering::Relaxed);
         self.limit.store(most.min(used.room + own), Ordering::Relaxed);
         self.used.store((used.items + own) as i64, Ordering::Relaxed);
     }
 
-    /// Bytes beside the reserve's: of the index, the heads of the logs, and the server's answers.
+    /// Bytes beside the reserve's: of the index, and the heads of the logs.
     fn own_bytes(&self) -> u64 {
         let heads = self.shards.len() * segment_bytes(self.memory.page());
-        self.index_bytes() + heads as u64 + self.beside.load(Ordering::Relaxed)
+        self.index_bytes() + heads as u64
     }
 
-    /// Counts so many bytes beside the store against its limit, from the next tick on.
-    pub fn set_beside(&self, bytes: u64) {
-        self.beside.store(bytes, Ordering::Relaxed);
+    /// Bytes beside the reserve at the last tick: of the index, and the heads of the logs.
+    #[must_use]
+    pub fn own(&self) -> u64 {
+        self.own.load(Ordering::Relaxed)
     }
 
     fn index_bytes(&self) -> u64 {

@@ -82,3 +82,13 @@ pub fn resident() -> usize {
     let pages: usize = text.split(' ').nth(1).and_then(|n| n.parse().ok()).expect("a number");
     pages * glebe::sys::page_size().bytes().as_usize()
 }
+
+/// Bytes of this process that are in memory, with huge pages of a pool.
+pub fn in_memory() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/smaps_rollup").expect("smaps_rollup");
+    let kib = |name: &str| {
+        let row = text.lines().find_map(|row| row.strip_prefix(name)).expect(name);
+        row.trim().trim_end_matches(" kB").parse::<u64>().expect("a number")
+    };
+    ["Rss:", "Private_Hugetlb:", "Shared_Hugetlb:"].map(kib).iter().sum::<u64>() << 10
+}

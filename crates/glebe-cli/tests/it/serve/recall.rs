@@ -28,14 +28,14 @@ fn stat(stream: &mut TcpStream, name: &str) -> u64 {
 
 /// Stores some items of 100 kB; how many are found.
 fn fill(stream: &mut TcpStream) {
-    for key in 0..120 {
+    for key in 0..110 {
         let value = "x".repeat(100_000);
         dialogue(stream, &format!("set {key} 0 0 100000\n{value}\n"), "STORED\n");
     }
 }
 
 fn hits(stream: &mut TcpStream) -> usize {
-    (0..120).filter(|key| list(stream, &format!("get {key}")).len() == 2).count()
+    (0..110).filter(|key| list(stream, &format!("get {key}")).len() == 2).count()
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn a_recall_takes_memory_for_a_time_and_gives_it_back() {
     assert_eq!(serving.said[2], format!("control socket {}", control.display()));
     let mut stream = serving.connect();
     fill(&mut stream);
-    assert_eq!((hits(&mut stream), stat(&mut stream, "recalled_items")), (120, 0));
+    assert_eq!((hits(&mut stream), stat(&mut stream, "recalled_items")), (110, 0));
     let limit = stat(&mut stream, "limit_now");
 
     let mut recall = glebe();
@@ -60,16 +60,16 @@ fn a_recall_takes_memory_for_a_time_and_gives_it_back() {
     assert!(said.contains(" us; held for 60s"), "{said}");
     assert!(stat(&mut stream, "limit_now") <= limit - (5 << 20));
     let left = hits(&mut stream);
-    assert!((1..120).contains(&left), "{left} of 120 items are left");
+    assert!((1..110).contains(&left), "{left} of 110 items are left");
     let lost = stat(&mut stream, "recalled_items") + stat(&mut stream, "evictions");
-    assert_eq!(left as u64 + lost, 120);
+    assert_eq!(left as u64 + lost, 110);
 
     // Who asked goes, and the memory comes back.
     holding.child.kill().expect("killed");
     let is_back = || stat(&mut stream, "limit_now") >= limit;
     wait_until("the memory is back", Duration::from_secs(20), is_back);
     fill(&mut stream);
-    assert_eq!(hits(&mut stream), 120);
+    assert_eq!(hits(&mut stream), 110);
     drop(holding);
 
     let begin = Instant::now();
