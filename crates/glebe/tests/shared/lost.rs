@@ -5,6 +5,7 @@
 
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::sync::Barrier;
 
 use glebe::volatile::{Error, SharedOptions};
 
@@ -136,13 +137,46 @@ fn pins_that_somebody_uncounted_end_no_reader() {
 fn a_pinned_page_that_somebody_took_is_there_again() {
     let Some(shared) = told(4) else { return };
     let pin = shared.pin(range(1, 1)).unwrap();
-    let (file, total) = super::program::file_of(&shared);
-    let offset = total - shared.len().get() + at(1).get();
+    take(&shared, 1);
+    let mut byte = [9];
+    pin.read(Bytes::ZERO, &mut byte).unwrap();
+    assert_eq!((byte, touch(&shared, 1)), ([0], 0));
+}
+
+/// Punches a granule out of the file.
+fn take(shared: &Shared, granule: u64) {
+    let (file, total) = super::program::file_of(shared);
+    let offset = total - shared.len().get() + at(granule).get();
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     let (offset, len) = (offset as libc::off_t, at(1).get() as libc::off_t);
     // SAFETY: an open descriptor.
     assert_eq!(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset, len) }, 0);
-    let mut byte = [9];
-    pin.read(Bytes::ZERO, &mut byte).unwrap();
-    assert_eq!((byte, touch(&shared, 1)), ([0], 0));
+}
+
+/// The handler has the descriptor and the number of the thread that joined, not of one that was
+/// too late.
+#[test]
+fn touches_are_settled_after_threads_of_a_child_joined_at_once() {
+    glebe_testing::alone!();
+    let Some(shared) = told(8) else { return };
+    for _ in 0..50 {
+        let child = Process::start(|_| {
+            let begin = Barrier::new(4);
+            std::thread::scope(|scope| {
+                for thread in 0..4 {
+                    let (shared, begin) = (&shared, &begin);
+                    scope.spawn(move || {
+                        begin.wait();
+                        drop(shared.pin(range(thread, 1)).unwrap());
+                    });
+                }
+            });
+            let pin = shared.pin(range(5, 1)).unwrap();
+            take(&shared, 5);
+            let mut byte = [9];
+            pin.read(Bytes::ZERO, &mut byte).unwrap();
+            assert_eq!(byte, [0]);
+        });
+        assert_eq!(child.end(), End::Exit(0));
+    }
 }

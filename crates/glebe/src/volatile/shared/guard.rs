@@ -99,6 +99,10 @@ impl Guard {
     }
 
     /// Has the kernel tell of touches in this process, where the program asked for it.
+    ///
+    /// Of threads of a forked child that join at once, only one gets past the arming: the kernel
+    /// refuses a second descriptor for the same memory (EBUSY). So the handler never has the
+    /// descriptor of a thread that was too late.
     pub(super) fn armed(&self, joined: Joined) -> Result<Joined, Error> {
         let Some(data) = self.watched.data.as_ref().filter(|_| self.sigbus) else {
             return Ok(joined);
