@@ -28,7 +28,10 @@ static SLOTS: List<Slot> = List::new();
 /// A descriptor that is the parent's alone; no longer noted when this is dropped, which is before
 /// it is closed.
 #[derive(Debug)]
-pub(in crate::sys) struct Parents(&'static Slot);
+pub(in crate::sys) struct Parents {
+    slot: &'static Slot,
+    word: u64,
+}
 
 impl Parents {
     /// Notes `descriptor`.
@@ -55,13 +58,15 @@ impl Parents {
         let word = u64::from(descriptor.unsigned_abs()) + 1;
         let (set, seen) = (Ordering::AcqRel, Ordering::Relaxed);
         let taken = |slot: &Slot| slot.compare_exchange(0, word, set, seen).is_ok();
-        Self(SLOTS.find_or_add(taken, || MappedWord::new(word)))
+        Self { slot: SLOTS.find_or_add(taken, || MappedWord::new(word)), word }
     }
 }
 
 impl Drop for Parents {
     fn drop(&mut self) {
-        self.0.store(0, Ordering::Release);
+        // Not where a forked child drops its parent's: the child may use the slot for itself.
+        let (free, failed) = (Ordering::Release, Ordering::Relaxed);
+        let _ = self.slot.compare_exchange(self.word, 0, free, failed);
     }
 }
 

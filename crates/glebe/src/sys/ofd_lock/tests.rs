@@ -34,10 +34,9 @@ fn a_tied_lock_ends_with_its_mapping_and_no_child_has_it() {
     assert!(!is_locked(&file, BYTE..BYTE + 1).unwrap());
 }
 
-/// A process that holds both kinds forks and is killed while its child lives.
-#[test]
-fn a_killed_process_has_no_lock_though_its_child_lives() {
-    let file = memfd::make(None).unwrap();
+/// Forks a process that calls `hold`, forks a child of its own and is killed while that child
+/// lives. The process has `bytes` locked until then, and not afterwards.
+fn is_killed_while_its_child_lives<T>(file: &File, bytes: Range<u64>, hold: impl FnOnce() -> T) {
     let (mut alive, mut ready) = ([0; 2], [0; 2]);
     // SAFETY: the children call the kernel and code that takes no lock of another thread's; the
     // pipes are this test's, and `waited` and `byte` locals.
@@ -47,11 +46,9 @@ fn a_killed_process_has_no_lock_though_its_child_lives() {
         let mut byte = 0_u8;
         let parent = libc::fork();
         if parent == 0 {
-            let _tied = Tied::try_take(&file, BYTE);
-            let description = Description::reopen(&file).unwrap();
-            description.try_lock(BYTE + 1).unwrap();
-            // The grandchild lives until the pipe is closed. Where it says that it is there, what
-            // runs in a child after fork is over.
+            let _held = hold();
+            // The grandchild lives until the pipe is closed. It has run the steps after fork when
+            // it says that it is there.
             if libc::fork() == 0 {
                 libc::close(alive[1]);
                 libc::write(ready[1], (&raw const byte).cast(), 1);
@@ -65,14 +62,38 @@ fn a_killed_process_has_no_lock_though_its_child_lives() {
         let mut waited = 0;
         assert_eq!(libc::waitpid(parent, &raw mut waited, libc::WUNTRACED), parent);
         assert!(libc::WIFSTOPPED(waited));
-        for byte in [BYTE, BYTE + 1] {
-            assert!(is_locked(&file, byte..byte + 1).unwrap());
+        for byte in bytes.clone() {
+            assert!(is_locked(file, byte..byte + 1).unwrap());
         }
         libc::kill(parent, libc::SIGKILL);
         assert_eq!(libc::waitpid(parent, &raw mut waited, 0), parent);
-        assert!(!is_locked(&file, BYTE..BYTE + 2).unwrap());
+        let is_left = is_locked(file, bytes).unwrap();
         for end in alive.into_iter().chain(ready) {
             libc::close(end);
         }
+        assert!(!is_left);
     }
+}
+
+#[test]
+fn a_killed_process_has_no_lock_though_its_child_lives() {
+    let file = memfd::make(None).unwrap();
+    is_killed_while_its_child_lives(&file, BYTE..BYTE + 2, || {
+        let tied = Tied::try_take(&file, BYTE).unwrap();
+        let description = Description::reopen(&file).unwrap();
+        assert!(description.try_lock(BYTE + 1).unwrap());
+        (tied, description)
+    });
+}
+
+#[test]
+fn a_description_ends_with_its_process_also_where_that_dropped_an_inherited_one_later() {
+    let file = memfd::make(None).unwrap();
+    let inherited = Description::reopen(&file).unwrap();
+    is_killed_while_its_child_lives(&file, BYTE..BYTE + 1, || {
+        let own = Description::reopen(&file).unwrap();
+        assert!(own.try_lock(BYTE).unwrap());
+        drop(inherited);
+        own
+    });
 }
