@@ -3,9 +3,9 @@
 //!
 //! A process of its own makes the write, in the caller's memory and with its open files, while the
 //! calling thread waits. Its own timer kills it at the deadline, and the kernel kills it when the
-//! caller's thread ends. Since it shares the open files, the record locks of the caller's process
-//! last until it has ended too: whoever takes a lock after a kill finds no such write under way.
-//! Signals of the calling thread wait meanwhile. Costs some 50 µs. Source: clone(2),
+//! caller's thread ends. Since it shares the memory and the open files, the locks of the caller's
+//! process last until it has ended too: after a kill the next holder of a lock finds no such write
+//! under way. Signals of the calling thread wait meanwhile. Costs some 50 µs. Source: clone(2),
 //! fcntl_locking(2).
 //!
 //! # Safety

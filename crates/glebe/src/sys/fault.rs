@@ -259,7 +259,7 @@ mod armed {
             "madvise" if once => &[ENOMEM, EINTR, EAGAIN],
             "madvise" => &[ENOMEM, EINVAL],
             "lock" if once => &[ENOLCK, EINTR],
-            "lock" => &[ENOLCK],
+            "lock" | "unlock" => &[ENOLCK],
             "userfaultfd" | "process_vm_readv" | "process_vm_writev" => &[EPERM, ENOSYS, ENOMEM],
             "process_madvise" => &[EPERM, ENOSYS, EINVAL],
             "membarrier" => &[ENOMEM, EPERM],

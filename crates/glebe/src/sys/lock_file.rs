@@ -1,67 +1,65 @@
 //! [`LockFile`]: a file that one thread of the machine at a time has locked, and a short record
 //! in it.
 //!
-//! The lock is the process's (`F_SETLK`), so that a forked child does not keep it and the kernel
-//! drops it when the process ends. It would also be dropped when the process closed *any*
-//! descriptor of the file: a process opens the file once and never closes it, and nothing else
-//! opens it. Between threads a word decides, which names the holder and is stale in a forked child.
+//! The lock belongs to a [`Description`] that is open for as long as the lock is held. It ends with
+//! its process, and a forked child does not have it. Two copies of this library in one process, as
+//! of a program and its plugin, exclude each other. No close of another descriptor of the file ends
+//! the lock. It excludes the locks of processes (`F_SETLK`) too. Between threads a word decides,
+//! which names the holder and is stale in a forked child.
 //!
 //! ```text
 //! word   generation of the process, 32 bits | thread, 32 bits     0 = nobody
+//! file   record, up to its first zero byte | at RECORD_MAX: "process namespace" of the holder
 //! ```
 //!
 //! A waiter asks again and again, at most 20 ms apart, until its patience ends. The refusal names
-//! the holder. Source: fcntl(2), "Advisory record locking".
+//! the holder as the file does, since the kernel does not know whose such a lock is. Source:
+//! fcntl(2), "Open file description locks".
 //!
 //! # Safety
-//! The calls take a descriptor and a local.
+//! A call that takes nothing.
 #![allow(unsafe_code)]
 
 mod claims;
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::error::OsError;
 use crate::sync::{List, MappedWord, Ordering};
-use crate::sys::fault::point;
 use crate::sys::fork::ForkGuard;
+use crate::sys::ofd_lock::{locker, Description};
 use crate::sys::{file, private};
 
 /// The record's longest text.
 pub const RECORD_MAX: usize = 1024;
 const PAUSE_MIN: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(20);
-/// No descriptor yet.
-const NONE: u64 = u64::MAX;
+/// The byte that is locked. The bytes of claims are far behind it.
+const BYTE: u64 = 0;
 
 /// A file to lock: one a path in each process, for as long as the process lives.
 #[derive(Debug)]
 pub struct LockFile {
     path: PathBuf,
-    descriptor: MappedWord,
     holder: MappedWord,
+    claim: MappedWord,
 }
 
 /// No lock: a child of a fork meanwhile would wait for ever.
 static FILES: List<LockFile> = List::new();
 
 impl LockFile {
-    /// The process's lock file at `path`, which is opened when it is first locked.
+    /// The process's lock file at `path`, which is opened whenever it is locked.
     pub fn at(path: &Path) -> &'static Self {
-        FILES.find_or_add(
-            |file| file.path == path,
-            || Self {
-                path: path.to_owned(),
-                descriptor: MappedWord::new(NONE),
-                holder: MappedWord::new(0),
-            },
-        )
+        FILES.find_or_add(|file| file.path == path, || Self::new(path))
+    }
+
+    fn new(path: &Path) -> Self {
+        Self { path: path.to_owned(), holder: MappedWord::new(0), claim: MappedWord::new(0) }
     }
 
     /// The path.
@@ -106,47 +104,17 @@ impl LockFile {
             return Ok(Err("another thread of this process".to_owned()));
         }
         let inside = Inside { file: self, own };
-        let file = self.opened()?;
-        match point("lock").and_then(|()| set_lock(&file, libc::F_WRLCK, LOCK)) {
-            Ok(()) => Ok(Ok(Locked { inside, file, guard })),
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
-                Ok(Err(holder(&file)))
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {
-                Ok(Err("nobody, a signal came".to_owned()))
-            }
-            Err(source) => Err(self.refused("fcntl", source)),
+        let description = Description::open_anyway(|| self.opened())?;
+        if !description.try_lock(BYTE)? {
+            return Ok(Err(holder(description.file())));
         }
+        note_holder(description.file());
+        Ok(Ok(Locked { description, inside, guard }))
     }
 
-    /// The one descriptor of the file. It is opened anew where it is no longer that: a program may
-    /// close all descriptors when it becomes a daemon, and the file may have been replaced.
-    fn opened(&self) -> Result<ManuallyDrop<File>, OsError> {
-        let known = self.descriptor.load(Ordering::Acquire);
-        if let Ok(descriptor) = i32::try_from(known) {
-            // SAFETY: whatever it is now is only looked at, and never closed.
-            let file = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(descriptor) }.into());
-            if self.is_that(&file)? {
-                return Ok(file);
-            }
-        }
-        let mut options = OpenOptions::new();
-        let file = private::open(&self.path, options.read(true).write(true).create(true))?;
-        // Only the holder of the word comes here.
-        self.descriptor.store(u64::from(file.as_raw_fd().unsigned_abs()), Ordering::Release);
-        Ok(ManuallyDrop::new(file)) // never closed
-    }
-
-    fn is_that(&self, file: &File) -> Result<bool, OsError> {
-        let open = match file::metadata(file) {
-            Err(error) if error.raw_os_error() == Some(libc::EBADF) => return Ok(false),
-            open => open.map_err(|source| self.refused("fstat", source))?,
-        };
-        match file::metadata_of(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(source) => Err(self.refused("stat", source)),
-            Ok(named) => Ok(open.dev() == named.dev() && open.ino() == named.ino()),
-        }
+    /// Opens the file that has the path now.
+    fn opened(&self) -> Result<File, OsError> {
+        private::open(&self.path, OpenOptions::new().read(true).write(true).create(true))
     }
 
     fn refused(&self, call: &'static str, source: io::Error) -> OsError {
@@ -172,8 +140,9 @@ impl Drop for Inside {
 /// The lock, until this is dropped.
 #[derive(Debug)]
 pub struct Locked {
+    // Closed before the word is free.
+    description: Description,
     inside: Inside,
-    file: ManuallyDrop<File>,
     guard: ForkGuard,
 }
 
@@ -190,7 +159,7 @@ impl Locked {
     /// If it cannot be read.
     pub fn record(&self) -> Result<Vec<u8>, OsError> {
         let mut bytes = vec![0; RECORD_MAX];
-        let read = file::read_some_at(&self.file, &mut bytes, 0);
+        let read = file::read_some_at(self.description.file(), &mut bytes, 0);
         let len = read.map_err(|source| self.inside.file.refused("pread", source))?;
         bytes.truncate(len);
         let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
@@ -211,70 +180,68 @@ impl Locked {
             return Err(refused(io::Error::new(io::ErrorKind::FileTooLarge, what)));
         };
         place.copy_from_slice(text);
-        file::write_at(&self.file, &bytes, 0).map_err(refused)
+        file::write_at(self.description.file(), &bytes, 0).map_err(refused)
     }
 }
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        // A forked child has not inherited it, and may have taken it for itself.
+        // The close that follows ends the lock too, unless another process has a copy of the
+        // descriptor for a moment. A forked child that has one leaves its parent's lock alone.
         if !self.guard.is_child() {
-            // It does not fail for a file that is open.
-            let _ = set_lock(&self.file, libc::F_UNLCK, LOCK);
+            self.description.unlock(BYTE);
         }
     }
 }
 
-/// Some bytes of a file.
-#[derive(Clone, Copy)]
-struct Span {
-    start: i64,
-    len: i64,
-}
+const OF_ANOTHER_NAMESPACE: &str = "a process of another namespace";
 
-/// The bytes of the lock; behind them are those of claims.
-const LOCK: Span = Span { start: 0, len: claims::FIRST };
-
-fn request(kind: libc::c_int, span: Span) -> libc::flock {
-    // SAFETY: all zeros is a value.
-    let mut request: libc::flock = unsafe { std::mem::zeroed() };
-    request.l_type = kind as libc::c_short;
-    request.l_whence = libc::SEEK_SET as libc::c_short;
-    (request.l_start, request.l_len) = (span.start as libc::off_t, span.len as libc::off_t);
-    request
-}
-
-fn set_lock(file: &File, kind: libc::c_int, span: Span) -> io::Result<()> {
-    let request = request(kind, span);
-    // SAFETY: the kernel reads the local.
-    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw const request) } {
-        -1 => Err(io::Error::last_os_error()),
-        _ => Ok(()),
-    }
-}
-
-/// The process that has a lock of other processes there; 0 where its number cannot be told.
-fn get_lock(file: &File, span: Span) -> io::Result<Option<libc::pid_t>> {
-    let mut request = request(libc::F_WRLCK, span);
-    // SAFETY: the kernel fills the local.
-    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &raw mut request) } {
-        -1 => Err(io::Error::last_os_error()),
-        _ if libc::c_int::from(request.l_type) == libc::F_UNLCK => Ok(None),
-        _ => Ok(Some(request.l_pid)),
-    }
-}
-
-/// Who has the lock, in words.
+/// Says who has the lock.
 fn holder(file: &File) -> String {
-    match get_lock(file, LOCK) {
+    match locker(file, BYTE..BYTE + 1) {
         Err(_) | Ok(None) => "a process that has just freed it".to_owned(),
-        Ok(Some(0)) => "a process of another namespace".to_owned(),
-        Ok(Some(pid)) => {
-            let name = file::read_text(Path::new(&format!("/proc/{pid}/comm")));
-            let name = name.map_or_else(|_| String::new(), |name| format!(" ({})", name.trim()));
-            format!("process {pid}{name}")
-        }
+        Ok(Some(0)) => OF_ANOTHER_NAMESPACE.to_owned(),
+        Ok(Some(pid)) if pid > 0 => named(pid.unsigned_abs()),
+        Ok(Some(_)) => match noted_holder(file) {
+            None => "another process".to_owned(),
+            Some((_, of)) if of != namespace() => OF_ANOTHER_NAMESPACE.to_owned(),
+            Some((pid, _)) if pid == std::process::id() => {
+                "another copy of glebe in this process".to_owned()
+            }
+            Some((pid, _)) => named(pid),
+        },
     }
+}
+
+fn named(pid: u32) -> String {
+    let name = file::read_text(Path::new(&format!("/proc/{pid}/comm")));
+    let name = name.map_or_else(|_| String::new(), |name| format!(" ({})", name.trim()));
+    format!("process {pid}{name}")
+}
+
+/// The longest note of a holder.
+const NOTE_MAX: usize = 32;
+
+/// Writes down that this process has the lock. A refusal shows it and nothing rests on it.
+fn note_holder(file: &File) {
+    let mut note = [0; NOTE_MAX];
+    let text = format!("{} {}\n", std::process::id(), namespace());
+    let len = text.len().min(NOTE_MAX);
+    note[..len].copy_from_slice(&text.as_bytes()[..len]);
+    let _ = file::write_at(file, &note, RECORD_MAX as u64);
+}
+
+/// Returns the process that has written itself down, and its namespace.
+fn noted_holder(file: &File) -> Option<(u32, u64)> {
+    let mut note = [0; NOTE_MAX];
+    let len = file::read_some_at(file, &mut note, RECORD_MAX as u64).ok()?;
+    let (process, rest) = std::str::from_utf8(&note[..len]).ok()?.split_once(' ')?;
+    Some((process.parse().ok()?, rest.split_once('\n')?.0.parse().ok()?))
+}
+
+/// Returns the number of the namespace of process numbers; zero where it cannot be read.
+fn namespace() -> u64 {
+    file::metadata_of(Path::new("/proc/self/ns/pid")).map_or(0, |of| of.ino())
 }
 
 fn thread() -> u32 {

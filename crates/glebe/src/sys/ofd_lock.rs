@@ -1,13 +1,13 @@
 //! Locks on bytes of a file that belong to an *open file description*: the kernel ends one when the
 //! last descriptor and the last mapping of its description are gone, however the process ends.
 //!
-//! Two owners. A [`Description`] is opened anew from a descriptor and holds locks until it is
-//! dropped; a forked child loses it. A [`Tied`] lock is held by nothing but a mapping that fork
+//! Two owners. A [`Description`] is opened for its locks and holds them until it is dropped; a
+//! forked child loses it. A [`Tied`] lock is held by nothing but a mapping that fork
 //! does not pass on: it ends exactly when this process's memory does, whatever children live.
 //!
-//! The bytes need not exist. Two descriptions exclude each other in one process too. Opening anew
-//! goes through `/proc/self/fd`. Cost: some system calls. No lock of this crate is held, but the
-//! fork lock while something is opened.
+//! The bytes need not exist. Two descriptions exclude each other in one process too, and no close
+//! of another descriptor of the file ends a lock. Opening anew goes through `/proc/self/fd`. Cost:
+//! some system calls. No lock of this crate is held, but the fork lock while something is opened.
 //! Source: fcntl(2), "Open file description locks"; fcntl_locking(2); mmap(2).
 //!
 //! # Safety
@@ -47,10 +47,27 @@ impl Description {
     /// What open(2) refuses: no `/proc`, no descriptor left, a file that this user may not write.
     pub(crate) fn reopen(of: &File) -> Result<Self, OsError> {
         Parents::follow_forks()?;
+        Self::open_anyway(|| open_anew(of))
+    }
+
+    /// Opens a file by `open`, also where forks of this process cannot be followed. A child then
+    /// has the description too, until it ends.
+    ///
+    /// # Errors
+    /// If `open` fails.
+    pub(crate) fn open_anyway(
+        open: impl FnOnce() -> Result<File, OsError>,
+    ) -> Result<Self, OsError> {
+        let _ = Parents::follow_forks();
         atfork::without_forks(|| {
-            let file = open_anew(of)?;
+            let file = open()?;
             Ok(Self { _parents: Parents::note_unforked(file.as_raw_fd()), file })
         })
+    }
+
+    /// The file, for as long as the description is open.
+    pub(crate) fn file(&self) -> &File {
+        &self.file
     }
 
     /// Locks a byte, if nobody else has.
@@ -76,11 +93,10 @@ impl Description {
         Ok(true)
     }
 
-    /// Unlocks a byte, for whoever else may have a copy of this too.
+    /// Unlocks a byte, also for a process that has a copy of the descriptor. Where the kernel has
+    /// no memory for the request, the lock ends with the description.
     pub(crate) fn unlock(&self, byte: u64) {
-        let request = request(libc::F_UNLCK, byte..byte + 1);
-        // SAFETY: the kernel reads the local. It does not fail for a file that is open.
-        unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_SETLK, &raw const request) };
+        unlock(&self.file, byte);
     }
 }
 
@@ -98,14 +114,35 @@ impl Tied {
     /// As [`Description::reopen`]; what fcntl(2), mmap(2) or madvise(2) refuses.
     pub(crate) fn try_take(of: &File, byte: u64) -> Result<Option<Self>, OsError> {
         Parents::follow_forks()?;
+        Self::try_take_anyway(|| open_anew(of), byte)
+    }
+
+    /// Locks a byte of the file that `open` opens, if nobody has, also where forks of this process
+    /// cannot be followed. A child that another thread forks meanwhile then has the lock too, until
+    /// it ends.
+    ///
+    /// # Errors
+    /// If `open`, fcntl(2), mmap(2) or madvise(2) fails.
+    pub(crate) fn try_take_anyway(
+        open: impl FnOnce() -> Result<File, OsError>,
+        byte: u64,
+    ) -> Result<Option<Self>, OsError> {
+        let _ = Parents::follow_forks();
         atfork::without_forks(|| {
-            let file = open_anew(of)?;
+            let file = open()?;
             if !try_lock(&file, byte)? {
                 return Ok(None);
             }
-            let addr = map_unreadable(&file, page_size().bytes())?;
+            let mapped = map_unreadable(&file, page_size().bytes());
+            // The kernel may keep the mapping, and so the lock, where it refuses one of its calls.
+            let addr = mapped.inspect_err(|_| unlock(&file, byte))?;
             Ok(Some(Self { addr, guard: ForkGuard::new() }))
         })
+    }
+
+    /// Keeps the lock until this process ends.
+    pub(crate) fn keep(self) {
+        std::mem::forget(self);
     }
 
     /// Whether this process is one that was forked from the lock's.
@@ -118,25 +155,35 @@ impl Tied {
 impl Drop for Tied {
     fn drop(&mut self) {
         if !self.guard.is_child() {
-            // SAFETY: mapped by `try_take`, for nothing but this.
+            // SAFETY: mapped by `try_take_anyway`, for nothing but this.
             let _ = unsafe { unmap(self.addr, page_size().bytes()) };
         }
     }
 }
 
-/// Whether some description, of any process, has a lock on one of these bytes; that of `file` is
-/// not seen.
+/// Returns whether some description, of any process, has a lock on one of these bytes. A lock of
+/// `file` itself is not seen.
 ///
 /// # Errors
 /// What fcntl(2) refuses.
 pub(crate) fn is_locked(file: &File, bytes: Range<u64>) -> Result<bool, OsError> {
+    Ok(locker(file, bytes)?.is_some())
+}
+
+/// Returns the number of a process that has a lock on one of these bytes: -1 where the lock belongs
+/// to a description, 0 where the number means nothing in this namespace.
+///
+/// # Errors
+/// What fcntl(2) refuses.
+pub(crate) fn locker(file: &File, bytes: Range<u64>) -> Result<Option<libc::pid_t>, OsError> {
     let mut request = request(libc::F_WRLCK, bytes);
     // SAFETY: the kernel fills the local.
     let told = answer("fcntl", || unsafe {
         libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut request)
     });
     told.map_err(|source| OsError::new("fcntl", "F_OFD_GETLK", source))?;
-    Ok(libc::c_int::from(request.l_type) != libc::F_UNLCK)
+    let is_locked = libc::c_int::from(request.l_type) != libc::F_UNLCK;
+    Ok(is_locked.then_some(request.l_pid))
 }
 
 fn open_anew(of: &File) -> Result<File, OsError> {
@@ -165,6 +212,14 @@ fn try_lock(file: &File, byte: u64) -> Result<bool, OsError> {
             Err(source) => Err(OsError::new("fcntl", "F_OFD_SETLK", source)),
         };
     }
+}
+
+fn unlock(file: &File, byte: u64) {
+    let request = request(libc::F_UNLCK, byte..byte + 1);
+    let _ = answer("unlock", || {
+        // SAFETY: the kernel reads the local.
+        unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const request) }
+    });
 }
 
 fn request(kind: libc::c_int, bytes: Range<u64>) -> libc::flock {

@@ -38,7 +38,7 @@ pub fn steady() {
         libc::mallopt(libc::M_ARENA_MAX, 1);
         libc::mallopt(libc::M_MMAP_MAX, 0);
     }
-    // The file of this lock stays open once it has been opened.
+    // The first lock makes what is kept for all later ones.
     let _ = PoolLock::within(Duration::ZERO);
     let threads = threads_at_first();
     let all_run = Barrier::new(STACKS);

@@ -24,6 +24,7 @@ mod footing;
 mod foreign;
 mod hugetlb;
 mod lent;
+mod lock_file;
 mod paged;
 mod reclaim;
 mod reserve;

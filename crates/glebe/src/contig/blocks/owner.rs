@@ -6,15 +6,9 @@
 use super::record::{header, Line, Owner, Record};
 use crate::contig::pool::PoolLock;
 use crate::error::OsError;
-use crate::sync::{MappedWord, Ordering};
-use crate::sys::fork::ForkGuard;
 use crate::sys::lock_file::LockFile;
 
 pub(super) const NAME: &str = "blocks";
-
-/// The claim of this process: its generation in the upper half, the number in the lower one. A
-/// forked child finds its parent's and has none.
-static CLAIM: MappedWord = MappedWord::new(0);
 
 /// The record, as long as the lock is held.
 #[derive(Debug)]
@@ -40,9 +34,11 @@ impl Book {
             file.cut_text(0)?;
         }
         let book = Self { file, boot_id, record, begun };
-        if let Some(own) = own_claim() {
-            // A program that closed all its files has lost it.
-            lock.locked().claim(own)?;
+        if let Some(own) = lock.locked().own_claim() {
+            // The lock file may be a new one.
+            if !lock.locked().is_claimed(own)? {
+                lock.locked().claim(own)?;
+            }
         }
         Ok((book, ignored))
     }
@@ -80,33 +76,23 @@ impl Book {
         match owner {
             Owner::Bank => Ok(true),
             Owner::Nobody => Ok(false),
-            Owner::Process(number) if own_claim() == Some(number) => Ok(true),
-            Owner::Process(number) => lock.locked().is_claimed_by_another(number),
+            Owner::Process(number) => lock.locked().is_claimed(number),
         }
     }
 
     /// This process as an owner.
     pub fn this_process(&self, lock: &PoolLock) -> Result<Owner, OsError> {
-        if let Some(own) = own_claim() {
+        if let Some(own) = lock.locked().own_claim() {
             return Ok(Owner::Process(own));
         }
         let mut number = 1;
         while self.is_named(number) || !lock.locked().claim(number)? {
             number += 1;
         }
-        let word = ForkGuard::new().generation() << 32 | u64::from(number);
-        CLAIM.store(word, Ordering::Release);
         Ok(Owner::Process(number))
     }
 
     fn is_named(&self, number: u32) -> bool {
         self.record.lines().any(|line| line.owner == Owner::Process(number))
     }
-}
-
-/// The claim that this process has made.
-fn own_claim() -> Option<u32> {
-    let word = CLAIM.load(Ordering::Acquire);
-    let is_own = word != 0 && word >> 32 == ForkGuard::new().generation() & u64::from(u32::MAX);
-    is_own.then_some(word as u32)
 }

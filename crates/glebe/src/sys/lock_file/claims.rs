@@ -1,23 +1,30 @@
 //! *Claims*: numbers that processes hold for as long as they live; and records of any length, in a
 //! file of their own beside the lock.
 //!
-//! A claim is a record lock on one byte of the lock file, far behind the lock, so that the kernel
-//! ends it with its process, also by SIGKILL, in whatever namespace that lived. It ends both in one
-//! step: whoever has the lock next finds no claim of a process that had it and has ended. A forked
-//! child has none of its parent's. Source: fcntl_locking(2).
+//! A claim is a lock on one byte of the lock file, far behind the lock. A mapping that fork does
+//! not pass on holds it ([`Tied`]). It ends with its process, also by SIGKILL and in any namespace,
+//! and no close ends it. A process that is killed may lose the lock a moment before its claim. A
+//! second copy of this library in the process has a claim of its own.
+//!
+//! ```text
+//! word   generation of the process, 32 bits | its number, 32 bits     0 = none
+//! ```
 
-use super::{get_lock, set_lock, LockFile, Locked, Span};
+use super::{LockFile, Locked};
 use crate::error::OsError;
+use crate::sync::Ordering;
 use crate::sys::file;
+use crate::sys::fork::ForkGuard;
+use crate::sys::ofd_lock::{is_locked, Tied};
 
 /// The most bytes of a record that are read.
 const RECORD_MAX: u64 = 1 << 20;
 /// Where the bytes of claims begin.
-pub(super) const FIRST: i64 = 1 << 40;
+const FIRST: u64 = 1 << 40;
 
 /// The byte of claim `number`.
-fn byte(number: u32) -> Span {
-    Span { start: FIRST + i64::from(number), len: 1 }
+fn byte(number: u32) -> u64 {
+    FIRST + u64::from(number)
 }
 
 /// The caller has another lock, which keeps others from this file.
@@ -46,23 +53,33 @@ impl LockFile {
 }
 
 impl Locked {
-    /// Claims a number for this process; whether no other has it.
-    pub(crate) fn claim(&self, number: u32) -> Result<bool, OsError> {
-        match set_lock(&self.file, libc::F_WRLCK, byte(number)) {
-            Ok(()) => Ok(true),
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
-                Ok(false)
-            }
-            Err(source) => Err(self.inside.file.refused("fcntl", source)),
-        }
+    /// The number that this process has claimed last. A forked child has none of its parent's.
+    pub(crate) fn own_claim(&self) -> Option<u32> {
+        let word = self.inside.file.claim.load(Ordering::Acquire);
+        let is_own = word != 0 && word >> 32 == generation();
+        is_own.then_some(word as u32)
     }
 
-    /// Whether another process has claimed a number. A claim of this one is not seen.
-    pub(crate) fn is_claimed_by_another(&self, number: u32) -> Result<bool, OsError> {
-        let told = get_lock(&self.file, byte(number));
-        told.map(|holder| holder.is_some())
-            .map_err(|source| self.inside.file.refused("fcntl", source))
+    /// Claims a number for this process until it ends, unless it is claimed.
+    pub(crate) fn claim(&self, number: u32) -> Result<bool, OsError> {
+        let file = self.inside.file;
+        let Some(tied) = Tied::try_take_anyway(|| file.opened(), byte(number))? else {
+            return Ok(false);
+        };
+        tied.keep();
+        file.claim.store(generation() << 32 | u64::from(number), Ordering::Release);
+        Ok(true)
     }
+
+    /// Whether a process has claimed a number, this one or another.
+    pub(crate) fn is_claimed(&self, number: u32) -> Result<bool, OsError> {
+        is_locked(self.description.file(), byte(number)..byte(number) + 1)
+    }
+}
+
+/// The lower half of the generation.
+fn generation() -> u64 {
+    ForkGuard::new().generation() & u64::from(u32::MAX)
 }
 
 #[cfg(test)]

@@ -136,12 +136,9 @@ fn a_killed_holder_leaves_it_free_also_where_its_child_lives_on() {
 }
 
 #[test]
-fn the_descriptor_may_be_closed_or_the_file_replaced_by_others() {
-    let scratch = Scratch::new("closed");
+fn the_file_may_be_replaced_by_others() {
+    let scratch = Scratch::new("replaced");
     let lock = scratch.lock();
-    let descriptor = lock.lock(PATIENCE).unwrap().file.as_raw_fd();
-    // SAFETY: what a program does that becomes a daemon.
-    unsafe { libc::close(descriptor) };
     drop(lock.lock(PATIENCE).unwrap());
     std::fs::remove_file(lock.path()).unwrap();
     let held = lock.lock(PATIENCE).unwrap();
@@ -150,4 +147,23 @@ fn the_descriptor_may_be_closed_or_the_file_replaced_by_others() {
     held.set_record(b"").unwrap();
     assert_eq!(held.record().unwrap(), b"");
     assert!(held.set_record(&[1; RECORD_MAX + 1]).is_err());
+}
+
+/// As a program and its plugin, each of which has a copy of the library.
+#[test]
+fn two_copies_in_one_process_exclude_each_other_and_no_close_ends_a_lock() {
+    let scratch = Scratch::new("copies");
+    let copy = || &*Box::leak(Box::new(LockFile::new(&scratch.0.join("lock"))));
+    let (first, second) = (copy(), copy());
+    let held = first.lock(PATIENCE).unwrap();
+    let no_time = Duration::from_millis(20);
+    let error = second.lock(no_time).unwrap_err();
+    assert!(error.to_string().contains("another copy of glebe in this process"), "{error}");
+    drop(File::open(first.path()).unwrap());
+    assert!(second.lock(no_time).is_err(), "a descriptor was closed, and not the lock's");
+    drop(held);
+    let held = second.lock(PATIENCE).unwrap();
+    assert!(first.lock(no_time).is_err());
+    drop(held);
+    drop(first.lock(PATIENCE).unwrap());
 }

@@ -14,22 +14,42 @@ fn a_claim_is_seen_by_others_beside_the_lock_and_after_it() {
     let file = LockFile::at(&path);
     let lock = || file.lock(Duration::from_secs(5)).unwrap();
     let locked = lock();
-    assert!(locked.claim(7).unwrap());
-    assert!(locked.claim(7).unwrap(), "it has it already");
-    assert!(!locked.is_claimed_by_another(7).unwrap(), "its own");
+    assert!(locked.claim(7).unwrap() && !locked.claim(7).unwrap());
+    assert_eq!(locked.own_claim(), Some(7));
+    assert!(locked.is_claimed(7).unwrap(), "its own");
     drop(locked);
     // SAFETY: the child locks, and asks the kernel; it ends without unwinding.
     let seen = unsafe {
         crate::sys::child::in_child(|| {
-            file.opened().is_ok_and(|file| {
-                matches!(get_lock(&file, byte(7)), Ok(Some(_)))
-                    && matches!(get_lock(&file, byte(8)), Ok(None))
-                    && matches!(get_lock(&file, super::super::LOCK), Ok(None))
-                    && set_lock(&file, libc::F_WRLCK, byte(7)).is_err()
+            file.lock(Duration::from_secs(5)).is_ok_and(|locked| {
+                locked.own_claim().is_none()
+                    && matches!(locked.is_claimed(7), Ok(true))
+                    && matches!(locked.is_claimed(8), Ok(false))
+                    && matches!(locked.claim(7), Ok(false))
+                    && matches!(locked.claim(8), Ok(true))
+                    && locked.own_claim() == Some(8)
             })
         })
     };
     assert!(seen, "a child has none of its parent's claims, and sees them");
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn a_second_copy_in_the_process_sees_the_claims_of_the_first() {
+    let name = format!("glebe-claims-copies-{}", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    let copy = || &*Box::leak(Box::new(LockFile::new(&path)));
+    let (first, second) = (copy(), copy());
+    let lock = |file: &'static LockFile| file.lock(Duration::from_secs(5)).unwrap();
+    assert!(lock(first).claim(7).unwrap());
+    // A program, or a copy, that opens and closes the file ends no claim.
+    drop(std::fs::File::open(&path).unwrap());
+    let locked = lock(second);
+    assert!(locked.own_claim().is_none() && locked.is_claimed(7).unwrap());
+    assert!(!locked.claim(7).unwrap() && locked.claim(8).unwrap());
+    drop(locked);
+    assert!(lock(first).is_claimed(8).unwrap() && !lock(first).claim(8).unwrap());
     std::fs::remove_file(path).unwrap();
 }
 
