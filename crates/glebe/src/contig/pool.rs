@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use super::window::{self, Counter, Window};
 use crate::error::OsError;
-use crate::sys::hugetlb::{Pool, ROOT};
+use crate::sys::hugetlb::{Counts, Pool, ROOT};
 use crate::sys::lock_file::{LockFile, Locked};
 use crate::sys::numa;
 use crate::sys::private;
@@ -188,8 +188,9 @@ impl PoolLock {
         })
     }
 
-    /// Adds `more` pages for good, or none if fewer came. Returns how many came.
-    pub(super) fn keep_pages(&self, pool: &Pool, more: u64) -> Result<u64, OsError> {
+    /// Adds `more` pages for good, or none if fewer came. Returns the counts that it read before,
+    /// and how many pages came.
+    pub(super) fn keep_pages(&self, pool: &Pool, more: u64) -> Result<(Counts, u64), OsError> {
         let counts = pool.counts()?;
         let (before, by) = (counts.persistent(), counts.surplus.saturating_add(more));
         let open = self.begin(pool, (Counter::Pages, before, by))?;
@@ -198,7 +199,7 @@ impl PoolLock {
         if came >= more {
             open.keep()?;
         }
-        Ok(came)
+        Ok((counts, came))
     }
 
     /// Raises a counter from a value by so much, runs `body` with how far that came, and lowers it.

@@ -62,14 +62,13 @@ fn pool_of(place: &Place, size: PageSize, dry_run: bool) -> Result<Pool, Error> 
 
 fn grow_in(place: &Place, size: PageSize, pages: u64, dry_run: bool) -> Result<PoolChange, Error> {
     let pool = pool_of(place, size, dry_run)?;
-    let change = || {
-        let counts = pool.counts()?;
+    let change_of = |counts: Counts| {
         let (before, absorbed) = (counts.persistent(), counts.surplus);
         let target = before.saturating_add(absorbed).saturating_add(pages);
-        Ok::<_, Error>(PoolChange { before, pages, absorbed, write: (pool.path(), target) })
+        PoolChange { before, pages, absorbed, write: (pool.path(), target) }
     };
     if dry_run {
-        return change();
+        return Ok(change_of(pool.counts()?));
     }
     let available = machine_available()?;
     let asked = Pages::new(pages).checked_bytes(size).unwrap_or(Bytes::new(u64::MAX));
@@ -77,8 +76,7 @@ fn grow_in(place: &Place, size: PageSize, pages: u64, dry_run: bool) -> Result<P
         return Err(Error::TooLarge { asked, available });
     }
     let lock = PoolLock::of(place, PoolLock::PATIENCE)?;
-    let change = change()?;
-    let got = lock.keep_pages(&pool, pages)?;
+    let (counts, got) = lock.keep_pages(&pool, pages)?;
     if got < pages {
         let how_to = format!(
             "they were given back; write 1 to /proc/sys/vm/compact_memory, or set them aside at \
@@ -88,7 +86,7 @@ fn grow_in(place: &Place, size: PageSize, pages: u64, dry_run: bool) -> Result<P
         let (size, path) = (size.bytes(), pool.path());
         return Err(Error::PoolShort { size, wanted: pages, got, path, how_to });
     }
-    Ok(change)
+    Ok(change_of(counts))
 }
 
 fn shrink_in(
@@ -99,6 +97,17 @@ fn shrink_in(
 ) -> Result<PoolChange, Error> {
     let pool = pool_of(place, size, dry_run)?;
     let _lock = PoolLock::of(place, PoolLock::PATIENCE)?;
+    shrink_locked(&pool, pages, dry_run, || {})
+}
+
+/// Shrinks the pool under its lock. `meanwhile` stands for programs that take idle pages, which
+/// needs no lock.
+fn shrink_locked(
+    pool: &Pool,
+    pages: u64,
+    dry_run: bool,
+    meanwhile: impl FnOnce(),
+) -> Result<PoolChange, Error> {
     let counts = pool.counts()?;
     let (before, pages) = (counts.persistent(), pages.min(spare(&counts)));
     let write = (pool.path(), before - pages);
@@ -106,9 +115,16 @@ fn shrink_in(
     if pages == 0 || dry_run {
         return Ok(planned);
     }
+    meanwhile();
     pool.set_persistent(planned.write.1)?;
+    let after = pool.counts()?;
+    // A page that was taken before the write is surplus now.
+    let taken = after.surplus.saturating_sub(counts.surplus).min(pages);
+    if taken > 0 {
+        pool.set_persistent(after.persistent() + taken)?;
+    }
     let pages = before.saturating_sub(pool.counts()?.persistent());
-    Ok(PoolChange { pages, ..planned })
+    Ok(PoolChange { pages, write: (planned.write.0, before - pages), ..planned })
 }
 
 /// Pages that may go. Surplus pages are in the totals but not in the number that is written.
@@ -119,6 +135,7 @@ fn spare(counts: &Counts) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::contig::{Contig, Source};
     use std::fs;
 
     #[test]
@@ -168,6 +185,29 @@ mod tests {
         assert_eq!(spare(&counts), 5);
         assert_eq!(spare(&Counts { surplus: 9, ..counts }), 0);
         assert_eq!(spare(&Counts::default()), 0);
+    }
+
+    #[test]
+    fn pages_that_a_program_takes_meanwhile_stay() {
+        let pool = Pool::of(PageSize::new(2 << 20).unwrap()).filter(Pool::is_writable);
+        let Some(pool) = pool else { return println!("skipped: no pool that can be changed") };
+        let lock = PoolLock::acquire().unwrap();
+        let shrunk = lock.with_pages(&pool, 4, |came| {
+            let (before, mut taken) = (pool.counts()?, None);
+            if (came, before.available()) != (4, 4) {
+                println!("skipped: {came} pages came, {before:?}");
+                return Ok(());
+            }
+            let options = Contig::options().source(Source::HUGETLB_2M).grow_pool(false);
+            let take = || taken = Some(options.build(Bytes::mib(4)));
+            let change = shrink_locked(&pool, 4, false, take)?;
+            let after = pool.counts()?;
+            drop(taken.transpose()?);
+            assert_eq!((change.pages, change.write.1), (2, before.persistent() - 2));
+            assert_eq!(after, Counts { total: before.total - 2, free: before.free - 4, ..before });
+            Ok::<_, Error>(())
+        });
+        shrunk.unwrap();
     }
 
     #[test]

@@ -5,7 +5,6 @@ use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 
 use super::*;
-use crate::sys::hugetlb::Counts;
 use crate::sys::numa::Node;
 use crate::units::PageSize;
 
@@ -90,8 +89,8 @@ fn pages_are_added_and_taken_off_by_the_same_difference() {
         Ok::<_, OsError>(came)
     });
     assert_eq!((came.unwrap(), pool.get("nr_hugepages")), (3, 15));
-    let kept = lock.keep_pages(&pool.pool(), 2).unwrap();
-    assert_eq!((kept, pool.get("nr_hugepages")), (2, 17));
+    let (counts, kept) = lock.keep_pages(&pool.pool(), 2).unwrap();
+    assert_eq!((counts.total, kept, pool.get("nr_hugepages")), (15, 2, 17));
     assert_eq!(lock.read().unwrap().0, []);
 }
 
