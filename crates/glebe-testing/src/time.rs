@@ -42,7 +42,12 @@ pub struct Storm {
 impl Storm {
     /// Begins a storm.
     pub fn begin(middle: Duration) -> Self {
-        Self { begin: Instant::now(), lasts: storm(middle) }
+        Self::lasting(storm(middle))
+    }
+
+    /// Begins a storm that lasts this long, as a part of another one.
+    pub fn lasting(lasts: Duration) -> Self {
+        Self { begin: Instant::now(), lasts }
     }
 
     /// Returns true until the storm is over.

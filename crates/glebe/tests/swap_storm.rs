@@ -28,7 +28,7 @@ use glebe::swap::{Error, Key, Region, Store};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe_testing::process::child_of;
-use glebe_testing::time::{slowed, storm};
+use glebe_testing::time::{self, slowed, storm};
 use glebe_testing::Scratch;
 
 use crate::stressed::{mix, Stop};
@@ -178,6 +178,22 @@ impl Storm {
     fn is_over(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
+
+    /// Returns an error with the statistics in which something that a policy does is missing.
+    fn has_done(&self, policy: Policy) -> Result<(), String> {
+        let (store, area) = (self.store.stats(), self.area.stats());
+        let region = self.region.as_ref().map(Region::stats);
+        let area_has = match policy {
+            Policy::WriteThrough => area.through > 0 && area.refused > 0,
+            Policy::WriteBack => area.cleaned > 0,
+            Policy::PutBack | Policy::Changing => true,
+        };
+        let store_has = store.loaded_idle > 0 && store.read_back > 0;
+        let region_has = region.as_ref().is_none_or(|region| region.read_back > 0);
+        let said =
+            || format!("{store}{area}{}", region.map_or_else(String::new, |r| r.to_string()));
+        (area_has && store_has && region_has).then_some(()).ok_or_else(said)
+    }
 }
 
 /// What a thread knows.
@@ -324,10 +340,10 @@ fn device(works: bool) {
     assert_eq!(done, 0);
 }
 
-/// Recalls, and changes what may change, until it is time.
-fn disturb(storm: &Storm, until: Instant, policy: Policy) {
-    let mut rng = Rng(99);
-    while Instant::now() < until && !storm.is_over() {
+/// Recalls, and changes what may change, until it is time and all that a policy does was done.
+fn disturb(storm: &Storm, lasts: Duration, policy: Policy) {
+    let (mut rng, time) = (Rng(99), time::Storm::lasting(lasts));
+    while time.goes_on(|| storm.has_done(policy).is_ok()) && !storm.is_over() {
         let longest = storm.reserve.largest_run().unwrap();
         let mut block = storm.reserve.alloc(Pages::new(1 + rng.below(longest.get()))).unwrap();
         let fill = rng.below(256) as u8;
@@ -375,20 +391,15 @@ fn run(dir: &Path, lasts: Duration, policy: Policy) {
             });
         }
         let _stop = Stop(&storm.stop);
-        disturb(&storm, Instant::now() + lasts, policy);
+        disturb(&storm, lasts, policy);
     });
     let (store, area) = (storm.store.stats(), storm.area.stats());
     println!("{policy:?}: {store}{area}");
     store.check().unwrap();
     area.check().unwrap();
-    assert!(store.loaded_idle > 0 && store.read_back > 0, "{store}");
-    let through = area.through > 0 && area.refused > 0 && area.cleaned == 0;
-    assert!(policy != Policy::WriteThrough || through, "{area}");
-    assert!(policy != Policy::WriteBack || area.cleaned > 0, "{area}");
-    if let Some(region) = &storm.region {
-        region.stats().check().unwrap();
-        assert!(region.stats().read_back > 0, "{}", region.stats());
-    }
+    storm.has_done(policy).unwrap();
+    assert!(policy != Policy::WriteThrough || area.cleaned == 0, "{area}");
+    storm.region.iter().for_each(|region| region.stats().check().unwrap());
 }
 
 /// Serves another process until that kills this one.
@@ -408,7 +419,7 @@ fn be_a_user(dir: &Path) {
             });
         }
         let _stop = Stop(&storm.stop);
-        disturb(&storm, Instant::now() + slowed(PATIENCE) * 10, policy);
+        disturb(&storm, slowed(PATIENCE) * 10, policy);
     });
 }
 
