@@ -119,13 +119,16 @@ impl Shared {
     /// within their share. A value may always be the only one.
     fn may_charge(&self, conn: &mut Conn, bytes: u64) -> bool {
         let most = self.shares.values(self.store.own());
-        let more = bytes.saturating_sub(conn.charged);
-        let others = self.under_way.fetch_add(more, Ordering::Relaxed) - conn.charged;
-        if others > 0 && others + bytes > most {
-            self.under_way.fetch_sub(more, Ordering::Relaxed);
+        let own = bytes.max(conn.charged);
+        let charge = |all: u64| {
+            let others = all - conn.charged;
+            (others == 0 || others + own <= most).then_some(others + own)
+        };
+        let (set, seen) = (Ordering::Relaxed, Ordering::Relaxed);
+        if self.under_way.fetch_update(set, seen, charge).is_err() {
             return false;
         }
-        conn.charged += more;
+        conn.charged = own;
         true
     }
 
