@@ -351,7 +351,7 @@ fn pages_given_back_that_are_in_use_again_hinder_no_put() {
         for _ in 0..200 {
             drop(any(&reserve, 1).unwrap());
         }
-        // Free pages that no thread remembers, above all that was given back.
+        // The thread remembers the last few of these; the hand finds the others.
         let last = reserve.len().get();
         (0..100).for_each(|nth| {
             pool.invalidate_page(1, nth).unwrap();

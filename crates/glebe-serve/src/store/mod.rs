@@ -49,7 +49,7 @@ const BYTES_PER_HEAD: u64 = 64;
 pub struct Limits {
     /// Bytes of items, their tables and the index.
     pub bytes: u64,
-    /// Of them, those of the reserve.
+    /// The reserve's part of these bytes.
     pub reserve_bytes: u64,
     /// Bytes of one item, its key and head with it.
     pub item_bytes: u64,
