@@ -4,10 +4,11 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use glebe::units::Bytes;
-use glebe_testing::time::storm;
+use glebe::volatile::CacheStats;
+use glebe_testing::time::Storm;
 
 use super::{build, caches, is_of, Words};
 
@@ -28,11 +29,16 @@ impl Random {
     }
 }
 
+/// Says whether the threads met all that the test is about.
+fn is_met(stats: &CacheStats) -> bool {
+    stats.hits > 0 && stats.purges > 0 && stats.rebuilds > 0
+}
+
 fn user(cache: &Words, seed: u64, under_way: &[AtomicU32], builds: &AtomicU64) {
     let mut random = Random(seed * 2 + 1);
     let mut held = VecDeque::new();
-    let end = Instant::now() + storm(USUAL);
-    while Instant::now() < end {
+    let storm = Storm::begin(USUAL);
+    while storm.goes_on(|| is_met(&cache.stats())) {
         let key = random.below(KEYS);
         match random.below(10) {
             0 if key >= REMOVED => drop(cache.remove(&key)),
@@ -73,8 +79,8 @@ fn threads_share_a_cache_that_loses_and_evicts() {
                 let (under_way, builds) = (&under_way, &builds);
                 scope.spawn(move || user(cache, seed, under_way, builds));
             }
-            let end = Instant::now() + storm(USUAL);
-            while Instant::now() < end {
+            let storm = Storm::begin(USUAL);
+            while storm.goes_on(|| is_met(&cache.stats())) {
                 cache.drop_marked().unwrap();
                 thread::sleep(Duration::from_millis(1));
             }
@@ -82,7 +88,7 @@ fn threads_share_a_cache_that_loses_and_evicts() {
         let stats = cache.stats();
         stats.check().unwrap();
         assert_eq!(stats.built, builds.into_inner());
-        assert!(stats.hits > 0 && stats.purges > 0 && stats.rebuilds > 0, "{stats}");
+        assert!(is_met(&stats), "{stats}");
         cache.clear();
         assert_eq!((cache.len(), cache.stats().kept.get()), (0, 0));
     }
