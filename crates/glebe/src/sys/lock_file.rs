@@ -1,7 +1,7 @@
 //! [`LockFile`]: a file that one thread of the machine at a time has locked, and a short record
 //! in it.
 //!
-//! The lock belongs to a [`Description`] that is open for as long as the lock is held. It ends with
+//! The lock belongs to a `Description` that is open for as long as the lock is held. It ends with
 //! its process, and a forked child does not have it. Two copies of this library in one process, as
 //! of a program and its plugin, exclude each other. No close of another descriptor of the file ends
 //! the lock. It excludes the locks of processes (`F_SETLK`) too. Between threads a word decides,
