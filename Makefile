@@ -31,7 +31,7 @@ PURE := error:: extent:: free_tree:: stats:: units:: zpool::sizes::table::
 help:
 	@echo "make demo     build the command and show the library at work"
 	@echo "make test     every test: as root and not, without rseq, with faults, the loom models"
-	@echo "make test-long  the same, with whole state spaces and storms of full length"
+	@echo "make test-long  the same with whole state spaces, longer storms and tests of the benchmarks"
 	@echo "make lint     format, clippy, oldest Rust, docs, layers, style, unsafe list, licences, aarch64"
 	@echo "make bench    the benchmarks, programs under malloc, the stress tests; minutes each"
 	@echo "make aged     age this machine, and judge what contiguous memory is had of it (root, minutes)"
@@ -58,11 +58,12 @@ $(READY): $(SOURCES)
 	touch $@
 
 # The demo needs the command alone.
+demo: SHOWN := $(TARGET)/demo
 demo:
-	cargo build --profile $(PROFILE) -p glebe-cli
-	$(GLEBE) demo --json $(BUILT)/demo.json
-	scripts/plot.py $(BUILT)/demo.json >$(BUILT)/demo.svg
-	@echo "picture   $(BUILT)/demo.svg"
+	cargo build --profile demo -p glebe-cli
+	$(SHOWN)/glebe demo --json $(SHOWN)/demo.json
+	scripts/plot.py $(SHOWN)/demo.json >$(SHOWN)/demo.svg
+	@echo "picture   $(SHOWN)/demo.svg"
 
 test:
 	scripts/test.py

@@ -68,7 +68,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
         wait_until(Duration::from_secs(if args.quick { 5 } else { 60 }), || {
             reader.is_finished() || seen.load(Ordering::Relaxed) >= files.pages()
         });
-        for _ in 0..if args.quick { 8 } else { 32 } {
+        for _ in 0..if args.quick { 8 } else { 16 } {
             for line in &mut lines {
                 stray += line.ask(&reserve, &mut fullest);
                 refill(&reserve, line);

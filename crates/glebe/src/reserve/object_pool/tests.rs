@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use glebe_testing::time::is_long;
 use proptest::prelude::*;
 
 use super::*;
@@ -416,7 +417,7 @@ fn run(reserve: &Reserve, pool: &LentObjectPool, ops: Vec<Op>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(40))]
+    #![proptest_config(ProptestConfig::with_cases(if is_long() { 40 } else { 20 }))]
 
     #[test]
     fn what_is_read_was_put(
