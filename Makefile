@@ -8,7 +8,7 @@ BUILT := $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 GLEBE := $(BUILT)/glebe
 BENCH := $(BUILT)/glebe-bench
 
-# What all tests are built of; a second set of features would be a second build.
+# What clippy and the layers look at: everything, with the features of the tests.
 TESTED := --workspace --features glebe/faults
 # As .ci/run builds: what incremental builds keep is work and 4 GB of disk.
 export CARGO_INCREMENTAL ?= 0

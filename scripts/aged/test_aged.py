@@ -20,6 +20,8 @@ LRU, BUDDY, ANON, SWAPBACKED = 1 << 5, 1 << 10, 1 << 12, 1 << 14
 HEAD, TAIL, HUGE, NOPAGE, PGTABLE = 1 << 15, 1 << 16, 1 << 17, 1 << 20, 1 << 26
 HUGE_FRAMES, GIB_FRAMES, BLOCK_FRAMES = 512, 262144, 4096
 BLOCK = BLOCK_FRAMES * 4096
+# Memory that the mixtures are made of.
+MOST = (256 if os.environ.get("GLEBE_LONG") else 64) * MIB
 
 
 class Judge(unittest.TestCase):
@@ -105,7 +107,7 @@ class Ager(unittest.TestCase):
     def test_every_mixture_is_made_and_taken_back(self):
         with ager.Tools() as tools:
             for mixture in ager.MIXTURES:
-                with ager.Aged(tools, mixture, 256 * MIB, self.folder) as aged:
+                with ager.Aged(tools, mixture, MOST, self.folder) as aged:
                     loads = [load.process for load in aged.loads]
                     self.assertTrue(all(load.poll() is None for load in loads), mixture)
                     made = len(os.listdir(self.folder))
@@ -120,7 +122,7 @@ class Ager(unittest.TestCase):
                 self.assertEqual(os.listdir(self.folder), [], mixture)
 
     def test_a_killed_ager_leaves_no_file_and_no_program(self):
-        command = [sys.executable, ager.HERE / "ager.py", "busy", "--most", str(256 * MIB)]
+        command = [sys.executable, ager.HERE / "ager.py", "busy", "--most", str(MOST)]
         pipe = subprocess.PIPE
         aging = subprocess.Popen([*command, "--dir", self.folder], stdin=pipe, stdout=pipe)
         self.assertIn(b"ready", aging.stdout.readline())

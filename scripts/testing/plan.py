@@ -47,22 +47,28 @@ def modules_of(program):
     return modules
 
 
-def undeclared():
-    """Yields the files and folders beside a program's main.rs that no `mod` names: their tests would
-    be lost."""
-    tops = ("bench", "crates/*")
-    files = [file for top in tops for file in pathlib.Path().glob(f"{top}/tests/it/**/*.rs")]
-    named = set(MOD.findall("".join(file.read_text() for file in files)))
-    for main in files:
-        if main.name == "main.rs":
-            yield from (file for file in main.parent.iterdir() if file.stem not in {"main", *named})
+def undeclared(programs):
+    """Yields the files and folders of tests that no `mod` of their program names: they would be lost.
+    A program is tests/NAME/main.rs with what lies beside it, or tests/it.rs likewise."""
+    targets = {name.partition("/")[2] for name in programs}
+    tops = ("*/tests", "crates/*/tests")
+    globs = [f"{top}/{name}" for top in tops for name in ("it.rs", "*/main.rs")]
+    mains = [main for glob in globs for main in pathlib.Path().glob(glob)]
+    for main in mains:
+        named = {main.stem, *targets}
+        for file in main.parent.glob("*.rs"):
+            named.update(MOD.findall(file.read_text()))
+        for file in main.parent.iterdir():
+            has_tests = file.suffix == ".rs" or any(file.glob("**/*.rs"))
+            if has_tests and file.stem not in named:
+                yield file
 
 
 def compare(listed, programs):
     """Raises Failed where the list and what was built differ."""
     wrong = [f"{LIST} does not list {name}" for name in sorted(programs.keys() - listed.keys())]
     wrong += [f"{name} of {LIST} was not built" for name in sorted(listed.keys() - programs.keys())]
-    wrong += [f"no `mod` names {file}" for file in sorted(undeclared())]
+    wrong += [f"no `mod` names {file}" for file in sorted(undeclared(programs))]
     for name, row in listed.items():
         wrong += [f"{LIST}: {name} has an unknown key {key}" for key in sorted(row.keys() - KEYS)]
         if not row.get("modules", False):

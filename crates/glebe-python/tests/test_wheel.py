@@ -27,6 +27,13 @@ def tool(name):
     return str(path)
 
 
+def checker(name):
+    """A program that checks types. The two of them take 20 s of a processor."""
+    if not WHEEL and not os.environ.get("GLEBE_LONG"):
+        pytest.skip("skipped: types are checked by `make python` and `make test-long`")
+    return tool(name)
+
+
 def wheel():
     if not WHEEL:
         pytest.skip("skipped: GLEBE_WHEEL names no wheel")
@@ -232,7 +239,7 @@ def test_the_program_for_the_stubs_runs(run):
 
 
 def test_the_stubs_are_strict(tmp_path):
-    mypy = tool("mypy")
+    mypy = checker("mypy")
     (tmp_path / "uses.py").write_text(USES)
     (tmp_path / "wrong.py").write_text(WRONG)
     words = [mypy, "--strict", "--cache-dir", str(tmp_path / "cache")]
@@ -248,7 +255,7 @@ def test_the_stubs_are_strict(tmp_path):
 
 
 def test_the_stubs_have_what_there_is(tmp_path):
-    stubtest = tool("stubtest")
+    stubtest = checker("stubtest")
     words = [stubtest, "glebe", "--concise"]
     allowed = tmp_path / "allowed"
     # Private parts have no stubs; buffers have no method that Python sees before 3.12.

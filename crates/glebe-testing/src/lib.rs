@@ -2,6 +2,7 @@
 //!
 //! - [`time`]: how long a test waits for something, and how long a storm lasts.
 //! - [`Scratch`]: a folder that goes when the test ends.
+//! - [`tools`]: commands that tests run.
 //! - [`process`]: a child that runs a test, and [`alone!`], which gives a test its own process.
 //!
 //! A test that cannot run on this machine prints `skipped: ` and why, and returns.
@@ -9,5 +10,6 @@
 pub mod process;
 mod scratch;
 pub mod time;
+pub mod tools;
 
 pub use scratch::Scratch;

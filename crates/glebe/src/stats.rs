@@ -169,6 +169,12 @@ impl<const N: usize> Counters<N> {
         word.store(word.load(Ordering::Relaxed) + n, Ordering::Relaxed);
     }
 
+    /// What this thread and others of its lane have counted so far.
+    #[inline]
+    pub(crate) fn here(&self, counter: usize) -> u64 {
+        self.lanes[lane()].0[counter].load(Ordering::Relaxed)
+    }
+
     pub(crate) fn sum(&self, counter: usize) -> u64 {
         self.lanes.iter().map(|lane| lane.0[counter].load(Ordering::Relaxed)).sum()
     }

@@ -328,7 +328,7 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// Whether the device takes what is written: none beyond a page of each file, or all.
+/// Lets the device take all that is written, or no more than a page of each file.
 fn device(works: bool) {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: a struct of this call's own, to be written and then read.
@@ -340,7 +340,8 @@ fn device(works: bool) {
     assert_eq!(done, 0);
 }
 
-/// Recalls, and changes what may change, until it is time and all that a policy does was done.
+/// Recalls memory and changes devices and limits, until the time is over and the policy has done
+/// all that it can do.
 fn disturb(storm: &Storm, lasts: Duration, policy: Policy) {
     let (mut rng, time) = (Rng(99), time::Storm::lasting(lasts));
     while time.goes_on(|| storm.has_done(policy).is_ok()) && !storm.is_over() {

@@ -105,7 +105,7 @@ fn word(region: &Region, page: u64) -> u64 {
 }
 
 /// Returns how many pages were told lost in a round, and how many of them held what they had held
-/// before; 0 where the reader did not keep the processor until then.
+/// before; zeros where the reader came too late, or had to give the processor back too early.
 fn round(region: &Region, run: u64, nth: u64) -> (u64, u64) {
     let whole = vec![0xA5; region.len().as_usize()];
     region.write(Bytes::ZERO, &whole).unwrap();
@@ -123,7 +123,7 @@ fn round(region: &Region, run: u64, nth: u64) -> (u64, u64) {
             // Later rounds wait longer, for a kernel that is slow to begin.
             thread::sleep(Duration::from_micros(nth % 50 * (1 + nth / 50)));
             if !stage.pass(Stage::TAKING, Stage::INTERRUPTED) {
-                return Some(0);
+                return None;
             }
             if !stage.is_reached(Stage::UNMARKED, Duration::ZERO, HELD) {
                 stage.reach(Stage::UNMARKED, Duration::from_millis(1));

@@ -2,8 +2,6 @@
 
 #[path = "../../../glebe-preload/tests/it/libraries.rs"]
 mod libraries;
-#[path = "../../../glebe/tests/tools/mod.rs"]
-mod tools;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,8 +9,13 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
+pub use glebe_testing::tools::{has, run};
 pub use libraries::{folder, is_built};
-pub use tools::{has, root, run};
+
+/// Returns the folder of the crate.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
 
 /// The names of the functions that the headers declare: in `glebe.h`, those that a declaration,
 /// which is no comment and no type, begins with or goes on with at the start of a line.

@@ -2,8 +2,6 @@
 
 #[path = "libraries.rs"]
 mod libraries;
-#[path = "../../../glebe/tests/tools/mod.rs"]
-mod tools;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +11,12 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use glebe_testing::Scratch;
 
-pub use tools::{has, root, run};
+pub use glebe_testing::tools::{has, run};
+
+/// Returns the folder of the crate.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
 
 /// Returns the allocator's path.
 pub fn library() -> &'static Path {

@@ -10,7 +10,7 @@ use std::io::{self, ErrorKind, Read};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mio::{Events, Interest, Poll, Token, Waker};
 use slab::Slab;
@@ -50,6 +50,8 @@ pub(super) struct Worker {
     queue: VecDeque<usize>,
     /// Connections that wait for others' values to come to their end.
     later: Vec<usize>,
+    /// When those tried last.
+    tried_at: Instant,
     receiver: Receiver<Conn>,
     read: Vec<u8>,
     out: Vec<u8>,
@@ -72,6 +74,7 @@ impl Worker {
             conns: Slab::new(),
             queue: VecDeque::new(),
             later: Vec::new(),
+            tried_at: Instant::now(),
             receiver,
             read: vec![0; READ],
             out: Vec::new(),
@@ -117,7 +120,7 @@ impl Worker {
                     }
                 }
             }
-            self.queue.extend(self.later.drain(..));
+            self.try_again();
             for _ in 0..self.queue.len() {
                 if let Some(number) = self.queue.pop_front() {
                     self.turn(number, &mut hands);
@@ -128,6 +131,15 @@ impl Worker {
             }
         }
         self.conns.drain().flatten().for_each(|conn| shared.forget(&conn));
+    }
+
+    /// Puts the connections that wait for others' values into the queue, once in a while: each try
+    /// copies what the connection has.
+    fn try_again(&mut self) {
+        if !self.later.is_empty() && self.tried_at.elapsed() >= RETRY {
+            self.tried_at = Instant::now();
+            self.queue.extend(self.later.drain(..));
+        }
     }
 
     fn welcome(&mut self) {

@@ -65,6 +65,23 @@ fn large_zeros_end_where_they_should() {
 }
 
 #[test]
+fn a_copy_to_just_behind_its_source_in_the_low_bits_is_whole() {
+    const LEN: usize = 3000;
+    let source: Vec<u8> = (0..LEN).map(|at| (at * 7) as u8).collect();
+    let mut target = vec![0_u8; 3 * LEN];
+    for behind in [0, 1, 15, 16, 17, 31, 32, 33] {
+        target.fill(0xAA);
+        let wanted = source.as_ptr().addr() + behind;
+        let at = wanted.wrapping_sub(target.as_ptr().addr()) & 0xfff;
+        // SAFETY: both slices are that long, and they are two.
+        unsafe { racy::copy(target[at..at + LEN].as_mut_ptr(), source.as_ptr(), LEN) };
+        assert!(target[at..at + LEN] == source, "{behind} bytes behind");
+        let rest = target[..at].iter().chain(&target[at + LEN..]);
+        assert!(rest.clone().all(|byte| *byte == 0xAA), "{behind} bytes behind");
+    }
+}
+
+#[test]
 fn copies_equal_slice_copies() {
     let copies: [unsafe fn(*mut u8, *const u8, usize); 2] = [racy::copy, racy::portable_copy];
     let source: Vec<u8> = (0..600).map(|at| at as u8).collect();

@@ -10,7 +10,7 @@ use crate::extent::Extent;
 use crate::free_tree::Sharded;
 
 const POSITIONS: u64 = 16;
-/// The trees need more than the checker gives a thread, as they are without optimization.
+/// Built without optimization, the trees need more stack than the checker gives a thread.
 const STACK_WORDS: usize = 1 << 15;
 
 fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {

@@ -205,6 +205,26 @@ impl Lender {
         filled
     }
 
+    /// Fills claimed pages, one straight after the other; `fills` gives each with its key words and
+    /// bytes, `done` is told its use. A locked instruction waits until the processor's stores are
+    /// done, so nothing is counted or claimed in between.
+    #[inline]
+    pub(super) fn fill_all<'b>(
+        &self,
+        fills: impl Iterator<Item = (Claim, Meta, &'b [u8])>,
+        mut done: impl FnMut(Option<PageUse>),
+    ) {
+        let (mut stored, mut recalled) = (0, 0);
+        for (claim, meta, bytes) in fills {
+            let filled = self.lent.fill(claim, meta, bytes);
+            stored += u64::from(filled.is_ok());
+            recalled += u64::from(matches!(filled, Err(NotFilled::Recalled)));
+            done(filled.ok());
+        }
+        self.counts.add(Counter::Stored, stored);
+        self.counts.add(Counter::RejectedRecalled, recalled);
+    }
+
     /// Drops what a use of a page holds and counts it as `why`; whether it was there and nobody
     /// stood against it. Otherwise the hand finds it.
     #[inline]

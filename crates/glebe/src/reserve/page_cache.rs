@@ -21,7 +21,7 @@ use std::sync::Arc;
 use super::error::Error;
 use super::index::{Held, Index, Key};
 use super::lender::{is_packed, Claimed, First, Lender};
-use super::lent::{Meta, NotFilled};
+use super::lent::{Claim, Meta, NotFilled};
 use super::packed_pages::{is_object, PackedPages};
 use super::shared::Shared;
 use super::stats::Counter;
@@ -275,10 +275,7 @@ impl Cache {
         };
         let put = match stored {
             Ok(at) if self.publish(lender, key, at) => Put::Stored,
-            Ok(at) => {
-                self.drop_entry(lender, at, Counter::Evicted);
-                Put::Rejected(Rejected::Busy)
-            }
+            Ok(_) => Put::Rejected(Rejected::Busy),
             Err(why) => Put::Rejected(why),
         };
         if put != Put::Stored {
@@ -301,22 +298,28 @@ impl Cache {
     ) -> Result<PageUse, Rejected> {
         let mut why = Rejected::Full;
         for _ in 0..TRIES {
-            let claimed = match takes {
-                Takes::Any => lender.claim(First::Dropped),
-                Takes::Free => lender.claim_free(),
-            };
-            let Some(claimed) = claimed else { break };
-            self.evicted(lender, &claimed);
-            if takes == Takes::Any {
-                self.prefetch(lender, claimed.claim.page);
-            }
-            match lender.fill(claimed.claim, key.meta, bytes) {
+            let Some(claim) = self.claim(lender, takes) else { break };
+            match lender.fill(claim, key.meta, bytes) {
                 Ok(at) => return Ok(at),
                 Err(NotFilled::Recalled) => why = Rejected::Recalled,
                 Err(NotFilled::Interrupted) => return Err(Rejected::Busy),
             }
         }
         Err(why)
+    }
+
+    /// Claims a page for a put. The entry of what the page held goes.
+    #[inline]
+    fn claim(&self, lender: &Lender, takes: Takes) -> Option<Claim> {
+        let claimed = match takes {
+            Takes::Any => lender.claim(First::Dropped),
+            Takes::Free => lender.claim_free(),
+        }?;
+        self.evicted(lender, &claimed);
+        if takes == Takes::Any {
+            self.prefetch(lender, claimed.claim.page);
+        }
+        Some(claimed.claim)
     }
 
     /// A claim ended what the page held: its entry goes, and it is counted.
@@ -364,9 +367,13 @@ impl Cache {
         }
     }
 
+    /// Has gets of `key` find what `at` holds, or drops that and returns false.
     fn publish(&self, lender: &Lender, key: &Key, at: PageUse) -> bool {
         let held = |other| self.held(lender, key, other);
-        let Some(published) = self.index.publish(key.hash, at, held) else { return false };
+        let Some(published) = self.index.publish(key.hash, at, held) else {
+            self.drop_entry(lender, at, Counter::Evicted);
+            return false;
+        };
         if let Some(old) = published.replaced {
             self.drop_entry(lender, old, Counter::Replaced);
         }

@@ -55,6 +55,13 @@ statistics! {
 /// What every name in OpenMetrics begins with.
 const PREFIX: &str = "glebe_reserve_";
 
+impl Counts {
+    /// What this thread and others of its lane have counted: it grows when the thread counts.
+    pub(super) fn here(&self, counter: Counter) -> u64 {
+        self.0.here(counter as usize)
+    }
+}
+
 impl Stats {
     /// One JSON object; names end in their unit where it is not a count.
     #[must_use]

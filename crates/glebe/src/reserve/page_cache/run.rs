@@ -5,12 +5,19 @@
 //! stands and goes by itself, as if it had been put alone; the calls make one answer of them. What
 //! the last page has beyond the bytes is zero.
 
-use super::{is_object, with_buffer, Error, Inner, Key, Namespace, Put, Rejected, Takes};
+use super::{is_object, with_buffer, Cache, Error, Inner, Key, Namespace, Put, Rejected, Takes};
+use crate::reserve::lender::Lender;
 use crate::reserve::stats::Counter;
 use crate::sync::Ordering;
 
 /// How often pages of a run are put that its later pages took the place of.
 const REPAIRS: u32 = 3;
+/// Pages that a put claims before it fills the first of them. No more than are remembered when they
+/// are dropped, so that a run takes the pages of the one that it replaces.
+const BATCH: usize = 8;
+
+/// Whole pages of a run, with their keys; the first ones are there.
+type Batch<'b> = [Option<(Key, &'b [u8])>; BATCH];
 
 /// The keys of the pages of a run, in order.
 #[derive(Clone, Copy)]
@@ -66,6 +73,40 @@ impl<'a> Keys<'a> {
     }
 }
 
+impl Cache {
+    /// As [`Cache::put`] of each part, up to the first that is rejected. All pages are claimed
+    /// first and filled by address: so their bytes are copied in one go, to neighbours where these
+    /// were free.
+    fn put_batch(&self, lender: &Lender, batch: &Batch<'_>, takes: Takes) -> Put {
+        let mut claims = [const { None }; BATCH];
+        if batch[1].is_some() && self.packed.is_none() {
+            for (claim, _) in claims.iter_mut().zip(batch.iter().flatten()) {
+                *claim = self.claim(lender, takes);
+                if claim.is_none() {
+                    break;
+                }
+            }
+        }
+        claims.sort_unstable_by_key(|claim| claim.as_ref().map_or(usize::MAX, |claim| claim.page));
+        let (mut filled, mut nth) = ([None; BATCH], 0);
+        let parts = batch.iter().flatten();
+        let fills = claims.into_iter().flatten().zip(parts);
+        let fills = fills.map(|(claim, (key, page))| (claim, key.meta, *page));
+        lender.fill_all(fills, |at| {
+            filled[nth] = at;
+            nth += 1;
+        });
+        let mut put = Put::Stored;
+        for ((key, page), at) in batch.iter().flatten().zip(filled) {
+            let is_in = at.is_some_and(|at| self.publish(lender, key, at));
+            if !is_in && put == Put::Stored {
+                put = self.put(lender, key, page, takes);
+            }
+        }
+        put
+    }
+}
+
 impl Namespace {
     fn keys(&self, object: u64, first: u64) -> Result<Keys<'_>, Error> {
         let inner = self.inner.get()?;
@@ -85,11 +126,15 @@ impl Namespace {
     pub fn put_run(&self, object: u64, first: u64, bytes: &[u8]) -> Result<Put, Error> {
         let keys = self.keys(object, first)?;
         let pages = bytes.len().div_ceil(keys.page_bytes()) as u64;
+        let evicted = || keys.inner.counts().here(Counter::Evicted);
+        let before = evicted();
         let mut put = match pages <= keys.inner.lent().pages() as u64 {
             true => self.put_parts(keys, bytes, |_| true),
             false => Put::Rejected(Rejected::Full),
         };
-        let may_evict_itself = pages > 1 && self.takes == Takes::Any;
+        let is_packed = keys.inner.cache.packed.is_some();
+        let may_evict_itself =
+            pages > 1 && self.takes == Takes::Any && (is_packed || evicted() != before);
         let mut repairs = 0;
         while may_evict_itself && put == Put::Stored && !(0..pages).all(|nth| keys.is_there(nth)) {
             let lost = keys.lost(pages);
@@ -110,23 +155,30 @@ impl Namespace {
     fn put_parts(&self, keys: Keys<'_>, bytes: &[u8], is_wanted: impl Fn(u64) -> bool) -> Put {
         let (Inner { cache, .. }, lender) = (keys.inner, keys.inner.lender());
         let page_bytes = keys.page_bytes();
-        for (nth, (key, part)) in (0..).zip(keys.zip(bytes.chunks(page_bytes))) {
-            if !is_wanted(nth) {
-                continue;
+        let whole = bytes.chunks_exact(page_bytes);
+        let (rest, pages) = (whole.remainder(), whole.len() as u64);
+        let mut wanted = (0..).zip(keys.zip(whole)).filter(|(nth, _)| is_wanted(*nth));
+        loop {
+            let mut batch: Batch<'_> = [None; BATCH];
+            for (place, (_, part)) in batch.iter_mut().zip(&mut wanted) {
+                *place = Some(part);
             }
-            let put = match part.len() == page_bytes {
-                true => cache.put(lender, &key, part, self.takes),
-                false => with_buffer(page_bytes, |page| {
-                    page[..part.len()].copy_from_slice(part);
-                    page[part.len()..].fill(0);
-                    cache.put(lender, &key, page, self.takes)
-                }),
-            };
+            if batch[0].is_none() {
+                break;
+            }
+            let put = cache.put_batch(lender, &batch, self.takes);
             if put != Put::Stored {
                 return put;
             }
         }
-        Put::Stored
+        if rest.is_empty() || !is_wanted(pages) {
+            return Put::Stored;
+        }
+        with_buffer(page_bytes, |page| {
+            page[..rest.len()].copy_from_slice(rest);
+            page[rest.len()..].fill(0);
+            cache.put(lender, &keys.key(pages), page, self.takes)
+        })
     }
 
     /// Whether the pages of `object` from index `first` on are there, so many of them. They do not
@@ -203,7 +255,7 @@ mod tests {
         let reserve = Reserve::new(Bytes::mib(4)).unwrap();
         let items = reserve.page_cache().namespace("items").unwrap();
         let page = page_size().bytes().as_usize();
-        for len in [0, 1, page - 1, page, page + 1, 7 * page, 9 * page + 5] {
+        for len in [0, 1, page - 1, page, page + 1, 7 * page, 16 * page, 17 * page, 41 * page + 5] {
             let put = bytes(len);
             assert_eq!(items.put_run(3, u64::MAX - 2, &put).unwrap(), Put::Stored, "{len}");
             let mut got = vec![0xee; len];
@@ -216,7 +268,7 @@ mod tests {
                 let part = &put[nth as usize * page..len.min((nth as usize + 1) * page)];
                 assert!(one[..part.len()] == *part && one[part.len()..].iter().all(|b| *b == 0));
             }
-            assert!(!items.get(3, (u64::MAX - 2).wrapping_add(10), &mut one).unwrap());
+            assert!(!items.get(3, (u64::MAX - 2).wrapping_add(42), &mut one).unwrap());
         }
     }
 
