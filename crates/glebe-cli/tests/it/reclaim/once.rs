@@ -69,7 +69,10 @@ fn ages_alternate_between_files_to_the_granule() {
     let (a, b) = (dir.join("one"), dir.join("two"));
     let done = told(&["--once", "3M", a.to_str().unwrap(), b.to_str().unwrap()]);
     assert!(done.ends_with("3 MiB freed\n"), "{done}");
-    assert_eq!((lost(&one), lost(&two)), (Bytes::new(3 << 19), Bytes::new(3 << 19)));
+    // Marks of one microsecond are of one age, so the last one may be of either.
+    let (one, two) = (lost(&one), lost(&two));
+    assert_eq!(one + two, Bytes::mib(3));
+    assert!(one.get().abs_diff(two.get()) <= 2 * super::GRANULE.get(), "{one} and {two}");
 }
 
 #[test]
