@@ -7,6 +7,7 @@
 
 // What the tests share.
 mod cgroup;
+mod node_pool;
 mod stressed;
 mod turn;
 

@@ -8,6 +8,8 @@
 mod draw;
 mod effort;
 mod held;
+mod idle;
+mod nodes;
 mod ordered;
 mod promised;
 mod search;
@@ -19,6 +21,8 @@ use std::time::{Duration, Instant};
 
 use self::effort::Effort;
 use self::held::Held;
+pub(super) use self::idle::Kept;
+use self::nodes::Nodes;
 pub(super) use self::survey::is_in_pool;
 use super::options::Options;
 use super::pool::PoolLock;
@@ -28,8 +32,9 @@ use crate::error::OsError;
 use crate::mapping::{Mapping, Visibility};
 use crate::sys::cgroup::Resource;
 use crate::sys::hugetlb::{sizes, Pool};
+use crate::sys::madvise::found_no_page;
 use crate::sys::memfd::MemFile;
-use crate::sys::numa;
+use crate::sys::numa::{self, Node};
 use crate::sys::pagemap::frames_visible;
 use crate::units::{Bytes, PageSize, Pages};
 
@@ -57,10 +62,14 @@ pub(super) struct Builder<'a> {
     /// The run to search for; 1 where none is.
     run: usize,
     effort: Effort,
+    /// Where pages may be chosen.
+    nodes: Nodes,
     /// When pages are no longer populated for a run that is required.
     until: Option<Instant>,
     /// Pages in hand.
     pub held: Held,
+    /// Mappings that were promised what lay idle; they end behind the pages in hand.
+    idle: Vec<Mapping>,
     /// What was tried for a run that was not had.
     tried: Option<String>,
     pub notes: Vec<String>,
@@ -69,19 +78,14 @@ pub(super) struct Builder<'a> {
 impl<'a> Builder<'a> {
     /// Refuses what no pool of `size` may give.
     pub fn new(options: &'a Options, len: Bytes, size: PageSize) -> Result<Self, Error> {
-        let no_such = || Error::NoSuchSize { size, listed: sizes() };
-        let pool = Pool::below(&options.place.pools, size).ok_or_else(no_such)?;
-        let pool = match options.node.filter(|_| numa::online().len() > 1) {
-            Some(node) => pool.on_node(&options.place.nodes, node)?.ok_or_else(no_such)?,
-            None => pool,
-        };
+        let pool = pool_of(options, size, options.node)?;
         let gate = Gate::new(Resource::Hugetlb(size))?;
         gate.check(len)?;
         let pages = len.pages_up(size).get();
         let may_change = pool.is_writable();
         let effort = Effort::new(len, options);
-        let (held, tried, notes) = (Held::default(), None, Vec::new());
-        let (run, until) = (1, None);
+        let (held, idle, nodes) = (Held::default(), Vec::new(), Nodes::One);
+        let (run, until, tried, notes) = (1, None, None, Vec::new());
         Ok(Self {
             options,
             len,
@@ -91,11 +95,24 @@ impl<'a> Builder<'a> {
             gate,
             run,
             effort,
+            nodes,
             until,
             held,
+            idle,
             tried,
             notes,
         })
+    }
+
+    /// Has all pages that are still to come from `node`, where the machine has several.
+    pub fn go_to(&mut self, node: Option<Node>) -> Result<(), Error> {
+        self.pool = pool_of(self.options, self.pool.size(), node)?;
+        Ok(())
+    }
+
+    /// The pool of the whole machine.
+    fn machine_pool(&self) -> Result<Pool, Error> {
+        pool_of(self.options, self.pool.size(), None)
     }
 
     fn map(&mut self) -> Result<Mapping, Error> {
@@ -143,21 +160,32 @@ impl<'a> Builder<'a> {
     }
 
     /// As [`Builder::take`], of pages that the pool has not.
-    fn grown(&self, lock: &PoolLock, pages: u64) -> Result<Mapping, Error> {
-        let missing = || Ok::<_, OsError>(pages.saturating_sub(self.pool.counts()?.available()));
+    fn grown(&mut self, lock: &PoolLock, pages: u64) -> Result<Mapping, Error> {
+        let pool = self.pool.clone();
+        let missing = || Ok::<_, OsError>(pages.saturating_sub(pool.counts()?.available()));
         // The kernel chooses the node of surplus pages.
-        if self.pool.node().is_none() {
-            match lock.with_surplus(&self.pool, missing()?, || self.mapped(pages)) {
+        if pool.node().is_none() {
+            match lock.with_surplus(&pool, missing()?, || self.mapped(pages)) {
                 // None to be had, none of this size as surplus, or that limit is not ours to
                 // change.
                 Err(Error::Os(error)) if is_no_surplus(&error) => {}
                 other => return other,
             }
         }
-        lock.with_pages(&self.pool, missing()?, |_| match self.pool.counts()?.available() {
+        lock.with_pages(&pool, missing()?, |_| match pool.counts()?.available() {
             have if have < pages => Err(self.pool_short(pages, have)),
-            _ => self.mapped(pages).map_err(|error| self.short(pages, error)),
+            _ => self.mapped_beside_idle(pages),
         })
+    }
+
+    /// Maps pages that were added for it. On one node of several it promises what lies idle on
+    /// others too: else the kernel would free pages here when the counter is lowered.
+    fn mapped_beside_idle(&mut self, pages: u64) -> Result<Mapping, Error> {
+        let mapping = self.mapped(pages).map_err(|error| self.short(pages, error))?;
+        if self.pool.node().is_some() {
+            self.promise_idle()?;
+        }
+        Ok(mapping)
     }
 
     fn lock(&mut self) -> Result<PoolLock, Error> {
@@ -177,10 +205,9 @@ impl<'a> Builder<'a> {
         self.may_change && self.options.grow_pool.unwrap_or(true)
     }
 
-    /// Whether pages may be chosen that the pool is to grow by: not on one node of several, since
-    /// the kernel chooses the node of pages that are promised.
+    /// Whether pages may be chosen that the pool is to grow by.
     fn may_choose(&self) -> bool {
-        self.may_grow() && self.pool.node().is_none()
+        self.may_grow() && self.nodes.are_any()
     }
 
     /// Pages that the pool has, or may have for this mapping.
@@ -200,15 +227,19 @@ impl<'a> Builder<'a> {
     }
 
     fn bound(&self, mapping: Mapping) -> Result<Mapping, Error> {
-        if let Some(node) = self.options.node {
-            mapping.bind(node)?;
+        match (self.options.node, self.pool.node()) {
+            (Some(node), _) => mapping.bind(node)?,
+            // Where that is forbidden, the thread that touches them is on the node.
+            (None, Some(node)) => _ = mapping.bind(node),
+            (None, None) => {}
         }
         Ok(mapping)
     }
 
     fn fill(&self, mapping: &Mapping, order: Order) -> Result<(), Error> {
         let (size, options) = (self.pool.size(), self.options);
-        match populate_until(self.until, mapping, size, order, options, &self.gate)? {
+        let filled = populate_until(self.until, mapping, size, order, options, &self.gate);
+        match filled.map_err(|error| self.in_words_of_node(error))? {
             true => Ok(()),
             false => Err(self.too_short()),
         }
@@ -222,6 +253,21 @@ impl<'a> Builder<'a> {
                 self.too_short()
             }
             other => other,
+        }
+    }
+
+    /// A refusal: where a mapping of one node found none of its pages there, since promises hold on
+    /// all nodes together, that of the pool.
+    fn in_words_of_node(&self, error: Error) -> Error {
+        match (error, self.pool.counts()) {
+            (Error::Os(error), Ok(counts))
+                if self.pool.node().is_some() && found_no_page(&error) =>
+            {
+                let (size, wanted, got) = (self.pool.size().bytes(), self.pages, counts.free);
+                let how_to = "others took pages of the node meanwhile; try again".to_owned();
+                Error::PoolShort { size, wanted, got, path: self.pool.path(), how_to }
+            }
+            (error, _) => error,
         }
     }
 
@@ -262,6 +308,16 @@ impl<'a> Builder<'a> {
             )
         };
         Error::PoolShort { size: self.pool.size().bytes(), wanted, got, path, how_to }
+    }
+}
+
+/// The machine's pool of `size`, or on a machine with several nodes its part on `node`.
+fn pool_of(options: &Options, size: PageSize, node: Option<Node>) -> Result<Pool, Error> {
+    let no_such = || Error::NoSuchSize { size, listed: sizes() };
+    let pool = Pool::below(&options.place.pools, size).ok_or_else(no_such)?;
+    match node.filter(|_| numa::online().len() > 1) {
+        Some(node) => pool.on_node(&options.place.nodes, node)?.ok_or_else(no_such),
+        None => Ok(pool),
     }
 }
 

@@ -220,9 +220,14 @@ pub(crate) unsafe fn populate_armed(addr: usize, len: Bytes) -> Result<bool, OsE
     // SAFETY: passed on to the caller.
     match unsafe { advise(addr, len, Advice::PopulateWrite) } {
         Ok(()) => Ok(true),
-        Err(error) if error.errno() == Some(libc::EFAULT) => Ok(false),
+        Err(error) if found_no_page(&error) => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// Whether populating ended since there was no page for an address, where a touch is a SIGBUS.
+pub(crate) fn found_no_page(error: &OsError) -> bool {
+    error.errno() == Some(libc::EFAULT)
 }
 
 /// Asks for transparent huge pages for whole ones of what is the caller's and holds nothing yet, if

@@ -1,7 +1,8 @@
-//! [`OneProcessor`]: the calling thread stays on the processor that it is on.
+//! [`OneProcessor`]: the calling thread stays on the processor that it is on, or among a few.
 //!
 //! What a processor frees goes to a list of its own first, and comes back first to the same
-//! processor: only a thread that stays gets the pages again that it gave back. Source:
+//! processor: only a thread that stays gets the pages again that it gave back. New pages come from
+//! the node of the processor first. Threads that this one starts stay as it does. Source:
 //! sched_setaffinity(2), mm/page_alloc.c (`free_frozen_page_commit`).
 //!
 //! # Safety
@@ -21,19 +22,27 @@ pub(crate) struct OneProcessor {
 impl OneProcessor {
     /// `None` where the kernel refuses, or has more processors than a set of the C library holds.
     pub fn stay() -> Option<Self> {
+        // SAFETY: takes nothing.
+        let here = unsafe { libc::sched_getcpu() };
+        Self::among(&[u32::try_from(here).ok()?])
+    }
+
+    /// The same on those of `processors` that the thread may use; `None` if it may use none.
+    pub fn among(processors: &[u32]) -> Option<Self> {
         // SAFETY: bits, which zeros are.
         let (mut before, mut here): (libc::cpu_set_t, libc::cpu_set_t) = unsafe { zeroed() };
-        // SAFETY: writes within the set's length; takes nothing.
-        let (rc, cpu) = unsafe {
-            (
-                libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut before),
-                libc::sched_getcpu(),
-            )
-        };
-        let cpu =
-            usize::try_from(cpu).ok().filter(|cpu| rc == 0 && *cpu < size_of_val(&here) * 8)?;
-        // SAFETY: within the set, as was looked at.
-        unsafe { libc::CPU_SET(cpu, &mut here) };
+        // SAFETY: writes within the set's length.
+        let rc = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut before) };
+        let numbers = processors.iter().map(|number| *number as usize);
+        for number in numbers.filter(|number| rc == 0 && *number < size_of_val(&before) * 8) {
+            // SAFETY: within the sets, as was looked at.
+            unsafe {
+                if libc::CPU_ISSET(number, &before) {
+                    libc::CPU_SET(number, &mut here);
+                }
+            }
+        }
+        // The kernel refuses a set without a processor.
         set(&here).then_some(Self { before, _stays: PhantomData })
     }
 }
@@ -69,5 +78,10 @@ mod tests {
         assert_eq!(processors(), 1);
         drop(stays);
         assert_eq!(processors(), all);
+        let some: Vec<u32> = (0..1 << 10).collect();
+        let stays = OneProcessor::among(&some).expect("a small machine");
+        assert_eq!(processors(), all);
+        drop(stays);
+        assert!(OneProcessor::among(&[]).is_none() && OneProcessor::among(&[u32::MAX]).is_none());
     }
 }

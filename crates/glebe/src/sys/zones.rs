@@ -7,11 +7,13 @@
 //! mm/page_alloc.c.
 
 use std::fs::OpenOptions;
+use std::ops::Range;
 use std::path::Path;
 
 use crate::error::OsError;
+use crate::sys::numa::Node;
 use crate::sys::{buddyinfo, file, page_size};
-use crate::units::{PageSize, Pages};
+use crate::units::{PageSize, Pages, Pfn};
 
 const PATH: &str = "/proc/zoneinfo";
 const REFRESH: &str = "/proc/sys/vm/stat_refresh";
@@ -19,15 +21,48 @@ const REFRESH: &str = "/proc/sys/vm/stat_refresh";
 const WRITES: u32 = 32;
 const LOOKS_MAX: u32 = 16;
 
-/// Free pages of `size` that can be had while every zone stays above its high watermark.
+/// Free pages of `size` that can be had, on a node or on all, while every zone stays above its high
+/// watermark.
 ///
 /// # Errors
 /// If the files cannot be read.
-pub(crate) fn obtainable(size: PageSize) -> Result<u64, OsError> {
+pub(crate) fn obtainable(size: PageSize, node: Option<Node>) -> Result<u64, OsError> {
     let text = file::text(PATH)?;
-    let blocks = buddyinfo::free_blocks_of_zones(size)?;
+    let mut blocks = buddyinfo::free_blocks_of_zones(size)?;
+    blocks.retain(|(zone, _)| node.is_none() || node_of(zone) == node);
     let pages_each = size.bytes().pages_down(page_size());
     Ok(sum(&spare_of_zones(&text), &blocks, pages_each))
+}
+
+/// Of each zone that has memory its node, and the frames from its first to its last.
+///
+/// # Errors
+/// If the file cannot be read.
+pub(crate) fn frames_of_nodes() -> Result<Vec<(Node, Range<Pfn>)>, OsError> {
+    Ok(spans(&file::text(PATH)?))
+}
+
+fn spans(text: &str) -> Vec<(Node, Range<Pfn>)> {
+    let of_zone = |zone: &str| {
+        let (name, rest) = zone.split_once('\n')?;
+        let [first, len, present] =
+            ["start_pfn:", "spanned ", "present "].map(|name| field(rest, name));
+        let (first, len) = (Pfn::new(first?), Pages::new(len?));
+        present.filter(|present| *present > 0)?;
+        Some((node_of(name)?, first..first.plus(len)))
+    };
+    text.split("Node ").skip(1).filter_map(of_zone).collect()
+}
+
+/// The node of a zone's name, as "0, zone Normal".
+fn node_of(name: &str) -> Option<Node> {
+    name.split(',').next()?.trim().parse().ok().map(Node)
+}
+
+/// The number behind `name` in the first line that begins with it.
+fn field(zone: &str, name: &str) -> Option<u64> {
+    let line = zone.lines().map(str::trim).find(|line| line.starts_with(name))?;
+    line[name.len()..].trim().parse().ok()
 }
 
 /// Of each zone the least of its free blocks and of what it can spare.
@@ -44,17 +79,14 @@ fn spare_of_zones(text: &str) -> Vec<(String, Pages)> {
     let mut zones = Vec::new();
     for zone in text.split("Node ").skip(1) {
         let Some((name, rest)) = zone.split_once('\n') else { continue };
-        let field = |name: &str| {
-            let mut lines = rest.lines().map(str::trim);
-            let line = lines.find(|line| line.starts_with(name))?;
-            line[name.len()..].trim().parse::<u64>().ok()
-        };
         let numbers = |line: &str| -> u64 {
             let digits = line.split(|c: char| !c.is_ascii_digit());
             digits.filter_map(|number| number.parse().ok()).max().unwrap_or(0)
         };
         let protection = rest.lines().find(|line| line.trim().starts_with("protection:"));
-        let (Some(free), Some(high)) = (field("pages free"), field("high ")) else { continue };
+        let (Some(free), Some(high)) = (field(rest, "pages free"), field(rest, "high ")) else {
+            continue;
+        };
         let kept = high.saturating_add(protection.map_or(0, numbers));
         zones.push((plain(name), Pages::new(free.saturating_sub(kept))));
     }
@@ -97,25 +129,38 @@ mod tests {
     const TEXT: &str =
         "Node 0, zone      DMA\n  per-node stats\n      nr_free 5\n  pages free     3840\n\
         \x20       boost    0\n        min      10\n        low      13\n        high     16\n\
+        \x20       spanned  4095\n        present  3998\n\
         \x20       protection: (0, 2975, 23000, 23000, 23000)\n      nr_free_pages 3840\n\
+        \x20 start_pfn:           1\n\
         Node 0, zone   Normal\n  pages free     5000\n        high     900\n\
-        \x20       protection: (0, 0, 0, 0, 0)\n";
+        \x20       spanned  9000\n        present  8000\n\
+        \x20       protection: (0, 0, 0, 0, 0)\n  start_pfn:           1048576\n\
+        Node 1, zone  Movable\n  pages free     0\n        high     0\n\
+        \x20       spanned  0\n        present  0\n        protection: (0, 0)\n";
 
     #[test]
     fn a_zone_keeps_its_watermark_and_its_protection() {
         let spare = spare_of_zones(TEXT);
         let named = |zone: &str, pages| (format!("0, zone {zone}"), Pages::new(pages));
-        assert_eq!(spare, [named("DMA", 0), named("Normal", 4100)]);
+        let movable = ("1, zone Movable".to_owned(), Pages::ZERO);
+        assert_eq!(spare, [named("DMA", 0), named("Normal", 4100), movable]);
         let blocks = |dma, normal| [(0, dma), (1, normal)].map(|(n, b)| (spare[n].0.clone(), b));
         assert_eq!(sum(&spare, &blocks(6, 20), Pages::new(512)), 8, "8 are 4096 pages");
         assert_eq!(sum(&spare, &blocks(6, 3), Pages::new(512)), 3);
     }
 
     #[test]
+    fn a_zone_with_memory_has_frames_on_its_node() {
+        let span = |first, end| (Node(0), Pfn::new(first)..Pfn::new(end));
+        assert_eq!(spans(TEXT), [span(1, 4096), span(1_048_576, 1_057_576)]);
+        assert!(!frames_of_nodes().unwrap().is_empty());
+    }
+
+    #[test]
     fn no_more_can_be_had_than_is_free() {
         let size = PageSize::new(2 << 20).unwrap();
         empty_processor_lists();
-        let (some, all) = (obtainable(size).unwrap(), buddyinfo::free_blocks(size).unwrap());
+        let (some, all) = (obtainable(size, None).unwrap(), buddyinfo::free_blocks(size).unwrap());
         // Others take and give meanwhile.
         assert!(some <= all + all / 2 + 64, "{some} of {all}");
     }

@@ -23,6 +23,15 @@ pub type Blocks = BTreeMap<u64, (String, String)>;
 /// The turn of a test, on a machine whose blocks this process may take off line, and whose pool no
 /// other test changes for good.
 pub fn turn() -> Option<[Option<Turn>; 2]> {
+    turn_with(Turn::shared)
+}
+
+/// The same, and no other test uses the pool.
+pub fn turn_at_pool() -> Option<[Option<Turn>; 2]> {
+    turn_with(Turn::alone)
+}
+
+fn turn_with(pool: impl FnOnce(&str) -> Option<Turn>) -> Option<[Option<Turn>; 2]> {
     match bank::status() {
         Err(error @ Error::NoBlocks { .. }) => {
             println!("skipped: {error}");
@@ -34,7 +43,7 @@ pub fn turn() -> Option<[Option<Turn>; 2]> {
             None
         }
         Ok(_) => {
-            let turn = [Turn::alone(ROOT), Turn::shared(POOL)];
+            let turn = [Turn::alone(ROOT), pool(POOL)];
             wait_until(|| !record().contains("nobody"));
             Some(turn)
         }

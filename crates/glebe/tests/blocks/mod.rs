@@ -7,6 +7,7 @@
 
 mod bank;
 mod busy;
+mod idle;
 mod kills;
 mod machine;
 mod others;
@@ -32,6 +33,8 @@ fn cannot(error: &Error) -> bool {
             | Error::BlocksStuck { .. }
             | Error::BlocksTaken { .. }
             | Error::CgroupLimit { .. }
+            // More pages lie idle in the pool than the blocks hold.
+            | Error::NoBlocks { .. }
     );
     if short {
         println!("skipped: {error}");

@@ -10,6 +10,7 @@
 
 mod certificate;
 mod closed;
+mod nodes;
 mod plans;
 pub mod pool;
 mod reserve;

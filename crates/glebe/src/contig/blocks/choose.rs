@@ -60,6 +60,12 @@ impl<'a, E> Search<'a, E> {
         Ok(None)
     }
 
+    /// Leaves blocks of other nodes out from now on.
+    pub fn on(&mut self, node: Option<Node>) -> &mut Self {
+        self.candidates.retain(|candidate| candidate.node == node);
+        self
+    }
+
     /// Every stretch of `len` blocks of which no sample speaks against it, best first.
     fn windows(&self, len: u64, but: &[u64]) -> Vec<Vec<u64>> {
         let usable = |candidate: &&Candidate| {
@@ -216,6 +222,9 @@ mod tests {
         all[2].node = Some(Node(1));
         assert_eq!(find(&all, 2, &[]).unwrap(), [1, 2]);
         assert_eq!(find(&all, 3, &[]), Err(2), "a stretch of two nodes");
+        let look = |_: u64| Ok::<_, ()>(Occupancy::default());
+        let mut search = Search::new(all, &look);
+        assert_eq!(search.on(Some(Node(1))).stretch(1, &[]).unwrap(), Some((vec![3], 0)));
     }
 
     #[test]

@@ -28,11 +28,11 @@ use std::io::ErrorKind;
 use std::ops::Range;
 use std::time::Duration;
 
-use self::plan::Wanted;
 pub(super) use self::plan::Whose;
+use self::plan::{Plan, Wanted};
 use self::record::Owner;
 use self::work::{BlockWork, Stuck};
-use super::hugetlb::Builder;
+use super::hugetlb::{Builder, Kept};
 use super::options::Options;
 use super::pool::Place;
 use super::{runs, smallest_hugetlb, Contig, Error, Source};
@@ -42,7 +42,7 @@ use crate::sys::fork::ForkGuard;
 use crate::sys::hugetlb::sizes;
 use crate::sys::memory_block::Zone;
 use crate::sys::page_size;
-use crate::units::Bytes;
+use crate::units::{Bytes, PageSize};
 
 /// How long the kernel may try to empty one block.
 const BLOCK_PATIENCE: Duration = Duration::from_secs(1);
@@ -66,11 +66,13 @@ pub(super) struct Held {
     blocks: Vec<u64>,
     place: Place,
     guard: ForkGuard,
+    idle: Option<Kept>,
 }
 
 impl Held {
     fn new(place: &Place) -> Self {
-        Self { blocks: Vec::new(), place: place.clone(), guard: ForkGuard::new() }
+        let (blocks, place, guard) = (Vec::new(), place.clone(), ForkGuard::new());
+        Self { blocks, place, guard, idle: None }
     }
 
     fn add(&mut self, blocks: &[u64], work: &BlockWork) {
@@ -86,12 +88,15 @@ impl Held {
     fn split_off(&mut self, kept: &[u64]) -> Self {
         let (own, rest) = self.blocks.iter().partition(|block| kept.contains(block));
         self.blocks = own;
-        Self { blocks: rest, place: self.place.clone(), guard: self.guard }
+        let (place, guard) = (self.place.clone(), self.guard);
+        Self { blocks: rest, place, guard, idle: None }
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
+        // The pages have gone: none of this memory is surplus any more.
+        drop(self.idle.take());
         if self.blocks.is_empty() || self.guard.is_child() {
             return;
         }
@@ -124,8 +129,7 @@ pub(super) fn build(options: &Options, len: Bytes) -> Result<Contig, Error> {
         let why = "their pages are private memory, not a file's; ask for no mappable memory";
         return Err(Error::NoBlocks { why: why.to_owned() });
     }
-    let none = || Error::NoSuchSize { size: page_size(), listed: sizes() };
-    let size = smallest_hugetlb().ok_or_else(none)?;
+    let size = smallest_size()?;
     let builder = Builder::new(options, len, size)?;
     let block = work::machine_blocks()?.size();
     let held = Held::new(&options.place);
@@ -140,11 +144,18 @@ pub(super) fn build(options: &Options, len: Bytes) -> Result<Contig, Error> {
             continue;
         };
         let runs = runs::read(&mapping, size)?;
+        call.held.idle = call.builder.kept_idle()?;
         drop(call.held.split_off(&blocks));
         let (blocks, why_not_better) = (Some(call.held), call.builder.notes);
         return Ok(Contig { blocks, why_not_better, ..Contig::of(Source::Blocks, mapping, runs) });
     }
     Err(Error::BlocksTaken { attempts: ATTEMPTS })
+}
+
+/// The huge pages that memory of blocks is made of.
+fn smallest_size() -> Result<PageSize, Error> {
+    let none = || Error::NoSuchSize { size: page_size(), listed: sizes() };
+    smallest_hugetlb().ok_or_else(none)
 }
 
 impl Call<'_> {
@@ -160,6 +171,9 @@ impl Call<'_> {
         };
         let (node, own) = (options.node, &self.held.blocks[..]);
         let plan = plan::plan(&mut work, &Wanted { len, node, own, stuck: &stuck, of })?;
+        builder.go_to(plan.node)?;
+        check_idle(builder, self.block, &plan)?;
+        builder.promise_idle()?;
         let all: Vec<u64> = plan.blocks.iter().chain(&plan.slack).copied().collect();
         let owner = work.book.this_process(&work.lock)?;
         match work.empty(&all, owner) {
@@ -176,7 +190,7 @@ impl Call<'_> {
         }
         self.held.add(&all, &work);
         let size = self.builder.pool.size();
-        let free = free_in_zones(Zone::Movable.as_str(), node)?.pages_up(size).get();
+        let free = free_in_zones(Zone::Movable.as_str(), plan.node)?.pages_up(size).get();
         let most = free + (all.len() as u64 + 1) * self.block.pages_up(size).get();
         let within = self.within(&plan.blocks);
         let drawn = draw::draw(&work, &self.builder, &plan, &within, most);
@@ -203,6 +217,21 @@ impl Call<'_> {
     }
 }
 
+/// Refuses where more idle pages would be kept from others than the blocks of `plan` hold.
+fn check_idle(builder: &Builder<'_>, block: Bytes, plan: &Plan) -> Result<(), Error> {
+    let (size, blocks) = (builder.pool.size(), plan.blocks.len() as u64);
+    let (idle, hold) = (builder.idle_to_keep()?, blocks * block.pages_down(size).get());
+    if idle <= hold {
+        return Ok(());
+    }
+    let why = format!(
+        "{idle} pages of {} lie idle in the hugetlb pool, and the blocks hold {hold}: nobody else \
+         could have them meanwhile; take memory of the pool, or take them out of it",
+        size.bytes()
+    );
+    Err(Error::NoBlocks { why })
+}
+
 /// Of a refusal for want of memory, that others took it meanwhile: pages of the pool, or what the
 /// kernel needs to put a block back on line.
 fn none_if_short<T>(error: Error) -> Result<Option<T>, Error> {
@@ -224,9 +253,14 @@ pub(super) fn has_record(place: &Place) -> bool {
 /// # Errors
 /// [`Error::NoBlocks`]; if the lock cannot be had.
 pub(super) fn outlook(len: Bytes) -> Result<[Result<(), Error>; 2], Error> {
-    let work = BlockWork::begin(&Place::default(), BLOCK_PATIENCE)?;
+    let options = Options::default();
+    let work = BlockWork::begin(&options.place, BLOCK_PATIENCE)?;
+    let mut builder = Builder::new(&options, len, smallest_size()?)?;
     Ok([Whose::Banks, Whose::Anybodys].map(|of| {
-        plan::outlook(&work, &Wanted { len, node: None, own: &[], stuck: &[], of }).map(|_| ())
+        let wanted = Wanted { len, node: None, own: &[], stuck: &[], of };
+        let plan = plan::outlook(&work, &wanted)?;
+        builder.go_to(plan.node)?;
+        check_idle(&builder, work.blocks.size(), &plan)
     }))
 }
 

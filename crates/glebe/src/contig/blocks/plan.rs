@@ -51,6 +51,8 @@ pub(in crate::contig) enum Whose {
 pub(super) struct Plan {
     /// Side by side, in order of number.
     pub blocks: Vec<u64>,
+    /// The node that they are on.
+    pub node: Option<Node>,
     /// One more to put back behind them, where the kernel would keep the last pages of `blocks`.
     pub slack: Option<u64>,
 }
@@ -119,14 +121,17 @@ fn plan_once(work: &BlockWork, wanted: &Wanted<'_>) -> Result<Result<Plan, Short
         return Ok(Err((error, search.most_likely())));
     };
     let whole = Bytes::new(blocks.len() as u64 * size.get());
+    let node_of = |number: u64| all.iter().find(|block| block.number == number)?.node;
+    let node = blocks.first().and_then(|first| node_of(*first));
     // Of blocks that an attempt before this left, one stays as it is: what others want of movable
     // memory they take from there first.
-    let left: Vec<u64> = wanted.own.iter().filter(|own| !blocks.contains(own)).copied().collect();
+    let is_left = |own: &&u64| !blocks.contains(own) && node_of(**own) == node;
+    let left: Vec<u64> = wanted.own.iter().filter(is_left).copied().collect();
     let is_again = !wanted.own.is_empty();
     let mut slack = left.first().copied().filter(|_| left.len() > 1);
-    if slack.is_none() && !for_bank && (is_again || needs_slack(whole, wanted)?) {
+    if slack.is_none() && !for_bank && (is_again || needs_slack(whole, wanted.len, node)?) {
         let taken: Vec<u64> = blocks.iter().chain(wanted.own).copied().collect();
-        if let Some((more, of_it)) = search.stretch(1, &taken)? {
+        if let Some((more, of_it)) = search.on(node).stretch(1, &taken)? {
             slack = more.first().copied();
             occupied += of_it;
         }
@@ -137,12 +142,12 @@ fn plan_once(work: &BlockWork, wanted: &Wanted<'_>) -> Result<Result<Plan, Short
     let more = blocks.iter().chain(&slack).filter(becomes_movable).count() as u64;
     check_share(&all, more, size)?;
     room_in(meminfo::available()?, whole, Pages::new(occupied).bytes(page_size()))?;
-    Ok(Ok(Plan { blocks, slack }))
+    Ok(Ok(Plan { blocks, node, slack }))
 }
 
-/// Whether movable memory would have too little free behind what is wanted.
-fn needs_slack(blocks: Bytes, wanted: &Wanted<'_>) -> Result<bool, Error> {
-    let (len, free) = (wanted.len, free_in_zones(Zone::Movable.as_str(), wanted.node)?);
+/// Whether movable memory of the node would have too little free behind what is wanted.
+fn needs_slack(blocks: Bytes, len: Bytes, node: Option<Node>) -> Result<bool, Error> {
+    let free = free_in_zones(Zone::Movable.as_str(), node)?;
     let kept = KEPT_MIN + Bytes::new((free.get() + blocks.get()) / KEPT_SHARE);
     Ok(free + blocks < len + kept)
 }

@@ -7,7 +7,8 @@
 //! back, the page that came last first. A wanted page that went is among the next that the pool
 //! gets, if not always the very next: pages of unmovable page blocks come after all others. So the
 //! pool grows until it is back, and only then the page on top is touched. A process that is killed
-//! meanwhile leaves nothing but a limit on surplus pages that is raised.
+//! meanwhile leaves nothing but a limit on surplus pages that is raised. On several NUMA nodes that
+//! is so on one node at a time ([`nodes`](super::nodes)).
 //!
 //! 6 µs for each page that the pool grows by, as many for each by which it shrinks, and the zeroing
 //! of those touched, 0.1 to 0.6 ms each, 3 ms of memory that a virtual machine's host has yet to
@@ -19,10 +20,12 @@ use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
+use super::nodes::Stays;
 use super::promised::Promised;
 use super::survey::{free_pages, in_pool, is_in_pool};
 use super::{Builder, Order};
 use crate::contig::order::fewest_runs;
+use crate::contig::pool::PoolLock;
 use crate::contig::Error;
 use crate::error::OsError;
 use crate::mapping::Mapping;
@@ -68,9 +71,7 @@ impl Builder<'_> {
                 }
                 lock => lock?,
             };
-            let most = self.effort.may_grow(&self.pool)?;
-            let pool = self.pool.clone();
-            lock.with_surplus(&pool, most, || self.draw_a_turn(most, frames, wanted))?;
+            self.draw_on_one_node(&lock, frames, wanted)?;
             drop(lock);
             vain = if self.held.pages() == before { vain + 1 } else { 0 };
             (wanted, _) = self.see(frames)?;
@@ -83,7 +84,8 @@ impl Builder<'_> {
         zones::empty_processor_lists();
         let (size, in_hand) = (self.pool.size(), self.held.numbers());
         let wanted = (self.run as u64, self.pages);
-        let free = free_pages(frames, size, &in_hand, wanted, || self.effort.is_over())?;
+        let may = |number| self.nodes.have(number);
+        let free = free_pages(frames, size, &in_hand, wanted, may, || self.effort.is_over())?;
         Ok(self.wanted(free))
     }
 
@@ -107,16 +109,34 @@ impl Builder<'_> {
         (kept.into_iter().filter(|number| !in_hand.contains(number)).collect(), longest)
     }
 
+    /// Draws those of `wanted` that are on one node, by a thread that stays there.
+    fn draw_on_one_node(
+        &mut self,
+        lock: &PoolLock,
+        frames: &Frames,
+        wanted: BTreeSet<u64>,
+    ) -> Result<(), Error> {
+        let (wanted, node) = self.nodes.most(wanted);
+        let (before, machine) = (self.pool.clone(), self.machine_pool()?);
+        let node = node.or(before.node());
+        let most = self.effort.may_grow(machine.size(), node)?;
+        self.go_to(node)?;
+        let drawn = lock.with_surplus(&machine, most, || self.draw_a_turn(most, frames, wanted));
+        self.pool = before;
+        drawn
+    }
+
     fn draw_a_turn(
         &mut self,
         most: u64,
         frames: &Frames,
         mut wanted: BTreeSet<u64>,
     ) -> Result<(), Error> {
-        let mut promised = Promised::new(self.pool.size());
+        let size = self.pool.size();
+        let (mut idle, mut promised) = (Promised::new(size), Promised::new(size));
         // Idle pages would be promised before the pool grows.
-        promised.more(self, self.pool.counts()?.available())?;
-        let most = most.saturating_add(promised.pages());
+        idle.more(self, self.machine_pool()?.counts()?.available())?;
+        let _stays = self.pool.node().map(Stays::on);
         self.grow_until(&mut promised, most, frames, &mut wanted)?;
         // On a busy machine that alone may take longer, and would be for nothing.
         let began = Instant::now();
@@ -179,14 +199,16 @@ impl Builder<'_> {
         while !self.are_in_pool(wanted, frames)? && !self.effort.is_over() {
             // More than there are would have the kernel reclaim and compact for them.
             // Where nobody says how many there are, the pool has what it has.
-            let obtainable = zones::obtainable(size).unwrap_or(0);
+            let obtainable = zones::obtainable(size, self.pool.node()).unwrap_or(0);
             let step = STEP.min(obtainable).min(most - promised.pages().min(most));
             let came = promised.more(self, step)?;
             if came > 0 && promised.pages() < look_at {
                 continue;
             }
             look_at = look_at.saturating_mul(2);
-            let all = in_pool(frames, size)?.difference(&of_others).copied().collect();
+            let seen = in_pool(frames, size)?;
+            let is_here = |number: &u64| self.nodes.of(*number) == self.pool.node();
+            let all = seen.difference(&of_others).copied().filter(is_here).collect();
             let (best, longest) = self.wanted(all);
             if came == 0 || longest.get() >= self.run as u64 {
                 *wanted = best;
@@ -216,11 +238,15 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Populates a mapping of promised pages and takes them in hand.
+    /// Populates a mapping of promised pages and takes them in hand; none where others took pages
+    /// of the node first.
     pub fn take_all(&mut self, mapping: Option<Mapping>) -> Result<(), Error> {
         let Some(mapping) = mapping else { return Ok(()) };
         self.gate.check(mapping.len())?;
-        self.fill(&mapping, Order::Any)?;
+        match self.fill(&mapping, Order::Any) {
+            Err(Error::PoolShort { .. }) => return Ok(()),
+            filled => filled?,
+        }
         Ok(self.held.add(mapping, self.pool.size())?)
     }
 

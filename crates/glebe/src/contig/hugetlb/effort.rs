@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use crate::contig::populate::available_on;
 use crate::contig::{Error, Options};
-use crate::sys::hugetlb::Pool;
 use crate::sys::numa::Node;
 use crate::sys::{meminfo, node_memory, processor_time};
 use crate::units::{Bytes, PageSize};
@@ -85,9 +84,9 @@ impl Effort {
         result
     }
 
-    /// Pages that a pool may grow by to look at them.
-    pub fn may_grow(&self, pool: &Pool) -> Result<u64, Error> {
-        Ok(spare(pool.node())?.min(self.memory).pages_down(pool.size()).get())
+    /// Pages that a pool may grow by to look at them, on a node or on all.
+    pub fn may_grow(&self, size: PageSize, node: Option<Node>) -> Result<u64, Error> {
+        Ok(spare(node)?.min(self.memory).pages_down(size).get())
     }
 
     /// Pages to look at, at most.

@@ -81,9 +81,10 @@ impl Builder<'_> {
         };
         // While some pages are surplus, those that are not wanted leave the pool.
         held.give_back(others)?;
-        let taken = lock.with_pages(&self.pool, 0, |_| {
+        let pool = self.pool.clone();
+        let taken = lock.with_pages(&pool, 0, |_| {
             held.give_back(kept)?;
-            self.mapped(pages).map_err(|error| self.short(pages, error))
+            self.mapped_beside_idle(pages)
         });
         drop(lock);
         match taken {

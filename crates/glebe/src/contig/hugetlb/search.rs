@@ -19,6 +19,7 @@
 use std::time::{Duration, Instant};
 
 use super::effort::{spare, Effort};
+use super::nodes::Nodes;
 use super::survey::{has_movable, longest_in_pool};
 use super::{machine_available, Builder, Order};
 use crate::contig::Error;
@@ -55,9 +56,11 @@ impl Builder<'_> {
         self.run = run;
         self.effort = Effort::new(self.len, self.options);
         self.until = self.options.deadline();
+        self.nodes = Nodes::of_machine(self.pool.size(), self.options.node);
         let frames = Frames::open().ok();
         self.take_idle_first(frames.as_ref())?;
-        let frames = frames.filter(|_| self.pool.size().bytes() < LARGE);
+        let is_small = self.pool.size().bytes() < LARGE;
+        let frames = frames.filter(|_| is_small && (self.may_choose() || !self.may_grow()));
         if let Some(frames) = frames.as_ref().filter(|_| self.may_choose()) {
             self.choose(frames)?;
             // Pages as they come would make no longer run than those that were chosen.
@@ -308,8 +311,9 @@ impl Builder<'_> {
         let size = self.pool.size();
         let pools =
             sizes().into_iter().filter_map(|larger| Pool::below(&self.options.place.pools, larger));
+        // Nobody can say on which node a page is split.
         let pool = pools
-            .filter(|_| self.may_grow())
+            .filter(|_| self.may_grow() && self.pool.node().is_none())
             .find(|pool| pool.is_writable() && pool.demote_size() == Some(size))?;
         Some(Larger { pages: self.len.pages_up(pool.size()).get(), pool })
     }

@@ -23,16 +23,23 @@ fn base_pages(size: PageSize) -> Pages {
     size.bytes().pages_down(page_size())
 }
 
-/// Free huge pages, ascending: those of the longest runs that they make with those `in_hand`, until
-/// one of them holds `run` and all together hold `pages`, or until `is_over`.
+/// Free huge pages that `may` be had, ascending: those of the longest runs that they make with
+/// those `in_hand`, until one of them holds `run` and all together hold `pages`, or until
+/// `is_over`.
 pub(super) fn free_pages(
     frames: &Frames,
     size: PageSize,
     in_hand: &BTreeSet<u64>,
     (run, pages): (u64, u64),
+    may: impl Fn(u64) -> bool,
     is_over: impl Fn() -> bool,
 ) -> Result<Vec<u64>, OsError> {
-    let firsts = frames.firsts(base_pages(size))?;
+    let mut firsts = frames.firsts(base_pages(size))?;
+    for (number, first) in (0..).zip(&mut firsts) {
+        if !may(number) {
+            *first = Kind::Fixed;
+        }
+    }
     let is_free = |number: u64| {
         if in_hand.contains(&number) {
             return Ok(true);
