@@ -149,8 +149,16 @@ const MEND_PATIENCE: Duration = Duration::from_millis(500);
 /// Ends what killed processes left of memory blocks, and tells of it; the command itself goes on
 /// in any case. Costs one look at a file where there is nothing to do.
 fn mend(command: &Command) {
-    // The bank mends by itself; a program that is run waits for nothing that is not its own.
-    if matches!(command, Command::Bank(_) | Command::Run(_)) {
+    // The bank mends by itself. The others have nothing to do with the machine's memory, and what
+    // they print is read by programs.
+    if matches!(
+        command,
+        Command::Bank(_)
+            | Command::Run(_)
+            | Command::Zpool(_)
+            | Command::Man(_)
+            | Command::Completions(_)
+    ) {
         return;
     }
     let told = match mend_blocks(MEND_PATIENCE) {
