@@ -48,17 +48,17 @@ def modules_of(program):
 
 
 def undeclared(programs):
-    """Yields the files and folders of tests that no `mod` of their program names: they would be lost.
-    A program is tests/NAME/main.rs with what lies beside it, or tests/it.rs likewise."""
-    targets = {name.partition("/")[2] for name in programs}
-    tops = ("*/tests", "crates/*/tests")
-    globs = [f"{top}/{name}" for top in tops for name in ("it.rs", "*/main.rs")]
-    mains = [main for glob in globs for main in pathlib.Path().glob(glob)]
-    for main in mains:
-        named = {main.stem, *targets}
-        for file in main.parent.glob("*.rs"):
+    """Yields the files and folders of tests that no `mod` beside them names: they would be lost. A
+    folder of tests has a main.rs, an it.rs or a mod.rs."""
+    heads = [head for top in ("*", "crates/*") for name in ("main", "it", "mod")
+             for head in pathlib.Path().glob(f"{top}/tests/**/{name}.rs")]
+    for head in heads:
+        package = head.parts[head.parts.index("tests") - 1]
+        targets = {name.partition("/")[2] for name in programs if name.startswith(f"{package}/")}
+        named = {head.stem, *(targets if head.stem == "it" else ())}
+        for file in head.parent.glob("*.rs"):
             named.update(MOD.findall(file.read_text()))
-        for file in main.parent.iterdir():
+        for file in head.parent.iterdir():
             has_tests = file.suffix == ".rs" or any(file.glob("**/*.rs"))
             if has_tests and file.stem not in named:
                 yield file

@@ -169,7 +169,7 @@ impl<const N: usize> Counters<N> {
         word.store(word.load(Ordering::Relaxed) + n, Ordering::Relaxed);
     }
 
-    /// What this thread and others of its lane have counted so far.
+    /// Returns the count of this thread's lane, which other threads may share.
     #[inline]
     pub(crate) fn here(&self, counter: usize) -> u64 {
         self.lanes[lane()].0[counter].load(Ordering::Relaxed)

@@ -50,7 +50,7 @@ pub(super) struct Worker {
     queue: VecDeque<usize>,
     /// Connections that wait for others' values to come to their end.
     later: Vec<usize>,
-    /// When those tried last.
+    /// When these were last tried.
     tried_at: Instant,
     receiver: Receiver<Conn>,
     read: Vec<u8>,
@@ -133,8 +133,8 @@ impl Worker {
         self.conns.drain().flatten().for_each(|conn| shared.forget(&conn));
     }
 
-    /// Puts the connections that wait for others' values into the queue, once in a while: each try
-    /// copies what the connection has.
+    /// Queues the waiting connections again, at most once in [`RETRY`], because each try copies
+    /// what the connection has sent.
     fn try_again(&mut self) {
         if !self.later.is_empty() && self.tried_at.elapsed() >= RETRY {
             self.tried_at = Instant::now();

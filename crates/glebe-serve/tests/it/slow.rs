@@ -177,13 +177,13 @@ fn the_whole_server_is_within_its_memory() {
     drop((slow, sending));
 }
 
-#[test]
-fn values_wait_for_others_that_are_under_way() {
+/// Sends twelve values at once to a server that has room for four; how many were stored.
+fn stored_of_twelve() -> u32 {
     const LEN: usize = 1_000_000;
     let server = Running::start(|settings| settings.memory = 64 << 20);
     let value = "x".repeat(LEN);
     let mut clients: Vec<TcpStream> = (0..12).map(|_| server.connect()).collect();
-    // All have begun, and there is room for four.
+    // All have begun.
     for (key, stream) in clients.iter_mut().enumerate() {
         stream.write_all(format!("set {key} 0 0 {LEN}\r\nx").as_bytes()).expect("taken");
     }
@@ -200,9 +200,19 @@ fn values_wait_for_others_that_are_under_way() {
             });
         }
     });
-    let stored = stored.into_inner();
+    stored.into_inner()
+}
+
+#[test]
+fn values_wait_for_others_that_are_under_way() {
     // The server's patience is a second, in which a busy machine may not get to all of them.
-    assert!(stored > 6, "{stored} of 12 values were stored");
+    let all_stored = (0..3).any(|_| {
+        let stored = stored_of_twelve();
+        println!("{stored} of 12 values were stored");
+        assert!(stored >= 4);
+        stored == 12
+    });
+    assert!(all_stored);
 }
 
 #[test]

@@ -68,7 +68,7 @@ pub(super) struct Builder<'a> {
     until: Option<Instant>,
     /// Pages in hand.
     pub held: Held,
-    /// Mappings that were promised what lay idle; they end behind the pages in hand.
+    /// Promises of idle pages, dropped after the pages in hand.
     idle: Vec<Mapping>,
     /// What was tried for a run that was not had.
     tried: Option<String>,
@@ -256,8 +256,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// A refusal: where a mapping of one node found none of its pages there, since promises hold on
-    /// all nodes together, that of the pool.
+    /// Turns the EFAULT of a node's mapping into [`Error::PoolShort`]: the kernel counts promises
+    /// for all nodes together, so others can take pages of this one.
     fn in_words_of_node(&self, error: Error) -> Error {
         match (error, self.pool.counts()) {
             (Error::Os(error), Ok(counts))

@@ -93,8 +93,9 @@ pub enum Source {
     DmaHeap,
     /// Memory blocks that are evacuated for it (`CONFIG_MEMORY_HOTREMOVE`, root): one run of any
     /// length that blocks side by side have without memory of the kernel's own. Never tried unless
-    /// asked for, and never pinned. Pages that lie idle in the hugetlb pool on their node are kept
-    /// from others as long as the memory lives; more of them than the blocks hold are a refusal.
+    /// asked for, and never pinned. While the memory lives, nobody else can use pages that lie
+    /// idle in the hugetlb pool on its node. It is refused if there are more of those than the
+    /// blocks hold.
     Blocks,
     /// Several sources, largest blocks first ([`Plan::Divide`]): see [`Contig::parts`].
     Divided,

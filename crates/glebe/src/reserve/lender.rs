@@ -43,7 +43,7 @@ const CHUNK: u64 = 32;
 const ONLY_FREE: u64 = 1 << 63;
 const SLOTS: usize = 64;
 /// Pages that a thread dropped last: with its place in a chunk they fill two cache lines.
-const DROPPED: u64 = 14;
+pub(super) const DROPPED: u64 = 14;
 /// The hand for free pages goes to the top once one of so many of all pages was given back: so for
 /// each of those it looks at that many again at most.
 const TO_TOP: u64 = 64;
@@ -205,9 +205,9 @@ impl Lender {
         filled
     }
 
-    /// Fills claimed pages, one straight after the other; `fills` gives each with its key words and
-    /// bytes, `done` is told its use. A locked instruction waits until the processor's stores are
-    /// done, so nothing is counted or claimed in between.
+    /// Fills claimed pages one after another and calls `done` with each page's use, or `None` where
+    /// it was not filled. Counts at the end: a locked instruction between two copies would wait for
+    /// the stores of the first.
     #[inline]
     pub(super) fn fill_all<'b>(
         &self,

@@ -367,7 +367,8 @@ impl Cache {
         }
     }
 
-    /// Has gets of `key` find what `at` holds, or drops that and returns false.
+    /// Enters `at` in the index under `key`. Where the index has no room it drops what `at` holds
+    /// and returns false.
     fn publish(&self, lender: &Lender, key: &Key, at: PageUse) -> bool {
         let held = |other| self.held(lender, key, other);
         let Some(published) = self.index.publish(key.hash, at, held) else {

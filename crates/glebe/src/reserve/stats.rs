@@ -56,7 +56,7 @@ statistics! {
 const PREFIX: &str = "glebe_reserve_";
 
 impl Counts {
-    /// What this thread and others of its lane have counted: it grows when the thread counts.
+    /// Returns the count of this thread's lane, which other threads may share.
     pub(super) fn here(&self, counter: Counter) -> u64 {
         self.0.here(counter as usize)
     }

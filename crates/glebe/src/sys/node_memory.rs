@@ -105,7 +105,7 @@ fn read(text: &str) -> Option<Machine> {
     let half = |name| Bytes::new(line(name).map_or(0, |bytes| bytes.get() / 2));
     let given_back = half("Active(file)") + half("Inactive(file)") + half("SReclaimable");
     let available = free + given_back;
-    // In some virtual machines the kernel counted 8 GiB of a node's 24, and its free pages right.
+    // In some virtual machines MemTotal is 8 GiB of a node's 24, and MemFree is right.
     let total = total.max(available);
     // As in the file of the machine, where what is swapped out is no page cache.
     let cached = line("FilePages")

@@ -27,7 +27,7 @@ fn drawn(node: Option<Node>, len: Bytes) -> Option<Contig> {
     match memory {
         Ok(memory) => Some(memory),
         // That is what idle pages of the pool once led to.
-        Err(error @ Error::BlocksTaken { .. }) => panic!("{error}"),
+        Err(error @ (Error::BlocksTaken { .. } | Error::NoBlocks { .. })) => panic!("{error}"),
         Err(error) if cannot(&error) => None,
         Err(error) => panic!("{error}"),
     }

@@ -33,9 +33,9 @@ fn cannot(error: &Error) -> bool {
             | Error::BlocksStuck { .. }
             | Error::BlocksTaken { .. }
             | Error::CgroupLimit { .. }
-            // More pages lie idle in the pool than the blocks hold.
-            | Error::NoBlocks { .. }
     );
+    // More pages lie idle in the pool than the blocks hold.
+    let short = short || matches!(error, Error::NoBlocks { why } if why.contains("lie idle"));
     if short {
         println!("skipped: {error}");
     }

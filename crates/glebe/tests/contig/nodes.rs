@@ -101,11 +101,16 @@ fn a_run_that_is_free_on_a_node_is_had() {
                 assert_eq!(memory.runs().len(), 1, "{:?}", memory.runs());
                 assert!(node.is_none_or(|node| is_all_on(&memory, node)), "{:?}", memory.runs());
             }
-            Err(error @ Error::NotContiguous { .. }) => {
-                panic!("{node:?} after {:?}: {error}", began.elapsed())
+            // Others may have split the run.
+            Err(Error::NotContiguous { .. }) if longest_free(node) < Some(len) => {
+                println!("skipped: the run is no longer free")
             }
             // A run may be longer than what a search leaves to the machine.
-            Err(error) => println!("skipped: {error}"),
+            Err(error @ (Error::TooLarge { .. } | Error::CgroupLimit { .. })) => {
+                println!("skipped: {error}")
+            }
+            Err(error @ Error::PoolShort { .. }) => println!("skipped: {error}"),
+            Err(error) => panic!("{node:?} after {:?}: {error}", began.elapsed()),
         }
     }
 }

@@ -27,6 +27,10 @@ fn stat(stream: &mut TcpStream, name: &str) -> u64 {
 }
 
 /// Stores some items of 100 kB; how many are found.
+/// Items that are there after `fill`, at least. They nearly fill the reserve, so that a few lose
+/// their places in the index.
+const STORED: usize = 100;
+
 fn fill(stream: &mut TcpStream) {
     for key in 0..110 {
         let value = "x".repeat(100_000);
@@ -46,7 +50,9 @@ fn a_recall_takes_memory_for_a_time_and_gives_it_back() {
     assert_eq!(serving.said[2], format!("control socket {}", control.display()));
     let mut stream = serving.connect();
     fill(&mut stream);
-    assert_eq!((hits(&mut stream), stat(&mut stream, "recalled_items")), (110, 0));
+    let stored = hits(&mut stream);
+    assert!(stored >= STORED, "{stored}");
+    assert_eq!(stored as u64 + stat(&mut stream, "recalled_items"), 110);
     let limit = stat(&mut stream, "limit_now");
 
     let mut recall = glebe();
@@ -69,7 +75,8 @@ fn a_recall_takes_memory_for_a_time_and_gives_it_back() {
     let is_back = || stat(&mut stream, "limit_now") >= limit;
     wait_until("the memory is back", Duration::from_secs(20), is_back);
     fill(&mut stream);
-    assert_eq!(hits(&mut stream), 110);
+    let stored = hits(&mut stream);
+    assert!(stored >= STORED, "{stored}");
     drop(holding);
 
     let begin = Instant::now();

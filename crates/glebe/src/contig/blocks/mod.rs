@@ -225,8 +225,9 @@ fn check_idle(builder: &Builder<'_>, block: Bytes, plan: &Plan) -> Result<(), Er
         return Ok(());
     }
     let why = format!(
-        "{idle} pages of {} lie idle in the hugetlb pool, and the blocks hold {hold}: nobody else \
-         could have them meanwhile; take memory of the pool, or take them out of it",
+        "{idle} pages of {} lie idle in the hugetlb pool, more than the {hold} that the blocks \
+         hold, and nobody else could use them while this memory lives; take memory of the pool, or \
+         shrink the pool first",
         size.bytes()
     );
     Err(Error::NoBlocks { why })

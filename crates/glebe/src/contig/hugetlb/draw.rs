@@ -7,8 +7,8 @@
 //! back, the page that came last first. A wanted page that went is among the next that the pool
 //! gets, if not always the very next: pages of unmovable page blocks come after all others. So the
 //! pool grows until it is back, and only then the page on top is touched. A process that is killed
-//! meanwhile leaves nothing but a limit on surplus pages that is raised. On several NUMA nodes that
-//! is so on one node at a time ([`nodes`](super::nodes)).
+//! meanwhile leaves nothing but a limit on surplus pages that is raised. This order holds within
+//! one NUMA node only, so pages are drawn on one node at a time ([`nodes`](super::nodes)).
 //!
 //! 6 µs for each page that the pool grows by, as many for each by which it shrinks, and the zeroing
 //! of those touched, 0.1 to 0.6 ms each, 3 ms of memory that a virtual machine's host has yet to

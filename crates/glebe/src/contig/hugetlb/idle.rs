@@ -1,40 +1,44 @@
-//! The promise of pages that lay idle in the pool before others were added for a mapping.
+//! Promises idle pages of the pool to mappings that nobody touches: else the kernel would keep
+//! these, and free pages that were added for a mapping.
 //!
 //! When a counter of persistent pages is lowered, the kernel first frees pages that nobody was
-//! promised, the last that came first, and only then makes pages in use surplus. It compares the
-//! pools of all nodes, and frees pages of the node whose counter is lowered. So the idle pages
-//! would stay, and as many of the added pages would go, on one node or on several. While the idle
-//! pages are promised they count as used.
+//! promised, the newest first, and only then makes pages in use surplus. It compares the pools of
+//! all nodes, and frees pages of the node whose counter is lowered.
 //!
-//! When a promise ends, the kernel frees idle pages of nodes that have surplus pages. As many of
-//! the surplus pages stay in the pool when they are freed. So a promise lasts as long as surplus
-//! pages of this process beside it ([`Kept`]), unless none of the idle pages lies on their node.
-//! Nothing is known of surplus pages of other processes. Counts are huge pages. Lock: one of the
-//! process, for a moment. Source: mm/hugetlb.c (`set_max_huge_pages`,
+//! When a promise ends, the kernel frees idle pages of nodes that have surplus pages. So a promise
+//! lasts as long as surplus pages of this process on a node that has idle ones ([`Kept`]). Nothing
+//! is known of surplus pages of other processes. Counts are huge pages. Lock: one of the process,
+//! for a moment in which nobody forks. Source: mm/hugetlb.c (`set_max_huge_pages`,
 //! `return_unused_surplus_pages`).
 
 use std::io::ErrorKind;
+use std::sync::PoisonError;
 
 use super::Builder;
 use crate::contig::Error;
 use crate::mapping::Mapping;
-use crate::sync::{StaticMutex, StaticMutexGuard};
+use crate::sync::StaticMutex;
+use crate::sys::atfork;
 use crate::sys::fork::ForkGuard;
+use crate::units::Pages;
 
 /// Attempts to promise what others take at the same moment.
 const ATTEMPTS: u32 = 4;
 
-/// What is kept for all holders of this process.
+/// What is kept for all holders of a process.
 struct All {
+    /// The process, as a guard numbers it: a forked child begins anew.
+    of: u64,
     holders: usize,
     /// Mappings that nobody touches.
     promised: Vec<Mapping>,
 }
 
-static ALL: StaticMutex<All> = StaticMutex::new(All { holders: 0, promised: Vec::new() });
+static ALL: StaticMutex<All> = StaticMutex::new(All { of: 0, holders: 0, promised: Vec::new() });
 
-fn all() -> StaticMutexGuard<'static, All> {
-    ALL.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+/// Looks at what is kept while nobody forks: so no child has the lock held.
+fn with_all<T>(work: impl FnOnce(&mut All) -> T) -> T {
+    atfork::without_forks(|| work(&mut ALL.lock().unwrap_or_else(PoisonError::into_inner)))
 }
 
 /// A share in the promises of this process, which end with the last share.
@@ -43,23 +47,34 @@ pub(in crate::contig) struct Kept(ForkGuard);
 
 impl Kept {
     fn new(promised: Vec<Mapping>) -> Self {
-        let mut all = all();
-        all.holders += 1;
-        all.promised.extend(promised);
-        Self(ForkGuard::new())
+        let guard = ForkGuard::new();
+        with_all(|all| {
+            if all.of != guard.generation() {
+                // The parent's mappings are not in this process.
+                std::mem::forget(std::mem::take(&mut all.promised));
+                (all.of, all.holders) = (guard.generation(), 0);
+            }
+            all.holders += 1;
+            all.promised.extend(promised);
+        });
+        Self(guard)
     }
 }
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        // A forked child has neither the mappings nor, perhaps, the lock.
+        // A forked child has no share.
         if self.0.is_child() {
             return;
         }
-        let mut all = all();
-        all.holders -= 1;
-        let ended = if all.holders == 0 { std::mem::take(&mut all.promised) } else { Vec::new() };
-        drop(all);
+        let ended = with_all(|all| {
+            all.holders -= 1;
+            if all.holders == 0 {
+                std::mem::take(&mut all.promised)
+            } else {
+                Vec::new()
+            }
+        });
         drop(ended);
     }
 }
@@ -68,13 +83,15 @@ impl Builder<'_> {
     /// Promises all that lies idle in the pool, on every node, to mappings that nobody touches.
     ///
     /// # Errors
-    /// [`OutOfMemory`](ErrorKind::OutOfMemory) where others are always quicker.
+    /// The limit of a cgroup that they do not fit; [`OutOfMemory`](ErrorKind::OutOfMemory) where
+    /// others are always quicker.
     pub fn promise_idle(&mut self) -> Result<(), Error> {
         for attempt in 1.. {
             let idle = self.machine_pool()?.counts()?.available();
             if idle == 0 {
                 break;
             }
+            self.gate.check(Pages::new(idle).bytes(self.pool.size()))?;
             match self.private(idle) {
                 Ok(mapping) => {
                     self.idle.push(mapping);
@@ -91,7 +108,10 @@ impl Builder<'_> {
     /// Idle pages whose promise would have to last as long as memory that is added beside them.
     pub fn idle_to_keep(&self) -> Result<u64, Error> {
         let are_here = self.pool.counts()?.free > 0;
-        Ok(if are_here { self.machine_pool()?.counts()?.available() } else { 0 })
+        let size = self.pool.size();
+        let promised = self.idle.iter().map(|mapping| mapping.len().pages_down(size).get());
+        let all = promised.sum::<u64>() + self.machine_pool()?.counts()?.available();
+        Ok(if are_here { all } else { 0 })
     }
 
     /// Ends the promise, or has the process keep it as long as what is returned lives.

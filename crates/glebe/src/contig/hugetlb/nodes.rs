@@ -1,11 +1,10 @@
 //! [`Nodes`]: on which NUMA node a huge page lies, where there are several.
 //!
-//! The kernel takes surplus pages from the node of the processor that asks. Some kernels (6.12)
-//! take them from the first node that the thread's policy allows. All take them from others when
-//! that node has none left, and give them back on all nodes in turn. So pages are chosen on one
-//! node at a time, by a thread that runs there and is bound to it: then the page that came last is
-//! the first that goes. A node without a processor that the thread may use is left out. Frames are
-//! huge pages. Source: mm/hugetlb.c (`gather_surplus_pages`).
+//! The kernel takes surplus pages from the caller's node first (6.12: from the first node that the
+//! thread's policy allows), then from other nodes, and frees them on all nodes in turn. So the page
+//! that came last is the first that goes within one node only, and a search works on one node at a
+//! time, by a thread that runs there and is bound to it. It leaves out nodes where the thread may
+//! use no processor. Frames are huge pages. Source: mm/hugetlb.c (`gather_surplus_pages`).
 
 use std::collections::BTreeSet;
 use std::ops::Range;

@@ -6,7 +6,7 @@
 //! the last page has beyond the bytes is zero.
 
 use super::{is_object, with_buffer, Cache, Error, Inner, Key, Namespace, Put, Rejected, Takes};
-use crate::reserve::lender::Lender;
+use crate::reserve::lender::{Lender, DROPPED};
 use crate::reserve::stats::Counter;
 use crate::sync::Ordering;
 
@@ -15,6 +15,7 @@ const REPAIRS: u32 = 3;
 /// Pages that a put claims before it fills the first of them. No more than are remembered when they
 /// are dropped, so that a run takes the pages of the one that it replaces.
 const BATCH: usize = 8;
+const _: () = assert!(BATCH as u64 <= DROPPED);
 
 /// Whole pages of a run, with their keys; the first ones are there.
 type Batch<'b> = [Option<(Key, &'b [u8])>; BATCH];
@@ -74,12 +75,14 @@ impl<'a> Keys<'a> {
 }
 
 impl Cache {
-    /// As [`Cache::put`] of each part, up to the first that is rejected. All pages are claimed
-    /// first and filled by address: so their bytes are copied in one go, to neighbours where these
-    /// were free.
+    /// As [`Cache::put`] of each part; once one is rejected, of those that have a page already. All
+    /// pages are claimed first and filled by address: so their bytes are copied in one go, to
+    /// neighbours where these were free. Not where writers are counted, for whose end a recall
+    /// waits.
     fn put_batch(&self, lender: &Lender, batch: &Batch<'_>, takes: Takes) -> Put {
         let mut claims = [const { None }; BATCH];
-        if batch[1].is_some() && self.packed.is_none() {
+        let waits = lender.lent().critical().counts_writers();
+        if batch[1].is_some() && self.packed.is_none() && !waits {
             for (claim, _) in claims.iter_mut().zip(batch.iter().flatten()) {
                 *claim = self.claim(lender, takes);
                 if claim.is_none() {
@@ -114,7 +117,8 @@ impl Namespace {
     }
 
     /// Copies `bytes` in as the pages of `object` from index `first` on, in place of what their
-    /// keys held; the last page may be given in part. All pages are kept, or none: none are kept of
+    /// keys held; the last page may be given in part. All pages are kept, or none, but for
+    /// those that others evict or recall at the same time: none are kept of
     /// a run whose last pages would take the place of its first ones.
     ///
     /// Two runs that are put under the same pages at once may leave pages of both.
