@@ -117,9 +117,9 @@ impl Options {
         Self { at: Some(addr), ..self }
     }
 
-    /// Pages of this NUMA node alone: its part of a pool, which is grown by itself, its memory
-    /// blocks, and what is available there. On a machine with several nodes, pages are chosen for
-    /// their frames only on a node with a processor that the caller may use.
+    /// Takes pages of this NUMA node only. The pool grows by its part on the node, and memory
+    /// blocks and available memory are the node's. On a machine with several nodes, pages are
+    /// chosen for their frames only on a node with a processor that the caller may use.
     pub fn node(self, node: Node) -> Self {
         Self { node: Some(node), ..self }
     }

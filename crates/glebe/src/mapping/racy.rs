@@ -14,9 +14,9 @@ const VECTOR: usize = 16;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const STRING_MIN: usize = 512;
 
-/// On Zen 3 a string move takes four times as long where the [`LOW`] bits of the target's address
-/// exceed those of the source's by so much. Large memory of malloc(3) begins 16 bytes behind a
-/// page, so copies of pages to there are common. Source: bug 30994 of the GNU C library.
+/// Distances from source to target, in the [`LOW`] bits of their addresses, at which a string move
+/// takes four times as long on Zen 3. Large memory of malloc(3) begins 16 bytes behind a page, so
+/// copies of pages to there are common. Source: bug 30994 of the GNU C library.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const BEHIND: std::ops::Range<usize> = 1..32;
 #[cfg(all(target_arch = "x86_64", not(miri)))]

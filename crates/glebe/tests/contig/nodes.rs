@@ -1,4 +1,4 @@
-//! Pages and runs of the NUMA node that was asked for, whatever lies idle on which.
+//! Pages and runs come from the NUMA node that was asked for, also where others have idle pages.
 
 use std::time::{Duration, Instant};
 
@@ -60,8 +60,8 @@ fn longest_free(node: Option<Node>) -> Option<Bytes> {
     Some(all.into_iter().map(|(_, len)| len.bytes(page_size())).max().unwrap_or_default())
 }
 
-/// Huge pages of a node of which every other one is given back, so that some of what is free there
-/// lies in pieces.
+/// Every other one of some huge pages of a node. The others were given back, so that free memory is
+/// in pieces.
 struct Pieces(Vec<Contig>);
 
 impl Pieces {

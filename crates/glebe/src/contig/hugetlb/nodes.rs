@@ -38,7 +38,7 @@ impl Nodes {
         Self::Several(open.map(|(node, frames)| (node, huge(frames))).collect())
     }
 
-    /// Whether pages may be chosen at all.
+    /// Returns whether any page may be chosen.
     pub fn are_any(&self) -> bool {
         match self {
             Self::One => true,
