@@ -40,9 +40,18 @@ fn tree_of(span: Extent, extents: impl IntoIterator<Item = Extent>) -> FreeTree 
 /// Bytes of a program.
 const PROGRAM_MAX: usize = if cfg!(miri) { 150 } else { 1200 };
 
+/// Returns how many programs are run. The fuzz target runs more.
+fn programs() -> u32 {
+    match cfg!(miri) {
+        true => 3,
+        false if glebe_testing::time::is_long() => 2000,
+        false => 500,
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: if cfg!(miri) { 3 } else { 2000 },
+        cases: programs(),
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
@@ -177,7 +186,7 @@ fn deep_tree_equals_the_oracle(mut tree: FreeTree, span: Extent, min: usize) {
 /// Returns true if the whole tree is compared after this step: a share of them, since a look at
 /// thousands of extents takes a thousand times as long as a step.
 fn is_looked_at(step: u32) -> bool {
-    step % 16 == 0 || glebe_testing::time::is_long()
+    step % 64 == 0 || glebe_testing::time::is_long()
 }
 
 #[test]

@@ -5,13 +5,12 @@
 
 use std::hint::black_box;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use glebe::reclaim::{Policy, Reclaimer};
-use glebe::sys::page_size;
 use glebe::units::Bytes;
 use glebe::volatile::{Priority, Region};
 use glebe::zpool::{AtLimit, Codec, ObjectPool};
+use glebe_testing::memory::rise;
 
 use super::inside::{inside, is_inside, End};
 
@@ -36,23 +35,6 @@ pub fn full_pool(held: Bytes) -> Arc<ObjectPool> {
         nth += 1;
     }
     Arc::new(pool)
-}
-
-/// Touches `len` of new memory, so much in a second, and returns it.
-pub fn rise(len: Bytes, a_second: Bytes) -> Vec<u8> {
-    let mut memory = vec![0_u8; len.as_usize()];
-    let mut begin = Instant::now();
-    for (nth, page) in memory.chunks_mut(page_size().bytes().as_usize()).enumerate() {
-        page[0] = 1;
-        let touched = (nth as u64 + 1) * page_size().bytes().get();
-        let due = Duration::from_micros(touched * 1_000_000 / a_second.get());
-        if due > begin.elapsed() + Duration::from_millis(1) {
-            std::thread::sleep(due - begin.elapsed());
-        }
-        // One that was not scheduled for a while does not make up for it.
-        begin += begin.elapsed().saturating_sub(due);
-    }
-    memory
 }
 
 /// Runs `body` in `runs` processes, two at a time, each in a group that may hold `limit`.
@@ -82,7 +64,7 @@ fn pool_gives_way() {
     let pool = full_pool(POOL);
     reclaimer.add(&pool).unwrap();
     reclaimer.start().unwrap();
-    black_box(rise(RISE, A_SECOND));
+    black_box(rise(RISE.as_usize(), A_SECOND.get()));
     let stats = reclaimer.stats();
     assert!(stats.freed_objects > 0, "{stats}");
     // No more than was needed, and what is beyond the margin then.
@@ -118,7 +100,7 @@ fn without_a_reclaimer_the_same_rise_ends_by_a_kill() {
     let end =
         inside(LIMIT, "reclaim::margin::without_a_reclaimer_the_same_rise_ends_by_a_kill", || {
             let pool = full_pool(POOL);
-            black_box((rise(RISE, A_SECOND), pool));
+            black_box((rise(RISE.as_usize(), A_SECOND.get()), pool));
         });
     assert!(end != End::Well, "nothing was shown");
 }
@@ -138,7 +120,7 @@ fn volatile_memory_goes_before_objects() {
         region.mark(Bytes::ZERO..region.len(), Priority::NORMAL).unwrap();
         reclaimer.start().unwrap();
         let held = pool.held();
-        black_box(rise(Bytes::mib(40), A_SECOND));
+        black_box(rise(RISE.as_usize(), A_SECOND.get()));
         let stats = reclaimer.stats();
         assert!(stats.freed_volatile > 0 && stats.freed_objects == 0, "{stats}");
         assert_eq!(pool.held(), held);
@@ -164,7 +146,7 @@ fn memory_that_was_marked_and_is_in_use_again_passes_for_no_file() {
         assert!(region.unmark(Bytes::ZERO..region.len()).unwrap().is_empty());
         fill();
         reclaimer.start().unwrap();
-        black_box(rise(Bytes::mib(40), A_SECOND));
+        black_box(rise(RISE.as_usize(), A_SECOND.get()));
         let stats = reclaimer.stats();
         assert!(stats.freed_objects > 0, "{stats}");
     });

@@ -7,11 +7,12 @@
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use glebe::reclaim::{Policy, Reclaimer};
 use glebe::units::Bytes;
 use glebe::volatile::{Purger, Shared};
+use glebe_testing::memory::rise;
 use glebe_testing::time::Storm;
 
 use super::oracle::{Count, Oracle};
@@ -24,9 +25,10 @@ const TEST: &str = "stress_shared::pressed::nothing_is_killed_and_nothing_is_los
 const LIMIT: Bytes = Bytes::mib(80);
 /// All of them together are 48 MiB.
 const GRANULE: Bytes = Bytes::new(512 << 10);
-/// What somebody else has by turns, and in what time it comes.
+/// What somebody else has by turns, how much of it comes in a second, and how long it stays away.
 const OTHERS: Bytes = Bytes::mib(48);
-const RISE: Duration = Duration::from_millis(480);
+const A_SECOND: Bytes = Bytes::mib(100);
+const REST_OF_OTHERS: Duration = Duration::from_millis(480);
 const USUAL: Duration = Duration::from_millis(2500);
 const LIFE: Duration = Duration::from_millis(500);
 /// Between two steps of a user: it builds anew at some tens of MiB a second.
@@ -36,15 +38,8 @@ const REST: Duration = Duration::from_millis(20);
 fn others() {
     loop {
         process::stay();
-        let (begin, mut held) = (Instant::now(), Vec::new());
-        let steps = OTHERS.get() >> 20;
-        for step in 1..=steps {
-            held.push(vec![step as u8; 1 << 20]);
-            let due = RISE * u32::try_from(step).unwrap() / u32::try_from(steps).unwrap();
-            std::thread::sleep(due.saturating_sub(begin.elapsed()));
-        }
-        drop(black_box(held));
-        std::thread::sleep(RISE);
+        drop(black_box(rise(OTHERS.as_usize(), A_SECOND.get())));
+        std::thread::sleep(REST_OF_OTHERS);
     }
 }
 

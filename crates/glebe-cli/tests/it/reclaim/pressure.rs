@@ -3,10 +3,11 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use glebe::units::Bytes;
 use glebe::volatile::{Order, Priority, Shared};
+use glebe_testing::memory::rise;
 use glebe_testing::process::child_of;
 
 use super::cgroup::{enter, Group};
@@ -16,9 +17,8 @@ use super::{filled, lost, mib, Tmpfs, GRANULE};
 const LIMIT: Bytes = Bytes::mib(192);
 const CACHE_MIB: u64 = 112;
 /// What is used up, beyond what the limit leaves.
-const RISE_MIB: u64 = 112;
-/// In a second.
-const SPEED_MIB: u64 = 100;
+const RISE: Bytes = Bytes::mib(112);
+const A_SECOND: Bytes = Bytes::mib(100);
 const ROLE: &str = "GLEBE_TEST_RECLAIM_GROUP";
 
 /// In the group: fills the file and marks it.
@@ -27,18 +27,6 @@ fn fill(path: &std::path::Path) -> Shared {
     let shared = filled(made);
     shared.mark(mib(0, CACHE_MIB), Priority::NORMAL, Order::Fifo).unwrap();
     shared
-}
-
-/// In the group: memory of its own, step by step.
-fn rise() {
-    const STEP_MIB: u64 = 2;
-    let (begin, mut held) = (Instant::now(), Vec::new());
-    for step in 0..RISE_MIB / STEP_MIB {
-        held.push(vec![step as u8 | 1; (STEP_MIB << 20) as usize]);
-        let due = Duration::from_millis((step + 1) * STEP_MIB * 1000 / SPEED_MIB);
-        std::thread::sleep(due.saturating_sub(begin.elapsed()));
-    }
-    std::hint::black_box(&held);
 }
 
 fn child(group: &Group, role: &str, path: &std::path::Path) -> Command {
@@ -62,7 +50,7 @@ fn a_rise_is_met_before_the_kernel_kills() {
             println!("lost {}", lost(&shared).get() >> 20);
         } else {
             let shared = Shared::options().open(path.as_ref()).unwrap();
-            rise();
+            std::hint::black_box(rise(RISE.as_usize(), A_SECOND.get()));
             println!("risen");
             drop(shared);
         }
@@ -94,7 +82,7 @@ fn a_rise_is_met_before_the_kernel_kills() {
     let lost = lines.find_map(|line| line.strip_prefix("lost ")?.parse::<u64>().ok()).unwrap();
     assert!(filler.wait().unwrap().success());
     // What was missing and the margin went, and not everything.
-    let missing = CACHE_MIB + RISE_MIB - (LIMIT.get() >> 20);
+    let missing = CACHE_MIB + (RISE.get() >> 20) - (LIMIT.get() >> 20);
     println!("{lost} MiB were purged; {missing} MiB were missing");
     assert!((missing..CACHE_MIB).contains(&lost), "{lost} MiB, missing {missing}");
     purging.ends_well();

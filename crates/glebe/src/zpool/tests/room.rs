@@ -88,14 +88,14 @@ fn objects_of_one_class_come_and_go_while_another_is_locked() {
 #[test]
 fn a_limit_counts_everything() {
     for codec in codecs() {
-        for limit in [Bytes::mib(2), Bytes::mib(16)] {
+        for limit in [Bytes::mib(2), Bytes::mib(8)] {
             for at_limit in [AtLimit::Refuse, AtLimit::EvictOldest] {
                 let options =
                     ObjectPool::options().codec(codec.clone()).limit(limit).at_limit(at_limit);
                 let pool = options.build().unwrap();
                 let mut buf = vec![0; page()];
                 assert_eq!(pool.held().get() > 150 << 10, matches!(codec, Codec::Zstd(_)));
-                for n in 0..16_000 {
+                for n in 0..8_000 {
                     let len = 200 + n as usize * 37 % 3000;
                     let bytes = if n % 3 == 0 { noise(n, len) } else { text(n, len) };
                     match pool.insert(&bytes) {
