@@ -3,11 +3,14 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::time::slowed;
+
 /// Bytes that are touched between two sleeps, which last some milliseconds at the speeds of the tests.
 const CHUNK: usize = 256 << 10;
 
 /// Touches `len` bytes of new memory, at most `a_second` of them in a second, and returns them. A
-/// thread that is not scheduled for a while goes on at that speed, and does not catch up.
+/// thread that is not scheduled for a while goes on at that speed, and does not catch up. The
+/// variable `GLEBE_SLOW` divides the speed: whoever must keep up is as slow as the machine.
 pub fn rise(len: usize, a_second: u64) -> Vec<u8> {
     let mut memory = vec![0_u8; len];
     let mut begin = Instant::now();
@@ -15,7 +18,7 @@ pub fn rise(len: usize, a_second: u64) -> Vec<u8> {
     for chunk in memory.chunks_mut(CHUNK) {
         chunk.fill(1);
         touched += chunk.len() as u64;
-        let due = Duration::from_micros(touched * 1_000_000 / a_second);
+        let due = slowed(Duration::from_micros(touched * 1_000_000 / a_second));
         thread::sleep(due.saturating_sub(begin.elapsed()));
         begin += begin.elapsed().saturating_sub(due);
     }
