@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::time::slowed;
 
-/// Bytes that are touched between two sleeps, which last some milliseconds at the speeds of the tests.
+/// Bytes that are touched between two sleeps of some milliseconds.
 const CHUNK: usize = 256 << 10;
 
 /// Touches `len` bytes of new memory, at most `a_second` of them in a second, and returns them. A
