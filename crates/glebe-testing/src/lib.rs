@@ -2,7 +2,7 @@
 //!
 //! - [`time`]: how long a test waits for something, and how long a storm lasts.
 //! - [`Scratch`]: a folder that goes when the test ends.
-//! - [`memory`]: memory that is used up at a known speed.
+//! - [`memory`]: uses up memory at a limited speed.
 //! - [`tools`]: commands that tests run.
 //! - [`process`]: a child that runs a test, and [`alone!`], which gives a test its own process.
 //!

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use crate::time::slowed;
 
-/// Bytes that are touched between two sleeps of some milliseconds.
+/// Bytes that are touched before each sleep.
 const CHUNK: usize = 256 << 10;
 
 /// Touches `len` bytes of new memory, at most `a_second` of them in a second, and returns them. A
-/// thread that is not scheduled for a while goes on at that speed, and does not catch up. The
-/// variable `GLEBE_SLOW` divides the speed: whoever must keep up is as slow as the machine.
+/// thread that is delayed does not hurry to make up for it. `GLEBE_SLOW` divides the speed, because
+/// the code that must keep up is slow too on a slow machine.
 pub fn rise(len: usize, a_second: u64) -> Vec<u8> {
     let mut memory = vec![0_u8; len];
     let mut begin = Instant::now();

@@ -40,7 +40,7 @@ fn tree_of(span: Extent, extents: impl IntoIterator<Item = Extent>) -> FreeTree 
 /// Bytes of a program.
 const PROGRAM_MAX: usize = if cfg!(miri) { 150 } else { 1200 };
 
-/// Returns how many programs are run. The fuzz target runs more.
+/// Returns how many random programs the test runs. Fuzzing runs the same check on many more.
 fn programs() -> u32 {
     match cfg!(miri) {
         true => 3,

@@ -25,7 +25,8 @@ const TEST: &str = "stress_shared::pressed::nothing_is_killed_and_nothing_is_los
 const LIMIT: Bytes = Bytes::mib(80);
 /// All of them together are 48 MiB.
 const GRANULE: Bytes = Bytes::new(512 << 10);
-/// What somebody else has by turns, how much of it comes in a second, and how long it stays away.
+/// Memory that another process takes and frees by turns, how much it takes in a second, and its
+/// pause after that.
 const OTHERS: Bytes = Bytes::mib(48);
 const A_SECOND: Bytes = Bytes::mib(100);
 const REST_OF_OTHERS: Duration = Duration::from_millis(480);
