@@ -9,7 +9,7 @@ mod direct;
 pub(crate) mod fragment;
 mod on_demand;
 mod populate;
-mod standing;
+mod reserved;
 mod working_set;
 
 use glebe::units::Bytes;
@@ -41,8 +41,8 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
     working_set::measure(report)?;
     direct::measure(report)?;
     populate::measure(report)?;
-    let pool = standing::measure(report)?;
-    on_demand::measure(pool, report)?;
+    let reserve = reserved::measure(report)?;
+    on_demand::measure(reserve, report)?;
     let dpdk = "not measured: librte_eal is not linked here (Debian: libdpdk-dev)";
     report.remark("random_read", "dpdk_memzone", "ns", dpdk);
     NOTES.iter().for_each(|note| report.note(note));

@@ -1,18 +1,18 @@
-//! Runs that are required of a machine whose memory a program has fragmented: of the pool that was
-//! set aside before, and on demand, while that program holds its memory and after it has ended; a
-//! reserve as it is by default; and a run out of evacuated memory blocks.
+//! Runs that are required of a machine whose memory a program has fragmented: of the reserve that
+//! was set aside before, and on demand, while that program holds its memory and after it has ended;
+//! a reserve as it is by default; and a run out of evacuated memory blocks.
 //!
 //! Before each try on demand a reader of page frames that shares no code with the library looks for
 //! the longest free run ([`crate::frames`]): a try in which it saw twice the run should succeed.
 //! Units: microseconds to have a run, milliseconds to give it back, MiB.
 
-use glebe::contig::{Contig, Error, Source, StandingPool};
+use glebe::contig::{Contig, Error, Source};
 use glebe::reserve::Reserve;
 use glebe::sys::page_size;
 use glebe::units::Bytes;
 
 use super::fragment::Taker;
-use super::standing::run_len;
+use super::reserved::run_len;
 use super::{mib, name, GLEBE};
 use crate::clock::timed;
 use crate::frames::{longest_free_run, longest_run, page_cache};
@@ -25,7 +25,7 @@ const FAILURES: &str = "required_failures";
 const BLOCKS: &str = "blocks";
 
 /// Measures and reports. Out of memory blocks, which are the machine's, nothing in a quick run.
-pub(super) fn measure(pool: Outcome<StandingPool>, report: &mut Report) -> Outcome {
+pub(super) fn measure(reserve: Outcome<Reserve>, report: &mut Report) -> Outcome {
     let run = run_len(report);
     // Tries on demand in which the reader saw twice the run, and how many of them succeeded.
     let (mut seen, mut had) = (0_u64, 0_u64);
@@ -34,10 +34,10 @@ pub(super) fn measure(pool: Outcome<StandingPool>, report: &mut Report) -> Outco
         "Runs were required while {} were held in single base pages, as many free between them.",
         fragmenter.held
     ));
-    match pool.and_then(|pool| of_pool(&pool, run, report)) {
+    match reserve.and_then(|reserve| of_reserve(&reserve, run, report)) {
         Ok(failures) => report.check(FAILURES, failures),
         Err(why) => {
-            report.outcome(&case(run), "glebe_pool", "us", Err(&why));
+            report.outcome(&case(run), "glebe_reserve", "us", Err(&why));
             report.unmeasured(FAILURES, &why.to_string());
         }
     }
@@ -73,19 +73,20 @@ fn case(run: Bytes) -> String {
     format!("required_{}", name(run))
 }
 
-/// Requires the run of the pool, which page frames are to show to be one; how often there was none.
-fn of_pool(pool: &StandingPool, run: Bytes, report: &mut Report) -> Outcome<u64> {
+/// Requires the run of the reserve, which page frames are to show to be one; how often there was
+/// none.
+fn of_reserve(reserve: &Reserve, run: Bytes, report: &mut Report) -> Outcome<u64> {
     let pages = run.pages_up(page_size());
-    if pool.largest_free_run()? < pages {
+    if reserve.largest_run()? < pages {
         return Err(format!("the machine had no run of {run} beforehand").into());
     }
     let mut failures = 0;
     for _ in 0..20 {
-        let (piece, took) = timed(|| pool.take(run));
-        // Where frames are hidden the pool's word stands.
+        let (block, took) = timed(|| reserve.alloc(pages));
+        // Where frames are hidden the reserve's word stands.
         let is_run = |addr| longest_run(addr, pages).is_none_or(|seen| seen == pages);
-        match piece.is_ok_and(|piece| is_run(piece.addr())) {
-            true => report.add(&case(run), "glebe_pool", "us", took.wall_us),
+        match block.is_ok_and(|block| is_run(block.as_ptr().addr())) {
+            true => report.add(&case(run), "glebe_reserve", "us", took.wall_us),
             false => failures += 1,
         }
     }

@@ -1,4 +1,4 @@
-//! Threads on one span, kept by a sharded free tree.
+//! Threads on one span, kept by a free tree behind a lock.
 //!
 //! Every thread has blocks of its own and does the same work, alone and beside another; what counts
 //! is nanoseconds of its CPU time for an allocation and a free. A thread that waits uses none, one
@@ -6,10 +6,10 @@
 //! share nothing lose something too: *apart*, each with a tree of its own, is what the machine
 //! allows. Units: pages.
 
-use std::sync::Barrier;
+use std::sync::{Barrier, Mutex};
 
 use glebe::extent::Extent;
-use glebe::free_tree::Sharded;
+use glebe::free_tree::FreeTree;
 
 use crate::clock::timed;
 use crate::report::Report;
@@ -49,16 +49,22 @@ struct Effort {
 const EFFORT: Effort = Effort { requests: 100_000, samples: 15, rounds: 3, held_max: u64::MAX };
 const EFFORT_QUICK: Effort = Effort { requests: 5_000, samples: 5, rounds: 1, held_max: 500 };
 
-fn alloc(tree: &Sharded, len: u64) -> Extent {
-    tree.alloc(len, 1).ok().flatten().expect("there is room")
+fn alloc(tree: &Mutex<FreeTree>, len: u64) -> Extent {
+    tree.lock().expect("no panic").alloc(len, 1, None).ok().flatten().expect("there is room")
 }
 
-fn free(tree: &Sharded, extent: Extent) {
-    tree.free(extent).expect("taken before");
+fn free(tree: &Mutex<FreeTree>, extent: Extent) {
+    tree.lock().expect("no panic").free(extent).expect("taken before");
 }
 
 /// In a thread: nanoseconds a request, of each sample, which all threads begin together.
-fn work(tree: &Sharded, case: &Case, seed: u64, begin: &Barrier, effort: Effort) -> Vec<f64> {
+fn work(
+    tree: &Mutex<FreeTree>,
+    case: &Case,
+    seed: u64,
+    begin: &Barrier,
+    effort: Effort,
+) -> Vec<f64> {
     let mut random = Random::new(seed);
     let blocks = 0..case.held.min(effort.held_max);
     // Made by the thread itself: its blocks are where it works, and every other one leaves a hole.
@@ -89,11 +95,11 @@ fn measure(case: &Case, threads: u64, apart: bool, effort: Effort) -> Vec<f64> {
     let part = SPAN_PAGES / parts;
     let tree = |nth| {
         let span = Extent::new(nth * part, part).expect("not empty");
-        let tree = Sharded::new(span, (8 * case.held + 64) as usize);
+        let mut tree = FreeTree::new(span, (8 * case.held + 64) as usize);
         tree.free(span).expect("all of it is free");
-        tree
+        Mutex::new(tree)
     };
-    let trees: Vec<Sharded> = (0..parts).map(tree).collect();
+    let trees: Vec<_> = (0..parts).map(tree).collect();
     let work = |nth: usize, begin: &Barrier| {
         work(&trees[nth % parts as usize], case, nth as u64 + 1, begin, effort)
     };

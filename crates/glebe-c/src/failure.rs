@@ -223,7 +223,7 @@ fn code_of_contig(error: &contig::Error) -> c_int {
         | Error::CgroupLimit { .. }
         | Error::PoolShort { .. } => GLEBE_ERROR_NO_MEMORY,
         Error::NoSuchSize { .. } | Error::NotHuge { .. } => GLEBE_ERROR_NO_SOURCE,
-        Error::NotContiguous { .. } | Error::NotAligned { .. } => GLEBE_ERROR_NOT_CONTIGUOUS,
+        Error::NotContiguous { .. } => GLEBE_ERROR_NOT_CONTIGUOUS,
         Error::Os(error) => code_of_os(error),
         _ => GLEBE_ERROR_OTHER,
     }

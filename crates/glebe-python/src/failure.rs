@@ -97,7 +97,7 @@ fn kind_of_contig(error: &contig::Error) -> Kind {
     match error {
         E::TooLarge { available, .. } => bytes(*available),
         E::CgroupLimit { limit, usage, .. } => bytes(limit.saturating_sub(*usage)),
-        E::NotContiguous { longest, .. } | E::NotAligned { longest, .. } => bytes(*longest),
+        E::NotContiguous { longest, .. } => bytes(*longest),
         E::NotHuge { huge, .. } => bytes(*huge),
         E::Os(error) => kind_of_os(error),
         E::ZeroLength | E::BadAlign { .. } | E::NoSuchNode { .. } | E::NoHeap { .. } => {

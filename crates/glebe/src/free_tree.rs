@@ -2,7 +2,7 @@
 //!
 //! Owns which positions of a span are free, and nothing else: no memory, no pointer. The unit of a
 //! position is the caller's (the reserve counts pages). No lock: a caller that shares a tree brings
-//! its own, or takes a [`Sharded`] one, which is for many threads and gives up the lowest place.
+//! its own.
 //!
 //! # Structure
 //!
@@ -46,12 +46,9 @@ mod lanes;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod oracle;
-mod sharded;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod tree;
-
-pub use sharded::Sharded;
 
 use std::io::ErrorKind;
 

@@ -1,5 +1,5 @@
-//! The lending protocol, the index, pools of objects, free trees, pins of shared volatile memory,
-//! objects of a store and pages of a region, under the model checker: `RUSTFLAGS="--cfg loom"`.
+//! The lending protocol, the index, pools of objects, pins of shared volatile memory, objects of a
+//! store and pages of a region, under the model checker: `RUSTFLAGS="--cfg loom"`.
 //!
 //! The code that runs is the library's own, beside [model hardware](hardware) in place of the
 //! kernel's and of mapped memory: the crate root says which files. Each model is explored in full,
@@ -12,7 +12,6 @@ mod lending;
 mod objects;
 mod paged;
 mod pins;
-mod sharded;
 mod stock;
 mod swapped;
 

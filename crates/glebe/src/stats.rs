@@ -48,6 +48,41 @@ macro_rules! shown {
 
 pub(crate) use shown;
 
+/// JSON and OpenMetrics of a part's `Stats`, which has `rows`. In OpenMetrics names begin with
+/// `prefix`, and `page` is the size of a page; where a text has the statistics of several owners,
+/// `label` holds the name of each.
+macro_rules! texts {
+    ($stats:ty, $page:expr, $prefix:literal $(, $label:literal)?) => {
+        impl $stats {
+            /// One JSON object; names end in their unit where it is not a count.
+            #[must_use]
+            pub fn to_json(&self) -> String {
+                $crate::stats::json(&self.rows())
+            }
+
+            /// OpenMetrics 1.0 text; pages of memory are bytes there, and times are seconds.
+            #[must_use]
+            pub fn to_openmetrics(&self) -> String {
+                let set = $crate::stats::Set { labels: Vec::new(), rows: self.rows() };
+                $crate::stats::openmetrics($prefix, $page, &[set])
+            }
+            $(
+                /// As `to_openmetrics`, of several in one text: the label
+                #[doc = concat!("`", $label, "`")]
+                /// holds the name that stands beside each. Names must differ: a series may not come
+                /// twice.
+                #[must_use]
+                pub fn openmetrics_of(all: &[(&str, &Self)]) -> String {
+                    let all = all.iter().map(|(name, stats)| (*name, stats.rows()));
+                    $crate::stats::openmetrics_of($prefix, $page, $label, all)
+                }
+            )?
+        }
+    };
+}
+
+pub(crate) use texts;
+
 /// A part's `Stats` and the `Counts` behind them, from one table: counters by their place and
 /// name, gauges of pages and durations by their field and name, gauges of `bytes` by their field,
 /// each with its meaning. `labels` are fields that no number shows.

@@ -16,7 +16,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use glebe::contig::{Contig, PoolLock, Source, StandingPool};
+use glebe::contig::{Contig, PoolLock, Source};
 use glebe::sys::hugetlb::Pool;
 use glebe::units::{PageSize, Pages};
 use glebe_testing::process::{child_of, is_child};
@@ -95,7 +95,6 @@ fn hold() -> ! {
         "private" => options().build(len).map(drop_never),
         "run" => options().prefer_run(len).build(len).map(drop_never),
         "file" => options().mappable().build(len).map(drop_never),
-        "standing" => StandingPool::options().memory(options()).build(len).map(drop_never),
         "file and child" => options().mappable().build(len).map(drop_never),
         kind => panic!("{kind}"),
     };
@@ -193,7 +192,7 @@ fn what_a_killed_process_had_is_given_back_of_every_kind() {
     }
     let Some((pool, _turn)) = pool() else { return };
     let child = || child_of("given_back::what_a_killed_process_had_is_given_back_of_every_kind");
-    for kind in ["private", "run", "file", "standing", "file and child"].repeat(3) {
+    for kind in ["private", "run", "file", "file and child"].repeat(3) {
         is_given_back(&pool, || drop(Holder::with_memory(child(), kind)));
     }
 }

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
-use glebe::contig::{Contig, Source, StandingPool};
+use glebe::contig::{Contig, Source};
 use glebe::extent::Extent;
 use glebe::sys::page_size;
 use glebe::units::Bytes;
@@ -103,18 +103,6 @@ fn contiguous_memory_that_can_be_mapped_goes() {
     for source in [Source::Plain, Source::Thp, Source::HUGETLB_2M] {
         goes(|| Contig::options().source(source).mappable().build(Bytes::mib(4)));
     }
-}
-
-#[test]
-fn a_standing_pool_goes_with_its_windows() {
-    glebe_testing::alone!();
-    let _turn = Turn::shared(POOL);
-    goes(|| {
-        let options = Contig::options().source(Source::HUGETLB_2M);
-        let pool = StandingPool::options().memory(options).build(Bytes::mib(4))?;
-        let window = pool.map(Bytes::mib(2))?;
-        Ok::<_, glebe::contig::Error>((pool, window))
-    });
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::process::{Child, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use glebe::contig::{Contig, Source, StandingPool};
+use glebe::contig::{Contig, Source};
 use glebe::units::Bytes;
 use glebe_testing::process::{child_of, is_child};
 use glebe_testing::time::is_long;
@@ -37,23 +37,18 @@ impl Random {
     }
 }
 
-#[allow(dead_code)] // held to be dropped
-enum Held {
-    Memory(Box<Contig>),
-    Pool(StandingPool),
-}
-
-/// Makes one of the things that grow the pool, as far as that is not refused.
-fn make(random: &mut Random) -> Option<Held> {
+/// Makes memory that grows the pool, as far as that is not refused.
+fn make(random: &mut Random) -> Option<Contig> {
     let len = Bytes::mib(2 * (1 + random.below(8)));
     let options = Contig::options().source(Source::HUGETLB_2M).threads(1);
     let options = options.in_order(random.below(2) == 0);
-    match random.below(4) {
-        0 => options.build(len).ok().map(Box::new).map(Held::Memory),
-        1 => options.mappable().build(len).ok().map(Box::new).map(Held::Memory),
-        2 => options.prefer_run(len).build(len).ok().map(Box::new).map(Held::Memory),
-        _ => StandingPool::options().memory(options).build(len).ok().map(Held::Pool),
-    }
+    let options = match random.below(4) {
+        0 => options,
+        1 => options.mappable(),
+        2 => options.prefer_run(len),
+        _ => options.mappable().prefer_run(len),
+    };
+    options.build(len).ok()
 }
 
 /// Until the process is killed.

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use super::Source;
 use crate::error::OsError;
 use crate::sys::numa::Node;
 use crate::units::{Bytes, PageSize};
@@ -84,19 +83,6 @@ pub enum Error {
         /// What was tried for a longer one, in words.
         tried: Option<String>,
     },
-    /// A free run is long enough, but none where the alignment puts it.
-    #[error(
-        "no free run of {wanted} starts at a multiple of {align}; the longest run, of whatever \
-        alignment, has {longest}"
-    )]
-    NotAligned {
-        /// The run required.
-        wanted: Bytes,
-        /// What it has to start at a multiple of.
-        align: Bytes,
-        /// The longest that is free.
-        longest: Bytes,
-    },
     /// The address space has no room at such an alignment.
     #[error("no room in the address space for {len} at a multiple of {align}: {why}")]
     NoAddresses {
@@ -129,12 +115,6 @@ pub enum Error {
     NoHeap {
         /// The heaps there are.
         heaps: Vec<PathBuf>,
-    },
-    /// A standing pool is of hugetlb pages, and another source was asked for.
-    #[error("a standing pool is of hugetlb pages; {asked} was asked for")]
-    NotHugetlb {
-        /// The source asked for.
-        asked: Source,
     },
     /// The hugetlb pool must be changed for this, and the caller may not.
     #[error("the hugetlb pool of {size} pages cannot be changed by this process")]

@@ -53,7 +53,6 @@ mod populate;
 mod resident;
 mod resize;
 mod runs;
-mod standing;
 mod window;
 
 use std::sync::Arc;
@@ -78,7 +77,6 @@ pub use options::{Options, Plan, Progress};
 pub use pool::PoolLock;
 pub use resize::{grow_pool, shrink_pool, PoolChange};
 pub(crate) use runs::push_run;
-pub use standing::{Piece, StandingOptions, StandingPool, Window};
 
 /// Where memory comes from, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -7,13 +7,12 @@ use std::sync::Arc;
 
 use loom::thread;
 
-use super::{explore, explore_large};
+use super::explore;
 use crate::sync::{MappedWord, Ordering};
 use crate::units::PageSize;
 use crate::zpool::class::classes::Classes;
 use crate::zpool::class::{Fullness, Shape, Stop, Work};
 use crate::zpool::entry::table::{Entries, Tables};
-use crate::zpool::entry::word::GENERATION_BITS;
 use crate::zpool::memory::account::Account;
 use crate::zpool::memory::frames::Frames;
 use crate::zpool::memory::pages::Pages;
@@ -242,130 +241,6 @@ fn compaction_passes_over_what_is_being_written() {
         assert_eq!((seen, read(&pool, four, &[4])), (Some(4), Some(4)));
         assert_eq!(read(&pool, names[1], &[2]), Some(2));
         assert_eq!(read(&pool, names[2], &[3]), Some(3));
-        check(&pool);
-    });
-}
-
-/// Leaves the page of the entries that are there, so that it may be packed.
-fn leave(pool: &Objects) {
-    pool.memory.entries.leave();
-}
-
-fn pack(pool: &Objects) -> bool {
-    pool.memory.entries.pack(&pool.memory.account, 0);
-    pool.memory.entries.is_packed(0)
-}
-
-fn unpack(pool: &Objects) -> bool {
-    pool.memory.entries.unpack_first(&pool.memory.account)
-}
-
-#[test]
-fn a_reader_follows_an_entry_that_is_packed_and_unpacked() {
-    explore_large(PREEMPTIONS, || {
-        let pool = Arc::new(pool());
-        let one = insert(&pool, 1);
-        leave(&pool);
-        let other = Arc::clone(&pool);
-        let reader = thread::spawn(move || (read(&other, one, &[1]), read(&other, one, &[1])));
-        assert!(pack(&pool) && unpack(&pool) && pack(&pool));
-        assert_eq!(reader.join().expect("no panic"), (Some(1), Some(1)));
-        assert_eq!(read(&pool, one, &[1]), Some(1));
-        check(&pool);
-    });
-}
-
-/// The entry is packed, its object removed, its slot used again: all while somebody reads it.
-#[test]
-fn a_slot_is_not_used_anew_while_somebody_reads_it_by_an_entry_that_was_moved() {
-    explore_large(PREEMPTIONS, || {
-        let pool = Arc::new(pool());
-        let (one, _) = (insert(&pool, 1), insert(&pool, 2));
-        leave(&pool);
-        let other = Arc::clone(&pool);
-        let reader = thread::spawn(move || read(&other, one, &[1]));
-        assert!(pack(&pool));
-        assert!(pool.remove(one.0, one.1));
-        let three = insert(&pool, 3);
-        reader.join().expect("no panic");
-        assert_eq!(read(&pool, one, &[1]), None);
-        assert_eq!(read(&pool, three, &[3]), Some(3));
-        check(&pool);
-    });
-}
-
-#[test]
-fn what_is_changed_while_its_entry_is_packed_is_not_lost() {
-    explore(PREEMPTIONS, || {
-        let pool = Arc::new(pool());
-        let one = insert(&pool, 1);
-        leave(&pool);
-        let other = Arc::clone(&pool);
-        let writer = thread::spawn(move || {
-            assert!(other.replace(one.0, one.1, Stored::raw(&bytes_of(3))).expect("room"));
-        });
-        pack(&pool);
-        unpack(&pool);
-        writer.join().expect("no panic");
-        assert_eq!(read(&pool, one, &[3]), Some(3));
-        check(&pool);
-    });
-}
-
-#[test]
-fn an_object_is_removed_while_its_entry_is_packed() {
-    explore(1, || {
-        let pool = Arc::new(pool());
-        let (one, two) = (insert(&pool, 1), insert(&pool, 2));
-        leave(&pool);
-        let other = Arc::clone(&pool);
-        let remover = thread::spawn(move || other.remove(two.0, two.1));
-        pack(&pool);
-        assert!(remover.join().expect("no panic"));
-        assert_eq!(read(&pool, one, &[1]), Some(1));
-        assert_eq!(read(&pool, two, &[2]), None);
-        check(&pool);
-    });
-}
-
-/// A filled object has no lock of a class, and others look the same.
-#[test]
-fn a_filled_object_is_removed_once_while_its_entry_is_packed() {
-    explore(PREEMPTIONS, || {
-        let pool = Arc::new(pool());
-        let fill = |pool: &Objects| pool.insert(Stored::Filled { fill: 7, len: 9 });
-        let (one, two) = (fill(&pool).expect("room"), fill(&pool).expect("room"));
-        leave(&pool);
-        let other = Arc::clone(&pool);
-        let remover = thread::spawn(move || other.remove(one.0, one.1));
-        pack(&pool);
-        unpack(&pool);
-        let here = pool.remove(one.0, one.1);
-        assert_ne!(remover.join().expect("no panic"), here);
-        assert!(pool.entry(two.0, two.1).is_some());
-    });
-}
-
-/// The other thread is about to change a word that comes again meanwhile, in the next epoch, of an
-/// entry that goes on with the use of another one of its page.
-#[test]
-fn a_later_use_of_an_entry_is_not_removed_in_the_place_of_an_earlier_one() {
-    explore_large(PREEMPTIONS, || {
-        let pool = Arc::new(pool());
-        let (one, _) = (insert(&pool, 1), insert(&pool, 2));
-        pool.memory.entries.begin_at(5, 1 << GENERATION_BITS | one.1);
-        leave(&pool);
-        let other = Arc::clone(&pool);
-        let remover = thread::spawn(move || other.remove(one.0, one.1));
-        let here = pool.remove(one.0, one.1);
-        let three = (here && pack(&pool)).then(|| insert(&pool, 3));
-        if let Some(three) = three {
-            assert_eq!(three, (one.0, 1 << GENERATION_BITS | one.1));
-            assert!(pool.entry(three.0, three.1).is_some(), "a handle of what is there is stale");
-        }
-        assert_ne!(remover.join().expect("no panic"), here);
-        let found = three.map(|three| read(&pool, three, &[3]));
-        assert!(found.is_none_or(|found| found == Some(3)));
         check(&pool);
     });
 }

@@ -1,6 +1,6 @@
 //! Statistics of a reclaimer: one table, as the reserve's.
 
-use crate::stats::{json, openmetrics, shown, statistics, Set};
+use crate::stats::{shown, statistics, texts};
 use crate::sys::page_size;
 
 statistics! {
@@ -32,22 +32,6 @@ statistics! {
     }
 }
 
-/// What every name in OpenMetrics begins with.
-const PREFIX: &str = "glebe_reclaim_";
-
-impl Stats {
-    /// One JSON object; names end in their unit where it is not a count.
-    #[must_use]
-    pub fn to_json(&self) -> String {
-        json(&self.rows())
-    }
-
-    /// OpenMetrics 1.0 text; pages of memory are bytes there.
-    #[must_use]
-    pub fn to_openmetrics(&self) -> String {
-        let sets = [Set { labels: Vec::new(), rows: self.rows() }];
-        openmetrics(PREFIX, page_size().bytes(), &sets)
-    }
-}
-
 shown!(Stats);
+
+texts!(Stats, page_size().bytes(), "glebe_reclaim_");

@@ -9,7 +9,7 @@
 use super::file::SpillFile;
 use super::store::Store;
 use super::word::{look, State};
-use crate::stats::{json, openmetrics, openmetrics_of, shown, statistics, Set};
+use crate::stats::{shown, statistics, texts};
 use crate::sys::page_size;
 use crate::units::{Bytes, Pages};
 
@@ -60,9 +60,6 @@ statistics! {
     }
 }
 
-/// What every name in OpenMetrics begins with.
-const PREFIX: &str = "glebe_store_";
-
 impl Store {
     /// The statistics now: O(objects); zeros in a forked child.
     #[must_use]
@@ -105,27 +102,6 @@ impl Store {
 }
 
 impl Stats {
-    /// One JSON object; names end in their unit where it is not a count.
-    #[must_use]
-    pub fn to_json(&self) -> String {
-        json(&self.rows())
-    }
-
-    /// OpenMetrics 1.0 text; pages of memory are bytes there, and times are seconds.
-    #[must_use]
-    pub fn to_openmetrics(&self) -> String {
-        let set = Set { labels: Vec::new(), rows: self.rows() };
-        openmetrics(PREFIX, page_size().bytes(), &[set])
-    }
-
-    /// As [`Stats::to_openmetrics`], for several stores in one text; the label `store` holds the
-    /// name that stands beside each. Names must differ: a series may not come twice.
-    #[must_use]
-    pub fn openmetrics_of(stores: &[(&str, &Stats)]) -> String {
-        let all = stores.iter().map(|(name, stats)| (*name, stats.rows()));
-        openmetrics_of(PREFIX, page_size().bytes(), "store", all)
-    }
-
     /// Tests the identities of the module's head; they hold while no call is under way.
     ///
     /// # Errors
@@ -147,3 +123,5 @@ impl Stats {
 }
 
 shown!(Stats);
+
+texts!(Stats, page_size().bytes(), "glebe_store_", "store");

@@ -150,11 +150,6 @@ impl MemFile {
         Ok(self.len()? == Bytes::ZERO)
     }
 
-    /// The file, for a mapping of part of it.
-    pub(crate) fn as_file(&self) -> &File {
-        &self.file
-    }
-
     /// Maps all of it, shared, at a multiple of `align`.
     pub(crate) fn map(&self, align: PageSize) -> Result<usize, OsError> {
         let len = self.len()?;

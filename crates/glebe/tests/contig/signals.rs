@@ -3,7 +3,7 @@
 
 use std::ptr;
 
-use glebe::contig::{grow_pool, Contig, Error, PoolChange, PoolLock, Source, StandingPool};
+use glebe::contig::{grow_pool, Contig, Error, PoolChange, PoolLock, Source};
 use glebe::sys::hugetlb::Pool;
 use glebe::units::{Bytes, PageSize, Pages};
 use glebe_testing::process::{child_of, is_child, passes};
@@ -50,7 +50,7 @@ fn a_signal_while_pages_are_found_is_not_told_as_a_want_of_them() {
             let options = Contig::options().source(Source::HUGETLB_2M).threads(1);
             refused.extend(options.in_order(false).build(pages.bytes(pool.size())).err());
             let options = Contig::options().source(Source::HUGETLB_2M).threads(1);
-            refused.extend(StandingPool::options().memory(options).build(Bytes::mib(16)).err());
+            refused.extend(options.mappable().build(Bytes::mib(16)).err());
             match grow_pool(pool.size(), 2 * BEYOND, false) {
                 Ok(PoolChange { pages: added, absorbed, .. }) => {
                     let _lock = PoolLock::acquire().unwrap();

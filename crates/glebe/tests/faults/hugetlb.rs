@@ -18,7 +18,7 @@ use crate::foreign::ForeignPages;
 use crate::pool::Machine;
 use crate::reserve::{live, GRANULE, LEN, ONE};
 use crate::walk::{walk_all, walk_once};
-use crate::{resized, standing};
+use crate::{resized, scrambled};
 
 /// The machine's pool while no other walk of this program changes it: each compares what the pool
 /// has before and after a life.
@@ -94,10 +94,10 @@ fn a_pool_that_is_grown_for_one_page() {
 fn a_pool_of_pages_that_are_moved() {
     alone!();
     let Some(turn) = Turn::take() else { return };
-    let pages = standing::PAGES as u64;
+    let pages = scrambled::PAGES as u64;
     let Some(_foreign) = ForeignPages::add(pages) else { return };
     let life = || {
-        standing::scramble();
+        scrambled::scramble();
         let options = Contig::options().source(Source::HUGETLB_2M).threads(1);
         let contig = options.build(Bytes::mib(pages))?;
         drop(Reserve::options().build_on(contig)?);
@@ -107,12 +107,12 @@ fn a_pool_of_pages_that_are_moved() {
 }
 
 #[test]
-fn a_standing_pool() {
+fn a_file_of_pages_that_are_moved() {
     alone!();
     let Some(turn) = Turn::take() else { return };
-    let Some(_foreign) = ForeignPages::add(standing::PAGES as u64) else { return };
-    walk_all(Some(&turn.machine), "standing pool", || standing::live(false));
-    let (name, searched) = ("standing pool, searched", || standing::live(true));
+    let Some(_foreign) = ForeignPages::add(scrambled::PAGES as u64) else { return };
+    walk_all(Some(&turn.machine), "hugetlb file, moved", || scrambled::live(false));
+    let (name, searched) = ("hugetlb file, searched", || scrambled::live(true));
     // The search looks at all of the machine's memory in each life.
     match is_long() {
         true => walk_all(Some(&turn.machine), name, searched),

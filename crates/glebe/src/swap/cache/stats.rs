@@ -7,7 +7,7 @@
 //! * `charged <= limit`, and what is charged is what unsaved pages take
 
 use super::area::Area;
-use crate::stats::{json, openmetrics, openmetrics_of, shown, statistics, Set};
+use crate::stats::{shown, statistics, texts};
 use crate::swap::copies::Copy;
 use crate::swap::file::SpillFile;
 use crate::sys::page_size;
@@ -48,9 +48,6 @@ statistics! {
     durations {}
 }
 
-/// What every name in OpenMetrics begins with.
-const PREFIX: &str = "glebe_swap_area_";
-
 impl Area {
     /// The statistics now: O(pages); zeros in a forked child.
     #[must_use]
@@ -88,27 +85,6 @@ impl Area {
 }
 
 impl Stats {
-    /// One JSON object; names end in their unit where it is not a count.
-    #[must_use]
-    pub fn to_json(&self) -> String {
-        json(&self.rows())
-    }
-
-    /// OpenMetrics 1.0 text; pages of memory are bytes there.
-    #[must_use]
-    pub fn to_openmetrics(&self) -> String {
-        let set = Set { labels: Vec::new(), rows: self.rows() };
-        openmetrics(PREFIX, page_size().bytes(), &[set])
-    }
-
-    /// As [`Stats::to_openmetrics`], for several areas in one text; the label `area` holds the name
-    /// that stands beside each. Names must differ: a series may not come twice.
-    #[must_use]
-    pub fn openmetrics_of(areas: &[(&str, &Stats)]) -> String {
-        let all = areas.iter().map(|(name, stats)| (*name, stats.rows()));
-        openmetrics_of(PREFIX, page_size().bytes(), "area", all)
-    }
-
     /// Tests the identities of the module's head; they hold while no call is under way.
     ///
     /// # Errors
@@ -130,3 +106,5 @@ impl Stats {
 }
 
 shown!(Stats);
+
+texts!(Stats, page_size().bytes(), "glebe_swap_area_", "area");

@@ -3,7 +3,7 @@
 //! Identity, exact while no call is under way ([`Stats::check`]): a lookup that is no hit is a
 //! miss, and each miss is told so, built, handed what another built, failed or refused.
 
-use crate::stats::{json, openmetrics, openmetrics_of, shown, statistics, Set};
+use crate::stats::{shown, statistics, texts};
 use crate::sys::page_size;
 
 statistics! {
@@ -35,31 +35,7 @@ statistics! {
     }
 }
 
-/// What every name in OpenMetrics begins with.
-const PREFIX: &str = "glebe_cache_";
-
 impl Stats {
-    /// One JSON object; names end in their unit where it is not a count.
-    #[must_use]
-    pub fn to_json(&self) -> String {
-        json(&self.rows())
-    }
-
-    /// OpenMetrics 1.0 text; pages of memory are bytes there, and times are seconds.
-    #[must_use]
-    pub fn to_openmetrics(&self) -> String {
-        let set = Set { labels: Vec::new(), rows: self.rows() };
-        openmetrics(PREFIX, page_size().bytes(), &[set])
-    }
-
-    /// As [`Stats::to_openmetrics`], for several caches in one text; the label `cache` holds the
-    /// name that stands beside each. Names must differ: a series may not come twice.
-    #[must_use]
-    pub fn openmetrics_of(caches: &[(&str, &Stats)]) -> String {
-        let all = caches.iter().map(|(name, stats)| (*name, stats.rows()));
-        openmetrics_of(PREFIX, page_size().bytes(), "cache", all)
-    }
-
     /// Tests the identity of the module's head; it holds while no call is under way.
     ///
     /// # Errors
@@ -77,3 +53,5 @@ impl Stats {
 }
 
 shown!(Stats);
+
+texts!(Stats, page_size().bytes(), "glebe_cache_", "cache");

@@ -5,9 +5,7 @@
 //! whatever its class, and so mostly dies together. When the current segment has no free entry,
 //! another takes its place; the first entry that is freed in it makes it *available*. A segment
 //! that is all free is *released*, and a page of nothing but such leaves; lowest first otherwise.
-//! A page of which most entries are free is *packed*: its live ones lie close together in another
-//! table, which the *directory* says ([`packed`]). The generations of free entries of a page that
-//! left are kept as the highest of them.
+//! The generations of the entries of a page that left are kept as the highest of them.
 //!
 //! When the generations of an entry have come round, its *epoch* counts one more: a byte an entry,
 //! of which a page is present once an entry there needs it. Both together are the *use* that a
@@ -16,12 +14,9 @@
 //! Whoever frees an entry has stored its free word before. Lock: its own, taken inside a class's
 //! or alone, a few times a segment. Cost: two exchanges for each object's life.
 
-mod held;
-mod packed;
 mod segments;
-mod store;
 
-use crate::sync::{lock, AtomicU64, MappedWord, Mutex, Ordering};
+use crate::sync::{lock, AtomicU64, Mutex, Ordering};
 use crate::units::PageSize;
 use crate::zpool::entry::word::{Entry, EPOCH_BITS, GENERATION_BITS};
 use crate::zpool::memory::account::{Account, NoRoom};
@@ -36,20 +31,14 @@ const NONE: u64 = u64::MAX;
 /// Epochs of a word.
 const EPOCHS: u32 = u64::BITS / EPOCH_BITS;
 const EPOCH_LAST: u32 = (1 << EPOCH_BITS) - 1;
-/// Whenever so many more entries of a segment are free, it is looked whether the page is sparse.
-const LOOK_EVERY: u32 = 8;
 
 /// What entries lie in.
 #[derive(Debug)]
 pub(crate) struct Tables {
     words: Words,
-    /// Free entries, a word a segment. Of a packed page: entries that died since it was packed.
+    /// Free entries, a word a segment.
     free: Words,
     epochs: Words,
-    /// Where each page of entries is.
-    directory: Words,
-    /// Entries of packed pages.
-    packed: Words,
 }
 
 impl Tables {
@@ -59,16 +48,11 @@ impl Tables {
         page: PageSize,
         make: impl Fn(usize) -> Result<Words, E>,
     ) -> Result<Self, E> {
-        let per_page = words_per_page(page) as usize;
-        let pages = most.div_ceil(per_page);
-        let entries = pages * per_page;
+        let entries = most.next_multiple_of(words_per_page(page) as usize);
         Ok(Self {
             words: make(entries)?,
             free: make(entries / SEGMENT as usize)?,
             epochs: make(entries / EPOCHS as usize)?,
-            directory: make(pages)?,
-            // What is packed takes half of its page at most.
-            packed: make(entries / 2)?,
         })
     }
 }
@@ -85,8 +69,6 @@ pub(crate) struct Entries {
     has_epochs: AtomicU64,
     /// After this one an entry is retired.
     pub(crate) epoch_last: u32,
-    /// Live entries of a page that is packed, at most.
-    pub(crate) packed_max: u32,
     /// The segment that entries are taken from.
     current: AtomicU64,
     state: Mutex<State>,
@@ -103,7 +85,6 @@ impl Entries {
             tables,
             has_epochs: AtomicU64::new(0),
             epoch_last: EPOCH_LAST,
-            packed_max: packed::most_live(per_page),
             current: AtomicU64::new(NONE),
             state: Mutex::new(State::default()),
             page,
@@ -118,24 +99,8 @@ impl Entries {
     /// What an entry says; a free one where there is none.
     #[inline]
     pub(crate) fn load(&self, index: u32) -> Entry {
-        let page = (index >> self.page_shift) as usize;
-        let Some(place) = self.tables.directory.get(page) else { return Entry::free(0) };
-        loop {
-            let seen = place.load(Ordering::SeqCst);
-            if !packed::is_packed(seen) {
-                let word = self.tables.words[index as usize].load(Ordering::SeqCst);
-                let entry = Entry::from_raw(word);
-                // What lives and is not held lies where it belongs.
-                if entry.is_live() && !entry.is_held() || place.load(Ordering::SeqCst) == seen {
-                    return entry.let_go();
-                }
-            } else {
-                let entry = self.load_packed(seen, index);
-                if place.load(Ordering::SeqCst) == seen {
-                    return entry.let_go();
-                }
-            }
-        }
+        let word = self.tables.words.get(index as usize);
+        word.map_or(Entry::free(0), |word| Entry::from_raw(word.load(Ordering::SeqCst)))
     }
 
     /// Whether a word that was loaded before is that of the use of its entry that a handle names.
@@ -170,55 +135,25 @@ impl Entries {
     /// Makes an entry that is still the caller's known: what it wrote before is seen by readers.
     #[inline]
     pub(crate) fn publish(&self, index: u32, entry: Entry) {
-        // A page is not packed while one of its entries is neither free nor live.
         self.tables.words[index as usize].store(entry.raw(), Ordering::Release);
     }
 
-    /// Changes an entry that is still `from`, of an object in a slot; whether it was. Who changed
-    /// it has what it named.
+    /// Changes an entry that is still `from`, of an object in a slot; whether it was.
     #[inline]
     pub(crate) fn exchange(&self, index: u32, from: Entry, to: Entry) -> bool {
-        if self.exchange_own(index, from, to) {
-            return true;
-        }
-        // It is another one, or packed, or being moved by whoever has the lock.
-        let _state = lock(&self.state);
-        self.try_exchange(index, from, to)
-    }
-
-    /// Changes an entry that is `from`, wherever it lies; with the lock, so that it stays there.
-    fn try_exchange(&self, index: u32, from: Entry, to: Entry) -> bool {
-        let at = self.word_at(self.place_of(index), index);
-        at.is_some_and(|at| swapped(at, from, to))
-    }
-
-    /// As [`Entries::exchange`] without any lock, if the entry lies in its own place: there no
-    /// other one ever lies. Whether it was changed.
-    #[inline]
-    fn exchange_own(&self, index: u32, from: Entry, to: Entry) -> bool {
-        let word = self.tables.words.get(index as usize);
-        self.is_dense(index) && word.is_some_and(|word| swapped(word, from, to))
-    }
-
-    /// Whether an entry lies where it may be published: what is the caller's stays where it is.
-    #[inline]
-    fn is_dense(&self, index: u32) -> bool {
-        !packed::is_packed(self.place_of(index))
-    }
-
-    #[inline]
-    fn place_of(&self, index: u32) -> u64 {
-        let place = self.tables.directory.get((index >> self.page_shift) as usize);
-        place.map_or(0, |place| place.load(Ordering::Acquire))
+        let Some(word) = self.tables.words.get(index as usize) else { return false };
+        let (from, to) = (from.raw(), to.raw());
+        // Without a write where it is another: its page may be nobody's.
+        word.load(Ordering::Relaxed) == from
+            && word.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
     /// Changes an entry that is still `from` and what a handle names, of an object without a
     /// place; whether it was.
     pub(crate) fn exchange_if(&self, index: u32, named: u32, from: Entry, to: Entry) -> bool {
-        // Others may look the same: those of other entries where pages are packed, and those of
-        // this one in other epochs, which begin with the lock.
+        // It may look the same in another epoch; epochs begin with the lock.
         let _state = lock(&self.state);
-        self.is_of_epoch(index, named) && self.try_exchange(index, from, to)
+        self.is_of_epoch(index, named) && self.exchange(index, from, to)
     }
 
     /// Takes an entry: its index and the use of it that a handle is to name.
@@ -246,13 +181,7 @@ impl Entries {
         let free = &self.tables.free[segment as usize];
         let lowest = |old: u64| (old != 0).then(|| old & (old - 1));
         let old = free.fetch_update(Ordering::Acquire, Ordering::Relaxed, lowest).ok()?;
-        let index = segment * SEGMENT + old.trailing_zeros();
-        if packed::is_packed(self.place_of(index)) {
-            // The segment is current no more: what died there is nobody's to take.
-            free.fetch_or(1 << (index % SEGMENT), Ordering::AcqRel);
-            return None;
-        }
-        Some(index)
+        Some(segment * SEGMENT + old.trailing_zeros())
     }
 
     /// Gives an entry back whose object is gone and whose word says so since it was `was`.
@@ -270,30 +199,12 @@ impl Entries {
         let (segment, bit) = (index / SEGMENT, 1 << (index % SEGMENT));
         let old = self.tables.free[segment as usize].fetch_or(bit, Ordering::AcqRel);
         debug_assert_eq!(old & bit, 0, "entry {index} was free");
-        let seen = self.place_of(index);
-        if packed::is_packed(seen) {
-            if self.is_worth_a_look(seen, segment, old | bit) {
-                self.look_at(account, index >> self.page_shift);
-            }
-        } else if old == 0 {
-            self.make_available(account, segment);
-        } else if old | bit == ALL {
-            if !self.is_current(segment) {
-                self.release(account, segment);
-            }
-        } else if (old | bit).count_ones() % LOOK_EVERY == 0 {
-            self.pack_if_sparse(account, index >> self.page_shift);
+        if old == 0 {
+            self.make_available(segment);
+        } else if old | bit == ALL && !self.is_current(segment) {
+            self.release(account, segment);
         }
     }
-}
-
-/// Changes a word that is `from`; whether it was.
-#[inline]
-fn swapped(at: &MappedWord, from: Entry, to: Entry) -> bool {
-    // Without a write where it is another: its page may be nobody's.
-    let (from, to) = (from.raw(), to.raw());
-    at.load(Ordering::Relaxed) == from
-        && at.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed).is_ok()
 }
 
 #[cfg(all(test, not(loom)))]

@@ -1,17 +1,16 @@
 //! [`Entry`]: the word behind a handle, which says where the object's bytes are.
 //!
 //! ```text
-//!  63        38 37    28 27              16 15  13   12   11        0
-//! +------------+--------+------------------+------+------+------------+
-//! |   zspage   |  slot  |     bytes-1      | kind | held | generation |    4 KiB pages
-//! |     26     |   10   |        12        |  3   |  1   |     12     |
-//! +------------+--------+------------------+------+------+------------+
+//!  63        38 37    28 27              16 15  13  12  11        0
+//! +------------+--------+------------------+------+-----+------------+
+//! |   zspage   |  slot  |     bytes-1      | kind |  0  | generation |    4 KiB pages
+//! |     26     |   10   |        12        |  3   |  1  |     12     |
+//! +------------+--------+------------------+------+-----+------------+
 //! ```
 //!
 //! Where pages may be larger, four bits more count bytes and four fewer generations. A word of
 //! zeros is free, of generation zero. The generation of a free word is that of the next handle;
 //! these are its lower bits, [`Entries`](super::table) has the rest. `bytes` are those stored.
-//! A word that is *held* is being moved to another place of the table, and says what it said.
 //!
 //! An object that is half a word over and over has kind *filled*: half a word is in the place of
 //! zspage and slot, `bytes` is the object's length, and nothing is stored.
@@ -24,11 +23,10 @@ const SLOT_BITS: u32 = 10;
 const LENGTH_BITS: u32 = if cfg!(target_arch = "x86_64") { 12 } else { 16 };
 const KIND_BITS: u32 = 3;
 /// Bits of a generation.
-pub(crate) const GENERATION_BITS: u32 = HELD_AT;
+pub(crate) const GENERATION_BITS: u32 = KIND_AT - 1;
 /// Bits of an epoch: how often the generations of an entry came round.
 pub(crate) const EPOCH_BITS: u32 = 8;
 
-const HELD_AT: u32 = KIND_AT - 1;
 const KIND_AT: u32 = LENGTH_AT - KIND_BITS;
 const LENGTH_AT: u32 = SLOT_AT - LENGTH_BITS;
 const SLOT_AT: u32 = ZSPAGE_AT - SLOT_BITS;
@@ -172,23 +170,6 @@ impl Entry {
         Self(self.0 & ((1 << SLOT_AT) - 1) | Self::place_word(to))
     }
 
-    /// Whether the word is being moved, if it is live.
-    #[inline]
-    pub(crate) fn is_held(self) -> bool {
-        field(self.0, HELD_AT, 1) != 0
-    }
-
-    /// The word while it is being moved.
-    pub(crate) const fn held(self) -> Self {
-        Self(self.0 | 1 << HELD_AT)
-    }
-
-    /// The word when it is not.
-    #[inline]
-    pub(crate) const fn let_go(self) -> Self {
-        Self(self.0 & !(1 << HELD_AT))
-    }
-
     /// What the entry is when the object is gone.
     #[inline]
     pub(crate) fn freed(self) -> Self {
@@ -234,10 +215,6 @@ mod tests {
             assert_eq!((entry.kind(), entry.generation()), (kind, generation));
             assert_eq!(entry.len(), len);
             assert_eq!(entry.moved(Place { zspage: 7, slot: 3 }).moved(place), entry);
-            let held = entry.held();
-            assert!(held.is_held() && !entry.is_held() && held.let_go() == entry);
-            assert_eq!((held.place(), held.bytes()), (place, len));
-            assert_eq!((held.kind(), held.generation()), (kind, generation));
             let freed = entry.freed();
             assert!(!freed.is_live() && !freed.has_place() && entry.has_place());
             assert_eq!(freed.generation(), (generation + 1) & ((1 << GENERATION_BITS) - 1));

@@ -2,7 +2,6 @@
 //!
 //! Cost: O(1) a call, but a page's entries where one comes or goes.
 
-use super::store::Store;
 use super::{Entries, ALL, EPOCHS, EPOCH_BITS, EPOCH_LAST, SEGMENT};
 use crate::sync::{lock, Ordering};
 use crate::units::Bytes;
@@ -18,21 +17,13 @@ pub(super) struct State {
     /// From here on no segment was ever used.
     pub(super) fresh: u32,
     pub(super) pages: Vec<Page>,
-    /// Pages of `free` that are present: those of segments of pages that are present or packed.
+    /// Pages of `free` that are present: those of segments of pages that are present.
     pub(super) free_pages: Bits,
     /// Pages of `epochs` that are present.
     pub(super) epoch_pages: Bits,
-    /// Pages of `directory` that are present.
-    pub(super) directory_pages: Bits,
     /// A page without segments that is still present.
     pub(super) spare: Option<u32>,
-    /// Packed pages that may be unpacked.
-    pub(super) packed: Bits,
-    pub(super) store: Store,
 }
-
-/// For a base: an entry of the page is retired, so that none of it begins anew.
-pub(super) const USED_UP: u32 = u32::MAX;
 
 /// A page of entries.
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,11 +32,8 @@ pub(super) struct Page {
     /// Entries that are retired.
     pub(super) retired: u16,
     pub(super) is_present: bool,
-    pub(super) is_packed: bool,
     /// What uses begin with.
     pub(super) base: u32,
-    /// It is present and has words of before.
-    pub(super) is_stale: bool,
 }
 
 impl Entries {
@@ -56,15 +44,10 @@ impl Entries {
         if self.current.load(Ordering::Relaxed) != had {
             return Ok(());
         }
-        loop {
-            while let Some(segment) = state.available.take(1) {
-                if self.tables.free[segment as usize].load(Ordering::Relaxed) != 0 {
-                    self.current.store(segment.into(), Ordering::Relaxed);
-                    return Ok(());
-                }
-            }
-            if state.released.len() > 0 || !self.unpack_one(account, &mut state)? {
-                break;
+        while let Some(segment) = state.available.take(1) {
+            if self.tables.free[segment as usize].load(Ordering::Relaxed) != 0 {
+                self.current.store(segment.into(), Ordering::Relaxed);
+                return Ok(());
             }
         }
         let released = state.released.take(1);
@@ -92,16 +75,16 @@ impl Entries {
         if state.pages.len() <= page as usize {
             resize_close(&mut state.pages, page as usize + 1, Page::default());
         }
-        let Page { is_present, is_stale, base, .. } = state.pages[page as usize];
+        let Page { is_present, base, .. } = state.pages[page as usize];
         if !is_present {
             self.come(account, &self.tables.words, page)?;
-        }
-        // A page that came just now is all zeros.
-        if is_stale || !is_present && base != 0 {
-            self.rebase(page, base);
+            // All of it is zero.
+            if base != 0 {
+                self.rebase(page, base);
+            }
         }
         let about = &mut state.pages[page as usize];
-        (about.is_present, about.is_stale) = (true, false);
+        about.is_present = true;
         about.segments += 1;
         if state.spare == Some(page) {
             state.spare = None;
@@ -163,15 +146,6 @@ impl Entries {
         let mut state = lock(&self.state);
         let (per_page, page) = (self.words_per_page(), index >> self.page_shift);
         let about = &mut state.pages[page as usize];
-        if about.is_packed {
-            about.base = USED_UP;
-            if state.packed.contains(page) {
-                state.packed.remove(page, 1);
-            }
-            let bit = 1 << (index % SEGMENT);
-            self.tables.free[(index / SEGMENT) as usize].fetch_or(bit, Ordering::AcqRel);
-            return self.look_under(account, &mut state, page);
-        }
         about.retired += 1;
         let bytes = self.page.bytes();
         if u32::from(about.retired) == per_page
@@ -183,13 +157,13 @@ impl Entries {
         }
     }
 
-    /// A page is neither present nor packed any more: the page of words of free entries goes, all
-    /// zero, that it shares with others, if these are not either.
+    /// A page is not present any more: the page of words of free entries goes, all zero, that it
+    /// shares with others, if these are not either.
     pub(super) fn let_free_go(&self, account: &Account, state: &mut State, page: u32) {
-        let shared = self.words_per_page() / self.unit();
+        let shared = SEGMENT;
         let (nth, first) = (page / shared, page / shared * shared);
         let pages = state.pages[first as usize..].iter().take(shared as usize);
-        let is_needed = pages.into_iter().any(|page| page.is_present || page.is_packed);
+        let is_needed = pages.into_iter().any(|page| page.is_present);
         if is_needed || !state.free_pages.contains(nth) {
             return;
         }
@@ -200,11 +174,8 @@ impl Entries {
     }
 
     #[cold]
-    pub(super) fn make_available(&self, account: &Account, segment: u32) {
+    pub(super) fn make_available(&self, segment: u32) {
         let mut state = lock(&self.state);
-        if state.pages[self.page_of(segment) as usize].is_packed {
-            return self.look_under(account, &mut state, self.page_of(segment));
-        }
         if !state.available.contains(segment) && !state.released.contains(segment) {
             state.available.put(segment, 1);
         }
@@ -218,9 +189,6 @@ impl Entries {
             return;
         }
         let page = self.page_of(segment);
-        if state.pages[page as usize].is_packed {
-            return self.look_under(account, &mut state, page);
-        }
         let free = &self.tables.free[segment as usize];
         if free.compare_exchange(ALL, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return;
@@ -255,13 +223,12 @@ impl Entries {
         }
     }
 
-    /// The page in which a segment lies that is not packed.
+    /// The page in which a segment lies.
     fn page_of(&self, segment: u32) -> u32 {
         (segment * SEGMENT) >> self.page_shift
     }
 
-    /// What stands in the entry's own place.
-    pub(super) fn word_of(&self, index: u32) -> Entry {
+    fn word_of(&self, index: u32) -> Entry {
         Entry::from_raw(self.tables.words[index as usize].load(Ordering::Acquire))
     }
 
@@ -270,12 +237,9 @@ impl Entries {
         let state = lock(&self.state);
         let present = state.pages.iter().filter(|page| page.is_present).count() as u64;
         let pages = present + (state.free_pages.len() + state.epoch_pages.len()) as u64;
-        let pages = pages + state.directory_pages.len() as u64 + state.store.pages();
         let own = state.pages.capacity() * size_of::<Page>();
         let bits = state.available.held_bytes() + state.released.held_bytes();
-        let bits = bits + state.epoch_pages.held_bytes() + state.directory_pages.held_bytes();
-        let bits = bits + state.packed.held_bytes() + state.store.held_bytes();
-        let bits = bits + state.free_pages.held_bytes();
+        let bits = bits + state.epoch_pages.held_bytes() + state.free_pages.held_bytes();
         (Bytes::new(pages * self.page.bytes().get()), own as u64 + bits)
     }
 }

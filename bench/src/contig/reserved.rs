@@ -1,11 +1,12 @@
-//! Runs out of a pool that stands (`glebe::contig::StandingPool`): chosen for its runs out of more
-//! pages while the machine still has them, and kept.
+//! Runs out of a reserve of huge pages, which was chosen for its runs while the machine still had
+//! them.
 //!
-//! A run gets a mapping of its own; beside that a window is mapped onto resident huge pages of a
+//! A run is a block of the reserve; beside it a window is mapped onto resident huge pages of a
 //! file, which is what a program can do by itself. What the library says of runs and frames is
 //! compared with page frames read here. Unit: microseconds, MiB.
 
-use glebe::contig::{Contig, HeldBy, StandingPool};
+use glebe::contig::{Contig, HeldBy, Source};
+use glebe::reserve::Reserve;
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages, Pfn};
 
@@ -25,8 +26,8 @@ pub(super) fn run_len(report: &Report) -> Bytes {
     report.plan(Bytes::mib(8), Bytes::mib(64))
 }
 
-/// Measures and reports; the pool, if the machine has the memory.
-pub(super) fn measure(report: &mut Report) -> Outcome<Outcome<StandingPool>> {
+/// Measures and reports; the reserve, if the machine has the memory.
+pub(super) fn measure(report: &mut Report) -> Outcome<Outcome<Reserve>> {
     let wanted = report.plan([Bytes::mib(192); 2], [Bytes::gib(2), Bytes::gib(8)]);
     let most = memory::largest()?;
     let [len, search] = wanted.map(|len| len.min(most));
@@ -35,25 +36,26 @@ pub(super) fn measure(report: &mut Report) -> Outcome<Outcome<StandingPool>> {
         Ok(pages) => report.check(DISAGREE, pages),
         Err(why) => report.unmeasured(DISAGREE, &why.to_string()),
     }
-    let pool = StandingPool::options().memory(options.search(search)).build(len);
-    let ratio = pool.as_ref().map_or(f64::NAN, |pool| longest(pool, report));
+    let memory = options.source(Source::HUGETLB_2M).search(search);
+    let reserve = Reserve::options().memory(memory).build(len);
+    let ratio = reserve.as_ref().map_or(f64::NAN, |reserve| longest(reserve.contig(), report));
     report.ratio("longest_run_vs_optimum", ratio);
     let file = HugeFile::new(SIZES[SIZES.len() - 1]);
     for _ in rounds("contig, windows", report.plan(50, 1000), NO_END) {
         for size in SIZES {
             let case = format!("map_{}", name(size));
-            let map = |pool: &StandingPool| {
-                let (window, took) = timed(|| pool.map(size));
-                window.map(|_| took.wall_us).map_err(|why| why.to_string())
+            let alloc = |reserve: &Reserve| {
+                let (block, took) = timed(|| reserve.alloc(size.pages_up(page_size())));
+                block.map(|_| took.wall_us).map_err(|why| why.to_string())
             };
-            let took = pool.as_ref().map_err(ToString::to_string).and_then(map);
+            let took = reserve.as_ref().map_err(ToString::to_string).and_then(alloc);
             report.outcome(&case, GLEBE, "us", took);
             let map = |file: &HugeFile| file.window(size).map_err(|why| why.to_string());
             let window = file.as_ref().map_err(ToString::to_string).and_then(map);
             report.outcome(&case, HugeFile::NAME, "us", window.map(|window| window.took.wall_us));
         }
     }
-    Ok(pool.map_err(Into::into))
+    Ok(reserve.map_err(Into::into))
 }
 
 /// Pages of which the library says something else than the page map, when it looks again; an error
@@ -82,10 +84,9 @@ fn disagreements(contig: &Contig) -> Outcome<u64> {
     Ok(differ as u64 + u64::from(shorter))
 }
 
-/// The longest run of the pool over the best that its frames would make in another order; not a
+/// The longest run of the memory over the best that its frames would make in another order; not a
 /// number where frames are hidden.
-fn longest(pool: &StandingPool, report: &mut Report) -> f64 {
-    let contig = pool.contig();
+fn longest(contig: &Contig, report: &mut Report) -> f64 {
     let Some(mut frames) = frames::of(contig.mapping().addr(), contig.len().pages_up(page_size()))
     else {
         return f64::NAN;

@@ -1,5 +1,5 @@
-//! A standing pool: whatever fails, what the pool says of its frames is what page frames read here
-//! say, and what it gives is there.
+//! A file of huge pages that had to be put in order: whatever fails, what the library says of its
+//! frames is what page frames read here say, and every page is there.
 //!
 //! # Safety
 //! A mapping of this file's own, whose pages nobody refers to.
@@ -9,14 +9,14 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::ptr;
 
-use glebe::contig::{Contig, Source, StandingPool};
+use glebe::contig::{Contig, Source};
 use glebe::sys::page_size;
 use glebe::units::Bytes;
 
 use super::Outcome;
 
 const HUGE: usize = 2 << 20;
-/// Huge pages of the pool.
+/// Huge pages of the file.
 pub const PAGES: usize = 8;
 const PRESENT: u64 = 1 << 63;
 const FRAME: u64 = (1 << 55) - 1;
@@ -74,27 +74,24 @@ pub fn scramble() {
     });
 }
 
-/// A pool is made of pages that do not lie side by side; every huge page that it gives is there,
-/// and in the frame that the pool names, if it names one. It searches for a long run, or takes what
-/// the pool has.
+/// Memory is made of pages that do not lie side by side; each of them is there, and in the frame
+/// that the library names, if it names one. It searches for a long run, or takes what the pool has.
 pub fn live(searches: bool) -> Outcome {
     scramble();
-    let options = Contig::options().source(Source::HUGETLB_2M).threads(1);
-    let options = if searches { options } else { options.search(Bytes::ZERO) };
-    let pool = StandingPool::options().memory(options);
-    let pool = pool.build(Bytes::new((PAGES * HUGE) as u64))?;
-    let window = pool.map(Bytes::new(HUGE as u64))?;
-    let mut pieces = Vec::new();
-    while let Ok(piece) = pool.take(Bytes::new(HUGE as u64)) {
-        let named = pool.contig().query(piece.addr()).expect("an address of the pool");
-        // Hidden where the pool could not read it.
-        let is_there = named.pfn.is_none_or(|pfn| frame(piece.addr()) == Some(pfn.get()));
+    let len = Bytes::new((PAGES * HUGE) as u64);
+    let options = Contig::options().source(Source::HUGETLB_2M).threads(1).mappable();
+    let options = match searches {
+        true => options.prefer_run(len),
+        false => options.search(Bytes::ZERO),
+    };
+    let contig = options.build(len)?;
+    for page in 0..PAGES {
+        let addr = contig.mapping().addr() + page * HUGE;
+        let named = contig.query(addr).expect("an address of the memory");
+        // Hidden where the library could not read it.
+        let is_there = named.pfn.is_none_or(|pfn| frame(addr) == Some(pfn.get()));
         assert!(is_there, "{named:?}");
-        piece.write(Bytes::ZERO, b"there");
-        pieces.push(piece);
+        contig.mapping().write(Bytes::new((page * HUGE) as u64), b"there");
     }
-    assert_eq!(pieces.len() + 1, PAGES);
-    drop((window, pieces));
-    assert_eq!(pool.free()?.bytes(page_size()), pool.contig().len());
     Ok(())
 }
