@@ -33,7 +33,11 @@ impl Device {
         Ok(device)
     }
 
-    pub(crate) fn node(&self) -> String {
+    pub(crate) fn name(&self) -> String {
+        format!("zram{}", self.0)
+    }
+
+    fn node(&self) -> String {
         format!("/dev/zram{}", self.0)
     }
 

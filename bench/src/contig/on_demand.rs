@@ -83,7 +83,7 @@ fn of_reserve(reserve: &Reserve, run: Bytes, report: &mut Report) -> Outcome<u64
     let mut failures = 0;
     for _ in 0..20 {
         let (block, took) = timed(|| reserve.alloc(pages));
-        // Where frames are hidden the reserve's word stands.
+        // Where frames are hidden nothing contradicts the reserve.
         let is_run = |addr| longest_run(addr, pages).is_none_or(|seen| seen == pages);
         match block.is_ok_and(|block| is_run(block.as_ptr().addr())) {
             true => report.add(&case(run), "glebe_reserve", "us", took.wall_us),

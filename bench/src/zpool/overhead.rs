@@ -54,9 +54,10 @@ pub(super) fn measure(
     report.ratio("overhead_worst_vs_zram_compacted", worst);
     report.note(
         "overhead: the pages held beyond the bytes stored, and all else that the pool holds. Of \
-         zram that is what it does not count itself, 8 bytes an object and 56 a zspage, of which \
-         it has one for 3.06 pages in the mean; pages that are one word over and over take it no \
-         more than that. The ratio is that of the worst step of the directories.",
+         zram that is what it does not count itself: the kernel's slabs of handles and zspages, or \
+         where these cannot be read 8 bytes an object and 56 a zspage, of which it has one for \
+         3.06 pages in the mean; pages that are one word over and over take it no more than that. \
+         The ratio is that of the worst step of the directories.",
     );
     report.note(
         "allocators: objects of the trace's lengths; what a process apart has in memory that is of \

@@ -22,7 +22,8 @@ use crate::Outcome;
 /// `_IO(0x12, 119)`.
 const BLKDISCARD: libc::c_ulong = 0x1277;
 
-/// Bytes that the kernel's pool keeps for each object and for each zspage, uncounted.
+/// Bytes that the kernel's pool keeps for each object and for each zspage, which `mm_stat` does not
+/// count: in slabs, where those can be read, else by arithmetic.
 const HANDLE: f64 = 8.0;
 const ZSPAGE: f64 = 56.0;
 /// Pages of a zspage of the kernel's in the mean, by arithmetic of the whole trace.
@@ -35,6 +36,8 @@ pub(super) struct Zram {
     page: u64,
     /// By hand, after each step.
     is_compacted: bool,
+    /// Bytes of slabs before anything was stored, if they can be read.
+    slabs_before: Option<f64>,
 }
 
 impl Zram {
@@ -42,7 +45,8 @@ impl Zram {
     pub(super) fn new(pages: usize, is_compacted: bool) -> Outcome<Self> {
         let device = Device::new(Pages::new(pages as u64).bytes(page_size()))?;
         let (file, page) = (device.open()?, page_size().bytes().get());
-        Ok(Self { file, device, page, is_compacted })
+        let slabs_before = slabs(&device.name());
+        Ok(Self { file, device, page, is_compacted, slabs_before })
     }
 
     /// Drops pages from number `first`.
@@ -77,17 +81,33 @@ impl Store for Zram {
             self.device.set("compact", "1")?;
         }
         let text = fs::read_to_string(self.device.path("mm_stat"))?;
-        held(&text, self.page as f64).ok_or_else(|| format!("mm_stat: {text:?}").into())
+        let slabs = self.slabs_before.zip(slabs(&self.device.name()));
+        let slabs = slabs.map(|(before, now)| (now - before).max(0.0));
+        held(&text, slabs, self.page as f64).ok_or_else(|| format!("mm_stat: {text:?}").into())
     }
 }
 
-/// What the text of `mm_stat` says, and what the kernel does not count. Pages that are one word
-/// take nothing.
-fn held(text: &str, page: f64) -> Option<Held> {
+/// Bytes of the slabs that handles and zspages of a device lie in, with those of other devices.
+fn slabs(device: &str) -> Option<f64> {
+    let of = |kind: &str| {
+        let dir = format!("/sys/kernel/slab/{kind}-{device}");
+        let number = |file: &str| -> Option<u64> {
+            let text = fs::read_to_string(format!("{dir}/{file}")).ok()?;
+            // The sum; the rest is by node.
+            text.split_whitespace().next()?.parse().ok()
+        };
+        Some(Pages::new(number("slabs")? << number("order")?).bytes(page_size()).get() as f64)
+    };
+    Some(of("zs_handle")? + of("zspage")?)
+}
+
+/// What the text of `mm_stat` says, and what it does not count. Pages that are one word take
+/// nothing.
+fn held(text: &str, slabs: Option<f64>, page: f64) -> Option<Held> {
     let words: Vec<f64> = text.split_whitespace().map_while(|word| word.parse().ok()).collect();
     let [original, stored, used, _limit, _most, same_pages, ..] = words[..] else { return None };
     let objects = original / page - same_pages;
-    let metadata = objects * HANDLE + used / page / ZSPAGE_PAGES * ZSPAGE;
+    let metadata = slabs.unwrap_or_else(|| objects * HANDLE + used / page / ZSPAGE_PAGES * ZSPAGE);
     Some(Held { stored, pages: used, metadata })
 }
 
@@ -102,8 +122,10 @@ mod tests {
     fn pages_come_back_and_the_device_goes() {
         let metadata = 3.0 * HANDLE + 2.0 / ZSPAGE_PAGES * ZSPAGE;
         let expected = Held { stored: 8.0, pages: 20.0, metadata };
-        assert_eq!(held(" 40 8 20 6 5 1 3 2 1\n", 10.0), Some(expected));
-        assert_eq!(held("1 2 3 4 5", 10.0), None);
+        let text = " 40 8 20 6 5 1 3 2 1\n";
+        assert_eq!(held(text, None, 10.0), Some(expected));
+        assert_eq!(held(text, Some(7.0), 10.0).map(|held| held.metadata), Some(7.0));
+        assert_eq!(held("1 2 3 4 5", None, 10.0), None);
         let Some(mut zram) = crate::had(Zram::new(64, true)) else { return };
         let sys = zram.device.path("");
         let mut block = aligned(4 * zram.page as usize).unwrap();

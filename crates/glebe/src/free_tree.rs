@@ -46,7 +46,7 @@ mod lanes;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod oracle;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;
 mod tree;
 

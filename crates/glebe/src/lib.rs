@@ -29,6 +29,7 @@ pub mod units;
 pub mod sys;
 
 // L2: pure arithmetic.
+#[cfg(not(loom))]
 pub mod free_tree;
 
 // L3: mapped bytes.
@@ -71,19 +72,8 @@ mod reserve {
     pub(crate) use crate::models::hardware::{access, table};
 }
 #[cfg(loom)]
-mod stats {
-    /// Models name the lane themselves.
-    pub(crate) fn lane() -> usize {
-        0
-    }
-}
-#[cfg(loom)]
 mod swap {
     pub(crate) mod word;
-}
-#[cfg(loom)]
-mod sys {
-    pub(crate) use crate::models::hardware::madvise;
 }
 #[cfg(loom)]
 mod volatile {

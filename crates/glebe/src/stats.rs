@@ -49,8 +49,8 @@ macro_rules! shown {
 pub(crate) use shown;
 
 /// JSON and OpenMetrics of a part's `Stats`, which has `rows`. In OpenMetrics names begin with
-/// `prefix`, and `page` is the size of a page; where a text has the statistics of several owners,
-/// `label` holds the name of each.
+/// `prefix`, and `page` is the size of a page. Where one text has the statistics of several owners,
+/// each series has the label `label`, whose value is the name of its owner.
 macro_rules! texts {
     ($stats:ty, $page:expr, $prefix:literal $(, $label:literal)?) => {
         impl $stats {

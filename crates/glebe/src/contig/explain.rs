@@ -219,7 +219,7 @@ fn judge(seen: &Seen) -> Outlook {
         let helps = vec![
             "by growing the pool, whose pages are then chosen for their frames; --try tells"
                 .to_owned(),
-            "for the time to come: a standing pool, made early".to_owned(),
+            "for the time to come: a reserve, made early".to_owned(),
         ];
         return said(Verdict::ByGrowth, why, helps);
     }

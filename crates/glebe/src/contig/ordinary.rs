@@ -33,7 +33,7 @@ pub(super) fn dma_heap(options: &Options, len: Bytes) -> Result<Contig, Error> {
 /// The bytes of a buffer, mapped and looked at.
 fn shown(buffer: &File, len: Bytes) -> Result<Contig, Error> {
     let page = page_size();
-    let mapping = Mapping::window(buffer, Bytes::ZERO, len, page)?;
+    let mapping = Mapping::window(buffer, len, page)?;
     let mut byte = [0];
     for at in (0..len.get()).step_by(page.bytes().as_usize()) {
         mapping.read(Bytes::new(at), &mut byte);

@@ -15,16 +15,11 @@ use crate::sys::numa::{self, Node};
 use crate::units::{Bytes, PageSize};
 
 impl Mapping {
-    /// A window of a file whose pages are `page` large; a forked child has none. Those of huge
-    /// pages that are shared are in no core dump unless the process asked for that.
-    pub(crate) fn window(
-        file: &File,
-        offset: Bytes,
-        len: Bytes,
-        page: PageSize,
-    ) -> Result<Self, OsError> {
+    /// The first `len` bytes of a file whose pages are `page` large; a forked child has none. Those
+    /// of huge pages that are shared are in no core dump unless the process asked for that.
+    pub(crate) fn window(file: &File, len: Bytes, page: PageSize) -> Result<Self, OsError> {
         // SAFETY: at an address of the kernel's choice.
-        let addr = unsafe { map_file(file, offset, len, None) }?;
+        let addr = unsafe { map_file(file, Bytes::ZERO, len, None) }?;
         let visibility = Visibility { in_child: false, in_core_dump: true };
         Self::owned(addr, len, page, None).shown(visibility)
     }

@@ -1,11 +1,10 @@
 //! What models have in place of the kernel's and of mapped memory: for the reserve restartable
-//! sequences, pages and tables; for pools of objects slots and tables of words; for free trees
-//! advice on memory; for shared volatile memory a file and its locks.
+//! sequences, pages and tables; for pools of objects slots and tables of words; for shared volatile
+//! memory a file and its locks.
 
 pub(crate) mod critical;
 pub(crate) mod frames;
 pub(crate) mod ledger;
-pub(crate) mod madvise;
 pub(crate) mod slots;
 pub(crate) mod table;
 pub(crate) mod words;

@@ -13,6 +13,7 @@ use crate::units::PageSize;
 use crate::zpool::class::classes::Classes;
 use crate::zpool::class::{Fullness, Shape, Stop, Work};
 use crate::zpool::entry::table::{Entries, Tables};
+use crate::zpool::entry::word::GENERATION_BITS;
 use crate::zpool::memory::account::Account;
 use crate::zpool::memory::frames::Frames;
 use crate::zpool::memory::pages::Pages;
@@ -243,6 +244,47 @@ fn compaction_passes_over_what_is_being_written() {
         assert_eq!(read(&pool, names[2], &[3]), Some(3));
         check(&pool);
     });
+}
+
+/// A filled object has no lock of a class, and others look the same.
+#[test]
+fn a_filled_object_is_removed_once() {
+    explore(PREEMPTIONS, || {
+        let pool = Arc::new(pool());
+        let fill = |pool: &Objects| pool.insert(Stored::Filled { fill: 7, len: 9 });
+        let (one, two) = (fill(&pool).expect("room"), fill(&pool).expect("room"));
+        let other = Arc::clone(&pool);
+        let remover = thread::spawn(move || other.remove(one.0, one.1));
+        let here = pool.remove(one.0, one.1);
+        assert_ne!(remover.join().expect("no panic"), here);
+        assert!(pool.entry(two.0, two.1).is_some());
+    });
+}
+
+/// The other thread is about to change a word that comes again meanwhile, in the next epoch.
+#[test]
+fn a_later_use_of_an_entry_is_not_removed_in_the_place_of_an_earlier_one() {
+    let insert_filled =
+        |pool: &Objects| pool.insert(Stored::Filled { fill: 7, len: 9 }).expect("room");
+    let kinds: [fn(&Objects) -> Name; 2] = [|pool| insert(pool, 1), insert_filled];
+    for insert_one in kinds {
+        explore(PREEMPTIONS, move || {
+            let pool = Arc::new(pool());
+            let one = insert_one(&pool);
+            let other = Arc::clone(&pool);
+            let remover = thread::spawn(move || other.remove(one.0, one.1));
+            let here = pool.remove(one.0, one.1);
+            let again = here.then(|| {
+                pool.memory.entries.next_epoch_with(one.0, one.1);
+                insert_one(&pool)
+            });
+            assert_ne!(remover.join().expect("no panic"), here);
+            if let Some(again) = again {
+                assert_eq!(again, (one.0, 1 << GENERATION_BITS | one.1));
+                assert!(pool.entry(again.0, again.1).is_some(), "it was removed for another use");
+            }
+        });
+    }
 }
 
 #[test]

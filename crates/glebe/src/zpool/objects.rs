@@ -6,8 +6,8 @@
 //! holds no lock and waits for nobody: see [`pins`](crate::zpool::memory::pins).
 //!
 //! The entry of an object in a slot changes only under the lock of the class that its zspage
-//! belongs to. That class is read without a lock and checked again under it. It changes by compare
-//! and exchange, since the entry was read before the lock was taken.
+//! belongs to. That class is read without a lock and checked again under it. The entry changes by
+//! compare and exchange, since it may have been read before the lock was taken.
 //!
 //! # Safety
 //! Bytes are written to a slot that was allocated and not published, and lent while they are

@@ -75,7 +75,8 @@ pub fn scramble() {
 }
 
 /// Memory is made of pages that do not lie side by side; each of them is there, and in the frame
-/// that the library names, if it names one. It searches for a long run, or takes what the pool has.
+/// that the library names, if it names one. The library searches for a long run, or takes what the
+/// pool has.
 pub fn live(searches: bool) -> Outcome {
     scramble();
     let len = Bytes::new((PAGES * HUGE) as u64);

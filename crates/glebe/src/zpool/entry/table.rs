@@ -11,8 +11,8 @@
 //! of which a page is present once an entry there needs it. Both together are the *use* that a
 //! handle names. An entry of which the last epoch is over is *retired*: nobody takes it any more.
 //!
-//! Whoever frees an entry has stored its free word before. Lock: its own, taken inside a class's
-//! or alone, a few times a segment. Cost: two exchanges for each object's life.
+//! Whoever frees an entry has stored its free word before. Lock: its own, a few times a segment.
+//! Cost: two exchanges for each object's life.
 
 mod segments;
 
@@ -143,7 +143,7 @@ impl Entries {
     pub(crate) fn exchange(&self, index: u32, from: Entry, to: Entry) -> bool {
         let Some(word) = self.tables.words.get(index as usize) else { return false };
         let (from, to) = (from.raw(), to.raw());
-        // Without a write where it is another: its page may be nobody's.
+        // No write where it is another: its page may have been given back.
         word.load(Ordering::Relaxed) == from
             && word.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
@@ -151,7 +151,7 @@ impl Entries {
     /// Changes an entry that is still `from` and what a handle names, of an object without a
     /// place; whether it was.
     pub(crate) fn exchange_if(&self, index: u32, named: u32, from: Entry, to: Entry) -> bool {
-        // It may look the same in another epoch; epochs begin with the lock.
+        // An epoch begins only under this lock, so none begins between the check and the exchange.
         let _state = lock(&self.state);
         self.is_of_epoch(index, named) && self.exchange(index, from, to)
     }
@@ -204,6 +204,16 @@ impl Entries {
         } else if old | bit == ALL && !self.is_current(segment) {
             self.release(account, segment);
         }
+    }
+
+    /// Has a free entry go on with the next epoch and this generation, as if others had used it.
+    #[cfg(loom)]
+    pub(crate) fn next_epoch_with(&self, index: u32, generation: u32) {
+        self.tables.words[index as usize].store(Entry::free(generation).raw(), Ordering::SeqCst);
+        let one = 1 << (index % EPOCHS * EPOCH_BITS);
+        let _state = lock(&self.state);
+        self.tables.epochs[(index / EPOCHS) as usize].fetch_add(one, Ordering::AcqRel);
+        self.has_epochs.store(1, Ordering::Release);
     }
 }
 

@@ -5,7 +5,7 @@
 //! Cost: a bit a number; a search is O(words) at worst. No lock.
 
 /// The longest run that is asked for.
-pub(crate) const RUN_MAX: u32 = 32;
+pub(crate) const RUN_MAX: u32 = 16;
 
 /// Room for so many times the words there are is given up.
 const SPARE_PARTS: usize = 2;

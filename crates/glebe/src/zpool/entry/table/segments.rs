@@ -78,7 +78,7 @@ impl Entries {
         let Page { is_present, base, .. } = state.pages[page as usize];
         if !is_present {
             self.come(account, &self.tables.words, page)?;
-            // All of it is zero.
+            // A page that just came is all zeros.
             if base != 0 {
                 self.rebase(page, base);
             }
@@ -109,7 +109,7 @@ impl Entries {
         }
     }
 
-    pub(super) fn come(&self, account: &Account, words: &Words, page: u32) -> Result<(), NoRoom> {
+    fn come(&self, account: &Account, words: &Words, page: u32) -> Result<(), NoRoom> {
         let bytes = self.page.bytes();
         if !account.charge(bytes.get()) {
             return Err(NoRoom::Limit);
@@ -159,7 +159,8 @@ impl Entries {
 
     /// A page is not present any more: the page of words of free entries goes, all zero, that it
     /// shares with others, if these are not either.
-    pub(super) fn let_free_go(&self, account: &Account, state: &mut State, page: u32) {
+    fn let_free_go(&self, account: &Account, state: &mut State, page: u32) {
+        // A page of these words serves as many pages of entries as a segment has entries.
         let shared = SEGMENT;
         let (nth, first) = (page / shared, page / shared * shared);
         let pages = state.pages[first as usize..].iter().take(shared as usize);
@@ -190,7 +191,10 @@ impl Entries {
         }
         let page = self.page_of(segment);
         let free = &self.tables.free[segment as usize];
-        if free.compare_exchange(ALL, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        // No write where one is in use, or another thread released it: its page may be gone.
+        let all_free = free.load(Ordering::Relaxed) == ALL;
+        if !all_free || free.compare_exchange(ALL, 0, Ordering::AcqRel, Ordering::Relaxed).is_err()
+        {
             return;
         }
         if state.available.contains(segment) {

@@ -117,8 +117,8 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-fn run(ops: Vec<Op>, epoch_last: u32) {
-    let mut both = Both::new(epoch_last);
+fn run(ops: Vec<Op>) {
+    let mut both = Both::new(EPOCH_LAST);
     for op in ops {
         match op {
             Op::Add(many) => (0..many).for_each(|_| both.add()),
@@ -148,7 +148,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
     fn as_a_map(ops in prop::collection::vec(op(), 1..40)) {
-        run(ops, EPOCH_LAST);
+        run(ops);
     }
 }
 
@@ -159,7 +159,7 @@ fn words_of_free_entries_leave_with_the_pages_that_share_them() {
     (0..3 * shared).for_each(|_| both.add());
     let count = |both: &Both| lock(&both.entries.state).free_pages.len();
     assert_eq!(count(&both), 3);
-    // Of the first third nothing is left, but for a spare page of entries; of the second, four.
+    // Of the first third a spare page of entries is left, of the second four entries.
     let stays = |at: &u32| at % (shared / 4) == 3;
     (0..shared).for_each(|index| both.remove(index));
     (shared..2 * shared).filter(|at| !stays(at)).for_each(|at| both.remove(at));
@@ -175,8 +175,8 @@ fn words_of_free_entries_leave_with_the_pages_that_share_them() {
     both.check();
 }
 
-/// An entry of the second page is in its second epoch, and nothing of its page is left: of two such
-/// pages the first one stays.
+/// An entry of the second page is in its second epoch, and that page is gone: the first page, which
+/// is empty too, stays as the spare one.
 fn in_a_later_epoch() -> Both {
     let per_page = words_per_page(page_size());
     let (mut both, at) = (Both::new(EPOCH_LAST), per_page + 7);
