@@ -8,9 +8,10 @@
 //! +------------+--------+------------------+------+-----+------------+
 //! ```
 //!
-//! Where pages may be larger, four bits more count bytes and four fewer generations. A word of
-//! zeros is free, of generation zero; one bit is spare. The generation of a free word is that of the next handle;
-//! these are its lower bits, [`Entries`](super::table) has the rest. `bytes` are those stored.
+//! Where pages may be larger, four bits more count bytes and four fewer generations. One bit is
+//! spare. A word of zeros is free, of generation zero. The generation of a free word is that of the
+//! next handle; these are its lower bits, [`Entries`](super::table) has the rest. `bytes` are those
+//! stored.
 //!
 //! An object that is half a word over and over has kind *filled*: half a word is in the place of
 //! zspage and slot, `bytes` is the object's length, and nothing is stored.
