@@ -1,9 +1,9 @@
-//! Builds mimalloc as a shared library for the benchmark `malloc`: of the very source that glebe
-//! builds on, with the definitions of mimalloc's own release build. The source itself is the C
-//! project that the same benchmark has compiled: its folder is `GLEBE_BENCH_C`.
+//! Builds mimalloc as a shared library for the benchmark `malloc`, from glebe's own source of it,
+//! with the definitions of mimalloc's release build.
 //!
-//! The program gets its path as `GLEBE_BENCH_MIMALLOC`, or what went wrong as
-//! `GLEBE_BENCH_NO_MIMALLOC`: a peer that cannot be had is a row that says so.
+//! Sets `GLEBE_BENCH_MIMALLOC` to the library's path, or `GLEBE_BENCH_NO_MIMALLOC` to the reason
+//! why the build failed, for a row of the report. `GLEBE_BENCH_C` is the source folder, which that
+//! benchmark compiles as its C project.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,6 @@ fn main() {
     }
 }
 
-/// The library's path; what the compiler said, if it failed.
 fn mimalloc() -> Result<PathBuf, String> {
     let var = |name: &str| env::var(name).map_err(|e| format!("{name}: {e}"));
     let include = var("DEP_MIMALLOC_INCLUDE_DIR")?;
@@ -24,7 +23,7 @@ fn mimalloc() -> Result<PathBuf, String> {
     println!("cargo:rustc-env=GLEBE_BENCH_C={}", source.display());
     let library = Path::new(&var("OUT_DIR")?).join("libmimalloc.so");
     let mut build = cc::Build::new();
-    // As it is released, whatever the profile of this program.
+    // Always a release build.
     build.opt_level(3).debug(false).pic(true).warnings(false).include(&include).include(&source);
     for name in ["NDEBUG", "MI_BUILD_RELEASE", "MI_MALLOC_OVERRIDE", "MI_SHARED_LIB"] {
         build.define(name, None);

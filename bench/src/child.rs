@@ -1,8 +1,8 @@
-//! [`Child`]: this program started again, with words that only it knows, to do one task apart.
+//! [`Child`]: this program, started again for one task.
 //!
 //! A child answers in lines on its standard output, reads lines from its standard input, and dies
-//! with its parent. Dropped, one that still runs is killed. A parent that was told to end unwinds
-//! from every wait here ([`interrupt`]). Source: prctl(2).
+//! with its parent. Dropping a `Child` kills it. Waits unwind if a signal told the parent to end
+//! ([`interrupt`]). Source: prctl(2).
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -15,7 +15,7 @@ use rustix::process::{getppid, set_parent_process_death_signal, Pid, Signal};
 use crate::{clock, interrupt, Outcome};
 
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// No child takes as long for a line on a machine that does anything else at all.
+/// Longest wait for a line, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 pub(crate) struct Child {
@@ -24,18 +24,18 @@ pub(crate) struct Child {
 }
 
 impl Child {
-    /// Starts this program with `task` and `words`; the child is in [`attach`] first of all.
+    /// Starts this program with `task` and `words`. The child first calls [`attach`].
     pub(crate) fn start(task: &str, words: &[&str]) -> Outcome<Self> {
         Self::start_as(task, words, |_| ())
     }
 
-    /// The same, with what `change` does to the command: its environment.
+    /// Starts the child like [`Child::start`]. `change` may set the command's environment.
     pub(crate) fn start_as(
         task: &str,
         words: &[&str],
         change: impl FnOnce(&mut Command),
     ) -> Outcome<Self> {
-        // Of a test it would be the test program, which takes the words for names of tests.
+        // A test's /proc/self/exe would take the words for names of tests.
         if cfg!(test) {
             panic!("unit tests start no child of this program");
         }
@@ -57,7 +57,7 @@ impl Child {
         self.process.id()
     }
 
-    /// Its next line; `None` once it writes no more; an error after [`PATIENCE`].
+    /// Returns the next line; `None` at the end. Fails after [`PATIENCE`].
     pub(crate) fn line(&mut self) -> Outcome<Option<String>> {
         let end = clock::wall() + PATIENCE;
         loop {
@@ -76,15 +76,14 @@ impl Child {
         Ok(told.transpose().map(drop)?)
     }
 
-    /// Waits for its end; what it wrote, its lines ended, or nothing if it was killed; an error if
-    /// it failed, or took too long.
+    /// Waits for the child's end and returns its output, or `None` if it was killed. Fails if the
+    /// child failed or took too long.
     pub(crate) fn answer(mut self) -> Outcome<Option<String>> {
         drop(self.process.stdin.take());
         let mut output = String::new();
         while let Some(line) = self.line()? {
             output.extend([line.as_str(), "\n"]);
         }
-        // It has closed its output, which it does when it ends.
         match self.process.wait()? {
             status if status.success() => Ok(Some(output)),
             status if status.signal() == Some(Signal::KILL.as_raw()) => Ok(None),
@@ -100,8 +99,8 @@ impl Drop for Child {
     }
 }
 
-/// In the child, before it has a second thread: has it die when process `parent` does; an error if
-/// that is not its parent, or gone.
+/// Makes this child die with process `parent`. Call it before there is a second thread. Fails if
+/// `parent` has ended.
 pub(crate) fn attach(parent: u32) -> Outcome {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     match getppid().map(Pid::as_raw_pid) {

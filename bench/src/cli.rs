@@ -1,5 +1,4 @@
-//! The command line of `glebe-bench`: one subcommand a benchmark, and what a child of this program
-//! is told to do.
+//! The command line of `glebe-bench`, and the tasks of its children.
 
 use std::fs;
 use std::io::{self, Write};
@@ -17,7 +16,6 @@ use crate::{
 
 type Run = fn(&mut Report) -> Outcome;
 
-/// The benchmarks.
 const ALL: [(&str, &str, Run); 9] = [
     ("reserve", "Blocks under load, what the load pays, pages in and out, growth", reserve::run),
     ("volatile", "Mark and unmark beside giving memory back; purging, a cache", volatile::run),
@@ -83,8 +81,8 @@ fn dispatch(Cli { name, options }: Cli, out: &mut dyn Write) -> Outcome {
     report.passed().then_some(()).ok_or_else(|| "a check did not hold".into())
 }
 
-/// The options with an absolute directory that can be written to; ends the program if one of them
-/// is for other benchmarks.
+/// Makes `dir` absolute. Fails if it is not writable. Ends the program if an option belongs to
+/// other benchmarks.
 fn checked(name: &str, mut options: Options) -> Outcome<Options> {
     let of_some = [
         ("--background", options.background.is_some(), &["reserve"][..]),
@@ -106,7 +104,6 @@ fn checked(name: &str, mut options: Options) -> Outcome<Options> {
     Ok(options)
 }
 
-/// In a child of process `parent`: does its task.
 fn in_child(parent: &str, task: &str, words: &[&str], out: &mut dyn Write) -> Outcome {
     child::attach(parent.parse()?)?;
     match (task, words) {

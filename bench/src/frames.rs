@@ -1,11 +1,10 @@
-//! Physical memory as a reader sees it that shares no code with the library's: the frames of mapped
-//! pages, the longest run of free frames, and the page cache.
+//! Physical memory, read without the library's code: frames of mapped pages, the longest run of
+//! free frames, the page cache.
 //!
-//! Frames are those of `/proc/self/pagemap` (8 bytes a base page: frame number in bits 0 to 54,
-//! present in bit 63; the number reads as zero without CAP_SYS_ADMIN). Free is what the buddy
-//! allocator has, or a page of a hugetlb pool that nobody has mapped; a free run counts from a
-//! multiple of a huge page on. Cost: 8 bytes read a page; half a second and 50 MB for 24 GiB.
-//! Source: admin-guide/mm/pagemap, proc_meminfo(5).
+//! `/proc/self/pagemap` has 8 bytes per base page: frame number in bits 0 to 54 (zero without
+//! CAP_SYS_ADMIN), present in bit 63. Free frames belong to the buddy allocator, or to hugetlb
+//! pages that nobody has mapped. A free run begins at a multiple of a huge page. Cost: 8 bytes per
+//! page; half a second and 50 MB for 24 GiB. Source: admin-guide/mm/pagemap, proc_meminfo(5).
 
 use std::fs::{self, File};
 use std::io;
@@ -21,7 +20,7 @@ const HEAD: u64 = 1 << 15;
 const TAIL: u64 = 1 << 16;
 const HUGE: u64 = 1 << 17;
 const HUGE_PAGE: Bytes = Bytes::mib(2);
-/// Zone DMA of a PC: the kernel gives no huge page from there.
+/// End of zone DMA of a PC, from which the kernel gives no huge page.
 const BELOW: Bytes = Bytes::mib(16);
 const WORD: usize = size_of::<u64>();
 
@@ -29,8 +28,8 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
     bytes.chunks_exact(WORD).map(|word| word.try_into().map_or(0, u64::from_ne_bytes))
 }
 
-/// The frame of each of `pages` from `address`, nothing for one that is not there; `None` if frames
-/// are hidden.
+/// Returns the frames of `pages` from `address`, with `None` for an absent page. Returns `None` if
+/// frames are hidden.
 pub(crate) fn of(address: usize, pages: Pages) -> Option<Vec<Option<u64>>> {
     let first = address as u64 >> page_size().shift();
     let mut entries = vec![0; pages.as_usize() * WORD];
@@ -41,19 +40,19 @@ pub(crate) fn of(address: usize, pages: Pages) -> Option<Vec<Option<u64>>> {
     (!frames.contains(&Some(0))).then_some(frames)
 }
 
-/// The longest run of ascending frames, in order of address.
+/// Returns the longest run of ascending frames in address order.
 pub(crate) fn longest(frames: &[Option<u64>]) -> Pages {
     let follows = |a: &Option<u64>, b: &Option<u64>| a.is_some() && a.map(|a| a + 1) == *b;
     let runs = frames.chunk_by(follows).filter(|run| run[0].is_some());
     Pages::new(runs.map(<[_]>::len).max().unwrap_or(0) as u64)
 }
 
-/// The longest run among `pages` from `address`; `None` if frames are hidden.
+/// Returns the longest run of frames; `None` if frames are hidden.
 pub(crate) fn longest_run(address: usize, pages: Pages) -> Option<Pages> {
     Some(longest(&of(address, pages)?))
 }
 
-/// The longest free run of the machine that begins on a huge page. Root alone may read it.
+/// Returns the machine's longest free run that begins on a huge page. Needs root.
 pub(crate) fn longest_free_run() -> io::Result<Bytes> {
     let (flags, counts) = (fs::read("/proc/kpageflags")?, File::open("/proc/kpagecount")?);
     let first = BELOW.pages_up(page_size()).get();
@@ -64,7 +63,7 @@ pub(crate) fn longest_free_run() -> io::Result<Bytes> {
     }))
 }
 
-/// Of frames and their words, in order.
+/// Returns the longest free run of `all`: frames and their flag words, in order.
 fn longest_free_of(
     all: impl Iterator<Item = (u64, u64)>,
     is_mapped: impl Fn(u64) -> bool,
@@ -72,7 +71,7 @@ fn longest_free_of(
     let align = HUGE_PAGE.pages_up(page_size()).get();
     let (mut run, mut longest, mut is_free) = (0_u64, 0_u64, false);
     for (frame, word) in all {
-        // What follows the first page of a larger one is as that is.
+        // A tail page has the state of its first page.
         if word & TAIL == 0 {
             let pool = word & (HUGE | HEAD) == HUGE | HEAD;
             is_free = word & BUDDY != 0 || (pool && !is_mapped(frame));
@@ -83,7 +82,7 @@ fn longest_free_of(
     Pages::new(longest).bytes(page_size())
 }
 
-/// Bytes of files in memory, those of tmpfs apart; 0 where that cannot be read.
+/// Returns the bytes of files in memory, without tmpfs; 0 if unreadable.
 pub(crate) fn page_cache() -> Bytes {
     let of = |name| meminfo::read(name).unwrap_or_default();
     (of("Cached") + of("Buffers")).saturating_sub(of("Shmem"))
@@ -112,7 +111,7 @@ mod tests {
         };
         let longest = |parts: &[Vec<u64>]| {
             let words = parts.concat();
-            // The lowest bit, a locked page's, stands for one that is mapped here.
+            // The lowest bit marks a mapped frame here.
             let is_mapped = |frame| words[frame as usize] & 1 != 0;
             let run = longest_free_of((0..).zip(words.iter().copied()), is_mapped);
             run.pages_up(page_size()).as_usize()

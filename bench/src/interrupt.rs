@@ -1,9 +1,8 @@
-//! A run that is told to end: it ends soon, and puts back what it changed on the machine first.
+//! Ends a run on a signal, after undoing its changes to the machine.
 //!
-//! SIGINT, SIGTERM and SIGHUP only set a word, unless they are ignored. The run looks at it often
-//! ([`check`]), and unwinds from there to [`catch`]: what every part undoes when it is dropped is
-//! undone. Then the process ends as the signal would have ended it. A second signal ends it at
-//! once. Source: signal(7), proc_pid_status(5).
+//! SIGINT, SIGTERM and SIGHUP set a word, unless ignored. The run looks at it often ([`check`]) and
+//! unwinds to [`catch`]; dropping each part undoes its changes. Then the signal ends the process. A
+//! second signal ends it at once. Source: signal(7), proc_pid_status(5).
 
 use std::io;
 use std::panic::{self, AssertUnwindSafe};
@@ -13,13 +12,13 @@ use std::sync::{Arc, LazyLock};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{flag, low_level};
 
-/// The last signal that came, or 0.
+/// The last signal, or 0.
 static CAME: LazyLock<Arc<AtomicUsize>> = LazyLock::new(Arc::default);
 
-/// What a run that was told to end unwinds with: the signal.
+/// Unwind payload: the signal.
 struct Interrupted(i32);
 
-/// Has signals that end the process noted instead, each once.
+/// Makes the first signal set [`CAME`] instead of ending the process.
 pub(crate) fn install() -> io::Result<()> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -35,7 +34,7 @@ pub(crate) fn install() -> io::Result<()> {
     Ok(())
 }
 
-/// Unwinds to [`catch`] if a signal came; to be called often by whoever runs for long.
+/// Unwinds to [`catch`] if a signal arrived. Call it often in long work.
 pub(crate) fn check() {
     let signal = CAME.load(Ordering::Relaxed) as i32;
     if signal != 0 {
@@ -43,9 +42,9 @@ pub(crate) fn check() {
     }
 }
 
-/// What `run` returns; the end of the process if it was told to end, all that it had dropped.
+/// Runs `run`. If a signal ended it, ends the process after everything was dropped.
 pub(crate) fn catch<T>(run: impl FnOnce() -> T) -> T {
-    // Nothing that `run` borrows is looked at again.
+    // Nothing that `run` borrows is used afterwards.
     panic::catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|payload| {
         match payload.downcast::<Interrupted>() {
             Ok(interrupted) => {
@@ -57,7 +56,7 @@ pub(crate) fn catch<T>(run: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Tells other threads to stop when it is dropped, so that a scope that unwinds can end.
+/// Stops other threads when dropped, so that an unwinding scope can end.
 pub(crate) struct Stop<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Stop<'_> {

@@ -1,5 +1,4 @@
-//! [`Machine`]: the facts that a figure means nothing without. One that cannot be read is `unknown`
-//! or 0: it must not make a run fail.
+//! [`Machine`]: facts that figures depend on. Unreadable facts are `unknown` or 0.
 
 use std::fs;
 use std::thread::available_parallelism;
@@ -14,9 +13,8 @@ pub(crate) struct Machine {
     cpus: usize,
     memory_bytes: u64,
     page_bytes: u64,
-    /// Mode of transparent hugepages.
     thp: String,
-    /// Whether this process has CAP_SYS_ADMIN, which shows page frames and changes pools.
+    /// True with CAP_SYS_ADMIN, which shows page frames and changes pools.
     privileged: bool,
 }
 
@@ -24,7 +22,7 @@ impl Machine {
     pub(crate) fn read() -> Self {
         let text = |path| fs::read_to_string(path).unwrap_or_else(|_| "unknown".into());
         let modes = text("/sys/kernel/mm/transparent_hugepage/enabled");
-        // The mode that is on stands in brackets.
+        // Brackets enclose the active mode.
         let thp = modes.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
         Self {
             kernel: text("/proc/sys/kernel/osrelease").trim().into(),

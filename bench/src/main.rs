@@ -1,13 +1,13 @@
-//! Peers, workloads and measurements for glebe: the program `glebe-bench`.
+//! The program `glebe-bench`: peers, workloads and measurements for glebe.
 //!
-//! The modules form an ordered list; each uses only those above it in this list.
+//! Modules use only those listed above them.
 #![deny(unsafe_code)]
 
-/// Why something cannot be had or done; its text is all that anybody looks at.
+/// Why something failed; only its text is used.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 type Outcome<T = ()> = Result<T, Failure>;
 
-// Measuring, and telling people.
+// Measuring and reporting.
 mod clock;
 mod interrupt;
 mod machine;
@@ -16,14 +16,13 @@ mod summary;
 mod report;
 mod turns;
 
-// What a run works on, and against whom.
+// Workloads and peers.
 mod child;
 mod frames;
 mod memory;
 mod pressure;
 mod zram;
 
-// The benchmarks.
 mod contig;
 mod reserve;
 
@@ -38,7 +37,7 @@ mod swap;
 
 mod cli;
 
-/// What a test needs; nothing where it cannot be had, and says so.
+/// Returns what a test needs, or prints why it is missing.
 #[cfg(test)]
 fn had<T>(had: Outcome<T>) -> Option<T> {
     had.inspect_err(|why| println!("skipped: {why}")).ok()

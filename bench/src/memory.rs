@@ -1,13 +1,13 @@
-//! [`Memory`]: bytes that are all there, had in the ways that are compared ([`Way`]).
+//! [`Memory`]: populated bytes, obtained in the compared ways ([`Way`]).
 //!
-//! Timed: having it and populating it, by the calling thread alone. Not timed: raising a pool's
-//! limit, reading page frames, giving it back. None of the kernel's ways promises contiguity beyond
-//! a huge page, and memory that is no hugetlb page may be moved at any time.
-//! Lock: the project's hugetlb lock file, for memory of a pool alone.
+//! Timed: obtaining and populating, by the calling thread. Not timed: raising a pool's limit,
+//! reading frames, giving back. The kernel's ways promise no contiguity beyond a huge page, and the
+//! kernel may move all but hugetlb pages. Lock: the project's hugetlb lock file, for pool memory
+//! only.
 //!
 //! # Safety
-//! A `Memory` owns its bytes, by an allocation or a mapping whose pointer nobody else has. They are
-//! populated: zeros of the kernel's or what was written there, so that every word is a value.
+//! A `Memory` owns its bytes: an allocation or mapping whose pointer nobody else has. They are
+//! populated, with zeros or written values, so every word is valid.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -28,46 +28,44 @@ use crate::clock::{timed, Elapsed};
 use crate::frames::longest_run;
 use crate::Outcome;
 
-/// What is left to the machine whatever is measured.
+/// Bytes left to the machine.
 pub(crate) const LEFT: Bytes = Bytes::mib(1536);
-/// The library takes more pages than it keeps, by this part of those that it keeps.
+/// While choosing, the library holds `1 / SPARE_SHARE` more than it keeps.
 const SPARE_SHARE: u64 = 4;
-/// Every mapping begins at a multiple of this.
+/// Alignment of every mapping.
 const PAGE: Bytes = Bytes::new(1 << 12);
 
-/// A way to have memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// `posix_memalign`, base pages even where the machine would give huge ones unasked.
+    /// `posix_memalign` with base pages, even if huge pages are the default.
     Memalign,
-    /// `posix_memalign`, with transparent huge pages.
+    /// `posix_memalign` with transparent huge pages.
     MemalignThp,
-    /// The library's, with the source that it chooses by itself.
+    /// The library's default source.
     Glebe,
-    /// Surplus pages of the hugetlb pool, in the order in which the kernel hands them out.
+    /// Surplus hugetlb pages in the kernel's order.
     Hugetlb,
     /// A mapping with `MADV_HUGEPAGE`, aligned to a huge page.
     Thp,
-    /// A mapping as the machine is set to give it.
+    /// A mapping with the machine's settings.
     Plain,
 }
 
-/// Bytes, all of them present.
 pub(crate) struct Memory {
     base: usize,
     len: usize,
-    /// What it took to have the bytes and to populate them.
+    /// Time to obtain and populate the bytes.
     pub(crate) took: Elapsed,
-    /// Gives them back when dropped.
+    /// Gives the bytes back when dropped.
     owner: Box<dyn Any>,
 }
 
-/// What `posix_memalign` is asked for: as much as a page-table leaf maps on most machines.
+/// Aligned to a huge page of most machines.
 #[repr(align(0x20_0000))]
 struct Aligned(#[allow(dead_code)] [u8; 2 << 20]);
 
 impl Way {
-    /// Has `len` bytes; an error says why not: too little memory, no such pages, no privilege.
+    /// Obtains `len` bytes. Fails if memory, pages of this kind or the privilege is missing.
     pub(crate) fn obtain(self, len: Bytes) -> Outcome<Memory> {
         fits(len)?;
         match self {
@@ -78,7 +76,7 @@ impl Way {
                 let (pool, mut options) = (pool()?, MmapOptions::new());
                 let whole = len.pages_up(pool.size()).bytes(pool.size());
                 options.len(whole.as_usize()).huge(Some(pool.size().shift() as u8));
-                // The kernel takes the pages from the pool here: a shortage is seen now.
+                // Takes the pages from the pool, so a shortage shows now.
                 let map = || Ok(options.map_anon()?.into());
                 with_surplus(&pool, len, || Memory::mapped(len, PAGE, map))
             }
@@ -100,14 +98,14 @@ impl Way {
 }
 
 impl Memory {
-    /// Times `have`, which says where the bytes begin and who owns them.
+    /// Times `have`, which returns the address and the owner of the bytes.
     fn timed(len: Bytes, have: impl FnOnce() -> Outcome<(usize, Box<dyn Any>)>) -> Outcome<Self> {
         let (had, took) = timed(have);
         let (base, owner) = had?;
         Ok(Self { base, len: len.as_usize(), took, owner })
     }
 
-    /// The library's memory as `options` say; what other threads took is not in `took`.
+    /// Obtains the library's memory. `took` does not include other threads.
     pub(crate) fn glebe(options: Options, len: Bytes) -> Outcome<Self> {
         Self::timed(len, || {
             let contig = options.build(len)?;
@@ -120,59 +118,59 @@ impl Memory {
             let mut block = Vec::<Aligned>::new();
             block.try_reserve_exact(len.as_usize().div_ceil(size_of::<Aligned>()))?;
             let base = block.as_mut_ptr().expose_provenance();
-            // SAFETY: the range is in the allocation, and nothing is there yet.
+            // SAFETY: the range is in the allocation, and holds nothing yet.
             let advised = unsafe { madvise::advise(base, len, advice) };
-            // A kernel built without huge pages knows of neither advice, and small ones are right.
+            // A kernel without huge pages knows neither advice; its base pages suit the other.
             if advice == madvise::Advice::HugePage {
                 advised?;
             }
-            // SAFETY: as above; contents stay.
+            // SAFETY: in the allocation; the call keeps contents.
             unsafe { madvise::advise(base, len, madvise::Advice::PopulateWrite)? };
             Ok((base, Box::new(block)))
         })
     }
 
-    /// The first `len` bytes of a mapping that begin at a multiple of `align`.
+    /// Maps memory, and takes the first `len` bytes from a multiple of `align`.
     fn mapped(len: Bytes, align: Bytes, map: impl FnOnce() -> Outcome<MmapRaw>) -> Outcome<Self> {
         Self::timed(len, || {
             let map = map()?;
             let start = map.as_ptr().expose_provenance();
             let base = start.next_multiple_of(align.as_usize());
-            // This reports a failure instead of raising a signal later.
+            // Fails here, instead of a signal later.
             map.advise_range(Advice::PopulateWrite, base - start, len.as_usize())?;
             Ok((base, Box::new(map)))
         })
     }
 
-    /// The library's own view, where it is the library's.
+    /// Returns the `Contig`, if the memory is the library's.
     pub(crate) fn contig(&self) -> Option<&Contig> {
         self.owner.downcast_ref()
     }
 
-    /// The longest run of adjacent page frames in address order; `None` where frames are hidden.
+    /// Returns the longest run of adjacent frames in address order; `None` if hidden.
     pub(crate) fn longest_run(&self) -> Option<Pages> {
         longest_run(self.base, Bytes::new(self.len as u64).pages_up(page_size()))
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: see the file's head; nobody writes while this is borrowed.
+        // SAFETY: see the head of this file; nobody writes while this borrows.
         unsafe { slice::from_raw_parts(ptr::with_exposed_provenance(self.base), self.len) }
     }
 
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: see the file's head; exclusive by `&mut`.
+        // SAFETY: see the head of this file; exclusive by `&mut`.
         unsafe { slice::from_raw_parts_mut(ptr::with_exposed_provenance_mut(self.base), self.len) }
     }
 
     pub(crate) fn words(&self) -> &[u64] {
         let words = self.len / size_of::<u64>();
-        // SAFETY: as `bytes`; the base is the start of a page, and any bits are a word.
+        // SAFETY: as in `bytes`; the base is aligned to a page, and any bits are a valid word.
         unsafe { slice::from_raw_parts(ptr::with_exposed_provenance(self.base), words) }
     }
 }
 
-/// Whether the machine has that much and [`LEFT`] besides, with what the library takes to choose
-/// from: it must not be brought to kill a process.
+/// Fails unless the machine has `len`, [`LEFT`] and the library's spare: the kernel must not kill a
+/// process.
 pub(crate) fn fits(len: Bytes) -> Outcome {
     let available = meminfo::available()?;
     match most_of(available) {
@@ -181,7 +179,7 @@ pub(crate) fn fits(len: Bytes) -> Outcome {
     }
 }
 
-/// The largest memory that [`fits`] now, whole huge pages.
+/// Returns the most that [`fits`] now, in whole huge pages.
 pub(crate) fn largest() -> Outcome<Bytes> {
     let huge = transparent_huge_page().unwrap_or_else(|_| page_size());
     Ok(most_of(meminfo::available()?).pages_down(huge).bytes(huge))
@@ -191,20 +189,18 @@ fn most_of(available: Bytes) -> Bytes {
     Bytes::new(available.saturating_sub(LEFT).get() / (SPARE_SHARE + 1) * SPARE_SHARE)
 }
 
-/// The pool of the hugepages that one page-table leaf maps.
 fn pool() -> Outcome<Pool> {
     let size = transparent_huge_page()?;
     Pool::of(size).ok_or_else(|| format!("no pool of {} pages", size.bytes()).into())
 }
 
-/// Runs `ask` while surplus pages for `len` may be had of the pool.
+/// Allows the pool surplus pages for `len` during `ask`.
 fn with_surplus<T>(pool: &Pool, len: Bytes, ask: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     PoolLock::acquire()?.with_surplus(pool, len.pages_up(pool.size()).get(), ask)
 }
 
-/// Hugetlb pages that were set aside beforehand, of which a window is mapped when it is wanted: a
-/// file of them, all resident. It answers as fast as the page table is written, and its bytes lie
-/// idle the rest of the time. A window has what was there before.
+/// Hugetlb pages set aside in a resident file. Mapping a window only writes page tables, but the
+/// bytes are otherwise idle. A window keeps the contents of the last one.
 pub(crate) struct HugeFile {
     file: File,
     pub(crate) len: Bytes,
@@ -214,7 +210,6 @@ pub(crate) struct HugeFile {
 impl HugeFile {
     pub(crate) const NAME: &'static str = "standing_hugetlb";
 
-    /// Sets `len` aside, rounded up to whole hugepages: surplus pages of the pool.
     pub(crate) fn new(len: Bytes) -> Outcome<Self> {
         fits(len)?;
         let pool = pool()?;
@@ -228,7 +223,6 @@ impl HugeFile {
         Ok(this)
     }
 
-    /// Maps the first `len` bytes, in whole hugepages.
     pub(crate) fn window(&self, len: Bytes) -> Outcome<Memory> {
         let whole = len.pages_up(self.page).bytes(self.page);
         let map = || Ok(MmapOptions::new().len(whole.as_usize()).map_raw(&self.file)?);
@@ -236,22 +230,21 @@ impl HugeFile {
     }
 }
 
-/// Pages in the machine's hugetlb pool for everybody, taken off when this is dropped. A killed
-/// benchmark leaves them there: `glebe contig release` takes them off.
+/// Pages added to the machine's hugetlb pool. Dropping removes them; a killed benchmark leaves them
+/// to `glebe contig release`.
 pub(crate) struct SetAside {
     size: PageSize,
     growth: PoolChange,
 }
 
 impl SetAside {
-    /// Adds `pages` of `size`, all of them or none.
     pub(crate) fn new(size: PageSize, pages: u64) -> Outcome<Self> {
         Ok(Self { size, growth: grow_pool(size, pages, false)? })
     }
 }
 
 impl Drop for SetAside {
-    /// Also pages in use, which leave the pool when they are freed.
+    /// Removes used pages too: they leave the pool when freed.
     fn drop(&mut self) {
         let pages = self.growth.pages + self.growth.absorbed;
         let take_off = || -> Result<(), OsError> {
@@ -265,7 +258,6 @@ impl Drop for SetAside {
     }
 }
 
-/// On the machine as it is: without root or hugepages the parts that need them skip.
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -310,7 +302,7 @@ mod tests {
         let len = Bytes::mib(5);
         let Some(file) = crate::had(HugeFile::new(len)) else { return };
         let run = || file.window(len).unwrap().longest_run();
-        // Hugetlb pages are not moved, so their runs are as they were.
+        // Hugetlb pages do not move.
         assert_eq!(run(), run());
         assert!(file.window(Bytes::new(1 << 40)).is_err());
     }
@@ -324,7 +316,6 @@ mod tests {
         };
         let had_and_gone = |_| {
             let before = persistent();
-            // More than lies idle.
             let huge = Pages::new(pool.counts().unwrap().available() + 8);
             let Ok(surplus) = Way::Hugetlb.obtain(huge.bytes(pool.size())) else { return true };
             let aside = SetAside::new(pool.size(), 4).unwrap();

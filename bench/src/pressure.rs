@@ -1,7 +1,6 @@
-//! Real memory pressure: a child of this program inside a memory cgroup ([`Group`], which the tests
-//! of the library have too), and what has to be waited for.
+//! Real memory pressure: a child in a memory cgroup ([`Group`], shared with the library's tests).
 //!
-//! This process itself stays outside, so that it can tell of a child that the kernel killed.
+//! This process stays outside the group, to report a child that the kernel killed.
 
 use std::fs::{self, File};
 use std::io;
@@ -18,12 +17,11 @@ mod cgroup;
 
 pub(crate) use cgroup::{enter, lift, Group};
 
-/// How long the kernel may take to do what it has been told.
 const KERNEL_MAX: Duration = Duration::from_secs(10);
 
-/// Has a child of this program do `task` inside `group`, with the group's directory and `word`; the
-/// child calls [`enter`] first of all. Returns what it wrote, or `None` if the kernel killed it for
-/// want of memory, and how many it killed; an error if it failed, or took too long.
+/// Runs a child for `task` inside `group`, with the group's directory and `word`. The child first
+/// calls [`enter`]. Returns its output (`None` if killed for lack of memory) and the kills. Fails
+/// if the child failed or took too long.
 pub(crate) fn ask(group: &Group, task: &str, word: &str) -> Outcome<(Option<String>, u64)> {
     let child = Child::start(task, &[&group.dir().display().to_string(), word])?;
     match (child.answer()?, group.kills()) {
@@ -32,7 +30,7 @@ pub(crate) fn ask(group: &Group, task: &str, word: &str) -> Outcome<(Option<Stri
     }
 }
 
-/// Tries until it succeeds or [`KERNEL_MAX`] is over.
+/// Repeats `step` until it succeeds or [`KERNEL_MAX`] is over.
 pub(crate) fn patiently<T>(mut step: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let deadline = clock::wall() + KERNEL_MAX;
     loop {
@@ -43,14 +41,13 @@ pub(crate) fn patiently<T>(mut step: impl FnMut() -> io::Result<T>) -> io::Resul
     }
 }
 
-/// What the group at `dir` holds now.
 pub(crate) fn usage(dir: &Path) -> Outcome<Bytes> {
     let read = |name: &str| fs::read_to_string(dir.join(name));
     let text = read("memory.usage_in_bytes").or_else(|_| read("memory.current"))?;
     Ok(Bytes::new(text.trim().parse()?))
 }
 
-/// A sparse file of `len` that ends with its last descriptor.
+/// Makes a sparse file without a name.
 pub(crate) fn nameless(dir: &Path, len: Bytes) -> Outcome<File> {
     let file = tempfile::tempfile_in(dir).and_then(|file| file.set_len(len.get()).map(|()| file));
     Ok(file.map_err(|e| format!("open({}): {e}", dir.display()))?)
@@ -65,8 +62,7 @@ mod tests {
     const V1: &str = "41 30 0:33 / /sys/fs/cgroup/memory rw,nosuid - cgroup cgroup rw,memory\n";
     const V2: &str = "42 30 0:34 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
 
-    /// The parent of groups on a machine with these mounts, and these groups that pass controllers
-    /// on.
+    /// Returns the parent of new groups, if these `groups` pass these controllers on.
     fn parent(mounts: &str, own: &str, groups: &[(&str, &str)]) -> Result<(String, bool), String> {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("proc/self")).unwrap();

@@ -1,10 +1,9 @@
-//! The benchmark `python`: the wheel for Python beside what Python programs use, and a NumPy
-//! pipeline whose results are volatile, in a memory cgroup.
+//! The benchmark `python`: the wheel beside what Python programs use, and a NumPy pipeline with
+//! volatile results in a memory cgroup.
 //!
-//! The work is done by two programs in `bench/python`, run by the interpreter of the environment
-//! that `make python` and `make test` make under the target folder; without it, rows say so.
-//! Caches are asked in turn for the same keys. Memory of the pipeline comes and goes: ordinary
-//! arrays take and give back 0.7 of the limit; an LRU is as good as its size is right for that.
+//! Two programs in `bench/python` run with the interpreter that `make python` or `make test` sets
+//! up in the target folder; without it, rows say so. Caches get the same keys in turn. Ordinary
+//! arrays of the pipeline take and give back 0.7 of the limit, so an LRU depends on its size.
 
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
@@ -24,14 +23,13 @@ const SMALL: &str = include_str!("../python/small.py");
 const PIPELINE: &str = include_str!("../python/pipeline.py");
 const LMDB: &str = "lmdb";
 const US: &str = "us";
-/// Of the pipeline's cgroup.
+/// Limit of the pipeline's cgroup.
 const LIMIT_MIB: u64 = 384;
 const VOLATILE: &str = "volatile";
-/// Sizes of an LRU in MiB: one fits beside the peaks, others do not.
+/// Keepers of results. An LRU has its MiB in its name: one fits beside the peaks, others do not.
 const KEEPERS: [&str; 6] = [VOLATILE, "lru-32", "lru-64", "lru-80", "lru-192", "dict"];
 const CASES: [&str; 6] = ["put_4k", "get_4k", "get_into_4k", "put_1m", "get_1m", "get_into_1m"];
 
-/// Runs the benchmark.
 pub(crate) fn run(report: &mut Report) -> Outcome {
     match python() {
         Ok(python) => {
@@ -59,7 +57,6 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// The interpreter that has the wheel.
 fn python() -> Result<PathBuf, String> {
     let program = std::env::current_exe().map_err(|e| e.to_string())?;
     let target = program.parent().and_then(Path::parent).unwrap_or(Path::new("target"));
@@ -102,7 +99,7 @@ fn small(python: &Path, report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// Nanoseconds of a get of one page that is in the processor's cache.
+/// Returns the nanoseconds of getting a page from the processor's cache.
 fn get_hot(rounds: usize) -> Outcome<Vec<f64>> {
     const CALLS: u32 = 20_000;
     let reserve = Reserve::new(Bytes::mib(4))?;
@@ -120,7 +117,6 @@ fn get_hot(rounds: usize) -> Outcome<Vec<f64>> {
     Ok(samples)
 }
 
-/// Each keeper of results in a cgroup of its own.
 fn pipelines(report: &mut Report) -> Outcome {
     const RATE: &str = "requests/s";
     let seconds = report.plan(1, 12);
@@ -155,7 +151,7 @@ fn pipelines(report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// In a child: runs one pipeline inside a cgroup; says `{}` of one that was killed.
+/// Runs one pipeline in a child, in a cgroup. Writes `{}` if it was killed.
 pub(crate) fn inside(group: &Path, job: &str, out: &mut dyn Write) -> Outcome {
     pressure::enter(group);
     let (who, seconds) = job.split_once(' ').ok_or("a keeper and seconds")?;

@@ -1,10 +1,8 @@
-//! [`Report`]: one run of one benchmark: what was asked for, the samples, and what they come to,
-//! as JSON for machines and a table for people.
+//! [`Report`]: options, samples and figures of one run, as JSON and as a table.
 //!
-//! Ratios are named so that larger is better for glebe, unless their name says `growth` or `cost`;
-//! checks are counts that must be 0, and `null` where nothing was looked at: that is no 0. A row
-//! without samples says why. In the JSON figures have [`DIGITS`] significant digits; one that is no
-//! finite number is `null`.
+//! Larger ratios are better for glebe, unless named `growth` or `cost`. Checks must be 0; a check
+//! that looked at nothing is `null`. A row without samples says why. JSON figures have [`DIGITS`]
+//! significant digits; one that is not finite is `null`.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -20,12 +18,9 @@ use crate::machine::Machine;
 use crate::summary::Summary;
 use crate::turns;
 
-/// The library's name among the contestants.
 pub(crate) const GLEBE: &str = "glebe";
-/// Significant digits kept of a figure.
 const DIGITS: usize = 6;
 
-/// What a run is asked for.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct Options {
     /// Few samples: too few to compare
@@ -46,7 +41,7 @@ pub(crate) struct Options {
     /// malloc: this libglebe_malloc.so, not the one beside the program
     #[arg(long, value_name = "PATH")]
     pub(crate) lib: Option<PathBuf>,
-    /// malloc, swap: this part alone, or this case of a malloc part; may be given again
+    /// malloc, swap: only this part, or this case of a malloc part; may be repeated
     #[arg(long, value_name = "PART")]
     pub(crate) only: Vec<String>,
 }
@@ -65,21 +60,19 @@ pub(crate) struct Report {
     machine: Machine,
     all: Vec<Series>,
     ratios: BTreeMap<String, f64>,
-    /// A count, or why there is none.
+    /// A count, or why it is missing.
     checks: BTreeMap<String, Result<u64, String>>,
     notes: Vec<String>,
 }
 
-/// What one contestant did in one case, in one unit.
 #[derive(Debug)]
 struct Series {
     case: String,
     who: String,
     unit: &'static str,
     values: Vec<f64>,
-    /// Tries that gave no value.
     failed: u64,
-    /// Where the memory came from, or why there are no figures.
+    /// Source of the memory, or why figures are missing.
     remark: Option<String>,
 }
 
@@ -101,7 +94,7 @@ impl Report {
         Self { options, bench, date, machine, ..Self::default() }
     }
 
-    /// How much is done, in a quick run and in a full one.
+    /// Picks the plan of a quick run or a full one.
     pub(crate) fn plan<T>(&self, quick: T, full: T) -> T {
         match self.options.quick {
             true => quick,
@@ -117,7 +110,7 @@ impl Report {
         self.series(case, who, unit).values.extend_from_slice(samples);
     }
 
-    /// Adds a sample, or counts a try that gave none and says why.
+    /// Adds a sample, or counts a failure and its reason.
     pub(crate) fn outcome<E: Display>(
         &mut self,
         case: &str,
@@ -135,7 +128,7 @@ impl Report {
         }
     }
 
-    /// Says something of a row, such as why it has no samples; the last word stands.
+    /// Replaces the row's remark, which may explain missing samples.
     pub(crate) fn remark(&mut self, case: &str, who: &str, unit: &'static str, text: &str) {
         self.series(case, who, unit).remark = Some(text.into());
     }
@@ -155,7 +148,7 @@ impl Report {
         self.all.iter().find(same).map_or(&[], |series| &series.values)
     }
 
-    /// One figure of a row; not a number without one.
+    /// Returns one figure of a row, or NaN without samples.
     pub(crate) fn figure(
         &self,
         (case, who, unit): (&str, &str, &str),
@@ -164,7 +157,7 @@ impl Report {
         Summary::of(self.of(case, who, unit)).as_ref().map_or(f64::NAN, figure)
     }
 
-    /// The median of a contestant in a case, in the first unit; not a number without one.
+    /// Returns the median in the first unit, or NaN without samples.
     pub(crate) fn median(&self, case: &str, who: &str) -> f64 {
         let found = self.all.iter().find(|series| series.case == case && series.who == who);
         found.map_or(f64::NAN, |series| turns::median(&series.values))
@@ -174,18 +167,18 @@ impl Report {
         self.ratios.insert(name.into(), value);
     }
 
-    /// Adds `count` to a check, which thereby exists: 0 says that it was looked at.
+    /// Adds to a check. A count of 0 shows that something was looked at.
     pub(crate) fn check(&mut self, name: &str, count: u64) {
         let total = self.checks.get(name).and_then(|made| made.as_ref().ok()).unwrap_or(&0);
         self.checks.insert(name.into(), Ok(total.saturating_add(count)));
     }
 
-    /// Names a check that could not be made, and why; what was counted for it before stands.
+    /// Says why a check was not made. An earlier count stays.
     pub(crate) fn unmeasured(&mut self, name: &str, why: &str) {
         self.checks.entry(name.into()).or_insert(Err(why.into()));
     }
 
-    /// Adds a line under the table: what is simulated, left out, or unfair to either side.
+    /// Adds a line under the table, about simulated, missing or unfair parts.
     pub(crate) fn note(&mut self, text: &str) {
         self.notes.push(text.into());
     }
@@ -194,7 +187,6 @@ impl Report {
         self.checks.values().flatten().all(|&count| count == 0)
     }
 
-    /// The rows of all cases, those of one case together.
     fn rows<'a>(&'a self) -> Vec<Row<'a>> {
         let mut rows: Vec<_> = self.all.iter().collect();
         rows.sort_by_key(|row| self.all.iter().position(|first| first.case == row.case));
@@ -213,7 +205,7 @@ impl Report {
         rows.into_iter().map(row).collect()
     }
 
-    /// The JSON text: one row a line, one ratio a line.
+    /// Formats one row or ratio per line.
     pub(crate) fn json(&self) -> String {
         let ratios = self.ratios.iter().map(|(name, &value)| (name, rounded(value)));
         let checks = self.checks.iter().map(|(name, count)| (name, count.as_ref().ok()));
@@ -264,7 +256,7 @@ impl Report {
     }
 }
 
-/// A line a row, figures to the right; spread is the standard deviation.
+/// Formats one line per row; spread is the standard deviation.
 fn table_of(rows: &[Row<'_>]) -> String {
     let mut table = Table::new();
     table.set_header(["case", "who", "unit", "median", "p99", "max", "spread", "runs", ""]);
@@ -286,7 +278,7 @@ fn table_of(rows: &[Row<'_>]) -> String {
     table.trim_fmt() + "\n"
 }
 
-/// A figure for people: four significant digits, thousands whole.
+/// Formats four significant digits, thousands whole.
 fn figure(value: f64) -> String {
     match value {
         0.0 => "0".into(),
@@ -298,7 +290,6 @@ fn figure(value: f64) -> String {
     }
 }
 
-/// To [`DIGITS`] significant digits.
 fn rounded(value: f64) -> f64 {
     format!("{value:.*e}", DIGITS - 1).parse().unwrap_or(value)
 }

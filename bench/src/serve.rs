@@ -1,10 +1,9 @@
-//! The benchmark `serve`: `glebe serve --memcached` beside memcached, with the same clients, bytes
-//! and threads.
+//! The benchmark `serve`: `glebe serve --memcached` beside memcached, with equal clients, bytes and
+//! threads.
 //!
-//! What a request costs the server, in CPU time of all its threads, the kernel's work included; how
-//! long clients wait; hits of a trace and items at equal bytes; blocks that first class takes while
-//! clients read. Clients and servers share the processors. A machine without memcached has rows
-//! that say so.
+//! Measures the server's CPU time per request, with the kernel's work; waits of clients; hits of a
+//! trace and items at equal memory; first-class blocks taken while clients read. Clients and
+//! servers share the processors. Without memcached, rows say so.
 
 mod load;
 mod peer;
@@ -21,22 +20,19 @@ use crate::report::Report;
 use crate::turns::{by_round, rounds, turns, NO_END};
 use crate::Outcome;
 
-/// Of the servers, in MiB, where nothing is to go.
+/// Server memory in MiB, enough to evict nothing.
 const ROOM_MIB: u64 = 512;
-/// The same in a quick run.
 const ROOM_MIB_QUICK: u64 = 128;
 const UNIT: &str = "us cpu";
 const RATE: &str = "op/s";
 const P99: &str = "us, 99 of 100";
 /// Bytes of values.
 const SIZES: [usize; 2] = [100, 4000];
-/// Requests on their way at once, of each connection.
+/// Requests under way per connection.
 const DEPTHS: [usize; 2] = [1, 16];
 const THREADS: [usize; 2] = [1, 2];
-/// Connections that say nothing.
 const IDLE: usize = 1000;
 
-/// Runs the benchmark.
 pub(crate) fn run(report: &mut Report) -> Outcome {
     peer::let_many_be_open()?;
     report.check("wrong_bytes", 0);
@@ -61,7 +57,6 @@ fn name(op: Op, size: usize, depth: usize, threads: usize) -> String {
     format!("{}_{size}{depth}{threads}", op.name())
 }
 
-/// All kinds of requests to servers with so many threads.
 fn requests(threads: usize, report: &mut Report) -> Outcome {
     let peers = Peer::all(report.plan(ROOM_MIB_QUICK, ROOM_MIB), threads, report)?;
     let (count, millis) = report.plan((1, 10), (20, 500));
@@ -94,14 +89,12 @@ fn requests(threads: usize, report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// memcached's figure over glebe's, by rounds; larger is better for glebe.
 fn ratio(what: &str, case: &str, unit: &str, report: &mut Report) {
     let of = |who: Who| report.of(case, who.name(), unit);
     let ratio = by_round(of(Who::Memcached), of(Who::Glebe));
     report.ratio(&format!("{what}_{case}_vs_memcached"), ratio);
 }
 
-/// What connections cost that say nothing.
 fn idle(report: &mut Report) -> Outcome {
     let peers = Peer::all(ROOM_MIB / 8, 1, report)?;
     for _ in rounds("serve, idle connections", 1, NO_END) {
@@ -109,7 +102,7 @@ fn idle(report: &mut Report) -> Outcome {
             let before = peer.resident()?;
             let conns: Outcome<Vec<_>> = (0..IDLE).map(|_| load::connect(peer.port)).collect();
             let conns = conns?;
-            // The last is served: so are those before it.
+            // Earlier connections were served before the last.
             load::ask_version(conns.last().ok_or("no connection")?)?;
             let bytes = peer.resident()?.saturating_sub(before);
             report.add("idle_1000_bytes", peer.who.name(), "bytes", bytes as f64);

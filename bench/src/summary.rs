@@ -1,17 +1,15 @@
-//! [`Summary`]: what a set of samples comes to.
+//! [`Summary`]: statistics of samples.
 //!
-//! Percentiles are by nearest rank (the smallest sample with at least that share of all samples at
-//! or below it), so every figure but mean and deviation is a sample that was really seen. The unit
-//! is that of the samples. Cost: one sort.
+//! Percentiles use the nearest rank (the smallest sample with at least that share of all samples at
+//! or below it), so all but mean and deviation are real samples, in their unit. Cost: one sort.
 
 use serde::Serialize;
 
-/// Statistics of a non-empty set of finite samples.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Summary {
-    /// Of an even number of samples, the lower of the middle two.
+    /// The lower of two middle samples.
     pub(crate) median: f64,
-    /// The largest sample where there are fewer than 100.
+    /// The maximum if there are fewer than 100 samples.
     pub(crate) p99: f64,
     pub(crate) max: f64,
     pub(crate) min: f64,
@@ -22,7 +20,7 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    /// Summarises `samples`; `None` if there is none or one is not a finite number.
+    /// Summarises `samples`. Returns `None` if they are empty or one is not finite.
     pub(crate) fn of(samples: &[f64]) -> Option<Self> {
         if samples.is_empty() || samples.iter().any(|s| !s.is_finite()) {
             return None;
@@ -43,7 +41,6 @@ impl Summary {
         })
     }
 
-    /// The same with `change` made to each figure.
     pub(crate) fn map(self, change: impl Fn(f64) -> f64) -> Self {
         let Self { median, p99, max, min, mean, stdev, runs } = self;
         let [median, p99, max, min, mean, stdev] = [median, p99, max, min, mean, stdev].map(change);
@@ -51,7 +48,7 @@ impl Summary {
     }
 }
 
-/// The sample of rank `ceil(percent / 100 * n)`, counted from 1.
+/// Returns the sample of rank `ceil(percent / 100 * n)`, counted from 1.
 fn nearest_rank(sorted: &[f64], percent: usize) -> f64 {
     let rank = (sorted.len() * percent).div_ceil(100);
     sorted[rank.max(1) - 1]

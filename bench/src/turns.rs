@@ -1,5 +1,5 @@
-//! Contestants that take turns, so that whatever else the machine does falls on all of them. How
-//! far a run has come is a line on stderr where that is a terminal.
+//! Contestants take turns, so that the machine's other work affects all. A terminal shows progress
+//! on stderr.
 
 use std::sync::Barrier;
 use std::thread;
@@ -12,12 +12,12 @@ use crate::{clock, interrupt};
 
 pub(crate) const NO_END: Duration = Duration::MAX;
 
-/// The numbers of the rounds: so many, or those that begin before `at_most` is over, but one at
-/// least. Unwinds if the run was told to end ([`interrupt`]).
+/// Returns the rounds: `count`, or those that begin within `at_most`, but at least one. Unwinds if
+/// a signal ended the run ([`interrupt`]).
 pub(crate) fn rounds(what: &str, count: u64, at_most: Duration) -> impl Iterator<Item = u64> {
     let form = "{prefix} [{bar:24}] {percent:>3} %  {elapsed}, {eta} left";
     let style = ProgressStyle::with_template(form).unwrap_or_else(|_| ProgressStyle::default_bar());
-    // Dropped, it takes its line away.
+    // Dropping removes the line.
     let bar = ProgressBar::new(count).with_style(style).with_prefix(what.to_owned());
     let end = clock::wall().saturating_add(at_most);
     (0..count).take_while(move |&done| {
@@ -27,15 +27,15 @@ pub(crate) fn rounds(what: &str, count: u64, at_most: Duration) -> impl Iterator
     })
 }
 
-/// Each of `all` once a round, with the number of the round. Another one comes first each time, and
-/// the order changes too, since a contestant finds warm memory where a like one has just left it.
+/// Returns each contestant once per round, with the round's number. First place and order change
+/// with the round, because a contestant finds memory warm after a similar one.
 pub(crate) fn turns<'a, T: Copy>(
     what: &str,
     count: u64,
     all: &'a [T],
 ) -> impl Iterator<Item = (u64, T)> + 'a {
     let len = all.len() as u64;
-    // Steps that come past everybody.
+    // Steps that reach every contestant.
     let strides: Vec<_> = (1..len.max(2)).filter(|stride| gcd(*stride, len) == 1).collect();
     rounds(what, count * len, NO_END).map(move |turn| {
         let (round, nth) = (turn / len, turn % len);
@@ -52,7 +52,7 @@ fn gcd(a: u64, b: u64) -> u64 {
     }
 }
 
-/// What `work` returns in each of so many threads; what waits for the barrier goes on together.
+/// Runs `work` in `count` threads. The barrier lets them begin together.
 pub(crate) fn on_threads<T: Send>(
     count: usize,
     work: impl Fn(usize, &Barrier) -> T + Sync,
@@ -64,17 +64,17 @@ pub(crate) fn on_threads<T: Send>(
     })
 }
 
-/// The median; not a number without samples.
+/// Returns the median, or NaN without samples.
 pub(crate) fn median(samples: &[f64]) -> f64 {
     Summary::of(samples).map_or(f64::NAN, |summary| summary.median)
 }
 
-/// The median over the rounds of one contestant's figure divided by another's.
+/// Returns the median over the rounds of one figure divided by another.
 pub(crate) fn by_round(these: &[f64], those: &[f64]) -> f64 {
     median(&these.iter().zip(those).map(|(this, that)| this / that).collect::<Vec<_>>())
 }
 
-/// The least; no number where there is none, or one that is no number: `min` passes over these.
+/// Returns the least. NaN without ratios, or with a NaN, which `min` would ignore.
 pub(crate) fn worst(ratios: &[f64]) -> f64 {
     let least = |a: f64, b: f64| if a.is_nan() || b.is_nan() { f64::NAN } else { a.min(b) };
     ratios.iter().copied().reduce(least).unwrap_or(f64::NAN)

@@ -1,10 +1,9 @@
 //! The benchmark `vmap`: [`glebe::free_tree`] beside other ways to keep free extents, over pure
 //! positions.
 //!
-//! For each number of live blocks and each case: all contestants are filled from one state, asked
-//! for answers that are compared, then timed in turn, A B C A B C, for as many samples as there
-//! shall be. A sample is the CPU time of many requests, divided: nanoseconds for an allocation and
-//! a free, the call through a table of functions and the loop around it included.
+//! All contestants start a case from one state. Their answers are compared, then they are timed in
+//! turn, A B C A B C. A sample is the CPU time of many requests divided: nanoseconds for an
+//! allocation and a free, with dynamic call and loop.
 
 mod case;
 mod list;
@@ -23,7 +22,7 @@ use crate::{interrupt, Outcome};
 use case::{Case, Held, Request, State, ADVERSARY, CASES, END, FIX_ALIGN};
 use space::{Space, Who};
 
-/// Requests made up beforehand and then repeated.
+/// Requests made beforehand and repeated.
 const REQUESTS: usize = 1 << 14;
 const UNIT: &str = "ns";
 
@@ -39,7 +38,7 @@ const NOTES: [&str; 3] = [
 ];
 
 struct Effort {
-    /// Answers that are compared at most, and CPU time of each contestant for them.
+    /// Most compared answers, and most CPU time per contestant.
     compared: usize,
     compare_us: f64,
     samples: usize,
@@ -76,7 +75,7 @@ struct Runner<'a> {
     who: Who,
     space: Box<dyn Space>,
     held: Vec<Held>,
-    /// Requests for a sample, and the next one.
+    /// Requests per sample, and the next request.
     batch: usize,
     next: usize,
 }
@@ -87,9 +86,8 @@ impl<'a> Runner<'a> {
         Self { case, requests, who, space, held, batch: 2, next: 0 }
     }
 
-    /// Answers to the first requests, so many or as many as the time allows.
+    /// Returns the answers to the first `most` requests, or to what `us` of CPU time allow.
     fn answers(&mut self, most: usize, us: f64) -> Vec<Option<u32>> {
-        /// Requests between two looks at the clock.
         const PART: usize = 20;
         let mut answers = Vec::new();
         let start = thread_cpu();
@@ -114,7 +112,6 @@ impl<'a> Runner<'a> {
         took.cpu_us * 1e3 / self.batch as f64
     }
 
-    /// Makes a sample last about so many microseconds.
     fn warm_up(&mut self, us: f64) {
         while self.batch < self.requests.len() && self.sample() * self.batch as f64 / 1e3 < us {
             self.batch *= 2;
@@ -160,10 +157,10 @@ fn measure(case: &Case, log: u32, state: &State, effort: &Effort, report: &mut R
     }
 }
 
-/// Bytes of nodes for each free extent, in the state that service leaves.
+/// Reports bytes of nodes per free extent, in an aged state.
 fn bytes(log: u32, state: &State, report: &mut Report) {
     let span = Extent::new(0, END).expect("not empty");
-    // In no order, as in service: in ascending order every node would be left half full.
+    // Ascending order would leave every node half full, unlike in use.
     let mut extents = state.free.clone();
     extents.sort_by_key(|extent| mix(extent.start()));
     for (who, classes) in [(Who::Classes, Classes::All), (Who::Plain, Classes::None)] {

@@ -1,11 +1,10 @@
-//! How the library may be loaded: in front of a program, and never later. Loaded into a running
-//! program, its names would stand behind the C library's, and only some callers would find them.
-//! And whether the compiler takes functions without a prologue.
+//! Links the library so that it loads only in front of a program: later its names would follow the
+//! C library's, and only some callers would find them. Detects compilers with naked functions.
 
 use std::env;
 use std::process::Command;
 
-/// The compiler's first version with `naked` functions: 1.88.
+/// First minor version with `naked` functions.
 const NAKED: u32 = 88;
 
 fn main() {
@@ -18,7 +17,6 @@ fn main() {
     }
 }
 
-/// The second number of the compiler's version.
 fn minor() -> Option<u32> {
     let said = Command::new(env::var_os("RUSTC")?).arg("--version").output().ok()?;
     let said = String::from_utf8(said.stdout).ok()?;

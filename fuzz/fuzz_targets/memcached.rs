@@ -1,4 +1,4 @@
-//! Bytes of a memcached client, taken apart by the parser and by a plain model of it.
+//! Parses bytes of a memcached client with the parser and with a plain model of it.
 #![no_main]
 
 #[path = "../../crates/glebe-serve/tests/it/protocol/model.rs"]

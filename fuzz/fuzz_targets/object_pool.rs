@@ -1,4 +1,4 @@
-//! A byte string as a program of calls on a pool on lent pages, compared with a plain map.
+//! Runs a byte string as calls on a pool on lent pages, and compares the pool with a plain map.
 #![no_main]
 
 #[path = "../../crates/glebe/tests/object_pool_oracle/program.rs"]

@@ -1,4 +1,4 @@
-//! A byte string as the state of a shared file of volatile memory, and calls on it.
+//! Uses a byte string as the state of a shared file of volatile memory, and as calls on it.
 #![no_main]
 
 #[path = "../../crates/glebe/tests/shared/program.rs"]

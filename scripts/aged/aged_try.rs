@@ -1,9 +1,8 @@
-//! One try to have contiguous memory, for `scripts/aged/accept.py`, which judges what came.
+//! Tries once to get contiguous memory, for `scripts/aged/accept.py`, which judges the result.
 //!
-//! `aged_try run|search|reserve|blocks LEN`: a run of LEN bytes required of `Contig`, the same with
-//! all spare memory searched, a reserve of LEN as it is by default, or the run out of evacuated
-//! memory blocks. Prints one line of JSON, holds what it has until its standard input ends, gives
-//! it back and prints how long that took.
+//! `aged_try run|search|reserve|blocks LEN`: a required run of LEN bytes from `Contig`, the run
+//! with a search of all spare memory, a default reserve, or the run from evacuated memory blocks.
+//! Prints JSON, holds the memory until its standard input ends, gives it back and prints the time.
 
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
@@ -14,12 +13,11 @@ use glebe::sys::{meminfo, page_size};
 use glebe::units::Bytes;
 use serde_json::json;
 
-/// Of a search over all spare memory.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 type Failure = Box<dyn std::error::Error>;
 
-/// What is held until the caller has looked at it.
+/// Memory held until the caller has looked at it.
 enum Had {
     Contig(Box<Contig>),
     Reserve(Reserve),
@@ -34,7 +32,7 @@ impl Had {
     }
 }
 
-/// What a search may look at: all but the larger of 1 GiB and a tenth.
+/// Returns what a search may look at: available memory less 1 GiB or a tenth, whichever is more.
 fn spare() -> Result<Bytes, Failure> {
     let available = meminfo::available()?;
     Ok(available.saturating_sub(Bytes::gib(1).max(Bytes::new(available.get() / 10))))

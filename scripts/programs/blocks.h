@@ -1,11 +1,11 @@
-// Blocks with a pattern, and what C programs do with them.
+// Blocks that carry a pattern, and the ways in which C programs use memory.
 
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-// Sizes as programs have them: mostly small, at times megabytes. The same for the same seed.
+// Random sizes as programs use them: mostly small, at times megabytes. One seed gives one series.
 class Numbers {
   public:
     explicit Numbers(uint64_t seed) : state(seed * 0x9e3779b97f4a7c15u + 1) {}
@@ -16,23 +16,24 @@ class Numbers {
     uint64_t state;
 };
 
-// Memory of malloc's; every byte is told by the seed and its place.
+// A block of malloc. Seed and position determine every byte.
 struct Block {
     unsigned char *bytes;
     size_t size;
     uint64_t seed;
 
     static Block filled(size_t size, uint64_t seed);
-    // Ends the program if a byte is wrong; returns the size.
+    // Ends the program if a byte is wrong. Returns the size in bytes.
     size_t checked_and_freed();
     void check() const;
 };
 
-// Allocates and frees so many blocks, some held for a while.
+// Allocates `count` blocks and frees them in another order.
 void churn(int count);
-// Grows one block by realloc to a size, and others between; returns how often.
+// Grows a block by realloc to `to` bytes, and allocates others between. Returns the number of
+// calls.
 int grown(size_t to);
-// Takes memory of calloc's that others have written to before; returns the bytes looked at.
+// Checks calloc's memory where other blocks have been. Returns the bytes checked.
 uint64_t zeroed(int count);
-// Fills so many bytes, frees them, waits until they have aged, and fills them again.
+// Fills blocks of `bytes` in all, frees them, waits until they have aged, and fills them again.
 uint64_t left_idle(size_t bytes, int rounds);

@@ -1,14 +1,14 @@
-//! Direct I/O between a file and registered memory had in each way: what registering costs, and
-//! what a request costs the processor.
+//! Direct I/O between a file and registered memory, for each [`Way`]: the cost of registering, and
+//! the CPU time of a request.
 //!
-//! Memory is registered with an io_uring as one buffer; the device moves the bytes itself, past the
-//! page cache. All contestants read the same file in turn. Rates are the device's as much as
-//! anybody's. Source: io_uring_register(2), io_uring_enter(2), open(2).
+//! The memory is registered with an io_uring as one buffer; the device moves the bytes, past the
+//! page cache. Contestants use the same file in turn. Rates depend on the device too. Source:
+//! io_uring_register(2), io_uring_enter(2), open(2).
 //!
 //! # Safety
-//! The ring names places of a [`Memory`] that lives as long as the ring and is checked for each
-//! request; while requests run, the memory is borrowed exclusively. A ring that is dropped with a
-//! request under way (a batch that failed) leaves the pages to the kernel, which holds them itself.
+//! Requests name checked places in a [`Memory`] that lives as long as the ring and is borrowed
+//! exclusively while they run. If a batch fails, the ring may be dropped with a request under way:
+//! the kernel then holds the pages itself.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -29,20 +29,17 @@ use crate::reserve::keyed::{self, Random};
 use crate::turns::{rounds, turns, NO_END};
 use crate::Outcome;
 
-/// Bytes of a read.
 const READS: [u64; 3] = [4 << 10, 64 << 10, 1 << 20];
-/// Bytes of a write.
 const WRITE: u64 = 1 << 20;
-/// Requests that run at once.
+/// Requests under way at a time.
 const DEPTH: usize = 8;
-/// Bytes that are checked together.
+/// Bytes filled and checked together.
 const PAGE: usize = 4 << 10;
 
-/// Measures and reports. In a quick run all buffers are within the limit on locked memory that an
-/// ordinary process has.
+/// Measures and reports. A quick run stays within an ordinary process's limit on locked memory.
 pub(super) fn measure(report: &mut Report) -> Outcome {
     report.check("wrong_bytes", 0);
-    // As much as the kernel takes as one buffer.
+    // The kernel takes at most 1 GiB as one buffer.
     let len = report.plan(Bytes::mib(4), Bytes::gib(1)).min(memory::largest()?);
     for (_, (who, way)) in turns("contig, registering", report.plan(3, 5), &WAYS) {
         let took = Direct::obtain(way, len).map(|direct| direct.registered_us);
@@ -69,7 +66,6 @@ pub(super) fn measure(report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// A file that is read and written past the page cache, and has no name.
 fn file_in(dir: &Path, len: Bytes) -> Outcome<File> {
     let file = nameless(dir, len)?;
     fcntl_setfl(&file, fcntl_getfl(&file)? | OFlags::DIRECT)
@@ -88,7 +84,7 @@ fn turn(
     let all: Vec<Place> = (0..len).step_by(WRITE as usize).map(|at| (at as usize, at)).collect();
     fill(direct.memory.bytes_mut(), round);
     let mut jobs = vec![("write", all.clone(), WRITE)];
-    // Bytes read for a sample, and requests of one at most.
+    // Bytes per sample, and the most requests.
     let (read, requests) = report.plan((2 << 20, 64), (32 << 20, 1024));
     let mut random = Random::new(round);
     for size in READS {
@@ -103,50 +99,47 @@ fn turn(
         report.add(&case, who, "us cpu", took.cpu_us / count);
         report.add(&format!("{case}_rate"), who, "MB/s", count * size as f64 / took.wall_us);
     }
-    // All of it, each byte to its own place.
+    // Reads every byte to its own place.
     direct.memory.bytes_mut().fill(0);
     direct.transfer(file, false, &all, WRITE)?;
     report.check("wrong_bytes", wrong(direct.memory.bytes(), round));
     Ok(())
 }
 
-/// Pages that say which they are, in which round.
 fn fill(bytes: &mut [u8], round: u64) {
     (0..).zip(bytes.chunks_exact_mut(PAGE)).for_each(|(at, page)| keyed::fill(page, 0, at, round));
 }
 
-/// Bytes of pages that are not as filled.
 fn wrong(bytes: &[u8], round: u64) -> u64 {
     let is_wrong = |(at, page): &(u64, &[u8])| keyed::version(page, 0, *at) != Some(round);
     (0..).zip(bytes.chunks_exact(PAGE)).filter(is_wrong).count() as u64 * PAGE as u64
 }
 
-/// A place in the memory and one in the file.
+/// Offsets in the memory and in the file.
 type Place = (usize, u64);
 
 struct Direct {
-    // In this order: the ring names the memory.
+    // Dropped in this order: the ring names the memory.
     ring: IoUring,
     memory: Memory,
     registered_us: f64,
 }
 
 impl Direct {
-    /// Has memory and registers all of it; an error says why not: no memory, no io_uring for this
-    /// process, or its limit on locked memory.
+    /// Obtains memory and registers all of it. Fails without memory, without io_uring, or above the
+    /// limit on locked memory.
     fn obtain(way: Way, len: Bytes) -> Outcome<Self> {
         let mut memory = way.obtain(len)?;
         let ring = IoUring::new(DEPTH as u32).map_err(|e| format!("io_uring_setup: {e}"))?;
         let bytes = memory.bytes_mut();
         let iovec = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-        // SAFETY: the memory lives in the same structure as the ring and is dropped after it.
+        // SAFETY: the memory is in the same structure as the ring and is dropped after it.
         let (done, took) = timed(|| unsafe { ring.submitter().register_buffers(&[iovec]) });
         done.map_err(|e| format!("io_uring_register: {e}"))?;
         Ok(Self { ring, memory, registered_us: took.cpu_us })
     }
 
-    /// Moves `len` bytes for each of `places`, [`DEPTH`] at a time, and waits for them; panics if
-    /// one is not inside the memory.
+    /// Moves `len` bytes for each place. Panics if a place is outside the memory.
     fn transfer(&mut self, file: &File, is_write: bool, places: &[Place], len: u64) -> Outcome {
         let (fd, size) = (types::Fd(file.as_raw_fd()), len as u32);
         for batch in places.chunks(DEPTH) {
@@ -156,8 +149,8 @@ impl Direct {
                     true => opcode::WriteFixed::new(fd, at, size, 0).offset(offset).build(),
                     false => opcode::ReadFixed::new(fd, at, size, 0).offset(offset).build(),
                 };
-                // SAFETY: the slice above is inside the registered memory, which nobody can touch
-                // before the batch has ended: this borrows it exclusively.
+                // SAFETY: the slice is inside the registered memory, which this function borrows
+                // exclusively until the batch has ended.
                 unsafe { self.ring.submission().push(&entry)? };
             }
             self.wait(batch.len(), size)?;
@@ -165,7 +158,6 @@ impl Direct {
         Ok(())
     }
 
-    /// Has the kernel do what was asked, each request of `size` bytes.
     fn wait(&mut self, mut left: usize, size: u32) -> Outcome {
         let mut outcome = Ok(());
         while left > 0 {
@@ -188,7 +180,7 @@ impl Direct {
 
 impl Drop for Direct {
     fn drop(&mut self) {
-        // At once; closing the ring would do it some time later. Nothing is under way.
+        // Closing the ring would do it later. No request is under way.
         let _ = self.ring.submitter().unregister_buffers();
     }
 }
@@ -209,7 +201,7 @@ mod tests {
         let all: Vec<Place> = (0..32).map(|nth| place(nth, 0)).collect();
         direct.transfer(&file, true, &all, 1 << 16).unwrap();
         direct.memory.bytes_mut().fill(0);
-        // The first half of the file to the second half's place.
+        // Moves the first half of the file to the place of the second half.
         let moved: Vec<Place> = (0..16).map(|nth| place(nth, 16)).collect();
         direct.transfer(&file, false, &moved, 1 << 16).unwrap();
         let bytes = direct.memory.bytes();

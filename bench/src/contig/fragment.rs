@@ -1,13 +1,13 @@
-//! A child of this program that takes the machine's memory in small pages: it gives every other one
-//! back, so that what is free lies in single pages, or is busy with them: it writes to them at
-//! random and checks what it wrote.
+//! A child that takes the machine's memory in base pages. The task `fragment` gives every other
+//! page back, which leaves free memory in single pages. The task `busy` writes to its pages at
+//! random and checks them.
 //!
-//! It stops taking where [`LEFT`] would no longer be available to the machine or to its memory
-//! cgroup, is the first that the kernel would kill, and dies with its parent. What it holds the
-//! kernel may move. Unit: bytes. Source: proc_pid_oom_score_adj(5).
+//! The child leaves [`LEFT`] available to the machine and to its memory cgroup, and makes itself
+//! the first process that the kernel would kill. The kernel may move its pages. Unit: bytes.
+//! Source: proc_pid_oom_score_adj(5).
 //!
 //! # Safety
-//! Memory that is given back is this child's own, and nothing of it is read afterwards.
+//! The child gives back only its own memory, and does not read it afterwards.
 #![allow(unsafe_code)]
 
 use std::fs;
@@ -25,20 +25,19 @@ use crate::memory::LEFT;
 use crate::reserve::keyed::Random;
 use crate::{clock, Outcome};
 
-/// Writes between two looks at what is asked.
+/// Writes between two looks for a question.
 const WRITES: u64 = 64;
-/// Bytes taken between two looks at what is left.
 const STEP: Bytes = Bytes::mib(64);
 
-/// A child that holds memory for as long as this lives.
+/// Holds memory until it is dropped.
 pub(crate) struct Taker {
     child: Child,
-    /// Bytes that it holds; of single pages as many again are free between them.
+    /// Bytes held. After `fragment` the same amount is free in between.
     pub(crate) held: Bytes,
 }
 
 impl Taker {
-    /// One that does `task` ([`inside`]) with up to `most` bytes; waits until it has taken them.
+    /// Starts `task` with up to `most` bytes, and waits until it has taken them.
     pub(crate) fn new(task: &str, most: Bytes) -> Outcome<Self> {
         let mut child = Child::start(task, &[&most.get().to_string()])?;
         let line = child.line()?.unwrap_or_default();
@@ -46,8 +45,8 @@ impl Taker {
         Ok(Self { child, held: Bytes::new(held.parse()?) })
     }
 
-    /// Of a busy one: words that were not as written, and the microseconds that some writes took at
-    /// worst, since this was called last.
+    /// Asks a `busy` child for the number of wrong words, and the longest time of [`WRITES`] writes
+    /// in microseconds, since the last call.
     pub(crate) fn told(&mut self) -> Outcome<(u64, f64)> {
         self.child.tell("")?;
         let line = self.child.line()?.unwrap_or_default();
@@ -56,8 +55,7 @@ impl Taker {
     }
 }
 
-/// In the child: takes, gives every other page back unless it is `busy` with them, says so, and
-/// goes on until it is ended.
+/// Takes memory in the child, says how much, and runs until the parent closes its end.
 pub(crate) fn inside(most: u64, busy: bool, out: &mut dyn Write) -> Outcome {
     fs::write("/proc/self/oom_score_adj", "1000")?;
     let limits = Limits::find(Path::new("/"), Resource::Memory)?;
@@ -67,7 +65,7 @@ pub(crate) fn inside(most: u64, busy: bool, out: &mut dyn Write) -> Outcome {
         return Ok(writeln!(out, "held 0")?);
     }
     let mut memory = MmapMut::map_anon(len)?;
-    // A kernel without huge pages has none to refuse.
+    // A kernel without huge pages refuses.
     let _ = memory.advise(Advice::NoHugePage);
     let mut taken = 0;
     while taken < len {
@@ -86,17 +84,16 @@ pub(crate) fn inside(most: u64, busy: bool, out: &mut dyn Write) -> Outcome {
     }
     let page = page.bytes().as_usize();
     for offset in (0..taken).step_by(2 * page) {
-        // SAFETY: nothing was written there, and nothing is read from here on.
+        // SAFETY: nobody has written to the page, and nobody reads it afterwards.
         unsafe { memory.unchecked_advise_range(UncheckedAdvice::DontNeed, offset, page)? };
     }
     writeln!(out, "held {}", taken - (taken / page).div_ceil(2) * page)?;
-    // Until the parent closes its end, or kills.
     io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())
 }
 
-/// Writes a word of each page at random: its number, and how often it was written. Tells what it
-/// saw for each line that comes in, until no more can.
+/// Writes random pages' first words: page number and count of writes. Answers each line of standard
+/// input with the wrong words and the longest time.
 fn write_at_random(memory: &mut [u8], out: &mut dyn Write) -> Outcome {
     let page = page_size().bytes().as_usize();
     let (asks, asked) = mpsc::channel();
@@ -129,7 +126,7 @@ fn write_at_random(memory: &mut [u8], out: &mut dyn Write) -> Outcome {
     Ok(())
 }
 
-/// Whether the machine and the group have what must be left after `step` more.
+/// Returns true if `step` more bytes leave [`LEFT`] to the machine and the group.
 fn may_take(step: Bytes, available: Bytes, in_group: Option<Bytes>) -> bool {
     let enough = |has: Bytes| has.saturating_sub(step) >= LEFT;
     enough(available) && in_group.is_none_or(enough)

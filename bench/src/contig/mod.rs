@@ -1,9 +1,8 @@
-//! The benchmark `contig`: what physically contiguous memory buys and what it costs, beside
-//! memalign and beside huge pages as the kernel hands them out.
+//! The benchmark `contig`: gain and cost of physically contiguous memory, beside memalign and the
+//! kernel's huge pages.
 //!
-//! Without a network card that reads memory by itself the gain is measured by what a processor and
-//! a disk do; every row says what it is. Units: nanoseconds a read, megabytes a second,
-//! microseconds of CPU time.
+//! Without a network card that reads memory itself, a processor and a disk show the gain. Units:
+//! nanoseconds per read, megabytes per second, microseconds of CPU time.
 
 mod direct;
 pub(crate) mod fragment;
@@ -20,7 +19,7 @@ use crate::Outcome;
 
 const HUGETLB: &str = "hugetlb";
 
-/// Contestants, the base of the comparison first.
+/// Ratios compare the last with each of the others.
 pub(crate) const WAYS: [(&str, Way); 4] = [
     ("memalign", Way::Memalign),
     ("memalign_thp", Way::MemalignThp),
@@ -49,7 +48,7 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// A size in the name of a case: `4k`, `64m`, `4g`.
+/// Returns a size as cases name it: `4k`, `64m`, `4g`.
 pub(crate) fn name(size: Bytes) -> String {
     match size.get() {
         bytes if bytes >> 30 << 30 == bytes => format!("{}g", bytes >> 30),

@@ -1,10 +1,10 @@
-//! Runs that are required of a machine whose memory a program has fragmented: of the reserve that
-//! was set aside before, and on demand, while that program holds its memory and after it has ended;
-//! a reserve as it is by default; and a run out of evacuated memory blocks.
+//! Runs required on a machine whose memory a program has fragmented: from a reserve set aside
+//! before, and on demand, before and after that program ends. Also a default reserve, and a run of
+//! evacuated memory blocks.
 //!
-//! Before each try on demand a reader of page frames that shares no code with the library looks for
-//! the longest free run ([`crate::frames`]): a try in which it saw twice the run should succeed.
-//! Units: microseconds to have a run, milliseconds to give it back, MiB.
+//! Before each try on demand [`crate::frames`], which shares no code with the library, looks for
+//! the longest free run. If that has twice the required length, the try should succeed. Units:
+//! microseconds to get a run, milliseconds to give it back, MiB.
 
 use glebe::contig::{Contig, Error, Source};
 use glebe::reserve::Reserve;
@@ -24,10 +24,10 @@ use crate::Outcome;
 const FAILURES: &str = "required_failures";
 const BLOCKS: &str = "blocks";
 
-/// Measures and reports. Out of memory blocks, which are the machine's, nothing in a quick run.
+/// Measures and reports. A quick run does not touch memory blocks, which are the machine's.
 pub(super) fn measure(reserve: Outcome<Reserve>, report: &mut Report) -> Outcome {
     let run = run_len(report);
-    // Tries on demand in which the reader saw twice the run, and how many of them succeeded.
+    // Tries on demand after a free run of twice the length was seen, and their successes.
     let (mut seen, mut had) = (0_u64, 0_u64);
     let fragmenter = Taker::new("fragment", report.plan(Bytes::mib(128), Bytes::new(u64::MAX)))?;
     report.note(&format!(
@@ -54,7 +54,6 @@ pub(super) fn measure(reserve: Outcome<Reserve>, report: &mut Report) -> Outcome
         "Of {seen} runs required on demand while a free run of twice the length was there, {had} \
          were had; where frames are hidden nobody can tell."
     ));
-    // Without one that was seen no number.
     report.ratio("required_on_demand", had as f64 / seen as f64);
     if report.options.quick {
         report.remark("evacuate_128m", BLOCKS, "us", "not in a quick run");
@@ -73,8 +72,7 @@ fn case(run: Bytes) -> String {
     format!("required_{}", name(run))
 }
 
-/// Requires the run of the reserve, which page frames are to show to be one; how often there was
-/// none.
+/// Allocates the run and checks its page frames. Returns the number of failures.
 fn of_reserve(reserve: &Reserve, run: Bytes, report: &mut Report) -> Outcome<u64> {
     let pages = run.pages_up(page_size());
     if reserve.largest_run()? < pages {
@@ -83,7 +81,7 @@ fn of_reserve(reserve: &Reserve, run: Bytes, report: &mut Report) -> Outcome<u64
     let mut failures = 0;
     for _ in 0..20 {
         let (block, took) = timed(|| reserve.alloc(pages));
-        // Where frames are hidden nothing contradicts the reserve.
+        // Hidden frames cannot contradict the reserve.
         let is_run = |addr| longest_run(addr, pages).is_none_or(|seen| seen == pages);
         match block.is_ok_and(|block| is_run(block.as_ptr().addr())) {
             true => report.add(&case(run), "glebe_reserve", "us", took.wall_us),
@@ -106,7 +104,7 @@ fn ask(who: &str, run: Bytes, (seen, all_had): (&mut u64, &mut u64), report: &mu
     }
 }
 
-/// Has memory and gives it back; whether there was any.
+/// Gets memory and gives it back. Returns true if it got any.
 fn once(
     case: &str,
     who: &str,
@@ -121,7 +119,7 @@ fn once(
     is_had
 }
 
-/// What the kernel's way took, if it came to be a run.
+/// Returns the time, if the memory is a run.
 fn of_kernel(way: Way, run: Bytes) -> Outcome<f64> {
     let memory = way.obtain(run)?;
     match memory.longest_run() {
@@ -132,7 +130,8 @@ fn of_kernel(way: Way, run: Bytes) -> Outcome<f64> {
     }
 }
 
-/// The longest run of a default reserve of `len`, over the lesser of `len` and what the reader saw.
+/// Returns the longest run of a default reserve over the best possible: `len` or the longest free
+/// run seen.
 fn of_default(len: Bytes, report: &mut Report) -> Option<f64> {
     let best = longest_free_run().ok()?.min(len);
     let (reserve, took) = timed(|| Reserve::new(len));

@@ -1,10 +1,10 @@
-//! What it costs to have memory populated, beside the least that it can cost: zeroing it, and the
-//! faults without zeroing.
+//! The cost of populating memory, beside the least possible: zeroing it, and faults without
+//! zeroing.
 //!
-//! The zeroing loop runs over memory that is populated already, a base page at a time as a kernel
-//! zeroes; the faults are those of a window onto resident huge pages. Unit: microseconds of CPU
-//! time, of all threads of the process; the loop over what two threads populated is run by two.
-//! Each is populated once before it counts: a virtual machine's host may not have given its pages.
+//! Zeroing runs over populated memory, a base page at a time as in a kernel. The faults are
+//! measured on a window of resident huge pages. Unit: microseconds of CPU time of all threads; two
+//! threads zero what two populated. A first, uncounted populating makes the host of a virtual
+//! machine give its pages.
 
 use glebe::contig::{Contig, Source};
 use glebe::sys::page_size;
@@ -17,9 +17,7 @@ use crate::report::Report;
 use crate::turns::turns;
 use crate::Outcome;
 
-/// The page of the pool that is populated from.
 const POOL: PageSize = PageSize::new(2 << 20).expect("a power of two");
-/// Of resident huge pages whose faults are counted.
 const WINDOW: Bytes = Bytes::mib(128);
 const UNIT: &str = "us cpu";
 const TWO_THREADS: &str = "glebe_2_threads";
@@ -59,7 +57,6 @@ pub(super) fn measure(report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// The bare loop, over pages that are there, by threads with a share each.
 fn zero(memory: &mut Memory, threads: usize) -> f64 {
     let zero_pages = |bytes: &mut [u8]| {
         for page in bytes.chunks_mut(page_size().bytes().as_usize()) {
@@ -80,7 +77,7 @@ fn zero(memory: &mut Memory, threads: usize) -> f64 {
     clock::micros(clock::process_cpu() - before)
 }
 
-/// Maps a window of resident huge pages; the time of as many as `len` has.
+/// Scales the faults of a window of resident huge pages to `len`.
 fn faults(len: Bytes) -> Outcome<f64> {
     let window = WINDOW.min(len);
     let us = HugeFile::new(window)?.window(window)?.took.cpu_us;
@@ -89,7 +86,7 @@ fn faults(len: Bytes) -> Outcome<f64> {
 
 fn ratios(size: &str, report: &mut Report) {
     let median = |what: &str, who| report.median(&format!("{what}_{size}"), who);
-    // Without huge pages of the pool nothing can be faulted in alone: then less is compared with.
+    // Without pool pages there are no faults, and the ratio compares with zeroing only.
     let faults = Some(median("faults", HugeFile::NAME)).filter(|us| us.is_finite());
     let bare = median("zeroing", GLEBE) + faults.unwrap_or(0.0);
     let by_two = |what| median(what, GLEBE) / median(what, TWO_THREADS);

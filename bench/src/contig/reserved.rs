@@ -1,9 +1,7 @@
-//! Runs out of a reserve of huge pages, which was chosen for its runs while the machine still had
-//! them.
+//! Runs from a reserve of huge pages, chosen while the machine still had long runs.
 //!
-//! A run is a block of the reserve; beside it a window is mapped onto resident huge pages of a
-//! file, which is what a program can do by itself. What the library says of runs and frames is
-//! compared with page frames read here. Unit: microseconds, MiB.
+//! A run is a block of the reserve. The peer maps a window onto resident huge pages of a file.
+//! [`frames`] checks the library's runs and frames. Units: microseconds, MiB.
 
 use glebe::contig::{Contig, HeldBy, Source};
 use glebe::reserve::Reserve;
@@ -21,12 +19,12 @@ const SIZES: [Bytes; 2] = [Bytes::mib(2), Bytes::mib(128)];
 const LONGEST: &str = "longest_run";
 const DISAGREE: &str = "verify_disagreements";
 
-/// The run that is required, as what is chosen is chosen for it.
+/// Returns the length of run that `on_demand` requires and this reserve prefers.
 pub(super) fn run_len(report: &Report) -> Bytes {
     report.plan(Bytes::mib(8), Bytes::mib(64))
 }
 
-/// Measures and reports; the reserve, if the machine has the memory.
+/// Measures and reports. Returns the reserve, if the machine has the memory.
 pub(super) fn measure(report: &mut Report) -> Outcome<Outcome<Reserve>> {
     let wanted = report.plan([Bytes::mib(192); 2], [Bytes::gib(2), Bytes::gib(8)]);
     let most = memory::largest()?;
@@ -58,18 +56,18 @@ pub(super) fn measure(report: &mut Report) -> Outcome<Outcome<Reserve>> {
     Ok(reserve.map_err(Into::into))
 }
 
-/// Pages of which the library says something else than the page map, when it looks again; an error
-/// if that cannot be told.
+/// Counts pages whose frame differs between the library and the page map. Fails if they cannot be
+/// compared.
 fn disagreements(contig: &Contig) -> Outcome<u64> {
     if contig.held_by() == HeldBy::Nothing {
-        // Pages that nothing holds move between two readings: no disagreement.
+        // Pages that nothing holds may move between two readings.
         return Err(format!("{}: nothing holds its pages", contig.source()).into());
     }
     let pages = contig.len().pages_up(page_size());
     let frames = frames::of(contig.mapping().addr(), pages);
     let frames = frames.ok_or("page frames are hidden; root sees them")?;
     let drifts = contig.verify()?;
-    // The frame of a page as the library says it is: where it moved to, or else where it was.
+    // The frame that the library claims: where the page moved to, or where it was.
     let claimed = |page: u64| {
         let moved = drifts.iter().find(|d| (d.pages.start()..d.pages.end()).contains(&page));
         let at = contig.mapping().addr() + Pages::new(page).bytes(page_size()).as_usize();
@@ -79,13 +77,13 @@ fn disagreements(contig: &Contig) -> Outcome<u64> {
         }
     };
     let differ = (0..).zip(&frames).filter(|(page, frame)| claimed(*page) != **frame).count();
-    // Drift makes runs shorter than they were said to be.
+    // Drift shortens runs.
     let shorter = drifts.is_empty() && contig.longest_run() != frames::longest(&frames);
     Ok(differ as u64 + u64::from(shorter))
 }
 
-/// The longest run of the memory over the best that its frames would make in another order; not a
-/// number where frames are hidden.
+/// Returns the longest run over the best that the same frames allow. Not a number if frames are
+/// hidden.
 fn longest(contig: &Contig, report: &mut Report) -> f64 {
     let Some(mut frames) = frames::of(contig.mapping().addr(), contig.len().pages_up(page_size()))
     else {

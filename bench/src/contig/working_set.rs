@@ -1,9 +1,9 @@
-//! What contiguity and huge pages buy: reads and copies over memory had in each way.
+//! The gain of contiguity and huge pages: reads and copies over memory of each
+//! [`Way`](memory::Way).
 //!
-//! One contestant has its memory at a time: it is obtained, used and given back, and then the next
-//! one's turn comes, so that all meet the same machine and none needs room beside another. Times
-//! are CPU time of the calling thread. Memory is written once before it is read: what the host of a
-//! virtual machine does about pages that are touched for the first time is not the reader's to pay.
+//! Contestants obtain, use and give back memory in turn, so that all meet the same machine. Unit:
+//! CPU time of the calling thread. Memory is written before it is read, so that reads do not pay
+//! for a virtual machine's first touches.
 
 use std::hint::black_box;
 
@@ -18,14 +18,13 @@ use crate::Outcome;
 
 const SIZES: [Bytes; 4] = [Bytes::mib(64), Bytes::gib(1), Bytes::gib(4), Bytes::gib(8)];
 const SIZES_QUICK: [Bytes; 2] = [Bytes::mib(64), Bytes::mib(128)];
-/// The size that the targets are of.
+/// The size of the targets.
 const TARGET: Bytes = Bytes::gib(4);
-/// From here on fewer rounds: the memory of one takes seconds.
+/// Fewer rounds from this size on: obtaining memory takes seconds.
 const LARGE: Bytes = Bytes::gib(1);
-/// Bytes between two reads; none a power of two, so that all sets of the caches are used.
+/// Bytes between reads. No stride is a power of two, so that reads use all cache sets.
 const STRIDES: [usize; 4] = [320, 4160, 65_600, 2_097_216];
 
-/// Measures all sizes that may be had, reports rows and ratios.
 pub(super) fn measure(report: &mut Report) -> Outcome {
     let most = memory::largest()?;
     let sizes = report.plan(&SIZES_QUICK[..], &SIZES);
@@ -69,17 +68,17 @@ fn turn(who: &str, size: Bytes, round: u64, memory: &mut Memory, report: &mut Re
     }
 }
 
-/// Reads from these places, none of which waits for another: nanoseconds each.
+/// Reads `count` independent words. Returns nanoseconds per read.
 fn reads(words: &[u64], count: u64, mut next: impl FnMut() -> usize) -> f64 {
     let (sum, took) = timed(|| (0..count).fold(0_u64, |sum, _| sum.wrapping_add(words[next()])));
     black_box(sum);
     took.cpu_us * 1e3 / count as f64
 }
 
-/// Places anywhere in the largest power of two of `words`, by Knuth's linear congruential sequence:
-/// five cycles a step, so that finding them is not what is measured.
+/// Returns random places in the largest power of two of `words`, by Knuth's linear congruential
+/// sequence, which costs only five cycles per step.
 fn random(words: usize, mut state: u64) -> impl FnMut() -> usize {
-    // The high bits; one at least, so that the shift is less than a word's.
+    // The high bits; at least one keeps the shift valid.
     let shift = u64::BITS - words.ilog2().max(1);
     move || {
         state =
@@ -88,7 +87,7 @@ fn random(words: usize, mut state: u64) -> impl FnMut() -> usize {
     }
 }
 
-/// A place every `stride` bytes, from the start again at the end, at other places then.
+/// Returns places `stride` bytes apart; each pass uses others.
 fn strided(words: usize, stride: usize) -> impl FnMut() -> usize {
     let (mask, step, mut at) = ((1_usize << words.ilog2()) - 1, stride / size_of::<u64>(), 0);
     move || {
@@ -97,14 +96,14 @@ fn strided(words: usize, stride: usize) -> impl FnMut() -> usize {
     }
 }
 
-/// One half copied to the other: gigabytes (10^9) copied a second.
+/// Copies one half to the other. Returns GB (10^9 bytes) per second.
 fn stream(bytes: &mut [u8]) -> f64 {
     let (to, from) = bytes.split_at_mut(bytes.len() / 2);
     let ((), took) = timed(|| to.copy_from_slice(&from[..to.len()]));
     to.len() as f64 / took.cpu_us / 1e3
 }
 
-/// Times divide as peer by glebe, rates as glebe by peer.
+/// Adds ratios: times as peer over glebe, rates as glebe over peer.
 fn ratios(size: &str, report: &mut Report) {
     for (who, _) in &WAYS[..WAYS.len() - 1] {
         let case = format!("random_read_{size}");

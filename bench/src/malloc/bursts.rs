@@ -1,8 +1,8 @@
-//! Programs that work in bursts, and whose working sets do not fit together: four processes, of
-//! which two at a time may allocate and fill some memory in chunks, and free them.
+//! Four processes with bursts of memory, whose working sets do not fit together. Two at a time may
+//! allocate memory in chunks, fill it and free it.
 //!
-//! The tokens are files that are locked: the kernel releases those of a process that it kills.
-//! Unit: milliseconds of CPU time a burst, of all threads, the rests between bursts included.
+//! Two file locks serve as tokens; the kernel releases them if it kills a process. Unit:
+//! milliseconds of CPU time per burst, of all threads, with the rests between bursts.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -28,9 +28,8 @@ const UNLIMITED: &str = "bursts_unlimited";
 const MS: &str = "ms cpu/burst";
 const FAULTS: &str = "faults/burst";
 const PROCESSES: usize = 4;
-/// Bytes of a burst, and of a group that has room for three; two are under way at a time.
+/// Bytes of a burst and of a group, which has room for three; two run at a time.
 const FULL: (Bytes, Bytes) = (Bytes::mib(128), Bytes::mib(400));
-/// The same in a quick run.
 const QUICK: (Bytes, Bytes) = (Bytes::mib(64), Bytes::mib(256));
 const CHUNK: Bytes = Bytes::new(512 << 10);
 
@@ -73,7 +72,6 @@ pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// A round of a peer.
 fn processes(
     case: &str,
     peer: &Peer,
@@ -116,7 +114,6 @@ fn ratios(report: &mut Report) {
     all.into_iter().for_each(|(name, ratio)| report.ratio(name, ratio));
 }
 
-/// In the worker: bursts until its time is over.
 pub(super) fn inside(plan: &Plan, out: &mut dyn Write) -> Outcome {
     let tokens: Vec<File> = plan.tokens.iter().map(File::open).collect::<Result<_, _>>()?;
     worker::say(out, &())?;
@@ -130,7 +127,7 @@ pub(super) fn inside(plan: &Plan, out: &mut dyn Write) -> Outcome {
         turn += 1;
         Ok(())
     };
-    // The first is of new memory, whatever becomes of that later.
+    // The first burst uses new memory and does not count.
     next()?;
     let (before, end) = (Usage::now()?, clock::wall() + Duration::from_millis(plan.millis));
     let mut bursts = 0;
@@ -141,12 +138,12 @@ pub(super) fn inside(plan: &Plan, out: &mut dyn Write) -> Outcome {
     worker::say(out, &Done { bursts, wrong, spent: before.spent()? })
 }
 
-/// One burst; how many of the bytes that were looked at are not as they were written.
+/// Returns the number of wrong bytes of those looked at.
 fn burst(bytes: u64, byte: u8) -> u64 {
     let size = CHUNK.as_usize();
     let chunks = (0..bytes / CHUNK.get()).map(|_| black_box(vec![byte; size]));
     let chunks: Vec<Vec<u8>> = chunks.collect();
-    // One of each small page: what was lost is a whole page.
+    // One byte per base page: memory is lost in whole pages.
     let seen = chunks.iter().flat_map(|chunk| chunk.iter().step_by(4096));
     seen.map(|is| u64::from(*is != byte)).sum()
 }

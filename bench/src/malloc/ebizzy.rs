@@ -1,10 +1,10 @@
-//! The workload that volatile ranges were first measured with, after the description of ebizzy:
-//! each thread allocates a chunk, copies one of the process's chunks into it, looks a key up by
-//! binary search, and frees it. That is a record.
+//! The workload that volatile ranges were first measured with, from the description of ebizzy. For
+//! a record a thread allocates a chunk, copies one of the process's chunks into it, looks a key up
+//! by binary search, and frees it.
 //!
-//! Two ways to pick the chunk and the key: at random, as was meant; and always the first, as the
-//! stock program did, whose random numbers were all 0, so that each copy came from the cache.
-//! Units: records for each second of CPU time of all threads, and for each second of wall time.
+//! Chunk and key are random, as intended, or always the first, as in the stock program: its random
+//! numbers were all 0, so that it always copied a cached chunk. Units: records per second of CPU
+//! time of all threads, and of wall time.
 
 use std::fmt::Write as _;
 use std::hint::black_box;
@@ -29,19 +29,17 @@ const PER_CPU: &str = "record/cpu-s";
 const PER_WALL: &str = "record/s";
 const FAULTS: &str = "fault/record";
 const PEAK: &str = "MiB peak";
-/// Of a chunk.
 const CHUNK: Bytes = Bytes::new(512 << 10);
 const KEYS: u64 = CHUNK.get() / size_of::<u64>() as u64;
-/// What each thread does before it is measured: its first chunk is new memory.
+/// Records before measuring; the first uses new memory.
 const WARM_UP: u64 = 16;
 /// Processes, and threads of each.
 const SHAPES: [(usize, usize); 6] = [(1, 1), (1, 2), (1, 4), (1, 16), (4, 1), (4, 4)];
-/// The shape that is run with little memory too.
+/// This shape also runs with little memory.
 const LIMITED: (usize, usize) = (4, 4);
-/// For all that is not chunks, and for what is freed and kept.
+/// Bytes for everything but chunks.
 const SLACK: Bytes = Bytes::mib(76);
 
-/// How a record picks its chunk and key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Picks {
     Random,
@@ -60,7 +58,6 @@ impl Picks {
     }
 }
 
-/// What each process does.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Plan {
     chunks: usize,
@@ -68,25 +65,23 @@ pub(super) struct Plan {
     millis: u64,
 }
 
-/// What a process did, with one way to pick.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Done {
     records: u64,
-    /// Keys that were not found where they were.
     wrong: u64,
     wall_s: f64,
     spent: Spent,
     peak_bytes: u64,
 }
 
-/// The cases that can be asked for alone.
+/// Returns the cases that `--only` may name.
 pub(super) fn cases() -> impl Iterator<Item = String> {
     SHAPES.iter().map(|shape| Picks::Random.case(*shape))
 }
 
 pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
-    // Where a process's memory lies in the machine's makes a tenth of its speed: more processes
-    // tell more than longer ones.
+    // Speed varies by a tenth with the place of a process's memory: many short processes give
+    // better figures than few long ones.
     let count = report.plan(1, 15);
     let (chunks, millis) = report.plan((16, 10), (512, 250));
     let everybody: Vec<usize> = (0..peers.here.len()).collect();
@@ -115,7 +110,7 @@ pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// One round of a peer: the processes of a shape, with both ways to pick.
+/// Runs one round of a peer with both ways to pick.
 fn processes(
     peer: &Peer,
     shape: (usize, usize),
@@ -126,7 +121,7 @@ fn processes(
     let job = Job::Ebizzy(plan);
     let workers = (0..shape.0).map(|_| Worker::start(peer, group, &job));
     let mut workers = workers.collect::<Outcome<Vec<_>>>()?;
-    // Each says when its chunks are there, which takes time and faults.
+    // Waits until the chunks exist, which takes time and faults.
     for worker in &mut workers {
         worker.answer::<()>()?;
     }
@@ -169,7 +164,7 @@ fn tell(
     }
 }
 
-/// Four processes whose chunks fit, with little besides.
+/// Runs processes whose chunks just fit.
 fn limited(peers: &Peers, chunks: usize, millis: u64, report: &mut Report) -> Outcome {
     let count = report.plan(1, 9);
     let chunks_len = Bytes::new(CHUNK.get() * (LIMITED.0 * chunks) as u64);
@@ -198,8 +193,8 @@ fn ratios(peers: &Peers, shape: (usize, usize), report: &mut Report) {
     }
 }
 
-/// Records a second, a row a shape and a column a peer, as the volatile ranges patch printed them:
-/// the wall time of all processes together, and how often the eager peer's figure.
+/// Returns records per second as the volatile ranges patch printed them: a row per shape, a column
+/// per peer, with the ratio to the eager peer.
 fn table(peers: &Peers, report: &Report) -> String {
     let mut text = String::from("ebizzy, stock picks, records/s (times the eager peer's)\n P.T  ");
     // Writing to a string does not fail.
@@ -218,7 +213,6 @@ fn table(peers: &Peers, report: &Report) -> String {
     text
 }
 
-/// In the worker: fills its chunks, then runs once with each way to pick.
 pub(super) fn inside(plan: Plan, out: &mut dyn Write) -> Outcome {
     let chunk = || (0..KEYS).collect::<Vec<u64>>();
     let chunks: Vec<Vec<u64>> = (0..plan.chunks).map(|_| chunk()).collect();
@@ -266,7 +260,7 @@ fn run(chunks: &[Vec<u64>], plan: Plan, picks: Picks) -> Outcome<Done> {
     })
 }
 
-/// One record; whether the key was where it belongs.
+/// Returns true if the key was at its place.
 #[inline(never)]
 fn record(chunks: &[Vec<u64>], picks: Picks, random: &mut Random) -> bool {
     let (nth, key) = match picks {

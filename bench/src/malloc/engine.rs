@@ -1,5 +1,4 @@
-//! glebe beside mimalloc itself, on which it builds: what the page layer costs real programs and
-//! the programs of a public suite, in time and in memory.
+//! glebe beside its engine mimalloc: the cost of the page layer in time and memory.
 
 use super::peer::MIMALLOC;
 use super::ran::PEAK;
@@ -7,7 +6,7 @@ use super::{programs, suite};
 use crate::report::{Report, GLEBE};
 use crate::turns::median;
 
-/// Ratios of the worst program, in time and in memory, over all that were run by both.
+/// Adds the ratios of each program that both ran, and the worst.
 pub(super) fn sum_up(report: &mut Report) {
     let (mut small, mut peak) = (f64::INFINITY, f64::INFINITY);
     for (case, unit) in programs::cases().chain(suite::cases()) {

@@ -1,10 +1,10 @@
-//! What happens to memory that a program has freed when another one needs it.
+//! Memory that one program has freed when another needs it.
 //!
-//! Program A fills 400 MiB with objects of one size twice, frees them, and fills again (what reuse
-//! costs); frees again, and rests or does not. Program B, in the same memory cgroup, which cannot
-//! hold both, fills as much and ends. Then A fills a last time. Last, A frees all but a quarter and
-//! trims: what it holds beyond what it uses. B always runs with the C library's allocator, so that
-//! differences are A's. Units: milliseconds of CPU time of all threads, page faults.
+//! A fills 400 MiB with objects of one size twice, frees them, rests or not, and fills again
+//! (reuse). A frees and rests again; B fills the same amount in the same memory cgroup, which
+//! cannot hold both, and ends; A fills again. Last, A frees all but a quarter and trims, to show
+//! how much memory it holds unused. B always has the C library's allocator, so that differences are
+//! A's. Units: milliseconds of CPU time of all threads, page faults.
 
 use std::hint::black_box;
 use std::io::Write;
@@ -25,16 +25,13 @@ use crate::{interrupt, Outcome};
 const MS: &str = "ms cpu";
 const FAULTS: &str = "faults";
 const PERCENT: &str = "percent";
-/// Of objects.
 const SIZES: [(&str, usize); 3] = [("256", 256), ("16k", 16 << 10), ("512k", 512 << 10)];
-/// How long A rests.
 const IDLE_MS: [u64; 2] = [0, 300];
-/// What is kept of the objects before the trim: one in so many, in one piece.
+/// A keeps the last `1 / KEPT` of its objects, side by side.
 const KEPT: usize = 4;
-/// Of glebe's rounds, those in which the others run too are so far apart.
+/// glebe runs every round, its peers only every fifth.
 const OTHERS_EVERY: u64 = 5;
 
-/// What A or B does.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Plan {
     size: usize,
@@ -42,23 +39,21 @@ pub(super) struct Plan {
     trim: Trim,
 }
 
-/// A step that A or B did.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Step {
     spent: Spent,
-    /// Bytes that were not as they were written.
     wrong: u64,
     resident_bytes: u64,
 }
 
-/// What one run of A and B came to.
+/// One run of A and B, without the steps that a killed program did not reach.
 #[derive(Debug, Default)]
 struct Run {
     freed: Option<Step>,
     reused: Option<Step>,
-    /// B's.
+    /// B's fill.
     other: Option<Step>,
-    /// A's after the trim: were its objects spared?
+    /// A's last look: are its objects intact?
     last: Option<Step>,
     reused_after: Option<Step>,
     held_percent: Option<f64>,
@@ -92,14 +87,13 @@ pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// Sizes and rests; in a quick run only the first size with a rest.
+/// Returns sizes and rests. A quick run rests with the first size only.
 fn cases(report: &Report) -> Vec<((&'static str, usize), u64)> {
     let all = SIZES.iter().flat_map(|size| IDLE_MS.map(|idle| (*size, idle)));
     let quick = report.options.quick;
     all.filter(|(size, idle)| !quick || *idle == 0 || *size == SIZES[0]).collect()
 }
 
-/// One run of one peer, in a group of its own.
 fn one(
     peers: &Peers,
     peer: &Peer,
@@ -140,12 +134,11 @@ fn one(
     Ok(())
 }
 
-/// A and B play their parts; what is missing in the end was not reached by one that was killed.
 fn play(peer: &Peer, other: &Peer, group: &Group, plan: Plan, idle_ms: u64) -> Outcome<Run> {
     let mut run = Run::default();
     let mut a = Worker::start(peer, Some(group), &Job::GiveBack(plan))?;
     let at_start: Option<Step> = a.step("look")?;
-    // What an allocator touches anew when it fills a second time is no part of reuse.
+    // Memory first touched by a second fill is no cost of reuse.
     for step in ["fill", "free", "fill"] {
         if a.step::<Step>(step)?.is_none() {
             return Ok(run);
@@ -180,7 +173,7 @@ fn rest(idle_ms: u64) {
     }
 }
 
-/// Never purging's reuse over glebe's, of each size and rest; and the worst.
+/// Adds ratios of reuse time: `NEVER` over glebe.
 fn ratios(cases: &[((&str, usize), u64)], report: &mut Report) {
     let mut all = Vec::new();
     for ((name, _), idle) in cases {
@@ -192,7 +185,6 @@ fn ratios(cases: &[((&str, usize), u64)], report: &mut Report) {
     report.ratio("reuse_vs_never", worst(&all));
 }
 
-/// In the worker: does what each line says.
 pub(super) fn inside(plan: Plan, out: &mut dyn Write) -> Outcome {
     let mut objects: Vec<Box<[u8]>> = Vec::with_capacity(plan.count);
     let mut step = String::with_capacity(16);
@@ -203,7 +195,7 @@ pub(super) fn inside(plan: Plan, out: &mut dyn Write) -> Outcome {
             "look" => {}
             "fill" => objects.extend((objects.len()..plan.count).map(|nth| object(nth, plan.size))),
             "free" => objects.clear(),
-            // The last ones, which lie in one piece: their numbers, and so their bytes, change.
+            // The last objects are side by side. Their numbers change, so their bytes must too.
             "keep" => drop(objects.drain(..plan.count - plan.count / KEPT)),
             "trim" => plan.trim.call()?,
             other => return Err(format!("{other}: no step of A or B").into()),
@@ -217,24 +209,21 @@ pub(super) fn inside(plan: Plan, out: &mut dyn Write) -> Outcome {
     Ok(())
 }
 
-/// What is written into an object.
 fn byte(nth: usize) -> u8 {
     (nth % 255) as u8 + 1
 }
 
-/// A new object: one call of malloc, each byte written.
+/// Makes an object: one call of malloc, each byte written.
 fn object(nth: usize, size: usize) -> Box<[u8]> {
     black_box(vec![byte(nth); size].into_boxed_slice())
 }
 
 fn wrong(nth: usize, object: &[u8]) -> u64 {
     let (byte, right) = (byte(nth), [byte(nth); 256]);
-    // Compared in pieces, which is fast, and counted where one differs.
     let differ = object.chunks(right.len()).filter(|piece| **piece != right[..piece.len()]);
     differ.flatten().map(|is| u64::from(*is != byte)).sum()
 }
 
-/// Gives the objects the bytes of their new places.
 fn renumber(objects: &mut [Box<[u8]>]) {
     objects.iter_mut().enumerate().for_each(|(nth, object)| object.fill(byte(nth)));
 }

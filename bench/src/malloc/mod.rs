@@ -1,10 +1,9 @@
 //! The benchmark `malloc`: glebe-malloc beside the allocators that programs use, each preloaded.
 //!
-//! A part is one question, asked of all peers by turns: the ebizzy-like loop, memory given back,
-//! bursts, sizes, start-up, real programs, a public suite. What is measured runs in children of
-//! this program ([`worker`]), whose own allocator is what was preloaded, or is a program of others
-//! ([`ran`]). A child that the kernel kills is counted: ours in the check `oom_kills`, those of
-//! others in their rows.
+//! Each part asks all peers one question by turns: the ebizzy-like loop, memory given back, bursts,
+//! sizes, start-up, real programs, a public suite. The measured code is a child with the preloaded
+//! allocator ([`worker`]) or another program ([`ran`]). Kills by the kernel count: glebe's in the
+//! check `oom_kills`, others in their rows.
 
 mod bursts;
 mod ebizzy;
@@ -32,7 +31,6 @@ use peer::{Peer, Peers};
 
 type Measure = fn(&Peers, &mut Report) -> Outcome;
 
-/// The parts, in the order in which they run.
 const PARTS: [(&str, Measure); 7] = [
     ("ebizzy", ebizzy::measure),
     ("give-back", give_back::measure),
@@ -45,7 +43,6 @@ const PARTS: [(&str, Measure); 7] = [
 
 const OOM_KILLS: &str = "oom_kills";
 
-/// Runs the parts that were asked for, or all.
 pub(crate) fn run(report: &mut Report) -> Outcome {
     let only = report.options.only.clone();
     let known = || PARTS.iter().map(|(name, _)| *name);
@@ -67,7 +64,7 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// Whether a word is a part, or one of its cases that can be asked for alone.
+/// Returns true for the part, or a case of it that `--only` may name.
 fn is_of(word: &str, part: &str) -> bool {
     let cases: Vec<String> = match part {
         "ebizzy" => ebizzy::cases().collect(),
@@ -78,13 +75,12 @@ fn is_of(word: &str, part: &str) -> bool {
     word == part || cases.iter().any(|case| case == word)
 }
 
-/// Whether the caller asked for a case of a part: for it, for the part, or for nothing alone.
+/// Returns true if `--only` is absent or names the case or its part.
 fn is_wanted(case: &str, part: &str, report: &Report) -> bool {
     let only = &report.options.only;
     only.is_empty() || only.iter().any(|word| word == part || word == case)
 }
 
-/// A group that may hold `limit`; a row that says why there is none.
 fn grouped(
     limit: Bytes,
     (case, who, unit): (&str, &str, &'static str),
@@ -93,7 +89,7 @@ fn grouped(
     Group::make(limit).inspect_err(|why| report.remark(case, who, unit, why)).ok()
 }
 
-/// Counts those of ours that the kernel killed in a group.
+/// Counts glebe's kills.
 fn killed(peer: &Peer, group: &Group, report: &mut Report) {
     if peer.is_glebe() {
         report.check(OOM_KILLS, group.kills());

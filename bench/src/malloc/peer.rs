@@ -1,8 +1,8 @@
-//! [`Peer`]: an allocator that a program gets by LD_PRELOAD, with its settings; and which of them
-//! this machine has ([`Peers::find`]).
+//! [`Peer`]: an allocator by LD_PRELOAD, with its settings. [`Peers::find`] tells which ones this
+//! machine has.
 //!
-//! A peer is only counted as there once the loader has mapped its library into a program: the
-//! loader itself goes on without a library that it does not find. Source: ld.so(8), jemalloc(3).
+//! A peer is present only if its library was mapped into a program: the loader goes on without a
+//! missing library. Source: ld.so(8), jemalloc(3).
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -12,25 +12,25 @@ use crate::report::{Report, GLEBE};
 
 pub(crate) const GLIBC: &str = "glibc";
 pub(crate) const MIMALLOC: &str = "mimalloc";
-/// glebe's as where there are no huge pages: each slice is marked by itself.
+/// glebe as on a machine without huge pages: it marks each slice separately.
 pub(crate) const BASE_PAGES: &str = "glebe, base pages";
-/// Gives every freed page back at once, which in 2014 was the default.
+/// jemalloc that gives every freed page back at once, its default in 2014.
 pub(crate) const EAGER: &str = "jemalloc eager";
-/// Gives nothing back.
+/// jemalloc that gives nothing back.
 pub(crate) const NEVER: &str = "jemalloc never";
 
-/// What would change an allocator behind the back of this program.
+/// Variables that would change an allocator unseen.
 const CLEARED: [&str; 5] =
     ["LD_PRELOAD", "MALLOC_CONF", "GLEBE_MALLOC", "GLIBC_TUNABLES", "MALLOC_ARENA_MAX"];
 
 const LIBRARY: &str = "libglebe_malloc.so";
 const JEMALLOC: &[&str] = &["libjemalloc.so.2"];
 const TCMALLOC: &[&str] = &["libtcmalloc_minimal.so.4", "libtcmalloc.so.4"];
-/// Without the last word a block that was joined to a long free run is not reused for short ones,
-/// so that memory is faulted in again that was never given back.
+/// The last setting lets short blocks reuse a block that was joined to a long free run. Without it
+/// jemalloc faults memory in again that it never gave back.
 const NEVER_CONF: &str = "dirty_decay_ms:-1,muzzy_decay_ms:-1,lg_extent_max_active_fit:20";
 
-/// The call by which an allocator gives back all that it can.
+/// The call with which an allocator gives back all that it can.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) enum Trim {
     /// malloc_trim(0)
@@ -43,19 +43,17 @@ pub(super) enum Trim {
     Tcmalloc,
 }
 
-/// An allocator and how a program gets it.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     pub(crate) who: &'static str,
-    /// As LD_PRELOAD has it; `None` for the C library's own.
+    /// Value of LD_PRELOAD; `None` for the C library's allocator.
     library: Option<String>,
-    /// A variable and its value.
     conf: Option<(&'static str, &'static str)>,
     pub(super) trim: Trim,
 }
 
 impl Peer {
-    /// Has `command` run with this allocator and its settings, whatever this program runs with.
+    /// Gives `command` this allocator and its settings, without this program's own.
     pub(crate) fn set(&self, command: &mut Command) {
         CLEARED.iter().for_each(|name| _ = command.env_remove(name));
         if let Some(library) = &self.library {
@@ -66,19 +64,18 @@ impl Peer {
         }
     }
 
-    /// Whether it is one of ours.
     pub(super) fn is_glebe(&self) -> bool {
         [GLEBE, BASE_PAGES].contains(&self.who)
     }
 
-    /// An error if the loader does not map the library into a program.
+    /// Fails if the library is not mapped into a program.
     fn load(&self) -> Result<(), String> {
         let Some(library) = &self.library else { return Ok(()) };
         let mut command = Command::new("cat");
         self.set(command.arg("/proc/self/maps"));
         let output = command.output().map_err(|e| format!("cat: {e}"))?;
         let name = Path::new(library).file_name().unwrap_or_default().to_string_lossy();
-        // The file may be called otherwise than the link to it: libtcmalloc.so.4.5.10.
+        // The file may have a longer name than the link: libtcmalloc.so.4.5.10.
         match String::from_utf8_lossy(&output.stdout).contains(&*name) {
             true => Ok(()),
             false => {
@@ -89,7 +86,6 @@ impl Peer {
     }
 }
 
-/// The allocators of a run: those that are here, and why the others are not.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     pub(crate) here: Vec<Peer>,
@@ -97,7 +93,7 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// Tries each of them; glebe's library is `lib`, or lies beside this program.
+    /// Tries each allocator. glebe's library is `lib`, or the one beside this program.
     pub(crate) fn find(lib: Option<&Path>) -> Self {
         let mut peers = Self::default();
         let ours = lib.map(Path::to_owned).or_else(beside);
@@ -127,7 +123,6 @@ impl Peers {
         peers
     }
 
-    /// Adds the first of the libraries that loads.
     fn add(
         &mut self,
         who: &'static str,
@@ -147,17 +142,16 @@ impl Peers {
         self.absent.push((who, format!("not on this machine: {how} ({why})")));
     }
 
-    /// The one of that name, if it is here.
     pub(crate) fn get(&self, who: &str) -> Option<&Peer> {
         self.here.iter().find(|peer| peer.who == who)
     }
 
-    /// Adds a row that says why for each that is not here.
+    /// Adds a row with the reason for each absent allocator.
     pub(crate) fn name_absent(&self, case: &str, unit: &'static str, report: &mut Report) {
         self.absent.iter().for_each(|(who, why)| report.remark(case, who, unit, why));
     }
 
-    /// glebe's median in a case over that of the peer with the largest: its median over the rounds.
+    /// Returns glebe's median over the best median of a peer.
     pub(super) fn versus_best(&self, case: &str, unit: &str, report: &Report) -> f64 {
         let others = self.here.iter().filter(|peer| !peer.is_glebe());
         let medians = others.map(|peer| crate::turns::median(report.of(case, peer.who, unit)));
@@ -166,7 +160,8 @@ impl Peers {
     }
 }
 
-/// glebe's library beside this program, or where cargo leaves what tests are built of: the newer.
+/// Returns the newer of glebe's libraries beside this program and in cargo's `deps`, which tests
+/// use.
 fn beside() -> Option<PathBuf> {
     let program = env::current_exe().ok()?;
     let dir = program.parent()?;

@@ -1,8 +1,8 @@
-//! Real programs: a C project compiled, C++ that is heavy on templates built by two jobs at a time,
-//! a Python program that builds large structures and drops them, Redis under its own benchmark.
+//! Real programs: a C project compiled, template-heavy C++ built by two jobs, a Python program that
+//! builds and drops large structures, Redis under its own benchmark.
 //!
-//! The C project is mimalloc, whose source is here as this program was built of it. What a program
-//! prints must be the same with every allocator.
+//! The C project is mimalloc, whose source this program was built with. Output must be equal with
+//! every allocator.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,7 +16,8 @@ use crate::report::{Report, GLEBE};
 use crate::turns::{median, turns};
 use crate::Outcome;
 
-/// What one of them is, in a folder with its files, at length or not; or why it cannot be run.
+/// Function that makes a command with its files in a folder, for a quick run or not, or fails if
+/// the program is missing.
 type Make = fn(&Path, bool) -> Outcome<Command>;
 
 const PROGRAMS: [(&str, Make); 4] = [
@@ -26,7 +27,7 @@ const PROGRAMS: [(&str, Make); 4] = [
     ("program_python_malloc", |dir, quick| python(dir, quick, true)),
 ];
 pub(super) const REDIS: &str = "program_redis";
-/// Files of the project that are compiled alone; the others are parts of these.
+/// Files compiled separately; these include the others.
 const C_FILES: [&str; 17] = [
     "alloc",
     "alloc-aligned",
@@ -46,11 +47,9 @@ const C_FILES: [&str; 17] = [
     "theap",
     "threadlocal",
 ];
-/// The files of a quick run, which are short.
 const C_FILES_QUICK: [&str; 2] = ["libc", "threadlocal"];
 const CPP_DEPTHS: usize = 5;
 
-/// The cases, and the unit in which time is told.
 pub(super) fn cases() -> impl Iterator<Item = (String, &'static str)> {
     PROGRAMS.iter().map(|(case, _)| *case).chain([REDIS]).map(|case| (case.to_owned(), CPU))
 }
@@ -94,12 +93,12 @@ pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// Returns as much memory as most of the programs use: it is warm before each run.
+/// Returns the bytes to warm before a run, about what most programs use.
 pub(super) fn warm(report: &Report) -> Bytes {
     report.plan(Bytes::mib(2), Bytes::mib(768))
 }
 
-/// Runs of a second differ by a tenth, those that compile by less.
+/// Returns the number of rounds. Runs of a second vary by a tenth, compiling by less.
 fn rounds(case: &str, report: &Report) -> u64 {
     report.plan(1, if case.starts_with("program_c") { 5 } else { 12 })
 }
@@ -130,7 +129,7 @@ fn run(
     Ok(())
 }
 
-/// Whether a program is here; an error says how to get it.
+/// Fails if a program is missing, and says how to get it.
 pub(super) fn needs(program: &str, package: &str) -> Outcome {
     match Command::new(program).arg("--version").output() {
         Ok(_) => Ok(()),
@@ -138,14 +137,14 @@ pub(super) fn needs(program: &str, package: &str) -> Outcome {
     }
 }
 
-/// A makefile that compiles all of `objects` anew, and tells their checksums.
+/// Returns a `make` that builds `objects` anew and prints their checksum.
 fn make(dir: &Path, objects: &str, flags: &str, rules: &str) -> Outcome<Command> {
     needs("make", "make")?;
     let rest = format!("all: {objects}\n\tcat {objects} | cksum\n{rules}");
     write(dir, "Makefile", &format!("{flags}\n{rest}"))?;
     let mut command = Command::new("make");
     command.args(["--always-make", "--silent", "--jobs=2", "-C"]).arg(dir);
-    // What is compiled may say when it was.
+    // Compiled files may contain the date.
     command.env("SOURCE_DATE_EPOCH", "0");
     Ok(command)
 }
@@ -164,7 +163,7 @@ fn compile_c(dir: &Path, quick: bool) -> Outcome<Command> {
 fn build_cpp(dir: &Path, quick: bool) -> Outcome<Command> {
     needs("c++", "g++")?;
     write(dir, "templates.cpp", include_str!("templates.cpp"))?;
-    // Files of one depth each.
+    // One object per template depth.
     let count = if quick { 1 } else { CPP_DEPTHS };
     let objects: Vec<_> = (1..=count).map(|depth| format!("templates-{depth}.o")).collect();
     let flags = if quick { "CXXFLAGS = -std=c++17" } else { "CXXFLAGS = -std=c++17 -O1 -g" };
@@ -174,7 +173,7 @@ fn build_cpp(dir: &Path, quick: bool) -> Outcome<Command> {
 
 fn python(dir: &Path, quick: bool, is_by_malloc: bool) -> Outcome<Command> {
     needs("python3", "python3")?;
-    // The program itself, where a wrapper may be first in the path.
+    // A wrapper may be first in the path.
     let asked =
         Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output()?;
     let program = String::from_utf8(asked.stdout)?;
@@ -182,7 +181,7 @@ fn python(dir: &Path, quick: bool, is_by_malloc: bool) -> Outcome<Command> {
     let mut command = Command::new(program.trim());
     command.arg(text).arg(if quick { "1" } else { "8" });
     command.env("PYTHONMALLOC", if is_by_malloc { "malloc" } else { "pymalloc" });
-    // Every run has the same tables: by chance a run takes a third longer.
+    // Equal hash tables in every run; a random seed can take a third longer.
     command.env("PYTHONHASHSEED", "0");
     Ok(command)
 }

@@ -1,12 +1,12 @@
-//! [`Ran`]: what a program of others took with a peer's allocator, all its children together.
+//! [`Ran`]: time and memory of a program with a peer's allocator, with all its children.
 //!
-//! A child of this program starts it, so that what getrusage(2) tells of ended children is of this
-//! one alone. The peak is that of the process that had the most. It counts what the process that
-//! forks has in memory, which is little there and may be much here. Program and children of it die
-//! with that child. Units: seconds, bytes. Source: getrusage(2), prctl(2).
+//! A child of this program starts it, so that getrusage(2) of ended children counts only that
+//! program. The peak is the largest process's. It includes the memory of the process that forked:
+//! little in the child, perhaps much here. The program dies with that child. Units: seconds, bytes.
+//! Source: getrusage(2), prctl(2).
 //!
 //! # Safety
-//! `getrusage` writes one structure, which it is given; between fork and exec the child makes one
+//! `getrusage` writes the one structure that it is given. Between fork and exec the child makes one
 //! system call.
 #![allow(unsafe_code)]
 
@@ -28,7 +28,6 @@ use crate::memory::Way;
 use crate::report::Report;
 use crate::{clock, Outcome};
 
-/// The units of the rows.
 pub(super) const CPU: &str = "s cpu";
 pub(super) const WALL: &str = "s";
 pub(super) const PEAK: &str = "MiB peak";
@@ -38,21 +37,20 @@ pub(super) struct Ran {
     pub(super) cpu_s: f64,
     pub(super) wall_s: f64,
     pub(super) peak: u64,
-    /// On its standard output.
     pub(super) said: String,
 }
 
 impl Ran {
-    /// Runs `command` with a peer's allocator to its end, with `input` or nothing as its standard
-    /// input, in a machine that has `warm` bytes to give; an error if it does not end well.
+    /// Runs `command` to its end, with `input` or nothing as standard input, after touching `warm`
+    /// bytes. Fails if the command fails.
     pub(super) fn with(
         peer: &Peer,
         mut command: Command,
         input: Option<&Path>,
         warm: Bytes,
     ) -> Outcome<Self> {
-        // What the machine has to give is warm for everybody: huge pages that were free for some
-        // seconds a host may have taken back, and filling them again costs a tenth of a run.
+        // A host may take back huge pages that were free for seconds; giving them again costs a
+        // tenth of a run.
         drop(Way::Thp.obtain(warm));
         peer.set(&mut command);
         let task = Task { input: input.map(Path::to_owned), ..Task::of(&command) };
@@ -65,7 +63,6 @@ impl Ran {
         }
     }
 
-    /// Adds a row of each figure.
     pub(super) fn add(&self, case: &str, who: &str, report: &mut Report) {
         report.add(case, who, CPU, self.cpu_s);
         report.add(case, who, WALL, self.wall_s);
@@ -73,14 +70,12 @@ impl Ran {
     }
 }
 
-/// A command as text.
 #[derive(Debug, Serialize, Deserialize)]
 struct Task {
     words: Vec<OsString>,
-    /// What is set, and what is taken away.
+    /// Variables set, or removed.
     env: Vec<(OsString, Option<OsString>)>,
     dir: Option<PathBuf>,
-    /// The file that is its standard input.
     input: Option<PathBuf>,
 }
 
@@ -116,7 +111,7 @@ impl Task {
         Ok(command)
     }
 
-    /// Runs it to its end. All children of this process that have ended are counted.
+    /// Runs the command to its end. Counts all ended children of this process.
     fn run(&self) -> Result<Ran, String> {
         let begin = clock::wall();
         let output = self.command().and_then(|mut command| command.output());
@@ -133,27 +128,24 @@ impl Task {
     }
 }
 
-/// In the child that starts it: says what it took, or what went wrong.
 pub(crate) fn start(task: &str, out: &mut dyn Write) -> Outcome {
     let ran = serde_json::from_str::<Task>(task)?.run();
     Ok(writeln!(out, "{}", serde_json::to_string(&ran)?)?)
 }
 
-/// CPU time of all children that have ended and were waited for, and theirs; the most that one of
-/// them had in memory.
+/// Returns CPU seconds of all ended children and theirs, and the most bytes of one of them.
 fn of_children() -> Outcome<(f64, u64)> {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the structure is as the call wants it.
+    // SAFETY: the structure has the type that the call writes.
     if unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, usage.as_mut_ptr()) } != 0 {
         return Err(format!("getrusage: {}", io::Error::last_os_error()).into());
     }
-    // SAFETY: all zeros, or what the call wrote: numbers either way.
+    // SAFETY: all zeros or what the call wrote are valid numbers.
     let usage = unsafe { usage.assume_init() };
     let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
     Ok((seconds(usage.ru_utime) + seconds(usage.ru_stime), (usage.ru_maxrss as u64) << 10))
 }
 
-/// A file of a benchmark's, in a folder of its own.
 pub(super) fn write(dir: &Path, name: &str, text: &str) -> Outcome<PathBuf> {
     let path = dir.join(name);
     let written = File::create(&path).and_then(|mut file| file.write_all(text.as_bytes()));

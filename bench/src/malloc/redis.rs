@@ -1,6 +1,5 @@
-//! Redis under redis-benchmark: the server alone has the peer's allocator, and is measured.
-//!
-//! The server dies with this program. Its CPU time is that of all its threads at the end.
+//! Redis under redis-benchmark. Only the server has the peer's allocator and is measured, over all
+//! its threads and its whole life.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +15,6 @@ use crate::turns::turns;
 use crate::{clock, interrupt, Outcome};
 
 const TESTS: &str = "set,get,incr,lpush,rpush,lpop,sadd,hset,spop,zadd,mset";
-/// How long the server may take to begin.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(super) fn measure(dir: &Path, count: u64, peers: &[&Peer], report: &mut Report) -> Outcome {
@@ -32,7 +30,6 @@ pub(super) fn measure(dir: &Path, count: u64, peers: &[&Peer], report: &mut Repo
     Ok(())
 }
 
-/// A server at a socket in a folder; ended when dropped.
 struct Server {
     process: Child,
     socket: PathBuf,
@@ -58,7 +55,7 @@ impl Server {
         Ok(server)
     }
 
-    /// What a client says, which has the C library's own allocator; an error if it fails.
+    /// Runs a client with the C library's allocator. Fails if the client fails.
     fn client(&self, words: &[&str]) -> Outcome<String> {
         let mut command = Command::new(words[0]);
         let output = command.arg("-s").arg(&self.socket).args(&words[1..]).output()?;
@@ -69,7 +66,6 @@ impl Server {
         }
     }
 
-    /// Asks it so many times each of [`TESTS`]; what it took from its begin.
     fn asked(self, requests: &str) -> Outcome<Ran> {
         let begin = clock::wall();
         let options = ["-q", "-n", requests, "-r", "100000", "-P", "16", "-d", "400", "-t", TESTS];
@@ -91,7 +87,6 @@ impl Server {
         Ok(Duration::from_nanos(nanos))
     }
 
-    /// The most that it had in memory.
     fn peak(&self) -> Outcome<u64> {
         peak_in(&format!("/proc/{}/status", self.process.id()))
     }

@@ -1,7 +1,7 @@
-//! Blocks of one size allocated, written and freed, one after another: where an allocator stops
-//! keeping what is freed, the speed falls off a cliff.
+//! Blocks of one size, allocated, written and freed, one after another. Speed drops where an
+//! allocator stops keeping freed blocks.
 //!
-//! Unit: bytes written for each second of CPU time, of all threads.
+//! Unit: gigabytes written per second of CPU time of all threads.
 
 use std::hint::black_box;
 use std::io::Write;
@@ -18,7 +18,7 @@ use crate::turns::{turns, worst};
 use crate::{clock, Outcome};
 
 const UNIT: &str = "GB/cpu-s";
-/// On both sides of the sizes at which glibc and jemalloc give memory back at once.
+/// Sizes on both sides of those that glibc and jemalloc give back at once.
 const SIZES: [(&str, Bytes); 11] = [
     ("512k", Bytes::new(512 << 10)),
     ("1m", Bytes::mib(1)),
@@ -32,9 +32,7 @@ const SIZES: [(&str, Bytes); 11] = [
     ("64m", Bytes::mib(64)),
     ("128m", Bytes::mib(128)),
 ];
-/// Of these in a quick run.
 const FEW: [&str; 4] = ["512k", "9m", "33m", "128m"];
-/// Blocks that come before those that are measured.
 const WARM_UP: u64 = 2;
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -87,7 +85,6 @@ pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// In the worker.
 pub(super) fn inside(plan: Plan, out: &mut dyn Write) -> Outcome {
     let block = |nth: u64| drop(black_box(vec![nth as u8 | 1; plan.size]));
     (0..WARM_UP).for_each(block);

@@ -1,4 +1,4 @@
-//! What preloading an allocator adds to the start of a program that does nothing.
+//! The time that preloading adds to the start of a program that does nothing.
 
 use std::process::{Command, Stdio};
 

@@ -1,10 +1,9 @@
-//! The programs of a public suite of allocator benchmarks, daanx/mimalloc-bench: all that a C or
-//! C++ compiler builds without anything fetched.
+//! Programs of a public suite of allocator benchmarks, daanx/mimalloc-bench, that a C or C++
+//! compiler builds without downloads.
 //!
-//! A checkout, a work tree or a git directory, is named by the environment; nothing of it is kept.
-//! Programs get less work than the suite gives them, to the same effect. Those that run for a fixed
-//! time say how much they did in it: their unit is CPU time for each operation. Source: the suite's
-//! CMakeLists.txt and bench.sh.
+//! [`CHECKOUT`] names a work tree or git directory of the suite. Programs get less work than in the
+//! suite. Those that run for a fixed time print how much they did; their unit is CPU time per
+//! operation. Source: the suite's CMakeLists.txt and bench.sh.
 
 use std::env;
 use std::ffi::OsString;
@@ -19,30 +18,28 @@ use crate::report::{Report, GLEBE};
 use crate::turns::turns;
 use crate::Outcome;
 
-/// Names a checkout of the suite.
 const CHECKOUT: &str = "MIMALLOC_BENCH";
 const HOW: &str = "MIMALLOC_BENCH names no checkout of github.com/daanx/mimalloc-bench";
-/// Of the programs that run for a fixed time.
+/// Unit of programs that run for a fixed time.
 const PER_OP: &str = "us cpu/op";
 const THREADS: &str = "2";
 
-/// How much a program did: the figure before a word that it says, in units of so many operations.
+/// The word after the figure that a program prints, and operations per unit of that figure.
 type Did = Option<(&'static str, f64)>;
 
 struct Program {
     name: &'static str,
-    /// Under the folder `bench`: those that end in it, but not `without`.
+    /// Below `bench`. Sources are its files that end in `suffix`, but not `without`.
     folder: &'static str,
     suffix: &'static str,
     without: &'static [&'static str],
     flags: &'static [&'static str],
-    /// With `@` for the folder `bench`.
+    /// Arguments; `@` is the folder `bench`.
     args: &'static [&'static str],
-    /// Its standard input.
     input: Option<&'static str>,
     did: Did,
-    /// How many times as many rounds it has as others: its time or peak differs much from run to
-    /// run, or has two values, by where its threads run.
+    /// Multiplies the rounds of programs whose time or peak varies much, or depends on where their
+    /// threads run.
     rounds: u64,
 }
 
@@ -58,7 +55,7 @@ const C: Program = Program {
     rounds: 1,
 };
 const CPP: Program = Program { suffix: ".cpp", ..C };
-/// As C was before 1999.
+/// C before 1999.
 const OLD: &[&str] = &["-std=gnu89"];
 const LARSON: Program = Program {
     folder: "larson",
@@ -68,7 +65,7 @@ const LARSON: Program = Program {
     ..CPP
 };
 
-#[rustfmt::skip] // a line a program
+#[rustfmt::skip] // one program per line
 const PROGRAMS: [Program; 17] = [
     Program { name: "cfrac", folder: "cfrac", flags: &["-std=gnu89", "-DNOMEMOPT=1"],
         without: &["getopt.c", "ltop.c", "pfactor.c", "ptob.c"],
@@ -103,10 +100,8 @@ const PROGRAMS: [Program; 17] = [
     Program { name: "mleak_10", folder: "mleak", args: &["5"], ..C },
     Program { name: "mleak_100", folder: "mleak", args: &["50"], ..C },
 ];
-/// The ones of a quick run.
 const FEW: [&str; 3] = ["mstress", "xmalloc_test", "glibc_thread"];
 
-/// The cases, and the unit in which time is told.
 pub(super) fn cases() -> impl Iterator<Item = (String, &'static str)> {
     PROGRAMS.iter().map(|program| (program.case(), program.unit()))
 }
@@ -143,7 +138,7 @@ pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// The folder `bench` of a checkout; of a git directory a copy in `scratch`.
+/// Returns the folder `bench` of a checkout, copied to `scratch` from a git directory.
 fn sources(checkout: Option<OsString>, scratch: &Path) -> Outcome<PathBuf> {
     let checkout = PathBuf::from(checkout.ok_or(HOW)?);
     if checkout.join("bench").is_dir() {
@@ -174,7 +169,6 @@ impl Program {
         }
     }
 
-    /// Builds it, as the suite does in a release.
     fn built(&self, sources: &Path, dir: &Path) -> Outcome<PathBuf> {
         let compiler = if self.suffix == ".c" { "cc" } else { "c++" };
         needs(compiler, "g++")?;
@@ -234,7 +228,7 @@ impl Program {
     }
 }
 
-/// The figure right before `word` in what a program said.
+/// Returns the positive figure right before `word`.
 fn figure_before(word: &str, said: &str) -> Option<f64> {
     let before = &said[..said.find(word)?];
     let digits = before.rfind(|c: char| !c.is_ascii_digit() && c != '.').map_or(0, |at| at + 1);

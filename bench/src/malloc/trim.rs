@@ -1,8 +1,8 @@
-//! [`Trim::call`]: has the allocator that this process was started with give back what it can.
-//! Source: malloc_trim(3), jemalloc(3), the headers of mimalloc and gperftools.
+//! [`Trim::call`]: makes this process's allocator give back what it can. Source: malloc_trim(3),
+//! jemalloc(3), the headers of mimalloc and gperftools.
 //!
 //! # Safety
-//! A name is looked up where the loader put it, and called by the type that its header gives it.
+//! Functions come from the loader by name, and are called with the types of their headers.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int, c_void, CStr};
@@ -16,7 +16,7 @@ type Mallctl =
     unsafe extern "C" fn(*const c_char, *mut c_void, *mut usize, *mut c_void, usize) -> c_int;
 
 impl Trim {
-    /// Calls it; an error if the allocator lacks it.
+    /// Calls the allocator's function. Fails if the allocator lacks it.
     pub(super) fn call(self) -> Outcome {
         match self {
             Self::Libc => {
@@ -25,23 +25,23 @@ impl Trim {
                 unsafe { transmute::<*mut c_void, unsafe extern "C" fn(usize) -> c_int>(trim)(0) };
             }
             Self::Jemalloc => {
-                // SAFETY: jemalloc(3) has this type; the names are of controls without a value.
+                // SAFETY: jemalloc(3) gives mallctl this type; both controls take no value.
                 let mallctl = unsafe { transmute::<*mut c_void, Mallctl>(found(c"mallctl")?) };
-                // 4096 stands for all arenas.
+                // 4096 means all arenas.
                 for name in [c"thread.tcache.flush", c"arena.4096.purge"] {
                     let (none, len) = (ptr::null_mut(), ptr::null_mut());
-                    // SAFETY: as above.
+                    // SAFETY: see above.
                     unsafe { mallctl(name.as_ptr(), none, len, none, 0) };
                 }
             }
             Self::Mimalloc => {
                 let collect = found(c"mi_collect")?;
-                // SAFETY: mimalloc.h has this type.
+                // SAFETY: mimalloc.h declares this type.
                 unsafe { transmute::<*mut c_void, unsafe extern "C" fn(bool)>(collect)(true) };
             }
             Self::Tcmalloc => {
                 let release = found(c"MallocExtension_ReleaseFreeMemory")?;
-                // SAFETY: malloc_extension_c.h has this type.
+                // SAFETY: malloc_extension_c.h declares this type.
                 unsafe { transmute::<*mut c_void, unsafe extern "C" fn()>(release)() };
             }
         }
@@ -49,7 +49,7 @@ impl Trim {
     }
 }
 
-/// Where the first library that has it has this name; never null.
+/// Returns the first library's address for `name`; never null.
 fn found(name: &CStr) -> Outcome<*mut c_void> {
     // SAFETY: the name ends with a zero.
     let at = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };

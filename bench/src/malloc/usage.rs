@@ -1,6 +1,6 @@
-//! [`Usage`]: what this process has used so far, all its threads together, an allocator's own among
-//! them. Looking allocates nothing: it would lie among what is measured.
-//! Source: proc_pid_stat(5), proc_pid_status(5).
+//! [`Usage`]: CPU time and page faults of this process, with the allocator's threads. Reading
+//! allocates nothing, because that would disturb the measured heap. Source: proc_pid_stat(5),
+//! proc_pid_status(5).
 
 use std::fs::File;
 use std::io::Read;
@@ -16,7 +16,6 @@ pub(super) struct Usage {
     faults: u64,
 }
 
-/// What was used between two looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Spent {
     pub(super) cpu_s: f64,
@@ -35,11 +34,11 @@ impl Usage {
     }
 }
 
-/// Page faults of this process, with and without reading.
+/// Returns minor and major faults.
 fn faults() -> Outcome<u64> {
     let found = look("/proc/self/stat", |text| {
-        // The name, in brackets, may have spaces. After it: the state, and in places 10 and 12 of
-        // all the faults.
+        // The name in brackets may contain spaces; `minflt` and `majflt` are fields 8 and 10 after
+        // it.
         let fields = text.rsplit_once(')').map_or("", |(_, rest)| rest);
         let mut fields = fields.split_whitespace().skip(7).step_by(2);
         let mut next = || fields.next().and_then(|field| field.parse::<u64>().ok());
@@ -48,23 +47,22 @@ fn faults() -> Outcome<u64> {
     found.ok_or_else(|| "/proc/self/stat: too short".into())
 }
 
-/// Bytes of this process's own memory that are resident.
+/// Returns resident anonymous bytes.
 pub(super) fn resident() -> Outcome<u64> {
     let found = look("/proc/self/smaps_rollup", |text| kib(text, "Anonymous:"))?;
     found.ok_or_else(|| "smaps_rollup: no Anonymous".into())
 }
 
-/// The most that this process ever had resident, in bytes.
+/// Returns the most bytes ever resident.
 pub(super) fn peak() -> Outcome<u64> {
     peak_in("/proc/self/status")
 }
 
-/// The same of the process whose status this is.
+/// Returns the peak of the process with this status file.
 pub(super) fn peak_in(status: &str) -> Outcome<u64> {
     look(status, |text| kib(text, "VmHWM:"))?.ok_or_else(|| format!("{status}: no VmHWM").into())
 }
 
-/// What is found in the first page of a file.
 fn look<T>(path: &str, find: impl FnOnce(&str) -> T) -> Outcome<T> {
     let mut bytes = [0; 4096];
     let len = File::open(path)?.read(&mut bytes)?;
@@ -87,7 +85,7 @@ mod tests {
         let touched = std::hint::black_box(vec![1_u8; len]);
         let spent = used.spent().unwrap();
         assert!(spent.faults > 0 && spent.cpu_s > 0.0, "{spent:?}");
-        // Other tests of this process allocate and free meanwhile, but not as much.
+        // Other tests allocate and free meanwhile, but less.
         assert!(resident().unwrap() > before + len as u64 / 2);
         assert!(peak().unwrap() >= len as u64);
         drop(touched);

@@ -1,8 +1,7 @@
-//! [`Worker`]: a child of this program that runs with a peer's allocator, inside a memory cgroup
-//! where one is given.
+//! [`Worker`]: a child with a peer's allocator, in a memory cgroup if given.
 //!
-//! It does one [`Job`] and answers in JSON, one line a step; before a step that is measured it
-//! waits for a line. A worker that the kernel kills gives no more answers: that is a result.
+//! It does one [`Job`] and answers in JSON, one line per step. Before each measured step it waits
+//! for a line. A killed worker stops answering, which is a result.
 
 use std::io::{self, BufRead, Write};
 use std::path::Path;
@@ -16,7 +15,6 @@ use crate::child::Child;
 use crate::pressure::{enter, Group};
 use crate::Outcome;
 
-/// What a worker does.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Job {
     Ebizzy(ebizzy::Plan),
@@ -37,37 +35,35 @@ impl Worker {
         Ok(Self(Child::start_as("malloc", &words, |command| peer.set(command))?))
     }
 
-    /// Tells it to go on. One that was killed does not hear it, and is found by its answer.
+    /// Lets the worker go on. [`Worker::answer`] notices a killed one.
     pub(super) fn go(&mut self, step: &str) {
         let _ = self.0.tell(step);
     }
 
-    /// Its next answer; `None` if it was killed.
+    /// Returns the next answer; `None` if the worker was killed.
     pub(super) fn answer<T: DeserializeOwned>(&mut self) -> Outcome<Option<T>> {
         Ok(self.0.line()?.map(|line| serde_json::from_str(&line)).transpose()?)
     }
 
-    /// Tells it to do a step, and returns its answer.
     pub(super) fn step<T: DeserializeOwned>(&mut self, step: &str) -> Outcome<Option<T>> {
         self.go(step);
         self.answer()
     }
 
-    /// Waits for its end; whether it came to it. An error if it failed.
+    /// Returns true unless the worker was killed. Fails if it failed.
     pub(super) fn end(self) -> Outcome<bool> {
         Ok(self.0.answer()?.is_some())
     }
 }
 
-/// Lets all of them go on at once; the answers of those that were not killed.
+/// Lets all go on at once. Returns the answers of those not killed.
 pub(super) fn together<T: DeserializeOwned>(workers: &mut [Worker]) -> Outcome<Vec<T>> {
     workers.iter_mut().for_each(|worker| worker.go(""));
     let answers = workers.iter_mut().map(Worker::answer);
     Ok(answers.collect::<Outcome<Vec<_>>>()?.into_iter().flatten().collect())
 }
 
-/// In the worker: enters the group, if there is one, and does the job. To be called before there is
-/// a second thread.
+/// Enters the group and does the job, in the worker. Call it before there is a second thread.
 pub(crate) fn inside(group: &Path, job: &str, out: &mut dyn Write) -> Outcome {
     if group != Path::new(NO_GROUP) {
         enter(group);
@@ -80,8 +76,8 @@ pub(crate) fn inside(group: &Path, job: &str, out: &mut dyn Write) -> Outcome {
     }
 }
 
-/// In the worker: waits for the next step; `false` once there is none. Neither this nor an answer
-/// allocates once `line` is long enough.
+/// Waits for a step, in the worker. Returns false at the end. Allocates nothing, like [`say`], once
+/// `line` is long enough.
 pub(super) fn next_step(line: &mut String) -> Outcome<bool> {
     line.clear();
     let len = io::stdin().lock().read_line(line)?;
@@ -89,7 +85,6 @@ pub(super) fn next_step(line: &mut String) -> Outcome<bool> {
     Ok(len > 0)
 }
 
-/// In the worker: an answer.
 pub(super) fn say(out: &mut dyn Write, answer: &impl Serialize) -> Outcome {
     serde_json::to_writer(&mut *out, answer)?;
     Ok(writeln!(out)?)

@@ -1,9 +1,8 @@
-//! [`Background`]: work that the machine does while requests are timed, and whose own time is
-//! measured: by default a parallel build of real sources, or any shell command.
+//! [`Background`]: load beside timed requests, whose own time is measured too: by default a
+//! parallel build of real sources, or any shell command.
 //!
-//! The build is that of this project's own sources, from nothing, without optimisation, by as many
-//! jobs as there are processors, offline: what it needs was fetched when this program was built. It
-//! writes below a directory of its own, removed when the background is dropped.
+//! It builds this project's sources from nothing, unoptimised, a job per processor, offline:
+//! building this program fetched what it needs. Its own directory is removed at the end.
 
 use std::fs;
 use std::io;
@@ -18,11 +17,10 @@ use crate::pressure::patiently;
 use crate::report::Options;
 use crate::Outcome;
 
-/// What of the project is built: one or two CPU seconds in a quick run, else some ten.
+/// Built in a quick run (one or two CPU seconds) and in a full one (about ten).
 const PACKAGES: [&str; 2] = ["libc", "glebe-bench"];
 
-/// What the shell does to build a package, from nothing each time, where the sources are. A
-/// compiler that was killed may still be ending, and make a last file meanwhile.
+/// Builds a package from nothing. Repeats `rm`, because a killed compiler may write a last file.
 const BUILD: &str = r#"
 until rm -rf "$TMPDIR/target" || ! kill -0 $PPID; do sleep 0.1; done
 unset RUSTC_WRAPPER RUSTC_WORKSPACE_WRAPPER CARGO_BUILD_JOBS
@@ -30,23 +28,20 @@ CARGO_INCREMENTAL=0 exec cargo build --quiet --offline --locked --package PACKAG
     --config profile.dev.opt-level=0 --config profile.dev.debug=0 --target-dir "$TMPDIR/target"
 "#;
 
-/// Work that can be started again and again, one at a time.
+/// Work that can be started repeatedly, one run at a time.
 pub(super) struct Background {
-    /// What the shell is told.
     text: String,
-    /// Where it does it, and where its temporary files go.
     dir: PathBuf,
     scratch: PathBuf,
-    /// What a build writes to.
+    /// Directory that a build writes to.
     own: Option<TempDir>,
-    /// In words.
+    /// A description for people.
     pub(super) what: String,
 }
 
 impl Background {
-    /// The command that was asked for, or the build, with its files where scratch files go. The
-    /// build is run once to the end, so that it is known to work and its sources are in memory; an
-    /// error says why it cannot be had, with the remedy.
+    /// Uses the given command, or the build. Runs the build once, to show that it works and to load
+    /// its sources into memory. Fails with the remedy.
     pub(super) fn new(options: &Options) -> Outcome<Self> {
         let dir = options.scratch();
         if let Some(text) = options.background.clone() {
@@ -78,9 +73,8 @@ impl Background {
         Ok(Running(self.command(&self.text).spawn().map_err(|e| format!("{}: {e}", self.what))?))
     }
 
-    /// Runs it again and again while `work` runs.
     pub(super) fn during<T>(&self, work: impl FnOnce() -> T) -> Outcome<T> {
-        // Until this process is gone, if it is killed; a pause too, for what ends at once.
+        // Ends if this process is killed. The sleep is for commands that end at once.
         let text = format!("while kill -0 $PPID; do ({}\n); sleep 0.01; done", self.text);
         let _running = Running(self.command(&text).spawn()?);
         Ok(work())
@@ -107,7 +101,7 @@ impl Drop for Background {
     }
 }
 
-/// A run, which leads a process group; killed with all that it started when this is dropped.
+/// A run, which leads a process group. Dropping it kills the group.
 pub(super) struct Running(Child);
 
 impl Running {
@@ -118,7 +112,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Only then the number is still its own.
+        // The number is its own only until it was waited for.
         if matches!(self.0.try_wait(), Ok(None)) {
             let _ = kill_process_group(Pid::from_child(&self.0), Signal::KILL);
             let _ = self.0.wait();
@@ -126,10 +120,10 @@ impl Drop for Running {
     }
 }
 
-/// CPU seconds of the commands that this process has waited for, and of all that they did.
+/// Returns the CPU seconds of all commands waited for, and of their children.
 pub(super) fn of_children() -> Outcome<f64> {
     let text = fs::read_to_string("/proc/self/stat")?;
-    // The name, which may hold anything, ends in the last bracket; the state follows.
+    // The name ends at the last bracket; the state follows.
     let fields = text.rsplit(')').next().unwrap_or_default().split_whitespace();
     let ticks: Vec<u64> = fields.skip(13).take(2).map_while(|n| n.parse().ok()).collect();
     Ok(ticks.iter().sum::<u64>() as f64 / rustix::param::clock_ticks_per_second() as f64)

@@ -1,11 +1,8 @@
-//! *CMA as a stock kernel can have it*: requests served by evacuating memory blocks that are full
-//! of page cache and of a busy program's memory, beside the reserve's recall and huge pages on
-//! demand.
+//! CMA as a stock kernel offers it: requests served by evacuating memory blocks full of page cache
+//! and a busy program's memory, beside the reserve's recall and huge pages on demand.
 //!
-//! The page cache is filled with a file of holes until little is free, beside a program that writes
-//! at random to memory of its own; after each request it is filled again, and the busy program says
-//! how long it was kept waiting at worst, and whether a word was not as written. Units: base pages,
-//! microseconds.
+//! Reading a sparse file fills the page cache. A busy program writes to its memory at random and
+//! reports its longest wait and wrong words. Units: base pages, microseconds.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -35,15 +32,14 @@ const ROUNDS: u64 = 8;
 const BUSY: Bytes = Bytes::gib(4);
 /// Free memory at which the page cache counts as full.
 const SCARCE: Bytes = Bytes::mib(400);
-/// So that what is read is never there yet: the file, in memories of the machine.
+/// Length of the file as a multiple of available memory, so that reads never hit the cache.
 const MEMORIES: u64 = 3;
 const CHUNK: Bytes = Bytes::mib(1);
 
-/// Reads a file on, from the start again at its end, until little memory is free, as much as was
-/// free at most.
+/// Reads `file` on, from the start again at the end, until little memory is free.
 fn fill_cache(file: &mut File) -> Outcome {
     let mut buffer = vec![0; CHUNK.as_usize()];
-    // The kernel frees more as this is read: what was free is enough.
+    // The kernel frees memory meanwhile, so reads are bounded.
     for _ in 0..meminfo::read("MemFree")?.get() / CHUNK.get() {
         interrupt::check();
         if meminfo::read("MemFree")? < SCARCE {
@@ -56,12 +52,12 @@ fn fill_cache(file: &mut File) -> Outcome {
     Ok(())
 }
 
-/// Measures and reports; `reserve` is full of pages of `tenant`. A quick run leaves the machine's
-/// memory alone.
+/// Measures and reports. `reserve` is full of pages of `tenant`. A quick run does not touch memory
+/// blocks.
 pub(super) fn measure(reserve: &Reserve, tenant: &mut Tenant, report: &mut Report) -> Outcome {
-    report.ratio(RATIO, f64::NAN); // there in any case
+    report.ratio(RATIO, f64::NAN); // the name exists in any case
     let case = |pages: u64| format!("{CASE}_{pages}");
-    // Before memory is filled: without the privilege or the means that is for nothing.
+    // Tried first: without privilege or means, filling memory is useless.
     let refused = match report.options.quick {
         true => Some("not in a quick run: blocks of the machine go off line".to_owned()),
         false => of_blocks(Bytes::mib(2)).err().map(|why| why.to_string()),

@@ -1,9 +1,9 @@
-//! Pages that say whose they are: key and version in every word, so that any byte of another page,
-//! of another version or of no page at all is seen. One pass over the page to write and to check.
+//! Pages that identify themselves: key and version determine every word, so any byte of another
+//! page or version shows. Cost: one pass.
 
 const WORD: usize = size_of::<u64>();
 
-/// Fills `page` with the contents of version `version` of page (`object`, `index`).
+/// Writes version `version` of page (`object`, `index`).
 pub(crate) fn fill(page: &mut [u8], object: u64, index: u64, version: u64) {
     let (first, rest) = page.split_at_mut(WORD);
     first.copy_from_slice(&version.to_ne_bytes());
@@ -13,7 +13,7 @@ pub(crate) fn fill(page: &mut [u8], object: u64, index: u64, version: u64) {
     }
 }
 
-/// The version of page (`object`, `index`) that `page` holds; `None` if it is not wholly one.
+/// Returns the page's version; `None` if any word differs.
 pub(crate) fn version(page: &[u8], object: u64, index: u64) -> Option<u64> {
     let (first, rest) = page.split_at(WORD);
     let version = u64::from_ne_bytes(first.try_into().ok()?);
@@ -33,7 +33,7 @@ fn seed(object: u64, index: u64, version: u64) -> u64 {
     mix(mix(mix(object) ^ index) ^ version)
 }
 
-/// The finalizer of SplitMix64: a bijection that spreads every bit.
+/// Mixes a word with the finalizer of SplitMix64: a bijection that spreads every bit.
 pub(crate) fn mix(mut word: u64) -> u64 {
     word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -41,7 +41,7 @@ pub(crate) fn mix(mut word: u64) -> u64 {
     word ^ word >> 31
 }
 
-/// A sequence of numbers by [`mix`]: reproducible, and good enough to pick pages with.
+/// Reproducible numbers by [`mix`], good enough to pick pages.
 pub(crate) struct Random(u64);
 
 impl Random {
@@ -49,7 +49,7 @@ impl Random {
         Self(seed)
     }
 
-    /// A number below `end`; 0 if that is 0.
+    /// Returns a number below `end`, or 0.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_add(1);
         ((u128::from(mix(self.0)) * u128::from(end)) >> 64) as u64

@@ -1,10 +1,9 @@
-//! The benchmark `reserve`: pages in and out, threads, blocks under load, what the load pays for
-//! them, growth.
+//! The benchmark `reserve`: pages in and out, threads, blocks under load and what the load pays,
+//! growth.
 //!
-//! Blocks are asked for as first-class code does (`requests`) while a tenant keeps pages in the
-//! page cache of the same reserve; every block and every page is written with bytes that say whose
-//! they are, and looked at again, so that a lost or stray write is counted and not guessed.
-//! Units: base pages, microseconds.
+//! Requests ask for blocks as first-class code does, while a tenant keeps pages in the same
+//! reserve's page cache. Bytes of blocks and pages identify them, so that lost and stray writes are
+//! counted. Units: base pages, microseconds.
 
 mod background;
 mod evacuation;
@@ -26,19 +25,19 @@ use crate::Outcome;
 use background::Background;
 use tenant::Tenant;
 
-/// Requests that are timed, in base pages; the last is not a power of two.
+/// Timed sizes in base pages; the last is not a power of two.
 const REQUEST_PAGES: [u64; 8] = [1, 512, 1024, 2048, 4096, 8192, 16384, LARGEST];
 const LARGEST: u64 = 32000;
 
-/// The kernel's ways on demand; `thp` is its cheapest to the large sizes.
+/// The kernel's ways on demand; `thp` is its cheapest for large sizes.
 const KERNEL: [(&str, Way); 3] = [SURPLUS, THP, ("plain", Way::Plain)];
 const SURPLUS: (&str, Way) = ("surplus_hugetlb", Way::Hugetlb);
 const THP: (&str, Way) = ("thp", Way::Thp);
 
-/// Runs the benchmark; what goes wrong in a request is a check.
+/// Runs the benchmark. Failed requests count in a check.
 pub(crate) fn run(report: &mut Report) -> Outcome {
-    // A quarter of what is available at most: the pages to compare with take as much. In a quick
-    // run far larger than the processor's caches yet, and soon had.
+    // At most a quarter of available memory, because the pages to compare with take another. A
+    // quick run still exceeds the processor's caches.
     let sizes = report.plan([Bytes::mib(256), Bytes::mib(512)], [Bytes::gib(1); 2]);
     let quarter = Bytes::new(meminfo::available()?.get() / 4);
     let [ops, requested] = sizes.map(|wanted| wanted.min(quarter));
@@ -54,7 +53,6 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// Requests without and with a load, and the load beside requests.
 fn requests(reserve: &Reserve, report: &mut Report) -> Outcome {
     let contig = reserve.contig();
     let why = reserve.why_counted().map_or(String::new(), |why| format!(" ({why})"));
@@ -84,13 +82,13 @@ fn requests(reserve: &Reserve, report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// A reserve of `len`. Where the machine allows it a run is as long as the longest request.
+/// Makes a reserve, with runs for the largest request if possible.
 fn map(len: Bytes) -> Outcome<Reserve> {
     let run = Pages::new(LARGEST).bytes(page_size()).min(Bytes::new(len.get() / 2));
     map_on(Contig::options().prefer_run(run), len)
 }
 
-/// A reserve of `len`, rounded up to granules.
+/// Makes a reserve, rounded up to granules.
 fn map_on(options: contig::Options, len: Bytes) -> Outcome<Reserve> {
     let len = Bytes::new(len.get().next_multiple_of(Bytes::mib(2).get()));
     let contig = options.build(len).map_err(|why| format!("a reserve of {len}: {why}"))?;

@@ -1,9 +1,8 @@
-//! A page in and out of the cache, against a copy of a page as cold; and gets by two threads.
+//! A page in and out of the cache, beside a copy of an equally cold page; gets by two threads.
 //!
-//! The cache is full and the pages of a batch are random ones of the whole reserve; the copies are
-//! from and to random pages of a second reserve's block, of the same size and kind. Timed in
-//! batches of [`BATCH`], in turns, since the clock costs a part of one operation.
-//! Unit: microseconds an operation.
+//! The cache is full; batches use random pages of the whole reserve. Copies use random pages of an
+//! equal second reserve's block. Batches of [`BATCH`] take turns, because a clock reading costs
+//! part of an operation. Unit: microseconds per operation.
 
 use std::sync::Barrier;
 
@@ -21,7 +20,7 @@ use crate::Outcome;
 const BATCH: u64 = 64;
 const COPY: &str = "copy";
 
-/// Measures and reports; `reserve` is empty.
+/// Measures and reports, on an empty reserve.
 pub(super) fn measure(reserve: &Reserve, report: &mut Report) -> Outcome {
     let tenant = Tenant::new(reserve)?;
     let gets = report.plan(20_000, 200_000);
@@ -61,8 +60,7 @@ pub(super) fn measure(reserve: &Reserve, report: &mut Report) -> Outcome {
     for round in rounds("put", report.plan(2000, 20_000), NO_END) {
         let mut next = round * BATCH;
         let put = batch(|| {
-            // New pages, each in place of an old one. Not looked at again: the contents are not
-            // the tenant's.
+            // Each new page replaces an old one. The tenant does not check these pages.
             next += 1;
             Ok(tenant.pool.put(OBJECT + 1, next, &page).map(drop)?)
         })?;
@@ -93,13 +91,12 @@ fn batch(mut operation: impl FnMut() -> Outcome) -> Outcome<f64> {
     done.map(|()| took.wall_us / BATCH as f64)
 }
 
-/// The CPU time of a get by so many threads at once, on a full cache.
 fn cpu_each(tenant: &Tenant, threads: usize, gets: u64) -> f64 {
     let run = |nth: usize, _: &Barrier| {
         let mut random = Random::new((nth as u64) << 50);
         let mut page = page_buffer();
         let mut get = |_| {
-            // A miss costs less, in both cases alike.
+            // Misses cost less, in both cases.
             let index = random.below(tenant.next);
             let _ = std::hint::black_box(tenant.pool.get(OBJECT, index, &mut page));
         };

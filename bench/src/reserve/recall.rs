@@ -1,11 +1,10 @@
-//! The time to get a block, by size, under a load: of a full reserve and of an idle one, with
-//! contents unspecified and zeroed, with the kernel's ways in between.
+//! The time to get a block under load, by size: from a full reserve and an idle one, unspecified
+//! and zeroed, with the kernel's ways in between.
 //!
-//! One request every [`EVERY`], the reserve's and a peer's alike: whoever asks has slept before.
-//! The blocks of a round are held to its end and the cache filled again then, so that what is asked
-//! for is lent: the rows `lent` say how much of it was. Tenant pages are page cache, which is
-//! clean. A zeroed block stands beside a bare memset of a block of the same reserve and size, which
-//! was asked for unspecified: that is what a caller would do alone.
+//! Every request follows a sleep of [`EVERY`]. Blocks are held to the end of a round; then the
+//! cache is filled again, so that requests take lent pages (rows `lent`). Tenant pages are clean
+//! page cache. A zeroed block is compared with a memset of an equal unspecified block, as a caller
+//! would do.
 
 use std::time::Duration;
 
@@ -25,34 +24,32 @@ use crate::summary::Summary;
 use crate::turns::{rounds, NO_END};
 use crate::Outcome;
 
-/// Every so many rounds of a full reserve, zeroed blocks too.
+/// Rounds between zeroed blocks of a full reserve.
 const ZEROED_EVERY: u64 = 8;
 const LOOKED_AT: u64 = 64;
 const RECALL: &str = "recall";
-/// The largest blocks of as many rounds as the kernel is asked in: the more are made the slower is
-/// the slowest.
+/// Largest blocks in rounds that ask the kernel too. More samples have a larger maximum, so both
+/// sides get equally many.
 const BESIDE_KERNEL: &str = "recall_beside_kernel";
 const MEMSET: &str = "memset";
 const CPU: &str = "us cpu";
 
-/// A page that is given back is the next to be had, and not lent yet: blocks of one page are held
-/// until there are so many, so that what is timed takes a lent page from a tenant.
+/// Most blocks of one page held. A freed page would be allocated next without being lent; a timed
+/// request must take a lent page.
 const SINGLES_MAX: usize = 200;
 
-/// Rounds, quick and full, and the seconds that they may take on a busy machine.
+/// Rounds and their most seconds, quick and full.
 const FULL: [(u64, u64); 2] = [(16, 10), (1000, 360)];
 const IDLE: [(u64, u64); 2] = [(3, 2), (100, 30)];
 
-/// Of the reserves whose recalls are compared.
 const SMALL: Bytes = Bytes::mib(256);
 const LARGE: Bytes = Bytes::gib(8);
 
-/// What is done with a block that was had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Contents {
     Unspecified,
     Zeroed,
-    /// Unspecified, then zeroed by the caller, which alone is timed.
+    /// Zeroed by the caller; only that is timed.
     Memset,
 }
 
@@ -62,11 +59,10 @@ struct Bench<'a> {
     report: &'a mut Report,
     held: Vec<Held>,
     held_pages: u64,
-    /// Blocks of one page, held longer: see [`SINGLES_MAX`].
+    /// Held longer: see [`SINGLES_MAX`].
     singles: Vec<Held>,
-    /// Whether the cache is filled.
     lends: bool,
-    /// Whether the kernel is asked for all sizes in this round.
+    /// True if this round asks the kernel for all sizes.
     asks_kernel: bool,
 }
 
@@ -79,12 +75,12 @@ fn planned(what: &str, plans: [(u64, u64); 2], report: &Report) -> impl Iterator
     rounds(what, count, Duration::from_secs(seconds))
 }
 
-/// Measures and reports; the reserve is full of cache at the end.
+/// Measures and reports. Leaves the reserve full of cache.
 pub(super) fn measure(reserve: &Reserve, tenant: &mut Tenant, report: &mut Report) {
     let longest = reserve.contig().longest_run().get();
     let sizes = || REQUEST_PAGES.into_iter().filter(|&pages| pages <= longest);
     let standing = HugeFile::new(Pages::new(LARGEST).bytes(page_size()));
-    // The kernel takes its time: for one page it is asked in each round, for all sizes in these.
+    // The kernel is slow: each round asks for one page, only some ask for all sizes.
     let kernel_every = report.plan(8, 16);
     let (held, singles) = <(Vec<Held>, Vec<Held>)>::default();
     let (lends, asks_kernel) = (false, false);
@@ -131,7 +127,7 @@ impl Bench<'_> {
         let case = name(if zeroed { "zeroed" } else { what }, pages);
         let mut asked = ask(self.reserve, due.saturating_sub(clock::wall()), pages, zeroed);
         if asked.is_err() && !(self.held.is_empty() && self.singles.is_empty()) {
-            // Of a reserve in pieces what is held here may lie in all runs that are long enough.
+            // Held blocks may occupy all long runs of a fragmented reserve.
             self.give_all_back();
             asked = ask(self.reserve, EVERY, pages, zeroed);
         }
@@ -178,14 +174,12 @@ impl Bench<'_> {
         self.report.add(case, who, CPU, took.cpu_us);
     }
 
-    /// The longest physical run of a block, where frames can be read.
     fn run(&mut self, pages: u64, who: &str, run: Option<Pages>) {
         if let Some(run) = run {
             self.report.add(&name("longest_run", pages), who, "pages", run.get() as f64);
         }
     }
 
-    /// Looks at all blocks again, gives them back and fills the cache.
     fn release(&mut self) {
         self.held.drain(..).for_each(|held| held.check(self.report));
         self.held_pages = 0;
@@ -199,7 +193,7 @@ impl Bench<'_> {
 
     fn release_singles(&mut self) {
         self.singles.drain(..).for_each(|held| held.check(self.report));
-        // Who asks for this makes that pages at hand are lent again too.
+        // `largest_run` also makes pages at hand lendable.
         self.report.check("failures", u64::from(self.reserve.largest_run().is_err()));
     }
 
@@ -227,7 +221,7 @@ impl Bench<'_> {
     }
 }
 
-/// A figure that could not be had is null: the name is there either way.
+/// Adds ratios. A missing figure makes a ratio null, but its name exists.
 fn ratios(report: &mut Report) {
     let kernel = |pages, figure: fn(&Summary) -> f64| {
         let case = name(RECALL, pages);
@@ -235,8 +229,8 @@ fn ratios(report: &mut Report) {
         peers.into_iter().fold(f64::NAN, f64::min)
     };
     let own = |what, pages, figure| report.figure((&name(what, pages), GLEBE, "us"), figure);
-    // By CPU time: of two pieces of work as long as a time slice the wall time tells which of
-    // them the load interrupted.
+    // CPU time: memset and zeroed request last about a time slice, and the load may interrupt one
+    // of them.
     let zeroed = |who| report.figure((&name("zeroed", LARGEST), who, CPU), |s| s.median);
     let ratios = [
         ("max_32000_vs_best_kernel", {
@@ -248,12 +242,12 @@ fn ratios(report: &mut Report) {
     ratios.into_iter().for_each(|(name, ratio)| report.ratio(name, ratio));
 }
 
-/// How the time of a recall grows with the reserve: the same requests of a small and a large one,
-/// the largest that both have a run for, in turn. In a quick run both are of transparent huge
-/// pages, which are had in a fraction of the time that long runs take.
+/// Compares recall times by size of the reserve: equal requests of a small and a large one in turn,
+/// of the largest size that both have runs for. A quick run uses transparent huge pages, which need
+/// less time than long runs.
 pub(super) fn growth(report: &mut Report) -> Outcome {
     let ratio = |large| format!("growth_{}_to_{}", size_name(SMALL), size_name(large));
-    report.ratio(&ratio(LARGE), f64::NAN); // there in any case
+    report.ratio(&ratio(LARGE), f64::NAN); // the name exists in any case
     let gib = meminfo::available()?.get() / Bytes::gib(1).get() * 2 / 3;
     let large = LARGE.min(Bytes::gib(gib));
     if large < LARGE {

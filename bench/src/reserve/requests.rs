@@ -1,8 +1,7 @@
 //! One first-class request: ask, look at the frames, write, let tenants run, read, give back.
 //!
-//! Timed is the asking alone. The frames are read from `/proc/self/pagemap` and not taken from the
-//! reserve's word. Of a block one word a page is written and read again: a page that a tenant
-//! writes is overwritten whole. What is wrong is added to the checks of the report.
+//! Only asking is timed. Frames come from `/proc/self/pagemap`, not from the reserve. One word per
+//! page is checked, because a tenant overwrites whole pages. Errors go to the report's checks.
 
 use std::time::Duration;
 
@@ -23,16 +22,15 @@ const WORD: usize = size_of::<u64>();
 pub(super) struct Held {
     block: Block,
     pub(super) took: Elapsed,
-    /// The longest run of frames, where they can be read.
+    /// The longest run of frames, if readable.
     pub(super) longest_run: Option<Pages>,
-    /// Pages that tenants lost, where one thread asks.
+    /// Pages that tenants lost, if one thread asks.
     pub(super) recalled: u64,
     zeroed: bool,
     seed: u64,
 }
 
-/// Asks for one block after sleeping for `pause`. Nothing of the reserve is looked at between the
-/// two: who looks fetches what the request would find cold.
+/// Asks after `pause`. Nothing reads the reserve in between, so that the request finds it cold.
 pub(super) fn ask(
     reserve: &Reserve,
     pause: Duration,
@@ -54,12 +52,11 @@ pub(super) fn ask(
 }
 
 impl Held {
-    /// What the request took too much; only if nobody else asked meanwhile.
+    /// Counts recalled pages beyond the request. Valid if nobody else asked.
     pub(super) fn over_recall(&self, report: &mut Report) {
         report.check("over_recall", self.recalled.saturating_sub(self.block.pages().get()));
     }
 
-    /// Zeroes the block as its holder would; what that took.
     pub(super) fn memset(&mut self) -> Result<Elapsed, Error> {
         let bytes = self.block.bytes_mut()?;
         let ((), took) = timed(|| bytes.fill(0));
@@ -67,7 +64,6 @@ impl Held {
         Ok(took)
     }
 
-    /// Writes the block; what is already wrong with it.
     pub(super) fn mark(&mut self, report: &mut Report) {
         let claimed = self.block.contiguity() == Contiguity::Proved;
         let refuted = self.longest_run.is_some_and(|run| run != self.block.pages());
@@ -81,7 +77,6 @@ impl Held {
         }
     }
 
-    /// Reads the block again and gives it back.
     pub(super) fn check(self, report: &mut Report) {
         let Ok(bytes) = self.block.bytes() else { return report.check("failures", 1) };
         let pages = (0..).zip(bytes.chunks_exact(page_size().bytes().as_usize()));

@@ -1,11 +1,10 @@
-//! What requests cost the rest of the machine: a background's own time alone, beside requests to
+//! The cost of requests for the machine: a background's time without requests, beside requests to
 //! the kernel, and beside requests to the reserve.
 //!
-//! The foreground asks for one size after the other, one request every [`EVERY`], the same of the
-//! kernel as of the reserve, and gives back at once. A tenant beside puts pages at the rate of a
-//! fast disk, so that there is always something to recall. The reserve is there, full and
-//! untouched, in the other arms also. The background is alone twice a round: how far the two differ
-//! says what a difference is worth. CPU time is that of the command and of all it waited for.
+//! The foreground asks for all sizes in turn, one request every [`EVERY`], and gives back at once.
+//! A tenant puts pages at the rate of a fast disk, so that there is always something to recall. The
+//! other arms keep the full reserve untouched. Each round runs the background alone twice, which
+//! shows the noise. CPU time includes all that the command waited for.
 
 use std::time::Duration;
 
@@ -21,31 +20,28 @@ use crate::report::Report;
 use crate::turns::rounds;
 use crate::{clock, interrupt, Outcome};
 
-/// Time between requests: each size some 32 times while a build of ten seconds runs.
+/// Time between requests. A build of ten seconds sees each size about 32 times.
 const EVERY: Duration = Duration::from_millis(40);
-/// Pages of cache that come anew after a request: 100 MiB a second.
+/// Pages put after a request: 100 MiB per second.
 const PUT_BACK: u64 = 1024;
-/// No round begins after this.
 const AT_MOST: Duration = Duration::from_secs(210);
-/// How long one run of the background may take.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Between two looks at what runs.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 const KEPT: &str = "background_kept";
 pub(super) const CASE: &str = "background";
 const CPU: &str = "s cpu";
 const ALONE: [&str; 2] = ["alone", "alone_again"];
-/// What happens beside the background: nothing, or requests of somebody.
+/// Nothing, or requests, beside the background.
 const ARMS: [&str; 4] = [ALONE[0], THP.0, ALONE[1], GLEBE];
 
-/// Measures and reports; the reserve is full of pages of `tenant`.
+/// Measures and reports. `reserve` is full of pages of `tenant`.
 pub(super) fn measure(
     background: Option<&Background>,
     reserve: &Reserve,
     tenant: &mut Tenant,
     report: &mut Report,
 ) -> Outcome {
-    report.ratio(KEPT, f64::NAN); // there in any case
+    report.ratio(KEPT, f64::NAN); // the name exists in any case
     let Some(background) = background else { return Ok(()) };
     'all: for round in rounds(CASE, report.plan(1, 5), AT_MOST) {
         for nth in 0..ARMS.len() {
@@ -72,8 +68,8 @@ pub(super) fn measure(
     Ok(())
 }
 
-/// Runs the background once and asks `who` beside it, for one size after the other; an error if it
-/// failed or took too long: it is not run again then.
+/// Runs the background once, asking `who` for sizes in turn. Fails if the background failed or took
+/// too long.
 fn beside(
     background: &Background,
     who: &str,
@@ -116,7 +112,7 @@ fn beside(
     Ok(())
 }
 
-/// Whether `who` gave so many pages, which are given back at once.
+/// Returns true if `who` gave the pages, which are given back at once.
 fn is_had(
     who: &str,
     pages: u64,
@@ -135,7 +131,7 @@ fn is_had(
 
 #[cfg(test)]
 mod tests {
-    //! With commands that are over at once, on a small reserve.
+    //! Tests with commands that end quickly, on a small reserve.
 
     use super::*;
     use crate::report::Options;

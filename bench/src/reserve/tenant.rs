@@ -1,4 +1,4 @@
-//! [`Tenant`]: keeps a reserve full of pages that can be told from each other, and looks at them.
+//! [`Tenant`]: keeps a reserve full of distinguishable pages, and checks them.
 
 use glebe::reserve::{Namespace, Reserve};
 
@@ -8,26 +8,21 @@ use crate::interrupt;
 use crate::report::Report;
 use crate::Outcome;
 
-/// One object of ever new pages.
 pub(super) struct Tenant {
     pub(super) pool: Namespace,
     page: Vec<u8>,
-    /// The number that the next new page will have.
     pub(super) next: u64,
     random: Random,
-    /// Pages that came back other than put.
     wrong_pages: u64,
-    /// Calls that were refused.
     failures: u64,
 }
 
 pub(super) const OBJECT: u64 = 1;
 const VERSION: u64 = 1;
-/// One page in so many may stay free.
+/// `1 / FREE_SHARE` of the pages may stay free.
 const FREE_SHARE: u64 = 512;
 
 impl Tenant {
-    /// One that has put as many new pages as the reserve has.
     pub(super) fn new(reserve: &Reserve) -> Outcome<Self> {
         let (pool, page) = (reserve.page_cache().namespace("reserve")?, page_buffer());
         let mut tenant =
@@ -36,7 +31,7 @@ impl Tenant {
         Ok(tenant)
     }
 
-    /// Puts new pages until hardly a page is free: a tenant need not take the free ones first.
+    /// Puts new pages until hardly any is free. Repeats, because a put need not take a free page.
     pub(super) fn refill(&mut self, reserve: &Reserve) {
         let share = reserve.len().get() / FREE_SHARE;
         for _ in 0..2 * FREE_SHARE {
@@ -47,7 +42,6 @@ impl Tenant {
         }
     }
 
-    /// Puts `count` pages that were not there before.
     pub(super) fn put_new(&mut self, count: u64) {
         for index in self.next..self.next + count {
             interrupt::check();
@@ -57,7 +51,6 @@ impl Tenant {
         self.next += count;
     }
 
-    /// Gets `count` pages among the last `recent` put and compares those that are there.
     pub(super) fn look(&mut self, count: u64, recent: u64) {
         let recent = recent.min(self.next);
         for _ in 0..count {

@@ -1,7 +1,8 @@
-//! [`Load`]: a client of many connections, each with so many requests on their way at a time.
+//! [`Load`]: a client of many connections on one thread, with a fixed number of requests under way
+//! on each.
 //!
-//! One thread for all. Answers are counted, and their lengths checked: every key is there, and its
-//! value has one length. What bytes came is checked elsewhere ([`super::recalls`]).
+//! It counts answers and checks their lengths: every key exists, and all values have one length.
+//! [`super::recalls`] checks the bytes.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -16,10 +17,8 @@ use crate::{interrupt, Outcome};
 
 const CONNS: usize = 16;
 pub(super) const KEYS: u64 = 20_000;
-/// Bytes read at once.
 const CHUNK: usize = 1 << 18;
 
-/// A kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Op {
     Get,
@@ -38,7 +37,6 @@ impl Op {
         }
     }
 
-    /// Writes a request for a key.
     pub(super) fn ask(self, key: u64, value: &[u8], out: &mut Vec<u8>) {
         let head = match self {
             Self::Get => format!("get key{key:08}\r\n"),
@@ -52,7 +50,7 @@ impl Op {
         }
     }
 
-    /// Bytes of the answer, where the key has a value of `len` bytes.
+    /// Returns the length of the answer for a value of `len` bytes.
     fn answer_len(self, len: usize) -> usize {
         let words = match self {
             Self::Set => return "STORED\r\n".len(),
@@ -63,12 +61,11 @@ impl Op {
     }
 }
 
-/// What a run came to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Done {
     pub(super) requests: u64,
     pub(super) wall: Duration,
-    /// How long one in a hundred waited at least, from the first request sent to the last answer.
+    /// 99th percentile of waits, from the first request of a batch to the last answer.
     pub(super) p99_us: f64,
 }
 
@@ -78,13 +75,11 @@ struct Conn {
     came: usize,
 }
 
-/// See the module.
 pub(super) struct Load {
     conns: Vec<Conn>,
     value: Vec<u8>,
     random: Random,
     request: Vec<u8>,
-    /// What has come last.
     buf: Vec<u8>,
 }
 
@@ -94,7 +89,6 @@ pub(super) fn connect(port: u16) -> Outcome<TcpStream> {
     Ok(stream)
 }
 
-/// Asks for the server's version, and waits for it.
 pub(super) fn ask_version(mut stream: &TcpStream) -> Outcome {
     stream.write_all(b"version\r\n")?;
     let mut answer = [0; 64];
@@ -106,7 +100,7 @@ pub(super) fn ask_version(mut stream: &TcpStream) -> Outcome {
 }
 
 impl Load {
-    /// Connects, and stores a value of `size` bytes for every key.
+    /// Stores a value of `size` bytes for every key.
     pub(super) fn new(port: u16, size: usize) -> Outcome<Self> {
         let mut load = Self {
             conns: Vec::new(),
@@ -135,7 +129,6 @@ impl Load {
         Ok(load)
     }
 
-    /// Asks for as long as `time`, and takes the last answers.
     pub(super) fn run(&mut self, op: Op, depth: usize, time: Duration) -> Outcome<Done> {
         let (start, mut waits) = (wall(), Vec::new());
         let whole = op.answer_len(self.value.len()) * depth;
@@ -173,7 +166,6 @@ impl Load {
         Ok(conn.stream.write_all(&self.request)?)
     }
 
-    /// Connections that something has come for.
     fn ready(&self) -> Outcome<Vec<usize>> {
         let streams = self.conns.iter().map(|conn| &conn.stream);
         let mut fds: Vec<PollFd<'_>> =
@@ -183,7 +175,7 @@ impl Load {
         Ok(fds.iter().enumerate().filter_map(is_ready).collect())
     }
 
-    /// Takes what has come; whether that is all of the answer.
+    /// Returns true if the answer is complete.
     fn receive(&mut self, nth: usize, whole: usize) -> Outcome<bool> {
         let conn = &mut self.conns[nth];
         let len = match conn.stream.read(&mut self.buf) {

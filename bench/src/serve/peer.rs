@@ -1,4 +1,4 @@
-//! [`Peer`]: a server that runs, as a child of this program that dies with it.
+//! [`Peer`]: a running server, as a child that dies with this program.
 
 use std::fs;
 use std::io::Write;
@@ -17,13 +17,10 @@ use crate::clock::wall;
 use crate::report::Report;
 use crate::{interrupt, Outcome};
 
-/// Connections that a server takes.
 const CONNS: usize = 4096;
-/// How long a server may take to listen.
 const PATIENCE: Duration = Duration::from_secs(30);
 const MEMCACHED: &str = "memcached";
 
-/// Whose server it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Who {
     Glebe,
@@ -43,15 +40,15 @@ impl Who {
 pub(super) struct Peer {
     pub(super) who: Who,
     pub(super) port: u16,
-    /// Where it can be asked for first-class memory: glebe's.
+    /// glebe's socket for first-class requests.
     pub(super) control: PathBuf,
     child: Child,
-    // Goes after the server that has its socket in it.
+    // Dropped after the server, which has its socket in it.
     _dir: tempfile::TempDir,
 }
 
 impl Peer {
-    /// glebe and, where it is installed, memcached, with so much memory and so many threads.
+    /// Starts glebe and, if installed, memcached.
     pub(super) fn all(mib: u64, threads: usize, report: &mut Report) -> Outcome<Vec<Self>> {
         let mut all = vec![Self::start(Who::Glebe, mib, threads)?];
         match is_installed() {
@@ -67,7 +64,7 @@ impl Peer {
     }
 
     pub(super) fn start(who: Who, mib: u64, threads: usize) -> Outcome<Self> {
-        // Free now; nobody else is likely to take it in the moment before the server does.
+        // Free now; another program is unlikely to take it before the server.
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let port = free.local_addr()?.port();
         drop(free);
@@ -98,7 +95,7 @@ impl Peer {
         }
     }
 
-    /// CPU time of all its threads.
+    /// Returns the CPU time of all threads.
     pub(super) fn cpu(&self) -> Outcome<Duration> {
         let mut nanos = 0;
         for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
@@ -109,7 +106,7 @@ impl Peer {
         Ok(Duration::from_nanos(nanos))
     }
 
-    /// Bytes of its memory that are resident, without those of the reserve in huge pages.
+    /// Returns resident bytes, without the reserve's hugetlb pages.
     pub(super) fn resident(&self) -> Outcome<u64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -122,13 +119,13 @@ fn is_installed() -> bool {
     Command::new(MEMCACHED).arg("-V").output().is_ok_and(|output| output.status.success())
 }
 
-/// Lets this process and its children have as many files open as they may.
+/// Raises the limit on open files to the maximum, for children too.
 pub(super) fn let_many_be_open() -> Outcome {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     Ok(setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?)
 }
 
-/// In a child: is the server of that name until it is killed.
+/// Becomes the server, in a child, until it is killed.
 pub(crate) fn be(who: &str, words: &[&str]) -> Outcome {
     let [port, mib, threads, control] = words else { return Err("four words".into()) };
     if who == MEMCACHED {

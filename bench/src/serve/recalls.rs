@@ -1,9 +1,9 @@
-//! First-class blocks taken inside glebe's server, again and again, while a client reads: how long
-//! they take, what the client misses, and that what it reads is what it stored.
+//! First-class blocks taken in glebe's server while a client reads: their time, the client's
+//! misses, and the bytes that it reads.
 //!
-//! A value has its key in each of its words. Keys are drawn by Zipf's law, and their values take
-//! twice the server's memory; what is missed is stored again. Beside it: a server that nobody
-//! recalls from, with as much memory as the first had on average.
+//! Every word of a value depends on its key. Keys follow Zipf's law, their values are twice the
+//! server's memory, and missed values are stored again. The comparison is a server without recalls,
+//! with the first one's mean memory.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -23,17 +23,16 @@ use crate::{interrupt, Outcome};
 
 const BLOCK: Bytes = Bytes::mib(125);
 const EVERY: Duration = Duration::from_millis(500);
-/// How long a block is held.
 const HELD: Duration = Duration::from_millis(100);
 const SIZE: usize = 1000;
-/// Requests at once.
+/// Requests sent together.
 const DEPTH: u64 = 64;
-/// Shares no factor with the number of keys: they are stored in an order that says nothing.
+/// Coprime to the number of keys: stores all keys, in an order unrelated to frequency.
 const STRIDE: u64 = 7919;
 const HITS: &str = "of requests";
 
 pub(super) fn measure(report: &mut Report) -> Outcome {
-    // In a quick run so many keys of a thousand bytes that a recall takes some of them.
+    // A quick run has enough keys for a recall to take some.
     let (mib, keys, requests) = report.plan((192, 150_000, 20_000), (1024, 1024 << 11, 30_000_000));
     let zipf = Zipf::new(keys);
     let glebe = Who::Glebe.name();
@@ -62,10 +61,8 @@ pub(super) fn measure(report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// Blocks that were taken.
 #[derive(Debug, Default)]
 struct Recalls {
-    /// How long each took.
     us: Vec<f64>,
     failed: u64,
     held: Duration,
@@ -73,7 +70,6 @@ struct Recalls {
 }
 
 impl Recalls {
-    /// Takes blocks and gives them back.
     fn until(&mut self, peer: &Peer, is_over: impl Fn() -> bool) {
         let start = wall();
         while !is_over() {
@@ -93,20 +89,17 @@ impl Recalls {
         self.all = wall() - start;
     }
 
-    /// The share of the time in which a block was held.
     fn share_held(&self) -> f64 {
         self.held.as_secs_f64() / self.all.as_secs_f64()
     }
 }
 
-/// What a client saw.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
-    /// Requests of the second half, in which the cache holds what it will.
+    /// Requests of the second half, when the cache is full.
     requests: u64,
-    /// Those of them that had a value.
     hits: u64,
-    /// Values that were not those of their key, of all requests.
+    /// Wrong values, of all requests.
     wrong: u64,
 }
 
@@ -116,7 +109,6 @@ impl Seen {
     }
 }
 
-/// A client that knows what it stored.
 struct Reader {
     stream: BufReader<TcpStream>,
     request: Vec<u8>,
@@ -125,7 +117,6 @@ struct Reader {
 }
 
 impl Reader {
-    /// Stores the values of so many keys.
     fn filled(peer: &Peer, keys: u64) -> Outcome<Self> {
         let (request, value, line) = <(Vec<u8>, Vec<u8>, Vec<u8>)>::default();
         let stream = BufReader::with_capacity(1 << 18, connect(peer.port)?);
@@ -135,7 +126,7 @@ impl Reader {
         Ok(reader)
     }
 
-    /// Stores the value of a key, without an answer.
+    /// Stores a value without an answer.
     fn store(&mut self, key: u64) -> Outcome {
         self.request.clear();
         let head = format!("set key{key:08} 0 0 {SIZE} noreply\r\n");
@@ -145,7 +136,7 @@ impl Reader {
         Ok(self.stream.get_mut().write_all(&self.request)?)
     }
 
-    /// Waits until all that was sent is done.
+    /// Waits until the server has done everything.
     fn wait(&mut self) -> Outcome {
         self.stream.get_mut().write_all(b"mn\r\n")?;
         match self.line()? {
@@ -160,7 +151,6 @@ impl Reader {
         Ok(&self.line)
     }
 
-    /// Reads so many keys, and stores what it misses.
     fn read(&mut self, what: &str, zipf: &Zipf, requests: u64) -> Outcome<Seen> {
         let (mut seen, mut random) = (Seen::default(), Random::new(5));
         let turns = requests / DEPTH;
@@ -185,7 +175,7 @@ impl Reader {
         Ok(seen)
     }
 
-    /// Whether the value of a key is right; `None` for a miss.
+    /// Returns true if the value is right; `None` for a miss.
     fn answer(&mut self, key: u64) -> Outcome<Option<bool>> {
         let line = self.line()?;
         if line == b"END\r\n" {
@@ -201,7 +191,7 @@ impl Reader {
     }
 }
 
-/// Words that only this key's value has.
+/// Returns words of this key's value only.
 fn value_of(key: u64) -> Vec<u8> {
     let words = (0..SIZE as u64 / 8).flat_map(|at| mix(key << 16 | at).to_ne_bytes());
     words.collect()

@@ -1,9 +1,8 @@
-//! What servers keep in the same bytes: hits of a trace, and items of 100 bytes.
+//! Contents of servers with equal memory: hits of a trace, and items of 100 bytes.
 //!
-//! The trace is made up after published figures: keys by Zipf's law with exponent 0.99, lengths of
-//! keys and values as in Facebook's pool ETC (Atikoglu and others, *Workload analysis of a
-//! large-scale key-value store*, 2012). A key that is missed is stored. Both servers have the same
-//! requests.
+//! The trace follows published figures: keys by Zipf's law with exponent 0.99, lengths as in
+//! Facebook's pool ETC (Atikoglu and others, *Workload analysis of a large-scale key-value store*,
+//! 2012). Missed keys are stored. Both servers get equal requests.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -15,10 +14,9 @@ use crate::reserve::keyed::{mix, Random};
 use crate::turns::{rounds, NO_END};
 use crate::Outcome;
 
-/// Memory of each server, in MiB.
 const MIB: u64 = 64;
 const EXPONENT: f64 = 0.99;
-/// Requests at once.
+/// Requests sent together.
 const DEPTH: u64 = 32;
 const ITEM: usize = 100;
 
@@ -32,7 +30,7 @@ pub(super) fn measure(report: &mut Report) -> Outcome {
         for turn in rounds(&format!("serve, trace, {}", peer.who.name()), turns, NO_END) {
             let of: Vec<u64> = (0..DEPTH).map(|_| mix(zipf.rank(&mut random))).collect();
             let had = client.get_or_set(&of)?;
-            // A cache that is still filling says nothing.
+            // The first half fills the cache.
             if turn >= turns / 2 {
                 (hits, asked) = (hits + had, asked + DEPTH);
             }
@@ -40,7 +38,7 @@ pub(super) fn measure(report: &mut Report) -> Outcome {
         let share = hits as f64 / asked as f64;
         report.add("hit_ratio", peer.who.name(), "of requests", share);
     }
-    // Memory of each server, and more items of 100 bytes than fit in it.
+    // Memory in MiB, and more items than fit.
     let (mib, items) = report.plan((16, 250_000), (MIB, 1_000_000));
     for peer in Peer::all(mib, 1, report)? {
         let mut client = Client(BufReader::new(connect(peer.port)?));
@@ -57,7 +55,6 @@ pub(super) fn measure(report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// Keys by Zipf's law.
 pub(super) struct Zipf(Vec<f64>);
 
 impl Zipf {
@@ -74,7 +71,7 @@ impl Zipf {
         self.0.len() as u64
     }
 
-    /// A key by its rank: 0 is the most frequent.
+    /// Returns a random rank; rank 0 is the most frequent key.
     pub(super) fn rank(&self, random: &mut Random) -> u64 {
         let all = self.0.last().copied().unwrap_or_default();
         let at = unit(random.below(u64::MAX)) * all;
@@ -82,12 +79,11 @@ impl Zipf {
     }
 }
 
-/// A number from 0 up to but without 1.
 fn unit(word: u64) -> f64 {
     (word >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// The key's bytes: a generalised extreme value distribution, 12 to 200.
+/// Makes a key. Its length has a generalised extreme value distribution, 16 to 200.
 fn key_of(id: u64) -> Vec<u8> {
     let u = unit(mix(id ^ 1)).max(1e-9);
     let len = 30.7984 + 8.20449 / 0.078688 * ((-u.ln()).powf(-0.078688) - 1.0);
@@ -96,7 +92,7 @@ fn key_of(id: u64) -> Vec<u8> {
     key
 }
 
-/// The bytes of its value: a generalised Pareto distribution, at most 900,000.
+/// Draws from a generalised Pareto distribution, at most 900,000.
 fn len_of(id: u64) -> usize {
     let u = unit(mix(id ^ 2));
     let len = 214.476 / 0.348238 * ((1.0 - u).powf(-0.348238) - 1.0);
@@ -112,7 +108,6 @@ impl Client {
         Ok(line)
     }
 
-    /// Asks for keys, and stores those that are not there; how many were.
     fn get_or_set(&mut self, keys: &[u64]) -> Outcome<u64> {
         let mut request = Vec::new();
         for id in keys {
@@ -149,7 +144,7 @@ impl Client {
         request.extend_from_slice(b"\r\n");
     }
 
-    /// Sends, and waits until it is done. A refusal of what has no answer is passed over.
+    /// Waits until all is done. Skips errors of `noreply` requests.
     fn done(&mut self, request: &[u8]) -> Outcome {
         self.0.get_mut().write_all(request)?;
         self.0.get_mut().write_all(b"mn\r\n")?;
@@ -162,7 +157,6 @@ impl Client {
         }
     }
 
-    /// Stores items of one size.
     fn fill(&mut self, ids: std::ops::Range<u64>) -> Outcome {
         let mut request = Vec::new();
         for id in ids {
@@ -174,7 +168,6 @@ impl Client {
         self.done(&request)
     }
 
-    /// Items that the server says it has.
     fn items(&mut self) -> Outcome<u64> {
         self.0.get_mut().write_all(b"stats\r\n")?;
         let mut items = None;
@@ -200,7 +193,7 @@ mod tests {
         let mut random = Random::new(1);
         let draws = 100_000;
         let firsts = (0..draws).filter(|_| zipf.rank(&mut random) == 0).count();
-        // The first of 1000 has 1 of the sum of 1 / n^0.99, some 7.7, parts.
+        // The first of 1000 keys has 1 / (sum of 1 / n^0.99), about 1 / 7.7.
         assert!((12_000..14_500).contains(&firsts), "{firsts}");
         let mut lens: Vec<usize> = (0..10_000).map(|id| len_of(mix(id))).collect();
         lens.sort_unstable();

@@ -1,8 +1,8 @@
 //! One page back from compressed memory: by a touch of a region, by a touch of memory that the
-//! kernel swapped to zram, and by a pin of a store.
+//! kernel swapped to zram, by a pin of a store.
 //!
-//! Nothing has to leave for it, on either side. All sides are made cold and touched in an order by
-//! chance, by turns; the first round warms and does not count. Unit: microseconds a touch.
+//! No side needs to evict for it. Sides take turns: each is made cold, then touched in random
+//! order. The first round warms up and does not count. Unit: microseconds per touch.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,15 +29,14 @@ const THREADS: [usize; 3] = [1, 2, 4];
 const STORE: &str = "glebe store";
 const P99: &str = "fault_p99";
 const UNIT: &str = "us";
-/// How often the kernel is told to swap.
+/// Most tries to make the kernel swap.
 const TRIES: u32 = 100;
-/// Bytes that the library keeps of a page beside its copy.
+/// Bytes kept per page beside its copy.
 const SLOT: f64 = 32.0;
-/// Objects, and passes over them, of hot pins.
+/// Objects and passes of hot pins.
 const HOT: usize = 1024;
 const PASSES: usize = 64;
 
-/// The row of touches by so many threads.
 fn case(threads: usize) -> String {
     match threads {
         1 => "fault".into(),
@@ -89,7 +88,6 @@ pub(super) fn measure(corpus: &Corpus<'_>, report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// One round's samples.
 fn tell(threads: usize, who: &str, us: &[f64], report: &mut Report) {
     let case = if who == STORE { "cold_pin".into() } else { case(threads) };
     report.row(&case, who, UNIT, us);
@@ -121,7 +119,7 @@ fn ratios(report: &mut Report) {
     );
 }
 
-/// Makes memory cold. The kernel keeps pages that others hold just then: it is told again.
+/// Makes memory cold. Repeats, because the kernel skips pages that others hold at that moment.
 fn chill(memory: &Touched, swap: &Outcome<KernelSwap>, len: Bytes) -> Outcome {
     let mut held = Bytes::ZERO;
     for _ in 0..TRIES {
@@ -136,12 +134,11 @@ fn chill(memory: &Touched, swap: &Outcome<KernelSwap>, len: Bytes) -> Outcome {
     Err(format!("{held} of {len} were swapped, told {TRIES} times").into())
 }
 
-/// Touches all pages once; what each touch took.
 fn touch_all(memory: &Touched, pages: u64, threads: usize, report: &mut Report) -> Vec<f64> {
     let order = shuffled(pages, &mut Random::new(5));
     let share = order.len() / threads;
     let work = |nth: usize, begin: &Barrier| {
-        // Its thread's stack, buffers and samples are there before.
+        // Prepares stack, buffers and samples before the clock starts.
         if let Some(region) = memory.as_region() {
             let _ = region.arm_thread();
         }
@@ -164,7 +161,6 @@ fn touch_all(memory: &Touched, pages: u64, threads: usize, report: &mut Report) 
     all
 }
 
-/// What a region takes for pages that are all stored, beyond their compressed bytes.
 fn overhead(memory: &Touched, report: &mut Report) {
     let Some(stats) = memory.as_region().map(|region| region.stats()) else { return };
     let bytes = stats.block_bytes as f64 + stats.raw as f64 * page_bytes() as f64;
@@ -174,7 +170,6 @@ fn overhead(memory: &Touched, report: &mut Report) {
     report.note(&format!("pages of the corpus compress {ratio:.2} times, one by one"));
 }
 
-/// A store of objects of a page.
 struct Pins {
     store: Store,
     keys: Vec<Key>,
@@ -194,7 +189,6 @@ impl Pins {
         Ok(self.store.set_budget(budget)?)
     }
 
-    /// Pins each once; what each pin took.
     fn pin_all(&self, report: &mut Report) -> Outcome<Vec<f64>> {
         let (mut us, mut wrong) = (vec![1.0; self.keys.len()], Wrong::default());
         let order = shuffled(self.keys.len() as u64, &mut Random::new(5));
@@ -209,7 +203,6 @@ impl Pins {
         Ok(us)
     }
 
-    /// Pins and unpins what is in memory.
     fn hot(&self, report: &mut Report) -> Outcome {
         let hot = &self.keys[..HOT.min(self.keys.len())];
         hot.iter().try_for_each(|key| self.store.pin(*key).map(drop))?;
@@ -220,7 +213,7 @@ impl Pins {
             }
             let each = |took| micros(took) * 1e3 / (PASSES * hot.len()) as f64;
             report.add("hot_pin", STORE, "ns", each(wall() - start));
-            // What a pin cannot do without.
+            // The least that a pin needs.
             let words: Vec<_> = hot.iter().map(|_| [const { AtomicU64::new(0) }; 4]).collect();
             let start = wall();
             for [word, ..] in (0..PASSES).flat_map(|_| &words) {

@@ -1,10 +1,10 @@
-//! [`KernelSwap`]: the kernel's swap on a zram device of this run's own, while it lives.
+//! [`KernelSwap`]: the kernel's swap on its own zram device.
 //!
-//! It comes before any other swap of the machine. Dropped, or unwound from, what was swapped comes
-//! back, and the device goes. Units: bytes. Source: swapon(2), union swap_header in linux/swap.h.
+//! It has priority over other swap. Dropping it swaps everything in and removes the device. Unit:
+//! bytes. Source: swapon(2), union swap_header in linux/swap.h.
 //!
 //! # Safety
-//! Two system calls that are given a path.
+//! Two system calls, each with a path that ends with a zero.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString};
@@ -19,23 +19,21 @@ use memmap2::MmapMut;
 use crate::zram::Device;
 use crate::Outcome;
 
-/// Where the version, the last page and the number of bad pages stand, in words of 32 bits.
+/// Offset of version, last page and number of bad pages, in 32-bit words.
 const HEADER: usize = 1024;
 const MAGIC: &[u8] = b"SWAPSPACE2";
-/// SWAP_FLAG_PREFER, and the highest priority.
+/// SWAP_FLAG_PREFER with the highest priority.
 const FIRST_OF_ALL: i32 = 0x8000 | 0x7fff;
 
 pub(super) struct KernelSwap {
-    // Before the device.
+    // Dropped before the device.
     _on: On,
     device: Device,
 }
 
-/// A device that is swapped to, until this is dropped.
 struct On(CString);
 
 impl KernelSwap {
-    /// Swap of `len`, or why there is none.
     pub(super) fn new(len: Bytes) -> Outcome<Self> {
         let device = Device::new(len)?;
         let page = page_size().bytes().as_usize();
@@ -49,7 +47,7 @@ impl KernelSwap {
         Ok(Self { _on: on, device })
     }
 
-    /// What it holds, before it is compressed.
+    /// Returns the bytes swapped out, before compression.
     pub(super) fn holds(&self) -> Outcome<Bytes> {
         let text = fs::read_to_string(self.device.path("mm_stat"))?;
         let original = text.split_whitespace().next().unwrap_or_default();

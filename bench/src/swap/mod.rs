@@ -1,8 +1,8 @@
-//! The benchmark `swap`: [`glebe::swap`] beside the kernel's swap on a zram device of its own.
+//! The benchmark `swap`: [`glebe::swap`] beside the kernel's swap on its own zram device.
 //!
-//! One page back from compressed memory; whole runs of more data than may be in memory; and a
-//! reserve that a swap cache has filled, recalled under each of its policies. Every page says whose
-//! it is and of which version, and is looked at whenever it is touched.
+//! Measures one page back from compressed memory; whole runs over more data than may be in memory;
+//! and a reserve that a swap cache has filled, recalled under each policy. Each touch checks the
+//! page's number and version.
 
 mod faults;
 mod kernel;
@@ -31,7 +31,6 @@ const KINDS: [Kind; 3] = [
     Kind { name: "seq_2x", times: 2, pattern: Pattern::Sequential },
 ];
 
-/// Runs the parts that were asked for, or all.
 pub(crate) fn run(report: &mut Report) -> Outcome {
     let only = report.options.only.clone();
     let known = || ["faults", "recall", "policies"].into_iter().chain(KINDS.map(|kind| kind.name));
@@ -63,7 +62,6 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// Adds what was found wrong to the checks.
 fn judged(wrong: Wrong, report: &mut Report) {
     report.check("wrong_bytes", wrong.bytes);
     report.check("lost_writes", wrong.lost_writes);

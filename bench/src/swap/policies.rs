@@ -1,9 +1,9 @@
-//! What a pager in the background pays under each policy, and what it writes to the device; and
-//! the RFC's own variant, which writes each page through to a zram device.
+//! The cost of a background pager under each policy, and its writes to the device. Also the RFC's
+//! own variant, which writes each page through to zram.
 //!
-//! Pages are swapped out and in by Zipf's law: one that is stored is taken, one that is not is
-//! stored as a new version. Now and then first class takes a block. Units: microseconds an
-//! operation, CPU and wall; bytes that this process had written to devices.
+//! Touches follow Zipf's law: a touch takes a stored page, or stores a new version of one that is
+//! not. Every [`EVERY`] touches first class takes a block. Units: microseconds per operation, CPU
+//! and wall; bytes that this process had written to devices.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -29,18 +29,17 @@ const WALL: &str = "us/op";
 const BACKGROUND: &str = "background";
 const DEVICE: &str = "device_bytes";
 const ON_ZRAM: &str = "write-through onto zram";
-/// Operations between two blocks, and the pages of those.
+/// Touches between blocks, and pages of a block.
 const EVERY: usize = 512;
 const BLOCK: u64 = 512;
 
-/// A pager, and what it knows of its pages.
 struct Pager<'a> {
     corpus: &'a Corpus<'a>,
     reserve: Reserve,
     area: Area,
-    /// Where the RFC's variant writes, and a page for direct I/O.
+    /// The RFC variant's device, and an aligned page for direct I/O.
     device: Option<(File, MmapMut)>,
-    /// The version of each page, and whether it is stored.
+    /// The version of each page; true if stored.
     pages: Vec<(u32, bool)>,
     buffer: Vec<u8>,
     wrong: Wrong,
@@ -84,7 +83,6 @@ pub(super) fn measure(corpus: &Corpus<'_>, report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// Bytes that this process had written to devices.
 fn written() -> Outcome<f64> {
     let text = fs::read_to_string("/proc/self/io")?;
     let bytes = text.lines().find_map(|line| line.strip_prefix("write_bytes: "));

@@ -1,9 +1,9 @@
-//! Blocks of a reserve that a swap cache has filled, under each of its policies, beside those of a
-//! reserve full of clean cache pages, one copy of as many bytes, and one write of them to the
-//! device of the areas' files.
+//! Blocks of a reserve that a swap cache has filled, under each policy. Beside them: a reserve full
+//! of clean cache pages, a copy of equal length, and a write of equal length to the device of the
+//! areas' files.
 //!
-//! All reserves are of one kind and as full as they get before each block. Lent pages hold copies
-//! of what the file has: what a policy keeps beside is elsewhere. Unit: microseconds a block.
+//! All reserves are alike and refilled before each block. Lent pages hold copies of the file; other
+//! data of a policy is elsewhere. Unit: microseconds per block.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -23,28 +23,29 @@ use crate::turns::{turns, worst};
 use crate::{zpool, Outcome};
 
 const UNIT: &str = "us";
-/// Blocks, in pages, and how often each is asked for of all sides in a round.
+/// Pages of a block, and requests per round.
 const BLOCKS: [(u64, u32); 5] = [(1, 20), (16, 20), (512, 10), (4096, 2), (32000, 1)];
-/// Blocks of one page before each: more than are kept at hand, so that lent ones are taken.
+/// Single pages taken before each request: more than the reserve keeps at hand, so that the request
+/// takes lent pages.
 const SINGLES: usize = 600;
-/// An area has so many pages for each of the reserve: more than go in.
+/// Pages of an area per page of the reserve: more than fit.
 const AREA_SHARE: u64 = 6;
-/// The most pages that are put for each page of the reserve: by then it is full.
+/// Most pages put per page of the reserve, enough to fill it.
 const FILLS: u64 = 4;
-/// Pages stored in one call, and looked at after each block.
+/// Pages stored in one call, and pages checked after each block.
 const BATCH: u64 = 512;
 const LOOKS: usize = 4;
-/// What is written at once.
+/// Bytes of one write.
 const SEGMENT: usize = 256 << 10;
-/// A reserve is full when one page in so many is free.
+/// Full means that at most `1 / FREE_SHARE` of the pages are free.
 const FREE_SHARE: u64 = 256;
-/// Longer than a processor's own caches.
+/// More bytes than a processor's own caches.
 const WALK: usize = 4 << 20;
 const CLEAN: &str = "clean page cache";
 const MEMCPY: &str = "memcpy";
 const DEVICE: &str = "device write";
 
-/// How an area keeps what its file does not have yet.
+/// Ways to keep pages that an area's file lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Policy {
     WriteThrough,
@@ -63,7 +64,6 @@ impl Policy {
         }
     }
 
-    /// Has an area keep up to `most` bytes that way.
     pub(super) fn set(self, area: &Area, most: Bytes) -> Outcome {
         match self {
             Self::WriteThrough => {}
@@ -74,7 +74,6 @@ impl Policy {
     }
 }
 
-/// Who fills a reserve.
 enum Tenant {
     Swap(Box<Area>),
     Clean(Namespace),
@@ -84,9 +83,7 @@ struct Filled<'a> {
     reserve: Reserve,
     tenant: Tenant,
     corpus: &'a Corpus<'a>,
-    /// The next page that is put.
     next: u64,
-    /// The most that are put before a block.
     most: u64,
     random: Random,
 }
@@ -107,7 +104,7 @@ pub(super) fn measure(corpus: &Corpus<'_>, report: &mut Report) -> Outcome {
         let sides: Vec<usize> = (0..all.len()).collect();
         for (_, side) in turns(&case, count * times, &sides) {
             let (who, filled) = &mut all[side];
-            // Several objects a page, and what the blocks of one page took.
+            // A page holds several objects, and the single pages must be refilled too.
             filled.refill(FILLS * (pages + SINGLES as u64))?;
             let stats = filled.reserve.stats();
             let lent = stats.live.get() as f64 * 100.0 / filled.reserve.len().get() as f64;
@@ -142,7 +139,7 @@ impl<'a> Filled<'a> {
         Self { reserve, tenant, corpus, next: 0, most, random: Random::new(13) }
     }
 
-    /// Puts pages until hardly any page of the reserve is free, or it has put `most`.
+    /// Puts pages until hardly any is free, or `most` were put.
     fn refill(&mut self, most: u64) -> Outcome {
         let (len, mut put) = (self.reserve.len().get(), 0);
         let most = self.most.min(most);
@@ -167,12 +164,13 @@ impl<'a> Filled<'a> {
         Ok(())
     }
 
-    /// Asks for a block, and gives it back. What was walked before has taken the place of what the
-    /// tenant left in the processor's caches, which differs.
+    /// Times one block. First walks over `walked`, which evicts the tenant's data from the
+    /// processor's caches: that data differs between the sides.
     fn recall(&mut self, pages: u64, walked: &mut [u8]) -> Outcome<f64> {
         let one = || self.reserve.alloc(Request::new(Pages::new(1)));
         let singles = (0..SINGLES).map(|_| one()).collect::<Result<Vec<_>, _>>()?;
-        // Held, they leave none at hand for one more; given back, they leave room for a long one.
+        // For one page the singles are held, to leave none at hand; for a longer block they make
+        // room.
         let held = (pages == 1).then_some(singles);
         let request = Request::new(Pages::new(pages)).any();
         walked.iter_mut().step_by(64).for_each(|byte| *byte = byte.wrapping_add(1));
@@ -183,7 +181,7 @@ impl<'a> Filled<'a> {
         Ok(took.wall_us)
     }
 
-    /// Loads some pages of an area: none is lost, whatever was recalled.
+    /// Checks some pages of an area: a recall must lose none.
     fn look(&mut self) -> Outcome<Wrong> {
         let (Tenant::Swap(area), mut wrong) = (&self.tenant, Wrong::default()) else {
             return Ok(Wrong::default());
@@ -200,7 +198,6 @@ impl<'a> Filled<'a> {
     }
 }
 
-/// As many bytes copied, and written to the device.
 fn bare(
     case: &str,
     pages: u64,
@@ -211,7 +208,7 @@ fn bare(
 ) -> Outcome {
     let len = pages as usize * page_bytes();
     let file = direct(dir);
-    // Written, so that all of it is there.
+    // Filled with 1, so that all pages exist.
     let mut copy = vec![1; len.min(corpus.0.len())];
     let from = &corpus.0[..copy.len()];
     for _ in 0..count {
@@ -233,7 +230,6 @@ fn bare(
     Ok(())
 }
 
-/// A file without a name that is written past the page cache.
 fn direct(dir: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(libc::O_TMPFILE | libc::O_DIRECT | libc::O_CLOEXEC);

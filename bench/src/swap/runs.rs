@@ -1,10 +1,9 @@
-//! Whole runs: a program touches more data than may be in memory. A region with its budget, the
-//! kernel's swap on zram under a limit of the same size, and a file that is mapped under that.
+//! Whole runs of a program that touches more data than may be in memory: a region with its budget,
+//! the kernel's swap on zram under an equal limit, a mapped file under that limit.
 //!
-//! Each run is a child in a memory cgroup of its own. It writes all pages, makes as many touches as
-//! are measured to warm up, and then those. Every touch looks at the page's stamp; in the end every
-//! byte is compared. Units: operations a second of CPU time, the kernel's work for the child
-//! included; pages.
+//! Each run is a child in its own cgroup. It writes all pages, makes touches to warm up, and then
+//! the same number of measured touches. Every touch checks a stamp; at the end every byte is
+//! compared. Units: operations per second of CPU time, with the kernel's work; pages.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -26,17 +25,16 @@ use crate::reserve::keyed::Random;
 use crate::turns::{rounds, worst, NO_END};
 use crate::Outcome;
 
-/// What a child needs beside its data.
 const SLACK: Bytes = Bytes::new(512 << 10);
-/// The kernel kills some: a ratio needs so many that it let live.
+/// A ratio needs this many runs that the kernel did not kill.
 const SURVIVORS: usize = 5;
-/// Of the touches, the part that a mapped file has.
+/// A mapped file gets `1 / FILE_SHARE` of the touches.
 const FILE_SHARE: usize = 16;
 const CPU: &str = "kops/CPU-s";
 const WALL: &str = "kops/s";
 const MISSES: &str = "misses/op";
 const LRU: &str = "exact LRU";
-/// Of the cases of a kind: reads alone, and with writes.
+/// Suffixes of a kind's cases: reads only, and with writes.
 const SUFFIXES: [&str; 2] = ["reads", "writes"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,7 +56,6 @@ impl Side {
     }
 }
 
-/// What a child does, told in its arguments as JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Job {
     side: Side,
@@ -66,31 +63,29 @@ struct Job {
     budget_pages: u64,
     data_pages: u64,
     writes_percent: u64,
-    /// Measured, and as many before.
+    /// Measured touches; the same number warms up.
     touches: usize,
     corpus: PathBuf,
     scratch: PathBuf,
 }
 
-/// What it answers.
 #[derive(Debug, Serialize, Deserialize)]
 struct Done {
     cpu_s: f64,
     wall_s: f64,
-    /// Of a region, and of the oracle, while it was measured.
+    /// Misses of measured touches; the oracle is an exact LRU.
     misses: u64,
     lru_misses: u64,
     wrong: Wrong,
 }
 
-/// A kind of run: its name, data for each byte of the budget, the order of touches.
+/// A kind of run: name, data per byte of the budget, order of touches.
 pub(super) struct Kind {
     pub(super) name: &'static str,
     pub(super) times: u64,
     pub(super) pattern: Pattern,
 }
 
-/// Measures a kind, reads alone and with writes.
 pub(super) fn measure(kind: &Kind, corpus: &Path, report: &mut Report) -> Outcome {
     let (budget_pages, touches, count) = report.plan((1024, 2_000, 1), (8192, 300_000, 7));
     let data_pages = budget_pages * kind.times;
@@ -111,7 +106,7 @@ pub(super) fn measure(kind: &Kind, corpus: &Path, report: &mut Report) -> Outcom
             for nth in 0..SIDES.len() {
                 let side = SIDES[(nth + round as usize) % SIDES.len()];
                 let case = format!("{}_{suffix}", kind.name);
-                // A miss waits for the device.
+                // Fewer, because a miss waits for the device.
                 let touches = if side == Side::File { touches / FILE_SHARE } else { touches };
                 match &swap {
                     Err(why) if side == Side::Kernel => {
@@ -126,11 +121,10 @@ pub(super) fn measure(kind: &Kind, corpus: &Path, report: &mut Report) -> Outcom
     Ok(())
 }
 
-/// Has a child do a job in a group, and tells what came of it.
 fn one(case: &str, job: &Job, report: &mut Report) -> Outcome {
     let who = job.side.who();
     let bytes = |pages| Pages::new(pages).bytes(page_size());
-    // What the kernel compresses is in no group; a region's own copies are.
+    // A region's copies count in the group, the kernel's in none.
     let copies = match job.side {
         Side::Region => pool_limit(bytes(job.data_pages)),
         _ => Bytes::ZERO,
@@ -176,8 +170,8 @@ fn ratios(name: &str, report: &mut Report) {
     report.ratio(&format!("{name}_vs_zram_swap"), worst(&speeds));
 }
 
-/// The oracle's misses over the region's, in the worst of the kinds that were run. Round and round
-/// an LRU misses every time: that says nothing.
+/// Adds the oracle's misses over the region's, of the worst kind. Sequential touches do not count:
+/// an LRU always misses.
 pub(super) fn sum_up<'a>(kinds: impl Iterator<Item = &'a Kind>, report: &mut Report) {
     let mut ratios = Vec::new();
     for kind in kinds.filter(|kind| kind.pattern == Pattern::Zipf) {
@@ -195,7 +189,6 @@ pub(super) fn sum_up<'a>(kinds: impl Iterator<Item = &'a Kind>, report: &mut Rep
     ));
 }
 
-/// A file with the first version of all pages, of which none is in memory.
 fn on_disk(scratch: &Path, len: Bytes, corpus: &Corpus<'_>) -> Outcome<File> {
     let file = nameless(scratch, len)?;
     let mut out = BufWriter::new(&file);
@@ -208,10 +201,10 @@ fn on_disk(scratch: &Path, len: Bytes, corpus: &Corpus<'_>) -> Outcome<File> {
     Ok(file)
 }
 
-/// In the child: does the job in the group of `dir`. To be called before there is a second thread.
+/// Does the job in the child, in the group `dir`. Call it before there is a second thread.
 pub(crate) fn inside(dir: &Path, job: &str) -> Outcome<String> {
     let job: Job = serde_json::from_str(job)?;
-    // What is made up to `enter` is not the group's.
+    // Memory made before `enter` is not the group's.
     let corpus = map(&job.corpus)?;
     let corpus = Corpus(&corpus);
     let touches = job.pattern.touches(job.data_pages, 2 * job.touches);
@@ -224,7 +217,7 @@ pub(crate) fn inside(dir: &Path, job: &str) -> Outcome<String> {
         _ => 0,
     };
     let mut versions = vec![0_u32; job.data_pages as usize];
-    versions.fill(1); // there now
+    versions.fill(1); // makes all pages present
     versions.fill(0);
     let len = Pages::new(job.data_pages).bytes(page_size());
     let file = match job.side {

@@ -1,11 +1,11 @@
-//! [`Touched`]: memory that contestants touch, and how a page says whose it is.
+//! [`Touched`]: memory that contestants touch, and the identity of its pages.
 //!
-//! A page has the bytes of one of the corpus, but for its first word, the *stamp*: the number of
-//! the page and its version. Loads and stores are of that word alone. Unit: pages.
+//! A page is one of the corpus, with a *stamp* as its first word: page number and version. Touches
+//! access only that word. Unit: pages.
 //!
 //! # Safety
-//! A `Touched` owns its addresses, and gives out none of them; every page begins within. Words are
-//! read and written as atomics; whole pages by one thread that nobody writes beside.
+//! A `Touched` owns its addresses and gives none out; every page begins within. Words are atomics;
+//! whole pages are accessed by one thread while nobody writes.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -24,7 +24,7 @@ use crate::Outcome;
 
 const WORD: usize = size_of::<u64>();
 
-/// Pages with contents that compress as those of a program do.
+/// Pages that compress like a program's.
 pub(super) struct Corpus<'a>(pub(super) &'a [u8]);
 
 impl Corpus<'_> {
@@ -35,17 +35,16 @@ impl Corpus<'_> {
     }
 }
 
-/// A corpus that the parent has written, all of it there.
+/// Maps the parent's corpus, all present.
 pub(super) fn map(path: &Path) -> Outcome<Mmap> {
-    // SAFETY: it is written before there is a child, and is then left alone.
+    // SAFETY: written before there is a child, and not changed afterwards.
     Ok(unsafe { MmapOptions::new().populate().map(&File::open(path)?)? })
 }
 
-/// What a page was found to be other than it must be.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Wrong {
     pub(super) bytes: u64,
-    /// Of an older version.
+    /// Stamps of an older version.
     pub(super) lost_writes: u64,
 }
 
@@ -55,7 +54,6 @@ impl Wrong {
         self.lost_writes += other.lost_writes;
     }
 
-    /// Looks at a stamp.
     #[inline]
     pub(super) fn look(&mut self, found: u64, wanted: u64) {
         if found != wanted {
@@ -65,7 +63,6 @@ impl Wrong {
         }
     }
 
-    /// Looks at a whole page that was made of one of the corpus.
     pub(super) fn look_at_page(&mut self, page: &[u8], of: &[u8], stamp: u64) {
         self.look(u64::from_ne_bytes(page[..WORD].try_into().unwrap_or_default()), stamp);
         let rest = page[WORD..].iter().zip(&of[WORD..]);
@@ -73,13 +70,11 @@ impl Wrong {
     }
 }
 
-/// The first word of a version of a page.
 #[inline]
 pub(super) fn stamp(page: u64, version: u32) -> u64 {
     page << 32 | u64::from(version)
 }
 
-/// A page of the corpus as version of page number `nth`.
 pub(super) fn stamped(corpus: &Corpus<'_>, nth: u64, version: u32) -> Vec<u8> {
     let mut page = corpus.page(nth).to_vec();
     page[..WORD].copy_from_slice(&stamp(nth, version).to_ne_bytes());
@@ -90,7 +85,7 @@ pub(super) fn page_bytes() -> usize {
     page_size().bytes().as_usize()
 }
 
-/// Who gives the memory back when it is dropped.
+/// The owner, which gives the memory back when dropped.
 enum Owner {
     Region(Region),
     Map(#[allow(dead_code)] MmapRaw),
@@ -103,7 +98,7 @@ pub(super) struct Touched {
 }
 
 impl Touched {
-    /// A region with so much in memory, and room for all of it compressed.
+    /// Makes a region with `budget` in memory, and room for all compressed.
     pub(super) fn region(pages: u64, budget: Bytes) -> Outcome<Self> {
         let len = Pages::new(pages).bytes(page_size());
         let region = Store::options().pool_limit(pool_limit(len)).build_region(len, budget)?;
@@ -112,7 +107,7 @@ impl Touched {
         Ok(Self { base, pages, owner: Owner::Region(region) })
     }
 
-    /// Ordinary memory of small pages, which the kernel may swap.
+    /// Maps base pages, which the kernel may swap.
     pub(super) fn plain(pages: u64) -> Outcome<Self> {
         let len = Pages::new(pages).bytes(page_size());
         let map = MmapRaw::from(MmapOptions::new().len(len.as_usize()).map_anon()?);
@@ -122,11 +117,10 @@ impl Touched {
         Ok(Self { base, pages, owner: Owner::Map(map) })
     }
 
-    /// A file, mapped.
     pub(super) fn file(pages: u64, file: &File) -> Outcome<Self> {
         let len = Pages::new(pages).bytes(page_size());
         let map = MmapOptions::new().len(len.as_usize()).map_raw(file)?;
-        // What lies beside is not wanted next.
+        // Touches are random: no read-ahead.
         map.advise(memmap2::Advice::Random)?;
         Ok(Self { base: map.as_mut_ptr().expose_provenance(), pages, owner: Owner::Map(map) })
     }
@@ -138,7 +132,7 @@ impl Touched {
         }
     }
 
-    /// Has all pages leave memory.
+    /// Makes all pages leave memory.
     pub(super) fn chill(&self) -> Outcome {
         match &self.owner {
             Owner::Region(region) => {
@@ -148,7 +142,7 @@ impl Touched {
             }
             Owner::Map(_) => {
                 let len = Pages::new(self.pages).bytes(page_size());
-                // SAFETY: this memory's own range; contents stay.
+                // SAFETY: this memory's own range; the call keeps contents.
                 unsafe { advise(self.base, len, Advice::PageOut)? };
             }
         }
@@ -163,7 +157,7 @@ impl Touched {
 
     #[inline]
     fn word(&self, page: u64) -> &AtomicU64 {
-        // SAFETY: the first word of a page within, aligned, and there while this is borrowed.
+        // SAFETY: the first word of a page within, aligned, mapped while borrowed.
         unsafe { AtomicU64::from_ptr(self.at(page).cast()) }
     }
 
@@ -177,7 +171,6 @@ impl Touched {
         self.word(page).store(stamp, Ordering::Relaxed);
     }
 
-    /// Writes all pages, as their first version.
     pub(super) fn fill(&mut self, corpus: &Corpus<'_>) {
         for page in 0..self.pages {
             // SAFETY: a page within, exclusive by `&mut`; the corpus is other memory.
@@ -188,7 +181,6 @@ impl Touched {
         }
     }
 
-    /// Compares all pages with what they must be.
     pub(super) fn judge(&mut self, corpus: &Corpus<'_>, version: impl Fn(u64) -> u32) -> Wrong {
         let (mut wrong, mut bytes) = (Wrong::default(), vec![0; page_bytes()]);
         for page in 0..self.pages {
@@ -200,7 +192,7 @@ impl Touched {
     }
 }
 
-/// What a region's pool may take, so that it has room for all.
+/// Returns a pool limit with room for all of `len` compressed.
 pub(super) fn pool_limit(len: Bytes) -> Bytes {
     len + Bytes::mib(4)
 }

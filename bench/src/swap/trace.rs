@@ -1,4 +1,4 @@
-//! Which pages are touched, one after the other, and how often an exact LRU misses them.
+//! The order of touches, and the misses of an exact LRU.
 
 use std::num::NonZeroUsize;
 
@@ -12,14 +12,12 @@ const THETA: f64 = 0.99;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Pattern {
-    /// By Zipf's law; which pages are asked for often is by chance.
+    /// Zipf's law, with frequent pages at random places.
     Zipf,
-    /// Round and round.
     Sequential,
 }
 
 impl Pattern {
-    /// So many touches of `pages`.
     pub(super) fn touches(self, pages: u64, count: usize) -> Vec<u32> {
         match self {
             Self::Sequential => (0..pages as u32).cycle().take(count).collect(),
@@ -44,7 +42,6 @@ fn zipf(pages: u64, count: usize) -> Vec<u32> {
     (0..count).map(pick).collect()
 }
 
-/// The numbers below `count` in an order that is chance.
 pub(super) fn shuffled(count: u64, random: &mut Random) -> Vec<u32> {
     let mut order: Vec<u32> = (0..count as u32).collect();
     for last in (1..order.len()).rev() {
@@ -53,7 +50,7 @@ pub(super) fn shuffled(count: u64, random: &mut Random) -> Vec<u32> {
     order
 }
 
-/// How many of `touches` miss in an LRU of so many pages that `before` has filled.
+/// Returns the misses of `touches` in an LRU of `budget` pages, filled by `before`.
 pub(super) fn lru_misses(budget: u64, before: impl Iterator<Item = u32>, touches: &[u32]) -> u64 {
     let mut lru = LruCache::new(NonZeroUsize::new(budget as usize).unwrap_or(NonZeroUsize::MIN));
     let mut miss = |page: u32| u64::from(lru.put(page, ()).is_none());
@@ -80,7 +77,7 @@ mod tests {
     #[test]
     fn misses_by_hand() {
         let before = || [1, 2, 3].into_iter();
-        // Of 2 and 3 that are there: hit, miss (2 goes), hit, miss (4 goes).
+        // Holds 2 and 3: hit, miss (evicts 2), hit, miss (evicts 4).
         assert_eq!(lru_misses(2, before(), &[3, 4, 3, 2]), 2);
         let round = Pattern::Sequential.touches(3, 9);
         assert_eq!((lru_misses(2, before(), &round), lru_misses(3, before(), &round)), (9, 3));

@@ -1,8 +1,7 @@
-//! [`Case`]: what is asked of a space, again and again, and the [`State`] it begins with, from
-//! which every contestant is filled, so that all begin alike.
+//! [`Case`]: requests to a space; [`State`]: where every contestant starts.
 //!
-//! The first seven are those of the kernel's vmalloc test by name, over pure positions: nothing is
-//! mapped or touched. The rest show what these leave out. Units: pages.
+//! The first seven cases are named after the kernel's vmalloc test, over pure positions: nothing is
+//! mapped. The others cover what these leave out. Unit: pages.
 
 use std::hint::black_box;
 use std::iter;
@@ -15,35 +14,32 @@ use crate::reserve::keyed::Random;
 
 /// Pages of the space.
 pub(super) const END: u64 = 1 << 31;
-/// Logarithm of the bytes of a page, by which the kernel's test asks for alignments.
+/// Logarithm of a page's bytes. The kernel's test asks for alignments in bytes.
 pub(super) const PAGE_LOG: u64 = 12;
-/// Requests of which the blocks are looked up together.
+/// Requests looked up together.
 const AHEAD: usize = 8;
 
-/// What is held and what is free when a case begins, of n blocks; the second is [`State::aged`].
+/// Function that makes a case's first state of n blocks. Its second argument is [`State::aged`].
 type Layout = fn(usize, &State) -> State;
 
-/// Blocks of one page, and no hole.
 const PACKED: Layout = |n, _| State::packed((0..n).map(|_| (1, true)));
-/// Every second page is a hole.
 const HOLES: Layout = |n, _| State::packed((0..2 * n).map(|i| (1, i % 2 == 0)));
-/// Blocks and holes by turns, n in all, of 8 pages each that begin one past a multiple of 8.
+/// Blocks and holes by turns, n in all, of 8 pages from one past a multiple of 8.
 const SHIFTED: Layout =
     |n, _| State::packed(iter::once((1, true)).chain((0..n).map(|i| (8, i % 2 == 1))));
 const AGED: Layout = |_, aged| aged.clone();
 
-/// How requests are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Service {
-    /// Each block is freed at once.
+    /// Frees each block at once.
     One,
-    /// Two blocks are there before they are freed.
+    /// Frees two blocks after both were allocated.
     Two,
-    /// A block that is held is freed first, and the new one stays.
+    /// Frees a held block first and keeps the new one.
     Churn,
 }
 
-/// Length and alignment of the request of that number, from 1.
+/// Function from a request's number, from 1, to its length and alignment.
 type Draw = fn(u64, &mut Random) -> (u64, u64);
 
 #[derive(Clone, Copy, Debug)]
@@ -74,16 +70,16 @@ pub(super) const CASES: [Case; 9] = [
         let byte = random.below(256);
         (byte % 10 + 1, 1 << (byte % 23).saturating_sub(PAGE_LOG))
     }),
-    // Multiples of up to 2^51, most of which do not exist.
+    // Alignments up to 2^51; above the space only 0 is a multiple.
     case("align_shift_alloc", AGED, Service::One, |nth, _| {
         (1, 1 << (nth % 64).saturating_sub(PAGE_LOG))
     }),
     case("churn", AGED, Service::Churn, TO_100),
-    // The holes are long enough and lie badly, all of them.
+    // All holes are long enough but badly aligned.
     case(ADVERSARY, SHIFTED, Service::One, |_, _| (8, 8)),
 ];
 
-/// What is asked for, in few bytes, since thousands lie in a row.
+/// A small request, because thousands are in a row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
     align: u64,
@@ -91,7 +87,7 @@ pub(super) struct Request {
     victim: u32,
 }
 
-/// A block, or none if its length is 0.
+/// A block; length 0 means no block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
     place: u32,
@@ -99,7 +95,7 @@ pub(super) struct Held {
 }
 
 impl Case {
-    /// So many requests, the same ones for the same state.
+    /// Returns `count` requests, equal for equal states.
     pub(super) fn requests(&self, state: &State, count: usize) -> Vec<Request> {
         let mut random = Random::new(count as u64);
         let request = |nth| {
@@ -110,7 +106,7 @@ impl Case {
         (1..=count as u64).map(request).collect()
     }
 
-    /// Does what is asked, an allocation and a free for each request, and passes each answer on.
+    /// Allocates and frees for each request, and passes answers to `tell`.
     #[inline]
     pub(super) fn serve(
         &self,
@@ -122,7 +118,7 @@ impl Case {
         if self.service == Service::Churn {
             for (nth, request) in requests.iter().enumerate() {
                 if nth % AHEAD == 0 {
-                    // The caller's own table: no contestant is to wait for it.
+                    // Prefetches the harness's own table, so that no contestant waits for it.
                     for request in requests[nth..].iter().take(AHEAD) {
                         black_box(held[request.victim as usize].len);
                     }
@@ -157,13 +153,13 @@ impl Case {
 
 #[derive(Clone, Debug)]
 pub(super) struct State {
-    /// Ascending.
+    /// Ascending extents.
     pub(super) free: Vec<Extent>,
     pub(super) held: Vec<Extent>,
 }
 
 impl State {
-    /// Blocks side by side from 0, held or not; behind them all is free.
+    /// Places blocks side by side, held or not; everything behind is free.
     fn packed(blocks: impl Iterator<Item = (u64, bool)>) -> Self {
         let (mut free, mut held, mut at) = (Vec::new(), Vec::new(), 0);
         for (len, is_held) in blocks {
@@ -177,8 +173,7 @@ impl State {
         Self { free, held }
     }
 
-    /// Blocks of 1 to 100 pages, n of them, of which four times as many were freed and allocated
-    /// again; the holes are those that exact first fit leaves.
+    /// Returns n blocks of 1 to 100 pages after 4n replacements, with the holes of exact first fit.
     pub(super) fn aged(n: usize) -> Self {
         let mut random = Random::new(n as u64);
         let span = Extent::new(0, END).expect("not empty");
@@ -197,7 +192,6 @@ impl State {
         Self { free: tree.iter().collect(), held }
     }
 
-    /// The held blocks, as [`Case::serve`] takes them.
     pub(super) fn blocks(&self) -> Vec<Held> {
         let block = |held: &Extent| Held { place: held.start() as u32, len: held.len() as u32 };
         self.held.iter().map(block).collect()

@@ -1,7 +1,7 @@
 //! [`List`]: a linked list of free extents, first fit.
 //!
-//! The simplest peer: sorted by address, searched from its head for a fit and for the place of what
-//! is freed. Always the lowest fit; O(n). Nodes lie side by side and are named by index.
+//! The simplest peer, sorted by address and searched from its head, for a fit and for a freed
+//! extent's place. Finds the lowest fit; O(n). Nodes are in a vector and named by index.
 
 use super::space::Space;
 
@@ -15,7 +15,7 @@ struct Node {
 }
 
 pub(super) struct List {
-    /// The first stands before all.
+    /// The first node is a sentinel.
     nodes: Vec<Node>,
     spare: Vec<u32>,
     last: u32,
@@ -85,7 +85,7 @@ impl Space for List {
         let start = u64::from(place);
         let end = start + len;
         let last = self.last;
-        // What is freed after all others is not searched for.
+        // Skips the search behind the last extent.
         let mut before = if self.at(last).start < start { last } else { NIL };
         let mut next = self.at(before).next;
         while next != NIL && self.at(next).start < start {

@@ -1,18 +1,17 @@
 //! [`RbTree`]: the plain design, a red-black tree of free extents augmented by size.
 //!
-//! The peer that stands for the kernel's free areas: one node an extent, sorted by address, in a
-//! red-black tree where each node knows the longest extent below it, and in a list, so that
-//! neighbours are met without a walk. A search descends by length alone and tests each extent that
-//! is long enough: always the lowest fit, but an aligned request may look at every extent. Source:
-//! written from the description of the design in "improve vmap allocation" (Linux 2019); red-black
-//! trees after Guibas and Sedgewick 1978.
+//! It models the kernel's free areas: one node per extent, in a red-black tree by address that
+//! knows the longest extent of each subtree, and in a list, which finds neighbours without a walk.
+//! A search descends by length and tests each extent that is long enough: it finds the lowest fit,
+//! but an aligned request may look at every extent. Source: the description in "improve vmap
+//! allocation" (Linux 2019); red-black trees after Guibas and Sedgewick 1978.
 
 use glebe::sys::madvise::prefer_huge;
 
 use super::space::Space;
 
-/// Stands where there is no node: black, of length 0, and at a place that nothing touches. The root
-/// is its first child, it stands at both ends of the list, and anything may be its parent.
+/// The absent node: black, of length 0, at a position that no extent touches. Its first child is
+/// the root, it is both ends of the list, and any node may be its parent.
 const NIL: u32 = 0;
 
 #[derive(Clone, Copy, Debug)]
@@ -29,16 +28,16 @@ struct Node {
 const ABSENT: Node =
     Node { start: u64::MAX, len: 0, max: 0, child: [NIL, NIL], parent: NIL, red: false };
 
-/// The tree. Nodes are 40 bytes, side by side and named by index; freed ones are used again first.
+/// The tree. Nodes of 40 bytes are in a vector and named by index; freed ones are reused first.
 pub(super) struct RbTree {
     nodes: Vec<Node>,
-    /// The neighbours in the order of addresses.
+    /// Neighbours in address order.
     links: Vec<[u32; 2]>,
     spare: Vec<u32>,
 }
 
 impl RbTree {
-    /// With room for `most` extents, on huge pages, as the free tree's nodes are and the kernel's.
+    /// Makes room for `most` extents on huge pages, like the free tree's and the kernel's nodes.
     pub(super) fn new(most: usize) -> Self {
         let (mut nodes, mut links) = (Vec::with_capacity(most + 1), Vec::with_capacity(most + 1));
         prefer_huge(nodes.spare_capacity_mut());
@@ -60,7 +59,7 @@ impl RbTree {
         self.at(NIL).child[0]
     }
 
-    /// The lowest extent with a place for `len`, and that place.
+    /// Returns the lowest extent with a place, and the place.
     fn find(&self, len: u64, align: u64) -> Option<(u32, u64)> {
         let mut n = self.root();
         if self.at(n).max < len {
@@ -71,8 +70,8 @@ impl RbTree {
             while self.at(self.at(n).child[0]).max >= len {
                 n = self.at(n).child[0];
             }
-            // Up to the first that fits, or has a right subtree where a fit may be; what lies left
-            // of it is not entered again.
+            // Up to the first fit, or a right subtree with a long enough extent. Never returns to
+            // the left.
             loop {
                 let node = self.at(n);
                 if let Some(place) = place(node, len, align) {
@@ -87,7 +86,7 @@ impl RbTree {
         }
     }
 
-    /// The lowest ancestor of which `n` lies left.
+    /// Returns the lowest ancestor with `n` on its left.
     fn above_left(&self, mut n: u32) -> Option<u32> {
         loop {
             let parent = self.at(n).parent;
@@ -103,7 +102,7 @@ impl RbTree {
         node.len.max(self.at(node.child[0]).max).max(self.at(node.child[1]).max)
     }
 
-    /// Makes the maxima right again from `n` upward, up to the first that is.
+    /// Corrects maxima from `n` upward until one is right.
     fn propagate(&mut self, mut n: u32) {
         while n != NIL {
             let max = self.longest(n);
@@ -115,7 +114,6 @@ impl RbTree {
         }
     }
 
-    /// Which child of `parent` is `n`.
     fn side(&self, n: u32, parent: u32) -> usize {
         usize::from(self.at(parent).child[1] == n)
     }
@@ -125,7 +123,7 @@ impl RbTree {
         self.at_mut(child).parent = parent;
     }
 
-    /// Lifts the child of `n` that is on the other side than `side`.
+    /// Rotates `n` down to `side`; the other child takes its place.
     fn rotate(&mut self, n: u32, side: usize) {
         let parent = self.at(n).parent;
         let top = self.at(n).child[1 - side];
@@ -136,7 +134,7 @@ impl RbTree {
         self.at_mut(n).max = self.longest(n);
     }
 
-    /// Adds an extent below `parent`, on `side` of it, where nothing is.
+    /// Adds an extent as the absent child `side` of `parent`.
     fn insert(&mut self, start: u64, len: u64, parent: u32, side: usize) {
         let n = self.spare.pop().unwrap_or_else(|| {
             self.nodes.push(ABSENT);
@@ -145,7 +143,7 @@ impl RbTree {
         });
         *self.at_mut(n) = Node { start, len, red: true, ..ABSENT };
         self.hang(parent, side, n);
-        // The parent and the parent's neighbour on that side are the neighbours.
+        // List neighbours: the parent, and its neighbour on that side.
         let other = self.links[parent as usize][side];
         self.links[n as usize][side] = other;
         self.links[n as usize][1 - side] = parent;
@@ -186,7 +184,8 @@ impl RbTree {
         }
     }
 
-    /// Takes the extent of `n` out. Of two children the next extent comes here, and its node goes.
+    /// Removes the extent of `n`. A node with two children takes over the next extent, whose node
+    /// is removed instead.
     fn remove(&mut self, n: u32) {
         let mut gone = n;
         if !self.at(n).child.contains(&NIL) {
@@ -202,7 +201,7 @@ impl RbTree {
         self.hang(parent, self.side(gone, parent), below);
         self.propagate(parent);
         if gone != n {
-            // The walk may have ended below it.
+            // The walk may have ended below `n`.
             self.propagate(n);
         }
         self.spare.push(gone);
@@ -211,7 +210,7 @@ impl RbTree {
         }
     }
 
-    /// A black node is gone from above `n`, which may be nothing, below `parent`.
+    /// Restores balance after a black node was removed above `n` (perhaps absent), below `parent`.
     fn balance_removed(&mut self, mut n: u32, mut parent: u32) {
         while parent != NIL && !self.at(n).red {
             let side = self.side(n, parent);
@@ -251,7 +250,6 @@ impl RbTree {
     }
 }
 
-/// The lowest place in `node`.
 fn place(node: &Node, len: u64, align: u64) -> Option<u64> {
     let start = node.start.checked_next_multiple_of(align)?;
     (start.checked_add(len)? <= node.start + node.len).then_some(start)
@@ -268,7 +266,7 @@ impl Space for RbTree {
             (false, true) => self.resize(n, start, taken),
             (false, false) => {
                 self.resize(n, taken + len, end);
-                // The first part lies just before: no search for its place is needed.
+                // The first part is the list neighbour before `n`: no search.
                 let (parent, side) = match child[0] {
                     NIL => (n, 0),
                     _ => (self.links[n as usize][0], 1),
@@ -309,7 +307,6 @@ mod tests {
     use super::*;
     use crate::reserve::keyed::Random;
 
-    /// The black nodes on each way down, after a look at all below.
     fn check(tree: &RbTree, n: u32) -> u32 {
         if n == NIL {
             return 1;
@@ -332,7 +329,7 @@ mod tests {
         tree.free(0, 9000);
         list.free(0, 9000);
         for step in 0..20_000 {
-            // It fills for some time, then empties, and so on.
+            // Fills for 1000 steps, then empties, and so on.
             if step / 1000 % 2 == 0 || held.is_empty() {
                 let (len, align) = (1 + random.below(30), 1 << random.below(4));
                 let place = tree.alloc(len, align);

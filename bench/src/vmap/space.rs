@@ -1,6 +1,6 @@
-//! [`Space`]: what hands out positions, and [`Who`]: all that are compared.
+//! [`Space`]: an allocator of positions; [`Who`]: all that are compared.
 //!
-//! Units: pages, as positions and lengths. A peer that is too slow has a row that says so.
+//! Units: pages, for positions and lengths. A peer that is too slow has a row that says so.
 
 use glebe::extent::Extent;
 use glebe::free_tree::{Classes, FreeTree};
@@ -10,9 +10,9 @@ use super::case::{State, END, PAGE_LOG};
 use super::list::List;
 use super::rbtree::RbTree;
 
-/// Hands out positions of a space, all of which are less than 2^32.
+/// An allocator of positions below 2^32.
 pub(super) trait Space {
-    /// Takes `len` positions from a multiple of `align`, the lowest.
+    /// Takes the lowest `len` positions from a multiple of `align`.
     fn alloc(&mut self, len: u64, align: u64) -> Option<u32>;
 
     fn free(&mut self, start: u32, len: u64);
@@ -20,15 +20,14 @@ pub(super) trait Space {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Who {
-    /// Free tree with every class of alignments: as the reserve has it.
+    /// Free tree with every class of alignments, like the reserve.
     Classes,
-    /// Free tree without.
     Plain,
     RbTree,
     List,
-    /// The public crate that promises the lowest place and knows alignments.
+    /// The public crate that promises the lowest place and supports alignments.
     VmAllocator,
-    /// What the harness costs.
+    /// Only the harness.
     Nobody,
 }
 
@@ -47,13 +46,12 @@ impl Who {
         }
     }
 
-    /// Why there are no figures of it, if there are none.
+    /// Returns why figures are missing.
     pub(super) fn absent(self, log: u32) -> Option<&'static str> {
         let is_slow = self == Self::VmAllocator && log > 5;
         is_slow.then_some("left out: minutes to fill, and more than 10 ms a request")
     }
 
-    /// The space below [`END`] as `state` has it.
     pub(super) fn space(self, state: &State) -> Box<dyn Space> {
         let span = Extent::new(0, END).expect("not empty");
         let most = state.free.len() + 2 * state.held.len() + 16;
@@ -95,8 +93,8 @@ impl Space for FreeTree {
     }
 }
 
-/// A balanced tree of free and held ranges, searched from its first on: the lowest fit, O(n). It is
-/// given bytes, since free blocks of one unit never become one there.
+/// A balanced tree of free and held ranges, searched from the first: lowest fit, O(n). Positions
+/// become bytes, because it never merges free blocks of one unit.
 struct VmAllocator(AddressAllocator);
 
 impl VmAllocator {

@@ -1,10 +1,9 @@
 //! Threads on one span, kept by a free tree behind a lock.
 //!
-//! Every thread has blocks of its own and does the same work, alone and beside another; what counts
-//! is nanoseconds of its CPU time for an allocation and a free. A thread that waits uses none, one
-//! that fights for a cache line does. Two processors may share a core, so that two threads that
-//! share nothing lose something too: *apart*, each with a tree of its own, is what the machine
-//! allows. Units: pages.
+//! Each thread works on its own blocks, alone and beside another. The figure is nanoseconds of its
+//! CPU time per allocation and free: waiting uses none, fighting for a cache line does. Processors
+//! may share a core, which slows even independent threads: *apart*, a tree each, shows what the
+//! machine allows. Unit: pages.
 
 use std::sync::{Barrier, Mutex};
 
@@ -16,18 +15,17 @@ use crate::report::Report;
 use crate::reserve::keyed::Random;
 use crate::turns::{on_threads, turns};
 
-/// 16 TiB of pages of 4 KiB, but for one.
+/// 16 TiB of 4 KiB pages, less one page.
 const SPAN_PAGES: u64 = (1 << 32) - 1;
 const GLEBE: [&str; 2] = ["glebe, 1 thread", "glebe, 2 threads"];
 const APART: [&str; 2] = ["a tree for each thread, 1 thread", "a tree for each, 2 threads"];
 
 struct Case {
     name: &'static str,
-    /// Blocks that each thread has.
     held: u64,
-    /// Pages of the largest block that is asked for.
+    /// Pages of the largest request.
     largest: u64,
-    /// One of the thread's blocks is freed and the new one stays; else that is freed at once.
+    /// If true, replaces a held block; if false, frees the new one at once.
     churns: bool,
 }
 
@@ -39,7 +37,7 @@ const CASES: [Case; 3] = [
 
 #[derive(Clone, Copy)]
 struct Effort {
-    /// Of a thread, for a sample.
+    /// Requests per thread and sample.
     requests: usize,
     samples: usize,
     rounds: u64,
@@ -57,7 +55,7 @@ fn free(tree: &Mutex<FreeTree>, extent: Extent) {
     tree.lock().expect("no panic").free(extent).expect("taken before");
 }
 
-/// In a thread: nanoseconds a request, of each sample, which all threads begin together.
+/// Returns nanoseconds per request, in a thread. Threads begin each sample together.
 fn work(
     tree: &Mutex<FreeTree>,
     case: &Case,
@@ -67,7 +65,7 @@ fn work(
 ) -> Vec<f64> {
     let mut random = Random::new(seed);
     let blocks = 0..case.held.min(effort.held_max);
-    // Made by the thread itself: its blocks are where it works, and every other one leaves a hole.
+    // Allocated by the thread, where it will work; every other block leaves a hole.
     let pairs = blocks.map(|_| [(); 2].map(|()| alloc(tree, 1 + random.below(100))));
     let (mut held, gone): (Vec<_>, Vec<_>) = pairs.map(|[stays, goes]| (stays, goes)).unzip();
     gone.into_iter().for_each(|extent| free(tree, extent));
@@ -89,7 +87,7 @@ fn work(
     (0..=effort.samples).map(sample).skip(1).collect()
 }
 
-/// The samples of so many threads, on one tree or each on its own.
+/// Returns all samples, on one tree or a tree each.
 fn measure(case: &Case, threads: u64, apart: bool, effort: Effort) -> Vec<f64> {
     let parts = if apart { threads } else { 1 };
     let part = SPAN_PAGES / parts;
@@ -106,8 +104,8 @@ fn measure(case: &Case, threads: u64, apart: bool, effort: Effort) -> Vec<f64> {
     on_threads(threads as usize, work).concat()
 }
 
-/// Adds the rows of each case, and the ratios `threads_2_vs_1_cpu` and
-/// `apart_threads_2_vs_1_cpu`, both of the case in which the first is worst.
+/// Adds rows, and the ratios `threads_2_vs_1_cpu` and `apart_threads_2_vs_1_cpu` of the case where
+/// the first is worst.
 pub(super) fn run(report: &mut Report) {
     let effort = report.plan(EFFORT_QUICK, EFFORT);
     for case in &CASES {

@@ -1,9 +1,9 @@
-//! Views of scattered pages beside the system calls that they are made of: mmap(2) over reserved
-//! addresses for each page, and one munmap(2). Both map the same pages of one file in the same
-//! order, in turn. Unit: microseconds of CPU time, what unmaps the views later included.
+//! Views of scattered pages beside the system calls that they need: mmap(2) over reserved addresses
+//! for each page, and one munmap(2), on the same pages of one file, in turn. Unit: microseconds of
+//! CPU time, including the views' later unmapping.
 //!
 //! # Safety
-//! The peer maps over a range that it reserved itself and nothing refers to.
+//! The peer maps over a range that it reserved itself and that nothing refers to.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -22,7 +22,7 @@ use crate::clock::timed;
 use crate::report::{Report, GLEBE};
 use crate::Outcome;
 
-/// Pages of a view, none beside the next.
+/// Pages of a view, no two adjacent.
 const PAGES: u64 = 1024;
 const VIEWS: u32 = 8;
 const CASE: &str = "view_of_1024_scattered_pages";
@@ -35,7 +35,7 @@ pub(super) fn run(report: &mut Report) {
     report.ratio("view_cost", report.median(CASE, GLEBE) / report.median(CASE, BARE));
 }
 
-/// Samples of views of every other page of a file, from the last one down.
+/// Views every other page of a file, from the last down.
 fn compare(report: &mut Report) -> Outcome {
     let extents: Vec<Extent> = (0..PAGES).rev().filter_map(|n| Extent::new(2 * n, 1)).collect();
     let file: File = memfd_create("glebe-bench", MemfdFlags::CLOEXEC)?.into();
@@ -53,7 +53,7 @@ fn compare(report: &mut Report) -> Outcome {
         for _ in 0..VIEWS {
             bare_us += bare(&file, &extents)? / f64::from(VIEWS);
         }
-        // The first round brings the pages into the file.
+        // The first round allocates the file's pages.
         if round > 0 {
             report.add(CASE, GLEBE, "us", took.cpu_us / f64::from(VIEWS));
             report.add(CASE, BARE, "us", bare_us);
@@ -62,7 +62,7 @@ fn compare(report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// Microseconds to map and unmap; to reserve the addresses is not in it.
+/// Times mapping and unmapping, not reserving.
 fn bare(file: &File, extents: &[Extent]) -> io::Result<f64> {
     let page = page_size().bytes().as_usize();
     let len = extents.len() * page;
@@ -78,13 +78,13 @@ fn bare(file: &File, extents: &[Extent]) -> io::Result<f64> {
         let mut failed = false;
         for (nth, extent) in extents.iter().enumerate() {
             let from = (extent.start() as usize * page) as libc::off_t;
-            // SAFETY: within what was reserved: as many pages as there are extents.
+            // SAFETY: within the reserved range, which has a page per extent.
             unsafe {
                 let at = start.byte_add(nth * page);
                 failed |= libc::mmap(at, page, access, flags, fd, from) == libc::MAP_FAILED;
             }
         }
-        // SAFETY: the peer's own range, to which nothing refers.
+        // SAFETY: the peer's own range, and nothing refers to it.
         failed | (unsafe { libc::munmap(start, len) } != 0)
     });
     match failed {

@@ -1,10 +1,10 @@
-//! [`Bare`]: anonymous memory and the bare calls on it, for peers and for comparison; and
-//! [`Cached`]: which pages of a file the page cache holds.
+//! [`Bare`]: anonymous memory and direct madvise calls, for peers. [`Cached`]: which pages of a
+//! file are in the page cache.
 //!
 //! # Safety
-//! The memory is a `Bare`'s own, or that of a region of which nobody else has the pointer. Bytes
-//! are reached as atomics or through copies that are checked against the length; no reference to a
-//! byte ever leaves. The bytes of a `Cached`, which others may change, are never read.
+//! A `Bare` owns its memory or has it from a region whose pointer nobody else has. Bytes are
+//! accessed as atomics or by copies checked against the length, and no reference leaves. The bytes
+//! of a `Cached`, which others may change, are never read.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -24,12 +24,12 @@ use memmap2::MmapRaw;
 pub(super) struct Bare {
     start: usize,
     len: Bytes,
-    /// Unmaps it when dropped.
+    /// Unmaps the memory when dropped.
     _owner: Box<dyn Any>,
 }
 
 impl Bare {
-    /// Memory of small pages, or of transparent huge ones of `huge`.
+    /// Maps base pages, or huge pages of size `huge`.
     pub(super) fn new(len: Bytes, huge: Option<Bytes>) -> Result<Self, OsError> {
         let align = huge.unwrap_or(page_size().bytes());
         let mapping = Mapping::anonymous(len + align, Visibility::ORDINARY)?;
@@ -40,25 +40,23 @@ impl Bare {
         Ok(bare)
     }
 
-    /// The memory of a region: to the kernel it is what the region's own calls find.
+    /// Takes a region's memory, which the kernel treats as in the region's own calls.
     pub(super) fn of(region: Region) -> Self {
         let (start, len) = (region.as_ptr().expose_provenance(), region.len());
         Self { start, len, _owner: Box::new(region) }
     }
 
-    /// Makes a call on a part, which must be inside.
+    /// Advises on a part. Panics if it is not inside.
     pub(super) fn advise(&self, at: Bytes, len: Bytes, advice: Advice) -> Result<(), OsError> {
-        // SAFETY: inside the owned range, of whose bytes nobody holds a reference.
+        // SAFETY: inside the owned range, and nobody holds a reference to its bytes.
         unsafe { madvise::advise(self.at(at, len), len, advice) }
     }
 
-    /// Writes one byte in each `step` of a part.
     pub(super) fn touch(&self, at: Bytes, len: Bytes, step: Bytes) {
-        // SAFETY: inside the owned range, of which no reference leaves.
+        // SAFETY: inside the owned range, and nobody holds a reference to its bytes.
         unsafe { touch(self.at(at, len), len, step) }
     }
 
-    /// The first word of the page at `at`.
     pub(super) fn word(&self, at: Bytes) -> &AtomicU64 {
         let addr = self.at(at, page_size().bytes());
         // SAFETY: inside the owned range, aligned as a page is; the borrow keeps it mapped.
@@ -77,7 +75,7 @@ impl Bare {
         unsafe { ptr::copy_nonoverlapping(addr as *const u8, bytes.as_mut_ptr(), bytes.len()) };
     }
 
-    /// As [`Bare::touch`], of part of a region that is not marked.
+    /// Touches an unmarked part of a region, like [`Bare::touch`].
     pub(super) fn touch_region(region: &Region, range: Range<Bytes>, step: Bytes) {
         assert!(range.end <= region.len(), "{} of {}", range.end, region.len());
         // SAFETY: inside the region, which nobody else has.
@@ -94,19 +92,19 @@ impl Bare {
 /// Writes one byte in each `step`.
 ///
 /// # Safety
-/// The memory is mapped and writable, and nobody holds a reference to it.
+/// The memory must be mapped and writable, with no reference to it.
 unsafe fn touch(start: usize, len: Bytes, step: Bytes) {
     for addr in (start..start + len.as_usize()).step_by(step.as_usize()) {
-        // SAFETY: passed on from the caller; only reached as an atomic.
+        // SAFETY: as the caller guarantees; only an atomic.
         unsafe { AtomicU8::from_ptr(addr as *mut u8) }.store(1, Ordering::Relaxed);
     }
 }
 
-/// A file's mapping, which tells its owner what of it is in memory. Source: mincore(2).
+/// Tells which pages of a mapped file are in memory. Source: mincore(2).
 pub(super) struct Cached(pub(super) MmapRaw);
 
 impl Cached {
-    /// Pages of a part, which must be inside, that are not in memory.
+    /// Counts a part's pages that are not in memory. Panics if it is not inside.
     pub(super) fn absent(&self, at: Bytes, len: Bytes) -> io::Result<u64> {
         assert!((at + len).as_usize() <= self.0.len(), "{at} + {len} of {}", self.0.len());
         let mut pages = vec![0_u8; len.pages_up(page_size()).as_usize()];

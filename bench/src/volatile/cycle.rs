@@ -1,8 +1,8 @@
-//! Mark and unmark, nothing lost, beside what programs do without: `MADV_DONTNEED` and faulting in
-//! again, and malloc and free; and single pages beside the calls that an engine cannot do without.
+//! Mark and unmark with nothing lost, beside `MADV_DONTNEED` with new faults, and malloc and free.
+//! Also single pages, beside the least calls of an engine.
 //!
-//! Ranges from one page to all of the memory, in small pages and in huge ones; all contestants by
-//! turns, each on memory of its own that is written throughout. Unit: nanoseconds a base page.
+//! Ranges from one page to the whole memory, in base and huge pages; contestants take turns, each
+//! on fully written memory. Unit: nanoseconds per base page.
 
 use std::fs;
 use std::hint::black_box;
@@ -25,9 +25,9 @@ use crate::Outcome;
 
 const LEN: Bytes = Bytes::mib(256);
 const HUGE: Bytes = Bytes::mib(2);
-/// A figure counts as one of huge pages if so much of the memory is in them.
+/// Percent of the memory in huge pages that a figure of huge pages needs.
 const ENOUGH_PERCENT: u64 = 95;
-/// Single pages that make one sample.
+/// Single pages per sample.
 const BATCH: u64 = 500;
 const UNIT: &str = "ns/page";
 const DONT_NEED: &str = "MADV_DONTNEED, fault in";
@@ -35,7 +35,6 @@ const MALLOC: &str = "malloc, touch, free";
 
 struct Memory {
     huge: Option<Bytes>,
-    /// Of each engine, or why it has none.
     regions: Vec<(Which, Result<Region, String>)>,
     bare: Bare,
 }
@@ -60,7 +59,7 @@ pub(super) fn measure(report: &mut Report) -> Outcome {
         for (case, by) in [(case, "cycle_vs_dontneed"), (touched, "cycle_touched_vs_dontneed")] {
             ratios(&format!("{by}_{grain}"), &here, report, |which, report| {
                 let own = report.median(&case, which.who());
-                // Of small pages there is no ratio of huge ones.
+                // Without huge pages there is no figure for them.
                 report.median(&case, DONT_NEED) / if is_as_told { own } else { f64::NAN }
             });
         }
@@ -68,15 +67,15 @@ pub(super) fn measure(report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// The cases of all of the memory: as it is, and with a write to each page after it.
+/// Returns the cases of the whole memory, without and with a write to each page.
 fn case_of_all(grain: &str) -> (String, String) {
     let case = format!("cycle_{grain}_of_{}", name(LEN));
     let touched = format!("{case}_touched");
     (case, touched)
 }
 
-/// What of this process's memory lies in transparent huge pages: the kernel gives them if it can,
-/// and says nothing where it cannot. Source: proc_pid_smaps(5).
+/// Returns this process's bytes in transparent huge pages, which the kernel may silently withhold.
+/// Source: proc_pid_smaps(5).
 fn in_huge_pages() -> Outcome<Bytes> {
     let text = fs::read_to_string("/proc/self/smaps_rollup")?;
     let line = text.lines().find_map(|line| line.strip_prefix("AnonHugePages:"));
@@ -101,9 +100,9 @@ impl Memory {
         Ok(Self { huge, regions, bare })
     }
 
-    /// `touched` where a cycle ends with a write to each page: what others have then already.
+    /// Measures cycles. `touched` ends each with a write to each page, as the others always do.
     fn cycles(&self, case: &str, len: Bytes, touched: bool, report: &mut Report) -> Outcome {
-        // As much as makes a sample: all of the memory, or some ranges of it.
+        // Per sample: all of the memory, or [`BATCH`] ranges.
         let ranges = (LEN.get() / len.get()).min(BATCH);
         let step = LEN.get() / ranges / len.get() * len.get();
         let pages = (ranges * len.pages_up(page_size()).get()) as f64;
@@ -142,7 +141,6 @@ impl Memory {
     }
 }
 
-/// Has memory of malloc's, writes a byte in each `step`, and frees it.
 fn malloc_touch_free(len: Bytes, step: Bytes) -> Outcome {
     let mut memory = Vec::<u8>::with_capacity(len.as_usize());
     for byte in memory.spare_capacity_mut().iter_mut().step_by(step.as_usize()) {
@@ -152,7 +150,6 @@ fn malloc_touch_free(len: Bytes, step: Bytes) -> Outcome {
     Ok(())
 }
 
-/// Ranges of one page each, at random, beside the calls that each engine cannot do without.
 pub(super) fn one_page(report: &mut Report) -> Outcome {
     const CASE: &str = "one_page";
     const LEN: Bytes = Bytes::mib(32);
@@ -202,7 +199,6 @@ pub(super) fn one_page(report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// What marking and unmarking a page costs at the least.
 fn bare_calls(which: Which, bare: &Bare, at: Bytes) -> Outcome {
     const TAG: u64 = 0xfeed_face_0000_0001;
     let page = page_size().bytes();

@@ -1,9 +1,8 @@
-//! Whether a working set is kept: a file of six tenths of the limit that is read at random, over
-//! and over, beside volatile memory that wants the rest and half as much again.
+//! Does a working set stay in memory? A file of six tenths of the limit is read at random beside
+//! volatile memory; together they need about 1.5 times the limit.
 //!
-//! For each byte that becomes volatile [`READS`] of the working set are read. What of it the kernel
-//! had dropped by then is looked up before each read. The file is sparse, so that nobody waits for
-//! a device. Unit: pages.
+//! For each volatile byte [`READS`] bytes of the file are read, after counting the pages that the
+//! kernel dropped. The file is sparse: no device delays. Unit: pages.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -26,37 +25,35 @@ const CASE: &str = "working_set_refaults";
 const UNIT: &str = "pages";
 /// Six tenths of the limit.
 const WORKING_SET: Bytes = Bytes::mib(57);
-/// With the working set half as much again as the limit.
+/// Together with the working set about 1.5 times the limit.
 const BESIDE: Bytes = Bytes::mib(80);
-/// What the program needs besides, where a cap leaves room.
+/// Bytes for the program, if a cap leaves room.
 const SLACK: Bytes = Bytes::mib(12);
-/// What becomes volatile in one step.
+/// Bytes that become volatile in a step.
 const STEP: Bytes = Bytes::mib(1);
-/// In use clearly more than the volatile memory.
+/// Bytes read per volatile byte, so that the working set is used more.
 const READS: u64 = 4;
-/// Read at once.
 const BLOCK: Bytes = Bytes::new(64 << 10);
-/// Passes over the working set before there is anything else.
 const WARM_UP: u64 = 3;
 
-/// What uses memory beside the working set: nothing, or volatile memory of an engine.
+/// Nothing, or volatile memory of an engine.
 pub(super) type Beside = Option<(Which, Cap)>;
 
-/// What keeps marked memory from taking all there is.
+/// A limit on marked memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Cap {
-    /// The kernel alone.
+    /// Only the kernel.
     None,
-    /// A cap that leaves room for the working set.
+    /// Leaves room for the working set.
     Fixed,
-    /// A reclaimer, which knows nothing of the working set.
+    /// Does not know the working set.
     Reclaimer,
 }
 
 impl Cap {
     const ALL: [Self; 3] = [Self::None, Self::Fixed, Self::Reclaimer];
 
-    /// What follows the engine in a contestant's name, and the ratio's name.
+    /// Returns the suffix of a contestant's name, and the ratio.
     fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::None => ("", "working_set_kept"),
@@ -70,13 +67,10 @@ const NOTHING: &str = "nothing beside it";
 
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Kept {
-    /// Pages of the working set that were read.
     reads: u64,
-    /// Those of them that were not in memory.
+    /// Pages of `reads` that were not in memory.
     refaults: u64,
-    /// Pages of volatile memory that were lost.
     purged: u64,
-    /// Of all that was volatile.
     judged: Judged,
 }
 
@@ -94,7 +88,7 @@ pub(super) fn measure(engines: &[Which], report: &mut Report) -> Outcome {
         let note = format!("of {} read, {} purged in the last run", kept.reads, kept.purged);
         report.remark(CASE, who, UNIT, &note);
         kept.judged.report(report);
-        // What is capped need not lose any.
+        // Limited memory need not lose any.
         if Which::ALL.iter().any(|which| which.who() == who) {
             report.check(NOTHING_PURGED, u64::from(kept.purged == 0));
         }
@@ -140,7 +134,7 @@ pub(super) fn inside(beside: Beside, steps: u64, dir: &Path) -> Outcome<Kept> {
     let mut random = Random::new(5);
     let mut kept = Kept::default();
     let step_pages = STEP.pages_down(page_size()).get();
-    // Until all that is beside has been used once, there is nothing to take it from.
+    // Counts from the second pass over the volatile memory.
     let begin = BESIDE.get() / STEP.get();
     for step in 0..begin + steps {
         if step == begin {

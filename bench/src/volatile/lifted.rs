@@ -1,10 +1,9 @@
-//! A cache whose limit is lifted: objects that take 200 µs of CPU time to build, twice as many as
-//! the memory cgroup holds, asked for one after the other and then by a Zipf distribution, first
-//! within the limit and then without.
+//! A cache whose limit is lifted. Objects take 200 µs of CPU time to build and need twice the
+//! cgroup's limit. Lookups use them in order, then by a Zipf distribution, with the limit and then
+//! without.
 //!
-//! A cache of half the limit stays what it is; the others grow into the memory that there is now.
-//! Lookups are counted after the limit was lifted, with all that is built again. Unit: lookups in a
-//! second of wall time, of one thread.
+//! A cache of half the limit keeps its size; others grow. Unit: lookups per second of wall time of
+//! one thread, after the lift, with builds.
 
 use std::path::Path;
 use std::time::Duration;
@@ -28,13 +27,12 @@ const HALF: (&str, Keeper) = ("half the limit", Keeper::Fixed);
 const ALL: Bytes = Bytes::mib(192);
 const EXPONENT: f64 = 0.9;
 const BUILD: Duration = Duration::from_micros(200);
-/// Lookups between two looks at the clock.
 const BATCH: u32 = 100;
 
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Served {
     per_s: f64,
-    /// Of objects that were in the cache, while there was a limit.
+    /// Fate of cached objects, under the limit.
     fate: Fate,
     wrong_pages: u64,
 }
@@ -82,7 +80,7 @@ pub(super) fn inside(
     };
     let zipf = Zipf::new(ALL.get() / object_len().get());
     let mut random = Random::new(7);
-    // What is asked for most comes last.
+    // The most frequent come last.
     (0..zipf.count()).rev().try_for_each(|id| user.look_up(id))?;
     (0..limited).try_for_each(|_| user.look_up(zipf.next(&mut random)))?;
     let fate = user.objects.fate();
@@ -103,7 +101,6 @@ struct User {
 }
 
 impl User {
-    /// Copies an object out, and looks at each page of it.
     fn look_up(&mut self, id: u64) -> Outcome {
         self.objects.get(id, &mut self.out, |bytes| build(id, bytes))?;
         let pages = self.out.chunks_exact(page_size().bytes().as_usize());
@@ -124,9 +121,9 @@ fn stamp(id: u64, nth: u64) -> [u8; 8] {
     (mix(id << 8 | nth) | 1).to_ne_bytes()
 }
 
-/// Number `n` is asked for `1 / n^0.9` as often as the first.
+/// Draws number `n` `1 / n^0.9` as often as the first.
 struct Zipf {
-    /// Up to each number, the share of all.
+    /// Cumulative shares.
     up_to: Vec<f64>,
 }
 

@@ -1,7 +1,5 @@
-//! [`Marked`]: a region of which every page says which it is and in which version, so that what an
-//! unmark tells can be judged: a page told as lost is empty, every other holds its last version.
-//!
-//! Unit: pages.
+//! [`Marked`]: a region whose pages hold their number and version, to judge an unmark: lost pages
+//! must be empty, others must hold their last version. Unit: pages.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,40 +13,36 @@ use crate::report::Report;
 use crate::reserve::keyed;
 use crate::Outcome;
 
-/// Of the keys of [`keyed`], the one that is not the page.
+/// Object number of all pages in [`keyed`].
 const KEY: u64 = 0x766f_6c61;
 
-/// What unmarks told, and what was wrong with it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Judged {
     pub(super) kept: u64,
     pub(super) lost: u64,
-    /// Pages without what was written last, though nothing said that it was lost.
+    /// Pages without their last contents, not told as lost.
     lost_writes: u64,
-    /// Pages with something older than what was written last.
+    /// Pages with an older version.
     stale_reads: u64,
-    /// Lost pages that were told as intact.
+    /// Empty pages told as intact.
     false_intact: u64,
-    /// Pages told as lost that were not, or not marked.
+    /// Pages told as lost that have contents.
     false_purged: u64,
 }
 
 impl Judged {
-    /// The names of what must be 0.
     pub(super) const CHECKS: [&str; 4] =
         ["lost_writes", "stale_reads", "false_intact", "false_purged"];
 
-    /// Adds what was wrong to the report's checks.
     pub(super) fn report(&self, report: &mut Report) {
         let counts = [self.lost_writes, self.stale_reads, self.false_intact, self.false_purged];
         Self::CHECKS.iter().zip(counts).for_each(|(name, count)| report.check(name, count));
     }
 }
 
-/// A region, and what each page must hold.
 pub(super) struct Marked {
     region: Arc<Region>,
-    /// By page; 0 is an empty one.
+    /// Version of each page; 0 is an empty page.
     versions: Vec<u64>,
     next: u64,
     page: Vec<u8>,
@@ -63,12 +57,10 @@ impl Marked {
         Self { region, versions: vec![0; pages], next: 1, page, judged }
     }
 
-    /// The region, for a reclaimer.
     pub(super) fn region(&self) -> &Arc<Region> {
         &self.region
     }
 
-    /// Gives every page of a part new contents.
     pub(super) fn write(&mut self, pages: Range<u64>) -> Outcome {
         for page in pages {
             keyed::fill(&mut self.page, KEY, page, self.next);
@@ -83,7 +75,7 @@ impl Marked {
         Ok(self.region.mark(bytes(pages.start)..bytes(pages.end), Priority::NORMAL)?)
     }
 
-    /// Unmarks a part that is marked, and judges every page of it; how many were lost.
+    /// Unmarks a part and judges its pages. Returns the number of lost pages.
     pub(super) fn unmark(&mut self, pages: Range<u64>) -> Outcome<u64> {
         let purged = self.region.unmark(bytes(pages.start)..bytes(pages.end))?;
         let runs = || purged.runs().iter().map(|run| run.start()..run.end());

@@ -1,10 +1,9 @@
 //! The benchmark `volatile`: mark and unmark beside giving memory back, single pages beside the
-//! bare calls, and, in a memory cgroup, what the kernel purges, whether a working set is kept, and
-//! a cache of tiles, and one whose limit is lifted.
+//! least calls. In a cgroup: purges by the kernel, a working set that should stay, a cache of
+//! tiles, a cache whose limit is lifted.
 //!
-//! What needs pressure is a [`Job`] that a child of this program does inside a memory cgroup
-//! ([`crate::pressure`]); where none can be made its checks are not made and say so. A run that
-//! purged nothing, or kept nothing, has shown nothing: that is a check of its own.
+//! Work under pressure is a [`Job`] of a child in a memory cgroup ([`crate::pressure`]). Without
+//! one, these checks say so. A run that purged or kept nothing shows nothing, and fails a check.
 
 mod bare;
 mod cycle;
@@ -33,7 +32,7 @@ use crate::turns::{rounds, worst, NO_END};
 use crate::Outcome;
 use marked::Judged;
 
-/// Of each group.
+/// Limit of each group.
 const LIMIT: Bytes = Bytes::mib(96);
 const NOTHING_PURGED: &str = "nothing_purged";
 const NOTHING_KEPT: &str = "nothing_kept";
@@ -42,7 +41,7 @@ const CHECKS_OF_GROUPS: [&str; 4] = ["oom_kills", "wrong_tiles", NOTHING_PURGED,
 pub(crate) fn run(report: &mut Report) -> Outcome {
     let here = |which: &Which| which.map(page_size().bytes()).is_ok();
     let engines: Vec<Which> = Which::ALL.into_iter().filter(here).collect();
-    // First of all, since a test waits for its groups.
+    // First, because a test waits for its groups.
     purge::measure(&engines, report)?;
     cycle::measure(report)?;
     cycle::one_page(report)?;
@@ -55,19 +54,18 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// Names the checks that were not made.
 fn name_checks(report: &mut Report) {
     let checks = CHECKS_OF_GROUPS.iter().chain(&Judged::CHECKS);
     checks.for_each(|check| report.unmeasured(check, "no memory cgroup, or no engine"));
 }
 
-/// What a child does inside a memory cgroup, told in its arguments and answered on its standard
-/// output, both as JSON.
+/// A child's work in a cgroup. Job and answer are JSON, in its arguments and on its standard
+/// output.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 enum Job {
     /// Answers [`purge::Answer`].
     Purge { which: Which, rounds: usize },
-    /// Something becomes volatile so many times. Answers [`kept::Kept`].
+    /// Does `steps` steps. Answers [`kept::Kept`].
     Kept { beside: kept::Beside, steps: u64, dir: PathBuf },
     /// Answers [`tiles::Served`].
     Tiles { keeper: objects::Keeper, time_ms: u64 },
@@ -75,8 +73,7 @@ enum Job {
     Lifted { keeper: objects::Keeper, limited: u32, lifted_ms: u64 },
 }
 
-/// In the child: enters the group at `dir` and does the job. To be called before there is a second
-/// thread.
+/// Does the job in the child, in the group `dir`. Call it before there is a second thread.
 pub(crate) fn inside(dir: &Path, job: &str) -> Outcome<Value> {
     enter(dir);
     Ok(match serde_json::from_str(job)? {
@@ -89,13 +86,12 @@ pub(crate) fn inside(dir: &Path, job: &str) -> Outcome<Value> {
     }?)
 }
 
-/// In the child: see [`shared`].
 pub(crate) fn pin_shared(path: &Path, out: &mut dyn Write) -> Outcome {
     shared::pin_for_ever(path, out)
 }
 
-/// Has children do the jobs of all contestants by turns, so many times, each in a group of its own,
-/// and passes the answers on; a kill is counted, and gives no answer.
+/// Runs the contestants' jobs by turns, `count` times, each in its own group. Kills count and give
+/// no answer.
 fn contest<T: DeserializeOwned>(
     (case, unit): (&str, &'static str),
     count: u64,
@@ -118,7 +114,7 @@ fn contest<T: DeserializeOwned>(
     Ok(())
 }
 
-/// The ratio of each engine, and without a name that of the worse.
+/// Adds each engine's ratio, and the worse as `name`.
 fn ratios(
     name: &str,
     engines: &[Which],
@@ -136,14 +132,13 @@ fn ratios(
 enum Which {
     /// userfaultfd and PAGEMAP_SCAN.
     Scan,
-    /// A word of each page exchanged.
+    /// Exchanges a word of each page.
     Tag,
 }
 
 impl Which {
     const ALL: [Self; 2] = [Self::Scan, Self::Tag];
 
-    /// The name among the contestants.
     fn who(self) -> &'static str {
         match self {
             Self::Scan => "glebe scan",

@@ -1,9 +1,8 @@
-//! [`Objects`]: things of the same length by number, built on a miss, in a cache of one of three
-//! kinds: volatile memory, a fixed size, and objects that are lost when one of their pages is.
+//! [`Objects`]: numbered objects of one length, built on a miss, in volatile memory, in a cache of
+//! fixed size, or as objects that are lost whole if one page is.
 //!
-//! The whole-object scheme is an own minimal version of what Chromium's `MADV_FREE` backing of
-//! discardable memory does. All hand a copy out; all but the first hold objects in slots, of which
-//! the one that was not asked for the longest goes.
+//! The whole-object scheme is a minimal version of Chromium's `MADV_FREE` backing of discardable
+//! memory. All copy objects out. The last two keep slots and replace the least recently used.
 
 use std::convert::Infallible;
 use std::sync::atomic::Ordering;
@@ -21,23 +20,22 @@ use crate::Outcome;
 
 /// Pages of an object.
 pub(super) const OBJECT: usize = 16;
-/// The first word of a page that may go, of the whole-object scheme: with the page's number it is
-/// not 0, and not what an object begins with.
+/// First word of a discardable page, with the page's number: not 0, and no object's first word.
 const COOKIE: u64 = 0xc00c_1e00_0000_0000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Keeper {
     Volatile(Which),
-    /// Ordinary memory, as much as there is at all times.
+    /// Ordinary memory of a size that is always available.
     Fixed,
-    /// All or nothing of an object.
+    /// Loses objects whole.
     WholeObject,
 }
 
 pub(super) const FIXED: (&str, Keeper) = ("fixed size", Keeper::Fixed);
 pub(super) const WHOLE_OBJECTS: (&str, Keeper) = ("whole objects", Keeper::WholeObject);
 
-/// What became of the objects that were asked for again.
+/// Results of repeated lookups.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Fate {
     pub(super) lost: u64,
@@ -55,7 +53,7 @@ pub(super) struct Objects {
 }
 
 impl Objects {
-    /// No objects yet, with room, or addresses, for so many.
+    /// Makes an empty cache with room, or addresses, for `count` objects.
     pub(super) fn new(keeper: Keeper, count: usize) -> Outcome<Self> {
         let len = at(count, 0);
         let store = match keeper {
@@ -69,7 +67,6 @@ impl Objects {
         Ok(Self { store, fate: Fate::default() })
     }
 
-    /// Copies an object out, after building it if it is not there.
     pub(super) fn get(
         &mut self,
         id: u64,
@@ -89,7 +86,6 @@ impl Objects {
         Ok(())
     }
 
-    /// What became of objects since they were made.
     pub(super) fn fate(&self) -> Fate {
         match &self.store {
             Store::Volatile(cache) => {
@@ -103,7 +99,7 @@ impl Objects {
 
 struct Slots {
     memory: Bare,
-    /// With the words that cookies stand in for, where objects may go.
+    /// Words replaced by cookies, if objects are discardable.
     saved: Option<Vec<u64>>,
     count: usize,
     slot_of: LruCache<u64, usize>,
@@ -140,7 +136,7 @@ impl Slots {
         self.unpin(slot)
     }
 
-    /// Makes a slot's memory safe; whether all of it was there.
+    /// Makes a slot's memory safe. Returns true if all of it was still there.
     fn pin(&mut self, slot: usize) -> Outcome<bool> {
         let Some(saved) = &self.saved else { return Ok(true) };
         let first = slot * OBJECT;
@@ -155,7 +151,6 @@ impl Slots {
         Ok(is_whole)
     }
 
-    /// Lets a slot's memory go if need be.
     fn unpin(&mut self, slot: usize) -> Outcome {
         let Some(saved) = &mut self.saved else { return Ok(()) };
         for (page, nth) in (slot * OBJECT..(slot + 1) * OBJECT).zip(0..) {
@@ -170,7 +165,6 @@ pub(super) fn object_len() -> Bytes {
     at(1, 0)
 }
 
-/// Page `nth` of a slot.
 fn at(slot: usize, nth: usize) -> Bytes {
     Pages::new((slot * OBJECT + nth) as u64).bytes(page_size())
 }

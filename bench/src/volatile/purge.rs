@@ -1,8 +1,8 @@
-//! What the kernel purges when it needs so much: in which order, and how much too much.
+//! Purges by the kernel for a known need: their order and excess.
 //!
-//! A region is written and marked by quarters, the third first; then memory that cannot be taken
-//! back is touched, a known amount beyond the limit. What the unmark tells as lost, less that
-//! amount, is the excess. Nothing else in the group gives way. Unit: pages.
+//! A region is written and marked by quarters, the third first. Then unreclaimable memory is
+//! touched, a known amount beyond the limit. The excess is what the unmark tells as lost, less that
+//! amount. Nothing else in the group is reclaimable. Unit: pages.
 
 use std::path::Path;
 
@@ -19,13 +19,13 @@ use crate::Outcome;
 const CASE: &str = "over_purge_percent";
 const UNIT: &str = "percent";
 const REGION: Bytes = Bytes::mib(64);
-/// Beyond the limit.
+/// Bytes beyond the limit.
 const NEEDS: [Bytes; 2] = [Bytes::mib(4), Bytes::mib(24)];
-/// Quarters of the region in the order in which they are marked.
+/// Quarters in the order of marking.
 const ORDER: [u64; 4] = [2, 0, 3, 1];
 
-/// Of all needs of all rounds, pages beyond the limit, and those lost of each quarter in the order
-/// of marking; and what was wrong.
+/// Per need: its pages, and the lost pages of each quarter in the order of marking. Then the
+/// verdict.
 pub(super) type Answer = (Vec<(u64, [u64; 4])>, Judged);
 
 pub(super) fn measure(engines: &[Which], report: &mut Report) -> Outcome {
@@ -50,7 +50,6 @@ pub(super) fn measure(engines: &[Which], report: &mut Report) -> Outcome {
     })
 }
 
-/// In the child, which is in the group at `dir`.
 pub(super) fn inside(which: Which, rounds: usize, dir: &Path) -> Outcome<Answer> {
     let page = page_size().bytes();
     let mut region = Marked::new(which.map(REGION)?);

@@ -1,9 +1,9 @@
-//! A touch of a lost page that is refilled in the signal handler: from the instruction that touches
-//! it to the byte that it reads. Unit: microseconds a page.
+//! Touches of lost pages that the signal handler refills, from the instruction to the byte that it
+//! reads. Unit: microseconds per page.
 //!
 //! # Safety
-//! The callback returns a page that lives as long as the process and is never changed. Bytes of
-//! the region are read as atomics, inside it, while it lives.
+//! The callback returns a page that never changes. Bytes of the region are read as atomics, inside
+//! it, while it lives.
 #![allow(unsafe_code)]
 
 use std::hint::black_box;
@@ -24,7 +24,7 @@ const CASE: &str = "sigbus_refill";
 const PAGES: Pages = Pages::new(2048);
 const CONTENTS: u8 = 0x77;
 
-/// What a refill gives: a page of the largest kind.
+/// Contents, as large as the largest page.
 static PAGE: [u8; 64 << 10] = [CONTENTS; 64 << 10];
 
 unsafe extern "C" fn refill(_offset: u64, len: usize, _data: *const ()) -> *const u8 {

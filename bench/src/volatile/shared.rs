@@ -1,8 +1,8 @@
-//! Shared files: what a pin costs, by itself and beside a process that pins the same granule all
-//! the time, and how much more than it was asked for a purge takes, in which order.
+//! Shared files: the cost of a pin, alone and beside a process that pins the same granule; excess
+//! and order of a purge.
 //!
-//! No memory is short: a purge is asked for so much, and takes what the marks say. Units:
-//! nanoseconds a pin and its end; percent of what was asked for.
+//! No memory is short: a purge takes a given amount by the marks. Units: nanoseconds for a pin and
+//! its end; percent of the amount.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -23,15 +23,14 @@ use crate::Outcome;
 const PIN: &str = "shared_pin";
 const OVER: &str = "over_purge_percent";
 const WHO: &str = "glebe shared";
-/// What a purge took that stands behind something it left.
+/// Pages purged out of order.
 const WRONG_ORDER: &str = "wrong_order";
 const LEN: Bytes = Bytes::mib(64);
-/// Pins that make one sample.
 const BATCH: u64 = 10_000;
-/// In this order the quarters of the file are marked, and with these priorities.
+/// Quarters and priorities in the order of marking.
 const MARKS: [(u64, Priority); 4] =
     [(2, Priority::NORMAL), (0, Priority::LOWEST), (3, Priority::NORMAL), (1, Priority::LOWEST)];
-/// In this order they are to go.
+/// Quarters in the right order of purging.
 const GOES: [u64; 4] = [0, 1, 2, 3];
 const ASKED: [Bytes; 4] = [Bytes::new(1), Bytes::mib(1), Bytes::mib(17), Bytes::mib(40)];
 
@@ -61,7 +60,7 @@ fn pins(file: &Shared, report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// Nanoseconds of a pin of the first granule and its end.
+/// Times a pin of the first granule and its end, in nanoseconds.
 fn pin(file: &Shared) -> Outcome<f64> {
     let (done, took) = timed(|| (0..BATCH).try_for_each(|_| pin_first(file)));
     Ok(done.map(|()| took.wall_us * 1e3 / BATCH as f64)?)
@@ -71,7 +70,7 @@ fn pin_first(file: &Shared) -> Result<(), Error> {
     file.pin(Bytes::ZERO..file.granule()).map(|pin| drop(black_box(pin)))
 }
 
-/// In the child: pins the first granule of the file at `path` for ever.
+/// Pins the first granule of a file for ever, in a child.
 pub(super) fn pin_for_ever(path: &Path, out: &mut dyn Write) -> Outcome {
     let descriptor = File::options().read(true).write(true).open(path)?;
     let file = Shared::options().adopt(descriptor.into())?;
@@ -91,7 +90,7 @@ fn purges(file: &Shared, report: &mut Report) -> Outcome {
             file.pin(Bytes::ZERO..LEN)?.write(Bytes::ZERO, &block)?;
             for (nth, priority) in MARKS {
                 file.mark(part(nth), priority, Order::Fifo)?;
-                // The clock of the marks is one of microseconds.
+                // The marks' clock counts microseconds.
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
             let taken = file.purge(asked, Priority::HIGHEST)?;

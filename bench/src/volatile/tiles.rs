@@ -1,10 +1,9 @@
-//! A cache of tiles that are inflated on a miss: of volatile memory, of a fixed size, and of whole
-//! objects ([`Objects`]).
+//! A cache of tiles, inflated on a miss: of volatile memory, of a fixed size, of whole objects
+//! ([`Objects`]).
 //!
-//! Beside the cache another part of the program has memory by turns and gives it back. A cache of
-//! fixed size must leave room for that at all times; the others use what there is, and give way.
-//! Tiles are asked for by a skewed distribution; every page is checked for whose it is. Unit:
-//! microseconds a tile, of the thread's CPU time, the kernel's work included.
+//! Another part of the program takes memory from time to time. A cache of fixed size must leave
+//! room for it; others use what there is, and give way. Tiles follow a skewed distribution; every
+//! page is checked. Unit: microseconds of the thread's CPU time per tile.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -25,26 +24,23 @@ use crate::Outcome;
 
 const CASE: &str = "tile";
 const UNIT: &str = "us";
-/// All tiles there are, more than the limit.
+/// Number of tiles, more than the limit holds.
 const TILES: u64 = 2048;
-/// What the other part of the program has at times, and leaves in between.
+/// Bytes that the other part takes at times.
 const OTHER: Bytes = Bytes::mib(40);
-/// What the program needs beside.
+/// Bytes for the program.
 const SLACK: Bytes = Bytes::mib(16);
-/// How long the other part has its memory, and how long not; that is the longer.
+/// Times with and without the other part's memory.
 const WITH: Duration = Duration::from_millis(200);
 const WITHOUT: Duration = Duration::from_millis(600);
-/// Gets between two looks at the clock.
 const BATCH: u32 = 500;
-/// Different contents that are deflated; the tile's number is put into each page.
+/// Different deflated contents; pages also get the tile's number.
 const PATTERNS: u64 = 64;
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Served {
-    /// Of a tile in the mean: hits and misses both count, in the share that they had.
+    /// Mean microseconds of hits and misses.
     us: f64,
-    /// Of tiles that were in the cache.
     fate: Fate,
-    /// Pages that were not those of the tile.
     wrong_pages: u64,
 }
 
@@ -76,7 +72,7 @@ pub(super) fn measure(engines: &[Which], report: &mut Report) -> Outcome {
 
 pub(super) fn inside(keeper: Keeper, time_ms: u64) -> Outcome<Served> {
     let mut tiles = Tiles::new(keeper)?;
-    // From the start there is no room left that nobody has used.
+    // Leaves no unused room at the start.
     (0..tiles.room).try_for_each(|id| tiles.get(id))?;
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -106,9 +102,8 @@ fn other(stop: &AtomicBool) {
 
 struct Tiles {
     objects: Objects,
-    /// How many are built at first.
+    /// Tiles built first.
     room: u64,
-    /// Contents to inflate, and the tile that was asked for last.
     deflated: Vec<Vec<u8>>,
     tile: Vec<u8>,
     wrong_pages: u64,
@@ -119,7 +114,7 @@ impl Tiles {
         let most = LIMIT.saturating_sub(SLACK);
         let len = if keeper == Keeper::Fixed { most.saturating_sub(OTHER) } else { most };
         let room = len.get() / object_len().get();
-        // Addresses cost a volatile cache next to nothing, and memory is not its to bound.
+        // Addresses cost little, and a volatile cache need not limit its memory.
         let count = if matches!(keeper, Keeper::Volatile(_)) { TILES } else { room };
         Ok(Self {
             objects: Objects::new(keeper, count as usize)?,
@@ -130,7 +125,6 @@ impl Tiles {
         })
     }
 
-    /// Copies a tile out, after inflating it if it is not there.
     fn get(&mut self, id: u64) -> Outcome {
         let deflated = &self.deflated;
         let page = page_size().bytes().as_usize();
@@ -144,13 +138,12 @@ impl Tiles {
     }
 }
 
-/// The tile with number `n` is asked for about `1 / n` as often as the first.
+/// Draws number `n` about `1 / n` as often as the first.
 fn skewed(random: &mut Random) -> u64 {
     let unit = random.below(1 << 53) as f64 / (1_u64 << 53) as f64;
     ((TILES as f64).powf(unit) as u64 - 1).min(TILES - 1)
 }
 
-/// A page's worth of what looks like a smooth picture.
 fn deflated(pattern: u64) -> Vec<u8> {
     let len = page_size().bytes().get();
     let noise = |at: u64| (mix(pattern << 32 | at) & 7) as u8;
@@ -164,14 +157,13 @@ fn stamp(id: u64, nth: u64) -> [u8; 8] {
 
 fn inflate(id: u64, nth: u64, deflated: &[Vec<u8>], page: &mut [u8]) {
     let source = &deflated[(mix(id * OBJECT as u64 + nth) % PATTERNS) as usize];
-    // What is short or wrong shows in the check.
+    // The check finds bad output.
     let _ = decompress_slice_iter_to_slice(page, [&source[..]].into_iter(), false, true);
     page[..8].copy_from_slice(&stamp(id, nth));
     let end = page.len() - 8;
     page[end..].copy_from_slice(&stamp(id, nth));
 }
 
-/// Pages that are not the tile's, by both of their ends.
 fn wrong_pages(id: u64, tile: &[u8]) -> u64 {
     let pages = tile.chunks_exact(page_size().bytes().as_usize());
     let is_wrong = |(nth, page): &(u64, &[u8])| {

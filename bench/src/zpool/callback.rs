@@ -1,7 +1,7 @@
-//! Lent pages taken back: those of packed objects beside those of a page cache, which are clean.
+//! Lent pages taken back: packed objects beside clean pages of a page cache.
 //!
-//! Both reserves are of one kind, and full when first class asks; who is asked first changes with
-//! the round.
+//! The reserves are alike and full when first class asks; the first one asked changes with the
+//! round.
 
 use glebe::contig::{Contig, Source};
 use glebe::reserve::{self, Request, Reserve};
@@ -16,22 +16,23 @@ use crate::turns::{median, rounds, NO_END};
 use crate::Outcome;
 
 const CALLED_BACK: u64 = 32000;
-/// Of the reserves, with room for a block that begins anywhere.
+/// Bytes of a reserve, with room for a block anywhere.
 const RESERVE: Bytes = Bytes::mib(128);
-/// Blocks of one page before each: more than are kept at hand, so that lent ones are taken.
+/// Single pages taken before each block: more than the reserve keeps at hand, so that the block
+/// takes lent pages.
 const SINGLES: usize = 600;
 const CASE: &str = "callback_32000";
 const UNIT: &str = "us";
 const CLEAN: &str = "clean page cache";
 
-/// A reserve of small pages, with room for a block of 32000 of them.
+/// Makes a reserve of small pages with room for 32000 of them in a block.
 pub(crate) fn reserve() -> Outcome<Reserve> {
     let memory = |source| Contig::options().source(source).build(RESERVE);
     let memory = memory(Source::Thp).or_else(|_| memory(Source::Plain));
     Ok(Reserve::options().build_on(memory.map_err(reserve::Error::from)?)?)
 }
 
-/// Measures and reports; `count` is even, so that each is asked first as often.
+/// Measures and reports. `count` is even, so that each reserve is first equally often.
 pub(super) fn measure(count: u64, report: &mut Report) -> Outcome {
     let both = [(GLEBE, reserve()?), (CLEAN, reserve()?)];
     let objects = both[0].1.object_pool().codec(Codec::None).build()?;
@@ -41,10 +42,10 @@ pub(super) fn measure(count: u64, report: &mut Report) -> Outcome {
     let (mut random, mut bytes) = (Random::new(11), [0_u8; 2048]);
     for round in rounds("call-back", count, NO_END) {
         let first = round as usize % 2;
-        // Who is filled last has its words at hand, and is asked first.
+        // The reserve filled last is in the processor's caches; it gets the first request.
         for which in [1 - first, first] {
             if which == 0 {
-                // About a third of a page each: more than there is room for.
+                // A third of a page each: more than fit.
                 for nth in 0..pages * 7 / 2 {
                     let len = 600 + random.below(1400) as usize;
                     bytes[..8].copy_from_slice(&nth.to_ne_bytes());
@@ -58,7 +59,7 @@ pub(super) fn measure(count: u64, report: &mut Report) -> Outcome {
         }
         for which in [first, 1 - first] {
             let (who, reserve) = &both[which];
-            // As of a program that takes small blocks too: the way is warm.
+            // Warms the code as a program with small blocks does.
             let one = || reserve.alloc(Request::new(Pages::new(1)));
             drop((0..SINGLES).map(|_| one()).collect::<Result<Vec<_>, _>>()?);
             let request = Request::new(Pages::new(CALLED_BACK)).any();
@@ -67,8 +68,7 @@ pub(super) fn measure(count: u64, report: &mut Report) -> Outcome {
             report.add(CASE, who, UNIT, took.wall_us);
         }
     }
-    // Which is asked first makes a difference of its own, so that the median of all lies anywhere
-    // between the two.
+    // Being first matters, so the overall median could be anywhere between the two groups.
     let typical = |who: &str| {
         let samples = report.of(CASE, who, UNIT);
         let of = |nth: usize| samples.iter().skip(nth).step_by(2).copied().collect::<Vec<_>>();

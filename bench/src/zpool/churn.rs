@@ -1,7 +1,7 @@
-//! Objects that come and go, without a codec: insert and remove beside malloc, copy and free.
+//! Objects that come and go without a codec: insert and remove beside malloc, copy and free.
 //!
-//! Nanoseconds of CPU time a pair. Once at once, and once with a number of objects held, of which
-//! any one goes for the one that comes.
+//! Unit: nanoseconds of CPU time per pair. An object is removed at once, or replaces a random one
+//! of many.
 
 use super::malloc::{Allocator, Blocks};
 use super::store::{Pooled, Store};
@@ -67,7 +67,6 @@ fn sample(
         store.remove(HELD)
     })?;
     report.add(AT_ONCE, who, UNIT, at_once);
-    // The same places for all.
     let mut random = Random::new(round * PAIRS as u64);
     let places: Vec<usize> = (0..PAIRS).map(|_| random.below(HELD as u64) as usize).collect();
     let replaced = ns(|nth| store.replace(places[nth], object(made, nth)))?;

@@ -1,11 +1,11 @@
-//! [`Allocator`]: allocators of programs, to compare with, each through its own functions; and what
-//! a process holds that has its objects from one, found in a process apart ([`ask`]).
+//! [`Allocator`]: allocators to compare with, and the memory of a separate process that keeps
+//! objects in one ([`ask`]).
 //!
-//! None of them is this program's global allocator, but glibc's, which everything else here uses
-//! too. Unit: bytes. Source: jemalloc(3), mimalloc's documentation, malloc_trim(3).
+//! Only glibc's is this program's global allocator. Unit: bytes. Source: jemalloc(3), mimalloc's
+//! documentation, malloc_trim(3).
 //!
 //! # Safety
-//! A [`Block`] owns what one allocator gave until it is given back to the same one.
+//! A [`Block`] owns what one allocator gave, and gives it back to that allocator.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -29,7 +29,6 @@ pub(super) enum Allocator {
     Mimalloc,
 }
 
-/// Bytes in memory of an allocator.
 struct Block {
     at: NonNull<u8>,
     len: u32,
@@ -44,11 +43,11 @@ impl Allocator {
         (Self::Mimalloc, "mimalloc"),
     ];
 
-    /// A copy of `bytes`, of which there is at least one; `None` without memory.
+    /// Copies `bytes`, which must not be empty.
     #[inline]
     fn copy(self, bytes: &[u8]) -> Option<Block> {
         let len = bytes.len();
-        // SAFETY: each takes any size.
+        // SAFETY: each function takes any size.
         let at = unsafe {
             match self {
                 Self::Glibc => libc::malloc(len),
@@ -63,15 +62,14 @@ impl Allocator {
         Some(Block { at, len: len as u32, of: self })
     }
 
-    /// Gives back to the kernel what the allocator is willing to.
     fn trim(self) {
-        // SAFETY: none takes a pointer, but mallctl the name of a control that takes no value.
+        // SAFETY: none takes a pointer but mallctl, whose controls here take no value.
         unsafe {
             match self {
                 Self::Glibc => _ = libc::malloc_trim(0),
                 #[cfg(feature = "jemalloc")]
                 Self::Jemalloc => {
-                    // All arenas, by the number that stands for them.
+                    // 4096 means all arenas.
                     for name in [c"thread.tcache.flush", c"arena.4096.purge"] {
                         let (none, len) = (ptr::null_mut(), ptr::null_mut());
                         tikv_jemalloc_sys::mallctl(name.as_ptr(), none, len, none, 0);
@@ -85,7 +83,7 @@ impl Allocator {
 
 impl Block {
     fn bytes(&self) -> &[u8] {
-        // SAFETY: so many bytes were written there, and nobody writes them again.
+        // SAFETY: `copy` wrote `len` bytes there, and nobody writes them again.
         unsafe { slice::from_raw_parts(self.at.as_ptr(), self.len as usize) }
     }
 }
@@ -94,7 +92,7 @@ impl Drop for Block {
     #[inline]
     fn drop(&mut self) {
         let at = self.at.as_ptr().cast::<c_void>();
-        // SAFETY: it came from this allocator, and is given back once.
+        // SAFETY: this allocator gave the memory, and gets it back once.
         unsafe {
             match self.of {
                 Allocator::Glibc => libc::free(at),
@@ -106,7 +104,6 @@ impl Drop for Block {
     }
 }
 
-/// Memory of one allocator for each number.
 pub(super) struct Blocks {
     of: Allocator,
     blocks: Vec<Option<Block>>,
@@ -138,7 +135,7 @@ impl Store for Blocks {
         Ok(())
     }
 
-    /// As programs do: the new one comes first.
+    /// Allocates before it frees, as programs do.
     #[inline]
     fn replace(&mut self, nth: usize, bytes: &[u8]) -> Outcome {
         self.put(nth, bytes)
@@ -152,32 +149,30 @@ impl Store for Blocks {
     }
 
     fn begin(&mut self) -> Outcome {
-        // What loading the trace left in the heap that this program uses.
+        // Gives back what loading the trace left in the heap.
         Allocator::Glibc.trim();
         self.resident_before = resident()?;
         Ok(())
     }
 }
 
-/// Bytes of this process that are in memory and of no file.
+/// Returns resident bytes that belong to no file.
 fn resident() -> Outcome<u64> {
     let mappings = vma::among(&(0..usize::MAX))?;
     let anonymous = mappings.iter().filter(|mapping| mapping.inode == 0);
     Ok(anonymous.map(|mapping| mapping.rss.get()).sum())
 }
 
-/// What to hold.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Job {
-    /// By whose malloc.
     pub(super) allocator: Allocator,
-    /// Of the trace, one run of blocks in so many.
+    /// One run of blocks in this many.
     pub(super) nth: usize,
-    /// Random deletion, not that of directories.
+    /// Deletes at random instead of by directories.
     pub(super) halves: bool,
 }
 
-/// In the child: does the job; what [`replay`] returns.
+/// Does the job in a child. Returns what [`replay`] returns.
 pub(crate) fn inside(job: &str) -> Outcome<Value> {
     let job: Job = serde_json::from_str(job)?;
     let workload = Workload::of_trace(job.nth)?;
@@ -186,7 +181,6 @@ pub(crate) fn inside(job: &str) -> Outcome<Value> {
     Ok(to_value(replay(&mut blocks, &workload, steps, false)?)?)
 }
 
-/// Has a child do `job`, in which nothing else happens.
 pub(super) fn ask(job: Job) -> Outcome<(Vec<Held>, u64)> {
     let child = Child::start("apart", &[&serde_json::to_string(&job)?])?;
     let answer = child.answer()?.ok_or("a child of this program was killed")?;

@@ -1,5 +1,5 @@
-//! The benchmark `zpool`: what [`glebe::zpool`] holds beyond what is stored, step by step, beside
-//! zram and allocators; pages stored and loaded, compaction, and small objects that come and go.
+//! The benchmark `zpool`: memory that [`glebe::zpool`] holds beyond the stored bytes, beside zram
+//! and allocators; pages stored and loaded, compaction, small objects that come and go.
 
 mod callback;
 mod churn;
@@ -30,8 +30,7 @@ pub(crate) use callback::reserve;
 pub(crate) use malloc::inside;
 
 pub(crate) fn run(report: &mut Report) -> Outcome {
-    // One file of the tree, and one run of blocks of the trace, in so many; bytes of pages that are
-    // stored and loaded; rounds.
+    // One in this many files of the tree and runs of the trace; bytes to store and load; rounds.
     let (files, runs, bytes, count) = report.plan((64, 32, 2 << 20, 1), (1, 1, 128 << 20, 9));
     let traced = Workload::of_trace(runs)?;
     let tree = tree(files, report)?;
@@ -74,16 +73,15 @@ fn tree(nth: usize, report: &mut Report) -> Outcome<Option<Workload>> {
     Ok(Some(Workload::of_tree(tree)))
 }
 
-/// Pages side by side of those that are stored and loaded.
 const RUN: usize = 64;
 
-/// Pages of files that every machine has, of `len` bytes at most.
+/// Returns pages of files that every machine has, at most `len` bytes.
 pub(crate) fn any_pages(len: Bytes, scratch: &Path) -> Outcome<MmapMut> {
     Ok(pages(None, len.as_usize(), scratch)?.0)
 }
 
-/// Pages to store and load, spread over a tree: that of the kernel, or else, if there is none or a
-/// small one, files that every machine has. And what they are of.
+/// Returns pages spread over the kernel's tree, or over other files if that is missing or small;
+/// and their source.
 fn pages(tree: Option<&Workload>, len: usize, scratch: &Path) -> Outcome<(MmapMut, &'static str)> {
     const OTHER: &str = "/usr/lib";
     let page = page_size().bytes().as_usize();

@@ -1,5 +1,5 @@
-//! What each holds beyond what is stored, step by step: the pool, zram, and allocators of
-//! programs, in percent of the bytes stored; and how fast compaction frees pages.
+//! Memory that the pool, zram and allocators hold beyond the stored bytes, in percent of these,
+//! step by step; and the speed of compaction.
 
 use glebe::sys::page_size;
 use glebe::zpool::{Budget, Compaction, ObjectPool, Rules, TableChoice};
@@ -18,8 +18,8 @@ const RANDOM: &str = "overhead_random_delete_percent";
 const PERCENT: &str = "percent";
 const COMPACTED: &str = "zram, compacted";
 
-/// The steps of one run of blocks in `nth` of the trace, and of the tree where there is one, in the
-/// pool and in zram; those of the trace in allocators of programs too.
+/// Replays one run of blocks in `nth` of the trace, and the tree if there is one. Allocators replay
+/// only the trace.
 pub(super) fn measure(
     nth: usize,
     traced: &Workload,
@@ -67,8 +67,7 @@ pub(super) fn measure(
     Ok(())
 }
 
-/// Adds a row of what is held after the last step, and a remark with that after each; returns all
-/// percentages.
+/// Adds a row for the last step and a remark with every step. Returns all percentages.
 fn tell(
     case: &str,
     who: &str,
@@ -86,8 +85,8 @@ fn tell(
     percent
 }
 
-/// Rows of a pool with the kernel's classes that was not compacted, at the end of the directories
-/// and after random deletion of the trace. Pages per second of CPU time.
+/// Compacts a pool with the kernel's classes, after the directories or after random deletion of the
+/// trace. Unit: pages per second of CPU time.
 pub(super) fn compaction(workload: &Workload, count: u64, report: &mut Report) -> Outcome {
     const CASE: &str = "compaction_pages_per_s";
     const UNIT: &str = "pages/CPU-s";

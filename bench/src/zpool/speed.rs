@@ -1,9 +1,8 @@
-//! Pages stored and loaded, by the pool, by zram and by the bare codec, in turns; and by two
+//! Pages stored and loaded by the pool, by zram and by the bare codec, in turns; and by two
 //! threads.
 //!
-//! Thousands of pages per second of CPU time, the kernel's work for the thread included: zram does
-//! what it does in the time of the thread whose direct I/O it is. All of them have the same pages,
-//! and write what they load to a buffer of the same length.
+//! Unit: thousands of pages per second of CPU time, with the kernel's work: zram works in the time
+//! of the thread that does direct I/O. All use the same pages and load into equal buffers.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -23,7 +22,7 @@ const UNIT: &str = "kpages/CPU-s";
 const STORE: &str = "store_4k";
 const LOAD: &str = "load_4k";
 const CODEC: &str = "LZ4 alone";
-/// What is loaded to.
+/// Bytes of the buffer for loads.
 pub(super) const BLOCK: usize = 1 << 20;
 
 fn page_bytes() -> usize {
@@ -34,7 +33,7 @@ fn rate(bytes: usize, cpu: Duration) -> f64 {
     (bytes / page_bytes()) as f64 / cpu.as_secs_f64() / 1e3
 }
 
-/// Stores and loads all of `pages`, a whole number of [`BLOCK`]s, in turns.
+/// Measures and reports. `pages` is a whole number of [`BLOCK`]s.
 pub(super) fn measure(pages: &[u8], count: u64, report: &mut Report) -> Outcome {
     let (page, count_pages) = (page_bytes(), pages.len() / page_bytes());
     let mut device = Zram::new(count_pages, false);
@@ -91,14 +90,14 @@ fn contest(
     report.add(STORE, who, UNIT, rate(pages.len(), thread_cpu() - start));
     let start = thread_cpu();
     for nth in 0..pages.len() / at_once {
-        // Through all of the buffer.
+        // Uses all of the buffer in turn.
         black_box(store.get(nth, &mut buffer[nth * at_once % BLOCK..][..at_once])?);
     }
     report.add(LOAD, who, UNIT, rate(pages.len(), thread_cpu() - start));
     Ok(())
 }
 
-/// The codec and nothing else: coded pages one after the other.
+/// Codes pages one after the other, without a store.
 fn codec_alone(pages: &[u8], buffer: &mut [u8], report: &mut Report) {
     let page = page_bytes();
     // Written before the clock starts.
@@ -107,7 +106,7 @@ fn codec_alone(pages: &[u8], buffer: &mut [u8], report: &mut Report) {
     ends.push(end);
     let start = thread_cpu();
     for page in pages.chunks_exact(page) {
-        // What does not shrink takes no more than a page in the pool.
+        // In the pool, a page that does not shrink takes one page.
         end += code(page, &mut bytes[end..]).min(page.len());
         ends.push(end);
     }
@@ -115,7 +114,7 @@ fn codec_alone(pages: &[u8], buffer: &mut [u8], report: &mut Report) {
     let start = thread_cpu();
     for (nth, ends) in ends.windows(2).enumerate() {
         let to = &mut buffer[nth * page % BLOCK..][..page];
-        // The end of a page that did not shrink is cut off, which is an error late in the work.
+        // A page that did not shrink is cut off, and fails only at its end.
         let _ = black_box(lz4::decompress(&bytes[ends[0]..ends[1]], to));
     }
     report.add(LOAD, CODEC, UNIT, rate(pages.len(), thread_cpu() - start));
@@ -125,13 +124,11 @@ fn code(page: &[u8], out: &mut [u8]) -> usize {
     lz4::compress(page, out, lz4::ACC_LEVEL_DEFAULT).unwrap_or(page.len())
 }
 
-/// What threads do with each page that is theirs, with a buffer of a page and one for it coded.
+/// Work on one page, with buffers for a page and a coded page.
 type Work<'a> = &'a (dyn Fn(&[u8], [&mut [u8]; 2]) -> Outcome + Sync);
 
-/// Two threads beside one: the work that they get done per CPU-second.
 pub(super) fn threads(pages: &[u8], count: u64, report: &mut Report) -> Outcome {
     let mut pooled = Pooled::new(true, pages.len() / page_bytes())?;
-    // It is not empty.
     for (nth, page) in pages.chunks_exact(page_bytes()).enumerate() {
         pooled.put(nth, page)?;
     }
@@ -164,7 +161,7 @@ pub(super) fn threads(pages: &[u8], count: u64, report: &mut Report) -> Outcome 
     Ok(())
 }
 
-/// Thousands of pages per CPU-second of all threads together, each on a half of the pages.
+/// Returns thousands of pages per CPU-second of all threads. Each has half of the pages.
 fn on_threads(pages: &[u8], threads: usize, work: Work<'_>) -> Outcome<f64> {
     let half = pages.len() / 2;
     let run = |nth: usize, begin: &Barrier| -> Outcome<Duration> {

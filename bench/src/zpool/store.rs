@@ -1,7 +1,7 @@
-//! [`Store`]: what keeps objects under numbers, as the pool, zram and allocators do; and
-//! [`replay`], which does the steps of a [`Workload`] to one.
+//! [`Store`]: keeps objects under numbers, like the pool, zram and allocators; [`replay`] applies a
+//! [`Workload`] to one.
 //!
-//! Every object is read back and compared before it is dropped, or at the end. Unit: bytes.
+//! Objects are compared before they are dropped, or at the end. Unit: bytes.
 
 use glebe::sys::page_size;
 use glebe::units::Pages;
@@ -15,44 +15,39 @@ use crate::interrupt;
 use crate::turns::{rounds, NO_END};
 use crate::Outcome;
 
-/// Keeps objects and gives them up.
 pub(super) trait Store {
-    /// Stores an object under a number that has none.
     fn put(&mut self, nth: usize, bytes: &[u8]) -> Outcome;
 
-    /// Copies an object out; its length.
+    /// Copies an object out and returns its length.
     fn get(&mut self, nth: usize, to: &mut [u8]) -> Outcome<usize>;
 
     fn remove(&mut self, nth: usize) -> Outcome;
 
-    /// Puts another object in the place of one.
     fn replace(&mut self, nth: usize, bytes: &[u8]) -> Outcome {
         self.remove(nth)?;
         self.put(nth, bytes)
     }
 
-    /// What is held after a step.
     fn held(&mut self) -> Outcome<Held>;
 
-    /// Called once, before there is anything.
+    /// Prepares the empty store.
     fn begin(&mut self) -> Outcome {
         Ok(())
     }
 }
 
-/// What is held after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Held {
-    /// Of the objects as they are stored.
+    /// Bytes of objects as stored.
     pub(super) stored: f64,
-    /// Of pages, used or waiting to be.
+    /// Bytes of pages, used or waiting for use.
     pub(super) pages: f64,
-    /// Of all else that it takes.
+    /// Bytes of all other memory.
     pub(super) metadata: f64,
 }
 
 impl Held {
-    /// What is held beyond what is stored, in percent of that.
+    /// Returns what is held beyond the stored bytes, in percent of these.
     pub(super) fn percent(&self) -> f64 {
         ((self.pages + self.metadata) / self.stored - 1.0) * 100.0
     }
@@ -65,7 +60,6 @@ pub(super) struct Pooled {
 }
 
 impl Pooled {
-    /// An empty pool as it is by default, with LZ4 or without a codec, with room for `numbers`.
     pub(super) fn new(is_coded: bool, numbers: usize) -> Outcome<Self> {
         let codec = if is_coded { Codec::Lz4 } else { Codec::None };
         Ok(Self::of(ObjectPool::options().codec(codec).build()?, numbers))
@@ -104,13 +98,13 @@ impl Store for Pooled {
     }
 }
 
-/// Bytes from the start of a page, as direct I/O wants them.
+/// Maps bytes aligned to a page for direct I/O.
 pub(super) fn aligned(len: usize) -> Outcome<MmapMut> {
     Ok(MmapMut::map_anon(len)?)
 }
 
-/// Does `steps` to a store: what it holds after each, and bytes that came back different. Of the
-/// trace it gets objects of the coded length, or the `plain` pages.
+/// Returns what a store holds after each step, and the wrong bytes. Objects of the trace have the
+/// coded length, or are `plain` pages.
 pub(super) fn replay(
     store: &mut dyn Store,
     workload: &Workload,
@@ -149,7 +143,7 @@ pub(super) fn replay(
     Ok((held, wrong))
 }
 
-/// Bytes that differ, those that only one of them has among them.
+/// Counts bytes that differ or that only one side has.
 pub(super) fn differing(is: &[u8], wanted: &[u8]) -> u64 {
     if is == wanted {
         return 0;
@@ -175,7 +169,7 @@ mod tests {
         let (theirs, wrong) = replay(&mut zram, &workload, &workload.directories, true).unwrap();
         assert_eq!(wrong, 0);
         for (ours, theirs) in ours.iter().zip(&theirs) {
-            // The pages are made to be that long, within some bytes.
+            // Pages compress to about that length.
             let apart = (ours.stored / theirs.stored - 1.0).abs();
             assert!(apart < 0.02, "{ours:?} {theirs:?}");
         }

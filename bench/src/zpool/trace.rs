@@ -1,8 +1,8 @@
-//! The trace: what a compressed block device stored and gave up, step by step, from a file that is
-//! part of this program. Its format is told beside it, in `bench/data`.
+//! The trace of a compressed block device: contents stored and dropped, step by step. `bench/data`
+//! describes the file, which is in this program.
 //!
-//! Lengths are in bytes, of 4 KiB blocks after LZ4; contents to these lengths are [`Made`]. Cost:
-//! 17 MiB, and tenths of a second to decode.
+//! Lengths are bytes of 4 KiB blocks after LZ4; [`Made`] makes contents of these lengths. Cost: 17
+//! MiB, and tenths of a second to decode.
 
 use std::io;
 
@@ -10,7 +10,6 @@ use crate::reserve::keyed::mix;
 
 static PACKED: &[u8] = include_bytes!("../../data/seed_trace_lz4.u16.zst");
 
-/// Blocks of the device.
 pub(super) const BLOCKS: usize = 786_432;
 
 #[rustfmt::skip]
@@ -19,18 +18,17 @@ pub(super) const STEPS: [&str; 11] = [
     "-kernel", "-tools",
 ];
 
-/// Set in the word of a block that was written in this step.
+/// Marks a block written in this step.
 const WRITTEN: u16 = 1 << 15;
 
-/// A block gets new contents of `len` bytes, and what it had is dropped; of 0 bytes, nothing comes
-/// in its place.
+/// Replaces a block's contents by `len` bytes, or drops them if `len` is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Change {
     pub(super) block: usize,
     pub(super) len: usize,
 }
 
-/// The changes of each step, in order; an error if the file is damaged or has another length.
+/// Returns each step's changes. Fails if the file is damaged.
 pub(super) fn load() -> io::Result<Vec<Vec<Change>>> {
     let mut bytes = vec![0; STEPS.len() * BLOCKS * size_of::<u16>()];
     if zstd_safe::decompress(&mut bytes[..], PACKED) != Ok(bytes.len()) {
@@ -50,16 +48,16 @@ pub(super) fn load() -> io::Result<Vec<Vec<Change>>> {
     Ok(bytes.chunks_exact(BLOCKS * size_of::<u16>()).map(&mut step).collect())
 }
 
-/// The page of the trace, whatever that of the machine.
+/// Page size of the trace, on any machine.
 pub(super) const PAGE: usize = 4096;
-/// Where objects begin in the buffer, and room for the last one.
+/// Number of offsets in the buffer where objects may begin.
 const PLACES: usize = 1 << 20;
-/// What LZ4 adds to the random bytes of a page: a byte for each 255 of the page, and some more.
+/// Bytes that LZ4 adds to random ones: one for each 255 of the page, and some more.
 const ADDED: usize = PAGE / 255 + 8;
 
-/// A source of contents, of which only the length is known: random bytes, another place of one
-/// buffer for each object, so that they can be made again to compare. For a codec, a page that LZ4
-/// makes as long as the object: random bytes and zeros after them.
+/// Contents of a known length: random bytes at another place of one buffer for each object, so that
+/// they can be made again to compare. For a codec: pages of random bytes and zeros that LZ4 makes
+/// as long as the object.
 pub(super) struct Made(Vec<u8>);
 
 impl Made {
@@ -68,13 +66,13 @@ impl Made {
         Self(words.flatten().collect())
     }
 
-    /// `len` bytes that no codec shortens.
+    /// Returns `len` bytes that no codec shortens.
     pub(super) fn object(&self, name: u64, len: usize) -> &[u8] {
         let place = mix(name << 13 ^ len as u64) % PLACES as u64;
         &self.0[place as usize..][..len]
     }
 
-    /// Fills `page` with what LZ4 makes about `len` bytes long, or with what does not shrink.
+    /// Fills a page that LZ4 makes about `len` bytes long, or that does not shrink.
     pub(super) fn page(&self, name: u64, len: usize, page: &mut [u8]) {
         let random = if len < PAGE { len.saturating_sub(ADDED) } else { PAGE };
         page.fill(0);

@@ -1,8 +1,8 @@
-//! [`Tree`]: the files of a kernel source tree, or of any other directory, as pages, one file after
-//! the other.
+//! [`Tree`]: the files of a kernel source tree or another directory as pages, one file after the
+//! other.
 //!
-//! The pages are packed into a nameless file, so that a run reads them by number and holds none.
-//! The last page of a file ends with zeros. Unit: base pages.
+//! A nameless file holds the pages, so that a run keeps none in memory. Zeros fill a file's last
+//! page. Unit: base pages.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -17,21 +17,20 @@ use walkdir::{DirEntry, WalkDir};
 use crate::pressure::nameless;
 use crate::{interrupt, Outcome};
 
-/// Removed in this order, as in the patch that merged size classes.
+/// Removed in the order of the patch that merged size classes.
 pub(super) const DIRECTORIES: [&str; 9] =
     ["drivers", "arch", "fs", "sound", "include", "net", "Documentation", "kernel", "tools"];
 
-/// What only whole sources of a kernel have.
+/// A file that only complete kernel sources have.
 const MARK: &str = "kernel/fork.c";
 
 pub(super) struct Tree {
     contents: File,
-    /// The pages of each file, and which of the directories it goes with.
+    /// Pages of each file, and its index in [`DIRECTORIES`].
     pub(super) files: Vec<(Range<usize>, Option<usize>)>,
 }
 
-/// Kernel sources: `dir` itself or what lies in it, or else in /usr/src; the last name
-/// first.
+/// Finds kernel sources: `dir`, its entries, or the entries of /usr/src; the last name wins.
 pub(super) fn find(dir: Option<&Path>) -> Option<PathBuf> {
     let is_tree = |path: &PathBuf| path.join(MARK).is_file();
     [dir, Some(Path::new("/usr/src"))].into_iter().flatten().find_map(|dir| {
@@ -44,8 +43,7 @@ pub(super) fn find(dir: Option<&Path>) -> Option<PathBuf> {
 }
 
 impl Tree {
-    /// Packs every `nth` file of `dir`, in the order of their names, into a file in `scratch` until
-    /// it has `most` pages; what cannot be read is passed over.
+    /// Packs every `nth` file by name, up to about `most` pages. Skips unreadable files.
     pub(super) fn pack(dir: &Path, nth: usize, most: usize, scratch: &Path) -> Outcome<Self> {
         let entries = WalkDir::new(dir).sort_by_file_name().into_iter().flatten();
         let paths = entries.filter(|entry| entry.file_type().is_file()).map(DirEntry::into_path);

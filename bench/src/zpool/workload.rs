@@ -1,8 +1,8 @@
-//! [`Workload`]: what is stored and given up, step by step, and with which contents.
+//! [`Workload`]: what is stored and dropped, step by step.
 //!
-//! That of a [`Tree`]: all its pages, then the directories in order. That of the [`trace`] of a
-//! device that had one, with contents [made](Made) to its lengths. And from either: all of it,
-//! then a half of the files that are left, by chance, four times.
+//! From a [`Tree`]: all pages, then its directories dropped in order. From the [`trace`] of a
+//! device that held a kernel tree: contents [made](Made) to its lengths. From either: everything,
+//! then four times a random half of the files dropped.
 
 use std::io;
 use std::ops::Range;
@@ -11,16 +11,15 @@ use super::trace::{self, Change, Made, BLOCKS, PAGE, STEPS};
 use super::tree::{Tree, DIRECTORIES};
 use crate::reserve::keyed::Random;
 
-/// How often half of the files go.
+/// Times that half of the files are dropped.
 const HALVINGS: usize = 4;
 
-/// Blocks of a run that a sample of the trace takes or leaves.
+/// Blocks that a sample takes or leaves together.
 const RUN: usize = 64;
 
-/// The trace does not tell where files end; they are made up, of 1 to 9 pages.
+/// The trace has no file boundaries: files of 1 to 9 pages are made up.
 const FILE_PAGES_MAX: u64 = 9;
 
-/// What is done before the pool is looked at.
 pub(super) struct Step {
     pub(super) name: String,
     pub(super) changes: Vec<Change>,
@@ -33,11 +32,9 @@ enum Source {
 
 pub(super) struct Workload {
     source: Source,
-    /// One directory after the other.
     pub(super) directories: Vec<Step>,
-    /// One half after the other.
     pub(super) halves: Vec<Step>,
-    /// Blocks of a device that has room for all.
+    /// Blocks of a device that holds everything.
     pub(super) blocks: usize,
 }
 
@@ -45,7 +42,7 @@ type File = Vec<Change>;
 
 impl Workload {
     pub(super) fn of_tree(tree: Tree) -> Self {
-        // The length stands for the contents, of which a block has only one.
+        // Fixed, because a block of a tree has only one contents.
         let file = |pages: &Range<usize>| -> File {
             pages.clone().map(|block| Change { block, len: PAGE }).collect()
         };
@@ -61,7 +58,7 @@ impl Workload {
         Self { halves: halves(files), directories, blocks, source: Source::Tree(tree) }
     }
 
-    /// That of the trace, or of one run of blocks in `nth` of it.
+    /// Uses the trace, or one run of blocks in `nth` of it.
     pub(super) fn of_trace(nth: usize) -> io::Result<Self> {
         let mut steps = trace::load()?;
         for changes in &mut steps {
@@ -77,7 +74,7 @@ impl Workload {
             files.push(file.to_vec());
             stored = rest;
         }
-        // What made the file system goes with what it was made for.
+        // Merges `mkfs` and `untar`.
         steps[0].extend(untar);
         let named = STEPS[1..].iter().zip(steps);
         let directories = named.map(|(name, changes)| Step { name: (*name).into(), changes });
@@ -85,13 +82,12 @@ impl Workload {
         Ok(Self { source, directories, halves: halves(files), blocks: BLOCKS })
     }
 
-    /// Whether the contents are a tree's, which a codec shortens.
     pub(super) fn is_tree(&self) -> bool {
         matches!(self.source, Source::Tree(_))
     }
 
-    /// The bytes that a change stores: of the tree a page, of the trace an object of the coded
-    /// length, or a page if it is `plain`. Pages are put into `buffer`, which has room for one.
+    /// Returns a page of the tree; an object of the trace, or a page of it if `plain`. `buffer` has
+    /// room for a page.
     pub(super) fn contents<'a>(
         &'a self,
         change: Change,
@@ -111,7 +107,6 @@ fn drops(file: &File) -> impl Iterator<Item = Change> + '_ {
     file.iter().map(|change| Change { len: 0, ..*change })
 }
 
-/// All files, then halves of them gone.
 fn halves(mut left: Vec<File>) -> Vec<Step> {
     let mut steps = vec![Step { name: "all".into(), changes: left.concat() }];
     let mut random = Random::new(5);
@@ -145,7 +140,7 @@ mod tests {
         let [all, half] = [0, 1].map(|nth| &workload.halves[nth].changes);
         let share = half.len() as f64 / all.len() as f64;
         assert!((0.45..0.55).contains(&share), "{share}");
-        // By chance: of the first files as many as of the last.
+        // About equally many of the first and the last files.
         let middle = all[all.len() / 2].block;
         let first = half.iter().filter(|change| change.block < middle).count();
         let share = first as f64 / half.len() as f64;

@@ -1,7 +1,7 @@
-//! [`Zram`]: a compressed block device of this run's own, to compare with.
+//! [`Zram`]: a compressed block device of this run, to compare with.
 //!
-//! Written and read by direct I/O: what it does it does in the caller's system time. Units: the
-//! machine's pages, bytes. Source: `BLKDISCARD` in linux/fs.h.
+//! Direct I/O makes it work in the caller's system time. Units: the machine's pages, bytes. Source:
+//! `BLKDISCARD` in linux/fs.h.
 //!
 //! # Safety
 //! One ioctl that reads two words of this file's.
@@ -22,11 +22,10 @@ use crate::Outcome;
 /// `_IO(0x12, 119)`.
 const BLKDISCARD: libc::c_ulong = 0x1277;
 
-/// Bytes that the kernel's pool keeps for each object and for each zspage, which `mm_stat` does not
-/// count: in slabs, where those can be read, else by arithmetic.
+/// Bytes per object and per zspage that `mm_stat` does not count. Used if slabs are unreadable.
 const HANDLE: f64 = 8.0;
 const ZSPAGE: f64 = 56.0;
-/// Pages of a zspage of the kernel's in the mean, by arithmetic of the whole trace.
+/// Mean pages of a zspage, over the whole trace.
 const ZSPAGE_PAGES: f64 = 3.06;
 
 pub(super) struct Zram {
@@ -34,14 +33,13 @@ pub(super) struct Zram {
     file: File,
     device: Device,
     page: u64,
-    /// By hand, after each step.
+    /// If true, compacts after each step.
     is_compacted: bool,
-    /// Bytes of slabs before anything was stored, if they can be read.
+    /// Bytes of slabs at the start, if readable.
     slabs_before: Option<f64>,
 }
 
 impl Zram {
-    /// A device of `pages` with LZ4, or why there is none.
     pub(super) fn new(pages: usize, is_compacted: bool) -> Outcome<Self> {
         let device = Device::new(Pages::new(pages as u64).bytes(page_size()))?;
         let (file, page) = (device.open()?, page_size().bytes().get());
@@ -49,7 +47,6 @@ impl Zram {
         Ok(Self { file, device, page, is_compacted, slabs_before })
     }
 
-    /// Drops pages from number `first`.
     pub(super) fn discard(&self, first: usize, pages: usize) -> io::Result<()> {
         let range = [first as u64 * self.page, pages as u64 * self.page];
         // SAFETY: the ioctl reads two words, which live until it returns, and writes none.
@@ -60,7 +57,7 @@ impl Zram {
     }
 }
 
-/// An object is some whole pages, and begins on a page; all objects of a use are equally long.
+/// All objects have one length of whole pages, and begin on a page.
 impl Store for Zram {
     fn put(&mut self, nth: usize, pages: &[u8]) -> Outcome {
         Ok(self.file.write_all_at(pages, (nth * pages.len()) as u64)?)
@@ -87,13 +84,13 @@ impl Store for Zram {
     }
 }
 
-/// Bytes of the slabs that handles and zspages of a device lie in, with those of other devices.
+/// Returns the bytes of slabs with handles and zspages. Other devices may share them.
 fn slabs(device: &str) -> Option<f64> {
     let of = |kind: &str| {
         let dir = format!("/sys/kernel/slab/{kind}-{device}");
         let number = |file: &str| -> Option<u64> {
             let text = fs::read_to_string(format!("{dir}/{file}")).ok()?;
-            // The sum; the rest is by node.
+            // The sum; the rest is per node.
             text.split_whitespace().next()?.parse().ok()
         };
         Some(Pages::new(number("slabs")? << number("order")?).bytes(page_size()).get() as f64)
@@ -101,8 +98,7 @@ fn slabs(device: &str) -> Option<f64> {
     Some(of("zs_handle")? + of("zspage")?)
 }
 
-/// What the text of `mm_stat` says, and what it does not count. Pages that are one word take
-/// nothing.
+/// Adds to `mm_stat` what it does not count. Pages of one repeated word take nothing.
 fn held(text: &str, slabs: Option<f64>, page: f64) -> Option<Held> {
     let words: Vec<f64> = text.split_whitespace().map_while(|word| word.parse().ok()).collect();
     let [original, stored, used, _limit, _most, same_pages, ..] = words[..] else { return None };

@@ -1,4 +1,4 @@
-//! A child of the program keeps to what it was told, and ends with its parent's interest.
+//! A child does its task, and ends when its parent no longer needs it.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -6,7 +6,6 @@ use std::process::{Child, Command, Stdio};
 
 const MOST: u64 = 8 << 20;
 
-/// A child of this process that does `words`.
 fn child(words: &[&str]) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_glebe-bench"));
     command.args(["child", &std::process::id().to_string()]).args(words);
@@ -14,7 +13,6 @@ fn child(words: &[&str]) -> Child {
     command.spawn().expect("the program starts")
 }
 
-/// What it writes; what it holds, said first.
 fn lines(child: &mut Child) -> (impl Iterator<Item = String>, u64) {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut lines = lines.map(|line| line.expect("text"));

@@ -1,9 +1,8 @@
-//! A benchmark that is told to end, or is killed, gives back what it took: pages of a pool, memory
-//! cgroups with all inside, devices of zram.
+//! A benchmark that a signal ends or kills gives back pages of a pool, memory cgroups with their
+//! processes, zram devices.
 //!
-//! Pools and devices are the whole machine's. Of a pool it is asserted that the persistent pages
-//! and the limit on surplus pages come to be what they were. Who is no program of this project may
-//! change them meanwhile: then the same is done once more.
+//! Pools are the whole machine's. The test compares persistent pages and the limit on surplus
+//! pages. Other programs may change them meanwhile, so it tries again.
 
 use std::fs;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -20,7 +19,7 @@ mod cgroup;
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 const ATTEMPTS: usize = 4;
 
-/// Ends the program when the test does, by panic too.
+/// A running program, killed when the test ends, even by a panic.
 struct Running(Child);
 
 impl Drop for Running {
@@ -32,7 +31,7 @@ impl Drop for Running {
 
 impl Running {
     fn start(name: &str) -> Self {
-        // A shell ignores SIGINT for what it runs in the background, and so would the program.
+        // Background commands of a shell ignore SIGINT, and the program would inherit that.
         let mut command = Command::new("env");
         command.args(["--default-signal=INT,TERM", env!("CARGO_BIN_EXE_glebe-bench")]);
         command
@@ -43,8 +42,7 @@ impl Running {
         Self(command.spawn().expect("the program starts"))
     }
 
-    /// What `has` says that the process has, once it has anything, has ended or has had the time
-    /// that it usually takes.
+    /// Waits until `has` returns something, the process ends, or `seconds` have passed.
     fn until<T>(&mut self, seconds: u64, has: impl Fn(u32) -> Vec<T>) -> Vec<T> {
         let (begin, most) = (Instant::now(), slowed(Duration::from_secs(seconds)));
         loop {
@@ -57,7 +55,7 @@ impl Running {
         }
     }
 
-    /// Sends a signal; which one ended it, if any did.
+    /// Returns the signal that ended the process, if any.
     fn end_by(&mut self, signal: &str) -> Option<i32> {
         let pid = self.0.id().to_string();
         assert!(Command::new("kill").args(["-s", signal, &pid]).status().unwrap().success());
@@ -65,14 +63,12 @@ impl Running {
     }
 }
 
-/// The line of the process's huge pages, if it has any.
 fn pages_of(pid: u32) -> Vec<String> {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("HugetlbPages:"));
     line.filter(|pages| pages.trim() != "0 kB").map(str::to_owned).into_iter().collect()
 }
 
-/// Persistent pages, and the limit on surplus pages.
 fn base() -> (i64, i64) {
     let _lock = PoolLock::acquire().unwrap();
     let count = |name| -> i64 {
@@ -100,7 +96,6 @@ fn pools_are_what_they_were() {
     }
 }
 
-/// Groups that a process made, by its number in their names.
 fn groups_of(pid: u32) -> Vec<PathBuf> {
     let wanted = format!("glebe-test-{pid}-");
     let parent = cgroup::parent(Path::new("/")).map(|(dir, _)| dir).unwrap_or_default();
@@ -108,7 +103,6 @@ fn groups_of(pid: u32) -> Vec<PathBuf> {
     paths.filter(|path| path.to_string_lossy().contains(&wanted)).collect()
 }
 
-/// Processes in its groups.
 fn members_of(pid: u32) -> Vec<String> {
     let read = |group: PathBuf| fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
     let texts: String = groups_of(pid).into_iter().map(read).collect();
@@ -128,7 +122,6 @@ fn groups_are_removed_with_who_is_inside() {
     assert!(!inside.iter().any(is_left), "one of {inside:?} is left");
 }
 
-/// Devices of zram that a process has open.
 fn devices_of(pid: u32) -> Vec<PathBuf> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let targets = entries.filter_map(|entry| fs::read_link(entry.path()).ok());
@@ -146,7 +139,7 @@ fn a_device_is_taken_away() {
         return println!("skipped: the run has no device of zram");
     }
     assert_eq!(run.end_by("TERM"), Some(15));
-    // The number of one that is gone may be given to another's.
+    // Another process may get a removed device's number.
     let left = |path: &&PathBuf| {
         path.exists() && Path::new("/sys/block").join(path.file_name().unwrap()).exists()
     };

@@ -1,5 +1,5 @@
-//! A quick run of each benchmark that a test does not run otherwise has every name that a target is
-//! told by, for root and for others, and all its checks hold.
+//! Quick runs have every name that a target refers to, for root and other users, and all checks
+//! hold. Benchmarks with other tests are left out.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,10 +14,9 @@ use serde_json::Value;
 #[path = "../../../crates/glebe-preload/tests/it/libraries.rs"]
 mod libraries;
 
-/// An id with no privilege: the kernel's overflow uid.
+/// Unprivileged: the kernel's overflow uid.
 const NOBODY: u32 = 65_534;
 
-/// Where a test may lay a checkout of the public suite of allocator benchmarks.
 const SUITE: &str = "suite";
 
 fn bench(args: &[&str]) -> Output {
@@ -25,14 +24,13 @@ fn bench(args: &[&str]) -> Output {
     command.args(args).output().expect("the program starts")
 }
 
-/// Runs it, as another user where one is given.
 fn report(program: &Path, dir: &Path, args: &[&str], uid: Option<u32>) -> Value {
     let json = dir.join(format!("{}.json", uid.unwrap_or_default()));
     let mut command = Command::new(program);
     command.args(args).args(["--quick", "--json"]).arg(&json);
     command.env("MIMALLOC_BENCH", dir.join(SUITE));
     if let Some(uid) = uid {
-        // Its statistics are served in a folder of its own there.
+        // The program serves its statistics from its own folder there.
         command.uid(uid).gid(uid).current_dir("/").env("TMPDIR", dir);
     }
     let output = command.output().expect("the program starts");
@@ -41,7 +39,8 @@ fn report(program: &Path, dir: &Path, args: &[&str], uid: Option<u32>) -> Value 
     serde_json::from_str(&text).unwrap()
 }
 
-/// Of some nothing can be had: then a row says why, and a ratio or a check is null.
+/// Asserts that all names exist. A row may say why figures are missing; ratios and checks may be
+/// null.
 fn has(report: &Value, cases: &[&str], ratios: &[&str], checks: &[&str]) {
     let rows = report["rows"].as_array().unwrap().iter();
     let had: BTreeSet<&str> = rows.map(|row| row["case"].as_str().unwrap()).collect();
@@ -79,8 +78,8 @@ fn contig_for_root_and_for_others() {
     let checks = ["verify_disagreements", "required_failures", "wrong_bytes"];
     let dir = Scratch::readable("keys");
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
-    // A copy where everybody can reach it; made by a process of its own, for a file that a child of
-    // another test has open for writing cannot be run.
+    // Every user can reach this copy. A separate process makes it: a file that another test's child
+    // has open for writing cannot run.
     let program = dir.path().join("glebe-bench");
     let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_glebe-bench")).arg(&program).status();
     assert!(copied.unwrap().success());
@@ -92,7 +91,7 @@ fn contig_for_root_and_for_others() {
         for what in &ratios[..2] {
             assert!(report["ratios"][what].as_f64().is_some_and(|ratio| ratio > 0.0), "{what}");
         }
-        // Frames are hidden from others: nothing was compared, which is no 0.
+        // Other users see no frames: null, not 0.
         let compared = &report["checks"]["verify_disagreements"];
         assert!(uid.is_none() || compared.is_null(), "{report}");
     }
@@ -165,7 +164,7 @@ fn vmap_and_every_answer_is_the_lowest() {
     let report = report(Path::new(env!("CARGO_BIN_EXE_glebe-bench")), dir.path(), &["vmap"], None);
     has(&report, &cases, &ratios, &["wrong_answers"]);
     has(&report, &["view_of_1024_scattered_pages"], &[], &[]);
-    // Nine cases with two numbers of blocks: all answers that were given were compared.
+    // Nine cases with two numbers of blocks; all answers were right.
     for (who, exact) in [("glebe", 18), ("linked list", 18), ("vm-allocator", 18)] {
         let told = |row: &&Value| {
             row["who"] == who && row["note"].as_str().is_some_and(|n| n.starts_with("exact: "))
@@ -195,7 +194,7 @@ fn serve_beside_memcached_or_alone() {
     for check in ["wrong_bytes", "failures"] {
         assert_eq!(report["checks"][check], 0, "{report}");
     }
-    // Where memcached is installed each ratio is a number.
+    // With memcached, all ratios are numbers.
     let mut rows = report["rows"].as_array().unwrap().iter();
     let has_peer = rows.any(|row| row["who"] == "memcached" && row["case"] == "items_100");
     for name in ratios {
@@ -204,7 +203,6 @@ fn serve_beside_memcached_or_alone() {
     }
 }
 
-/// A checkout of the suite with one program, which says how much it did.
 fn a_suite(dir: &Path) {
     let folder = dir.join("bench/glibc-bench");
     fs::create_dir_all(&folder).unwrap();
@@ -212,7 +210,7 @@ fn a_suite(dir: &Path) {
     fs::write(folder.join("bench-malloc-thread.c"), text).unwrap();
 }
 
-/// Where `make python` or the tests of the wheel made no environment, rows say so.
+/// Accepts rows with reasons, without the environment of `make python` or of the wheel's tests.
 #[test]
 fn python_with_the_wheel_or_without() {
     let dir = Scratch::readable("keys");
@@ -251,7 +249,7 @@ fn malloc_beside_others_and_none_of_its_own_is_killed() {
     cases.push("ebizzy_4_4_limited".to_owned());
     let programs = ["program_c", "program_cpp", "program_python", "program_python_malloc"];
     cases.extend(programs.into_iter().chain(["program_redis"]).map(str::to_owned));
-    // One that is in the checkout, one that is not.
+    // The checkout has the first, but not the second.
     cases.extend(["suite_glibc_thread", "suite_mstress"].map(str::to_owned));
     let mut ratios: Vec<String> = ["reuse_vs_never", "burst_vs_never", "burst_vs_eager"]
         .into_iter()
@@ -275,7 +273,7 @@ fn malloc_beside_others_and_none_of_its_own_is_killed() {
     let had = |case: &str, who: &str| {
         rows().any(|row| row["case"] == case && row["who"] == who && row.get("median").is_some())
     };
-    // These need nothing that is not built here.
+    // These peers are built here.
     for who in ["glebe", "glebe, base pages", "glibc", "mimalloc"] {
         assert!(had("ebizzy_1_1", who) && had("size_128m", who), "{who}: {report}");
     }

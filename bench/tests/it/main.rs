@@ -1,4 +1,4 @@
-//! The tests of the benchmarks: what a quick run tells, and what an interrupted one leaves.
+//! Tests of the benchmarks: results of quick runs, and what interrupted runs leave.
 
 mod child;
 mod interrupt;

@@ -1,32 +1,35 @@
 /*
- * glebe_vrange.h: programs written for the volatile ranges patches, v10, build unchanged.
+ * glebe_vrange.h: programs written for the volatile ranges patches, v10, build unchanged with it.
  *
  * USE  cc -include glebe_vrange.h program.c -lglebe, for C and for C++. The program's own
- *   `syscall(314, start, length, mode, &purged)`, which is mostly inside a function vrange() of its
- *   own, then calls glebe_vrange(), which glebe.h describes. Every other system call goes to the
- *   kernel as it is.
- * ANSWERS  The bytes done, which may be fewer than asked for, or 0; -1 with errno. EINVAL: `start`
- *   is no multiple of a page, the length is less than a page, the range wraps round, or the mode
- *   does not exist. EFAULT: `purged` cannot be written. ENOMEM: no memory or no room for more
- *   mappings. EDEADLK: a SIGBUS handler interrupted a call of glebe, or a fork. EPERM or ENOSYS:
- *   userfaultfd is denied or missing. glebe_last_error() has the text.
- * SIGBUS  A touch of a page that was taken is SIGBUS with the code BUS_ADRERR. A handler that was
- *   installed with SA_SIGINFO, before the first mark or after it, finds the address of the page in
- *   si_addr: the patches' call takes it as it is. The machine's context has the byte's. The address
- *   of every other SIGBUS is the kernel's. A handler of signal(), or of sigaction() without
- *   SA_SIGINFO, is told no address. A handler may make the page non-volatile and write it again.
- * LIMITS  Linux with the GNU C library on 64-bit processors that pass the arguments of a function
- *   with `...` as those of any other: x86-64, aarch64, RISC-V. Memory of MAP_SHARED becomes
- *   volatile where it is anonymous, of a memfd or of a file on tmpfs, and is so for the process of
- *   the first call and its later children alone. The call stops in front of a file on disk, and
- *   answers 0 if that is at once. The kernel takes none of this memory. With -DGLEBE_VRANGE_RECLAIM
- *   a thread of the program does, whenever memory is short (glebe_vrange_reclaim); by itself it
- *   starts none. A touch of what it took finds zeros and is no SIGBUS. On x86-64 the number
- *   314 is sched_setattr(2) today: a `start` below 4 MiB is taken for its process number. A file
- *   that is built with this header cannot define a function syscall() or sigaction() of its own.
+ *   `syscall(314, start, length, mode, &purged)`, usually inside its own function vrange(), then
+ *   calls glebe_vrange(), which glebe.h describes. Every other system call reaches the kernel
+ *   unchanged.
+ * ANSWERS  The call returns the bytes done, which may be fewer than asked for, or 0; or it returns
+ *   -1 with errno. EINVAL: `start` is no multiple of a page, the length is less than a page, the
+ *   range wraps round, or the mode does not exist. EFAULT: `purged` cannot be written. ENOMEM: no
+ *   memory, or no room for more mappings. EDEADLK: a SIGBUS handler interrupted a call of glebe, or
+ *   a fork. EPERM or ENOSYS: userfaultfd is denied or missing. glebe_last_error() has the text.
+ * SIGBUS  A touch of a taken page raises SIGBUS with the code BUS_ADRERR. A handler installed with
+ *   SA_SIGINFO, before or after the first mark, finds the address of the page in si_addr, and may
+ *   pass it on to the patches' call without a change. The machine context has the address of the
+ *   byte. The address of every other SIGBUS is the kernel's. A handler installed with signal(), or
+ *   with sigaction() without SA_SIGINFO, gets no address. A handler may make the page non-volatile
+ *   and write it again.
+ * LIMITS  The header works on Linux with the GNU C library, on 64-bit processors that pass the
+ *   arguments of a function with `...` like those of any other function: x86-64, aarch64, RISC-V.
+ *   MAP_SHARED memory becomes volatile if it is anonymous, of a memfd, or of a file on tmpfs. It is
+ *   volatile only for the process of the first call and the children that this process forks later.
+ *   The call stops before a file on disk, and returns 0 if the range begins with one. The kernel
+ *   takes no MAP_SHARED memory. With -DGLEBE_VRANGE_RECLAIM a thread of the program takes it
+ *   whenever memory is short (glebe_vrange_reclaim); without this macro no thread starts. A touch
+ *   of memory that the thread took finds zeros and raises no SIGBUS. On x86-64 the number 314 is
+ *   now sched_setattr(2): if `start` is below 4 MiB, the header takes the call for sched_setattr(2)
+ *   with a process number. A file that is built with this header cannot define its own function
+ *   syscall() or sigaction().
  *
- * This header includes no other, so that the program's own feature macros still count. It declares
- * both functions as the C library does, and binds them to other symbols.
+ * This header includes no other header, so the program's own feature macros still have an effect.
+ * The header declares both functions as the C library does, and binds them to other symbols.
  */
 #ifndef GLEBE_VRANGE_H
 #define GLEBE_VRANGE_H
@@ -36,7 +39,8 @@
 #pragma GCC system_header
 #endif
 
-/* What the C library says of these functions in C++, where a declaration must repeat it. */
+/* The exception specification of these functions in C++: a declaration must repeat the C
+ * library's. */
 #if !defined(__cplusplus)
 #define GLEBE_VRANGE_THROW
 #elif __cplusplus >= 201103L
@@ -58,7 +62,7 @@ extern int sigaction(int signal, const struct sigaction *action, struct sigactio
 #ifdef GLEBE_VRANGE_RECLAIM
 extern int glebe_vrange_reclaim(unsigned long margin_bytes);
 
-/* One of a program's files starts the thread; the others are told that it runs. */
+/* One file of a program starts the thread; the others get the answer that it already runs. */
 __attribute__((constructor, unused)) static void glebe_vrange_start_reclaim(void) {
     glebe_vrange_reclaim(0);
 }
@@ -71,7 +75,7 @@ __attribute__((constructor, unused)) static void glebe_vrange_start_reclaim(void
 #undef GLEBE_VRANGE_THROW
 #endif /* __ASSEMBLER__ */
 
-/* For programs that expect them of the patched kernel's headers: -DGLEBE_VRANGE_NAMES. */
+/* Names that programs expect from the patched kernel's headers: -DGLEBE_VRANGE_NAMES. */
 #ifdef GLEBE_VRANGE_NAMES
 #define VRANGE_VOLATILE 0
 #define VRANGE_NONVOLATILE 1

@@ -1,10 +1,10 @@
-//! Names that the header has: handles, answers, error codes, structures.
+//! The header's handles, answers, error codes and structures.
 //!
-//! Kept in step with `include/glebe.h` by a test that compares both texts. A number is never
-//! changed or used anew. A structure with `size` grows at its end only.
+//! A test compares this file with `include/glebe.h`. Numbers never change and are never reused. A
+//! structure with `size` grows only at its end.
 //!
 //! # Safety
-//! [`Words`] is implemented where the members are written down, which are words.
+//! The macro that implements [`Words`] asserts that each member is a word.
 #![allow(unsafe_code, non_camel_case_types)]
 
 use std::ffi::{c_char, c_int, c_void, CStr};
@@ -16,7 +16,7 @@ macro_rules! codes {
     ($($name:ident = $number:literal;)*) => {
         $(pub const $name: c_int = $number;)*
 
-        /// The name of a code; `None` for other numbers.
+        /// Returns the name of a code.
         pub(crate) fn name_of(code: c_int) -> Option<&'static CStr> {
             let name = match code {
                 $($name => concat!(stringify!($name), "\0"),)*
@@ -154,20 +154,20 @@ pub const GLEBE_HELD_BY_MOVABLE_POOL: u64 = 3;
 pub const GLEBE_PFN_HIDDEN: u64 = u64::MAX;
 pub const GLEBE_PFN_GONE: u64 = 0xffff_ffff_ffff_fffe;
 
-/// A pointer inside a structure.
+/// A pointer in a structure.
 pub type Address = Option<NonNull<c_void>>;
-/// A text inside a structure, which ends with a zero byte.
+/// A zero-terminated text in a structure.
 pub type Chars = Option<NonNull<c_char>>;
 pub type glebe_refill = Option<glebe::volatile::Refill>;
 
-/// A structure of the header that may grow: the first member is its size in bytes.
+/// A structure that may grow. Its first member is its size in bytes.
 ///
 /// # Safety
-/// The type is `repr(C)`, and each of its members is a word of which C may set every value that it
-/// has a name for: all zeros is one.
+/// The type is `repr(C)`. Each member is a 64-bit word, valid for every value that C may set, zero
+/// included.
 pub(crate) unsafe trait Words: Copy + Default {
     const NAME: &'static str;
-    /// The members behind `size`, in their order.
+    /// The members after `size`, in order.
     const MEMBERS: &'static [&'static str];
 }
 
@@ -182,7 +182,7 @@ macro_rules! structures {
 
         const _: () = assert!($(size_of::<$of>() == size_of::<u64>())&&*);
 
-        // SAFETY: as long as its members are words, which is asserted.
+        // SAFETY: `repr(C)`, and the assertion checks that each member is a word.
         unsafe impl Words for $name {
             const NAME: &'static str = stringify!($name);
             const MEMBERS: &'static [&'static str] = &[$(stringify!($member)),*];
@@ -304,7 +304,7 @@ macro_rules! fixed {
     )*};
 }
 
-// Structures that never grow; those of one member are handles.
+// Structures that never grow. Those with only `id` are handles.
 fixed! {
     glebe_reserve { id }
     glebe_block { id }

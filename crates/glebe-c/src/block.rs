@@ -92,7 +92,7 @@ pub extern "C" fn glebe_promise_new(
 pub extern "C" fn glebe_promise_take(promise: glebe_promise, block: Out<glebe_block>) -> c_int {
     call(|| {
         let out = block.checked("block")?;
-        // Held until the block has its place, so that a reserve is at no time without either.
+        // `glebe_reserve_free` always finds the promise or the block.
         let (process, mut held) = hold(promise)?;
         let make = || {
             let Of { reserve, object } = held.take().ok_or_else(Failure::forked)?;

@@ -1,13 +1,11 @@
-//! The boundary: panics, the thread's last error, names of codes, and what comes and goes through
-//! pointers.
+//! The boundary to C: catches panics, keeps each thread's last error, and checks C's pointers.
 //!
-//! Every exported function runs inside [`call`]. A panic ends there; the answer is a number. What
-//! failed last is kept by each thread and made into text only when it is asked for.
+//! Exported functions run their bodies in [`call`] or a variant, which turns a panic into an error
+//! code. Each thread keeps its last failure and formats it only on request.
 //!
 //! # Safety
-//! [`In`] and [`Out`] come from C alone, as arguments of an exported function: what the header
-//! asks of such an argument is what their methods rely on. Null is one, or there is room for what
-//! is said to be there, until the function returns. No alignment is asked of C.
+//! C passed each [`In`] and [`Out`], as an argument or a member. The header promises that a pointer
+//! is null or has the demanded room until the function returns. C's pointers need no alignment.
 #![allow(unsafe_code)]
 
 mod probed;
@@ -27,7 +25,7 @@ use crate::failure::Failure;
 
 pub(crate) use probed::Probed;
 
-/// The largest size of a structure that is believed: more is a member that was never set.
+/// The largest plausible `size` in bytes. A larger one was never set.
 const SIZE_MAX: u64 = 1 << 12;
 const WORD: u64 = size_of::<u64>() as u64;
 
@@ -39,10 +37,10 @@ struct Last {
 
 thread_local!(static LAST: RefCell<Last> = RefCell::default());
 
-/// Runs `body`; its number, or the code of what it refused.
+/// Returns the answer of `body`, or the code of its error or panic.
 #[inline]
 pub(crate) fn call(body: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
-    // What a panic may have left half done is behind locks or is dropped.
+    // Locks guard what a panic leaves half done; the rest is dropped.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(answer)) => answer,
         Ok(Err(failure)) => fail(failure),
@@ -50,13 +48,12 @@ pub(crate) fn call(body: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
     }
 }
 
-/// Runs `body`, which answers as mmap(2) does: an address, or `MAP_FAILED` and the thread's error
-/// number.
+/// Returns the address, or `MAP_FAILED` with errno set, as mmap(2) does.
 pub(crate) fn call_for_address(body: impl FnOnce() -> Result<*mut c_void, Failure>) -> *mut c_void {
     call_or_errno(std::ptr::without_provenance_mut(usize::MAX), body)
 }
 
-/// Runs `body`; its answer, or `failed` and the thread's error number.
+/// Returns the answer of `body`, or `failed` with errno set.
 pub(crate) fn call_or_errno<T>(failed: T, body: impl FnOnce() -> Result<T, Failure>) -> T {
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(answer)) => return answer,
@@ -72,7 +69,7 @@ pub(crate) fn call_or_errno<T>(failed: T, body: impl FnOnce() -> Result<T, Failu
 #[cold]
 fn fail(failure: Failure) -> c_int {
     let code = failure.code();
-    // A thread that is ending has no last error any more.
+    // A thread that is ending has no `LAST`.
     let _ = LAST.try_with(|last| last.borrow_mut().failure = Some(failure));
     code
 }
@@ -84,13 +81,13 @@ fn caught(panic: &(dyn Any + Send)) -> Failure {
     Failure::new(GLEBE_ERROR_PANIC, text)
 }
 
-/// The text of the thread's last failure: good until its next call of this function.
+/// Returns the thread's last failure, valid until the thread's next call of this function.
 pub(crate) fn last_error() -> *const c_char {
     let text = || {
         LAST.try_with(|last| {
             let mut last = last.borrow_mut();
             let text = last.failure.as_ref().map_or_else(String::new, ToString::to_string);
-            // An end mark inside a text would come from a path; what is before it is enough.
+            // Only a path can contain a zero byte; the text ends there.
             last.text = CString::new(text).unwrap_or_else(|cut| {
                 let end = cut.nul_position();
                 CString::new(&cut.into_vec()[..end]).unwrap_or_default()
@@ -122,27 +119,26 @@ pub extern "C" fn glebe_error_name(code: c_int) -> *const c_char {
     name_of(code).unwrap_or(c"unknown").as_ptr()
 }
 
-/// A pointer of C's to what is only read: other calls may read it meanwhile, and it may be where
-/// nobody can write.
+/// A pointer of C's to memory that is only read, also by other calls meanwhile. It may be
+/// read-only.
 #[repr(transparent)]
 pub struct In<T>(*const T);
 
-/// A pointer of C's to what is filled, which nobody else uses meanwhile.
+/// A pointer of C's to memory that only this call uses, and fills.
 #[repr(transparent)]
 pub struct Out<T>(*mut T);
 
 impl<T> Out<T> {
-    /// Where no answer is wanted.
     pub(crate) fn nowhere() -> Self {
         Self(std::ptr::null_mut())
     }
 
-    /// The number that C passed, where it is no pointer.
+    /// Returns the address, for an argument that may be no valid pointer.
     pub(crate) fn addr(&self) -> usize {
         self.0.expose_provenance()
     }
 
-    /// Refuses null, before anything is done.
+    /// Refuses null. Callers check before they change anything.
     pub(crate) fn checked(self, name: &str) -> Result<Self, Failure> {
         if self.0.is_null() {
             return Err(Failure::null(name));
@@ -150,18 +146,17 @@ impl<T> Out<T> {
         Ok(self)
     }
 
-    /// Writes the answer, unless C wants none.
+    /// Writes the answer, unless the pointer is null.
     pub(crate) fn set(self, value: T) -> c_int {
         if !self.0.is_null() {
-            // SAFETY: as the head says.
+            // SAFETY: the header promises room for a `T` at a pointer that is not null.
             unsafe { self.0.write_unaligned(value) };
         }
         GLEBE_OK
     }
 }
 
-/// Refuses a null pointer to several, and more of them than memory can have. With none of them the
-/// pointer is not looked at.
+/// Refuses null unless `count` is 0, and more elements than memory can hold.
 fn check_room<T>(at: *const T, count: usize, name: &str) -> Result<(), Failure> {
     if at.is_null() && count > 0 {
         return Err(Failure::null(name));
@@ -174,58 +169,53 @@ fn check_room<T>(at: *const T, count: usize, name: &str) -> Result<(), Failure> 
 }
 
 impl In<c_void> {
-    /// So many bytes, which may be null if there are none.
     pub(crate) fn bytes(&self, len_bytes: usize, name: &str) -> Result<&[u8], Failure> {
         check_room(self.0.cast::<u8>(), len_bytes, name)?;
         if len_bytes == 0 {
             return Ok(&[]);
         }
-        // SAFETY: as the head says. Bytes that C has not set are bytes to Rust: they come from a
-        // call that the compiler cannot see into.
+        // SAFETY: the header promises `len_bytes` bytes at a pointer that is not null. Bytes that C
+        // never set count as initialized: the compiler cannot see into C's call.
         Ok(unsafe { std::slice::from_raw_parts(self.0.cast(), len_bytes) })
     }
 }
 
 impl Out<c_void> {
-    /// So many bytes, which may be null if there are none.
     pub(crate) fn bytes(&mut self, len_bytes: usize, name: &str) -> Result<&mut [u8], Failure> {
         check_room(self.0.cast::<u8>(), len_bytes, name)?;
         if len_bytes == 0 {
             return Ok(&mut []);
         }
-        // SAFETY: as in `In::bytes`.
+        // SAFETY: the header promises `len_bytes` bytes that nobody else uses, and the pointer is
+        // not null.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.0.cast(), len_bytes) })
     }
 }
 
 impl<T: Copy> In<T> {
-    /// So many of an array.
     pub(crate) fn all(&self, count: usize, name: &str) -> Result<Vec<T>, Failure> {
         check_room(self.0, count, name)?;
-        // SAFETY: below `count`, as the head says.
+        // SAFETY: the header promises `count` elements, and `nth` is less.
         Ok((0..count).map(|nth| unsafe { self.0.add(nth).read_unaligned() }).collect())
     }
 }
 
 impl In<c_char> {
-    /// A text that ends with a zero byte; `None` for null.
     pub(crate) fn text(&self) -> Option<&CStr> {
-        // SAFETY: as the head says.
+        // SAFETY: the header promises a zero-terminated text at a pointer that is not null.
         (!self.0.is_null()).then(|| unsafe { CStr::from_ptr(self.0) })
     }
 
-    /// A text that a structure points to.
     pub(crate) fn member(at: Chars) -> Self {
         Self(at.map_or(std::ptr::null(), |at| at.as_ptr().cast_const()))
     }
 
-    /// A path; `None` for null.
     pub(crate) fn path(&self) -> Option<&Path> {
         self.text().map(|name| Path::new(OsStr::from_bytes(name.to_bytes())))
     }
 }
 
-/// An array of the caller's for the first of several answers, and where their number is told.
+/// An array of the caller's for the first `capacity` answers, and the place for their total number.
 pub(crate) struct Array<T> {
     to: Out<T>,
     capacity: usize,
@@ -233,7 +223,7 @@ pub(crate) struct Array<T> {
 }
 
 impl<T> Array<T> {
-    /// Looks at both pointers before anything is done.
+    /// Checks both pointers, before anything changes.
     pub(crate) fn new(
         to: Out<T>,
         capacity: usize,
@@ -245,12 +235,12 @@ impl<T> Array<T> {
         Ok(Self { to, capacity, count })
     }
 
-    /// Writes as many of `all` as there is room for, and how many they are; gives that too.
+    /// Writes the first `capacity` items, and the total number, which it returns.
     pub(crate) fn set(self, all: impl Iterator<Item = T>) -> usize {
         let mut there = 0;
         for one in all {
             if there < self.capacity {
-                // SAFETY: below `capacity`, as the head says.
+                // SAFETY: the header promises room for `capacity` items, and `there` is less.
                 unsafe { self.to.0.add(there).write_unaligned(one) };
             }
             there += 1;
@@ -260,7 +250,7 @@ impl<T> Array<T> {
     }
 }
 
-/// Room of the caller's for a text, and where its need is told.
+/// A buffer of the caller's for a text, and the place for the room that the text needs.
 pub(crate) struct Text {
     to: Out<c_char>,
     room: usize,
@@ -268,7 +258,6 @@ pub(crate) struct Text {
 }
 
 impl Text {
-    /// Looks at both pointers before anything is done.
     pub(crate) fn new(
         to: Out<c_char>,
         room: usize,
@@ -279,8 +268,8 @@ impl Text {
         Ok(Self { to, room, needed })
     }
 
-    /// Writes `text` up to its first zero byte, then one, and the room for both: that alone where
-    /// there is no place for a text.
+    /// Writes `text` up to its first zero byte, a zero byte, and the room for both in bytes.
+    /// Without a buffer, writes only the room. Fails with `GLEBE_ERROR_BUFFER_TOO_SMALL`.
     pub(crate) fn set(self, text: impl AsRef<[u8]>) -> Result<c_int, Failure> {
         let bytes = text.as_ref().split(|byte| *byte == 0).next().unwrap_or_default();
         let needed = bytes.len() + 1;
@@ -292,7 +281,8 @@ impl Text {
             let text = format!("room for {} bytes of text; {needed} are needed", self.room);
             return Err(Failure::new(GLEBE_ERROR_BUFFER_TOO_SMALL, text));
         }
-        // SAFETY: as the head says; not null, since there is room.
+        // SAFETY: the header promises `room` bytes at a pointer that is not null, and `needed` is
+        // not more.
         unsafe {
             self.to.0.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
             self.to.0.add(bytes.len()).write(0);
@@ -301,7 +291,7 @@ impl Text {
     }
 }
 
-/// Refuses a size that a structure cannot have: it begins with its size and one member.
+/// Refuses a size that no structure has. The smallest has one member.
 fn check_size<T: Words>(given: u64) -> Result<(), Failure> {
     if !(2 * WORD..=SIZE_MAX).contains(&given) || given % WORD != 0 {
         let (name, least) = (T::NAME, 2 * WORD);
@@ -312,16 +302,16 @@ fn check_size<T: Words>(given: u64) -> Result<(), Failure> {
 }
 
 impl<T: Words> In<T> {
-    /// What the caller says in a structure: members that it does not know are zero, and those that
-    /// this version does not know must be. Zeros for null.
+    /// Reads a structure. Members missing in an older caller's structure are zero; members unknown
+    /// to this version must be zero. Null reads as zeros.
     pub(crate) fn read(&self) -> Result<T, Failure> {
         let mut known = T::default();
         if self.0.is_null() {
             return Ok(known);
         }
         let words = self.0.cast::<u64>();
-        // SAFETY: as the head says, there are as many bytes as the first word says; `T` consists
-        // of words, of which no more than it has are written.
+        // SAFETY: the header promises the number of bytes in the first word. `T` consists of words,
+        // and at most its size is written.
         unsafe {
             let given = words.read_unaligned();
             check_size::<T>(given)?;
@@ -339,35 +329,34 @@ impl<T: Words> In<T> {
     }
 }
 
-/// A structure of the caller's that is to be filled.
 pub(crate) struct Fill<T> {
     to: *mut T,
     given: u64,
 }
 
 impl<T: Words> Out<T> {
-    /// Looks at a structure before anything is done.
+    /// Checks a structure, before anything changes.
     pub(crate) fn sized(self) -> Result<Fill<T>, Failure> {
         let to = self.checked(T::NAME)?.0;
-        // SAFETY: as the head says, the first word is there.
+        // SAFETY: the pointer is not null, and the header promises the first word.
         let given = unsafe { to.cast::<u64>().read_unaligned() };
         check_size::<T>(given)?;
         Ok(Fill { to, given })
     }
 
-    /// As [`Out::sized`], unless C wants no answer.
+    /// Returns `None` if the pointer is null.
     pub(crate) fn sized_if_any(self) -> Result<Option<Fill<T>>, Failure> {
         (!self.0.is_null()).then(|| self.sized()).transpose()
     }
 }
 
 impl<T: Words> Fill<T> {
-    /// Fills as much as both sides know, zeroes the rest, and says in the first word how many
-    /// bytes have a meaning.
+    /// Fills the members that both sides know, zeroes the rest, and sets the first word to the
+    /// bytes filled.
     pub(crate) fn set(self, value: &T) -> c_int {
         let both = self.given.min(size_of::<T>() as u64);
         let to = self.to.cast::<u8>();
-        // SAFETY: as the head says, `given` bytes are at `to`; `T` has at least `both`.
+        // SAFETY: the header promises `given` bytes at `to`; `T` has at least `both`.
         unsafe {
             to.copy_from_nonoverlapping(std::ptr::from_ref(value).cast(), both as usize);
             to.add(both as usize).write_bytes(0, (self.given - both) as usize);
@@ -376,13 +365,13 @@ impl<T: Words> Fill<T> {
         GLEBE_OK
     }
 
-    /// Fills the members of statistics by their names; others are 0.
+    /// Fills statistics by name; other members become 0.
     pub(crate) fn set_lines(self, lines: &[Line]) -> c_int {
         let mut value = T::default();
         let words = std::ptr::from_mut(&mut value).cast::<u64>();
         for (nth, member) in T::MEMBERS.iter().enumerate() {
             if let Some(line) = lines.iter().find(|line| line.name == *member) {
-                // SAFETY: a member behind `size`, which is a word.
+                // SAFETY: `nth` is below the number of members, and each member is a word.
                 unsafe { words.add(1 + nth).write(line.value) };
             }
         }

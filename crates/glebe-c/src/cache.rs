@@ -26,7 +26,7 @@ pub extern "C" fn glebe_cache_new(
     })
 }
 
-/// Refuses a length that is not a page's before a slice of it is made.
+/// Refuses another length than a page, before a slice is made.
 fn check_len(len_bytes: usize) -> Result<(), Failure> {
     let page = page_size().bytes();
     if len_bytes as u64 != page.get() {

@@ -1,12 +1,11 @@
-//! `glebe_mmap_contig`: the flag `MAP_CONTIG` that the kernel never had, as a call.
+//! `glebe_mmap_contig`: the flag `MAP_CONTIG`, which the kernel never got, as a call.
 //!
-//! Mappings are kept by their first address, in the table of the process that made them. Source:
-//! "[RFC PATCH 0/3] Add mmap(MAP_CONTIG) support" (Mike Kravetz, linux-mm, October 2017), mmap(2),
-//! posix_mem_offset(3p).
+//! A process keeps its mappings by first address. Source: "[RFC PATCH 0/3] Add mmap(MAP_CONTIG)
+//! support" (Mike Kravetz, linux-mm, October 2017), mmap(2), posix_mem_offset(3p).
 //!
 //! # Safety
-//! A mapping's protection is changed before anybody has its address, and its bytes are never used
-//! here.
+//! A mapping's protection changes before anybody has its address. This module never touches its
+//! bytes.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -25,8 +24,8 @@ use crate::place::{limited, place_of, verify};
 use crate::process::Process;
 use crate::table::lock;
 
-/// What a call may look at for a run, in bytes; for how long it may look, and how long wait for
-/// others that change the pools, both in ms. 0 for the library's own.
+/// Limits of a search: bytes to search, ms to search, ms to wait for others that change the pools.
+/// 0 means the library's default.
 static LIMITS: Mutex<[u64; 3]> = Mutex::new([0; 3]);
 
 #[cold]
@@ -74,14 +73,13 @@ fn map(
     }
     let (start, mapped) = (contig.mapping().addr(), contig.len());
     if !matches!(protection, Protection { read: true, write: true, execute: false }) {
-        // SAFETY: all of the mapping just made, whose address nobody has; its bytes are the
-        // caller's alone from here on.
+        // SAFETY: all of the new mapping, whose address nobody has. Later only the caller uses its
+        // bytes.
         unsafe { protect(start, mapped, protection) }.map_err(Error::from)?;
     }
     let address = contig.mapping().as_ptr().cast();
     let mapping = Mapped::new(contig);
-    // Earlier ones that the caller unmapped by munmap are left here: their places are the new
-    // one's.
+    // Forgets mappings that the caller unmapped with munmap(2): the new one took their place.
     let mut all = lock(&process.contigs);
     let below = all.range(..start + mapped.as_usize());
     let over = below.filter(|(at, other)| **at + other.contig.len().as_usize() > start);
@@ -128,14 +126,14 @@ pub extern "C" fn glebe_munmap_contig(addr: *mut c_void, len: usize) -> c_int {
             return Err(Failure::new(GLEBE_ERROR_BAD_LEN, text));
         }
         let gone = contigs.remove(&addr.addr());
-        // Unmapping may wait for the pools' lock: not under this one.
+        // Unmapping may wait for the pools' lock.
         drop(contigs);
         drop(gone);
         Ok(GLEBE_OK)
     })
 }
 
-/// Calls `look` on the mapping that has `addr`, and with how far in that is.
+/// Calls `look` with the mapping that contains `addr`, and with the offset in it.
 fn look<R>(
     addr: usize,
     look: impl FnOnce(&Contig, Bytes) -> Result<R, Failure>,

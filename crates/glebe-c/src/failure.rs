@@ -1,4 +1,4 @@
-//! [`Failure`]: what a call refuses, its code and its text.
+//! [`Failure`]: the error of a call, with its code and text.
 
 use std::ffi::c_int;
 use std::io::ErrorKind;
@@ -11,10 +11,9 @@ use glebe::{reclaim, swap, vmap, volatile, zpool};
 
 use crate::abi::*;
 
-/// A call that was refused; nothing was changed.
+/// The reason for a refused call, which has changed nothing.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    /// Refused by this crate itself.
     #[error("{text}")]
     Here { code: c_int, text: String },
     #[error("the argument {name}, {addr:#x}, is no memory that can be written")]
@@ -53,7 +52,7 @@ impl Failure {
         Self::new(GLEBE_ERROR_BAD_ARGUMENT, format!("{value:#x} is no value of {name}"))
     }
 
-    /// A choice of yes, 1, and no.
+    /// Reads 1 as yes and 0 as no.
     pub(crate) fn flag(name: &str, value: u64) -> Result<bool, Self> {
         match value {
             0 | 1 => Ok(value == 1),
@@ -72,7 +71,7 @@ impl Failure {
         Self::new(GLEBE_ERROR_BEYOND, format!("the {what} has {len}; {at} is beyond that"))
     }
 
-    /// The error number, for a call that tells failures as mmap(2) and syscall(2) do.
+    /// Returns the error number, for functions that fail as mmap(2) and syscall(2) do.
     pub(crate) fn errno(&self) -> c_int {
         match self {
             Self::Contig(error) => match error {
@@ -88,7 +87,6 @@ impl Failure {
                 | GLEBE_ERROR_UNALIGNED
                 | GLEBE_ERROR_EMPTY
                 | GLEBE_ERROR_BEYOND => errno::EINVAL,
-                // Nothing would hold the pages.
                 GLEBE_ERROR_NO_SOURCE => errno::EPERM,
                 GLEBE_ERROR_TOO_MANY
                 | GLEBE_ERROR_NO_MEMORY
@@ -101,7 +99,6 @@ impl Failure {
         }
     }
 
-    /// The negative number that C gets.
     pub(crate) fn code(&self) -> c_int {
         match self {
             Self::Here { code, .. } => *code,
@@ -118,7 +115,7 @@ impl Failure {
     }
 }
 
-/// Refuses the first of these members that is not 0.
+/// Refuses the first member that is not 0.
 pub(crate) fn none_of(members: &[(&str, u64)]) -> Result<(), Failure> {
     match members.iter().find(|(_, value)| *value != 0) {
         Some((name, value)) => Err(Failure::bad(name, *value)),
@@ -126,7 +123,7 @@ pub(crate) fn none_of(members: &[(&str, u64)]) -> Result<(), Failure> {
     }
 }
 
-/// The code of what the kernel refused, in whichever part.
+/// Maps an error of the kernel, in every part of the library.
 fn code_of_os(error: &OsError) -> c_int {
     match error.kind() {
         ErrorKind::OutOfMemory | ErrorKind::StorageFull => GLEBE_ERROR_NO_MEMORY,

@@ -1,13 +1,11 @@
-//! The C interface: `include/glebe.h` is its reference, this crate only carries it out.
+//! The C interface. `include/glebe.h` is its reference.
 //!
-//! The modules form an ordered list; each uses only those above it in this list. Nothing of the
-//! library's policy is here: a call checks its arguments, finds its object by handle, calls the
-//! library, and turns the answer into a number.
+//! Each module in the list uses only modules above it. The crate has no policy: a call checks its
+//! arguments, finds its object by handle, calls the library, and returns a number.
 //!
-//! Cost of a call beside the library's own: two loads that know a forked child; one reader's lock
-//! of the thread's own lane for a reserve or a pool; for an allocation or a free also one exchange
-//! on the list of free handles and the lock of the handle's own slot. No lock is shared by calls
-//! on different handles.
+//! A call adds two loads that detect a forked child; on a reserve or a pool, the shared lock of its
+//! thread's lane; for an allocation or a free, a compare-and-exchange on the list of free handles
+//! and the lock of the handle's slot. Calls on different handles share no lock.
 #![deny(unsafe_code)]
 
 mod abi;

@@ -1,7 +1,7 @@
-//! [`Mapped`]: a contiguous mapping of the caller's, and what keeps it from being grown.
+//! [`Mapped`]: a contiguous mapping of the caller's, with a guard against growth.
 //!
 //! # Safety
-//! A guard unmaps the page that it set aside itself.
+//! A guard unmaps only its own page.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -11,10 +11,9 @@ use glebe::contig::Contig;
 use glebe::sys::mmap::{set_aside_at, unmap};
 use glebe::sys::page_size;
 
-/// Contiguous mappings by their first address.
+/// Contiguous mappings by first address.
 pub(crate) type Contigs = Mutex<BTreeMap<usize, Mapped>>;
 
-/// A mapping of the caller's.
 #[derive(Debug)]
 pub(crate) struct Mapped {
     pub(crate) contig: Contig,
@@ -28,21 +27,21 @@ impl Mapped {
     }
 }
 
-/// Address space behind a mapping, so that it cannot be grown in its place.
+/// A page of address space behind a mapping, so that mremap(2) cannot grow the mapping in place.
 #[derive(Debug)]
 struct Guard(usize);
 
 impl Guard {
-    /// None where something is mapped there already, which does as well.
+    /// Returns `None` if something is mapped there, which also prevents growth.
     fn behind(end: usize) -> Option<Self> {
-        // Made only then: the drop of one unmaps.
+        // Only on success: the drop of a guard unmaps the page.
         set_aside_at(end, page_size().bytes()).is_ok().then(|| Self(end))
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // SAFETY: set aside by `behind`, and nothing was put there.
+        // SAFETY: `behind` set the page aside, and nothing was mapped over it.
         let _ = unsafe { unmap(self.0, page_size().bytes()) };
     }
 }

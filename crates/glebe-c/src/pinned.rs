@@ -1,9 +1,10 @@
-//! Stores and regions whose memory C keeps pinned, and the pins, as the tables have them.
+//! Stores and regions with C's pins on their memory, as the tables hold them.
 //!
-//! A pin has a reference to what it is of, which is counted: what has pins is not ended.
+//! A pin has a counted reference to its store or region, which does not end while it has pins.
 //!
 //! # Safety
-//! A guard refers to what the reference beside it keeps at one address, and is dropped first.
+//! The reference beside a guard keeps its object alive at a fixed address. The guard is dropped
+//! first.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -15,11 +16,10 @@ use glebe::swap::{Error, Pin, PinMut, Region, Resident, Store};
 
 use crate::abi::glebe_reserve;
 
-/// A store or a region, and how many pins there are or will be in a moment.
 #[derive(Debug)]
 pub(crate) struct Pinnable<T> {
     pub(crate) of: T,
-    /// Whose memory its swap cache has: 0 if none is.
+    /// The reserve of its swap cache; 0 without one.
     pub(crate) reserve: glebe_reserve,
     pins: AtomicUsize,
 }
@@ -38,7 +38,6 @@ impl<T> Pinnable<T> {
     }
 }
 
-/// A reference that is counted.
 #[derive(Debug)]
 struct Counted<T>(Arc<Pinnable<T>>);
 
@@ -48,7 +47,6 @@ impl<T> Drop for Counted<T> {
     }
 }
 
-/// A guard, and what it is of.
 #[derive(Debug)]
 pub(crate) struct Guarded<G, T> {
     /// Dropped first.
@@ -57,36 +55,33 @@ pub(crate) struct Guarded<G, T> {
 }
 
 impl<G, T: 'static> Guarded<G, T> {
-    /// What `pin` gives, and the reference that keeps it good.
+    /// Counts the pin before `pin` makes it.
     fn new(
         of: &Arc<Pinnable<T>>,
         pin: impl FnOnce(&'static T) -> Result<G, Error>,
     ) -> Result<Self, Error> {
         of.pins.fetch_add(1, Ordering::Relaxed);
         let counted = Counted(Arc::clone(of));
-        // SAFETY: kept by the reference, which the guard does not outlive.
+        // SAFETY: `counted` keeps the object alive in place, and the guard is dropped first.
         let kept: &'static T = unsafe { &*ptr::from_ref(&counted.0.of) };
         Ok(Self { guard: pin(kept)?, _of: counted })
     }
 }
 
-/// Memory of a store or a region that stays.
 #[derive(Debug)]
-#[expect(dead_code)] // each is kept for its drop
+#[expect(dead_code)] // each variant is kept for its drop
 pub(crate) enum SwapPin {
     Read(Guarded<Pin<'static>, Store>),
     Write(Guarded<PinMut<'static>, Store>),
     Resident(Guarded<Resident<'static>, Region>),
 }
 
-/// A new pin, and its bytes: to be read, or to be written too.
 pub(crate) struct New<P> {
     pub(crate) pin: SwapPin,
     pub(crate) address: P,
     pub(crate) len: usize,
 }
 
-/// Pins to be read.
 pub(crate) fn read(
     of: &Arc<Pinnable<Store>>,
     pin: impl FnOnce(&'static Store) -> Result<Pin<'static>, Error>,
@@ -96,7 +91,6 @@ pub(crate) fn read(
     Ok(New { pin: SwapPin::Read(guarded), address, len })
 }
 
-/// Pins to be written.
 pub(crate) fn write(
     of: &Arc<Pinnable<Store>>,
     pin: impl FnOnce(&'static Store) -> Result<PinMut<'static>, Error>,
@@ -106,7 +100,6 @@ pub(crate) fn write(
     Ok(New { pin: SwapPin::Write(guarded), address, len })
 }
 
-/// Pins a part of a region.
 pub(crate) fn resident(
     of: &Arc<Pinnable<Region>>,
     pin: impl FnOnce(&'static Region) -> Result<Resident<'static>, Error>,

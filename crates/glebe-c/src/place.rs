@@ -1,7 +1,7 @@
-//! Where memory lies: positions, frames, what holds them, and what is proved of that.
+//! Reports the position of memory, its frames, the holder of the frames, and the proof.
 //!
-//! Positions are base pages from the start of a reserve or a mapping. Frames are as they were when
-//! the memory was made; [`verify`] looks again.
+//! Positions are base pages from the start of a reserve or a mapping. Frames are the original ones;
+//! [`verify`] looks again.
 #![allow(unsafe_code)] // exported names
 
 use std::ffi::c_int;
@@ -17,8 +17,8 @@ use crate::boundary::{call, Array, Out};
 use crate::failure::Failure;
 use crate::process::{with, Of};
 
-/// The limits of a search for runs, where they are not 0: bytes to look at, milliseconds to look,
-/// milliseconds to wait for others that change the pools.
+/// Sets the limits that are not 0: bytes to search, ms to search, ms to wait for others that change
+/// the pools.
 pub(crate) fn limited(
     mut options: Options,
     [search_bytes, search_ms, lock_wait_ms]: [u64; 3],
@@ -35,18 +35,18 @@ pub(crate) fn limited(
     options
 }
 
-/// The number of a source, and the bytes of its page where that is a hugetlb pool's.
+/// Returns the number of a source, and the page size in bytes of a hugetlb pool.
 pub(crate) fn source_of(source: Source) -> (u64, u64) {
     match source {
         Source::Hugetlb(size) => (GLEBE_SOURCE_HUGETLB, size.bytes().get()),
         Source::Thp => (GLEBE_SOURCE_THP, 0),
         Source::Blocks => (GLEBE_SOURCE_BLOCKS, 0),
-        // No others can be asked for here.
+        // C cannot ask for the last two.
         Source::Plain | Source::DmaHeap | Source::Divided => (GLEBE_SOURCE_PLAIN, 0),
     }
 }
 
-/// What is known of the byte at `offset` of a mapping; `None` beyond its end.
+/// Returns `None` beyond the end of the mapping.
 pub(crate) fn place_of(contig: &Contig, offset: Bytes) -> Option<glebe_contig> {
     let place = contig.query(contig.mapping().addr().checked_add(offset.as_usize())?)?;
     let (source, held_by, len) = (contig.source(), contig.held_by(), contig.len());
@@ -75,7 +75,6 @@ fn told(place: &Location, on: Footing, offset: Bytes) -> glebe_contig {
     }
 }
 
-/// What is no longer in the frames in which it was.
 pub(crate) fn verify(contig: &Contig) -> Result<Vec<glebe_drift>, Failure> {
     Ok(drifts_of(&contig.verify().map_err(glebe::contig::Error::from)?, contig.proof()))
 }
@@ -108,7 +107,6 @@ pub extern "C" fn glebe_block_query(
             let start = Pages::new(of.extent().start()).bytes(page);
             let found = of.locate(Bytes::new(offset_bytes))?.ok_or_else(beyond)?;
             let mut place = told(&found, of.footing()?, start + Bytes::new(offset_bytes));
-            // What follows the block is not the caller's.
             place.contiguous_bytes = place.contiguous_bytes.min(rest);
             Ok(place)
         })?;

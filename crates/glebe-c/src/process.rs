@@ -1,9 +1,9 @@
-//! [`Process`]: the tables of the process that called, and what its forked children are told.
+//! [`Process`]: the tables of the calling process.
 //!
-//! The first object makes the tables, unless it is a volatile region, and they are never freed. A
-//! child that makes one of its own gets new tables, so that it never meets a lock that another
-//! thread of its parent held at the fork; those of the parent it does not touch. The number in each
-//! handle tells whose it is. Finding the tables costs two loads and takes no lock.
+//! The first object makes the tables, which are never freed. Volatile and shared regions have other
+//! tables. A forked child that makes an object gets new tables. It never touches its parent's,
+//! whose locks may have been held at the fork. Each handle has the number of its process. Finding
+//! the tables costs two loads and no lock.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::Arc;
@@ -25,21 +25,19 @@ use crate::pinned::{Pinnable, SwapPin};
 use crate::sharing::Pinned;
 use crate::table::{Held, Kind, Table, PROCESSES};
 
-/// An object, and the reserve that it lives in: 0 for one that needs none.
+/// An object, and the reserve that it uses; 0 for none.
 #[derive(Clone, Debug)]
 pub(crate) struct Of<T> {
     pub(crate) reserve: glebe_reserve,
     pub(crate) object: T,
 }
 
-/// A view of a file of the caller's.
 #[derive(Debug)]
 pub(crate) struct Viewed {
     pub(crate) view: View,
     pub(crate) extents: Vec<Extent>,
 }
 
-/// A pool of objects.
 #[derive(Clone, Debug)]
 pub(crate) enum Objects {
     /// In memory of its own.
@@ -48,7 +46,7 @@ pub(crate) enum Objects {
     Lent(LentObjectPool),
 }
 
-/// A type of handles, whose objects are in one of the tables of [`Process`], `N` times.
+/// A type of handle. One of the tables of [`Process`] holds each object `N` times.
 pub(crate) trait Handle<const N: usize>: Copy {
     type Object: 'static;
     const KIND: Kind;
@@ -62,7 +60,7 @@ macro_rules! tables {
         #[derive(Debug)]
         pub(crate) struct Process {
             guard: ForkGuard,
-            /// How many ancestors have tables.
+            /// Number of ancestors that have tables.
             number: u32,
             pub(crate) contigs: Contigs,
             $(pub(crate) $table: Table<$object, { $lanes }>,)*
@@ -98,7 +96,7 @@ macro_rules! tables {
     };
 }
 
-// Volatile regions are kind 5 and shared ones kind 10: children inherit them, by other tables.
+// Kinds 5 and 10, volatile and shared regions, have other tables, which children inherit.
 tables! {
     1 "reserve" glebe_reserve reserves: Reserve, LANES;
     2 "block" glebe_block blocks: Of<Block>, 1;
@@ -118,7 +116,6 @@ tables! {
 
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The tables last made by this process or an ancestor.
 #[allow(unsafe_code)]
 fn last() -> Option<&'static Process> {
     // SAFETY: null, or a box that `create` leaked.
@@ -126,7 +123,7 @@ fn last() -> Option<&'static Process> {
 }
 
 impl Process {
-    /// The tables of the calling process, made if there are none.
+    /// Returns the tables of the calling process; makes them if necessary.
     pub(crate) fn create() -> Result<&'static Self, Failure> {
         let last = last();
         let number = match last {
@@ -143,12 +140,11 @@ impl Process {
         let (ok, failed) = (Ordering::AcqRel, Ordering::Acquire);
         match CURRENT.compare_exchange(old, new, ok, failed) {
             Ok(_) => Ok(new),
-            // Another thread was first; what this one made is empty and small.
+            // Another thread was first. The leaked tables are empty and small.
             Err(_) => Self::create(),
         }
     }
 
-    /// The tables of the calling process, if it has any.
     #[inline]
     pub(crate) fn own() -> Result<Option<&'static Self>, Failure> {
         match last() {
@@ -157,14 +153,13 @@ impl Process {
         }
     }
 
-    /// Returns the tables that have a handle.
     #[inline]
     fn of<H: Handle<N>, const N: usize>(handle: H) -> Result<&'static Self, Failure> {
         Self::own()?.ok_or_else(|| H::KIND.unknown(handle.id()))
     }
 }
 
-/// Calls `call` on the object of a handle, which is not ended meanwhile.
+/// Calls `call` on an object, which cannot end meanwhile.
 #[inline]
 pub(crate) fn with<H: Handle<N>, R, const N: usize>(
     handle: H,
@@ -173,7 +168,7 @@ pub(crate) fn with<H: Handle<N>, R, const N: usize>(
     H::table(Process::of(handle)?).with(handle.id(), call)
 }
 
-/// As [`with`], for a call that only the library can refuse.
+/// Does what [`with`] does, for a call that only the library refuses.
 pub(crate) fn on<H: Handle<N, Object = Of<T>>, T, R, E, const N: usize>(
     handle: H,
     call: impl FnOnce(&T) -> Result<R, E>,
@@ -184,7 +179,7 @@ where
     with(handle, |of| Ok(call(&of.object)?))
 }
 
-/// The object of a handle, alone.
+/// Locks an object exclusively.
 pub(crate) fn hold<H: Handle<N>, const N: usize>(
     handle: H,
 ) -> Result<(&'static Process, Held<'static, H::Object, N>), Failure> {
@@ -192,13 +187,12 @@ pub(crate) fn hold<H: Handle<N>, const N: usize>(
     Ok((process, H::table(process).hold(handle.id())?))
 }
 
-/// Ends a handle and its object.
 pub(crate) fn end<H: Handle<N>, const N: usize>(handle: H) -> Result<i32, Failure> {
     H::table(Process::of(handle)?).end(handle.id())?;
     Ok(GLEBE_OK)
 }
 
-/// The handle of what `make` makes.
+/// Returns the handle of a new object.
 pub(crate) fn insert<H: Handle<N>, const N: usize>(
     process: &Process,
     make: impl FnOnce() -> Result<[H::Object; N], Failure>,
@@ -206,7 +200,7 @@ pub(crate) fn insert<H: Handle<N>, const N: usize>(
     Ok(H::from_id(H::table(process).insert(make)?))
 }
 
-/// The handle of what `make` makes in a reserve, which is not ended meanwhile.
+/// Returns the handle of a new object in a reserve, which cannot end meanwhile.
 pub(crate) fn insert_in<T, H: Handle<N, Object = Of<T>>, const N: usize>(
     reserve: glebe_reserve,
     make: impl FnOnce(&Reserve) -> Result<[T; N], Failure>,
@@ -215,7 +209,7 @@ pub(crate) fn insert_in<T, H: Handle<N, Object = Of<T>>, const N: usize>(
     with(reserve, |of| insert(process, || Ok(make(of)?.map(|object| Of { reserve, object }))))
 }
 
-/// A cheap handle for each lane.
+/// Returns a cheap clone for each lane.
 pub(crate) fn each<T: Clone, const N: usize>(object: T) -> [T; N] {
     std::array::from_fn(|_| object.clone())
 }

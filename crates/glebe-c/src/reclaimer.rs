@@ -1,8 +1,8 @@
-//! Reclaimers and budgets: their parts by handle, looks at how short memory is, and what follows.
+//! Reclaimers and budgets.
 //!
-//! A part comes out of its own table before the reclaimer's is entered, so that no call is under
-//! way on two objects at once: what a reclaimer keeps of it is weak. A look takes locks of volatile
-//! memory, so a thread that may hold one is refused, as it is there.
+//! A part is taken out of its table before the reclaimer's table is locked, so no call uses two
+//! objects at once. The reclaimer keeps a weak reference. A look takes locks of volatile memory, so
+//! a thread that may hold one is refused.
 #![allow(unsafe_code)] // exported names
 
 use std::ffi::c_int;
@@ -53,7 +53,6 @@ pub extern "C" fn glebe_reclaimer_free(reclaimer: glebe_reclaimer) -> c_int {
     })
 }
 
-/// Calls `call` on a reclaimer, which is not ended meanwhile.
 fn on<R>(
     reclaimer: glebe_reclaimer,
     call: impl FnOnce(&Reclaimer) -> Result<R, Error>,

@@ -1,19 +1,19 @@
-//! References to an object beside its table's: of calls, and of a reclaimer's looks under way.
+//! References to an object outside of its table: calls and a reclaimer's looks hold them.
 //!
-//! Who ends the object waits for them, since what it was made of may be the caller's from then on.
-//! A child of a fork lacks the threads that had them, and gives them up.
+//! The call that ends an object waits for them: afterwards the caller may reuse its memory. A
+//! forked child gives up the references of threads that it lacks.
 //!
 //! # Safety
-//! Said at [`forget_others`].
+//! [`forget_others`] has the contract.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A short part of the time that a look takes.
+/// A fraction of the time of a look.
 const LOOK: Duration = Duration::from_micros(20);
 
-/// The object, once nobody else has a reference.
+/// Waits until nobody else has a reference.
 pub(crate) fn alone<T>(mut reference: Arc<T>) -> T {
     loop {
         match Arc::try_unwrap(reference) {
@@ -27,11 +27,11 @@ pub(crate) fn alone<T>(mut reference: Arc<T>) -> T {
 /// Gives up all references but `kept`.
 ///
 /// # Safety
-/// This is a child of a fork in which no other thread has run yet, and each of these references was
-/// one of a thread that stayed with the parent, or is never used nor dropped here.
+/// This process is a child of a fork, and no other thread has run in it. Each other reference
+/// belonged to a thread that stayed with the parent, or is never used or dropped here.
 pub(crate) unsafe fn forget_others<T>(kept: &Arc<T>) {
     for _ in 1..Arc::strong_count(kept) {
-        // SAFETY: a reference that nobody else gives up, as the caller says; `kept` is left.
+        // SAFETY: the caller guarantees that nobody else gives this reference up; `kept` remains.
         unsafe { Arc::decrement_strong_count(Arc::as_ptr(kept)) };
     }
 }

@@ -1,4 +1,4 @@
-//! Makes, changes and ends a reserve, and tells what it is.
+//! Makes, resizes, describes and ends reserves.
 #![allow(unsafe_code)] // exported names
 
 use std::ffi::{c_char, c_int};
@@ -110,12 +110,12 @@ pub extern "C" fn glebe_reserve_shrink(
 pub extern "C" fn glebe_reserve_free(reserve: glebe_reserve) -> c_int {
     call(|| {
         let (process, mut held) = hold(reserve)?;
-        // Promises first: one that is taken meanwhile is found as a block.
+        // Counts promises first: a promise that is taken meanwhile is counted as a block.
         let promises = process.promises.count(|of| of.reserve == reserve);
         let blocks = process.blocks.count(|of| of.reserve == reserve);
         let caches = process.caches.count(|of| of.reserve == reserve);
         let pools = process.zpools.count(|of| of.reserve == reserve);
-        // Swap caches first: an area or a store that is made in one meanwhile is found itself.
+        // Counts swap caches first: an area or a store that is made meanwhile is counted itself.
         let swaps = process.swap_caches.count(|of| of.reserve == reserve)
             + process.areas.count(|of| of.reserve == reserve)
             + process.stores.count(|of| of.reserve == reserve);

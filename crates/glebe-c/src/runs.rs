@@ -1,5 +1,5 @@
-//! Sets of pages as ascending runs: what of them lies within a range, and their union; and
-//! [`Untold`], what an unmark found and its caller had no room for.
+//! Ascending runs of pages: cuts and unions. [`Untold`] keeps lost runs that a caller had no room
+//! for.
 
 use std::sync::Mutex;
 
@@ -7,13 +7,12 @@ use glebe::extent::Extent;
 
 use crate::table::lock;
 
-/// Runs that an unmark found lost and its caller's array had no room for.
 #[derive(Debug, Default)]
 pub(crate) struct Untold(Mutex<Vec<Extent>>);
 
 impl Untold {
-    /// What an unmark of `asked` tells: what it `found`, and what of `asked` was not told before.
-    /// Keeps all but the first `capacity` of these runs for a later one.
+    /// Returns the runs that an unmark of `asked` reports: `found`, and earlier ones within
+    /// `asked`. Keeps all but the first `capacity` for a later unmark.
     pub(crate) fn tell(&self, asked: Extent, found: &[Extent], capacity: usize) -> Vec<Extent> {
         let mut untold = lock(&self.0);
         let (told, mut kept) = split(&untold, asked);
@@ -24,7 +23,7 @@ impl Untold {
     }
 }
 
-/// What of `runs` lies within `asked`, and what does not.
+/// Returns the parts of `runs` within and outside `asked`.
 pub(crate) fn split(runs: &[Extent], asked: Extent) -> (Vec<Extent>, Vec<Extent>) {
     let within = runs.iter().filter_map(|run| run.intersection(asked)).collect();
     let before = |run: &Extent| between(run.start(), run.end().min(asked.start()));
@@ -33,12 +32,12 @@ pub(crate) fn split(runs: &[Extent], asked: Extent) -> (Vec<Extent>, Vec<Extent>
     (within, without)
 }
 
-/// From `start` up to `end`, unless that is nothing.
+/// Returns `None` if the range is empty.
 pub(crate) fn between(start: u64, end: u64) -> Option<Extent> {
     Extent::new(start, end.saturating_sub(start))
 }
 
-/// Runs that overlap or touch become one.
+/// Joins runs that overlap or touch.
 pub(crate) fn merged(mut runs: Vec<Extent>) -> Vec<Extent> {
     runs.sort_unstable();
     let mut all: Vec<Extent> = Vec::with_capacity(runs.len());
@@ -78,7 +77,7 @@ mod tests {
         let (untold, all) = (Untold::default(), between(0, 30).unwrap());
         let found = runs(&[(0, 4), (6, 8), (10, 20)]);
         assert_eq!(untold.tell(all, &found, 1), found);
-        // What is outside of the range stays.
+        // The part outside the range stays untold.
         assert_eq!(untold.tell(between(0, 7).unwrap(), &[], 9), runs(&[(6, 7)]));
         assert_eq!(untold.tell(all, &runs(&[(8, 10)]), 9), runs(&[(7, 20)]));
         assert_eq!(untold.tell(all, &[], 9), []);

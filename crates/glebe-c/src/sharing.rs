@@ -1,11 +1,11 @@
-//! Shared regions and their pins, as the tables have them.
+//! Shared regions and their pins, as the tables hold them.
 //!
 //! A call on a shared region may wait for a fork, and a fork waits for the tables. So a call takes
-//! a reference to the region out of its table ([`Sharing`]) and holds no lock of it. A pin has one
-//! too, which is counted: a region that has pins is not ended.
+//! a reference ([`Sharing`]) out of the table and holds no lock of it. A pin has a counted
+//! reference; a region with pins is not ended.
 //!
 //! # Safety
-//! A pin refers to the region that the reference beside it keeps, and is dropped first.
+//! The reference beside a pin keeps its region alive. The pin is dropped first.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -19,13 +19,11 @@ use crate::references;
 use crate::runs::Untold;
 use crate::table::lock;
 
-/// A shared region, and what C has not been told of it.
 #[derive(Debug)]
 pub(crate) struct Sharing {
-    /// Other references are of looks under way.
     pub(crate) shared: Arc<Shared>,
     pub(crate) untold: Untold,
-    /// What a reclaimer has of it.
+    /// The purger that reclaimers share.
     purger: Mutex<Option<Arc<Purger>>>,
     pins: AtomicUsize,
 }
@@ -36,35 +34,36 @@ impl Sharing {
         Arc::new(Self { shared, untold, purger: Mutex::default(), pins: AtomicUsize::new(0) })
     }
 
-    /// The purger of the region, if it was made part of a reclaimer before. With the table's lock.
+    /// Returns the purger, if any. Callers hold the table's lock.
     pub(crate) fn purger(&self) -> Option<Arc<Purger>> {
         lock(&self.purger).clone()
     }
 
-    /// Keeps a purger of the region, unless it has one. With the table's lock.
+    /// Keeps this purger unless the region has one; returns the one kept. Callers hold the table's
+    /// lock.
     pub(crate) fn keep(&self, purger: Arc<Purger>) -> Arc<Purger> {
         Arc::clone(lock(&self.purger).get_or_insert(purger))
     }
 
-    /// Pins that there are or will be in a moment.
+    /// Counts pins that are being made too.
     pub(crate) fn pins(&self) -> usize {
         self.pins.load(Ordering::Acquire)
     }
 
-    /// Leaves the file, once no call and no look is under way.
+    /// Waits for the calls under way, and leaves the file.
     pub(crate) fn end(self: Arc<Self>) {
         drop(references::alone(references::alone(self).shared));
     }
 
-    /// Gives up what belongs to the parent.
+    /// Gives up the parent's references and pins.
     ///
     /// # Safety
-    /// As [`references::forget_others`]; pins of the parent are never looked at.
+    /// The contract of [`references::forget_others`] holds. The parent's pins are never used.
     pub(crate) unsafe fn forget_parents(self: &Arc<Self>) {
         self.pins.store(0, Ordering::Relaxed);
-        // Its locks may be held for ever.
+        // A lock inside the purger may be held for ever.
         std::mem::forget(lock(&self.purger).take());
-        // SAFETY: the caller's duty.
+        // SAFETY: the caller guarantees it.
         unsafe {
             references::forget_others(&self.shared);
             references::forget_others(self);
@@ -72,7 +71,6 @@ impl Sharing {
     }
 }
 
-/// A reference for a pin, which is counted.
 #[derive(Debug)]
 pub(crate) struct ForPin(Arc<Sharing>);
 
@@ -82,9 +80,8 @@ impl ForPin {
         Self(Arc::clone(of))
     }
 
-    /// Pins a range.
     pub(crate) fn pin(self, range: Range<Bytes>) -> Result<Pinned, Error> {
-        // SAFETY: kept by the reference, which the pin does not outlive.
+        // SAFETY: `self` keeps the region alive, and the pin is dropped first.
         let shared: &'static Shared = unsafe { &*Arc::as_ptr(&self.0.shared) };
         Ok(Pinned { pin: shared.pin(range)?, _of: self })
     }
@@ -96,7 +93,6 @@ impl Drop for ForPin {
     }
 }
 
-/// A pin, and the region it is of.
 #[derive(Debug)]
 pub(crate) struct Pinned {
     /// Dropped first.
@@ -105,7 +101,6 @@ pub(crate) struct Pinned {
 }
 
 impl Pinned {
-    /// The pin, for no longer than its region is kept.
     pub(crate) fn pin(&self) -> &Pin<'_> {
         &self.pin
     }

@@ -1,28 +1,26 @@
-//! [`Slots`]: numbered places that are used again, for as many threads as like at once.
+//! [`Slots`]: numbered places that are reused, for any number of threads.
 //!
-//! Chunks that double in length and are never moved or freed, so that a number stays good; free
-//! places are a list whose head is exchanged (Treiber 1986):
+//! Chunks of places double in length and are never moved or freed, so a number stays valid. Free
+//! places form a list with an atomic head (Treiber 1986):
 //!
 //! ```text
 //! head   tag, 32 bits: grows with every change | first free place + 1, 32 bits: 0 = none
 //! ```
 //!
-//! The tag makes a head that was read earlier and has come back since differ from what it was.
-//! Taking and giving are one exchange each, without a lock; a thread waits only for another that
-//! is adding a chunk.
+//! The tag makes a stale head differ from a later head with the same place. Taking and giving cost
+//! one compare-and-exchange each, without a lock. A thread waits only while another adds a chunk.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::OnceLock;
 
-/// Places in the first chunk.
 const FIRST: u32 = 4;
-/// log2 of the places there can be.
+/// log2 of the maximum number of places.
 pub(crate) const INDEX_BITS: u32 = 23;
 const CHUNKS: usize = (INDEX_BITS - FIRST.ilog2() + 1) as usize;
 
 #[derive(Debug, Default)]
 struct Slot<S> {
-    /// The next free place + 1, while this one is free.
+    /// The next free place + 1, while this place is free.
     next: AtomicU32,
     content: S,
 }
@@ -31,7 +29,7 @@ struct Slot<S> {
 pub(crate) struct Slots<S> {
     chunks: [OnceLock<Box<[Slot<S>]>>; CHUNKS],
     head: AtomicU64,
-    /// Places that have been taken at any time.
+    /// Places that were ever taken.
     used: AtomicU32,
 }
 
@@ -41,7 +39,6 @@ fn chunk_of(index: u32) -> (usize, usize) {
 }
 
 impl<S: Default> Slots<S> {
-    /// Places there can be.
     pub(crate) const MAX: u32 = 1 << INDEX_BITS;
 
     pub(crate) const fn new() -> Self {
@@ -52,7 +49,7 @@ impl<S: Default> Slots<S> {
         }
     }
 
-    /// The content of a place that was taken at any time.
+    /// Returns `None` for a place that was never taken.
     pub(crate) fn get(&self, index: u32) -> Option<&S> {
         self.slot(index).map(|slot| &slot.content)
     }
@@ -62,7 +59,7 @@ impl<S: Default> Slots<S> {
         self.chunks.get(chunk)?.get()?.get(offset)
     }
 
-    /// A place that nobody has; `None` if all are taken.
+    /// Returns `None` if all places are taken.
     pub(crate) fn take(&self) -> Option<(u32, &S)> {
         let mut head = self.head.load(Ordering::Acquire);
         while let Some(index) = (head as u32).checked_sub(1) {
@@ -80,7 +77,6 @@ impl<S: Default> Slots<S> {
         Some((index, &self.chunks[chunk].get_or_init(add)[offset].content))
     }
 
-    /// Gives back a place that the caller has taken.
     pub(crate) fn give(&self, index: u32) {
         let Some(slot) = self.slot(index) else { return };
         let mut head = self.head.load(Ordering::Relaxed);
@@ -99,7 +95,7 @@ impl<S: Default> Slots<S> {
         self.head.compare_exchange_weak(head, new, ok, failed).map(drop)
     }
 
-    /// The contents of all places that have been taken at any time.
+    /// Iterates over all places that were ever taken.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &S> {
         (0..self.used.load(Ordering::Acquire)).filter_map(|index| self.get(index))
     }

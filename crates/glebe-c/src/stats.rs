@@ -1,5 +1,5 @@
-//! Statistics: of each kind as a structure, by the names that the library's tables have; as text;
-//! and of a reserve for other processes.
+//! Statistics as structures, filled by the library's names, and as text. A reserve's are also
+//! served to other processes.
 #![allow(unsafe_code)] // exported names
 
 use std::ffi::{c_char, c_int};
@@ -13,7 +13,6 @@ use crate::boundary::{call, In, Out, Text};
 use crate::failure::Failure;
 use crate::process::{with, Objects};
 
-/// One of the forms that all statistics have.
 pub(crate) fn form<S: ToString>(
     format: u64,
     stats: &S,

@@ -1,4 +1,4 @@
-//! Memory larger than its budget: what stores and regions are made with, their pins, their end.
+//! Memory larger than its budget: options, pins and ends of stores and regions.
 #![allow(unsafe_code)] // exported names
 
 mod area;
@@ -21,7 +21,7 @@ use crate::process::{end, hold, insert, Handle, Process};
 use crate::stats::form;
 use crate::zpool::codec;
 
-/// Calls `to` with the directory and the length of a file, if one is asked for.
+/// Calls `to` with the directory and length of a file, or with `None` without a file.
 fn file<R>(
     directory: Chars,
     file_bytes: u64,
@@ -59,7 +59,7 @@ fn options(asked: &glebe_swap_options) -> Result<Options, Failure> {
     })?
 }
 
-/// Where C wants to have a pin and its bytes.
+/// C's places for a pin, and for the address and length of its bytes.
 struct Wanted<P> {
     address: Out<P>,
     len_bytes: Out<usize>,
@@ -67,7 +67,7 @@ struct Wanted<P> {
 }
 
 impl<P> Wanted<P> {
-    /// Looks at the pointers before anything is done.
+    /// Checks the pointers, before anything changes.
     fn new(
         address: Out<P>,
         len_bytes: Out<usize>,
@@ -77,7 +77,6 @@ impl<P> Wanted<P> {
         Ok(Self { address, len_bytes, pin })
     }
 
-    /// Pins, and tells.
     fn set(self, make: impl FnOnce() -> Result<New<P>, Error>) -> Result<c_int, Failure> {
         let mut bytes = None;
         let handle = insert(Process::create()?, || {
@@ -98,7 +97,7 @@ pub extern "C" fn glebe_swap_pin_free(pin: glebe_swap_pin) -> c_int {
     call(|| end(pin))
 }
 
-/// Ends what has no pins.
+/// Refuses a store or a region that has pins.
 fn end_unpinned<H, T: 'static>(handle: H) -> Result<c_int, Failure>
 where
     H: Handle<LANES, Object = Arc<Pinnable<T>>>,
@@ -115,7 +114,6 @@ where
     Ok(GLEBE_OK)
 }
 
-/// The statistics of a store or a region as text.
 fn formed(format: u64, stats: &Stats) -> Result<String, Failure> {
     form(format, stats, Stats::to_json, Stats::to_openmetrics)
 }

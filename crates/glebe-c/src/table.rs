@@ -1,17 +1,16 @@
-//! Handles, and the tables that know which are open.
+//! Handles, and the tables of open objects.
 //!
 //! ```text
 //! handle   kind, 5 bits | process, 4 bits | index, 23 bits | generation, 32 bits
 //! ```
 //!
-//! The kind is never 0, so no handle is. The generation of a place goes up when its object goes, so
-//! that a handle that was used up stays refused until its place was used 2^32 times more.
+//! The kind is never 0, so no handle is 0. The end of an object increases the generation of its
+//! place, so the handle stays refused until the place has been used 2^32 more times.
 //!
-//! Locks: each place of a table has `N`, one a lane of threads. A call holds that of its thread,
-//! shared, for its length; the call that ends the object holds all of them alone. So threads that
-//! use one object share no lock if `N` is [`LANES`](glebe::stats::LANES), and an object that one
-//! thread uses at a time needs one lock only. Their order: a reserve, a pool, a promise, a block, a
-//! view; a swap cache, an area; a store or a region, a pin of it.
+//! Locks: each place has `N`, one per lane of threads. A call holds its thread's lock, shared; the
+//! call that ends an object holds all, exclusively. If `N` is [`LANES`](glebe::stats::LANES),
+//! threads in different lanes share no lock; an object that one thread uses at a time needs one.
+//! Lock order: reserve, pool, promise, block, view; swap cache, area; store or region, its pin.
 
 use std::array;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -26,10 +25,9 @@ const GENERATION_BITS: u32 = 32;
 const PROCESS_BITS: u32 = 4;
 const PROCESS_SHIFT: u32 = GENERATION_BITS + INDEX_BITS;
 const KIND_SHIFT: u32 = PROCESS_SHIFT + PROCESS_BITS;
-/// Processes in a line of descent that can have handles.
+/// Maximum number of processes with handles in a line of descent.
 pub(crate) const PROCESSES: u32 = 1 << PROCESS_BITS;
 
-/// What the handles of a table stand for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kind {
     /// From 1 to 31.
@@ -38,7 +36,7 @@ pub(crate) struct Kind {
 }
 
 impl Kind {
-    /// The refusal of a handle that is not open.
+    /// Makes the error for a handle that is not open.
     #[cold]
     pub(crate) fn unknown(self, handle: u64) -> Failure {
         let text = format!("{handle:#x} is no {} that is open", self.name);
@@ -46,7 +44,7 @@ impl Kind {
     }
 }
 
-/// Locks a mutex; what it guards is changed by single assignments, so a panic leaves it whole.
+/// Locks a mutex. A panic leaves its value whole, because single assignments change it.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -63,10 +61,10 @@ impl<T> Entry<T> {
     }
 }
 
-/// All places of a table, locked.
 pub(crate) type AllHeld<'a, T> = Vec<RwLockWriteGuard<'a, Entry<T>>>;
 
-/// On a cache line of its own.
+/// A lock on its own cache line. A panic leaves the entry whole, because single assignments change
+/// it.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Lane<T>(RwLock<Entry<T>>);
@@ -78,7 +76,6 @@ impl<T> Default for Lane<T> {
 }
 
 impl<T> Lane<T> {
-    /// A panic under a lock leaves the entry whole: it is changed by single assignments.
     fn read(&self) -> RwLockReadGuard<'_, Entry<T>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -88,7 +85,6 @@ impl<T> Lane<T> {
     }
 }
 
-/// The lanes of one place.
 #[derive(Debug)]
 struct Place<T, const N: usize>([Lane<T>; N]);
 
@@ -104,8 +100,8 @@ impl<T, const N: usize> Place<T, N> {
     }
 }
 
-/// The objects of one kind that a process has, each `N` times: a cheap handle for each lane, or, if
-/// `N` is 1, the object itself.
+/// The objects of one kind. A place holds `N` cheap clones of an object, one per lane, or the
+/// object itself if `N` is 1.
 #[derive(Debug)]
 pub(crate) struct Table<T, const N: usize> {
     kind: Kind,
@@ -114,7 +110,7 @@ pub(crate) struct Table<T, const N: usize> {
 }
 
 impl<T, const N: usize> Table<T, N> {
-    /// A table of a process with so many ancestors that have tables.
+    /// Makes the table of a process that has `process` ancestors with tables.
     pub(crate) const fn new(kind: Kind, process: u32) -> Self {
         Self { kind, process, slots: Slots::new() }
     }
@@ -126,7 +122,7 @@ impl<T, const N: usize> Table<T, N> {
             | u64::from(generation)
     }
 
-    /// The place of a handle, its index, and its generation.
+    /// Returns the place, index and generation of a handle.
     fn find(&self, handle: u64) -> Result<(&Place<T, N>, u32, u32), Failure> {
         let process = (handle >> PROCESS_SHIFT) as u32 & (PROCESSES - 1);
         if handle >> KIND_SHIFT != self.kind.number || process > self.process {
@@ -140,7 +136,7 @@ impl<T, const N: usize> Table<T, N> {
         Ok((place, index, handle as u32))
     }
 
-    /// The handle of what `make` makes. A place is had before, so that nothing is made in vain.
+    /// Takes a place before `make` makes the object, so that no object is made in vain.
     pub(crate) fn insert(
         &self,
         make: impl FnOnce() -> Result<[T; N], Failure>,
@@ -157,7 +153,7 @@ impl<T, const N: usize> Table<T, N> {
         Ok(self.handle(index, entries[0].generation))
     }
 
-    /// Calls `call` on the object of a handle, which is not ended meanwhile.
+    /// Calls `call` on an object, which cannot end meanwhile.
     #[inline]
     pub(crate) fn with<R>(
         &self,
@@ -172,62 +168,60 @@ impl<T, const N: usize> Table<T, N> {
         }
     }
 
-    /// The object of a handle, once the calls under way on it have ended. None begins until the
-    /// answer is dropped.
+    /// Waits for the calls on an object, and keeps others out until the answer is dropped.
     pub(crate) fn hold(&self, handle: u64) -> Result<Held<'_, T, N>, Failure> {
         let (place, index, generation) = self.find(handle)?;
         let entries = place.alone();
-        // Not made where it is refused: its drop would give the place back once more.
+        // Makes no `Held`, whose drop would give the place back again.
         if entries[0].generation != generation || entries[0].value.is_none() {
             return Err(self.kind.unknown(handle));
         }
         Ok(Held { table: self, index, entries: Some(entries) })
     }
 
-    /// Ends a handle and its object.
     pub(crate) fn end(&self, handle: u64) -> Result<(), Failure> {
         let mut held = self.hold(handle)?;
         let ended = held.take();
-        // The handle's place is given back before its memory: nobody waits for it meanwhile.
+        // Gives the place back before the drop of the object, so that nobody waits for the drop.
         drop(held);
         drop(ended);
         Ok(())
     }
 
-    /// Every place, alone: until the answer is dropped no call is under way on any object.
+    /// Keeps calls off every object until the answer is dropped.
     pub(crate) fn hold_all(&self) -> AllHeld<'_, T> {
         self.slots.iter().flat_map(Place::alone).collect()
     }
 
-    /// How many objects `is` true of.
+    /// Counts the objects that satisfy `is`.
     pub(crate) fn count(&self, is: impl Fn(&T) -> bool) -> usize {
         let counted = |place: &&Place<T, N>| place.0[0].read().value.as_ref().is_some_and(&is);
         self.slots.iter().filter(counted).count()
     }
 }
 
-/// An object that is held, and can be taken out.
+/// A locked object, which can be taken out.
 #[derive(Debug)]
 pub(crate) struct Held<'a, T, const N: usize> {
     table: &'a Table<T, N>,
     index: u32,
-    /// Until it is dropped.
+    /// `None` only in the drop.
     entries: Option<[RwLockWriteGuard<'a, Entry<T>>; N]>,
 }
 
 impl<T, const N: usize> Held<'_, T, N> {
-    /// One of its handles; `None` if it was taken.
+    /// Returns `None` if the object was taken.
     pub(crate) fn get(&self) -> Option<&T> {
         self.entries.iter().flatten().find_map(|entry| entry.value())
     }
 
-    /// Ends the handle; `None` if that was done before.
+    /// Ends the handle; returns `None` if it was ended before.
     pub(crate) fn take(&mut self) -> Option<T> {
         let take = |entry: &mut RwLockWriteGuard<'_, Entry<T>>| {
             entry.generation = entry.generation.wrapping_add(1);
             entry.value.take()
         };
-        // All but the last handle of an object go here.
+        // Drops all clones but the last.
         self.entries.iter_mut().flatten().filter_map(take).last()
     }
 }
@@ -235,7 +229,7 @@ impl<T, const N: usize> Held<'_, T, N> {
 impl<T, const N: usize> Drop for Held<'_, T, N> {
     fn drop(&mut self) {
         let was_taken = self.entries.iter().flatten().all(|entry| entry.value.is_none());
-        // Unlocked first: who gets the place next need not wait.
+        // Unlocks first, so that the next user of the place need not wait.
         self.entries = None;
         if was_taken {
             self.table.slots.give(self.index);
@@ -300,7 +294,7 @@ mod tests {
         assert!(table.insert(|| Err(Failure::forked())).is_err());
         assert_eq!(table.count(|_| true), 1);
         assert!(table.hold(table.handle(1 << 20, 0)).is_err());
-        // What was refused gave no place back: all that come now have one of their own.
+        // The refused calls gave no place back, so each new object has its own.
         let all: Vec<_> = (0..10).map(|n| table.insert(|| Ok([n])).unwrap()).collect();
         for (n, handle) in all.into_iter().enumerate() {
             assert_eq!(table.with(handle, |n| Ok(*n)).unwrap(), n as i32);

@@ -1,8 +1,7 @@
-//! Volatile memory: regions, marks, unmarks and reads. What an unmark found is told once, to the
-//! last page.
+//! Volatile memory: regions, marks, unmarks and reads. Unmarks report each lost page exactly once.
 //!
 //! # Safety
-//! Memory of the caller's is what the header says of it, and one region's alone by its claim.
+//! The caller vouches for its memory. A claim keeps the memory to one region.
 #![allow(unsafe_code)]
 
 mod adopted;
@@ -48,7 +47,7 @@ fn options(asked: &glebe_volatile_options) -> Result<Options, Failure> {
     }
     let data = asked.data.map_or(std::ptr::null_mut(), |data| data.as_ptr());
     Ok(match asked.refill {
-        // SAFETY: the caller's duty.
+        // SAFETY: the caller vouches for `refill` and its data.
         Some(refill) => unsafe { options.on_lost(refill, data.cast_const().cast()) },
         None => options,
     })
@@ -69,7 +68,7 @@ pub extern "C" fn glebe_volatile_new(
         };
         let address = address.as_ptr();
         let claim = Claim::new(whole_pages(address.addr(), len_bytes)?)?;
-        // SAFETY: the caller's duty; the claim is the region's alone.
+        // SAFETY: the caller vouches for the memory, and the claim keeps it to this region.
         let over = || Ok(unsafe { options.build_over(address.cast(), len)? });
         Ok(out.set(insert(Some(claim), over)?))
     })
@@ -80,7 +79,7 @@ pub extern "C" fn glebe_volatile_free(region: glebe_volatile) -> c_int {
     call(|| end(region).map(|()| GLEBE_OK))
 }
 
-/// The region as a part of a reclaimer, which does not keep it alive.
+/// Returns a part that does not keep the region alive.
 pub(crate) fn part(region: glebe_volatile) -> Result<Part, Failure> {
     with(region, |of| Ok(Part::from(&of.region)))
 }
@@ -125,14 +124,13 @@ pub extern "C" fn glebe_volatile_mark(
     })
 }
 
-/// The pages of a range.
 fn pages_of(range: &Range<Bytes>) -> Result<Extent, Failure> {
     let page = page_size();
     let (start, end) = (range.start.pages_down(page).get(), range.end.pages_up(page).get());
     Ok(Extent::new(start, end - start).ok_or(Error::Empty)?)
 }
 
-/// Tells of lost runs, of which there may be more than room.
+/// Returns `GLEBE_UNMARK_MORE` if the array has too little room.
 fn told(out: Array<glebe_extent>, capacity: usize, all: &[Extent]) -> c_int {
     match out.set(all.iter().map(glebe_extent::of)) {
         count if count > capacity => GLEBE_UNMARK_MORE,

@@ -1,4 +1,4 @@
-//! Pools of objects up to a page: making them, objects by handle, compaction, limits.
+//! Pools of objects of up to a page: creation, objects by handle, compaction, limits.
 #![allow(unsafe_code)] // exported names
 
 use std::ffi::{c_int, c_void};
@@ -15,7 +15,6 @@ use crate::boundary::{call, In, Out};
 use crate::failure::{none_of, Failure};
 use crate::process::{each, end, insert, insert_in, on, with, Objects, Of, Process};
 
-/// The codec of a `GLEBE_CODEC_*` and a level.
 pub(crate) fn codec(codec: u64, zstd_level: u64) -> Result<Codec, Failure> {
     let too_high = |_| Failure::bad("zstd_level", zstd_level);
     match (codec, i32::try_from(zstd_level).map_err(too_high)?) {
@@ -29,7 +28,7 @@ pub(crate) fn codec(codec: u64, zstd_level: u64) -> Result<Codec, Failure> {
     }
 }
 
-/// A pool in memory of its own.
+/// Returns the options of a pool in memory of its own.
 fn own(asked: &glebe_zpool_options, codec: Codec) -> Result<Options, Failure> {
     none_of(&[
         ("move_on_recall without a reserve", asked.move_on_recall),
@@ -48,7 +47,7 @@ fn own(asked: &glebe_zpool_options, codec: Codec) -> Result<Options, Failure> {
     Ok(options)
 }
 
-/// A pool on pages that a reserve lends.
+/// Makes a pool on pages that a reserve lends.
 fn lent(asked: &glebe_zpool_options, codec: Codec) -> Result<glebe_zpool, Failure> {
     none_of(&[
         ("limit_bytes with a reserve", asked.limit_bytes),
@@ -95,7 +94,7 @@ fn handle(object: glebe_zobject) -> Result<Handle, Error> {
     Handle::from_raw(object.id).ok_or(Error::Foreign)
 }
 
-/// Refuses an object that is longer than a page, before a slice of it is made.
+/// Refuses an object longer than a page, before a slice is made.
 fn check_len(len: usize) -> Result<(), Failure> {
     let page = page_size().bytes();
     if len as u64 > page.get() {
@@ -133,7 +132,7 @@ pub extern "C" fn glebe_zpool_read(
 ) -> c_int {
     call(|| {
         let out = len_bytes.checked("len_bytes")?;
-        // No object needs more of the buffer than a page.
+        // No object needs more than a page of the buffer.
         let to = buffer.bytes(buffer_len_bytes.min(page_size().bytes().as_usize()), "buffer")?;
         let done = on(pool, |pool| match pool {
             Objects::Own(pool) => pool.read(handle(object)?, to).map(Some),

@@ -1,4 +1,4 @@
-/* What the C and the C++ program share: a check that says where it failed and why. */
+/* Checks for the C and C++ tests. A failed check prints its place and the last error, and exits. */
 #ifndef ALL_H
 #define ALL_H
 
@@ -16,14 +16,14 @@
         }                                                                                       \
     } while (0)
 
-/* A handle that was made up, or of another kind's number. */
+/* Makes a handle of any number: an invalid one, or one of another kind. */
 #ifdef __cplusplus
 #define HANDLE(kind, number) kind{number}
 #else
 #define HANDLE(kind, number) ((kind){number})
 #endif
 
-/* The rounds of a search: one in `part`, or all of them where GLEBE_LONG asks for that. */
+/* Returns the rounds of a search: `rounds / part`, or `rounds` if GLEBE_LONG is set. */
 static inline int share(int rounds, int part) {
     const char *is_long = getenv("GLEBE_LONG");
     return is_long && *is_long && *is_long != '0' ? rounds : rounds / part;

@@ -1,4 +1,5 @@
-//! `glebe bank`: memory blocks that everybody uses until contiguous memory is drawn from them.
+//! `glebe bank` manages movable memory blocks, which programs use until a contiguous run is drawn
+//! from them.
 
 use std::io::{self, Write};
 
@@ -41,7 +42,7 @@ enum Command {
     },
 }
 
-/// Does what was asked.
+/// Runs `glebe bank`.
 pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
     match &args.command {
         Command::Add { len, dry_run } => add(*len, *dry_run, out),
@@ -112,7 +113,6 @@ fn print_notes(notes: &[String], out: &mut dyn Write) -> io::Result<()> {
     notes.iter().try_for_each(|note| writeln!(out, "note: {note}"))
 }
 
-/// What is free, in use and drawn of all together.
 fn parts(blocks: &[Block]) -> [Bytes; 3] {
     let sum = |of: fn(&Block) -> Bytes| blocks.iter().fold(Bytes::ZERO, |sum, b| sum + of(b));
     [sum(|block| block.free), sum(|block| block.used), sum(|block| block.drawn)]
@@ -129,7 +129,7 @@ fn sums(blocks: &[Block], block: Bytes) -> Value {
     })
 }
 
-/// Numbers in words: `3, 7-9`.
+/// Formats numbers as ranges: `3, 7-9`.
 fn ranges(mut numbers: Vec<u64>) -> String {
     numbers.sort_unstable();
     let runs = numbers.chunk_by(|a, b| a + 1 == *b).filter_map(|run| match run {

@@ -1,4 +1,4 @@
-//! `glebe completions`: what a shell must know to complete the command line.
+//! `glebe completions` prints the completion script of a shell.
 
 use std::io::Write;
 
@@ -14,7 +14,7 @@ pub struct Args {
     shell: Shell,
 }
 
-/// Writes the script.
+/// Writes the script to `out`.
 pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "glebe", &mut script);

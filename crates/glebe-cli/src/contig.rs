@@ -1,4 +1,4 @@
-//! `glebe contig`: what contiguous memory the machine has, could have, and is to set aside.
+//! `glebe contig` shows which contiguous memory the machine has or could have, and sets it aside.
 
 mod explain;
 mod map;
@@ -52,7 +52,7 @@ enum Command {
     },
 }
 
-/// Does what was asked.
+/// Runs `glebe contig`.
 pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
     match &args.command {
         Command::Status { json } => status::run(*json, out),

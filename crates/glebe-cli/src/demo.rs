@@ -1,9 +1,9 @@
-//! `glebe demo`: a reserve at work on this machine.
+//! `glebe demo` shows a reserve at work on this machine.
 //!
-//! A thread reads files through the page cache of a reserve, page by page, and looks at every byte
-//! of a hit. Meanwhile blocks of each size in [`REQUEST_PAGES`] are asked of the reserve and, in
-//! turn, of the kernel; a block is written whole and read again before it is given back. Units:
-//! base pages, microseconds.
+//! A thread reads files through the page cache of a reserve and checks every byte of a hit.
+//! Meanwhile the demo requests blocks of each size in [`REQUEST_PAGES`] alternately from the
+//! reserve and the kernel. It fills the blocks of the reserve and reads them back. Units: base
+//! pages, microseconds.
 
 mod files;
 
@@ -24,7 +24,7 @@ use serde_json::{json, Value};
 use crate::{size, Outcome};
 use files::{Files, Reading};
 
-/// Sizes that are asked for; the last is no power of two.
+/// Requested sizes; the last is not a power of two.
 const REQUEST_PAGES: [u64; 8] = [1, 512, 1024, 2048, 4096, 8192, 16384, 32000];
 const CONTESTANTS: [&str; 3] = ["glebe", "thp", "plain"];
 const LEN_MIN: Bytes = Bytes::mib(64);
@@ -46,9 +46,9 @@ pub struct Args {
     size: Option<Bytes>,
 }
 
-/// Runs the demo; an error if anything failed or a check did not hold.
+/// Runs the demo. Fails if a step failed or a check did not hold.
 pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
-    // Better told now than when the demo is over.
+    // Fails before the demo if the file cannot be created.
     let create =
         |path: &PathBuf| File::create(path).map_err(|e| format!("{}: {e}", path.display()));
     let mut json = args.json.as_ref().map(create).transpose()?;
@@ -97,7 +97,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
     }
 }
 
-/// Of a size that cannot be had half is taken, unless it was asked for.
+/// Halves the size after a failure, unless the user gave one.
 fn reserve(args: &Args) -> Result<Reserve, Box<dyn std::error::Error>> {
     let most = if args.quick { Bytes::mib(256) } else { Bytes::gib(1) };
     let fitting = most.min(Bytes::new(meminfo::available()?.get() / 4)).max(LEN_MIN);
@@ -131,14 +131,13 @@ fn introduce(reserve: &Reserve, files: &Files, out: &mut dyn Write) -> std::io::
     let why = reserve.why_counted().map(|why| format!(" ({why})")).unwrap_or_default();
     writeln!(out, "writers   {}{why}", reserve.writers())?;
     writeln!(out, "files     {files}")?;
-    // Without it the demo is the same.
+    // The demo works without serving statistics.
     if reserve.serve_stats().is_ok() {
         writeln!(out, "meanwhile glebe stats --pid {}", std::process::id())?;
     }
     Ok(())
 }
 
-/// What one contestant did with one size.
 #[derive(Default)]
 struct Line {
     pages: u64,
@@ -149,8 +148,8 @@ struct Line {
 }
 
 impl Line {
-    /// Asks once. Returns bytes of a block of the reserve that were not as written, and keeps in
-    /// `fullest` who held what when most pages were in use.
+    /// Makes one request. Returns the number of wrong bytes in a block of the reserve, and keeps
+    /// the fullest map of the reserve in `fullest`.
     fn ask(&mut self, reserve: &Reserve, fullest: &mut Vec<GranuleUse>) -> u64 {
         let asked = match self.who {
             "glebe" => return self.ask_reserve(reserve, fullest),
@@ -180,13 +179,13 @@ impl Line {
             }
         };
         self.us.push(took.as_secs_f64() * 1e6);
-        // The reserve's own process holds it, so these cannot fail.
+        // This process owns the reserve, so access cannot fail.
         let byte = self.us.len() as u8;
         block.bytes_mut().map(|bytes| bytes.fill(byte)).unwrap_or_default();
         let usage = reserve.usage();
         let weight = |usage: &[GranuleUse]| {
             let used = usage.iter().map(|of| of.first_class.get() + of.tenant.get()).sum::<u64>();
-            // Of two equally full, the one with more first class shows more.
+            // First-class pages break a tie, because they show more.
             (used, usage.iter().map(|of| of.first_class.get()).sum::<u64>())
         };
         if weight(&usage) > weight(fullest) {
@@ -198,7 +197,7 @@ impl Line {
         }
     }
 
-    /// How the size is asked for; `None`, with the reason on the line, if it cannot be.
+    /// Returns `None`, with the reason in `note`, if the reserve cannot serve this size.
     fn request(&mut self, reserve: &Reserve) -> Option<Request> {
         let contig = reserve.contig();
         let (longest, half) = (contig.longest_run().get(), reserve.len().get() / 2);
@@ -218,7 +217,7 @@ impl Line {
     }
 }
 
-/// Microseconds in which the kernel gives `pages` of memory that is there, zeroed.
+/// Returns the microseconds that the kernel takes to populate `pages`.
 fn kernel(pages: Pages, huge: bool) -> std::io::Result<f64> {
     let start = Instant::now();
     let memory = MmapMut::map_anon(pages.bytes(page_size()).as_usize())?;
@@ -229,7 +228,7 @@ fn kernel(pages: Pages, huge: bool) -> std::io::Result<f64> {
     Ok(start.elapsed().as_secs_f64() * 1e6)
 }
 
-/// After a request to the reserve, lets the reader fill what came back, within limits.
+/// Gives the reader up to 150 ms to refill the pages that the reserve got back.
 fn refill(reserve: &Reserve, line: &Line) {
     if line.who == CONTESTANTS[0] {
         let free = || reserve.usage().iter().map(|of| of.free.get()).sum::<u64>();
@@ -244,7 +243,6 @@ fn wait_until(patience: Duration, done: impl Fn() -> bool) {
     }
 }
 
-/// The samples in order.
 fn sorted(us: &[f64]) -> Vec<f64> {
     let mut sorted = us.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -289,8 +287,8 @@ fn conclude(
     Ok(())
 }
 
-/// In the form of the benchmarks' JSON, with the map of the reserve at its fullest: free pages,
-/// first class, tenants, for each granule.
+/// Returns the report in the benchmarks' format. `map` has the free, first-class and tenant pages
+/// of each granule.
 fn report(
     quick: bool,
     reserve: &Reserve,

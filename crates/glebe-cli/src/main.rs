@@ -1,8 +1,8 @@
-//! The `glebe` command: parse, dispatch, exit status.
+//! The `glebe` command: command line, dispatch, exit status.
 //!
-//! A subcommand is one file with `Args` (its options) and `run(&Args, &mut dyn Write)`; to add
-//! one, add its `mod`, its variant of [`Command`] and its arm in [`dispatch`]. It writes to the
-//! given output only, so that a closed pipe ends every one of them quietly.
+//! A subcommand is a file with `Args` (its options) and `run(&Args, &mut dyn Write)`. To add one,
+//! add its `mod`, its variant of [`Command`] and its arm in [`dispatch`]. `run` writes only to the
+//! given output, so that `main` can end every subcommand quietly at a closed pipe.
 
 mod bank;
 mod completions;
@@ -28,7 +28,6 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use glebe::contig::{mend_blocks, Error};
 
-/// For the help and the manual pages.
 const EXIT_STATUS: &str = "0 if all went well, 1 if something failed or a check did not hold, \
     2 if the command line is wrong.";
 
@@ -140,17 +139,17 @@ enum Command {
     Completions(completions::Args),
 }
 
-/// What a subcommand ends with; an [`io::Error`] is one of its output.
+/// An [`io::Error`] means that writing the output failed.
 type Outcome = Result<(), Box<dyn Failure>>;
 
-/// How long a command waits to mend what a killed one left of memory blocks.
+/// How long `mend` waits for the lock of the memory blocks.
 const MEND_PATIENCE: Duration = Duration::from_millis(500);
 
-/// Ends what killed processes left of memory blocks, and tells of it; the command itself goes on
-/// in any case. Costs one look at a file where there is nothing to do.
+/// Repairs the memory blocks that killed processes left, and reports the repairs. A failure does
+/// not stop the command. Reads one file if nothing needs repair.
 fn mend(command: &Command) {
-    // The bank mends by itself. The others have nothing to do with the machine's memory, and what
-    // they print is read by programs.
+    // `glebe bank` mends by itself. The rest of this list does not use the machine's memory, and
+    // programs read its output.
     if matches!(
         command,
         Command::Bank(_)
@@ -163,7 +162,7 @@ fn mend(command: &Command) {
     }
     let told = match mend_blocks(MEND_PATIENCE) {
         Ok(notes) => notes,
-        // The holder of the lock mended when it took it.
+        // The holder of the lock has mended.
         Err(Error::Os(error)) if error.kind() == io::ErrorKind::TimedOut => Vec::new(),
         Err(error) => vec![error.to_string()],
     };
@@ -173,10 +172,9 @@ fn mend(command: &Command) {
     }
 }
 
-/// What ends with the exit status of a wrong command line.
 const USAGE: u8 = 2;
 
-/// The command line is wrong, in a way that its definition does not say.
+/// An error in the command line that clap cannot detect.
 #[derive(Debug)]
 struct Usage(String);
 
@@ -188,7 +186,6 @@ impl std::fmt::Display for Usage {
 
 impl Failure for Usage {}
 
-/// A wrong command line, as an outcome.
 fn usage<T>(why: impl Into<String>) -> Result<T, Box<dyn Failure>> {
     Err(Box::new(Usage(why.into())))
 }
@@ -219,23 +216,23 @@ fn main() -> ExitCode {
     };
     mend(&cli.command);
     let mut out = BufWriter::new(io::stdout().lock());
-    // What a failed check is about is written already, and must be seen.
+    // The details of a failed check must reach the user.
     let outcome = match dispatch(&cli.command, &mut out) {
         Err(error) if !error.is::<io::Error>() => out.flush().map_err(Into::into).and(Err(error)),
         other => other.and_then(|()| Ok(out.flush()?)),
     };
     let Err(error) = outcome else { return ExitCode::SUCCESS };
-    // What is still buffered met the same error; dropping the buffer would write it once more.
+    // Dropping the buffer would repeat the failed write.
     drop(out.into_parts());
     failed(&*error)
 }
 
-/// Tells the error, unless it is only that nobody reads any more.
+/// Prints the error, unless the reader closed the pipe.
 fn failed(error: &(dyn Failure + 'static)) -> ExitCode {
     if is_closed_pipe(error) {
         return ExitCode::SUCCESS;
     }
-    // Standard error may be closed too; then the status alone must do.
+    // Standard error may be closed too.
     let _ = writeln!(io::stderr(), "glebe: {error}");
     match error.downcast_ref::<run::NotRun>() {
         Some(not_run) => ExitCode::from(not_run.status),
@@ -244,7 +241,7 @@ fn failed(error: &(dyn Failure + 'static)) -> ExitCode {
     }
 }
 
-/// Help and version go to standard output, what is wrong with the command line to standard error.
+/// Prints help and version to standard output, errors to standard error.
 fn other_than_run(said: &clap::Error) -> ExitCode {
     let printed = said.print().and_then(|()| io::stdout().flush());
     match printed {
@@ -254,7 +251,7 @@ fn other_than_run(said: &clap::Error) -> ExitCode {
     }
 }
 
-/// Whether the reader has had enough (`| head`), which is no failure of ours.
+/// Returns true if the reader closed the pipe (`| head`).
 fn is_closed_pipe(error: &(dyn Failure + 'static)) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
 }

@@ -1,6 +1,5 @@
-//! `glebe man`: the manual pages, one for the command and one for each subcommand.
-//!
-//! Made from the definition of the command line, so that they say what it does.
+//! `glebe man` writes the manual pages of `glebe` and its subcommands, generated from the clap
+//! definition.
 
 mod sections;
 
@@ -13,7 +12,7 @@ use clap_mangen::Man;
 
 use crate::{run, Cli, Outcome, EXIT_STATUS};
 
-/// Of the release: changed with the version.
+/// Date of the release.
 const DATE: &str = "2026-11-21";
 
 /// Options of `glebe man`.
@@ -23,11 +22,11 @@ pub struct Args {
     dir: PathBuf,
 }
 
-/// Writes the pages and names them.
+/// Writes the pages and prints their paths.
 pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
     let dir = &args.dir;
     fs::create_dir_all(dir).map_err(|e| format!("mkdir({}): {e}", dir.display()))?;
-    // `help` repeats what --help says.
+    // `--help` prints the same text as `help`.
     let mut command = Cli::command().disable_help_subcommand(true);
     command.build();
     for page in all(&command) {
@@ -35,7 +34,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
         let mut text = Vec::new();
         man.render(&mut text)?;
         let text = String::from_utf8(text)?.replace(".SH EXTRA\n", ".SH \"EXIT STATUS\"\n");
-        // An empty line with breaks around it is one break too many for some formatters.
+        // Some formatters break twice at an empty line between breaks.
         let text = text.replace("\n.br\n\n.br\n", "\n.sp\n");
         let file = man.get_filename();
         let text = text + &sections::of(file.trim_end_matches(".1"), &command);
@@ -46,7 +45,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
     Ok(())
 }
 
-/// A command and those below it, but for hidden ones and `help`.
+/// Returns a command and its visible subcommands at all levels.
 fn all(command: &Command) -> Vec<&Command> {
     let shown = |page: &&Command| !page.is_hide_set() && page.get_name() != "help";
     let below = command.get_subcommands().filter(shown).flat_map(all);
@@ -59,7 +58,7 @@ fn man(page: Command) -> Man {
         "run" => run::EXIT_STATUS,
         _ => EXIT_STATUS,
     };
-    // What stands after the help becomes a section of its own.
+    // clap_mangen puts the text after the help into a section `EXTRA`.
     Man::new(page.after_help(exit_status)).date(DATE).source(release).manual("User Commands")
 }
 

@@ -1,6 +1,6 @@
-//! `glebe probe`: the rows of [`Support`] as aligned text or as JSON.
+//! `glebe probe` prints the rows of [`Support`] as aligned text or as JSON.
 //!
-//! Text is at most [`WIDTH`] columns, except where one word (a path) is longer than its column.
+//! Text is at most [`WIDTH`] columns wide, unless one word (a path) is longer than its column.
 
 use std::io::{self, Write};
 
@@ -10,7 +10,6 @@ use serde_json::{json, Value};
 
 use crate::Outcome;
 
-/// Columns of the text.
 const WIDTH: usize = 100;
 
 /// Options of `glebe probe`.
@@ -21,7 +20,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Probes the machine and prints what was found.
+/// Probes the machine and prints the result.
 pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
     let support = Support::probe();
     if args.json {
@@ -84,8 +83,8 @@ fn write_text(support: &Support, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes `label` and `text` from column `indent` on, broken at spaces, later lines below the
-/// text's first word.
+/// Writes `label` and `text` from column `indent` on, and aligns later lines with the first word of
+/// `text`.
 fn write_wrapped(out: &mut dyn Write, indent: usize, label: &str, text: &str) -> io::Result<()> {
     write!(out, "{label}")?;
     let hang = indent + label.len();

@@ -1,4 +1,4 @@
-//! `glebe recall`: first-class memory taken inside a running `glebe serve`, and given back.
+//! `glebe recall` takes first-class memory inside a running `glebe serve` and gives it back.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -24,7 +24,6 @@ pub struct Args {
     control: Option<PathBuf>,
 }
 
-/// Parses `500ms`, `10s`, `2m`.
 fn time(text: &str) -> Result<Duration, String> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
@@ -38,13 +37,13 @@ fn time(text: &str) -> Result<Duration, String> {
     number.checked_mul(millis).map(Duration::from_millis).ok_or_else(|| "too long".into())
 }
 
-/// Asks, tells what was taken, and waits until it is given back.
+/// Asks a server to recall memory, and waits until the server has it back.
 pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
     let path = match &args.control {
         Some(path) => path.clone(),
         None => {
             let found = served::dirs().into_iter().flat_map(|dir| server::controls_in(&dir));
-            // Of those whose server was killed the file is left.
+            // A killed server leaves its socket file behind.
             let is_alive = |path: &PathBuf| std::os::unix::net::UnixStream::connect(path).is_ok();
             let mut found: Vec<PathBuf> = found.map(|(_, path)| path).filter(is_alive).collect();
             match (found.pop(), found.is_empty()) {

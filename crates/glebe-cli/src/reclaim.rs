@@ -1,7 +1,7 @@
-//! `glebe reclaim`: purges volatile memory that processes share, when memory is short.
+//! `glebe reclaim` purges shared volatile memory when memory is short.
 //!
-//! One thread: it waits for the reclaimer, which says when to look at memory, for signals, and for
-//! the next look at the files. What was purged is told at most once in that time.
+//! A single thread waits for the reclaimer, which says when to look at memory, for signals, and for
+//! the next check of the files. Each check reports the bytes purged since the last one.
 
 mod files;
 mod log;
@@ -28,7 +28,7 @@ use open::Judge;
 use shortage::Shortage;
 use signals::Signals;
 
-/// From a look at the files to the next.
+/// Time between two checks of the files.
 const CHECK: Duration = Duration::from_secs(1);
 
 /// Options of `glebe reclaim`.
@@ -74,13 +74,13 @@ impl Args {
     }
 
     fn policy(&self) -> Policy {
-        // Page cache is what goes first: it is read again, the kernel sees to it.
+        // The kernel may drop page cache first: page cache can be read again.
         let policy = Policy::default().keep_files(false);
         self.margin.map_or(policy, |margin| policy.margin(margin))
     }
 }
 
-/// Purges once, or until a signal ends it.
+/// Purges once, or until a signal ends the process.
 pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
     let goes_on = !args.dry_run && args.once.is_none();
     if !goes_on && (args.wait || args.quota.is_some() || !args.cgroups.is_empty()) {
@@ -91,11 +91,10 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
         Some(size) => once::purge(&args.files, size, out),
         None => Running::start(args).and_then(Running::go_on),
     };
-    // Names of files are part of it.
+    // The error messages contain file names.
     done.map_err(|e| if e.is::<std::io::Error>() { e } else { one_line(&e.to_string()).into() })
 }
 
-/// A purger that goes on.
 struct Running<'a> {
     args: &'a Args,
     log: Log,
@@ -116,14 +115,14 @@ impl<'a> Running<'a> {
         }
         let shortage = Shortage::default();
         let mut running = Self { args, log, signals, reclaimer, files, shortage };
-        // Arms what the kernel tells.
+        // The first look arms the kernel's notifications.
         running.look();
         running.tell_start()?;
         running.check();
         Ok(running)
     }
 
-    /// Tells what is watched, and systemd that it is.
+    /// Logs what is watched, and notifies systemd.
     fn tell_start(&mut self) -> Outcome {
         let watched = self.reclaimer.watched()?;
         match &watched.limit {
@@ -138,7 +137,7 @@ impl<'a> Running<'a> {
                 Err(why) => format!("the kernel does not tell {what}: {why}"),
             });
         }
-        // Nobody may wait for it.
+        // A service manager may be absent.
         let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
         Ok(())
     }
@@ -166,7 +165,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Waits for a signal, for the reclaimer, or for so long; whether a look at memory is due.
+    /// Waits at most `time` for a signal or the reclaimer. Returns true if a look at memory is due.
     fn wait(&self, time: Duration) -> Result<bool, String> {
         let fds = [self.reclaimer.as_fd(), self.signals.as_fd()];
         let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
@@ -178,13 +177,12 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Looks at memory, and purges where it is short; whether that begins or ends.
+    /// Looks at memory and purges. Returns true if a shortage begins or ends.
     fn look(&mut self) -> bool {
         let done = self.reclaimer.poll();
         self.shortage.look(done, &self.reclaimer, Instant::now(), self.log)
     }
 
-    /// Looks at the files, and tells what is new.
     fn check(&mut self) {
         let judge = Judge {
             reclaimer: &self.reclaimer,
@@ -192,10 +190,10 @@ impl<'a> Running<'a> {
             quota: self.args.quota,
             is_short: self.shortage.is_short(),
         };
-        // Before a file is left: what was purged of it.
+        // `Files::check` may drop a file before its purges are logged.
         self.files.all().for_each(|open| open.tell_freed(self.log));
         self.files.check(judge);
-        // It fails in a forked child alone.
+        // `watched` fails only in a forked child.
         let _ = self.reclaimer.watched().map(|watched| self.shortage.groups(&watched, self.log));
     }
 }

@@ -1,9 +1,9 @@
-//! `glebe run`: starts a program with glebe's allocator in it.
+//! `glebe run` starts a program with glebe's allocator in it.
 //!
-//! Each thing that the program can be given is a *door* flag, such as `--malloc`: a library for
-//! LD_PRELOAD and an environment variable of options. This process becomes the program (execve),
-//! so that its process number, exit status and signals are the program's own. A program that would
-//! run without the library is refused, since nobody would notice.
+//! A *door* flag, such as `--malloc`, adds a library to LD_PRELOAD and sets an environment variable
+//! of options. This process becomes the program (execve), so that the process number, exit status
+//! and signals are the program's own. `glebe run` refuses a program that would run without the
+//! library, because the user would not notice.
 
 mod broken_pipe;
 mod check;
@@ -26,7 +26,7 @@ use clap::ValueHint;
 
 use crate::{usage, Outcome};
 
-/// What `glebe run` itself ends with; for the manual page.
+/// Exit statuses for the manual page.
 pub const EXIT_STATUS: &str = "That of the program. If it was not started: 2 if the command line \
     is wrong, 125 if glebe refused, 126 if the program cannot be executed, 127 if it was not \
     found.";
@@ -68,23 +68,23 @@ pub struct Args {
 /// Why the program was not started.
 #[derive(Debug)]
 pub struct NotRun {
-    /// What the command ends with.
+    /// Exit status of the command.
     pub status: u8,
     why: String,
 }
 
 impl NotRun {
-    /// It could be started, but not as it was asked for.
+    /// The program would not run as requested.
     fn refused(why: impl Into<String>) -> Self {
         Self { status: 125, why: why.into() }
     }
 
-    /// It cannot be executed.
+    /// The program cannot be executed.
     fn cannot(why: impl Into<String>) -> Self {
         Self { status: 126, why: why.into() }
     }
 
-    /// There is no such program.
+    /// The program does not exist.
     fn missing(why: impl Into<String>) -> Self {
         Self { status: 127, why: why.into() }
     }
@@ -98,7 +98,7 @@ impl fmt::Display for NotRun {
 
 impl Failure for NotRun {}
 
-/// Becomes the program. Returns only if that failed.
+/// Becomes the program. Returns only after a failure.
 pub fn run(args: &Args, _: &mut dyn Write) -> Outcome {
     let words = words(args)?;
     let (name, arguments) = args.command.split_first().expect("a value is required");
@@ -120,7 +120,7 @@ pub fn run(args: &Args, _: &mut dyn Write) -> Outcome {
     Err(Box::new(not_executed(&program, &command.exec())))
 }
 
-/// The options that the flags stand for, in the order in which later ones win.
+/// Returns the allocator's options for the flags. A later option overrides an earlier one.
 fn words(args: &Args) -> Result<Vec<OsString>, Box<dyn Failure>> {
     if !args.malloc {
         let of_malloc = [
@@ -145,7 +145,7 @@ fn words(args: &Args) -> Result<Vec<OsString>, Box<dyn Failure>> {
     Ok(words)
 }
 
-/// Why execve(2) refused the program, which was there a moment ago.
+/// Explains why execve(2) failed for a program that was just found.
 fn not_executed(program: &Path, error: &io::Error) -> NotRun {
     let why = format!("execve({}): {error}", program.display());
     match error.kind() {

@@ -1,4 +1,4 @@
-//! `glebe serve`: idle contiguous memory, served to programs that link nothing.
+//! `glebe serve` serves idle contiguous memory to programs that need not link glebe.
 
 mod extended;
 
@@ -14,12 +14,12 @@ use glebe_serve::server::{Server, Settings, PORT, TURN};
 
 use crate::{size, usage, Outcome};
 
-/// For tests alone: `debugtime` moves the server's clock.
+/// Enables `debugtime`, which moves the server's clock. For tests.
 const DEBUG_TIME: &str = "GLEBE_SERVE_DEBUG_TIME";
-/// Bytes that an item may have, at least and at most.
+/// Limits of `-I` in bytes.
 const ITEM_MIN: u64 = 1 << 10;
 const ITEM_MAX: u64 = 1 << 30;
-/// At most of each: threads, connections, MiB.
+/// Upper bounds of threads, connections and MiB.
 const THREADS_MAX: u64 = 1 << 10;
 const CONNS_MAX: u64 = 1 << 30;
 const MIB_MAX: u64 = 1 << 26;
@@ -125,7 +125,7 @@ pub struct Args {
     control: Option<PathBuf>,
 }
 
-/// The options alone, as a command line is parsed that a file came before.
+/// The options without a subcommand, to parse a file's options before the command line's.
 #[derive(Parser)]
 #[command(name = "glebe serve", args_override_self = true)]
 struct Whole {
@@ -133,12 +133,12 @@ struct Whole {
     args: Args,
 }
 
-/// Serves until a signal or a client ends it.
+/// Serves until a signal or a client ends the server.
 pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
     let Some(config) = &args.config else { return serve(args, out) };
     let mut line: Vec<OsString> = vec!["glebe serve".into()];
     line.extend(options_in(config)?.into_iter().map(Into::into));
-    // Behind `glebe serve`.
+    // Skips the words `glebe serve`.
     line.extend(std::env::args_os().skip(2));
     match Whole::try_parse_from(line) {
         Ok(whole) => serve(&whole.args, out),
@@ -146,7 +146,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
     }
 }
 
-/// The options in a file, as words of a command line.
+/// Returns the options in a file as words of a command line.
 fn options_in(path: &Path) -> Result<Vec<String>, Box<dyn std::error::Error>> {
     let shown = path.display();
     let text = fs::read_to_string(path).map_err(|e| format!("read({shown}): {e}"))?;
@@ -186,7 +186,7 @@ fn serve(args: &Args, out: &mut dyn Write) -> Outcome {
         writeln!(io::stderr(), "glebe serve: UDP is not spoken: -U {} is left", args.udp_port)?;
     }
     let server = Server::prepare(settings).map_err(|e| e.to_string())?;
-    // A program that finds the server listening finds the file.
+    // Written first, so that a client that can connect finds the file.
     if let Some(path) = &args.pidfile {
         fs::write(path, format!("{}\n", std::process::id()))
             .map_err(|e| format!("write({}): {e}", path.display()))?;
@@ -216,7 +216,7 @@ fn tell_and_run(server: Server, args: &Args, out: &mut dyn Write) -> Outcome {
         writeln!(out, "control socket {}", control.display())?;
     }
     out.flush()?;
-    // Nobody may wait for it.
+    // A service manager may be absent.
     let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
     let is_ending = || drop(sd_notify::notify(false, &[sd_notify::NotifyState::Stopping]));
     server.run_until(is_ending).map_err(|e| e.to_string().into())
@@ -274,10 +274,10 @@ fn settings(args: &Args) -> Result<Settings, Box<dyn std::error::Error>> {
     })
 }
 
-/// Bytes that an item may have.
+/// Returns the maximum size of an item in bytes.
 fn item_max(given: &str, memory: u64) -> Result<u64, Box<dyn std::error::Error>> {
     let bytes = size::parse(&given.to_uppercase()).map_err(|e| format!("-I {given}: {e}"))?.get();
-    // The default may be more than a small cache has room for.
+    // In a small cache, half of the memory may be less than the default.
     let most = if given == ITEM_DEFAULT { ITEM_MAX } else { ITEM_MAX.min(memory / 2) };
     if !(ITEM_MIN..=most).contains(&bytes) {
         let most = Bytes::new(most);
@@ -288,7 +288,6 @@ fn item_max(given: &str, memory: u64) -> Result<u64, Box<dyn std::error::Error>>
     Ok(bytes)
 }
 
-/// So many runs, in words.
 pub fn runs(number: u64) -> String {
     format!("{number} run{}", if number == 1 { "" } else { "s" })
 }

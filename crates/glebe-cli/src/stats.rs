@@ -1,8 +1,9 @@
-//! `glebe stats`: what reserves in running processes have done, as text, JSON or OpenMetrics.
+//! `glebe stats` prints the statistics of reserves in running processes as text, JSON or
+//! OpenMetrics.
 //!
-//! Looks where processes serve by default, or in one directory; what the caller may not read is
-//! passed over, unless nothing else is there. The numbers come from the processes themselves, of
-//! whatever version: here they are only put together.
+//! It searches the default directories or a given one. It reports sockets that the caller may not
+//! read only if no process answers. The processes, of any version, format the numbers; this command
+//! merges them.
 
 use std::collections::HashMap;
 use std::fs;
@@ -40,16 +41,16 @@ pub struct Args {
     watch: Option<Duration>,
 }
 
-/// Homes the cursor of a terminal and clears what is below.
+/// Moves the cursor home and clears the text below.
 const CLEAR: &str = "\x1b[H\x1b[J";
 
-/// Parses the time between two prints.
+/// Parses the seconds between two prints.
 fn every(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=86_400.0).contains(seconds));
     Ok(Duration::from_secs_f64(seconds.ok_or("give from 0.1 to 86400 seconds")?))
 }
 
-/// Prints what is served, once or again and again.
+/// Prints the statistics, once or repeatedly.
 pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
     let Some(every) = args.watch else { return once(args, out) };
     let terminal = io::stdout().is_terminal();
@@ -61,7 +62,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
         }
         match once(args, out) {
             Err(error) if error.is::<io::Error>() => return Err(error),
-            // Processes come and go.
+            // Processes may end and start during a watch.
             Err(error) if args.json => drop(writeln!(io::stderr(), "glebe: {error}")),
             Err(error) => writeln!(out, "{error}")?,
             Ok(()) => {}
@@ -72,7 +73,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
     Ok(())
 }
 
-/// Prints what is served; an error if that is nothing, or if anything went wrong on the way.
+/// Prints the statistics once. Fails if no process answers or a read fails.
 fn once(args: &Args, out: &mut dyn Write) -> Outcome {
     if args.describe {
         return Ok(out.write_all(Stats::describe().as_bytes())?);
@@ -101,13 +102,12 @@ fn once(args: &Args, out: &mut dyn Write) -> Outcome {
     }
 }
 
-/// What was looked for.
 #[derive(Default)]
 struct Found {
     answers: Vec<(Served, String)>,
-    /// What may not be read.
+    /// Sockets that the caller may not read.
     refused: Vec<String>,
-    /// What should have answered and did not.
+    /// Sockets that should have answered.
     wrong: Vec<String>,
 }
 
@@ -133,7 +133,7 @@ impl Found {
         }
     }
 
-    /// Why there is nothing to show.
+    /// Explains why no process answered.
     fn nothing(&self, pid: Option<u32>, dirs: &[PathBuf]) -> String {
         let whose =
             pid.map_or("no process".to_owned(), |pid| format!("process {pid}: it does not"));
@@ -148,7 +148,7 @@ impl Found {
     }
 }
 
-/// What the kernel calls the process, without what would disturb a terminal.
+/// Returns the process's command name without control characters.
 fn command(served: &Served) -> String {
     let name = fs::read_to_string(format!("/proc/{}/comm", served.pid())).unwrap_or_default();
     name.trim_end().replace(|c: char| c.is_control(), "?")
@@ -178,7 +178,7 @@ fn write_json(answers: &[(Served, String)], out: &mut dyn Write) -> Outcome {
     Ok(writeln!(out)?)
 }
 
-/// One text of all: a family stands in one place, with the samples of every answer.
+/// Merges the answers: each family appears once, with the samples of every answer.
 fn write_openmetrics(answers: &[(Served, String)], out: &mut dyn Write) -> Outcome {
     let mut families: Vec<(String, String)> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();
@@ -195,7 +195,8 @@ fn write_openmetrics(answers: &[(Served, String)], out: &mut dyn Write) -> Outco
             }
             let place = place.ok_or(format!("{served}: a line before any family: {line:?}"))?;
             let (metadata, samples) = &mut families[place];
-            // Of the first answer that has the family; others may be of another version.
+            // Metadata comes from the first answer with the family; others may have another
+            // version.
             let is_metadata = line.starts_with('#');
             if !is_metadata {
                 samples.push_str(line);

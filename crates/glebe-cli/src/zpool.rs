@@ -1,7 +1,7 @@
-//! `glebe zpool`: the size classes of a pool of compressed objects, for any parameters.
+//! `glebe zpool` prints the size classes of a pool of compressed objects for any parameters.
 //!
-//! The columns are those of the kernel's `zsmalloc/POOL/classes`, of a pool that has one full
-//! zspage of each class; a class has the number that it has there, its place among all sizes.
+//! The columns are those of the kernel's `zsmalloc/POOL/classes`, for a pool with one full zspage
+//! in each class. Classes are numbered by their index among all sizes, as in the kernel.
 
 use std::io::{self, Write};
 
@@ -43,7 +43,7 @@ enum What {
     Classes,
 }
 
-/// Prints what was asked for.
+/// Prints the requested table.
 pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
     let bytes = args.page.unwrap_or(page_size().bytes());
     let Some(page) = PageSize::new(bytes.get()) else {
@@ -60,7 +60,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
     match args.what {
         What::Classes => match Table::by_rules(&rules) {
             Ok(table) => Ok(write_classes(&table, args.short, out)?),
-            // The rules are the command line's.
+            // The rules come from the command line.
             Err(error) => usage(error.to_string()),
         },
     }

@@ -1,13 +1,13 @@
-//! [`Bell`]: what hooks and the keeper's thread tell each other.
+//! [`Bell`]: how hooks wake the keeper, or ask for one.
 //!
 //! ```text
-//! mode   bit 0  FREES: a free is told, when so much is free      bit 2  PRESSED: memory is short
-//!        bit 1  GROWTH: so is new memory                         bit 3  THREAD: there is a keeper
+//! mode   bit 0  FREES: frees wake the keeper            bit 2  PRESSED: memory is short
+//!        bit 1  GROWTH: new memory wakes the keeper     bit 3  THREAD: a keeper runs
 //! ```
-//! A sleeper says in the mode what it wants to be told, changes the counters by nothing, and looks
-//! at them once more. A hook changes a counter and then reads the mode. Of the two changes one
-//! comes first, so that one side sees the other: nobody sleeps through a change. Amounts are
-//! slices. Cost for a hook: a load, where nothing is told. No lock.
+//! Ordering: the keeper stores the mode, then adds zero to the counters and reads them. A hook adds
+//! to a counter, then reads the mode. The later of the two changes sees the earlier one's writes,
+//! so the keeper never sleeps through a change. Amounts are in slices. Cost for a hook: a load. No
+//! lock.
 
 use std::time::Duration;
 
@@ -23,50 +23,46 @@ const GROWTH: u32 = 1 << 1;
 const PRESSED: u32 = 1 << 2;
 const THREAD: u32 = 1 << 3;
 
-/// A heap of so many slices has a keeper.
+/// Least heap with a keeper.
 const HELD_MIN: u64 = (32 << 20) / SLICE as u64;
-/// So many more that are free are told.
+/// New free slices that wake the keeper.
 const FREE_MIN: u64 = (1 << 20) / SLICE as u64;
-/// Growth is told in steps of so many slices.
+/// New slices in use that wake the keeper.
 const GROWTH_STEP: u64 = (4 << 20) / SLICE as u64;
 
-/// See the module.
+/// Wakes the keeper.
 #[derive(Debug)]
 pub(crate) struct Bell {
     mode: FutexWord,
-    /// From so many free slices on a free wakes the keeper.
+    /// Free slices that wake the keeper.
     free_at: AtomicU64,
-    /// From so many slices on that came into use without memory, in all, growth wakes the keeper,
-    /// or starts one.
+    /// Growth wakes the keeper, or asks for one, at this total of `cold` slices.
     grown_at: AtomicU64,
 }
 
 impl Bell {
-    /// One that nobody is told by.
     #[cfg(not(loom))]
     pub(crate) const fn new() -> Self {
         let (free_at, grown_at) = (AtomicU64::new(FREE_MIN), AtomicU64::new(0));
         Self { mode: FutexWord::new(0), free_at, grown_at }
     }
 
-    /// Lets a keeper start when it pays.
     pub(crate) fn allow(&self) {
         self.mode.store(FREES, Ordering::Release);
     }
 
-    /// Whether a free must ask [`Bell::freed`] and [`Bell::is_pressed`].
+    /// Returns true if a free must call [`Bell::freed`] and [`Bell::is_pressed`].
     #[inline]
     pub(crate) fn is_called(&self, is_whole: bool) -> bool {
         let mode = self.mode.load(Ordering::Relaxed);
         mode & FREES != 0 || is_whole && mode & PRESSED != 0
     }
 
-    /// Whether frees give whole units back at once.
     pub(crate) fn is_pressed(&self) -> bool {
         self.mode.load(Ordering::Relaxed) & PRESSED != 0
     }
 
-    /// After a free; whether a keeper would pay and there is none.
+    /// Wakes the keeper if enough is free. Returns true if a keeper would pay and none runs.
     pub(crate) fn freed(&self, counters: &Counters) -> bool {
         let mode = self.mode.load(Ordering::Relaxed);
         if mode & FREES == 0 {
@@ -82,9 +78,9 @@ impl Bell {
         mode & THREAD == 0 && self.would_pay(&counted)
     }
 
-    /// After memory came into use that was not there before; as [`Bell::freed`]. Who has much frees
-    /// some of it, and then may make no call for long: the keeper must be there before. It is told
-    /// where something is free, or where it `is_asked` for more huge pages.
+    /// Wakes the keeper after growth, so that it runs before the program frees much and makes no
+    /// call for long. Needs free slices, or `is_asked`: no huge page is left. Returns true if a
+    /// keeper would pay and none runs.
     pub(crate) fn grown(&self, counters: &Counters, is_asked: bool) -> bool {
         let mode = self.mode.load(Ordering::Relaxed);
         if mode & (FREES | GROWTH) == 0 {
@@ -112,7 +108,7 @@ impl Bell {
         }
     }
 
-    /// In a forked child: there is no keeper, and one starts when it pays here.
+    /// Forgets the keeper in a forked child, where another starts when it pays.
     pub(crate) fn is_gone(&self) {
         if self.mode.load(Ordering::Relaxed) != 0 {
             self.free_at.store(FREE_MIN, Ordering::Relaxed);
@@ -121,14 +117,14 @@ impl Bell {
         }
     }
 
-    /// Claims to be the thread; false if there is one, or may be none.
+    /// Becomes the keeper. Returns false if one runs or none may start.
     pub(crate) fn claim(&self) -> bool {
         let (ok, failed) = (Ordering::AcqRel, Ordering::Relaxed);
         self.mode.compare_exchange(FREES, THREAD, ok, failed).is_ok()
     }
 
-    /// The claim came to nothing, as a thread was not to be had: the next is made when the heap has
-    /// grown by as much as has one pay.
+    /// Withdraws a claim, because no thread could be started. The next claim waits until the heap
+    /// has grown by `HELD_MIN`.
     pub(crate) fn has_failed(&self, counters: &Counters) {
         self.grown_at.store(counters.get().cold + HELD_MIN, Ordering::Relaxed);
         self.mode.store(FREES, Ordering::Release);
@@ -138,17 +134,15 @@ impl Bell {
         self.mode.load(Ordering::Relaxed) & THREAD != 0
     }
 
-    /// Whether so much came into use since [`Bell::look_done`] that the next look is due.
     pub(crate) fn has_grown(&self, counters: &Counters) -> bool {
         counters.get().cold >= self.grown_at.load(Ordering::Relaxed)
     }
 
-    /// A look is done: growth is told from here on.
     pub(crate) fn look_done(&self, counters: &Counters) {
         self.grown_at.store(counters.get().cold + GROWTH_STEP, Ordering::Relaxed);
     }
 
-    /// Whether frees give whole units back at once.
+    /// Sets whether frees give whole units back at once.
     pub(crate) fn press(&self, is_pressed: bool) {
         if is_pressed {
             self.mode.fetch_or(PRESSED, Ordering::AcqRel);
@@ -157,8 +151,8 @@ impl Bell {
         }
     }
 
-    /// Sleeps so long, or until growth is told, or a free to one who hears them. So many slices
-    /// were free when the sleeper looked last: what was freed since then is told.
+    /// Sleeps for `rest` at most, until growth or, if it `hears_frees`, until `FREE_MIN` slices
+    /// were freed since the last look, which found `hot` free.
     pub(crate) fn sleep(
         &self,
         counters: &Counters,

@@ -1,11 +1,11 @@
-//! What is used of mimalloc: objects by its calls, and memory handed to it.
+//! Declares the parts of mimalloc in use: objects, and memory handed to it.
 //!
-//! mimalloc calls the hook with `true` before it uses slices and with `false` after: at once, as
-//! its delay is set to zero here. It holds none of its own locks then but, rarely, that of its
+//! mimalloc calls the hook before it uses slices, and as soon as it frees them: [`prepare`] sets
+//! its delay to zero. During the call it holds none of its locks or, rarely, the lock of its
 //! arenas. Source: mimalloc.h and arena.c of version 3.3.2.
 //!
 //! # Safety
-//! The functions are C's: they take and give what malloc(3) does, and nothing is checked here.
+//! The functions are C's: they take and return what malloc(3) does, unchecked.
 #![allow(unsafe_code)]
 
 use core::ffi::{c_int, c_long, c_void};
@@ -18,9 +18,8 @@ pub use libmimalloc_sys::{
     mi_usable_size, mi_zalloc, mi_zalloc_aligned,
 };
 
-/// mimalloc calls it with `true` before it uses slices, and with `false` after. Then come their
-/// address, their bytes, where to say that they read as zeros (may be null), and the pointer that
-/// was handed over with the arena.
+/// mimalloc's hook: `true` before a use and `false` after, address, length in bytes, where to say
+/// that the slices read as zeros (may be null), and the arena's pointer.
 pub type Hook = extern "C" fn(bool, *mut c_void, usize, *mut bool, *mut c_void) -> bool;
 
 extern "C" {
@@ -44,28 +43,28 @@ extern "C" {
     fn glebe_engine_renew_locks();
 }
 
-/// The delay after which it gives memory back, in milliseconds.
+/// Option: delay of purges, in milliseconds.
 const PURGE_DELAY: c_int = 15;
-/// Whether it commits parts of its pages alone, which the hook is not told of.
+/// Option: commit pages in parts, without a call of the hook.
 const PAGE_COMMIT_ON_DEMAND: c_int = 40;
-/// Whether it asks for huge pages.
+/// Option: ask for huge pages.
 const ALLOW_THP: c_int = 43;
-/// The longest object that it looks for room for in its arenas, in KiB.
+/// Option: longest object in arenas, in KiB.
 const ARENA_MAX_OBJECT_SIZE: c_int = 45;
 
-/// What is handed over first as one arena, as mimalloc does itself. Its tables take a part of each
-/// arena, and what is left of their 32 MiB is the room where objects of all sizes mix.
+/// First arena's length in bytes, mimalloc's own choice. Its tables begin each arena; objects of
+/// all sizes mix in the rest of the first 32 MiB.
 pub const ARENA_FIRST: usize = 1 << 30;
-/// The most: of twice as much the tables are too long.
+/// Longest arena: twice the length would make the tables too long.
 pub const ARENA_MAX: usize = 8 << 30;
-/// The least, and what its length is a multiple of.
+/// Shortest arena; all lengths are multiples of it.
 pub const ARENA_MIN: usize = 32 << 20;
-/// The longest object that is in an arena, whose first part are its tables.
+/// Longest object in an arena, beside the tables.
 pub const OBJECT_MAX: usize = ARENA_MAX - ARENA_MIN;
 
-/// Has it call the hook at every free. Before the first.
+/// Makes mimalloc call the hook at every free. Call it before the first.
 pub fn prepare() {
-    // SAFETY: stores to its options.
+    // SAFETY: the calls store options of mimalloc.
     unsafe {
         mi_option_set(PURGE_DELAY, 0);
         mi_option_set(PAGE_COMMIT_ON_DEMAND, 0);
@@ -73,50 +72,52 @@ pub fn prepare() {
     }
 }
 
-/// Has it ask for no huge pages, which it does of all that it maps.
+/// Stops mimalloc from asking for huge pages.
 pub(crate) fn refuse_huge_pages() {
-    // SAFETY: its own start, and a store to an option: before that it would be the process's.
+    // SAFETY: mimalloc's start, and a store to an option. Set before the start, the option would
+    // apply to the whole process.
     unsafe {
         mi_process_init();
         mi_option_set(ALLOW_THP, 0);
     }
 }
 
-/// Hands reserved addresses to mimalloc, which asks `hook` before it touches any; whether it took
-/// them.
+/// Hands reserved addresses to mimalloc, which calls `hook` before it touches any. Returns true if
+/// it took them.
 ///
 /// # Safety
-/// The addresses are reserved for good and for this, and read as zeros once the hook made them
-/// accessible; the hook takes `with`.
+/// The addresses are reserved for good and only for this, and read as zeros once the hook made them
+/// accessible. The hook takes `with`.
 pub unsafe fn hand_over(base: usize, bytes: usize, hook: Hook, with: *mut c_void) -> bool {
     let at = ptr::with_exposed_provenance_mut(base);
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller keeps the contract.
     unsafe {
         mi_manage_memory(at, bytes, false, false, true, -1, false, hook, with, ptr::null_mut())
     }
 }
 
-/// Takes the locks that its threads share, all or, where one is held, none; whether it did.
+/// Takes all of mimalloc's shared locks, or none if one is held. Returns true if it took them.
+/// Never waits.
 pub(crate) fn try_lock() -> bool {
-    // SAFETY: once it is in use, as from the first object on; it waits for nothing.
+    // SAFETY: mimalloc has started by the first object.
     unsafe { glebe_engine_try_lock() }
 }
 
-/// Gives up what [`try_lock`] took.
+/// Releases the locks.
 pub(crate) fn unlock() {
-    // SAFETY: this thread took them.
+    // SAFETY: this thread took the locks.
     unsafe { glebe_engine_unlock() }
 }
 
-/// Makes the locks free, in a forked child: the threads that held them are not in it.
+/// Frees the locks in a forked child, which lacks their holders.
 pub(crate) fn renew_locks() {
-    // SAFETY: there is one thread. A call of its own that a handler interrupted goes on, and gives
-    // up a lock that nobody else can have taken meanwhile.
+    // SAFETY: the process has one thread. A call of mimalloc that a forking handler interrupted
+    // goes on, and releases a lock that nobody else can have taken.
     unsafe { glebe_engine_renew_locks() }
 }
 
-/// Has it free what it keeps for later, of the calling thread.
+/// Makes mimalloc free what it keeps for the calling thread.
 pub fn collect() {
-    // SAFETY: it may be called at any time outside of mimalloc.
+    // SAFETY: any thread may call it outside of mimalloc.
     unsafe { mi_collect(true) };
 }

@@ -1,15 +1,15 @@
-//! What a fork means for the heap: no claim is under way across it, the child has no keeper and
-//! none of mimalloc's locks is held there, and memory that two processes share is dropped and not
-//! marked.
+//! Keeps the heap sound across fork(2).
 //!
-//! The step before a fork takes mimalloc's locks and the right to claim slices; those after it give
-//! these up. Who holds one of the locks may want the right: so the step has all or waits with none.
-//! Where the forking thread itself holds one, in a handler, it goes on after a while. The kernel
-//! does not mark a page that a child still maps, nor does it when the child is gone: so while this
-//! process may have a child that shares its memory, and in the child once, what would be marked is
-//! dropped. Memory that a grandchild has, or a child of its parent, may be marked in vain, and so
-//! goes into swap or back near a limit. Processes made by clone(2) run no step: see
-//! [`Right`](crate::pages::right::Right). Source: pthread_atfork(3), waitid(2).
+//! A fork finds no claim under way. The child starts without a keeper, and with mimalloc's locks
+//! free. While this process may have a child, and once in each child, free memory is dropped, not
+//! marked: the kernel keeps a marked page that a child has mapped, even after the child's end.
+//! Pages shared with a grandchild, or with a child's parent, may be marked in vain: they end in
+//! swap, or go back near a limit.
+//!
+//! Locks: *prepare* takes mimalloc's locks and the right to claim slices. A holder of the locks may
+//! wait for the right, so *prepare* takes all or waits with none. If a handler forks within
+//! mimalloc, *prepare* goes on without the locks after `PATIENCE`. Children of a raw clone(2) run
+//! no steps: see [`Right`](crate::pages::right::Right). Source: pthread_atfork(3), waitid(2).
 
 use std::mem;
 use std::time::{Duration, Instant};
@@ -22,26 +22,26 @@ use crate::sync::{wait, AtomicU32, FutexWord, Ordering};
 use crate::{engine, heap, keeper};
 
 static STEP: Step = Step { prepare, parent, child };
-/// 1: the fork under way has mimalloc's locks. One fork at a time comes here.
+/// 1 if the current fork holds mimalloc's locks.
 static IS_LOCKED: AtomicU32 = AtomicU32::new(0);
-/// How long a fork waits for the locks, and between two looks.
+/// Longest wait for the locks, and the pause between tries.
 const PATIENCE: Duration = Duration::from_millis(50);
 const NAP: Duration = Duration::from_micros(50);
 
-/// Has the steps run around forks from now on; whether they do. At the first object: so they run
-/// within those of nearly all others, and see every fork. Allocates, the first time.
+/// Registers the steps at the first object, so that they run inside nearly all others. Returns true
+/// if they run. The first call allocates.
 pub(crate) fn begin() -> bool {
     atfork::add(&STEP).is_ok()
 }
 
-/// Whether no other process shares the memory that is free now. To be asked before it is marked.
+/// Returns true if no other process shares the free memory. Ask before marking.
 pub(crate) fn is_alone(space: &Space) -> bool {
-    // Before the look, so that a fork meanwhile stays noted.
+    // A fork after this line sets the flag again.
     let is_alone = space.shared.swap(0, Ordering::Relaxed) == 0;
     if !is_alone && children::exist() {
         space.shared.store(1, Ordering::Relaxed);
     }
-    // What is free already was shared: from the next time on.
+    // Memory that is free now was shared, even if the child has ended. The next call returns true.
     is_alone
 }
 
@@ -56,7 +56,7 @@ fn prepare() {
             return;
         }
         drop(held);
-        // No sleep of the C library's, in which the thread could be cancelled.
+        // Sleeps of the C library are cancellation points.
         wait(&FutexWord::new(0), 0, Some(NAP));
     }
 }

@@ -1,12 +1,11 @@
 //! [`Glebe`]: the heap as the allocator of a Rust program.
 //!
-//! Cost of an allocation: mimalloc's, one load and one branch. The first starts the heap, as
-//! `GLEBE_MALLOC` says of it; of reports nothing is heeded here, since the program has
-//! [`Stats::now`](crate::stats::Stats::now). No lock.
+//! The first allocation starts the heap with the options in `GLEBE_MALLOC`, except those for
+//! reports: programs have [`Stats::now`](crate::stats::Stats::now). Cost: mimalloc's, a load and a
+//! branch. No lock.
 //!
 //! # Safety
-//! mimalloc's objects keep the promises of `GlobalAlloc`: they lie at a multiple of the layout's
-//! alignment, are as long as its size, and only who has one gives it back.
+//! mimalloc keeps the promises of `GlobalAlloc`: size, alignment, one owner.
 #![allow(unsafe_code)]
 
 use core::alloc::{GlobalAlloc, Layout};
@@ -33,11 +32,10 @@ static GATE: Gate = Gate::new();
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Glebe;
 
-/// Objects of mimalloc's of at least this size lie at its multiples, and smaller ones at multiples
-/// of a word.
+/// Alignment of objects of at least this size; smaller ones have a word's.
 const USUAL_ALIGN: usize = 16;
 
-/// Whether any object of the layout's size lies where it asks.
+/// Returns true if any object of the layout's size has its alignment.
 #[inline]
 fn is_usual(layout: Layout) -> bool {
     let (size, align) = (layout.size(), layout.align());
@@ -62,7 +60,7 @@ fn work(size: usize) {
     heap::at_entry(&GATE, size);
 }
 
-// SAFETY: as the head says; nothing here unwinds.
+// SAFETY: mimalloc keeps the promises, and nothing unwinds.
 unsafe impl GlobalAlloc for Glebe {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -92,14 +90,14 @@ unsafe impl GlobalAlloc for Glebe {
 
     #[inline]
     unsafe fn dealloc(&self, at: *mut u8, _layout: Layout) {
-        // SAFETY: the caller's own object.
+        // SAFETY: the object is the caller's.
         unsafe { engine::mi_free(at.cast()) }
     }
 
     #[inline]
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         enter(size);
-        // SAFETY: the caller's own object; a layout's alignment is a power of two.
+        // SAFETY: the object is the caller's; a layout's alignment is a power of two.
         unsafe { engine::mi_realloc_aligned(at.cast(), size, layout.align()).cast() }
     }
 }

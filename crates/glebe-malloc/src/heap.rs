@@ -1,11 +1,11 @@
-//! The one heap of the process: its space, what mimalloc's hook does, and what is asked of it.
+//! The process's heap: its space, mimalloc's hook, and the calls of users.
 //!
-//! What is due, a hook asks of the [`Gate`], and the next entry does. Hooks keep `errno`, allocate
-//! nothing and do not panic. Counts are in bytes. Cost of a hook: some ns a slice.
+//! Hooks ask the [`Gate`] for work, and the next entry does it. Hooks keep `errno`, allocate
+//! nothing and do not panic. Public counts are in bytes. Cost of a hook: some ns a slice.
 //!
 //! # Safety
-//! mimalloc calls the hook with what was handed over: a space that is never given back, and
-//! addresses within it.
+//! mimalloc calls the hook with the space that was handed over, which lives for ever, and addresses
+//! in it.
 #![allow(unsafe_code)]
 
 use core::ffi::c_void;
@@ -29,36 +29,36 @@ use crate::sync::{AtomicPtr, AtomicU64, Ordering};
 
 static GATE: AtomicPtr<Gate> = AtomicPtr::new(ptr::null_mut());
 static SPACE: AtomicPtr<Space> = AtomicPtr::new(ptr::null_mut());
-/// Slices that mimalloc has, the first of its last arena, and those that its own tables take.
+/// Slices handed to mimalloc; first slice of its last arena; slices of its tables.
 static HANDED: AtomicU64 = AtomicU64::new(0);
 static LAST: AtomicU64 = AtomicU64::new(0);
 static TABLES: AtomicU64 = AtomicU64::new(0);
-/// Of the machine's memory the space has as many addresses, rounded up to this, and at most so
-/// many. Where that is refused it has half, and so on down to the least.
+/// Bytes of the space: the machine's memory, rounded up to `ROUND`, at most `SPACE_MAX`. On refusal
+/// half is tried, down to `SPACE_MIN`.
 const ROUND: u64 = 16 << 30;
 pub(crate) const SPACE_MAX: u64 = 2 << 40;
 pub(crate) const SPACE_MIN: u64 = 64 << 20;
 
-/// What a user can choose of the heap.
+/// The user's choices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Whether there may be a thread that marks and gives back.
+    /// Allows the keeper.
     pub thread: bool,
-    /// Whether to ask for huge pages.
+    /// Asks for huge pages.
     pub huge: bool,
-    /// Whether there is a page layer; no leaves all to mimalloc.
+    /// Uses the page layer; `false` leaves all to mimalloc.
     pub pages: bool,
-    /// How long memory stays free before it is marked.
+    /// Time from free to mark.
     pub age: Duration,
-    /// The room to leave below a limit, never more than a quarter of it at rest; by itself
-    /// 256 MiB, and the policy's own while nobody else takes memory.
+    /// Room below a limit, at rest at most a quarter of it. `None`: 256 MiB, and the policy's own
+    /// while nobody else takes memory.
     pub margin: Option<Bytes>,
-    /// The most addresses of the space; by itself as many as the machine has memory.
+    /// Longest space in bytes; `None`: the machine's memory.
     pub addresses: Option<Bytes>,
 }
 
 impl Settings {
-    /// What they are where nobody says otherwise.
+    /// The default settings.
     pub const DEFAULT: Self =
         Self { thread: true, huge: true, pages: true, age: AGE, margin: None, addresses: None };
 }
@@ -71,8 +71,8 @@ impl Default for Settings {
 
 const AGE: Duration = Duration::from_millis(40);
 
-/// Does what is due. At the entry of an allocation of `size` bytes, where no lock of mimalloc's or
-/// of the C library's is held; it may allocate by itself.
+/// Does the due work before an allocation of `size` bytes. May allocate, so the caller holds no
+/// lock of mimalloc or the C library.
 #[cold]
 pub fn at_entry(gate: &'static Gate, size: usize) {
     start(gate, &Settings::DEFAULT);
@@ -91,14 +91,15 @@ pub fn at_entry(gate: &'static Gate, size: usize) {
     }
 }
 
-/// Starts the heap behind a gate, before mimalloc is used first; later calls do nothing, nor do
-/// those with another gate. Allocates nothing before mimalloc can.
+/// Starts the heap behind a gate, before the first use of mimalloc. Later calls, or with another
+/// gate, do nothing. Allocates nothing until mimalloc can.
 pub fn start(gate: &'static Gate, settings: &Settings) {
     if gate.take(START) == 0 {
         return;
     }
     if !settings.pages {
-        // mimalloc has locks too, and nobody who would see a limit.
+        // mimalloc's locks need the steps around forks. Huge pages are off: nobody would watch a
+        // limit.
         engine::refuse_huge_pages();
         fork::begin();
         return;
@@ -110,7 +111,7 @@ pub fn start(gate: &'static Gate, settings: &Settings) {
     let _kept = errno::keep();
     keeper::set(settings);
     if let Some(space) = reserve(settings.addresses) {
-        // Before, since the hook may be called at once; without an arena mimalloc is as it was.
+        // The hook may run at once. Without an arena mimalloc works unchanged.
         SPACE.store(ptr::from_ref(space).cast_mut(), Ordering::Release);
         let (base, bytes) = space.memory_of(0, space.states().len());
         gate.set_own(base..base + bytes);
@@ -130,11 +131,10 @@ pub fn start(gate: &'static Gate, settings: &Settings) {
 }
 
 fn gate() -> Option<&'static Gate> {
-    // SAFETY: null, or a static.
+    // SAFETY: the pointer is null, or a static's.
     unsafe { GATE.load(Ordering::Acquire).as_ref() }
 }
 
-/// Has something done at the next entry.
 fn ask(due: u64) {
     if let Some(gate) = gate() {
         gate.ask(due);
@@ -142,11 +142,10 @@ fn ask(due: u64) {
 }
 
 pub(crate) fn space() -> Option<&'static Space> {
-    // SAFETY: null, or a space, which lives as long as the process.
+    // SAFETY: the pointer is null, or a space's, which lives as long as the process.
     unsafe { SPACE.load(Ordering::Acquire).as_ref() }
 }
 
-/// A space as large as the limits and the user let it be.
 fn reserve(most: Option<Bytes>) -> Option<&'static Space> {
     let memory = lean::machine_memory().unwrap_or(ROUND).next_multiple_of(ROUND);
     let limit = lean::address_limit().map_or(u64::MAX, |limit| limit / 2);
@@ -161,8 +160,8 @@ fn reserve(most: Option<Bytes>) -> Option<&'static Space> {
     None
 }
 
-/// Hands over more where mimalloc has no room for a large object: else it would take an arena of
-/// its own from the system, for good and without the hook. It needs whole chunks that are free.
+/// Hands over more if mimalloc lacks free chunks for a large object. Otherwise it would map an
+/// arena for good, without the hook.
 fn make_room(space: &'static Space, size: usize) {
     let chunks = size.saturating_add(SLICE).div_ceil(engine::ARENA_MIN);
     if chunks * engine::ARENA_MIN > engine::OBJECT_MAX {
@@ -180,9 +179,9 @@ fn make_room(space: &'static Space, size: usize) {
     while !has_room() && hand_over(space, (chunks + 1) * engine::ARENA_MIN) {}
 }
 
-/// Hands the next piece of the space to mimalloc, with `least` bytes if there are as many; whether
-/// it took it. Its tables there are no memory of the program's, and touched here and there: they
-/// have no huge pages.
+/// Hands over the next piece of the space, at least `least` bytes if possible. Returns true if
+/// mimalloc took it. mimalloc's tables there get no huge pages, because mimalloc touches few of
+/// their pages.
 fn hand_over(space: &'static Space, least: usize) -> bool {
     let (all, from) = (space.states().len(), HANDED.load(Ordering::Acquire) as usize);
     let slices = (all - from).min(next_arena(from * SLICE).max(least) / SLICE);
@@ -194,7 +193,7 @@ fn hand_over(space: &'static Space, least: usize) -> bool {
     LAST.store(from as u64, Ordering::Relaxed);
     let (base, bytes) = space.memory_of(from, slices);
     let with = ptr::from_ref(space).cast_mut().cast();
-    // SAFETY: of the space, handed over once; the hook takes a space.
+    // SAFETY: the space's addresses, handed over once; the hook takes a space.
     let is_taken = unsafe { engine::hand_over(base, bytes, hook, with) };
     let in_use = |state: &&State| state.get() == Slice::Live;
     let tables = space.states()[from..].iter().take_while(in_use).count();
@@ -205,7 +204,8 @@ fn hand_over(space: &'static Space, least: usize) -> bool {
         let is_counted = space.ration.is_counted();
         let has_huge = keeper::wants_huge() && !is_counted;
         let advice = if has_huge { Advice::HugePage } else { Advice::NoHugePage };
-        // SAFETY: of the space; a wish. Where it is refused all is as the machine has it.
+        // SAFETY: the space's addresses; the advice changes no contents. The machine's setting
+        // applies on refusal.
         let is_done = unsafe { try_advise(base + first, len, advice) }.is_ok();
         if is_done && is_counted {
             space.have_base_pages(from + first / SLICE..next as usize);
@@ -214,15 +214,14 @@ fn hand_over(space: &'static Space, least: usize) -> bool {
     is_taken
 }
 
-/// How many bytes are handed over next: they grow with what there is, for mimalloc can have no more
-/// than 160 arenas.
+/// Returns the next arena's length in bytes: it grows, because mimalloc can have only 160 arenas.
 fn next_arena(handed: usize) -> usize {
     let eighth = handed / 8;
     let power = if eighth == 0 { 0 } else { 1 << eighth.ilog2() };
     power.clamp(engine::ARENA_FIRST, engine::ARENA_MAX)
 }
 
-/// What mimalloc calls around every use of slices.
+/// Runs around every use of slices.
 extern "C" fn hook(
     is_begin: bool,
     at: *mut c_void,
@@ -230,7 +229,7 @@ extern "C" fn hook(
     is_zero: *mut bool,
     with: *mut c_void,
 ) -> bool {
-    // SAFETY: what was handed over.
+    // SAFETY: `hand_over` passed the space.
     let space: &'static Space = unsafe { &*with.cast_const().cast() };
     let slices = space.slices_at(at.addr(), bytes);
     if is_begin {
@@ -245,7 +244,7 @@ extern "C" fn hook(
 fn begin(space: &'static Space, slices: Range<usize>, is_zero: *mut bool) -> bool {
     let Some(taken) = space.take(slices) else { return false };
     if taken.is_zero() && !is_zero.is_null() {
-        // SAFETY: mimalloc's own answer.
+        // SAFETY: the pointer is for this answer.
         unsafe { is_zero.write(true) };
     }
     if taken.cold > 0 {
@@ -262,7 +261,6 @@ fn end(space: &'static Space, slices: Range<usize>) {
     }
 }
 
-/// After slices came into use that had no memory.
 #[cold]
 fn grown(space: &'static Space, has_opened: bool) {
     let _kept = errno::keep();
@@ -276,7 +274,6 @@ fn grown(space: &'static Space, has_opened: bool) {
     }
 }
 
-/// After a free that the keeper is to know of.
 #[cold]
 fn freed(space: &'static Space, slices: &Range<usize>, is_whole: bool) {
     let _kept = errno::keep();
@@ -285,8 +282,8 @@ fn freed(space: &'static Space, slices: &Range<usize>, is_whole: bool) {
     }
 }
 
-/// Gives memory back to the system until at most so many bytes of it are free here, of what
-/// mimalloc keeps for the calling thread too; how many bytes went.
+/// Gives free memory back, including what mimalloc keeps for the calling thread, except `keep`
+/// bytes. Returns the bytes given back.
 pub fn trim(keep: usize) -> usize {
     let _kept = errno::keep();
     engine::collect();
@@ -297,37 +294,36 @@ pub fn trim(keep: usize) -> usize {
     })
 }
 
-/// What the heap did and has, in bytes and numbers. A reader beside running threads is off by what
-/// happens meanwhile.
+/// The heap's counts, in bytes or calls. Beside running threads they may disagree slightly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// In use.
     pub live: u64,
-    /// Free and whole.
+    /// Free and unmarked.
     pub hot: u64,
-    /// Free and marked, as far as is known: the kernel may have taken part.
+    /// Free and marked; the kernel may have taken a part.
     pub volatile: u64,
-    /// Came into use and had no memory, in all.
+    /// Total that came into use without memory.
     pub reused_cold: u64,
-    /// Came into use and was free before, in all.
+    /// Total used again with its memory.
     pub reused_warm: u64,
-    /// Marked, in all.
+    /// Total marked.
     pub marked: u64,
-    /// Given back by us, in all.
+    /// Total given back by the heap.
     pub given_back: u64,
-    /// Marked memory that was found taken by the kernel, in all.
+    /// Total of marked memory found taken by the kernel.
     pub purged: u64,
     /// Calls that marked or gave back.
     pub calls: u64,
-    /// Of them refused.
+    /// Calls that the kernel refused.
     pub refused: u64,
-    /// How often it was looked how short memory is.
+    /// Looks at how short memory is.
     pub looks: u64,
-    /// mimalloc's own tables in the space, which count as in use.
+    /// mimalloc's tables in the space, part of `live`.
     pub tables: u64,
 }
 
-/// What the counters say. Some loads.
+/// Returns the counts. Some loads.
 #[must_use]
 pub fn counts() -> Counts {
     let Some(space) = space() else { return Counts::default() };
@@ -349,9 +345,8 @@ pub fn counts() -> Counts {
     }
 }
 
-/// Looks at marked memory: so many bytes of it are in memory; none where the kernel does not tell.
-/// What it took counts as purged from now on. About 2 ms a GiB that is marked. A signal handler may
-/// ask.
+/// Returns the resident bytes of marked memory; `None` if the kernel does not say. Counts what the
+/// kernel took as purged. About 2 ms a GiB. Signal handlers may call it.
 #[must_use]
 pub fn audit() -> Option<u64> {
     let _kept = errno::keep();
@@ -359,24 +354,24 @@ pub fn audit() -> Option<u64> {
     (left.untold == 0).then_some(left.resident as u64)
 }
 
-/// What the heap has of what it can use.
+/// Mechanisms that work here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mechanisms {
-    /// Bytes of addresses; 0: no page layer, mimalloc is alone.
+    /// Bytes of addresses; 0 without the page layer.
     pub addresses: u64,
-    /// Whether units are huge pages; known once there was a keeper.
+    /// Units are huge pages. Known after a keeper ran.
     pub huge_pages: bool,
-    /// Whether there is a keeper now.
+    /// A keeper runs.
     pub thread: bool,
-    /// Whether the keeper has a table of open files of its own.
+    /// The keeper has its own table of open files.
     pub own_files: bool,
-    /// Whether the keeper can tell how short memory is.
+    /// The keeper can read how short memory is.
     pub gauge: bool,
-    /// Whether a memory cgroup with a limit was the tightest at the last look.
+    /// A memory cgroup's limit was the tightest at the last look.
     pub group: bool,
 }
 
-/// What there is now.
+/// Returns the current mechanisms.
 #[must_use]
 pub fn mechanisms() -> Mechanisms {
     Mechanisms { addresses: gate().map_or(0, Gate::own_bytes), ..keeper::mechanisms() }

@@ -1,11 +1,10 @@
-//! The keeper: a thread that marks what stayed free, and gives back what is needed elsewhere.
+//! The keeper: a thread that marks what stayed free and gives back what others need.
 //!
-//! There is none until it pays: until the heap is 32 MiB. It has all signals blocked and, where the
-//! kernel lets it, a table of open files of its own. It sleeps without a timer while nothing ages
-//! and nothing is free that the kernel could not take by itself. Near a limit it looks on, and
-//! frees give whole units back at once. What hooks tell it is the [`Bell`]'s. Times are wall time,
-//! amounts slices. Cost: a turn is some µs, a look some tens. Lock: the right to claim slices, a
-//! unit at a time.
+//! It starts when it pays, at a heap of 32 MiB, with all signals blocked and, if the kernel allows,
+//! its own table of open files. It sleeps without a timer while nothing ages and the kernel can
+//! take all that is free. Near a limit it keeps looking, and frees give whole units back at once.
+//! Hooks wake it by the [`Bell`]. Times are wall time; amounts are in slices. Cost: some µs a turn,
+//! some tens a look. Lock: the right to claim slices, a unit at a time.
 
 mod own;
 mod settings;
@@ -30,48 +29,48 @@ pub use own::Own;
 pub(crate) use settings::{set, wants_huge};
 
 static BELL: Bell = Bell::new();
-/// Where the thread may start: the process whose own memory the heap is.
+/// Process that may start the thread: the heap's owner.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 static LOOKS: AtomicU64 = AtomicU64::new(0);
-/// What the keeper has: bits below.
 static HAS: AtomicU32 = AtomicU32::new(0);
 const HAS_HUGE: u32 = 1;
 const HAS_FILES: u32 = 1 << 1;
 const HAS_GAUGE: u32 = 1 << 2;
 const HAS_GROUP: u32 = 1 << 3;
 
-/// So much that only the keeper could give back has it look from time to time.
+/// The keeper looks at intervals while only it could give back this number of slices.
 const WATCHED_MIN: u64 = (4 << 20) / SLICE as u64;
-/// Pauses of a gauge that sees plenty of room.
+/// Pause of a gauge that sees plenty of room.
 const CALM: Duration = Duration::from_secs(1);
-/// Of an age, which has a few turns; and no turn is shorter.
+/// Turns of an age, and the shortest turn.
 const AGE_TURNS: u8 = 4;
 const TURN_MIN: Duration = Duration::from_millis(10);
-/// A turn near a limit; and a pause, for a while after memory was short.
+/// Turn near a limit, also the longest pause for `ALERT` after memory was short.
 const TURN_HASTY: Duration = Duration::from_millis(4);
 const ALERT: Duration = Duration::from_secs(1);
-/// Usage that rises by less than this part of the limit within the policy's lead stands still.
+/// Usage that rises by less than this part of the limit (a shift) within the policy's lead is
+/// still.
 const STILL_SHIFT: u32 = 6;
-/// Marked memory is looked at no more often.
+/// Least time between looks at marked memory.
 const AUDIT_PAUSE: Duration = Duration::from_millis(20);
 /// Bytes of stack.
 const STACK: usize = 256 << 10;
 
-/// Lets the thread start when it pays. For a process whose forks run steps: without them a child
-/// would take its parent's thread for its own. Not later than the first object, since another
-/// library's step around a fork may be what the thread is started in.
+/// Lets the thread start when it pays. Forks must run the steps, or a child would take its parent's
+/// thread for its own. Call it by the first object: another library's step around a fork may start
+/// the thread.
 pub(crate) fn allow() {
     PROCESS.store(std::process::id(), Ordering::Relaxed);
     BELL.allow();
 }
 
-/// Whether to call [`freed`] after a free.
 #[inline]
 pub(crate) fn is_called(is_whole: bool) -> bool {
     BELL.is_called(is_whole)
 }
 
-/// After a free; whether a keeper would pay and there is none.
+/// Handles a free: gives whole units back if memory is short. Returns true if a keeper would pay
+/// and none runs.
 pub(crate) fn freed(space: &Space, slices: &Range<usize>, is_whole: bool) -> bool {
     if is_whole && BELL.is_pressed() {
         space.give_back_at(slices);
@@ -79,22 +78,22 @@ pub(crate) fn freed(space: &Space, slices: &Range<usize>, is_whole: bool) -> boo
     BELL.freed(&space.counters)
 }
 
-/// After memory came into use that was not there before; as [`freed`].
+/// Handles growth. Returns true if a keeper would pay and none runs.
 pub(crate) fn grown(space: &Space) -> bool {
     BELL.grown(&space.counters, space.ration.is_used_up())
 }
 
-/// In a forked child: there is no keeper.
 pub(crate) fn is_gone() {
     PROCESS.store(std::process::id(), Ordering::Relaxed);
     HAS.fetch_and(HAS_HUGE, Ordering::Relaxed);
     BELL.is_gone();
 }
 
-/// Starts the thread, unless there is one. Allocates. In a child that ran no steps, or none yet,
-/// the bell still says what its parent had: none starts.
+/// Starts the thread unless it runs. Allocates. Does nothing in a child without the steps, whose
+/// bell describes the parent.
 pub(crate) fn start(space: &Space) {
-    // In a child of vfork(2) the thread would end with the child, and be awaited here for ever.
+    // A thread started in a vfork(2) child would end with the child, and this process would wait
+    // for it for ever.
     let is_own = PROCESS.load(Ordering::Relaxed) == std::process::id();
     if !is_own || atfork::is_without_steps() || !BELL.claim() {
         return;
@@ -112,12 +111,11 @@ fn has(bit: u32, has: bool) {
     }
 }
 
-/// How often a keeper looked.
 pub(crate) fn looks() -> u64 {
     LOOKS.load(Ordering::Relaxed)
 }
 
-/// What there is, but for addresses.
+/// Returns the mechanisms without `addresses`.
 pub(crate) fn mechanisms() -> Mechanisms {
     let has = HAS.load(Ordering::Relaxed);
     Mechanisms {
@@ -143,7 +141,7 @@ fn run() {
 struct Keeper {
     space: &'static Space,
     gauge: Option<Gauge>,
-    /// When there was none and it was asked for.
+    /// Last try to make a gauge.
     tried: Instant,
     has_own_files: bool,
     is_huge: bool,
@@ -153,14 +151,13 @@ struct Keeper {
     audited: Instant,
     pause: Duration,
     is_due: bool,
-    /// Slices that were free and not marked at the end of the last turn.
+    /// Unmarked free slices after the last turn.
     hot: u64,
-    /// Whether the room is less than twice the margin.
+    /// True below twice the margin of room.
     is_near: bool,
     is_pressed: bool,
     short_at: Option<Instant>,
-    /// Slices that had been taken cold, and hot ones that had been dropped, in all, at the last
-    /// look.
+    /// Totals at the last look: taken cold, and dropped hot.
     exchanged: (u64, u64),
 }
 
@@ -187,16 +184,17 @@ impl Keeper {
             is_near: false,
             is_pressed: false,
             short_at: None,
-            // What the heap took before may be touched yet.
+            // The program may still touch what it took before.
             exchanged: (0, counted.dropped_hot),
         }
     }
 
-    /// Looks and marks if it is time for either. Returns the time until the next; none: until told.
+    /// Looks and marks if due. Returns the time until the next; `None`: sleep until woken.
     fn turn(&mut self) -> Option<Duration> {
         let now = Instant::now();
         let is_turn = now.saturating_duration_since(self.turned) >= self.turn_time();
-        // What is young the kernel cannot take: it must not meet a limit before it is marked.
+        // The kernel cannot take young memory, so the keeper looks before that memory meets a
+        // limit.
         let is_watched = is_turn && self.is_due && self.is_limited();
         let has_grown = BELL.has_grown(&self.space.counters);
         if has_grown || is_watched || now.saturating_duration_since(self.looked) >= self.pause {
@@ -215,17 +213,18 @@ impl Keeper {
         if self.is_due {
             return Some(to_turn.min(to_look));
         }
-        // The kernel takes marked memory by itself, but a page at a time, of huge pages too.
+        // The kernel takes marked memory by itself, but page by page, even of huge pages. Near a
+        // limit the keeper watches it too.
         let watched = counted.hot() + if self.is_near { counted.volatile() } else { 0 };
         (watched >= WATCHED_MIN || self.is_pressed).then_some(to_look)
     }
 
-    /// Whether others could fill the room within moments.
+    /// Returns true if others could fill the room within moments.
     fn is_limited(&self) -> bool {
         self.pause < CALM
     }
 
-    /// Near a limit huge pages are marked at once, which costs a twentieth of filling them again.
+    /// Returns true if huge pages are marked at once: that costs a twentieth of filling them again.
     fn is_hasty(&self) -> bool {
         self.is_huge && self.is_limited()
     }
@@ -244,7 +243,6 @@ impl Keeper {
         self.is_due = self.space.mark(manner).is_due;
     }
 
-    /// Asks how short memory is, and gives back what is missing.
     fn look(&mut self) {
         LOOKS.fetch_add(1, Ordering::Relaxed);
         let mut reading = self.read();
@@ -279,12 +277,11 @@ impl Keeper {
         self.pause = if self.is_alert() { pause.min(TURN_HASTY) } else { pause };
     }
 
-    /// Whether memory was short just now.
     fn is_alert(&self) -> bool {
         self.short_at.is_some_and(|at| at.elapsed() < ALERT)
     }
 
-    /// Whether nobody else takes memory: then what is free stays, though there is less room than
+    /// Returns true if nobody else takes memory. Free memory then stays, even with less room than
     /// others could fill before the next look.
     fn is_quiet(&self, reading: &Reading) -> bool {
         let Some(pressure) = reading.pressure else { return false };
@@ -323,7 +320,7 @@ impl Keeper {
         reading
     }
 
-    /// Has frees give whole units back at once while the room is less than the margin.
+    /// Makes frees give whole units back at once while the room is below the margin.
     fn press(&mut self, reading: &Reading) {
         let short = |pressure: Pressure| pressure.room() < reading.margin;
         self.is_pressed = reading.pressure.is_some_and(short);
@@ -337,17 +334,16 @@ impl Keeper {
         self.space.give_back(crowded, Which::Volatile);
     }
 
-    /// Whether a free ends a rest. Near a limit none does: it looks soon, and what is marked sooner
-    /// is lost more often.
+    /// Returns true if a free ends a rest. Near a limit none does: the next look is soon, and
+    /// memory marked sooner is lost more often.
     fn hears_frees(&self, rest: Option<Duration>) -> bool {
         rest.is_none_or(|rest| !self.is_limited() && rest > self.turn_time())
     }
 
-    /// Sleeps so long, or until it is told.
     fn sleep(&mut self, rest: Option<Duration>) {
         let hears_frees = self.hears_frees(rest);
         BELL.sleep(&self.space.counters, self.hot, rest, hears_frees, self.is_pressed);
-        // What was freed meanwhile is young.
+        // Memory freed meanwhile is young.
         self.is_due = true;
     }
 }

@@ -1,9 +1,9 @@
-//! An allocator whose `free` marks memory volatile: a page layer of its own under mimalloc.
+//! An allocator whose `free` marks memory volatile: a page layer under mimalloc.
 //!
-//! Freed memory stays mapped and can be used again at once, while the kernel may take it the moment
-//! anyone needs it. Small objects are mimalloc's ([`engine`]); which of its memory is free, and
-//! what of that goes back to the system, is decided here: [`heap`] has mimalloc's hook, [`pages`]
-//! knows what each slice is, a thread marks and gives back, and every call reads a [`gate`].
+//! Freed memory stays mapped and ready for use, while the kernel may take it. mimalloc manages
+//! objects ([`engine`]); this crate manages mimalloc's free memory. [`heap`] has mimalloc's hook,
+//! [`pages`] knows each slice's state, and a thread marks and gives back. Every allocating call
+//! reads a [`gate`].
 #![deny(unsafe_code)]
 
 pub(crate) mod sync;

@@ -1,8 +1,8 @@
-//! [`Options`]: what the user asks for in `GLEBE_MALLOC`, read without allocation.
+//! [`Options`]: the user's settings in `GLEBE_MALLOC`, read without allocating.
 //!
-//! Words with commas between; the last of a kind counts. A word that is not understood is named in
-//! one line on the standard error output, and else ignored: an allocator is not to end a program.
-//! Where the process has more rights than its user, the variable is not looked at.
+//! Commas separate words; the last of a kind counts. A line on standard error names an unknown
+//! word, which is ignored: an allocator must not end a program. A process with more rights than its
+//! user ignores the variable.
 
 mod words;
 
@@ -19,44 +19,44 @@ use crate::text::{Out, Shown};
 
 use words::{number, signal, size, switch};
 
-/// The variable.
+/// The environment variable.
 pub const VARIABLE: &str = "GLEBE_MALLOC";
 
-/// Bytes of the variable that are looked at.
+/// Longest value, in bytes.
 const LEN_MAX: usize = 4000;
 
-/// Bytes of the longest path of a report.
+/// Longest path of a report, in bytes.
 pub const PATH_MAX: usize = 1000;
 
 const AGE_MS: core::ops::RangeInclusive<u64> = 1..=60_000;
 const MARGIN: core::ops::RangeInclusive<u64> = 64 << 10..=64 << 30;
 const ADDRESSES: core::ops::RangeInclusive<u64> = SPACE_MIN..=SPACE_MAX;
 
-/// What the user asks for.
+/// The user's settings.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Of the heap.
+    /// Settings of the heap.
     pub heap: Settings,
-    /// Of reports.
+    /// Settings of reports.
     pub report: Report,
 }
 
-/// When and where statistics are written.
+/// When and where to write statistics.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Whether there is one at exit.
+    /// Report at exit.
     pub at_exit: bool,
-    /// Of this process alone.
+    /// Only process that reports at exit; `None`: all do.
     pub pid: Option<u64>,
-    /// Where to; else to the standard error output.
+    /// File; `None`: standard error.
     pub path: Option<Path>,
-    /// There is one on this signal too.
+    /// Signal that writes a report.
     pub signal: Option<i32>,
-    /// As what.
+    /// Form of reports.
     pub format: Format,
 }
 
-/// The path of a report, in which `%p` stands for the process's number and `%%` for `%`.
+/// A report's path: `%p` means the process number, `%%` means `%`.
 #[derive(Clone, Debug)]
 pub struct Path {
     bytes: [u8; PATH_MAX],
@@ -70,14 +70,13 @@ impl Path {
         (!path.is_empty()).then_some(Self { bytes, len: path.len() })
     }
 
-    /// As the user wrote it.
+    /// Returns the user's bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 }
 
-/// A word that is not understood, and what would be.
 #[derive(Clone, Copy, Debug)]
 struct Complaint<'a> {
     word: &'a [u8],
@@ -88,7 +87,7 @@ const KNOWN: &str = "is not known; known are stats, stats=PATH, pid=N, signal=NA
     format=text|json|openmetrics, thread=off, huge=off, pages=off, age=MS, margin=SIZE, \
     addresses=SIZE";
 
-/// The options of the environment. Complains of words that it does not understand.
+/// Reads the environment. Complains about unknown words.
 #[must_use]
 pub fn from_environment() -> Options {
     let mut value = [0; LEN_MAX];
@@ -122,7 +121,7 @@ fn parse<'a>(text: &'a [u8], mut complain: impl FnMut(Complaint<'a>)) -> Options
 }
 
 impl Options {
-    /// Takes one word; else says what is wrong with it.
+    /// Takes a word. Returns advice if it is wrong.
     fn take(&mut self, word: &[u8]) -> Result<(), &'static str> {
         let mut parts = word.splitn(2, |&byte| byte == b'=');
         let (name, value) = (parts.next().unwrap_or_default(), parts.next());

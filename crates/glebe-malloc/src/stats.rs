@@ -1,8 +1,8 @@
-//! [`Stats`]: what the heap has done and has, as one table.
+//! [`Stats`]: all statistics, in one table.
 //!
-//! The table makes the structure, its text, its JSON and its OpenMetrics text, and describes each
-//! number. All are written without allocation, to whatever takes text: a report is made in a signal
-//! handler and where memory is short. Units: bytes, or calls. Source: OpenMetrics 1.0.0.
+//! The table defines the struct, its three forms of text, and each number's description. Writing
+//! allocates nothing, for signal handlers and short memory. Units: bytes or calls. Source:
+//! OpenMetrics 1.0.0.
 
 use core::fmt::{self, Write};
 
@@ -15,52 +15,51 @@ use crate::sync::{AtomicU64, Ordering};
 /// Forms of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
-    /// A number a line, for people.
+    /// A line per number.
     #[default]
     Text,
-    /// One object of JSON, on one line.
+    /// A JSON object on one line.
     Json,
-    /// OpenMetrics text, as Prometheus reads it.
+    /// OpenMetrics text.
     OpenMetrics,
 }
 
-/// What kind of number a row has.
+/// Kinds of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It is so much now.
+    /// Current value.
     Gauge,
-    /// It only grows.
+    /// Growing total.
     Counter,
 }
 
-/// One number of the table.
+/// A number of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// Ends with its unit, if it has one.
+    /// Name; ends with the unit, if any.
     pub name: &'static str,
-    /// What kind of number.
+    /// Kind.
     pub kind: Kind,
-    /// The number.
+    /// Number.
     pub value: u64,
-    /// What it counts.
+    /// Description.
     pub what: &'static str,
 }
 
 macro_rules! statistics {
     ($($kind:ident $name:ident $what:literal;)*) => {
-        /// The statistics at one moment. While other threads run, numbers may be of moments a
-        /// little apart.
+        /// The statistics at one moment, or slightly apart while other threads run.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Stats {
             $(#[doc = $what] pub $name: u64,)*
         }
 
-        /// How many numbers there are.
+        /// Count of the numbers.
         pub const ROWS: usize = [$(stringify!($name)),*].len();
 
         impl Stats {
-            /// Each number, in the table's order.
+            /// Returns the numbers in table order.
             #[must_use]
             pub fn rows(&self) -> [Row; ROWS] {
                 [$(Row {
@@ -99,14 +98,14 @@ statistics! {
 
 static DEEPBIND: AtomicU64 = AtomicU64::new(0);
 
-/// Counts a call of dlopen from which `RTLD_DEEPBIND` was taken away.
+/// Counts a dlopen that lost `RTLD_DEEPBIND`.
 pub fn count_deepbind() {
     DEEPBIND.fetch_add(1, Ordering::Relaxed);
 }
 
 impl Stats {
-    /// The statistics now. Costs a call for each stretch of marked memory. A signal handler may
-    /// ask.
+    /// Returns the current statistics: a system call per unit with marked memory. Signal handlers
+    /// may call it.
     #[must_use]
     pub fn now() -> Self {
         let (counts, has) = (heap::counts(), heap::mechanisms());
@@ -138,10 +137,10 @@ impl Stats {
         }
     }
 
-    /// Writes them.
+    /// Writes the statistics.
     ///
     /// # Errors
-    /// As `to` has them.
+    /// If `to` fails.
     pub fn write(&self, format: Format, to: &mut dyn Write) -> fmt::Result {
         match format {
             Format::Text => self.text(to),
@@ -183,7 +182,7 @@ impl Stats {
     }
 }
 
-/// What the process has in memory; 0 where the kernel does not say. Source: proc_pid_statm(5).
+/// Returns the resident bytes of the process; 0 if unknown. Source: proc_pid_statm(5).
 fn rss_bytes() -> u64 {
     let mut text = [0; 128];
     let file = Plain::open(c"/proc/self/statm");

@@ -1,5 +1,5 @@
-//! Atomics and waiting, from the standard library and the kernel or, under `--cfg loom`, from the
-//! model checker. Nothing else in the crate names `std::sync::atomic`.
+//! Atomics and futex waits, real ones or the model checker's (`--cfg loom`). Nothing else in the
+//! crate names `std::sync::atomic`.
 
 #[cfg(loom)]
 mod model;
@@ -24,17 +24,16 @@ mod real {
 
     use super::FutexWord;
 
-    /// What a thread sleeps where the kernel does not let it wait for a word.
+    /// Sleep if the kernel refuses futex waits.
     const INSTEAD: Duration = Duration::from_micros(100);
 
-    /// Sleeps while `word` has the value `seen`, for `time` at most; it may end early.
+    /// Sleeps while `word` equals `seen`, at most for `time`; may return early.
     pub(crate) fn wait(word: &FutexWord, seen: u32, time: Option<Duration>) {
         if futex::wait(word, seen, time).is_err() {
             std::thread::sleep(time.unwrap_or(INSTEAD));
         }
     }
 
-    /// Wakes all who wait for `word`.
     pub(crate) fn wake_all(word: &FutexWord) {
         futex::wake(word, u32::MAX);
     }

@@ -1,16 +1,14 @@
-//! [`Out`]: text to a file in pieces of some length, without allocation.
-//!
-//! Made for signal handlers, for malloc, and for the end of a process. What cannot be written is
-//! lost: nobody could be told.
+//! [`Out`] writes text to a file in short pieces without allocating: in signal handlers, in malloc,
+//! at exit. Text that cannot be written is lost.
 
 use core::fmt;
 
 use glebe::sys::plain_file::{self, Plain};
 
-/// A piece: small, as a signal handler's stack may be.
+/// Bytes; a signal handler's stack may be small.
 const PIECE: usize = 512;
 
-/// Text on its way to a file. The last piece is written when it is dropped.
+/// Text on its way to a file. Dropping it writes the last piece.
 #[derive(Debug)]
 pub struct Out<'a> {
     to: &'a Plain,
@@ -19,7 +17,7 @@ pub struct Out<'a> {
 }
 
 impl<'a> Out<'a> {
-    /// Text to this file.
+    /// Returns an empty text.
     #[must_use]
     pub fn new(to: &'a Plain) -> Self {
         Self { to, piece: [0; PIECE], len: 0 }
@@ -50,11 +48,10 @@ impl Drop for Out<'_> {
     }
 }
 
-/// Bytes as people can read them: what is no printable ASCII becomes `?`, what is long is cut.
+/// Bytes as readable text: `?` replaces the unprintable, and long text is cut.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown<'a>(pub &'a [u8]);
 
-/// Characters of what is shown.
 const SHOWN: usize = 60;
 
 impl fmt::Display for Shown<'_> {

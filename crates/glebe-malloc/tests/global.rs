@@ -1,4 +1,4 @@
-//! A Rust program on the heap: collections in threads, zeros, alignments that outlive a new size.
+//! Tests a Rust program on the heap: threads, zeros, alignments.
 #![allow(unsafe_code)] // objects by their layout
 
 use std::alloc::{alloc, alloc_zeroed, dealloc, realloc, Layout};
@@ -16,7 +16,7 @@ static ALLOCATOR: Glebe = Glebe;
 
 const MIB: usize = 1 << 20;
 
-/// One test at a time: some look at how much the whole process uses.
+/// Runs one test at a time: some measure the process.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -64,7 +64,7 @@ fn collections_in_threads_hold_what_was_put_in() {
         })
         .collect();
     drop(to);
-    // Freed by another thread than it was made by.
+    // Another thread made the strings.
     for (worker, strings) in from {
         for (n, string) in strings.into_iter().enumerate() {
             assert_eq!(string, format!("{worker}-{n}"));
@@ -73,9 +73,8 @@ fn collections_in_threads_hold_what_was_put_in() {
     workers.into_iter().for_each(|worker| worker.join().unwrap());
 }
 
-/// Whether all bytes of an object are `byte`.
 fn is_all(at: *const u8, len: usize, byte: u8) -> bool {
-    // SAFETY: the callers' own objects, of this length, written whole.
+    // SAFETY: the object is the caller's, has this length, and was written whole.
     unsafe { std::slice::from_raw_parts(at, len) }.iter().all(|&found| found == byte)
 }
 
@@ -86,7 +85,7 @@ fn zeros_are_zeros_where_memory_was_used() {
         for align in [1, 8, 16, 64, 4096, 1 << 21] {
             let layout = Layout::from_size_align(len, align).unwrap();
             for round in 0..3 {
-                // SAFETY: an object of this test's own, of this layout.
+                // SAFETY: the object is this test's, and has this layout.
                 unsafe {
                     let at = alloc_zeroed(layout);
                     assert!(!at.is_null() && at.addr() % align == 0, "{layout:?}");
@@ -104,7 +103,7 @@ fn a_new_size_keeps_contents_and_alignment() {
     let _alone = alone();
     for align in [1, 2, 8, 16, 32, 128, 4096, 1 << 16, 1 << 21] {
         let mut layout = Layout::from_size_align(24, align).unwrap();
-        // SAFETY: an object of this test's own; each size is above zero.
+        // SAFETY: the object is this test's, and every size is above zero.
         unsafe {
             let mut at = alloc(layout);
             at.write_bytes(0x5a, layout.size());
@@ -127,11 +126,11 @@ fn what_cannot_be_had_is_an_error_and_no_end() {
     let mut bytes = Vec::<u8>::new();
     assert!(bytes.try_reserve(usize::MAX / 4).is_err() && bytes.is_empty());
     let layout = Layout::from_size_align(1 << 62, 1 << 30).unwrap();
-    // SAFETY: nothing is had.
+    // SAFETY: the call returns null.
     assert!(unsafe { alloc(layout) }.is_null());
 }
 
-/// Threads that end take nothing along and leave nothing behind that is not used again.
+/// Ended threads leave nothing behind that is not used again.
 #[test]
 fn threads_that_come_and_go_do_not_grow_the_heap() {
     let _alone = alone();
@@ -150,7 +149,6 @@ fn threads_that_come_and_go_do_not_grow_the_heap() {
     assert!(after < before + 64 * MIB as u64, "{before} to {after} bytes");
 }
 
-/// Objects of 512 KiB, each page touched.
 fn blocks(count: usize, value: u8) -> Vec<Vec<u8>> {
     (0..count).map(|_| vec![value; MIB / 2]).collect()
 }
@@ -159,7 +157,7 @@ fn are_all(blocks: &[Vec<u8>], value: u8) -> bool {
     blocks.iter().flatten().step_by(4096).all(|&byte| byte == value)
 }
 
-/// Drops objects of 150 MiB; whether most of that is marked, or given back, within some seconds.
+/// Drops 150 MiB. Returns true if most is soon marked or given back.
 fn is_let_go(blocks: Vec<Vec<u8>>) -> bool {
     let went = || {
         let now = Stats::now();
@@ -189,16 +187,16 @@ fn what_a_program_drops_is_marked_and_its_children_have_their_own() {
     // SAFETY: the child uses the heap, whose steps ran, and ends by _exit.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: no pointer; a child that waits for ever ends.
+        // SAFETY: the call takes no pointer; it ends a child that hangs.
         unsafe { libc::alarm(slowed(Duration::from_secs(60)).as_secs() as u32) };
         let own = blocks(300, 9);
         let is_well = are_all(&own, 9) && are_all(&kept, 7);
         let is_well = is_well && is_let_go(own) && Stats::now().keeper == 1;
-        // SAFETY: ends the child alone.
+        // SAFETY: the call ends only the child.
         unsafe { libc::_exit(i32::from(!is_well)) };
     }
     let mut status = 0;
-    // SAFETY: fills a local.
+    // SAFETY: the call fills a local.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert_eq!(status, 0, "the child");
     assert!(are_all(&kept, 7) && are_all(&blocks(300, 5), 5));

@@ -1,12 +1,14 @@
-/* glebe-malloc: what a program may ask of the allocator that it runs with.
+/* glebe-malloc: the calls that a program may make to the allocator that it runs with.
  *
- * The calls are there where libglebe_malloc.so was loaded in front of the program (LD_PRELOAD, or
- * `glebe run --malloc`). Nothing is linked: they are declared weak, and are null elsewhere.
+ * libglebe_malloc.so defines them when it is loaded in front of the program (LD_PRELOAD, or
+ * `glebe run --malloc`). The program links with nothing: the calls are weak, and null without the
+ * library.
  *
  *     if (glebe_malloc_trim) glebe_malloc_trim(0);
  *
- * Other languages find them by dlsym(RTLD_DEFAULT, "glebe_malloc_trim"). All may be called by any
- * thread, and all but trim by a signal handler too. Amounts are bytes, in whole slices of 64 KiB.
+ * Other languages find them with dlsym(RTLD_DEFAULT, "glebe_malloc_trim"). Any thread may make
+ * every call; a signal handler may make every call but trim. Amounts are bytes in whole slices of
+ * 64 KiB.
  */
 #ifndef GLEBE_MALLOC_H
 #define GLEBE_MALLOC_H
@@ -24,7 +26,7 @@ extern "C" {
 #define GLEBE_MALLOC_WEAK
 #endif
 
-/* New members come at the end. The version changes where one changes its meaning. */
+/* New members are added at the end. The version changes if a member changes its meaning. */
 struct glebe_malloc_stats {
     uint64_t size;    /* in: bytes of the structure; out: bytes that were filled */
     uint64_t version; /* out: 1 */
@@ -82,16 +84,17 @@ enum glebe_malloc_format {
     GLEBE_MALLOC_OPENMETRICS = 2
 };
 
-/* Fills as much of *stats as stats->size says. Returns 0, or EINVAL where stats is null or shorter
- * than its first two members. */
+/* Fills as many bytes of *stats as stats->size says. Returns 0, or EINVAL if stats is null or
+ * shorter than its first two members. */
 GLEBE_MALLOC_WEAK int glebe_malloc_get_stats(struct glebe_malloc_stats *stats);
 
-/* Writes the statistics to text, as snprintf does: at most len bytes, a zero at the end. Returns how
- * long the whole text is, without the zero; -1 with errno EINVAL for another format. */
+/* Writes the statistics to text as snprintf does: at most len bytes, with a zero at the end.
+ * Returns the length of the whole text without the zero, or -1 with errno EINVAL for an unknown
+ * format. */
 GLEBE_MALLOC_WEAK long glebe_malloc_format_stats(char *text, size_t len, int format);
 
-/* Gives free memory back to the system until at most keep bytes of it are left here. Returns how
- * many bytes it gave. */
+/* Gives free memory back to the system until at most keep bytes are left. Returns the bytes given
+ * back. */
 GLEBE_MALLOC_WEAK size_t glebe_malloc_trim(size_t keep);
 
 #ifdef __cplusplus

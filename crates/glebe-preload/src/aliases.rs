@@ -1,7 +1,7 @@
-//! The C library's second names of its allocator, which programs call that stand in for the first.
+//! The C library's second names of its allocator, called by programs that replace the first.
 //!
 //! # Safety
-//! Exported for C: each is another's name.
+//! Exported for C: see the functions behind.
 #![allow(unsafe_code)]
 
 use core::ffi::c_void;
@@ -23,20 +23,20 @@ pub extern "C" fn __libc_calloc(count: usize, size: usize) -> *mut c_void {
 /// free(3).
 ///
 /// # Safety
-/// As there.
+/// See free(3).
 #[no_mangle]
 pub unsafe extern "C" fn __libc_free(at: *mut c_void) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the contract.
     unsafe { malloc::free(at) }
 }
 
 /// realloc(3).
 ///
 /// # Safety
-/// As there.
+/// See realloc(3).
 #[no_mangle]
 pub unsafe extern "C" fn __libc_realloc(at: *mut c_void, size: usize) -> *mut c_void {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the contract.
     unsafe { malloc::realloc(at, size) }
 }
 

@@ -1,11 +1,10 @@
 //! The names of posix_memalign(3).
 //!
-//! As the C library has them: `memalign` rounds an alignment up to the next power of two,
-//! `aligned_alloc` refuses one that is none, and `posix_memalign` leaves errno and the caller's
-//! pointer alone where it fails.
+//! They follow the C library: `memalign` rounds alignments up to powers of two, `aligned_alloc`
+//! refuses others, and a failing `posix_memalign` keeps errno and the caller's pointer.
 //!
 //! # Safety
-//! Exported for C: each takes what its manual page says, and nothing else is checked.
+//! Exported for C: manual pages say what each takes, unchecked.
 #![allow(unsafe_code)]
 
 use core::ffi::{c_int, c_void};
@@ -17,7 +16,7 @@ use crate::entry::{self, misaligned, refused};
 /// posix_memalign(3).
 ///
 /// # Safety
-/// As there.
+/// See posix_memalign(3).
 #[no_mangle]
 pub unsafe extern "C" fn posix_memalign(to: *mut *mut c_void, align: usize, size: usize) -> c_int {
     if !align.is_power_of_two() || align < size_of::<*mut c_void>() {
@@ -28,12 +27,12 @@ pub unsafe extern "C" fn posix_memalign(to: *mut *mut c_void, align: usize, size
     if at.is_null() {
         return errno::ENOMEM;
     }
-    // SAFETY: the caller's own pointer.
+    // SAFETY: the pointer is the caller's.
     unsafe { to.write(at) };
     0
 }
 
-/// aligned_alloc(3). The size need be no multiple of the alignment.
+/// aligned_alloc(3). The size need not be a multiple of the alignment.
 #[no_mangle]
 pub extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
     if !align.is_power_of_two() {

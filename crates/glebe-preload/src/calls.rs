@@ -12,12 +12,13 @@ use pages::stats::{Format, Stats, ROWS};
 
 use crate::info;
 
-/// What `glebe_malloc_stats` begins with.
+/// Bytes before the numbers.
 const HEAD: usize = mem::offset_of!(glebe_malloc_stats, rows);
-/// Grows when a number changes its meaning; new ones go to the end, and older programs see fewer.
+/// Grows when a number changes its meaning. New numbers come last, where older programs do not
+/// look.
 const VERSION: u64 = 1;
 
-/// `struct glebe_malloc_stats`: the table, a word each.
+/// `struct glebe_malloc_stats`: a word per number.
 #[repr(C)]
 #[derive(Debug)]
 pub struct glebe_malloc_stats {
@@ -26,13 +27,13 @@ pub struct glebe_malloc_stats {
     rows: [u64; ROWS],
 }
 
-/// Fills as much of `*to` as its `size` says.
+/// Fills `*to` up to its `size`. Returns 0 or EINVAL.
 ///
 /// # Safety
-/// As the header says.
+/// See the header.
 #[no_mangle]
 pub unsafe extern "C" fn glebe_malloc_get_stats(to: *mut glebe_malloc_stats) -> c_int {
-    // SAFETY: the caller's: null, or a structure whose first member is set.
+    // SAFETY: null, or a structure with its first member set.
     let Some(size) = (unsafe { to.cast::<u64>().as_ref() }) else { return errno::EINVAL };
     let size = (*size as usize).min(size_of::<glebe_malloc_stats>());
     if size < HEAD {
@@ -40,15 +41,15 @@ pub unsafe extern "C" fn glebe_malloc_get_stats(to: *mut glebe_malloc_stats) -> 
     }
     let rows = Stats::now().rows().map(|row| row.value);
     let all = glebe_malloc_stats { size: size as u64, version: VERSION, rows };
-    // SAFETY: the caller's structure is as long as it says.
+    // SAFETY: the caller's structure has this size.
     unsafe { ptr::copy_nonoverlapping((&raw const all).cast::<u8>(), to.cast(), size) };
     0
 }
 
-/// Writes the statistics as text into a buffer, as snprintf(3) does.
+/// Writes the statistics as text, like snprintf(3).
 ///
 /// # Safety
-/// As the header says.
+/// See the header.
 #[no_mangle]
 pub unsafe extern "C" fn glebe_malloc_format_stats(
     to: *mut c_char,
@@ -66,7 +67,7 @@ pub unsafe extern "C" fn glebe_malloc_format_stats(
     };
     let room = match to.is_null() {
         true => &mut [],
-        // SAFETY: the caller's buffer.
+        // SAFETY: the buffer is the caller's.
         false => unsafe { slice::from_raw_parts_mut(to.cast::<u8>(), len) },
     };
     let mut text = Cut { room, len: 0 };
@@ -75,20 +76,20 @@ pub unsafe extern "C" fn glebe_malloc_format_stats(
     text.len as c_long
 }
 
-/// Gives all free memory back but for `keep` bytes; returns how many bytes it gave.
+/// Gives free memory back except `keep` bytes. Returns the bytes given back.
 #[no_mangle]
 pub extern "C" fn glebe_malloc_trim(keep: usize) -> usize {
     info::trim(keep)
 }
 
-/// Text in a buffer: as much as there is room for, and how much there was.
+/// A buffer, and the length of all text.
 struct Cut<'a> {
     room: &'a mut [u8],
     len: usize,
 }
 
 impl Cut<'_> {
-    /// Puts a zero behind the text, in place of its last byte if it must.
+    /// Ends the text with a zero, in its last byte if the buffer is full.
     fn end(&mut self) {
         if let Some(last) = self.room.len().checked_sub(1) {
             self.room[self.len.min(last)] = 0;

@@ -1,11 +1,11 @@
 //! C++'s operators `delete`, by their mangled names.
 //!
-//! A program may replace operators: as the standard has it, all but two call others by name, and so
-//! the program's. Each is a jump; none reads the size. Source: C++23, new.delete; Itanium C++ ABI,
+//! All but two call others by name, as the standard says, so a program's own replacements are
+//! called. Each is a jump, without a look at the size. Source: C++23, new.delete; Itanium C++ ABI,
 //! mangling.
 //!
 //! # Safety
-//! Exported for C++: each takes an object that the operator `new` of the same kind has returned.
+//! Exported for C++: each takes an object of the operator `new` of its kind.
 #![allow(unsafe_code, non_snake_case)]
 
 use core::ffi::c_void;
@@ -15,7 +15,7 @@ use crate::malloc;
 /// `const std::nothrow_t &`.
 type Tag = *const c_void;
 
-/// The operators as the process has them: this library's, or the program's own.
+/// The operators in use: this library's, or the program's.
 mod current {
     use core::ffi::c_void;
 
@@ -31,7 +31,7 @@ mod current {
     }
 }
 
-/// Defines operators: name, arguments, what they call.
+/// Defines operators: name, arguments, function to call.
 macro_rules! operators {
     ($(
         $what:literal $name:ident($($more:ident: $type:ty),*) => $call:path, ($($passed:ident),*);
@@ -39,11 +39,11 @@ macro_rules! operators {
         #[doc = concat!("`operator ", $what, "`.")]
         ///
         /// # Safety
-        /// As there.
+        /// See C++23, new.delete.
         #[no_mangle]
         #[inline(never)]
         pub unsafe extern "C" fn $name(at: *mut c_void, $($more: $type),*) {
-            // SAFETY: the caller's.
+            // SAFETY: the caller keeps the contract.
             unsafe { $call(at, $($passed),*) }
         }
     )*};

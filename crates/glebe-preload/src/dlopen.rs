@@ -1,14 +1,13 @@
 //! dlopen(3) without `RTLD_DEEPBIND`.
 //!
-//! With that flag a library binds to its own dependencies before the process, and so to the C
-//! library's malloc. Then it frees our objects there, and we free its objects here. So `dlopen`
-//! clears the flag and counts it. Then it jumps to the C library's function, which finds the caller
-//! by the return address, and with it the caller's search paths and namespace. A compiler without
-//! naked functions makes a plain call; then this library is the caller. Cost: some ns a call.
+//! With the flag a library finds the C library's malloc first, so it and the program free each
+//! other's objects in the wrong allocator. `dlopen` counts the flag, clears it, and jumps to the C
+//! library's function, which finds the caller's search paths and namespace by the return address.
+//! Compilers without naked functions make a call, and this library is the caller. Cost: some ns.
 //! Source: dlopen(3); System V and AArch64 procedure call standards.
 //!
 //! # Safety
-//! Exported for C: it takes what its manual page says.
+//! Exported for C: see the manual page.
 #![allow(unsafe_code)]
 
 use core::ffi::{c_char, c_int, c_void};
@@ -18,12 +17,12 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use glebe::sys::symbols;
 use pages::stats;
 
-/// As the C library has it on every architecture of Linux but MIPS.
+/// Linux's value, except on MIPS.
 const RTLD_DEEPBIND: c_int = 8;
 
 static NEXT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// Counts a flag that is taken away; returns the call behind this library.
+/// Counts the flag. Returns the next dlopen.
 extern "C" fn begin(flags: c_int) -> *mut c_void {
     if flags & RTLD_DEEPBIND != 0 {
         stats::count_deepbind();
@@ -40,7 +39,7 @@ extern "C" fn begin(flags: c_int) -> *mut c_void {
 /// dlopen(3), without the flag.
 ///
 /// # Safety
-/// As there.
+/// See dlopen(3).
 #[cfg(all(has_naked, target_arch = "x86_64"))]
 #[no_mangle]
 #[unsafe(naked)]
@@ -68,7 +67,7 @@ pub unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_voi
 /// dlopen(3), without the flag.
 ///
 /// # Safety
-/// As there.
+/// See dlopen(3).
 #[cfg(all(has_naked, target_arch = "aarch64"))]
 #[no_mangle]
 #[unsafe(naked)]
@@ -95,7 +94,7 @@ pub unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_voi
 /// dlopen(3), without the flag.
 ///
 /// # Safety
-/// As there.
+/// See dlopen(3).
 #[cfg(not(all(has_naked, any(target_arch = "x86_64", target_arch = "aarch64"))))]
 #[no_mangle]
 pub unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void {
@@ -104,6 +103,6 @@ pub unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_voi
     if next.is_null() {
         return next;
     }
-    // SAFETY: the C library's, or another one's that stands in for it; the caller's arguments.
+    // SAFETY: a dlopen, the C library's or a stand-in's; the caller's arguments.
     unsafe { core::mem::transmute::<*mut c_void, Dlopen>(next)(path, flags & !RTLD_DEEPBIND) }
 }

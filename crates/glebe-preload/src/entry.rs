@@ -1,12 +1,11 @@
-//! The way into the heap: a test of one word, and behind it what is due seldom.
+//! The entries of the heap: a test of one word, with rare work behind it.
 //!
-//! Owns the state of the start: the first allocating call of the process starts the heap, whether
-//! it comes from the loader, from a constructor or from the program. A call from within the start
-//! is served apart ([`early`]). Cost: one load and one branch. No lock: the first call of a process
-//! comes before it has threads.
+//! Owns the start: the process's first allocating call starts the heap, whether the loader's, a
+//! constructor's or the program's. [`early`] serves calls within the start. Cost: a load and a
+//! branch. No lock: the first call precedes threads.
 //!
 //! # Safety
-//! mimalloc calls back with numbers; only errno is set.
+//! mimalloc calls back with numbers, and only errno is set.
 #![allow(unsafe_code)]
 
 use core::ffi::{c_int, c_void};
@@ -19,13 +18,12 @@ use pages::{engine, heap, options};
 
 use crate::{early, report};
 
-/// What every call reads first.
+/// The word that every call reads first.
 pub(crate) static GATE: Gate = Gate::new();
-/// Whether the start has begun.
 static BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// Defines calls of mimalloc's that do first what is due. The second way is a function of its own:
-/// so the first needs no register but those of the arguments, and ends with a jump.
+/// Defines calls of mimalloc that first do due work. The slow way is its own function, so that the
+/// fast way needs only argument registers and ends with a jump.
 macro_rules! entries {
     ($(
         $what:literal $name:ident of $size:ident = $call:ident($($argument:ident: $type:ty),*);
@@ -33,7 +31,7 @@ macro_rules! entries {
         #[doc = $what]
         ///
         /// # Safety
-        /// That of malloc(3).
+        /// See malloc(3).
         #[inline(always)]
         pub(crate) unsafe fn $name($($argument: $type),*) -> *mut c_void {
             #[cold]
@@ -42,14 +40,14 @@ macro_rules! entries {
                 if !work($size) {
                     return early::$name($($argument),*);
                 }
-                // SAFETY: the caller's.
+                // SAFETY: the caller keeps the contract.
                 unsafe { engine::$call($($argument),*) }
             }
             if GATE.is_due($size) {
-                // SAFETY: the caller's.
+                // SAFETY: the caller keeps the contract.
                 return unsafe { after_work($($argument),*) };
             }
-            // SAFETY: the caller's.
+            // SAFETY: the caller keeps the contract.
             unsafe { engine::$call($($argument),*) }
         }
     )*};
@@ -64,12 +62,12 @@ entries! {
         mi_realloc(at: *mut c_void, size: usize);
 }
 
-/// Does what is due, for calls that are seldom; whether the heap can be used.
+/// Does due work, for rare calls. Returns true if the heap can be used.
 pub(crate) fn catch_up() -> bool {
     !GATE.is_due(0) || work(0)
 }
 
-/// Does what is due; whether mimalloc may be entered.
+/// Does due work. Returns true if mimalloc may be entered.
 fn work(size: usize) -> bool {
     if early::is_starting() {
         return false;
@@ -85,7 +83,7 @@ fn work(size: usize) -> bool {
 }
 
 fn start() {
-    // SAFETY: the handler is this file's, and lives for ever.
+    // SAFETY: the handler is this file's, never unloaded.
     unsafe {
         engine::mi_register_error(Some(failed), ptr::null_mut());
         engine::mi_process_init();
@@ -95,11 +93,11 @@ fn start() {
     report::set(options.report);
 }
 
-/// The library's own constructor and destructor.
+/// The library's constructor and destructor.
 ///
-/// The loader runs the first before those of the program and of most libraries, and the second
-/// after theirs. Objects are made and freed before and after. It comes before mimalloc's own, from
-/// which mimalloc's start would not be known here.
+/// The loader runs the constructor before the program's and most libraries', and the destructor
+/// after theirs. Programs make and free objects before and after. The constructor precedes
+/// mimalloc's own, which would start mimalloc without this module.
 #[used]
 #[link_section = ".init_array.00100"]
 static AT_LOAD: extern "C" fn() = at_load;
@@ -116,14 +114,14 @@ extern "C" fn at_exit() {
     report::at_exit();
 }
 
-/// Called by mimalloc where an allocation fails, of whichever kind.
+/// Handles mimalloc's failures.
 extern "C" fn failed(number: c_int, _: *mut c_void) {
     if [errno::ENOMEM, errno::EOVERFLOW].contains(&number) {
         errno::set(errno::ENOMEM);
     }
 }
 
-/// Null with errno set, for a size that cannot be had.
+/// Returns null, with ENOMEM in errno.
 #[cold]
 #[inline(never)]
 pub(crate) extern "C" fn refused() -> *mut c_void {
@@ -131,7 +129,7 @@ pub(crate) extern "C" fn refused() -> *mut c_void {
     ptr::null_mut()
 }
 
-/// Null with errno set, for an alignment that is none.
+/// Returns null, with EINVAL in errno.
 #[cold]
 #[inline(never)]
 pub(crate) extern "C" fn misaligned() -> *mut c_void {

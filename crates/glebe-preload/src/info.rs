@@ -1,9 +1,9 @@
-//! The names by which a program asks the C library's allocator about itself, and tunes it.
+//! The names that ask the C library's allocator about itself, or tune it.
 //!
-//! Answers are in whole slices of the heap, which is what it knows of: mimalloc keeps objects.
+//! Answers are in whole slices: only mimalloc knows objects.
 //!
 //! # Safety
-//! Exported for C: each takes what its manual page says.
+//! Exported for C: see the manual pages.
 #![allow(unsafe_code, non_camel_case_types)]
 
 use core::ffi::{c_int, c_void};
@@ -17,7 +17,7 @@ use pages::{engine, heap};
 
 use crate::{early, entry};
 
-/// mallinfo2(3).
+/// The structure of mallinfo2(3).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct mallinfo2 {
@@ -33,7 +33,7 @@ pub struct mallinfo2 {
     keepcost: usize,
 }
 
-/// mallinfo(3).
+/// The structure of mallinfo(3).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct mallinfo {
@@ -43,27 +43,27 @@ pub struct mallinfo {
 /// malloc_usable_size(3).
 ///
 /// # Safety
-/// As there.
+/// See malloc_usable_size(3).
 #[no_mangle]
 pub unsafe extern "C" fn malloc_usable_size(at: *const c_void) -> usize {
     if at.is_null() {
         return 0;
     }
     if early::owns(at) {
-        // SAFETY: it is, as was just seen.
+        // SAFETY: the object is an early one.
         return unsafe { early::size_of(at) };
     }
-    // SAFETY: the caller's own object.
+    // SAFETY: the object is the caller's.
     unsafe { engine::mi_usable_size(at) }
 }
 
-/// malloc_trim(3): gives all free memory back but for `keep` bytes; 1 if there was any.
+/// malloc_trim(3). Keeps `keep` free bytes. Returns 1 if any went back.
 #[no_mangle]
 pub extern "C" fn malloc_trim(keep: usize) -> c_int {
     c_int::from(trim(keep) > 0)
 }
 
-/// Gives all free memory back but for `keep` bytes; returns how many were given.
+/// Gives free memory back except `keep` bytes. Returns the bytes given back.
 pub(crate) fn trim(keep: usize) -> usize {
     if entry::catch_up() {
         heap::trim(keep)
@@ -87,7 +87,7 @@ pub extern "C" fn get_mallinfo2() -> mallinfo2 {
     }
 }
 
-/// mallinfo(3): as mallinfo2, whose numbers come round here above 4 GiB.
+/// mallinfo(3): mallinfo2 modulo 4 GiB.
 #[export_name = "mallinfo"]
 pub extern "C" fn get_mallinfo() -> mallinfo {
     let all = get_mallinfo2();
@@ -96,35 +96,34 @@ pub extern "C" fn get_mallinfo() -> mallinfo {
     mallinfo { fields: [arena, all.ordblks as c_int, 0, 0, 0, 0, 0, live, free, free] }
 }
 
-/// mallinfo(3) under another name.
+/// Another name of mallinfo(3).
 #[no_mangle]
 pub extern "C" fn __libc_mallinfo() -> mallinfo {
     get_mallinfo()
 }
 
-/// mallopt(3): what it tunes is the C library's allocator, and nothing here. Says that it did
-/// it, so that a program which checks goes on.
+/// mallopt(3). Changes nothing and reports success, so that programs go on.
 #[no_mangle]
 pub extern "C" fn mallopt(_parameter: c_int, _value: c_int) -> c_int {
     1
 }
 
-/// mallopt(3) under another name.
+/// Another name of mallopt(3).
 #[no_mangle]
 pub extern "C" fn __libc_mallopt(parameter: c_int, value: c_int) -> c_int {
     mallopt(parameter, value)
 }
 
-/// malloc_stats(3): the statistics as text, on the standard error output.
+/// malloc_stats(3): text on standard error.
 #[no_mangle]
 pub extern "C" fn malloc_stats() {
     let _ = Stats::now().write(Format::Text, &mut Out::new(&ERRORS));
 }
 
-/// malloc_info(3): an element of XML for each number.
+/// malloc_info(3): an XML element per number.
 ///
 /// # Safety
-/// As there.
+/// See malloc_info(3).
 #[no_mangle]
 pub unsafe extern "C" fn malloc_info(options: c_int, to: *mut c_void) -> c_int {
     if options != 0 {
@@ -145,12 +144,11 @@ fn elements(to: &mut Stream) -> fmt::Result {
     to.write_str("</malloc>\n")
 }
 
-/// The caller's stream.
 struct Stream(*mut c_void);
 
 impl Write for Stream {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        // SAFETY: the caller of malloc_info vouches for its stream.
+        // SAFETY: malloc_info's caller vouches for the stream.
         if unsafe { stream::write(self.0, text.as_bytes()) } {
             Ok(())
         } else {

@@ -1,15 +1,14 @@
 //! glebe-malloc under the names of the C library and of C++, for LD_PRELOAD.
 //!
-//! Every name that allocates tests one word first ([`entry`]); where it is zero, the call is
-//! mimalloc's. Names of the C library that exist for its own allocator's sake are answered from the
-//! heap's statistics.
+//! Allocating names compare their size with one word (`entry`), and call mimalloc unless work is
+//! due. Names about the C library's own allocator answer from the heap's statistics.
 #![deny(unsafe_code)]
 
 // L1: reports, and objects while the heap starts
 mod early;
 mod report;
 
-// L2: what happens once in a process, or seldom
+// L2: work done once, or seldom
 mod elsewhere;
 mod entry;
 

@@ -1,11 +1,10 @@
-//! The names of malloc(3), and those of C23 that free.
+//! The names of malloc(3), and C23's names that free.
 //!
-//! As the C library has them: a size of zero is an object of its own, `realloc(p, 0)` frees, sizes
-//! beyond `PTRDIFF_MAX` are refused with ENOMEM, and `free` keeps errno.
+//! They follow the C library: size zero makes an object, `realloc(p, 0)` frees, sizes above
+//! `PTRDIFF_MAX` fail with ENOMEM, `free` keeps errno.
 //!
 //! # Safety
-//! Exported for C: each takes what its manual page says, and nothing else is checked; but that free
-//! lets memory be which is not the heap's.
+//! Exported for C: manual pages say what each takes, unchecked; free ignores foreign memory.
 #![allow(unsafe_code)]
 
 use core::ffi::c_void;
@@ -19,7 +18,7 @@ use crate::{early, elsewhere};
 /// malloc(3).
 #[no_mangle]
 pub extern "C" fn malloc(size: usize) -> *mut c_void {
-    // SAFETY: any size may be asked for.
+    // SAFETY: any size is valid.
     unsafe { entry::alloc(size) }
 }
 
@@ -27,52 +26,51 @@ pub extern "C" fn malloc(size: usize) -> *mut c_void {
 #[no_mangle]
 pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     let Some(total) = count.checked_mul(size) else { return refused() };
-    // SAFETY: any size may be asked for.
+    // SAFETY: any size is valid.
     unsafe { entry::alloc_zeroed(total) }
 }
 
-/// free(3). An object of the heap's own goes to mimalloc at once: where that calls the kernel, the
-/// heap's hooks keep errno.
+/// free(3). The heap's own objects go to mimalloc at once; hooks keep errno.
 ///
 /// # Safety
-/// As there.
+/// See free(3).
 #[no_mangle]
 pub unsafe extern "C" fn free(at: *mut c_void) {
     if GATE.owns(at.addr()) {
-        // SAFETY: the caller's own object.
+        // SAFETY: the object is the caller's.
         return unsafe { engine::mi_free(at) };
     }
-    // SAFETY: the caller's, or null.
+    // SAFETY: the object is the caller's, or null.
     unsafe { elsewhere::free(at) }
 }
 
 /// realloc(3).
 ///
 /// # Safety
-/// As there.
+/// See realloc(3).
 #[no_mangle]
 pub unsafe extern "C" fn realloc(at: *mut c_void, size: usize) -> *mut c_void {
     if size == 0 && !at.is_null() {
-        // SAFETY: the caller's own object.
+        // SAFETY: the object is the caller's.
         unsafe { free(at) };
         return ptr::null_mut();
     }
     if early::owns(at) {
-        // SAFETY: it is, as was just seen.
+        // SAFETY: the object is an early one.
         return unsafe { moved(at, size) };
     }
-    // SAFETY: the caller's own object, or null.
+    // SAFETY: the object is the caller's, or null.
     unsafe { entry::realloc(at, size) }
 }
 
-/// An object of another size with the contents of an early one.
+/// Moves an early object to a new size.
 ///
 /// # Safety
-/// It is an early one.
+/// The object is an early one.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn moved(at: *mut c_void, size: usize) -> *mut c_void {
-    // SAFETY: any size may be asked for; both objects are as long as what is copied.
+    // SAFETY: any size is valid; both objects hold the copy.
     unsafe {
         let to = entry::alloc(size);
         if !to.is_null() {
@@ -86,40 +84,40 @@ unsafe extern "C" fn moved(at: *mut c_void, size: usize) -> *mut c_void {
 /// reallocarray(3).
 ///
 /// # Safety
-/// As there.
+/// See reallocarray(3).
 #[no_mangle]
 pub unsafe extern "C" fn reallocarray(at: *mut c_void, count: usize, size: usize) -> *mut c_void {
     let Some(total) = count.checked_mul(size) else { return refused() };
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the contract.
     unsafe { realloc(at, total) }
 }
 
 /// cfree(3), an older name of free(3).
 ///
 /// # Safety
-/// As there.
+/// See free(3).
 #[no_mangle]
 pub unsafe extern "C" fn cfree(at: *mut c_void) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the contract.
     unsafe { free(at) }
 }
 
-/// free_sized of C23.
+/// C23's free_sized.
 ///
 /// # Safety
-/// As there.
+/// See free(3).
 #[no_mangle]
 pub unsafe extern "C" fn free_sized(at: *mut c_void, _size: usize) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the contract.
     unsafe { free(at) }
 }
 
-/// free_aligned_sized of C23.
+/// C23's free_aligned_sized.
 ///
 /// # Safety
-/// As there.
+/// See free(3).
 #[no_mangle]
 pub unsafe extern "C" fn free_aligned_sized(at: *mut c_void, _align: usize, _size: usize) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the contract.
     unsafe { free(at) }
 }

@@ -1,13 +1,12 @@
 //! C++'s operators `new`, by their mangled names.
 //!
-//! Where memory is had, an operator returns it. Where none is had, it calls the operator of its own
-//! name behind this library: that one calls the program's new-handler until it helps, and throws
-//! `std::bad_alloc`, or catches it where its name says `nothrow`. A program may replace operators:
-//! those of arrays call the simple ones by name, as the standard has it, and so the program's.
+//! Without memory, an operator calls its namesake behind this library, which tries the program's
+//! new-handler and then throws `std::bad_alloc`, or catches it if `nothrow`. Array operators call
+//! the simple ones by name, as the standard says, so a program's own replacements are called.
 //! Source: C++23, new.delete; Itanium C++ ABI, mangling.
 //!
 //! # Safety
-//! Exported for C++. What the loader finds behind a name is an operator of that name.
+//! Exported for C++. The loader finds an operator behind an operator's name.
 #![allow(unsafe_code, non_snake_case)]
 
 use core::ffi::{c_void, CStr};
@@ -20,16 +19,16 @@ use glebe::sys::symbols;
 
 use crate::entry;
 
-/// A plain operator, and one that is told the alignment.
+/// Operators without and with an alignment.
 type New = unsafe extern "C-unwind" fn(usize) -> *mut c_void;
 type NewAligned = unsafe extern "C-unwind" fn(usize, usize) -> *mut c_void;
 /// `const std::nothrow_t &`.
 type Tag = *const c_void;
 
-/// Where operators live that the loader's order hides: in a library that a plugin brought with it.
+/// Libraries that the loader's order may hide, because a plugin brought them.
 const LIBRARIES: [&CStr; 3] = [c"libstdc++.so.6", c"libc++abi.so.1", c"libc++.so.1"];
 
-/// The operators as the process has them: this library's, or the program's own.
+/// The operators in use: this library's, or the program's.
 mod current {
     use core::ffi::c_void;
 
@@ -54,7 +53,7 @@ pub extern "C-unwind" fn _Znwm(size: usize) -> *mut c_void {
 /// `operator new[](std::size_t)`.
 #[no_mangle]
 pub extern "C-unwind" fn _Znam(size: usize) -> *mut c_void {
-    // SAFETY: any size may be asked for.
+    // SAFETY: any size is valid.
     unsafe { current::new(size) }
 }
 
@@ -83,7 +82,7 @@ pub extern "C-unwind" fn _ZnwmSt11align_val_t(size: usize, align: usize) -> *mut
 /// `operator new[](std::size_t, std::align_val_t)`.
 #[no_mangle]
 pub extern "C-unwind" fn _ZnamSt11align_val_t(size: usize, align: usize) -> *mut c_void {
-    // SAFETY: any size and alignment may be asked for.
+    // SAFETY: any size and alignment is valid.
     unsafe { current::new_aligned(size, align) }
 }
 
@@ -109,18 +108,18 @@ pub extern "C-unwind" fn _ZnamSt11align_val_tRKSt9nothrow_t(
 
 #[inline(always)]
 fn simple(size: usize) -> *mut c_void {
-    // SAFETY: any size may be asked for.
+    // SAFETY: any size is valid.
     unsafe { entry::alloc(size) }
 }
 
 #[inline(always)]
 fn aligned(size: usize, align: usize) -> *mut c_void {
-    // SAFETY: any size may be asked for; mimalloc refuses what is no alignment.
+    // SAFETY: any size is valid; mimalloc refuses bad alignments.
     unsafe { entry::alloc_aligned(size, align) }
 }
 
-/// An object; where the program has its own operator, or there is no memory, what the operator of
-/// the same `name` behind this library says.
+/// Returns an object. Calls `name` behind this library if the program has its own operator or
+/// memory is short.
 #[inline(always)]
 fn simple_or_null(name: &CStr, size: usize, tag: Tag) -> *mut c_void {
     let at = if SIMPLE.is_ours() { simple(size) } else { ptr::null_mut() };
@@ -130,7 +129,7 @@ fn simple_or_null(name: &CStr, size: usize, tag: Tag) -> *mut c_void {
     at
 }
 
-/// As [`simple_or_null`], at a multiple of a power of two.
+/// Works like [`simple_or_null`], at a multiple of `align`.
 #[inline(always)]
 fn aligned_or_null(name: &CStr, size: usize, align: usize, tag: Tag) -> *mut c_void {
     let at = if ALIGNED.is_ours() { aligned(size, align) } else { ptr::null_mut() };
@@ -140,11 +139,11 @@ fn aligned_or_null(name: &CStr, size: usize, align: usize, tag: Tag) -> *mut c_v
     at
 }
 
-/// Whether an operator that others call is this library's, found out once.
+/// Remembers if an operator that others call is this library's.
 struct Ours {
-    /// 0 as long as it is not known.
+    /// 0 until known.
     known: AtomicU8,
-    /// Its address as the process has it, which the loader fills in.
+    /// Returns its address in the process, from the loader.
     current: fn() -> *const (),
 }
 
@@ -172,7 +171,7 @@ impl Ours {
     }
 }
 
-/// The operator behind this library's; where there is none, nobody can throw, and the program ends.
+/// Returns the operator behind this library's. Aborts without one: nobody could throw.
 #[cold]
 fn behind(name: &CStr) -> *mut c_void {
     let found = symbols::behind(name, &LIBRARIES);
@@ -187,14 +186,14 @@ fn behind(name: &CStr) -> *mut c_void {
 #[cold]
 #[inline(never)]
 fn fail(name: &CStr, size: usize) -> *mut c_void {
-    // SAFETY: as the head says.
+    // SAFETY: see the head.
     unsafe { transmute::<*mut c_void, New>(behind(name))(size) }
 }
 
 #[cold]
 #[inline(never)]
 fn fail_aligned(name: &CStr, size: usize, align: usize) -> *mut c_void {
-    // SAFETY: as the head says.
+    // SAFETY: see the head.
     unsafe { transmute::<*mut c_void, NewAligned>(behind(name))(size, align) }
 }
 
@@ -202,7 +201,7 @@ fn fail_aligned(name: &CStr, size: usize, align: usize) -> *mut c_void {
 #[inline(never)]
 fn nothrow(name: &CStr, size: usize, tag: Tag) -> *mut c_void {
     type Nothrow = unsafe extern "C-unwind" fn(usize, Tag) -> *mut c_void;
-    // SAFETY: as the head says.
+    // SAFETY: see the head.
     unsafe { transmute::<*mut c_void, Nothrow>(behind(name))(size, tag) }
 }
 
@@ -210,6 +209,6 @@ fn nothrow(name: &CStr, size: usize, tag: Tag) -> *mut c_void {
 #[inline(never)]
 fn nothrow_aligned(name: &CStr, size: usize, align: usize, tag: Tag) -> *mut c_void {
     type Nothrow = unsafe extern "C-unwind" fn(usize, usize, Tag) -> *mut c_void;
-    // SAFETY: as the head says.
+    // SAFETY: see the head.
     unsafe { transmute::<*mut c_void, Nothrow>(behind(name))(size, align, tag) }
 }

@@ -1,8 +1,7 @@
-//! Reports of the statistics: at the end of the process, and on a signal.
+//! Writes reports of the statistics, at exit and on a signal.
 //!
-//! Owns what the user asked for, set once. A report allocates nothing and takes no lock; a signal
-//! handler may write one. There is none where a process ends without its libraries: by `_exit`, by
-//! `quick_exit`, or killed.
+//! Owns the user's options, set once. A report allocates nothing and takes no lock, for signal
+//! handlers. Processes that end by `_exit`, `quick_exit` or a signal write none.
 
 use core::fmt::Write;
 use std::sync::OnceLock;
@@ -13,24 +12,21 @@ use pages::options::{Path, Report, PATH_MAX};
 use pages::stats::{Format, Stats};
 use pages::text::{Out, Shown};
 
-/// What was asked for.
 struct Asked {
     report: Report,
-    /// Where a report without a path goes.
+    /// For reports without a path.
     errors: Option<KeptErrors>,
 }
 
 static ASKED: OnceLock<Asked> = OnceLock::new();
 
-/// Keeps what was asked for.
 pub(crate) fn set(report: Report) {
     let wanted = report.path.is_none() && (report.at_exit || report.signal.is_some());
     let errors = if wanted { KeptErrors::new() } else { None };
-    // It is set once: by the start.
+    // Set once, by the start.
     let _ = ASKED.set(Asked { report, errors });
 }
 
-/// Installs the signal's handler.
 pub(crate) fn install() {
     let Some(signal) = ASKED.get().and_then(|asked| asked.report.signal) else { return };
     if !handler::install(signal, || write("on a signal")) {
@@ -38,7 +34,6 @@ pub(crate) fn install() {
     }
 }
 
-/// Writes the last one.
 pub(crate) fn at_exit() {
     let Some(Asked { report, .. }) = ASKED.get() else { return };
     if report.at_exit && report.pid.is_none_or(|pid| pid == std::process::id().into()) {
@@ -73,7 +68,7 @@ fn put(file: &Plain, format: Format, when: &str, stats: &Stats) {
     let _ = stats.write(format, &mut out);
 }
 
-/// Opens the file of a path, with what stands for the process's number replaced.
+/// Opens a path's file, after replacing `%p` and `%%`.
 fn open(path: &Path) -> Result<Plain, i32> {
     let mut whole = Whole { bytes: [0; PATH_MAX + 64], len: 0 };
     let mut rest = path.as_bytes().iter();
@@ -93,7 +88,7 @@ fn open(path: &Path) -> Result<Plain, i32> {
     Plain::create(whole.text())
 }
 
-/// A path as the kernel takes it; what is too long is cut.
+/// A path for the kernel; long text is cut.
 struct Whole {
     bytes: [u8; PATH_MAX + 64],
     len: usize,

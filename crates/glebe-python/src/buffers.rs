@@ -1,13 +1,11 @@
 //! Bytes that cross the border: buffers that a caller lends for one call, and new `bytes`.
 //!
-//! Lent buffers are held by Python's buffer protocol, so that they stay where they are while other
-//! threads run. A caller who changes a buffer meanwhile gets a mixture of old and new bytes, as
-//! from any call that releases the interpreter.
+//! Python's buffer protocol keeps a lent buffer in place while other threads run. A caller that
+//! changes it meanwhile gets a mixture of old and new bytes.
 //!
 //! # Safety
-//! A [`Lent`] keeps its buffer, which is C-contiguous, exported until it is dropped. The library
-//! copies the bytes and looks at none twice, so that a writer beside it changes what is copied and
-//! nothing else.
+//! A [`Lent`] keeps its C-contiguous buffer exported until the drop. The library copies the bytes
+//! and reads each only once, so a concurrent writer changes only the copy.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, CStr};
@@ -19,11 +17,11 @@ use pyo3::types::PyBytes;
 
 use crate::{Failure, Result};
 
-/// A call on so many bytes takes longer than a microsecond: it lets other threads run.
+/// A call on this number of bytes takes longer than a microsecond.
 const LONG: usize = 16 << 10;
 
-/// Calls `work`, which handles `len` bytes; other threads of the interpreter run meanwhile if that
-/// takes longer than it takes to let them.
+/// Calls `work`, which handles `len` bytes. Releases the interpreter if `work` takes longer than
+/// the release.
 pub(crate) fn detached<T: Send>(py: Python<'_>, len: usize, work: impl FnOnce() -> T + Send) -> T {
     if len < LONG {
         return work();
@@ -31,23 +29,22 @@ pub(crate) fn detached<T: Send>(py: Python<'_>, len: usize, work: impl FnOnce() 
     py.detach(work)
 }
 
-/// A buffer of any number of dimensions, none among them.
+/// A lent buffer of any dimensions, 0 included.
 pub(crate) struct Lent(Box<ffi::Py_buffer>);
 
 impl Lent {
     /// # Errors
-    /// `TypeError` for what is no buffer, `BufferError` for one that is not C-contiguous or has
-    /// Python objects.
+    /// `TypeError` for no buffer; `BufferError` for one that is not C-contiguous or holds objects.
     fn new(object: &Bound<'_, PyAny>) -> Result<Self> {
         let mut view = Box::new(ffi::Py_buffer::new());
-        // SAFETY: attached; the view is filled where it stays.
+        // SAFETY: attached; the boxed view stays in place.
         let done =
             unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &raw mut *view, ffi::PyBUF_FULL_RO) };
         if done != 0 {
             return Err(PyErr::fetch(object.py()).into());
         }
         let lent = Self(view);
-        // SAFETY: a view that was filled.
+        // SAFETY: the view was filled.
         if unsafe { ffi::PyBuffer_IsContiguous(&raw const *lent.0, b'C' as c_char) } == 0 {
             return Err(Failure::buffer("a C-contiguous buffer is needed; this one is not"));
         }
@@ -57,13 +54,13 @@ impl Lent {
         Ok(lent)
     }
 
-    /// Whether an element has objects: then its bytes are addresses. Names of fields stand between
-    /// colons.
+    /// Returns true if elements hold objects, so that the bytes are addresses. Colons enclose the
+    /// names of fields.
     fn has_objects(&self) -> bool {
         if self.0.format.is_null() {
             return false;
         }
-        // SAFETY: the exporter's text, which stays with the view.
+        // SAFETY: the exporter's text lives as long as the view.
         let format = unsafe { CStr::from_ptr(self.0.format) }.to_bytes();
         format.split(|byte| *byte == b':').step_by(2).any(|codes| codes.contains(&b'O'))
     }
@@ -75,12 +72,11 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        // SAFETY: attached, and the view was filled and is released once.
+        // SAFETY: attached; the filled view is released once.
         Python::attach(|_| unsafe { ffi::PyBuffer_Release(&raw mut *self.0) });
     }
 }
 
-/// Bytes to read.
 pub(crate) enum Given<'py> {
     Bytes(Bound<'py, PyBytes>),
     Buffer(Lent),
@@ -88,7 +84,7 @@ pub(crate) enum Given<'py> {
 
 impl<'py> Given<'py> {
     /// # Errors
-    /// `TypeError` for what is no buffer, `BufferError` for one that is not C-contiguous.
+    /// `TypeError` for no buffer; `BufferError` for one that is not C-contiguous.
     pub(crate) fn new(object: &Bound<'py, PyAny>) -> Result<Self> {
         if let Ok(bytes) = object.cast::<PyBytes>() {
             return Ok(Self::Bytes(bytes.clone()));
@@ -99,7 +95,7 @@ impl<'py> Given<'py> {
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Self::Bytes(bytes) => bytes.as_bytes(),
-            // SAFETY: as the file's head says.
+            // SAFETY: the view keeps `len` contiguous bytes in place.
             Self::Buffer(lent) if lent.len() > 0 => unsafe {
                 slice::from_raw_parts(lent.0.buf.cast(), lent.len())
             },
@@ -108,12 +104,11 @@ impl<'py> Given<'py> {
     }
 }
 
-/// Bytes to write.
 pub(crate) struct Wanted(Lent);
 
 impl Wanted {
     /// # Errors
-    /// As [`Given::new`], and `BufferError` for a buffer that cannot be written.
+    /// The errors of [`Given::new`]; `BufferError` for a read-only buffer.
     pub(crate) fn new(object: &Bound<'_, PyAny>) -> Result<Self> {
         let lent = Lent::new(object)?;
         if lent.0.readonly != 0 {
@@ -126,23 +121,24 @@ impl Wanted {
         if self.0.len() == 0 {
             return &mut [];
         }
-        // SAFETY: as the file's head says; it is writable.
+        // SAFETY: the view keeps `len` contiguous, writable bytes in place.
         unsafe { slice::from_raw_parts_mut(self.0 .0.buf.cast(), self.0.len()) }
     }
 }
 
-/// New `bytes` of `len`, if `fill` says that it filled all of them; it only writes.
+/// Returns new `bytes`; `None` if `fill` returns false. `fill` only writes, and returns true only
+/// if it set every byte.
 ///
 /// # Errors
-/// What `fill` returns, and `MemoryError`.
+/// The errors of `fill`, and `MemoryError`.
 pub(crate) fn new_bytes<'py>(
     py: Python<'py>,
     len: usize,
     fill: impl FnOnce(&mut [u8]) -> Result<bool> + Send,
 ) -> Result<Option<Bound<'py, PyBytes>>> {
     let size = isize::try_from(len).unwrap_or(isize::MAX);
-    // SAFETY: attached. With no bytes to copy the object's are not set: nobody else has it yet, and
-    // it is given out once `fill` has set all of them.
+    // SAFETY: attached. Python leaves the new bytes unset, and nobody else has them until `fill`
+    // has set all.
     let (bytes, room) = unsafe {
         let made = ffi::PyBytes_FromStringAndSize(std::ptr::null(), size);
         let made = Bound::from_owned_ptr_or_err(py, made)?;

@@ -1,7 +1,7 @@
 //! `Cache`: values of any length by key, in the idle pages of a reserve.
 //!
-//! The class and what it takes from Python and gives back; [`Shared`] has the entries. A value is
-//! bytes, or an array of NumPy's with the form by which it is made again.
+//! Converts keys and values; [`Shared`] has the entries. A value is bytes, or a NumPy array with
+//! the form that rebuilds it.
 
 mod entries;
 mod small;
@@ -20,10 +20,11 @@ pub(crate) use entries::Shared;
 use entries::{Entry, Got};
 pub(crate) use small::Small;
 
-/// How often a get tries again where others put the same key meanwhile.
+/// Tries of a get while other threads put its key.
 const TRIES: u32 = 8;
 
-/// The bytes of a key that is looked for: those of no key for one that no cache can have.
+/// Encodes a key to look up. Returns the empty bytes, which are no key's, for a key that no cache
+/// can have.
 fn wanted(key: &Bound<'_, PyAny>) -> Result<Box<[u8]>> {
     let py = key.py();
     encode(key).or_else(|refused| match refused {
@@ -38,12 +39,14 @@ fn wanted(key: &Bound<'_, PyAny>) -> Result<Box<[u8]>> {
     })
 }
 
-/// A mapping of keys to values in the idle pages of a reserve, without what the package adds.
+/// A mapping of keys to values in the idle pages of a reserve. The package's subclass adds the rest
+/// of a mapping.
 #[pyclass(frozen, subclass, module = "glebe._glebe")]
 pub(crate) struct Cache(Arc<Shared>);
 
 impl Cache {
-    /// The value of `key`, made by `get` of its entry; none if there is none, or it was lost.
+    /// Returns the value that `get` makes; `None` if the entry is missing, lost, or changes at
+    /// every try.
     fn look<T>(
         &self,
         key: &[u8],
@@ -60,7 +63,7 @@ impl Cache {
         Ok(None)
     }
 
-    /// The value of an entry that was an array; none if it is not whole.
+    /// Rebuilds an array; `None` if the value is not whole.
     fn array<'py>(
         &self,
         py: Python<'py>,
@@ -85,9 +88,10 @@ impl Cache {
         Ok(Self(reserve.get().shared(name)?))
     }
 
-    /// Stores a copy of a value, as `cache[key] = value` does, and returns whether it was kept.
+    /// Stores a copy of a value, as `cache[key] = value` does, and returns true if the cache kept
+    /// it.
     ///
-    /// If not, nothing is kept under the key: a value that is longer than what no block holds is
+    /// Otherwise the key has no value. A value that is longer than all memory outside of blocks is
     /// never kept. Raises `TypeError` for a key or a value of another type, `ValueError` for a key
     /// of more than 1 MiB, `OverflowError` for an integer beyond 64 bits, `BufferError` for a
     /// buffer that is not C-contiguous.
@@ -125,11 +129,11 @@ impl Cache {
         found.flatten().ok_or_else(|| PyKeyError::new_err(key.clone().unbind()).into())
     }
 
-    /// Copies the bytes of a value into a writable buffer and returns how many they are, or `None`
-    /// if the value is not there.
+    /// Copies the bytes of a value into a writable buffer and returns their number, or `None` if
+    /// the cache has no value for the key.
     ///
     /// Raises `ValueError` if the buffer is too short, `BufferError` if it is read-only or not
-    /// C-contiguous. After a miss `out` may hold anything.
+    /// C-contiguous. After a miss the contents of `out` are unspecified.
     fn get_into(&self, key: &Bound<'_, PyAny>, out: &Bound<'_, PyAny>) -> Result<Option<usize>> {
         let (encoded, mut out) = (wanted(key)?, Wanted::new(out)?);
         let room = out.bytes();
@@ -169,14 +173,14 @@ impl Cache {
         py.detach(|| self.0.clear())
     }
 
-    /// The number of entries that were found to be lost.
+    /// The number of entries that were found lost.
     #[getter]
     fn lost(&self) -> Result<u64> {
         self.0.lost()
     }
 }
 
-/// The keys of a cache, each of an entry that is whole when its turn comes.
+/// An iterator over the keys of a cache. It skips keys whose value is lost when their turn comes.
 #[pyclass(frozen, module = "glebe._glebe")]
 pub(crate) struct Keys {
     shared: Arc<Shared>,

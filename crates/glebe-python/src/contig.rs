@@ -1,7 +1,7 @@
 //! `Contig`: contiguous memory as a buffer.
 //!
 //! # Safety
-//! Python's views are passed on; [`memory`](crate::memory) fills them.
+//! The views are Python's; [`memory`](crate::memory) fills them.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -16,7 +16,7 @@ use crate::lease::Bytes;
 use crate::memory::{Contiguous, Memory};
 use crate::{Failure, Result};
 
-/// The source of this name; none is the best that can be had.
+/// Returns `None` for the best available source.
 pub(crate) fn source_of(name: &str) -> Result<Option<Source>> {
     Ok(Some(match name {
         "auto" => return Ok(None),
@@ -47,10 +47,10 @@ impl Contiguous for Arc<glebe::Contig> {
 #[pyclass(frozen, module = "glebe")]
 pub(crate) struct Contig(Memory<Arc<glebe::Contig>>);
 
-/// Returns contiguous memory of `bytes`, rounded up to whole pages of its source.
+/// Returns contiguous memory of `bytes` bytes, rounded up to whole pages of its source.
 ///
 /// `source`: "auto", "hugetlb-1g", "hugetlb-2m", "thp" or "plain". `require_run`: bytes that must
-/// be contiguous. Raises `NoMemory` with the longest run or what is available, in bytes,
+/// be contiguous. Raises `NoMemory` with the longest run or the available memory, in bytes,
 /// `BadArgument` for a length of zero, `ValueError` for another source.
 #[pyfunction]
 #[pyo3(signature = (bytes, *, source = "auto", require_run = None))]
@@ -75,9 +75,10 @@ impl Contig {
         self.0.with(|memory| memory.len().as_usize())
     }
 
-    /// Returns first page, pages and, where it can be read, first page frame of each physical run.
+    /// Returns each physical run as first page, number of pages, and first page frame or `None`.
     ///
-    /// Where frames are hidden each huge page is one; empty where even that is not proved.
+    /// If page frames are hidden, each huge page is one run. The list is empty if even that is not
+    /// proved.
     fn runs(&self) -> Result<Vec<(u64, u64, Option<u64>)>> {
         self.0.with(|memory| {
             let run = |run: &glebe::contig::Run| {
@@ -87,25 +88,25 @@ impl Contig {
         })
     }
 
-    /// The pages of the longest run.
+    /// The length of the longest run in pages.
     #[getter]
     fn longest_run(&self) -> Result<u64> {
         self.0.with(|memory| memory.longest_run().get())
     }
 
-    /// What the runs rest on, in words.
+    /// The evidence for the runs, in words.
     #[getter]
     fn proof(&self) -> Result<String> {
         self.0.with(|memory| memory.proof().to_string())
     }
 
-    /// What the memory is made of: the kind of pages, in words.
+    /// The kind of pages, in words.
     #[getter]
     fn source(&self) -> Result<String> {
         self.0.with(|memory| memory.source().to_string())
     }
 
-    /// What keeps the pages in their frames.
+    /// The mechanism that keeps the pages in their frames.
     #[getter]
     fn held_by(&self) -> Result<&'static str> {
         self.0.with(|memory| memory.held_by().as_str())
@@ -117,16 +118,16 @@ impl Contig {
         self.0.with(|memory| memory.mapping().addr())
     }
 
-    /// Returns first page and pages of each run that is no longer where it was.
+    /// Returns first page and number of pages of each run that has moved to other page frames.
     ///
-    /// Raises `SystemRefused` where the page frames can no longer be read.
+    /// Raises `SystemRefused` if the page frames can no longer be read.
     fn verify(&self, py: Python<'_>) -> Result<Vec<(u64, u64)>> {
         let memory = self.0.with(|memory| Arc::clone(memory))?;
         let drifts = py.detach(|| memory.verify())?;
         Ok(drifts.iter().map(|drift| (drift.pages.start(), drift.pages.len())).collect())
     }
 
-    /// Gives the memory back; a second call does nothing.
+    /// Frees the memory; a second call does nothing.
     ///
     /// Raises `BufferError` while arrays or views of it exist.
     fn close(&self, py: Python<'_>) -> Result<()> {
@@ -152,7 +153,7 @@ impl Contig {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> Result<()> {
-        // SAFETY: Python's view.
+        // SAFETY: Python passes a view to fill.
         unsafe { slf.get().0.export(slf.as_any(), view, flags) }
     }
 

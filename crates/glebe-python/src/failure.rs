@@ -1,14 +1,13 @@
-//! [`Failure`]: what the library refuses, as exceptions of the package `glebe.errors`.
+//! [`Failure`]: the library's errors, as exceptions of `glebe.errors`.
 //!
-//! The text is the library's. A class says the kind; its attributes are the values that a program
-//! may act on: pages in `NoRun`, bytes elsewhere.
+//! The text is the library's, the class is the kind of error, and the attributes are for programs:
+//! pages in `NoRun`, bytes in other classes.
 
 use glebe::{contig, error::OsError, reserve, swap, volatile, zpool};
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-/// Why a call failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
     Reserve(reserve::Error),
@@ -16,7 +15,7 @@ pub(crate) enum Failure {
     Volatile(volatile::Error),
     Swap(swap::Error),
     Pool(zpool::Error),
-    /// An exception that exists already.
+    /// An exception that already exists.
     Python(PyErr),
 }
 
@@ -48,23 +47,21 @@ impl From<OsError> for Failure {
 }
 
 impl Failure {
-    /// A buffer that is in the way, or that cannot be one.
+    /// Makes a `BufferError`: a buffer prevents the call, or is unsuitable.
     pub(crate) fn buffer(text: impl Into<String>) -> Self {
         Self::Python(PyBufferError::new_err(text.into()))
     }
 
-    /// An argument that cannot be.
     pub(crate) fn argument(text: impl Into<String>) -> Self {
         Self::Python(PyValueError::new_err(text.into()))
     }
 
-    /// An object that was closed or freed.
     pub(crate) fn ended(what: &str) -> Self {
         Self::argument(format!("the {what} was closed or freed before"))
     }
 }
 
-/// The name of a class in `glebe.errors`, and the attributes of the exception.
+/// A class of `glebe.errors`, and the attributes of the exception.
 type Kind = (&'static str, Vec<(&'static str, u64)>);
 
 fn kind_of_os(error: &OsError) -> Kind {
@@ -152,7 +149,6 @@ fn kind_of_pool(error: &zpool::Error) -> Kind {
     }
 }
 
-/// An exception of a class of `glebe.errors`.
 fn exception(py: Python<'_>, (class, values): Kind, text: String) -> PyResult<PyErr> {
     let class = py.import("glebe.errors")?.getattr(class)?;
     let made = class.call1(PyTuple::new(py, [text])?)?;

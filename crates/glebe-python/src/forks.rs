@@ -1,8 +1,7 @@
-//! The thread that forked this process. An object needs it to know which of its parent's threads
-//! are in the child: that one and no other.
+//! The thread that forked this process, the only one of the parent's that continues in the child.
 //!
-//! Threads have numbers, and a forked child's first thread keeps the one that it had. A child that
-//! clone(2) made without the C library learns nothing: there nobody counts as its first thread.
+//! Threads have numbers, and a forked child's first thread keeps its number. In a child of clone(2)
+//! without the C library, no thread counts as the one that forked.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,22 +11,22 @@ use glebe::sys::fork::ForkGuard;
 use crate::Result;
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
-/// The number of the thread that forked this process; zero where none did.
+/// Number of the thread that forked this process; 0 if none did.
 static FORKER: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     static NUMBER: u64 = NEXT.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The number of the calling thread, which no other thread of this process or of a parent has.
+/// Returns the calling thread's number, which is unique in this process and its parents.
 pub(crate) fn thread() -> u64 {
     NUMBER.with(|number| *number)
 }
 
-/// Has every fork from now on note the thread that makes it. May wait for a fork under way.
+/// Makes later forks note their thread. May wait for a fork under way.
 ///
 /// # Errors
-/// As [`atfork::add`].
+/// The errors of [`atfork::add`].
 pub(crate) fn follow() -> Result<()> {
     static STEP: atfork::Step = atfork::Step { prepare: || {}, parent: || {}, child };
     Ok(atfork::add(&STEP)?)
@@ -37,12 +36,12 @@ fn child() {
     FORKER.store(thread(), Ordering::Relaxed);
 }
 
-/// The number of this process: no parent has it.
+/// Returns the number of this process, which no parent has.
 pub(crate) fn process() -> u64 {
     ForkGuard::new().generation()
 }
 
-/// Whether a thread of the parent lives on in this process.
+/// Returns true if a thread of the parent continues in this process.
 pub(crate) fn came_along(thread: u64) -> bool {
     !atfork::is_without_steps() && FORKER.load(Ordering::Relaxed) == thread
 }

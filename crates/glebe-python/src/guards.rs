@@ -1,8 +1,8 @@
-//! Guards of the library beside what they borrow from, so that Python may keep them.
+//! Guards of the library with the objects that they borrow from, so that Python can own them.
 //!
 //! # Safety
-//! Each guard borrows from what the `Arc` beside it keeps alive at one address, and is dropped
-//! before it, being the first field. Nothing gives the guard out with its false lifetime.
+//! The `Arc` beside a guard keeps the borrowed object alive in place. The guard is the first field,
+//! so it is dropped first. Its false lifetime never leaves this module.
 #![allow(unsafe_code)]
 
 use std::mem::transmute;
@@ -13,10 +13,8 @@ use glebe::volatile::{Cache, Entry};
 
 use crate::lease::Bytes;
 
-/// Values in volatile memory, by number.
 pub(crate) type Values = Cache<u64, u8>;
 
-/// A pinned object of a store.
 pub(crate) struct PinnedObject {
     guard: Pinned,
     _store: Arc<Store>,
@@ -29,19 +27,19 @@ enum Pinned {
 
 impl PinnedObject {
     /// # Errors
-    /// As [`Store::pin`].
+    /// The errors of [`Store::pin`].
     pub(crate) fn read(store: &Arc<Store>, key: Key) -> Result<Self, swap::Error> {
         let guard = store.pin(key)?;
-        // SAFETY: as the file's head says.
+        // SAFETY: the `Arc` keeps the store alive, and the guard is dropped first.
         let guard = Pinned::Read(unsafe { transmute::<Pin<'_>, Pin<'static>>(guard) });
         Ok(Self { guard, _store: Arc::clone(store) })
     }
 
     /// # Errors
-    /// As [`Store::pin_mut`].
+    /// The errors of [`Store::pin_mut`].
     pub(crate) fn write(store: &Arc<Store>, key: Key) -> Result<Self, swap::Error> {
         let guard = store.pin_mut(key)?;
-        // SAFETY: as the file's head says.
+        // SAFETY: the `Arc` keeps the store alive, and the guard is dropped first.
         let guard = Pinned::Write(unsafe { transmute::<PinMut<'_>, PinMut<'static>>(guard) });
         Ok(Self { guard, _store: Arc::clone(store) })
     }
@@ -56,20 +54,18 @@ impl PinnedObject {
     }
 }
 
-/// A value of a volatile cache, pinned.
 pub(crate) struct PinnedValue {
     entry: Entry<'static, u64, u8>,
     _values: Arc<Values>,
 }
 
 impl PinnedValue {
-    /// The value of a number, pinned, if `find` has it.
     pub(crate) fn found<E>(
         values: &Arc<Values>,
         find: impl for<'a> FnOnce(&'a Values) -> Result<Option<Entry<'a, u64, u8>>, E>,
     ) -> Result<Option<Self>, E> {
         let Some(entry) = find(values)? else { return Ok(None) };
-        // SAFETY: as the file's head says.
+        // SAFETY: the `Arc` keeps the cache alive, and the entry is dropped first.
         let entry = unsafe { transmute::<Entry<'_, u64, u8>, Entry<'static, u64, u8>>(entry) };
         Ok(Some(Self { entry, _values: Arc::clone(values) }))
     }
@@ -83,7 +79,6 @@ impl PinnedValue {
     }
 }
 
-/// Bytes that are only read.
 fn exported(bytes: &[u8]) -> Bytes {
     Bytes { start: bytes.as_ptr().cast_mut(), len: bytes.len(), readonly: true }
 }

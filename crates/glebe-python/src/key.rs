@@ -1,11 +1,11 @@
-//! Keys of a cache as bytes: equal keys have equal bytes, and a key is had back from its bytes.
+//! Keys of a cache as bytes: equal keys have equal bytes, which give the key back.
 //!
 //! ```text
 //! b LEN bytes   s LEN UTF-8   i 8 bytes   u 8 bytes   n   t COUNT items   LEN, COUNT: 4 bytes
 //! ```
 //!
-//! Little-endian; `u` is an integer of 2**63 or more. `True` and NumPy's integers are integers
-//! here, as they are to a dictionary.
+//! Little-endian; `u` is an integer of 2**63 or more. As in a dictionary, `True` and NumPy's
+//! integers are integers.
 
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
@@ -13,12 +13,12 @@ use pyo3::types::{PyBytes, PyInt, PyString, PyTuple};
 
 use crate::{numpy, Failure, Result};
 
-/// Bytes of a key, at most.
+/// Maximum bytes of a key.
 const LEN_MAX: usize = 1 << 20;
-/// Tuples in tuples, at most.
+/// Maximum depth of nested tuples.
 const DEPTH_MAX: usize = 32;
 
-/// The bytes of a key: `bytes`, `str`, an integer, or a `tuple` of these, `None` and tuples.
+/// Encodes `bytes`, `str`, an integer, or a `tuple` of these, `None` and tuples.
 ///
 /// # Errors
 /// `TypeError` for another type; `ValueError` for a key that is too long or too deep;
@@ -38,7 +38,6 @@ fn wrong_type(object: &Bound<'_, PyAny>) -> Failure {
     PyTypeError::new_err(format!("{rule}, not {name}")).into()
 }
 
-/// Adds an integer of Python's.
 fn add_integer(part: &Bound<'_, PyAny>, out: &mut Vec<u8>) -> Result<()> {
     if let Ok(number) = part.extract::<i64>() {
         out.push(b'i');
@@ -91,7 +90,7 @@ fn add_bytes(tag: u8, bytes: &[u8], out: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-/// The key that was encoded.
+/// Returns the key that was encoded.
 ///
 /// # Errors
 /// `MemoryError`.

@@ -1,12 +1,11 @@
-//! [`Lease`]: something whose bytes Python exports, and that ends when nobody has them any more.
+//! [`Lease`]: a thing whose bytes Python exports. It ends only without exports.
 //!
-//! Owns the thing, and how many exports there are. An export holds a reference to the Python object
-//! and so to its lease. Lock: for some instructions; the thing is dropped outside.
+//! An export has a reference to the Python object, and so keeps the lease alive. Lock: held for a
+//! few instructions; the thing is dropped after its release.
 //!
 //! # Safety
-//! The bytes that an export points to stay mapped and safe to touch while the thing lives, which
-//! is until the last export has ended: that is what the users of this file promise by `bytes`. In
-//! a forked child, they are zeros or a copy.
+//! Users of this file promise that the exported bytes stay mapped and safe to touch while the thing
+//! lives, which is until the last export ends. In a forked child they may be zeros or a copy.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -17,7 +16,6 @@ use pyo3::prelude::*;
 
 use crate::{Failure, Result};
 
-/// Bytes to export: where, how many, and whether they may be written.
 pub(crate) struct Bytes {
     pub(crate) start: *mut u8,
     pub(crate) len: usize,
@@ -27,13 +25,13 @@ pub(crate) struct Bytes {
 struct State<T> {
     thing: Option<T>,
     exports: usize,
-    /// Whether the thing goes with the last export.
+    /// True if the thing ends with the last export.
     is_ending: bool,
 }
 
 pub(crate) struct Lease<T> {
     state: Mutex<State<T>>,
-    /// What errors call it.
+    /// Name of the thing in errors.
     what: &'static str,
 }
 
@@ -47,10 +45,10 @@ impl<T> Lease<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at the thing; `look` is short and calls no Python.
+    /// Calls `look`, which is short and does not call Python.
     ///
     /// # Errors
-    /// `ValueError` if it has ended.
+    /// `ValueError` if the thing has ended.
     pub(crate) fn with<R>(&self, look: impl FnOnce(&mut T) -> R) -> Result<R> {
         let mut state = self.lock();
         let is_ending = state.is_ending;
@@ -58,10 +56,10 @@ impl<T> Lease<T> {
         thing.map(look).ok_or_else(|| Failure::ended(self.what))
     }
 
-    /// Ends the thing now.
+    /// Ends the thing.
     ///
     /// # Errors
-    /// `BufferError` if some of its bytes are exported.
+    /// `BufferError` if bytes are exported.
     pub(crate) fn end(&self, py: Python<'_>) -> Result<()>
     where
         T: Send,
@@ -88,14 +86,14 @@ impl<T> Lease<T> {
         drop(ended);
     }
 
-    /// Fills `view` with what `bytes` tells of the thing: the answer to `__getbuffer__`.
+    /// Answers `__getbuffer__`: fills `view` with what `bytes` returns.
     ///
     /// # Errors
-    /// What `bytes` says; `ValueError` if the thing has ended; `BufferError` if a buffer to be
-    /// written is asked for and these are not.
+    /// The errors of `bytes`; `ValueError` if the thing has ended; `BufferError` if Python asks for
+    /// a writable buffer and the bytes are read-only.
     ///
     /// # Safety
-    /// `view` is null or one to be filled.
+    /// `view` is null or a view to fill.
     pub(crate) unsafe fn export(
         &self,
         exporter: &Bound<'_, PyAny>,
@@ -107,10 +105,10 @@ impl<T> Lease<T> {
         let is_ending = state.is_ending;
         let thing = state.thing.as_mut().filter(|_| !is_ending);
         let bytes = bytes(thing.ok_or_else(|| Failure::ended(self.what))?)?;
-        // Counted under the lock: nobody ends the thing in between.
+        // Counts under the lock, so nobody ends the thing in between.
         state.exports += 1;
         drop(state);
-        // SAFETY: the caller's `view`; the bytes stay, as the file's head says.
+        // SAFETY: the caller vouches for `view`, and the counted export keeps the bytes.
         let filled = unsafe { fill(exporter, view, flags, &bytes) };
         if filled.is_err() {
             self.release();
@@ -118,7 +116,7 @@ impl<T> Lease<T> {
         filled
     }
 
-    /// Counts an export that has ended: the answer to `__releasebuffer__`.
+    /// Answers `__releasebuffer__`.
     pub(crate) fn release(&self) {
         let mut state = self.lock();
         state.exports -= 1;
@@ -132,10 +130,10 @@ impl<T> Lease<T> {
 /// Fills `view`, which then has a reference to `exporter`.
 ///
 /// # Errors
-/// `BufferError`, as [`Lease::export`].
+/// `BufferError`, as in [`Lease::export`].
 ///
 /// # Safety
-/// `view` is null or one to be filled; the bytes stay until its release.
+/// `view` is null or a view to fill; the bytes stay until it is released.
 pub(crate) unsafe fn fill(
     exporter: &Bound<'_, PyAny>,
     view: *mut ffi::Py_buffer,
@@ -147,7 +145,7 @@ pub(crate) unsafe fn fill(
     }
     let len = isize::try_from(bytes.len).unwrap_or(isize::MAX);
     let (start, readonly) = (bytes.start.cast(), bytes.readonly.into());
-    // SAFETY: the caller's `view`, attached, an object that lives.
+    // SAFETY: the view is not null and to be filled; the thread is attached; `exporter` lives.
     let done =
         unsafe { ffi::PyBuffer_FillInfo(view, exporter.as_ptr(), start, len, readonly, flags) };
     if done == 0 {

@@ -1,18 +1,17 @@
-//! The module `glebe._glebe`: the library's objects as Python's. The package `glebe` around it, in
-//! `python/`, has the names that programs use. The comments of classes and of what `#[pymethods]`
-//! has are what help() shows of them.
+//! The module `glebe._glebe`: the library's objects for Python. The package `glebe` in `python/`
+//! wraps it. help() shows the comments of classes and of members in `#[pymethods]`.
 //!
-//! A call checks its arguments, lets other threads run while it works longer than about a
-//! microsecond, calls the library, and names its error by class. Lengths and offsets are bytes;
-//! runs are in base pages. No policy is here but two: which entries a [`cache`] knows, and
-//! that memory which may vanish is no buffer while it may ([`volatile`]).
+//! A call checks its arguments, calls the library, and turns errors into exceptions. It lets other
+//! threads run if it takes longer than about a microsecond. Lengths and offsets are in bytes, runs
+//! in base pages. The module has two policies: which entries a [`cache`] keeps, and that memory is
+//! no buffer while it may vanish ([`volatile`]).
 //!
-//! Locks: each object's own, for some instructions. No call of Python and no call that lets other
-//! threads run is made under one, so a forked child finds all of them free; but for those of
-//! a reserve's caches, which a child is refused before it takes one.
+//! Locks: each object's own, for a few instructions. No thread calls Python or lets others run
+//! while it holds one, so a forked child finds them free. A reserve's caches are an exception; a
+//! child is refused before it takes their locks.
 //!
-//! A forked child reads zeros where its parent had exported memory that is not inherited
-//! (`ChildZeros`); the package warns there.
+//! A forked child reads zeros in exported memory that it does not inherit (`ChildZeros`); the
+//! package warns of that.
 #![deny(unsafe_code)]
 
 mod buffers;
@@ -34,10 +33,10 @@ use pyo3::types::PyDict;
 
 use failure::Failure;
 
-/// Bytes that the address of every object of Python is a multiple of.
+/// The alignment of Python's objects in bytes.
 const ALIGNED: usize = 16;
 
-/// Nothing is aligned to more in an object of Python.
+/// Checks that no class needs more.
 macro_rules! aligned {
     ($($class:ty)*) => { $(const _: () = assert!(align_of::<$class>() <= ALIGNED);)* };
 }
@@ -50,14 +49,13 @@ aligned! {
 
 type Result<T> = std::result::Result<T, Failure>;
 
-/// Numbers by name, as `stats()` returns them.
 fn numbers(py: Python<'_>, lines: Vec<glebe::stats::Line>) -> PyResult<Bound<'_, PyDict>> {
     let numbers = PyDict::new(py);
     lines.into_iter().try_for_each(|line| numbers.set_item(line.name, line.value))?;
     Ok(numbers)
 }
 
-/// How many exported ranges a forked child would find zeros at.
+/// Returns the number of exported ranges that a forked child would find as zeros.
 #[pyfunction]
 fn ranges_not_inherited() -> usize {
     glebe::sys::child_zeros::ChildZeros::count()

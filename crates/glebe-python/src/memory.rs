@@ -1,7 +1,7 @@
-//! [`Memory`]: contiguous memory as a buffer, of which a forked child inherits nothing.
+//! [`Memory`]: contiguous memory as a buffer, which a forked child does not inherit.
 //!
-//! Owns the thing that has the memory, and from the first export on what children find at its
-//! place: zeros ([`ChildZeros`]), which go first.
+//! Owns the thing that has the memory and, from the first export on, the zeros that children find
+//! there ([`ChildZeros`]), which are dropped first.
 //!
 //! # Safety
 //! The bytes stay until the lease ends ([`lease`](crate::lease)).
@@ -16,12 +16,11 @@ use pyo3::prelude::*;
 use crate::lease::{Bytes, Lease};
 use crate::Result;
 
-/// What has contiguous memory.
 pub(crate) trait Contiguous: Send {
-    /// What errors call it.
+    /// Name of the thing in errors.
     const WHAT: &'static str;
 
-    /// All of its bytes, which stay where they are while it lives.
+    /// Returns all bytes, which stay in place while the owner lives.
     ///
     /// # Errors
     /// `Forked` in a child.
@@ -40,17 +39,15 @@ impl<T: Contiguous> Memory<T> {
         Self(Lease::new(T::WHAT, Held { zeros: None, thing }))
     }
 
-    /// As [`Lease::with`].
     pub(crate) fn with<R>(&self, look: impl FnOnce(&mut T) -> R) -> Result<R> {
         self.0.with(|held| look(&mut held.thing))
     }
 
-    /// As [`Lease::end`].
     pub(crate) fn end(&self, py: Python<'_>) -> Result<()> {
         self.0.end(py)
     }
 
-    /// Lists the memory for children, without the lock: that may wait for a fork.
+    /// Lists the memory for children. Holds no lock meanwhile, because listing may wait for a fork.
     fn list_for_children(&self) -> Result<()> {
         let place = self.0.with(|held| match held.zeros {
             Some(_) => Ok(None),
@@ -64,10 +61,10 @@ impl<T: Contiguous> Memory<T> {
         Ok(())
     }
 
-    /// The answer to `__getbuffer__`: as [`Lease::export`].
+    /// Answers `__getbuffer__`, as [`Lease::export`] does.
     ///
     /// # Safety
-    /// `view` is null or one to be filled.
+    /// `view` is null or a view to fill.
     pub(crate) unsafe fn export(
         &self,
         exporter: &Bound<'_, PyAny>,
@@ -75,11 +72,10 @@ impl<T: Contiguous> Memory<T> {
         flags: c_int,
     ) -> Result<()> {
         self.list_for_children()?;
-        // SAFETY: the caller's `view`; the bytes stay, as the file's head says.
+        // SAFETY: the caller vouches for `view`, and the lease keeps the bytes.
         unsafe { self.0.export(exporter, view, flags, |held| held.thing.bytes()) }
     }
 
-    /// The answer to `__releasebuffer__`.
     pub(crate) fn release(&self) {
         self.0.release();
     }

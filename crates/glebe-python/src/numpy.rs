@@ -1,4 +1,4 @@
-//! NumPy's classes, where the program has imported NumPy: this package never does so for others.
+//! NumPy's classes, if the program has imported NumPy. This package never imports NumPy first.
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -6,7 +6,6 @@ use pyo3::types::PyBytes;
 use crate::buffers::Given;
 use crate::Result;
 
-/// Whether an object is of one of NumPy's classes.
 pub(crate) fn is_a(object: &Bound<'_, PyAny>, class: &str) -> bool {
     let find = || -> PyResult<bool> {
         let modules = object.py().import("sys")?.getattr("modules")?;
@@ -15,7 +14,7 @@ pub(crate) fn is_a(object: &Bound<'_, PyAny>, class: &str) -> bool {
     find().unwrap_or(false)
 }
 
-/// An array or a scalar of NumPy.
+/// Returns true for a NumPy array or scalar.
 pub(crate) fn is_array(object: &Bound<'_, PyAny>) -> bool {
     is_a(object, "ndarray") || is_a(object, "generic")
 }
@@ -24,10 +23,10 @@ fn helpers(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
     py.import("glebe._arrays")
 }
 
-/// The bytes of an array, and the form by which [`Room::array`] makes an array of them.
+/// Returns the bytes of an array, and the form that [`Room::array`] needs to rebuild it.
 ///
 /// # Errors
-/// `TypeError` for objects, and for a class that would not come back.
+/// `TypeError` for objects, or a class that cannot be rebuilt.
 pub(crate) fn packed<'py>(array: &Bound<'py, PyAny>) -> Result<(Given<'py>, Bound<'py, PyBytes>)> {
     let packed = helpers(array.py())?.getattr("packed")?.call1((array,))?;
     let (flat, form): (Bound<'py, PyAny>, Bound<'py, PyBytes>) = packed.extract()?;
@@ -44,12 +43,11 @@ impl<'py> Room<'py> {
         Ok(Self(helpers(py)?.getattr("room")?.call1((len,))?))
     }
 
-    /// A buffer of the bytes.
     pub(crate) fn buffer(&self) -> &Bound<'py, PyAny> {
         &self.0
     }
 
-    /// An array of this form that has the bytes.
+    /// Rebuilds the array.
     ///
     /// # Errors
     /// `MemoryError`.

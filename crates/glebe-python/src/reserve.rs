@@ -1,7 +1,7 @@
 //! `Reserve`, its `Block`s, which are buffers, and its `Promise`s.
 //!
 //! # Safety
-//! Python's views are passed on; [`memory`](crate::memory) fills them.
+//! The views are Python's; [`memory`](crate::memory) fills them.
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
@@ -22,17 +22,18 @@ use crate::{numbers, Failure, Result};
 
 struct State {
     reserve: reserve::Reserve,
-    /// One for each name: two that knew different entries of a name would lose them for each other.
+    /// One per name: two would each lose entries that only the other knows.
     caches: HashMap<String, Arc<Shared>>,
-    /// The short values of all of them.
+    /// Short values of all caches.
     small: Arc<Small>,
 }
 
-/// Memory set aside once, as contiguous as the machine allows, whose idle pages work as a cache.
+/// Memory set aside once, as contiguous as the machine allows. Caches use its idle pages.
 ///
 /// `bytes`: its length, rounded up to whole pages of its source. `source`: "auto", "hugetlb-1g",
-/// "hugetlb-2m", "thp" or "plain". `room`: bytes that it may grow to. Raises `NoMemory` with what
-/// is available in bytes, `BadArgument` for a length of zero, `SystemRefused`.
+/// "hugetlb-2m", "thp" or "plain". `room`: bytes that it may grow to. Raises `NoMemory` with the
+/// available bytes, `BadArgument` for a length of zero, `ValueError` for another source,
+/// `SystemRefused`.
 #[pyclass(frozen, module = "glebe")]
 pub(crate) struct Reserve(Mutex<Option<State>>);
 
@@ -41,14 +42,13 @@ impl Reserve {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A handle of the reserve: calls are made without the lock.
+    /// Returns a handle, so that calls run without the lock.
     fn live(&self) -> Result<reserve::Reserve> {
         let state = self.lock();
         let live = state.as_ref().map(|state| state.reserve.clone());
         live.ok_or_else(|| Failure::ended("reserve"))
     }
 
-    /// What the caches of this name share.
     pub(crate) fn shared(&self, name: &str) -> Result<Arc<Shared>> {
         let reserve = self.live()?;
         let small = self.lock().as_ref().map(|state| Arc::clone(&state.small));
@@ -59,7 +59,7 @@ impl Reserve {
     }
 }
 
-/// So many whole pages: `pages`, or `bytes` rounded up.
+/// Returns whole pages: `pages`, or `bytes` rounded up.
 fn length(pages: Option<u64>, bytes: Option<u64>) -> Result<Pages> {
     match (pages, bytes) {
         (Some(pages), None) => Ok(Pages::new(pages)),
@@ -90,12 +90,12 @@ impl Reserve {
         Ok(Self(Mutex::new(Some(State { reserve, caches, small }))))
     }
 
-    /// Takes a physically contiguous block of `pages`, or of `bytes` rounded up to pages.
+    /// Takes a physically contiguous block of `pages` pages, or of `bytes` rounded up to pages.
     ///
-    /// Takes the pages of caches where it needs them and never waits for them: microseconds.
-    /// `align`: pages, a power of two. The contents are anything unless `zeroed`. `any`: contiguous
-    /// in virtual addresses only, if need be. Raises `NoRun` with the longest free run in pages,
-    /// `BadArgument` for a length of zero or another alignment.
+    /// Takes pages from caches if necessary, and never waits for them; a call takes microseconds.
+    /// `align`: pages, a power of two. The contents are unspecified unless `zeroed`. `any`: allows
+    /// a block that is contiguous only in virtual addresses. Raises `NoRun` with the longest free
+    /// run in pages, `BadArgument` for a length of zero or another alignment.
     #[pyo3(signature = (pages = None, *, bytes = None, align = 1, zeroed = false, any = false))]
     fn alloc(
         &self,
@@ -111,7 +111,8 @@ impl Reserve {
         Ok(Block::new(py.detach(|| reserve.alloc(request))?))
     }
 
-    /// Sets the run of one later block aside: caches use it until then, other blocks cannot.
+    /// Sets the run of one later block aside. Until then caches may use it, and other blocks
+    /// cannot.
     ///
     /// The arguments and errors are those of `alloc`.
     #[pyo3(signature = (pages = None, *, bytes = None, align = 1, zeroed = false, any = false))]
@@ -130,29 +131,29 @@ impl Reserve {
         Ok(Promise(Mutex::new(Some(promise))))
     }
 
-    /// Returns the pages of the longest block that could be had now.
+    /// Returns the length in pages of the longest block that `alloc` could take now.
     fn largest_run(&self) -> Result<u64> {
         Ok(self.live()?.largest_run()?.get())
     }
 
-    /// Returns counters and gauges by name, which ends in the unit; times are nanoseconds.
+    /// Returns counters and gauges by name. Each name ends in its unit; times are nanoseconds.
     fn stats<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>> {
         Ok(numbers(py, self.live()?.stats().lines())?)
     }
 
-    /// Adds `bytes` of memory, up to the room, and returns the new length in bytes.
+    /// Adds `bytes` bytes of memory, up to the room, and returns the new length in bytes.
     ///
-    /// Raises `NoMemory` where the room or the machine has less, `BadArgument` for a reserve
-    /// without room.
+    /// Raises `NoMemory` if the room or the machine has less, `BadArgument` for a reserve without
+    /// room.
     fn grow(&self, py: Python<'_>, bytes: u64) -> Result<usize> {
         let reserve = self.live()?;
         py.detach(|| reserve.grow(glebe::Bytes::new(bytes)))?;
         self.__len__()
     }
 
-    /// Gives `bytes` of idle memory back to the system and returns the new length in bytes.
+    /// Gives `bytes` bytes of idle memory back to the system and returns the new length in bytes.
     ///
-    /// Raises `NoMemory` where less is idle, `BadArgument` for a reserve without room.
+    /// Raises `NoMemory` if less is idle, `BadArgument` for a reserve without room.
     fn shrink(&self, py: Python<'_>, bytes: u64) -> Result<usize> {
         let reserve = self.live()?;
         py.detach(|| reserve.shrink(glebe::Bytes::new(bytes)))?;
@@ -163,13 +164,13 @@ impl Reserve {
         Ok(self.live()?.len().bytes(page_size()).as_usize())
     }
 
-    /// Returns the cache of this name; two of one name are the same entries.
+    /// Returns the cache of this name. Two caches of one name have the same entries.
     fn cache<'py>(slf: &Bound<'py, Self>, name: &str) -> Result<Bound<'py, PyAny>> {
-        // The class is the package's, which adds what mappings have.
+        // The package's class adds the rest of a mapping.
         Ok(slf.py().import("glebe")?.getattr("Cache")?.call1((slf, name))?)
     }
 
-    /// What the memory is made of: the kind of pages, in words.
+    /// The kind of pages, in words.
     #[getter]
     fn source(&self) -> Result<String> {
         Ok(self.live()?.contig().source().to_string())
@@ -214,7 +215,8 @@ impl Contiguous for reserve::Block {
     }
 }
 
-/// Contiguous pages of a reserve, the caller's alone until they are freed; a writable buffer.
+/// Contiguous pages of a reserve, which only the caller uses until it frees them; a writable
+/// buffer.
 #[pyclass(frozen, module = "glebe")]
 pub(crate) struct Block(Memory<reserve::Block>);
 
@@ -230,7 +232,7 @@ impl Block {
         self.0.with(|block| reserve::Block::bytes(block).map(<[u8]>::len))?.map_err(Failure::from)
     }
 
-    /// Its length in pages.
+    /// The length in pages.
     #[getter]
     fn pages(&self) -> Result<u64> {
         self.0.with(|block| block.pages().get())
@@ -242,14 +244,14 @@ impl Block {
         self.0.with(|block| block.as_ptr() as usize)
     }
 
-    /// How contiguous it is: `proved`, `within N pages`, or `in virtual addresses only`.
+    /// The contiguity: `proved`, `within N pages`, or `in virtual addresses only`.
     #[getter]
     fn contiguity(&self) -> Result<String> {
         self.0.with(|block| block.contiguity().to_string())
     }
 
-    /// Returns the page frame number of the byte at `offset`, `None` where it cannot be read, and
-    /// how many bytes from there on are contiguous.
+    /// Returns the page frame number of the byte at `offset`, `None` if it cannot be read, and the
+    /// number of contiguous bytes from there on.
     ///
     /// Raises `ValueError` for an offset in bytes beyond the end.
     #[pyo3(signature = (offset = 0))]
@@ -261,7 +263,7 @@ impl Block {
         Ok((place.pfn.map(|pfn| pfn.get()), place.contiguous.get()))
     }
 
-    /// Gives the pages back; a second call does nothing.
+    /// Frees the pages; a second call does nothing.
     ///
     /// Raises `BufferError` while arrays or views of the block exist.
     fn free(&self, py: Python<'_>) -> Result<()> {
@@ -287,7 +289,7 @@ impl Block {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> Result<()> {
-        // SAFETY: Python's view.
+        // SAFETY: Python passes a view to fill.
         unsafe { slf.get().0.export(slf.as_any(), view, flags) }
     }
 
@@ -317,19 +319,19 @@ impl Promise {
 
 #[pymethods]
 impl Promise {
-    /// Its length in pages; 0 once it was taken or given up.
+    /// The length in pages; 0 after `take` or `give_up`.
     #[getter]
     fn pages(&self) -> u64 {
         self.lock().as_ref().map_or(0, |promise| promise.pages().get())
     }
 
-    /// Returns the block, which cannot fail for want of room. A second call raises `ValueError`.
+    /// Returns the block; its room is certain. A second call raises `ValueError`.
     fn take(&self, py: Python<'_>) -> Result<Block> {
         let promise = self.lock().take().ok_or_else(|| Failure::ended("promise"))?;
         Ok(Block::new(py.detach(|| promise.take())?))
     }
 
-    /// Lets other blocks have the run; a second call does nothing.
+    /// Releases the run to other blocks; a second call does nothing.
     fn give_up(&self) {
         let given_up = self.lock().take();
         drop(given_up);

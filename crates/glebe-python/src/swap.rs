@@ -1,4 +1,4 @@
-//! `Store`: objects of which no more than a budget is in memory, and `Pinned` ones as buffers.
+//! `Store`: objects with at most a budget of them in memory, and `Pinned` objects as buffers.
 //!
 //! # Safety
 //! A pinned object stays until its lease ends.
@@ -18,7 +18,7 @@ use crate::guards::PinnedObject;
 use crate::lease::Lease;
 use crate::{numbers, Result};
 
-/// The name of one object in one store; never that of another.
+/// The name of one object in one store. No other object ever gets it.
 #[pyclass(frozen, eq, hash, module = "glebe.swap")]
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Key(swap::Key);
@@ -30,12 +30,12 @@ impl Key {
     }
 }
 
-/// Objects of 1 byte to 2 MiB, of which no more than a budget is in memory; the rest is compressed.
+/// Objects of 1 byte to 2 MiB, with at most a budget of them in memory; the others are compressed.
 ///
-/// `budget`: bytes of objects in memory. `pool_limit`: bytes of what is compressed, as much as the
-/// budget unless given. `capacity`: bytes of all objects, 16 budgets unless given. `file_in`: a
-/// directory for a file without a name, of up to `file_limit` bytes, for what the pool has no room
-/// for. Raises `BadArgument` for a budget of zero, `NoMemory`, `SystemRefused`.
+/// `budget`: bytes of objects in memory. `pool_limit`: bytes of compressed objects; by default the
+/// budget. `capacity`: bytes of all objects; by default 16 budgets. `file_in`: a directory for an
+/// unnamed file of up to `file_limit` bytes, used when the pool is full. Raises `BadArgument` for a
+/// budget of zero, `NoMemory`, `SystemRefused`.
 #[pyclass(frozen, module = "glebe.swap")]
 pub(crate) struct Store(Arc<swap::Store>);
 
@@ -81,67 +81,67 @@ impl Store {
 
     /// Stores a copy of a buffer and returns its key.
     ///
-    /// Raises `Budget` or `NoMemory` where no room can be made, `BadArgument` for another length
-    /// than 1 byte to 2 MiB.
+    /// Raises `Budget` or `NoMemory` if no room can be made, `BadArgument` for a length other than
+    /// 1 byte to 2 MiB.
     fn insert(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> Result<Key> {
         let data = Given::new(data)?;
         let bytes = data.bytes();
-        // Room may have to be made, of whatever length the object is.
+        // Making room may take long, even for a short object.
         Ok(Key(py.detach(|| self.0.insert(bytes))?))
     }
 
-    /// Returns the object, to read.
+    /// Returns the object for reading.
     ///
-    /// Raises `Stale` for a key that names nothing, `Pinned` while it is pinned to be written,
-    /// `Damaged`, and as `insert` where it has to come to memory.
+    /// Raises `Stale` for a key without an object, `Pinned` while the object is pinned for writing,
+    /// `Damaged`, and the errors of `insert` if the object must be brought into memory.
     fn pin(&self, py: Python<'_>, key: &Key) -> Result<Pinned> {
         self.pinned(py, key, PinnedObject::read)
     }
 
-    /// Returns the object, to read and write, alone.
+    /// Returns the object for reading and writing, with no other pin.
     ///
-    /// Raises `Pinned` while it is pinned by others, else as `pin`.
+    /// Raises `Pinned` while others pin it, and the other errors of `pin`.
     fn pin_mut(&self, py: Python<'_>, key: &Key) -> Result<Pinned> {
         self.pinned(py, key, PinnedObject::write)
     }
 
-    /// Frees the object and returns its bytes; raises as `pin_mut`.
+    /// Frees the object and returns its bytes. Raises the errors of `pin_mut`.
     fn take<'py>(&self, py: Python<'py>, key: &Key) -> Result<Bound<'py, PyBytes>> {
         let bytes = py.detach(|| self.0.take(key.0))?;
         Ok(PyBytes::new(py, &bytes))
     }
 
-    /// Frees the object. Raises `Stale` for a key that names nothing, `Pinned` while it is pinned.
+    /// Frees the object. Raises `Stale` for a key without an object, `Pinned` while it is pinned.
     fn free(&self, key: &Key) -> Result<()> {
         Ok(self.0.free(key.0)?)
     }
 
-    /// Says that the object is not needed for a while: it is among the next to leave memory.
+    /// Hints that the object is not needed for a while: it is among the next to leave memory.
     ///
-    /// Raises `Stale` for a key that names nothing.
+    /// Raises `Stale` for a key without an object.
     fn cold(&self, key: &Key) -> Result<()> {
         Ok(self.0.cold(key.0)?)
     }
 
-    /// Brings the object to memory; raises as `pin`.
+    /// Brings the object into memory. Raises the errors of `pin`.
     fn will_need(&self, py: Python<'_>, key: &Key) -> Result<()> {
         Ok(py.detach(|| self.0.will_need(key.0))?)
     }
 
-    /// Says that the bytes are wanted no more; the key stays until it is freed.
+    /// Says that the bytes are no longer needed. The key stays until the object is freed.
     ///
-    /// Raises `Stale` for a key that names nothing, `Pinned` while it is pinned.
+    /// Raises `Stale` for a key without an object, `Pinned` while it is pinned.
     fn dead(&self, key: &Key) -> Result<()> {
         Ok(self.0.dead(key.0)?)
     }
 
-    /// Returns counters and gauges by name, which ends in the unit.
+    /// Returns counters and gauges by name. Each name ends in its unit.
     fn stats<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>> {
         Ok(numbers(py, detached(py, usize::MAX, || self.0.stats()).lines())?)
     }
 }
 
-/// An object's bytes, a buffer, which stay in memory at one address until this is released.
+/// The bytes of an object as a buffer. They stay in memory at one address until this is released.
 #[pyclass(frozen, module = "glebe.swap")]
 pub(crate) struct Pinned(Lease<PinnedObject>);
 
@@ -151,7 +151,7 @@ impl Pinned {
         self.0.with(|object| object.bytes().len)
     }
 
-    /// Ends the pin, now or with the last array of it; a second call does nothing.
+    /// Ends the pin, now or with its last array; a second call does nothing.
     fn release(&self) {
         self.0.end_with_exports();
     }
@@ -174,7 +174,7 @@ impl Pinned {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> Result<()> {
-        // SAFETY: Python's view; the bytes are as the file's head says.
+        // SAFETY: Python passes a view to fill, and the lease keeps the object pinned.
         unsafe { slf.get().0.export(slf.as_any(), view, flags, |object| Ok(object.bytes())) }
     }
 

@@ -1,16 +1,16 @@
 //! `VolatileBuffer`: memory that the kernel may take while it is marked.
 //!
-//! It is a buffer while nothing of it is marked, and cannot be marked while it is exported, so no
-//! array ever points to memory that may vanish. [`Held`] unmarks all of it for a while; where
-//! arrays are left at its end, the mark waits for the last of them.
+//! It is a buffer only while no page is marked, and cannot be marked while it is exported, so no
+//! array points to memory that may vanish. [`Held`] unmarks all of it for a `with` block. If arrays
+//! remain at the end, the mark waits for the last of them.
 //!
-//! Lock: the state's, for some instructions. A mark or an unmark sets `is_busy` and works without
-//! the lock; others wait in naps. The region has its own step around a fork, so a child finds it
-//! before or after such a call, never within. The state follows at the child's first look.
+//! Lock: the state's, for a few instructions. A mark or an unmark sets `is_busy` and works without
+//! the lock; other threads sleep and look again. The region has a fork step, so a child finds it
+//! before or after a mark or an unmark. The child's first look updates the state.
 //!
 //! # Safety
-//! The region is unmapped with the object, which each export keeps alive. Its memory is inherited
-//! by forked children as a copy.
+//! The region is unmapped with the object, which each export keeps alive. A forked child inherits a
+//! copy.
 #![allow(unsafe_code)]
 
 mod state;
@@ -31,21 +31,21 @@ use crate::buffers::{detached, new_bytes, Given};
 use crate::{forks, lease, numbers, Failure, Result};
 use state::State;
 
-/// Runs of lost pages: first page, pages.
+/// Runs of lost pages: first page, number of pages.
 type Lost = Vec<(u64, u64)>;
 
-/// Between looks at a call of another thread that is under way.
+/// The pause between looks at `is_busy`.
 const NAP: Duration = Duration::from_micros(50);
 
-/// `bytes` of zeros, rounded up to pages, whose contents may be given up and taken back.
+/// `bytes` bytes of zeros, rounded up to pages, whose contents may be given up and taken back.
 ///
-/// A writable buffer while nothing of it is marked, else `BufferError`: so no array points to
-/// memory that may vanish. A forked child has a copy, of which what was lost is lost there too.
-/// Raises `BadArgument` for a length of zero, `Unsupported` where the process locks its memory or
-/// the kernel cannot do this.
+/// A writable buffer while no page is marked, otherwise `BufferError`: no array points to memory
+/// that may vanish. A forked child has a copy; lost pages are lost in the copy too. Raises
+/// `BadArgument` for a length of zero, `Unsupported` if the process locks its memory or the kernel
+/// cannot do this.
 #[pyclass(frozen, module = "glebe.volatile")]
 pub(crate) struct VolatileBuffer {
-    /// Apart: it is aligned to more than Python's objects are.
+    /// Boxed: Python's objects are aligned to less.
     region: Box<Region>,
     state: Mutex<State>,
 }
@@ -57,7 +57,7 @@ impl VolatileBuffer {
         state
     }
 
-    /// The state, when no other thread is marking or unmarking.
+    /// Waits until no other thread marks or unmarks.
     fn idle<'a>(&'a self, py: Python<'_>) -> MutexGuard<'a, State> {
         loop {
             let state = self.lock();
@@ -69,8 +69,7 @@ impl VolatileBuffer {
         }
     }
 
-    /// Calls `work` while the state says busy, and, if it succeeds, `then` with the state; other
-    /// threads run meanwhile.
+    /// Calls `work` with `is_busy` set while other threads run, and `then` if it succeeds.
     fn busy<T: Send>(
         &self,
         py: Python<'_>,
@@ -88,7 +87,7 @@ impl VolatileBuffer {
         Ok(done)
     }
 
-    /// A range of bytes and its pages, if the region will not refuse it.
+    /// Returns the range in bytes and in pages, if the region accepts it.
     fn range(&self, start: u64, stop: Option<u64>) -> Result<(Range<Bytes>, Range<usize>)> {
         let (len, granule) = (self.region.len(), self.region.granule());
         let range = Bytes::new(start)..stop.map_or(len, Bytes::new);
@@ -114,7 +113,7 @@ impl VolatileBuffer {
         mut state: MutexGuard<'_, State>,
         (range, pages): (Range<Bytes>, Range<usize>),
     ) -> Result<()> {
-        // First: what is refused may count as marked.
+        // Changes the state first: a refused mark may count as marked.
         state.set(pages, true);
         self.busy(py, state, || self.region.mark(range, Priority::NORMAL), |_| ())
     }
@@ -131,10 +130,10 @@ impl VolatileBuffer {
         Ok(lost.runs().iter().map(|run| (run.start(), run.len())).collect())
     }
 
-    /// Takes all of the memory for a `with` block.
+    /// Unmarks all of the memory for a `with` block.
     fn hold(&self, py: Python<'_>) -> Result<Lost> {
         let mut state = self.idle(py);
-        // Before others may mark: they are refused from now on.
+        // Notes the hold first, so that others cannot mark from now on.
         state.holds.push(forks::thread());
         if state.holds.len() > 1 {
             return Ok(Vec::new());
@@ -143,7 +142,7 @@ impl VolatileBuffer {
         self.unmark_range(py, state, all).inspect_err(|_| _ = self.lock().end_hold())
     }
 
-    /// Ends a `with` block: marks all, or has the end of the last export do it.
+    /// Ends a `with` block. Marks all, or leaves that to the end of the last export.
     fn let_go(&self, py: Python<'_>) -> Result<()> {
         let mut state = self.idle(py);
         if !state.end_hold() || !state.holds.is_empty() {
@@ -183,8 +182,8 @@ impl VolatileBuffer {
 
     /// Lets the kernel take the bytes from `start` to `stop`, whole pages, when memory is short.
     ///
-    /// Raises `BufferError` while arrays, views or held blocks exist, `BadArgument` for what is not
-    /// whole pages of the memory.
+    /// Raises `BufferError` while arrays, views or held blocks exist, `BadArgument` if the range is
+    /// not whole pages of the memory.
     #[pyo3(signature = (start = 0, stop = None))]
     fn mark(&self, py: Python<'_>, start: u64, stop: Option<u64>) -> Result<()> {
         let range = self.range(start, stop)?;
@@ -193,30 +192,30 @@ impl VolatileBuffer {
         self.mark_range(py, state, range)
     }
 
-    /// Takes the right back; returns first page and pages of each run that was lost and is zeros
-    /// now.
+    /// Takes the right back. Returns first page and number of pages of each run that was lost and
+    /// is now zeros.
     ///
-    /// Pages that were not lost have every byte. Raises `BadArgument` for what is not whole pages
-    /// of the memory.
+    /// All other pages are intact. Raises `BadArgument` if the range is not whole pages of the
+    /// memory.
     #[pyo3(signature = (start = 0, stop = None))]
     fn unmark(&self, py: Python<'_>, start: u64, stop: Option<u64>) -> Result<Lost> {
         let range = self.range(start, stop)?;
         self.unmark_range(py, self.idle(py), range)
     }
 
-    /// For `with`: nothing is marked inside, and `as` gives the runs that were lost; all is marked
-    /// after.
+    /// Returns a context for `with`. No page is marked inside, and all pages are marked afterwards.
+    /// `as` gives the runs that were lost.
     ///
-    /// If arrays are left at the end, it is marked with the end of the last of them. Of several
-    /// blocks at once the first is told what was lost.
+    /// If arrays remain at the end, the end of the last array marks the memory. If several blocks
+    /// overlap, the first block gets the lost runs.
     fn held(slf: Bound<'_, Self>) -> Held {
         Held(slf.unbind())
     }
 
-    /// Drops what is marked from byte `start` to `stop`, as the kernel does under pressure; returns
-    /// the bytes that were dropped.
+    /// Drops the marked pages from byte `start` to `stop`, as the kernel does under pressure.
+    /// Returns the number of bytes dropped.
     ///
-    /// Raises `BadArgument` for what is not whole pages of the memory.
+    /// Raises `BadArgument` if the range is not whole pages of the memory.
     #[pyo3(signature = (start = 0, stop = None))]
     fn drop_marked(&self, py: Python<'_>, start: u64, stop: Option<u64>) -> Result<u64> {
         let (range, _) = self.range(start, stop)?;
@@ -224,7 +223,8 @@ impl VolatileBuffer {
         Ok(self.busy(py, state, || self.region.drop_now(range), |_| ())?.get())
     }
 
-    /// Returns `length` bytes from `offset` on, marked or not; `None` if a page of them is lost.
+    /// Returns `length` bytes from `offset` on, marked or not; `None` if one of their pages is
+    /// lost.
     ///
     /// Raises `BadArgument` beyond the end.
     fn read<'py>(
@@ -245,16 +245,16 @@ impl VolatileBuffer {
         new_bytes(py, length, fill)
     }
 
-    /// Copies a buffer to byte `offset` and what follows.
+    /// Copies a buffer to the memory from byte `offset` on.
     ///
-    /// Raises `BadArgument` for what is marked or beyond the end.
+    /// Raises `BadArgument` if some of the range is marked or beyond the end.
     fn write(&self, py: Python<'_>, offset: u64, data: &Bound<'_, PyAny>) -> Result<()> {
         let data = Given::new(data)?;
         let bytes = data.bytes();
         Ok(detached(py, bytes.len(), || self.region.write(Bytes::new(offset), bytes))?)
     }
 
-    /// Returns counters and gauges by name, which ends in the unit.
+    /// Returns counters and gauges by name. Each name ends in its unit.
     fn stats<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>> {
         let stats = py.detach(|| self.region.stats());
         Ok(numbers(py, stats.lines())?)
@@ -264,13 +264,13 @@ impl VolatileBuffer {
         self.region.len().as_usize()
     }
 
-    /// How losses are known: `scan` or `tag`.
+    /// The detection of losses: `scan` or `tag`.
     #[getter]
     fn engine(&self) -> String {
         self.region.engine().to_string()
     }
 
-    /// How many bytes are marked.
+    /// The number of marked bytes.
     #[getter]
     fn marked(&self) -> u64 {
         Pages::new(self.lock().marked as u64).bytes(page_size()).get()
@@ -293,7 +293,7 @@ impl VolatileBuffer {
         drop(state);
         let (start, len) = (this.region.as_ptr(), this.region.len().as_usize());
         let bytes = lease::Bytes { start, len, readonly: false };
-        // SAFETY: Python's view; the memory is as the file's head says.
+        // SAFETY: Python passes a view to fill, and the export keeps the memory alive.
         let filled = unsafe { lease::fill(slf.as_any(), view, flags, &bytes) };
         if filled.is_err() {
             this.lock().exports -= 1;
@@ -316,13 +316,13 @@ impl VolatileBuffer {
     }
 }
 
-/// A `with` block in which nothing of a `VolatileBuffer` is marked.
+/// A `with` block without marked pages in a `VolatileBuffer`.
 #[pyclass(frozen, module = "glebe.volatile")]
 pub(crate) struct Held(Py<VolatileBuffer>);
 
 #[pymethods]
 impl Held {
-    /// The runs of pages that were lost.
+    /// Returns first page and number of pages of each run that was lost.
     fn __enter__(&self, py: Python<'_>) -> Result<Lost> {
         self.0.get().hold(py)
     }

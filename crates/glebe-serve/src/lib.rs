@@ -1,7 +1,7 @@
-//! The servers that `glebe serve` runs in memory that first class does not use.
+//! Runs the servers of `glebe serve` in memory that first class does not use.
 //!
-//! [`protocol`] reads what memcached's clients send, [`store`] keeps items in a reserve, [`server`]
-//! joins them by sockets. Each uses only those before it. No unsafe code.
+//! Module [`protocol`] parses requests, [`store`] keeps items, [`server`] connects both to sockets.
+//! Each uses only those before it. No unsafe code.
 
 pub mod protocol;
 pub mod server;

@@ -1,10 +1,10 @@
-//! What the tests of several crates share.
+//! Helpers for the tests of several crates.
 //!
-//! - [`time`]: how long a test waits for something, and how long a storm lasts.
-//! - [`Scratch`]: a folder that goes when the test ends.
+//! - [`time`]: limits on waits, and lengths of storms.
+//! - [`Scratch`]: a folder that is removed when the test ends.
 //! - [`memory`]: uses up memory at a limited speed.
 //! - [`tools`]: commands that tests run.
-//! - [`process`]: a child that runs a test, and [`alone!`], which gives a test its own process.
+//! - [`process`]: a child that runs a test; [`alone!`] gives a test its own process.
 //!
 //! A test that cannot run on this machine prints `skipped: ` and why, and returns.
 

@@ -1,16 +1,15 @@
-//! Memory that a test uses up.
+//! Uses up memory for tests.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::time::slowed;
 
-/// Bytes that are touched before each sleep.
 const CHUNK: usize = 256 << 10;
 
-/// Touches `len` bytes of new memory, at most `a_second` of them in a second, and returns them. A
-/// thread that is delayed does not hurry to make up for it. `GLEBE_SLOW` divides the speed, because
-/// the code that must keep up is slow too on a slow machine.
+/// Touches `len` bytes of new memory, at most `a_second` bytes per second, and returns them. A
+/// delayed thread does not hurry to catch up. `GLEBE_SLOW` divides the speed: the code under test
+/// is slow too.
 pub fn rise(len: usize, a_second: u64) -> Vec<u8> {
     let mut memory = vec![0_u8; len];
     let mut begin = Instant::now();

@@ -1,4 +1,4 @@
-//! A folder that goes when the test ends, whether it passes or panics.
+//! [`Scratch`]: a folder that is removed when the test ends, even by a panic.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A new folder below the temporary folder; dropping it removes it with all that is in it.
+/// A new folder in the temporary folder. Dropping it removes it with its contents.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Makes a folder that only this user can enter. `what` becomes part of its name.
+    /// Makes a folder that only this user can enter. Its name contains `what`.
     ///
     /// # Panics
     /// If the folder cannot be made.
@@ -35,7 +35,7 @@ impl Scratch {
         Self(dir)
     }
 
-    /// Returns where the folder is.
+    /// Returns the folder's path.
     pub fn path(&self) -> &Path {
         &self.0
     }

@@ -1,8 +1,8 @@
-//! Commands that tests run: compilers, make, readers of libraries.
+//! Runs the commands that tests need: compilers, make, readers of libraries.
 
 use std::process::{Command, Output, Stdio};
 
-/// Returns whether a tool is there; prints that the test is skipped where it is not.
+/// Returns true if a tool is installed; otherwise prints that the test is skipped.
 #[must_use]
 pub fn has(tool: &str) -> bool {
     let mut command = Command::new(tool);
@@ -17,7 +17,7 @@ pub fn has(tool: &str) -> bool {
 /// Runs a command that must succeed.
 ///
 /// # Panics
-/// If it cannot be run or fails, with what it printed.
+/// If the command cannot start or fails. The message contains its output.
 pub fn run(command: &mut Command) -> Output {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let (out, err) = (&output.stdout, &output.stderr);

@@ -1,5 +1,5 @@
-//! A buffer for a device without an IOMMU: contiguous memory, and the list of transfers that
-//! reaches all of it, each with the frame it begins in.
+//! Lists the transfers of a contiguous buffer for a device without an IOMMU, each with its first
+//! frame.
 
 use std::io::Write;
 
@@ -7,7 +7,7 @@ use glebe::contig::{Contig, Proof};
 use glebe::sys::page_size;
 use glebe::units::Bytes;
 
-/// What the device takes in one transfer.
+/// Largest transfer of the device.
 const TRANSFER_MAX: Bytes = Bytes::mib(4);
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         writeln!(out, "not better: {reason}")?;
     }
 
-    // One transfer ends where the run does, or where the device can take no more.
+    // A transfer ends with its run or at the device's maximum.
     let (mut at, mut transfers) = (Bytes::ZERO, 0);
     while at < buffer.len() {
         let place = buffer.query(buffer.mapping().addr() + at.as_usize());
@@ -40,7 +40,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         writeln!(out, "{transfers} transfers; frames are seen with CAP_SYS_ADMIN only")?;
     }
 
-    // Before each use that matters: is everything where the list says?
+    // Before important uses, checks that no page has moved.
     let moved = buffer.verify()?;
     writeln!(out, "{} runs were moved since", moved.len())?;
     Ok(())

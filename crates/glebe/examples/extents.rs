@@ -1,5 +1,5 @@
-//! Free extents of something that is no memory of this process: the blocks of a device, handed out
-//! lowest address first, aligned and in windows.
+//! Allocates extents that are not memory of this process: blocks of a device, lowest address first,
+//! with alignments and windows.
 
 use std::io::Write;
 
@@ -11,13 +11,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let device = Extent::new(0, 1 << 20).ok_or("an empty device")?;
     let mut free = FreeTree::new(device, 1024);
     free.free(device)?;
-    // The first 34 blocks are the table that the device begins with.
+    // The device begins with a table of 34 blocks.
     free.take(Extent::new(0, 34).ok_or("an empty table")?)?;
 
     let file = free.alloc(1000, 1, None)?.ok_or("no place for the file")?;
-    // A region that starts at a multiple of 2048 blocks fits behind it; the gap stays free.
+    // A region at a multiple of 2048 blocks follows the file; the gap between them stays free.
     let region = free.alloc(4096, 2048, None)?.ok_or("no place for the region")?;
-    // The lowest 2048 blocks alone can be addressed by the loader.
+    // The loader can address only the lowest 2048 blocks.
     let low = Extent::new(0, 2048).ok_or("an empty window")?;
     let loader = free.alloc(64, 8, Some(low))?.ok_or("no place for the loader")?;
     writeln!(out, "file {file}, region {region}, loader {loader}")?;
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         free.extents()
     )?;
 
-    // What is not there is said, and a second free is an error that changes nothing.
+    // `alloc` returns `None` if nothing fits. A second `free` is an error and changes nothing.
     if let Some(extent) = free.alloc(64, 2048, Some(low))? {
         return Err(format!("{extent} is held").into());
     }

@@ -1,7 +1,7 @@
-//! A file cache on a reserve: read this program's own file twice, the second time from idle
+//! A file cache on a reserve: reads this program's own file twice, the second time from idle
 //! contiguous memory.
 //!
-//! The key of a page is its file's device and inode, and its index in the file.
+//! A page's key is its file's device and inode, and its index in the file.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -22,12 +22,12 @@ impl CachedFile {
     fn open(path: &Path, reserve: &Reserve) -> Result<Self, Box<dyn std::error::Error>> {
         let file = File::open(path)?;
         let meta = file.metadata()?;
-        // One pool a file system, one object a file, as cleancache does.
+        // A namespace for each file system and an object for each file, as in cleancache.
         let pool = reserve.page_cache().namespace(&format!("device {}", meta.dev()))?;
         Ok(Self { file, object: meta.ino(), pool })
     }
 
-    /// Reads page `index`, zeros beyond the end; whether it was cached.
+    /// Reads page `index`, with zeros beyond the end. Returns true if it was cached.
     fn read(&self, index: u64, page: &mut [u8]) -> Result<bool, Box<dyn std::error::Error>> {
         if self.pool.get(self.object, index, page)? {
             return Ok(true);
@@ -46,7 +46,7 @@ impl CachedFile {
         Ok(false)
     }
 
-    /// To be called when the file has changed: every page is read anew.
+    /// Drops the file's cached pages. Call it after the file has changed.
     fn invalidate(&self) -> Result<(), Error> {
         self.pool.invalidate_object(self.object)
     }

@@ -1,9 +1,10 @@
-//! Decoded pictures in volatile memory: as many as the machine has room for, decoded again where
-//! the kernel took them, beside a cache that holds a fixed quarter of them.
+//! Caches decoded pictures in volatile memory, beside a cache that holds a fixed quarter of them.
+//! The volatile cache fills the memory that the machine has free, and decodes pictures again that
+//! the kernel took.
 //!
-//! `image_cache [DIR]` shows the PNG files of a directory; without one, pictures that it draws and
-//! encodes itself. Give it a tight memory cgroup (`systemd-run --scope -p MemoryMax=24M`) to see
-//! the kernel take pictures; so that some are lost without one, all that is marked is dropped once.
+//! `image_cache [DIR]` shows the PNG files of a directory, or pictures that it draws itself. In a
+//! tight memory cgroup (`systemd-run --scope -p MemoryMax=24M`) the kernel takes pictures. The
+//! example also drops all marked pictures once.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -16,12 +17,12 @@ use glebe::volatile::{BuildError, Cache};
 
 type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
-/// Pictures that are drawn, and pixels of a side.
+/// Drawn pictures, and pixels of a side.
 const DRAWN: u32 = 48;
 const SIDE: u32 = 256;
 const VIEWS: u32 = 800;
 
-/// A PNG file, how many bytes it has decoded, and their sum.
+/// A PNG file, its decoded length in bytes, and the sum of the decoded bytes.
 struct Picture {
     path: PathBuf,
     len: usize,
@@ -50,12 +51,12 @@ fn reader(path: &Path) -> Result<png::Reader<BufReader<File>>, png::DecodingErro
     decoder.read_info()
 }
 
-/// What is done with a picture that is shown.
+/// Represents the work of showing a picture.
 fn sum(pixels: &[u8]) -> u64 {
     pixels.iter().map(|byte| u64::from(*byte)).sum()
 }
 
-/// A cache of decoded pictures; a view returns the sum of a picture's bytes.
+/// A cache of decoded pictures. `view` returns the sum of a picture's bytes.
 trait Viewer {
     fn view(&mut self, pictures: &[Picture], which: usize) -> Outcome<u64>;
     fn decoded(&self) -> u64;
@@ -67,7 +68,7 @@ impl Viewer for Volatile {
     fn view(&mut self, pictures: &[Picture], which: usize) -> Outcome<u64> {
         let picture = &pictures[which];
         let entry = self.0.get_or_build(which, picture.len, |pixels| picture.decode(pixels));
-        // Here it cannot go: it is looked at where it lies.
+        // The entry pins the picture.
         Ok(sum(&entry.map_err(|why: BuildError<_>| format!("{}: {why}", picture.path.display()))?))
     }
 
@@ -76,7 +77,7 @@ impl Viewer for Volatile {
     }
 }
 
-/// A cache of a fixed size: what was not viewed the longest goes.
+/// A cache of a fixed size that evicts the least recently viewed picture.
 struct Fixed {
     pictures: HashMap<usize, (u64, Vec<u8>)>,
     most: usize,
@@ -111,7 +112,8 @@ impl Viewer for Fixed {
     }
 }
 
-/// Shows pictures, the first ones far more often; how many were decoded, and the time it took.
+/// Shows pictures, the first ones far more often. Returns the number of decoded pictures and the
+/// time.
 fn show(viewer: &mut impl Viewer, pictures: &[Picture]) -> Outcome<(u64, Duration)> {
     let (before, start) = (viewer.decoded(), Instant::now());
     let mut random = 1_u64;
@@ -126,7 +128,7 @@ fn show(viewer: &mut impl Viewer, pictures: &[Picture]) -> Outcome<(u64, Duratio
     Ok((viewer.decoded() - before, start.elapsed()))
 }
 
-/// Draws a picture: waves over each other, other ones for each number.
+/// Draws overlaid waves, different for each number.
 fn draw(path: &Path, number: u32) -> Outcome {
     let wave = |at: u32, step: u32| f64::from(at * step + number * 7).mul_add(0.05, 0.5).sin();
     let channel = |x, y, step| ((wave(x, step) + wave(y, step + 1) + 2.0) * 63.0) as u8;
@@ -140,7 +142,7 @@ fn draw(path: &Path, number: u32) -> Outcome {
     Ok(encoder.write_header()?.write_image_data(&pixels)?)
 }
 
-/// A directory of drawn pictures, removed at the end.
+/// A directory of drawn pictures, removed when dropped.
 struct Drawn(PathBuf);
 
 impl Drawn {
@@ -163,7 +165,7 @@ fn pictures_in(dir: &Path) -> Outcome<Vec<Picture>> {
     let mut paths: Vec<_> = fs::read_dir(dir)?.flatten().map(|entry| entry.path()).collect();
     paths.retain(|path| path.extension().is_some_and(|end| end == "png"));
     paths.sort();
-    // What cannot be decoded is none.
+    // Skips files that cannot be decoded.
     let pictures: Vec<_> = paths.iter().filter_map(|path| Picture::open(path).ok()).collect();
     if pictures.is_empty() {
         return Err(format!("no PNG file in {}", dir.display()).into());
@@ -182,7 +184,7 @@ fn main() -> Outcome {
     writeln!(out, "{} pictures, decoded {}", pictures.len(), Bytes::new(all as u64))?;
 
     let mut fixed = Fixed { pictures: HashMap::new(), most: quarter, len: 0, views: 0, decoded: 0 };
-    // Addresses for all of them and more; how much memory that takes is the kernel's to say.
+    // Twice the addresses that all pictures need; the kernel decides how much memory backs them.
     let addresses = Bytes::new(2 * all as u64).max(Bytes::mib(16));
     let mut volatile = Volatile(Cache::new(addresses)?);
     for round in ["first", "again", "after memory was short"] {

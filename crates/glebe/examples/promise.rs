@@ -1,4 +1,4 @@
-//! A promise: memory set aside for a device, lent to a cache until the device needs it.
+//! Promises memory to a device and lends it to a cache until the device needs it.
 
 use std::io::Write;
 
@@ -13,7 +13,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let promise = reserve.promise(Pages::new((run.get() / 2).max(1)))?;
     writeln!(out, "promised {} of {} pages", promise.pages().get(), run.get())?;
 
-    // The cache fills everything, the promised run too.
+    // The cache fills every page, including the promised run.
     let pool = reserve.page_cache().namespace("example")?;
     let page = vec![1; page_size().bytes().as_usize()];
     for index in 0..reserve.len().get() {
@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     writeln!(out, "{} pages lent to the cache", reserve.stats().live.get())?;
 
-    // Others take all they can get: not the promised run.
+    // Other allocations take everything except the promised run.
     let mut others = Vec::new();
     while let Ok(block) = reserve.alloc(reserve.largest_run()?.min(run)) {
         others.push(block);

@@ -1,4 +1,4 @@
-//! A reserve in 30 lines: fill it with cache, then take contiguous memory out of it.
+//! A reserve in 30 lines: fills it with a cache, then takes contiguous memory out of it.
 
 use std::io::Write;
 
@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         pool.put(1, index, &page)?;
     }
 
-    // Without frames to read (a privilege) only short runs are known: take what is next to it.
+    // Without privileges only short runs are known; `any` accepts adjacent runs too.
     let pages = Pages::new(8000);
     let mut block = reserve.alloc(Request::new(pages).any())?;
     block.bytes_mut()?.fill(0xa5);

@@ -1,9 +1,9 @@
-//! A cache of rendered bytes that two processes share. Each entry is marked: what it holds can be
-//! rendered again. One process is killed while it uses some; then memory is taken from the cache,
-//! and whoever uses an entry next is told what was lost, and renders it anew.
+//! Two processes share a cache of rendered bytes. Every entry is marked, because it can be rendered
+//! again. One process is killed while it uses entries. Then the cache is purged, and the next user
+//! of a lost entry renders it again.
 //!
-//! `shared_volatile [FILE]`; the file is made on tmpfs, and removed at the end. Without one it is a
-//! memfd, which the other process opens by its name below `/proc`.
+//! `shared_volatile [FILE]` makes the file on tmpfs and removes it at the end. Without `FILE` the
+//! cache is a memfd, which the other process opens by its name below `/proc`.
 
 use std::error::Error;
 use std::io::{self, BufRead, BufReader, Write};
@@ -19,11 +19,11 @@ type Outcome<T> = Result<T, Box<dyn Error>>;
 
 const ENTRY: Bytes = Bytes::new(64 << 10);
 const ENTRIES: u64 = 64;
-/// What the other process uses when it is killed.
+/// Entries that the killed process uses.
 const IN_USE: Range<u64> = 8..12;
 const WORKER: &str = "--as-the-other-process";
 
-/// What takes time, and need not be done twice.
+/// Represents slow work.
 fn render(entry: u64) -> Vec<u8> {
     let pixel = |at: u64| (at.wrapping_mul(entry + 3) >> 5 ^ entry) as u8;
     (0..ENTRY.get()).map(pixel).collect()
@@ -33,21 +33,21 @@ fn place(entry: u64) -> Range<Bytes> {
     Bytes::new(entry * ENTRY.get())..Bytes::new((entry + 1) * ENTRY.get())
 }
 
-/// Reads an entry, and renders it first where it was lost; whether it was.
+/// Reads an entry, and renders it first if it was lost. Returns true in that case.
 fn read(cache: &Shared, entry: u64, bytes: &mut [u8]) -> Outcome<bool> {
-    // Nothing can be taken from it as long as this lives.
+    // Keeps the entry from being purged.
     let pin = cache.pin(place(entry))?;
     let is_lost = !pin.lost().is_empty();
     if is_lost {
         pin.write(Bytes::ZERO, &render(entry))?;
-        // It is whole, and the youngest of all.
+        // Makes the entry whole, and the youngest.
         pin.restored()?;
     }
     pin.read(Bytes::ZERO, bytes)?;
     Ok(is_lost)
 }
 
-/// The other process: fills the second half, and is killed with pins on some of the first.
+/// The other process: fills the second half, and is killed with pins in the first.
 fn work(path: &Path) -> Outcome<()> {
     let cache = Shared::options().open(path)?;
     for entry in ENTRIES / 2..ENTRIES {
@@ -60,7 +60,7 @@ fn work(path: &Path) -> Outcome<()> {
     Ok(())
 }
 
-/// Starts this program again, and waits until it has filled its half.
+/// Starts this program again and waits until its half is full.
 fn start_other(path: &Path) -> Outcome<Child> {
     let mut other = Command::new(std::env::current_exe()?);
     other.arg(WORKER).arg(path).stdin(Stdio::piped()).stdout(Stdio::piped());

@@ -1,6 +1,6 @@
-//! A reserve that is idle most of the time, and a store of four times its budget: what the store
-//! has in its file is in the reserve too, until first class wants the reserve. Last, what a file
-//! that is encrypted costs beside one that is not.
+//! Uses an idle reserve as a cache for a store of four times its budget: pages in the store's file
+//! stay in the reserve too, until first class takes it. Then measures what encryption of the file
+//! costs.
 
 use std::error::Error;
 use std::io::{stdout, Write};
@@ -14,7 +14,7 @@ use glebe::units::Bytes;
 const OBJECTS: u64 = 1024;
 const LEN: u64 = 64 << 10;
 
-/// An object that compresses to about a half, as much data does.
+/// Returns an object that compresses to about half, as typical data does.
 fn object(n: u64) -> Vec<u8> {
     let mut word = n;
     let mut next = |at: u64| {
@@ -28,7 +28,7 @@ fn object(n: u64) -> Vec<u8> {
     (0..LEN / 8).flat_map(|at| next(at).to_le_bytes()).collect()
 }
 
-/// Reads all objects, and says what the loads of those that were not in memory took.
+/// Reads all objects and prints the median time of loads.
 fn read_all(what: &str, store: &Store, keys: &[Key]) -> Result<(), Box<dyn Error>> {
     let before = store.stats();
     let mut times = Vec::new();

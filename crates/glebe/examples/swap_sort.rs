@@ -1,7 +1,7 @@
-//! A sort of more numbers than may be in memory: in a [`Region`], by runs and a merge.
+//! Sorts more numbers than fit in memory, in a [`Region`], by runs and a merge.
 //!
-//! A run is sorted as a slice of what [`Region::resident`] keeps in memory. The merge reads a piece
-//! of each run at a time by [`Region::read_at`], in the order in which it needs them.
+//! [`Region::resident`] keeps a run in memory while it is sorted. The merge reads pieces of the
+//! runs by [`Region::read_at`], as it needs them.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,13 +13,13 @@ use glebe::Bytes;
 
 const BUDGET: Bytes = Bytes::mib(8);
 const NUMBERS: u64 = 4 << 20;
-/// Bytes that are sorted at once: of the budget, what others need stays free.
+/// Bytes sorted at once; leaves some of the budget to others.
 const RUN: Bytes = Bytes::mib(4);
-/// Bytes of a run that the merge has at hand.
+/// Bytes of a run that the merge buffers.
 const PIECE: usize = 64 << 10;
 const WORD: u64 = size_of::<u64>() as u64;
 
-/// Numbers in no order (xorshift; Marsaglia 2003).
+/// Returns numbers in no order (xorshift; Marsaglia 2003).
 fn numbers() -> impl Iterator<Item = u64> {
     let mut x = 0x2545_f491_4f6c_dd1d_u64;
     std::iter::repeat_with(move || {
@@ -35,7 +35,7 @@ fn number(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
 }
 
-/// Sorts `len` bytes in place.
+/// Sorts `len` bytes at `at` in place.
 fn sort_run(region: &Region, at: Bytes, len: Bytes) -> Result<(), Error> {
     let mut run = region.resident(at, len)?;
     let mut sorted: Vec<u64> = run.chunks_exact(8).map(number).collect();
@@ -46,7 +46,7 @@ fn sort_run(region: &Region, at: Bytes, len: Bytes) -> Result<(), Error> {
     Ok(())
 }
 
-/// What is left of a sorted run.
+/// The unread rest of a sorted run.
 struct Run {
     at: Bytes,
     end: Bytes,
@@ -69,7 +69,7 @@ impl Run {
     }
 }
 
-/// Calls `to` with all numbers, the least first.
+/// Calls `to` with all numbers in order.
 fn merge(region: &Region, runs: &[(Bytes, Bytes)], mut to: impl FnMut(u64)) -> Result<(), Error> {
     let run = |&(at, len): &(Bytes, Bytes)| Run { at, end: at + len, piece: Vec::new(), next: 0 };
     let mut runs: Vec<Run> = runs.iter().map(run).collect();

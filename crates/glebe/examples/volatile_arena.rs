@@ -1,6 +1,6 @@
-//! A scratch arena on volatile memory: what a request allocates is given up all at once when it
-//! ends, not by returning memory but by marking it. The next request finds most of its pages
-//! there still, without a fault; in between the kernel may have any of them.
+//! A scratch arena on volatile memory. The end of a request marks the arena's memory instead of
+//! returning it. The next request finds most pages still there, without faults; in between the
+//! kernel may take any of them.
 
 use std::io::Write;
 
@@ -12,14 +12,14 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 const REQUESTS: u32 = 50;
 const CHUNK: Bytes = Bytes::new(256 << 10);
 
-/// Memory that is handed out from its start to its end.
+/// Memory that is handed out from start to end.
 struct Arena {
     region: Region,
     /// Bytes handed out.
     used: Bytes,
-    /// Bytes that are safe to use, whole chunks; what follows is marked.
+    /// Unmarked bytes, in whole chunks.
     safe: Bytes,
-    /// What the kernel had taken of memory that was used again.
+    /// Pages that the kernel had taken.
     lost: Pages,
 }
 
@@ -30,7 +30,7 @@ impl Arena {
         Ok(Self { region, used: Bytes::ZERO, safe, lost: Pages::ZERO })
     }
 
-    /// Copies `bytes` in; where they are.
+    /// Copies `bytes` in and returns their offset.
     fn put(&mut self, bytes: &[u8]) -> Outcome<Bytes> {
         let (at, end) = (self.used, self.used + Bytes::new(bytes.len() as u64));
         if end > self.region.len() {
@@ -38,7 +38,7 @@ impl Arena {
         }
         while end > self.safe {
             let next = (self.safe + CHUNK).min(self.region.len());
-            // Lost or not: a scratch arena takes either. What was kept needs no fault now.
+            // A scratch arena needs no old contents. Pages that were kept need no fault.
             self.lost = self.lost + self.region.unmark(self.safe..next)?.pages();
             self.safe = next;
         }
@@ -51,7 +51,7 @@ impl Arena {
         Ok(self.region.read(at, bytes)?)
     }
 
-    /// Gives up all that was handed out.
+    /// Marks everything that was handed out.
     fn reset(&mut self) -> Outcome<()> {
         self.region.mark(Bytes::ZERO..self.safe, Priority::NORMAL)?;
         (self.used, self.safe) = (Bytes::ZERO, Bytes::ZERO);
@@ -59,7 +59,7 @@ impl Arena {
     }
 }
 
-/// Sorts the words of a text in scratch memory; the number of bytes used.
+/// Sorts the words of a text. Returns the scratch bytes used.
 fn serve(arena: &mut Arena, text: &str, copies: u32) -> Outcome<Bytes> {
     let mut places = Vec::new();
     for _ in 0..copies {
@@ -89,7 +89,7 @@ fn main() -> Outcome<()> {
         most = most.max(serve(&mut arena, text, 1 + request % 40)?);
         arena.reset()?;
         if request % 10 == 9 {
-            // As the kernel would in need of memory.
+            // Imitates a kernel that needs memory.
             arena.region.drop_now(Bytes::ZERO..CHUNK)?;
         }
     }

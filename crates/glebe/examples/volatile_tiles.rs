@@ -1,9 +1,9 @@
-//! A cache of tiles in volatile memory: pieces of real files, turned into pixels once and kept for
-//! as long as the system has room. What the kernel took is made again, page by page.
+//! Caches tiles in volatile memory: pieces of real files, turned into pixels once and kept while
+//! the system has room. Lost pages are made again, one by one.
 //!
-//! `volatile_tiles [DIR]`; without a directory, the library's own sources. Give it a tight memory
-//! cgroup (`systemd-run --scope -p MemoryMax=16M`) to see the kernel purge; so that something is
-//! lost without one, a part is dropped by hand.
+//! `volatile_tiles [DIR]` reads `DIR`, or the library's sources. In a tight memory cgroup
+//! (`systemd-run --scope -p MemoryMax=16M`) the kernel purges tiles. The example also drops some
+//! itself.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -32,7 +32,7 @@ struct Tiles {
     files: Vec<PathBuf>,
     region: Region,
     slots: HashMap<Key, u64>,
-    /// Whose tile each slot holds, oldest first from `next` on.
+    /// The key in each slot, oldest first from `next` on.
     holds: Vec<Option<Key>>,
     next: u64,
 }
@@ -45,12 +45,12 @@ impl Tiles {
         Ok(Self { files, region, slots: HashMap::new(), holds, next: 0 })
     }
 
-    /// Copies a tile out; how many of its pages had to be made.
+    /// Copies a tile out. Returns the number of pages that it had to make.
     fn get(&mut self, key: Key, pixels: &mut [u8]) -> Outcome<u64> {
         let known = self.slots.get(&key).copied();
         let slot = known.unwrap_or_else(|| self.take_slot(key));
         let range = tile_bytes(slot);
-        // From here on the tile is safe, and what was lost is known to the page.
+        // Now the tile is safe, and `purged` names its lost pages.
         let purged = self.region.unmark(range.clone())?;
         let first = range.start.pages_down(page_size()).get();
         let lost: Vec<u64> = match known {
@@ -68,7 +68,7 @@ impl Tiles {
             self.region.write(Pages::new(first + nth).bytes(page_size()), &page)?;
         }
         self.region.read(range.start, pixels)?;
-        // And from here on the kernel may have it.
+        // Now the kernel may take the tile.
         self.region.mark(range, Priority::NORMAL)?;
         Ok(lost.len() as u64)
     }
@@ -83,7 +83,7 @@ impl Tiles {
         slot
     }
 
-    /// Page `nth` of a tile: each byte of the file as a grey pixel, darker towards the end.
+    /// Makes page `nth` of a tile: file bytes as grey pixels, darker towards the end.
     fn make(&self, key: Key, nth: u64, page: &mut [u8]) -> io::Result<()> {
         let file = File::open(&self.files[key.file])?;
         let offset = (key.tile * TILE.get() + nth) * page.len() as u64;
@@ -110,7 +110,7 @@ fn tile_bytes(slot: u64) -> Range<Bytes> {
     at(slot)..at(slot + 1)
 }
 
-/// The files below a directory that can be read, in order.
+/// Finds readable files below a directory, in order.
 fn files_below(dir: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
     let mut paths: Vec<_> = fs::read_dir(dir)?.flatten().map(|entry| entry.path()).collect();
     paths.sort();
@@ -176,7 +176,7 @@ fn main() -> Outcome<()> {
             "first" if made != pages => {
                 return Err("tiles were there before they were made".into());
             }
-            // The kernel may have taken others; what was dropped is lost in any case.
+            // The kernel may take more, but the dropped pages are lost in any case.
             round if round.starts_with("after") && (of_dropped == 0 || made < of_dropped) => {
                 return Err("tiles were there after they were dropped".into());
             }

@@ -1,8 +1,8 @@
-//! A compressed page cache in a pool of objects: pages of real files, found by file and index, the
-//! oldest evicted at a limit that counts everything. What was evicted is read from its file again.
+//! A compressed page cache in an object pool, with pages of real files. It evicts the oldest page
+//! at a limit that counts all memory of the pool; a miss reads the page from its file.
 //!
-//! `zpool_page_cache [DIR]`; without a directory, that of the program itself. A page takes what LZ4
-//! makes of it.
+//! `zpool_page_cache [DIR]` reads files of `DIR`, or of the program's own directory. LZ4 compresses
+//! the pages.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -16,13 +16,13 @@ use glebe::zpool::{AtLimit, Error, Handle, ObjectPool, Stats};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// Of larger files only so much is read.
+/// Bytes read from all files.
 const READ_MAX: Bytes = Bytes::mib(16);
-/// The limit is such a part of what is read.
+/// Bytes of files for each byte of the limit.
 const READ_PER_LIMIT: u64 = 4;
-/// Below that the pool's own tables would be most of it.
+/// In a smaller pool its tables would dominate.
 const LIMIT_MIN: Bytes = Bytes::mib(1);
-/// Reads of each page, about.
+/// Approximate reads of each page.
 const READS_PER_PAGE: usize = 20;
 
 /// A page of a file.
@@ -45,7 +45,7 @@ impl Cache {
         Ok(Self { pool, pages: HashMap::new(), hits: 0, misses: 0 })
     }
 
-    /// Reads a page, from the pool if it is there; its length.
+    /// Reads a page from the pool or its file, and returns its length.
     fn read(&mut self, key: Key, files: &[File], page: &mut [u8]) -> Outcome<usize> {
         if let Some(&handle) = self.pages.get(&key) {
             match self.pool.read(handle, page) {
@@ -53,7 +53,7 @@ impl Cache {
                     self.hits += 1;
                     return Ok(len);
                 }
-                // Evicted meanwhile: the pool says so, and never gives another page's bytes.
+                // The page was evicted. A stale handle never gives another page's bytes.
                 Err(Error::Stale) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -64,14 +64,14 @@ impl Cache {
         Ok(len)
     }
 
-    /// Bytes of the files that are in the pool.
+    /// Returns the bytes of the files that the pool holds.
     fn useful(&self) -> u64 {
         let lens = self.pages.values().filter_map(|&handle| self.pool.len_of(handle).ok());
         lens.map(|len| len as u64).sum()
     }
 }
 
-/// Reads page `index` of a file; how long it is.
+/// Reads page `index` of a file, and returns its length.
 fn read_page(file: &File, index: u64, page: &mut [u8]) -> io::Result<usize> {
     let (start, mut done) = (index * page.len() as u64, 0);
     while done < page.len() {
@@ -85,7 +85,7 @@ fn read_page(file: &File, index: u64, page: &mut [u8]) -> io::Result<usize> {
     Ok(done)
 }
 
-/// The files below a directory that can be read, in order.
+/// Opens readable files below a directory, in order.
 fn files_below(dir: &Path, found: &mut Vec<File>) -> io::Result<()> {
     let mut paths: Vec<_> = fs::read_dir(dir)?.flatten().map(|entry| entry.path()).collect();
     paths.sort();
@@ -99,7 +99,6 @@ fn files_below(dir: &Path, found: &mut Vec<File>) -> io::Result<()> {
     Ok(())
 }
 
-/// Numbers that look random and are the same in each run.
 struct Rng(u64);
 
 impl Rng {
@@ -108,7 +107,7 @@ impl Rng {
         (self.0 >> 33) as usize % end
     }
 
-    /// Low numbers far more often than high ones.
+    /// Prefers low numbers.
     fn skewed(&mut self, end: usize) -> usize {
         let below = 1 + self.below(end);
         let below = 1 + self.below(below);
@@ -132,7 +131,7 @@ fn main() -> Outcome<()> {
     if keys.is_empty() {
         return Err(format!("no files below {}", dir.display()).into());
     }
-    // Which pages are in demand has nothing to do with where they are.
+    // Demand must not depend on position.
     let mut rng = Rng(1);
     (1..keys.len()).for_each(|at| keys.swap(at, rng.below(at + 1)));
 

@@ -1,6 +1,6 @@
-//! A store of strings in a pool of objects: many short texts, each kept once and named by a handle
-//! of 8 bytes. Most are dropped at random, which leaves holes everywhere; compaction moves what is
-//! left together, and the memory goes back to the system while every handle stays good.
+//! A string store in an object pool: short texts, each stored once and named by a handle of 8
+//! bytes. Most strings are dropped at random, which leaves holes. Compaction moves the others
+//! together and returns memory to the system; every handle stays valid.
 
 use std::collections::hash_map::{DefaultHasher, Entry, HashMap};
 use std::fs;
@@ -15,14 +15,14 @@ use glebe::zpool::{Budget, Codec, Compaction, Error, Handle, ObjectPool};
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
 const STRINGS: u64 = 300_000;
-/// Of so many strings one stays.
+/// One string in this many stays.
 const STRINGS_PER_KEPT: u64 = 10;
 
-/// Texts that are kept once, however often they are asked for.
+/// Texts that are stored once.
 struct Strings {
     pool: ObjectPool,
-    /// By its hash, a text and how often it is in use. A text that has another's hash is not here,
-    /// and kept for each use.
+    /// Maps a hash to a text and its uses. A text with another's hash is not in the map, and is
+    /// stored for each use.
     shared: HashMap<u64, (Handle, u32)>,
 }
 
@@ -34,14 +34,13 @@ fn hash(text: &[u8]) -> u64 {
 
 impl Strings {
     fn new() -> Result<Self, Error> {
-        // By hand, so that there is a before and an after to look at; and so short texts would
-        // hardly shrink.
+        // Manual compaction shows the state before and after. Short texts hardly compress.
         let pool =
             ObjectPool::options().compaction(Compaction::Manual).codec(Codec::None).build()?;
         Ok(Self { pool, shared: HashMap::with_capacity(STRINGS as usize) })
     }
 
-    /// The handle of a text, which is kept until it was dropped as often.
+    /// Returns the handle of a text. Each call needs a call of `drop_one` before the text is freed.
     fn intern(&mut self, text: &str) -> Result<Handle, Error> {
         match self.shared.entry(hash(text.as_bytes())) {
             Entry::Vacant(place) => {
@@ -60,7 +59,7 @@ impl Strings {
         }
     }
 
-    /// Gives up one use of a text.
+    /// Ends one use of a text.
     fn drop_one(&mut self, handle: Handle) -> Result<(), Error> {
         let hash = hash(&self.pool.get(handle)?);
         if let Entry::Occupied(mut place) = self.shared.entry(hash) {
@@ -81,7 +80,7 @@ impl Strings {
     }
 }
 
-/// The `nth` text: 10 to 250 bytes, each once.
+/// Returns a unique text of 10 to 250 bytes.
 fn text(nth: u64) -> String {
     let mixed = nth.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut text = format!("/{nth}/{mixed:x}");
@@ -92,7 +91,6 @@ fn text(nth: u64) -> String {
     text
 }
 
-/// Bytes of this process that are in memory.
 fn resident() -> Outcome<u64> {
     let statm = fs::read_to_string("/proc/self/statm")?;
     let pages = statm.split_whitespace().nth(1).ok_or("statm has a second column")?;
@@ -124,7 +122,7 @@ fn main() -> Outcome<()> {
     for nth in 0..STRINGS {
         handles.push(strings.intern(&text(nth))?);
     }
-    // Asked for once more, a text is not stored once more.
+    // A text is stored once.
     assert_eq!(strings.intern(&text(7))?, handles[7]);
     strings.drop_one(handles[7])?;
     assert!(strings.is(handles[7], &text(7)));
@@ -148,7 +146,8 @@ fn main() -> Outcome<()> {
     writeln!(out, "{} strings moved, {} freed in {:.1?}", done.moved, done.freed, start.elapsed())?;
     let after = report("compacted", &strings)?;
 
-    // Size classes that fitted the full pool better are emptied too, and are not in the estimate.
+    // The estimate leaves out size classes that fitted the full pool better, but compaction empties
+    // them too.
     assert!(done.freed >= freeable, "as much as was said before is freed");
     let freed = done.freed.bytes(page_size()).get();
     assert!(before.saturating_sub(after) > freed / 2, "the memory is the system's again");

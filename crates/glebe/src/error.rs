@@ -1,11 +1,11 @@
-//! [`OsError`]: what the kernel refused, with the call, its subject and the error number.
+//! [`OsError`]: a failed kernel call, with its subject and the error number.
 //!
-//! Each layer has one error enum of its own beside its code; this is what they wrap.
+//! Each layer has its own error enum, which wraps `OsError`.
 
 use std::fmt;
 use std::io;
 
-/// A kernel call or a file below `/proc` or `/sys` that failed.
+/// A failed kernel call or access to a file in `/proc` or `/sys`.
 #[derive(Debug)]
 pub struct OsError {
     call: &'static str,
@@ -14,31 +14,31 @@ pub struct OsError {
 }
 
 impl OsError {
-    /// `call` on `subject` (a path, an address range, a size) failed with `source`.
+    /// Makes the error of `call` on `subject` (a path, an address range, a size).
     #[must_use]
     pub fn new(call: &'static str, subject: impl Into<String>, source: io::Error) -> Self {
         Self { call, subject: subject.into(), source }
     }
 
-    /// The call that failed.
+    /// Returns the name of the failed call.
     #[must_use]
     pub fn call(&self) -> &'static str {
         self.call
     }
 
-    /// What it was called on.
+    /// Returns the subject of the call.
     #[must_use]
     pub fn subject(&self) -> &str {
         &self.subject
     }
 
-    /// The kernel's error number, where there is one.
+    /// Returns the kernel's error number, if it gave one.
     #[must_use]
     pub fn errno(&self) -> Option<i32> {
         self.source.raw_os_error()
     }
 
-    /// What kind of failure it is.
+    /// Returns the kind of the failure.
     #[must_use]
     pub fn kind(&self) -> io::ErrorKind {
         self.source.kind()

@@ -1,14 +1,14 @@
-//! [`Extent`]: a half-open run of positions, `start..end`.
+//! [`Extent`]: a half-open range of positions, `start..end`.
 //!
-//! The unit is its holder's (pages in the reserve, anything in a free tree). Never empty, never
-//! past `u64::MAX`: both are refused when one is made, so no user needs to check again. Sets of
-//! extents are lists, joined, cut and clipped in O(n), or O(n log n) where they are sorted first.
+//! Its owner chooses the unit. The constructors ensure that it is never empty and never ends past
+//! `u64::MAX`. Sets of extents are lists. `merged` takes O(n log n) for an unsorted list; all else
+//! takes O(n).
 
 use std::fmt;
 
 use crate::units::{Bytes, PageSize, Pages};
 
-/// A run of `len` positions from `start`, half-open and not empty.
+/// A range of `len` positions from `start`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Extent {
     start: u64,
@@ -16,7 +16,8 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// The extent of `len` positions from `start`; `None` if it is empty or its end overflows.
+    /// Returns the extent of `len` positions from `start`, or `None` if it is empty or its end
+    /// overflows.
     #[must_use]
     pub const fn new(start: u64, len: u64) -> Option<Self> {
         match (len, start.checked_add(len)) {
@@ -25,55 +26,55 @@ impl Extent {
         }
     }
 
-    /// The extent `start..end`; `None` if that is empty.
+    /// Returns the extent `start..end`, or `None` if it is empty.
     #[must_use]
     pub const fn between(start: u64, end: u64) -> Option<Self> {
         Self::new(start, end.saturating_sub(start))
     }
 
-    /// First position.
+    /// Returns the first position.
     #[must_use]
     pub const fn start(self) -> u64 {
         self.start
     }
 
-    /// Number of positions; never zero.
+    /// Returns the number of positions, which is never zero.
     #[must_use]
     pub const fn len(self) -> u64 {
         self.len
     }
 
-    /// One past the last position.
+    /// Returns the position after the last.
     #[must_use]
     pub const fn end(self) -> u64 {
         self.start + self.len
     }
 
-    /// Whether `other` lies wholly inside.
+    /// Returns true if all of `other` is inside this extent.
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.start <= other.start && other.end() <= self.end()
     }
 
-    /// Whether the two share a position.
+    /// Returns true if the two extents share a position.
     #[must_use]
     pub const fn overlaps(self, other: Self) -> bool {
         self.start < other.end() && other.start < self.end()
     }
 
-    /// What the two share.
+    /// Returns the positions that the two extents share.
     #[must_use]
     pub fn intersection(self, other: Self) -> Option<Self> {
         Self::between(self.start.max(other.start), self.end().min(other.end()))
     }
 
-    /// Of pages of memory that begins at `base`: their address and length.
+    /// Returns the address and length of these pages in memory at `base`.
     #[inline]
     pub(crate) fn place(self, base: usize, page: PageSize) -> (usize, Bytes) {
         (base + Pages::new(self.start).bytes(page).as_usize(), Pages::new(self.len).bytes(page))
     }
 
-    /// What of it is not in `other`: before that, and behind it.
+    /// Returns the parts before and after `other`.
     pub(crate) fn without(self, other: Self) -> impl Iterator<Item = Self> {
         let before = Self::between(self.start, self.end().min(other.start));
         let behind = Self::between(self.start.max(other.end()), self.end());
@@ -81,7 +82,7 @@ impl Extent {
     }
 }
 
-/// Extents in any order, which may overlap, as ascending ones that do not touch.
+/// Sorts extents and joins neighbours.
 pub(crate) fn merged(mut extents: Vec<Extent>) -> Vec<Extent> {
     if !extents.is_sorted() {
         extents.sort_unstable();
@@ -103,12 +104,10 @@ pub(crate) fn push(extents: &mut Vec<Extent>, next: Extent) {
     }
 }
 
-/// What of `extents` is not in `other`.
 pub(crate) fn without(extents: &[Extent], other: Extent) -> Vec<Extent> {
     extents.iter().flat_map(|extent| extent.without(other)).collect()
 }
 
-/// What of `extents` lies in `other`.
 pub(crate) fn within(extents: &[Extent], other: Extent) -> impl Iterator<Item = Extent> + '_ {
     extents.iter().filter_map(move |extent| extent.intersection(other))
 }

@@ -1,14 +1,13 @@
-//! Free extents in address order: [`FreeTree`] finds the lowest place that fits.
+//! [`FreeTree`] holds free extents in address order and finds the lowest place that fits.
 //!
-//! Owns which positions of a span are free, and nothing else: no memory, no pointer. The unit of a
-//! position is the caller's (the reserve counts pages). No lock: a caller that shares a tree brings
-//! its own.
+//! It owns which positions of a span are free, and no memory. The caller chooses the unit (a
+//! reserve: pages) and locks a shared tree.
 //!
 //! # Structure
 //!
-//! A B+tree of the free extents, wide and flat, whose nodes are the lanes of a few cache lines and
-//! are named by index in storage that is bounded when the tree is made. Each inner node knows, for
-//! each child and each [class](Classes) of alignments, the most that one extent below has:
+//! A wide, flat B+tree. A node fills a few cache lines; storage is allocated once, and indices name
+//! nodes. Each inner node knows the most that one extent below each child has, for each
+//! [class](Classes) of alignments:
 //!
 //! ```text
 //!                 +----------------------------------------+
@@ -22,25 +21,23 @@
 //!  length    |   2    |   16   |    1   | ..     | ..
 //! ```
 //!
-//! Positions are kept in 32 bits where the span allows it, from the multiple of 2^32 below its
-//! start: a span of less than 2^32 positions is 16 TiB of 4 KiB pages. Others are kept in 64 bits.
+//! Positions have 32 bits if the span allows it, counted from the multiple of 2^32 below its start
+//! (2^32 pages of 4 KiB are 16 TiB), else 64 bits.
 //!
 //! # Invariants
 //!
-//! Free extents lie in the span, in order, and never touch: two that would are one. A call that
-//! returns an error has changed nothing.
+//! Free extents lie in the span, in order, and never touch: the tree joins neighbours. A failed
+//! call changes nothing.
 //!
 //! # Cost
 //!
-//! Every call but [`FreeTree::iter`] looks at O(log n) nodes for n free extents, whatever the
-//! window, and whatever the alignment if it is one of the tree's [`Classes`], as all are unless
-//! told otherwise. No call allocates: [`FreeTree::new`] does once. A
-//! change writes one leaf and the maxima that it moves, classes x levels at worst.
+//! Calls except [`FreeTree::iter`] read O(log n) nodes for n free extents, for any window and any
+//! alignment of the tree's [`Classes`]. A change writes one leaf and the maxima that it moves, at
+//! worst classes x levels. Only [`FreeTree::new`] allocates.
 //!
-//! Source: the idea is "improve vmap allocation" (Linux 2019): free blocks in a tree that is
-//! augmented by the size of the largest block below, split by where the taken part lies. Its search
-//! can pass the size test of a subtree in which an aligned request fits nowhere; with a maximum for
-//! each alignment this one cannot.
+//! Source: "improve vmap allocation" (Linux 2019), a tree of free blocks with the largest size
+//! below each node. Its size test may choose a subtree without an aligned place; a maximum for each
+//! alignment prevents this.
 
 mod lanes;
 #[cfg(any(test, fuzzing))]
@@ -70,56 +67,54 @@ pub enum Error {
     /// An alignment that is not a power of two.
     #[error("alignment {align:#x} is not a power of two")]
     BadAlign {
-        /// What was given.
+        /// The alignment given.
         align: u64,
     },
-    /// An extent that the tree does not manage.
+    /// An extent that is not wholly in the span.
     #[error("{given} is not wholly in the span {span}")]
     OutsideSpan {
-        /// What was given.
+        /// The extent given.
         given: Extent,
-        /// What the tree manages.
+        /// The span of the tree.
         span: Extent,
     },
-    /// A second free, whole or in part.
+    /// Positions to free are free already.
     #[error("{given} cannot be freed: {overlaps} is free already")]
     AlreadyFree {
-        /// What was given.
+        /// The extent given.
         given: Extent,
-        /// The lowest free extent that shares a position with it, whole.
+        /// The lowest free extent that overlaps it.
         overlaps: Extent,
     },
-    /// A claim on positions that are not free.
+    /// Positions to take are not free.
     #[error("{given} cannot be taken: {held} is not free")]
     NotFree {
-        /// What was given.
+        /// The extent given.
         given: Extent,
-        /// The lowest run inside it that is not free.
+        /// The lowest run in it that is not free.
         held: Extent,
     },
-    /// One more free extent than the tree has storage for.
+    /// No storage for another free extent.
     #[error("the call would leave more than {limit} free extents, the limit")]
     OutOfNodes {
-        /// The most free extents that this tree can hold.
+        /// The most free extents.
         limit: usize,
     },
 }
 
-/// The alignments for which a free tree knows in advance what fits where.
+/// The alignments with maxima in a tree.
 ///
-/// A request of such an alignment is found in O(log n) in whatever state the tree is. Of others,
-/// the answer is the same, but a state can be made in which a search passes by many extents that
-/// are long enough and lie badly.
+/// Searches for them always take O(log n). Other alignments get the same answers, but some states
+/// make a search visit many long extents that lie badly.
 ///
-/// Each class costs one length for each child of an inner node: with all of them and 32-bit
-/// positions, some 8 bytes an extent. A change also has to look at each class of which the changed
-/// extent has a multiple inside, which is those up to its length and seldom more.
+/// A class costs one length for each child of an inner node: all classes and 32 bits, some 8 bytes
+/// an extent. A change visits each class with a multiple in the extent, and seldom more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Classes {
     /// All powers of two.
     #[default]
     All,
-    /// None but 1.
+    /// Only 1.
     None,
 }
 
@@ -142,28 +137,26 @@ pub enum Classes {
 #[derive(Debug)]
 pub struct FreeTree {
     span: Extent,
-    /// What the tree counts from.
+    /// The position that is 0 in the tree.
     base: u64,
     free_len: u64,
     tree: Width,
-    /// The ways to what was changed last.
+    /// Paths to the last changes.
     paths: Paths,
 }
 
-/// The tree, by the bits of a position and by fan-out.
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant)] // a tree has one of them for life
+#[allow(clippy::large_enum_variant)] // a tree keeps its variant for life
 enum Width {
     Narrow(Tree<u32, FAN_OUT>),
     Wide(Tree<u64, FAN_OUT>),
-    /// Few lanes make a deep tree of few extents.
+    /// Four lanes make a tree deep with few extents.
     #[cfg(any(test, fuzzing))]
     DeepNarrow(Tree<u32, 4>),
     #[cfg(any(test, fuzzing))]
     DeepWide(Tree<u64, 4>),
 }
 
-/// Calls the same of each.
 macro_rules! on {
     ($width:expr, $tree:ident => $call:expr) => {
         match $width {
@@ -178,25 +171,22 @@ macro_rules! on {
 }
 
 impl FreeTree {
-    /// A tree that manages `span`, of which nothing is free yet, and can hold `max_extents` free
-    /// extents, with a class for every alignment.
-    ///
-    /// Storage for them is allocated here and nowhere else, and touched when first used. Where the
-    /// span is too short for so many that do not touch, there is storage for as many as can be.
+    /// Creates a tree with no free position and all classes. It has room for `max_extents` free
+    /// extents, or all that fit into `span` without touching. Storage is allocated here and touched
+    /// at first use.
     ///
     /// # Panics
-    /// If memory for the storage cannot be had; [`Self::with_classes`] says so instead.
+    /// If memory is short; [`Self::with_classes`] returns an error instead.
     #[must_use]
     pub fn new(span: Extent, max_extents: usize) -> Self {
         let made = Self::with_classes(span, max_extents, Classes::All);
         made.unwrap_or_else(|why| panic!("{why}"))
     }
 
-    /// As [`Self::new`], but only requests of the given classes of alignments are sure to take
-    /// O(log n), and memory may be short.
+    /// Creates a tree like [`Self::new`] with these classes.
     ///
     /// # Errors
-    /// If memory for the storage cannot be had, with how much that is.
+    /// If memory is short; says how much is needed.
     pub fn with_classes(
         span: Extent,
         max_extents: usize,
@@ -228,7 +218,7 @@ impl FreeTree {
         })
     }
 
-    /// A tree of the smallest fan-out, which few extents make deep.
+    /// Creates a tree of the lowest fan-out.
     #[cfg(any(test, fuzzing))]
     #[doc(hidden)]
     #[must_use]
@@ -244,12 +234,12 @@ impl FreeTree {
         all
     }
 
-    /// Takes the lowest `len` positions that start at a multiple of `align` and lie in one free
-    /// extent and in `within`; `None` if there are none.
+    /// Takes the lowest `len` positions from a multiple of `align`, in one free extent and
+    /// `within`; `None` if no place fits.
     ///
     /// # Errors
-    /// [`Error::ZeroLen`], [`Error::BadAlign`]; [`Error::OutOfNodes`] if the lowest place would
-    /// split an extent and there is no storage for the second part.
+    /// [`Error::ZeroLen`], [`Error::BadAlign`]; [`Error::OutOfNodes`] if this splits an extent and
+    /// storage is full.
     #[inline]
     pub fn alloc(
         &mut self,
@@ -272,8 +262,7 @@ impl FreeTree {
         Ok(Extent::new(self.base + start, len))
     }
 
-    /// Takes what [`Self::alloc`] is asked for from a tree of any size; where it lies.
-    #[inline(never)] // so that little is to be kept while a tree of few extents is looked at
+    #[inline(never)] // keeps registers free for the path of few extents
     fn alloc_of_many(
         &mut self,
         len: u64,
@@ -288,7 +277,7 @@ impl FreeTree {
         })
     }
 
-    /// What [`Self::alloc`] would take, taking nothing.
+    /// Returns what [`Self::alloc`] would take.
     ///
     /// # Errors
     /// [`Error::ZeroLen`], [`Error::BadAlign`].
@@ -306,11 +295,11 @@ impl FreeTree {
         Ok(place.and_then(|start| Extent::new(self.base + start, len)))
     }
 
-    /// Takes `extent`, all of which must be free.
+    /// Takes `extent`, which must be wholly free.
     ///
     /// # Errors
-    /// [`Error::OutsideSpan`], [`Error::NotFree`]; [`Error::OutOfNodes`] if that would split a free
-    /// extent and there is no storage for the second part.
+    /// [`Error::OutsideSpan`], [`Error::NotFree`]; [`Error::OutOfNodes`] if this splits an extent
+    /// and storage is full.
     pub fn take(&mut self, extent: Extent) -> Result<(), Error> {
         self.check_span(extent)?;
         let at = extent.start() - self.base;
@@ -336,11 +325,11 @@ impl FreeTree {
         Err(Error::NotFree { given: extent, held: between(held, held_end) })
     }
 
-    /// Makes `extent` free, as one with the free extents that it touches.
+    /// Frees `extent` and joins it with the free extents that it touches.
     ///
     /// # Errors
-    /// [`Error::OutsideSpan`]; [`Error::AlreadyFree`] if any of it is free; [`Error::OutOfNodes`]
-    /// if it touches no free extent and there is no storage for one more.
+    /// [`Error::OutsideSpan`]; [`Error::AlreadyFree`] if a part of it is free;
+    /// [`Error::OutOfNodes`] if it touches none and storage is full.
     #[inline]
     pub fn free(&mut self, extent: Extent) -> Result<(), Error> {
         self.check_span(extent)?;
@@ -355,8 +344,7 @@ impl FreeTree {
         Ok(())
     }
 
-    /// Adds what [`Self::free`] is given to a tree of any size.
-    #[inline(never)] // as `alloc_of_many`
+    #[inline(never)] // like `alloc_of_many`
     fn add_to_many(&mut self, extent: Extent) -> Result<(), Error> {
         let at = extent.start() - self.base;
         on!(&mut self.tree, tree => {
@@ -372,13 +360,14 @@ impl FreeTree {
         })
     }
 
-    /// Length of the largest free extent, 0 if nothing is free; O(1).
+    /// Returns the length of the largest free extent, or 0; O(1).
     #[must_use]
     pub fn largest(&self) -> u64 {
         on!(&self.tree, tree => tree.largest().get())
     }
 
-    /// The lowest free extent, whole, that ends after `from` and has at least `min_len` positions.
+    /// Returns the lowest whole free extent that ends after `from` and has at least `min_len`
+    /// positions.
     #[must_use]
     pub fn next_fit(&self, from: u64, min_len: u64) -> Option<Extent> {
         if let Some(extent) = self.containing(from).filter(|extent| extent.len() >= min_len) {
@@ -394,7 +383,7 @@ impl FreeTree {
         })
     }
 
-    /// The free extent, whole, that `position` lies in.
+    /// Returns the whole free extent around `position`.
     #[must_use]
     pub fn containing(&self, position: u64) -> Option<Extent> {
         let at = position.checked_sub(self.base)?;
@@ -406,19 +395,19 @@ impl FreeTree {
         before.filter(|extent| position < extent.end())
     }
 
-    /// Free positions in all.
+    /// Returns the number of free positions.
     #[must_use]
     pub fn free_len(&self) -> u64 {
         self.free_len
     }
 
-    /// Number of free extents.
+    /// Returns the number of free extents.
     #[must_use]
     pub fn extents(&self) -> usize {
         on!(&self.tree, tree => tree.len())
     }
 
-    /// The free extents in address order; O(log n) for each.
+    /// Returns the free extents in address order; O(log n) each.
     pub fn iter(&self) -> impl Iterator<Item = Extent> + '_ {
         let mut from = 0;
         std::iter::from_fn(move || {
@@ -428,14 +417,13 @@ impl FreeTree {
         })
     }
 
-    /// Bytes of storage that hold the free extents now, spare nodes left out.
+    /// Returns the bytes of nodes in use.
     #[must_use]
     pub fn used_bytes(&self) -> usize {
         on!(&self.tree, tree => tree.used_bytes())
     }
 
-    /// Checks all of the structure in O(n x classes); panics, with the broken state, if an
-    /// invariant does not hold.
+    /// Panics with the broken state unless all invariants hold. O(n x classes).
     #[cfg(any(test, fuzzing))]
     fn check_invariants(&self) {
         on!(&self.tree, tree => tree.check());
@@ -449,20 +437,18 @@ impl FreeTree {
         assert_eq!(self.largest(), largest, "largest free extent by the maxima, by looking");
     }
 
-    /// As on a processor that has none but those that all have.
+    /// Uses only instructions that every processor has.
     #[cfg(test)]
     fn use_plain_vectors(&mut self) {
         on!(&mut self.tree, tree => tree.use_plain_vectors());
     }
 
-    /// What the storage has room for, which no call may change.
     #[cfg(test)]
     fn capacity(&self) -> [usize; 5] {
         on!(&self.tree, tree => tree.capacity())
     }
 
-    /// The window of a request in the tree's positions, from its low end up to its high one; `None`
-    /// if no place can be as it asks.
+    /// Checks a request. Returns its window in the tree's positions; `None` if nothing can fit.
     #[inline]
     fn window(
         &self,
@@ -476,8 +462,8 @@ impl FreeTree {
         if !align.is_power_of_two() {
             return Err(Error::BadAlign { align });
         }
-        // The base is a multiple of all alignments that a narrow tree can tell apart, so that for a
-        // larger one, only the base itself could be aligned.
+        // A narrow tree's base is a multiple of every alignment that the tree tells apart; larger
+        // ones could fit only at the base.
         if len > self.span.len() || self.base & (align - 1) != 0 {
             return Ok(None);
         }
@@ -489,7 +475,6 @@ impl FreeTree {
         Ok(within.end().checked_sub(self.base).map(|high| (low, high)))
     }
 
-    /// An entry of the tree as the caller counts.
     #[inline]
     fn extent<L: Lane>(&self, (start, len): Entry<L>) -> Extent {
         let start = self.base + start.get();
@@ -505,7 +490,7 @@ impl FreeTree {
     }
 }
 
-/// The extent `start..end`, of bounds whose order an invariant gives.
+/// Returns the extent `start..end`; an invariant orders the bounds.
 #[inline]
 fn between(start: u64, end: u64) -> Extent {
     let extent = end.checked_sub(start).and_then(|len| Extent::new(start, len));

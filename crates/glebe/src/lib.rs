@@ -8,10 +8,10 @@
 //! [results]: ../../../bench/results/README.md
 //!
 #![doc = include_str!("../README.md")]
-// The README is the front page; where its links go from here is said above it, since the first
-// definition of a link counts. The modules form an ordered list; each uses only those above it.
+// The README is the front page. The links above override its own: rustdoc takes the first
+// definition. Each module uses only modules listed above it.
 #![deny(unsafe_code)]
-// Under `--cfg loom` the crate is the models and those parts that they run.
+// Under `--cfg loom` the crate holds only the models and the parts that they run.
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
 
 // L0: vocabulary, no I/O.
@@ -59,7 +59,7 @@ pub mod swap;
 #[cfg(not(loom))]
 pub mod reclaim;
 
-// L8: the models, and what they run of the modules above.
+// L8: the models and the parts of the modules above that they run.
 #[cfg(loom)]
 mod models;
 #[cfg(loom)]

@@ -1,16 +1,14 @@
 //! [`Mapping`]: the sole owner of mapped bytes.
 //!
-//! Offsets and lengths are bytes from the start of the mapping. The bytes may be changed by other
-//! threads, and under hugetlb by nobody else: they are never lent as a slice, only copied in and
-//! out. A copy that races with another gives bytes of both and nothing worse; who needs better
-//! orders the copies by its own means. No lock, no allocation.
-//!
-//! Not done here: whether pages are contiguous ([`crate::contig`]), who uses which (a free tree).
+//! Offsets and lengths are bytes from the start. Other threads, and with a shared file other
+//! processes, may change the bytes. So a mapping never lends them as a slice: it copies them in and
+//! out. Copies that race give a mix of both and nothing worse; callers that need better order their
+//! copies. No lock, no allocation. Not here: which pages are contiguous ([`crate::contig`]) or in
+//! use (a free tree).
 //!
 //! # Safety
-//! A `Mapping` holds `addr..addr + len` from `mmap` until its drop and gives it to nobody else;
-//! every access is checked against `len`, and, where fork does not pass the mapping on, refused
-//! in a child, where the same addresses may be somebody else's.
+//! A `Mapping` alone owns `addr..addr + len` from `mmap` to its drop. Each access is checked
+//! against `len`. It panics in a child that lacks the mapping and may have other memory there.
 #![allow(unsafe_code)]
 
 mod addresses;
@@ -40,7 +38,7 @@ pub(crate) use gathered::Stretch;
 pub(crate) use reserved::Reserved;
 pub(crate) use window::Window;
 
-/// Where else the bytes of a mapping may turn up.
+/// Other places where the bytes of a mapping may appear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Visibility {
     /// In a forked child, as a copy.
@@ -50,51 +48,51 @@ pub struct Visibility {
 }
 
 impl Visibility {
-    /// As ordinary memory is.
+    /// Both, like ordinary memory.
     pub const ORDINARY: Self = Self { in_child: true, in_core_dump: true };
-    /// Nowhere.
+    /// Neither.
     pub const PRIVATE: Self = Self { in_child: false, in_core_dump: false };
 }
 
-/// Mapped memory, unmapped when this is dropped.
+/// Mapped memory; dropping it unmaps it.
 #[derive(Debug)]
 pub struct Mapping {
     addr: usize,
     len: Bytes,
-    /// The page that the kernel maps it by: the unit of [`Mapping::discard`].
+    /// Size of the kernel's pages.
     page: PageSize,
     in_child: bool,
-    /// Whether the bytes are the caller's, who unmaps them.
+    /// True if the caller unmaps the bytes.
     is_borrowed: bool,
-    /// Whether the addresses are a [`Window`]'s, who may take pages away: nothing is written here.
+    /// True if a [`Window`] owns the addresses and may take pages away: writes by offset panic.
     in_window: bool,
-    /// Where the pages can be mapped from once more.
+    /// The file from which the pages can be mapped again.
     file: Option<Arc<MemFile>>,
-    /// Where another mapping of the kernel's begins, ascending: none of most.
+    /// Offsets where further VMAs begin, ascending.
     seams: Vec<Bytes>,
     guard: ForkGuard,
-    /// Says that the memory is not the program's; of memfds and huge pages the kernel says it.
+    /// The note that the memory is this library's. The kernel shows that for memfds and huge pages.
     own: Option<Own>,
 }
 
 const _: () = {
-    // `read` and `write` copy racy bytes outside the language's memory model, and every other
-    // field is plain data: any thread may hold, use and drop a mapping.
+    // Any thread may hold, use and drop a mapping: `read` and `write` copy racy bytes outside the
+    // language's memory model, and all fields are plain data.
     const fn shareable<T: Send + Sync>() {}
     shareable::<Mapping>();
 };
 
 impl Mapping {
-    /// Zero-filled ordinary memory, rounded up to whole pages, in huge pages where it is large
-    /// enough and the kernel has them. Pages come when they are touched.
+    /// Maps zero-filled ordinary memory, rounded up to whole pages, in huge pages if it is large
+    /// enough and the kernel has them. The kernel allocates pages when they are touched.
     ///
     /// # Errors
-    /// What mmap(2) or madvise(2) refuses: a length of zero, one beyond the address space.
+    /// If mmap(2) or madvise(2) fails, or `len` is zero or exceeds the address space.
     pub fn anonymous(len: Bytes, visibility: Visibility) -> Result<Self, OsError> {
         match transparent_huge_page() {
             Ok(huge) if len >= huge.bytes() => {
                 let mapping = Self::aligned(len, huge, visibility)?;
-                // Refused by kernels built without them: then small pages do.
+                // Kernels without huge pages refuse this.
                 let _ = mapping.advise(Bytes::ZERO, mapping.len, Advice::HugePage);
                 Ok(mapping)
             }
@@ -102,7 +100,7 @@ impl Mapping {
         }
     }
 
-    /// Ordinary memory at a multiple of `align`, rounded up to whole base pages.
+    /// Maps ordinary memory at a multiple of `align`, in whole base pages.
     pub(crate) fn aligned(
         len: Bytes,
         align: PageSize,
@@ -123,8 +121,8 @@ impl Mapping {
         Self::owned(addr, len, page, None).noted().shown(visibility)
     }
 
-    /// Memory of the hugetlb pool of `page`; `len` is a multiple of it. Its pages are set aside
-    /// but not populated.
+    /// Maps pages of the hugetlb pool of `page`, set aside but not populated. `len` is a multiple
+    /// of it.
     pub(crate) fn hugetlb(
         len: Bytes,
         page: PageSize,
@@ -134,7 +132,7 @@ impl Mapping {
         Self::owned(addr, len, page, None).shown(visibility)
     }
 
-    /// All of a file, at a multiple of `align`.
+    /// Maps all of a file at a multiple of `align`.
     pub(crate) fn shared(
         file: Arc<MemFile>,
         align: PageSize,
@@ -144,8 +142,9 @@ impl Mapping {
         Self::owned(addr, len, page, Some(file)).shown(visibility)
     }
 
-    /// `len` bytes of a file from `offset` on, at a multiple of `align`; all in whole pages. Others
-    /// may take pages out of the file, or cut it: a touch then finds zeros, or is SIGBUS.
+    /// Maps `len` bytes of a file from `offset` at a multiple of `align`, all in whole pages. If
+    /// others remove pages from the file, a touch finds zeros. If they truncate it, a touch is
+    /// SIGBUS.
     pub(crate) fn part_of(
         file: &File,
         offset: Bytes,
@@ -153,7 +152,7 @@ impl Mapping {
         align: PageSize,
     ) -> Result<Self, OsError> {
         let addr = set_aside(len, align.max(page_size()))?;
-        // SAFETY: over addresses set aside just now, of which nobody else knows.
+        // SAFETY: the addresses were set aside just now, and nobody else knows of them.
         unsafe {
             if let Err(error) = map_file(file, offset, len, Some(addr)) {
                 let _ = unmap(addr, len);
@@ -163,30 +162,30 @@ impl Mapping {
         Ok(Self::owned(addr, len, page_size(), None).noted())
     }
 
-    /// The file whose pages these are, if they can be mapped elsewhere too.
+    /// Returns the file whose pages these are, if they can be mapped again.
     pub(crate) fn file(&self) -> Option<&Arc<MemFile>> {
         self.file.as_ref()
     }
 
-    /// Memory of somebody else's, who keeps it mapped as long as this lives; `addr` and `len` are
-    /// whole base pages. It is not unmapped here.
+    /// Wraps memory that the caller owns and keeps mapped while the result lives. `addr` and `len`
+    /// are whole base pages. Dropping the result does not unmap them.
     ///
     /// # Safety
-    /// The bytes may be read and written, and nobody holds a reference to them meanwhile.
+    /// The bytes may be read and written, and no reference to them exists while the result lives.
     pub(crate) unsafe fn borrowed(addr: usize, len: Bytes) -> Self {
         let mut mapping = Self::owned(addr, len, page_size(), None);
         mapping.is_borrowed = true;
         mapping
     }
 
-    /// What was mapped just now, which everybody sees; dropping it unmaps it.
+    /// Wraps a new mapping that children inherit. Dropping it unmaps it.
     fn owned(addr: usize, len: Bytes, page: PageSize, file: Option<Arc<MemFile>>) -> Self {
         let (in_child, is_borrowed, in_window) = (true, false, false);
         let (seams, guard) = (Vec::new(), ForkGuard::new());
         Self { addr, len, page, in_child, is_borrowed, in_window, file, seams, guard, own: None }
     }
 
-    /// Memory that looks like the program's.
+    /// Notes the memory as this library's: it looks like the program's.
     fn noted(mut self) -> Self {
         self.own = Some(self.note());
         self
@@ -212,147 +211,146 @@ impl Mapping {
         Ok(self)
     }
 
-    /// Bytes mapped.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> Bytes {
         self.len
     }
 
-    /// The first address.
+    /// Returns the first address.
     #[must_use]
     pub fn addr(&self) -> usize {
         self.addr
     }
 
-    /// The first byte. What is done through the pointer is the caller's to order and to bound.
+    /// Returns a pointer to the first byte. The caller orders and bounds the accesses through it.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         ptr::with_exposed_provenance_mut(self.addr)
     }
 
-    /// Whether the bytes are not there because this process was forked from their owner's.
+    /// Returns true in a forked child that does not have the bytes.
     #[must_use]
     #[inline]
     pub fn is_lost_by_fork(&self) -> bool {
         !self.in_child && self.guard.is_child()
     }
 
-    /// Copies bytes out; another thread may be changing them.
+    /// Copies bytes out. Another thread may change them meanwhile.
     ///
     /// # Panics
-    /// If `offset + buf.len()` is beyond the end, or the mapping was lost by fork.
+    /// If `offset + buf.len()` is beyond the end, or this forked child does not have the mapping.
     #[inline]
     pub fn read(&self, offset: Bytes, buf: &mut [u8]) {
         let at = self.checked(offset, buf.len());
-        // SAFETY: `checked` says that the source is mapped; `buf` is a slice.
+        // SAFETY: `checked` ensures that the source is mapped.
         unsafe { racy::copy(buf.as_mut_ptr(), at, buf.len()) }
     }
 
-    /// Copies bytes in; another thread may be reading or changing them.
+    /// Copies bytes in. Another thread may read or change them meanwhile.
     ///
     /// # Panics
-    /// If `offset + bytes.len()` is beyond the end, the mapping was lost by fork, or it is of a
-    /// reserve that may shrink.
+    /// If `offset + bytes.len()` is beyond the end, this forked child does not have the mapping, or
+    /// it belongs to a reserve that may shrink.
     #[inline]
     pub fn write(&self, offset: Bytes, bytes: &[u8]) {
         let at = self.writable(offset, bytes.len());
-        // SAFETY: `checked` says that the target is mapped; `bytes` is a slice.
+        // SAFETY: `writable` ensures that the target is mapped.
         unsafe { racy::copy(at, bytes.as_ptr(), bytes.len()) }
     }
 
-    /// Sets bytes to zero; another thread may be reading or changing them.
+    /// Sets bytes to zero. Another thread may read or change them meanwhile.
     ///
     /// # Panics
-    /// As [`Mapping::write`].
+    /// See [`Mapping::write`].
     #[inline]
     pub fn zero(&self, offset: Bytes, len: Bytes) {
         let count = usize::try_from(len.get()).unwrap_or(usize::MAX);
         let at = self.writable(offset, count);
-        // SAFETY: `checked` says that the target is mapped.
+        // SAFETY: `writable` ensures that the target is mapped.
         unsafe { racy::zero(at, count) }
     }
 
-    /// Makes pages present and writable; what cannot be had is an error here, never a signal
-    /// later. The range is whole pages.
+    /// Makes whole pages present and writable. A lack of memory is an error here, not a signal
+    /// later.
     pub(crate) fn populate(&self, offset: Bytes, len: Bytes) -> Result<(), OsError> {
         self.advise(offset, len, Advice::PopulateWrite)
     }
 
-    /// Asks for transparent huge pages.
     pub(crate) fn prefer_huge_pages(&self) -> Result<(), OsError> {
         self.advise(Bytes::ZERO, self.len, Advice::HugePage)
     }
 
-    /// Asks for no transparent huge pages to be made of what is there.
+    /// Asks for no transparent huge pages here.
     pub(crate) fn refuse_huge_pages(&self) -> Result<(), OsError> {
         self.advise(Bytes::ZERO, self.len, Advice::NoHugePage)
     }
 
-    /// Lets the kernel take pages that nobody writes from now on.
+    /// Lets the kernel take the pages that nobody writes from now on.
     pub(crate) fn offer(&self) -> Result<(), OsError> {
         self.advise(Bytes::ZERO, self.len, Advice::Free)
     }
 
-    /// Has the kernel reclaim what it can of these pages, now.
     pub(crate) fn reclaim(&self) -> Result<(), OsError> {
         self.advise(Bytes::ZERO, self.len, Advice::PageOut)
     }
 
-    /// Lets a forked child find zeros here instead of a copy.
+    /// Makes a forked child find zeros here, not a copy.
     pub(crate) fn wipe_on_fork(&self) -> Result<(), OsError> {
         self.advise(Bytes::ZERO, self.len, Advice::WipeOnFork)
     }
 
-    /// Gives one page back to the kernel. Takes the mapping exclusively: a hugetlb page that is
-    /// touched again may not be had, which is SIGBUS.
+    /// Gives one page back to the kernel. The access is exclusive: if the pool has no page left, a
+    /// later touch of a hugetlb page is SIGBUS.
     pub(crate) fn discard(&mut self, index: usize) -> Result<(), OsError> {
         let size = self.page.bytes();
         let offset = Bytes::new(index as u64 * size.get());
         match &self.file {
             Some(file) => file.punch(offset, size),
-            // SAFETY: exclusive access: nobody refers to the bytes.
+            // SAFETY: exclusive access: no reference to the bytes exists.
             None => unsafe { self.give_back(offset, size) },
         }
     }
 
-    /// Gives whole pages back to the kernel; what is read there later is zero.
+    /// Gives whole pages back to the kernel. They read as zero afterwards.
     ///
     /// # Safety
-    /// Nobody has a reference to bytes of these pages, but to atomics.
+    /// No reference to bytes of these pages exists, except to atomics.
     pub(crate) unsafe fn give_back(&self, offset: Bytes, len: Bytes) -> Result<(), OsError> {
         let at = self.checked(offset, len.as_usize()).addr();
-        // SAFETY: the range is this mapping's own, and the caller has its bytes.
+        // SAFETY: the mapping owns the range; the caller gives up its bytes.
         unsafe { discard(at, len) }
     }
 
-    /// As [`Mapping::give_back`], ranges by offset and length, [`DISCARD_MAX`] at most; of how
-    /// many, from the first on, the pages are gone.
+    /// Gives back ranges of offset and length, at most [`DISCARD_MAX`]. Returns the number of
+    /// ranges, from the first on, whose pages are gone.
     ///
     /// # Safety
-    /// As [`Mapping::give_back`].
+    /// See [`Mapping::give_back`].
     pub(crate) unsafe fn give_back_all(&self, ranges: &mut [(usize, Bytes)]) -> usize {
         for (at, len) in &mut *ranges {
             *at = self.checked(Bytes::new(*at as u64), len.as_usize()).addr();
         }
-        // SAFETY: the ranges are this mapping's own, and the caller has their bytes.
+        // SAFETY: the mapping owns the ranges; the caller gives up their bytes.
         unsafe { discard_all(ranges) }
     }
 
     fn advise(&self, offset: Bytes, len: Bytes, advice: Advice) -> Result<(), OsError> {
         let at = self.checked(offset, len.as_usize()).addr();
-        // SAFETY: the range is this mapping's own; of the advice that changes contents, Free is
-        // given by `offer` alone, whose callers have the bytes to themselves.
+        // SAFETY: the mapping owns the range. Only Free changes contents, and callers of `offer`
+        // have the bytes to themselves.
         unsafe { advise(at, len, advice) }
     }
 
-    /// As [`Mapping::checked`], where nobody may have taken the pages away.
+    /// Checks like [`Mapping::checked`], and that no window may take the pages away.
     #[inline]
     fn writable(&self, offset: Bytes, count: usize) -> *mut u8 {
         assert!(!self.in_window, "memory of a reserve that may shrink, written outside of a block");
         self.checked(offset, count)
     }
 
-    /// The address of `offset`, where `count` bytes from it are mapped in this process.
+    /// Returns the address of `offset`, from which `count` bytes are mapped. Panics if they are
+    /// not.
     #[inline]
     fn checked(&self, offset: Bytes, count: usize) -> *mut u8 {
         let end = offset.checked_add(Bytes::new(count as u64));
@@ -370,10 +368,10 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if !self.is_borrowed && !self.is_lost_by_fork() {
-            // Before the addresses can be somebody else's.
+            // The note ends before others can get the addresses.
             self.own = None;
-            // SAFETY: nothing refers to the mapping once its owner is dropped. What the kernel
-            // refuses (too many mappings after a split) is made up for by the next mapping.
+            // SAFETY: nothing refers to the mapping after its owner is dropped. If the kernel
+            // refuses (too many mappings after a split), the next mapping tries again.
             let _ = unsafe { unmap(self.addr, self.len) };
         }
     }

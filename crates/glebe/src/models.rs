@@ -1,11 +1,10 @@
-//! The lending protocol, the index, pools of objects, pins of shared volatile memory, objects of a
-//! store and pages of a region, under the model checker: `RUSTFLAGS="--cfg loom"`.
+//! Models for the model checker (`RUSTFLAGS="--cfg loom"`): the lending protocol, the index, object
+//! pools, pins of shared volatile memory, objects of a store, and pages of a region.
 //!
-//! The code that runs is the library's own, beside [model hardware](hardware) in place of the
-//! kernel's and of mapped memory: the crate root says which files. Each model is explored in full,
-//! or with a bound on preemptions that ends soon. Loom alone would miss some races; our
-//! [`AtomicU64`](crate::sync::AtomicU64) adds the orderings that it lacks. The models that must
-//! fail leave one part of a protocol out and show that it is needed.
+//! They run the library's own source (the crate root lists the files) with [model
+//! hardware](hardware) in place of the kernel and of mapped memory, fully or up to a number of
+//! preemptions. Loom misses some races; our [`AtomicU64`](crate::sync::AtomicU64) adds them. Models
+//! that must fail leave out a part of a protocol, to show that it is needed.
 
 pub(crate) mod hardware;
 mod lending;
@@ -21,18 +20,16 @@ use loom::thread;
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// More than a schedule of any model takes; the checker's own limit is too low for some.
+/// More steps than any schedule takes; loom's own limit is too low for some models.
 const BRANCHES_MAX: usize = 10_000;
-/// The most preemptions of a schedule without `GLEBE_LONG`. The models that must fail do so within
-/// two, so the short run still shows that each part of a protocol is needed.
+/// The most preemptions without `GLEBE_LONG`. The models that must fail do so within two.
 const SHARE: usize = 2;
-/// The same of a model that has far more schedules than others: of many steps, or three threads.
+/// [`SHARE`] for a model with far more schedules: many steps, or three threads.
 const SHARE_OF_LARGE: usize = 1;
 
-/// Runs every schedule of `run`, or every one with at most so many preemptions; without
-/// `GLEBE_LONG` those with at most [`SHARE`]. A preemption is a switch away from a thread that
-/// could go on. Where the model's first thread takes part, a thread that starts before it costs
-/// one.
+/// Runs every schedule of `run` with at most `preemptions`, if given; without `GLEBE_LONG` at most
+/// [`SHARE`]. A preemption is a switch away from a thread that could continue. If the model's first
+/// thread takes part, a thread that starts before it costs one.
 pub(crate) fn explore(
     preemptions: impl Into<Option<usize>>,
     run: impl Fn() + Sync + Send + 'static,
@@ -40,7 +37,7 @@ pub(crate) fn explore(
     explore_share(preemptions.into(), SHARE, run);
 }
 
-/// As [`explore`], for a model that has far more schedules than others.
+/// Like [`explore`], for a model with far more schedules.
 pub(crate) fn explore_large(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
     explore_share(Some(preemptions), SHARE_OF_LARGE, run);
 }
@@ -55,8 +52,7 @@ fn explore_share(most: Option<usize>, share: usize, run: impl Fn() + Sync + Send
     builder.check(run);
 }
 
-/// The schedule in which the other thread goes first, of which loom's own words know nothing:
-/// the first thread's load hides the other's.
+/// Loom's own words miss the schedule with the other thread first: one load hides another.
 #[test]
 #[should_panic(expected = "the other went first")]
 fn a_load_hides_no_load() {

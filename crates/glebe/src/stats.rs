@@ -1,9 +1,9 @@
-//! Statistics: counters that threads do not fight over, latency histograms, and one table a part
-//! from which the structure, its text, its JSON, its OpenMetrics text and its glossary are made.
+//! Counters without contention, latency histograms, and one table per part, which generates its
+//! `Stats`, text, JSON, OpenMetrics text and glossary.
 //!
-//! A counter is spread over lanes, one cache line group each; a thread adds to its own lane and a
-//! reader sums them, so a sum is exact only while nobody adds. Times are nanoseconds, but seconds
-//! in OpenMetrics.
+//! Each counter has `LANES` lanes on separate cache lines. A thread adds to one lane and a reader
+//! sums all, so a sum is exact only while no thread adds. Times are nanoseconds, in OpenMetrics
+//! seconds.
 
 mod openmetrics;
 
@@ -14,17 +14,17 @@ use crate::sync::{prefetch, MappedWord as Word, Ordering};
 
 pub(crate) use openmetrics::{families, openmetrics, openmetrics_of, Set};
 
-/// The lists of numbers of a part's `Stats`, which has `rows`.
+/// Implements `lines` and `describe` for a `Stats` with `rows`.
 macro_rules! listed {
     ($stats:ty) => {
         impl $stats {
-            /// Each number that text and JSON show, in their order.
+            /// Returns the numbers of the text and JSON, in their order.
             #[must_use]
             pub fn lines(&self) -> Vec<$crate::stats::Line> {
                 $crate::stats::lines(&self.rows())
             }
 
-            /// Name, unit and meaning of each number in text and JSON, one a line.
+            /// Returns the name, unit and meaning of each number, one per line.
             #[must_use]
             pub fn describe() -> String {
                 $crate::stats::describe(&Self::default().rows())
@@ -35,7 +35,7 @@ macro_rules! listed {
 
 pub(crate) use listed;
 
-/// Shows a part's `Stats`, which has `rows`, as aligned text.
+/// Implements `Display` for a `Stats` with `rows`.
 macro_rules! shown {
     ($stats:ty) => {
         impl std::fmt::Display for $stats {
@@ -48,29 +48,29 @@ macro_rules! shown {
 
 pub(crate) use shown;
 
-/// JSON and OpenMetrics of a part's `Stats`, which has `rows`. In OpenMetrics names begin with
-/// `prefix`, and `page` is the size of a page. Where one text has the statistics of several owners,
-/// each series has the label `label`, whose value is the name of its owner.
+/// Implements JSON and OpenMetrics for a `Stats` with `rows`. OpenMetrics names begin with
+/// `prefix`; `page` is the page size. Among several owners, the label `label` holds the owner's
+/// name.
 macro_rules! texts {
     ($stats:ty, $page:expr, $prefix:literal $(, $label:literal)?) => {
         impl $stats {
-            /// One JSON object; names end in their unit where it is not a count.
+            /// Returns one JSON object. Each name ends in its unit unless it is a count.
             #[must_use]
             pub fn to_json(&self) -> String {
                 $crate::stats::json(&self.rows())
             }
 
-            /// OpenMetrics 1.0 text; pages of memory are bytes there, and times are seconds.
+            /// Returns OpenMetrics 1.0 text, with pages as bytes and times as seconds.
             #[must_use]
             pub fn to_openmetrics(&self) -> String {
                 let set = $crate::stats::Set { labels: Vec::new(), rows: self.rows() };
                 $crate::stats::openmetrics($prefix, $page, &[set])
             }
             $(
-                /// As `to_openmetrics`, of several in one text: the label
+                /// Returns the statistics of several owners as one OpenMetrics text. The label
                 #[doc = concat!("`", $label, "`")]
-                /// holds the name that stands beside each. Names must differ: a series may not come
-                /// twice.
+                /// holds the owner's name. Names must differ: a text may contain a series only
+                /// once.
                 #[must_use]
                 pub fn openmetrics_of(all: &[(&str, &Self)]) -> String {
                     let all = all.iter().map(|(name, stats)| (*name, stats.rows()));
@@ -83,9 +83,9 @@ macro_rules! texts {
 
 pub(crate) use texts;
 
-/// A part's `Stats` and the `Counts` behind them, from one table: counters by their place and
-/// name, gauges of pages and durations by their field and name, gauges of `bytes` by their field,
-/// each with its meaning. `labels` are fields that no number shows.
+/// Defines a part's `Stats` and its `Counts` from one table. A counter has a variant of `Counter`,
+/// a name and a unit. A gauge of pages and a histogram have a field and a name, a gauge of `bytes`
+/// only a field. Each row ends with its meaning. `labels` are fields that no number shows.
 macro_rules! statistics {
     (
         labels { $($label:ident: $label_type:ty, $label_what:literal;)* }
@@ -94,11 +94,9 @@ macro_rules! statistics {
         $(bytes { $($bytes:ident $bytes_what:literal;)* })?
         durations { $($field:ident $field_name:literal $family:literal $field_what:literal;)* }
     ) => {
-        /// A counter's place.
         #[derive(Clone, Copy, Debug)]
         pub(crate) enum Counter { $($variant,)* }
 
-        /// The counters of one owner.
         #[derive(Debug)]
         pub(crate) struct Counts($crate::stats::Counters<{ [$(Counter::$variant),*].len() }>);
 
@@ -112,7 +110,7 @@ macro_rules! statistics {
                 self.0.add(counter as usize, n);
             }
 
-            /// The counters, summed; the caller adds the rest.
+            /// Sums the counters. The caller adds the gauges and durations.
             pub(crate) fn sum(&self) -> Stats {
                 Stats { $($name: self.0.sum(Counter::$variant as usize),)* ..Stats::default() }
             }
@@ -155,11 +153,11 @@ macro_rules! statistics {
 
 pub(crate) use statistics;
 
-/// Lanes of every striped counter: a power of two, more than threads usually run at once.
+/// Lanes of each counter: a power of two, more than the threads that usually run at once.
 #[doc(hidden)]
 pub const LANES: usize = 16;
 
-/// The calling thread's lane, below [`LANES`]: threads that run at once are spread over them.
+/// Returns the calling thread's lane, below [`LANES`]. New threads get the lanes in turn.
 #[doc(hidden)]
 #[inline]
 #[must_use]
@@ -174,12 +172,12 @@ pub fn lane() -> usize {
     })
 }
 
-/// `N` counters of one thread group, on cache lines of their own.
+/// The counters of one lane, on their own cache lines.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Lane<const N: usize>([Word; N]);
 
-/// `N` counters that only grow, striped over [`LANES`].
+/// `N` counters that only grow.
 #[derive(Debug)]
 pub(crate) struct Counters<const N: usize> {
     lanes: [Lane<N>; LANES],
@@ -196,8 +194,7 @@ impl<const N: usize> Counters<N> {
         self.lanes[lane()].0[counter].fetch_add(n, Ordering::Relaxed);
     }
 
-    /// As [`Counters::add`], without a locked instruction: only for a counter that no two threads
-    /// add to at once.
+    /// Adds without a locked instruction. Only for a counter that no two threads add to at once.
     #[inline]
     pub(crate) fn add_alone(&self, counter: usize, n: u64) {
         let word = &self.lanes[0].0[counter];
@@ -215,15 +212,15 @@ impl<const N: usize> Counters<N> {
     }
 }
 
-/// Buckets for each power of two.
+/// Buckets per power of two.
 const PARTS: u64 = 8;
-/// See [`Histogram::prefetch`].
+/// A duration that [`Histogram::prefetch`] takes as usual.
 const USUAL_NANOS: u64 = 512;
 const BUCKETS: usize = (u64::BITS as u64 * PARTS) as usize;
 
-/// A histogram of durations whose buckets are an eighth of a power of two wide.
+/// A histogram of durations, with buckets an eighth of a power of two wide.
 ///
-/// `max` and `sum` share a cache line; the count is the sum of the buckets.
+/// `max` and `sum` share a cache line. The buckets give the count.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Histogram {
@@ -231,7 +228,6 @@ pub(crate) struct Histogram {
     buckets: [Word; BUCKETS],
 }
 
-/// Aligned to its size, and so on one cache line.
 #[derive(Debug)]
 #[repr(align(16))]
 struct Totals {
@@ -247,26 +243,24 @@ impl Histogram {
         Self { totals, buckets: std::array::from_fn(|_| Word::new(0)) }
     }
 
-    /// Starts to fetch the buckets of durations that are usual where that is worth a thought.
+    /// Prefetches the buckets of usual durations.
     #[inline]
     pub(crate) fn prefetch(&self) {
         const USUAL: [usize; 2] = [bucket_of(USUAL_NANOS), bucket_of(2 * USUAL_NANOS)];
         USUAL.into_iter().for_each(|bucket| prefetch(&self.buckets[bucket]));
     }
 
-    /// Adds one duration.
     #[inline]
     pub(crate) fn record(&self, nanos: u64) {
         let Totals { max, sum } = &self.totals;
         self.buckets[bucket_of(nanos)].fetch_add(1, Ordering::Relaxed);
-        // Seldom a new maximum: looking first pays for the sum.
+        // New maxima are rare: loading first usually saves the atomic update.
         if nanos > max.load(Ordering::Relaxed) {
             max.fetch_max(nanos, Ordering::Relaxed);
         }
         sum.fetch_add(nanos, Ordering::Relaxed);
     }
 
-    /// What has been recorded so far.
     pub(crate) fn snapshot(&self) -> Latency {
         let buckets = self.buckets.iter().map(|b| b.load(Ordering::Relaxed)).collect();
         let Totals { max, sum } = &self.totals;
@@ -285,7 +279,7 @@ const fn bucket_of(nanos: u64) -> usize {
     ((power - PARTS.ilog2() + 1) as u64 * PARTS + part) as usize
 }
 
-/// The largest duration that falls into `bucket`.
+/// Returns the longest duration of `bucket`, in nanoseconds.
 fn bucket_end(bucket: usize) -> u64 {
     let bucket = bucket as u64;
     if bucket < PARTS {
@@ -296,7 +290,7 @@ fn bucket_end(bucket: usize) -> u64 {
     u64::try_from(start + (1 << shift) - 1).unwrap_or(u64::MAX)
 }
 
-/// Durations as they were counted, in nanoseconds.
+/// Recorded durations, in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Latency {
     buckets: Vec<u64>,
@@ -305,31 +299,33 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// How many.
+    /// Returns the number of durations.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
-    /// The longest; exact.
+    /// Returns the longest duration, exactly.
     #[must_use]
     pub fn max(&self) -> u64 {
         self.max
     }
 
-    /// All together; exact, and beside [`Latency::count`] only while nobody records.
+    /// Returns the exact sum of the durations. It matches [`Latency::count`] only while no thread
+    /// records.
     #[must_use]
     pub fn sum(&self) -> u64 {
         self.sum
     }
 
-    /// How many were shorter than `2^power` nanoseconds; exact.
+    /// Returns the exact number of durations below `2^power` nanoseconds.
     fn shorter_than(&self, power: u32) -> u64 {
         let end = bucket_of(1 << power).min(self.buckets.len());
         self.buckets[..end].iter().sum()
     }
 
-    /// The duration that a share `q` of all, 0 to 1, did not exceed: at most an eighth too large.
+    /// Returns the duration that the share `q` (0 to 1) of all did not exceed, at most an eighth
+    /// too large.
     #[must_use]
     pub fn quantile(&self, q: f64) -> u64 {
         let rank = (self.count() as f64 * q.clamp(0.0, 1.0)).ceil().max(1.0) as u64;
@@ -344,32 +340,26 @@ impl Latency {
     }
 }
 
-/// What a single value is counted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
-    /// Events or things that are no memory.
+    /// Events or objects, not memory.
     Count,
-    /// Base pages.
     Pages,
-    /// Bytes of memory.
     Bytes,
-    /// Nanoseconds, summed.
     Nanos,
 }
 
-/// What a row of a statistics table holds.
 #[derive(Debug)]
 pub(crate) enum Value<'a> {
     /// Only grows.
     Counter(Unit, u64),
-    /// Goes up and down.
+    /// Grows and shrinks.
     Gauge(Unit, u64),
-    /// Durations, and their name in OpenMetrics.
+    /// Name in OpenMetrics, and durations.
     Durations(&'static str, &'a Latency),
 }
 
-/// One row of a statistics table: its name, which ends in its unit where that is not plain, its
-/// value and what it means.
+/// `name` ends in the unit unless the value is a count.
 #[derive(Debug)]
 pub(crate) struct Row<'a> {
     pub(crate) name: &'static str,
@@ -377,20 +367,20 @@ pub(crate) struct Row<'a> {
     pub(crate) what: &'static str,
 }
 
-/// One number of a statistics table, as text and JSON show it.
+/// A number of the text and JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// Its name, which ends in its unit where that is not plain.
+    /// Name, which ends in the unit unless the number is a count.
     pub name: String,
-    /// What it is counted in.
+    /// Unit: `count`, `pages`, `bytes` or `ns`.
     pub unit: &'static str,
     /// The number.
     pub value: u64,
-    /// What it means.
+    /// Meaning.
     pub what: String,
 }
 
-/// Part of the name, share of all, and what such a quantile tells.
+/// Name, share and meaning of each quantile.
 const QUANTILES: [(&str, f64, &str); 4] = [
     ("p50", 0.5, "half took no longer"),
     ("p90", 0.9, "9 of 10 took no longer"),
@@ -398,7 +388,6 @@ const QUANTILES: [(&str, f64, &str); 4] = [
     ("p999", 0.999, "999 of 1000 took no longer"),
 ];
 
-/// The rows as single numbers.
 pub(crate) fn lines(rows: &[Row]) -> Vec<Line> {
     let mut out = Vec::new();
     for Row { name, value, what } in rows {
@@ -430,7 +419,6 @@ pub(crate) fn lines(rows: &[Row]) -> Vec<Line> {
     out
 }
 
-/// The rows as aligned text.
 pub(crate) fn text(rows: &[Row]) -> String {
     let mut out = String::new();
     for Line { name, value, what, .. } in lines(rows) {
@@ -439,7 +427,6 @@ pub(crate) fn text(rows: &[Row]) -> String {
     out
 }
 
-/// The rows as one JSON object.
 pub(crate) fn json(rows: &[Row]) -> String {
     let lines = lines(rows);
     let fields: Vec<_> =
@@ -447,7 +434,6 @@ pub(crate) fn json(rows: &[Row]) -> String {
     format!("{{ {} }}", fields.join(", "))
 }
 
-/// Name, unit and meaning of every number, without the values.
 pub(crate) fn describe(rows: &[Row]) -> String {
     let mut out = String::new();
     for Line { name, unit, what, .. } in lines(rows) {

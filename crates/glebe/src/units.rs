@@ -1,7 +1,6 @@
-//! Units: bytes, pages and page frames as types of their own.
+//! [`Bytes`], [`Pages`], [`Pfn`]: amounts of memory and frame numbers as separate types.
 //!
-//! Owns nothing and calls nothing. The page size is not a constant: it is read once at run time
-//! ([`crate::sys::page_size`]) and passed where a conversion is made.
+//! The page size is read at run time ([`crate::sys::page_size`]) and passed to each conversion.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -10,11 +9,11 @@ use std::ops::{Add, Sub};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bytes(u64);
 
-/// A number of base pages, or the position of a page counted from the start of its mapping.
+/// A number of base pages, or a page's position counted from the start of its mapping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pages(u64);
 
-/// A physical page frame number, as `/proc/PID/pagemap` gives it.
+/// A physical page frame number, as in `/proc/PID/pagemap`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pfn(u64);
 
@@ -27,22 +26,22 @@ pub struct PageSize {
 macro_rules! unit {
     ($name:ident) => {
         impl $name {
-            /// Wraps a bare number.
+            /// Wraps a number.
             #[must_use]
             pub const fn new(n: u64) -> Self {
                 Self(n)
             }
 
-            /// The bare number.
+            /// Returns the number.
             #[must_use]
             pub const fn get(self) -> u64 {
                 self.0
             }
 
-            /// The bare number as an index.
+            /// Returns the number as an index.
             ///
             /// # Panics
-            /// If it does not fit this machine's `usize`.
+            /// If the number does not fit `usize`.
             #[must_use]
             pub fn as_usize(self) -> usize {
                 usize::try_from(self.0).expect("larger than the address space")
@@ -58,10 +57,10 @@ unit!(Pfn);
 macro_rules! amount {
     ($name:ident) => {
         impl $name {
-            /// None at all.
+            /// Zero.
             pub const ZERO: Self = Self(0);
 
-            /// The sum, or `None` on overflow.
+            /// Returns the sum, or `None` on overflow.
             #[must_use]
             pub const fn checked_add(self, other: Self) -> Option<Self> {
                 match self.0.checked_add(other.0) {
@@ -70,7 +69,7 @@ macro_rules! amount {
                 }
             }
 
-            /// The difference, zero where it would be negative.
+            /// Returns the difference, or zero if it would be negative.
             #[must_use]
             pub const fn saturating_sub(self, other: Self) -> Self {
                 Self(self.0.saturating_sub(other.0))
@@ -97,25 +96,25 @@ amount!(Bytes);
 amount!(Pages);
 
 impl Bytes {
-    /// `n` binary megabytes.
+    /// Returns `n` MiB.
     #[must_use]
     pub const fn mib(n: u64) -> Self {
         Self(n << 20)
     }
 
-    /// `n` binary gigabytes.
+    /// Returns `n` GiB.
     #[must_use]
     pub const fn gib(n: u64) -> Self {
         Self(n << 30)
     }
 
-    /// Whole pages in this amount, rounded down.
+    /// Returns the number of whole pages, rounded down.
     #[must_use]
     pub const fn pages_down(self, page: PageSize) -> Pages {
         Pages(self.0 >> page.shift)
     }
 
-    /// Pages that hold this amount, rounded up.
+    /// Returns the number of pages that hold this amount, rounded up.
     #[must_use]
     pub const fn pages_up(self, page: PageSize) -> Pages {
         let part = self.0 & (page.bytes().0 - 1);
@@ -124,7 +123,7 @@ impl Bytes {
 }
 
 impl Pages {
-    /// The same amount in bytes, or `None` on overflow.
+    /// Returns the length in bytes, or `None` on overflow.
     #[must_use]
     pub const fn checked_bytes(self, page: PageSize) -> Option<Bytes> {
         match self.0.checked_mul(page.bytes().0) {
@@ -133,10 +132,10 @@ impl Pages {
         }
     }
 
-    /// The same amount in bytes.
+    /// Returns the length in bytes.
     ///
     /// # Panics
-    /// On overflow: use [`Pages::checked_bytes`] on numbers that a caller gave.
+    /// On overflow: use [`Pages::checked_bytes`] for a caller's numbers.
     #[must_use]
     pub fn bytes(self, page: PageSize) -> Bytes {
         self.checked_bytes(page).expect("more bytes than a u64 counts")
@@ -144,7 +143,7 @@ impl Pages {
 }
 
 impl Pfn {
-    /// The frame `pages` after this one.
+    /// Returns the frame number `pages` after this one.
     #[must_use]
     pub const fn plus(self, pages: Pages) -> Self {
         Self(self.0 + pages.0)
@@ -152,7 +151,7 @@ impl Pfn {
 }
 
 impl PageSize {
-    /// A page of `bytes`, or `None` where that is no power of two.
+    /// Returns a page size of `bytes`, or `None` if `bytes` is no power of two.
     #[must_use]
     pub const fn new(bytes: u64) -> Option<Self> {
         if bytes.is_power_of_two() {
@@ -162,13 +161,13 @@ impl PageSize {
         }
     }
 
-    /// Bytes in a page.
+    /// Returns the bytes in a page.
     #[must_use]
     pub const fn bytes(self) -> Bytes {
         Bytes(1 << self.shift)
     }
 
-    /// log2 of the bytes in a page.
+    /// Returns log2 of the bytes in a page.
     #[must_use]
     pub const fn shift(self) -> u32 {
         self.shift
@@ -176,7 +175,7 @@ impl PageSize {
 }
 
 impl fmt::Display for Bytes {
-    /// Binary units where they divide evenly or the amount is large: `2 MiB`, `1.5 GiB`, `512 B`.
+    /// Prints the largest binary unit that fits: `2 MiB`, `1.5 GiB`, `512 B`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (shift, name) in
             [(60, "EiB"), (50, "PiB"), (40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")]

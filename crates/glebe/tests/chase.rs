@@ -1,9 +1,8 @@
-//! Pages taken from under a tenant that never stops storing into them.
+//! Tests recalls of pages from a tenant that stores into them without a pause.
 //!
-//! First class takes the only pages that tenants have, again and again, while the tenant is most
-//! of the time in the middle of a copy on another processor: its source is in no cache. The last
-//! word of each page is marked first, which a copy that went on would reach last, so that the
-//! test turns red where a recall lets one go on, and not only once in a while.
+//! First class takes the tenant's only pages while the tenant copies on another processor from an
+//! uncached source. A copy that wrongly continues writes the last word of a page last. First class
+//! marks these words first, so that the error always shows.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -17,21 +16,20 @@ use glebe_testing::time::{slowed, storm};
 
 use crate::stressed::Stop;
 
-/// Pages that first class takes, and leaves to the tenant in between.
+/// Pages that first class takes and returns.
 const LEFT: u64 = 8;
-/// Pages put in turn: more than the caches of a processor hold.
+/// Larger than the caches of a processor.
 const SOURCE_LEN: Bytes = Bytes::mib(64);
-/// Looks at a block, between which a copy that went on would end.
+/// Checks of a block. A copy that wrongly continues would finish between them.
 const LOOKS: usize = 4;
 const USUAL: Duration = Duration::from_secs(1);
-/// How much longer a chase goes on until first class takes a page.
+/// Extra time for a recall.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn page_len() -> usize {
     page_size().bytes().as_usize()
 }
 
-/// The last word of each page.
 fn last_words(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     bytes.chunks_exact(page_len()).map(|page| &page[page.len() - size_of::<u64>()..])
 }
@@ -51,7 +49,7 @@ fn chase(writers: Option<Writers>) {
     thread::scope(|scope| {
         let _stop = Stop(&stop);
         scope.spawn(|| {
-            // Not zeros, of which all pages would be one.
+            // Zeros would share one page in the kernel.
             let bytes = vec![0x5a; SOURCE_LEN.as_usize()];
             let pages = bytes.chunks_exact(page_len()).cycle();
             for (index, page) in (0..).zip(pages) {
@@ -74,7 +72,7 @@ fn take_and_look(reserve: &Reserve) {
     let left = Request::new(Pages::new(LEFT)).any();
     let (begin, usual) = (Instant::now(), storm(USUAL));
     for number in 1_u64.. {
-        // On a busy machine the tenant may not have run yet when a block was taken.
+        // On a busy machine the tenant may not have run before the last block.
         let is_met = || reserve.stats().recalled > 0 || begin.elapsed() >= usual + slowed(PATIENCE);
         if begin.elapsed() >= usual && is_met() {
             break;

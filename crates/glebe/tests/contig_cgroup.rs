@@ -1,9 +1,8 @@
-//! A memory cgroup that is too small is an error, and nobody in it is killed.
+//! Tests that a low limit of a memory cgroup causes an error and no kill.
 //!
-//! A group is made below this process's own and removed at the end, on failure too;
-//! the test runs itself in it as a child process, and there once more as nobody, who cannot grow
-//! a pool of huge pages, which the group does not count. Version 2 is tested on a fixture tree, in
-//! the library.
+//! The test runs itself as a child in a new group, and there again as the user nobody, who cannot
+//! grow a pool of huge pages (which the group does not count). The library tests version 2 on a
+//! fixture tree.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -24,7 +23,7 @@ const GROUP: &str = "GLEBE_TEST_CGROUP";
 const TEST: &str = "contig_cgroup::a_cgroup_limit_is_an_error_and_no_kill";
 const NOBODY: u32 = 65534;
 
-/// In the group: what fits is had, what does not is an error before it is a kill.
+/// Requests that fit succeed; larger ones fail before the kernel kills.
 fn in_group(group: &Path) {
     enter(group);
     for source in [Source::Plain, Source::Thp] {
@@ -37,7 +36,7 @@ fn in_group(group: &Path) {
         let fits = Contig::options().source(Source::Plain).threads(threads).build(Bytes::mib(240));
         assert!(fits.is_ok(), "{fits:?}");
     }
-    // Fits when it starts; then somebody else in the group takes the room.
+    // The request fits until the callback uses the room.
     let others = Arc::new(Mutex::new(Vec::new()));
     let taken = Arc::clone(&others);
     let crowd = move |_| {
@@ -53,7 +52,7 @@ fn in_group(group: &Path) {
         .build(Bytes::mib(240))
         .unwrap_err();
     assert!(matches!(error, Error::CgroupLimit { .. }), "{error}");
-    // Page cache of the group counts as used, but goes when memory is needed.
+    // The group counts page cache as used, but the kernel drops it on demand.
     drop(others);
     let scratch = Scratch::new("cgroup");
     let file = scratch.path().join("file");
@@ -70,7 +69,7 @@ fn in_group(group: &Path) {
     }
 }
 
-/// A reserve that fits, with all that it keeps beside its memory, is used to the last byte.
+/// A reserve fits with its tables, and every byte is usable.
 fn use_reserve() {
     let contig = Contig::options().source(Source::Plain).build(Bytes::mib(240)).unwrap();
     let reserve = Reserve::options().build_on(contig).unwrap();
@@ -78,7 +77,6 @@ fn use_reserve() {
     all.bytes_mut().unwrap().fill(1);
 }
 
-/// As nobody, in the group.
 fn refuse_reserve() {
     match Reserve::new(Bytes::gib(1)) {
         Err(reserve::Error::Contig(error)) => {
@@ -106,7 +104,7 @@ fn a_cgroup_limit_is_an_error_and_no_kill() {
             return;
         }
     };
-    // Read here, so that the program's own pages count as this group's and not as that one's.
+    // Charges the program's pages to this group, not to the new one.
     let _ = fs::read(std::env::current_exe().unwrap()).unwrap();
     let passed = child_of(TEST).env(GROUP, group.dir()).status().unwrap().success();
     assert_eq!(group.kills(), 0);

@@ -1,5 +1,5 @@
-//! A pool of huge pages that somebody else empties while a reserve is made: the reserve is made of
-//! other memory and says why, and no page of it is missing when it is used.
+//! Tests reserves built while another process empties the pool: they use other memory, give the
+//! reason, and lack no page.
 #![allow(unsafe_code)] // Safety: mmap and munmap of pages that nothing refers to.
 
 use std::ptr;
@@ -18,10 +18,9 @@ use crate::turn::{Turn, POOL};
 
 const LEN: Bytes = Bytes::mib(16);
 const MAPS: u64 = 12;
-/// Huge pages that somebody else takes at a time, at most.
 const TAKEN_MAX: usize = 32;
 
-/// A huge page of the pool, taken without the lock and never touched.
+/// A huge page, taken without the lock and never touched.
 struct Taken(*mut libc::c_void);
 
 impl Taken {
@@ -30,7 +29,7 @@ impl Taken {
     fn one() -> Option<Self> {
         let flags =
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | libc::MAP_HUGE_2MB;
-        // SAFETY: a new mapping at a place of the kernel's choice.
+        // SAFETY: the kernel chooses the place.
         let at = unsafe { libc::mmap(ptr::null_mut(), Self::LEN, libc::PROT_NONE, flags, -1, 0) };
         (at != libc::MAP_FAILED).then(|| Self(at))
     }
@@ -38,12 +37,12 @@ impl Taken {
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        // SAFETY: mapped by `one`, unmapped once.
+        // SAFETY: `one` mapped the page, and only this drop unmaps it.
         unsafe { libc::munmap(self.0, Self::LEN) };
     }
 }
 
-/// Takes what is free in the pool and gives it back; how often there was any.
+/// Returns how often the pool had pages to take.
 fn empty_pool_until(stop: &AtomicBool) -> u64 {
     let mut times = 0;
     while !stop.load(Ordering::Relaxed) {

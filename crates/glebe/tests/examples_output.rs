@@ -1,4 +1,4 @@
-//! The examples end, and do not panic, where nobody reads what they print.
+//! Tests that the examples do not panic if their output has no reader.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -18,7 +18,7 @@ fn no_example_panics_in_a_closed_pipe() {
     let built = own.ancestors().nth(2).unwrap().join("examples");
     let left = Mutex::new(fs::read_dir(sources).unwrap());
     let next = || left.lock().unwrap().next();
-    // They mostly wait.
+    // Most examples only wait.
     thread::scope(|scope| {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {
@@ -33,7 +33,7 @@ fn no_example_panics_in_a_closed_pipe() {
 fn ends_without_a_reader(source: &Path, built: &Path) {
     let name = source.file_stem().unwrap();
     let program = built.join(name);
-    // A run of this test alone builds no examples.
+    // A run of only this test builds no examples.
     let age = |path: &Path| path.metadata().and_then(|of| of.modified()).ok();
     if age(&program) < age(source) {
         return println!("skipped: {} is not built, or before its source", program.display());
@@ -43,6 +43,5 @@ fn ends_without_a_reader(source: &Path, built: &Path) {
     let output = Command::new(program).stdout(OwnedFd::from(writer)).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!said.contains("panicked") && output.status.code().is_some(), "{name:?}: {said}");
-    // It did print something.
     assert!(said.contains("Broken pipe"), "{name:?}: {said}");
 }

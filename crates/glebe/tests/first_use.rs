@@ -1,7 +1,7 @@
-//! A child that is forked while another thread makes the process's first reserve, pool of objects
-//! and volatile region makes its own: it never waits for that thread, which it lacks.
+//! Tests a fork during another thread's first use of the library. The child never waits for that
+//! thread, which it lacks.
 //!
-//! Each try is a fresh process, forked from one that itself makes nothing.
+//! Each try runs in a fresh process, forked from one without a first use.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -14,11 +14,11 @@ use glebe::volatile::{Priority, Region};
 
 use crate::stressed::{in_child, End};
 
-/// The first use takes some ten milliseconds: the forks are spread over them.
+/// The first use takes about ten milliseconds, over which the forks are spread.
 const TRIES: u32 = 80;
 const STEP: Duration = Duration::from_micros(300);
 
-/// Makes one of each part that keeps something for the whole process, after `begins`.
+/// Calls `begins`, then makes each part with process-wide state.
 fn use_first(begins: impl FnOnce()) -> bool {
     let contig = Contig::options().source(Source::Plain).build(Bytes::mib(2)).unwrap();
     begins();
@@ -40,12 +40,11 @@ fn a_child_of_the_first_use_makes_its_own() {
     );
 }
 
-/// Whether `body` said yes, in a child that ended in time.
+/// Returns true if `body` returns true, in time, in a child.
 fn says(body: impl FnOnce() -> bool) -> bool {
     in_child(|| u8::from(!body())) == End::Exit(0)
 }
 
-/// In a fresh process: forks while another thread is in its first use.
 fn fork_after(delay: Duration) -> bool {
     let begun = AtomicBool::new(false);
     thread::scope(|scope| {

@@ -1,7 +1,7 @@
-//! A forked child of a process that has a reserve: all it inherited says so, and its end changes
-//! nothing for the parent.
+//! Tests that a forked child's inherited handles refuse calls, and that the child changes nothing
+//! for the parent.
 //!
-//! Each test has a process of its own: no thread but the forking one is in the library.
+//! Each test runs in its own process, where only the forking thread uses the library.
 
 use glebe::contig::{Contig, Source};
 use glebe::reserve::served::{self, Form};
@@ -28,7 +28,6 @@ fn no_objects<T>(result: Result<T, zpool::Error>) -> bool {
     matches!(result, Err(zpool::Error::Forked))
 }
 
-/// All handles that there are on one reserve.
 struct Handles {
     reserve: Reserve,
     pool: Namespace,
@@ -51,14 +50,14 @@ impl Handles {
         block.bytes_mut().unwrap().fill(0xa5);
         let promise = reserve.promise(ONE).unwrap();
         assert_eq!(pool.put(1, 1, &page(7)).unwrap(), Put::Stored);
-        // More than is staged: some of it is lent.
+        // More than the staging area holds, so some are lent.
         let objects = reserve.object_pool().staging(Bytes::new(1)).codec(Codec::None);
         let objects = objects.build().unwrap();
         let handles: Vec<Handle> = (0..300).map(|_| objects.insert(&[9; 1500]).unwrap()).collect();
         Self { reserve, pool, block, promise, objects, object: handles[0] }
     }
 
-    /// Calls everything and drops everything; 0, or the number of the call that was not refused.
+    /// Returns 0, or the number of the first call that was not refused.
     fn number_not_refused(self) -> u8 {
         let Self { reserve, pool, mut block, promise, objects, object } = self;
         let mut buf = page(0);
@@ -96,7 +95,6 @@ impl Handles {
         calls.iter().position(|refused| !refused).map_or(0, |at| at as u8 + 1)
     }
 
-    /// What the parent had is as it was.
     fn assert_whole(self) {
         assert!(self.block.bytes().unwrap().iter().all(|byte| *byte == 0xa5));
         let mut buf = page(0);
@@ -136,7 +134,6 @@ fn a_child_is_refused_everything_and_drops_nothing_of_its_parents() {
             End::Exit(0),
             "{writers:?}"
         );
-        // The child took its own copy.
         inherited.take().unwrap().assert_whole();
     }
 }
@@ -174,7 +171,7 @@ fn a_child_leaves_the_socket_of_its_parents_statistics_alone_and_has_its_own() {
         let own = Reserve::options().build_on(plain()).unwrap();
         own.serve_stats_in(dir).unwrap();
         let both = answers() == 2;
-        std::mem::forget(own); // as a process that ends at once leaves it
+        std::mem::forget(own); // a process that exits at once leaves the socket
         u8::from(!refused || !both)
     });
     let (left, live) = (served::list(dir).unwrap().len(), answers());
@@ -183,7 +180,6 @@ fn a_child_leaves_the_socket_of_its_parents_statistics_alone_and_has_its_own() {
     assert_eq!((in_child, left, live, live_at_end), (End::Exit(0), 2, 1, 0));
 }
 
-/// Pages of the pool of 2 MiB pages.
 fn pool_pages() -> Option<u64> {
     let text = std::fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages");
     text.ok()?.trim().parse().ok()
@@ -202,7 +198,7 @@ fn a_child_leaves_the_huge_pages_and_their_pool_to_its_parent() {
     };
     let mut inherited = Some(Handles::of(contig, None));
     assert_eq!(in_child(|| inherited.take().unwrap().number_not_refused()), End::Exit(0));
-    // Others may use the pool too, but cannot make it smaller than what is mapped here.
+    // Others may use the pool, but cannot shrink it below the pages mapped here.
     let pages = LEN.get() / Bytes::mib(2).get();
     assert!(pool_pages().is_some_and(|all| all >= pages), "{:?} pages", pool_pages());
     inherited.take().unwrap().assert_whole();

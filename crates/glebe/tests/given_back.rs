@@ -1,10 +1,9 @@
-//! Pages of the hugetlb pools end with the process that had them: within a second of its kill, or
-//! some seconds where a search was under way, and with nobody calling the library.
+//! Tests that pages of the hugetlb pools are freed when their process is killed: within a second,
+//! or a few seconds during a search, without a call of the library.
 //!
-//! What is looked at is the machine's pool: its persistent pages, those that are idle, and all.
-//! Another program may change them meanwhile; then the same is done once more. Each test has a
-//! process of its own and its turn at the pool, since any call of the library would mend what a
-//! killed process left.
+//! The tests compare the pool's persistent, idle and total pages, and repeat their steps if another
+//! program changes these. Each test runs alone and takes a turn at the pool, because any call of
+//! the library would mend what a killed process left.
 //!
 //! # Safety
 //! fork, in a process that runs one test; the child waits.
@@ -26,7 +25,7 @@ use crate::turn::{Turn, POOL};
 
 const KIND: &str = "GLEBE_TEST_KIND";
 const PAGES: &str = "GLEBE_TEST_PAGES";
-/// Pages that a holder has beyond those that lie idle.
+/// Pages of a holder beyond the idle ones.
 const BEYOND: u64 = 32;
 const GIVEN_BACK: Duration = Duration::from_secs(1);
 const ATTEMPTS: u32 = 8;
@@ -38,7 +37,7 @@ fn size() -> PageSize {
     PageSize::new(2 << 20).unwrap()
 }
 
-/// The pool, where it can be changed, and the turn of a test.
+/// Returns the pool and a turn, unless this process cannot change the pool.
 fn pool() -> Option<(Pool, Turn)> {
     let pool = Pool::of(size()).filter(Pool::is_writable);
     if pool.is_none() {
@@ -47,17 +46,17 @@ fn pool() -> Option<(Pool, Turn)> {
     Some((pool?, Turn::alone(POOL)?))
 }
 
-/// Persistent pages, pages that are idle, and all pages.
+/// Returns persistent, idle and total pages.
 fn now(pool: &Pool) -> (u64, u64, u64) {
     let counts = pool.counts().unwrap();
     (counts.persistent(), counts.available(), counts.total)
 }
 
-/// A process that holds memory of one kind, killed when this is dropped.
+/// A process that holds memory, killed when dropped.
 struct Holder(Child);
 
 impl Holder {
-    /// Starts it in front of its call.
+    /// Waits until the holder is about to allocate. Returns its further output.
     fn start(mut command: Command, kind: &str) -> (Self, impl Iterator<Item = String>) {
         let pages = Pool::of(size()).unwrap().counts().unwrap().available() + BEYOND;
         let command = command.env(KIND, kind).env(PAGES, pages.to_string());
@@ -65,12 +64,11 @@ impl Holder {
         STDINS.lock().unwrap().extend(child.stdin.take());
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut lines = lines.map_while(Result::ok);
-        // The harness prints the test's name on the same line.
+        // The harness prints the test's name on this line.
         assert!(lines.any(|line| line.ends_with("ready")), "a child that gets ready");
         (Self(child), lines)
     }
 
-    /// Starts it and waits until it has its memory.
     fn with_memory(command: Command, kind: &str) -> Self {
         let (holder, mut lines) = Self::start(command, kind);
         assert!(lines.any(|line| line.ends_with("had")), "a child that has its memory");
@@ -85,7 +83,6 @@ impl Drop for Holder {
     }
 }
 
-/// What a holder does, until it is killed.
 fn hold() -> ! {
     println!("ready");
     let pages: u64 = std::env::var(PAGES).unwrap().parse().unwrap();
@@ -108,13 +105,13 @@ fn hold() -> ! {
     }
 }
 
-/// A child that never calls the library and lives until the tests end, by its standard input.
+/// The child never calls the library and lives until its standard input ends.
 fn live_on_in_a_child() {
     let mut byte = 0_u8;
-    // SAFETY: the child only waits, and reads into a local.
+    // SAFETY: the child makes system calls only, and reads into a local.
     unsafe {
         if libc::fork() == 0 {
-            libc::close(1); // else its parent's reader waits for it
+            libc::close(1); // else the parent's reader waits for the child
             libc::read(0, (&raw mut byte).cast(), 1);
             libc::_exit(0);
         }
@@ -125,15 +122,15 @@ fn drop_never<T>(memory: T) {
     std::mem::forget(memory);
 }
 
-/// Kills at moments all over the life of a process of each kind; half of `GLEBE_TEST_KILLS`, and 20
-/// unless given, or 50 if tests are to be long.
+/// Returns the kills of each kind, spread over a process's life: half of `GLEBE_TEST_KILLS`, by
+/// default 20, or 50 in long runs.
 fn moments() -> u32 {
     let usual = if is_long() { 50 } else { 20 };
     std::env::var("GLEBE_TEST_KILLS").map_or(usual, |kills| kills.parse::<u32>().unwrap() / 2)
 }
 
-/// Asserts that the pool is what it was within a second of each end of `life`, and the limit on
-/// surplus pages once somebody has the lock.
+/// Asserts that the pool recovers within a second of `life`, and the surplus limit by the next
+/// lock.
 fn is_given_back(pool: &Pool, life: impl FnMut()) {
     is_given_back_within(GIVEN_BACK, pool, life);
 }
@@ -167,8 +164,7 @@ fn kills_at_any_moment_of_a_call_leave_nothing() {
     }
     let Some((pool, _turn)) = pool() else { return };
     let child = || child_of("given_back::kills_at_any_moment_of_a_call_leave_nothing");
-    // The pool of one that searches has grown by all that is free, which the kernel takes back at
-    // some 5000 pages a second.
+    // A search grows the pool by all free pages; the kernel takes back about 5000 a second.
     for (kind, patience) in [("private", GIVEN_BACK), ("run", 5 * GIVEN_BACK)] {
         let begin = Instant::now();
         let _ = Holder::with_memory(child(), kind);
@@ -176,7 +172,7 @@ fn kills_at_any_moment_of_a_call_leave_nothing() {
         for n in 0..moments() {
             is_given_back_within(patience, &pool, || {
                 let (holder, _lines) = Holder::start(child(), kind);
-                // Half of them are in the call.
+                // Half of the kills hit the call.
                 thread::sleep(2 * call * n / moments());
                 drop(holder);
             });

@@ -1,11 +1,11 @@
-//! Tests of the library through its public interface. They are one program, since each program
-//! links the whole library. A new file here needs a `mod` line below.
+//! Tests the library through its public interface, as one program, because each program links the
+//! whole library. A new file needs a `mod` line below.
 //!
-//! The tests of all modules may run in one process, side by side. So a test that counts or changes
-//! what the whole process has begins with `glebe_testing::alone!()`, and so does each test that
-//! forks: a child has a copy of every lock that another test holds.
+//! Tests may run side by side in one process. A test that counts or changes process-wide state, or
+//! that forks, must begin with `glebe_testing::alone!()`: a child inherits every lock that another
+//! test holds.
 
-// What the tests share.
+// Shared by the tests.
 mod cgroup;
 mod node_pool;
 mod stressed;

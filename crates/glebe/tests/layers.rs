@@ -1,8 +1,7 @@
-//! Arrows go down only: a module uses modules of lower layers, never its own level or above.
+//! Tests that a module uses only modules of lower layers.
 //!
-//! The order is read from the layer list in the crate root (`// L0: ...` lines above the `mod`
-//! lines). The modules of the lowest layer are one vocabulary and may use each other. Reads
-//! source text as tokens, comments and literals left out; test code obeys the same order.
+//! The crate root lists the layers (`// L0: ...` lines above the `mod` lines). Modules of the
+//! lowest layer may use each other. The order also binds test code.
 
 use std::{
     collections::BTreeMap,
@@ -10,10 +9,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Layer number by module name.
 type Layers = BTreeMap<String, u32>;
 
-/// Reads the layer list from the text of the crate root.
 fn layers_of(root: &str) -> Layers {
     let mut layers = Layers::new();
     let mut current = None;
@@ -33,7 +30,7 @@ fn layers_of(root: &str) -> Layers {
     layers
 }
 
-/// `source` cut into words and single marks; `::` is one token; comments and literals are gone.
+/// Splits `source` into words, `::` and single marks, without comments and literals.
 fn tokens(source: &str) -> Vec<&str> {
     let mut out = Vec::new();
     let mut rest = source;
@@ -55,7 +52,6 @@ fn tokens(source: &str) -> Vec<&str> {
     out
 }
 
-/// The length of the comment that `rest` starts with.
 fn comment_len(rest: &str) -> Option<usize> {
     if rest.starts_with("//") {
         return Some(rest.find('\n').unwrap_or(rest.len()));
@@ -82,7 +78,7 @@ fn comment_len(rest: &str) -> Option<usize> {
     Some(at)
 }
 
-/// The length of the string, raw string or character that `rest` starts with; a lifetime is none.
+/// Returns the length of the string or character at the start; a lifetime is neither.
 fn literal_len(rest: &str) -> Option<usize> {
     if let Some(raw) = ["br", "cr", "r"].iter().find_map(|prefix| rest.strip_prefix(prefix)) {
         let hashes = raw.len() - raw.trim_start_matches('#').len();
@@ -114,9 +110,9 @@ fn literal_len(rest: &str) -> Option<usize> {
     Some(rest.len())
 }
 
-/// The names directly under the crate root that `source` uses.
+/// Returns the names directly under the crate root that `source` uses.
 ///
-/// `depth` is how many modules deep the file is: 1 for `a.rs` and `a/mod.rs`, 2 for `a/b.rs`.
+/// `depth` is 1 for `a.rs` and `a/mod.rs`, 2 for `a/b.rs`.
 fn root_names(source: &str, depth: usize) -> Vec<&str> {
     let tokens = tokens(source);
     let word = |i: usize| tokens.get(i).copied().unwrap_or("");
@@ -148,14 +144,14 @@ fn root_names(source: &str, depth: usize) -> Vec<&str> {
     names
 }
 
-/// Whether the `n`th segment of the path at `i`, a leading `self` not counted, is `super`.
+/// Returns true if segment `n` of the path at `i`, after a leading `self`, is `super`.
 fn leads_up(tokens: &[&str], i: usize, n: usize) -> bool {
     let from = if tokens[i] == "super" { i } else { i + 2 };
     let at = from + 2 * n;
     tokens.get(at) == Some(&"super") && (at == i || tokens[at - 1] == "::")
 }
 
-/// The first segments of the path or group at `i`; a macro's name is none.
+/// Returns the first segments of the path or group at `i`, without macro names.
 fn heads<'a>(tokens: &[&'a str], i: usize) -> Vec<&'a str> {
     let word = |i: usize| tokens.get(i).copied().unwrap_or("");
     if word(i) != "{" {
@@ -179,7 +175,7 @@ fn heads<'a>(tokens: &[&'a str], i: usize) -> Vec<&'a str> {
     names
 }
 
-/// What `source`, a file of `module`, uses against the order; one sentence each.
+/// Returns a sentence for each use that breaks the order.
 fn violations(layers: &Layers, module: &str, depth: usize, source: &str) -> Vec<String> {
     let Some(&own) = layers.get(module) else {
         return vec![format!("{module} is not in the crate root's layer list")];
@@ -196,7 +192,6 @@ fn violations(layers: &Layers, module: &str, depth: usize, source: &str) -> Vec<
     found
 }
 
-/// Every Rust file under `dir`.
 fn rust_files(dir: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for entry in fs::read_dir(dir).expect("source folder is readable") {
@@ -213,8 +208,7 @@ fn rust_files(dir: &Path) -> Vec<PathBuf> {
 /// Folders that tests of other crates use.
 const OF_OTHERS: [&str; 2] = ["scratch", "tools"];
 
-/// Cargo does not search this folder for test programs. So a file that neither the manifest nor
-/// `it.rs` names would be built by nobody, and its tests would be lost.
+/// Tests that each file is built: Cargo does not search this folder for test programs.
 #[test]
 fn each_file_of_tests_is_a_program_or_a_module_of_one() {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -256,7 +250,6 @@ fn each_module_uses_lower_layers_only() {
     assert!(found.is_empty(), "against the layer order:\n{}", found.join("\n"));
 }
 
-/// The layers of the fixtures below.
 fn fixture_layers() -> Layers {
     layers_of(
         "// L0: vocabulary.\npub mod units;\nmod extent;\n\n// L1: kernel.\npub mod sys;\n\

@@ -1,4 +1,4 @@
-//! The part of the pool of 2 MiB pages on a NUMA node, read and changed as an administrator would.
+//! Changes a NUMA node's part of the 2 MiB pool, as an administrator would.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,14 +10,14 @@ use crate::turn::POOL;
 
 const BLOCKS: &str = "/sys/devices/system/memory";
 
-/// Idle pages that are added to the pool, on one node, and taken out when this is dropped.
+/// Idle pages added to a node, removed when dropped.
 pub struct Idle {
     file: PathBuf,
     before: u64,
 }
 
 impl Idle {
-    /// `None`, and a printed reason, where the pool is in use or the kernel has no such pages.
+    /// Returns `None`, and prints the reason, if the pool is in use or the kernel lacks pages.
     pub fn on(node: Node, pages: u64) -> Option<Self> {
         let _lock = PoolLock::acquire().unwrap();
         let whole = Path::new(POOL);
@@ -46,7 +46,7 @@ impl Drop for Idle {
     }
 }
 
-/// All pages, those that are free, and the surplus pages of a node's part of the pool.
+/// Returns total, free and surplus pages.
 pub fn counts(node: Node) -> [u64; 3] {
     ["nr_hugepages", "free_hugepages", "surplus_hugepages"].map(|name| count(&dir(node), name))
 }
@@ -60,7 +60,7 @@ fn count(dir: &Path, name: &str) -> u64 {
     fs::read_to_string(dir.join(name)).unwrap().trim().parse().unwrap()
 }
 
-/// Whether a frame lies on a node; every frame does where there is one node.
+/// Returns true if `node` has the frame; a single node has all.
 pub fn is_on(frame: u64, node: Node) -> bool {
     if numa::online().len() == 1 {
         return true;
@@ -71,7 +71,7 @@ pub fn is_on(frame: u64, node: Node) -> bool {
     Path::new(BLOCKS).join(format!("memory{block}/node{}", node.0)).exists()
 }
 
-/// Whether all runs of memory lie on a node.
+/// Returns true if `node` has all frames.
 pub fn is_all_on(memory: &Contig, node: Node) -> bool {
     memory.runs().iter().all(|run| {
         let first = run.pfn.unwrap().get();
@@ -79,7 +79,7 @@ pub fn is_all_on(memory: &Contig, node: Node) -> bool {
     })
 }
 
-/// The nodes, where there are several.
+/// Returns the nodes if the machine has several.
 pub fn several() -> Option<Vec<Node>> {
     let nodes = numa::online();
     if nodes.len() < 2 {

@@ -1,5 +1,5 @@
-//! A pool on lent pages under threads: readers, writers, and first class, which scribbles over
-//! what it takes. What is read is what was put, or it was lost.
+//! Tests a pool on lent pages under threads, while first class overwrites the pages that it takes.
+//! A read returns the bytes put, or the object is lost.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -11,10 +11,10 @@ use glebe_testing::time::is_long;
 
 const LEN: Bytes = Bytes::mib(8);
 const OBJECTS: usize = 512;
-/// The number without `GLEBE_LONG`, which doubles it.
+/// `GLEBE_LONG` doubles this.
 const ROUNDS: u64 = 20_000;
 
-/// Bytes that say of which object they are, of a length of its own.
+/// Content and length follow from `seed`.
 fn bytes_of(seed: u64) -> Vec<u8> {
     let words = 20 + (seed.wrapping_mul(0x9e37_79b9) >> 7) as usize % 230;
     let word = |at: usize| (seed ^ (at as u64) << 48).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -95,7 +95,7 @@ fn run(writers: Writers, codec: Codec, on_recall: OnRecall) {
     pool.stats().check().unwrap();
     reserve.stats().check().unwrap();
     drop(pool);
-    // A page whose granule first class had closed was not dropped with its zspage: it goes here.
+    // Dropping the pool did not free pages of granules that first class had closed.
     let all = reserve.alloc(Request::new(reserve.len()).any()).unwrap();
     assert_eq!(reserve.stats().live, Pages::ZERO);
     drop(all);

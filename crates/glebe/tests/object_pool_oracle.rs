@@ -1,5 +1,5 @@
-//! Random byte strings as programs of calls on a pool on lent pages, with call-backs in between,
-//! compared with a plain map. The fuzz target runs the same programs.
+//! Runs random programs of calls on a pool on lent pages, with recalls in between, as a fuzz target
+//! does.
 
 mod program;
 

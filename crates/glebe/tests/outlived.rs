@@ -1,6 +1,5 @@
-//! A forked child inherits the descriptors of its parent's files in memory. It never calls glebe,
-//! and lives on: what the parent drops is given back all the same. Tests find the file of what they
-//! made among all of the process.
+//! Tests that dropped memory is freed although a forked child still has descriptors of its files,
+//! never calls glebe, and lives on.
 //!
 //! # Safety
 //! fork, a raw clone, waitpid, kill; the children sleep, or drop what they inherited.
@@ -20,7 +19,6 @@ use glebe::vmap::{MemFile, Space};
 
 use crate::turn::{Turn, POOL};
 
-/// The process's files in memory, by inode.
 fn files() -> BTreeMap<u64, File> {
     let paths = fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
     let is_ours = |path: &std::path::PathBuf| {
@@ -30,23 +28,22 @@ fn files() -> BTreeMap<u64, File> {
     files.map(|file| (file.metadata().unwrap().ino(), file)).collect()
 }
 
-/// Bytes that a file has pages for.
 fn present(file: &File) -> Bytes {
     Bytes::new(file.metadata().unwrap().blocks() * 512)
 }
 
-/// A child that sleeps until this is dropped.
+/// A sleeping child, killed when dropped.
 struct Sleeper(libc::pid_t);
 
 impl Sleeper {
     fn forked() -> Self {
-        // SAFETY: the child sleeps.
+        // SAFETY: the child only sleeps.
         Self::of(|| unsafe { libc::fork() })
     }
 
-    /// A child for which the C library's steps around fork were not run.
+    /// Makes a child without the C library's fork handlers.
     fn cloned() -> Self {
-        // SAFETY: as a fork; the child sleeps.
+        // SAFETY: without a new stack, clone acts as a fork, and the child only sleeps.
         Self::of(|| unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as i32 })
     }
 
@@ -55,7 +52,7 @@ impl Sleeper {
         assert!(pid >= 0, "{}", std::io::Error::last_os_error());
         if pid == 0 {
             loop {
-                // SAFETY: the child waits to be killed.
+                // SAFETY: `pause` takes no arguments.
                 unsafe { libc::pause() };
             }
         }
@@ -63,14 +60,14 @@ impl Sleeper {
     }
 
     fn lives(&self) -> bool {
-        // SAFETY: asks only.
+        // SAFETY: `waitpid` writes nothing through null.
         unsafe { libc::waitpid(self.0, std::ptr::null_mut(), libc::WNOHANG) == 0 }
     }
 }
 
 impl Drop for Sleeper {
     fn drop(&mut self) {
-        // SAFETY: the child made above.
+        // SAFETY: the child is this process's own and not yet waited for.
         unsafe {
             libc::kill(self.0, libc::SIGKILL);
             libc::waitpid(self.0, std::ptr::null_mut(), 0);
@@ -78,7 +75,7 @@ impl Drop for Sleeper {
     }
 }
 
-/// What `make` made has pages of one file, and none once it was dropped while children live.
+/// Asserts that the file of `make`'s result has pages, and none after a drop while children live.
 fn goes<T, E: std::fmt::Display>(make: impl FnOnce() -> Result<T, E>) {
     let before = files();
     let made = match make() {
@@ -129,15 +126,15 @@ fn a_child_that_drops_what_it_inherited_takes_nothing_away() {
     let view = space.view(&file, &[Extent::new(0, 1).unwrap()]).unwrap();
     view.write(Bytes::ZERO, b"kept").unwrap();
     let mut inherited = Some((view, file));
-    // SAFETY: the child drops what it inherited, and ends.
+    // SAFETY: the child only drops what it inherited, and ends.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         drop(inherited.take());
-        // SAFETY: ends the child.
+        // SAFETY: `_exit` ends only the child.
         unsafe { libc::_exit(0) };
     }
     let mut status = 0;
-    // SAFETY: the child made above.
+    // SAFETY: `waitpid` writes a local.
     assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
     assert_eq!(status, 0);
     let (view, _file) = inherited.unwrap();
@@ -148,7 +145,7 @@ fn a_child_that_drops_what_it_inherited_takes_nothing_away() {
 
 #[test]
 fn an_adopted_file_stays_the_callers() {
-    // SAFETY: a constant name; the descriptor is checked and owned here.
+    // SAFETY: the name is constant, the descriptor is checked, and only this handle owns it.
     let owned: OwnedFd = unsafe {
         let fd = libc::memfd_create(c"adopted".as_ptr(), libc::MFD_CLOEXEC);
         assert!(fd >= 0);

@@ -1,5 +1,5 @@
-//! The page cache that stores pages compressed, against a map: a hit is the last page put under
-//! its key, and what was invalidated is never found.
+//! Compares the compressed page cache with a map: a hit returns the last page put under its key,
+//! never an invalidated one.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ fn page() -> usize {
     page_size().bytes().as_usize()
 }
 
-/// A page that shrinks to about a third, not at all, or is one word over and over.
+/// Returns a page that compresses to about a third, not at all, or to one repeated word.
 fn page_of(seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -155,7 +155,6 @@ proptest! {
     }
 }
 
-/// Threads put and get pages that say which they are, while first class comes and goes.
 #[test]
 fn threads_find_their_pages_or_none() {
     let reserve = reserve(8, Codec::Lz4, Writers::Restartable);

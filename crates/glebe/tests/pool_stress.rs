@@ -1,9 +1,9 @@
-//! Processes that grow and shrink the pool beside each other, are refused calls at random, and are
-//! killed in the middle: the pool ends with the pages that it had.
+//! Tests processes that change the pool at once, have calls refused, and are killed: the pool keeps
+//! its number of pages.
 //!
-//! Calls are refused only where the feature `faults` is on, in a second round. Each child prints
-//! nothing and follows from its seed, which is the test's own process number and the child's place.
-//! Nobody else has a turn at the pool: another may find pages in use that it would give back.
+//! Calls are refused only with the feature `faults`, in a second round. A child's seed determines
+//! its calls. The test takes the only turn at the pool: others could find its pages in use and keep
+//! them.
 
 use std::process::{Child, Stdio};
 use std::thread;
@@ -19,13 +19,13 @@ use crate::turn::{Turn, POOL};
 
 const TEST: &str = "pool_stress::processes_beside_each_other_leave_the_pool_as_it_was";
 const SEED: &str = "GLEBE_TEST_SEED";
-/// Set for a child that has calls refused.
+/// Set if the child's calls are refused.
 const REFUSED: &str = "GLEBE_TEST_REFUSED";
 const CHILDREN: u64 = 2;
-/// The number without `GLEBE_LONG`, which doubles it.
+/// `GLEBE_LONG` doubles this.
 const KILLS: u64 = 6;
 
-/// xorshift64*, of which the upper bits are good.
+/// xorshift64*. Its upper bits are good.
 struct Random(u64);
 
 impl Random {
@@ -37,7 +37,6 @@ impl Random {
     }
 }
 
-/// Makes memory that grows the pool, as far as that is not refused.
 fn make(random: &mut Random) -> Option<Contig> {
     let len = Bytes::mib(2 * (1 + random.below(8)));
     let options = Contig::options().source(Source::HUGETLB_2M).threads(1);
@@ -51,7 +50,6 @@ fn make(random: &mut Random) -> Option<Contig> {
     options.build(len).ok()
 }
 
-/// Until the process is killed.
 fn grow_and_shrink(seed: u64) -> ! {
     let mut random = Random(seed);
     let mut held = Vec::new();
@@ -71,7 +69,7 @@ fn grow_and_shrink(seed: u64) -> ! {
     }
 }
 
-/// Has one of the next calls of this process fail, now and then.
+/// Makes one of the next calls fail, two thirds of the time.
 #[cfg(feature = "faults")]
 fn refuse_one(random: &mut Random) {
     use glebe::sys::fault::{arm, disarm, Fault, Lasting};
@@ -83,7 +81,6 @@ fn refuse_one(random: &mut Random) {
     }
 }
 
-/// A child, killed by panic too.
 struct Running(Child);
 
 impl Running {

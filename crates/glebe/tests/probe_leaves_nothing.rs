@@ -1,4 +1,4 @@
-//! Probing leaves no descriptor, mapping or locked page behind and changes no hugetlb pool.
+//! Tests that a probe leaves no descriptor, mapping or locked page, and changes no hugetlb pool.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use glebe::probe::{Mechanism, State, Support};
 
 fn descriptors() -> usize {
-    // The directory's own descriptor is counted each time alike.
+    // Each count includes this directory's own descriptor.
     fs::read_dir("/proc/self/fd").expect("/proc is mounted").count()
 }
 
@@ -21,7 +21,6 @@ fn status(field: &str) -> Option<String> {
     status.lines().find_map(|line| Some(line.strip_prefix(field)?.trim().to_owned()))
 }
 
-/// Every number of every pool.
 fn pools() -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     for pool in fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten().flatten() {
@@ -35,7 +34,7 @@ fn pools() -> BTreeMap<String, String> {
     all
 }
 
-/// The rows, by key alone where other processes change what they say.
+/// Keeps only the key of rows that other processes may change.
 fn lasting(support: &Support) -> Vec<Mechanism> {
     let changing = |key: &str| ["hugetlb.", "cgroup."].iter().any(|prefix| key.starts_with(prefix));
     let mut rows = support.mechanisms().to_vec();
@@ -51,7 +50,7 @@ fn lasting(support: &Support) -> Vec<Mechanism> {
 #[test]
 fn leaves_nothing() {
     glebe_testing::alone!();
-    // The first call sizes the allocator's arenas and the buffers of the test harness.
+    // The first probe sizes the allocator's arenas and the harness's buffers.
     let first = Support::probe();
     let before = (descriptors(), mappings(), status("VmLck:"), status("VmPin:"));
     for _ in 0..20 {
@@ -60,7 +59,7 @@ fn leaves_nothing() {
     let after = (descriptors(), mappings(), status("VmLck:"), status("VmPin:"));
     assert_eq!(before, after, "(descriptors, mappings, locked, pinned)");
 
-    // Others may be changing a pool for a while; a probe that does would do it every time.
+    // Others may change a pool for a while, but not at every probe.
     let untouched = (0..200).any(|_| {
         let before = pools();
         drop(Support::probe());

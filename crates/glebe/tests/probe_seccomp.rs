@@ -1,14 +1,13 @@
-//! The probe under a seccomp profile: a call that is refused is told with the profile as remedy,
-//! not with a kernel that the machine has.
+//! Tests the probe under a seccomp profile: the remedy is the profile, not a newer kernel.
 //!
-//! A filter is of one thread, and ends with it.
+//! A filter applies to one thread and ends with it.
 #![allow(unsafe_code)]
 
 use std::thread;
 
 use glebe::probe::{Mechanism, State, Support};
 
-/// Calls that containers refuse, and the row that names each.
+/// Calls that containers refuse, with the key of the row and the call's name.
 const REFUSED: [(libc::c_long, &str, &str); 6] = [
     (libc::SYS_userfaultfd, "uffd.user", "userfaultfd"),
     (libc::SYS_io_uring_setup, "io_uring", "io_uring_setup"),
@@ -18,10 +17,10 @@ const REFUSED: [(libc::c_long, &str, &str); 6] = [
     (libc::SYS_memfd_create, "memfd", "memfd_create"),
 ];
 
-/// Has the kernel refuse these calls of this thread, which it cannot undo.
+/// Refuses these calls to this thread, permanently.
 fn refuse(errno: libc::c_int) -> bool {
     let op = |code: u32, k: u32, jt: u8| libc::sock_filter { code: code as u16, jt, jf: 0, k };
-    // The number of the call is the first word of what the filter is given.
+    // The filter's input begins with the call's number.
     let mut program = vec![op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0)];
     for (at, (call, ..)) in REFUSED.iter().enumerate() {
         let to_refusal = (REFUSED.len() - at) as u8;
@@ -32,7 +31,7 @@ fn refuse(errno: libc::c_int) -> bool {
     program.push(op(end, libc::SECCOMP_RET_ALLOW, 0));
     program.push(op(end, libc::SECCOMP_RET_ERRNO | errno as u32, 0));
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: the program is live, and the kernel copies it.
+    // SAFETY: the program outlives the calls, and the kernel copies it.
     unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
             && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter) == 0
@@ -56,7 +55,7 @@ fn the_profile_is_the_remedy() {
             assert_eq!(row.state, State::No, "{row:?}");
             let profile = format!("allow {call}");
             assert!(row.remedy.contains(&profile) && row.remedy.contains("seccomp"), "{row:?}");
-            // Where the profile must be it, nothing else is named.
+            // EPERM can only come from the profile, so it is the first remedy.
             assert!(errno == libc::ENOSYS || row.remedy.starts_with("allow "), "{row:?}");
         }
         assert!(!row("rseq.libc").remedy.contains("tunables"));

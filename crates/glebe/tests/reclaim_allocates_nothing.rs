@@ -1,8 +1,7 @@
-//! A look of a [`Gauge`] neither allocates nor frees, whatever it finds: an allocator waits for it.
+//! Tests that [`Gauge::look`] never allocates or frees, because an allocator waits for it.
 //!
-//! The allocator of this program counts what the calling thread asks of it. What is looked at are
-//! trees of files as a machine has them, the machine itself, groups that were removed, and kernel
-//! calls that fail.
+//! This program's allocator counts each thread's calls. Gauges look at fixture trees, the machine,
+//! removed groups and failing calls.
 //!
 //! # Safety
 //! The allocator passes every call on to the system's.
@@ -24,14 +23,13 @@ use glebe::reclaim::{Free, Gauge, Policy, Reading, Scope};
 use glebe::units::Bytes;
 use inside::{inside, End};
 
-/// Counts calls.
 struct Counting;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
 thread_local! {
-    /// Calls of this thread. It needs no allocation and no end of its own.
+    /// Allocator calls of this thread. The cell needs no allocation and no destructor.
     static CALLS: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -43,13 +41,13 @@ fn count() {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: passed on to the caller, as below.
+        // SAFETY: the caller upholds the system allocator's contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         count();
-        // SAFETY: as above.
+        // SAFETY: the system allocator returned `at`, as the caller promises.
         unsafe { System.dealloc(at, layout) }
     }
 }
@@ -59,7 +57,7 @@ const FREE: Free =
 const LIMIT: Bytes = Bytes::mib(96);
 const LESS: Bytes = Bytes::mib(48);
 
-/// What a look found, during which nothing was allocated.
+/// Asserts that the look did not call the allocator.
 fn look(gauge: &mut Gauge) -> Reading {
     let before = CALLS.get();
     let reading = gauge.look(FREE);
@@ -69,7 +67,6 @@ fn look(gauge: &mut Gauge) -> Reading {
     reading
 }
 
-/// What limits, in a look during which nothing was allocated.
 fn limit(gauge: &mut Gauge) -> (Scope, Bytes) {
     let pressure = look(gauge).pressure.expect("something has a limit");
     (pressure.scope, pressure.limit)
@@ -93,7 +90,7 @@ fn calm_short_crowded_stale_or_blind() {
     gauge.find().unwrap();
     assert!(look(&mut gauge).crowded > Bytes::ZERO);
 
-    // Neither a number, nor text, nor anything.
+    // Texts without a number, and an empty file.
     for text in ["a thing of more than twenty-four letters, é", "\u{1f600}", ""] {
         tree.set("sys/fs/cgroup/a/memory.current", text);
         let reading = look(&mut gauge);
@@ -111,7 +108,6 @@ fn on_this_machine() {
     for _ in 0..100 {
         assert!(limit(&mut gauge).1 > Bytes::ZERO);
     }
-    // Blind here: no file is there to be read.
     gauge.close();
     assert_eq!(look(&mut gauge).pressure, None);
 }
@@ -138,7 +134,7 @@ fn in_a_group_that_is_removed() {
     assert_ne!(ended, End::Killed);
 }
 
-/// Faults are the process's.
+/// A fault applies to the whole process.
 #[cfg(feature = "faults")]
 #[test]
 fn when_calls_fail() {
@@ -159,7 +155,6 @@ fn when_calls_fail() {
             met += 1;
             assert!(reading.is_stale || reading.pressure.is_some(), "{refused:?}: {reading:?}");
         }
-        // All is as it was.
         assert_eq!(limit(&mut gauge), (Scope::Group, LIMIT));
     }
 }

@@ -1,4 +1,4 @@
-//! The reserve through its public interface: promises kept, bad input, bad days.
+//! Tests the reserve through its public interface.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use glebe_testing::time::wait_until;
 
 const ONE: Pages = Pages::new(1);
 
-/// A reserve of ordinary memory, with frames hidden or not; blocks are asked for with `any`.
+/// Frames may be hidden or scattered, so tests request blocks with `any`.
 fn reserve(len: Bytes, writers: Option<Writers>) -> Reserve {
     let contig = Contig::options().source(Source::Plain).build(len).expect("ordinary memory");
     let builder = Reserve::options();
@@ -22,7 +22,7 @@ fn reserve(len: Bytes, writers: Option<Writers>) -> Reserve {
     builder.build_on(contig).expect("a whole number of granules")
 }
 
-/// A reserve of huge pages, whose runs are long, where the machine has any.
+/// Returns a reserve with long runs, or `None` if the machine refuses.
 fn long_runs(len: Bytes) -> Option<Reserve> {
     match Contig::options().source(Source::Thp).build(len) {
         Ok(contig) => {
@@ -43,7 +43,6 @@ fn any(reserve: &Reserve, pages: u64) -> Result<glebe::reserve::Block, Error> {
     reserve.alloc(Request::new(Pages::new(pages)).any())
 }
 
-/// Fills the whole reserve with pages that say who they are.
 fn fill(reserve: &Reserve) -> glebe::reserve::Namespace {
     let pool = reserve.page_cache().namespace("fill").unwrap();
     for index in 0..reserve.len().get() {
@@ -114,7 +113,7 @@ fn pages_at_hand_for_single_blocks_are_there_for_every_other_request() {
     let longest = reserve.largest_run().unwrap();
     let promise = reserve.promise(longest).unwrap();
     let beside = any(&reserve, 1);
-    // Where all is one run there is no page beside it.
+    // If all frames form one run, no page is left.
     assert_eq!(beside.is_ok(), longest.get() < all - 1);
     drop((promise, beside, single));
     let largest = reserve.largest_run().unwrap();
@@ -176,7 +175,7 @@ fn a_block_lies_in_the_lowest_place_that_fits() {
     let unit = Bytes::mib(2).pages_down(page_size()).get() / 8;
     let reserve = reserve(Bytes::mib(16), None);
     let mut small: Vec<_> = (0..30).map(|_| any(&reserve, unit).ok()).collect();
-    // A hole that is too short, then a long one, then one that fits, then the rest.
+    // Frees a hole that is too short, a long hole and an exact fit.
     small[1..5].fill_with(|| None);
     small[6..17].fill_with(|| None);
     small[18..27].fill_with(|| None);
@@ -228,8 +227,7 @@ fn a_promise_is_lent_until_it_is_taken_and_cannot_fail() {
     let reserve = reserve(Bytes::mib(8), None);
     let promise = reserve.promise(ONE).unwrap();
     let pool = fill(&reserve);
-    // A page whose bucket of the index is full takes the place of another one, so that a page of
-    // the reserve may be idle yet.
+    // A page displaces another if its index bucket is full, so a page of the reserve may be idle.
     for index in reserve.len().get()..2 * reserve.len().get() {
         if reserve.stats().live == reserve.len() {
             break;
@@ -269,7 +267,7 @@ fn bad_requests_are_refused_with_their_values() {
         let refused = reserve.promise(Pages::new(pages));
         assert!(matches!(refused, Err(Error::NoRun { .. })), "{refused:?}");
     }
-    // One page is free, but none at a multiple of so many.
+    // A page is free, but none at a multiple of `align`.
     for align in [1 << 45, 1 << 63] {
         let align = Pages::new(align);
         let refused = [
@@ -278,7 +276,7 @@ fn bad_requests_are_refused_with_their_values() {
             reserve.promise(Request::new(ONE).align(align)).map(drop),
         ];
         for refused in refused {
-            // Where frames are hidden the first page is a multiple of everything.
+            // With hidden frames, the first page counts as a multiple of everything.
             let Err(refused) = refused else { continue };
             let is_told = matches!(refused, Error::NoAlignedRun { asked, align: a, largest }
                 if asked == ONE && a == align && largest >= ONE);
@@ -338,8 +336,8 @@ fn pages_given_back_are_used_before_any_is_evicted() {
         let stats = reserve.stats();
         (stats.live, stats.evicted) == (reserve.len(), 0)
     };
-    // Each reserve hashes keys anew: in one of 75 two buckets of the index are full, and one of
-    // the pages of these goes. What was passed over would go in each.
+    // Keys hash anew in each reserve: one in 75 has full buckets and evicts a page. A free page
+    // that puts pass over would cause evictions in all.
     assert!((0..8).any(|_| once()));
 }
 
@@ -351,7 +349,7 @@ fn pages_given_back_that_are_in_use_again_hinder_no_put() {
         for _ in 0..200 {
             drop(any(&reserve, 1).unwrap());
         }
-        // The thread remembers the last few of these; the hand finds the others.
+        // The thread remembers the last few of these pages; the clock hand finds the others.
         let last = reserve.len().get();
         (0..100).for_each(|nth| {
             pool.invalidate_page(1, nth).unwrap();

@@ -1,5 +1,4 @@
-//! A reserve that grows and shrinks: what comes, what goes, what is refused, and what the system
-//! has back.
+//! Tests a reserve that grows and shrinks.
 
 use std::collections::HashMap;
 use std::fs;
@@ -17,7 +16,6 @@ use crate::stressed::Stop;
 use crate::turn::{Turn, POOL};
 
 const GRANULE: Bytes = Bytes::mib(2);
-/// How long a load lasts.
 const USUAL: Duration = Duration::from_millis(500);
 
 fn plain() -> Options {
@@ -42,7 +40,7 @@ fn any(pages: u64) -> Request {
     Request::new(Pages::new(pages)).any()
 }
 
-/// Bytes of memory in the room of a reserve, as the kernel counts them, those of pools too.
+/// Returns the bytes present in the reserve's room, with hugetlb pages, as the kernel counts them.
 fn resident(reserve: &Reserve) -> Bytes {
     let base = reserve.contig().mapping().addr();
     let room = base..base + reserve.room().as_usize();
@@ -64,12 +62,11 @@ fn resident(reserve: &Reserve) -> Bytes {
     Bytes::new(kib << 10)
 }
 
-/// The reserve has the memory that it says it has, and no other.
 fn assert_kept(reserve: &Reserve) {
     assert_eq!(resident(reserve), reserve.len().bytes(page_size()));
 }
 
-/// Fills the reserve with pages of the cache; how many keys are found.
+/// Fills the reserve with cache pages. Returns the number of keys found.
 fn fill(reserve: &Reserve) -> u64 {
     let pool = reserve.page_cache().namespace("fill").unwrap();
     let all = reserve.len().get();
@@ -138,7 +135,7 @@ fn blocks_and_promises_stay_and_the_figures_say_what_can_be_given() {
     fill(&reserve);
     let refused = reserve.shrink(Bytes::mib(14)).unwrap_err();
     let Error::NotGiven { asked, free, unit } = refused else { panic!("{refused}") };
-    // The block has one granule and a page of another, the promise a page of a third.
+    // The block uses a granule and a page of another; the promise uses a page of a third.
     let expected = (Bytes::mib(14), Bytes::mib(10), GRANULE);
     assert_eq!((asked, free, unit), expected);
     let went = reserve.shrink(free).unwrap();
@@ -190,7 +187,6 @@ fn the_system_has_back_what_goes() {
     assert_eq!(resident(&reserve), GRANULE);
 }
 
-/// Bytes of pages that are pinned for this process.
 fn pinned() -> u64 {
     let status = fs::read_to_string("/proc/self/status").expect("status");
     let line = status.lines().find_map(|line| line.strip_prefix("VmPin:")).expect("VmPin");
@@ -221,13 +217,12 @@ fn a_pin_ends_for_what_goes_and_stays_for_the_rest() {
     assert_eq!(before - pinned(), Bytes::mib(16).get());
 }
 
-/// A number of the pool of 2 MiB pages.
 fn of_pool(name: &str) -> u64 {
     let path = format!("/sys/kernel/mm/hugepages/hugepages-2048kB/{name}");
     fs::read_to_string(path).expect("a pool").trim().parse().expect("a number")
 }
 
-/// KiB of pool pages that this process has.
+/// Returns this process's pool pages in KiB.
 fn huge() -> u64 {
     let status = fs::read_to_string("/proc/self/status").expect("status");
     let line = status.lines().find_map(|line| line.strip_prefix("HugetlbPages:")).expect("a line");
@@ -254,7 +249,7 @@ fn pages_of_a_pool_come_for_it_and_go_with_it() {
         let used = |name| i128::from(of_pool(name));
         let before = used("nr_hugepages") - used("free_hugepages");
         reserve.shrink(Bytes::mib(42)).unwrap();
-        // Others may use the pool meanwhile; what this process has is exact.
+        // Others may use the pool; only the count of this process is exact.
         println!("{before} pages in use, then {}", used("nr_hugepages") - used("free_hugepages"));
         assert_eq!(mib(made - huge()), GRANULE);
         assert_kept(&reserve);
@@ -285,7 +280,6 @@ fn runs_are_those_of_the_memory_that_is_there() {
     assert_eq!(reserve.verify().unwrap(), []);
     let longest = certificate.runs.iter().map(|run| run.pages.len()).max();
     assert_eq!(reserve.largest_run().unwrap().get(), longest.unwrap());
-    // A block's bytes lie where the frames say.
     let block = reserve.alloc(Request::new(reserve.largest_run().unwrap())).unwrap();
     let place = block.locate(Bytes::ZERO).unwrap().unwrap();
     let run = certificate.runs.iter().find(|run| run.pages.contains(block.extent())).unwrap();
@@ -295,7 +289,7 @@ fn runs_are_those_of_the_memory_that_is_there() {
     assert_eq!(block.locate(block.pages().bytes(page_size())).unwrap(), None);
 }
 
-/// Two sets of frames, or the same: no page of one block is another's.
+/// The words identify the block, so that a page shared with another block shows.
 fn poison(block: &mut Block, seed: u64) {
     for (at, word) in block.bytes_mut().unwrap().chunks_exact_mut(8).enumerate() {
         word.copy_from_slice(&(seed ^ at as u64).to_ne_bytes());
@@ -379,7 +373,7 @@ fn stress(writers: Writers) {
     let (hits, resized) = (hits.into_inner(), resized.into_inner());
     println!("{writers}: {resized} changes, {hits} hits, {} pages at the end", reserve.len());
     assert!(hits > 100 && resized > 4);
-    // The thread that zeroes may be at work.
+    // The zeroing thread may still work.
     let mut stats = reserve.stats();
     wait_until("the statistics add up", Duration::from_secs(20), || {
         stats = reserve.stats();
@@ -387,7 +381,7 @@ fn stress(writers: Writers) {
     });
     assert_eq!((stats.total, stats.held), (reserve.len(), Pages::ZERO));
     assert_kept(&reserve);
-    // Nothing of it is lost: all but a granule goes, and all comes.
+    // No memory is lost: all but a granule can leave, and the room can be filled.
     reserve.shrink(reserve.len().bytes(page_size()) - GRANULE).unwrap();
     reserve.grow(room - GRANULE).unwrap();
     let all = reserve.alloc(any(pages(room))).unwrap();
@@ -406,7 +400,7 @@ fn under_load_no_byte_is_wrong_with_counted_writers() {
     stress(Writers::Counted);
 }
 
-/// A reader copies from pages that go and come; it must never die, nor see another's bytes.
+/// Readers copy from pages that leave and return. They must not crash or read other bytes.
 #[test]
 fn readers_live_while_the_memory_under_them_goes() {
     let reserve = reserve(Bytes::mib(8), Bytes::mib(2));

@@ -1,4 +1,4 @@
-//! Statistics served to other processes: every form, and every way in which a socket goes wrong.
+//! Tests statistics served to other processes: each form, and failing sockets.
 
 use std::fs::{self, Permissions};
 use std::io::{ErrorKind, Read, Write};
@@ -87,7 +87,7 @@ fn who_asks_wrongly_or_leaves_does_not_end_the_service() {
 fn a_socket_left_behind_is_passed_over_and_its_name_used_again() {
     glebe_testing::alone!();
     let scratch = Scratch::new("stale");
-    // Whatever number comes next in this process.
+    // Covers every number that may come next.
     for number in 0..200 {
         let name = format!("{}.{number}.sock", std::process::id());
         drop(UnixListener::bind(scratch.path().join(name)).unwrap());
@@ -157,7 +157,7 @@ fn what_is_no_answer_is_an_error() {
                 assert!(stream.read(&mut request).unwrap() > 0);
                 stream.write_all(lie).unwrap();
             }
-            // And one who says nothing at all until the asker has left.
+            // The last one never answers.
             let (mut stream, _) = listener.accept().unwrap();
             stream.read_to_end(&mut Vec::new()).unwrap();
         });
@@ -174,7 +174,7 @@ fn the_thread_ends_with_the_reserve_though_nobody_asks_again() {
     let scratch = Scratch::new("thread");
     let reserve = reserve();
     let path = reserve.serve_stats_in(scratch.path()).unwrap().display().to_string();
-    // The kernel lists a socket as long as somebody, here the thread, has it open.
+    // The kernel lists a socket while it is open.
     let is_open = || fs::read_to_string("/proc/net/unix").map(|all| all.contains(&path));
     if !is_open().is_ok_and(|open| open) {
         println!("skipped: /proc/net/unix does not show sockets");

@@ -1,8 +1,8 @@
-//! A process that may have hardly more memory: a free tree that would be too large is an error that
-//! says how large, and nothing of it is kept.
+//! Tests a process with hardly any memory left: a free tree that is too large returns an error with
+//! its size.
 //!
 //! # Safety
-//! A limit of this process is changed, which runs one test.
+//! This process runs one test, which changes its limit.
 #![allow(unsafe_code)]
 
 use std::io::ErrorKind;
@@ -11,9 +11,9 @@ use glebe::extent::Extent;
 use glebe::free_tree::{Classes, FreeTree};
 use glebe::sys::page_size;
 
-/// Extents of a tree that is larger than what malloc may have in hand.
+/// Extents of a tree that exceeds the free memory of malloc.
 const EXTENTS: usize = 1 << 24;
-/// Less than its storage, and enough for all else.
+/// Enough bytes for the program, but fewer than the tree needs.
 const ROOM: u64 = 64 << 20;
 
 fn mapped_bytes() -> u64 {
@@ -22,16 +22,16 @@ fn mapped_bytes() -> u64 {
     pages * page_size().bytes().get()
 }
 
-/// Runs `body` with no more addresses than so many beyond those there are.
+/// Limits further address space to `more` bytes during `body`.
 fn within<T>(more: u64, body: impl FnOnce() -> T) -> T {
     let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: reads into a local.
+    // SAFETY: `getrlimit` writes a local.
     assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut before) }, 0);
     let limit = libc::rlimit { rlim_cur: mapped_bytes() + more, ..before };
-    // SAFETY: reads a local, as below.
+    // SAFETY: `setrlimit` reads a local.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) }, 0);
     let result = body();
-    // SAFETY: as above.
+    // SAFETY: `setrlimit` reads a local.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const before) }, 0);
     result
 }

@@ -1,10 +1,10 @@
-//! A tenant that stops in the middle of a put: what first class does meanwhile, and what the
-//! tenant does when it goes on.
+//! Stops a tenant in the middle of a put, and tests what first class does meanwhile and the tenant
+//! afterwards.
 //!
-//! The put's source is a page whose second half cannot be read. The handler of the fault it takes
-//! holds the writer there until the test lets it go, then makes the half readable. That first
-//! class did not wait is asserted by order, never by time: it returned while the writer was held.
-//! Each test has a process of its own: the handler is the process's.
+//! The put reads a page whose second half is unreadable. The fault's handler holds the writer until
+//! the test releases it, and then makes that half readable. Order, not time, proves that first
+//! class did not wait: it returned while the writer was held. The handler is per process, so each
+//! test has its own process.
 #![allow(unsafe_code)] // Safety: mmap, mprotect and a signal handler; each block says why.
 
 use std::ptr;
@@ -18,8 +18,7 @@ use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
 const GRANULES: u64 = 2;
-/// After so many waits of a millisecond the writer goes on by itself, so that a first class that
-/// waits for it fails its test rather than hangs.
+/// Milliseconds until the writer continues by itself. The test then fails instead of hanging.
 const HELD_MAX: usize = 20_000;
 const FILL: u8 = 0x5a;
 const POISON: u8 = 0xa5;
@@ -34,9 +33,9 @@ fn page_len() -> usize {
     page_size().bytes().as_usize()
 }
 
-/// Holds a thread that touches the unreadable half; any other fault is dealt with as by default.
+/// Holds a thread that touches the unreadable half.
 extern "C" fn on_fault(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel passes the fault's description; only calls that a handler may make.
+    // SAFETY: the kernel's `info` is valid; handlers may make these calls.
     unsafe {
         let half = UNREADABLE.load(Ordering::Relaxed);
         let len = libc::sysconf(libc::_SC_PAGESIZE) as usize;
@@ -58,7 +57,7 @@ extern "C" fn on_fault(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc:
 }
 
 fn install() {
-    // SAFETY: `on_fault` has the signature that SA_SIGINFO asks for.
+    // SAFETY: `on_fault` matches SA_SIGINFO.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = on_fault as *const () as usize;
@@ -67,7 +66,7 @@ fn install() {
     }
 }
 
-/// One page of source bytes that straddles two pages, the second unreadable.
+/// A page of source bytes across two pages, the second unreadable.
 struct Trap {
     at: usize,
 }
@@ -78,7 +77,7 @@ impl Trap {
         let len = page_len();
         let (read_write, private) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping, two pages long, of which the second is closed after it is written.
+        // SAFETY: a new mapping, written before its second page is closed.
         let at = unsafe {
             let at = libc::mmap(ptr::null_mut(), 2 * len, read_write, private, -1, 0);
             assert_ne!(at, libc::MAP_FAILED);
@@ -95,7 +94,7 @@ impl Trap {
 
     fn source(&self) -> &[u8] {
         let start = self.at + page_len() / 2;
-        // SAFETY: the mapping lives as long as the trap; the handler makes its end readable.
+        // SAFETY: the mapping is live; the handler makes its end readable.
         unsafe { std::slice::from_raw_parts(start as *const u8, page_len()) }
     }
 }
@@ -103,7 +102,7 @@ impl Trap {
 impl Drop for Trap {
     fn drop(&mut self) {
         UNREADABLE.store(0, Ordering::SeqCst);
-        // SAFETY: mapped by `set`; nothing borrows from a trap that is dropped.
+        // SAFETY: `set` mapped this range, and every borrow has ended.
         unsafe { libc::munmap(self.at as *mut libc::c_void, 2 * page_len()) };
     }
 }
@@ -136,7 +135,6 @@ fn any(pages: u64) -> Request {
     Request::new(Pages::new(pages)).any()
 }
 
-/// Lets the writer go when `body` is over, however it ends.
 struct Released;
 
 impl Drop for Released {
@@ -145,7 +143,7 @@ impl Drop for Released {
     }
 }
 
-/// Runs `body` while a writer is held in the middle of a put; what the put then gave.
+/// Runs `body` while a writer is held in a put.
 fn while_held<T>(pool: &Namespace, body: impl FnOnce() -> T) -> (Put, T) {
     while_held_by(&Trap::set(), pool, body)
 }
@@ -180,7 +178,6 @@ fn assert_writer_is_held() {
     assert!(!GONE_ON.load(Ordering::SeqCst), "first class waited for the writer");
 }
 
-/// What was put is found whole, or nothing is.
 fn assert_found(pool: &Namespace, put: Put) {
     let mut buf = vec![0; page_len()];
     let found = pool.get(1, KEY, &mut buf).unwrap();
@@ -221,7 +218,7 @@ fn memory_goes_and_other_memory_comes_under_a_stopped_writer() {
             return;
         }
         let pool = reserve.page_cache().namespace("stopped").unwrap();
-        // Tenants begin at the top, from which the memory goes.
+        // Tenants and `shrink` use the top first.
         let (put, block) = while_held(&pool, || {
             assert_eq!(reserve.shrink(granule).unwrap().len, granule);
             assert_writer_is_held();
@@ -233,7 +230,7 @@ fn memory_goes_and_other_memory_comes_under_a_stopped_writer() {
         });
         assert_eq!(reserve.stats().recalled, 1, "the writer was elsewhere");
         assert_untouched(&block);
-        // Without a block the put goes to the page below.
+        // Without the block, the put uses a page below.
         assert_eq!(put == Put::Stored, !comes_again, "{put:?}");
         assert_found(&pool, put);
         drop(block);
@@ -248,7 +245,7 @@ fn small_blocks_are_taken_from_under_a_stopped_writer() {
     let pool = reserve.page_cache().namespace("stopped").unwrap();
     let (put, blocks) = while_held(&pool, || {
         let mut blocks = Vec::new();
-        // All but the last pages by sevens, then those: one block has the writer's page.
+        // Takes sevens first, then single pages; one block then has the writer's page.
         while let Ok(block) = reserve.alloc(any(7)) {
             blocks.push(poisoned(block));
         }
@@ -274,7 +271,7 @@ fn a_stopped_writer_beside_a_block_puts_its_page_elsewhere() {
     let Some(reserve) = restartable() else { return };
     let pool = reserve.page_cache().namespace("stopped").unwrap();
     let granule = reserve.len().get() / GRANULES;
-    // A whole granule and half of the next. Tenants begin at the top, so the page is beside it.
+    // Tenants use the top first, so the page is beside this block.
     let (put, block) = while_held(&pool, || {
         let block = reserve.alloc(any(granule + granule / 2)).unwrap();
         assert_writer_is_held();
@@ -296,7 +293,7 @@ fn counted_writers_are_passed_by_or_reported() {
     let pool = reserve.page_cache().namespace("stopped").unwrap();
     let granule = reserve.len().get() / 3;
     let mut held: Vec<_> = (0..3).map(|_| reserve.alloc(any(granule)).unwrap()).collect();
-    // The writer has no other place than this, the lowest that will be free.
+    // The writer can only use this granule.
     drop(held.remove(1));
     let (put, block) = while_held(&pool, || {
         drop(held.remove(1));
@@ -323,7 +320,7 @@ fn first_class_waits_for_a_counted_writer_where_nothing_else_is_free() {
     glebe_testing::alone!();
     let reserve = reserve(Some(Writers::Counted));
     let pool = reserve.page_cache().namespace("stopped").unwrap();
-    let trap = Trap::set(); // until the taker has looked at its flags
+    let trap = Trap::set(); // must outlive the taker's look at its flags
     let taken = {
         let (reserve, all) = (reserve.clone(), reserve.len().get());
         let take = move || {
@@ -333,7 +330,7 @@ fn first_class_waits_for_a_counted_writer_where_nothing_else_is_free() {
         };
         let (put, taken) = while_held_by(&trap, &pool, || {
             let taken = thread::spawn(take);
-            // Whoever waits keeps tenants out; then it is surely about to wait.
+            // A waiting allocation keeps tenants out, which 100 refusals show.
             let mut refused = 0;
             while refused < 100 {
                 let put = pool.put(2, refused, &vec![1; page_len()]).unwrap();

@@ -1,10 +1,9 @@
-//! The protocol of the reserve under load: writers and readers of the page cache against first
-//! class, and forks between.
+//! Stresses the reserve: writers and readers of the page cache, first class, and forks.
 //!
-//! Every cached page follows from its key and version, every block from a number of its own, so a
-//! stray or torn store is seen wherever it lands. Each key has one writer, which publishes the
-//! least version that may still be found, so a page that should be gone is seen too.
-//! `GLEBE_STRESS_SECONDS` says how long each load lasts.
+//! The words of a page follow from its key and version, and the words of a block from its number.
+//! This reveals stray and torn stores. Each key has one writer, which publishes the least version
+//! that may still be found. This reveals stale pages. `GLEBE_STRESS_SECONDS` sets the duration of a
+//! load.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -27,7 +26,7 @@ const KEYS_EACH: u64 = 1 << 14;
 const KEYS_OF_OBJECT: u64 = 1 << 8;
 /// Keys that get half of the puts and gets.
 const KEYS_HOT: u64 = 64;
-/// The longest blocks of a load whose blocks are many granules, and of one where all are edges.
+/// Most pages of a block. One load's blocks span many granules, the other's touch only edges.
 const BLOCK_PAGES_LARGE: u64 = 5000;
 const BLOCK_PAGES_SMALL: u64 = 150;
 const KEPT_PAGES: u64 = 64;
@@ -43,7 +42,7 @@ fn key(random: &mut Random) -> u64 {
     random.below(end)
 }
 
-/// The words of a block, of a number, or of a page, of a key and version.
+/// Returns a word of a block or page. Its seed is the number, or key and version.
 fn word(seed: u64, at: usize) -> u64 {
     (seed ^ at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed.rotate_left(17)
 }
@@ -54,13 +53,12 @@ fn write(bytes: &mut [u8], seed: u64) {
     }
 }
 
-/// Where the words stop being those of `seed`.
 fn first_wrong(bytes: &[u8], seed: u64) -> Option<usize> {
     let wrong = |(at, chunk): (usize, &[u8])| *chunk != word(seed, at).to_ne_bytes();
     bytes.chunks_exact(8).enumerate().position(wrong)
 }
 
-/// A page of a key: key, version, then a checksum's worth of words that follow from both.
+/// Writes key, version, and words that follow from both.
 fn write_page(bytes: &mut [u8], key: u64, version: u64) {
     let (head, body) = bytes.split_at_mut(16);
     head[..8].copy_from_slice(&key.to_ne_bytes());
@@ -68,7 +66,6 @@ fn write_page(bytes: &mut [u8], key: u64, version: u64) {
     write(body, (version << 32) | key);
 }
 
-/// The version of a page that must be one of `key`.
 fn version_of(bytes: &[u8], key: u64) -> u64 {
     let (head, body) = bytes.split_at(16);
     let [of, version] = [0, 8].map(|at| u64::from_ne_bytes(head[at..at + 8].try_into().unwrap()));
@@ -82,9 +79,9 @@ struct Load<'a> {
     reserve: &'a Reserve,
     pool: Namespace,
     block_pages_max: u64,
-    /// By key: the least version that a get may find that begins now.
+    /// The least version that a get from now on may find, by key.
     least: Vec<AtomicU64>,
-    /// By key: the last version whose put began.
+    /// The last version whose put began, by key.
     last: Vec<AtomicU64>,
     stop: AtomicBool,
     hits: AtomicU64,
@@ -93,7 +90,7 @@ struct Load<'a> {
 }
 
 impl Load<'_> {
-    /// Returns true if what the test is about has happened.
+    /// Returns true once hits, promises, recalls and replacements occurred.
     fn is_met(&self) -> bool {
         let stats = self.reserve.stats();
         let [hits, promises] = [&self.hits, &self.promises].map(|n| n.load(Ordering::Relaxed));
@@ -108,7 +105,7 @@ impl Load<'_> {
         ((writer << 32) | (key / KEYS_OF_OBJECT), key % KEYS_OF_OBJECT)
     }
 
-    /// Puts, and drops pages and objects, of its own keys only.
+    /// Puts and drops pages of its own keys.
     fn write(&self, writer: u64) {
         let mut random = Random(writer);
         let mut bytes = page_buffer();
@@ -133,7 +130,7 @@ impl Load<'_> {
                     self.last[at].store(version, Ordering::Release);
                     write_page(&mut bytes, at as u64, version);
                     let put = self.pool.put(object, index, &bytes).unwrap();
-                    // A rejected put drops the page before, but keeps nothing.
+                    // A rejected put drops the old page.
                     let least = version + u64::from(put != Put::Stored);
                     self.least[at].store(least, Ordering::Release);
                 }
@@ -141,7 +138,6 @@ impl Load<'_> {
         }
     }
 
-    /// Nothing put so far may be found any more.
     fn forget(&self, at: usize) {
         let least = self.last[at].load(Ordering::Relaxed) + 1;
         self.least[at].store(least, Ordering::Release);
@@ -165,7 +161,7 @@ impl Load<'_> {
         }
     }
 
-    /// First class: takes blocks, writes them, and looks whether anybody else did.
+    /// Takes blocks and checks them for stray writes.
     fn own(&self, owner: u64) {
         let mut random = Random(owner << 48);
         while !self.stopped() {
@@ -193,7 +189,6 @@ impl Load<'_> {
 }
 
 impl Load<'_> {
-    /// A block that was promised, and used by tenants until it was taken.
     fn promised(&self, pages: Pages, random: &mut Random) -> Block {
         let promise = self.reserve.promise(pages).unwrap();
         random.rest(HOLD_MAX);
@@ -202,17 +197,16 @@ impl Load<'_> {
     }
 }
 
-/// What a child inherits.
 struct Inherited {
     reserve: Reserve,
     pool: Namespace,
     block: Block,
-    /// Taken by a child, in its own copy.
+    /// Each child takes its own copy.
     promise: Option<Promise>,
 }
 
 impl Inherited {
-    /// Calls everything, in the child; whether all of it was refused. Allocates nothing.
+    /// Returns true if every call was refused. Allocates nothing.
     fn refuses_all(&mut self, bytes: &mut [u8]) -> bool {
         fn refused<T>(result: Result<T, Error>) -> bool {
             matches!(result, Err(Error::Forked))
@@ -233,7 +227,6 @@ impl Inherited {
     }
 }
 
-/// Forks while the others run; how often.
 fn fork_while(kept: &mut Inherited, goes_on: impl Fn() -> bool) -> u64 {
     let mut bytes = page_buffer();
     let mut forks = 0;
@@ -246,8 +239,8 @@ fn fork_while(kept: &mut Inherited, goes_on: impl Fn() -> bool) -> u64 {
     forks
 }
 
-/// With one block of each owner, the kept block and the promise in the way, a run of the longest
-/// block is free wherever they lie: one other owner's, so three obstacles and four gaps at most.
+/// Builds a reserve that always has room for a block of `block_pages_max`. The other owner's block,
+/// the kept block and the promise leave four gaps with `4 * block_pages_max` pages in total.
 fn reserve(writers: Option<Writers>, block_pages_max: u64, zero_ahead: Pages) -> Reserve {
     let granule = Bytes::mib(2);
     let len = Pages::new(5 * block_pages_max + 1 + KEPT_PAGES)
@@ -309,7 +302,7 @@ fn stress(writers: Option<Writers>, block_pages_max: u64, zero_ahead: Pages) {
     at_rest(&reserve);
 }
 
-/// The statistics, once they add up: they do whenever the thread that zeroes has come to rest.
+/// Waits until the zeroing thread rests: then the statistics add up.
 fn at_rest(reserve: &Reserve) -> Stats {
     let begin = Instant::now();
     loop {

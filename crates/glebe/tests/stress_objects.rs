@@ -1,13 +1,12 @@
-//! Pools of compressed objects from many threads at once, and every byte looked at.
+//! Stresses pools of compressed objects with many threads, and checks every byte.
 //!
-//! Pools of every `Kind` live side by side: two of ordinary memory, one of which evicts at its
-//! limit, and two on pages lent by a reserve, one of which moves what first class takes. Each has
-//! two *owners*, which insert, read, replace and remove objects of their own, and know what each
-//! must hold; they also read each other's objects, and handles of removed ones, which must name
-//! nothing. A *keeper* of each pool compacts, evicts or sweeps. First class takes
-//! blocks of the reserve meanwhile and looks for stray writes. Now and then a child is forked: one
-//! calls and must be refused everything, the next lives a while and calls nothing. All of it under
-//! signals. Seeds are fixed; the interleaving is not. `GLEBE_STRESS_SECONDS` says how long.
+//! Each `Kind` has a pool: two of ordinary memory (one evicts at its limit) and two on pages lent
+//! by a reserve (one moves displaced objects). Two *owners* per pool insert, read, replace and
+//! remove their own objects, whose contents they know; they also read the other owner's, and try
+//! removed handles, which must be stale. A *keeper* per pool compacts, evicts or sweeps. First
+//! class takes blocks and checks them for stray writes. Every second forked child makes calls,
+//! which must be refused. Signals interrupt all. Seeds are fixed; the interleaving is not.
+//! `GLEBE_STRESS_SECONDS` sets the duration.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -23,13 +22,13 @@ use crate::stressed::signals::Signals;
 use crate::stressed::{fill, in_child, mix, page_buffer, spawn, version, End, Random, Stop};
 
 const OWNERS: u64 = 2;
-/// Objects that an owner has at most.
+/// Most objects of an owner.
 const SLOTS: u64 = 1500;
 const RESERVE: Bytes = Bytes::mib(16);
-/// Of the pool that evicts: between the two, changed by its keeper.
+/// Limits of the evicting pool.
 const LIMITS: [Bytes; 2] = [Bytes::mib(2), Bytes::mib(3)];
 const BETWEEN_FORKS: Duration = Duration::from_millis(250);
-/// Removed handles that an owner goes on trying.
+/// Removed handles that an owner keeps trying.
 const REMEMBERED: u64 = 64;
 const HOLD_MAX: Duration = Duration::from_millis(3);
 const USUAL: Duration = Duration::from_millis(1500);
@@ -47,24 +46,23 @@ enum Store {
     Lent(LentObjectPool),
 }
 
-/// One pool, and what all its threads know of it.
 struct Ground {
     kind: Kind,
     store: Store,
     slots: Vec<Slot>,
 }
 
-/// One object. Only its owner changes it.
+/// An object. Only its owner changes it.
 #[derive(Default)]
 struct Slot {
-    /// Zero: there is none.
+    /// The raw handle, or zero.
     handle: AtomicU64,
-    /// Versions from `floor` to `newest` may be read.
+    /// A read may return versions from `floor` to `newest`.
     floor: AtomicU64,
     newest: AtomicU64,
 }
 
-/// What was done; a load that did none of it has tested nothing.
+/// Counts of events; a load that lacks one has tested nothing.
 #[derive(Default)]
 struct Done {
     hits: AtomicU64,
@@ -75,7 +73,6 @@ struct Done {
 }
 
 impl Done {
-    /// Returns the hits, removes, stale handles, lost objects and blocks.
     fn counts(&self) -> [u64; 5] {
         let Self { hits, removes, stale, lost, blocks } = self;
         [hits, removes, stale, lost, blocks].map(|count| count.load(Ordering::Relaxed))
@@ -121,7 +118,7 @@ impl Store {
         }
     }
 
-    /// `None`: lost.
+    /// Returns `None` if the object was lost.
     fn read(&self, handle: Handle, buf: &mut [u8]) -> Result<Option<usize>, Error> {
         match self {
             Self::Own(pool) => pool.read(handle, buf).map(Some),
@@ -150,7 +147,7 @@ impl Store {
         }
     }
 
-    /// How many objects there are, once the statistics add up.
+    /// Checks the statistics; returns the number of objects.
     fn objects(&self) -> u64 {
         let (checked, objects) = match self {
             Self::Own(pool) => (pool.stats().check(), pool.stats().objects),
@@ -161,38 +158,35 @@ impl Store {
     }
 }
 
-/// Makes the bytes of a version of an object: its length and all that is in it follow from that.
-/// Some can be compressed well, some not at all.
+/// Makes a version of an object. Some compress well, some do not.
 fn bytes_of(at: u64, version: u64, bytes: &mut Vec<u8>) {
     let seed = mix(mix(at) ^ version);
     let page = page_buffer().len();
-    // Few lengths, so that slots are soon used again, and a page now and then.
+    // Few lengths let slots be reused soon.
     let len = [48, 320, 1000, 1360, 2504, page][(seed % 6) as usize];
     bytes.clear();
     bytes.resize(len, 0);
     fill(bytes, at, version);
     if seed & 64 != 0 {
-        // The second word over and over.
         let (first, rest) = bytes.split_at_mut(16);
         rest.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&first[8..]));
     }
 }
 
-/// The version that `bytes` are; `None` if they are not wholly one of the object's.
+/// Returns the version, or `None` unless all `bytes` belong to it.
 fn version_of(at: u64, bytes: &[u8], expected: &mut Vec<u8>) -> Option<u64> {
     let version = u64::from_ne_bytes(bytes.get(..8)?.try_into().ok()?);
     bytes_of(at, version, expected);
     (bytes == expected).then_some(version)
 }
 
-/// An owner of objects of a ground.
 struct Owner<'a> {
     ground: &'a Ground,
     done: &'a Done,
     first: u64,
     random: Random,
     removed: Vec<Handle>,
-    /// Bytes lent for a while, whose they are and since which version.
+    /// A borrowed object, its index, and its floor at that time.
     lent: Option<(Guard<'a>, u64, u64)>,
     bytes: Vec<u8>,
     expected: Vec<u8>,
@@ -229,7 +223,7 @@ impl<'a> Owner<'a> {
         }
     }
 
-    /// Judges bytes that were read after the slot's versions began at `floor`.
+    /// Asserts that `bytes` are a version from `floor` on.
     fn judge(&mut self, at: u64, floor: u64, bytes: &[u8]) {
         let newest = self.slot(at).newest.load(Ordering::SeqCst);
         let version = version_of(at, bytes, &mut self.expected);
@@ -239,7 +233,6 @@ impl<'a> Owner<'a> {
         more(&self.done.hits);
     }
 
-    /// Inserts an object, or replaces it.
     fn put(&mut self, at: u64) {
         let (slot, old) = (self.slot(at), self.handle(at));
         let next = slot.newest.load(Ordering::Relaxed) + 1;
@@ -255,13 +248,13 @@ impl<'a> Owner<'a> {
                 slot.handle.store(handle.to_raw(), Ordering::SeqCst);
             }
             Err(Error::Stale) => self.gone(at),
-            // First class holds blocks.
+            // First class may hold all pages.
             Err(Error::Full { .. }) if matches!(self.ground.store, Store::Lent(_)) => {}
             Err(e) => panic!("insert or replace: {e}"),
         }
     }
 
-    /// An object was not there that this thread has not removed.
+    /// Records an object that its owner did not remove.
     fn gone(&mut self, at: u64) {
         assert!(self.ground.kind != Kind::Own, "object {at} has vanished");
         more(&self.done.lost);
@@ -286,7 +279,6 @@ impl<'a> Owner<'a> {
         }
     }
 
-    /// Uses the handle of a removed object, in each way there is.
     fn try_removed(&mut self) {
         let nth = self.random.below(self.removed.len() as u64) as usize;
         let Some(handle) = self.removed.get(nth).copied() else { return };
@@ -309,14 +301,14 @@ impl<'a> Owner<'a> {
         match self.ground.store.read(handle, &mut buf) {
             Ok(Some(len)) => self.judge(at, floor, &buf[..len]),
             Ok(None) | Err(Error::Stale) if own => self.gone(at),
-            // Its owner may have removed it meanwhile.
+            // The other owner may have removed it.
             Ok(None) | Err(Error::Stale) => {}
             Err(e) => panic!("read: {e}"),
         }
         self.buf = buf;
     }
 
-    /// Borrows an object's bytes, or looks at those that it borrowed last and returns them.
+    /// Borrows an object's bytes, or checks and returns those borrowed before.
     fn borrow(&mut self) {
         if let Some((guard, at, floor)) = self.lent.take() {
             return self.judge(at, floor, &guard);
@@ -331,7 +323,6 @@ impl<'a> Owner<'a> {
         }
     }
 
-    /// At the end: reads and removes everything.
     fn finish(mut self) {
         self.lent = None;
         for at in self.first..self.first + SLOTS {
@@ -341,7 +332,6 @@ impl<'a> Owner<'a> {
     }
 }
 
-/// Compacts, evicts or sweeps, in small parts and in one go.
 fn keep(shared: &Shared, ground: &Ground) {
     let mut random = Random(1 << 40 | ground.kind as u64);
     let budgets =
@@ -361,7 +351,6 @@ fn keep(shared: &Shared, ground: &Ground) {
     }
 }
 
-/// Takes blocks of the reserve, and looks for stray writes.
 fn hold_blocks(shared: &Shared) {
     let mut random = Random(1 << 48);
     let most = (shared.reserve.len().get() / 2).max(1);
@@ -381,13 +370,12 @@ fn hold_blocks(shared: &Shared) {
     }
 }
 
-/// Forks now and then until the time is over.
 fn fork_while(shared: &Shared, goes_on: impl Fn() -> bool) {
     let mut forks = 0;
     while goes_on() || forks < 2 {
         thread::sleep(BETWEEN_FORKS);
         forks += 1;
-        // Before the fork: in the child the allocator's locks may be held by nobody.
+        // Allocates first: in the child, the allocator may stay locked.
         let mut page = page_buffer();
         let ended = in_child(|| {
             if forks % 2 == 0 {
@@ -401,7 +389,7 @@ fn fork_while(shared: &Shared, goes_on: impl Fn() -> bool) {
     }
 }
 
-/// In a child: one bit for each call that was not refused as it should be.
+/// Returns a bit for each call that was not refused.
 fn not_refused(store: &Store, page: &mut [u8]) -> u8 {
     let Some(handle) = Handle::from_raw(1) else { return 1 };
     let refused = [

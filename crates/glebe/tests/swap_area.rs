@@ -1,5 +1,4 @@
-//! An area of a swap cache as a program uses it: random programs beside a map, in a reserve whose
-//! blocks come and go.
+//! Compares an area of a swap cache with a map, while blocks of the reserve come and go.
 
 mod cost;
 
@@ -21,7 +20,7 @@ fn page() -> usize {
     page_size().bytes().as_usize()
 }
 
-/// A page unlike any other of the same matter: of a word, of noise, or half and half.
+/// Returns a distinct page: one word, noise, or half of each.
 fn page_of(n: u64, matter: u64) -> Vec<u8> {
     let word = |at: u64| match matter % 4 {
         0 => n,
@@ -68,7 +67,6 @@ fn kib(count: u64) -> Bytes {
     Bytes::new(count << 10)
 }
 
-/// What there should be.
 struct Beside {
     area: Area,
     reserve: Reserve,
@@ -181,7 +179,7 @@ fn statistics_have_three_forms() {
     assert!(stats.to_openmetrics().contains("glebe_swap_area_stored_total 50"));
 }
 
-/// Not a test of anything: prints what recalls cost under each policy.
+/// Prints the cost of recalls under each policy.
 #[test]
 fn cost() {
     if std::env::var_os("GLEBE_COST").is_none() {

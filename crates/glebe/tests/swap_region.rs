@@ -1,6 +1,6 @@
-//! A region as a program uses it: bytes come back as they were written, by touches and by calls,
-//! under any budget; threads beside each other; what cannot be is an error that changes nothing.
-#![allow(unsafe_code)] // Safety: touches of a region that lives, each word by one thread.
+//! Tests a region as a program uses it: touches and calls return the bytes written, under any
+//! budget; impossible calls return errors and change nothing.
+#![allow(unsafe_code)] // Safety: touches of a live region, each word by one thread.
 
 mod hints;
 mod sources;
@@ -22,7 +22,7 @@ fn pages(count: u64) -> Bytes {
     Pages::new(count).bytes(page_size())
 }
 
-/// A region, or the reason why there can be none.
+/// Returns `None` without userfaultfd.
 fn region_of(options: Options, len: u64, budget: u64) -> Option<Region> {
     match options.build_region(pages(len), pages(budget)) {
         Ok(region) => Some(region),
@@ -34,7 +34,7 @@ fn region_of(options: Options, len: u64, budget: u64) -> Option<Region> {
     }
 }
 
-/// Regions that take pages away by each means.
+/// Runs `test` on regions with and without UFFDIO_MOVE.
 fn both(len: u64, budget: u64, test: impl Fn(&Region)) {
     for options in [Store::options(), Store::options().without_moves()] {
         let Some(region) = region_of(options.pool_limit(Bytes::mib(64)), len, budget) else {
@@ -45,7 +45,6 @@ fn both(len: u64, budget: u64, test: impl Fn(&Region)) {
     }
 }
 
-/// The word at `index` of a region that was filled by `round`.
 fn word_of(index: u64, round: u64) -> u64 {
     match index / (page() as u64 / 8) % 5 {
         0 => 0,
@@ -65,12 +64,12 @@ fn word_at(region: &Region, index: u64) -> *mut u64 {
 }
 
 fn load(region: &Region, index: u64) -> u64 {
-    // SAFETY: a word of a region that lives.
+    // SAFETY: the word is in a live region.
     unsafe { word_at(region, index).read_volatile() }
 }
 
 fn store(region: &Region, index: u64, word: u64) {
-    // SAFETY: as above.
+    // SAFETY: the word is in a live region.
     unsafe { word_at(region, index).write_volatile(word) }
 }
 
@@ -185,12 +184,11 @@ fn what_is_resident_stays_and_is_nobody_elses() {
         region.set_budget(pages(3)).unwrap();
         check_from(region, 7);
         assert!(region.stats().charged <= Pages::new(3));
-        // A system call gets what is resident, and nothing of what is not.
+        // The dropped guards pin nothing.
         assert_eq!(region.stats().pinned, Pages::new(0));
     });
 }
 
-/// Reads all words from a page on.
 fn check_from(region: &Region, first: u64) {
     for at in first * page() as u64 / 8..words(region) {
         assert_eq!(load(region, at), word_of(at, 1), "word {at:#x}");
@@ -209,8 +207,8 @@ fn a_page_that_was_only_read_leaves_by_the_copy_it_has() {
     let after = region.stats();
     let (left, reused) = (after.evicted - before.evicted, after.reused - before.reused);
     assert!(left >= 192 && reused * 10 >= left * 9, "{reused} of {left} by a kept copy");
-    // What is written since its load does not leave by its old copy: but the fifth that is zeros,
-    // and what was in memory and clean.
+    // Rewritten pages cannot leave by their old copies. Exceptions: zeros (a fifth of the pages),
+    // and pages that were clean in memory.
     let before = region.stats();
     fill(&region, 2);
     let after = region.stats();
@@ -242,7 +240,7 @@ fn the_window_gives_pages_back_that_are_touched() {
         return eprintln!("skipped: no UFFDIO_MOVE");
     }
     fill(&region, 1);
-    // A hot half of the budget, beside what passes by.
+    // Half of the budget is hot, with cold pages in between.
     for round in 0..4 * 4096_u64 {
         let hot = mix(round) % 512 * 512;
         assert_eq!(load(&region, hot), word_of(hot, 1));
@@ -307,7 +305,7 @@ fn what_cannot_be_is_refused_with_the_limit() {
     region.read_at(end, &mut []).unwrap();
     assert!(region.resident(end, Bytes::ZERO).unwrap().is_empty());
     assert!(matches!(region.set_budget(Bytes::ZERO), Err(Error::NoBudget { .. })));
-    // A budget above the region is none.
+    // A budget above the length never evicts.
     fill(&region, 1);
     check(&region, 1);
     assert_eq!(region.stats().evicted, 0);

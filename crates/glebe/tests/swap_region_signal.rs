@@ -1,5 +1,5 @@
-//! A touch of a page that cannot be had is SIGBUS to the handler that was there before, with the
-//! address and the reason: it may make the device work again, or put something else there.
+//! Tests touches of pages that cannot be loaded: the earlier SIGBUS handler gets address and
+//! reason, and may repair the device or map another page.
 #![allow(unsafe_code)] // Safety: a handler of atomics and one system call, mmap(2) or dup2(2).
 
 use std::os::fd::AsRawFd;
@@ -15,14 +15,13 @@ use crate::swap_days::descriptor::{descriptors_in, Device};
 
 static ADDR: AtomicUsize = AtomicUsize::new(0);
 static REASON: AtomicI32 = AtomicI32::new(0);
-/// Of a device that refuses: its descriptor, and one that works.
+/// Descriptor of the refusing device; `WORKS` is one that works.
 static REFUSES: AtomicI32 = AtomicI32::new(-1);
 static WORKS: AtomicI32 = AtomicI32::new(-1);
 
-/// Notes what it is told, and has the device work again, or maps a page of zeros in the place of
-/// that which cannot be had.
+/// Repairs a refusing device, or maps a page of zeros.
 unsafe extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel's `info`; the page is nobody's.
+    // SAFETY: the kernel's `info` is valid, and the page has no references.
     unsafe {
         let addr = (*info).si_addr().addr();
         ADDR.store(addr, Ordering::Relaxed);
@@ -42,17 +41,16 @@ unsafe extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *m
 }
 
 fn own_action() -> libc::sigaction {
-    // SAFETY: of all zeros a valid action is made.
+    // SAFETY: an all-zero `sigaction` is valid.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = on_sigbus as *const () as usize;
     action.sa_flags = libc::SA_SIGINFO;
     action
 }
 
-/// Sets who handles SIGBUS; who did.
 fn set_action(action: &libc::sigaction) -> libc::sigaction {
     let mut old = own_action();
-    // SAFETY: a valid action, and no touch is served meanwhile.
+    // SAFETY: the action is valid, and nothing touches the region meanwhile.
     assert_eq!(unsafe { libc::sigaction(libc::SIGBUS, action, &raw mut old) }, 0);
     old
 }
@@ -82,7 +80,7 @@ fn a_damaged_page_is_an_error_of_calls_and_a_signal_of_touches() {
     assert!(region.stats().spilled > 1000);
     let files = descriptors_in(scratch.path());
     let file = files[0].open(std::fs::OpenOptions::new().write(true));
-    // A device that refuses: of the first pages some is in the file.
+    // Makes reads fail; some of the first pages are in the file.
     files[0].set(Device::RefusesReads);
     let (refuses, works) = files[0].numbers();
     REFUSES.store(refuses, Ordering::Relaxed);
@@ -90,7 +88,7 @@ fn a_damaged_page_is_an_error_of_calls_and_a_signal_of_touches() {
     let mut at = 0;
     while REASON.load(Ordering::Relaxed) == 0 {
         let offset = Pages::new(at).bytes(page_size()).as_usize();
-        // SAFETY: a word of a region that lives; the handler has the touch made again.
+        // SAFETY: the word is in a live region; the kernel repeats the touch after the handler.
         let word = unsafe { region.as_ptr().wrapping_add(offset).cast::<u64>().read_volatile() };
         let mut expected = [0; 8];
         region.read_at(Bytes::new(offset as u64), &mut expected).unwrap();
@@ -102,7 +100,7 @@ fn a_damaged_page_is_an_error_of_calls_and_a_signal_of_touches() {
         ADDR.load(Ordering::Relaxed),
         region.as_ptr().addr() + (at as usize - 1) * page.as_usize()
     );
-    // SAFETY: a descriptor of this test's own.
+    // SAFETY: `file` is an open descriptor.
     assert_eq!(unsafe { libc::ftruncate(file.as_raw_fd(), 0) }, 0);
     let damaged: Vec<u64> = (0..64)
         .filter(|at| {
@@ -121,23 +119,23 @@ fn a_damaged_page_is_an_error_of_calls_and_a_signal_of_touches() {
     let told = said.map(drop).unwrap_err().to_string();
     assert!(told.contains(&format!("{:#x}", offset.get())), "{told}");
     let word = region.as_ptr().wrapping_add(offset.as_usize() + 24).cast::<u64>();
-    // SAFETY: a word of a region that lives; the handler maps something there.
+    // SAFETY: the word is in a live region; the handler maps a page there.
     assert_eq!(unsafe { word.read_volatile() }, 0);
     assert_eq!(ADDR.load(Ordering::Relaxed), word.addr());
     assert_eq!(REASON.load(Ordering::Relaxed), libc::EBADMSG);
-    // One that no call has read yet: every page behind the damaged ones is as good as it was.
+    // The touch counts no page a second time.
     assert_eq!(region.stats().damaged, damaged.len() as u64);
     region.stats().check().unwrap();
-    // At the end nothing is there: no page of zeros in the place of what was stored.
+    // The drop must unmap the last page.
     let last = region.as_ptr().addr() + region.len().as_usize() - page.as_usize();
     let is_mapped = || {
-        // SAFETY: nothing is written; the kernel says whether something is mapped there.
+        // SAFETY: `msync` writes nothing here.
         unsafe {
             libc::msync(ptr::without_provenance_mut(last), page.as_usize(), libc::MS_ASYNC) == 0
         }
     };
     assert!(is_mapped());
-    // A handler over glebe's, which might pass on no touch.
+    // Covers glebe's handler by one that may pass on no touch.
     let glebes = set_action(&mine);
     assert!(matches!(region.arm_thread(), Err(Error::HandlerCovered)));
     let made = Store::options().build_region(page, page);

@@ -1,5 +1,5 @@
-//! A store as a program uses it: objects come back as they went, budgets and limits hold, bad calls
-//! are errors that change nothing; random programs beside a map; threads beside each other.
+//! Tests a store as a program uses it: objects return unchanged, limits hold, bad calls change
+//! nothing. Compares random programs with a map.
 
 mod cost;
 mod idle;
@@ -27,7 +27,6 @@ fn pages(count: u64) -> Bytes {
     Pages::new(count).bytes(page_size())
 }
 
-/// What objects are made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Matter {
     Zeros,
@@ -38,7 +37,7 @@ enum Matter {
 
 const MATTERS: [Matter; 4] = [Matter::Zeros, Matter::Filled, Matter::Text, Matter::Noise];
 
-/// The bytes of object `n`, unlike those of any other but of zeros.
+/// Returns the bytes of object `n`, which are distinct unless they are zeros.
 fn bytes_of(n: u64, len: usize, matter: Matter) -> Vec<u8> {
     let word = |at: u64| match matter {
         Matter::Zeros => 0,
@@ -54,7 +53,6 @@ fn small(budget: u64) -> Store {
     Store::options().pool_limit(Bytes::mib(64)).build(pages(budget)).unwrap()
 }
 
-/// As many objects of a page, of this matter.
 fn insert_all(store: &Store, count: u64, matter: Matter) -> Vec<Key> {
     (0..count).map(|n| store.insert(&bytes_of(n, page(), matter)).unwrap()).collect()
 }
@@ -112,7 +110,7 @@ fn new_objects_are_zeros_at_an_address_for_life() {
     assert_eq!((pin.as_ptr(), pin[page()], at.addr() % page()), (at, 7, 0));
     drop(pin);
     store.free(key).unwrap();
-    // At the addresses of the first.
+    // Reuses the first object's addresses.
     let again = store.create(page() * 2).unwrap();
     assert_eq!(again.as_ptr(), at);
     assert!(again.iter().all(|byte| *byte == 0), "another object's bytes");
@@ -163,7 +161,7 @@ fn what_is_pinned_bounds_what_comes_in_and_nothing_is_lost() {
     }
     assert!(matches!(store.pin_mut(keys[6]), Err(Error::Budget { .. })));
     assert!(matches!(store.will_need(keys[6]), Err(Error::Budget { .. })));
-    // What is stored is taken past the budget.
+    // `take` may exceed the budget.
     assert_eq!(store.take(keys[7]).unwrap(), bytes_of(7, page(), Matter::Text));
     for (n, guard) in guards.iter().enumerate() {
         assert_eq!(**guard, *bytes_of(n as u64, page(), Matter::Text));
@@ -237,14 +235,13 @@ fn a_full_pool_refuses_and_loses_nothing() {
         check_all(&store, &keys, Matter::Noise);
     }
     assert!(store.stats().kept_dropped > 0, "{}", store.stats());
-    // With a larger pool there is room again.
     store.set_pool_limit(Bytes::mib(2)).unwrap();
     store.insert(&bytes_of(keys.len() as u64, page(), Matter::Noise)).unwrap();
     assert!(matches!(store.set_pool_limit(Bytes::new(1)), Err(Error::Pool(_))));
     check_all(&store, &keys, Matter::Noise);
 }
 
-/// Of which little fits into the pool.
+/// Builds a store with a small pool and a file.
 fn with_file(limit: Bytes) -> Store {
     let options = Store::options().pool_limit(Bytes::new(256 << 10)).capacity(Bytes::mib(64));
     options.file_in(std::env::temp_dir(), limit).build(Bytes::mib(4)).unwrap()
@@ -368,7 +365,7 @@ fn what_is_dead_is_never_compressed() {
     }
     insert_all(&store, 4, Matter::Text);
     assert_eq!((store.stats().coded + store.stats().raw, store.stats().evicted), (0, 0));
-    // A stored one: its copy goes.
+    // `dead` frees a stored object's copy.
     let others = insert_all(&store, 4, Matter::Noise);
     let stored = store.stats().stored;
     assert!(stored >= Pages::new(4));
@@ -431,7 +428,6 @@ fn statistics_have_all_their_forms() {
     assert_eq!(stats.lines().len(), glebe::swap::Stats::describe().lines().count());
 }
 
-/// A call of a random program.
 #[derive(Clone, Debug)]
 enum Call {
     Insert(usize, usize),
@@ -460,7 +456,7 @@ fn call() -> impl Strategy<Value = Call> {
     ]
 }
 
-/// Runs a program on a store and on a map: `None` is an object that is dead.
+/// Compares a store with a map. In the map, `None` is a dead object.
 fn run(store: &Store, program: &[Call]) {
     let (mut map, mut keys) = (HashMap::new(), Vec::new());
     for (at, call) in program.iter().enumerate() {
@@ -493,7 +489,7 @@ fn run(store: &Store, program: &[Call]) {
     }
 }
 
-/// A call on one object, which may be gone.
+/// Makes a call on one object, which may have ended.
 fn one_call(store: &Store, map: &mut HashMap<Key, Option<Vec<u8>>>, key: Key, call: &Call) {
     let expected = map.get(&key).cloned();
     let agrees = |found: Result<Vec<u8>, Error>| match (&expected, found) {
@@ -550,8 +546,8 @@ proptest! {
     }
 }
 
-/// What a pin costs, beside a page fault and LZ4 alone:
-/// `GLEBE_COST=1 cargo test --release -p glebe --test it -- --nocapture swap_store::cost`.
+/// Prints the cost of a pin, beside a page fault and LZ4: `GLEBE_COST=1 cargo test --release -p
+/// glebe --test it -- --nocapture swap_store::cost`.
 #[test]
 fn cost() {
     if std::env::var_os("GLEBE_COST").is_none() {

@@ -1,10 +1,10 @@
-//! Everything of swap at once on one reserve: a store in its idle part, an area and a region, two
-//! threads, recalls, policies and budgets that change, a device that refuses now and then. Then the
-//! same in users that are killed in the middle of it.
+//! Stresses all of swap on one reserve: a store, an area and a region, two threads, recalls,
+//! changing policies and budgets, a device that sometimes refuses. Repeats this in users that are
+//! killed.
 //!
-//! Each thread knows what its own objects and pages must be, and reads what both share; of a user
-//! that is killed, this process knows it and checks it. No byte is wrong, no write is lost, nobody
-//! waits for ever, under each policy of the area. `GLEBE_STRESS_SECONDS` says how long.
+//! Each thread knows its own objects and pages; for a killed user, this process does. Under each
+//! policy, no byte is wrong, no write is lost, and no call waits forever. `GLEBE_STRESS_SECONDS`
+//! sets the duration.
 #![allow(unsafe_code)] // Safety: calls on descriptors and limits of the tests' own, touches.
 
 mod oracle;
@@ -35,20 +35,20 @@ use crate::stressed::{mix, Stop};
 use crate::swap_days::descriptor::{descriptors_in, is_refusal, Descriptor, Device};
 
 const THREADS: u64 = 2;
-/// Pages of area and region that a thread has to itself.
+/// Pages that a thread owns, in area and region each.
 const PAGES: u64 = 400;
 const OBJECTS: usize = 100;
 const SHARED: u64 = 40;
-/// How long a call may be refused for what passes, and the whole test may take beyond its time.
+/// Time limit for retries, and extra time of the test.
 const PATIENCE: Duration = Duration::from_secs(60);
 const USUAL: Duration = Duration::from_secs(3);
-/// Names the directory of a user that the test will kill, the descriptors by which its threads are
-/// told what to do, and the policy.
+/// Environment variables of a user to kill: its directory, the descriptors that send steps to its
+/// threads, and its policy.
 const VICTIM: &str = "GLEBE_SWAP_STORM_VICTIM";
 const TALKS: &str = "GLEBE_SWAP_STORM_TALKS";
 const POLICY: &str = "GLEBE_SWAP_STORM_POLICY";
 
-/// What an area may have in memory alone.
+/// The memory that an area may use for unsaved pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Policy {
     WriteThrough,
@@ -60,7 +60,6 @@ enum Policy {
 impl Policy {
     const ALL: [Self; 4] = [Self::WriteThrough, Self::WriteBack, Self::PutBack, Self::Changing];
 
-    /// Bytes of write-back and of put-back.
     fn numbers(self, rng: &mut Rng) -> [Bytes; 2] {
         let any = |rng: &mut Rng, of: [u64; 3]| of[rng.below(3) as usize];
         let numbers = match self {
@@ -90,7 +89,7 @@ impl Rng {
     }
 }
 
-/// Bytes of a version: noise, half noise, or one word.
+/// Returns noise, half noise, or one repeated word.
 fn bytes_of(version: u64, len: usize) -> Vec<u8> {
     let word = |at: u64| match version % 4 {
         0 => version,
@@ -105,15 +104,15 @@ struct Storm {
     reserve: Reserve,
     store: Store,
     area: Area,
-    /// None where userfaultfd(2) is refused.
+    /// `None` without userfaultfd(2).
     region: Option<Region>,
     shared: Vec<Key>,
-    /// Of store and area, which may refuse to be read too: a touch cannot be refused.
+    /// Files of store and area. The region's file must work, because a touch cannot be refused.
     files: Vec<Descriptor>,
     stop: AtomicBool,
 }
 
-/// The result, unless it was refused for what passes.
+/// Returns `None` for a temporary refusal.
 fn kept<T>(result: Result<T, Error>) -> Option<T> {
     match result {
         Ok(done) => Some(done),
@@ -179,7 +178,7 @@ impl Storm {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Returns an error with the statistics in which something that a policy does is missing.
+    /// Returns an error if an effect of the policy is missing.
     fn has_done(&self, policy: Policy) -> Result<(), String> {
         let (store, area) = (self.store.stats(), self.area.stats());
         let region = self.region.as_ref().map(Region::stats);
@@ -196,7 +195,7 @@ impl Storm {
     }
 }
 
-/// What a thread knows.
+/// A thread, with the contents that it expects.
 struct Worker<'a> {
     storm: &'a Storm,
     whose: u64,
@@ -267,7 +266,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// An offset of the thread's own, and where it notes that.
+    /// Returns an own offset, and its index.
     fn offset(&mut self) -> (u64, usize) {
         let at = self.rng.below(PAGES);
         (at * THREADS + self.whose, at as usize)
@@ -311,7 +310,7 @@ impl<'a> Worker<'a> {
         assert!(is_right, "page {at} of the region, version {known:?}");
     }
 
-    /// When all passes again, all is there.
+    /// Checks everything once no call is refused.
     fn finish(mut self) {
         for key in &self.keys {
             assert!(Some(retry(|| self.storm.store.take(*key))) == self.objects.remove(key));
@@ -328,10 +327,10 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// Lets the device take all that is written, or no more than a page of each file.
+/// Limits files to 4096 bytes, unless the device works.
 fn device(works: bool) {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: a struct of this call's own, to be written and then read.
+    // SAFETY: uses only a local.
     let done = unsafe {
         libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit);
         limit.rlim_cur = if works { limit.rlim_max } else { 4096 };
@@ -340,8 +339,7 @@ fn device(works: bool) {
     assert_eq!(done, 0);
 }
 
-/// Recalls memory and changes devices and limits, until the time is over and the policy has done
-/// all that it can do.
+/// Recalls memory and changes devices and limits, until the policy has shown all effects.
 fn disturb(storm: &Storm, lasts: Duration, policy: Policy) {
     let (mut rng, time) = (Rng(99), time::Storm::lasting(lasts));
     while time.goes_on(|| storm.has_done(policy).is_ok()) && !storm.is_over() {
@@ -371,7 +369,6 @@ fn disturb(storm: &Storm, lasts: Duration, policy: Policy) {
     storm.files.iter().for_each(|file| file.set(Device::Works));
 }
 
-/// Ends the process with an error if it is not done in time.
 fn watch(limit: Duration) {
     thread::spawn(move || {
         thread::sleep(limit);
@@ -380,7 +377,6 @@ fn watch(limit: Duration) {
     });
 }
 
-/// One storm, in this process.
 fn run(dir: &Path, lasts: Duration, policy: Policy) {
     let storm = Storm::new(dir);
     thread::scope(|scope| {
@@ -403,7 +399,7 @@ fn run(dir: &Path, lasts: Duration, policy: Policy) {
     storm.region.iter().for_each(|region| region.stats().check().unwrap());
 }
 
-/// Serves another process until that kills this one.
+/// Serves another process, which kills this one.
 fn be_a_user(dir: &Path) {
     let policy = std::env::var(POLICY).unwrap();
     let policy = Policy::ALL.into_iter().find(|one| format!("{one:?}") == policy).unwrap();
@@ -411,7 +407,7 @@ fn be_a_user(dir: &Path) {
     let storm = Storm::new(dir);
     thread::scope(|scope| {
         for (whose, number) in (0..).zip(talks.split(' ')) {
-            // SAFETY: inherited, and nobody else's.
+            // SAFETY: the descriptor is inherited and has no other owner.
             let asked = unsafe { UnixStream::from_raw_fd(number.parse().unwrap()) };
             let storm = &storm;
             scope.spawn(move || {
@@ -424,29 +420,28 @@ fn be_a_user(dir: &Path) {
     });
 }
 
-/// Whether there are regions on this machine.
 fn has_regions() -> bool {
     Store::options().build_region(pages(1), pages(1)).is_ok()
 }
 
-/// Files of a process in a directory: how many, and their blocks; none has a name.
+/// Returns the nameless files of a process in a directory, and their blocks.
 fn files_of(process: u32, dir: &Path) -> (u64, u64) {
     let links = fs::read_dir(format!("/proc/{process}/fd")).unwrap();
     let links = links.map_while(Result::ok).map(|entry| entry.path());
     let here = links.filter(|link| fs::read_link(link).is_ok_and(|to| to.starts_with(dir)));
-    // One that a device is made of may be closed meanwhile.
+    // A descriptor of a simulated device may be closed meanwhile.
     here.filter_map(|link| fs::metadata(link).ok()).fold((0, 0), |(files, blocks), about| {
         assert_eq!(about.nlink(), 0, "a file with a name outlives its process");
         (files + 1, blocks + about.blocks())
     })
 }
 
-/// Both of one test, since the limit on files is the whole process's.
+/// This is one test, because the file limit is per process.
 #[test]
 fn no_byte_is_wrong_and_nothing_is_left_of_who_was_killed() {
     glebe_testing::alone!();
-    // A limit that is lowered between its look and its write is a signal to the program.
-    // SAFETY: a signal that is ignored.
+    // A limit lowered between check and write raises SIGXFSZ.
+    // SAFETY: the signal is only ignored.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     if let Some(dir) = std::env::var_os(VICTIM) {
         return be_a_user(Path::new(&dir));
@@ -462,7 +457,7 @@ fn no_byte_is_wrong_and_nothing_is_left_of_who_was_killed() {
     while kills < 2 * Policy::ALL.len() || begun.elapsed() < lasts {
         let at = kills % Policy::ALL.len();
         let name = "swap_storm::no_byte_is_wrong_and_nothing_is_left_of_who_was_killed";
-        // By rounds of both kinds of each policy.
+        // Gives each policy both kinds of rounds.
         let round = (kills / Policy::ALL.len() + kills) as u64;
         let seen = oracle::round(name, killed.path(), Policy::ALL[at], round);
         for (sum, one) in

@@ -1,4 +1,4 @@
-//! A lock that all test processes share on one thing of the machine, such as a pool.
+//! A lock between test processes for a resource of the machine, for example a pool.
 #![allow(unsafe_code)] // Safety: flock(2) takes an open descriptor and a number.
 
 use std::fs::File;
@@ -7,24 +7,23 @@ use std::os::fd::AsRawFd;
 /// The pool of 2 MiB pages.
 pub const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 
-/// A turn, which ends when this is dropped.
+/// A turn, which ends when dropped.
 pub struct Turn(#[allow(dead_code)] File);
 
 impl Turn {
-    /// Waits until no other test has a turn at what the file or folder stands for. Returns `None`
-    /// where the machine has no such file.
+    /// Waits until no other test has a turn on `path`. Returns `None` if there is no such file.
     pub fn alone(path: &str) -> Option<Self> {
         Self::take(path, libc::LOCK_EX)
     }
 
-    /// Waits until no test holds it by [`Turn::alone`]; several may share it.
+    /// Waits until no test has a turn by [`Turn::alone`].
     pub fn shared(path: &str) -> Option<Self> {
         Self::take(path, libc::LOCK_SH)
     }
 
     fn take(path: &str, how: libc::c_int) -> Option<Self> {
         let file = File::open(path).ok()?;
-        // SAFETY: see the head.
+        // SAFETY: `file` is an open descriptor.
         while unsafe { libc::flock(file.as_raw_fd(), how) } != 0 {
             let error = std::io::Error::last_os_error();
             assert_eq!(error.kind(), std::io::ErrorKind::Interrupted, "{path}: {error}");

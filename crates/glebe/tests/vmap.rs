@@ -1,7 +1,7 @@
-//! Views and what is process-wide: the limit on mappings, forks, and many threads.
+//! Tests views with the process-wide limit on mappings, forks, and threads.
 //!
-//! One test, since the first part leaves no room for anybody else's mapping.
-#![allow(unsafe_code)] // Safety: mappings of the test's own, and a question about addresses.
+//! This is one test, since the first part leaves no room for other mappings.
+#![allow(unsafe_code)] // Safety: own mappings, and a question about addresses.
 
 use std::sync::Arc;
 use std::thread;
@@ -14,14 +14,14 @@ use glebe::vmap::{Error, MemFile, Space, View};
 
 use crate::stressed::{in_child, End};
 
-/// A machine whose limit is higher than this is passed over: the test would take too long.
+/// Highest limit that the test accepts; above it the test would take too long.
 const LIMIT_MAX: u64 = 1 << 17;
 
 fn bytes(pages: u64) -> Bytes {
     Pages::new(pages).bytes(page_size())
 }
 
-/// Every second page, from the end on: as many mappings as pages.
+/// Returns every second page, so that each needs a mapping.
 fn scattered(pages: u64) -> Vec<Extent> {
     (0..pages).rev().map(|n| Extent::new(2 * n, 1).unwrap()).collect()
 }
@@ -43,7 +43,7 @@ fn at_the_kernels_limit_a_view_is_refused_and_nothing_is_lost() {
     let file = Arc::new(MemFile::new(bytes(2 * limit)).unwrap());
     let space = Space::new(bytes(4 * limit)).unwrap();
     let before = map_count().unwrap();
-    // Another part of the program has half of all mappings, and some.
+    // Other mappings use just over half of the limit.
     let others = Fillers::new(limit / 2 + 4 - before);
     let half = scattered(limit / 2 - 1);
     let error = space.view(&file, &half).unwrap_err();
@@ -58,7 +58,7 @@ fn at_the_kernels_limit_a_view_is_refused_and_nothing_is_lost() {
     }
     assert!(text.contains("vm.max_map_count"), "{text}");
     assert_eq!((space.usage().mappings, space.usage().free), (0, bytes(4 * limit)));
-    // The next works, at once and when the others are gone.
+    // Smaller views work, also after `others` is dropped.
     let small = space.view(&file, &scattered(8)).unwrap();
     assert_eq!(small.len(), bytes(8));
     drop(others);
@@ -69,7 +69,7 @@ fn at_the_kernels_limit_a_view_is_refused_and_nothing_is_lost() {
     assert!(map_count().unwrap() <= before);
 }
 
-/// Mappings that do not join: every second page of a range is readable.
+/// Mappings that cannot merge.
 struct Fillers {
     addr: usize,
     len: usize,
@@ -79,7 +79,7 @@ impl Fillers {
     fn new(mappings: u64) -> Self {
         let page = page_size().bytes().as_usize();
         let len = mappings as usize * page;
-        // SAFETY: a new mapping of this test's own, nothing of which is touched.
+        // SAFETY: the mapping is new, and nothing touches it.
         unsafe {
             let none = (libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
             let at = libc::mmap(std::ptr::null_mut(), len, none.0, none.1, -1, 0);
@@ -95,7 +95,7 @@ impl Fillers {
 
 impl Drop for Fillers {
     fn drop(&mut self) {
-        // SAFETY: the mapping of `new`, to which nothing refers.
+        // SAFETY: `new` made this mapping, and it has no references.
         unsafe {
             let at = std::ptr::with_exposed_provenance_mut(self.addr);
             assert_eq!(libc::munmap(at, self.len), 0);
@@ -133,9 +133,9 @@ fn a_child_has_no_view_and_is_told_so() {
             space.flush(),
             space.view(&file, &[]).map(drop),
         ];
-        // Nothing is mapped there, for whoever goes past the checks.
+        // The child has nothing mapped there, even if it bypasses the checks.
         let at = view.as_ptr().cast();
-        // SAFETY: asks the kernel about addresses.
+        // SAFETY: MADV_NORMAL only tells whether the page is mapped.
         let unmapped =
             unsafe { libc::madvise(at, page_size().bytes().as_usize(), libc::MADV_NORMAL) } == -1;
         drop(other.take());
@@ -157,7 +157,6 @@ fn threads_make_and_drop_views_of_the_same_pages() {
             let (space, file) = (space.clone(), Arc::clone(&file));
             scope.spawn(move || {
                 for round in 0..500_u64 {
-                    // Pages that no other thread writes.
                     let page = |n: u64| Extent::new(16 * thread + (round + 5 * n) % 16, 1).unwrap();
                     let pages: Vec<Extent> = (0..1 + round % 3).map(page).collect();
                     let view = space.view(&file, &pages).unwrap();
@@ -170,7 +169,6 @@ fn threads_make_and_drop_views_of_the_same_pages() {
     assert_eq!((space.usage().mappings, space.usage().free), (0, bytes(48)));
 }
 
-/// Writes each page of a view, and sees in all that each was written where it lies.
 fn check(view: &View, pages: &[Extent], value: u64) {
     let word = |n: usize| value.rotate_left(8) ^ pages[n].start();
     for n in 0..pages.len() {

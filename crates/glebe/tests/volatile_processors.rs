@@ -1,9 +1,9 @@
-//! What an unmark says is lost is zeros on every processor, at once.
+//! Tests that pages reported lost are zeros on every processor, at once.
 //!
-//! The kernel takes pages out of the page table some time before it tells the processors that know
-//! their addresses. Here a thread of higher priority interrupts it in between, on such a
-//! processor, waits until another thread has unmarked everything, and reads what is told lost.
-//! Needs two processors and a real-time priority.
+//! The kernel removes pages from the page table before it flushes their addresses on other
+//! processors. There, an urgent thread interrupts it in between, waits until another thread has
+//! unmarked everything, and reads the lost pages. The test needs two processors and a real-time
+//! priority.
 //!
 //! # Safety
 //! The threads read words of a region that outlives them, as atomics, and give advice on it.
@@ -23,25 +23,25 @@ use glebe::volatile::{Engine, Error, Priority, Region};
 use glebe_testing::time::{is_long, slowed, storm};
 
 const PAGES: u64 = 256;
-/// Rounds of each kind, and how many are enough where others keep the processors busy for so long.
+/// Rounds of each kind; `ROUNDS_LEAST` suffice once the time is over.
 const ROUNDS: u64 = 200;
 const ROUNDS_LEAST: u64 = 20;
 const USUAL: Duration = Duration::from_secs(1);
-/// For how long the reader keeps the processor. What it interrupted may hold a lock of the kernel
-/// that the unmark waits for: then the round shows nothing.
+/// Longest time for the reader on the processor. If the interrupted thread holds a kernel lock that
+/// the unmark needs, the round shows nothing.
 const HELD: Duration = Duration::from_secs(1);
-/// Nothing here takes as long, unless a thread has ended.
+/// Exceeded only if a thread has ended.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn bytes(pages: u64) -> Bytes {
     Pages::new(pages).bytes(page_size())
 }
 
-/// Has the calling thread run on one processor alone, before ordinary threads if it `is_urgent`.
+/// Binds the thread to a processor; an urgent one precedes ordinary ones.
 fn stay_on(processor: usize, is_urgent: bool) -> io::Result<()> {
     let priority = libc::sched_param { sched_priority: i32::from(is_urgent) };
     let class = if is_urgent { libc::SCHED_FIFO } else { libc::SCHED_OTHER };
-    // SAFETY: zeros are an empty set; both calls read what is this function's own.
+    // SAFETY: an all-zero set is valid; both calls read locals.
     let refused = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(processor, &mut set);
@@ -55,24 +55,23 @@ fn stay_on(processor: usize, is_urgent: bool) -> io::Result<()> {
     }
 }
 
-/// How far a round is.
 #[derive(Debug, Default)]
 struct Stage(AtomicU64);
 
 impl Stage {
-    /// The kernel takes pages from here on.
+    /// The kernel begins to take pages.
     const TAKING: u64 = 1;
-    /// The reader has interrupted it, and waits.
+    /// The reader has interrupted the kernel, and waits.
     const INTERRUPTED: u64 = 2;
     const UNMARKED: u64 = 3;
-    /// It was not interrupted.
+    /// The kernel was not interrupted.
     const MISSED: u64 = 4;
 
     fn pass(&self, from: u64, to: u64) -> bool {
         self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Waits until it is this far, and says whether it got there in time.
+    /// Waits; returns true if the stage was reached within `time`.
     fn is_reached(&self, stage: u64, rest: Duration, time: Duration) -> bool {
         let begin = Instant::now();
         loop {
@@ -89,23 +88,21 @@ impl Stage {
         }
     }
 
-    /// Waits until it is this far.
     fn reach(&self, stage: u64, rest: Duration) {
         let is_reached = self.is_reached(stage, rest, slowed(PATIENCE));
         assert!(is_reached, "stage {stage} was not reached");
     }
 }
 
-/// The second word of a page.
 fn word(region: &Region, page: u64) -> u64 {
     let at = region.addr() + bytes(page).as_usize() + size_of::<u64>();
-    // SAFETY: in the region, at a multiple of a word; nobody writes it meanwhile.
+    // SAFETY: the word is in the region and aligned, and no thread writes it.
     let word = unsafe { &*ptr::with_exposed_provenance::<AtomicU64>(at) };
     word.load(Ordering::Acquire)
 }
 
-/// Returns how many pages were told lost in a round, and how many of them held what they had held
-/// before; zeros where the reader came too late, or had to give the processor back too early.
+/// Returns the pages reported lost, and how many of them held old contents; zeros if the reader was
+/// too late or gave up.
 fn round(region: &Region, run: u64, nth: u64) -> (u64, u64) {
     let whole = vec![0xA5; region.len().as_usize()];
     region.write(Bytes::ZERO, &whole).unwrap();
@@ -116,11 +113,11 @@ fn round(region: &Region, run: u64, nth: u64) -> (u64, u64) {
     thread::scope(|scope| {
         let reader = scope.spawn(move || {
             stay_on(0, true).unwrap();
-            // From now on this processor knows where the pages are.
+            // This processor now caches the pages' addresses.
             std::hint::black_box((0..PAGES).map(|page| word(region, page)).max());
             ready.wait();
             stage.reach(Stage::TAKING, Duration::from_micros(20));
-            // Later rounds wait longer, for a kernel that is slow to begin.
+            // Later rounds wait longer, for a slow kernel.
             thread::sleep(Duration::from_micros(nth % 50 * (1 + nth / 50)));
             if !stage.pass(Stage::TAKING, Stage::INTERRUPTED) {
                 return None;
@@ -136,7 +133,7 @@ fn round(region: &Region, run: u64, nth: u64) -> (u64, u64) {
             stay_on(0, false).unwrap();
             ready.wait();
             stage.pass(0, Stage::TAKING);
-            // SAFETY: the kernel takes only pages that it may.
+            // SAFETY: the kernel takes only marked pages.
             unsafe { advise(region.addr(), region.len(), Advice::PageOut).unwrap() };
             stage.pass(Stage::TAKING, Stage::MISSED);
         });
@@ -160,13 +157,12 @@ fn round(region: &Region, run: u64, nth: u64) -> (u64, u64) {
     })
 }
 
-/// A region of its own memory, or of `memory`, which outlives it.
 fn region(engine: Engine, is_own: bool, memory: &mut [u8]) -> Result<Region, Error> {
     let options = Region::options().engine(engine);
     if is_own {
         return options.build(bytes(PAGES));
     }
-    // SAFETY: the caller's, who has no other use for it.
+    // SAFETY: the memory outlives the region, without other users.
     unsafe { options.build_over(memory.as_mut_ptr(), Bytes::new(memory.len() as u64)) }
 }
 
@@ -176,7 +172,7 @@ fn what_is_told_lost_is_zeros_on_every_processor() {
     if let Err(why) = thread::spawn(able).join().unwrap() {
         return println!("skipped: two processors and a real-time priority: {why}");
     }
-    // With tags, and without; memory of the region's own, and of the caller's.
+    // Tests runs with and without tags, over own and the caller's memory.
     let own = [(Engine::Tag, 8), (Engine::Tag, PAGES), (Engine::Scan, 8)];
     let kinds = own.map(|kind| (kind, true)).into_iter().chain([((Engine::Tag, 8), false)]);
     for ((engine, run), is_own) in kinds {

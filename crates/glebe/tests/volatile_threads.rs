@@ -1,8 +1,8 @@
-//! Threads on one volatile region while the kernel really takes marked pages (`MADV_PAGEOUT`
-//! reclaims what is marked and not written since, and no other page where there is no swap).
+//! Runs threads on a volatile region while the kernel takes marked pages: `MADV_PAGEOUT` reclaims
+//! marked pages not written since, and without swap no others.
 //!
-//! What is checked: no write is lost, nothing lost is called kept, nothing kept is called lost.
-//! A seed is printed; `GLEBE_SEED` repeats it.
+//! The tests check that no write is lost and that reports are exact. `GLEBE_SEED` repeats a printed
+//! seed.
 
 #![allow(unsafe_code)]
 
@@ -33,10 +33,9 @@ impl Random {
         (z ^ (z >> 31)) % n
     }
 
-    /// A run of pages inside `pages`.
     fn run(&mut self, pages: &Range<u64>) -> Range<u64> {
         let start = pages.start + self.below(pages.end - pages.start);
-        // Short runs take another way than long ones.
+        // The engines treat short and long runs differently.
         let longest = if self.below(2) == 0 { 8 } else { 64 };
         start..(start + 1 + self.below(longest)).min(pages.end)
     }
@@ -57,17 +56,15 @@ fn bytes_of(pages: &Range<u64>) -> Range<Bytes> {
     bytes(pages.start)..bytes(pages.end)
 }
 
-/// A page of one word, never zero, another for each page and version.
+/// Returns a page of one distinct word, never zero.
 fn contents(page: u64, version: u64) -> Vec<u8> {
     let word = (page << 40 | version << 8 | 0x5A).to_ne_bytes();
     word.repeat(bytes(1).as_usize() / word.len())
 }
 
-/// How often as much is done until the kernel takes something: it takes no page that was used just
-/// now on another processor.
+/// Repetitions until the kernel takes something: it skips pages just used on another processor.
 const ATTEMPTS: u64 = 20;
 
-/// Regions of both engines; why one is not here is printed.
 fn regions(pages: u64) -> Vec<Region> {
     let mut regions = Vec::new();
     for engine in [Engine::Scan, Engine::Tag] {
@@ -82,23 +79,22 @@ fn regions(pages: u64) -> Vec<Region> {
     regions
 }
 
-/// Has the kernel reclaim parts of the region until `stop`.
 fn reclaim(region: &Region, mut random: Random, stop: &AtomicBool) {
     let all = 0..region.len().pages_down(page_size()).get();
     while !stop.load(Ordering::Relaxed) {
         let run = bytes_of(&random.run(&all));
         let addr = region.addr() + run.start.as_usize();
-        // SAFETY: the kernel takes only pages that it may.
+        // SAFETY: the kernel takes only marked pages.
         unsafe { advise(addr, run.end - run.start, Advice::PageOut).unwrap() };
     }
 }
 
-/// One thread on pages of its own: it knows what each must hold.
+/// A thread with its own pages.
 struct Owner<'a> {
     region: &'a Region,
     pages: Range<u64>,
     random: Random,
-    /// Version of each page; 0 where it was lost and is zeros.
+    /// Version of each page; 0 if lost.
     versions: Vec<u64>,
     marked: Vec<bool>,
     lost: u64,
@@ -141,7 +137,7 @@ impl Owner<'_> {
             self.versions[at] = 0;
             self.lost += 1;
         }
-        // What was not marked or is empty is there whatever an unmark does.
+        // An unmark cannot lose unmarked or empty pages.
         let gone = |page| purged.runs().iter().any(|run| (run.start()..run.end()).contains(&page));
         let kept = |page: &u64| {
             let at = self.at(*page);
@@ -301,7 +297,6 @@ fn tell(purged: &glebe::volatile::Purged, told: &[AtomicU64]) {
     }
 }
 
-/// A mark, an unmark or a read of any pages; nobody writes in between.
 fn overlap(region: &Region, random: &mut Random, pages: u64, round: u64, told: &[AtomicU64]) {
     let run = random.run(&(0..pages));
     match random.below(3) {

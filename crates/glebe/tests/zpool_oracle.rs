@@ -1,5 +1,4 @@
-//! Random byte strings as programs of calls on a pool of objects, compared with a plain map. The
-//! fuzz target runs the same programs.
+//! Runs random byte strings as calls on a pool and a map, like the fuzz target.
 
 mod program;
 

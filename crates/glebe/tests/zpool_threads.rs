@@ -1,6 +1,5 @@
-//! Threads on one pool: each stores, replaces and removes objects of its own, reads everybody's,
-//! and compacts now and then. An object says which it is and its bytes follow from that, so
-//! another object's bytes, or a mixture, are seen at once.
+//! Runs threads on one pool: each changes its own objects and reads all. The bytes of an object
+//! contain its number and follow from it. This reveals foreign bytes and mixtures.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -14,10 +13,9 @@ use glebe_testing::time::is_long;
 
 const THREADS: u64 = 4;
 const OBJECTS: usize = 600;
-/// The number without `GLEBE_LONG`, which doubles it.
+/// Rounds of a thread; `GLEBE_LONG` doubles them.
 const ROUNDS: u64 = 20_000;
 
-/// Numbers that look random and are the same in each run.
 struct Rng(u64);
 
 impl Rng {
@@ -27,7 +25,7 @@ impl Rng {
     }
 }
 
-/// The bytes of an object: whose it is, then what follows from that.
+/// Makes number and version, then bytes that follow from both.
 fn bytes_of(whose: u64, version: u64, len: usize, buf: &mut Vec<u8>) {
     let tag = whose << 40 | version;
     buf.clear();
@@ -37,7 +35,7 @@ fn bytes_of(whose: u64, version: u64, len: usize, buf: &mut Vec<u8>) {
     );
 }
 
-/// Whose the bytes are, which are one object's and whole.
+/// Returns the object's number, and asserts that it is whole.
 fn whose(bytes: &[u8]) -> u64 {
     let tag = u64::from_le_bytes(bytes[..8].try_into().unwrap());
     let mut expected = Vec::new();
@@ -48,7 +46,7 @@ fn whose(bytes: &[u8]) -> u64 {
 
 struct Shared {
     pool: ObjectPool,
-    /// By thread and object: the raw handle, or zero.
+    /// The raw handle by thread and object, or zero.
     handles: Vec<AtomicU64>,
     evicts: bool,
 }
@@ -68,7 +66,7 @@ fn look(shared: &Shared, at: usize, buf: &mut [u8]) {
 
 fn change(shared: &Shared, rng: &mut Rng, at: usize, version: u64, bytes: &mut Vec<u8>) {
     let pool = &shared.pool;
-    // Few lengths, so that slots are soon used again, and a page now and then.
+    // Few lengths let slots be reused soon.
     let len = [48, 320, 1000, 1360, 2500, page_size().bytes().as_usize()][rng.below(6) as usize];
     bytes_of(at as u64, version, len, bytes);
     match handle_at(shared, at) {
@@ -111,7 +109,7 @@ fn worker(shared: &Shared, thread: u64, tables: &[Table]) {
             }
             15 if round % 512 == 0 && !tables.is_empty() => {
                 let table = &tables[rng.below(tables.len() as u64) as usize];
-                // With others' classes still being emptied there may be too many.
+                // Classes that are being emptied still count, so there may be too many.
                 match shared.pool.set_table(table) {
                     Ok(()) | Err(Error::Classes { .. }) => {}
                     Err(error) => panic!("{error}"),

@@ -1,8 +1,8 @@
-//! Structures of statistics. Their members are those of the library's tables, by name, in the order
-//! in which they came to be there: new ones go to the end.
+//! The structures of statistics. Members have the names of the library's tables; new members go to
+//! the end.
 //!
 //! # Safety
-//! As in the module above: each member is a word.
+//! The macro asserts that each member is a word.
 #![allow(unsafe_code, non_camel_case_types)]
 
 use super::Words;

@@ -1,9 +1,10 @@
-//! A place for an answer that C may have named wrongly: an error, and never a signal.
+//! [`Probed`]: the place of an answer at an address that may be invalid. It yields an error, never
+//! a signal.
 //!
 //! For calls that a kernel would answer with EFAULT. Cost: three system calls, none for null.
 //!
 //! # Safety
-//! What is written is C's to write, as it is at [`Out`], wherever it can be written at all.
+//! Only the call uses the place, as with [`Out`].
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -14,14 +15,14 @@ use glebe::volatile::Error;
 use super::Out;
 use crate::failure::Failure;
 
-/// Where an `int` goes, unless C wants none. It could be written a moment ago.
+/// The place for an `int`, writable when it was checked; null for no answer.
 pub(crate) struct Probed {
     addr: usize,
     name: &'static str,
 }
 
 impl Probed {
-    /// Writes what is there already, so that a call that fails later has changed nothing.
+    /// Writes the old value back as a check, so a call that fails later has changed nothing.
     pub(crate) fn new(to: Out<c_int>, name: &'static str) -> Result<Self, Failure> {
         let probed = Self { addr: to.addr(), name };
         if probed.addr != 0 {
@@ -40,7 +41,7 @@ impl Probed {
     }
 
     fn write(&self, bytes: &[u8]) -> Result<(), Failure> {
-        // SAFETY: as the head says.
+        // SAFETY: the header gives the place to the call.
         let written = unsafe { poke(self.addr, bytes) }.map_err(Error::from)?;
         if written == size_of::<c_int>() {
             return Ok(());

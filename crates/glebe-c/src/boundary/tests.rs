@@ -1,11 +1,11 @@
-//! What crosses the boundary, and what does not.
+//! Tests what crosses the boundary.
 
 use std::ffi::CStr;
 
 use super::*;
 
 fn last() -> String {
-    // SAFETY: the text is this thread's until its next call.
+    // SAFETY: the text is valid until this thread's next call.
     unsafe { CStr::from_ptr(last_error()) }.to_str().unwrap().to_owned()
 }
 
@@ -33,7 +33,7 @@ fn each_thread_has_its_own_last_error() {
 
 const KNOWN: usize = size_of::<glebe_reserve_options>() / 8;
 
-/// The tests say no size beyond the slice, but for those that are refused at once.
+/// The first word fits the slice, unless the size is refused at once.
 fn read_words(words: &[u64]) -> Result<glebe_reserve_options, Failure> {
     In(words.as_ptr().cast()).read()
 }

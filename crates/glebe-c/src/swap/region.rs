@@ -1,4 +1,4 @@
-//! Regions: memory by address, of which no more than a budget is resident.
+//! Regions: memory by address, with at most a budget of it resident.
 #![allow(unsafe_code)] // exported names
 
 use std::ffi::{c_char, c_int, c_void};
@@ -13,7 +13,6 @@ use crate::failure::{none_of, Failure};
 use crate::pinned::{self, Pinnable};
 use crate::process::{each, insert, with, Process};
 
-/// Calls `call` on a region, which is not ended meanwhile.
 fn on<R>(
     region: glebe_swap_region,
     call: impl FnOnce(&Region) -> Result<R, Error>,
@@ -106,7 +105,6 @@ pub extern "C" fn glebe_swap_region_write(
     })
 }
 
-/// Calls `call` on a part of a region.
 fn on_part(
     region: glebe_swap_region,
     offset_bytes: u64,

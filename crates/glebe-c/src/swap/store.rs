@@ -24,7 +24,6 @@ fn object(key: Key) -> glebe_swap_object {
     glebe_swap_object { id, store: store.into() }
 }
 
-/// Calls `call` on a store, which is not ended meanwhile.
 fn on<R>(
     store: glebe_swap_store,
     call: impl FnOnce(&Store) -> Result<R, Error>,
@@ -32,7 +31,7 @@ fn on<R>(
     with(store, |of| Ok(call(&of.of)?))
 }
 
-/// As [`on`], for a call on an object that answers nothing.
+/// Does what [`on`] does, for a call without an answer.
 fn on_object(
     store: glebe_swap_store,
     object: glebe_swap_object,

@@ -1,13 +1,12 @@
-//! Ranges of the caller's memory that `glebe_vrange` made volatile.
+//! Ranges of the caller's private memory that `glebe_vrange` made volatile.
 //!
-//! A process-wide table of [`Adopted`] ranges: a region of its own for each part of a call that no
-//! range held yet, dropped when nothing of it is volatile any more. Positions are base pages, by
-//! number of the address space. The *scan* engine only, since the patches leave contents as they
-//! are. Memory that processes share is in `family`. Lock: the table's, held over a call and over a
-//! fork.
+//! Each part of a call that no [`Adopted`] range covers yet gets a region, which is dropped when
+//! none of its pages is volatile any more. Positions are base pages, numbered from address 0.
+//! Regions use the *scan* engine, because the patches leave contents unchanged. `family` has the
+//! memory that processes share. Lock: the table's, held during a call and during a fork.
 //!
 //! # Safety
-//! The header asks of the caller that the memory is his and stays mapped.
+//! The header demands that the caller owns the memory and keeps it mapped.
 #![allow(unsafe_code)]
 
 mod family;
@@ -31,28 +30,26 @@ pub(super) use family::{begin_reclaim, end_reclaim, held, hold_family, purge, Fa
 pub(super) use walk::number;
 use walk::{addresses, place_of, Part, Walk};
 
-/// A range of the caller's memory some of which is volatile.
 #[derive(Debug)]
 struct Adopted {
     region: Region,
     pages: Extent,
-    /// What of it is volatile: ascending runs.
+    /// Volatile pages: ascending runs.
     volatile: Vec<Extent>,
-    /// Dropped after the region.
+    /// Dropped last.
     _claim: Claim,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    /// By their first page; none overlaps another.
+    /// Ranges by first page, without overlaps.
     ranges: BTreeMap<u64, Adopted>,
-    /// What was lost while a call failed, to be told by the next that makes it non-volatile.
+    /// Pages that failed calls lost. The next call that makes them non-volatile reports them.
     untold: Vec<Extent>,
 }
 
 static TABLE: Mutex<Table> = Mutex::new(Table { ranges: BTreeMap::new(), untold: Vec::new() });
 
-/// The table's lock, held over a fork.
 pub(super) type Held = MutexGuard<'static, Table>;
 
 pub(super) fn hold() -> Held {
@@ -65,7 +62,7 @@ impl Adopted {
         let (addr, len) = (range.start, Bytes::new((range.end - range.start) as u64));
         let claim = Claim::new(range)?;
         let options = Region::options().engine(Engine::Scan);
-        // SAFETY: the caller's duty, as the header says; the claim is this region's alone.
+        // SAFETY: the caller vouches for the memory, and the claim keeps it to this region.
         let region =
             unsafe { options.build_over(std::ptr::with_exposed_provenance_mut(addr), len)? };
         Ok(Self { region, pages, volatile: Vec::new(), _claim: claim })
@@ -76,13 +73,13 @@ impl Adopted {
         offset(part.start())..offset(part.end())
     }
 
-    /// Makes `part` volatile, of which nothing is.
+    /// Makes `part` volatile. None of its pages may be volatile before.
     fn mark(&mut self, part: Extent) -> Result<(), Failure> {
         self.volatile = merged(self.volatile.iter().copied().chain([part]).collect());
         Ok(self.region.mark(self.offsets(part), Priority::NORMAL)?)
     }
 
-    /// Makes `part` non-volatile; what was lost of it.
+    /// Returns the lost pages.
     fn unmark(&mut self, part: Extent) -> Result<Vec<Extent>, Failure> {
         let lost = self.region.unmark(self.offsets(part))?;
         self.volatile = split(&self.volatile, part).1;
@@ -90,7 +87,8 @@ impl Adopted {
         Ok(lost.runs().iter().filter_map(place).collect())
     }
 
-    /// Forgets what was mapped anew since it was made volatile, which is not armed.
+    /// Unmarks pages that were mapped anew after they became volatile. A new mapping is not armed
+    /// (`um` in `VmFlags`).
     fn forget_replaced(&mut self, part: Extent) -> Result<(), Failure> {
         for vma in vma::among(&addresses(part)).map_err(Error::from)? {
             let new = between(number(vma.start), number(vma.end));
@@ -103,13 +101,13 @@ impl Adopted {
 }
 
 impl Table {
-    /// The first pages of the ranges that share one with `pages`.
+    /// Returns the first pages of the ranges that overlap `pages`.
     fn among(&self, pages: Extent) -> Vec<u64> {
         let overlapping = self.ranges.values().filter(|range| range.pages.overlaps(pages));
         overlapping.map(|range| range.pages.start()).collect()
     }
 
-    /// Makes `pages` volatile; what it has made so is added to `new`, also before an error.
+    /// Adds the newly volatile pages to `new`, even before an error.
     fn mark(&mut self, pages: Extent, new: &mut Vec<Extent>) -> Result<(), Failure> {
         let mut at = pages.start();
         for key in self.among(pages) {
@@ -138,7 +136,7 @@ impl Table {
         self.ranges.entry(gap.start()).or_insert(adopted).mark(gap)
     }
 
-    /// Makes `pages` non-volatile, also where nothing is mapped any more; what was lost.
+    /// Unmarks `pages`, mapped or not. Returns the lost pages.
     fn unmark(&mut self, pages: Extent) -> Result<Vec<Extent>, Failure> {
         let mut lost = Vec::new();
         for key in self.among(pages) {
@@ -158,17 +156,18 @@ impl Table {
         Ok(lost)
     }
 
-    /// Takes back what a call that failed has made volatile.
+    /// Unmarks the pages of a failed call.
     fn undo(&mut self, new: &[Extent]) {
         for part in new {
-            // Where that fails too, it stays volatile, and what is lost is told later.
+            // If this fails too, a later call reports the lost pages.
             if let Ok(lost) = self.unmark(*part) {
                 self.untold.extend(lost);
             }
         }
     }
 
-    /// Makes `part` volatile up to the first page that is somebody else's; where that is.
+    /// Marks `part` up to the first page that belongs to another region or cannot be volatile.
+    /// Returns the number of that page, or the end.
     fn mark_up_to_foreign(&mut self, part: Extent) -> Result<u64, Failure> {
         let mut end = part.end();
         while let Some(pages) = between(part.start(), end) {
@@ -189,7 +188,7 @@ impl Table {
     }
 }
 
-/// Makes `pages` non-volatile; whether any was lost.
+/// Unmarks `pages`. Returns true if a page was lost.
 fn settle(pages: Extent) -> Result<bool, Failure> {
     let mut lost = Vec::new();
     let shared = family::unmark(pages, &mut lost);
@@ -207,7 +206,7 @@ fn settle(pages: Extent) -> Result<bool, Failure> {
     Ok(!lost.is_empty() || !told.is_empty())
 }
 
-/// As the patches: how many pages from the start were done, and whether any was lost.
+/// Does what the patches do. Returns the pages done from the start, and true if a page was lost.
 pub(super) fn apply(to_volatile: bool, asked: Extent) -> Result<(u64, bool), Failure> {
     let _inside = Inside::enter()?;
     let walk = Walk::over(asked)?;
@@ -234,7 +233,7 @@ pub(super) fn apply(to_volatile: bool, asked: Extent) -> Result<(u64, bool), Fai
     Ok((done, false))
 }
 
-/// All of it or nothing; whether any was lost.
+/// Does all or nothing. Returns true if a page was lost.
 pub(super) fn apply_strictly(to_volatile: bool, asked: Extent) -> Result<bool, Failure> {
     let _inside = Inside::enter()?;
     let walk = Walk::over(asked)?;
@@ -258,7 +257,7 @@ fn mark_part(part: Part, new: &mut Vec<Extent>) -> Result<(), Failure> {
     family::mark(part.pages, &of)
 }
 
-/// Takes back what a call that failed has made volatile, of either kind.
+/// Unmarks the private and shared pages of a failed call.
 fn undo(new: &[Extent]) {
     for part in new {
         let mut lost = Vec::new();
@@ -268,8 +267,8 @@ fn undo(new: &[Extent]) {
     lock(&TABLE).undo(new);
 }
 
-/// Whether a call made the page at `addr` volatile; in a signal handler too. Where the thread is
-/// inside another call it cannot be looked up, and is taken for one.
+/// Returns true if the page at `addr` is in an adopted range, or if the thread is inside another
+/// call and cannot look. Signal handlers call this.
 pub(super) fn is_volatile(addr: usize) -> bool {
     let page = Extent::new(number(addr), 1);
     let holds = |table: &mut Table| {
@@ -279,7 +278,8 @@ pub(super) fn is_volatile(addr: usize) -> bool {
     is_inside() || check_fork().is_ok() && with_table(holds).unwrap_or(false)
 }
 
-/// Calls `call` with the table, unless the thread has it or another lock of these already.
+/// Calls `call`. Refuses a thread that may hold the table's lock or another lock of volatile
+/// memory.
 fn with_table<R>(call: impl FnOnce(&mut Table) -> Result<R, Failure>) -> Result<R, Failure> {
     let _inside = Inside::enter()?;
     call(&mut lock(&TABLE))

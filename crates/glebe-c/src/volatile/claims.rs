@@ -1,10 +1,10 @@
-//! What calls on volatile memory ask for first: [`Claim`], [`Inside`], and a child that may go on.
+//! The checks before a call on volatile memory.
 //!
-//! Memory of the caller's belongs to one region at most: a [`Claim`] says so.
+//! A [`Claim`] keeps the caller's memory to one region.
 //!
-//! A touch of a lost page inside a call, of a buffer of the caller's, or in somebody's step of a
-//! fork runs the program's SIGBUS handler, whose own calls would wait for locks of the same thread.
-//! So each thread knows whether it is inside ([`Inside`]), and is refused there.
+//! A call or a fork step may touch a lost page, for example of the caller's buffer. The touch runs
+//! the program's SIGBUS handler, and a call in the handler would wait for locks of its own thread.
+//! So each thread notes that it is [`Inside`] a call, and calls in the handler are refused.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -19,17 +19,17 @@ use crate::abi::GLEBE_ERROR_WOULD_WAIT;
 use crate::failure::Failure;
 use crate::table::lock;
 
-/// First addresses of claims, and the addresses behind their last.
+/// First addresses, and the addresses after the last.
 pub(super) type Claims = BTreeMap<usize, usize>;
 
 static CLAIMS: Mutex<Claims> = Mutex::new(BTreeMap::new());
 
-/// That a range of addresses is one region's, until this is dropped.
+/// Keeps a range of addresses to one region until the drop.
 #[derive(Debug)]
 pub(super) struct Claim(Range<usize>);
 
 impl Claim {
-    /// Claims a range, which is not empty, if none of it is claimed.
+    /// Claims a range, which is not empty. Refuses a range that overlaps another claim.
     pub(super) fn new(range: Range<usize>) -> Result<Self, Failure> {
         let mut claims = lock(&CLAIMS);
         if let Some((&start, &end)) = claims.range(..range.end).next_back() {
@@ -53,13 +53,13 @@ thread_local!(static IS_INSIDE: Cell<bool> = const { Cell::new(false) });
 const INSIDE: &str = "this thread is inside another call on volatile memory, or a fork, and would \
     wait for itself; a handler can map a page there, or a region be made with a refill";
 
-/// That the thread is inside a call on volatile memory, until this is dropped.
+/// Marks the thread as inside a call on volatile memory until the drop.
 pub(crate) struct Inside(());
 
 impl Inside {
-    /// Refuses a thread that is inside one already, as a signal handler may be.
+    /// Refuses a thread that is inside a call, for example in a signal handler.
     pub(crate) fn enter() -> Result<Self, Failure> {
-        // Of a thread that is ending: it has no value to keep.
+        // A thread that is ending has no value.
         match IS_INSIDE.try_with(|inside| inside.replace(true)) {
             Ok(true) => Err(Failure::new(GLEBE_ERROR_WOULD_WAIT, INSIDE)),
             _ => Ok(Self(())),
@@ -73,23 +73,22 @@ impl Drop for Inside {
     }
 }
 
-/// Whether the thread is inside one.
 pub(super) fn is_inside() -> bool {
     IS_INSIDE.try_with(Cell::get).unwrap_or(false)
 }
 
-/// All claims, of which none comes or goes until the answer is dropped.
+/// Keeps all claims as they are until the answer is dropped.
 pub(super) fn hold_claims() -> MutexGuard<'static, Claims> {
     lock(&CLAIMS)
 }
 
-/// Says that the thread is inside, or no longer, whatever it was: for a fork. A fork in a handler
-/// that interrupted a call waits for itself, as atfork(3) has it.
+/// Sets or clears the mark for a fork. A fork in a handler that interrupted a call deadlocks, as
+/// pthread_atfork(3) warns.
 pub(super) fn set_inside(is: bool) {
     let _ = IS_INSIDE.try_with(|inside| inside.set(is));
 }
 
-/// Refuses a child in which locks may be held for ever.
+/// Refuses a child that ran no fork steps: its locks may stay locked for ever.
 pub(super) fn check_fork() -> Result<(), Failure> {
     if atfork::is_without_steps() {
         return Err(Failure::forked());
@@ -97,7 +96,7 @@ pub(super) fn check_fork() -> Result<(), Failure> {
     Ok(())
 }
 
-/// `len_bytes` from `offset_bytes` on; what overflows is refused as the library refuses it.
+/// Refuses an overflow with the library's error.
 pub(super) fn range(offset_bytes: u64, len_bytes: u64) -> Result<Range<Bytes>, Failure> {
     match offset_bytes.checked_add(len_bytes) {
         Some(end) => Ok(Bytes::new(offset_bytes)..Bytes::new(end)),
@@ -108,7 +107,7 @@ pub(super) fn range(offset_bytes: u64, len_bytes: u64) -> Result<Range<Bytes>, F
     }
 }
 
-/// The addresses of the whole base pages of `len_bytes` at `addr`.
+/// Returns the addresses of the whole base pages.
 pub(super) fn whole_pages(addr: usize, len_bytes: u64) -> Result<Range<usize>, Failure> {
     let page = page_size();
     let end = range(addr as u64, len_bytes)?.end.pages_down(page).bytes(page).as_usize();

@@ -1,4 +1,4 @@
-//! Pins of shared regions. A child inherits none: they are in the tables of their process.
+//! Pins of shared regions. A child inherits none, because they are in their process's tables.
 #![allow(unsafe_code)] // exported names
 
 use std::ffi::{c_int, c_void};
@@ -42,7 +42,6 @@ pub extern "C" fn glebe_pin_free(pin: glebe_pin) -> c_int {
     })
 }
 
-/// Calls `call` on a pin, which is not ended meanwhile.
 fn on<R>(pin: glebe_pin, call: impl FnOnce(&Pin<'_>) -> Result<R, Error>) -> Result<R, Failure> {
     let _inside = Inside::enter()?;
     with(pin, |of| Ok(call(of.pin())?))

@@ -1,9 +1,10 @@
-//! Purges of the memory that `glebe_vrange` made volatile and processes share, which the kernel
-//! leaves alone: one that is asked for, and a thread that does it when memory is short.
+//! Purges memory that `glebe_vrange` made volatile and processes share, which the kernel never
+//! takes: on request, or from a thread when memory is short.
 //!
-//! The thread asks a reclaimer of its own how much is to go, by a budget: what the budget was
-//! lowered by is purged. A budget that was met is replaced, so that nothing counts as coming. It
-//! runs only where it was asked for, until the process ends, and holds no lock while it waits.
+//! The thread has a reclaimer with one budget. When the reclaimer lowers the budget, the thread
+//! purges the difference. A new budget then replaces the old, so that the reclaimer expects no more
+//! bytes. The thread is started on request, runs until the process ends, and holds no lock while it
+//! waits.
 #![allow(unsafe_code)] // exported names
 
 use std::ffi::c_int;
@@ -21,11 +22,11 @@ use crate::abi::*;
 use crate::boundary::{call, Out};
 use crate::failure::Failure;
 
-/// How long the thread waits where it cannot tell how short memory is.
+/// The pause after a failed look.
 const PAUSE_BLIND: Duration = Duration::from_secs(1);
-/// A look is due earlier.
+/// A look is always due earlier.
 const WAIT: Duration = Duration::from_secs(60);
-/// More than there is: the budget alone limits nothing.
+/// More than any machine has.
 const ANY: Bytes = Bytes::new(1 << 62);
 
 #[no_mangle]
@@ -74,7 +75,7 @@ fn work(reclaimer: &Reclaimer, mut budget: Budget) {
     }
 }
 
-/// Purges what is missing; the budget that goes on, if something went.
+/// Purges the missing bytes. Returns the new budget if it purged some.
 fn look(reclaimer: &Reclaimer, budget: &Budget) -> Result<Option<Budget>, Error> {
     budget.set_held(held());
     reclaimer.poll()?;
@@ -87,7 +88,7 @@ fn look(reclaimer: &Reclaimer, budget: &Budget) -> Result<Option<Budget>, Error>
     Ok(Some(new))
 }
 
-/// Whether a purge took anything.
+/// Returns true if a purge freed memory.
 fn frees(target: Bytes) -> bool {
     let Ok(_inside) = Inside::enter() else { return false };
     purge(target).is_ok_and(|freed| freed > Bytes::ZERO)

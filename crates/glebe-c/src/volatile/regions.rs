@@ -1,18 +1,17 @@
-//! The table of volatile regions, which a forked child goes on with.
+//! The table of volatile regions, which a forked child keeps using.
 //!
-//! A region is inherited by a fork, so its handle is too, unlike those of reserves: there is one
-//! table for a line of descent. A step around fork locks all of it, so that no lock is held in a
-//! child by a thread that it lacks; it is added behind the library's own, and so locks first. A
-//! child made without the C library runs no step, and every call there is refused.
+//! A forked child inherits regions and, unlike for reserves, their handles: a line of descent has
+//! one table. A fork step locks all of it, so that no child inherits a lock of a thread that it
+//! lacks. The step is added after the library's, so it locks first. A child made without the C
+//! library runs no step, and every call in it is refused.
 //!
-//! Locks, in their order: that of the steps around fork, which adds a step too; the adopted ranges
-//! of `glebe_vrange`; the claims, held also while a place of a table is added; a place's, of this
-//! table and then of that of shared regions; the region's. That of the memory of `glebe_vrange`
-//! that processes share is taken alone, or in a fork behind the claims.
+//! Lock order: the fork steps' lock, also taken to add a step; adopted ranges; claims, also held
+//! while a table gets a place; a place of this table, then of shared regions; the region's. The
+//! lock of `family` is taken with no other, or, for a fork, after the claims.
 //!
 //! # Safety
-//! The guards in the static are made and dropped by the forking thread; forks go one after the
-//! other. What a look held is given up in a child before any other thread of the child can exist.
+//! The forking thread makes and drops the guards in `HELD`; forks run one at a time. A child gives
+//! up the references of its parent's looks before it has another thread.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,33 +31,33 @@ use crate::references;
 use crate::runs::Untold;
 use crate::table::{lock, AllHeld, Kind, Table};
 
-/// A region, and what C has not been told of it.
+/// A region, and the lost runs that C was not told of yet.
 ///
-/// Reclaimers have weak handles of regions, and one reference for the length of a look. The end of
-/// a region waits for looks; a child gives up the references of those that its parent has.
+/// Reclaimers have weak references to the region, and strong ones during a look. The end of a
+/// region waits for looks. A child gives up the references of its parent's looks.
 #[derive(Debug)]
 pub(super) struct Volatile {
-    /// One reference is this; others are of looks under way.
     pub(super) region: Arc<Region>,
     pub(super) untold: Untold,
-    /// Dropped after the region.
+    /// Dropped last.
     _claim: Option<Claim>,
 }
 
 impl Volatile {
-    /// Ends the region, once nobody looks at it.
+    /// Waits for the looks under way.
     fn end(self) {
         drop(references::alone(self.region));
     }
 }
 
-/// A region's handle has no process: it means the same in every child.
+/// The process in a handle is 0: the handle is valid in every child.
 static REGIONS: Table<Arc<Volatile>, LANES> =
     Table::new(Kind { number: 5, name: "volatile region" }, 0);
 
-/// Before the first lock of a call that may be the process's first: refuses such a child, and adds
-/// the step around fork, behind the library's. A child of a fork that is under way meanwhile has a
-/// lock that is held for ever at most where it is refused.
+/// Adds the fork step after the library's. Refuses a child that ran no fork steps.
+///
+/// A call that may be the process's first calls this before it takes a lock. A fork under way
+/// meanwhile runs no step and may leave its child a locked lock, but that child is refused.
 pub(super) fn follow_forks() -> Result<(), Failure> {
     static STEP: atfork::Step = atfork::Step { prepare, parent: release, child: release_in_child };
     static IS_ADDED: AtomicBool = AtomicBool::new(false);
@@ -71,8 +70,7 @@ pub(super) fn follow_forks() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The handle of the region that `make` makes, of memory that is claimed or its own. After
-/// [`follow_forks`].
+/// Returns the handle of a new region. Call [`follow_forks`] before.
 pub(super) fn insert(
     claim: Option<Claim>,
     make: impl FnOnce() -> Result<Region, Failure>,
@@ -86,7 +84,7 @@ pub(super) fn insert(
     Ok(glebe_volatile { id })
 }
 
-/// Calls `call` on the region of a handle, which is not ended meanwhile.
+/// Calls `call` on a region, which cannot end meanwhile.
 pub(super) fn with<R>(
     region: glebe_volatile,
     call: impl FnOnce(&Volatile) -> Result<R, Failure>,
@@ -96,19 +94,18 @@ pub(super) fn with<R>(
     REGIONS.with(region.id, |of| call(of))
 }
 
-/// Ends a handle and its region, once the calls under way on it have ended.
+/// Waits for the calls under way, and ends a region and its handle.
 pub(super) fn end(region: glebe_volatile) -> Result<(), Failure> {
     check_fork()?;
     let _inside = Inside::enter()?;
     let mut held = REGIONS.hold(region.id)?;
-    // The last handle of the place: nobody else has one.
+    // `take` returns the last clone, so `into_inner` succeeds.
     let ended = held.take().and_then(Arc::into_inner);
     drop(held);
     ended.into_iter().for_each(Volatile::end);
     Ok(())
 }
 
-/// What is held over a fork.
 #[derive(Debug)]
 struct Held {
     all: AllHeld<'static, Arc<Volatile>>,
@@ -118,7 +115,7 @@ struct Held {
     _ranges: adopted::Held,
 }
 
-// SAFETY: as the file's head says, the guards stay with the forking thread.
+// SAFETY: the forking thread makes and drops the guards.
 unsafe impl Send for Held {}
 
 static HELD: Mutex<Option<Held>> = Mutex::new(None);
@@ -144,8 +141,8 @@ fn release() {
 
 fn release_in_child() {
     if let Some(held) = &*lock(&HELD) {
-        // SAFETY: no thread has been started yet, and none of the parent's goes on here. Beside the
-        // table's references there are those of calls, of looks, and of the parent's pins alone.
+        // SAFETY: this child has no other thread yet. Besides the table, only calls, looks and pins
+        // of the parent have references, and none of these continues here.
         unsafe {
             let regions = held.all.iter().filter_map(|entry| entry.value());
             regions.for_each(|of| references::forget_others(&of.region));

@@ -1,10 +1,10 @@
-//! Shared regions: the table of them, marks, unmarks and purges. Pins are in the module beside.
+//! Shared regions: their table, marks, unmarks and purges.
 //!
-//! Children inherit the handles. A call takes a reference to its region out of the table and holds
-//! no lock of the table's while it is under way: the library may wait for a fork meanwhile.
+//! Children inherit the handles. A call takes a reference to its region out of the table, and then
+//! holds no lock of the table, because the library may wait for a fork.
 //!
 //! # Safety
-//! Memory of the caller's is what the header says of it.
+//! The caller vouches for its memory.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int, c_void};
@@ -27,30 +27,26 @@ use crate::sharing::{ForPin, Sharing};
 use crate::stats::form;
 use crate::table::{AllHeld, Kind, Table};
 
-/// A handle means the same in every child.
 static SHARED: Table<Arc<Sharing>, 1> = Table::new(Kind { number: 10, name: "shared region" }, 0);
 
-/// What is held over a fork.
 pub(super) type Held = AllHeld<'static, Arc<Sharing>>;
 
-/// The table, in which nobody adds a place meanwhile.
+/// Locks the table. Callers hold the claims, so nobody adds a place.
 pub(super) fn hold() -> Held {
     SHARED.hold_all()
 }
 
-/// The region of a handle.
 fn find(shared: glebe_shared) -> Result<Arc<Sharing>, Failure> {
     check_fork()?;
     SHARED.with(shared.id, |of| Ok(Arc::clone(of)))
 }
 
-/// The region of a handle, for a pin.
+/// Returns a counted reference.
 pub(super) fn find_for_pin(shared: glebe_shared) -> Result<ForPin, Failure> {
     check_fork()?;
     SHARED.with(shared.id, |of| Ok(ForPin::new(of)))
 }
 
-/// Calls `call` on the region of a handle, which is not ended meanwhile.
 fn with<R>(
     shared: glebe_shared,
     call: impl FnOnce(&Shared) -> Result<R, Error>,
@@ -59,7 +55,6 @@ fn with<R>(
     Ok(call(&find(shared)?.shared)?)
 }
 
-/// Writes the handle of the region that `make` makes.
 fn insert(
     out: Out<glebe_shared>,
     make: impl FnOnce() -> Result<Shared, Error>,
@@ -79,7 +74,7 @@ fn options(asked: &glebe_shared_options) -> Result<SharedOptions, Failure> {
         options = options.granule(Bytes::new(asked.granule_bytes));
     }
     if asked.holders > 0 {
-        // The library says how many there can be.
+        // The library refuses too many.
         options = options.holders(u32::try_from(asked.holders).unwrap_or(u32::MAX));
     }
     if asked.pin_quota_bytes > 0 {
@@ -99,7 +94,7 @@ pub extern "C" fn glebe_shared_new(
         let (options, len) = (self::options(&asked)?, Bytes::new(len_bytes));
         insert(out, || match asked.address {
             None => options.create(len),
-            // SAFETY: the caller's duty.
+            // SAFETY: the caller vouches for the memory.
             Some(address) => unsafe { options.over(address.as_ptr().cast(), len) },
         })
     })
@@ -121,12 +116,11 @@ pub extern "C" fn glebe_shared_new_at(
     })
 }
 
-/// The member that names memory of the caller's.
 fn address_of(asked: &glebe_shared_options) -> (&'static str, u64) {
     ("address of a file", asked.address.map_or(0, |address| address.as_ptr().addr() as u64))
 }
 
-/// Refuses all but the options that go with a file that is there.
+/// Refuses the options that an existing file determines.
 fn options_of_open(asked: &glebe_shared_options) -> Result<SharedOptions, Failure> {
     none_of(&[
         ("granule_bytes of a file that is there", asked.granule_bytes),
@@ -181,7 +175,7 @@ pub extern "C" fn glebe_shared_free(shared: glebe_shared) -> c_int {
     })
 }
 
-/// The region as a part of a reclaimer, which does not keep it alive.
+/// Returns a part that does not keep the region alive.
 pub(crate) fn shared_part(shared: glebe_shared) -> Result<Part, Failure> {
     let _inside = Inside::enter()?;
     check_fork()?;
@@ -252,9 +246,9 @@ pub extern "C" fn glebe_shared_unmark(
         let pages = pages_of(&range)?;
         let found = with(shared, |of| of.unmark(range))?;
         let _inside = Inside::enter()?;
-        // A fork waits for this lock, so nobody holds what is untold in a child.
+        // A fork waits for the table's lock, so no child inherits `untold` locked.
         let all = SHARED.with(shared.id, |of| Ok(of.untold.tell(pages, found.runs(), capacity)));
-        // Freed meanwhile: there is nobody to tell later.
+        // If the region was freed meanwhile, nothing can be reported later.
         Ok(told(out, capacity, all.as_deref().unwrap_or(found.runs())))
     })
 }

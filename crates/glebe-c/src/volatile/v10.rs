@@ -1,14 +1,13 @@
-//! What `glebe_vrange.h` has stand in for the C library's `syscall` and `sigaction`.
+//! Replaces the C library's `syscall` and `sigaction` in programs built with `glebe_vrange.h`.
 //!
-//! In a program built with that header the patches' system call is `glebe_vrange`, and tells errors
-//! as a system call does. Every other one goes to the kernel as it came. A handler of SIGBUS that
-//! wants a touch's address is told that of the page, for pages that the patches' call made
-//! volatile. `syscall` has any number of arguments. All places where one may be are read, as the C
-//! library does: the header names the machines where they are those of other functions.
-//! Source: syscall(2), sigaction(2).
+//! The patches' system call becomes `glebe_vrange`, with a system call's errors; every other call
+//! reaches the kernel unchanged. For pages that this call made volatile, a SIGBUS handler with
+//! `SA_SIGINFO` gets the address of the page. `syscall` has any number of arguments; like the C
+//! library, the replacement reads all six places. The header lists the machines where these places
+//! are the same as for other functions. Source: syscall(2), sigaction(2).
 //!
 //! # Safety
-//! The callers' own calls and handlers, passed on.
+//! The callers vouch for their calls and handlers.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_long, c_void};
@@ -19,10 +18,10 @@ use super::adopted::is_volatile;
 use super::vrange::as_patches;
 use crate::boundary::{call_or_errno, Out};
 
-/// The number that the patches give their call.
 const VRANGE: c_long = 314;
-/// On x86-64 the number is that of sched_setattr(2) today. Its first argument is a process, of
-/// which the kernel has at most so many; no program has memory below that.
+/// The kernel's maximum number of processes. On x86-64, call 314 is now sched_setattr(2), whose
+/// first argument is a process id and so below this maximum. No program has memory at so low an
+/// address.
 const PROCESSES_MAX: usize = 1 << 22;
 
 #[no_mangle]
@@ -38,7 +37,7 @@ pub extern "C" fn glebe_vrange_syscall(
     if number != VRANGE || start < PROCESSES_MAX {
         let purged = purged.addr() as c_long;
         let arguments = [start as c_long, length as c_long, mode, purged, fifth, sixth];
-        // SAFETY: the caller's call, with what it passed.
+        // SAFETY: the caller vouches for its call.
         return unsafe { stand_in::syscall(number, arguments) };
     }
     let before = errno::get();
@@ -56,17 +55,17 @@ pub extern "C" fn glebe_vrange_sigaction(
     action: *const c_void,
     old: *mut c_void,
 ) -> c_int {
-    // SAFETY: the caller's call; the handler is always the same.
+    // SAFETY: the caller vouches for its call, and `on_sigbus` is the only `front`.
     unsafe { stand_in::sigaction(signal, action, old, on_sigbus) }
 }
 
 unsafe extern "C" fn on_sigbus(signal: c_int, info: *mut c_void, context: *mut c_void) {
-    // SAFETY: the kernel's own arguments.
+    // SAFETY: the arguments are the kernel's.
     unsafe { stand_in::pass_on(signal, info, context, is_lost) }
 }
 
-/// Whether the touch was of a page that a call of the patches lets go. One that is there again has
-/// been made non-volatile by another thread meanwhile.
+/// Returns true if the page is volatile, or present because another thread has unmarked it
+/// meanwhile.
 fn is_lost(addr: usize) -> bool {
     is_volatile(addr) || peek::peek(addr, &mut [0]).is_ok_and(|there| there == 1)
 }

@@ -1,11 +1,11 @@
 //! `glebe_vrange`: the call of the volatile ranges patches, v10, on the caller's own memory.
 //!
-//! The patches' man page and code differ; their code is followed where it counts bytes, their man
-//! page where it refuses arguments. A SIGBUS handler may call here for a touch that the program's
-//! own code made; where it interrupted a call that holds locks of volatile memory, or a fork, it is
-//! refused. Cost: a call reads the list of mappings, so it is for ranges of many pages. Source:
-//! "vrange: Add vrange support to mm_structs" and "vrange: Add basic functions to purge volatile
-//! pages" (Minchan Kim and John Stultz, linux-mm, January 2014).
+//! The patches' man page and code differ. This module follows their code in counting bytes, and
+//! their man page in refusing arguments. A SIGBUS handler may call it after a touch by the program
+//! itself, but not if it interrupted a fork or a call that holds locks of volatile memory. Cost: a
+//! call reads the list of mappings, so it suits ranges of many pages. Source: "vrange: Add vrange
+//! support to mm_structs" and "vrange: Add basic functions to purge volatile pages" (Minchan Kim
+//! and John Stultz, linux-mm, January 2014).
 #![allow(unsafe_code)] // exported names
 
 use std::ffi::{c_int, c_void};
@@ -22,16 +22,14 @@ use crate::abi::*;
 use crate::boundary::{call, Out, Probed};
 use crate::failure::Failure;
 
-/// The argument that is written.
 const PURGED: &str = "purged";
 
-/// Checks what a call asks for: returns whether memory becomes volatile, and its pages. Cuts the
-/// length to whole pages, and to `most` bytes.
+/// Returns true if memory becomes volatile, and its pages. Cuts the length to whole pages and to
+/// `most` bytes.
 fn checked(addr: usize, length: usize, mode: c_int, most: u64) -> Result<(bool, Extent), Failure> {
     let to_volatile = match mode {
         GLEBE_VRANGE_VOLATILE => true,
         GLEBE_VRANGE_NONVOLATILE => false,
-        // As the bits that were passed.
         other => return Err(Failure::bad("mode", other as u32 as u64)),
     };
     let page = page_size();
@@ -56,7 +54,7 @@ pub extern "C" fn glebe_vrange(
     call(|| as_patches(start.expose_provenance(), length, mode, purged))
 }
 
-/// Does what the patches' call does; the bytes done.
+/// Returns the bytes done, as the patches do.
 pub(super) fn as_patches(
     start: usize,
     length: usize,

@@ -1,4 +1,4 @@
-//! What the tests of this crate need of a build: the libraries, and the names that they export.
+//! The libraries of a build, and the names that the headers declare.
 
 #[path = "../../../glebe-preload/tests/it/libraries.rs"]
 mod libraries;
@@ -12,13 +12,13 @@ use std::process::Command;
 pub use glebe_testing::tools::{has, run};
 pub use libraries::{folder, is_built};
 
-/// Returns the folder of the crate.
+/// Returns the crate's folder.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The names of the functions that the headers declare: in `glebe.h`, those that a declaration,
-/// which is no comment and no type, begins with or goes on with at the start of a line.
+/// Returns the functions that the headers declare. In `glebe.h`, lines that begin with a space, `#`
+/// or `t` declare none.
 pub fn functions() -> BTreeSet<String> {
     let header = fs::read_to_string(root().join("include/glebe.h")).expect("the header");
     let mut code = String::new();
@@ -31,15 +31,14 @@ pub fn functions() -> BTreeSet<String> {
     names.chain(stand_ins()).collect()
 }
 
-/// The names of the functions that `glebe_vrange.h` binds others to.
+/// Returns the functions that `glebe_vrange.h` binds other names to.
 pub fn stand_ins() -> BTreeSet<String> {
     let header = fs::read_to_string(root().join("include/glebe_vrange.h")).expect("the header");
     let bound = header.split("__asm__(\"").skip(1).filter_map(|rest| rest.split_once('"'));
     bound.map(|(name, _)| name.to_owned()).collect()
 }
 
-/// Puts the shared and the static library into `folder`, under the names that linker and loader
-/// look for.
+/// Puts both libraries into a folder, under the names that linker and loader expect.
 pub fn libraries(to: &Path) {
     fs::copy(folder().join("libglebe.so"), to.join("libglebe.so.0")).expect("it is built");
     symlink("libglebe.so.0", to.join("libglebe.so")).expect("a new folder");

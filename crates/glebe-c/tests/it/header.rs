@@ -1,4 +1,4 @@
-//! `include/glebe.h` says what the sources do: prototypes, constants, structures, statistics.
+//! Tests that `include/glebe.h` agrees with the sources.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -23,7 +23,7 @@ fn sources() -> Vec<String> {
     files.map(|path| fs::read_to_string(path).unwrap()).collect()
 }
 
-/// The header without comments, one declaration or directive a line.
+/// Returns the header without comments, one declaration or directive per item.
 fn declarations() -> Vec<String> {
     let header = text("include/glebe.h");
     let mut code = String::new();
@@ -49,7 +49,7 @@ fn declarations() -> Vec<String> {
     all
 }
 
-/// One spelling of what may be spaced in several ways.
+/// Normalizes spaces.
 fn normal(code: &str) -> String {
     let mut out = code.split_whitespace().collect::<Vec<_>>().join(" ");
     for mark in ["*", ",", "(", ")", ";"] {
@@ -58,7 +58,6 @@ fn normal(code: &str) -> String {
     out.replace(",)", ")")
 }
 
-/// A Rust type of the boundary in C.
 fn c_type(rust: &str) -> String {
     let rust = rust.trim();
     let inside = |wrapper: &str| rust.strip_prefix(wrapper)?.strip_suffix('>');
@@ -82,7 +81,7 @@ fn c_type(rust: &str) -> String {
     .to_owned()
 }
 
-/// The C prototype of an exported function, from what follows `extern "C" fn`.
+/// Returns the C prototype, given the text after `extern "C" fn`.
 fn prototype(rust: &str) -> String {
     let (name, rest) = rust.split_once('(').unwrap();
     let (arguments, rest) = rest.split_once(')').unwrap();
@@ -110,7 +109,7 @@ fn declared() -> BTreeSet<String> {
 fn prototypes_are_those_of_the_source() {
     let (mut exported, mut stands_in) = (BTreeSet::new(), built::stand_ins());
     for source in sources() {
-        // Not those that only the kernel calls.
+        // Functions that only the kernel calls are not `pub`.
         let mut functions: Vec<_> = source.split("\npub extern \"C\" fn ").skip(1).collect();
         assert_eq!(source.matches("#[no_mangle]").count(), functions.len(), "all are exported");
         functions.retain(|rest| !stands_in.remove(rest.split_once('(').unwrap().0));
@@ -121,12 +120,12 @@ fn prototypes_are_those_of_the_source() {
     assert!(stands_in.is_empty(), "in glebe_vrange.h only: {stands_in:?}");
 }
 
-/// What C gives as `const` may lie where nobody can write, and other calls may read it meanwhile.
+/// C's `const` memory may be read-only, and other calls may read it meanwhile.
 #[test]
 fn what_is_given_as_const_is_never_made_mutable() {
     for source in sources() {
         for line in source.lines().filter(|line| line.contains("cast_mut()")) {
-            // The other way round it is a table of this crate's own.
+            // A pointer cast from a reference is to this crate's own table.
             assert!(line.contains("ptr::from_ref"), "{line}");
         }
     }
@@ -195,7 +194,7 @@ fn constants_are_those_of_the_source() {
     assert_eq!(header, source);
 }
 
-/// The members of each structure of the header, with their types, all of which are 64-bit words.
+/// Returns the members of each structure of the header, with their types.
 fn structures() -> BTreeMap<String, Vec<(String, String)>> {
     let mut all = BTreeMap::new();
     for code in declarations() {
@@ -219,7 +218,7 @@ fn structures() -> BTreeMap<String, Vec<(String, String)>> {
     all
 }
 
-/// What stands between the braces behind `before`, and between those inside that.
+/// Returns each inner block of the block after `before`, with the text before its brace.
 fn blocks(code: &str, before: &str) -> Vec<(String, String)> {
     let all =
         code.split_once(&format!("\n{before} {{\n")).unwrap().1.split_once("\n}\n").unwrap().0;
@@ -248,7 +247,7 @@ fn structures_are_those_of_the_source() {
         source.insert(name, members.split_whitespace().map(word).collect());
     }
     let mut header = structures();
-    // Both are an address to the library.
+    // The library treats both as an address.
     header.values_mut().flatten().filter(|(_, of)| of == "const void *").for_each(|(_, of)| {
         *of = "void *".to_owned();
     });
@@ -268,7 +267,7 @@ fn statistics_are_those_of_the_librarys_table() {
     are_those_of("glebe_zpool_stats", &[lent.objects.lines(), lent.lines()].concat());
 }
 
-/// Compares the members of a structure but its size with a table of the library's.
+/// Compares the members, except the size, with a table of the library.
 fn are_those_of(structure: &str, lines: &[Line]) {
     let one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let header = text("include/glebe.h");
@@ -283,14 +282,12 @@ fn are_those_of(structure: &str, lines: &[Line]) {
     assert_eq!(members.iter().map(|(name, _)| name.as_str()).collect::<BTreeSet<_>>(), of_table);
 }
 
-/// A reserve where a block is wanted, and every other such pair, is an error of the compiler's.
 #[test]
 fn a_handle_of_another_kind_does_not_compile() {
     let fixed = blocks(&text("src/abi.rs"), "fixed!");
     let kinds = fixed.iter().filter(|(_, members)| members.trim() == "id");
     let kinds: Vec<_> = kinds.map(|(kind, _)| kind.as_str()).collect();
     assert_eq!(kinds.len(), 17);
-    // A number is no handle.
     let given: Vec<_> = kinds.iter().copied().chain(["uint64_t"]).collect();
     for (compiler, language) in [("cc", "c"), ("c++", "cpp")] {
         if !built::has(compiler) {
@@ -304,8 +301,8 @@ fn a_handle_of_another_kind_does_not_compile() {
     }
 }
 
-/// Returns which types of `given` the compiler refuses where a `wanted` is to be: it has a function
-/// for each, in a line of its own, and says the lines.
+/// Returns the types of `given` that the compiler refuses as a `wanted`. Each has a function on its
+/// own line, and errors name the line.
 fn refused<'a>(compiler: &str, language: &str, given: &[&'a str], wanted: &str) -> Vec<&'a str> {
     let end = match wanted {
         "glebe_block" => "glebe_free".to_owned(),
@@ -328,7 +325,6 @@ fn refused<'a>(compiler: &str, language: &str, given: &[&'a str], wanted: &str) 
         said.lines().any(|line| line.starts_with(&start) && line.contains(" error: "))
     };
     let refused: Vec<_> = (0..given.len()).filter(|nth| is_refused(*nth)).collect();
-    // Each error is of one of these lines.
     assert_eq!(said.matches(" error: ").count(), refused.len(), "{said}");
     refused.into_iter().map(|nth| given[nth]).collect()
 }

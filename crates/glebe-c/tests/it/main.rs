@@ -1,5 +1,4 @@
-//! The tests of the interface for C and C++: its header, its libraries, programs that call it, and
-//! the installation.
+//! Tests of the C and C++ interface: header, libraries, programs that call it, and installation.
 
 mod built;
 mod header;

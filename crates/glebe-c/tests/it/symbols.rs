@@ -1,7 +1,7 @@
-//! What the two libraries export: the functions of `glebe.h`, and nothing of what is inside them.
+//! Tests that both libraries export exactly the functions of `glebe.h`.
 //!
-//! Static libraries of Rust carry all that they are made of, zstd, LZ4 and Rust's own library
-//! among it. A program with a zstd of its own must get that one, in whichever order it is linked.
+//! A static Rust library contains zstd, LZ4 and Rust's standard library. A program with its own
+//! zstd must get its own, in any link order.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,14 +24,13 @@ fn built_once() -> &'static Path {
     })
 }
 
-/// The names that `nm` gives for a library.
 fn names(arguments: &[&str], library: &str) -> BTreeSet<String> {
     let output = run(Command::new("nm").args(arguments).arg(built_once().join(library)));
     let text = String::from_utf8(output.stdout).unwrap();
     text.lines().filter_map(|line| line.split(' ').nth(2)).map(str::to_owned).collect()
 }
 
-/// Leaves what both have out of the message.
+/// The message shows only the differences.
 fn are_the_functions(exported: &BTreeSet<String>, library: &str) {
     let declared = functions();
     let foreign: Vec<_> = exported.difference(&declared).take(9).collect();
@@ -58,8 +57,7 @@ fn the_static_library_exports_the_functions_of_the_header() {
     }
 }
 
-/// A zstd and an LZ4 of the program's own: each call of one is counted, and glebe's never comes
-/// here.
+/// The program's own zstd and LZ4, which count calls. glebe never calls them.
 const OWN: &str = "
 int own_calls;
 #define OWN(name) int name(void) { return ++own_calls; }

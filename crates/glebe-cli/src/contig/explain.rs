@@ -1,4 +1,4 @@
-//! `glebe contig explain`: whether one run could be had now, and what would help.
+//! `glebe contig explain` says whether one run is available now, and what would help.
 
 use std::io::Write;
 use std::path::Path;
@@ -10,7 +10,7 @@ use glebe::units::Bytes;
 
 use crate::Outcome;
 
-/// Prints the answer, and with `attempt` what came.
+/// Prints the verdict. With `attempt`, allocates the run and writes its certificate to `file`.
 pub fn run(len: Bytes, attempt: bool, file: Option<&Path>, out: &mut dyn Write) -> Outcome {
     let run = explain(len)?;
     writeln!(out, "one run of {len}: {}", run.verdict.as_str())?;

@@ -1,5 +1,5 @@
-//! `glebe contig map`: physical memory, block by block in the order of frames, as lines of text or
-//! as an SVG file.
+//! `glebe contig map` draws physical memory, block by block in frame order, as text or as an SVG
+//! file.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -13,16 +13,16 @@ use glebe::units::Bytes;
 use super::status::block;
 use crate::Outcome;
 
-/// A picture has no more rows, gaps left out.
+/// Upper bound of the rows of a map.
 const ROWS_MAX: usize = 24;
-/// Before the characters of a row: where it begins.
+/// Columns of the label before a row.
 const LABEL: usize = 9;
-/// Columns where the output is no terminal.
+/// Default number of columns.
 const COLUMNS: usize = 80;
-/// Cells in a row of a file, a power of two.
+/// Cells in a row of an SVG file; a power of two.
 const CELLS: usize = 512;
 
-/// Each use that is drawn: its character, its colour, its name.
+/// Each drawn use with its character, colour and name.
 const KINDS: [(Use, char, &str, &str); 5] = [
     (Use::PoolInUse, '#', "#2563eb", "pool, in use"),
     (Use::PoolIdle, 'o', "#f2b134", "pool, idle"),
@@ -31,7 +31,7 @@ const KINDS: [(Use, char, &str, &str); 5] = [
     (Use::Free, '.', "#e4e8ec", "free"),
 ];
 
-/// Draws it.
+/// Draws the map to `file`, or as text to `out`.
 pub fn run(file: Option<&Path>, out: &mut dyn Write) -> Outcome {
     let (page, size) = (page_size(), block());
     let pages = size.bytes().pages_down(page);
@@ -54,8 +54,8 @@ pub fn run(file: Option<&Path>, out: &mut dyn Write) -> Outcome {
     Ok(())
 }
 
-/// The rows of a map: the bytes of a cell, and for each row where it begins and its cells. Rows
-/// without memory are left out.
+/// Returns the bytes of a cell, and for each row its start and its cells. Skips rows without
+/// memory.
 fn rows(block: Bytes, uses: &[Use], cells: usize) -> (Bytes, Vec<(Bytes, Vec<Use>)>) {
     let share = uses.len().div_ceil(cells * ROWS_MAX).max(1).next_power_of_two();
     let cell = Bytes::new(block.get().saturating_mul(share as u64));
@@ -66,7 +66,8 @@ fn rows(block: Bytes, uses: &[Use], cells: usize) -> (Bytes, Vec<(Bytes, Vec<Use
     (cell, rows.map(|(nth, row)| (start(nth), row.to_vec())).collect())
 }
 
-/// The use of neighbours that share a cell: a pool's if any of them is, else that of most.
+/// Returns the use to draw for a cell: a pool's use if any block has one, otherwise the most
+/// frequent use.
 fn most(uses: &[Use]) -> Use {
     let of = |kind: Use| uses.iter().filter(|of| **of == kind).count();
     for pool in [Use::PoolInUse, Use::PoolIdle] {
@@ -82,9 +83,9 @@ fn bytes_of(kind: Use, block: Bytes, uses: &[Use]) -> Bytes {
     Bytes::new(uses.iter().filter(|of| **of == kind).count() as u64 * block.get())
 }
 
-/// Lines of at most `columns` characters; narrower than 20 they do not become.
+/// Returns lines of at most `columns` characters; fewer than 20 count as 20.
 fn text(head: &str, block: Bytes, uses: &[Use], columns: usize) -> String {
-    // A power of two, so that rows begin at round numbers.
+    // A power of two makes rows begin at round numbers.
     let cells = 1 << (columns.max(20) - LABEL - 2).ilog2();
     let (cell, rows) = rows(block, uses, cells);
     let mut text = format!("Physical memory\n{head}\n");
@@ -102,13 +103,13 @@ fn text(head: &str, block: Bytes, uses: &[Use], columns: usize) -> String {
     text
 }
 
-/// The same as a picture, a rectangle for each run of cells of one use.
+/// Returns an SVG picture with a rectangle for each run of cells of one use.
 fn svg(head: &str, block: Bytes, uses: &[Use]) -> String {
     const ROW: usize = 16;
     const LEFT: usize = 80;
     let (cell, rows) = rows(block, uses, CELLS);
     let mut body = String::new();
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let mut line = |x: usize, y: usize, text: &str| {
         let _ = writeln!(body, "<text x=\"{x}\" y=\"{y}\">{text}</text>");
     };
@@ -179,7 +180,7 @@ mod tests {
     fn a_picture_has_a_rectangle_for_each_run() {
         let svg = svg("of a test", Bytes::mib(2), &uses());
         let of = |colour: &str| svg.matches(&format!("fill=\"{colour}\"")).count();
-        // The legend has one each; free runs are cut at the ends of rows.
+        // The legend adds one rectangle for each use, and row ends cut free runs.
         assert_eq!((of("#2563eb"), of("#f2b134"), of("#8a5cc2")), (2, 2, 1));
         assert!(of("#e4e8ec") >= 6, "{svg}");
     }

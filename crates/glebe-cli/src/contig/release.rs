@@ -1,4 +1,4 @@
-//! `glebe contig release`: pages of the machine's pool given back to the system.
+//! `glebe contig release` returns free pages of the machine's pool to the system.
 
 use std::io::Write;
 
@@ -36,7 +36,7 @@ fn amount(text: &str) -> Result<Amount, String> {
     }
 }
 
-/// Shrinks the pool and prints what was written; an error if fewer pages went than were asked for.
+/// Shrinks the pool and prints the change. Fails if the pool gave back fewer pages than requested.
 pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
     let size = page_of(args.page)?;
     let wanted = match args.len {

@@ -1,4 +1,4 @@
-//! `glebe contig reserve`: the machine's pool grown now, or what grows it at boot.
+//! `glebe contig reserve` grows the machine's pool now, or prints a configuration for boot.
 
 use std::error::Error;
 use std::io::Write;
@@ -28,7 +28,7 @@ pub struct Args {
     at_boot: bool,
 }
 
-/// Grows the pool and prints what was written.
+/// Grows the pool and prints the change.
 pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
     let size = page_of(args.page)?;
     let pages = args.len.pages_up(size).get();
@@ -52,7 +52,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
     Ok(())
 }
 
-/// The page size that was named; the smallest of a pool if none was.
+/// Returns `named`, or the smallest page size of a pool. Fails if `named` is not a power of two.
 pub fn page_of(named: Option<Bytes>) -> Result<PageSize, Box<dyn Error>> {
     match named.map(|bytes| (bytes, PageSize::new(bytes.get()))) {
         None => Ok(block()),

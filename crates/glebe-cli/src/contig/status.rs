@@ -1,4 +1,4 @@
-//! `glebe contig status`: pools, free memory and runs at this moment.
+//! `glebe contig status` shows the pools, free memory and runs at this moment.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -15,15 +15,15 @@ use serde_json::json;
 
 use crate::Outcome;
 
-/// How long to wait for who changes the pools; this changes them where something must be mended.
+/// How long `mend` waits for another process that holds the pool lock.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The smallest page of a pool, by which physical memory is looked at.
+/// Returns the smallest page size of a pool, or the base page size without pools.
 pub fn block() -> PageSize {
     sizes().pop().unwrap_or_else(page_size)
 }
 
-/// Runs of pool pages, longest first; none where frames are hidden.
+/// Returns the lengths of the runs of pool pages, longest first.
 fn runs() -> Result<Vec<Bytes>, OsError> {
     let page = page_size();
     let block = block().bytes().pages_down(page);
@@ -33,8 +33,8 @@ fn runs() -> Result<Vec<Bytes>, OsError> {
     Ok(runs)
 }
 
-/// Takes off what a process had raised a pool by that was killed meanwhile; what was done, or why
-/// it cannot be told. Nothing where no pool can be changed.
+/// Undoes what killed processes added to the pools. Returns the changes, or why it could not look.
+/// Does nothing if no pool is writable.
 fn mend() -> Vec<String> {
     let is_changeable = |size: PageSize| Pool::of(size).is_some_and(|pool| pool.is_writable());
     if !sizes().into_iter().any(is_changeable) {
@@ -46,7 +46,7 @@ fn mend() -> Vec<String> {
     }
 }
 
-/// Prints what there is.
+/// Prints the status.
 pub fn run(as_json: bool, out: &mut dyn Write) -> Outcome {
     let mended = mend();
     let mut pools: Vec<(PageSize, Counts)> = Vec::new();
@@ -121,7 +121,6 @@ fn print_pool(size: PageSize, counts: &Counts, out: &mut dyn Write) -> io::Resul
     )
 }
 
-/// How many nodes there are, and their numbers: one alone is number 0 as a rule.
 fn counted(nodes: &[u32]) -> String {
     let word = if nodes.len() == 1 { "number" } else { "numbers" };
     format!("{}, {word} {}", nodes.len(), listed(nodes, |node| *node))

@@ -1,7 +1,7 @@
-//! [`Files`]: files below a directory, read page by page through a cache.
+//! [`Files`] reads the files below a directory page by page through a cache.
 //!
-//! Regular files with contents; symbolic links are not followed. What cannot be read is passed
-//! over. The hash of each page is kept when it is put into the cache, and a hit must have it.
+//! It takes readable regular files that are not empty, and follows no symbolic links. The reader
+//! hashes each page that it caches and checks the hash at each hit.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,32 +16,32 @@ use glebe::reserve::Namespace;
 use glebe::sys::page_size;
 use glebe::units::Bytes;
 
-/// Directories that Linux machines have, tried in this order.
+/// Common directories, in the order of the search.
 const DEFAULTS: [&str; 3] = ["/usr/lib", "/usr", "/etc"];
-/// Directory entries looked at before the walk ends.
+/// Largest number of directory entries in a walk.
 const ENTRIES_MAX: usize = 1 << 17;
 
-/// Files, and how many pages each has.
+/// Files with their numbers of pages.
 pub struct Files {
     dir: PathBuf,
     files: Vec<(PathBuf, u64)>,
 }
 
-/// What the reader found.
+/// Results of the reader.
 #[derive(Default)]
 pub struct Reading {
     pub hits: u64,
     pub misses: u64,
-    /// Seconds in hits, and in reads of files after misses.
+    /// Seconds in hits (`hit_s`), and in reads of files after misses (`read_s`).
     pub hit_s: f64,
     pub read_s: f64,
-    /// Hits with other bytes than were put.
+    /// Hits with wrong bytes.
     pub wrong: u64,
 }
 
 impl Files {
-    /// Files below `dir`, or below the first directory of a short list that has any, up to
-    /// `pages_max` pages.
+    /// Collects files below `dir`, or below the first of `DEFAULTS` that has any, up to `pages_max`
+    /// pages.
     pub fn below(dir: Option<&Path>, pages_max: u64) -> Result<Self, String> {
         let dirs: Vec<&Path> = dir.map_or(DEFAULTS.map(Path::new).to_vec(), |dir| vec![dir]);
         for dir in &dirs {
@@ -53,12 +53,12 @@ impl Files {
         Err(format!("no file with contents that can be read below {}", dirs[0].display()))
     }
 
-    /// Pages of all files.
+    /// Returns the pages of all files.
     pub fn pages(&self) -> u64 {
         self.files.iter().map(|(_, pages)| pages).sum()
     }
 
-    /// Reads all files through `pool` again and again until `stop`; `seen` counts pages.
+    /// Reads all files through `pool` repeatedly until `stop`. Counts the pages in `seen`.
     pub fn read_through(
         &self,
         pool: &Namespace,
@@ -80,7 +80,7 @@ impl Files {
                     seen.fetch_add(1, Ordering::Relaxed);
                 }
             }
-            // No file may be there any more.
+            // With every file gone, the loop would spin.
             std::thread::yield_now();
         }
     }
@@ -93,7 +93,6 @@ impl fmt::Display for Files {
     }
 }
 
-/// Gets a page from the cache, or reads it and puts it there.
 fn one(
     file: &File,
     (object, index): (u64, u64),
@@ -125,7 +124,7 @@ fn hash(page: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// Files below `root` in the order of the walk, the last in part.
+/// Returns files in walk order with their pages; the last may be cut at `pages_max`.
 fn walk(root: &Path, pages_max: u64) -> Vec<(PathBuf, u64)> {
     let (mut found, mut left, mut looks) = (Vec::new(), pages_max, 0);
     let mut dirs = vec![root.to_path_buf()];

@@ -1,11 +1,11 @@
-//! What a manual page says beyond the command line's definition: examples, files, and pages beside
-//! it. Source: man-pages(7), groff_man(7).
+//! The sections that clap does not generate: examples, files, related pages. Source: man-pages(7),
+//! groff_man(7).
 
 use std::fmt::Write;
 
 use clap::Command;
 
-/// A command line or a file, and what it does or is.
+/// A command line or a file, and its description.
 type Entry = (&'static str, &'static str);
 
 const LOCK: Entry = (
@@ -47,7 +47,6 @@ const RECORD: Entry = (
      gives back those whose owner has ended, except `glebe run`.",
 );
 
-/// Examples of the pages of the bank.
 fn examples_of_bank(page: &str) -> &'static [Entry] {
     match page {
         "glebe-bank" => &[
@@ -70,7 +69,6 @@ fn examples_of_bank(page: &str) -> &'static [Entry] {
     }
 }
 
-/// Examples of the pages of the server.
 fn examples_of_serve(page: &str) -> &'static [Entry] {
     match page {
         "glebe-serve" => &[
@@ -92,7 +90,6 @@ fn examples_of_serve(page: &str) -> &'static [Entry] {
     }
 }
 
-/// Examples of the page of the launcher.
 const RUN: &[Entry] = &[
     ("glebe run --malloc -- python3 load.py", "Python, with the allocator of glebe."),
     (
@@ -105,13 +102,11 @@ const RUN: &[Entry] = &[
     ),
 ];
 
-/// Files of the page of the launcher.
 const LIBRARY: Entry = (
     "libglebe_malloc.so",
     "The allocator: beside the command, or from there in ../lib, ../lib/ARCH-linux-gnu, ../lib64.",
 );
 
-/// Examples of the page of the purger.
 const RECLAIM: &[Entry] = &[
     ("glebe reclaim /dev/shm/tiles", "While memory of the group of this process is short."),
     (
@@ -122,7 +117,6 @@ const RECLAIM: &[Entry] = &[
     ("glebe reclaim --once 1G /proc/4711/fd/5", "1 GiB of a memfd, now."),
 ];
 
-/// Examples of a page.
 pub(super) fn examples(page: &str) -> &'static [Entry] {
     match page {
         "glebe" => &[
@@ -187,7 +181,6 @@ pub(super) fn examples(page: &str) -> &'static [Entry] {
     }
 }
 
-/// Files of a page; every page names some that it reads or writes, where there are any.
 fn files(page: &str) -> &'static [Entry] {
     match page {
         "glebe" => &[LOCK, SERVED],
@@ -206,7 +199,7 @@ fn files(page: &str) -> &'static [Entry] {
     }
 }
 
-/// Pages of others that a page names.
+/// Returns pages of other projects for SEE ALSO.
 fn others(page: &str) -> &'static [&'static str] {
     match page {
         "glebe-contig" | "glebe-contig-reserve" | "glebe-contig-release" => &["proc(5)", "mmap(2)"],
@@ -219,7 +212,7 @@ fn others(page: &str) -> &'static [&'static str] {
     }
 }
 
-/// The sections of a page, in roff. `tree` is the whole command.
+/// Returns the additional sections in roff. `tree` is the root command.
 pub(super) fn of(page: &str, tree: &Command) -> String {
     let mut text = String::new();
     for (heading, entries) in [("EXAMPLES", examples(page)), ("FILES", files(page))] {
@@ -247,8 +240,7 @@ pub(super) fn of(page: &str, tree: &Command) -> String {
     text
 }
 
-/// Pages of the command above and of those that stand with it: below `glebe` none, since its own
-/// section lists them.
+/// Appends the parent page and its other subcommands, or for `glebe` three main pages.
 fn pages_beside(page: &str, tree: &Command, beside: &mut Vec<String>) {
     let above = page.rsplit_once('-').map(|(above, _)| above);
     if let Some(above) = above {
@@ -264,7 +256,6 @@ fn pages_beside(page: &str, tree: &Command, beside: &mut Vec<String>) {
     }
 }
 
-/// Text that roff takes as it is.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq").replace('~', "\\(ti")
 }

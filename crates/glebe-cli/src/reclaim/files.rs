@@ -1,8 +1,7 @@
-//! [`Files`]: the paths of a purger, what each names now, and the files that they named before as
-//! long as somebody uses those.
+//! [`Files`] holds the file that each path names now, and the files that it named before while a
+//! process uses them.
 //!
-//! A path that names nothing, or nothing that can be purged, is tried again at each look; why is
-//! told when it changes.
+//! Each check retries paths without a purgeable file. The reason is logged when it changes.
 
 use std::fs;
 use std::io;
@@ -13,17 +12,17 @@ use glebe::reclaim::Reclaimer;
 
 use super::open::{Id, Judge, Open};
 
-/// Files that a path named before: each takes descriptors, which somebody else could use up.
+/// Limits the descriptors that a user who replaces a file often could use up.
 const BEFORE_MAX: usize = 8;
 
-/// See the module.
+/// The paths of a purger and their files.
 pub struct Files(Vec<Named>);
 
 struct Named {
     path: PathBuf,
     now: Option<Open>,
     before: Vec<Open>,
-    /// Why it is not open, as it was told.
+    /// The last logged reason.
     why_not: Option<String>,
 }
 
@@ -41,7 +40,7 @@ impl Files {
     /// Opens every file.
     ///
     /// # Errors
-    /// Of the first that cannot be.
+    /// If a file cannot be opened, or two paths name one file.
     pub fn open(&mut self, reclaimer: &Reclaimer) -> Result<(), String> {
         for at in 0..self.0.len() {
             let (before, [named, ..]) = self.0.split_at_mut(at) else { break };
@@ -56,19 +55,19 @@ impl Files {
         Ok(())
     }
 
-    /// Looks at every path and every file, and tells what is new.
+    /// Checks every path and file.
     pub fn check(&mut self, judge: Judge<'_>) {
         self.0.iter_mut().for_each(|named| named.check(judge));
     }
 
-    /// Opens every file anew at the next check; those that paths named before are kept.
+    /// Makes the next check open every current file anew. Keeps earlier files.
     pub fn close(&mut self) {
         for named in &mut self.0 {
             (named.now, named.why_not) = (None, None);
         }
     }
 
-    /// Every open file.
+    /// Returns every open file.
     pub fn all(&mut self) -> impl Iterator<Item = &mut Open> {
         self.0.iter_mut().flat_map(|named| named.now.iter_mut().chain(&mut named.before))
     }
@@ -113,7 +112,7 @@ impl Named {
         });
     }
 
-    /// Opens what the path names; tells why not, if that is new.
+    /// Opens the file. Logs a failure if its reason is new.
     fn open(&mut self, found: io::Result<Id>, judge: Judge<'_>) {
         let found = found.map_err(|why| why.to_string());
         match found.and_then(|_| Open::new(&self.path, judge.reclaimer)) {
@@ -130,7 +129,8 @@ impl Named {
     }
 }
 
-/// Which file a path names, a descriptor's name (`/proc/PID/fd/N`) followed.
+/// Returns the file that a path names. Follows symbolic links only below `/proc`
+/// (`/proc/PID/fd/N`).
 fn id_of(path: &Path) -> io::Result<Id> {
     let mut meta = fs::symlink_metadata(path)?;
     if meta.is_symlink() && path.starts_with("/proc") {

@@ -1,34 +1,34 @@
-//! [`Log`]: lines on standard error, one an event.
+//! [`Log`] writes events to standard error, one line each.
 
 use std::fmt::Display;
 use std::io::{self, Write};
 
-/// How much is told.
+/// How much is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Log {
-    /// What somebody should see to.
+    /// Problems.
     Quiet,
-    /// What happens.
+    /// Problems and events.
     Plain,
-    /// Each look that found memory short.
+    /// Also each look that found memory short.
     Verbose,
 }
 
 impl Log {
-    /// Something is wrong.
+    /// Logs a problem.
     pub fn warn(self, line: impl Display) {
-        // Standard error may be closed: the work goes on.
+        // Standard error may be closed; the purger continues.
         let _ = writeln!(io::stderr(), "glebe reclaim: {}", one_line(&line.to_string()));
     }
 
-    /// Something happened.
+    /// Logs an event.
     pub fn tell(self, line: impl Display) {
         if self >= Self::Plain {
             self.warn(line);
         }
     }
 
-    /// Something was seen.
+    /// Logs a detail.
     pub fn detail(self, line: impl Display) {
         if self >= Self::Verbose {
             self.warn(line);
@@ -36,7 +36,7 @@ impl Log {
     }
 }
 
-/// Returns text without control characters: the name of a file may hold any.
+/// Escapes control characters, which file names may contain.
 pub fn one_line(text: &str) -> String {
     let shown = |c: char| match c.is_control() {
         true => c.escape_default().to_string(),

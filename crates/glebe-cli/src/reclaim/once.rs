@@ -1,4 +1,4 @@
-//! `glebe reclaim --once` and `--dry-run`: so much now, or what would go.
+//! `glebe reclaim --once` purges a given amount; `--dry-run` shows what a purge would free.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -11,13 +11,13 @@ use glebe::volatile::{Next, Priority, Purger};
 use super::open::sums;
 use crate::Outcome;
 
-/// Opens the files, which another purger may have.
+/// Opens the files without a claim: another purger may own them.
 fn open(paths: &[PathBuf]) -> Result<Vec<Arc<Purger>>, String> {
     let open = |path: &PathBuf| Purger::open(path).map_err(|e| format!("{}: {e}", path.display()));
     paths.iter().map(|path| Ok(Arc::new(open(path)?))).collect()
 }
 
-/// Purges `size` and tells what of which file.
+/// Purges `size` and prints the freed bytes of each file.
 pub fn purge(paths: &[PathBuf], size: Bytes, out: &mut dyn Write) -> Outcome {
     let purgers = open(paths)?;
     let reclaimer = Reclaimer::new(Policy::default())?;
@@ -37,7 +37,7 @@ pub fn purge(paths: &[PathBuf], size: Bytes, out: &mut dyn Write) -> Outcome {
     }
 }
 
-/// Tells what would go of `size`, or what could where nothing is said.
+/// Prints what a purge of `size`, or of everything, would free.
 pub fn show(paths: &[PathBuf], size: Option<Bytes>, out: &mut dyn Write) -> Outcome {
     let most = size.unwrap_or(Bytes::new(u64::MAX));
     let mut order: Vec<(Next, usize)> = Vec::new();

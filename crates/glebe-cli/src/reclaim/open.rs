@@ -1,4 +1,4 @@
-//! [`Open`]: a file that is open, and what was told of it, so that each thing is told once.
+//! [`Open`] is an open file and what was logged about it, so that each change is logged once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -13,34 +13,34 @@ use glebe::volatile::{Error, Look, Priority, Purger};
 
 use super::log::Log;
 
-/// Which file it is: its file system and its number there.
+/// Identity of a file: device and inode number.
 pub type Id = (u64, u64);
 
-/// What all files are judged by.
+/// The context of a check.
 #[derive(Clone, Copy)]
 pub struct Judge<'a> {
     pub reclaimer: &'a Reclaimer,
     pub log: Log,
-    /// What one process may have pinned before it is told of.
+    /// Limit of the bytes that a process may pin before it is reported.
     pub quota: Option<Bytes>,
-    /// Whether memory is short now.
+    /// True if memory is short now.
     pub is_short: bool,
 }
 
-/// See the module.
+/// An open file and its last logged state.
 pub struct Open {
     name: String,
     purger: Arc<Purger>,
     id: Id,
     is_used: Option<bool>,
-    /// Processes that were over the quota at the last look.
+    /// Processes that were over the quota at the last check.
     over: BTreeSet<u32>,
     is_stuck: bool,
     freed: [Bytes; Priority::HIGHEST.get() as usize + 1],
 }
 
 impl Open {
-    /// Opens a file and takes it for this purger alone.
+    /// Opens a file and claims it for this purger.
     pub fn new(path: &Path, reclaimer: &Reclaimer) -> Result<Self, String> {
         let purger = Purger::open(path).map_err(|e| e.to_string())?;
         if !purger.claim().map_err(|e| e.to_string())? {
@@ -64,15 +64,15 @@ impl Open {
         self.id
     }
 
-    /// The path names another file, or none.
+    /// Changes the name in the log after the path stopped naming this file.
     pub fn outlive(self) -> Self {
         Self { name: format!("the file that was {}", self.name), ..self }
     }
 
-    /// What is new of it; whether any process uses it.
+    /// Logs changes. Returns true if any process uses the file.
     ///
     /// # Errors
-    /// It was cut, or cannot be looked at.
+    /// If the file was truncated or cannot be checked.
     pub fn look(&mut self, judge: Judge<'_>) -> Result<bool, Error> {
         let look = self.purger.look()?;
         let is_used = !look.holders.is_empty();
@@ -113,7 +113,7 @@ impl Open {
         self.over = pinned.into_keys().collect();
     }
 
-    /// Pins keep everything, and memory is short.
+    /// Warns once if memory is short while all marked memory of the file is pinned.
     fn tell_stuck(&mut self, look: &Look, judge: Judge<'_>) {
         let none_to_go = look.marked_bytes.iter().all(|bytes| *bytes == Bytes::ZERO);
         let is_stuck = none_to_go && look.pinned_bytes > Bytes::ZERO;
@@ -125,7 +125,7 @@ impl Open {
         self.is_stuck = is_stuck && (judge.is_short || self.is_stuck);
     }
 
-    /// Tells what was purged since the last time.
+    /// Logs what was purged since the last call.
     pub fn tell_freed(&mut self, log: Log) {
         let freed = self.purger.freed();
         let parts = freed.iter().zip(self.freed).map(|(now, before)| now.saturating_sub(before));
@@ -136,7 +136,7 @@ impl Open {
     }
 }
 
-/// "12 MiB: 8 MiB of priority 0, 4 MiB of priority 3"; nothing of nothing.
+/// Formats "12 MiB: 8 MiB of priority 0, 4 MiB of priority 3", or `None` for nothing.
 pub fn sums(by_priority: impl Iterator<Item = Bytes>) -> Option<String> {
     let parts: Vec<_> = by_priority.enumerate().filter(|(_, freed)| *freed > Bytes::ZERO).collect();
     let sum = parts.iter().fold(Bytes::ZERO, |sum, (_, freed)| sum + *freed);
@@ -145,7 +145,7 @@ pub fn sums(by_priority: impl Iterator<Item = Bytes>) -> Option<String> {
     (!parts.is_empty()).then(|| format!("{sum}: {told}"))
 }
 
-/// Which file a purger has.
+/// Returns the identity of a purger's file.
 pub fn id(purger: &Purger) -> io::Result<Id> {
     let meta = File::from(purger.fd().try_clone_to_owned()?).metadata()?;
     Ok((meta.dev(), meta.ino()))

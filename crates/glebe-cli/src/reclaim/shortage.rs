@@ -1,5 +1,4 @@
-//! [`Shortage`]: whether memory is short, as it is told: once when that begins, once when it has
-//! been over for a while; and whether it can be told at all.
+//! [`Shortage`] logs when a shortage of memory begins and when it has been over for a while.
 
 use std::time::{Duration, Instant};
 
@@ -8,16 +7,16 @@ use glebe::units::{Bytes, Pages};
 
 use super::log::Log;
 
-/// So long it must be over.
+/// Time without a shortage until it counts as over.
 const OVER: Duration = Duration::from_secs(1);
 
-/// See the module.
+/// The state of a shortage.
 #[derive(Default)]
 pub struct Shortage {
-    /// When memory was short last; none: it has been over for a while.
+    /// Time of the last look that found memory short, until the shortage is over.
     last: Option<Instant>,
     is_blind: bool,
-    /// What was wrong with the groups.
+    /// The last logged error about the groups.
     groups: Option<String>,
 }
 
@@ -26,7 +25,7 @@ impl Shortage {
         self.last.is_some()
     }
 
-    /// Takes what a look came to; whether a shortage begins or ends.
+    /// Logs the result of a look. Returns true if a shortage begins or ends.
     pub fn look(
         &mut self,
         done: Result<Reclaimed, Error>,
@@ -79,7 +78,7 @@ impl Shortage {
         is_over
     }
 
-    /// Tells when the groups cannot be read, and when they can again.
+    /// Logs when the groups become unreadable or readable.
     pub fn groups(&mut self, watched: &Watched, log: Log) {
         let wrong = watched.limit.as_ref().err().cloned();
         if wrong != self.groups {

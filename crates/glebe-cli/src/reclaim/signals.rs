@@ -1,7 +1,7 @@
-//! [`Signals`]: SIGTERM and SIGINT, which end a purger, and SIGHUP; behind a descriptor.
+//! [`Signals`] makes SIGTERM, SIGINT and SIGHUP readable from a descriptor.
 //!
-//! The second of those that end it does so at once, as if nobody had waited for them: a file made
-//! to be slow must not keep it.
+//! SIGTERM and SIGINT end a purger. The second of them kills it at once, so that a file made to be
+//! slow cannot keep it alive.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{flag, low_level::pipe};
 
-/// See the module.
+/// The received signals.
 pub struct Signals {
     readable: UnixStream,
     end: Arc<AtomicBool>,
@@ -25,7 +25,7 @@ impl Signals {
         readable.set_nonblocking(true)?;
         let (end, reopen) = (Arc::default(), Arc::default());
         for signal in [SIGTERM, SIGINT] {
-            // Before it is set: for the second signal alone.
+            // Registered first, so that it acts only on the second signal.
             flag::register_conditional_default(signal, Arc::clone(&end))?;
             flag::register(signal, Arc::clone(&end))?;
         }
@@ -36,21 +36,21 @@ impl Signals {
         Ok(Self { readable, end, reopen })
     }
 
-    /// Whether it is to end.
+    /// Returns true after a signal that ends the process.
     pub fn is_end(&self) -> bool {
         self.end.load(Ordering::Acquire)
     }
 
-    /// Whether to open the files anew, once for each request.
+    /// Returns true once for each request to open the files anew.
     pub fn is_reopen(&self) -> bool {
-        // What came is forgotten; the flags tell.
+        // The flags hold the information, so drain the bytes.
         while (&self.readable).read(&mut [0; 64]).is_ok_and(|n| n > 0) {}
         self.reopen.swap(false, Ordering::AcqRel)
     }
 }
 
 impl AsFd for Signals {
-    /// Readable once one came.
+    /// Becomes readable after a signal.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.readable.as_fd()
     }

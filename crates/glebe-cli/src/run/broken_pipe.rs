@@ -1,7 +1,8 @@
-//! [`keep`]: whether the program ignores SIGPIPE is for its caller to say, as with any program.
+//! [`keep`] passes the caller's setting of SIGPIPE on to the program.
 //!
-//! Rust's runtime ignores the signal before `main`, and `exec` gives it its default action. systemd
-//! starts services with it ignored: a daemon that relies on that would end when a client hangs up.
+//! Rust's runtime ignores the signal before `main`, and `exec` resets it to the default. systemd
+//! starts services with SIGPIPE ignored; a daemon that relies on this would end when a client hangs
+//! up.
 //!
 //! # Safety
 //! One function runs before `main`. It makes one call and stores to an atomic.
@@ -13,10 +14,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use glebe::sys::broken_pipe;
 
-/// What the caller had the signal be.
+/// True if the caller had SIGPIPE ignored.
 static IS_IGNORED: AtomicBool = AtomicBool::new(false);
 
-/// The loader calls what is in this section before `main`.
+/// The loader calls the functions in this section before `main`.
 #[used]
 #[link_section = ".init_array"]
 static BEFORE_MAIN: extern "C" fn() = look;
@@ -25,7 +26,7 @@ extern "C" fn look() {
     IS_IGNORED.store(broken_pipe::is_ignored(), Ordering::Relaxed);
 }
 
-/// Has the program that `command` executes ignore the signal if this process's caller did.
+/// Makes the program of `command` ignore SIGPIPE if the caller did.
 pub fn keep(command: &mut Command) {
     if !IS_IGNORED.load(Ordering::Relaxed) {
         return;
@@ -34,6 +35,6 @@ pub fn keep(command: &mut Command) {
         broken_pipe::ignore();
         Ok(())
     };
-    // SAFETY: the closure makes one call, which may be made between fork and exec.
+    // SAFETY: the closure makes one call, which is safe between fork and exec.
     unsafe { command.pre_exec(ignore) };
 }

@@ -1,8 +1,7 @@
-//! [`check`]: refuses a program in which LD_PRELOAD would do nothing, or harm.
+//! [`check`] refuses a program in which LD_PRELOAD would have no effect or do harm.
 //!
-//! Scripts are followed to the program that reads them, as the kernel does. What cannot be known
-//! is let through: a format that is neither ELF nor a script, and, with a warning, a program that
-//! may be executed and not read.
+//! It follows scripts to their interpreter as the kernel does. It accepts unknown formats, and with
+//! a warning programs that this user may execute but not read.
 
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -11,19 +10,19 @@ use std::path::{Path, PathBuf};
 use super::image::{self, Architecture, Elf, Image};
 use super::{secure, NotRun};
 
-/// How many scripts the kernel follows, one to the next.
+/// Number of nested scripts that the kernel follows.
 const SCRIPTS_MAX: u32 = 5;
 
-/// Loaders of other C libraries, by the start of their file's name.
+/// File name prefixes of the loaders of other C libraries.
 const FOREIGN_LOADERS: [(&str, &str); 3] =
     [("ld-musl-", "musl"), ("ld-uClibc", "uClibc"), ("linker", "Android's C library")];
 
-/// Checks that the loader of `program` would preload a library of `ours`.
+/// Checks that the loader of `program` would preload a library for `ours`.
 ///
-/// Returns a warning for the user, if there is any.
+/// Returns a warning for the user, if any.
 ///
 /// # Errors
-/// It would not; or the file cannot be executed at all.
+/// If the loader would not, or the file cannot be executed.
 pub fn check(program: &Path, ours: Architecture) -> Result<Option<String>, NotRun> {
     let mut file = program.to_owned();
     for _ in 0..=SCRIPTS_MAX {
@@ -34,7 +33,7 @@ pub fn check(program: &Path, ours: Architecture) -> Result<Option<String>, NotRu
         };
         let damaged = |e| NotRun::cannot(format!("{}: {e}", file.display()));
         match image::of(opened).map_err(damaged)? {
-            // The kernel takes no notice of a script's own mode.
+            // The kernel ignores the setuid and setgid bits of a script.
             Image::Script(interpreter) => file = interpreter,
             Image::Other => return Ok(None),
             Image::Elf(elf) => {
@@ -49,7 +48,7 @@ pub fn check(program: &Path, ours: Architecture) -> Result<Option<String>, NotRu
     )))
 }
 
-/// Looks at the file before it is opened, since opening a FIFO would wait.
+/// Checks the type first, since opening a FIFO would block.
 fn regular(program: &Path, file: &Path) -> Result<Metadata, NotRun> {
     let metadata = fs::metadata(file).map_err(|e| not_there(program, file, &e))?;
     match metadata.is_file() {
@@ -117,7 +116,7 @@ fn check_elf(file: &Path, elf: &Elf, ours: Architecture) -> Result<(), NotRun> {
     }
 }
 
-/// Whether it is the loader itself, which runs the program in its arguments.
+/// Returns true for the loader itself, which runs the program in its arguments.
 fn is_loader(file: &Path) -> bool {
     let file = fs::canonicalize(file).unwrap_or_else(|_| PathBuf::from(file));
     let name = file.file_name().unwrap_or_default().to_string_lossy();

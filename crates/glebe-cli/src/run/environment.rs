@@ -1,12 +1,11 @@
-//! What the program finds in its environment: LD_PRELOAD, and GLEBE_MALLOC with the allocator's
-//! options.
+//! The environment of the program: LD_PRELOAD, and GLEBE_MALLOC with the allocator's options.
 //!
 //! ```text
 //! LD_PRELOAD    path:path path ...      ours first, then what was there
 //! GLEBE_MALLOC  name,name=value,...     what was there, then --option, --signal, --stats
 //! ```
 //!
-//! A name counts once: a later word replaces an earlier one of the same name. Values are bytes.
+//! Each name counts once: a later word replaces an earlier word of that name. Values are bytes.
 //! Source: ld.so(8).
 
 use std::env;
@@ -18,26 +17,25 @@ use std::process;
 
 use crate::usage;
 
-/// What the loader reads.
+/// The variable that the loader reads.
 pub const PRELOAD: &str = "LD_PRELOAD";
-/// What the allocator reads.
+/// The variable that the allocator reads.
 pub const OPTIONS: &str = "GLEBE_MALLOC";
 
-/// Forms that statistics are printed in.
 const FORMATS: [&[u8]; 3] = [b"text", b"json", b"openmetrics"];
 
-/// Signals that the allocator takes; and RTMIN, or RTMIN+1 to RTMIN+29.
+/// Signals that the allocator accepts, besides RTMIN to RTMIN+29.
 const SIGNALS: [&str; 4] = ["HUP", "USR1", "USR2", "WINCH"];
 const REAL_TIME: u8 = 30;
 
-/// The longest path of statistics that the allocator takes, in bytes.
+/// Longest statistics path of the allocator, in bytes.
 const STATS_PATH_MAX: usize = 1000;
-/// The longest value of GLEBE_MALLOC that it takes, in bytes.
+/// Longest GLEBE_MALLOC of the allocator, in bytes.
 const OPTIONS_MAX: usize = 4000;
 
 type Parsed<T> = Result<T, Box<dyn Failure>>;
 
-/// Parses the name of a signal, with or without SIG before it.
+/// Parses the name of a signal, with or without the prefix SIG.
 pub fn signal(text: &str) -> Result<String, String> {
     let upper = text.to_ascii_uppercase();
     let name = upper.strip_prefix("SIG").unwrap_or(&upper);
@@ -57,13 +55,13 @@ fn is_real_time(number: &str) -> bool {
         && number.parse().is_ok_and(|n: u8| n < REAL_TIME)
 }
 
-/// The value of LD_PRELOAD: `ours`, then what was there before.
+/// Returns the value of LD_PRELOAD: `ours`, then the previous value.
 pub fn preloads(ours: &Path, before: Option<OsString>) -> OsString {
     let before = before.unwrap_or_default();
     let is_separator = |byte: &u8| matches!(byte, b' ' | b':');
     let mut named = before.as_bytes().split(is_separator).filter(|path| !path.is_empty());
     if named.next() == Some(ours.as_os_str().as_bytes()) {
-        return before; // A program of `glebe run` that uses it again.
+        return before; // a nested `glebe run`
     }
     let mut all = ours.as_os_str().to_owned();
     if !before.is_empty() {
@@ -73,10 +71,11 @@ pub fn preloads(ours: &Path, before: Option<OsString>) -> OsString {
     all
 }
 
-/// The value of GLEBE_MALLOC: the words of `before`, then `words`, a name once.
+/// Returns the value of GLEBE_MALLOC: the words of `before`, then `words`, without earlier words of
+/// equal names.
 ///
 /// # Errors
-/// It is longer than the allocator takes.
+/// If the value is too long.
 pub fn options(before: &OsStr, words: &[OsString]) -> Parsed<OsString> {
     let given = before.as_bytes().split(|&byte| byte == b',').filter(|word| !word.is_empty());
     let mut all: Vec<&[u8]> = Vec::new();
@@ -95,10 +94,10 @@ fn name(word: &[u8]) -> &[u8] {
     word.split(|&byte| byte == b'=').next().unwrap_or_default()
 }
 
-/// Checks what `--option` was given: one word that has a name.
+/// Checks the argument of `--option`.
 ///
 /// # Errors
-/// It has no name, or a comma, which ends a word.
+/// If it has no name, or a comma, which ends a word.
 pub fn word(text: &OsStr) -> Parsed<OsString> {
     let is_one = !name(text.as_bytes()).is_empty() && !text.as_bytes().contains(&b',');
     match is_one {
@@ -110,15 +109,14 @@ pub fn word(text: &OsStr) -> Parsed<OsString> {
     }
 }
 
-/// The words for `--stats`, `--stats=FORMAT`, `--stats=FILE` or `--stats=FORMAT:FILE`.
+/// Returns the words for `--stats`, `--stats=FORMAT`, `--stats=FILE` or `--stats=FORMAT:FILE`.
 ///
-/// Only the program itself prints, which keeps this process's number, unless each process has a
-/// file of its own: a shell script starts a hundred others.
-///
-/// The file is named from the root, for the program may change its working directory.
+/// Adds this process's number, unless each process has its own file, so that only the program
+/// prints: a shell script may start a hundred others. Makes the path absolute, because the program
+/// may change its working directory.
 ///
 /// # Errors
-/// The file cannot be named in GLEBE_MALLOC, or the working directory cannot be told.
+/// If GLEBE_MALLOC cannot name the file, or the working directory is unknown.
 pub fn stats(place: Option<&OsStr>) -> Parsed<Vec<OsString>> {
     let own = OsString::from(format!("pid={}", process::id()));
     let Some(place) = place else { return Ok(vec!["stats".into(), own]) };
@@ -137,7 +135,7 @@ pub fn stats(place: Option<&OsStr>) -> Parsed<Vec<OsString>> {
     Ok(format.into_iter().chain([stats]).chain(own).collect())
 }
 
-/// Whether the name of a file has the number of the process in it.
+/// Returns true if the name contains `%p`, the process number.
 fn has_number(file: &[u8]) -> bool {
     let mut rest = file.iter();
     while rest.by_ref().any(|&byte| byte == b'%') {
@@ -153,7 +151,7 @@ fn to_file(file: &OsStr) -> Parsed<OsString> {
     let mut word = b"stats=".to_vec();
     if !file.as_bytes().starts_with(b"/") {
         let here = env::current_dir().map_err(|e| format!("--stats={shown}: getcwd: {e}"))?;
-        // What is no `%p` of the user's is a character.
+        // Only the user's `%p` is a pattern.
         for &byte in here.as_os_str().as_bytes() {
             word.extend_from_slice(if byte == b'%' { b"%%" } else { std::slice::from_ref(&byte) });
         }

@@ -1,7 +1,7 @@
-//! What an executable file is: [`of`]. A file of ELF is read by the crate `object`.
+//! [`of`] tells what an executable file is. The crate `object` parses ELF.
 //!
-//! Only headers are read, so that it costs a few calls whatever the length of the file. What the
-//! file says is not trusted: lengths are checked, and what the kernel would refuse is an error.
+//! Only headers are read, so the cost does not depend on the file's length. The file is not
+//! trusted: lengths are checked, and an error is returned where the kernel would refuse the file.
 //! Source: execve(2), elf(5).
 
 use std::ffi::OsStr;
@@ -16,12 +16,12 @@ use object::read::elf::{FileHeader, ProgramHeader};
 use object::read::ReadCache;
 use object::Endianness;
 
-/// So much of a script the kernel reads (BINPRM_BUF_SIZE).
+/// Bytes of a script that the kernel reads (BINPRM_BUF_SIZE).
 const HEAD: u64 = 256;
-/// No path is longer (PATH_MAX).
+/// Longest path in bytes (PATH_MAX).
 const PATH_MAX: u64 = 4096;
 
-/// Names for messages; others are shown as their number.
+/// Names for messages; others are shown by number.
 const MACHINES: [(Machine, &str); 8] = [
     (elf::EM_X86_64, "x86-64"),
     (elf::EM_AARCH64, "aarch64"),
@@ -33,27 +33,27 @@ const MACHINES: [(Machine, &str); 8] = [
     (elf::EM_LOONGARCH, "loongarch"),
 ];
 
-/// What the kernel sees in an executable file.
+/// The kernel's view of an executable file.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Image {
     Elf(Elf),
     /// Begins with `#!` and this path.
     Script(PathBuf),
-    /// A script without `#!`, or a format that somebody registered (binfmt_misc).
+    /// A script without `#!`, or a format registered with binfmt_misc.
     Other,
 }
 
-/// What matters of an ELF file.
+/// The relevant properties of an ELF file.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Elf {
     pub architecture: Architecture,
-    /// Its position is not fixed: a shared library, a loader, or most programs of today.
+    /// Position-independent: a shared library, a loader, or most programs.
     pub is_shared: bool,
-    /// The loader that it asks for; a static program asks for none.
+    /// The requested loader; `None` for a static program.
     pub loader: Option<PathBuf>,
 }
 
-/// Which processors execute it; a library and its program have the same.
+/// The processors that execute a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Architecture {
     machine: Machine,
@@ -72,10 +72,10 @@ impl fmt::Display for Architecture {
     }
 }
 
-/// Says what a file is.
+/// Classifies a file.
 ///
 /// # Errors
-/// It cannot be read, or begins as ELF and is damaged.
+/// If the file cannot be read, or begins as ELF and is damaged.
 pub fn of(mut file: File) -> io::Result<Image> {
     let mut head = Vec::new();
     (&mut file).take(HEAD).read_to_end(&mut head)?;
@@ -94,12 +94,12 @@ pub fn of(mut file: File) -> io::Result<Image> {
     parsed.map(Image::Elf).map_err(damaged)
 }
 
-/// The path after `#!`, as the kernel reads it; `None` if it is empty or goes on beyond the head.
+/// Returns the path after `#!`, as the kernel reads it; `None` if it is empty or too long.
 fn interpreter(line: &[u8]) -> Option<PathBuf> {
     let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t');
     let begin = line.iter().position(|byte| !is_blank(byte))?;
     let ends = |byte: &u8| is_blank(byte) || matches!(byte, b'\n' | 0);
-    // A file that ends within the head ends its line, too.
+    // The end of the file also ends the line.
     let is_whole = line.len() < HEAD as usize - 2;
     let end = line[begin..].iter().position(ends).or(is_whole.then_some(line.len() - begin))?;
     let path = &line[begin..begin + end];

@@ -1,8 +1,7 @@
-//! Where the library to preload lies: [`find`].
+//! [`find`] locates the library to preload.
 //!
-//! Nothing but files is asked, in this order: what `--lib` names; beside the command, which is
-//! where a build puts it; and the folders of libraries of the prefix that the command is installed
-//! in. Each place that was tried is in the error.
+//! It looks only at files: the argument of `--lib`, the command's folder (after a build), and the
+//! library folders of the prefix in which the command is installed. Errors list every place tried.
 
 use std::env;
 use std::fs::File;
@@ -12,21 +11,20 @@ use std::path::{self, Path, PathBuf};
 use super::image::{self, Architecture, Image};
 use super::NotRun;
 
-/// The file.
 const NAME: &str = "libglebe_malloc.so";
 
 /// A library that LD_PRELOAD can name.
 #[derive(Debug)]
 pub struct Library {
-    /// From the root.
+    /// Absolute path.
     pub path: PathBuf,
     pub architecture: Architecture,
 }
 
-/// Finds the library; `given` is a file, or a folder to look in alone.
+/// Finds the library. `given` is a file, or the only folder to search.
 ///
 /// # Errors
-/// None is there, or it is no shared library, or LD_PRELOAD cannot name its path.
+/// If the file is missing, is not a shared library, or has a path that LD_PRELOAD cannot name.
 pub fn find(given: Option<&Path>) -> Result<Library, NotRun> {
     let places = match given {
         Some(path) => vec![place_given(path)?],
@@ -46,14 +44,13 @@ pub fn find(given: Option<&Path>) -> Result<Library, NotRun> {
     Ok(Library { path: path.clone(), architecture: architecture(path)? })
 }
 
-/// The path that `--lib` means, from the root.
 fn place_given(path: &Path) -> Result<PathBuf, NotRun> {
     let wrong = |e| NotRun::refused(format!("--lib {}: {e}", path.display()));
     let path = path::absolute(path).map_err(wrong)?;
     Ok(if path.is_dir() { path.join(NAME) } else { path })
 }
 
-/// Where the library of the command at `command` may be.
+/// Returns where the library of the command at `command` may be.
 fn places(command: &Path) -> Vec<PathBuf> {
     let beside = command.parent().unwrap_or(Path::new("/"));
     let prefix = beside.parent().unwrap_or(Path::new("/"));
@@ -62,8 +59,7 @@ fn places(command: &Path) -> Vec<PathBuf> {
     [beside.to_owned()].into_iter().chain(folders).map(|folder| folder.join(NAME)).collect()
 }
 
-/// Whether the loader takes the path for one name: it splits at blanks and colons, and replaces
-/// words after `$`.
+/// Fails if the loader would split the path at blanks and colons, or expand words after `$`.
 fn is_nameable(path: &Path) -> Result<(), NotRun> {
     let not_for_a_name = |byte: &&u8| matches!(byte, b' ' | b':' | b'$');
     match path.as_os_str().as_bytes().iter().find(not_for_a_name) {

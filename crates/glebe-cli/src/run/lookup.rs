@@ -1,5 +1,5 @@
-//! Which file a program's name means: [`find`], as execvp(3) looks, except that a folder of PATH
-//! that may not be searched counts as one without the program.
+//! [`find`] maps a program's name to a file as execvp(3) does, except that it ignores folders of
+//! PATH that may not be searched.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -9,14 +9,14 @@ use rustix::fs::{accessat, Access, AtFlags, CWD};
 
 use super::NotRun;
 
-/// Where execvp looks if PATH is not set.
+/// Search path of execvp if PATH is not set.
 const DEFAULT: &str = "/bin:/usr/bin";
 
-/// Returns the file that would be executed: `name` itself if it has a slash, or else the first
-/// file of that name in the folders of `path` that this process may execute.
+/// Returns `name` if it contains a slash, otherwise the first executable file of that name in the
+/// folders of `path`.
 ///
 /// # Errors
-/// There is none, or none that may be executed.
+/// If no file has the name, or this process may execute none.
 pub fn find(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, NotRun> {
     if name.is_empty() {
         return Err(NotRun::missing("the name of the program is empty"));

@@ -1,8 +1,8 @@
-//! [`reason`]: why the kernel would start a program in secure mode (AT_SECURE), in which the
-//! loader ignores LD_PRELOAD. Source: ld.so(8), capabilities(7), security/commoncap.c.
+//! [`reason`] explains why the kernel would start a program in secure mode (AT_SECURE), in which
+//! the loader ignores LD_PRELOAD. Source: ld.so(8), capabilities(7), security/commoncap.c.
 //!
-//! The bits alone do not decide: root may execute a program that is setuid root, and a mount
-//! without setuid or a process without new privileges ignores them.
+//! The mode bits alone do not decide: root may execute a program that is setuid root, and nosuid
+//! mounts and no_new_privs disable the bits.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -14,10 +14,11 @@ use rustix::process::{getegid, geteuid, getgid, getuid};
 use rustix::thread::no_new_privs;
 
 const SETUID: u32 = 0o4000;
-/// Without the group's right to execute, the bit means something else.
+/// Without group execute permission, the setgid bit has another meaning.
 const SETGID: u32 = 0o2010;
 
-/// Why, in words that follow the name of the program; `None` if it would start as any other.
+/// Returns the reason as words that follow the program's name, or `None` if the program starts
+/// normally.
 pub fn reason(program: &Path, metadata: &Metadata) -> Option<String> {
     let mode = if is_ignored(program) { 0 } else { metadata.mode() };
     let user = if mode & SETUID != 0 { metadata.uid() } else { geteuid().as_raw() };
@@ -32,14 +33,14 @@ pub fn reason(program: &Path, metadata: &Metadata) -> Option<String> {
     gains.then(|| "gains capabilities of its file".to_owned())
 }
 
-/// Whether neither bits nor capabilities of the file count.
+/// Returns true if the kernel ignores the file's bits and capabilities.
 fn is_ignored(program: &Path) -> bool {
     let is_nosuid = |fs: rustix::fs::StatVfs| fs.f_flag.contains(StatVfsMountFlags::NOSUID);
     no_new_privs().unwrap_or(false) || statvfs(program).is_ok_and(is_nosuid)
 }
 
 fn has_capabilities(program: &Path) -> bool {
-    // Longer than the value of any version (struct vfs_ns_cap_data); ERANGE means yes, too.
+    // Longer than any version's value (struct vfs_ns_cap_data). ERANGE means a longer value.
     let mut value = [0; 64];
     match getxattr(program, "security.capability", &mut value[..]) {
         Ok(len) => len > 0,

@@ -1,19 +1,19 @@
-//! memcached's extended options, `-o`: those that mean something here, those that tune memory that
-//! is not cut up here as there, and those of parts that are not here.
+//! Parses memcached's extended options, `-o`. Ignores those that tune memcached's memory or missing
+//! parts, and refuses unknown ones.
 
 use std::time::Duration;
 
 use crate::usage;
 
-/// What the extended options say.
+/// The options that have an effect.
 pub struct Extended {
-    /// Connections beyond the limit are told so.
+    /// Refuses connections beyond the limit with a message, instead of letting them wait.
     pub refuse_fast: bool,
-    /// After so long without a command a connection is closed.
+    /// Time without a command until a connection is closed.
     pub idle: Option<Duration>,
 }
 
-/// Read, and of no effect.
+/// Options without effect.
 const TUNING: &[&str] = &[
     "drop_privileges",
     "hash_algorithm",
@@ -48,7 +48,7 @@ const TUNING: &[&str] = &[
     "lru_segmented",
 ];
 
-/// Parses them.
+/// Parses the extended options.
 pub fn parse(options: &[String]) -> Result<Extended, Box<dyn std::error::Error>> {
     let mut extended = Extended { refuse_fast: true, idle: None };
     for option in options.iter().filter(|option| !option.is_empty()) {

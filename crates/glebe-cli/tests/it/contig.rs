@@ -1,4 +1,4 @@
-//! `glebe contig` as a user meets it, and as one without privileges does.
+//! Tests `glebe contig`, also without privileges.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -34,7 +34,7 @@ fn ok(args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The lines of standard error, but for what was mended of others' that were killed.
+/// Returns standard error without notes about repairs after killed processes.
 fn complaints(output: &Output) -> String {
     let said = String::from_utf8(output.stderr.clone()).unwrap();
     let is_mended = |line: &&str| {
@@ -43,7 +43,6 @@ fn complaints(output: &Output) -> String {
     said.split_inclusive('\n').filter(|line| !is_mended(line)).collect()
 }
 
-/// What is said on failure.
 fn refusal(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let said = complaints(output);
@@ -74,7 +73,7 @@ fn explain_takes_nothing_and_says_why_not() {
     assert!(refusal(&output).contains("cannot be had now"));
     let why = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(why.starts_with("one run of 976.6 TiB: no\n"), "{why}");
-    // A run is the question: what one page holds is one anywhere.
+    // One page always holds a run of 1 byte.
     assert!(ok(&["explain", "1"]).starts_with("one run of 1 B: now\n    within one page"));
     for bad in ["0", "-1", "x", "1E"] {
         assert_eq!(run(&["explain", bad]).status.code(), Some(2), "{bad}");
@@ -117,7 +116,7 @@ fn a_dry_run_and_a_boot_line_write_nothing() {
     assert_eq!(run(&["reserve", "1M", "--dry-run", "--at-boot"]).status.code(), Some(2));
 }
 
-/// What a release says, also where fewer pages went than were asked for.
+/// Returns the output of a release that may give back fewer pages than requested.
 fn ok_or_short(args: &[&str]) -> String {
     let output = run(args);
     if !output.status.success() {
@@ -154,7 +153,7 @@ fn a_change_that_a_kill_cut_short_is_mended_and_told() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(is_inside);
-    // Any other program of ours may be the next, and mend it first.
+    // Another glebe process may mend the change first.
     let text = ok(&["status"]);
     if !text.contains("a process ended while it had nr_overcommit_hugepages") {
         println!("skipped: another took the lock first: {text}");
@@ -181,7 +180,7 @@ fn what_is_reserved_is_there_for_everybody() {
     }
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.starts_with("wrote ") && text.contains("2 added"), "{text}");
-    // What was added is taken away at once, and what others had as surplus when they end.
+    // Releases the added pages, and the absorbed surplus pages when their users end.
     let others = text
         .lines()
         .find_map(|line| line.split_once(" more that programs use now")?.0.parse::<u64>().ok());
@@ -235,7 +234,7 @@ fn nobody_is_told_what_can_be_known() {
         println!("skipped: only root can become nobody");
         return;
     }
-    // Nobody may not enter the directory that the program is in.
+    // `nobody` may not enter the program's directory.
     let copy = Reachable::new();
     let as_nobody = |args: &[&str]| {
         let mut command = Command::new(copy.program());
@@ -249,7 +248,7 @@ fn nobody_is_told_what_can_be_known() {
     assert!(String::from_utf8_lossy(&status.stdout).contains("runs of pools    hidden"));
     let hidden = as_nobody(&["explain", "64M"]).unwrap();
     let text = String::from_utf8_lossy(&hidden.stdout).into_owned();
-    // Where pools have that much idle only the frames could tell.
+    // If pools have that much idle memory, only frames could prove a run.
     match hidden.status.success() {
         true => assert!(text.contains("64 MiB: unknown\n") || text.contains(": now\n"), "{text}"),
         false => assert!(text.contains("64 MiB: no\n") && text.contains("as root: "), "{text}"),

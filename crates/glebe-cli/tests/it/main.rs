@@ -1,4 +1,4 @@
-//! The tests of the command `glebe`, as a person, a script or a service manager meets it.
+//! Tests `glebe` as a user, a script or a service manager runs it.
 
 mod contig;
 mod man;

@@ -1,4 +1,4 @@
-//! Manual pages and completions: one page a subcommand, in step with `man/`, and well-formed.
+//! Tests that manual pages are complete, well-formed and match `man/`, and that completions work.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,12 +20,11 @@ fn ok(args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The subcommands, as the help lists them.
 fn subcommands() -> Vec<String> {
     below(&[])
 }
 
-/// Those below a subcommand.
+/// Returns the subcommands below `path`.
 fn below(path: &[&str]) -> Vec<String> {
     let help = ok(&[path, &["--help"]].concat());
     if !help.contains("Commands:\n") {
@@ -37,7 +36,6 @@ fn below(path: &[&str]) -> Vec<String> {
     names.filter(|name| name != "help").collect()
 }
 
-/// Name and text of each page in `dir`.
 fn pages(dir: &Path) -> BTreeMap<String, String> {
     let files = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
@@ -83,7 +81,7 @@ fn every_subcommand_has_a_page_and_those_kept_are_in_step() {
     }
 }
 
-/// Whether there is such a program; says so if not.
+/// Returns true if `program` is installed; otherwise says that the check is skipped.
 fn has(program: &str, args: &[&str]) -> bool {
     let found = Command::new(program).args(args).output().is_ok_and(|o| o.status.success());
     if !found {
@@ -92,7 +90,7 @@ fn has(program: &str, args: &[&str]) -> bool {
     found
 }
 
-/// What each formatter or linter that is installed says of a page; nothing is right.
+/// Returns the warnings of all installed formatters and linters.
 fn complaints(page: &Path) -> String {
     let checks: [(&str, &[&str]); 3] = [
         ("groff", &["-man", "-ww", "-z", "-Tutf8"]),

@@ -1,5 +1,5 @@
-//! Exit statuses and outputs: 2 for a wrong command line, 1 for an output that cannot be written,
-//! 0 for one that nobody reads to its end.
+//! Tests exit statuses: 2 for a wrong command line, 1 for an unwritable output, 0 for a closed
+//! pipe.
 
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
@@ -101,7 +101,7 @@ fn sizes_have_fractions_and_terabytes() {
 #[test]
 fn a_demo_shows_a_reserve_at_work_and_keeps_the_figures() {
     let scratch = Scratch::new("demo");
-    // The files fill the reserve: requests recall pages, and the cache takes them again.
+    // The files fill the reserve, so that requests recall pages.
     for index in 0..16 {
         fs::write(scratch.path().join(format!("file-{index}")), vec![index as u8; 1 << 20])
             .unwrap();

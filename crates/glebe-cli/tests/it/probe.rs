@@ -1,4 +1,4 @@
-//! `glebe probe` as a user meets it: text, JSON, a closed pipe, a full disk, no privilege.
+//! Tests `glebe probe`: text, JSON, a closed pipe, a full disk, no privileges.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -27,7 +27,7 @@ fn rows(value: &Value) -> &[Value] {
     value["mechanisms"].as_array().expect("an array of rows")
 }
 
-/// `(key, state)` of each row in order.
+/// Returns `(key, state)` of each row in order.
 fn states(value: &Value) -> Vec<(String, String)> {
     let text = |row: &Value, field: &str| row[field].as_str().expect("a string").to_owned();
     rows(value).iter().map(|row| (text(row, "key"), text(row, "state"))).collect()
@@ -64,7 +64,7 @@ fn json_and_text_list_the_same_rows() {
         })
         .collect();
     assert_eq!(listed, states);
-    // A path may be longer than its column; a line of more than one word may not.
+    // Only a line of one word, such as a path, may be longer than its column.
     for line in text.lines().filter(|line| line.chars().count() > 100) {
         let words = line.split_whitespace().filter(|word| !["why:", "how:"].contains(word));
         assert_eq!(words.count(), 1, "{line}");
@@ -74,7 +74,7 @@ fn json_and_text_list_the_same_rows() {
 #[test]
 fn a_closed_pipe_is_no_failure() {
     for arg in [None, Some("--json")] {
-        // Closed before the program starts, so that its first write meets it.
+        // Closed before the program starts, so that its first write fails.
         let (reader, writer) = UnixStream::pair().unwrap();
         drop(reader);
         let output = glebe().args(arg).stdout(OwnedFd::from(writer)).output().unwrap();
@@ -118,11 +118,11 @@ fn without_privilege_the_same_rows_and_fewer_yes() {
     assert_eq!(keys(&root), keys(&nobody));
     assert_eq!(state(&nobody, "capabilities"), "no");
     assert_eq!(state(&nobody, "pagemap.pfn"), "no");
-    // What needs no privilege is as it was.
+    // Mechanisms that need no privilege keep their state.
     for key in ["pagemap.scan", "madv.free", "uffd.user", "uffd.sigbus", "membarrier.rseq"] {
         assert_eq!(state(&nobody, key), state(&root, key), "{key}");
     }
-    // No privilege is better than some in nothing.
+    // No state is better without privileges.
     let rank = |state: &str| ["no", "partly", "yes"].iter().position(|s| *s == state).unwrap();
     for ((key, with), (_, without)) in states(&root).iter().zip(states(&nobody)) {
         assert!(rank(with) >= rank(&without), "{key}: {with} as root, {without} without");

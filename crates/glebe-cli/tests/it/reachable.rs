@@ -1,21 +1,21 @@
-//! The program where a user without privileges can run it.
+//! [`Reachable`] makes the program executable for users without privileges.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use glebe_testing::Scratch;
 
-/// An id with no privilege: the kernel's overflow uid.
+/// The kernel's overflow uid, without privileges.
 pub const NOBODY: u32 = 65_534;
 
-/// A copy of the program where everybody can reach it, removed when dropped.
+/// A copy of the program that every user can reach; removed when dropped.
 pub struct Reachable(Scratch);
 
 impl Reachable {
     pub fn new() -> Self {
         let this = Self(Scratch::readable("reachable"));
-        // A process of its own copies it. Another thread's child could have a file of this process
-        // open for writing, and nobody can execute it meanwhile.
+        // Another process copies: if this one did, a child forked by another thread could inherit
+        // the writable descriptor, and nobody could execute the file.
         let program = env!("CARGO_BIN_EXE_glebe");
         let mut install = Command::new("install");
         let copied = install.args(["-m", "755", program]).arg(this.program()).status();

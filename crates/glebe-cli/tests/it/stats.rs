@@ -1,4 +1,4 @@
-//! `glebe stats` as a user meets it: reserves of this process, none, others', and left-overs.
+//! Tests `glebe stats`: own reserves, none, other users' reserves, stale sockets.
 
 #[path = "../../../glebe/tests/openmetrics/parser.rs"]
 mod parser;
@@ -41,7 +41,7 @@ fn text(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// Exit status 1 and one line, which is given.
+/// Asserts failure with one line and returns the line.
 fn refusal(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let stderr = String::from_utf8(output.stderr.clone()).unwrap();
@@ -130,7 +130,7 @@ fn one_that_answers_nonsense_is_named_and_the_others_are_shown() {
     let scratch = Scratch::new("nonsense");
     let reserve = reserve();
     reserve.serve_stats_in(scratch.path()).unwrap();
-    // Of a process that lives as long as this test.
+    // This process lives, so the socket counts as live.
     let liar = scratch.path().join(format!("{}.99999.sock", std::process::id()));
     let listener = UnixListener::bind(liar).unwrap();
     std::thread::scope(|scope| {
@@ -158,7 +158,7 @@ fn other_users_may_not_read() {
         command.uid(NOBODY).gid(NOBODY).current_dir("/").output()
     };
     for mode in [0o700, 0o755] {
-        // The socket alone must do too, should somebody open the directory later.
+        // The socket's mode must protect it even in an open directory.
         fs::set_permissions(scratch.path(), Permissions::from_mode(mode)).unwrap();
         match as_nobody() {
             Ok(output) => assert!(refusal(&output).contains("ermission denied"), "{output:?}"),

@@ -1,4 +1,4 @@
-//! `glebe zpool` as a user meets it: the classes of the kernel, and parameters out of limits.
+//! Tests `glebe zpool`: the kernel's classes, and parameters out of range.
 
 use std::process::{Command, Output};
 
@@ -7,7 +7,7 @@ fn glebe(args: &[&str]) -> Output {
     command.arg("zpool").args(args).output().expect("the program starts")
 }
 
-/// Lines of the short table, head and sum left out, and the sum.
+/// Returns the rows of the short table and its sum.
 fn table(args: &[&str]) -> (Vec<Vec<String>>, String) {
     let output = glebe(&[args, &["--short"]].concat());
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
@@ -31,7 +31,7 @@ fn the_classes_of_the_kernel_are_printed() {
     assert_eq!(rows[117], ["225", "3632", "9", "8", "80", "0.24"]);
 }
 
-/// The columns of Documentation/mm/zsmalloc.rst.
+/// The columns in Documentation/mm/zsmalloc.rst.
 const KERNEL_COLUMNS: &str = "class size 10% 20% 30% 40% 50% 60% 70% 80% 90% 99% 100% \
     obj_allocated obj_used pages_used pages_per_zspage freeable";
 
@@ -44,12 +44,12 @@ fn the_columns_are_the_kernels() {
     assert_eq!(lines[0].join(" "), KERNEL_COLUMNS);
     assert_eq!(lines.len(), 1 + 69 + 1);
     assert!(lines[1..70].iter().all(|line| line.len() == lines[0].len()), "{text}");
-    // 19 objects of 848 bytes in 4 pages: one zspage, full.
+    // One full zspage: 19 objects of 848 bytes in 4 pages.
     let row = "51 848 0 0 0 0 0 0 0 0 0 0 1 19 19 4 4 0";
     assert!(lines.iter().any(|line| line.join(" ") == row), "{text}");
 }
 
-/// Tables that were computed elsewhere, from the rule alone, beside this test.
+/// Compares with tables computed elsewhere, from the kernel's rule.
 #[test]
 fn tables_for_every_page_size_are_the_golden_ones() {
     for (page, chain, golden) in [

@@ -1,7 +1,7 @@
-//! The bell under the model checker: `RUSTFLAGS="--cfg loom"`.
+//! Checks the bell with the model checker: `RUSTFLAGS="--cfg loom"`.
 //!
-//! A keeper that is not woken sleeps for ever, which the checker reports as a deadlock. The model
-//! that must fail looks at the counters without changing them.
+//! A keeper that nobody wakes is a deadlock. The model that must fail reads the counters without
+//! adding zero.
 
 use std::sync::Arc;
 
@@ -14,7 +14,6 @@ struct Model {
     counters: Counters,
 }
 
-/// A bell whose keeper is awake.
 fn model() -> Arc<Model> {
     let (free_at, grown_at) = (AtomicU64::new(0), AtomicU64::new(GROWTH_STEP));
     let bell = Bell { mode: FutexWord::new(THREAD), free_at, grown_at };
@@ -22,7 +21,6 @@ fn model() -> Arc<Model> {
 }
 
 impl Model {
-    /// As the hook after a free.
     fn free(&self, slices: u64) {
         self.counters.freed.fetch_add(slices, Ordering::AcqRel);
         if self.bell.is_called(false) {
@@ -30,14 +28,12 @@ impl Model {
         }
     }
 
-    /// As the hook after a use of new memory.
     fn grow(&self, slices: u64) {
         self.counters.taken.fetch_add(slices, Ordering::Relaxed);
         self.counters.cold.fetch_add(slices, Ordering::AcqRel);
         self.bell.grown(&self.counters, false);
     }
 
-    /// The keeper's sleep until so many slices more are free than at its last look.
     fn sleep_until_freed(&self, hot: u64, rest: Option<Duration>) {
         while self.counters.get().hot() < hot + FREE_MIN {
             self.bell.sleep(&self.counters, hot, rest, true, false);
@@ -71,7 +67,7 @@ fn nobody_sleeps_through_what_two_threads_free() {
 fn nobody_sleeps_through_growth() {
     explore(|| {
         let model = model();
-        // Without anything free nothing can be given back.
+        // Growth wakes a keeper only if something is free.
         model.counters.freed.fetch_add(1, Ordering::Relaxed);
         let other = Arc::clone(&model);
         let thread = thread::spawn(move || other.grow(GROWTH_STEP));

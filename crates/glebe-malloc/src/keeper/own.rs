@@ -1,15 +1,14 @@
-//! [`Own`]: memory for the keeper's own objects, apart from the heap that it keeps.
+//! [`Own`]: memory for the keeper's own objects, outside the heap.
 //!
-//! In the heap they would be a second thread's: its first slice takes a chunk of 32 MiB, which
-//! mimalloc keeps for small objects from then on, so that larger ones need memory elsewhere: a
-//! fifth more in a heap of 100 MiB. The few paths and buffers that the keeper needs to find groups
-//! come from a piece of the library's zeroed data: powers of two, with a list of what is free of
-//! each. What it has no room for, and all that other threads ask for, is the C library's to give.
-//! No lock: one thread comes here. Cost: some loads and stores.
+//! In the heap they would belong to a second thread, whose first slice takes a chunk of 32 MiB.
+//! mimalloc keeps this chunk for small objects, so larger ones need memory elsewhere: a fifth more
+//! in a heap of 100 MiB. The keeper's few paths and buffers come from a pool in zeroed data: powers
+//! of two, with a free list each. malloc(3) serves other threads, and objects that do not fit. No
+//! lock. Cost: some loads and stores.
 //!
 //! # Safety
-//! The pool is the keeper's thread's alone, and there is one keeper at a time: in a forked child
-//! there is none at first, and then one for which nothing of this lives on.
+//! Only the keeper's thread uses the pool, and a process has at most one. A forked child's keeper
+//! resets the pool: none of its pieces is in use.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -20,12 +19,10 @@ use std::ptr;
 /// Bytes, most of them never touched.
 const LEN: usize = 512 << 10;
 const SIZE_MIN: usize = 16;
-/// The pool's own.
 const ALIGN: usize = 4096;
-/// As many sizes as are in the pool.
 const SIZES: usize = (LEN / SIZE_MIN).ilog2() as usize + 1;
 
-/// A global allocator for the library under a program that has another.
+/// A global allocator for a library whose program has another.
 #[derive(Debug)]
 pub struct Own;
 
@@ -33,9 +30,9 @@ pub struct Own;
 struct Bytes(UnsafeCell<[MaybeUninit<u8>; LEN]>);
 
 struct Lists {
-    /// Bytes that were ever given out.
+    /// Bytes ever given out.
     used: Cell<usize>,
-    /// The first free piece of each size; it begins with the address of the next.
+    /// First free piece of each size; it holds the address of the next.
     free: [Cell<*mut u8>; SIZES],
 }
 
@@ -44,7 +41,7 @@ struct Pool {
     lists: Lists,
 }
 
-// SAFETY: the keeper's thread alone looks into it.
+// SAFETY: only the keeper's thread looks into the pool.
 unsafe impl Sync for Pool {}
 
 static POOL: Pool = Pool {
@@ -53,56 +50,53 @@ static POOL: Pool = Pool {
 };
 
 thread_local! {
-    /// It needs no allocation and no end of its own.
+    /// The cell needs no allocation and no destructor.
     static IS_KEEPER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The calling thread is the keeper from now on, and the only one.
+/// Makes the calling thread the only keeper.
 pub(super) fn begin() {
     IS_KEEPER.set(true);
     POOL.lists.used.set(0);
     POOL.lists.free.iter().for_each(|list| list.set(ptr::null_mut()));
 }
 
-/// Which of the sizes holds it; none where none does.
+/// Returns the index of the least size that holds the layout.
 fn size_of(layout: Layout) -> Option<usize> {
     let size = layout.size().max(layout.align()).max(SIZE_MIN).checked_next_power_of_two()?;
     let nth = (size / SIZE_MIN).ilog2() as usize;
     (nth < SIZES && layout.align() <= ALIGN).then_some(nth)
 }
 
-/// Where `at` is in the pool, if it is.
 fn is_of_pool(at: *mut u8) -> bool {
     at.addr().wrapping_sub(POOL.bytes.0.get().addr()) < LEN
 }
 
-// SAFETY: a piece is given to one at a time, is as long as its size says, and lies at a multiple of
-// that or of 4 KiB; what is not the pool's is the system's.
+// SAFETY: each piece has one owner, its size's length, and an alignment of its size or 4 KiB.
 unsafe impl GlobalAlloc for Own {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let of_pool = if IS_KEEPER.get() { size_of(layout).and_then(take) } else { None };
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller keeps the contract.
         of_pool.unwrap_or_else(|| unsafe { System.alloc(layout) })
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         if !is_of_pool(at) {
-            // SAFETY: passed on to the caller.
+            // SAFETY: the caller keeps the contract.
             return unsafe { System.dealloc(at, layout) };
         }
-        // Another thread would have no right to the lists; none is known to come.
+        // Only the keeper may touch the lists. Other threads are not known to free its pieces.
         if let (true, Some(nth)) = (IS_KEEPER.get(), size_of(layout)) {
             put(at, nth);
         }
     }
 }
 
-/// A piece of the size, if there is room.
 fn take(nth: usize) -> Option<*mut u8> {
     let Lists { used, free } = &POOL.lists;
     let first = free[nth].get();
     if !first.is_null() {
-        // SAFETY: what is in the list is in the pool and free, and begins with an address.
+        // SAFETY: a listed piece is free, in the pool, and begins with an address.
         free[nth].set(unsafe { first.cast::<*mut u8>().read() });
         return Some(first);
     }
@@ -110,13 +104,13 @@ fn take(nth: usize) -> Option<*mut u8> {
     let at = used.get().next_multiple_of(size.min(ALIGN));
     let end = at.checked_add(size).filter(|end| *end <= LEN)?;
     used.set(end);
-    // SAFETY: within the pool.
+    // SAFETY: the piece ends within the pool.
     Some(unsafe { POOL.bytes.0.get().cast::<u8>().add(at) })
 }
 
 fn put(at: *mut u8, nth: usize) {
     let list = &POOL.lists.free[nth];
-    // SAFETY: free from now on, as long as an address at least, and aligned.
+    // SAFETY: the piece is free from now on, aligned, and has room for an address.
     unsafe { at.cast::<*mut u8>().write(list.get()) };
     list.set(at);
 }
@@ -129,19 +123,19 @@ mod tests {
         Layout::from_size_align(size, align).unwrap()
     }
 
-    /// In a thread that is the keeper; of these tests one, since there is one pool.
+    /// Runs in a thread that becomes the keeper. Only this test may: the pool is shared.
     #[test]
     fn the_keeper_has_pieces_of_its_own_that_do_not_overlap_and_are_used_again() {
         let body = || {
             let get = |layout| {
-                // SAFETY: no layout here is of no bytes.
+                // SAFETY: no layout here has zero bytes.
                 let at = unsafe { Own.alloc(layout) };
                 assert!(!at.is_null() && at.addr() % layout.align() == 0, "{layout:?}");
-                // SAFETY: just allocated.
+                // SAFETY: the object was just allocated.
                 unsafe { at.write_bytes(0xa5, layout.size()) };
                 at
             };
-            // SAFETY: each was allocated with that layout, and goes once.
+            // SAFETY: each object was allocated with this layout, and is freed once.
             let drop = |at, layout| unsafe { Own.dealloc(at, layout) };
             let others = get(layout(100, 8));
             assert!(!is_of_pool(others), "not the keeper's yet");
@@ -162,7 +156,7 @@ mod tests {
             for (size, align) in [(LEN + 1, 8), (64, 8192), (isize::MAX as usize / 2, 8)] {
                 assert_eq!(size_of(layout(size, align)), None, "{size} at {align}");
             }
-            // Until it is full; then the system gives.
+            // The system serves what a full pool cannot.
             let half = layout(LEN / 4, 4096);
             let found: Vec<_> = (0..4).map(|_| get(half)).collect();
             assert!(is_of_pool(found[0]) && !is_of_pool(found[3]));

@@ -1,4 +1,4 @@
-//! What a user chose of the keeper, which hooks and the thread read. Set once, before all else.
+//! The keeper's settings, which hooks and the thread read. Set once, before use.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use glebe::Bytes;
 use crate::heap::Settings;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// The default room below a limit; the policy makes it at most a quarter of the limit, and half
-/// while others' usage rises. Two processors fill as much with huge pages in three turns.
+/// Default room below a limit; the policy allows at most a quarter of the limit, and half while
+/// others' usage rises. Two processors fill it with huge pages in three turns.
 const MARGIN: Bytes = Bytes::mib(256);
 
 static AGE_MICROS: AtomicU64 = AtomicU64::new(0);
@@ -18,7 +18,6 @@ static ROOM: AtomicU64 = AtomicU64::new(0);
 static IS_CHOSEN: AtomicU32 = AtomicU32::new(0);
 static WANTS_HUGE: AtomicU32 = AtomicU32::new(0);
 
-/// Keeps the settings. Before all else here.
 pub(crate) fn set(settings: &Settings) {
     let age = u64::try_from(settings.age.as_micros()).unwrap_or(u64::MAX);
     AGE_MICROS.store(age, Ordering::Relaxed);
@@ -28,24 +27,22 @@ pub(crate) fn set(settings: &Settings) {
     WANTS_HUGE.store(wants_huge.into(), Ordering::Relaxed);
 }
 
-/// Whether the heap is to have huge pages.
 pub(crate) fn wants_huge() -> bool {
     WANTS_HUGE.load(Ordering::Relaxed) != 0
 }
 
-/// How long memory stays free before it is marked.
+/// Returns the time from free to mark.
 pub(super) fn age() -> Duration {
     Duration::from_micros(AGE_MICROS.load(Ordering::Relaxed))
 }
 
-/// The room to leave below a limit where nobody else takes memory: none less than usual where the
-/// user chose it.
+/// Returns the room below a limit while nobody else takes memory; `None` if the user chose a
+/// margin.
 pub(super) fn quiet_margin(limit: Bytes) -> Option<Bytes> {
     let is_chosen = IS_CHOSEN.load(Ordering::Relaxed) != 0;
     (!is_chosen).then(|| Policy::default().still_margin(limit))
 }
 
-/// When memory is short.
 pub(super) fn policy() -> Policy {
     Policy::default().margin(Bytes::new(ROOM.load(Ordering::Relaxed)))
 }

@@ -1,6 +1,5 @@
-//! The keeper's work, step by step and without its thread: that none of it allocates, and what a
-//! reading has it do.
-#![allow(unsafe_code)] // Safety: the allocator passes every call on to the system's.
+//! Tests the keeper's work without its thread: it allocates nothing, and acts on readings.
+#![allow(unsafe_code)] // Safety: the allocator passes every call to the system's.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -10,7 +9,6 @@ use super::*;
 use crate::heap::Settings;
 use crate::pages::space::UNIT_SLICES;
 
-/// Counts the calls of each thread.
 struct Counting;
 
 #[global_allocator]
@@ -24,22 +22,21 @@ thread_local! {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         CALLS.set(CALLS.get() + 1);
-        // SAFETY: passed on to the caller, as below.
+        // SAFETY: the caller keeps the contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         CALLS.set(CALLS.get() + 1);
-        // SAFETY: as above.
+        // SAFETY: the caller keeps the contract.
         unsafe { System.dealloc(at, layout) }
     }
 }
 
-/// Runs `body` with a keeper that looks and turns each time it is asked, in a thread of its own:
-/// keepers give up the descriptors of their thread.
+/// Runs `body` with a keeper that looks and turns at each call, in its own thread: keepers give up
+/// their thread's descriptors.
 fn with_keeper(body: impl FnOnce(&mut Keeper) + Send + 'static) {
     let run = move || {
-        // As before the thread starts.
         set(&Settings::DEFAULT);
         assert!(fork::begin());
         let mut keeper = Keeper::new(Space::reserve(64).unwrap());
@@ -54,7 +51,7 @@ fn use_up(space: &Space, units: usize) {
     space.take(slices.clone()).unwrap();
     let (addr, bytes) = space.memory_of(0, slices.len());
     let pages = (addr..addr + bytes).step_by(4096);
-    // SAFETY: just taken.
+    // SAFETY: the slices were just taken.
     pages.for_each(|at| unsafe { std::ptr::with_exposed_provenance_mut::<u8>(at).write(1) });
     space.free(slices);
 }
@@ -111,7 +108,7 @@ fn what_is_short_goes_and_what_is_crowded_goes_of_marked_memory() {
         let all = 20 * UNIT_SLICES as u64;
         assert_eq!(space.counters.get().volatile(), all);
         keeper.give_back(&Reading { short: slices(3), crowded: slices(5), ..Reading::default() });
-        // What goes of marked memory because of the one counts for the other.
+        // Marked memory given back for `short` counts for `crowded`.
         assert_eq!(space.counters.get().dropped_volatile, 5 * UNIT_SLICES as u64);
         keeper.give_back(&Reading::default());
         assert_eq!(space.counters.get().volatile(), all - 5 * UNIT_SLICES as u64);
@@ -147,7 +144,7 @@ fn a_keeper_rests_without_a_timer_when_all_is_marked() {
         if !keeper.is_huge {
             return println!("skipped: no huge pages, so slices are marked by themselves");
         }
-        // What is free in a part of its unit alone it does watch.
+        // Free parts of units are unmarked, so the keeper watches them.
         keeper.space.take(0..1).unwrap();
         use_up_but_one(keeper.space);
         (0..2 * AGE_TURNS).for_each(|_| {
@@ -158,7 +155,7 @@ fn a_keeper_rests_without_a_timer_when_all_is_marked() {
     });
 }
 
-/// Leaves a slice of each of some units in use.
+/// Leaves a slice of each of ten units in use.
 fn use_up_but_one(space: &Space) {
     for unit in 0..10 {
         let slices = unit * UNIT_SLICES + 1..(unit + 1) * UNIT_SLICES;
@@ -168,7 +165,7 @@ fn use_up_but_one(space: &Space) {
     }
 }
 
-/// What a gauge says in a group of 640 MiB, by MiB used and by how much they rise a second.
+/// Returns a reading in a cgroup of 640 MiB: MiB used, and MiB of rise a second.
 fn reading(used: u64, rise: u64) -> Reading {
     let (limit, used, rise_a_second) = (Bytes::mib(640), Bytes::mib(used), Bytes::mib(rise));
     let pressure =

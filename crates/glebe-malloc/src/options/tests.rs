@@ -1,4 +1,4 @@
-//! What each word does, and what is said of those that do nothing.
+//! Tests each word, and complaints about wrong ones.
 
 use super::*;
 
@@ -86,7 +86,7 @@ fn what_is_not_understood_is_named_and_ignored() {
         assert_eq!(complaints.len(), 1, "{text}: {complaints:?}");
         let expected = format!("{word} {instead}");
         assert!(complaints[0].starts_with(&expected), "{text}: {complaints:?}");
-        // The words around it count.
+        // Other words still count.
         assert_eq!(options.heap.age, Duration::from_millis(77), "{text}");
         let heap = Settings { huge: !text.starts_with("huge=off"), ..Settings::default() };
         assert_eq!(Settings { age: heap.age, ..options.heap }, heap, "{text}");

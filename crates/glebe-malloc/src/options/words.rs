@@ -1,8 +1,7 @@
-//! Values of options, from bytes.
+//! Parses values of options from bytes.
 
 use glebe::sys::handler;
 
-/// `on` or `off`.
 pub(super) fn switch(value: &[u8]) -> Result<bool, &'static str> {
     match value {
         b"on" => Ok(true),
@@ -11,7 +10,6 @@ pub(super) fn switch(value: &[u8]) -> Result<bool, &'static str> {
     }
 }
 
-/// A decimal number.
 pub(super) fn number(digits: &[u8]) -> Option<u64> {
     if !digits.iter().all(u8::is_ascii_digit) {
         return None;
@@ -19,7 +17,7 @@ pub(super) fn number(digits: &[u8]) -> Option<u64> {
     core::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// A number of bytes, or of KiB, MiB or GiB where a letter says so.
+/// Parses bytes; K, M or G at the end mean KiB, MiB or GiB.
 pub(super) fn size(value: &[u8]) -> Option<u64> {
     let (digits, shift) = match value.split_last()? {
         (b'K' | b'k', digits) => (digits, 10),
@@ -30,7 +28,7 @@ pub(super) fn size(value: &[u8]) -> Option<u64> {
     number(digits)?.checked_mul(1 << shift)
 }
 
-/// A signal that a program can do without.
+/// Parses the name of a signal that a program can spare.
 pub(super) fn signal(name: &[u8]) -> Option<i32> {
     match name.strip_prefix(b"SIG").unwrap_or(name) {
         b"HUP" => Some(handler::HUP),

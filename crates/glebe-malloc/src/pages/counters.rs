@@ -1,27 +1,27 @@
-//! [`Counters`]: how many slices went which way since the start. What there is now follows.
+//! [`Counters`]: totals of slices that changed state; current counts follow.
 //!
-//! Each is relaxed and only rises, so that a reader beside running threads is off by what happens
-//! meanwhile, and never for good. One line of the cache: a free counts once, a reuse once.
+//! The counters are relaxed and only rise, so a concurrent reader's error never lasts. They share a
+//! cache line: a free counts once, and so does a reuse.
 
 use crate::sync::{AtomicU64, Ordering};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// See the module.
+        /// Totals of slices that changed state.
         #[derive(Debug, Default)]
         #[repr(align(64))]
         pub struct Counters {
             $($(#[$doc])* pub(crate) $name: AtomicU64,)*
         }
 
-        /// What the [`Counters`] were, in slices.
+        /// Values of [`Counters`], in slices.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Counted {
             $($(#[$doc])* pub $name: u64,)*
         }
 
         impl Counters {
-            /// What they are now.
+            /// Returns the current values.
             #[must_use]
             pub fn get(&self) -> Counted {
                 Counted { $($name: self.$name.load(Ordering::Relaxed),)* }
@@ -31,29 +31,29 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Any -> Live.
+    /// Any state to Live.
     taken,
-    /// Live -> Hot.
+    /// Live to Hot.
     freed,
-    /// Gone -> Live.
+    /// Gone to Live.
     cold,
-    /// Volatile -> Live.
+    /// Volatile to Live.
     thawed,
-    /// Hot -> Volatile.
+    /// Hot to Volatile.
     marked,
-    /// Hot -> Gone, by us.
+    /// Hot to Gone, by the heap.
     dropped_hot,
-    /// Volatile -> Gone, by us.
+    /// Volatile to Gone, by the heap.
     dropped_volatile,
-    /// Volatile -> Gone, found taken by the kernel, or put into swap.
+    /// Volatile to Gone: taken by the kernel, or swapped out.
     lost,
-    /// Calls on claimed slices; no slices.
+    /// System calls on claimed slices.
     calls,
-    /// Of them refused.
+    /// Calls refused.
     refused,
 }
 
-/// Counts up; not in order with anything.
+/// Adds, unordered.
 #[cfg(not(loom))]
 #[inline]
 pub(crate) fn add(counter: &AtomicU64, slices: usize) {
@@ -63,8 +63,8 @@ pub(crate) fn add(counter: &AtomicU64, slices: usize) {
 }
 
 impl Counters {
-    /// As [`Counters::get`]: who changes `freed` or `cold` later sees what the caller did before,
-    /// and what was done before an earlier change the caller sees.
+    /// Returns the values, ordered with hooks: a later change of `freed` or `cold` sees the
+    /// caller's writes, and the caller sees the writes before an earlier change.
     #[must_use]
     pub fn settle(&self) -> Counted {
         self.freed.fetch_add(0, Ordering::AcqRel);
@@ -74,26 +74,26 @@ impl Counters {
 }
 
 impl Counted {
-    /// Slices in use.
+    /// Returns the number of slices in use.
     #[must_use]
     pub fn live(&self) -> u64 {
         self.taken.saturating_sub(self.freed)
     }
 
-    /// Free and whole.
+    /// Returns the number of unmarked free slices.
     #[must_use]
     pub fn hot(&self) -> u64 {
         let reused = self.taken.saturating_sub(self.cold).saturating_sub(self.thawed);
         self.freed.saturating_sub(reused + self.marked + self.dropped_hot)
     }
 
-    /// Free and marked; the kernel may have taken some.
+    /// Returns the number of marked free slices; the kernel may have taken some.
     #[must_use]
     pub fn volatile(&self) -> u64 {
         self.marked.saturating_sub(self.thawed + self.dropped_volatile + self.lost)
     }
 
-    /// Those with memory, as far as we know.
+    /// Returns the number of slices with memory, as far as known.
     #[must_use]
     pub fn held(&self) -> u64 {
         self.live() + self.hot() + self.volatile()

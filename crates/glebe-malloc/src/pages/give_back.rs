@@ -1,12 +1,12 @@
-//! Giving back: free memory goes to the system at once, as much as is asked for and no more than
-//! the rest of a unit beyond; and looking for what the kernel took of marked memory by itself.
+//! Gives free memory back at once, and finds marked memory that the kernel took.
 //!
-//! Units that are free as a whole go first, from the top down, since mimalloc takes from the bottom
-//! up; then free slices of the others. By the holder of the right, a unit at a time. Cost: some µs
-//! a unit that is dropped; about 2 ms a GiB that is looked at. Source: madvise(2), mincore(2).
+//! Callers ask for an amount; at most the rest of a unit is given back beyond it. Free units are
+//! first, from the top, because mimalloc takes from the bottom; then free slices of others. Lock:
+//! the right to claim slices, a unit at a time. Cost: some µs a dropped unit; 2 ms a GiB looked at.
+//! Source: madvise(2), mincore(2).
 //!
 //! # Safety
-//! As of marking: calls are made on claimed slices.
+//! Calls change only claimed slices: nobody else touches them or needs their contents.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -22,40 +22,40 @@ use super::run::Run;
 use super::space::{Space, SLICE, UNIT, UNIT_SLICES};
 use super::state::Slice;
 
-/// Which free memory is to go.
+/// Memory to give back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// All.
+    /// All that is free.
     Free,
-    /// What is marked.
+    /// Marked memory.
     Volatile,
 }
 
-/// What went, in slices.
+/// Slices given back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Given {
-    /// Of memory that was not marked.
+    /// Unmarked.
     pub hot: usize,
-    /// Of memory that was.
+    /// Marked.
     pub volatile: usize,
 }
 
 impl Given {
-    /// Both.
+    /// Returns the sum.
     #[must_use]
     pub fn slices(&self) -> usize {
         self.hot + self.volatile
     }
 }
 
-/// What the kernel left of marked memory.
+/// Result of a look at marked memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Left {
-    /// Bytes that are in memory.
+    /// Resident bytes.
     pub resident: usize,
-    /// Slices that are not, and were thought to be.
+    /// Slices newly found absent.
     pub lost: usize,
-    /// Units of which the kernel does not tell.
+    /// Units without an answer from the kernel.
     pub untold: usize,
 }
 
@@ -69,7 +69,7 @@ impl Which {
 }
 
 impl Space {
-    /// Gives back so many slices, if there are as many.
+    /// Gives back `asked` slices, or all that fit if fewer do.
     pub fn give_back(&self, asked: usize, which: Which) -> Given {
         let mut given = Given::default();
         let opened = self.opened() / UNIT_SLICES;
@@ -89,8 +89,7 @@ impl Space {
         given
     }
 
-    /// Gives back what is free in the units that these slices lie in, if nobody else makes calls
-    /// just now.
+    /// Gives back the free units among these, if nobody holds the right.
     pub fn give_back_at(&self, slices: &Range<usize>) -> Given {
         let mut given = Given::default();
         let _blocked = Blocked::new();
@@ -104,17 +103,16 @@ impl Space {
         given
     }
 
-    /// Drops runs of a unit until enough went.
     fn give_back_unit(&self, nth: usize, which: Which, asked: usize, given: &mut Given) {
         let (mut start, end) = (nth * UNIT_SLICES, (nth + 1) * UNIT_SLICES);
         let fits = |slice| which.fits(slice);
         while start < end && given.slices() < asked {
-            // To claim costs more than to look.
+            // A look is cheaper than a claim.
             if !fits(self.states()[start].get()) {
                 start += 1;
                 continue;
             }
-            // What is gone may lie between.
+            // A run may include slices already gone.
             let among = |slice| fits(slice) || slice == Slice::Gone;
             let mut run = Run::claim(self, start, end, among);
             start += run.len().max(1);
@@ -135,7 +133,7 @@ impl Space {
         run.settle(|_| Slice::Gone);
     }
 
-    /// Has the kernel drop a run; whether it did.
+    /// Drops a run. Returns true on success.
     fn discard(&self, run: &Run<'_>) -> bool {
         let (addr, bytes) = run.memory();
         // SAFETY: the run is claimed.
@@ -149,15 +147,15 @@ impl Space {
         true
     }
 
-    /// Looks at marked memory. A slice of which nothing is in memory was volatile since before the
-    /// look, so it is lost, and dropped: what the kernel could not mark, since a child had it too,
-    /// may be in swap, and would come back as it was.
+    /// Looks at marked memory. A slice without resident pages was volatile before the look, so it
+    /// is lost, and is dropped. Otherwise old contents might return from swap: the kernel cannot
+    /// mark pages that a child shares.
     pub fn look_at_volatile(&self) -> Left {
         self.look(|| Some(self.hold()))
     }
 
-    /// As [`Space::look_at_volatile`], without waiting: the calling thread may be one that holds
-    /// the right, in a signal handler. While anyone holds it nothing is noted as gone.
+    /// Looks without waiting: in a signal handler the calling thread may hold the right. While
+    /// anybody does, no slice becomes gone.
     pub fn peek_at_volatile(&self) -> Left {
         self.look(|| self.try_hold())
     }
@@ -200,7 +198,7 @@ impl Space {
         }
     }
 
-    /// Drops the slices of a unit that are lost and still marked; how many went.
+    /// Drops lost slices that are still marked. Returns their number.
     pub(super) fn drop_lost(&self, first: usize, lost: &[bool; UNIT_SLICES]) -> usize {
         let (mut start, end, mut dropped) = (first, first + UNIT_SLICES, 0);
         while start < end {

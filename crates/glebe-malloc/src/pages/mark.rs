@@ -1,13 +1,12 @@
-//! Marking: what stayed free for an age the kernel may take, whole units of it.
+//! Marks memory that stayed free for an age, so that the kernel may take it.
 //!
-//! Part of a huge page costs more to mark than to keep, since marking splits it: so a unit waits
-//! until all of it is free. Where there are no huge pages, runs of slices are marked. While a child
-//! may share the memory the kernel would keep it for the child's sake, so then it is dropped. By
-//! the holder of the right, a unit at a time, so that nobody waits longer than for one call. Cost:
-//! two loads a unit, some µs a unit that is marked. Source: madvise(2).
+//! Marking a part of a huge page splits it, so a unit waits until all of it is free. Without huge
+//! pages, runs of slices are marked. Memory that a child may share is dropped, because the kernel
+//! would keep it for the child. Lock: the right to claim slices, a unit at a time, so that others
+//! wait for one call at most. Cost: two loads a unit, some µs a marked unit. Source: madvise(2).
 //!
 //! # Safety
-//! Calls are made on claimed slices, which nobody else touches and whose contents nobody wants.
+//! Calls change only claimed slices: nobody else touches them or needs their contents.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -21,28 +20,28 @@ use super::space::{Space, UNIT_SLICES};
 use super::state::Slice;
 use crate::sync::Ordering;
 
-/// What to mark, and how.
+/// Manner of marking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Manner {
-    /// Turns that it has been free.
+    /// Least age in turns.
     pub age: u8,
-    /// Whether units are huge pages.
+    /// Units are huge pages.
     pub is_huge: bool,
-    /// Whether no other process shared the memory when it was asked; later forks are seen.
+    /// No other process shared the memory when asked; later forks are noticed.
     pub is_alone: bool,
 }
 
-/// What a turn came to.
+/// The result of a turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Marked {
-    /// Slices that the kernel may take now, or that were dropped.
+    /// Slices marked or dropped.
     pub slices: usize,
-    /// Whether there is something too young that a later turn will mark.
+    /// Some slices are too young; a later turn marks them.
     pub is_due: bool,
 }
 
 impl Space {
-    /// Marks what is old enough.
+    /// Marks slices old enough.
     pub fn mark(&self, manner: Manner) -> Marked {
         let mut marked = Marked::default();
         let opened = self.opened() / UNIT_SLICES;

@@ -1,10 +1,9 @@
-//! The page layer: which slices of one reservation of addresses are in use, and what becomes of
-//! those that are not.
+//! The page layer: which slices of a reservation are in use, and what becomes of the free ones.
 //!
-//! A *slice* is 64 KiB, mimalloc's measure; a *unit* is 2 MiB, a huge page. [`state`],
-//! [`mod@unit`] and [`right`] are the protocol, [`space`] the memory and its table, [`run`] the
-//! claim that system calls need; [`mark`] and [`give_back`] make these calls, and [`ration`] says
-//! which units have a huge page. Nothing here allocates.
+//! A *slice* is 64 KiB, mimalloc's measure; a *unit* is 2 MiB, a huge page. [`state`], [`mod@unit`]
+//! and [`right`] are the protocol, [`space`] the memory and its table, [`run`] the claim for system
+//! calls. [`mark`] and [`give_back`] make these calls; [`ration`] chooses huge pages. Nothing here
+//! allocates.
 
 pub mod counters;
 #[cfg(not(loom))]

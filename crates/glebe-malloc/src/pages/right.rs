@@ -1,4 +1,4 @@
-//! [`Right`]: the right to claim slices, which one thread has at a time, and waiting for its end.
+//! [`Right`]: the right to claim slices, which one thread holds, and the wait for its end.
 //!
 //! ```text
 //! holder    process that holds the right (its generation), 0 = nobody
@@ -6,16 +6,17 @@
 //! waiters   how many threads look at `rung`
 //! ```
 //!
-//! A thread that waits counts itself, changes `rung` by nothing, looks at what it waits for, and
-//! sleeps while `rung` stays. Who ends a call settles the slices, counts `rung` up, and wakes if
-//! anyone is counted. Of these two changes one comes first, and the other sees what was done
-//! before it: the settled slices, or the count. A holder of
-//! another process than the caller's is a thread that a clone(2) left behind: nobody waits for it.
-//! Lock: it is one. Taken last of all; its holder neither allocates nor takes another.
+//! Ordering: a waiter adds one to `waiters` and zero to `rung`, checks its condition, and sleeps
+//! while `rung` stays. A thread that ends a call settles the slices, adds one to `rung`, and wakes
+//! if `waiters` is not zero. The later change of `rung` sees the earlier thread's writes: the
+//! settled slices, or the waiter.
+//!
+//! Nobody waits for a holder of another process, a thread that a raw clone(2) left behind. Lock:
+//! taken last; the holder neither allocates nor takes another.
 
 use crate::sync::{wait, wake_all, AtomicU64, FutexWord, Ordering};
 
-/// See the module.
+/// The right to claim slices.
 #[derive(Debug)]
 pub struct Right {
     holder: AtomicU64,
@@ -29,7 +30,7 @@ impl Default for Right {
     }
 }
 
-/// The process: a number that no ancestor of it had; never 0.
+/// Returns the process's number, unlike any ancestor's; never 0.
 #[cfg(not(loom))]
 fn own() -> u64 {
     glebe::sys::fork::ForkGuard::new().generation()
@@ -40,23 +41,22 @@ fn own() -> u64 {
     1
 }
 
-/// Holds the right until it is dropped.
+/// Holds the right until dropped.
 #[derive(Debug)]
 pub struct Held<'a> {
     right: &'a Right,
-    /// Whether it was taken from a thread that did not come along into this process: what that
-    /// thread had claimed is still `Marking`, and no call on it is under way here.
+    /// The last holder is not in this process: its slices are still `Marking`, and no call on them
+    /// runs here.
     pub is_inherited: bool,
 }
 
 impl Right {
-    /// Held by a thread that did not come along into this process.
     #[cfg(loom)]
     pub(super) fn left_behind() -> Self {
         Self { holder: AtomicU64::new(own() + 1), ..Self::default() }
     }
 
-    /// Takes it, and waits for it while another thread of this process has it.
+    /// Takes the right. Waits while another thread of this process holds it.
     pub fn take(&self) -> Held<'_> {
         loop {
             if let Some(held) = self.try_take() {
@@ -66,33 +66,33 @@ impl Right {
         }
     }
 
-    /// Takes it if no thread of this process has it.
+    /// Takes the right unless a thread of this process holds it.
     pub fn try_take(&self) -> Option<Held<'_>> {
         let (own, holder) = (own(), self.holder.load(Ordering::Relaxed));
         let (ok, failed) = (Ordering::Acquire, Ordering::Relaxed);
         let is_taken =
             holder != own && self.holder.compare_exchange(holder, own, ok, failed).is_ok();
-        // Made only where it was taken: it is given up where it is dropped.
+        // Made only on success, because dropping it gives up the right.
         is_taken.then(|| Held { right: self, is_inherited: holder != 0 })
     }
 
-    /// Counts nobody as waiting, in a forked child: the threads that waited are not in it.
+    /// Forgets the waiters in a forked child, which lacks their threads.
     pub fn forget_waiters(&self) {
         self.waiters.store(0, Ordering::Relaxed);
     }
 
-    /// Gives up what a fork's first step took, in the parent or in the child.
+    /// Gives up the right that a fork's *prepare* took, in parent or child.
     pub fn end(&self) {
         drop(Held { right: self, is_inherited: false });
     }
 
-    /// Whether it is held by a thread that did not come along into this process.
+    /// Returns true if the holder is not in this process.
     pub fn is_orphaned(&self) -> bool {
         let holder = self.holder.load(Ordering::Relaxed);
         holder != 0 && holder != own()
     }
 
-    /// Tells all who wait that slices were settled.
+    /// Wakes waiters after slices were settled.
     pub fn ring(&self) {
         self.rung.fetch_add(1, Ordering::AcqRel);
         if self.waiters.load(Ordering::Relaxed) != 0 {
@@ -100,7 +100,7 @@ impl Right {
         }
     }
 
-    /// Waits until `is_over`, which is so at the latest when the right is given up.
+    /// Waits until `is_over`, at the latest until the right is given up.
     #[cold]
     pub fn wait_until(&self, mut is_over: impl FnMut() -> bool) {
         self.waiters.fetch_add(1, Ordering::Relaxed);

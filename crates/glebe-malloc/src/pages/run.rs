@@ -1,27 +1,27 @@
-//! [`Run`]: slices in a row that are claimed, so that a system call may be made on them.
+//! [`Run`]: consecutive slices claimed for a system call.
 //!
-//! Invariant: while it lives, its slices are `Marking` and nobody else touches their memory. When
-//! it is dropped they are what they were, but for what [`Run::settle`] said. At most a unit long.
-//! Cost: one exchange a slice, and one to ring.
+//! Invariant: while it lives, its slices are `Marking`, and nobody else touches them. Dropping it
+//! restores their states, unless [`Run::settle`] chose others. A run is at most a unit. Cost: an
+//! exchange a slice, and one to ring.
 
 use std::ops::Range;
 
 use super::space::{Space, UNIT_SLICES};
 use super::state::Slice;
 
-/// See the module.
+/// Claimed slices.
 #[derive(Debug)]
 pub struct Run<'a> {
     space: &'a Space,
     start: usize,
-    /// What each slice is to become; what it was until that is said.
+    /// State of each slice after drop.
     next: [Slice; UNIT_SLICES],
     len: usize,
 }
 
 impl<'a> Run<'a> {
-    /// Claims slices from `start` on, up to `end`, the end of the unit or the first that does not
-    /// fit. The caller holds the right.
+    /// Claims slices from `start` to `end`, the unit's end, or the first that does not fit. The
+    /// caller holds the right.
     pub fn claim(space: &'a Space, start: usize, end: usize, fits: impl Fn(Slice) -> bool) -> Self {
         let end = end.min((start / UNIT_SLICES + 1) * UNIT_SLICES);
         let mut run = Self { space, start, next: [Slice::Gone; UNIT_SLICES], len: 0 };
@@ -33,31 +33,31 @@ impl<'a> Run<'a> {
         run
     }
 
-    /// How many slices it has.
+    /// Returns the number of slices.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Which they are.
+    /// Returns the range of slices.
     #[must_use]
     pub fn slices(&self) -> Range<usize> {
         self.start..self.start + self.len
     }
 
-    /// How many of them were such.
+    /// Returns the number of slices whose state was `such`.
     #[must_use]
     pub fn count(&self, such: impl Fn(Slice) -> bool) -> usize {
         self.next[..self.len].iter().filter(|was| such(**was)).count()
     }
 
-    /// Where its memory is, and how many bytes.
+    /// Returns the address and length of the memory, in bytes.
     #[must_use]
     pub fn memory(&self) -> (usize, usize) {
         self.space.memory_of(self.start, self.len)
     }
 
-    /// What each is when this is dropped, by what it was.
+    /// Chooses each slice's state after drop, by its old one.
     pub fn settle(&mut self, becomes: impl Fn(Slice) -> Slice) {
         self.next[..self.len].iter_mut().for_each(|next| *next = becomes(*next));
     }

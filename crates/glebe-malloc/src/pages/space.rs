@@ -1,9 +1,9 @@
-//! [`Space`]: one reservation of addresses, the table of its slices, and how both change hands.
+//! [`Space`]: a reservation of addresses, the table of its slices, and their owners' changes.
 //!
-//! Invariants: addresses up to `opened` may be touched; a unit's word is how many of its slices are
-//! in use, once those who change them are done. Lengths are in slices where no name says bytes.
-//! Cost: a take or a free is one exchange or store a slice and two additions; no system call, but
-//! one each 32 MiB that were never in use before. Lock: [`Right`], for who makes calls on memory.
+//! Invariants: slices below `opened` may be touched; a unit's word counts its slices in use, once
+//! changes are done. Lengths are in slices unless a name says bytes. Cost: an exchange or store a
+//! slice and two additions; a system call for each first use of 32 MiB. Lock: [`Right`], for calls
+//! on memory.
 //!
 //! ```text
 //!   | slack | units of 2 MiB, reserved ...                  | this struct, units, states |
@@ -11,8 +11,8 @@
 //! ```
 //!
 //! # Safety
-//! The table lies in zeroed memory of the reservation, behind the slices, which lives as long as
-//! the process; zeros are a value of everything in it.
+//! The table is zeroed memory of the reservation, behind the slices, and lives as long as the
+//! process. Zeros are valid values in it.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -35,10 +35,10 @@ pub use super::SLICE;
 pub const UNIT: usize = 2 << 20;
 /// Slices of a unit.
 pub const UNIT_SLICES: usize = UNIT / SLICE;
-/// Slices that become accessible at once.
+/// Slices made accessible at a time.
 const STEP: usize = (32 << 20) / SLICE;
 
-/// See the module.
+/// A reservation of addresses and its table.
 #[derive(Debug)]
 pub struct Space {
     base: usize,
@@ -48,31 +48,29 @@ pub struct Space {
     turn: AtomicU8,
     right: Right,
     listed: AtomicU64,
-    /// 1: there was a fork, and nobody saw that its child is gone. Set before the fork gives up the
-    /// right.
+    /// 1 after a fork until no child is seen. Set before the fork gives up the right.
     pub shared: AtomicU32,
-    /// Which units have a huge page.
+    /// Decides which units get a huge page.
     pub ration: Ration,
-    /// What went which way.
+    /// Totals of slices that changed state.
     pub counters: Counters,
 }
 
-/// What a take found.
+/// Result of a take, in slices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
-    /// Slices.
+    /// Slices taken.
     pub slices: usize,
-    /// Those that were free, as far as this layer was told: all, but those which mimalloc freed
-    /// before its own start.
+    /// Slices that were free. Slices that mimalloc freed before its own start count as live.
     pub begun: usize,
-    /// Those without memory.
+    /// Slices without memory.
     pub cold: usize,
-    /// Whether there are more accessible addresses than before.
+    /// True if more addresses became accessible.
     pub has_grown: bool,
 }
 
 impl Taken {
-    /// Whether all of it reads as zeros.
+    /// Returns true if all reads as zeros.
     #[must_use]
     pub fn is_zero(&self) -> bool {
         self.cold == self.slices
@@ -80,10 +78,10 @@ impl Taken {
 }
 
 impl Space {
-    /// Reserves whole units, and the table behind them. It is never given back.
+    /// Reserves units and their table for good.
     ///
     /// # Errors
-    /// What mmap(2) or mprotect(2) refuses.
+    /// If mmap(2) or mprotect(2) fails.
     pub fn reserve(units: usize) -> io::Result<&'static Self> {
         let slices = units * UNIT_SLICES;
         let table = size_of::<Self>() + slices * size_of::<State>() + units * size_of::<Unit>();
@@ -91,14 +89,14 @@ impl Space {
         let at = lean::reserve(whole)?;
         let base = at.next_multiple_of(UNIT);
         let head = base + units * UNIT;
-        // SAFETY: within what was reserved just now.
+        // SAFETY: the range is within the new reservation.
         if let Err(refused) = unsafe { lean::make_writable(head, table) } {
-            // SAFETY: nobody knows of it.
+            // SAFETY: nobody knows the reservation.
             unsafe { lean::unreserve(at, whole) };
             return Err(refused);
         }
-        // SAFETY: the table is ours for good; behind the struct come the units, words as it has
-        // some, and then the states, bytes. Both are zeros, which are values of theirs.
+        // SAFETY: the table is ours for good. Units, aligned as words, follow the struct, then
+        // states, bytes. Zeros are valid values of both.
         let space = unsafe {
             let own = ptr::with_exposed_provenance_mut::<Self>(head);
             let first = own.add(1).cast::<Unit>();
@@ -125,7 +123,7 @@ impl Space {
         }
     }
 
-    /// Every slice.
+    /// Returns all states.
     #[must_use]
     pub fn states(&self) -> &'static [State] {
         self.states
@@ -135,25 +133,25 @@ impl Space {
         self.units
     }
 
-    /// Who may claim slices.
+    /// Returns the right to claim.
     #[must_use]
     pub fn right(&self) -> &Right {
         &self.right
     }
 
-    /// Slices that may be touched; those behind never were in use.
+    /// Returns the number of slices that may be touched; later ones were never used.
     #[must_use]
     pub fn opened(&self) -> usize {
         self.opened.load(Ordering::Acquire) as usize
     }
 
-    /// The address and bytes of slices.
+    /// Returns the address and bytes of slices.
     #[must_use]
     pub fn memory_of(&self, start: usize, len: usize) -> (usize, usize) {
         (self.base + start * SLICE, len * SLICE)
     }
 
-    /// The slices that a range of bytes touches; the range lies in the space.
+    /// Returns the slices that bytes of the space touch.
     #[must_use]
     #[inline]
     pub fn slices_at(&self, addr: usize, bytes: usize) -> Range<usize> {
@@ -161,20 +159,20 @@ impl Space {
         from / SLICE..(from + bytes).div_ceil(SLICE)
     }
 
-    /// The keeper's turn.
+    /// Returns the keeper's turn.
     #[must_use]
     #[inline]
     pub fn turn(&self) -> Turn {
         Turn::of(self.turn.load(Ordering::Relaxed))
     }
 
-    /// Begins the next turn; by the keeper alone.
+    /// Begins the next turn. Only the keeper may.
     pub fn next_turn(&self) {
         let next = self.turn.load(Ordering::Relaxed).wrapping_add(1);
         self.turn.store(next, Ordering::Relaxed);
     }
 
-    /// Gives free slices to a new owner. None where their addresses cannot be made accessible.
+    /// Takes free slices; `None` if they cannot be made accessible.
     #[inline]
     pub fn take(&self, slices: Range<usize>) -> Option<Taken> {
         let mut taken = Taken { slices: slices.len(), ..Taken::default() };
@@ -212,7 +210,7 @@ impl Space {
         state.take_after_call(&self.right, || drop(self.hold()))
     }
 
-    /// Makes slices free that are the caller's; whether units became free as a whole.
+    /// Frees the caller's slices. Returns true if a whole unit became free.
     #[inline]
     pub fn free(&self, slices: Range<usize>) -> bool {
         let (turn, mut freed, mut is_whole) = (self.turn(), 0, false);
@@ -221,13 +219,12 @@ impl Space {
             is_whole |= self.units[unit].free(ended);
             freed += usize::from(ended);
         }
-        // In one order with the keeper's going to sleep, as a growth is: see the keeper.
+        // Ordered, like growth, with a keeper that falls asleep: see the bell.
         self.counters.freed.fetch_add(freed as u64, Ordering::AcqRel);
         is_whole
     }
 
-    /// Makes addresses accessible up to a slice and to the end of a step. Two threads that do so at
-    /// once do no harm.
+    /// Makes addresses accessible up to `end`, rounded up to a step. Two threads may do so at once.
     #[cold]
     fn open(&self, end: usize) -> io::Result<()> {
         let (from, to) = (self.opened(), end.next_multiple_of(STEP).min(self.states.len()));
@@ -241,14 +238,14 @@ impl Space {
         Ok(())
     }
 
-    /// Slices that were marked and not dropped since, whatever they are now: to the kernel their
-    /// pages are page cache, until it finds that they were written.
+    /// Returns the number of slices marked and not dropped since, in any state. The kernel counts
+    /// them as page cache until it sees that they were written.
     #[must_use]
     pub fn listed(&self) -> u64 {
         self.listed.load(Ordering::Relaxed)
     }
 
-    /// Notes that slices were marked, or dropped; by the holder of the right.
+    /// Notes slices as marked or dropped. The caller holds the right.
     pub(super) fn list(&self, slices: Range<usize>, is_marked: bool) {
         for (unit, slices) in by_unit(slices) {
             let mask = slices.fold(0_u32, |mask, slice| mask | 1 << (slice % UNIT_SLICES));
@@ -261,15 +258,15 @@ impl Space {
         }
     }
 
-    /// Takes the right to claim slices. Those that a thread had claimed which did not come along
-    /// into this process are hot again: no call on them is under way here.
+    /// Takes the right. Slices claimed by a thread that this process lacks become hot: no call on
+    /// them runs here.
     pub fn hold(&self) -> Held<'_> {
         let held = self.right.take();
         self.repair(&held);
         held
     }
 
-    /// As [`Space::hold`], if no thread of this process has it.
+    /// Takes the right unless a thread of this process holds it.
     pub fn try_hold(&self) -> Option<Held<'_>> {
         let held = self.right.try_take()?;
         self.repair(&held);
@@ -284,7 +281,6 @@ impl Space {
     }
 }
 
-/// Cuts slices into those of each unit.
 #[inline]
 pub(super) fn by_unit(slices: Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> {
     let mut start = slices.start;

@@ -1,4 +1,4 @@
-//! [`State`]: one byte that says whose a slice of memory is, and every way in which it changes.
+//! [`State`]: a byte with a slice's state, and all its changes.
 //!
 //! ```text
 //!              take (one exchange)
@@ -11,30 +11,30 @@
 //! byte   0 Gone   1 Live   2 Marking   3 Volatile   128 + turn: Hot
 //! ```
 //!
-//! Gone: never touched or dropped, so it reads as zeros. Hot: freed in that turn of the keeper, and
-//! whole. Volatile: the kernel may take it. Marking: a system call on it is under way, and who
-//! wants the slice waits; without that the call would hit memory in use. Bytes of a live slice are
-//! its owner's: `take` acquires what `free` and `settle` released. Cost: one exchange or store.
+//! Gone: untouched or dropped, reads as zeros. Hot: freed in that turn of the keeper, contents
+//! kept. Volatile: the kernel may take it. Marking: a system call on it runs. A thread that wants
+//! the slice waits, because the call would hit memory in use. A live slice's bytes are its owner's:
+//! `take` acquires what `free` and `settle` released. Cost: an exchange or a store.
 
 use super::right::Right;
 use crate::sync::{AtomicU8, Ordering};
 
-/// What a slice is.
+/// The state of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slice {
-    /// Without memory: it reads as zeros.
+    /// Without memory: reads as zeros.
     Gone,
     /// In use.
     Live,
-    /// A call on it is under way.
+    /// Claimed: a system call on it runs.
     Marking,
-    /// Free, and marked: the kernel may have taken it.
+    /// Free and marked: the kernel may have taken it.
     Volatile,
-    /// Free since a turn of the keeper, and as it was left.
+    /// Free since a turn, contents kept.
     Hot(Turn),
 }
 
-/// A turn of the keeper; they come round.
+/// A turn of the keeper, modulo `COUNT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn(u8);
 
@@ -45,16 +45,16 @@ const VOLATILE: u8 = 3;
 const HOT: u8 = 128;
 
 impl Turn {
-    /// How many there are.
+    /// Number of turns.
     pub const COUNT: u8 = 128;
 
-    /// That of a number, which comes round.
+    /// Returns a number's turn.
     #[must_use]
     pub fn of(number: u8) -> Self {
         Self(number % Self::COUNT)
     }
 
-    /// How many turns `self` is before `now`, where it is not a whole round.
+    /// Returns the turns from `self` to `now`, below `COUNT`.
     #[must_use]
     pub fn age(self, now: Turn) -> u8 {
         now.0.wrapping_sub(self.0) % Self::COUNT
@@ -82,14 +82,14 @@ impl Slice {
         }
     }
 
-    /// Whether it is free and may have memory.
+    /// Returns true if the slice is free and may have memory.
     #[must_use]
     pub fn is_held(self) -> bool {
         matches!(self, Self::Hot(_) | Self::Volatile)
     }
 }
 
-/// See the module.
+/// A slice's state.
 #[derive(Debug)]
 pub struct State(AtomicU8);
 
@@ -100,30 +100,30 @@ impl Default for State {
 }
 
 impl State {
-    /// What it is now; only of a slice that is the caller's, or claimed by it, does that last.
+    /// Returns the state, which lasts only if the caller owns or claimed the slice.
     #[inline]
     pub fn get(&self) -> Slice {
         Slice::from_byte(self.0.load(Ordering::Relaxed))
     }
 
-    /// Live -> Hot, by its owner; whether it was live.
+    /// Live to Hot, by the owner. Returns true if it was live.
     #[inline]
     pub fn free(&self, turn: Turn) -> bool {
         let was_live = self.0.load(Ordering::Relaxed) == LIVE;
         if was_live {
-            // Nobody else changes a live one. What the owner wrote comes before whatever is next.
+            // Nobody else changes a live slice. The owner's writes precede the next use.
             self.0.store(HOT | turn.0, Ordering::Release);
         }
         was_live
     }
 
-    /// Anything -> Live, for a new owner; what it was. None while a call on the slice is under way,
-    /// whose end is to be waited for.
+    /// Any state to Live, for a new owner. Returns the old state; `None` during a call, whose end
+    /// the caller must await.
     #[inline]
     pub fn take(&self) -> Option<Slice> {
         let mut seen = self.0.load(Ordering::Relaxed);
         while seen != MARKING {
-            // Acquires the end of the last call, and with it what the call did.
+            // Acquires the last call's effects.
             match self.0.compare_exchange(seen, LIVE, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(was) => return Some(Slice::from_byte(was)),
                 Err(now) => seen = now,
@@ -132,8 +132,8 @@ impl State {
         None
     }
 
-    /// As [`State::take`], and waits for the end of a call. `repair` is called where the thread
-    /// that made it did not come along into this process: it ends what that one claimed.
+    /// Takes the slice after any call on it. If this process lacks the thread that made the call,
+    /// `repair` ends that thread's claims.
     #[cold]
     pub fn take_after_call(&self, right: &Right, repair: impl Fn()) -> Slice {
         loop {
@@ -147,7 +147,7 @@ impl State {
         }
     }
 
-    /// Hot, Volatile or Gone -> Marking, where `fits` says yes; what it was.
+    /// Hot, Volatile or Gone to Marking, if it `fits`. Returns the old state.
     #[inline]
     pub fn claim(&self, fits: impl Fn(Slice) -> bool) -> Option<Slice> {
         let seen = self.0.load(Ordering::Relaxed);
@@ -155,16 +155,17 @@ impl State {
         if matches!(was, Slice::Live | Slice::Marking) || !fits(was) {
             return None;
         }
-        // Acquires what its last owner wrote: the call comes after that.
+        // Acquires the last owner's writes: the call comes after them.
         let claimed = self.0.compare_exchange(seen, MARKING, Ordering::Acquire, Ordering::Relaxed);
         claimed.ok().map(|_| was)
     }
 
-    /// Marking -> Hot, Volatile or Gone, by who claimed it. Ring the [`Right`] afterwards.
+    /// Marking to Hot, Volatile or Gone, by the thread that claimed it. Ring the [`Right`]
+    /// afterwards.
     #[inline]
     pub fn settle(&self, now: Slice) {
         debug_assert!(!matches!(now, Slice::Live | Slice::Marking));
-        // Releases what the call did.
+        // Releases the call's effects.
         self.0.store(now.byte(), Ordering::Release);
     }
 }

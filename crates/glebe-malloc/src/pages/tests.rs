@@ -1,6 +1,5 @@
-//! The page layer on spaces of its own, without mimalloc: what each step does to states, counters
-//! and memory, and many threads at once.
-#![allow(unsafe_code)] // Safety: each test touches slices that it has taken.
+//! Tests the page layer without mimalloc: effects of each step, and many threads at once.
+#![allow(unsafe_code)] // Safety: each test touches only slices that it has taken.
 
 use std::ops::Range;
 use std::ptr;
@@ -26,7 +25,6 @@ fn byte(space: &Space, slice: usize, at: usize) -> *mut u8 {
     ptr::with_exposed_provenance_mut(space.memory_of(slice, 1).0 + at)
 }
 
-/// Writes a byte in each page of taken slices.
 fn fill(space: &Space, slices: Range<usize>, value: u8) {
     for slice in slices {
         // SAFETY: the caller has taken the slice.
@@ -34,7 +32,6 @@ fn fill(space: &Space, slices: Range<usize>, value: u8) {
     }
 }
 
-/// Whether each of these bytes is that.
 fn is_all(space: &Space, slices: Range<usize>, value: u8) -> bool {
     let is = |slice| {
         // SAFETY: the caller has taken the slice.
@@ -47,7 +44,6 @@ fn take(space: &Space, slices: Range<usize>) -> Taken {
     space.take(slices).expect("accessible")
 }
 
-/// Uses slices and frees them.
 fn use_up(space: &Space, slices: Range<usize>) {
     take(space, slices.clone());
     fill(space, slices.clone(), 1);
@@ -106,7 +102,7 @@ fn a_unit_is_marked_when_all_of_it_was_free_for_an_age() {
     let counted = space.counters.get();
     let now = (counted.live(), counted.hot(), counted.volatile());
     assert_eq!(now, (1, UNIT_SLICES as u64 - 1, UNIT_SLICES as u64));
-    // A reuse of one makes the unit wait again.
+    // One reused slice makes the unit wait again.
     assert!(!take(space, 5..6).is_zero());
     space.free(5..6);
     assert!(space.mark(HUGE).is_due);
@@ -140,7 +136,7 @@ fn what_others_share_is_dropped_and_not_marked() {
     assert!(are(space, 0..UNIT_SLICES, |slice| slice == Slice::Gone));
     assert!(take(space, 0..UNIT_SLICES).is_zero());
     assert!(is_all(space, 0..UNIT_SLICES, 0));
-    // A fork after it was asked who shares it.
+    // A fork after `is_alone` was computed.
     space.free(0..UNIT_SLICES);
     grow_old(space);
     space.shared.store(1, Ordering::Relaxed);
@@ -153,7 +149,7 @@ fn no_more_is_given_back_than_is_asked_and_whole_units_first_from_the_top() {
     let space = space();
     take(space, 0..4 * UNIT_SLICES);
     fill(space, 0..4 * UNIT_SLICES, 3);
-    // Units 0 and 2 as a whole, all but one slice of unit 3.
+    // Units 0 and 2, and all but a slice of unit 3.
     space.free(0..UNIT_SLICES);
     space.free(2 * UNIT_SLICES..4 * UNIT_SLICES - 1);
     assert_eq!(space.give_back(0, Which::Free), Given::default());
@@ -189,7 +185,7 @@ fn what_was_marked_is_known_until_it_is_dropped() {
     let unit = UNIT_SLICES as u64;
     space.mark(HUGE);
     assert_eq!(space.listed(), 2 * unit);
-    // In use or hot again, the kernel has it on the same list.
+    // Used slices stay on the kernel's list.
     use_up(space, 0..UNIT_SLICES);
     assert_eq!(space.listed(), 2 * unit);
     grow_old(space);
@@ -215,12 +211,12 @@ fn what_is_free_as_a_whole_goes_at_once_where_memory_is_short() {
     assert_eq!(space.give_back_at(&(0..1)).slices(), 0, "nobody waits in a free");
 }
 
-/// As the kernel does: it takes marked pages.
+/// Takes marked pages, like the kernel.
 fn reclaim(space: &Space, slices: Range<usize>) {
     let (addr, bytes) = space.memory_of(slices.start, slices.len());
     let len = glebe::Bytes::new(bytes as u64);
     let advice = glebe::sys::madvise::Advice::PageOut;
-    // SAFETY: marked memory, which the kernel may take at any time.
+    // SAFETY: the memory is marked, and the kernel may take it at any time.
     unsafe { glebe::sys::madvise::advise(addr, len, advice).unwrap() };
 }
 
@@ -232,7 +228,7 @@ fn what_the_kernel_took_is_found_and_counts_as_gone() {
     assert_eq!(space.mark(BASE).slices, 2 * UNIT_SLICES);
     let all = 2 * UNIT_SLICES * SLICE;
     assert_eq!(space.look_at_volatile().resident, all);
-    // Another process's pages, or a lock, may keep the kernel from it.
+    // Other processes' pages or a lock may stop the kernel.
     let begin = Instant::now();
     let left = loop {
         reclaim(space, 0..UNIT_SLICES);
@@ -251,14 +247,14 @@ fn what_the_kernel_took_is_found_and_counts_as_gone() {
     assert!(take(space, gone..gone + 1).is_zero() && is_all(space, gone..gone + 1, 0));
 }
 
-/// As what the kernel could not mark, and put into swap: it is not there, and has its bytes.
+/// Imitates pages that could not be marked and were swapped out: absent, with their bytes.
 #[test]
 fn what_is_lost_reads_as_zeros_wherever_its_bytes_are() {
     let space = space();
     use_up(space, 0..UNIT_SLICES);
     grow_old(space);
     space.mark(HUGE);
-    // Used again since it was seen.
+    // Used again after the look.
     take(space, 2..3);
     let lost = std::array::from_fn(|nth| nth % 8 < 5);
     assert_eq!(space.drop_lost(0, &lost), 4 * 5 - 1);
@@ -278,7 +274,7 @@ fn locked_memory_is_not_marked_and_is_given_back() {
     use_up(space, 0..UNIT_SLICES);
     let (addr, bytes) = space.memory_of(0, 4);
     let addr = ptr::with_exposed_provenance(addr);
-    // SAFETY: memory of this test's.
+    // SAFETY: the memory is this test's.
     if unsafe { libc::mlock(addr, bytes) } != 0 {
         return println!("skipped: mlock: {}", std::io::Error::last_os_error());
     }
@@ -300,14 +296,13 @@ fn a_table_reaches_the_last_slice() {
     assert_eq!(space.give_back(1, Which::Free).slices(), 1);
 }
 
-/// What a thread of the next test owns: a share of each unit, so that units are shared.
+/// Returns a thread's slices: a part of each unit, so that threads share units.
 fn share(nth: usize, threads: usize) -> impl Iterator<Item = Range<usize>> {
     let each = UNIT_SLICES / threads;
     (0..UNITS)
         .map(move |unit| unit * UNIT_SLICES + nth * each..unit * UNIT_SLICES + (nth + 1) * each)
 }
 
-/// Takes, fills, looks and frees until it is over.
 fn churn(space: &Space, nth: usize, threads: usize, is_over: &AtomicBool) -> u64 {
     let (mut rounds, mut value) = (0_u64, nth as u8 + 1);
     while !is_over.load(Ordering::Relaxed) {
@@ -321,7 +316,7 @@ fn churn(space: &Space, nth: usize, threads: usize, is_over: &AtomicBool) -> u64
         }
         value = value.wrapping_add(threads as u8).max(1);
         rounds += 1;
-        // So that units are free as a whole now and then.
+        // Units become free as a whole now and then.
         if rounds % 4 == nth as u64 {
             thread::sleep(Duration::from_millis(1));
         }

@@ -1,4 +1,4 @@
-//! The forms of the table.
+//! Tests the table's forms.
 
 #[path = "../../../glebe/tests/openmetrics/parser.rs"]
 #[allow(dead_code)]
@@ -12,7 +12,6 @@ fn written(stats: &Stats, format: Format) -> String {
     text
 }
 
-/// Every number another, so that none is taken for its neighbour.
 fn numbered() -> Stats {
     Stats { live_bytes: 1, looks: u64::MAX, group: 3, ..Stats::default() }
 }

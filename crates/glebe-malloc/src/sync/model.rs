@@ -1,11 +1,10 @@
-//! The kernel's futex in a model: it compares and sleeps in one step, and forgets nobody.
+//! Models the kernel's futex: compares and sleeps in one step.
 
 use std::time::Duration;
 
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::sync::{Condvar, Mutex};
 
-/// A word, and who waits for it.
 #[derive(Debug)]
 pub(crate) struct FutexWord {
     value: AtomicU32,
@@ -49,7 +48,7 @@ impl FutexWord {
     }
 }
 
-/// As futex(2): a model's time never ends.
+/// Models futex(2) without time-outs.
 pub(crate) fn wait(word: &FutexWord, seen: u32, _time: Option<Duration>) {
     let sleepers = word.sleepers.lock().unwrap();
     if word.load(Ordering::SeqCst) == seen {
@@ -57,7 +56,6 @@ pub(crate) fn wait(word: &FutexWord, seen: u32, _time: Option<Duration>) {
     }
 }
 
-/// As futex(2).
 pub(crate) fn wake_all(word: &FutexWord) {
     let _sleepers = word.sleepers.lock().unwrap();
     word.woken.notify_all();

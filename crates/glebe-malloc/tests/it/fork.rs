@@ -1,6 +1,5 @@
-//! Forks of a process whose heap has a keeper and other threads: what parent and child have stays
-//! theirs, the child gets a keeper of its own when it pays, and nobody waits for a thread that did
-//! not come along.
+//! Forks a process whose heap has a keeper and other threads. Both sides keep their memory, the
+//! child gets a keeper when it pays, and nobody waits for a thread that the child lacks.
 #![allow(unsafe_code)] // Safety: children touch objects of their own, and end by _exit.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,13 +14,13 @@ use crate::process::{comes, ended_well, objects, Object};
 const MIB: u64 = 1 << 20;
 const OBJECT: usize = 512 << 10;
 
-/// Runs `body` in a child that `make` makes; whether it ended well. A child that waits for ever is
-/// ended by its alarm.
+/// Runs `body` in a child, which exits with 0 if `body` returns true. An alarm ends a hanging
+/// child.
 fn in_child(make: impl Fn() -> libc::pid_t, body: impl FnOnce() -> bool) -> libc::pid_t {
     let child = make();
     assert!(child >= 0, "{}", std::io::Error::last_os_error());
     if child == 0 {
-        // SAFETY: no pointer; nothing of the parent's runs at the end.
+        // SAFETY: the calls take no pointer; _exit runs nothing of the parent's.
         unsafe {
             libc::alarm(slowed(Duration::from_secs(20)).as_secs() as u32);
             let is_well = body();
@@ -32,17 +31,17 @@ fn in_child(make: impl Fn() -> libc::pid_t, body: impl FnOnce() -> bool) -> libc
 }
 
 fn fork() -> libc::pid_t {
-    // SAFETY: the child calls the heap, whose steps ran, and the kernel.
+    // SAFETY: the child uses the kernel and the heap, whose steps ran.
     unsafe { libc::fork() }
 }
 
-/// A process that the C library does not know of.
+/// Makes a child that the C library does not know.
 fn clone() -> libc::pid_t {
-    // SAFETY: as a fork without steps; the child calls the heap and the kernel.
+    // SAFETY: a fork without steps; the child uses the kernel and the heap.
     unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as libc::pid_t }
 }
 
-/// Returns how many children a test makes: half of them, or all where `GLEBE_LONG` asks for that.
+/// Returns `all` under `GLEBE_LONG`, otherwise half.
 fn children(all: usize) -> usize {
     if is_long() {
         all
@@ -51,7 +50,7 @@ fn children(all: usize) -> usize {
     }
 }
 
-/// Says that it is over when a test ends, well or not, so that its threads end.
+/// Ends a test's threads when it ends or fails.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -60,7 +59,6 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Uses and frees memory until it is over.
 fn churn(is_over: &AtomicBool) {
     while !is_over.load(Ordering::Relaxed) {
         drop(objects(40, OBJECT));
@@ -68,7 +66,6 @@ fn churn(is_over: &AtomicBool) {
     }
 }
 
-/// What a child does: looks at what it has of its parent, uses memory and frees it.
 fn lives_on(inherited: &[Object]) -> bool {
     let own = objects(100, OBJECT);
     let is_whole = inherited.iter().chain(&own).all(Object::is_whole);
@@ -76,20 +73,20 @@ fn lives_on(inherited: &[Object]) -> bool {
     is_whole && objects(50, OBJECT).iter().all(Object::is_whole)
 }
 
-/// Runs `body` while a child lives that has all memory of this process.
+/// Runs `body` while a child shares all memory.
 fn beside_a_child(body: impl FnOnce()) {
     let mut ends = [0; 2];
-    // SAFETY: fills a local.
+    // SAFETY: the call fills a local.
     assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
     let child = in_child(fork, || {
-        // SAFETY: until the parent has closed its end.
+        // SAFETY: fills a local, until the parent closes its end.
         unsafe {
             libc::close(ends[1]);
             libc::read(ends[0], (&raw mut ends).cast(), 1) == 0
         }
     });
     body();
-    // SAFETY: the descriptor of this function.
+    // SAFETY: the descriptor is this function's.
     unsafe { libc::close(ends[1]) };
     assert!(ended_well(child));
 }
@@ -125,7 +122,7 @@ fn children_without_steps_wait_for_no_thread_of_the_parents() {
     thread::scope(|scope| {
         let _ends = Ends(&is_over);
         scope.spawn(|| {
-            // Claims are under way nearly always.
+            // Claims are nearly always under way.
             while !is_over.load(Ordering::Relaxed) {
                 drop(objects(60, OBJECT));
                 heap::trim(0);
@@ -162,7 +159,7 @@ fn a_child_outgrows_what_it_inherited() {
     glebe_testing::alone!();
     let kept = objects(100, OBJECT);
     let child = in_child(fork, || {
-        // More than one arena of the heap's.
+        // More than an arena.
         let own = objects(2200, OBJECT);
         let is_whole = kept.iter().chain(&own).all(Object::is_whole);
         drop(own);
@@ -171,7 +168,7 @@ fn a_child_outgrows_what_it_inherited() {
     assert!(ended_well(child));
 }
 
-/// It could not start one safely, and it does not say that its parent's is its own.
+/// A child without steps could not start a keeper safely, and must not report its parent's.
 #[test]
 fn a_child_without_steps_has_no_keeper() {
     glebe_testing::alone!();

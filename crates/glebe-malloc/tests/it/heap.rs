@@ -1,6 +1,5 @@
-//! The heap of a process: its thread, marking, reuse, trimming, and what it is where the machine
-//! or a limit lets it be less.
-#![allow(unsafe_code)] // Safety: each call is on memory or limits of the process's own.
+//! Tests the heap of a process: thread, marks, reuse, trims, and lesser machines and limits.
+#![allow(unsafe_code)] // Safety: each call is on memory or limits of this process.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -52,10 +51,10 @@ fn there_is_no_thread_until_it_pays_and_then_one() {
     assert_eq!(threads(), before + 1);
 }
 
-/// Sets the limit on addresses, which the process can raise again; what it was.
+/// Sets the soft limit on addresses. Returns the old one.
 fn limit_addresses(to: libc::rlim_t) -> libc::rlim_t {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: fills a local, and reads it.
+    // SAFETY: the calls fill and read a local.
     unsafe {
         assert_eq!(libc::getrlimit(libc::RLIMIT_AS, &raw mut limit), 0);
         let was = std::mem::replace(&mut limit.rlim_cur, to);
@@ -69,7 +68,7 @@ fn a_thread_that_was_not_to_be_had_is_tried_again_when_the_heap_has_grown() {
     glebe_testing::alone!();
     free(alloc(64));
     let before = threads();
-    // What exists can be used, and nothing can be mapped, such as a thread's stack.
+    // Memory stays usable, but nothing new can be mapped, not even a stack.
     let was = limit_addresses(1 << 20);
     let first = objects(100, OBJECT);
     limit_addresses(was);
@@ -118,7 +117,7 @@ fn without_a_thread_memory_stays_and_goes_by_a_trim() {
 fn zeros_are_zeros_whatever_the_memory_was() {
     glebe_testing::alone!();
     let zeroed = |size: usize| {
-        // SAFETY: any size may be asked for; read within what it is.
+        // SAFETY: any size is valid; the reads stay within the object.
         unsafe {
             let at = engine::mi_zalloc(size).cast::<u8>();
             assert!((0..size).step_by(512).all(|nth| at.add(nth).read() == 0));
@@ -180,14 +179,14 @@ fn memory_that_is_refused_is_null_and_no_crash() {
 #[test]
 fn without_huge_pages_slices_are_marked_by_themselves() {
     glebe_testing::alone!();
-    // SAFETY: no pointer.
+    // SAFETY: the call takes no pointer.
     let asked = unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) };
     if asked != 0 {
         return println!("skipped: prctl: {}", std::io::Error::last_os_error());
     }
     let mut used = objects(200, 1 << 20);
     let mut nth = 0;
-    // Every other one, so that no unit is free as a whole.
+    // Frees every other object, so no unit is free as a whole.
     used.retain(|_| {
         nth += 1;
         nth % 2 == 0
@@ -231,7 +230,7 @@ fn a_free_keeps_errno() {
 fn a_process_that_locks_its_memory_locks_no_more_than_it_used() {
     glebe_testing::alone!();
     drop(objects(100, OBJECT));
-    // SAFETY: no pointer.
+    // SAFETY: the call takes no pointer.
     if unsafe { libc::mlockall(libc::MCL_CURRENT) } != 0 {
         return println!("skipped: mlockall: {}", std::io::Error::last_os_error());
     }

@@ -1,5 +1,4 @@
-//! The tests of the heap. Each runs as a process of its own: a process has one heap, and limits and
-//! filters are the whole process's.
+//! Tests the heap. Each test is a process: heap, limits and filters are process-wide.
 
 mod fork;
 mod heap;

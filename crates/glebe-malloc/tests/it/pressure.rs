@@ -1,6 +1,5 @@
-//! Memory that one program has freed is there for others, and for its own growth, before anyone is
-//! killed: in a memory cgroup that holds less than all of it. The programs are this one, as child
-//! processes.
+//! Tests a memory cgroup that cannot hold everything: memory that a program freed serves its
+//! neighbours and its own growth, and nobody is killed. The programs are children of this one.
 
 #[path = "../../../glebe/tests/cgroup/mod.rs"]
 mod cgroup;
@@ -20,7 +19,6 @@ const ROLE: &str = "GLEBE_TEST_ROLE";
 const LIMIT: Bytes = Bytes::mib(300);
 const USED: usize = 200 << 20;
 
-/// A group, or nothing where a test is to be skipped.
 fn group() -> Option<Group> {
     match Group::make(LIMIT) {
         Ok(group) => Some(group),
@@ -31,7 +29,7 @@ fn group() -> Option<Group> {
     }
 }
 
-/// A child that plays a role in the group: the test of that name, as which it is started.
+/// A child that runs the test of this name in a role.
 struct Player {
     child: Child,
     told: BufReader<ChildStdout>,
@@ -50,7 +48,7 @@ impl Player {
         Self { child, told: BufReader::new(told), tell }
     }
 
-    /// Waits for a word of it; whether it came.
+    /// Waits for a word of the child; false if it ends first.
     fn says(&mut self, word: &str) -> bool {
         let mut line = String::new();
         while self.told.read_line(&mut line).is_ok_and(|len| len > 0) {
@@ -62,7 +60,7 @@ impl Player {
         false
     }
 
-    /// Lets it go on, and waits for its end; whether that was a good one.
+    /// Lets the child go on to its end. Returns true on success.
     fn ends_well(mut self) -> bool {
         let _ = self.tell.write_all(b"\n");
         let mut rest = String::new();
@@ -71,7 +69,7 @@ impl Player {
     }
 }
 
-/// The role of this process and its number, once it is in its group; none of the test itself.
+/// Enters the group and returns the role and its number; `None` in the test itself.
 fn role() -> Option<(String, usize)> {
     let told = std::env::var(ROLE).ok()?;
     let mut words = told.splitn(3, ' ');
@@ -90,7 +88,7 @@ fn hear() {
     std::io::stdin().read_line(&mut line).unwrap();
 }
 
-/// Uses much memory in objects of this size and frees it; uses it again when told.
+/// Uses and frees much memory, twice. Uses it again on request.
 fn hoard(size: usize) {
     drop(objects(USED / size, size));
     let again = objects(USED / size, size);
@@ -101,14 +99,13 @@ fn hoard(size: usize) {
     assert!(again.iter().all(Object::is_whole));
 }
 
-/// Touches as much, beside.
 fn eat() {
     let mut memory = vec![0_u8; USED];
     memory.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
     sees_it_all(memory);
 }
 
-/// Touches a fifth as much, as slowly as a program that works.
+/// Touches a fifth of it, slowly, like a working program.
 fn nibble() {
     let mut memory = vec![0_u8; USED / 5];
     for part in memory.chunks_mut(1 << 20) {
@@ -168,7 +165,7 @@ fn a_neighbour_gets_what_was_freed_long_ago() {
     a_neighbour_gets_what_is_free(test, 512 << 10, Duration::from_millis(400));
 }
 
-/// Frees much memory; when told, says by its end whether most of it is still there.
+/// Frees much memory, and later checks that most of it stayed.
 fn keep(size: usize) {
     drop(objects(USED / size, size));
     let before = heap::counts();
@@ -176,11 +173,11 @@ fn keep(size: usize) {
     hear();
     drop(objects(USED / size, size));
     let gone = (heap::counts().reused_cold - before.reused_cold) as usize;
-    // The neighbour took 40 MiB of the 100 that nobody had, and 60 are to stay there.
+    // The neighbour took 40 of the 100 MiB that nobody used; 60 MiB should stay unused.
     assert!(gone < USED / 2, "{} MiB of {} went", gone >> 20, USED >> 20);
 }
 
-/// Of what is free no more goes than the neighbour needs and the margin.
+/// The heap gives back what the neighbour and the margin need, and no more.
 #[test]
 fn a_neighbour_gets_what_it_needs_and_the_rest_stays() {
     if play() {
@@ -197,7 +194,7 @@ fn a_neighbour_gets_what_it_needs_and_the_rest_stays() {
     assert_eq!(group.kills(), 0);
 }
 
-/// Keeps a part of each unit, and then needs more than the rest of the limit in larger objects.
+/// Keeps a part of each unit, then needs more than the limit's rest for larger objects.
 fn grow(_: usize) {
     let mut used = objects(250, 1 << 20);
     let mut nth = 0;

@@ -1,7 +1,7 @@
-//! Objects of the heap, and what this process has.
+//! Objects of the heap, and facts about this process.
 //!
 //! # Safety
-//! Objects are touched within their size, by who has them.
+//! Owners touch their objects, within their size.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -13,18 +13,18 @@ use glebe_testing::time::slowed;
 
 pub static GATE: Gate = Gate::new();
 
-/// malloc, as a program has it.
+/// Allocates, like malloc.
 pub fn alloc(size: usize) -> *mut u8 {
     if GATE.is_due(size) {
         heap::at_entry(&GATE, size);
     }
-    // SAFETY: any size may be asked for.
+    // SAFETY: any size is valid.
     unsafe { engine::mi_malloc(size).cast() }
 }
 
-/// free.
+/// Frees an object of `alloc`.
 pub fn free(at: *mut u8) {
-    // SAFETY: an object of `alloc`.
+    // SAFETY: the object is from `alloc`.
     unsafe { engine::mi_free(at.cast::<c_void>()) }
 }
 
@@ -35,7 +35,7 @@ pub struct Object {
     value: u8,
 }
 
-// SAFETY: its memory is its own.
+// SAFETY: the object owns its memory.
 unsafe impl Send for Object {}
 
 impl Object {
@@ -45,20 +45,20 @@ impl Object {
             return None;
         }
         let object = Self { at, size, value };
-        // SAFETY: within the object.
+        // SAFETY: the byte is within the object.
         object.each(|byte| unsafe { byte.write(value) });
         Some(object)
     }
 
     fn each(&self, mut visit: impl FnMut(*mut u8)) {
-        // SAFETY: within the object.
+        // SAFETY: the byte is within the object.
         (0..self.size).step_by(4096).for_each(|at| visit(unsafe { self.at.add(at) }));
     }
 
-    /// Whether the pattern is there.
+    /// Returns true if the pattern is intact.
     pub fn is_whole(&self) -> bool {
         let mut is_whole = true;
-        // SAFETY: within the object, and written before.
+        // SAFETY: the byte is within the object, and was written.
         self.each(|byte| is_whole &= unsafe { byte.read() } == self.value);
         is_whole
     }
@@ -71,13 +71,12 @@ impl Drop for Object {
     }
 }
 
-/// So many objects.
+/// Makes `count` objects.
 pub fn objects(count: usize, size: usize) -> Vec<Object> {
     (0..count).map(|nth| Object::new(size, nth as u8 | 1).expect("memory")).collect()
 }
 
-/// Waits until something is so, for some seconds; whether it was. Allocates now and then, as a
-/// program does.
+/// Waits some seconds for `is_so`; false if in vain. Allocates now and then, like a program.
 pub fn comes(is_so: impl Fn() -> bool) -> bool {
     let (begin, most) = (Instant::now(), slowed(Duration::from_secs(20)));
     while !is_so() {
@@ -90,7 +89,7 @@ pub fn comes(is_so: impl Fn() -> bool) -> bool {
     true
 }
 
-/// A line of /proc/self/status, in KiB or as a number.
+/// Returns a number of /proc/self/status, without its unit.
 pub fn status(name: &str) -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -100,14 +99,14 @@ pub fn status(name: &str) -> u64 {
 /// Sets a limit of this process.
 pub fn limit(resource: libc::__rlimit_resource_t, bytes: u64) {
     let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
-    // SAFETY: reads a local.
+    // SAFETY: the call reads a local.
     assert_eq!(unsafe { libc::setrlimit(resource, &limit) }, 0);
 }
 
-/// Waits for a child; whether it ended well.
+/// Waits for a child. Returns true if it succeeded.
 pub fn ended_well(child: libc::pid_t) -> bool {
     let mut status = 0;
-    // SAFETY: fills a local.
+    // SAFETY: the call fills a local.
     let waited = unsafe { libc::waitpid(child, &mut status, 0) };
     waited == child && libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
 }

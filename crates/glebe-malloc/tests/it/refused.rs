@@ -1,6 +1,5 @@
-//! What the kernel may refuse: to mark memory, to take it back, and to make addresses accessible.
-//! Filters of seccomp refuse it here.
-#![allow(unsafe_code)] // Safety: each call is on memory of the process's own, or makes a filter.
+//! Tests refusals of the kernel, by seccomp filters: to mark, to take back, to make accessible.
+#![allow(unsafe_code)] // Safety: each call is on memory of this process, or installs a filter.
 
 use glebe::sys::errno;
 use glebe_malloc::heap;
@@ -12,8 +11,8 @@ const OBJECT: usize = 512 << 10;
 const FREE: u32 = libc::MADV_FREE as u32;
 const DROP: [u32; 2] = [libc::MADV_DONTNEED as u32, libc::MADV_DONTNEED_LOCKED as u32];
 
-/// Has the kernel refuse a call of this thread, and of those that it starts, where its third
-/// argument is one of these, or any where there are none; whether it does.
+/// Makes the kernel refuse a call with one of these third arguments (empty: any), in this thread
+/// and its new threads. Returns false without filters.
 fn refuse(call: libc::c_long, third: &[u32], number: i32) -> bool {
     let op = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter { code: code as u16, jt, jf, k };
     let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
@@ -21,7 +20,7 @@ fn refuse(call: libc::c_long, third: &[u32], number: i32) -> bool {
     let end = libc::BPF_RET | libc::BPF_K;
     let refused = op(end, libc::SECCOMP_RET_ERRNO | number as u32, 0, 0);
     let allowed = op(end, libc::SECCOMP_RET_ALLOW, 0, 0);
-    // The number of the call, and where it stands that has the low half of the argument.
+    // The filter checks the call's number, then the argument's low half at offset 32.
     let mut program = vec![op(load, 0, 0, 0), op(jump, call as u32, 1, 0), allowed];
     if third.is_empty() {
         program.push(refused);
@@ -46,7 +45,7 @@ fn refuse(call: libc::c_long, third: &[u32], number: i32) -> bool {
     is_made
 }
 
-/// Frees objects, each with errno kept.
+/// Frees objects; errno stays.
 fn free_all(objects: Vec<Object>) {
     for object in objects {
         errno::set(77);
@@ -65,7 +64,7 @@ fn marking_is_refused(number: i32) {
     let before = heap::counts();
     assert_eq!(before.volatile, 0);
     assert!(before.hot > 90 * MIB, "{before:?}");
-    // What was refused is not asked for again and again.
+    // Refused calls are not repeated.
     std::thread::sleep(std::time::Duration::from_millis(300));
     assert!(heap::counts().refused <= before.refused + 2, "{before:?} {:?}", heap::counts());
     let again = objects(200, OBJECT);
@@ -107,7 +106,7 @@ fn memory_that_can_be_neither_marked_nor_dropped_stays_and_is_used_again() {
     assert!(counts.hot > 90 * MIB && counts.reused_cold < 200 * MIB, "{counts:?}");
 }
 
-/// As with `vm.overcommit_memory=2` and nothing left: addresses are had, and no memory for them.
+/// Imitates a full `vm.overcommit_memory=2`: addresses without memory.
 #[test]
 fn addresses_that_cannot_be_made_accessible_leave_mimalloc_alone() {
     glebe_testing::alone!();

@@ -1,4 +1,4 @@
-//! The allocator, and programs that run with it in front.
+//! The allocator, and programs with it preloaded.
 
 #[path = "libraries.rs"]
 mod libraries;
@@ -13,7 +13,7 @@ use glebe_testing::Scratch;
 
 pub use glebe_testing::tools::{has, run};
 
-/// Returns the folder of the crate.
+/// Returns the crate's folder.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
@@ -24,7 +24,7 @@ pub fn library() -> &'static Path {
     LIBRARY.get_or_init(|| libraries::folder().join("libglebe_malloc.so"))
 }
 
-/// Compiles a program of the tests, or a library (`-shared` among the options), into `folder`.
+/// Compiles a test program or library (`-shared`) into `folder`.
 pub fn compile(folder: &Scratch, source: &str, options: &[&str]) -> PathBuf {
     let name = source.split('.').next().expect("a name");
     let program = folder.path().join(name);
@@ -44,8 +44,8 @@ fn compile_to(program: &Path, source: &str, options: &[&str]) {
         .arg(program));
 }
 
-/// Returns a program of the tests in C; `None` without a compiler. The first call in a process
-/// compiles it, in the target folder.
+/// Returns a C program of the tests; `None` without a compiler. A process compiles it once, into
+/// the target folder.
 pub fn compiled(source: &'static str, options: &[&str]) -> Option<PathBuf> {
     static ALL: Mutex<BTreeMap<&str, PathBuf>> = Mutex::new(BTreeMap::new());
     if !has("cc") {
@@ -57,7 +57,7 @@ pub fn compiled(source: &'static str, options: &[&str]) -> Option<PathBuf> {
         fs::create_dir_all(&folder).expect("a folder of cargo's");
         let fresh = folder.join(std::process::id().to_string());
         compile_to(&fresh, source, options);
-        // Another process may have made the same, and run it.
+        // Another process may have made the same file and be running it.
         let program = folder.join(source.trim_end_matches(".c"));
         fs::rename(&fresh, &program).expect("both are in one folder");
         program
@@ -65,19 +65,19 @@ pub fn compiled(source: &'static str, options: &[&str]) -> Option<PathBuf> {
     Some(program.clone())
 }
 
-/// A program with the library in front, and these options.
+/// Runs a program with the library preloaded.
 pub fn preloaded(program: impl AsRef<Path>, options: &str) -> Command {
     let mut command = Command::new(program.as_ref());
     command.env("LD_PRELOAD", library()).env("GLEBE_MALLOC", options).current_dir("/");
     command
 }
 
-/// What it printed, as text.
+/// Returns the output as text.
 pub fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// What it complained of, as text.
+/// Returns the errors as text.
 pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }

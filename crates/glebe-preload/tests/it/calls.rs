@@ -1,4 +1,4 @@
-//! The calls of C, and the header that declares them.
+//! Tests the calls for C and their header.
 
 use std::fs;
 use std::process::Command;
@@ -14,7 +14,7 @@ fn a_program_calls_what_is_there() {
         return;
     }
     let scratch = Scratch::readable("calls");
-    // Weak names are looked up where the program is loaded anywhere.
+    // Weak names need a program that can load anywhere.
     let program = compile(&scratch, "calls.c", &["-std=c99", "-fPIE", "-pie"]);
     let output = run(Command::new(&program).arg("none"));
     assert_eq!(stdout(&output), "calls: ok\n");
@@ -26,7 +26,6 @@ fn a_program_calls_what_is_there() {
     }
 }
 
-/// Members and table are one.
 #[test]
 fn the_header_has_the_members_of_the_table() {
     let header = fs::read_to_string(root().join("include/glebe_malloc.h")).unwrap();

@@ -1,5 +1,5 @@
-//! Bad days: signals at any moment, forks, limits, few files, locked memory, calls denied; and what
-//! the statistics say then.
+//! Tests bad days: signals, forks, limits, few files, locked memory, denied calls; and the
+//! statistics then.
 
 use std::collections::HashMap;
 use std::fs;
@@ -16,10 +16,10 @@ use glebe_testing::Scratch;
 use crate::built::{compile, compiled, preloaded, root, run, stdout};
 
 const MIB: u64 = 1 << 20;
-/// The program's status where the machine has not what its day needs.
+/// Status without what a day needs.
 const SKIPPED: i32 = 77;
 
-/// What a program said, `name=value` a line.
+/// A program's output, a `name=value` per line.
 struct Said(HashMap<String, u64>);
 
 impl Said {
@@ -40,22 +40,21 @@ impl Said {
         expected.iter().for_each(|(name, value)| assert_eq!(self.get(name), *value, "{name}"));
     }
 
-    /// Whether `name` is `expected`, but for a twentieth of it and 4 MiB.
+    /// Checks `name` within a twentieth and 4 MiB.
     fn is_about(&self, name: &str, expected: u64) {
         let (found, room) = (self.get(name), expected / 20 + 4 * MIB);
         assert!(found.abs_diff(expected) <= room, "{name}: {found}, not {expected}: {:?}", self.0);
     }
 }
 
-/// The program, if it can be built here.
 fn program() -> Option<PathBuf> {
     compiled("days.c", &[])
 }
 
-/// A day of the program, in a shell that does something first.
+/// Plays a day of the program, in a shell that runs `first` before.
 fn day(program: &Path, first: &str, options: &str, day: &[&str]) -> Command {
     let mut command = preloaded("sh", options);
-    // A day that never ends is a failure too.
+    // Endless days fail too.
     let most = slowed(Duration::from_secs(150)).as_secs();
     let all = format!("{first}\nexec timeout -s KILL {most} \"$0\" \"$@\"");
     command.args(["-c", &all]).arg(program).args(day);
@@ -66,7 +65,7 @@ fn said(program: &Path, first: &str, options: &str, name: &[&str]) -> Said {
     Said::of(&day(program, first, options, name).output().unwrap())
 }
 
-/// A group that may hold so much, and how a shell enters it.
+/// Makes a group, and a shell command that enters it.
 fn group(limit: Bytes) -> Option<(crate::cgroup::Group, String)> {
     match crate::cgroup::Group::make(limit) {
         Ok(group) => {
@@ -86,7 +85,7 @@ fn a_handler_asks_and_forks_whatever_its_thread_does() {
     for name in ["ticks", "ticks-restart", "fork"] {
         said(&program, "", "", &[name]).are(&[("keeper", 1)]);
     }
-    // Near a limit frees give back by themselves.
+    // Near a limit frees give back.
     let Some((group, enter)) = group(Bytes::mib(320)) else { return };
     said(&program, &enter, "margin=64G", &["ticks"]);
     assert_eq!(group.kills(), 0);
@@ -116,7 +115,7 @@ fn what_the_kernel_may_take_and_took_is_as_it_says() {
         }
         said.is_about("resident_before", said.get("lazy"));
         said.is_about("less_before", said.get("rss") - said.get("lazy"));
-        // What was there and is not.
+        // Taken by the kernel.
         said.is_about("purged_bytes", said.get("lazy") - said.get("lazy_after"));
         assert!(said.get("resident_before") > 150 * MIB, "{:?}", said.0);
         said.are(&[("audit", 1)]);
@@ -133,7 +132,7 @@ fn many_threads_cancelled_ones_and_locked_memory() {
     }
 }
 
-/// In the parent other threads hold the engine's locks at the moment of the fork.
+/// Threads of the parent hold mimalloc's locks at the fork.
 #[test]
 fn a_forked_child_starts_threads() {
     let Some(program) = program() else { return };
@@ -157,7 +156,7 @@ fn a_thread_is_there_whatever_starts_it_and_however_much_it_has_of_its_own() {
     said(&large, "", "", &[]).are(&[("keeper", 1)]);
 }
 
-/// A program that confines itself to a folder keeps the limit of its group.
+/// A program that calls chroot keeps its group's limit.
 #[test]
 fn after_chroot_the_group_stays_known() {
     let Some(program) = program() else { return };
@@ -170,7 +169,7 @@ fn after_chroot_the_group_stays_known() {
     assert_eq!(group.kills(), 0);
 }
 
-/// Where the machine has not what the day needs, says so.
+/// Plays a day; `None`, after printing `why`, if the machine lacks something.
 fn said_or_skipped(
     program: &Path,
     first: &str,
@@ -205,7 +204,7 @@ fn the_keeper_needs_no_lock_that_a_caller_may_hold() {
     said(&program, "", "", &["locked"]).are(&[("keeper", 1)]);
 }
 
-/// As where two programs that preload it start each other: the first gives the objects.
+/// Programs that preload it may start each other. The first copy serves objects.
 #[test]
 fn two_copies_of_the_library_in_one_process() {
     let Some(program) = program() else { return };
@@ -273,7 +272,7 @@ fn a_limit_that_sinks_takes_what_is_free() {
     assert_eq!(group.kills(), 0);
 }
 
-/// Threads with few objects each touch little of their slices: huge pages would fill the limit.
+/// Threads with few objects touch few pages: huge pages would fill the limit.
 #[test]
 fn a_burst_of_threads_fits_a_small_limit() {
     let Some(program) = compiled("burst.c", &[]) else { return };
@@ -285,7 +284,7 @@ fn a_burst_of_threads_fits_a_small_limit() {
     }
 }
 
-/// As containers deny them, by either error.
+/// Containers deny calls by either error.
 #[test]
 fn what_calls_that_are_denied_leave_is_told() {
     let Some(program) = program() else { return };

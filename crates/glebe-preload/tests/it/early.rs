@@ -1,4 +1,4 @@
-//! Calls before the program begins, after it has ended, and of threads that end.
+//! Tests calls before the program, after it, and of ending threads.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use crate::built::{compile, has, library, preloaded, run, stderr, stdout};
 
 const ALL: [&str; 4] = ["", "pages=off", "huge=off", "thread=off,stats=/dev/null"];
 
-/// A library in front of this one, one behind it, and one that the program is linked with.
+/// Libraries in front, behind, and linked with the program.
 #[test]
 fn constructors_and_destructors_of_others_allocate() {
     if !has("cc") {
@@ -33,9 +33,9 @@ fn constructors_and_destructors_of_others_allocate() {
     for options in ALL {
         let mut command = preloaded(&program, options);
         let all = format!("{}:{}", front.display(), library().display());
-        // What mimalloc alone reserves is locked and so filled: 32 MiB for 1 GiB.
+        // Locking fills mimalloc's own reservation: 32 MiB, not 1 GiB.
         let reserve = ("MIMALLOC_ARENA_RESERVE", "32768");
-        // And it gives back at once, which the kernel refuses of locked memory.
+        // mimalloc gives back at once, which the kernel refuses for locked memory.
         command.env("MIMALLOC_PURGE_DELAY", "0");
         let said = stdout(&run(command.env("LD_PRELOAD", all).env(reserve.0, reserve.1)));
         let count = |word: &str| said.lines().filter(|line| *line == word).count();
@@ -51,8 +51,7 @@ fn constructors_and_destructors_of_others_allocate() {
     }
 }
 
-/// Another library stands in for calls that the allocator makes, and allocates in them: the time,
-/// the environment, locks, keys, files, mappings.
+/// Another library replaces functions that the allocator calls, and allocates in them.
 #[test]
 fn what_stands_in_for_the_allocators_calls_may_allocate() {
     if !has("cc") {
@@ -80,13 +79,13 @@ fn what_stands_in_for_the_allocators_calls_may_allocate() {
             }
         }
     }
-    // Of mmap this would be too much: mimalloc may hold a lock.
+    // Not mmap: mimalloc may hold a lock there.
     for name in ["clock_gettime", "mprotect", "madvise", "read", "pthread_mutex_lock"] {
         runs_well(&orders[0], "", name, "1");
     }
 }
 
-/// Every relocation of the loader done at the start, every one done late, and its own checks on.
+/// Relocations at the start, the loader's report, the C library's checks.
 #[test]
 fn the_loader_calls_before_anything_has_begun() {
     if !has("cc") {
@@ -102,7 +101,7 @@ fn the_loader_calls_before_anything_has_begun() {
     }
 }
 
-/// Thread-local objects of C++ with destructors that allocate, in threads that come and go.
+/// Thread-local C++ objects with destructors that allocate.
 #[test]
 fn thread_local_objects_end_with_their_threads() {
     if !has("c++") {
@@ -115,7 +114,7 @@ fn thread_local_objects_end_with_their_threads() {
     }
 }
 
-/// What a shell does: many short processes, some of them in pipes.
+/// Many short processes, some in pipes.
 #[test]
 fn short_processes_of_a_shell() {
     let script = "for n in 1 2 3 4 5; do echo $n | cat | sort | tr 1-5 a-e; done; exit 3";
@@ -124,7 +123,7 @@ fn short_processes_of_a_shell() {
     assert_eq!(stderr(&output), "");
 }
 
-/// No address space to speak of, no descriptors, no stack: it starts all the same.
+/// The allocator starts with few addresses, descriptors, stack, or closed standard error.
 #[test]
 fn narrow_limits() {
     if !has("cc") {

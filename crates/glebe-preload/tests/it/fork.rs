@@ -1,5 +1,5 @@
-//! Forks of programs that know nothing of the heap: beside steps of other libraries that allocate,
-//! and to grandchildren.
+//! Tests forks of programs that do not know the heap: other libraries' steps allocate, and children
+//! fork.
 
 use glebe_testing::Scratch;
 

@@ -1,19 +1,19 @@
-//! Where the libraries are that the tests load. Several packages share this file.
+//! Finds the libraries that tests load. Several packages share this file.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-/// Names the folder where one build, by `make build`, has made everything that tests use.
+/// Variable: the folder of everything that `make build` made for tests.
 const BUILT: &str = "GLEBE_BUILT";
 
-/// Returns true if one build has made everything, so that no test should build anything of cargo's.
+/// Returns true after `make build`: tests must not run cargo.
 #[allow(dead_code)] // Only the tests of `make install` ask.
 pub fn is_built() -> bool {
     std::env::var_os(BUILT).is_some()
 }
 
-/// Returns the folder of the libraries for C and of the allocator, built as the tests are.
+/// Returns the folder of the C libraries and the allocator.
 ///
 /// Without `GLEBE_BUILT` cargo builds them here.
 pub fn folder() -> &'static Path {
@@ -21,11 +21,11 @@ pub fn folder() -> &'static Path {
     FOLDER.get_or_init(|| std::env::var_os(BUILT).map_or_else(build, PathBuf::from))
 }
 
-/// Has cargo build the libraries, in the target folder and with the profile of the tests.
+/// Builds the libraries like the tests, in their target folder.
 fn build() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("a folder of cargo's");
     let mut build = Command::new(env!("CARGO"));
-    // The command is among them, since packages together choose the features of what they share.
+    // The command too: packages together choose the features that they share.
     build.args(["build", "-p", "glebe-c", "-p", "glebe-cli", "-p", "glebe-preload", "--lib"]);
     build.args(["--message-format=json", "--target-dir"]).arg(target);
     build.args(glebe::sys::FAULTS.then_some("--features=glebe/faults"));

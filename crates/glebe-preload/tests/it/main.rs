@@ -1,4 +1,4 @@
-//! The tests of the allocator for LD_PRELOAD: programs of C and C++ that run with it in front.
+//! Tests the allocator for LD_PRELOAD with C and C++ programs.
 
 mod built;
 mod calls;

@@ -1,4 +1,4 @@
-//! The names of the C library, and their edges as its manual pages have them.
+//! Tests the C library's names, and their edges by the manual pages.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,10 +9,10 @@ use glebe_testing::Scratch;
 
 use crate::built::{compile, has, library, preloaded, root, run, stdout};
 
-/// An id with no privilege: the kernel's overflow uid.
+/// The kernel's overflow uid.
 const NOBODY: u32 = 65_534;
 
-/// Each row is as `edges.txt` says, whatever the heap is made of.
+/// Each row is as in `edges.txt`, with any heap.
 #[test]
 fn the_edges_of_the_manual_pages() {
     if !has("cc") {
@@ -31,7 +31,7 @@ fn the_edges_of_the_manual_pages() {
     if glebe::sys::process::effective_user() != 0 {
         return println!("skipped: the edges as another user (the caller is not root)");
     }
-    // Where that user can read it.
+    // The other user can read the copy.
     let copy = scratch.path().join("library.so");
     fs::copy(library(), &copy).unwrap();
     let mut command = preloaded(&program, "");
@@ -39,8 +39,8 @@ fn the_edges_of_the_manual_pages() {
     assert_eq!(stdout(&run(&mut command)), expected);
 }
 
-/// Rows in which the C library's own allocator differs: it says less than the manual page, or newer
-/// versions of it have come round to it.
+/// Rows where the C library's allocator differs: it does less than the manual page, or did in older
+/// versions.
 const ITS_OWN: [&str; 9] = [
     "posix(MOST + 1, 10) == ENOMEM: ",
     "posix(64, MOST + 1) == ENOMEM: ",
@@ -53,7 +53,7 @@ const ITS_OWN: [&str; 9] = [
     "both(aligned_alloc(64, 128), 64, 128): ",
 ];
 
-/// So the table is no invention of ours.
+/// The C library confirms the table.
 #[test]
 fn the_c_librarys_own_allocator_has_the_same_edges() {
     if !has("cc") {
@@ -70,7 +70,7 @@ fn the_c_librarys_own_allocator_has_the_same_edges() {
     assert_eq!(common(&got), common(&expected));
 }
 
-/// Names that no program should find: what the library is made of.
+/// Internal names stay hidden.
 #[test]
 fn nothing_else_is_exported() {
     if !has("nm") {
@@ -84,7 +84,7 @@ fn nothing_else_is_exported() {
     assert_eq!(names, expected);
 }
 
-/// In front of all or not at all: loaded later, only some calls would find it.
+/// A library loaded later would serve only some calls.
 #[test]
 fn a_program_cannot_load_it_later() {
     let code = "import ctypes, sys; ctypes.CDLL(sys.argv[1])";

@@ -1,4 +1,4 @@
-//! Operators `new` and `delete` of C++, the program's own among them.
+//! Tests C++'s operators `new` and `delete`, also a program's own.
 
 use glebe_testing::Scratch;
 
@@ -21,13 +21,13 @@ fn every_form_from_cpp() {
     operators(&["-std=c++17"]);
 }
 
-/// Half of the operators replaced: the others go through these.
+/// The others must call the half that is replaced.
 #[test]
 fn operators_of_the_programs_own() {
     operators(&["-std=c++17", "-DOWN", "-Wno-sized-deallocation"]);
 }
 
-/// The library that can throw is hidden from the loader's order: a plugin has brought it.
+/// A plugin brought the library that throws, hidden from the loader's order.
 #[test]
 fn a_library_that_only_a_plugin_has() {
     if !has("c++") || !has("cc") {

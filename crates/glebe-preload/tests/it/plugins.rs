@@ -1,4 +1,4 @@
-//! Libraries that a running program loads.
+//! Tests libraries that a running program loads.
 
 use std::fs;
 use std::process::Command;
@@ -7,8 +7,8 @@ use glebe_testing::Scratch;
 
 use crate::built::{compile, has, preloaded, run, stdout};
 
-/// As PHP loads its modules. The library that loads has a path of its own, by which it is known who
-/// calls.
+/// Loads a plugin as PHP does. The loading library has its own search path, so the loader must find
+/// out which library calls.
 #[test]
 fn a_plugin_that_binds_deep_has_the_same_malloc() {
     if !has("cc") {

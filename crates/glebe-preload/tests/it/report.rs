@@ -1,4 +1,4 @@
-//! Reports at exit and on a signal, where they go, and what is said of options.
+//! Tests reports at exit and on a signal, and complaints about options.
 
 #[path = "../../../glebe/tests/openmetrics/parser.rs"]
 #[allow(dead_code)]
@@ -14,7 +14,7 @@ use glebe_testing::Scratch;
 use crate::built::{compiled, preloaded, stderr, stdout};
 use pages::stats::{Stats, ROWS};
 
-/// The program, which ends with status 5 whatever the library does, or with 0.
+/// Runs the program, which must end with 5, or 0 after `_exit`.
 fn ends(program: &Path, options: &str, arguments: &[&str]) -> Output {
     let output = preloaded(program, options).args(arguments).output().unwrap();
     let expected = if arguments.first() == Some(&"_exit") { 0 } else { 5 };
@@ -26,7 +26,7 @@ fn program() -> Option<std::path::PathBuf> {
     compiled("report.c", &["-Wno-unused-result"])
 }
 
-/// How often a text report of the process is in `text`; each is whole.
+/// Counts the text reports, and checks that each is whole.
 fn reports(text: &str) -> usize {
     let heads = text.lines().filter(|line| line.starts_with("glebe-malloc: process ")).count();
     for row in Stats::default().rows() {
@@ -68,12 +68,12 @@ fn the_last_report_is_written_to_the_standard_error_output() {
     let Some(program) = program() else { return };
     let output = ends(&program, "stats", &[]);
     assert_eq!((reports(&stderr(&output)), stdout(&output).as_str()), (1, "end\n"));
-    // Many programs close it before they end.
+    // Many programs close it at their end.
     assert_eq!(reports(&stderr(&ends(&program, "stats", &["close"]))), 1);
-    // A process that ends without its libraries has none, one that does with a child has two.
+    // `_exit` skips the report. A child writes its own.
     assert_eq!(reports(&stderr(&ends(&program, "stats", &["_exit"]))), 0);
     assert_eq!(reports(&stderr(&ends(&program, "stats", &["fork"]))), 2);
-    // A number that is no process's of theirs.
+    // No process has number 0.
     assert_eq!(reports(&stderr(&ends(&program, "stats,pid=0", &["fork"]))), 0);
 }
 
@@ -139,12 +139,12 @@ fn a_signal_has_a_report_written_at_any_moment() {
     let count = reports(&said);
     assert!((1..=50).contains(&count), "{count} reports");
     assert!(said.contains(", on a signal\n"));
-    // A program that handles it by itself has it for itself.
+    // The program's own handler gets the signal.
     let output = ends(&program, "signal=USR2", &["own"]);
     assert_eq!((stdout(&output).as_str(), stderr(&output).as_str()), ("heard 1\nend\n", ""));
 }
 
-/// Into a pipe that nobody reads any more, and onto a full disk.
+/// Into a broken pipe, and onto a full disk.
 #[test]
 fn a_report_that_cannot_be_written_changes_no_status() {
     let Some(program) = program() else { return };
@@ -157,7 +157,7 @@ fn a_report_that_cannot_be_written_changes_no_status() {
     }
 }
 
-/// A path that does not begin with `/` is of where the process is when it ends.
+/// A relative path belongs to the last directory.
 #[test]
 fn a_path_is_of_the_last_directory() {
     let Some(program) = program() else { return };

@@ -1,6 +1,5 @@
-//! A program that checks every block it had: with each option of the heap, and where memory is
-//! short. `GLEBE_STRESS_SECONDS` says for how long in all; a failure names its seed, which
-//! `GLEBE_STRESS_SEED` repeats.
+//! Runs a program that checks all its blocks, with each option, and with short memory.
+//! `GLEBE_STRESS_SECONDS` sets the time, and `GLEBE_STRESS_SEED` repeats a failure.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -13,13 +12,12 @@ use glebe_testing::time::{is_long, storm};
 
 use crate::built::{compiled, preloaded, run, stderr, stdout};
 
-/// How long all runs of a test take together.
+/// Returns the time of all runs of a test.
 fn seconds() -> f64 {
     let usual = Duration::from_millis(if is_long() { 9000 } else { 4500 });
     storm(usual).as_secs_f64()
 }
 
-/// The seed of the program.
 fn seed() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = since.map_or(1, |since| since.as_nanos() as u64);
@@ -27,7 +25,7 @@ fn seed() -> u64 {
     given.map_or(now % 1_000_000, |seed| seed.parse().expect("GLEBE_STRESS_SEED is a number"))
 }
 
-/// What the reports of the program say that was marked and given back, together.
+/// Returns the bytes marked or given back, by the reports.
 fn went(reports: &str) -> u64 {
     let is_wanted = |line: &&str| {
         ["marked_bytes ", "given_back_bytes "].iter().any(|name| line.starts_with(name))
@@ -36,7 +34,7 @@ fn went(reports: &str) -> u64 {
     reports.lines().filter(is_wanted).filter_map(value).sum()
 }
 
-/// Runs the program; prints what it did, which is something of everything.
+/// Runs the program. It must do something of each kind.
 fn stress(command: &mut Command, what: &str, seconds: f64, threads: u32, mib_of_each: u32) {
     let arguments = [format!("{seconds}"), seed().to_string(), threads.to_string()];
     let begin = Instant::now();
@@ -47,9 +45,9 @@ fn stress(command: &mut Command, what: &str, seconds: f64, threads: u32, mib_of_
     assert_eq!(numbers.len(), 4, "{said}");
     let reports = stderr(&output);
     assert!(went(&reports) > 0 || what == "pages=off", "{what}: {reports}");
-    // Blocks passed from thread to thread where there are several of those.
+    // Blocks pass only between several threads.
     assert!(numbers[1] > 0 || threads == 1, "{what}: {said}");
-    // On a machine as slow as may be: each thing has happened.
+    // Each kind of event must happen, even on a slow machine.
     assert!(numbers[0] > 0 && numbers[2] > 0 && numbers[3] > 0, "{what}: {said}");
 }
 
@@ -63,7 +61,7 @@ fn every_block_is_as_it_was_left() {
     }
 }
 
-/// Each thread may hold so much that all cannot, but for what they give back.
+/// The threads fit in the limit only because they give memory back.
 #[test]
 fn every_block_is_as_it_was_left_where_memory_is_short() {
     let Some(program) = compiled("stress.c", &[]) else { return };
@@ -73,8 +71,7 @@ fn every_block_is_as_it_was_left_where_memory_is_short() {
             Err(why) => return println!("skipped: {why}"),
         };
         let mut command = preloaded(&program, &format!("stats,{options}"));
-        // SAFETY: the closure writes a file, between fork and exec of a process of one thread's own
-        // making.
+        // SAFETY: the closure writes a file between fork and exec.
         #[allow(unsafe_code)]
         unsafe {
             let dir = group.dir().to_owned();
@@ -85,7 +82,7 @@ fn every_block_is_as_it_was_left_where_memory_is_short() {
     }
 }
 
-/// Slices used again in the middle of the call that drops them.
+/// Slices are used again while a call drops them.
 #[test]
 fn what_is_used_again_while_it_is_given_back() {
     let Some(program) = compiled("churn.c", &[]) else { return };

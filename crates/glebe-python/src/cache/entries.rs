@@ -1,17 +1,17 @@
-//! What all caches of one name share: the list of what was put, and where its bytes are.
+//! [`Shared`]: the entries of all caches of one name, with the places of their bytes.
 //!
-//! The list has for each key the place and the length of the value. A long value is the run of the
-//! pages of one object of the library's page cache, from index 0 on. A value of up to half a page
-//! is an object of the pool that all caches of a reserve share ([`small`](super::small)), so that
-//! many of them have one page. First class, or other values, may take any page, which nobody tells
-//! the list: the call that finds a page gone takes the entry off it. Where the list is half as long
-//! again as at the last such walk, or as the reserve has pages, all entries are looked at.
+//! A long value is a run of pages from index 0 of an object of the library's page cache. A value of
+//! up to half a page is an object of the pool that all caches of a reserve share
+//! ([`small`](super::small)), so that one page holds many. Blocks or other values may take any
+//! page, and the list of entries does not learn of it: the call that misses a page removes the
+//! entry. A put that makes the list long removes all entries whose first page is lost. Long means
+//! 1.5 times the length after the last removal, and 1.5 entries per page of the reserve.
 //!
-//! A put takes its entry off the list, copies the bytes in, and lists it again, so that one thread
-//! at a time writes an object. A get copies without the lock and looks again: only if the same put
-//! is still listed are the bytes one value.
+//! A put removes the old entry, copies the bytes in, and lists the new entry, so one thread at a
+//! time writes an object. A get copies without the lock and looks again: the bytes are one value
+//! only if the same put is still listed.
 //!
-//! Lock: the list's, for a look or a change, and for the walk over all of it.
+//! Lock: the list's, during a look, a change, or a walk over all entries.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,26 +24,25 @@ use glebe::zpool::Handle;
 use super::small::Small;
 use crate::Result;
 
-/// A put of one page or more for each such number of the reserve's pages asks first how many are
-/// idle. The answer takes a look at each granule of the reserve.
+/// A put of more than 1/512 of the reserve's pages first asks how many are idle, which looks at
+/// each granule of the reserve.
 const PAGES_PER_LOOK: u64 = 512;
 
-/// Where the bytes of a value are.
 #[derive(Clone, Copy)]
 enum Place {
-    /// The pages of an object of this number.
+    /// The pages of the object with this number.
     Pages(u64),
     Small(Handle),
 }
 
-/// What a put left.
+/// The result of a put.
 #[derive(Clone)]
 pub(super) struct Entry {
     place: Place,
     pub(super) len: usize,
-    /// Unlike that of every other put.
+    /// Number of the put; unique.
     put: u64,
-    /// How an array is made of the bytes.
+    /// The form that rebuilds an array.
     pub(super) form: Option<Arc<[u8]>>,
 }
 
@@ -62,14 +61,14 @@ struct List {
     entries: HashMap<Box<[u8]>, Entry>,
     puts: u64,
     lost: u64,
-    /// Entries beyond which those that are gone are looked for.
+    /// The number of entries above which a put removes lost ones.
     crowded: usize,
-    /// That of the last array: of many arrays there are few forms.
+    /// The last array's form, which many arrays share.
     form: Option<Arc<[u8]>>,
 }
 
 impl List {
-    /// The form, as one of an earlier put if that had the same.
+    /// Returns the last form if it is equal, to share it.
     fn form(&mut self, form: &[u8]) -> Arc<[u8]> {
         match &self.form {
             Some(last) if **last == *form => Arc::clone(last),
@@ -78,7 +77,6 @@ impl List {
     }
 }
 
-/// What a get found.
 pub(super) enum Got {
     Whole,
     Lost,
@@ -86,7 +84,7 @@ pub(super) enum Got {
     Changed,
 }
 
-/// What all caches of one name share.
+/// The state of all caches of one name.
 pub(crate) struct Shared {
     reserve: Reserve,
     pages: Namespace,
@@ -103,7 +101,7 @@ impl Shared {
     }
 
     /// # Errors
-    /// `Forked`: in a child the lock may be held by a thread that is not there.
+    /// `Forked`: in a child, a thread that it lacks may hold the lock.
     fn lock(&self) -> Result<MutexGuard<'_, List>> {
         if self.guard.is_child() {
             return Err(reserve::Error::Forked.into());
@@ -111,7 +109,7 @@ impl Shared {
         Ok(self.list.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Drops the pages of an object from page `first` on.
+    /// Drops pages from `first` up to `end`.
     fn drop_pages(&self, object: u64, first: u64, end: u64) -> Result<()> {
         for page in first..end {
             self.pages.invalidate_page(object, page)?;
@@ -119,7 +117,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Drops the bytes of an entry that is not on the list.
+    /// Drops the bytes of an unlisted entry.
     fn drop_bytes(&self, entry: &Entry) -> Result<()> {
         match entry.place {
             Place::Pages(object) => self.drop_pages(object, 0, entry.pages()),
@@ -127,8 +125,8 @@ impl Shared {
         }
     }
 
-    /// Copies a value in, in place of the pages of `old`; none if it is not kept. No bytes of `old`
-    /// are left.
+    /// Copies a value in, over the pages of `old` if it has any. Returns `None` if the value is not
+    /// kept. No other bytes of `old` remain.
     fn store(&self, value: &[u8], put: u64, old: Option<Entry>) -> Result<Option<Place>> {
         let number = match &old {
             Some(Entry { place: Place::Pages(number), .. }) => *number,
@@ -151,15 +149,14 @@ impl Shared {
         Ok(place)
     }
 
-    /// Copies a value to pages; all of them are kept, or none. A value that is longer than what no
-    /// block holds is not tried: it would take the place of all others before it is refused.
+    /// Keeps all pages or none. Does not try a value longer than all memory outside of blocks: it
+    /// would evict all other values before it is refused.
     fn store_run(&self, object: u64, value: &[u8]) -> Result<bool> {
         let pages = value.len().div_ceil(page_bytes()) as u64;
         Ok(self.has_room(pages) && self.pages.put_run(object, 0, value)? == Put::Stored)
     }
 
-    /// Returns whether there may be room for a value of `pages`. It looks only where that takes
-    /// little beside the copies.
+    /// Returns true if there may be room. Looks only if that is cheap compared with the copies.
     fn has_room(&self, pages: u64) -> bool {
         if pages <= self.reserve.len().get() / PAGES_PER_LOOK {
             return true;
@@ -168,7 +165,7 @@ impl Shared {
         pages <= (stats.free + stats.live).get()
     }
 
-    /// Stores a value. Returns whether it is kept; if not, the key has nothing.
+    /// Returns true if the value is kept; otherwise the key has none.
     pub(super) fn put(&self, key: Box<[u8]>, value: &[u8], form: Option<&[u8]>) -> Result<bool> {
         let (old, put, form) = {
             let mut list = self.lock()?;
@@ -186,12 +183,11 @@ impl Shared {
             list.crowded = list.entries.len() / 2 * 3;
         }
         drop(list);
-        // Put by another thread meanwhile.
+        // Another thread put this key meanwhile.
         other.map_or(Ok(()), |other| self.drop_bytes(&other))?;
         Ok(true)
     }
 
-    /// Takes the entries off the list whose first page is gone.
     fn forget_lost(&self, list: &mut List) {
         let before = list.entries.len();
         let is_there = |entry: &Entry| match entry.place {
@@ -206,7 +202,7 @@ impl Shared {
         Ok(self.lock()?.entries.get(key).cloned())
     }
 
-    /// Copies the value of `entry` out, if it is whole and still that of `key`.
+    /// Copies the value out. `Whole` means that no page is lost and `key` still has this entry.
     pub(super) fn copy(&self, key: &[u8], entry: &Entry, out: &mut [u8]) -> Result<Got> {
         let is_hit = match entry.place {
             Place::Pages(object) => self.pages.get_run(object, 0, out)?,
@@ -215,7 +211,7 @@ impl Shared {
         self.settle(key, entry, is_hit)
     }
 
-    /// Returns whether the value of `entry` is whole, and `key` still has it.
+    /// Looks whether the value is whole and `key` still has this entry.
     pub(super) fn look_at(&self, key: &[u8], entry: &Entry) -> Result<Got> {
         let is_hit = match entry.place {
             Place::Pages(object) => self.pages.has_run(object, 0, entry.pages())?,
@@ -224,7 +220,7 @@ impl Shared {
         self.settle(key, entry, is_hit)
     }
 
-    /// What was found of `entry`: one that is lost goes off the list.
+    /// Returns the result, and removes a lost entry.
     fn settle(&self, key: &[u8], entry: &Entry, is_hit: bool) -> Result<Got> {
         let mut list = self.lock()?;
         if list.entries.get(key).is_none_or(|listed| listed.put != entry.put) {
@@ -240,7 +236,7 @@ impl Shared {
         Ok(Got::Lost)
     }
 
-    /// Whether there was an entry.
+    /// Returns true if the key had an entry.
     pub(super) fn remove(&self, key: &[u8]) -> Result<bool> {
         let removed = self.lock()?.entries.remove(key);
         removed.map(|entry| self.drop_bytes(&entry)).transpose().map(|done| done.is_some())
@@ -259,7 +255,6 @@ impl Shared {
         Ok(self.lock()?.entries.len())
     }
 
-    /// Entries that were found lost.
     pub(super) fn lost(&self) -> Result<u64> {
         Ok(self.lock()?.lost)
     }

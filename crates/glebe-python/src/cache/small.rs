@@ -1,9 +1,9 @@
 //! [`Small`]: values of up to half a page, many on one page of the reserve.
 //!
-//! Owns one pool of objects for all caches of a reserve, made with the first value. The pool stores
-//! them as they are. New ones are in ordinary memory, [`STAGED_MAX`] bytes at most, which no block
-//! takes; older ones are in pages that no block holds, and go with them. An object is had whole or
-//! not at all: the pool compares whose page it is before and after it copies.
+//! Owns one pool of objects for all caches of a reserve, made with the first value, without
+//! compression. New objects are in at most [`STAGED_MAX`] bytes of ordinary memory, which no block
+//! takes. Older ones are on idle pages of the reserve, and vanish with them. A read returns a whole
+//! object or nothing: the pool checks the page's owner before and after the copy.
 
 use std::sync::OnceLock;
 
@@ -13,15 +13,15 @@ use glebe::Bytes;
 
 use crate::Result;
 
-/// Bytes of ordinary memory at most: enough to fill pages in large steps.
+/// Maximum ordinary memory in bytes: enough to fill pages in large steps.
 const STAGED_MAX: u64 = 4 << 20;
-/// Bytes of the reserve for each byte of ordinary memory, where that makes less.
+/// Bytes of the reserve per byte of ordinary memory, if that gives less.
 const RESERVE_PER_STAGED: u64 = 64;
 
 #[derive(Default)]
 pub(crate) struct Small(OnceLock<LentObjectPool>);
 
-/// Whether an object is there, of an answer of the pool's.
+/// Returns true if the object exists.
 fn is_there<T>(answer: std::result::Result<Option<T>, Error>) -> Result<bool> {
     match answer {
         Ok(found) => Ok(found.is_some()),
@@ -38,13 +38,13 @@ impl Small {
         let share = reserve.len().bytes(glebe::page_size()).get() / RESERVE_PER_STAGED;
         let staging = Bytes::new(share.min(STAGED_MAX));
         let made = reserve.object_pool().codec(Codec::None).staging(staging).build()?;
-        // Of two threads that are first one drops its own.
+        // If two threads are first, one drops its pool.
         Ok(self.0.get_or_init(|| made))
     }
 
-    /// None where no room can be had.
+    /// Returns `None` without room.
     pub(super) fn insert(&self, reserve: &Reserve, value: &[u8]) -> Result<Option<Handle>> {
-        // One byte at least.
+        // The pool takes no empty object.
         let bytes = if value.is_empty() { &[0] } else { value };
         match self.pool(reserve)?.insert(bytes) {
             Ok(handle) => Ok(Some(handle)),
@@ -53,7 +53,7 @@ impl Small {
         }
     }
 
-    /// Copies an object to `out`, which is as long as the value was; whether it is there.
+    /// Fills `out`, which has the value's length. Returns true if the object exists.
     pub(super) fn read(&self, handle: Handle, out: &mut [u8]) -> Result<bool> {
         let Some(pool) = self.0.get() else { return Ok(false) };
         let out = if out.is_empty() { &mut [0] } else { out };

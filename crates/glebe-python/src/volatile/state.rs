@@ -1,30 +1,28 @@
-//! What a [`VolatileBuffer`](super::VolatileBuffer) knows of its memory and of its users.
+//! [`State`]: the marks and users of a [`VolatileBuffer`](super::VolatileBuffer).
 //!
-//! Pages are called marked before the library marks them and until it has unmarked them, so those
-//! that are not called so are safe. A forked child finds its parent's state: marks that another
-//! thread was making or ending may be called so for too long, which the next unmark mends.
+//! A page counts as marked from before the library marks it until after the library unmarks it, so
+//! other pages are safe. A forked child inherits the state. If another thread was marking or
+//! unmarking, pages may count as marked until the next unmark.
 
 use std::ops::Range;
 
 use crate::{forks, Failure, Result};
 
-/// What is known of a buffer.
 pub(super) struct State {
-    /// Which pages are marked, and how many.
+    /// Marks by page.
     pub(super) is_marked: Vec<bool>,
     pub(super) marked: usize,
     pub(super) exports: usize,
-    /// The thread of each `with` block under way.
+    /// The thread of each open `with` block.
     pub(super) holds: Vec<u64>,
-    /// Whether all is to be marked once the last export ends.
+    /// True if the end of the last export marks all pages.
     pub(super) marks_later: bool,
     pub(super) is_busy: bool,
-    /// The process that this is the state in.
+    /// Number of the process that this state describes.
     process: u64,
 }
 
 impl State {
-    /// Returns the state of a buffer that has this number of pages and no mark.
     pub(super) fn new(pages: usize) -> Self {
         Self {
             is_marked: vec![false; pages],
@@ -42,7 +40,7 @@ impl State {
         self.marked = self.is_marked.iter().filter(|is_marked| **is_marked).count();
     }
 
-    /// In a forked child: forgets what the threads do and hold that stayed with the parent.
+    /// In a forked child, forgets calls and holds of threads that stayed with the parent.
     pub(super) fn follow_fork(&mut self) {
         let process = forks::process();
         if self.process != process {
@@ -52,8 +50,7 @@ impl State {
         }
     }
 
-    /// Ends a `with` block, one of the calling thread's if it has one. Returns whether there was
-    /// any.
+    /// Ends a `with` block, preferably the calling thread's. Returns false if none is open.
     pub(super) fn end_hold(&mut self) -> bool {
         let own = forks::thread();
         let at = self.holds.iter().position(|thread| *thread == own);
@@ -65,7 +62,7 @@ impl State {
     }
 
     /// # Errors
-    /// `BufferError` where arrays or `with` blocks use the memory.
+    /// `BufferError` if arrays or `with` blocks use the memory.
     pub(super) fn may_mark(&self) -> Result<()> {
         if self.exports > 0 || !self.holds.is_empty() {
             let (exports, holds) = (self.exports, self.holds.len());

@@ -1,6 +1,6 @@
-//! `Values`: results by number in volatile memory, what `glebe.volatile.volatile_cache` stands on.
+//! `Values`: results by number in volatile memory, the base of `glebe.volatile.volatile_cache`.
 //!
-//! A [`Value`] is a read-only buffer; while one lives the kernel cannot take the result.
+//! The kernel cannot take a result while a [`Value`], a read-only buffer, exists.
 //!
 //! # Safety
 //! A pinned value stays until its lease ends.
@@ -27,8 +27,7 @@ use crate::{numbers, Failure, Result};
 #[pyclass(frozen, module = "glebe._glebe")]
 pub(crate) struct Values {
     values: Arc<guards::Values>,
-    /// Calls that got a result that was there, and that did not. Sums in Python lose some where
-    /// threads truly run at once.
+    /// Calls that found a result, and calls that did not. Python without the GIL would lose counts.
     hits: AtomicU64,
     misses: AtomicU64,
 }
@@ -47,7 +46,7 @@ impl Values {
         Ok(Self { values, hits: AtomicU64::new(0), misses: AtomicU64::new(0) })
     }
 
-    /// The result of a number, none if there is none or the kernel took some of it.
+    /// Returns the result of a number; `None` if it is missing or the kernel took some of it.
     fn get(&self, py: Python<'_>, number: u64) -> Option<Value> {
         let found = py.detach(|| {
             PinnedValue::found(&self.values, |values| Ok::<_, Infallible>(values.get(&number)))
@@ -56,7 +55,11 @@ impl Values {
         value.map(Value::new)
     }
 
-    /// Copies `result` in. What finds no room is a value all the same, which nobody finds.
+    /// Copies `result` in and returns it as a value. Without room for it, returns a value that
+    /// `get` will not find.
+    ///
+    /// Raises `MemoryError` without ordinary memory for it, `ValueError` if it is longer than the
+    /// addresses of the cache.
     fn keep(&self, py: Python<'_>, number: u64, result: &Bound<'_, PyAny>) -> Result<Value> {
         let given = Given::new(result)?;
         let bytes = given.bytes();
@@ -83,7 +86,8 @@ impl Values {
         py.detach(|| self.values.clear());
     }
 
-    /// Marks all that no `Value` pins, and drops it, as the kernel would; bytes dropped.
+    /// Marks and drops all results that no `Value` pins, as the kernel would. Returns the number of
+    /// bytes dropped.
     fn drop_unused(&self, py: Python<'_>) -> Result<u64> {
         let dropped = py.detach(|| {
             self.values.offer_all();
@@ -116,7 +120,7 @@ fn refused(error: BuildError<Infallible>) -> Failure {
     })
 }
 
-/// A result that stays while this lives.
+/// A result that stays in memory while this object exists.
 #[pyclass(frozen, module = "glebe._glebe")]
 pub(crate) struct Value(Lease<PinnedValue>);
 
@@ -128,7 +132,7 @@ impl Value {
 
 #[pymethods]
 impl Value {
-    /// Whether it will be found again.
+    /// True if the cache keeps the value.
     #[getter]
     fn is_kept(&self) -> Result<bool> {
         self.0.with(|value| value.is_kept())
@@ -139,7 +143,7 @@ impl Value {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> Result<()> {
-        // SAFETY: Python's view; the bytes are as the file's head says.
+        // SAFETY: Python passes a view to fill, and the lease keeps the value pinned.
         unsafe { slf.get().0.export(slf.as_any(), view, flags, |value| Ok(value.bytes())) }
     }
 

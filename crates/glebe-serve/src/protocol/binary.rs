@@ -1,4 +1,4 @@
-//! The binary protocol as far as it goes here: each of its requests is refused, in its own words.
+//! [`Request`] is a request of the binary protocol. The server refuses it in that protocol.
 //!
 //! ```text
 //! byte      0     1        2    4       5     6          8     12      16
@@ -6,19 +6,17 @@
 //! answer    0x81  command  key  extras  type  status     body  opaque  cas
 //! ```
 //!
-//! Numbers are big endian; a body of so many bytes follows the 24 of the head. Source: memcached's
-//! protocol_binary.h.
+//! Numbers are big endian; `body` is a length in bytes. Source: memcached's protocol_binary.h.
 
 /// Bytes of a request before its body.
 pub const HEAD: usize = 24;
-/// The first byte of each request. No command of the text protocol begins with it.
+/// First byte of a request. No text command begins with it.
 pub(super) const REQUEST: u8 = 0x80;
 const ANSWER: u8 = 0x81;
-/// The status of a command that a server does not know.
 const UNKNOWN_COMMAND: [u8; 2] = [0, 0x81];
 const WHY: &[u8] = b"the binary protocol is not spoken here";
 
-/// A request whose body is still to be skipped.
+/// A request whose body the caller must skip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     command: u8,
@@ -33,7 +31,7 @@ impl Request {
         Self { command: head[1], body: u32::from_be_bytes(word(8)), opaque: word(12) }
     }
 
-    /// Appends the answer that refuses it.
+    /// Appends the refusal.
     pub fn refuse(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&[ANSWER, self.command, 0, 0, 0, 0]);
         out.extend_from_slice(&UNKNOWN_COMMAND);

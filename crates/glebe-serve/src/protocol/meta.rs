@@ -1,55 +1,53 @@
-//! The meta commands, with their flags.
+//! [`Flags`] parses the flags of a meta command: words of a letter and a token.
 //!
-//! A flag is a word of one letter and what follows it. The answer repeats some of them in the
-//! order sent, so the line's flags stay as they are, beside what they say.
+//! Answers repeat flags in the order sent, so [`Flags`] keeps the words too.
 
 use super::tokens::{time, unsigned, unsigned_32, Tokens};
 use super::{Command, Key, BAD_CHUNK, BAD_FORMAT, KEY_MAX};
 
-/// Words of a meta command at most.
 const WORDS_MAX: usize = 22;
-/// Bytes of an opaque flag at most, its letter included.
+/// Maximum bytes with the letter.
 const OPAQUE_MAX: usize = 32;
 const BAD_TOKEN: &str = "CLIENT_ERROR bad token in command line format";
 const VALUE_MAX: u64 = i32::MAX as u64 - 2;
 
-/// How `ms` stores, or `ma` counts.
+/// First letter of flag `M`: how `ms` stores or `ma` counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mode(pub u8);
 
-/// What the flags of a meta command say.
+/// The flags of a meta command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags<'a> {
     words: &'a [u8],
     seen: u128,
-    /// `N`: made where it is missing, with this time to live.
+    /// `N`: creates a missing item with this time to live.
     pub vivify: Option<i64>,
-    /// `T`: the new time to live.
+    /// `T`: new time to live.
     pub ttl: Option<i64>,
-    /// `R`: with less time to live than this, a client is told to make the item anew.
+    /// `R`: an item with less time to live must be renewed.
     pub recache: Option<i64>,
-    /// `F`: the client's own flags.
+    /// `F`: client flags.
     pub client_flags: u32,
-    /// `C`: the number that it must have.
+    /// `C`: CAS number that the item must have.
     pub cas: Option<u64>,
-    /// `E`: the number that it gets.
+    /// `E`: new CAS number.
     pub new_cas: Option<u64>,
-    /// `M`.
+    /// `M`: mode.
     pub mode: Mode,
-    /// `J`: the number that it begins with.
+    /// `J`: initial value of a counter.
     pub initial: u64,
-    /// `D`: what is added or taken away.
+    /// `D`: amount to add or subtract.
     pub delta: Option<u64>,
 }
 
 impl<'a> Flags<'a> {
-    /// Whether this flag was sent.
+    /// Returns true if the flag was sent.
     #[must_use]
     pub fn has(&self, letter: u8) -> bool {
         self.seen >> letter & 1 != 0
     }
 
-    /// The flags in the order sent, each with what follows its letter.
+    /// Iterates over the flags as sent.
     pub fn words(&self) -> impl Iterator<Item = &'a [u8]> {
         Tokens::new(self.words)
     }
@@ -71,7 +69,7 @@ impl<'a> Flags<'a> {
         wrong.map_or(Ok(flags), Err)
     }
 
-    /// What is wrong with a flag; an error for one that does not exist.
+    /// Parses a token. Returns the answer to a malformed one. Fails for an unknown flag.
     fn take(&mut self, letter: u8, token: &[u8]) -> Result<Option<&'static str>, &'static str> {
         let time = time(token);
         let number = unsigned(token);
@@ -109,7 +107,6 @@ fn set<T>(field: &mut Option<T>, value: Option<T>) -> bool {
     field.is_some()
 }
 
-/// What a line asks for that begins with `verb`; `tokens` are the words behind it.
 pub(super) fn parse<'a>(verb: &[u8], mut tokens: Tokens<'a>) -> Command<'a> {
     if verb == b"mn" {
         return Command::MetaNoop;

@@ -1,11 +1,8 @@
-//! The memcached protocol as bytes: what a client asks, found in a buffer without copying.
+//! Parses the memcached protocol in a buffer, without copying. Pure, no I/O.
 //!
-//! [`line()`] finds the end of a command line, [`parse`] says what the line asks for, as slices of
-//! it. Values are not looked at: a storing command says how many bytes follow. Pure, no I/O. Each
-//! length has a limit: a line, a key, a value, a number, the flags of a meta command. A line that
-//! asks for many keys may be longer, and is then taken by pieces.
-//!
-//! Classic commands are in `text`, meta commands in `meta`; `binary` refuses its protocol. Source:
+//! Function [`line()`] finds a line's end, [`parse`] parses the line. Values are not parsed: a
+//! storing command says how many bytes follow. Lines, keys, numbers and meta flags have maximum
+//! lengths. A line of `get` keys may be longer; the caller handles it in pieces. Source:
 //! memcached's protocol.txt.
 
 mod binary;
@@ -18,36 +15,36 @@ pub use meta::{Flags, Mode};
 
 use tokens::Tokens;
 
-/// Bytes of a key at most.
+/// Maximum bytes of a key.
 pub const KEY_MAX: usize = 250;
-/// Bytes of a line at most, its end included, unless it asks for many keys.
+/// Maximum bytes of a line with its end, unless it asks for keys.
 pub const LINE_MAX: usize = 2048;
-/// Bytes of a line that asks for many keys, after which it is not waited for its end.
+/// A line of keys with more bytes is handled before its end arrives.
 pub const KEYS_PIECE: usize = 16 << 10;
 
-/// What a client is told where its line is wrong.
+/// Answer to a malformed line.
 pub const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
 const BAD_CHUNK: &str = "CLIENT_ERROR bad data chunk";
 const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument";
 const BAD_DELTA: &str = "CLIENT_ERROR invalid numeric delta argument";
 const UNKNOWN: &str = "ERROR";
 
-/// What is at the start of a buffer.
+/// The start of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line<'a> {
-    /// A line without its end, and its bytes with it.
+    /// A complete line without its end; its bytes with the end.
     Whole(&'a [u8], usize),
-    /// The beginning of a long line that asks for many keys.
+    /// The beginning of a long line of keys.
     Keys(&'a [u8]),
-    /// A request of the binary protocol, which has no lines: its head.
+    /// The head of a binary request, which has no lines.
     Binary(Request),
     /// More bytes are needed.
     Partial,
-    /// More bytes than a line may have, and none of them ends it.
+    /// No line end within [`LINE_MAX`] bytes.
     TooLong,
 }
 
-/// The first line of `buf`. A bare line feed ends one, too. O(length).
+/// Returns the first line of `buf`. CR LF or LF ends it. O(length).
 #[must_use]
 pub fn line(buf: &[u8]) -> Line<'_> {
     if buf.first() == Some(&binary::REQUEST) {
@@ -66,7 +63,7 @@ pub fn line(buf: &[u8]) -> Line<'_> {
     Line::Whole(line.strip_suffix(b"\r").unwrap_or(line), end + 1)
 }
 
-/// Whether `buf` is the beginning of a line that asks for keys. O(length).
+/// Returns true if `buf` begins an incomplete line of keys. O(length).
 #[must_use]
 pub fn is_open(buf: &[u8]) -> bool {
     asks_for_keys(buf) && memchr::memchr(b'\n', buf).is_none()
@@ -76,101 +73,101 @@ fn asks_for_keys(buf: &[u8]) -> bool {
     text::is_get(Tokens::new(buf).next().unwrap_or_default())
 }
 
-/// How a classic command stores a value.
+/// The classic commands that store a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// Whether or not there is one.
+    /// Always.
     Set,
-    /// Only where there is none.
+    /// Only if the key is missing.
     Add,
-    /// Only where there is one.
+    /// Only if the key exists.
     Replace,
-    /// Behind the one that there is.
+    /// Appends.
     Append,
-    /// Before the one that there is.
+    /// Prepends.
     Prepend,
-    /// Only over the one with this number.
+    /// Only over the item with this CAS number.
     Cas(u64),
 }
 
 /// A key as a client sent it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key<'a> {
-    /// The bytes on the line.
+    /// Bytes on the line.
     pub sent: &'a [u8],
-    /// Whether they are base64 of the key.
+    /// True for base64.
     pub is_base64: bool,
 }
 
-/// What a line asks for.
+/// The command of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command<'a> {
-    /// `get`, `gets`, `gat`, `gats`: the values of keys, of which there is at least one.
+    /// `get`, `gets`, `gat`, `gats`.
     Get {
-        /// The keys, with blanks between them. None is longer than [`KEY_MAX`].
+        /// At least one key, separated by blanks, each at most [`KEY_MAX`] bytes.
         keys: &'a [u8],
-        /// Whether each value's number is wanted.
+        /// CAS numbers are wanted.
         cas: bool,
-        /// The new time to live, as sent.
+        /// New time to live, as sent.
         touch: Option<i64>,
     },
     /// A value follows.
     Store {
         /// The key.
         key: &'a [u8],
-        /// How it is stored.
+        /// The command.
         verb: Verb,
-        /// The client's own flags.
+        /// Client flags.
         flags: u32,
-        /// When it ends, as sent.
+        /// Expiry time as sent.
         exptime: i64,
-        /// Bytes of the value, without its line's end.
+        /// Bytes of the value.
         len: u64,
-        /// Whether no answer is wanted.
+        /// No answer wanted.
         noreply: bool,
     },
     /// `delete`.
     Delete {
         /// The key.
         key: &'a [u8],
-        /// Whether no answer is wanted.
+        /// No answer wanted.
         noreply: bool,
     },
     /// `incr` and `decr`.
     Arithmetic {
         /// The key.
         key: &'a [u8],
-        /// What is added.
+        /// Amount.
         delta: u64,
-        /// Or rather taken away.
+        /// Subtracts.
         down: bool,
-        /// Whether no answer is wanted.
+        /// No answer wanted.
         noreply: bool,
     },
     /// `touch`.
     Touch {
         /// The key.
         key: &'a [u8],
-        /// When it ends, as sent.
+        /// Expiry time as sent.
         exptime: i64,
-        /// Whether no answer is wanted.
+        /// No answer wanted.
         noreply: bool,
     },
     /// `flush_all`.
     FlushAll {
-        /// When, as sent; at once without.
+        /// Time as sent; `None`: at once.
         delay: Option<i64>,
-        /// Whether no answer is wanted.
+        /// No answer wanted.
         noreply: bool,
     },
     /// `verbosity`.
     Verbosity {
-        /// Whether no answer is wanted.
+        /// No answer wanted.
         noreply: bool,
     },
     /// `version`.
     Version,
-    /// `stats`, with its further words.
+    /// `stats` and its words.
     Stats(&'a [u8]),
     /// `quit`.
     Quit,
@@ -178,7 +175,7 @@ pub enum Command<'a> {
     Shutdown,
     /// `mg`.
     MetaGet(Key<'a>, Flags<'a>),
-    /// `ms`, with the bytes of the value that follows.
+    /// `ms`, with the bytes of the value.
     MetaSet(Key<'a>, u64, Flags<'a>),
     /// `md`.
     MetaDelete(Key<'a>, Flags<'a>),
@@ -188,24 +185,24 @@ pub enum Command<'a> {
     MetaNoop,
     /// `me`.
     MetaDebug(Key<'a>),
-    /// A command of administration that has no meaning here, or one for tests.
+    /// A command for administration or tests.
     Other {
-        /// Its words.
+        /// The line.
         line: &'a [u8],
-        /// Whether no answer is wanted.
+        /// No answer wanted.
         noreply: bool,
     },
-    /// The line is wrong.
+    /// A malformed line.
     Wrong {
-        /// What the client is told.
+        /// The answer.
         answer: &'static str,
-        /// Bytes of a value that follows all the same, its line's end included.
+        /// Bytes to skip: the value that follows, with its line end.
         swallow: u64,
-        /// Whether no answer is wanted.
+        /// No answer wanted.
         noreply: bool,
     },
-    /// The connection ends without an answer: the client speaks HTTP, or wants no answer to a line
-    /// that does not say where the next one begins.
+    /// Ends the connection unanswered: the client speaks HTTP, or a line with `noreply` leaves the
+    /// start of the next command unknown.
     Lost,
 }
 
@@ -215,7 +212,7 @@ impl Command<'_> {
     }
 }
 
-/// What `line`, which has no end of its own, asks for. O(length).
+/// Parses `line`, given without its end. O(length).
 #[must_use]
 pub fn parse(line: &[u8]) -> Command<'_> {
     let mut tokens = Tokens::new(line);

@@ -1,13 +1,12 @@
-//! The classic commands.
+//! Parses the classic commands.
 
 use super::tokens::{time, unsigned, unsigned_32, Tokens};
 use super::{Command, Verb, BAD_DELTA, BAD_EXPTIME, BAD_FORMAT, KEY_MAX, UNKNOWN};
 
-/// Values longer than this are not even skipped: such a length is no length.
+/// A longer value is not skipped: its length is malformed.
 const SKIPPED_MAX: u64 = i32::MAX as u64 - 2;
 
-/// What a line asks for that begins with `verb`; `tokens` are the words behind it. Where no answer
-/// is wanted, none says what is wrong.
+/// Parses a classic command. A malformed line with `noreply` gets no answer.
 pub(super) fn parse<'a>(verb: &[u8], tokens: Tokens<'a>, line: &'a [u8]) -> Command<'a> {
     match command(verb, tokens, line) {
         Command::Wrong { answer, swallow, .. } if !is_get(verb) => {
@@ -41,13 +40,12 @@ fn command<'a>(verb: &[u8], tokens: Tokens<'a>, line: &'a [u8]) -> Command<'a> {
         b"shutdown" => Command::Shutdown,
         b"debugtime" | b"cache_memlimit" | b"slabs" | b"lru" | b"lru_crawler" | b"watch"
         | b"extstore" | b"misbehave" => Command::Other { line, noreply: is_noreply(tokens) },
-        // A value may follow that nobody can tell from commands.
+        // An unknown command may have a value, which looks like commands.
         _ if is_http(tokens) || is_noreply(tokens) => Command::Lost,
         _ => Command::wrong(UNKNOWN),
     }
 }
 
-/// Whether the further words of this command are keys, or a time and keys.
 pub(super) fn is_get(verb: &[u8]) -> bool {
     matches!(verb, b"get" | b"gets" | b"gat" | b"gats")
 }
@@ -84,7 +82,7 @@ fn get_and_touch(mut tokens: Tokens<'_>, cas: bool) -> Command<'_> {
 
 fn store(mut tokens: Tokens<'_>, verb: Verb) -> Command<'_> {
     let all = tokens;
-    // Nobody knows how long the value is that follows.
+    // The value's length is unknown.
     let unknown = |answer| match is_noreply(all) {
         true => Command::Lost,
         false => Command::wrong(answer),
@@ -116,7 +114,7 @@ fn store(mut tokens: Tokens<'_>, verb: Verb) -> Command<'_> {
 
 fn delete(mut tokens: Tokens<'_>) -> Command<'_> {
     let Some(sent) = tokens.next() else { return Command::wrong(UNKNOWN) };
-    // That word may be a key as well.
+    // The key itself may be `noreply`.
     let noreply = is_noreply(tokens);
     if sent.len() > KEY_MAX {
         return Command::wrong(BAD_FORMAT);
@@ -124,7 +122,7 @@ fn delete(mut tokens: Tokens<'_>) -> Command<'_> {
     let further = (tokens.next(), tokens.next(), tokens.next());
     let is_right = match further {
         (None, ..) => true,
-        // An old client's time, which had a meaning once.
+        // Old clients send a time.
         (Some(b"0"), None, _) | (Some(b"noreply"), None, _) => true,
         (Some(b"0"), Some(b"noreply"), None) => true,
         _ => false,

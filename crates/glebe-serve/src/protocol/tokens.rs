@@ -1,10 +1,9 @@
-//! Words of a line, and numbers as memcached reads them.
+//! [`Tokens`] splits a line into words. Numbers are parsed like memcached does.
 
-/// Numbers of 32 bits.
 const ALL_32: i64 = 1 << 32;
 const DAYS_30: i64 = 60 * 60 * 24 * 30;
 
-/// The words of a line: what lies between blanks.
+/// Words separated by blanks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tokens<'a> {
     rest: &'a [u8],
@@ -15,7 +14,7 @@ impl<'a> Tokens<'a> {
         Self { rest: line }
     }
 
-    /// What comes after the blanks that are next.
+    /// Returns the line from the next word on.
     pub(super) fn rest(&self) -> &'a [u8] {
         let start = self.rest.iter().position(|byte| *byte != b' ').unwrap_or(self.rest.len());
         &self.rest[start..]
@@ -35,7 +34,6 @@ impl<'a> Iterator for Tokens<'a> {
     }
 }
 
-/// A number without a sign.
 #[inline]
 pub(super) fn unsigned(token: &[u8]) -> Option<u64> {
     if token.is_empty() || token.len() > 20 {
@@ -47,13 +45,12 @@ pub(super) fn unsigned(token: &[u8]) -> Option<u64> {
     })
 }
 
-/// A number without a sign of 32 bits.
 pub(super) fn unsigned_32(token: &[u8]) -> Option<u32> {
     unsigned(token)?.try_into().ok()
 }
 
-/// A time: seconds from now, or a date. libmemcached sends a small number below zero as one of 32
-/// bits without a sign; dates of that month, in 2106, are not to be had.
+/// Parses seconds from now, or a date. libmemcached sends small negative numbers as unsigned 32-bit
+/// ones, so dates of the last 30 days before 2106-02-07 are not available.
 pub(super) fn time(token: &[u8]) -> Option<i64> {
     if let Some(digits) = token.strip_prefix(b"-") {
         return Some(-i64::try_from(unsigned(digits)?).ok()?);

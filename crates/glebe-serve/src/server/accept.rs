@@ -1,4 +1,4 @@
-//! [`Door`]: the sockets that are listened at, and the signals that end the server.
+//! [`Door`] owns the listening sockets, and the signals that end the server.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -20,9 +20,9 @@ use super::{Failure, Settings, Shared};
 
 const WAKE: Token = Token(usize::MAX);
 const SIGNAL: Token = Token(usize::MAX - 1);
-/// How long it waits where the process has no descriptors left.
+/// Pause after a failed accept, as when the process has no descriptors left.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Descriptors beside those of connections and workers.
+/// Descriptors for anything but connections and workers.
 const OWN_DESCRIPTORS: u64 = 64;
 const REFUSAL: &[u8] = b"ERROR Too many open connections\r\n";
 
@@ -31,10 +31,9 @@ enum Listener {
     Unix(UnixListener, Option<PathBuf>),
 }
 
-/// See the module.
 pub(super) struct Door {
     poll: Poll,
-    /// Sockets that have their addresses and do not listen yet.
+    /// Bound sockets that do not listen yet.
     bound: Vec<(SocketAddr, Socket)>,
     unix: Option<(PathBuf, u32)>,
     listeners: Vec<Listener>,
@@ -43,9 +42,8 @@ pub(super) struct Door {
 }
 
 impl Door {
-    /// Takes the sockets at which a service manager listens already, or else the addresses that the
-    /// settings name. It listens at those by [`Door::listen`] alone, once it can answer: a client
-    /// that is let in before would wait without a word.
+    /// Takes a service manager's sockets, or else binds the settings' addresses. Bound sockets
+    /// listen from [`Door::listen`] on: clients must not connect before the server can answer.
     pub(super) fn open(settings: &Settings) -> Result<(Self, Waker), Failure> {
         allow_descriptors(settings)?;
         let poll = Poll::new()?;
@@ -72,12 +70,11 @@ impl Door {
         for signal in [SIGTERM, SIGINT] {
             signal_hook::low_level::pipe::register(signal, sender.try_clone()?)?;
         }
-        // There is nothing to be read anew.
+        // SIGHUP has no effect: the server has no settings to reload.
         signal_hook::flag::register(SIGHUP, Arc::default())?;
         Ok((Self { poll, bound, unix, listeners, signals, next_worker: 0 }, waker))
     }
 
-    /// Listens.
     pub(super) fn listen(&mut self, backlog: i32) -> Result<(), Failure> {
         for (address, socket) in self.bound.drain(..) {
             socket.listen(backlog).map_err(|e| format!("cannot listen at {address}: {e}"))?;
@@ -100,7 +97,7 @@ impl Door {
         Ok(())
     }
 
-    /// Shows the sockets to who asks.
+    /// Adds the sockets to `stats conns`.
     pub(super) fn show(&mut self, shared: &Shared) {
         for listener in &self.listeners {
             let (number, addr) = (listener.number(), listener.address());
@@ -128,10 +125,9 @@ impl Door {
         })
     }
 
-    /// Accepts connections until the server ends.
     pub(super) fn run(&mut self, shared: &Shared, workers: &[Hired]) -> io::Result<()> {
         let mut events = Events::with_capacity(64);
-        // Of a listener whose connections wait no event comes again.
+        // Listeners whose waiting connections cause no further event.
         let mut waiting: Vec<usize> = (0..self.listeners.len()).collect();
         let mut wait = Some(Duration::ZERO);
         loop {
@@ -173,7 +169,7 @@ impl Door {
         }
     }
 
-    /// Accepts what waits; false if some still wait, because there are too many connections.
+    /// Returns false if connections must wait because the server is full.
     fn accept_all(&mut self, nth: usize, shared: &Shared, workers: &[Hired]) -> io::Result<bool> {
         loop {
             let most = shared.settings.conns as u64;
@@ -184,7 +180,7 @@ impl Door {
             }
             let (mut stream, addr) = match self.listeners[nth].accept() {
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(true),
-                // It has gone before it was accepted.
+                // The client has left.
                 Err(e)
                     if matches!(
                         e.kind(),
@@ -197,7 +193,7 @@ impl Door {
             };
             if is_full {
                 shared.totals.refused.fetch_add(1, Ordering::Relaxed);
-                // A client that does not read it only sees the connection end.
+                // A client that does not read only sees the connection end.
                 let _ = stream.write(REFUSAL);
                 continue;
             }
@@ -224,7 +220,7 @@ impl Door {
         }
     }
 
-    /// Removes the socket files that were made.
+    /// Removes the socket files that the server made.
     pub(super) fn close(&mut self) {
         for listener in self.listeners.drain(..) {
             if let Listener::Unix(_, Some(path)) = listener {
@@ -239,7 +235,7 @@ impl Listener {
         match self {
             Self::Tcp(listener) => {
                 let (stream, addr) = listener.accept()?;
-                // Answers are whole already.
+                // Answers are sent whole.
                 let _ = stream.set_nodelay(true);
                 Ok((Stream::Tcp(stream), format!("tcp:{addr}")))
             }
@@ -271,7 +267,6 @@ impl Listener {
     }
 }
 
-/// Sockets that a service manager listens at for us.
 fn handed_over() -> Result<Vec<Listener>, Failure> {
     let mut handed = listenfd::ListenFd::from_env();
     let mut listeners = Vec::new();
@@ -302,7 +297,7 @@ fn tcp(address: SocketAddr) -> io::Result<Socket> {
 fn unix(path: &Path, mode: u32, backlog: i32) -> io::Result<UnixListener> {
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
     if is_socket && std::os::unix::net::UnixStream::connect(path).is_err() {
-        // Nobody listens there any more.
+        // No server listens there any more.
         std::fs::remove_file(path)?;
     }
     let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
@@ -312,7 +307,7 @@ fn unix(path: &Path, mode: u32, backlog: i32) -> io::Result<UnixListener> {
     Ok(UnixListener::from_std(socket.into()))
 }
 
-/// Lets the process have a descriptor for each connection.
+/// Raises the limit of descriptors.
 fn allow_descriptors(settings: &Settings) -> Result<(), Failure> {
     use rustix::process::{getrlimit, setrlimit, Resource};
     let needed = (settings.conns + settings.threads * 4) as u64 + OWN_DESCRIPTORS;

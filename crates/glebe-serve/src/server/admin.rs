@@ -1,15 +1,15 @@
-//! Commands of administration. Most are about memcached's own way to keep memory, which has no
-//! counterpart here: they are answered as there, and have no effect.
+//! Handles commands of administration. Most concern memcached's slabs and lists; these are
+//! answered, and have no effect.
 
 use super::answer::line;
 use super::execute::Hands;
 use super::listing::Dump;
 use crate::protocol::BAD_FORMAT;
 
-/// memcached's own least limit, in MiB.
+/// memcached's minimum.
 const MIB_MIN: u64 = 8;
 
-/// Carries out the command that a line is; a listing that it asks for is returned instead.
+/// Handles a command. Returns a listing if it asks for that.
 pub(super) fn answer(hands: &Hands<'_>, text: &[u8], out: &mut Vec<u8>) -> Option<Dump> {
     let words: Vec<&[u8]> =
         text.split(|byte| *byte == b' ').filter(|word| !word.is_empty()).collect();
@@ -38,7 +38,6 @@ pub(super) fn answer(hands: &Hands<'_>, text: &[u8], out: &mut Vec<u8>) -> Optio
     None
 }
 
-/// Sets the limit, up to the memory that there is.
 fn limit(hands: &Hands<'_>, mib: &[u8], out: &mut Vec<u8>) {
     let most = hands.shared.settings.memory >> 20;
     let mib = std::str::from_utf8(mib).ok().and_then(|mib| mib.parse::<u64>().ok());

@@ -1,9 +1,8 @@
-//! Parts of answers: numbers, and the lines that begin them.
+//! Formats answers.
 
 use crate::protocol::Key;
 use base64::prelude::{Engine, BASE64_STANDARD};
 
-/// Appends the digits of a number.
 #[inline]
 pub(super) fn number(out: &mut Vec<u8>, mut number: u64) {
     let mut digits = [0; 20];
@@ -19,19 +18,18 @@ pub(super) fn number(out: &mut Vec<u8>, mut number: u64) {
     out.extend_from_slice(&digits[at..]);
 }
 
-/// Appends a flag of a meta answer that is a number.
+/// Appends a numeric flag of a meta answer.
 pub(super) fn flag(out: &mut Vec<u8>, letter: u8, value: u64) {
     out.extend_from_slice(&[b' ', letter]);
     number(out, value);
 }
 
-/// Appends a line.
 pub(super) fn line(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
     out.extend_from_slice(b"\r\n");
 }
 
-/// The bytes of a key; `None` where it is no base64 and should be, or is too short or long.
+/// Returns the key's bytes, or `None` for malformed or empty base64.
 pub(super) fn decoded<'a>(key: Key<'a>, buf: &'a mut Vec<u8>) -> Option<&'a [u8]> {
     if !key.is_base64 {
         return Some(key.sent);

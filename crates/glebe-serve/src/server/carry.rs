@@ -1,4 +1,4 @@
-//! A connection's commands carried out, one after the other, until its turn is over.
+//! Executes a connection's commands in order, until its turn is over.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -8,26 +8,25 @@ use super::execute::{Hands, Next, ANSWERS_MAX};
 use super::worker::READ;
 use crate::protocol::{self, Command, Line, KEYS_PIECE};
 
-/// Needing more bytes is charged: then it is a value that is under way, for no line is so long.
+/// A command that needs more bytes is charged: no line is as long, so a value is on its way.
 const CHARGED: usize = KEYS_PIECE + 1;
-/// A worker lets so many connections wait for others' values at a time, each for so long.
+/// Connections of a worker that may wait for others' values, each for `PATIENCE`.
 const WAITING: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What becomes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Waits,
-    /// It has more to do, after the others.
+    /// More to do, after the other connections.
     Again,
-    /// As [`Fate::Again`], once a value of another connection has come to its end.
+    /// [`Fate::Again`], once another connection's value is complete.
     Later,
     Ends,
 }
 
-/// Looks at what comes behind a value that did not end where it should, and whose client wants no
-/// answer: the bytes of an empty line, which end the value; 0 at a command. `None`: it is no
-/// command, so the client would take what it is told for the answer to another one.
+/// Examines the bytes after a malformed value with `noreply`. Returns the bytes of an empty line,
+/// which ends the value, 0 for a command, or `None` for other bytes: a client would take the error
+/// for its next answer.
 fn clear_up(rest: &[u8]) -> Option<usize> {
     match protocol::line(rest) {
         Line::Whole(b"", used) => Some(used),
@@ -37,15 +36,14 @@ fn clear_up(rest: &[u8]) -> Option<usize> {
     }
 }
 
-/// Says if a connection may wait for others' values, with `bytes` of its command in memory, while
-/// so many `others` wait.
+/// Returns true if a connection with `bytes` of input may wait for values, besides `others`.
 fn may_wait(conn: &mut Conn, bytes: usize, others: usize) -> bool {
     let since = *conn.waits_since.get_or_insert_with(Instant::now);
     others < WAITING && bytes <= READ && since.elapsed() < PATIENCE
 }
 
-/// Carries out commands; what of `input` is left, and how it goes on. Where the rest of `input` is
-/// not as it was sent, it is in the connection.
+/// Executes `input`. Returns the rest, and what follows. A rest that differs from the bytes sent is
+/// in `conn.input` instead.
 pub(super) fn carry_out<'i>(
     conn: &mut Conn,
     input: &'i [u8],

@@ -1,8 +1,8 @@
-//! [`Conn`]: one connection, with the bytes that are not yet handled or not yet sent.
+//! [`Conn`] is a connection, with its unhandled input and unsent answers.
 //!
-//! While it is idle it has no buffers. While answers wait to be sent nothing more is read, so what
-//! it can hold is one command with its value, and the answers of one turn. What all connections of
-//! a worker keep for clients that do not take it has a limit: see [`Conn::kept`].
+//! An idle connection has no buffers. Nothing is read while answers wait, so a connection holds at
+//! most a command with its value, and the answers of a turn. A limit per worker applies: see
+//! [`Conn::kept`].
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::sync::atomic::{AtomicU32, AtomicU8, Ordering};
@@ -13,18 +13,17 @@ use mio::net::{TcpStream, UnixStream};
 
 use super::listing::Dump;
 
-/// What a connection shows of itself to the others.
+/// Data for `stats conns`.
 #[derive(Debug)]
 pub(super) struct Shown {
     pub(super) number: u64,
     pub(super) addr: String,
     pub(super) listen_addr: String,
     pub(super) state: AtomicU8,
-    /// Seconds of the clock at its last command.
+    /// Time of the last command.
     pub(super) last: AtomicU32,
 }
 
-/// What a connection does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum State {
@@ -40,7 +39,6 @@ impl State {
         ["conn_listening", "conn_read", "conn_nread", "conn_swallow", "conn_mwrite"];
 }
 
-/// See [`Conn`].
 #[derive(Debug)]
 pub(super) enum Stream {
     Tcp(TcpStream),
@@ -69,35 +67,34 @@ impl Write for Stream {
     }
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Conn {
     pub(super) stream: Stream,
     pub(super) shown: Arc<Shown>,
-    /// Bytes of commands that are not complete.
+    /// An incomplete command.
     pub(super) input: Vec<u8>,
-    /// Bytes that are needed before `input` is looked at again.
+    /// Bytes that `input` needs before the next try.
     pub(super) need: usize,
-    /// Bytes to come that nobody looks at.
+    /// Bytes to discard.
     pub(super) skip: u64,
-    /// The next bytes may be the rest of a value, which is not to be answered.
+    /// The next bytes may be the rest of a malformed value.
     pub(super) is_doubtful: bool,
-    /// The listing that is being sent, before what `input` asks for.
+    /// A listing to send before `input` is handled.
     pub(super) dump: Option<Dump>,
-    /// Answers that were not taken; some of them are sent.
+    /// Answers that the client has not taken in full. `sent` counts the bytes already sent.
     out: Vec<u8>,
     sent: usize,
-    /// The other side has sent all that it will.
+    /// The client sends no more.
     pub(super) has_end: bool,
-    /// It ends once its answers are sent.
+    /// Ends after its answers.
     pub(super) is_ending: bool,
-    /// When it began to wait for others' values to come to their end, before its own is read.
+    /// Start of the wait for others' values.
     pub(super) waits_since: Option<Instant>,
-    /// Of the bytes that all values under way may take, its part.
+    /// Bytes charged for a value on its way.
     pub(super) charged: u64,
-    /// Of the bytes that its worker keeps for clients, its part, as of its last turn.
+    /// Bytes counted as kept after the last turn.
     pub(super) kept: u64,
-    /// The turn of its worker in which its client took something last.
+    /// The worker's turn when the client last took bytes.
     pub(super) took_at: u64,
 }
 
@@ -126,12 +123,11 @@ impl Conn {
         self.shown.state.store(state as u8, Ordering::Relaxed);
     }
 
-    /// Whether answers wait to be sent.
     pub(super) fn is_sending(&self) -> bool {
         self.sent < self.out.len()
     }
 
-    /// Bytes that are kept because the client does not take its answers, commands behind them too.
+    /// Returns the bytes held while the client does not take answers, input included.
     pub(super) fn kept(&self) -> u64 {
         if self.is_sending() {
             (self.out.capacity() + self.input.capacity()) as u64
@@ -140,8 +136,7 @@ impl Conn {
         }
     }
 
-    /// Sends what waits, then `answers`, as far as the other side takes it; the bytes sent. What it
-    /// does not take is kept.
+    /// Sends old answers, then `answers`. Keeps the rest. Returns the bytes sent.
     pub(super) fn send(&mut self, answers: &[u8]) -> io::Result<u64> {
         let mut bytes = 0;
         while self.is_sending() {
@@ -174,7 +169,7 @@ impl Conn {
     }
 }
 
-/// Bytes taken; 0 if there is no room now.
+/// Returns the bytes taken, 0 if the socket is full.
 fn write(stream: &mut Stream, bytes: &[u8]) -> io::Result<usize> {
     loop {
         return match stream.write(bytes) {

@@ -1,13 +1,13 @@
-//! The control socket: another process of the same user, or root, takes first-class memory inside
-//! the server and gives it back, so that the cache is seen to give way.
+//! [`listen`] serves the control socket. Through it the server's user, or root, takes first-class
+//! memory in the server and gives it back, to show how the cache gives way.
 //!
 //! ```text
 //! request   "recall " bytes " " milliseconds, then a newline
 //! answer    "ok " bytes taken " " runs " " nanoseconds "\n", at once; or "error " what "\n"
 //! ```
 //!
-//! What was taken is given back after the time, or when the asker has gone. Requests are carried
-//! out one after the other.
+//! The server gives the memory back after the time, or when the client leaves. It handles one
+//! request at a time.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -22,15 +22,13 @@ use glebe::sys::page_size;
 
 use super::Shared;
 
-/// The mode of the socket.
 const MODE: u32 = 0o660;
 const REQUEST_MAX: u64 = 64;
-/// How long a request, or an answer, may take to come.
+/// Timeout of reading and of writing.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How often it is looked whether the asker, or the server, has gone.
+/// Interval of checks for the end of client or server.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Listens at `path`, by a thread that ends with the server.
 pub(super) fn listen(path: &Path, shared: &Arc<Shared>) -> io::Result<()> {
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
     if is_socket && UnixStream::connect(path).is_err() {
@@ -52,7 +50,7 @@ fn serve(listener: &UnixListener, shared: &Weak<Shared>) {
             return;
         }
         match accepted {
-            // Whoever asked has gone.
+            // The client has left.
             Ok((stream, _)) => drop(answer(stream, &shared)),
             Err(_) => {
                 drop(shared);
@@ -95,22 +93,22 @@ fn answer(stream: UnixStream, shared: &Shared) -> io::Result<()> {
     Ok(())
 }
 
-/// What a server took.
+/// The memory that a server took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recalled {
     /// Bytes.
     pub bytes: u64,
-    /// Runs that they are in.
+    /// Runs of pages.
     pub runs: u64,
-    /// How long that took.
+    /// Time that it took.
     pub took: Duration,
 }
 
-/// Asks the server at `path` to take `bytes` for so long; `then` is told what it took. Returns when
-/// it was given back.
+/// Asks the server at `path` to hold `bytes` for `time`. Calls `then` with the result. Returns when
+/// the memory is given back.
 ///
 /// # Errors
-/// If nobody listens there, or the server refuses.
+/// If no server listens, or it refuses.
 pub fn ask(path: &Path, bytes: u64, time: Duration, then: impl FnOnce(Recalled)) -> io::Result<()> {
     let mut stream = UnixStream::connect(path)?;
     writeln!(stream, "recall {bytes} {}", time.as_millis())?;
@@ -124,12 +122,12 @@ pub fn ask(path: &Path, bytes: u64, time: Duration, then: impl FnOnce(Recalled))
     };
     let took = Duration::from_nanos(number(nanos)?);
     then(Recalled { bytes: number(bytes)?, runs: number(runs)?, took });
-    // Ends when the server has given it back.
+    // The server then closes the connection.
     io::copy(&mut reader, &mut io::sink())?;
     Ok(())
 }
 
-/// The control sockets in a directory, with the numbers of their processes.
+/// Returns the control sockets in a directory with their process ids.
 #[must_use]
 pub fn in_dir(dir: &Path) -> Vec<(u32, PathBuf)> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();

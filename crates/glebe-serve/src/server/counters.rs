@@ -1,15 +1,13 @@
-//! What a worker has done, counted: each by its own thread alone, read by all. Commands that meet
-//! large items count once more, under `large_`.
+//! [`Counters`] counts a worker's commands. Only its thread writes; all read. `large_` counters
+//! count commands on large items once more.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
     ($($name:ident)*) => {
-        /// Counters of one thread.
         #[derive(Debug, Default)]
         pub(super) struct Counters { $(pub(super) $name: Counter,)* }
 
-        /// Their sums.
         #[derive(Clone, Copy, Debug, Default)]
         pub(super) struct Sums { $(pub(super) $name: u64,)* }
 
@@ -35,14 +33,14 @@ counters! {
     large_cas_hits large_cas_badval
 }
 
-/// A number that one thread counts up.
+/// A counter with one writer.
 #[derive(Debug, Default)]
 pub(super) struct Counter(AtomicU64);
 
 impl Counter {
     #[inline]
     pub(super) fn add(&self, n: u64) {
-        // No other thread adds.
+        // No other thread writes.
         self.0.store(self.get() + n, Ordering::Relaxed);
     }
 

@@ -1,18 +1,18 @@
-//! Counts the hits and misses of commands, by the class of the item too.
+//! Counts hits and misses of commands, and those on large items once more.
+//!
+//! Argument `hit` is `None` for a miss, and true for a large item.
 
 use super::counters::Counter;
 use super::execute::Hands;
 use crate::store::{Changed, Outcome, HEAD};
 
 impl Hands<'_> {
-    /// Counts a touch: of an item that was found, whether it is large.
     pub(super) fn count_touch(&self, hit: Option<bool>) {
         let counters = self.counters;
         counters.cmd_touch.add(1);
         count(hit, [&counters.touch_misses, &counters.touch_hits, &counters.large_touch_hits]);
     }
 
-    /// As [`Hands::count_touch`], a get.
     #[inline]
     pub(super) fn count_get(&self, hit: Option<bool>) {
         let counters = self.counters;
@@ -20,7 +20,7 @@ impl Hands<'_> {
         count(hit, [&counters.get_misses, &counters.get_hits, &counters.large_get_hits]);
     }
 
-    /// Counts a set of an item with such a key and value; whether it is large.
+    /// Counts a set. Returns true for a large item.
     #[inline]
     pub(super) fn count_set(&self, key: &[u8], value: &[u8]) -> bool {
         let is_large = self.shared.store.is_large(HEAD + key.len() + value.len());
@@ -41,13 +41,12 @@ impl Hands<'_> {
         large.add(is_large.into());
     }
 
-    /// As [`Hands::count_touch`], a delete.
     pub(super) fn count_delete(&self, hit: Option<bool>) {
         let counters = self.counters;
         count(hit, [&counters.delete_misses, &counters.delete_hits, &counters.large_delete_hits]);
     }
 
-    /// Of a change that was done, whether the item is large.
+    /// Converts the result of a change to a `hit`.
     pub(super) fn done(&self, changed: &Changed) -> Option<bool> {
         match changed {
             Changed::Done(head, _) => Some(self.shared.store.is_large(head.total())),
@@ -55,7 +54,6 @@ impl Hands<'_> {
         }
     }
 
-    /// As [`Hands::count_touch`], a number counted up or down.
     pub(super) fn count_arithmetic(&self, down: bool, hit: Option<bool>) {
         let counters = self.counters;
         let which = match down {
@@ -66,7 +64,6 @@ impl Hands<'_> {
     }
 }
 
-/// Counts a miss, or else a hit, once more if it is of a large item.
 #[inline]
 fn count(hit: Option<bool>, [misses, hits, large_hits]: [&Counter; 3]) {
     match hit {

@@ -1,4 +1,4 @@
-//! Commands carried out: from the bytes of a connection to the store, and the answer.
+//! [`Hands`] executes commands: it parses input, calls the store and appends the answer.
 
 use super::answer::{line, number};
 use super::counters::Counters;
@@ -7,7 +7,7 @@ use super::{admin, meta, stats, Shared, VERSION};
 use crate::protocol::{self, Command, Line, Verb, BINARY_HEAD};
 use crate::store::{Changed, Count, Look, Meta, Outcome, Refused, Room};
 
-/// Bytes of answers after which they are sent before more is done.
+/// A connection sends answers beyond this many bytes before it goes on.
 pub(super) const ANSWERS_MAX: usize = 256 << 10;
 
 pub(super) const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
@@ -15,41 +15,39 @@ pub(super) const NO_MEMORY: &str = "SERVER_ERROR out of memory storing object";
 pub(super) const BAD_CHUNK: &str = "CLIENT_ERROR bad data chunk";
 pub(super) const NOT_NUMERIC: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
 
-/// What comes after a command.
+/// The next step after a command. In `Go`, `Skip`, `Doubt` and `List` the `usize` is the bytes of
+/// input handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// The next one; so many bytes are done with.
+    /// The next command.
     Go(usize),
-    /// So many bytes more are skipped after those that are done with.
+    /// More bytes to discard.
     Skip(usize, u64),
-    /// Nothing is done with; so many bytes are needed in all.
+    /// Nothing was handled. The input must have this length.
     Need(usize),
-    /// Of the line that begins there, its first word and these keys on are still to be done, once
-    /// the answers are sent. (End of the words before the keys, first of those keys.)
+    /// The rest of a line of keys, after the answers are sent: the first number ends the words
+    /// before the keys, the second starts the remaining keys.
     Keys(usize, usize),
-    /// The next one, of which nobody knows whether it is part of a value that was too long; so many
-    /// bytes are done with.
+    /// The next command, or else the rest of a malformed value.
     Doubt(usize),
-    /// The next one once this listing is sent; so many bytes are done with.
+    /// The next command, after this listing.
     List(usize, Dump),
-    /// The connection ends after the answers.
+    /// The end of the connection, after its answers.
     Close,
-    /// The server ends.
     Stop,
 }
 
-/// A thread's means to carry commands out.
 pub(super) struct Hands<'a> {
     pub(super) shared: &'a Shared,
     pub(super) counters: &'a Counters,
     pub(super) room: Room,
     pub(super) key: Vec<u8>,
-    /// Other connections of its worker that wait for values to come to their end.
+    /// Connections of the worker that wait for others' values.
     pub(super) waiting: usize,
 }
 
 impl Hands<'_> {
-    /// Carries out the first command of `input`.
+    /// Executes the first command of `input`.
     #[inline]
     pub(super) fn execute(&mut self, input: &[u8], conn: u64, out: &mut Vec<u8>) -> Next {
         let (text, used) = match protocol::line(input) {
@@ -70,7 +68,7 @@ impl Hands<'_> {
             return self.get(input, keys, (cas, touch), used, out);
         }
         let Some(used) = used else {
-            // Of a line whose end nobody knows a key is wrong.
+            // A word is malformed, and the line's end unknown.
             line(out, protocol::BAD_FORMAT);
             return Next::Close;
         };
@@ -114,7 +112,6 @@ impl Hands<'_> {
         Next::Go(used)
     }
 
-    /// A classic command that stores a value.
     #[inline]
     fn store_command(
         &mut self,
@@ -142,7 +139,7 @@ impl Hands<'_> {
         next
     }
 
-    /// Commands with a short answer that may be unwanted.
+    /// Executes commands with a short answer, and drops the answer for `noreply`.
     fn short(&mut self, command: &Command<'_>, out: &mut Vec<u8>) {
         let begin = out.len();
         let noreply = match *command {
@@ -184,8 +181,7 @@ impl Hands<'_> {
         self.shared.store.clock().time(sent)
     }
 
-    /// Refuses a value before it comes, for which there is no memory now. A set leaves no older
-    /// value behind.
+    /// Refuses a value for lack of memory, before it arrives. A `set` deletes the old item.
     pub(super) fn refuse(&mut self, input: &[u8], out: &mut Vec<u8>) {
         let Line::Whole(text, _) = protocol::line(input) else { return };
         let (key, noreply) = match protocol::parse(text) {
@@ -201,8 +197,8 @@ impl Hands<'_> {
         }
     }
 
-    /// The values of `keys`; `how` says whether with their numbers, and with which new end. Without
-    /// `used` the line goes on: its last key may, too, and is left.
+    /// Appends values. `how`: with CAS numbers, and the new expiry time. `used` is `None` for an
+    /// incomplete line, whose last key is left because it may continue.
     fn get(
         &mut self,
         input: &[u8],
@@ -227,7 +223,7 @@ impl Hands<'_> {
             let (key, others) = rest.split_at(end);
             rest = others;
             if used.is_none() && others.iter().all(|byte| *byte == b' ') {
-                // More than a piece of it are blanks.
+                // With a single key, blanks fill the piece.
                 return if at > first { Next::Keys(first, at) } else { Next::Close };
             }
             self.get_one(key, how, out);
@@ -267,7 +263,8 @@ impl Hands<'_> {
         self.shared.prefixes.count_get(key, hit.is_some());
     }
 
-    /// The value of `len` bytes behind a line of `used`, if it is all there and may be stored.
+    /// Returns the `len` bytes of value after a line of `used` bytes. Fails with the next step if
+    /// the value is incomplete, malformed or too long.
     pub(super) fn value<'i>(
         &mut self,
         input: &'i [u8],

@@ -1,5 +1,5 @@
-//! Keys listed, for those who look into a cache. A listing of all keys is sent by pieces, each in a
-//! turn of its connection; the other kind has one answer, whose length has a limit.
+//! Lists keys. A [`Dump`] is sent in pieces, one per turn. `stats cachedump` is one answer with a
+//! maximum length.
 
 use base64::prelude::{Engine, BASE64_STANDARD};
 
@@ -7,21 +7,21 @@ use super::answer::number;
 use super::Shared;
 use crate::store::{Classes, Found, Place, Room};
 
-/// Bytes of a piece at least, unless little is found.
+/// Minimum bytes of a piece, unless few items are found.
 const PIECE: usize = 32 << 10;
-/// Looks for items in a turn.
+/// Maximum lookups per turn.
 const LOOKS: usize = 8;
-/// Bytes of the other kind at most, but for its last line.
+/// Maximum bytes of `stats cachedump` before its last line.
 const CACHEDUMP_MAX: usize = 2 << 20;
-/// Classes have lower numbers, most of them no items.
+/// Class numbers are lower. Only 1 and 2 have items.
 const CLASSES_MAX: usize = 64;
 
-/// Whether text cannot have this key.
+/// Returns true for a key that a text command cannot contain.
 fn is_binary(key: &[u8]) -> bool {
     key.iter().any(|byte| byte.is_ascii_control() || *byte == b' ')
 }
 
-/// `stats cachedump`: of a class, so many keys.
+/// Appends at most `most` keys of a class.
 pub(super) fn cachedump(
     shared: &Shared,
     class: Option<&[u8]>,
@@ -62,7 +62,7 @@ fn some_of(shared: &Shared, classes: Classes, most: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// `lru_crawler metadump`, or `mgdump`, whose lines are commands that get the items; under way.
+/// A running `lru_crawler metadump` or `mgdump`. `mgdump` lists commands that get the items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Dump {
     is_mg: bool,
@@ -71,8 +71,7 @@ pub(super) struct Dump {
 }
 
 impl Dump {
-    /// That of the classes that are named: by numbers with commas between them; all of them also as
-    /// `all` or `hash`. An error is the answer.
+    /// Parses class numbers with commas, `all` or `hash`. An error is the answer.
     pub(super) fn new(
         shared: &Shared,
         is_mg: bool,
@@ -100,7 +99,7 @@ impl Dump {
         Ok(Self { is_mg, classes, place: Place::default() })
     }
 
-    /// Appends the next lines; whether there are more.
+    /// Appends the next lines. Returns true if more follow.
     pub(super) fn piece(&mut self, shared: &Shared, room: &mut Room, out: &mut Vec<u8>) -> bool {
         let end = out.len() + PIECE;
         for _ in 0..LOOKS {
@@ -155,7 +154,7 @@ fn field(name: &str, value: u64, out: &mut Vec<u8>) {
     number(out, value);
 }
 
-/// A byte of a key as it stands in a URL.
+/// Appends a URL-encoded byte.
 fn url(byte: u8, out: &mut Vec<u8>) {
     const DIGITS: [u8; 16] = *b"0123456789ABCDEF";
     match byte {

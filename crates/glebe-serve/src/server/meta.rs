@@ -1,5 +1,4 @@
-//! The meta commands carried out: what all have, and those that look. The answer's flags come in
-//! the order in which they were sent.
+//! Executes the meta commands that read, and formats meta answers. Flags keep the order sent.
 
 mod change;
 
@@ -14,7 +13,7 @@ use crate::store::{Found, Look, Meta, Outcome};
 
 const BAD_KEY: &str = "CLIENT_ERROR error decoding key";
 
-/// The flags of an answer that only repeat the command.
+/// Appends a flag that repeats the command's.
 fn repeat(out: &mut Vec<u8>, key: Key<'_>, word: &[u8]) {
     match word[0] {
         b'O' => {
@@ -38,7 +37,7 @@ fn all_repeated(out: &mut Vec<u8>, code: &str, key: Key<'_>, flags: &Flags<'_>) 
     out.extend_from_slice(b"\r\n");
 }
 
-/// Gives the bytes of a key to `then`; `None` where it is no key.
+/// Calls `then` with the decoded key. Returns `None` if it is malformed.
 fn with_key<R>(
     hands: &mut Hands<'_>,
     sent: Key<'_>,
@@ -50,7 +49,7 @@ fn with_key<R>(
     done
 }
 
-/// Seconds that an item has left, as a flag.
+/// Appends the remaining seconds as a flag.
 fn ttl(out: &mut Vec<u8>, exptime: u32, now: u32) {
     match exptime {
         0 => out.extend_from_slice(b" t-1"),
@@ -58,7 +57,6 @@ fn ttl(out: &mut Vec<u8>, exptime: u32, now: u32) {
     }
 }
 
-/// `mg`.
 pub(super) fn get(hands: &mut Hands<'_>, sent: Key<'_>, flags: &Flags<'_>, out: &mut Vec<u8>) {
     hands.counters.cmd_meta.add(1);
     if with_key(hands, sent, |hands, key| get_key(hands, key, sent, flags, out)).is_none() {
@@ -85,7 +83,7 @@ fn get_key(hands: &mut Hands<'_>, key: &[u8], sent: Key<'_>, flags: &Flags<'_>, 
         let Some(exptime) = vivify.filter(|_| found.is_none()) else { break found.is_some() };
         let meta = Meta { exptime, new_cas: flags.new_cas, won: true, ..Meta::default() };
         match store.store(key, Verb::Add, &meta, b"", &mut hands.room) {
-            // Found in the next round, by whoever is quicker.
+            // The next round finds this item, or a quicker client's.
             Ok(stored) => made |= stored.outcome == Outcome::Stored,
             Err(why) => return line(out, refused(why)),
         }
@@ -141,7 +139,6 @@ fn get_head(
     out.extend_from_slice(b"\r\n");
 }
 
-/// `me`.
 pub(super) fn debug(hands: &mut Hands<'_>, sent: Key<'_>, out: &mut Vec<u8>) {
     hands.counters.cmd_meta.add(1);
     let now = hands.shared.store.clock().now();
@@ -157,7 +154,7 @@ pub(super) fn debug(hands: &mut Hands<'_>, sent: Key<'_>, out: &mut Vec<u8>) {
         let fetched = if item.is_fetched() { "yes" } else { "no" };
         let (cas, class) = (item.head.cas, 1 + u8::from(item.is_large()));
         let size = item.head.total();
-        // A vector takes everything.
+        // Writing to a vector cannot fail.
         let _ = write!(
             out,
             " exp={left} la={access} cas={cas} fetch={fetched} cls={class} size={size}\r\n",

@@ -1,8 +1,8 @@
-//! [`Server`]: sockets, workers, and what they share.
+//! [`Server`] owns sockets, workers and their shared state.
 //!
-//! One thread accepts and hands connections to the workers in turn; it also waits for signals. One
-//! thread ticks: the clock, and the upkeep of the store. Each worker serves its connections alone,
-//! and shares nothing with the others but the store.
+//! The accepting thread gives connections to workers in turn, and waits for signals. The upkeep
+//! thread ticks the store. Each worker serves its own connections; workers share little but the
+//! store.
 
 mod accept;
 mod admin;
@@ -40,48 +40,46 @@ use worker::Worker;
 
 use crate::store::{Limits, Room, Store};
 
-/// How often the store is looked after.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Which memcached this speaks like, for clients choose commands by that; and what it is.
+/// Clients choose commands by the memcached version. glebe's own version follows.
 const VERSION: &str = concat!("1.6.45-glebe-", env!("CARGO_PKG_VERSION"));
 
-/// What went wrong, in words for a person.
+/// An error for a person to read.
 pub type Failure = Box<dyn Error + Send + Sync>;
 
-/// What all threads share.
+/// State shared by all threads.
 struct Shared {
     settings: Settings,
     shares: Shares,
     store: Store,
     counters: Vec<Counters>,
     prefixes: Prefixes,
-    /// Connections, and sockets that are listened at, by number.
+    /// Connections and listening sockets.
     shown: Mutex<BTreeMap<u64, Arc<Shown>>>,
     totals: Totals,
     is_ending: AtomicBool,
-    /// Bytes of values under way.
+    /// Bytes of values on their way.
     under_way: AtomicU64,
     /// Bytes of answers that clients do not take.
     answers: AtomicU64,
     waker: mio::Waker,
 }
 
-/// Connections, counted.
+/// Counts of connections.
 #[derive(Debug, Default)]
 struct Totals {
     now: AtomicU64,
     all: AtomicU64,
     refused: AtomicU64,
-    /// How often nobody was accepted any more.
+    /// Times when the server stopped accepting.
     paused: AtomicU64,
 }
 
 impl Shared {
-    /// Ends the server.
     fn end(&self) {
         self.is_ending.store(true, Ordering::Release);
-        // Where it fails the loop ends with the process's other signals.
+        // If this fails, a signal still ends the server.
         let _ = self.waker.wake();
     }
 
@@ -89,7 +87,6 @@ impl Shared {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sockets that are listened at.
     fn listeners(&self) -> u64 {
         let is_listening = |shown: &&Arc<Shown>| {
             shown.state.load(Ordering::Relaxed) == conn::State::Listening as u8
@@ -97,26 +94,25 @@ impl Shared {
         self.shown().values().filter(is_listening).count() as u64
     }
 
-    /// A connection has ended.
+    /// Removes an ended connection.
     fn forget(&self, conn: &Conn) {
         self.under_way.fetch_sub(conn.charged, Ordering::Relaxed);
         self.shown().remove(&conn.shown.number);
         let before = self.totals.now.fetch_sub(1, Ordering::Relaxed);
         if before >= self.settings.conns as u64 {
-            // There is room again.
+            // Another connection can be accepted.
             let _ = self.waker.wake();
         }
     }
 
-    /// A worker keeps `now` bytes of a connection's answers, which were `before`.
     fn keep(&self, before: u64, now: u64) {
-        // One of the two is 0 mostly.
+        // Mostly one of them is 0.
         self.answers.fetch_add(now, Ordering::Relaxed);
         self.answers.fetch_sub(before, Ordering::Relaxed);
     }
 
-    /// Counts a value of `bytes` on this connection as under way, if all of them together stay
-    /// within their share. A value may always be the only one.
+    /// Charges `bytes` for a value on its way. Returns false if all values would exceed their
+    /// share; a single value is always allowed.
     fn may_charge(&self, conn: &mut Conn, bytes: u64) -> bool {
         let most = self.shares.values(self.store.own());
         let own = bytes.max(conn.charged);
@@ -132,7 +128,7 @@ impl Shared {
         true
     }
 
-    /// Takes the charge back once nothing is under way.
+    /// Removes the charge if no value is on its way.
     fn charge(&self, conn: &mut Conn) {
         if conn.need == 0 && conn.charged > 0 {
             self.under_way.fetch_sub(conn.charged, Ordering::Relaxed);
@@ -141,7 +137,7 @@ impl Shared {
     }
 }
 
-/// A server that listens.
+/// A memcached server.
 pub struct Server {
     shared: Arc<Shared>,
     door: accept::Door,
@@ -151,18 +147,18 @@ pub struct Server {
 }
 
 impl Server {
-    /// Makes the store and the workers, and listens once it can answer.
+    /// Starts the store and the workers, then listens.
     ///
     /// # Errors
-    /// What could not be had, and what to do.
+    /// If a resource is missing, and what to do.
     pub fn start(settings: Settings) -> Result<Self, Failure> {
         Self::prepare(settings)?.listen()
     }
 
-    /// As [`Server::start`], but does not listen yet. The TCP ports are taken.
+    /// Starts a server that does not listen yet; see [`Server::start`]. Binds the TCP ports.
     ///
     /// # Errors
-    /// As [`Server::start`].
+    /// See [`Server::start`].
     pub fn prepare(settings: Settings) -> Result<Self, Failure> {
         let shares = Shares::new(&settings);
         let limits = Limits {
@@ -208,7 +204,7 @@ impl Server {
     /// Listens.
     ///
     /// # Errors
-    /// Where it cannot, and why.
+    /// If an address is not available.
     pub fn listen(mut self) -> Result<Self, Failure> {
         let done = self.door.listen(self.shared.settings.backlog);
         if done.is_err() {
@@ -229,7 +225,8 @@ impl Server {
         Ok(())
     }
 
-    /// Serves the statistics and the control socket, or says why not: the cache works without.
+    /// Serves statistics and the control socket. The cache works without them, so errors are only
+    /// printed.
     fn serve_others(&mut self) {
         if !self.shared.settings.serve_stats {
             return;
@@ -250,31 +247,31 @@ impl Server {
         }
     }
 
-    /// The control socket, where there is one.
+    /// Returns the control socket's path.
     #[must_use]
     pub fn control(&self) -> Option<&Path> {
         self.control.as_deref()
     }
 
-    /// Where the server listens.
+    /// Returns the addresses that the server listens at.
     #[must_use]
     pub fn addresses(&self) -> Vec<String> {
         self.door.addresses()
     }
 
-    /// The TCP port, of several the first.
+    /// Returns the first TCP port.
     #[must_use]
     pub fn port(&self) -> Option<u16> {
         self.door.port()
     }
 
-    /// The store.
+    /// Returns the store.
     #[must_use]
     pub fn store(&self) -> &Store {
         &self.shared.store
     }
 
-    /// What ends the server when it is called.
+    /// Returns a function that ends the server.
     pub fn stopper(&self) -> impl Fn() + Send + Sync + 'static {
         let shared = Arc::clone(&self.shared);
         move || shared.end()
@@ -283,15 +280,15 @@ impl Server {
     /// Serves until a signal, a client's `shutdown` or [`Server::stopper`] ends it.
     ///
     /// # Errors
-    /// What ended it before.
+    /// If accepting fails.
     pub fn run(self) -> Result<(), Failure> {
         self.run_until(|| {})
     }
 
-    /// As [`Server::run`]; calls `is_ending` when the server begins to end.
+    /// Serves like [`Server::run`], and calls `is_ending` when the end begins.
     ///
     /// # Errors
-    /// As [`Server::run`].
+    /// See [`Server::run`].
     pub fn run_until(mut self, is_ending: impl FnOnce()) -> Result<(), Failure> {
         let done = self.door.run(&self.shared, &self.hired);
         is_ending();
@@ -302,11 +299,11 @@ impl Server {
     fn end(&mut self) {
         self.shared.end();
         for worker in &self.hired {
-            // One that has ended needs none.
+            // An error means that the worker has ended.
             let _ = worker.waker.wake();
         }
         for thread in self.threads.drain(..) {
-            // It has told of its end already.
+            // A panic was already printed.
             let _ = thread.join();
         }
         if let Some(path) = &self.control {

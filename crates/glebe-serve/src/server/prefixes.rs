@@ -1,21 +1,19 @@
-//! What `stats detail` tells: gets, hits, sets and deletes, by the beginning of keys up to a
-//! delimiter.
+//! [`Prefixes`] counts commands by key prefix up to a delimiter, for `stats detail`.
 //!
-//! Off, a command looks at one flag. On, it counts under a lock that all threads share. Keys
-//! without the delimiter are not counted, nor are beginnings that would break the lines of the
-//! listing (blanks and control characters, which keys in base64 may have), nor those that come when
-//! [`PREFIXES_MAX`] are known. Nothing is forgotten but by [`Prefixes::reset`].
+//! While off, a command checks a flag. While on, it takes a lock shared by all threads. Not
+//! counted: keys without the delimiter, prefixes with blanks or control characters (from base64
+//! keys), which would break the listing, and new prefixes beyond [`PREFIXES_MAX`]. Only
+//! [`Prefixes::reset`] forgets.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Beginnings that are counted at most, each shorter than a key: less than 2 MiB in all.
+/// Together less than 2 MiB.
 const PREFIXES_MAX: usize = 1 << 12;
-/// memcached's delimiter.
 const DELIMITER: u8 = b':';
 
-/// Gets, those of them that found an item, sets, and deletes.
+/// Gets, gets that hit, sets, deletes.
 type Counts = [u64; 4];
 
 #[derive(Debug)]
@@ -26,7 +24,7 @@ pub(super) struct Prefixes {
 }
 
 impl Prefixes {
-    /// On from the start if a delimiter is given.
+    /// Starts on if a delimiter is given.
     pub(super) fn new(delimiter: Option<u8>) -> Self {
         Self {
             is_on: AtomicBool::new(delimiter.is_some()),
@@ -44,7 +42,7 @@ impl Prefixes {
         self.is_on.load(Ordering::Relaxed)
     }
 
-    /// Switched off, what was counted stays.
+    /// Switching off keeps the counts.
     pub(super) fn switch(&self, on: bool) {
         self.is_on.store(on, Ordering::Relaxed);
     }
@@ -92,7 +90,7 @@ impl Prefixes {
         }
     }
 
-    /// A line for each beginning, in their order.
+    /// Appends a line per prefix, sorted.
     pub(super) fn dump(&self, out: &mut Vec<u8>) {
         let counts = self.counts();
         let mut rows: Vec<_> = counts.iter().collect();

@@ -1,54 +1,53 @@
-//! What a server is made with.
+//! [`Settings`] configures a server.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The settings of a server; the defaults are memcached's, but for the address.
+/// A server's settings. The defaults are memcached's, except the address and `turn`.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Bytes of items, of all that finds them, and of values and answers on their way.
+    /// Bytes of items, index, and values and answers on their way.
     pub memory: u64,
-    /// Bytes of one item, its key and head with it.
+    /// Maximum bytes of an item with key and head.
     pub item_max: u64,
-    /// Threads that serve.
+    /// Worker threads.
     pub threads: usize,
-    /// Connections at a time.
+    /// Maximum connections.
     pub conns: usize,
-    /// Whether a connection beyond them is told so; it waits otherwise.
+    /// Refuses connections beyond `conns`. If false, they wait.
     pub refuse_fast: bool,
     /// Connections that may wait to be accepted.
     pub backlog: i32,
-    /// Addresses to listen at.
+    /// TCP addresses.
     pub listen: Vec<SocketAddr>,
-    /// A Unix socket to listen at, and its mode.
+    /// Path and mode of a Unix socket.
     pub unix: Option<(PathBuf, u32)>,
-    /// Commands of one connection before the others have their turn.
+    /// Commands per turn of a connection.
     pub turn: usize,
-    /// After so long without a command a connection is closed.
+    /// A connection without a command for this time is closed.
     pub idle: Option<Duration>,
-    /// Whether items go for others.
+    /// Allows eviction.
     pub evict: bool,
-    /// Whether `shutdown` is allowed.
+    /// Allows `shutdown`.
     pub shutdown: bool,
-    /// Whether `flush_all` is allowed.
+    /// Allows `flush_all`.
     pub flush: bool,
-    /// Whether keys may be listed, by `stats detail` too.
+    /// Allows listing keys, and `stats detail`.
     pub dump: bool,
-    /// What ends the beginning of a key that `stats detail` counts by; where it is given, it counts
-    /// from the start.
+    /// Prefix delimiter of `stats detail`, which then starts on.
     pub delimiter: Option<u8>,
-    /// How much is told on standard error.
+    /// Verbosity of standard error.
     pub verbose: u8,
-    /// For tests: whether `debugtime` moves the clock.
+    /// For tests: `debugtime` moves the clock.
     pub debug_time: bool,
-    /// Whether the statistics of the reserve are served to `glebe stats`.
+    /// Serves the reserve's statistics to `glebe stats`.
     pub serve_stats: bool,
-    /// The control socket; beside that of the statistics without.
+    /// Path of the control socket; `None`: next to the statistics' socket.
     pub control: Option<PathBuf>,
 }
 
-/// Commands of a turn. Ours cost far less than an event, so it is more than memcached's.
+/// Default of `turn`, above memcached's because commands cost far less than an event.
 pub const TURN: usize = 1000;
 /// memcached's port.
 pub const PORT: u16 = 11211;

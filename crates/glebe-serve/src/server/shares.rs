@@ -1,41 +1,37 @@
-//! [`Shares`] divides the memory of a server between its reserve and the rest.
+//! [`Shares`] divides a server's memory between its reserve and the rest.
 //!
-//! The rest gets an eighth, and a small server gives it more, so that a few values and answers fit.
-//! The index, values that are being received and answers that clients do not take lie in it. The
-//! index comes first: it is long where items are short, and then values and answers are short too.
-//! All shares are in bytes. The program and its tables come on top.
+//! The rest gets an eighth, or more in a small server. It holds the index, values on their way and
+//! answers that clients do not take. The index has priority: it is long if items are short, and
+//! values and answers are then short, too. Units: bytes. The program and its tables come on top.
 
 use super::execute::ANSWERS_MAX;
 use super::Settings;
 
-/// The rest gets the memory divided by this, and at most [`BESIDE_MAX`].
+/// Divisor of the memory, for the rest; at most [`BESIDE_MAX`].
 const BESIDE: u64 = 8;
 const BESIDE_MAX: u64 = 256 << 20;
-/// A small server has room for so many values of the greatest length, unless they need more than
-/// its memory divided by [`MOST`].
+/// The rest has room for this many values of maximum length, within the memory divided by [`MOST`].
 const VALUES: u64 = 4;
 const MOST: u64 = 4;
-/// Waiting answers get the rest divided by this.
+/// Divisor of the rest, for waiting answers.
 const ANSWERS: u64 = 4;
-/// Values get at least the rest divided by this, however long the index is.
+/// Divisor of the rest, for the minimum of values.
 const VALUES_MIN: u64 = 4;
 
-/// See the module.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shares {
-    /// The length of the reserve.
+    /// Bytes of the reserve.
     pub(super) reserve: u64,
-    /// Answers that may wait at each worker.
+    /// Maximum bytes of waiting answers per worker.
     pub(super) answers: u64,
     beside: u64,
     answers_of_all: u64,
 }
 
 impl Shares {
-    /// Divides the memory that the settings name.
     pub(super) fn new(settings: &Settings) -> Self {
         let threads = settings.threads.max(1) as u64;
-        // One answer always has room.
+        // Room for one answer.
         let answer = settings.item_max + 2 * ANSWERS_MAX as u64;
         let least = threads * answer + VALUES * settings.item_max;
         let beside =
@@ -45,8 +41,7 @@ impl Shares {
         Self { reserve, answers, beside, answers_of_all: answers * threads }
     }
 
-    /// Returns how much of values may be on its way while the index and the heads of the logs take
-    /// `own` bytes.
+    /// Returns the bytes for values on their way, while index and logs' heads take `own` bytes.
     pub(super) fn values(&self, own: u64) -> u64 {
         let left = self.beside.saturating_sub(self.answers_of_all + own);
         left.max(self.beside / VALUES_MIN)

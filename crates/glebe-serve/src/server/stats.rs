@@ -1,7 +1,5 @@
-//! `stats` and its further words, by the names that clients of memcached know.
-//!
-//! What has no counterpart here is 0, and there so that those find it who look for it. Items are in
-//! two classes: 1 is those that share pages, 2 those in pages of their own.
+//! Answers `stats` with memcached's names. Names without a counterpart are 0, for clients that look
+//! for them. Class 1 is small items, which share pages; class 2 is large items.
 
 mod classes;
 
@@ -15,7 +13,6 @@ use super::counters::Counters;
 use super::{listing, Shared, VERSION};
 use crate::store::Held;
 
-/// Names of numbers that are always 0.
 const ZEROS: &[&str] = &[
     "read_buf_oom",
     "auth_cmds",
@@ -44,7 +41,7 @@ struct Stats<'a>(&'a mut Vec<u8>);
 impl Stats<'_> {
     fn put(&mut self, name: impl std::fmt::Display, value: impl std::fmt::Display) {
         let mut text = String::new();
-        // A string takes everything.
+        // Writing to a string cannot fail.
         let _ = write!(text, "STAT {name} {value}\r\n");
         self.0.extend_from_slice(text.as_bytes());
     }
@@ -54,7 +51,7 @@ fn read(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-/// The answer to `stats`, to connection `conn`.
+/// Answers `stats` for connection `conn`.
 pub(super) fn answer(shared: &Shared, words: &[u8], conn: u64, out: &mut Vec<u8>) {
     let mut words = words.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
     let word = words.next().unwrap_or_default();
@@ -83,7 +80,6 @@ pub(super) fn answer(shared: &Shared, words: &[u8], conn: u64, out: &mut Vec<u8>
     out.extend_from_slice(b"END\r\n");
 }
 
-/// `stats detail`: counts by the beginning of keys, switched or told.
 fn detail(shared: &Shared, word: Option<&[u8]>, out: &mut Vec<u8>) {
     let answer = match word {
         _ if !shared.settings.dump => "CLIENT_ERROR stats detail not allowed",
@@ -176,9 +172,9 @@ fn items_in_all(shared: &Shared, held: &Held, stats: &mut Stats<'_>) {
     stats.put("bytes_used", held.used);
 }
 
-/// User and system time of the process so far, in seconds.
+/// Returns the process's user and system time in seconds.
 fn cpu_times() -> (String, String) {
-    // Fields 14 and 15, in ticks of which Linux has a hundred a second on every machine.
+    // Fields 14 and 15 are ticks of 10 ms on every machine.
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields: Vec<&str> =
         text.rsplit(')').next().unwrap_or_default().split_ascii_whitespace().collect();

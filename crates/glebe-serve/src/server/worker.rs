@@ -1,9 +1,9 @@
-//! A worker: a thread with an event loop and its connections.
+//! [`Worker`] is a thread with an event loop and its connections.
 //!
-//! Events are edges, so a connection is read until it has nothing more, or its turn is over and it
-//! waits in a queue, or its answers are not taken. All answers of what one read brought go out in
-//! one write. What is not taken is kept, up to a limit: beyond it those connections end whose
-//! clients have taken nothing for longest.
+//! Events are edge-triggered: a connection is read until its socket is empty, its turn ends (it is
+//! then queued), or its answers are not taken. The answers to all that a read brought are sent in
+//! one write. If kept answers exceed a limit, connections end whose clients have taken nothing for
+//! longest.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read};
@@ -23,42 +23,39 @@ use super::Shared;
 use crate::protocol;
 use crate::store::Room;
 
-/// Bytes that one read may bring.
+/// Maximum bytes of a read.
 pub(super) const READ: usize = 64 << 10;
 const EVENTS: usize = 256;
 const WAKE: Token = Token(usize::MAX);
-/// A buffer that has grown beyond is not kept.
+/// A longer buffer is shrunk.
 const KEPT: usize = 4 * ANSWERS_MAX;
-/// Connections that wait for others' values try again after this time.
+/// Interval of retries for connections that wait for others' values.
 const RETRY: Duration = Duration::from_millis(5);
-/// How often idle connections are looked for.
 const IDLE_LOOK: Duration = Duration::from_secs(1);
 
-/// What the thread that accepts has of a worker.
+/// The accepting thread's handle of a worker.
 #[derive(Debug)]
 pub(super) struct Hired {
     pub(super) sender: std::sync::mpsc::Sender<Conn>,
     pub(super) waker: Arc<Waker>,
 }
 
-/// See the module.
 pub(super) struct Worker {
     poll: Poll,
-    /// By its number, which another one may have after it; `None` while it has its turn.
+    /// Connections by number. Numbers are reused. `None` during the connection's turn.
     conns: Slab<Option<Box<Conn>>>,
-    /// Connections whose turn was over before their input.
+    /// Connections with input left.
     queue: VecDeque<usize>,
-    /// Connections that wait for others' values to come to their end.
+    /// Connections that wait for others' values.
     later: Vec<usize>,
-    /// When these were last tried.
+    /// Last try of `later`.
     tried_at: Instant,
     receiver: Receiver<Conn>,
     read: Vec<u8>,
     out: Vec<u8>,
     nth: usize,
-    /// Turns so far.
     turns: u64,
-    /// Bytes of answers that are kept for clients.
+    /// Bytes kept for clients that do not take answers.
     kept: u64,
     kept_max: u64,
     shared: Arc<Shared>,
@@ -87,7 +84,6 @@ impl Worker {
         Ok((worker, Hired { sender, waker }))
     }
 
-    /// Serves until the server ends.
     pub(super) fn run(mut self) {
         let shared = Arc::clone(&self.shared);
         let counters = &shared.counters[self.nth];
@@ -133,8 +129,7 @@ impl Worker {
         self.conns.drain().flatten().for_each(|conn| shared.forget(&conn));
     }
 
-    /// Queues the waiting connections again, at most once in [`RETRY`], because each try copies
-    /// what the connection has sent.
+    /// Queues waiting connections, at most once per [`RETRY`] because each try copies their input.
     fn try_again(&mut self) {
         if !self.later.is_empty() && self.tried_at.elapsed() >= RETRY {
             self.tried_at = Instant::now();
@@ -179,14 +174,14 @@ impl Worker {
         }
     }
 
-    /// The client sends no more: what it sent is followed by an end, of which no event comes.
+    /// Notes that the client sends no more: no later event says so.
     fn note_end(&mut self, number: usize) {
         if let Some(conn) = self.conns.get_mut(number).and_then(Option::as_mut) {
             conn.has_end = true;
         }
     }
 
-    /// A connection's turn, if there is one of that number: it may have ended since.
+    /// Serves a turn, if the connection still exists.
     fn turn(&mut self, number: usize, hands: &mut Hands<'_>) {
         let Some(mut conn) = self.conns.get_mut(number).and_then(Option::take) else { return };
         self.turns += 1;
@@ -204,7 +199,6 @@ impl Worker {
             Ok(Fate::Waits) => {}
             Ok(Fate::Again) => self.queue.push_back(number),
             Ok(Fate::Later) => self.later.push(number),
-            // The other side has gone, or is told to.
             Ok(Fate::Ends) | Err(_) => {
                 self.conns.remove(number);
                 return self.forget(&mut conn);
@@ -229,8 +223,8 @@ impl Worker {
         self.shared.forget(conn);
     }
 
-    /// Ends the connection whose client has let its answers wait for longest; false if there is
-    /// none.
+    /// Ends the connection whose client has taken nothing for longest. Returns false if no answers
+    /// wait.
     #[cold]
     fn kick_slowest(&mut self, hands: &Hands<'_>) -> bool {
         let waiting = self.conns.iter().filter_map(|(number, conn)| {
@@ -259,7 +253,7 @@ impl Worker {
         if conn.dump.is_some() {
             return self.list(conn, hands);
         }
-        // What was left for now.
+        // Input left by an earlier turn.
         if !conn.input.is_empty() && conn.input.len() >= conn.need {
             let input = std::mem::take(&mut conn.input);
             let fate = self.work_off(conn, &input, hands)?;
@@ -280,13 +274,13 @@ impl Worker {
             true => self.go_on(conn, hands)?,
             false => self.take_in(conn, got, hands)?,
         };
-        // A short read has emptied the socket, and what comes after is another event.
+        // A short read empties the socket; more bytes cause an event.
         let was_all = !in_place && got < READ && !conn.has_end;
         Ok(if fate == Fate::Waits && !was_all && !conn.is_sending() { Fate::Again } else { fate })
     }
 
-    /// Reads the rest of a line of keys though its first answers are not taken: its client may read
-    /// none before it has sent the whole.
+    /// Reads more of a line of keys while its first answers wait, as the client may send the whole
+    /// line before it reads.
     fn read_ahead(&mut self, conn: &mut Conn, hands: &Hands<'_>) -> io::Result<Fate> {
         if !protocol::is_open(&conn.input) {
             return Ok(Fate::Waits);
@@ -298,7 +292,7 @@ impl Worker {
             Ok(0) => Ok(Fate::Ends),
             Ok(got) => {
                 hands.counters.bytes_read.add(got as u64);
-                // It counts with its room.
+                // [`Conn::kept`] counts the capacity, so this grows in small steps.
                 if conn.input.capacity() - conn.input.len() < got {
                     conn.input.reserve_exact(got.max(conn.input.len() / 4));
                 }
@@ -308,7 +302,6 @@ impl Worker {
         }
     }
 
-    /// Sends the next piece of a listing.
     fn list(&mut self, conn: &mut Conn, hands: &mut Hands<'_>) -> io::Result<Fate> {
         self.out.clear();
         let more = |dump: &mut Dump| dump.piece(hands.shared, &mut hands.room, &mut self.out);
@@ -321,7 +314,6 @@ impl Worker {
         Ok(if conn.is_sending() { Fate::Waits } else { Fate::Again })
     }
 
-    /// Does what can be done with the bytes that were read to the common buffer.
     fn take_in(&mut self, conn: &mut Conn, got: usize, hands: &mut Hands<'_>) -> io::Result<Fate> {
         let skipped = conn.skip.min(got as u64) as usize;
         conn.skip -= skipped as u64;
@@ -329,14 +321,13 @@ impl Worker {
             conn.input.extend_from_slice(&self.read[skipped..got]);
             return self.go_on(conn, hands);
         }
-        // In place of the buffer that others use meanwhile.
+        // Taken out because `work_off` borrows the worker.
         let read = std::mem::take(&mut self.read);
         let fate = self.work_off(conn, &read[skipped..got], hands);
         self.read = read;
         fate
     }
 
-    /// Does what can be done with the bytes that were left, and those that came since.
     fn go_on(&mut self, conn: &mut Conn, hands: &mut Hands<'_>) -> io::Result<Fate> {
         if conn.input.len() < conn.need {
             return Ok(Fate::Waits);
@@ -345,8 +336,8 @@ impl Worker {
         self.work_off(conn, &input, hands)
     }
 
-    /// Carries out the commands of `input`, and sends the answers in one write. What is left over
-    /// is kept in the connection, which has none.
+    /// Executes the commands of `input`, and sends the answers in one write. Keeps an incomplete
+    /// last command in `conn.input`, which must be empty on entry.
     fn work_off(
         &mut self,
         conn: &mut Conn,
@@ -381,10 +372,10 @@ impl Worker {
     }
 }
 
-/// Reads more of a long value straight to where it is put together.
+/// Reads more of a long value into `conn.input`.
 fn read_on(conn: &mut Conn) -> io::Result<usize> {
     let (have, need) = (conn.input.len(), conn.need);
-    // Room comes with the bytes: who promises many and sends few costs little.
+    // An announced length alone costs little: the buffer grows with the bytes received.
     conn.input.resize((have + READ.max(have / 4)).min(need), 0);
     let got = conn.stream.read(&mut conn.input[have..]);
     conn.input.truncate(have + got.as_ref().map_or(0, |got| *got));

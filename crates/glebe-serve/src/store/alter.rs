@@ -1,46 +1,45 @@
-//! Items changed where they are: deleted, touched, marked, counted up and down.
+//! Deletes, touches, marks and counts items.
 //!
-//! What depends on the old value is read, made, and published if the item still is the one that was
-//! read; else it is made again.
+//! A change reads the old value without keeping the lock, and starts over if the item changed
+//! since.
 
 use std::sync::atomic::Ordering;
 
 use super::shard::{FLUSHED, STALE, TOKEN};
 use super::{Head, Look, Meta, Refused, Room, Store};
 
-/// Digits of the largest number.
 const DIGITS_MAX: usize = 20;
 
-/// How a number is changed.
+/// A change of a counter.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Count {
-    /// What is added.
+    /// Amount.
     pub delta: u64,
-    /// Or rather taken away.
+    /// Subtracts.
     pub down: bool,
-    /// The number that the item must have.
+    /// CAS number that the item must have.
     pub cas: Option<u64>,
-    /// The number that it gets.
+    /// New CAS number; `None`: the next.
     pub new_cas: Option<u64>,
-    /// Its new end.
+    /// New expiry time by the store's clock.
     pub exptime: Option<u32>,
 }
 
-/// How changing an item ended.
+/// The result of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Changed {
-    /// It was; its head now, and its number as a counter.
+    /// The head now, and the counter's value.
     Done(Head, u64),
-    /// There is none.
+    /// The key is missing.
     NotFound,
-    /// Its number is not the one expected.
+    /// The CAS number differs.
     Exists,
-    /// It is not a number.
+    /// The value is no number.
     NotNumeric,
 }
 
 impl Store {
-    /// Removes an item; with `cas`, only one of that number.
+    /// Removes an item; with `cas`, only if its CAS number is equal.
     pub fn delete(&self, key: &[u8], cas: Option<u64>, room: &mut Room) -> Changed {
         let (nth, hash) = self.hash(key);
         let mut shard = self.shard(nth);
@@ -59,7 +58,7 @@ impl Store {
         Changed::Done(found.head, 0)
     }
 
-    /// Marks an item stale, with a new number: the next reader is told to make it anew.
+    /// Marks an item stale, with a new CAS number. The next reader must renew it.
     pub fn make_stale(&self, key: &[u8], meta: &Meta, ttl: bool, room: &mut Room) -> Changed {
         let (nth, hash) = self.hash(key);
         let mut shard = self.shard(nth);
@@ -81,7 +80,8 @@ impl Store {
         Changed::Done(found.head, 0)
     }
 
-    /// Leaves an item without its value; marked stale, if `meta` says so.
+    /// Empties an item's value. Flags and expiry time come from `meta`, as does the CAS number if
+    /// set.
     ///
     /// # Errors
     /// [`Refused`].
@@ -103,7 +103,7 @@ impl Store {
         }
     }
 
-    /// Gives an item another end; whether it is large.
+    /// Changes the expiry time. Returns true if the item is large, `None` for a miss.
     pub fn touch(&self, key: &[u8], exptime: u32, room: &mut Room) -> Option<bool> {
         let look = Look { touch: Some(exptime), ..Look::default() };
         let mut is_large = false;
@@ -114,7 +114,7 @@ impl Store {
         Some(is_large)
     }
 
-    /// Counts an item that is a number up or down.
+    /// Changes a counter: adding wraps around, subtracting ends at 0.
     ///
     /// # Errors
     /// [`Refused`].
@@ -137,7 +137,7 @@ impl Store {
                 false => number.wrapping_add(how.delta),
             };
             let mut digits = number.to_string();
-            // As memcached: a number never gets shorter in its place.
+            // memcached pads a number with blanks instead of shortening it.
             while digits.len() < old.len() {
                 digits.push(' ');
             }
@@ -150,8 +150,7 @@ impl Store {
         }
     }
 
-    /// Drops all items: now, or once the clock is at `at`. What is dropped gives its place up as
-    /// it is met.
+    /// Flushes all items, now or at time `at`. The store frees them when it next meets them.
     pub fn flush(&self, at: Option<u32>) {
         self.flush_at.store(at.unwrap_or(0), Ordering::Relaxed);
         if at.is_none() {
@@ -162,7 +161,7 @@ impl Store {
     }
 }
 
-/// What a number's digits say; blanks may follow them.
+/// Parses digits, followed by optional blanks.
 fn number(value: &[u8]) -> Option<u64> {
     let end = value.iter().rposition(|byte| *byte != b' ').map_or(0, |last| last + 1);
     let digits = std::str::from_utf8(&value[..end]).ok()?;

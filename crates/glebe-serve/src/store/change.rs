@@ -1,8 +1,8 @@
-//! Items stored: set, added, replaced, appended to, exchanged.
+//! Stores items: set, add, replace, append, prepend, cas.
 //!
-//! What is stored is published if the item that it replaces is such that it may. A large item gets
-//! its place before, without a lock, a small one then. What depends on the old value is read, made,
-//! and published if the item is still the one that was read; else it is made again.
+//! A store writes a large item before it takes the shard's lock, a small item under the lock. It
+//! then publishes the item if the old item allows that. Appending starts over if the old item
+//! changed.
 
 use std::sync::atomic::Ordering;
 
@@ -12,46 +12,46 @@ use super::shard::{Entry, LARGE, STALE, TOKEN};
 use super::{count, Found, Look, Refused, Room, Store};
 use crate::protocol::Verb;
 
-/// How storing ended.
+/// The result of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is stored.
+    /// The item was stored.
     Stored,
-    /// There is one, or there is none, and so it is not.
+    /// `add` found an item, or another verb found none.
     NotStored,
-    /// The item is another one than expected.
+    /// The CAS number differs.
     Exists,
-    /// There is none.
+    /// No item to compare CAS numbers with.
     NotFound,
 }
 
-/// What was stored.
+/// The stored item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stored {
-    /// How it ended.
+    /// The result.
     pub outcome: Outcome,
-    /// The number that the item has now; 0 if it was not stored.
+    /// The CAS number now; 0 if not stored.
     pub cas: u64,
-    /// Bytes of the value now.
+    /// Bytes of the value.
     pub len: u32,
 }
 
-/// An item to be stored.
+/// Properties of an item to store.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Meta {
-    /// The client's own flags.
+    /// Client flags.
     pub flags: u32,
-    /// When it ends, by the store's clock; 0: never.
+    /// Expiry time by the store's clock; 0: never.
     pub exptime: u32,
-    /// The number that it gets; the next one without.
+    /// New CAS number; `None`: the next.
     pub new_cas: Option<u64>,
-    /// The number that an old item must have.
+    /// CAS number that the old item must have.
     pub cas: Option<u64>,
-    /// A number below the old item's will do, and then the item is marked stale.
+    /// A lower `cas` stores, too, and marks the item stale.
     pub allow_stale: bool,
-    /// Appending stores it where there is none.
+    /// `append` and `prepend` create a missing item.
     pub vivify: bool,
-    /// Whoever stores it was told to make it anew.
+    /// A client was told to renew the item.
     pub won: bool,
 }
 
@@ -70,7 +70,7 @@ impl Store {
     /// Stores a value.
     ///
     /// # Errors
-    /// [`Refused`]; after a refused set there is no item either.
+    /// [`Refused`]. A refused `set` deletes the old item.
     pub fn store(
         &self,
         key: &[u8],
@@ -106,7 +106,7 @@ impl Store {
             let mut shard = self.shard(nth);
             let is_set = verb == Verb::Set && meta.cas.is_none();
             let found = shard.find(hash, None).filter(|at| is_set && shard.at(*at).is_for_good());
-            // What goes whatever it is need not be read.
+            // An item that cannot have expired is replaced unread.
             let old = match found {
                 Some(_) => None,
                 None => self.locate(&mut shard, (hash, key), false, room),
@@ -158,7 +158,6 @@ impl Store {
         Err(self.no_memory(&item))
     }
 
-    /// Gives up a place for which there is no entry.
     fn drop_placed(&self, placed: Placed) {
         if let Placed::Large(place) = placed {
             self.drop_large(Entry::new(place, 0, LARGE, 0));
@@ -171,7 +170,6 @@ impl Store {
         self.used.fetch_add((shard.bytes() - before) as i64, Ordering::Relaxed);
     }
 
-    /// Appends and prepends.
     fn extend(
         &self,
         key: &[u8],
@@ -216,8 +214,7 @@ impl Store {
         found
     }
 
-    /// Stores a value in place of the item that was found, if that is still as it was. `None`: it
-    /// is not.
+    /// Replaces `found` if it is unchanged, else returns `None`.
     pub(super) fn exchange(
         &self,
         key: &[u8],
@@ -250,12 +247,12 @@ impl Store {
         Err(self.no_memory(&item))
     }
 
-    /// Counts what was refused before its value came.
+    /// Counts a value refused before it arrived.
     pub(crate) fn refuse_too_large(&self) {
         count(&self.events.too_large);
     }
 
-    /// Bytes that an item may have, its key and head with it.
+    /// Returns the maximum bytes of an item with key and head.
     #[must_use]
     pub fn item_bytes(&self) -> u64 {
         self.item_bytes

@@ -1,22 +1,22 @@
-//! The store's clock: whole seconds since just before it was made, kept by whoever ticks.
+//! [`Clock`] counts seconds. [`Clock::tick`] updates it.
 //!
-//! Times that clients send are counted from now up to 30 days; beyond they are dates.
+//! Clients send times as seconds from now up to 30 days, and as dates beyond.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// The clock begins there, so that a time long past is still above zero.
+/// The clock starts at 2: a time of 0 means never, and 1 is long past.
 const FIRST: u32 = 2;
 const DAYS_30: i64 = 60 * 60 * 24 * 30;
 
-/// See the module.
+/// A store's clock.
 #[derive(Debug)]
 pub struct Clock {
     begin: Instant,
-    /// The date at which the clock stood at zero.
+    /// Date of time 0.
     zero: i64,
     now: AtomicU32,
-    /// For tests: seconds that were skipped, and whether the clock stands.
+    /// For tests: seconds added to the clock. `stands`: the clock is stopped.
     skipped: AtomicI64,
     stands: AtomicBool,
 }
@@ -33,7 +33,7 @@ impl Clock {
         }
     }
 
-    /// Brings the clock up to date.
+    /// Updates the time.
     pub fn tick(&self) {
         if !self.stands.load(Ordering::Relaxed) {
             let now = self.begin.elapsed().as_secs() as i64 + i64::from(FIRST);
@@ -42,19 +42,19 @@ impl Clock {
         }
     }
 
-    /// The seconds now.
+    /// Returns the time in seconds.
     #[must_use]
     pub fn now(&self) -> u32 {
         self.now.load(Ordering::Relaxed)
     }
 
-    /// The date now, in seconds since 1970.
+    /// Returns the date in seconds since 1970.
     #[must_use]
     pub fn date(&self) -> i64 {
         self.zero + i64::from(self.now())
     }
 
-    /// The date of a time of this clock, in seconds since 1970; 0 for never.
+    /// Converts a time to a date in seconds since 1970; 0 stays 0.
     #[must_use]
     pub fn date_of(&self, time: u32) -> i64 {
         if time == 0 {
@@ -64,13 +64,13 @@ impl Clock {
         }
     }
 
-    /// Seconds since the server began.
+    /// Returns the seconds since the start.
     #[must_use]
     pub fn uptime(&self) -> u32 {
         self.now().saturating_sub(FIRST)
     }
 
-    /// A time that a client sent, in seconds of this clock; 0 is never.
+    /// Converts a client's time to this clock's; 0: never.
     #[must_use]
     pub fn time(&self, sent: i64) -> u32 {
         let time = match sent {
@@ -82,7 +82,7 @@ impl Clock {
         time.clamp(1, i64::from(u32::MAX)) as u32
     }
 
-    /// For tests: `p` stops the clock, `r` lets it go on, a number moves it.
+    /// For tests: `p` stops the clock, `r` restarts it, a number moves it by seconds.
     pub fn debug(&self, how: &[u8]) {
         match how {
             b"p" => self.stands.store(true, Ordering::Relaxed),

@@ -1,8 +1,8 @@
-//! [`Events`]: what has happened to items, counted.
+//! [`Events`] counts events of items.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A count of each class of items: those that share pages, and large ones.
+/// Counts of small items, which share pages, and of large items.
 #[derive(Debug, Default)]
 pub struct ByClass([AtomicU64; 2]);
 
@@ -11,13 +11,13 @@ impl ByClass {
         self.0[usize::from(is_large)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The count of a class: 0, or 1 for large items.
+    /// Returns the count of class 0 (small) or 1 (large).
     #[must_use]
     pub fn of(&self, class: usize) -> u64 {
         self.0[class].load(Ordering::Relaxed)
     }
 
-    /// The count of all items.
+    /// Returns the sum.
     #[must_use]
     pub fn sum(&self) -> u64 {
         self.of(0) + self.of(1)
@@ -28,33 +28,32 @@ impl ByClass {
     }
 }
 
-/// See the module.
+/// Counts of a store.
 #[derive(Debug, Default)]
 pub struct Events {
-    /// Went for others.
+    /// Evicted items.
     pub evicted: ByClass,
-    /// Of them, those that nobody had read.
+    /// Evicted items never read.
     pub evicted_unfetched: ByClass,
-    /// Lost in a recall, and found so.
+    /// Items lost in recalls, counted when the store meets them.
     pub recalled: ByClass,
-    /// Gave their place up because they were over or dropped.
+    /// Expired and flushed items that were removed.
     pub reclaimed: ByClass,
-    /// Of those whose time was over, those that nobody had read.
+    /// Removed expired items never read.
     pub expired_unfetched: ByClass,
-    /// Puts that found no room.
+    /// Items refused for lack of memory.
     pub no_memory: ByClass,
-    /// Were asked for when their time was over.
+    /// Lookups of expired items.
     pub get_expired: AtomicU64,
-    /// Were asked for after all were dropped.
+    /// Lookups of flushed items.
     pub get_flushed: AtomicU64,
-    /// Were stored.
+    /// Items written, including large ones that were not published.
     pub stored: AtomicU64,
-    /// Puts of items that were too large.
+    /// Items refused for their length.
     pub too_large: AtomicU64,
 }
 
 impl Events {
-    /// Forgets what has been counted.
     pub(super) fn reset(&self) {
         let by_class = [
             &self.evicted,

@@ -1,74 +1,72 @@
-//! Items found and read.
+//! Finds and reads items.
 //!
-//! What a reader needs of a small item is copied under its shard's lock; of a large one only the
-//! first page is, and the rest comes after. If that is gone by then, the item was replaced or lost,
-//! and is looked for again.
+//! A reader copies a small item, or the first page of a large one, under the shard's lock, and the
+//! other pages without it. If a page is missing, the item was replaced or lost: the reader looks
+//! again.
 
 use super::item::HEAD;
 use super::log::Spot;
 use super::shard::{Entry, Shard, FETCHED, FLUSHED, STALE, TOKEN};
 use super::{count, Head, Room, Store};
 
-/// Looks for a large item that is replaced while it is read.
 const LOOKS_MAX: u32 = 4;
-/// What comes behind a value.
 const LINE_END: usize = 2;
 
-/// An item that was found.
+/// An item found.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
-    /// Its head.
+    /// The head.
     pub head: Head,
     pub(super) entry: Entry,
     pub(super) at: usize,
 }
 
 impl Found {
-    /// Whether it was read since it was stored.
+    /// Returns true if the item was read.
     #[must_use]
     pub fn is_fetched(&self) -> bool {
         self.entry.access & FETCHED != 0
     }
 
-    /// Whether it is marked stale.
+    /// Returns true if the item is stale.
     #[must_use]
     pub fn is_stale(&self) -> bool {
         self.entry.access & STALE != 0
     }
 
-    /// Whether a client was told to make it anew.
+    /// Returns true if a client was told to renew the item.
     #[must_use]
     pub fn is_won(&self) -> bool {
         self.entry.access & TOKEN != 0
     }
 
-    /// Seconds since it was last read or stored, if that is less than a year ago.
+    /// Returns the seconds since the last read or store, modulo 2^25 (a year).
     #[must_use]
     pub fn idle(&self, now: u32) -> u32 {
         self.entry.idle(now)
     }
 
-    /// Whether its pages are those of the page cache.
+    /// Returns true if the item has pages of its own.
     #[must_use]
     pub fn is_large(&self) -> bool {
         self.entry.is_large()
     }
 }
 
-/// What a reader wants beside the value.
+/// Effects of a read.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Look {
-    /// Leave no trace.
+    /// Leaves no trace.
     pub quiet: bool,
-    /// Below this end, one reader is told to make it anew.
+    /// If the item expires before this time, one reader must renew it.
     pub recache: Option<u32>,
-    /// The new end.
+    /// New expiry time.
     pub touch: Option<u32>,
 }
 
 impl Store {
-    /// The head of an item, whose first `most` bytes then are in `room.page`; at least those of the
-    /// head are asked for. Of a large one it is the first page. `None` if it is lost.
+    /// Copies to `room.page` the first page of a large item, or at most `most` bytes of a small
+    /// one, which include the head. Returns `None` if the item is lost.
     #[inline]
     pub(super) fn look(
         &self,
@@ -89,7 +87,8 @@ impl Store {
         is_there.then(|| Head::read(&room.page)).flatten()
     }
 
-    /// The item of a key, which then is in `room.page`: all of a small one if it is wanted whole.
+    /// Finds an item and copies its start to `room.page`; with `whole`, all of a small item.
+    /// Removes lost, expired and flushed items.
     #[inline]
     pub(super) fn locate(
         &self,
@@ -98,7 +97,7 @@ impl Store {
         whole: bool,
         room: &mut Room,
     ) -> Option<Found> {
-        // A longer key is another one, by its head.
+        // The head shows that a longer key differs.
         let most = if whole { usize::MAX } else { HEAD + key.len() };
         let mut at = shard.find(hash, None)?;
         loop {
@@ -107,7 +106,7 @@ impl Store {
                 None => {
                     let lost = shard.remove(at);
                     self.forget_lost(shard, lost);
-                    // What stood behind it may have moved up.
+                    // The removal may have moved entries.
                     at = shard.find(hash, None)?;
                 }
                 Some(head) if head.key(&room.page) == key => {
@@ -130,8 +129,9 @@ impl Store {
         }
     }
 
-    /// Reads the item of `key`. `head` is told what it is, may write what goes first, and
-    /// says whether the value is to follow in `out`. `None`: a miss, and `out` is as it was.
+    /// Reads an item. Calls `head` with the item, and true if this reader must renew it. `head` may
+    /// append to `out`, and returns true to have the value appended. Returns `None` for a miss,
+    /// with `out` unchanged.
     pub fn get(
         &self,
         key: &[u8],
@@ -164,7 +164,6 @@ impl Store {
             }
             out.truncate(begin);
             let mut shard = self.shard(nth);
-            // One that was replaced meanwhile is looked for again.
             if let Some(at) = shard.find_place(hash, found.entry.place) {
                 let lost = shard.remove(at);
                 self.forget_lost(&mut shard, lost);
@@ -174,7 +173,7 @@ impl Store {
         None
     }
 
-    /// The value of a large item, whose first page is in `room.page`; false if a page is missing.
+    /// Appends a large item's value, given its first page. Returns false if a page is missing.
     fn read_rest(&self, found: &Found, room: &Room, out: &mut Vec<u8>) -> bool {
         let total = found.head.total();
         let first = &room.page[found.head.value_at()..total.min(self.memory.page())];
@@ -185,7 +184,7 @@ impl Store {
         self.memory.get_run(found.entry.pages().0, 1, &mut out[begin..])
     }
 
-    /// Notes that the item is read; whether this reader is to make it anew.
+    /// Marks an item read. Returns true if this reader must renew it.
     fn mark(&self, shard: &mut Shard, found: &Found, look: Look) -> bool {
         let entry = shard.at_mut(found.at);
         let ends_soon = |end| found.head.exptime != 0 && found.head.exptime < end;
@@ -199,8 +198,8 @@ impl Store {
         won
     }
 
-    /// Gives an item that was found, and lies whole in `room.page`, another head: `found.head`.
-    /// `None`: there was no room, and it went.
+    /// Writes `found.head` to an item, whose content `room.page` holds (of a large item, the first
+    /// page). Returns `None` if the item was evicted for lack of room.
     pub(super) fn rewrite_head(
         &self,
         shard: &mut Shard,

@@ -1,22 +1,22 @@
-//! [`Head`]: what stands before the key and value of an item, in the memory's bytes.
+//! [`Head`] precedes the key and value of an item.
 //!
 //! ```text
 //! 0  cas 64      8  exptime 32   12  stored 32   16  flags 32   20  length 32
 //! 24  key length 8
 //! ```
 //!
-//! Little endian. Then the key, then the value. Times are seconds of the store's clock.
+//! Little endian. Times are seconds of the store's clock.
 
-/// See the module.
+/// An item's head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// The number of this content.
+    /// CAS number of this content.
     pub cas: u64,
-    /// When it ends; 0: never.
+    /// Expiry time; 0: never.
     pub exptime: u32,
-    /// When it was stored.
+    /// Time when it was stored.
     pub stored: u32,
-    /// The client's own flags.
+    /// Client flags.
     pub flags: u32,
     /// Bytes of the value.
     pub len: u32,
@@ -28,7 +28,6 @@ pub struct Head {
 pub const HEAD: usize = 25;
 
 impl Head {
-    /// Writes this to the start of `to`.
     #[inline]
     pub(super) fn write_head(&self, to: &mut [u8]) {
         to[..8].copy_from_slice(&self.cas.to_le_bytes());
@@ -38,7 +37,7 @@ impl Head {
         to[24] = self.key_len;
     }
 
-    /// Writes this to `to`, its key, and as much of its value as is given, which fill it.
+    /// Fills `to` with head, key and value, which may be only its first part.
     #[inline]
     pub(super) fn write(&self, to: &mut [u8], key: &[u8], value: &[u8]) {
         let (head, rest) = to.split_at_mut(HEAD);
@@ -48,7 +47,7 @@ impl Head {
         to_value.copy_from_slice(value);
     }
 
-    /// The head at the start of `bytes`, if they are long enough for it and its key.
+    /// Reads a head, or returns `None` if `bytes` are shorter than head and key.
     #[inline]
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let word = |at: usize| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
@@ -67,12 +66,11 @@ impl Head {
         &bytes[HEAD..self.value_at()]
     }
 
-    /// Where the value begins.
     pub(super) fn value_at(&self) -> usize {
         HEAD + usize::from(self.key_len)
     }
 
-    /// Bytes of the whole item.
+    /// Returns the bytes of the whole item.
     #[must_use]
     pub fn total(&self) -> usize {
         self.value_at() + self.len as usize

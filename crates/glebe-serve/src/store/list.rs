@@ -1,30 +1,29 @@
-//! Items listed: those that a reader would find, by pieces, so that nobody waits for all of them.
+//! Lists items in pieces, so that no lock is held for long.
 //!
-//! A listing goes on by hashes, not by places in the index: entries may move and the index may grow
-//! meanwhile. An item that is there all the time is listed once.
+//! A [`Place`] is a hash, because entries move and the index grows meanwhile. An item that exists
+//! all the time is listed once.
 
 use super::item::HEAD;
 use super::shard::FLUSHED;
 use super::{Found, Room, Store};
 use crate::protocol::KEY_MAX;
 
-/// Places of the index that are looked at under one lock.
+/// Entries examined under a lock.
 const PLACES: usize = 256;
 
-/// Where a listing goes on.
+/// The position of a listing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     shard: usize,
-    /// The least upper half of a hash.
+    /// Least upper half of a hash.
     from: u64,
 }
 
-/// Which items are listed: those that share pages, those in pages of their own.
+/// Listed classes: small items, large items.
 pub type Classes = [bool; 2];
 
 impl Store {
-    /// Shows the next items of these classes with their keys. Returns where the listing goes on;
-    /// `None` at its end.
+    /// Calls `show` for the next items. Returns the next place, or `None` at the end.
     pub fn list(
         &self,
         place: Place,
@@ -43,7 +42,7 @@ impl Store {
                 Some(head) if !self.is_over(&head) => {
                     show(head.key(&room.page), &Found { head, entry, at });
                 }
-                // It is over, or a recall took it.
+                // Expired, or taken by a recall.
                 _ => {}
             }
         });

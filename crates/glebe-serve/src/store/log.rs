@@ -1,32 +1,29 @@
-//! [`Log`]: the small items of a shard, one behind the other as they come, in segments of the page
-//! cache.
+//! [`Log`] holds the small items of a shard in segments, in the order stored.
 //!
-//! The *head* is the segment that is written to, in ordinary memory, where no recall takes it. Once
-//! it is full its pages go to the page cache in one run, under a number that is used once; there a
-//! recall takes them, page by page. An item lies at a multiple of eight and never changes. One that
-//! is given up leaves a gap; a segment without items goes at once, any other in its turn: the
-//! oldest is *recycled*, which takes what is worth it to the head and drops the rest.
+//! The *head* is the segment being written, in ordinary memory, which no recall takes. A full head
+//! moves to the page cache in one run, under an object number used once. Recalls take single pages.
+//! Items start at multiples of 8 and never change; freed items leave gaps. An empty segment is
+//! dropped at once. To make room, the oldest segment is *recycled*: its caller moves some items to
+//! the head and drops the others.
 //!
 //! ```text
 //! spot  seq 32 | offset / 8  16 | length 16
 //! ```
 //!
-//! Cost: adding an item is a copy; reading one is one look into the page cache, two where it lies
-//! across pages. Lock: the shard's.
+//! Cost: adding copies the item; reading looks up a page, or two if the item crosses a boundary.
+//! Lock: the shard's.
 
 use std::collections::VecDeque;
 
 use super::item::Head;
 use super::memory::{Full, Memory};
 
-/// Pages of a segment.
 const SEGMENT_PAGES: usize = 8;
-/// Segments of gaps that do not matter.
+/// Tolerated segments of gaps.
 const GAPS: u64 = 2;
-/// Items begin at its multiples.
 const ALIGN: usize = 8;
 
-/// Where an item is, as one word that is not 0.
+/// The place of an item. Its word is never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Spot {
     seq: u32,
@@ -45,69 +42,62 @@ impl Spot {
     }
 }
 
-/// Bytes that an item of `len` takes.
 pub(super) fn taken(len: usize) -> usize {
     len.next_multiple_of(ALIGN)
 }
 
-/// Bytes of an item at most: beyond them pages of its own waste less than the end of a segment.
+/// Returns the maximum bytes of a small item. A longer one wastes less in pages of its own than at
+/// the end of a segment.
 pub(super) fn item_max(page: usize) -> usize {
     (2 * page).min(u16::MAX.into())
 }
 
-/// Bytes of a segment.
 pub(super) fn segment_bytes(page: usize) -> usize {
     SEGMENT_PAGES * page
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Log {
-    /// Of the objects of the page cache that the segments are.
+    /// High bits of the segments' object numbers.
     name: u64,
-    /// The segment that is written to; zeros behind `end`.
     head: Box<[u8]>,
     end: usize,
-    /// Bytes of items in each segment from `first` on, the head last; 0: it is gone.
+    /// Bytes of items per segment from `first` to the head. 0: a segment without items.
     live: VecDeque<u32>,
     first: u32,
     live_all: u64,
-    /// Segments in the page cache.
     sealed: u64,
 }
 
-/// A segment that left the log: the items in it are to be looked at.
+/// A segment taken out of the log.
 #[derive(Debug)]
 pub(super) struct Recycled {
     seq: u32,
-    /// Bytes of items that it had.
     pub(super) live: usize,
-    /// Whether all its pages were there, and its bytes are in the buffer.
+    /// No page was missing, so the buffer holds the segment.
     is_whole: bool,
-    /// Pages that were there.
+    /// Pages that were present.
     pub(super) pages: u64,
 }
 
 impl Log {
     pub(super) fn new(shard: usize, page: usize) -> Self {
         let head = vec![0; segment_bytes(page)].into();
-        // Numbers of large items have the upper bits clear.
+        // Large items' numbers have these bits clear.
         let name = (shard as u64 + 1) << 48;
         let live = VecDeque::from([0]);
         Self { name, head, end: 0, live, first: 1, live_all: 0, sealed: 0 }
     }
 
-    /// Bytes of items.
     pub(super) fn live_bytes(&self) -> u64 {
         self.live_all
     }
 
-    /// Segments in the page cache.
     pub(super) fn sealed(&self) -> u64 {
         self.sealed
     }
 
-    /// Whether items take less than half of what segments do, and of some beside.
+    /// Returns true if items fill less than half of the segments, less [`GAPS`].
     #[inline]
     pub(super) fn is_mostly_gaps(&self) -> bool {
         let segment = self.head.len() as u64;
@@ -122,7 +112,7 @@ impl Log {
         self.name | u64::from(seq)
     }
 
-    /// Adds an item. An error leaves everything as it was: no pages can be had.
+    /// Adds an item. An error changes nothing.
     pub(super) fn add(
         &mut self,
         memory: &Memory,
@@ -140,7 +130,6 @@ impl Log {
         Ok(spot)
     }
 
-    /// Adds an item as it lies elsewhere.
     pub(super) fn add_again(&mut self, memory: &Memory, item: &[u8]) -> Result<Spot, Full> {
         if self.end + item.len() > self.head.len() {
             self.seal(memory)?;
@@ -158,7 +147,6 @@ impl Log {
         self.live_all += taken as u64;
     }
 
-    /// Takes the head to the page cache, and begins another.
     #[cold]
     fn seal(&mut self, memory: &Memory) -> Result<(), Full> {
         let is_empty = self.live.back() == Some(&0);
@@ -173,7 +161,6 @@ impl Log {
         Ok(())
     }
 
-    /// Forgets segments at the beginning that are gone.
     fn shorten(&mut self) {
         while self.live.len() > 1 && self.live[0] == 0 {
             self.live.pop_front();
@@ -181,7 +168,7 @@ impl Log {
         }
     }
 
-    /// Copies the first bytes of an item to `buf`; false if they are lost.
+    /// Copies the start of an item to `buf`. Returns false if it is lost.
     #[inline]
     pub(super) fn read(&self, memory: &Memory, spot: Spot, buf: &mut [u8]) -> bool {
         if spot.seq == self.head_seq() {
@@ -193,7 +180,6 @@ impl Log {
         is_there && memory.get_part(self.object(spot.seq), spot.at, buf)
     }
 
-    /// An item goes.
     #[inline]
     pub(super) fn free(&mut self, memory: &Memory, spot: Spot) {
         let nth = spot.seq.wrapping_sub(self.first) as usize;
@@ -207,15 +193,15 @@ impl Log {
         }
     }
 
-    /// Drops the pages of a segment; how many were there.
+    /// Returns the number of pages that were present.
     fn drop_segment(&mut self, memory: &Memory, seq: u32) -> u64 {
         self.sealed -= 1;
         self.shorten();
         memory.drop_pages(self.object(seq), SEGMENT_PAGES as u64)
     }
 
-    /// Takes the oldest segment of at most `live` bytes of items out of the log, and its bytes to
-    /// `buf`. The head stays.
+    /// Moves the oldest segment with at most `live` bytes of items from the log to `buf`. Never
+    /// moves the head.
     pub(super) fn recycle(
         &mut self,
         memory: &Memory,
@@ -236,7 +222,7 @@ impl Log {
 }
 
 impl Recycled {
-    /// The items that were ever in the segment, with where they were.
+    /// Iterates over all items, freed ones too. Yields nothing if a page was missing.
     pub(super) fn items<'a>(&self, bytes: &'a [u8]) -> impl Iterator<Item = (Spot, Head)> + 'a {
         let (seq, mut at) = (self.seq, 0);
         let end = if self.is_whole { bytes.len() } else { 0 };
@@ -248,7 +234,6 @@ impl Recycled {
         })
     }
 
-    /// The bytes of an item.
     pub(super) fn item(spot: Spot, bytes: &[u8]) -> &[u8] {
         &bytes[spot.at..][..spot.len]
     }
@@ -267,7 +252,6 @@ mod tests {
         Head { cas: n as u64, exptime: 0, stored: 1, flags: 0, len: len as u32, key_len: 8 }
     }
 
-    /// What an item is in memory.
     fn bytes(n: usize, len: usize) -> Vec<u8> {
         let (head, value) = (head(n, len), vec![n as u8; len]);
         let mut bytes = vec![0; head.total()];
@@ -290,12 +274,10 @@ mod tests {
         }
     }
 
-    /// Live bytes of items.
     fn taken_of(of: &[(Spot, Vec<u8>)]) -> usize {
         of.iter().map(|(spot, _)| taken(spot.len)).sum()
     }
 
-    /// Recycles a segment, and takes its items out of the model.
     fn recycle(log: &mut Log, memory: &Memory, model: &mut Vec<(Spot, Vec<u8>)>) {
         let mut buf = Vec::new();
         let Some(recycled) = log.recycle(memory, usize::MAX, &mut buf) else { return };
@@ -310,7 +292,7 @@ mod tests {
     }
 
     proptest! {
-        /// Items of all lengths are added, dropped and recycled; those that stand are whole.
+        /// Checks that items of all lengths stay whole until freed or recycled.
         #[test]
         fn items_are_found_until_they_go(
             steps in prop::collection::vec((0_u8..8, 1_usize..5000, 0_usize..1000), 1..300),
@@ -369,7 +351,7 @@ mod tests {
             assert!(found.is_none_or(|found| found == bytes(n, 300)), "{n}");
         }
         drop(blocks);
-        // What is left of a segment that is not whole is lost with it.
+        // A missing page loses the whole segment.
         let mut buf = Vec::new();
         while let Some(recycled) = log.recycle(&memory, usize::MAX, &mut buf) {
             let items = recycled.items(&buf).count();

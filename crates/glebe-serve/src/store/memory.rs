@@ -1,10 +1,9 @@
-//! [`Memory`]: the bytes of items in what a reserve's first class does not use. The only file that
-//! calls the library for items.
+//! [`Memory`] stores items' pages in the part of a reserve that first class does not use. Only this
+//! file calls the library for items.
 //!
-//! All of it is the page cache's. The pages of a number are stored once, in one run, and never
-//! change; but for the first of a large item, which holds what changes while its value stays. So
-//! the pages that are found under a number are those that were stored, or a page is missing, and
-//! what lay there is lost. Calls take no lock.
+//! The pages of an object number are stored once, in one run, and never change, except the first
+//! page of a large item, which holds the head. If a page is missing, the item is lost. Calls take
+//! no lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,27 +11,24 @@ use glebe::reserve::{self, Namespace, Put, Reserve};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
-/// Of so many bytes of a reserve one is kept beyond what items may use, so that the reserve's
-/// own choice, which knows pages and not items, seldom decides what goes.
+/// Items leave 1 / `SPARE` of the reserve free: the reserve, which does not know items, should
+/// seldom evict pages itself.
 const SPARE: u64 = 32;
-/// A reserve is at least this long, and a multiple of the other.
+/// Minimum bytes; lengths are multiples of `UNIT`.
 const LEN_MIN: u64 = 4 << 20;
 const UNIT: u64 = 2 << 20;
 
-/// An item that found no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Full;
 
-/// What the memory is used for now, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Used {
-    /// By items, and their pages' unused parts.
+    /// Bytes of the items' pages.
     pub(super) items: u64,
-    /// What items could use at most, beside first class.
+    /// Bytes that items may use beside first class.
     pub(super) room: u64,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Memory {
     reserve: Reserve,
@@ -42,7 +38,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// A reserve of at most `bytes`, unless it would be too short.
+    /// Makes a reserve of `bytes`, at least [`LEN_MIN`].
     pub(super) fn new(bytes: u64) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
         let len = Bytes::new((bytes - bytes % UNIT).max(LEN_MIN));
         let reserve = Reserve::new(len)?;
@@ -59,12 +55,12 @@ impl Memory {
         &self.reserve
     }
 
-    /// A number for the pages of one large item.
+    /// Returns an object number for a large item.
     pub(super) fn number(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Stores bytes as the pages of a number from `first` on: all of them, or nothing is there.
+    /// Stores the pages of an object from `first` on. Stores all pages or fails.
     #[inline]
     pub(super) fn put(&self, number: u64, first: u64, bytes: &[u8]) -> Result<(), Full> {
         match self.items.put_run(number, first, bytes) {
@@ -73,25 +69,24 @@ impl Memory {
         }
     }
 
-    /// Fills `buf` from the pages of a number from `first` on, if they are all there.
+    /// Reads pages from `first` on. Returns false if one is missing.
     #[inline]
     pub(super) fn get_run(&self, number: u64, first: u64, buf: &mut [u8]) -> bool {
         self.items.get_run(number, first, buf).unwrap_or(false)
     }
 
-    /// Fills `buf` from the bytes of a number from `offset` on, if they are all there.
+    /// Reads bytes from `offset` on. Returns false if a page is missing.
     #[inline]
     pub(super) fn get_part(&self, number: u64, offset: usize, buf: &mut [u8]) -> bool {
         self.items.get_part(number, offset as u64, buf).unwrap_or(false)
     }
 
-    /// Drops the first `pages` pages of a number; how many of them were there.
+    /// Returns how many of the pages were present.
     pub(super) fn drop_pages(&self, number: u64, pages: u64) -> u64 {
         let drop = |index: &u64| self.items.invalidate_page(number, *index).unwrap_or(false);
         (0..pages).filter(drop).count() as u64
     }
 
-    /// What is used now.
     pub(super) fn used(&self) -> Used {
         let reserve = self.reserve.stats();
         let page = self.page as u64;
@@ -99,7 +94,7 @@ impl Memory {
         Used { items: reserve.live.get() * page, room: total.saturating_sub(total / SPARE) }
     }
 
-    /// Takes `bytes` for first class, for as long as what is returned is kept.
+    /// Takes `bytes` for first class until the blocks are dropped.
     pub(super) fn recall(&self, bytes: u64) -> Result<Vec<reserve::Block>, reserve::Error> {
         let mut left = bytes.div_ceil(self.page as u64);
         let mut blocks = Vec::new();

@@ -1,13 +1,13 @@
-//! [`Store`]: items by key, in what a reserve's first class does not use.
+//! [`Store`] keeps items by key in the part of a reserve that first class does not use.
 //!
-//! A key's hash chooses a shard, whose lock is held while an item is found, read if it is small, or
-//! changed; never while a large value is copied or another lock is taken. Small items are in the
-//! log of their shard, large ones in pages of their own. What is stored is written first and
-//! published then, so a reader sees an item whole or not at all. An item that a recall took is a
-//! miss, and counted apart from those that went for others.
+//! A key's hash selects a shard. The shard's lock is held to look up or change items and to read
+//! small ones; never while a large value is copied or another lock is taken. Small items are in the
+//! shard's log, large ones in pages of their own. An item is written before it is published, so a
+//! reader sees all of it or nothing. An item taken by a recall is a miss, and does not count as
+//! evicted.
 //!
-//! Bytes: items with what they waste and the index count against the limit, as of the last tick;
-//! between ticks changes are added up. Room is made by the shards in turn, each by its own clock.
+//! Items with their waste and the index count against the limit, in bytes. A tick measures both;
+//! the store adds changes in between. Shards evict in turn, each by its own CLOCK.
 
 mod alter;
 mod change;
@@ -39,30 +39,30 @@ use log::{item_max, segment_bytes, Log};
 use memory::Memory;
 use shard::Shard;
 
-/// Shards at most, a power of two.
+/// A power of two.
 const SHARDS_MAX: u64 = 32;
-/// Of so many bytes one is in the head of a log, in ordinary memory.
+/// Bytes of the limit per byte of the logs' heads, which are in ordinary memory.
 const BYTES_PER_HEAD: u64 = 64;
 
-/// What a store is made with.
+/// Limits of a store.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes of items, their tables and the index.
+    /// Bytes of items, tables and index.
     pub bytes: u64,
-    /// The reserve's part of these bytes.
+    /// Bytes of the reserve, part of `bytes`.
     pub reserve_bytes: u64,
-    /// Bytes of one item, its key and head with it.
+    /// Maximum bytes of an item with key and head.
     pub item_bytes: u64,
-    /// Whether items go for others.
+    /// Allows eviction.
     pub evict: bool,
 }
 
 /// Why an item was not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// Longer than an item may be.
+    /// Too long.
     TooLarge,
-    /// Nothing could go for it.
+    /// No room.
     NoMemory,
 }
 
@@ -70,16 +70,16 @@ fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Buffers of a thread that uses a store.
+/// A thread's buffers.
 #[derive(Debug, Default)]
 pub struct Room {
-    /// A small item, or the first page of a large one.
+    /// A small item, or a large one's first page.
     page: Vec<u8>,
-    /// A segment that is recycled.
+    /// The segment being recycled.
     segment: Vec<u8>,
 }
 
-/// See the module.
+/// A cache of items in a reserve.
 #[derive(Debug)]
 pub struct Store {
     memory: Memory,
@@ -87,13 +87,13 @@ pub struct Store {
     hasher: RandomState,
     clock: Clock,
     cas: AtomicU64,
-    /// When all items are to be dropped, by the clock; 0: never.
+    /// Time of the next flush; 0: never.
     flush_at: AtomicU32,
     most: AtomicU64,
-    /// The least of that and what first class leaves.
+    /// `most`, or less if first class leaves less.
     limit: AtomicU64,
     used: AtomicI64,
-    /// Bytes beside the reserve.
+    /// Bytes outside the reserve.
     own: AtomicU64,
     large_bytes: AtomicI64,
     large_items: AtomicI64,
@@ -101,15 +101,15 @@ pub struct Store {
     item_bytes: u64,
     evict: bool,
     small_max: usize,
-    /// What has happened.
+    /// Counts of events.
     pub events: Events,
 }
 
 impl Store {
-    /// An empty store over a reserve of its own.
+    /// Makes an empty store with a new reserve.
     ///
     /// # Errors
-    /// What the reserve could not have.
+    /// If the reserve cannot be made.
     pub fn new(limits: Limits) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
         let memory = Memory::new(limits.reserve_bytes)?;
         let page = memory.page();
@@ -138,7 +138,7 @@ impl Store {
         Ok(store)
     }
 
-    /// The clock that items end by.
+    /// Returns the clock.
     #[must_use]
     pub fn clock(&self) -> &Clock {
         &self.clock
@@ -158,13 +158,13 @@ impl Store {
         self.cas.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Whether an item of so many bytes, its key and head with it, has pages of its own.
+    /// Returns true if an item of `bytes`, with key and head, has pages of its own.
     #[must_use]
     pub fn is_large(&self, bytes: usize) -> bool {
         bytes > self.small_max
     }
 
-    /// Bytes of a page of the memory.
+    /// Returns the bytes of a page.
     #[must_use]
     pub fn page(&self) -> usize {
         self.memory.page()

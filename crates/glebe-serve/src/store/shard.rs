@@ -1,45 +1,42 @@
-//! [`Shard`]: a part of the items: its index, 20 bytes an entry, and the log of the small ones.
+//! [`Shard`] is a part of a store: an index of 20 bytes per entry, and the small items' log.
 //!
 //! ```text
 //! place   64  of a small item its spot; of a large one its number (46) and pages - 1 (18);
 //!             0: no entry
-//! hash    63  of the key, by a seed that nobody knows: its upper half decides where the entry is;
+//! hash    63  of the key, by a secret seed: its upper half decides where the entry is;
 //!             in the lowest bit, whether the item has an end
 //! access  32  when it was last read, in seconds (25), the clock (2), FLUSHED, TOKEN, STALE,
 //!             FETCHED, LARGE
 //! ```
 //!
-//! Open addressing: an entry stands at the place of its hash or behind it, with none empty between.
-//! What goes is filled from behind. Grows by half at seven eighths. Keys are in the items: a reader
-//! compares them. Who stores one anew need not: two keys share all of a hash once in some 10^12
-//! keys stored, and then the older item is lost. Lock: the caller's.
+//! Open addressing: an entry is at its hash's home or behind it, with no empty place between. A
+//! removal moves later entries up. The index grows by half when seven eighths are full. Readers
+//! compare keys, which are in the items. A `set` may replace an entry by its hash only: two keys
+//! share a hash once in 10^12 stores, and the older item is then lost. Lock: the caller's.
 //!
-//! Choice of who goes: CLOCK with a count, raised by each read and lowered as the hand passes.
-//! Small items stand in the order of the log, large ones in that of their hashes.
+//! Eviction: CLOCK with a count, raised by reads and lowered by the passing hand. The hand meets
+//! small items in log order, large ones in hash order.
 
 use super::log::Log;
 
-/// The item is in the page cache.
+/// The item has pages of its own.
 pub(super) const LARGE: u32 = 1;
-/// It was read since it was stored.
 pub(super) const FETCHED: u32 = 2;
-/// It is marked stale.
 pub(super) const STALE: u32 = 4;
-/// A client was told to make it anew.
+/// A client was told to renew the item.
 pub(super) const TOKEN: u32 = 8;
-/// It went with all others, and is to be found so.
+/// `flush_all` dropped the item; the store frees it when it next meets it.
 pub(super) const FLUSHED: u32 = 16;
-/// Of a hash.
+/// Bit of `hash`.
 const HAS_END: u64 = 1;
 const CLOCK_AT: u32 = 5;
 const CLOCK_MAX: u32 = 3;
 const TIME_AT: u32 = 7;
 const PAGES_BITS: u32 = 18;
 const FIRST_ENTRIES: usize = 16;
-/// Pages that went before their counts are halved.
+/// Pages evicted before `gone` is halved.
 const GONE_MAX: u64 = 1 << 20;
 
-/// See the module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, packed(4))]
 pub(super) struct Entry {
@@ -51,24 +48,22 @@ pub(super) struct Entry {
 const _: () = assert!(size_of::<Entry>() == 20);
 
 impl Entry {
-    /// Of an item that is stored now. A large one, which the hand may be about to meet, has its
-    /// first round.
+    /// Makes the entry of a new item. A large one starts with a count of 1, because the hand may be
+    /// close.
     pub(super) fn new(place: u64, hash: u64, bits: u32, now: u32) -> Self {
         let clock = u32::from(bits & LARGE != 0);
         Self { place, hash, access: now << TIME_AT | clock << CLOCK_AT | bits }
     }
 
-    /// Whether its item has an end.
     pub(super) fn set_end(&mut self, has_end: bool) {
         self.hash = self.hash & !HAS_END | u64::from(has_end);
     }
 
-    /// Whether the item is there until somebody takes it away.
+    /// Returns true if the item cannot expire and is not flushed.
     pub(super) fn is_for_good(self) -> bool {
         self.hash & HAS_END == 0 && self.access & FLUSHED == 0
     }
 
-    /// The place of a large item.
     pub(super) fn large(number: u64, pages: u64) -> u64 {
         number << PAGES_BITS | (pages - 1)
     }
@@ -77,7 +72,7 @@ impl Entry {
         self.access & LARGE != 0
     }
 
-    /// Of a large item, its number and pages.
+    /// Returns a large item's number and pages.
     pub(super) fn pages(self) -> (u64, u64) {
         (self.place >> PAGES_BITS, (self.place & ((1 << PAGES_BITS) - 1)) + 1)
     }
@@ -94,19 +89,18 @@ impl Entry {
         self.access >> TIME_AT
     }
 
-    /// Seconds since it was last read or stored, if that is less than a year ago.
+    /// Returns the seconds since the last read or store, modulo 2^25.
     pub(super) fn idle(self, now: u32) -> u32 {
         now.wrapping_sub(self.last_access()) & (u32::MAX >> TIME_AT)
     }
 
-    /// It is read now.
     pub(super) fn touch(&mut self, now: u32) {
         let clock = (self.access >> CLOCK_AT & CLOCK_MAX).min(CLOCK_MAX - 1) + 1;
         let bits = self.access & ((1 << CLOCK_AT) - 1) | FETCHED;
         self.access = now << TIME_AT | clock << CLOCK_AT | bits;
     }
 
-    /// Whether it is spared this time.
+    /// Lowers the count. Returns true if it was above 0.
     pub(super) fn is_spared(&mut self) -> bool {
         let clock = self.access >> CLOCK_AT & CLOCK_MAX;
         if clock > 0 {
@@ -116,15 +110,13 @@ impl Entry {
     }
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Shard {
     pub(super) log: Log,
     entries: Box<[Entry]>,
     len: usize,
-    /// Pages of large items.
     large: u64,
-    /// Pages that went for others, of the log and of large items; both are halved now and then.
+    /// Pages evicted: small, large. Halved at [`GONE_MAX`].
     gone: [u64; 2],
     hand: usize,
     crawler: usize,
@@ -156,7 +148,7 @@ impl Shard {
         }
     }
 
-    /// Where the first entry of this hash is, if there is one; `from` the last that was found.
+    /// Returns the index of the first entry with this hash, or of the next one after `from`.
     pub(super) fn find(&self, hash: u64, from: Option<usize>) -> Option<usize> {
         let mut at = from.map_or_else(|| self.home(hash), |from| self.next(from));
         loop {
@@ -171,7 +163,6 @@ impl Shard {
         }
     }
 
-    /// Where the entry of this place is.
     pub(super) fn find_place(&self, hash: u64, place: u64) -> Option<usize> {
         let mut found = self.find(hash, None);
         while let Some(at) = found {
@@ -204,7 +195,7 @@ impl Shard {
         self.large += entry.large_pages();
     }
 
-    /// Puts an entry in place of one of the same hash, which is returned.
+    /// Replaces an entry with an equal hash. Returns the old one.
     pub(super) fn replace(&mut self, at: usize, entry: Entry) -> Entry {
         debug_assert_eq!((self.entries[at].hash ^ entry.hash) & !HAS_END, 0);
         self.large += entry.large_pages();
@@ -218,7 +209,6 @@ impl Shard {
         let more = vec![Entry::default(); self.entries.len() * 3 / 2].into();
         let old = std::mem::replace(&mut self.entries, more);
         (self.len, self.large, self.hand, self.crawler) = (0, 0, 0, 0);
-        // From behind a gap, so that those of one hash keep their order.
         for entry in old.iter().filter(|entry| entry.place != 0) {
             self.insert(*entry);
         }
@@ -231,7 +221,7 @@ impl Shard {
         let (mut gap, mut other) = (at, self.next(at));
         while self.entries[other].place != 0 {
             let home = self.home(self.entries[other].hash);
-            // Whether the gap is between its home and where it stands.
+            // True if the gap is between the entry's home and its place.
             let is_between = match home <= other {
                 true => home <= gap && gap < other,
                 false => home <= gap || gap < other,
@@ -245,8 +235,7 @@ impl Shard {
         removed
     }
 
-    /// Whether a large item is to go rather than small ones: either goes in proportion to its
-    /// bytes.
+    /// Returns true if the next victim is large. Each kind is evicted in proportion to its bytes.
     pub(super) fn is_turn_of_large(&mut self, page: u64) -> bool {
         let small = self.log.live_bytes().div_ceil(page);
         let [small_gone, large_gone] = &mut self.gone;
@@ -256,12 +245,11 @@ impl Shard {
         *large_gone * small <= *small_gone * self.large
     }
 
-    /// Small items of so many pages went.
     pub(super) fn add_gone(&mut self, pages: u64) {
         self.gone[0] += pages;
     }
 
-    /// Removes the large item whose turn it is to go. O(entries) at worst.
+    /// Removes the next large victim. O(entries) at worst.
     pub(super) fn evict_large(&mut self) -> Option<Entry> {
         if self.large == 0 {
             return None;
@@ -277,7 +265,7 @@ impl Shard {
         }
     }
 
-    /// The next entry for the crawler; `None` at the end of a round.
+    /// Returns the crawler's next entry, or `None` after a round.
     pub(super) fn crawl(&mut self) -> Option<usize> {
         while self.crawler < self.entries.len() {
             let at = self.crawler;
@@ -290,8 +278,8 @@ impl Shard {
         None
     }
 
-    /// Shows where entries stand: those whose hashes have an upper half of at least `from`, in so
-    /// many places. Returns the least upper half of the others; `None` if there are none.
+    /// Calls `show` with the index of each entry whose home is in the next `places`, and whose
+    /// upper hash half is at least `from`. Returns the next `from`, or `None` at the end.
     pub(super) fn walk(
         &self,
         from: u64,
@@ -303,7 +291,7 @@ impl Shard {
         let end = (first + places).min(len);
         let until = ((end as u64) << 32).div_ceil(len as u64);
         let mut at = first;
-        // Entries stand at their homes or behind them, with no gap between.
+        // An entry is at its home or behind it, without a gap.
         for nth in first..first + len {
             let entry = self.entries[at];
             if entry.place == 0 && nth >= end {
@@ -317,7 +305,7 @@ impl Shard {
         (end < len).then_some(until)
     }
 
-    /// Marks all.
+    /// Sets a bit in all entries, with a count of 0.
     pub(super) fn mark_all(&mut self, bit: u32) {
         for entry in self.entries.iter_mut().filter(|entry| entry.place != 0) {
             entry.access = entry.access & !(CLOCK_MAX << CLOCK_AT) | bit;
@@ -334,7 +322,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Few hashes, so that they crowd and wrap around the end.
+        /// Few hashes make entries crowd and wrap around.
         #[test]
         fn entries_are_found_as_in_a_map(
             steps in prop::collection::vec((0_u8..3, 0_u64..24), 1..400),
@@ -364,8 +352,7 @@ mod tests {
     }
 
     proptest! {
-        /// However far each piece goes, and though the index grows between two, each entry that
-        /// was there is shown once.
+        /// Each old entry is shown once, while the index grows.
         #[test]
         fn a_walk_shows_each_entry_once(
             hashes in prop::collection::vec(any::<u64>(), 1..300),
@@ -373,7 +360,7 @@ mod tests {
         ) {
             let (mut shard, mut next, mut shown) = (Shard::new(Log::new(0, 4096)), 0, Vec::new());
             for (nth, hash) in hashes.iter().enumerate() {
-                // Half of them crowd at the end of the index, and go on at its start.
+                // Half of the entries crowd at the end and wrap around.
                 let hash = if nth % 2 == 0 { *hash } else { hash | 0xff << 56 };
                 shard.insert(Entry::new(nth as u64 + 1, hash, 0, 5));
             }

@@ -1,4 +1,4 @@
-//! What is done beside requests: the clock, the bytes used, items that are over or lost.
+//! Maintains a store: clock, bytes used, expired and lost items.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -11,34 +11,34 @@ use super::shard::FLUSHED;
 use super::{Room, Store};
 use crate::protocol::KEY_MAX;
 
-/// Entries that a tick looks at, of each shard.
+/// Entries of a shard examined per tick.
 const CRAWLED: usize = 16;
-/// What a store holds.
+/// Contents of a store.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Held {
     /// Items.
     pub items: u64,
-    /// Of them, those that lie in pages of their own.
+    /// Large items.
     pub large_items: u64,
-    /// Bytes of keys, values and heads.
+    /// Bytes of heads, keys and values; for large items, whole pages.
     pub bytes: u64,
-    /// Of them, those of large items, whole pages.
+    /// Bytes of large items' pages.
     pub large_bytes: u64,
-    /// Bytes of the segments that small items share, with their gaps.
+    /// Bytes of small items' segments with gaps.
     pub segment_bytes: u64,
     /// Bytes that count against the limit.
     pub used: u64,
     /// Bytes of the index.
     pub index: u64,
-    /// The limit as it was set.
+    /// Limit in bytes, as set.
     pub most: u64,
-    /// The limit as first class leaves it.
+    /// Limit in bytes, as first class leaves it.
     pub limit: u64,
 }
 
 impl Store {
-    /// Brings the clock and the bytes used up to date, and drops some of the items that are over.
-    /// To be called a few times a second.
+    /// Updates the clock and the bytes used, and drops some expired items. The server ticks ten
+    /// times a second.
     pub fn tick(&self, room: &mut Room) {
         self.clock.tick();
         self.flush_due();
@@ -47,7 +47,7 @@ impl Store {
         self.free_bytes(0, u64::MAX, room);
     }
 
-    /// Drops all items if the time for that has come.
+    /// Drops all items if a flush is due.
     pub fn flush_due(&self) {
         let at = self.flush_at.load(Ordering::Relaxed);
         if at != 0 && at <= self.clock.now() {
@@ -63,13 +63,12 @@ impl Store {
         self.used.store((used.items + own) as i64, Ordering::Relaxed);
     }
 
-    /// Bytes beside the reserve's: of the index, and the heads of the logs.
     fn own_bytes(&self) -> u64 {
         let heads = self.shards.len() * segment_bytes(self.memory.page());
         self.index_bytes() + heads as u64
     }
 
-    /// Bytes beside the reserve at the last tick: of the index, and the heads of the logs.
+    /// Returns the bytes outside the reserve at the last tick.
     #[must_use]
     pub fn own(&self) -> u64 {
         self.own.load(Ordering::Relaxed)
@@ -79,7 +78,6 @@ impl Store {
         (0..self.shards.len()).map(|nth| self.shard(nth).bytes() as u64).sum()
     }
 
-    /// Looks at some items of each shard.
     fn crawl(&self, room: &mut Room) {
         for nth in 0..self.shards.len() {
             for _ in 0..CRAWLED {
@@ -103,7 +101,7 @@ impl Store {
         }
     }
 
-    /// What is held now.
+    /// Returns the contents.
     #[must_use]
     pub fn held(&self) -> Held {
         let (mut items, mut small_bytes, mut segments) = (0, 0, 0);
@@ -111,7 +109,7 @@ impl Store {
             let shard = self.shard(nth);
             items += shard.len() as u64;
             small_bytes += shard.log.live_bytes();
-            // One more is written to.
+            // Plus the head.
             segments += shard.log.sealed() + 1;
         }
         let large_bytes = self.large_bytes.load(Ordering::Relaxed).max(0) as u64;
@@ -128,23 +126,23 @@ impl Store {
         }
     }
 
-    /// Sets the limit; at most what the store was made with has an effect.
+    /// Sets the limit in bytes. The reserve bounds it further.
     pub fn set_most(&self, bytes: u64) {
         self.most.store(bytes, Ordering::Relaxed);
         self.measure();
     }
 
-    /// The reserve that items live in.
+    /// Returns the items' reserve.
     #[must_use]
     pub fn reserve(&self) -> &Reserve {
         self.memory.reserve()
     }
 
-    /// Takes `bytes` of the reserve for first class, as long runs as there are, until what is
-    /// returned is dropped; and how long that took.
+    /// Takes `bytes` of the reserve for first class, in the longest runs, until the blocks are
+    /// dropped. Returns the time it took.
     ///
     /// # Errors
-    /// As [`Reserve::alloc`].
+    /// See [`Reserve::alloc`].
     pub fn recall(&self, bytes: u64) -> Result<(Vec<Block>, Duration), Error> {
         let begin = Instant::now();
         let blocks = self.memory.recall(bytes)?;
@@ -153,7 +151,7 @@ impl Store {
         Ok((blocks, took))
     }
 
-    /// Forgets what has been counted.
+    /// Resets the events.
     pub fn reset(&self) {
         self.events.reset();
     }

@@ -1,11 +1,10 @@
-//! Requests of the binary protocol, and the answers that refuse them.
+//! Tests that requests of the binary protocol are refused.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use crate::running::{dialogue, Running};
 
-/// A request with a body of so many bytes.
 fn request(command: u8, body: usize, opaque: u32) -> Vec<u8> {
     let mut bytes = vec![0x80, command, 0, 0, 0, 0, 0, 0];
     bytes.extend_from_slice(&(body as u32).to_be_bytes());
@@ -14,7 +13,7 @@ fn request(command: u8, body: usize, opaque: u32) -> Vec<u8> {
     bytes
 }
 
-/// Asserts that the next answer says that the command is not known.
+/// Asserts that the next answer is "unknown command".
 fn refused(stream: &mut TcpStream, command: u8, opaque: u32) {
     let mut head = [0; 24];
     stream.read_exact(&mut head).expect("a head");
@@ -30,7 +29,7 @@ fn refused(stream: &mut TcpStream, command: u8, opaque: u32) {
 fn each_request_is_refused_by_an_answer_of_its_protocol() {
     let server = Running::start(|_| {});
     let mut stream = server.connect();
-    // The version, a long set, a quiet get, and no operation.
+    // Version, a long set, a quiet get, no operation.
     let requests = [(0x0b, 0), (0x01, 300_000), (0x09, 3), (0x0a, 0)];
     for (command, body) in requests {
         stream.write_all(&request(command, body, 7)).expect("taken");

@@ -1,4 +1,4 @@
-//! What idle connections cost, measured over a whole process.
+//! Measures the memory of idle connections.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

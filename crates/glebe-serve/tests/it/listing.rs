@@ -1,4 +1,4 @@
-//! `lru_crawler metadump` and `mgdump`, and `stats cachedump`: which keys they list, and how.
+//! Tests which keys `metadump`, `mgdump` and `cachedump` list, and how.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
@@ -6,7 +6,7 @@ use std::net::TcpStream;
 
 use crate::running::{dialogue, Running};
 
-/// The lines of an answer before its last, which is `end`.
+/// Returns the answer's lines before `end`.
 fn lines(stream: &mut TcpStream, asks: &str, end: &str) -> Vec<String> {
     stream.write_all(format!("{asks}\r\n").as_bytes()).expect("taken");
     let mut lines = Vec::new();
@@ -33,7 +33,7 @@ fn fields(line: &str) -> BTreeMap<&str, &str> {
 fn a_line_has_what_memcached_tells_of_an_item() {
     let server = Running::start(|settings| settings.debug_time = true);
     let mut stream = server.connect();
-    // The clock stands.
+    // Stops the clock.
     dialogue(&mut stream, "debugtime p\nset a%2 7 0 5\nvalue\n", "OK\nSTORED\n");
     let value = "x".repeat(9000);
     dialogue(
@@ -60,7 +60,6 @@ fn a_line_has_what_memcached_tells_of_an_item() {
     assert!(number(small["size"]) >= 3 + 5 && number(large["size"]) >= 5 + 9000, "{listed:?}");
     assert_eq!(number(large["la"]) - number(small["la"]), 20);
     assert_eq!(number(large["exp"]) - number(small["la"]), 1000);
-    // `me` shows the same.
     dialogue(
         &mut stream,
         "me a%2\n",
@@ -95,7 +94,7 @@ fn all_that_can_be_read_is_listed_and_nothing_else() {
     assert_eq!(lines(&mut stream, "lru_crawler mgdump 1,2", "EN").len(), 20_000);
     assert_eq!(lines(&mut stream, "stats cachedump 2 0", "END").len(), 20);
     assert_eq!(lines(&mut stream, "stats cachedump 1 7", "END").len(), 7);
-    // Commands behind a list are answered behind it.
+    // The answer to a later command follows the list.
     dialogue(&mut stream, "flush_all\nlru_crawler metadump all\nmn\n", "OK\nEND\nMN\n");
     dialogue(
         &mut stream,
@@ -113,7 +112,7 @@ fn all_that_can_be_read_is_listed_and_nothing_else() {
 fn a_line_of_mgdump_finds_its_item_whatever_its_key() {
     let server = Running::start(|_| {});
     let mut stream = server.connect();
-    // In base64: bytes with line ends in them, and `key`, which text can have.
+    // In base64: bytes with line ends, `key`, and a blank. Only `key` can be in a text command.
     let sent = ["ACB0d28NCmxpbmVz/w==", "a2V5", "IA=="];
     for key in sent {
         dialogue(&mut stream, &format!("ms {key} 5 b\nvalue\n"), "HD\n");

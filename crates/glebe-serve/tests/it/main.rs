@@ -1,5 +1,4 @@
-//! The tests of the servers, one program: a module tests the parser, the others a server by its
-//! sockets.
+//! Tests the parser (`protocol`), and a server at its sockets (other modules).
 
 mod binary;
 mod idle;

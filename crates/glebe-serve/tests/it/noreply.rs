@@ -1,5 +1,4 @@
-//! Commands that want no answer get none, whatever goes wrong: the client takes the next answer for
-//! that of its next command.
+//! Tests that `noreply` suppresses every answer: a client would take it for its next one.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -8,10 +7,10 @@ use glebe_testing::time::slowed;
 
 use crate::running::{dialogue, short, Running};
 
-/// All that is heard after a request and `mn`, up to the end of the connection.
+/// Sends a request and `mn`. Returns all answers.
 fn heard(server: &Running, request: &[u8]) -> String {
     let mut stream = server.connect();
-    // The server may close before it has taken all, and before all that it says is read.
+    // The server may close before everything is read on either side.
     let sent = stream.write_all(request).and_then(|()| stream.write_all(b"mn\r\n"));
     let _ = sent.and_then(|()| stream.shutdown(Shutdown::Write));
     let mut heard = Vec::new();
@@ -21,7 +20,7 @@ fn heard(server: &Running, request: &[u8]) -> String {
     short(&heard)
 }
 
-/// Stores values of this length under keys of this length, with all that can be wrong.
+/// Returns storing commands with `key` and `len`, valid and malformed.
 fn stores(verb: &str, key: usize, len: usize) -> Vec<String> {
     let (key, value, number) = ("k".repeat(key), "v".repeat(len), number(verb));
     [
@@ -57,7 +56,7 @@ fn no_storing_command_is_answered() {
             }
         }
     }
-    // The number is missing, or no number: the word may be meant for it.
+    // The CAS number is missing or malformed.
     for request in ["cas k 0 0 1 noreply\r\nv\r\n", "cas k 0 0 1 x noreply\r\nv\r\n"] {
         assert_eq!(heard(&server, request.as_bytes()), r"MN\r\n", "{request}");
     }
@@ -114,7 +113,7 @@ fn no_other_command_is_answered() {
         let request = format!("{line} noreply\r\n");
         assert_eq!(heard(&server, request.as_bytes()), r"MN\r\n", "{line}");
     }
-    // A key, and words that are no commands to be quiet.
+    // Here `noreply` is a key.
     dialogue(&mut server.connect(), "delete noreply\nget noreply\n", "NOT_FOUND\nEND\n");
 }
 
@@ -131,14 +130,14 @@ fn where_nobody_knows_what_comes_next_the_connection_ends_without_a_word() {
         "set k 0 0 99999999999999999999 noreply\r\nvalue",
         "cas k 0 0 noreply\r\nvalue",
         "unknown k 1 noreply",
-        // Its value is longer than it says, and what is left of it is no command.
+        // The value exceeds its length, and the excess is no command.
         "set k 0 0 2 noreply\r\nabcdefgh",
         "set k 0 0 2 noreply\r\nab\r\r\n\x7f",
     ] {
         let request = format!("{request}\r\n");
         assert_eq!(heard(&server, request.as_bytes()), "", "{request}");
     }
-    // Nothing is left of the value, or its line's end.
+    // The excess is an empty line, or only the line end is missing.
     for request in ["set k 0 0 2 noreply\r\nabc\r\n", "set k 0 0 2 noreply\r\nabcd"] {
         assert_eq!(heard(&server, request.as_bytes()), r"MN\r\n", "{request}");
     }
@@ -165,7 +164,7 @@ fn nor_is_a_lack_of_room_for_values_that_are_sent() {
     let server = Running::start(|settings| settings.item_max = 8 << 20);
     let mut stream = server.connect();
     dialogue(&mut stream, "set k 0 0 3\nold\n", "STORED\n");
-    // They promise as much as may be under way.
+    // The announced values take the whole share.
     let promise = |_| {
         let mut stream = server.connect();
         write!(stream, "set other 0 0 {LEN}\r\n").expect("taken");
@@ -176,7 +175,7 @@ fn nor_is_a_lack_of_room_for_values_that_are_sent() {
     let value = "v".repeat(LEN);
     dialogue(&mut stream, "add k 0 0 1\nx\n", "NOT_STORED\n");
     let before = std::time::Instant::now();
-    // The promises may come later.
+    // The server may not have read the announcements yet.
     loop {
         let mut other = server.connect();
         write!(other, "add k 0 0 {LEN}\r\n{value}\r\n").expect("taken");
@@ -189,7 +188,7 @@ fn nor_is_a_lack_of_room_for_values_that_are_sent() {
         assert!(before.elapsed() < slowed(std::time::Duration::from_secs(20)));
     }
     dialogue(&mut stream, "get k\n", "VALUE k 0 3\nold\nEND\n");
-    // A set leaves nothing older behind.
+    // A refused `set` deletes the old item.
     dialogue(&mut stream, &format!("set k 0 0 {LEN} noreply\n{value}\nget k\n"), "END\n");
 }
 

@@ -1,4 +1,4 @@
-//! A server in this process, and what a client says and hears.
+//! [`Running`] is a server in this process.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -71,19 +71,19 @@ pub fn dialogue(stream: &mut TcpStream, says: &str, hears: &str) {
     exactly(stream, hears.as_bytes());
 }
 
-/// Bytes that do not repeat.
+/// Returns bytes without a short period.
 pub fn value(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|n| (n.wrapping_mul(2_654_435_761 + seed) >> 9) as u8).collect()
 }
 
-/// Bytes of this process that are in memory, without huge pages of a pool.
+/// Returns the resident bytes of this process without hugetlb pages.
 pub fn resident() -> usize {
     let text = std::fs::read_to_string("/proc/self/statm").expect("statm");
     let pages: usize = text.split(' ').nth(1).and_then(|n| n.parse().ok()).expect("a number");
     pages * glebe::sys::page_size().bytes().as_usize()
 }
 
-/// Bytes of this process that are in memory, with huge pages of a pool.
+/// Returns the resident bytes of this process with hugetlb pages.
 pub fn in_memory() -> u64 {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").expect("smaps_rollup");
     let kib = |name: &str| {

@@ -1,4 +1,4 @@
-//! The server as clients see it, by plain sockets.
+//! Tests the server as clients see it at plain sockets.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -41,7 +41,6 @@ fn times_as_libmemcached_sends_them_and_the_version() {
          set k 0 9223372036854775808 1\nx\nmn\n",
         "STORED\nEND\nSTORED\nTOUCHED\nEND\nCLIENT_ERROR bad command line format\nMN\n",
     );
-    // Clients choose commands by the version.
     let version = env!("CARGO_PKG_VERSION");
     dialogue(&mut stream, "version\n", &format!("VERSION 1.6.45-glebe-{version}\n"));
 }
@@ -50,7 +49,7 @@ fn times_as_libmemcached_sends_them_and_the_version() {
 fn items_end_in_the_next_century() {
     let server = Running::start(|_| {});
     let mut stream = server.connect();
-    // In 2100, 2106, 2128, and as late as a number of 64 bits says.
+    // 2100, 2106, 2128, and the maximum of 64 bits.
     for date in ["4102444800", "4294967296", "5000000000", "9223372036854775807"] {
         dialogue(
             &mut stream,
@@ -77,7 +76,7 @@ fn a_client_may_send_a_whole_line_of_keys_before_it_reads() {
         settings.unix = Some((path.clone(), 0o700));
     });
     dialogue(&mut server.connect(), &format!("set k 0 0 99\n{}\n", "v".repeat(99)), "STORED\n");
-    // The kernel keeps far less than either for a Unix socket.
+    // The kernel's buffer of a Unix socket is shorter than the line and the answers.
     let mut stream = std::os::unix::net::UnixStream::connect(path).expect("connect");
     let patience = Some(slowed(Duration::from_secs(20)));
     stream.set_write_timeout(patience).expect("a timeout");
@@ -108,16 +107,16 @@ fn a_line_of_keys_may_be_of_any_length() {
             dialogue(&mut stream, &line, &format!("{found}END\nMN\n"));
         }
     }
-    // Many blanks are no fault.
+    // Many blanks are allowed.
     dialogue(&mut stream, &format!("get {}k\n", " ".repeat(9000)), "END\n");
-    // A key that is too long is told of at last, and what has no keys is no line.
+    // An overlong key is reported last. A line without a complete key ends the connection.
     let some = (0..9000).map(key).collect::<Vec<_>>().join(" ");
     let found = [0, 1, 3000].map(|n| format!("VALUE {} 0 1\nv\n", key(n))).concat();
     let long = format!("get {some} {}\n", "k".repeat(300));
     dialogue(&mut stream, &long, &format!("{found}CLIENT_ERROR bad command line format\n"));
     for endless in [" ".repeat(200_000), "k".repeat(200_000)] {
         let mut wild = server.connect();
-        // The server may close before all is taken.
+        // The server may close before it has read everything.
         let _ = wild.write_all(format!("get {endless}").as_bytes());
         let _ = wild.shutdown(std::net::Shutdown::Write);
         let _ = wild.read_to_end(&mut Vec::new());
@@ -165,7 +164,7 @@ fn commands_are_counted_by_the_beginning_of_keys() {
         "NOT_STORED\nSTORED\nVALUE t:1 0 2\n55\nEND\nVALUE t:1 0 2\n55\nEND\nNOT_FOUND\n56\n\
          TOUCHED\nPREFIX t get 3 hit 2 set 3 del 1\nEND\n",
     );
-    // The last key is `m:4`, in base64.
+    // `bTo0` is `m:4` in base64.
     dialogue(
         &mut stream,
         "ms m:1 1\n5\nms m:1 1 ME\n5\nmg m:1\nmg m:1 T9\nmg m:2\nmg m:3 N9\nmd m:1\nmd m:1\n\
@@ -255,13 +254,13 @@ fn who_sends_garbage_or_does_not_read_harms_nobody() {
     silent.set_write_timeout(Some(Duration::from_millis(200))).expect("a timeout");
     let ask = "get k k k k k k k k\r\n".repeat(1000);
     let begin = Instant::now();
-    // Ends when the server reads no more.
+    // The write times out when the server reads no more.
     while silent.write_all(ask.as_bytes()).is_ok() {
         assert!(begin.elapsed() < slowed(Duration::from_secs(20)), "it buffers without bound");
     }
     for seed in 0..20 {
         let mut wild = server.connect();
-        // The server may close before all is taken.
+        // The server may close early.
         let _ = wild.write_all(&value(50_000, seed));
         dialogue(&mut honest, "get k\n", "VALUE k 0 4\nbody\nEND\n");
     }
@@ -283,7 +282,7 @@ fn recalls_under_load_lose_items_and_never_tear_them() {
         ..Settings::default()
     };
     let server = Server::start(settings).expect("a server");
-    // Of first class: it has the reserve by a handle of its own.
+    // First class uses a handle of its own.
     let reserve = server.store().reserve().clone();
     let running = Running::of(server);
     let done = AtomicBool::new(false);
@@ -312,7 +311,7 @@ fn recalls_under_load_lose_items_and_never_tear_them() {
     });
 }
 
-/// Bytes at random, and commands cut up, from many connections, while one is served.
+/// Sends random bytes and damaged commands, while one client is served.
 fn send_garbage(server: &Running, time: Duration, honest: &mut TcpStream) {
     let (begin, sent) = (Instant::now(), AtomicUsize::new(0));
     thread::scope(|scope| {
@@ -324,7 +323,7 @@ fn send_garbage(server: &Running, time: Duration, honest: &mut TcpStream) {
                 for seed in 0.. {
                     let mut bytes = value(5000 + seed % 3000, seed * 2 + thread);
                     if seed % 2 == 0 {
-                        // Of the others the first bytes seldom are a command's.
+                        // Random bytes seldom begin with a command.
                         let noise = bytes.clone();
                         bytes = commands.repeat(100);
                         for (at, byte) in noise.iter().enumerate().step_by(41) {
@@ -334,7 +333,7 @@ fn send_garbage(server: &Running, time: Duration, honest: &mut TcpStream) {
                     }
                     let mut wild = server.connect();
                     wild.set_read_timeout(Some(Duration::from_millis(1))).expect("a timeout");
-                    // The server may close before all is taken.
+                    // The server may close early.
                     let _ = wild.write_all(&bytes).and_then(|()| wild.read(&mut [0; 4096]));
                     sent.fetch_add(1, Ordering::Relaxed);
                     if begin.elapsed() > time {
@@ -354,7 +353,7 @@ fn send_garbage(server: &Running, time: Duration, honest: &mut TcpStream) {
     assert!(sent.into_inner() > 100);
 }
 
-/// Halves a search, unless `GLEBE_LONG` asks for all of it.
+/// Halves a search, unless `GLEBE_LONG` is set.
 fn half(all: u64) -> u64 {
     if is_long() {
         all
@@ -363,10 +362,9 @@ fn half(all: u64) -> u64 {
     }
 }
 
-/// Values that are compared under recalls.
 const CHECKED: u64 = 100_000;
 
-/// Gets, and sets what was missed; hits and misses.
+/// Gets items, and sets the missing ones. Returns hits and misses.
 fn check_under_recalls(stream: &mut TcpStream, client: usize) -> (u64, u64) {
     let (mut hits, mut misses) = (0, 0);
     for n in 0..half(CHECKED) as usize / 2 {

@@ -1,4 +1,4 @@
-//! Clients that ask and do not read: what they cost, and what others notice.
+//! Tests clients that do not read: their cost, and what others notice.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -12,7 +12,7 @@ use glebe_testing::Scratch;
 
 use crate::running::{dialogue, in_memory, resident, Running};
 
-/// Asks by many connections that do not read. The kernel keeps little for a Unix socket.
+/// Sends `asks` over connections that do not read. The kernel buffers little for a Unix socket.
 fn ask(path: &Path, clients: usize, asks: &str) -> Vec<UnixStream> {
     let asking = |_| {
         let mut stream = UnixStream::connect(path).expect("connect");
@@ -49,14 +49,14 @@ fn answers_that_nobody_takes_have_a_limit_in_sum() {
     dialogue(&mut honest, &format!("set k 0 0 {LEN}\n{}\n", "x".repeat(LEN)), "STORED\n");
     let before = resident();
     let mut slow = ask(&path, 100, "get k\r\nget k\r\n");
-    // Each of two threads may keep one answer of the greatest length.
+    // Each of two threads may keep an answer of maximum length.
     wait_until("clients are too slow", Duration::from_secs(20), || {
         stat(&mut honest, "response_obj_oom") > 40
     });
     assert!(stat(&mut honest, "response_obj_bytes") <= 4 << 20);
     let grown = resident().saturating_sub(before);
     assert!(grown < 24 << 20, "{grown} bytes");
-    // A client that reads is served, though slowly.
+    // A slow reader is still served.
     let mut reader = server.connect();
     reader.write_all(b"get k\r\nget k\r\nget k\r\nmn\r\n").expect("taken");
     let mut heard = 0;
@@ -65,9 +65,9 @@ fn answers_that_nobody_takes_have_a_limit_in_sum() {
         assert!(got > 0, "ended after {heard} bytes");
         heard += got;
     }
-    // They have ended: what the kernel has is read, and then nothing comes.
+    // A closed connection yields what the kernel has, then the end.
     let ended = slow.iter_mut().filter_map(|stream| {
-        // An end, or an error where more was asked for.
+        // The end may be an error, because requests were unread.
         let mut all = Vec::new();
         stream.set_read_timeout(Some(Duration::from_millis(1))).ok()?;
         match stream.read_to_end(&mut all) {
@@ -88,11 +88,11 @@ fn a_connection_that_ends_behind_its_last_command_is_forgotten() {
     let mut honest = server.connect();
     for _ in 0..100 {
         let mut stream = server.connect();
-        // The end comes before the server has read the command, mostly.
+        // Mostly the end arrives before the server has read the command.
         stream.write_all(b"set k 0 0 1 noreply\r\nx\r\n").expect("taken");
     }
     wait_until("they are forgotten", Duration::from_secs(20), || {
-        // The socket that is listened at is counted too.
+        // The listening socket counts too.
         stat(&mut honest, "curr_connections") == 2
     });
 }
@@ -108,7 +108,7 @@ fn values_that_do_not_come_to_their_end_have_a_limit_in_sum() {
     let mut honest = server.connect();
     let value = "x".repeat(LEN);
     let part = format!("set k 0 0 {LEN}\r\n{}", &value[1..]);
-    // An eighth of the memory less a quarter of that for answers, less what the store itself has.
+    // An eighth of the memory, less a quarter for answers, less the store's own bytes.
     let most = 47 << 20;
     let sending: Vec<TcpStream> = (0..1300)
         .map(|_| {
@@ -135,7 +135,7 @@ fn the_whole_server_is_within_its_memory() {
     glebe_testing::alone!();
     const LEN: usize = 1_000_000;
     const MEMORY: u64 = 64 << 20;
-    // The reserve's tables, and what each thread works with.
+    // The reserve's tables and the threads' buffers.
     const ON_TOP: u64 = 20 << 20;
     let scratch = Scratch::new("whole");
     let path = scratch.path().join("socket");
@@ -155,7 +155,7 @@ fn the_whole_server_is_within_its_memory() {
     let sending: Vec<UnixStream> = ask(&path, 150, &format!("set s 0 0 {LEN}\r\n"))
         .into_iter()
         .map(|mut stream| {
-            // The server does not read from those that it lets wait.
+            // The server does not read from connections that it lets wait.
             stream.set_nonblocking(true).expect("a socket");
             let mut rest = value.as_bytes();
             for _ in 0..20 {
@@ -177,13 +177,12 @@ fn the_whole_server_is_within_its_memory() {
     drop((slow, sending));
 }
 
-/// Sends twelve values at once to a server that has room for four; how many were stored.
+/// Sends twelve values to a server with room for four. Returns how many it stored.
 fn stored_of_twelve() -> u32 {
     const LEN: usize = 1_000_000;
     let server = Running::start(|settings| settings.memory = 64 << 20);
     let value = "x".repeat(LEN);
     let mut clients: Vec<TcpStream> = (0..12).map(|_| server.connect()).collect();
-    // All have begun.
     for (key, stream) in clients.iter_mut().enumerate() {
         stream.write_all(format!("set {key} 0 0 {LEN}\r\nx").as_bytes()).expect("taken");
     }
@@ -205,7 +204,7 @@ fn stored_of_twelve() -> u32 {
 
 #[test]
 fn values_wait_for_others_that_are_under_way() {
-    // The server's patience is a second, in which a busy machine may not get to all of them.
+    // The server waits a second. A busy machine may not send all values in that time.
     let all_stored = (0..3).any(|_| {
         let stored = stored_of_twelve();
         println!("{stored} of 12 values were stored");
@@ -230,7 +229,7 @@ fn a_list_of_keys_is_not_made_before_it_is_read() {
     }
     dialogue(&mut honest, "mn\n", "MN\n");
     let before = resident();
-    // More than six megabytes each.
+    // Each list has over six megabytes.
     let slow = ask(&path, 20, "lru_crawler metadump all\r\n");
     wait_until("lists wait", Duration::from_secs(20), || {
         stat(&mut honest, "response_obj_bytes") > 0

@@ -1,4 +1,4 @@
-//! `stats` as programs read it that watch a server.
+//! Tests `stats` as monitoring programs read it.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -6,7 +6,7 @@ use std::net::TcpStream;
 
 use crate::running::{dialogue, Running};
 
-/// The numbers of an answer by name, of which each is there once.
+/// Returns an answer's numbers by name. Asserts that names are unique.
 fn numbers(stream: &mut TcpStream, asks: &str) -> BTreeMap<String, u64> {
     stream.write_all(format!("{asks}\r\n").as_bytes()).expect("taken");
     let mut numbers = BTreeMap::new();
@@ -25,7 +25,7 @@ fn numbers(stream: &mut TcpStream, asks: &str) -> BTreeMap<String, u64> {
     panic!("no end");
 }
 
-/// Of each class.
+/// Names of a class in `stats slabs`.
 const SLABS: &[&str] = &[
     "chunk_size",
     "chunks_per_page",
@@ -48,7 +48,7 @@ const ITEMS: &[&str] = &[
     "reclaimed",
     "tailrepairs",
 ];
-/// Counts that those of the classes add up to.
+/// Names whose classes add up to the total.
 const DONE: &[&str] = &[
     "get_hits",
     "cmd_set",
@@ -86,7 +86,7 @@ fn each_class_has_its_own_numbers_and_no_series_comes_twice() {
         assert!(slab("total_pages") > 0 && slab("chunk_size") > 0 && slab("chunks_per_page") > 0);
         for name in ITEMS {
             assert!(items.contains_key(&format!("items:{class}:{name}")), "{class} {name}");
-            // One series comes from either list.
+            // A name is in only one of both answers.
             assert!(!slabs.contains_key(&format!("{class}:{name}")), "{class} {name}");
         }
         assert_eq!(items[&format!("items:{class}:number")], slab("used_chunks"));

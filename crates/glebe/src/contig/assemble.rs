@@ -1,7 +1,7 @@
-//! Memory of several sources in one mapping: the largest blocks first, smaller ones for the rest.
+//! Assembles several sources in one mapping, largest blocks first.
 //!
-//! Each part is had by itself, populated and read, and then moved beside the others; pages stay
-//! in their frames while their addresses change. Lengths are bytes, positions base pages.
+//! Parts are built and read one by one, then moved together; pages stay in their frames. Lengths
+//! are bytes, positions base pages.
 
 use super::{runs, Contig, Error, Part, Source};
 use crate::extent::Extent;
@@ -11,7 +11,7 @@ use crate::sys::madvise::transparent_huge_page;
 use crate::sys::page_size;
 use crate::units::{Bytes, PageSize};
 
-/// Maps `len` bytes, whole base pages, of memory that `build` has from one source.
+/// Maps `len` bytes, whole base pages. `build` makes the memory of one source.
 pub(super) fn build(
     len: Bytes,
     build: impl Fn(Source, Bytes) -> Result<Contig, Error>,
@@ -23,7 +23,7 @@ pub(super) fn build(
             continue;
         }
         let built = match build(source, most) {
-            // As much as the pool has.
+            // Takes all that the pool has.
             Err(Error::PoolShort { got, wanted, .. }) if got > 0 && got < wanted => {
                 build(source, Bytes::new(got.saturating_mul(page.bytes().get())))
             }
@@ -43,17 +43,15 @@ pub(super) fn build(
     join(blocks, notes)
 }
 
-/// The sources whose pages are blocks, with their pages, largest first.
 fn largest_first() -> Vec<(Source, PageSize)> {
     let pools = sizes().into_iter().map(|size| (Source::Hugetlb(size), size));
     let thp = transparent_huge_page().ok().map(|size| (Source::Thp, size));
-    // Of one size the pool's first: its pages stay in their frames.
+    // Stable sort: of one size, the pool comes first, whose pages stay in place.
     let mut all: Vec<(Source, PageSize)> = pools.chain(thp).collect();
     all.sort_by_key(|(_, size)| std::cmp::Reverse(*size));
     all
 }
 
-/// Puts the blocks side by side and lists what lies in which.
 fn join(blocks: Vec<Contig>, mut notes: Vec<String>) -> Result<Contig, Error> {
     let (mut mappings, mut parts) = (Vec::new(), Vec::<Part>::new());
     let (mut align, mut tried) = (page_size(), None);

@@ -1,10 +1,9 @@
-//! [`Certificate`]: what is known of a mapping's physical memory, to keep and to pass on.
+//! [`Certificate`] describes a mapping's physical memory, to keep and to pass on.
 //!
-//! Positions are base pages, lengths in JSON bytes. A certificate is of the moment in which it was
-//! made: of pages that nothing holds it may be wrong at once, and says so. In a virtual machine
-//! frames are the guest's.
+//! Positions are base pages, lengths in JSON bytes; a virtual machine's frames are the guest's. A
+//! certificate holds for the moment: if `held_by` is nothing, it may be wrong at once.
 //!
-//! JSON, numbers in decimal; `pfn` is left out where frames are hidden:
+//! JSON, in decimal; `pfn` is missing if frames are hidden:
 //!
 //! ```text
 //! {"certificate":"glebe contig","version":1,"source":TEXT,"held_by":WORD,"page_bytes":N,
@@ -33,20 +32,20 @@ use crate::units::{Bytes, Pages};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Certificate {
-    /// Where the memory came from.
+    /// Source of the memory.
     pub source: Source,
-    /// What keeps the pages in their frames.
+    /// Mechanism that keeps the pages in their frames.
     pub held_by: HeldBy,
     /// Bytes mapped.
     pub len: Bytes,
-    /// The runs, in order of position.
+    /// Runs in order of position.
     pub runs: Vec<Run>,
-    /// What they rest on.
+    /// Evidence for the runs.
     pub proof: Proof,
 }
 
 impl Certificate {
-    /// As JSON, on one line.
+    /// Returns JSON on one line.
     #[must_use]
     pub fn to_json(&self) -> String {
         let page = page_size();
@@ -62,7 +61,7 @@ impl Certificate {
             page.bytes().get(),
             self.len.get(),
         );
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         if let Some(pages) = within {
             let _ = write!(text, ",\"within_bytes\":{}", pages.bytes(page).get());
         }
@@ -82,16 +81,16 @@ impl Certificate {
         text
     }
 
-    /// Writes the JSON to a file that only its owner can read, in the place of one that is there.
+    /// Writes the JSON to a file that only its owner can read, replacing an old one.
     ///
     /// # Errors
-    /// If the file cannot be made or written, is a symbolic link, or is somebody else's.
+    /// If the file cannot be written, is a symbolic link, or has another owner.
     pub fn write(&self, path: &Path) -> Result<(), OsError> {
         private::replace(path, format!("{}\n", self.to_json()).as_bytes())
     }
 }
 
-/// What is known of the byte at `offset` of a mapping of `len`; `None` beyond its end.
+/// Returns the place of `offset` in a mapping of `len`; `None` beyond its end.
 pub(crate) fn locate(runs: &[Run], len: Bytes, offset: Bytes) -> Option<Location> {
     if offset >= len {
         return None;
@@ -100,7 +99,7 @@ pub(crate) fn locate(runs: &[Run], len: Bytes, offset: Bytes) -> Option<Location
     let position = offset.pages_down(page).get();
     let at = runs.partition_point(|run| run.pages.start() <= position);
     let run = at.checked_sub(1).map(|at| runs[at]).filter(|run| position < run.pages.end());
-    // Where no run is proved the base page is contiguous all the same.
+    // Without a run, the base page is still contiguous.
     let (start, pages, pfn) = match run {
         Some(run) => (run.pages.start(), run.pages.len(), run.pfn),
         None => (position, 1, None),

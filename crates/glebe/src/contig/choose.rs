@@ -1,4 +1,4 @@
-//! From what is wanted to what is had: the sources tried, the plan, the place and the hold.
+//! Turns [`Options`] into a [`Contig`]: source, plan, place and pin.
 
 use std::time::Instant;
 
@@ -10,15 +10,14 @@ use crate::sys::pagemap::frames_visible;
 use crate::sys::{hugetlb as pools, numa, page_size, place};
 use crate::units::{Bytes, PageSize};
 
-/// Address space at such an alignment can be had in any process that has room for the memory.
+/// Any process with room for the memory has room at this alignment; larger ones are checked first.
 const LIKELY_ALIGN: PageSize = PageSize::new(1 << 30).unwrap();
 
 impl Options {
     /// Maps and populates at least `len` bytes.
     ///
     /// # Errors
-    /// Why the source refused; where any may be used, why the last of them did. Whatever had been
-    /// taken is given back.
+    /// The reason of the source, or of the last source tried. Memory taken is given back.
     pub fn build(mut self, len: Bytes) -> Result<Contig, Error> {
         self.began = Some(Instant::now());
         let options = &self;
@@ -27,10 +26,9 @@ impl Options {
         }
         let align = checked_align(options.align)?;
         if align > LIKELY_ALIGN && options.at.is_none() {
-            // Seen before memory is had.
             let refused = |why| Error::NoAddresses { len, align: align.bytes(), why };
             let page = page_size();
-            // Of a length that no number of bytes is, the whole pages below are refused as well.
+            // If the rounded length overflows, the unrounded one is refused too.
             let whole = len.pages_up(page).checked_bytes(page).unwrap_or(len);
             place::check_room(whole, align).map_err(refused)?;
         }
@@ -76,7 +74,6 @@ impl Options {
     }
 }
 
-/// The sources to try, best first; what is not tried is noted.
 fn sources(options: &Options, len: Bytes, notes: &mut Vec<String>) -> Vec<Source> {
     match (options.source, options.plan) {
         (Some(source), _) => return vec![source],
@@ -84,7 +81,7 @@ fn sources(options: &Options, len: Bytes, notes: &mut Vec<String>) -> Vec<Source
         _ => {}
     }
     let mut sources = Vec::new();
-    // An administrator may have made a bank that holds the run asked for.
+    // The bank of an administrator may hold the run.
     let is_for_bank = options.run(len).is_some() && !options.mappable && options.pin != Some(true);
     if is_for_bank && blocks::has_record(&options.place) {
         sources.push(Source::Blocks);
@@ -105,7 +102,7 @@ fn sources(options: &Options, len: Bytes, notes: &mut Vec<String>) -> Vec<Source
     sources
 }
 
-/// Why a source cannot do better than those before it: the last of them, and its refusal.
+/// Returns why `source` cannot do better than the last source tried, `before`.
 fn why_not_tried(
     source: Source,
     options: &Options,
@@ -120,7 +117,7 @@ fn why_not_tried(
     (source == Source::Plain && is_short).then(|| why.to_owned())
 }
 
-/// Refuses a run that would not be proved if it were had.
+/// Refuses a required run that hidden frames would leave unproved.
 fn check_provable(source: Source, required: Option<Bytes>) -> Result<(), Error> {
     let longest = source.page().bytes();
     let is_plain = matches!(source, Source::Hugetlb(_) | Source::Thp | Source::Plain);
@@ -133,7 +130,6 @@ fn check_provable(source: Source, required: Option<Bytes>) -> Result<(), Error> 
     }
 }
 
-/// Has the memory from one source.
 fn of_source(source: Source, options: &Options, len: Bytes) -> Result<Contig, Error> {
     let available = Bytes::new(isize::MAX.unsigned_abs() as u64);
     let page = source.rounds_to();
@@ -147,7 +143,7 @@ fn of_source(source: Source, options: &Options, len: Bytes) -> Result<Contig, Er
         Source::DmaHeap => ordinary::dma_heap(options, len),
         Source::Blocks => blocks::build(options, len),
         Source::Divided => {
-            // The run that is required may be in any of the parts.
+            // Any part may hold the required run.
             let preferred = options.required.max(options.preferred);
             let of_part = &Options { required: None, preferred, ..options.clone() };
             assemble::build(len, |source, len| of_source(source, of_part, len))
@@ -176,7 +172,7 @@ impl Contig {
         self.longest_run().bytes(page_size())
     }
 
-    /// Gives back what is not needed, where the plan wants that, and moves it where it is wanted.
+    /// Gives back what the plan does not keep, then moves the mapping to its address or alignment.
     fn shaped(mut self, options: &Options, align: PageSize) -> Result<Self, Error> {
         let page = page_size();
         let needed = self.asked.pages_up(page);
@@ -198,7 +194,7 @@ impl Contig {
         }
     }
 
-    /// Has the pages held where they are, and looks again where that may have moved them.
+    /// Pins the pages if wanted, and reads the runs again, since a pin may move pages.
     fn hold(&mut self, options: &Options) -> Result<(), Error> {
         if self.blocks.is_some() {
             self.why_not_pinned = Some(blocks::WHY_NOT_PINNED.to_owned());
@@ -233,7 +229,7 @@ impl Contig {
     }
 }
 
-/// Of two refusals the one to return: the later, but never a shorter run than was had before.
+/// Returns the later refusal, with the longer run of two short ones.
 fn better_word(before: Option<Error>, error: Error) -> Error {
     match (before, error) {
         (

@@ -1,4 +1,4 @@
-//! [`Error`]: why contiguous memory cannot be had, with the values.
+//! [`Error`] says why contiguous memory cannot be had, with values.
 
 use std::path::PathBuf;
 
@@ -6,45 +6,45 @@ use crate::error::OsError;
 use crate::sys::numa::Node;
 use crate::units::{Bytes, PageSize};
 
-/// Why contiguous memory cannot be had.
+/// The reasons for a refusal.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No bytes were asked for.
+    /// A length of 0 was requested.
     #[error("a length of 0 bytes was asked for; at least 1 is needed")]
     ZeroLength,
-    /// More than the machine has to give.
+    /// The machine has too little memory.
     #[error("{asked} asked for, {available} available in this machine")]
     TooLarge {
-        /// What was asked for.
+        /// Requested bytes.
         asked: Bytes,
-        /// What could be had without swapping or killing.
+        /// Bytes available without swapping or killing.
         available: Bytes,
     },
-    /// A cgroup would be filled, and somebody in it killed.
+    /// A cgroup would exceed its limit, and the kernel would kill a process in it.
     #[error("{asked} more asked for, but {} is {limit} and {usage} of it are used", path.display())]
     CgroupLimit {
-        /// The file that holds the limit.
+        /// File of the limit.
         path: PathBuf,
-        /// The limit.
+        /// Limit in bytes.
         limit: Bytes,
-        /// What is used of it, less what the kernel drops first.
+        /// Bytes used, less what the kernel drops first.
         usage: Bytes,
-        /// What was to be added.
+        /// Bytes to add.
         asked: Bytes,
     },
-    /// A hugetlb pool has too few pages and cannot be grown enough.
+    /// A hugetlb pool has too few pages and cannot grow enough.
     #[error("{wanted} pages of {size} wanted, {got} to be had in {}; {how_to}", path.display())]
     PoolShort {
-        /// The size of a page.
+        /// Bytes of a page.
         size: Bytes,
         /// Pages needed.
         wanted: u64,
-        /// Pages that could be had.
+        /// Pages available.
         got: u64,
-        /// The file that sets the number of pages.
+        /// File that sets the number.
         path: PathBuf,
-        /// What to do about it.
+        /// Remedy.
         how_to: String,
     },
     /// The machine has no hugetlb pool of this size.
@@ -54,12 +54,12 @@ pub enum Error {
         list(listed.iter().map(|size| size.bytes()))
     )]
     NoSuchSize {
-        /// The size asked for.
+        /// Requested size.
         size: PageSize,
-        /// The sizes there are.
+        /// Existing sizes.
         listed: Vec<PageSize>,
     },
-    /// Transparent huge pages were asked for and the kernel gave none.
+    /// The kernel gave no transparent huge pages.
     #[error(
         "{huge} of {len} are in transparent huge pages; memory is too fragmented or cgroup \
         and system settings forbid them"
@@ -70,85 +70,85 @@ pub enum Error {
         /// Bytes mapped.
         len: Bytes,
     },
-    /// The memory could be had, but not as contiguous as required.
+    /// No run is as long as required.
     #[error(
         "a run of {wanted} is required, the longest that was had and proved is {longest}{}",
         after(tried.as_deref())
     )]
     NotContiguous {
-        /// The run required.
+        /// Required bytes.
         wanted: Bytes,
-        /// The longest that was had.
+        /// Longest run in bytes.
         longest: Bytes,
-        /// What was tried for a longer one, in words.
+        /// Steps of the search.
         tried: Option<String>,
     },
-    /// The address space has no room at such an alignment.
+    /// The address space has no room at this alignment.
     #[error("no room in the address space for {len} at a multiple of {align}: {why}")]
     NoAddresses {
-        /// What was asked for.
+        /// Requested bytes.
         len: Bytes,
-        /// The alignment asked for.
+        /// Requested alignment.
         align: Bytes,
-        /// What the kernel said.
+        /// The kernel's error.
         why: OsError,
     },
-    /// An alignment that is no power of two, or that the address asked for has not.
+    /// The alignment is no power of two, or the address does not have it.
     #[error("an alignment of {align}: a power of two is needed, and an address that has it")]
     BadAlign {
-        /// The alignment asked for.
+        /// Requested alignment.
         align: Bytes,
     },
-    /// The machine has no such NUMA node.
+    /// The NUMA node is not online.
     #[error("{node} is not online; those that are: {}", list(online.iter().map(|node| node.0)))]
     NoSuchNode {
-        /// The node asked for.
+        /// Requested node.
         node: Node,
-        /// The nodes there are.
+        /// Online nodes.
         online: Vec<Node>,
     },
-    /// A dma-heap was asked for by no path.
+    /// A dma-heap was requested without a path.
     #[error(
         "no dma-heap named; those of this machine: {}",
         list(heaps.iter().map(|heap| heap.display()))
     )]
     NoHeap {
-        /// The heaps there are.
+        /// Existing heaps.
         heaps: Vec<PathBuf>,
     },
-    /// The hugetlb pool must be changed for this, and the caller may not.
+    /// The hugetlb pool must change, and the caller may not change it.
     #[error("the hugetlb pool of {size} pages cannot be changed by this process")]
     PoolFixed {
-        /// The size of a page.
+        /// Bytes of a page.
         size: Bytes,
     },
     /// The kernel refused a call.
     #[error(transparent)]
     Os(#[from] OsError),
-    /// Memory blocks cannot be taken off line here.
+    /// Memory blocks cannot be taken off line.
     #[error("memory blocks cannot be taken off line: {why}")]
     NoBlocks {
-        /// What stands in the way.
+        /// Reason.
         why: String,
     },
-    /// No memory blocks side by side that can be evacuated are long enough.
+    /// No stretch of evacuable memory blocks is long enough.
     #[error(
         "{wanted} wanted in one run; of {all} memory blocks of {size}, {fixed} hold memory that \
         cannot be moved and {pool} pages of hugetlb pools; the longest stretch of others is \
         {longest}"
     )]
     BlocksShort {
-        /// What was asked for.
+        /// Requested bytes.
         wanted: Bytes,
-        /// The longest stretch that could be evacuated.
+        /// Longest evacuable stretch, in bytes.
         longest: Bytes,
-        /// The length of a block.
+        /// Bytes of a block.
         size: Bytes,
         /// All blocks.
         all: u64,
-        /// Blocks that hold something that cannot be moved.
+        /// Blocks with immovable pages.
         fixed: u64,
-        /// Blocks that hold pages of a hugetlb pool: somebody counts on their place.
+        /// Blocks with hugetlb pages, which must stay.
         pool: u64,
     },
     /// Evacuating would leave the machine too little memory.
@@ -157,13 +157,13 @@ pub enum Error {
         available, and {margin} must be left"
     )]
     NoRoomToEvacuate {
-        /// The blocks to take.
+        /// Bytes of the blocks.
         taken: Bytes,
-        /// What is in use in them.
+        /// Bytes in use in them.
         occupied: Bytes,
-        /// What the machine has available.
+        /// Available bytes.
         available: Bytes,
-        /// What must be left of that.
+        /// Bytes that must stay available.
         margin: Bytes,
     },
     /// Too much memory would be movable, which the kernel cannot use for itself.
@@ -172,49 +172,47 @@ pub enum Error {
         kernel itself needs the rest"
     )]
     TooMuchMovable {
-        /// What was to become movable.
+        /// Additional bytes.
         more: Bytes,
-        /// What is movable already.
+        /// Movable bytes so far.
         movable: Bytes,
-        /// What may be.
+        /// Limit in bytes.
         limit: Bytes,
     },
-    /// Memory blocks could not be emptied, although nothing in them showed why.
+    /// The kernel could not empty memory blocks that looked movable.
     #[error("memory blocks {} could not be emptied, the last: {why}", list(tried.iter()))]
     BlocksStuck {
-        /// Those that were tried.
+        /// Blocks tried.
         tried: Vec<u64>,
-        /// What the kernel said of the last.
+        /// The kernel's error for the last.
         why: OsError,
     },
-    /// Others took pages of evacuated blocks each time, before they were had.
+    /// Other programs took pages of evacuated blocks in every attempt.
     #[error("memory blocks were evacuated {attempts} times, and others took pages of them first")]
     BlocksTaken {
-        /// How often.
+        /// Number of attempts.
         attempts: u32,
     },
-    /// A memory block stays as it is for now.
+    /// A memory block cannot be given back now.
     #[error("memory block {block} {why}")]
     BlockStays {
-        /// The block's number.
+        /// Number of the block.
         block: u64,
-        /// What holds it.
+        /// Reason.
         why: String,
     },
-    /// A long-term pin is required and cannot be had.
+    /// A required long-term pin is impossible.
     #[error("a long-term pin is required: {why}")]
     NotPinned {
-        /// What stands in the way.
+        /// Reason.
         why: String,
     },
 }
 
-/// What was tried, behind what came of it.
 fn after(tried: Option<&str>) -> String {
     tried.map_or(String::new(), |tried| format!("; {tried}"))
 }
 
-/// Things side by side; "none" if there are none.
 fn list(things: impl Iterator<Item = impl std::fmt::Display>) -> String {
     let words: Vec<String> = things.map(|thing| thing.to_string()).collect();
     if words.is_empty() {

@@ -1,9 +1,9 @@
-//! [`HeldBy`]: what keeps pages in their frames, and the long-term pin that can.
+//! [`HeldBy`] says what keeps pages in their frames, such as the long-term [`Pin`].
 //!
-//! A pin is a registered buffer of an io_uring on which no request is ever made: the kernel keeps
-//! such pages in place for devices that may be writing there. It counts against the caller's
-//! `RLIMIT_MEMLOCK`, and costs some 0.1 µs a base page and 1 µs a huge one. mlock is no such hold:
-//! it keeps pages in memory, not in their frames. Source: io_uring_register(2), mlock(2).
+//! A pin is a registered buffer of an io_uring without requests. The kernel keeps such pages in
+//! place for devices. A pin counts against `RLIMIT_MEMLOCK` and costs 0.1 µs a base page, 1 µs a
+//! huge page. mlock keeps pages in memory, but not in their frames. Source: io_uring_register(2),
+//! mlock(2).
 
 use std::fmt;
 
@@ -12,27 +12,26 @@ use crate::mapping::Mapping;
 use crate::sys::fork::ForkGuard;
 use crate::sys::io_uring::Ring;
 
-/// What keeps the pages in their frames.
+/// The mechanisms that keep pages in their frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeldBy {
-    /// They are of a hugetlb pool. The kernel neither swaps nor compacts such pages. Newer kernels
-    /// may move those of 2 MiB for a contiguous allocation of their own, and taking memory off line
-    /// moves them: where that may happen, ask for a pin too, or look with
-    /// [`Contig::verify`](super::Contig::verify).
+    /// The hugetlb pool. The kernel neither swaps nor compacts its pages. Newer kernels may move 2
+    /// MiB pages for their own contiguous allocations, and hot-unplug moves any page. A pin
+    /// prevents that; [`Contig::verify`](super::Contig::verify) finds moved pages.
     HugetlbPool,
-    /// As [`HeldBy::HugetlbPool`], in movable memory ([`Source::Blocks`](super::Source::Blocks)): a
-    /// long-term pin, also one by a driver, moves them out of it and ends the run.
+    /// The hugetlb pool, in movable memory ([`Source::Blocks`](super::Source::Blocks)). Any
+    /// long-term pin moves pages away and ends the run.
     MovablePool,
-    /// A long-term pin: they are a registered buffer of an io_uring.
+    /// A long-term pin by an io_uring's registered buffer.
     LongTermPin,
-    /// They are a buffer of a dma-heap, allocated for devices.
+    /// A dma-heap's buffer, allocated for devices.
     DmaBuffer,
-    /// Nothing: the kernel may move them at any time.
+    /// Nothing: the kernel may move the pages.
     Nothing,
 }
 
 impl HeldBy {
-    /// One word for programs.
+    /// Returns one word for programs.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -57,7 +56,7 @@ impl fmt::Display for HeldBy {
     }
 }
 
-/// A long-term pin on all of a mapping, until this is dropped.
+/// A long-term pin of a mapping.
 #[derive(Debug)]
 pub(super) struct Pin {
     pub(super) ring: Ring,
@@ -65,8 +64,7 @@ pub(super) struct Pin {
 }
 
 impl Pin {
-    /// Pins the pages of `mapping`. Where they were in memory that can be unplugged they are moved
-    /// out of it first: frames are read after this.
+    /// Pins `mapping`. Read frames afterwards: the kernel first moves pages out of movable memory.
     pub fn new(mapping: &Mapping) -> Result<Self, OsError> {
         let ring = Ring::new()
             .map_err(|source| OsError::new("io_uring_setup", "a ring for a pin", source))?;
@@ -80,8 +78,8 @@ impl Pin {
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        // At once, since closing the ring would give the pages back later, and only when no forked
-        // child has it open. A child has the ring too, and must leave its parent's pin.
+        // Unpins now: closing the ring would do it later, after all forked children. A child shares
+        // the ring and must not unpin.
         if !self.guard.is_child() {
             let _ = self.ring.unpin();
         }

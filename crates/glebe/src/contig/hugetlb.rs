@@ -1,9 +1,7 @@
-//! Memory of a hugetlb pool, in physical order where that can be made.
+//! Builds memory of a hugetlb pool, if possible in physical order ([`ordered`]).
 //!
-//! The pages that lie idle in the pool are used first, and what is missing is had as surplus, which
-//! ends with its user ([`pool`](super::pool)). Pages are zeroed when no lock is held.
-//!
-//! Counts and frames are huge pages here. How the order is made: [`ordered`].
+//! Idle pages are used first; missing pages come as surplus ([`pool`](super::pool)). Pages are
+//! zeroed without the lock, unless a search draws them. Counts and frames are huge pages.
 
 mod draw;
 mod effort;
@@ -47,8 +45,7 @@ pub(super) fn build(options: &Options, len: Bytes, size: PageSize) -> Result<Con
     Ok(Contig { tried, why_not_better, ..Contig::of(Source::Hugetlb(size), mapping, runs) })
 }
 
-/// Stretches of which a mapping is made, at most: an eighth of the kernel's own default limit on
-/// the mappings of a process.
+/// Most stretches of a mapping: an eighth of the kernel's default limit on a process's mappings.
 const STRETCHES_MAX: usize = 1 << 13;
 
 pub(super) struct Builder<'a> {
@@ -56,27 +53,24 @@ pub(super) struct Builder<'a> {
     len: Bytes,
     pub pages: u64,
     pub pool: Pool,
-    /// Whether this process may change the pool at all.
     may_change: bool,
     gate: Gate,
-    /// The run to search for; 1 where none is.
+    /// Run to search for; 1 for no search.
     run: usize,
     effort: Effort,
-    /// Where pages may be chosen.
+    /// Nodes whose pages may be chosen.
     nodes: Nodes,
-    /// When pages are no longer populated for a run that is required.
+    /// Deadline for populating, if a run is required.
     until: Option<Instant>,
-    /// Pages in hand.
     pub held: Held,
-    /// Promises of idle pages, dropped after the pages in hand.
+    /// Promises of idle pages, dropped after `held`.
     idle: Vec<Mapping>,
-    /// What was tried for a run that was not had.
+    /// The steps of a search that failed.
     tried: Option<String>,
     pub notes: Vec<String>,
 }
 
 impl<'a> Builder<'a> {
-    /// Refuses what no pool of `size` may give.
     pub fn new(options: &'a Options, len: Bytes, size: PageSize) -> Result<Self, Error> {
         let pool = pool_of(options, size, options.node)?;
         let gate = Gate::new(Resource::Hugetlb(size))?;
@@ -104,13 +98,11 @@ impl<'a> Builder<'a> {
         })
     }
 
-    /// Has all pages that are still to come from `node`, where the machine has several.
     pub fn go_to(&mut self, node: Option<Node>) -> Result<(), Error> {
         self.pool = pool_of(self.options, self.pool.size(), node)?;
         Ok(())
     }
 
-    /// The pool of the whole machine.
     fn machine_pool(&self) -> Result<Pool, Error> {
         pool_of(self.options, self.pool.size(), None)
     }
@@ -127,12 +119,12 @@ impl<'a> Builder<'a> {
         Ok(mapping)
     }
 
-    /// Maps `pages`, which are set aside for it but not populated.
+    /// Maps `pages` without populating them.
     fn take(&mut self, pages: u64) -> Result<Mapping, Error> {
         let have = self.pool.counts()?.available();
         if have >= pages {
             match self.mapped(pages) {
-                // Somebody else was quicker.
+                // Other programs were quicker.
                 Err(Error::Os(error)) if error.kind() == ErrorKind::OutOfMemory => {}
                 other => return other,
             }
@@ -146,7 +138,7 @@ impl<'a> Builder<'a> {
         self.grown(&lock, pages)
     }
 
-    /// Refuses `pages` of which the pool has `have`, if there is no memory for the others.
+    /// Refuses `pages` if memory lacks room for those beyond `have`.
     fn check_room(&self, pages: u64, have: u64) -> Result<(), Error> {
         let missing = pages.saturating_sub(have);
         let available = available_on(self.pool.node())?;
@@ -159,15 +151,14 @@ impl<'a> Builder<'a> {
         Err(Error::TooLarge { asked: self.len, available })
     }
 
-    /// As [`Builder::take`], of pages that the pool has not.
     fn grown(&mut self, lock: &PoolLock, pages: u64) -> Result<Mapping, Error> {
         let pool = self.pool.clone();
         let missing = || Ok::<_, OsError>(pages.saturating_sub(pool.counts()?.available()));
         // The kernel chooses the node of surplus pages.
         if pool.node().is_none() {
             match lock.with_surplus(&pool, missing()?, || self.mapped(pages)) {
-                // None to be had, none of this size as surplus, or that limit is not ours to
-                // change.
+                // The kernel has no pages or makes no surplus of this size, or we may not change
+                // the limit.
                 Err(Error::Os(error)) if is_no_surplus(&error) => {}
                 other => return other,
             }
@@ -178,8 +169,8 @@ impl<'a> Builder<'a> {
         })
     }
 
-    /// Maps pages that were added for it. On one node of several it promises what lies idle on
-    /// others too: else the kernel would free pages here when the counter is lowered.
+    /// Maps added pages. For one node of several it also promises the idle pages of all nodes:
+    /// otherwise the kernel would free pages here when the counter is lowered.
     fn mapped_beside_idle(&mut self, pages: u64) -> Result<Mapping, Error> {
         let mapping = self.mapped(pages).map_err(|error| self.short(pages, error))?;
         if self.pool.node().is_some() {
@@ -205,12 +196,10 @@ impl<'a> Builder<'a> {
         self.may_change && self.options.grow_pool.unwrap_or(true)
     }
 
-    /// Whether pages may be chosen that the pool is to grow by.
     fn may_choose(&self) -> bool {
         self.may_grow() && self.nodes.are_any()
     }
 
-    /// Pages that the pool has, or may have for this mapping.
     fn mapped(&self, pages: u64) -> Result<Mapping, Error> {
         if !self.options.mappable {
             return self.private(pages);
@@ -220,7 +209,6 @@ impl<'a> Builder<'a> {
         self.bound(Mapping::shared(Arc::new(file), size, Visibility::PRIVATE)?)
     }
 
-    /// The same, of no file.
     pub fn private(&self, pages: u64) -> Result<Mapping, Error> {
         let (len, size) = (Pages::new(pages).bytes(self.pool.size()), self.pool.size());
         self.bound(Mapping::hugetlb(len, size, Visibility::PRIVATE)?)
@@ -229,7 +217,7 @@ impl<'a> Builder<'a> {
     fn bound(&self, mapping: Mapping) -> Result<Mapping, Error> {
         match (self.options.node, self.pool.node()) {
             (Some(node), _) => mapping.bind(node)?,
-            // Where that is forbidden, the thread that touches them is on the node.
+            // If mbind is forbidden, the touching thread still runs on the node.
             (None, Some(node)) => _ = mapping.bind(node),
             (None, None) => {}
         }
@@ -245,7 +233,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// A refusal: where the lock was not had in the time for a required run, that of the run.
+    /// Turns a timeout of the lock into the refusal of the required run.
     fn in_words_of_run(&mut self, error: Error) -> Error {
         match error {
             Error::Os(error) if self.until.is_some() && error.kind() == ErrorKind::TimedOut => {
@@ -256,8 +244,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Turns the EFAULT of a node's mapping into [`Error::PoolShort`]: the kernel counts promises
-    /// for all nodes together, so others can take pages of this one.
+    /// Turns a node's EFAULT into [`Error::PoolShort`]: the kernel counts promises over all nodes,
+    /// so other programs can take this node's pages.
     fn in_words_of_node(&self, error: Error) -> Error {
         match (error, self.pool.counts()) {
             (Error::Os(error), Ok(counts))
@@ -271,19 +259,17 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// The longest run of those pages in hand that would be kept.
     fn longest_in_hand(&self) -> Bytes {
         Pages::new(self.held.plan(self.pages).longest as u64).bytes(self.pool.size())
     }
 
-    /// The refusal of a run that is required.
     fn too_short(&self) -> Error {
         let wanted = self.options.required.unwrap_or(self.len);
         let longest = self.longest_in_hand();
         Error::NotContiguous { wanted, longest, tried: Some(self.effort.to_string()) }
     }
 
-    /// What a refused mapping means: mostly that somebody else was quicker.
+    /// Turns out-of-memory into [`Error::PoolShort`]: mostly other programs were quicker.
     fn short(&self, pages: u64, error: Error) -> Error {
         match (error, self.pool.counts()) {
             (Error::Os(error), Ok(counts)) if error.kind() == ErrorKind::OutOfMemory => {
@@ -311,7 +297,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// The machine's pool of `size`, or on a machine with several nodes its part on `node`.
+/// Returns the machine's pool, or on a machine with several nodes its part on `node`.
 fn pool_of(options: &Options, size: PageSize, node: Option<Node>) -> Result<Pool, Error> {
     let no_such = || Error::NoSuchSize { size, listed: sizes() };
     let pool = Pool::below(&options.place.pools, size).ok_or_else(no_such)?;

@@ -1,4 +1,4 @@
-//! [`Contig`]: physically contiguous memory, populated, kept where it is, and proved.
+//! [`Contig`] owns physically contiguous memory, populated and held in its frames.
 //!
 //! ```
 //! use glebe::contig::Contig;
@@ -13,29 +13,21 @@
 //! # Ok::<(), glebe::contig::Error>(())
 //! ```
 //!
-//! Lengths are bytes, positions and runs are base pages from the start of the mapping, frames are
-//! those of `/proc/self/pagemap` (in a virtual machine, the guest's). Every page is present when
-//! [`Options::build`] returns; no later touch is a SIGBUS. Making is dominated by the kernel's
-//! zeroing, 0.1 to 0.6 ms for 2 MiB, 3 ms of memory that a virtual machine's host has yet to give;
-//! the rest is 2 to 30 µs a huge page.
+//! [`Contig::runs`] lists only runs that were read. Their length is best effort, unless
+//! [`Options::require_run`] makes a short run an error. Every page is present when
+//! [`Options::build`] returns, so no touch raises SIGBUS. [`Contig::held_by`] says what keeps the
+//! pages in their frames; [`Contig::verify`] finds pages that moved.
 //!
-//! How long runs are had from a pool of single huge pages: their frames are read, and the pages
-//! moved side by side in ascending order. Where a run is asked for ([`Options::require_run`],
-//! [`Options::prefer_run`]), or a length to look at ([`Options::search`]), the longest runs of free
-//! memory are looked for in `/proc/kpageflags` and drawn into the pool, at first as they are, then
-//! after a compaction of the machine's memory, then by splitting pages of the next larger size, as
-//! far as [`Options::search_time`] allows. What came out is checked, never assumed.
+//! `build` reads the frames of hugetlb pages and moves the pages into ascending order. For longer
+//! runs ([`Options::require_run`], [`Options::prefer_run`], [`Options::search`]) it searches
+//! `/proc/kpageflags` for free runs and draws them into the pool; then it compacts memory; then it
+//! splits larger pages.
 //!
-//! What is *guaranteed* is what [`Contig::runs`] lists; how long they are is best effort, unless
-//! [`Options::require_run`] makes a shortage an error. Hugetlb pages stay in their frames; other
-//! pages are pinned where the kernel allows that. [`Contig::held_by`] says what keeps the pages
-//! still; where it is nothing they may be moved at any time, and [`Contig::verify`] tells whether
-//! they were. [`Contig::query`] and [`Contig::certificate`] pass on what is known.
-//!
-//! Lock: that of the hugetlb pools ([`PoolLock`]), while pages are found or freed in order. Of
-//! these only those that a search has chosen are zeroed meanwhile, for half a second at a time.
-//! [`Options::lock_patience`] bounds the wait for it. Sources: admin-guide/mm/hugetlbpage,
-//! admin-guide/mm/pagemap, admin-guide/mm/transhuge.
+//! Lengths are bytes; positions and runs are base pages from the start of the mapping. Frames come
+//! from `/proc/self/pagemap`: in a virtual machine, they are the guest's. Cost: the kernel's
+//! zeroing, 0.1 to 0.6 ms for 2 MiB, or 3 ms if a virtual machine's host must first provide it,
+//! plus 2 to 30 µs a huge page. Lock: [`PoolLock`], while pages are found or ordered. Sources:
+//! admin-guide/mm/hugetlbpage, admin-guide/mm/pagemap, admin-guide/mm/transhuge.
 
 mod assemble;
 mod blocks;
@@ -78,31 +70,31 @@ pub use pool::PoolLock;
 pub use resize::{grow_pool, shrink_pool, PoolChange};
 pub(crate) use runs::push_run;
 
-/// Where memory comes from, best first.
+/// The sources of memory, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
-    /// The hugetlb pool of this page size. Not moved, not swapped.
+    /// Pages of the hugetlb pool of this size. The kernel neither swaps nor compacts them.
     Hugetlb(PageSize),
-    /// Transparent huge pages. May be moved or split by the kernel.
+    /// Transparent huge pages. The kernel may move or split them.
     Thp,
-    /// Base pages, as the kernel gives them.
+    /// Base pages.
     Plain,
-    /// A buffer of the dma-heap that [`Options::dma_heap`] named.
+    /// A buffer of the dma-heap that [`Options::dma_heap`] names.
     DmaHeap,
-    /// Memory blocks that are evacuated for it (`CONFIG_MEMORY_HOTREMOVE`, root): one run of any
-    /// length that blocks side by side have without memory of the kernel's own. Never tried unless
-    /// asked for, and never pinned. While the memory lives, nobody else can use pages that lie
-    /// idle in the hugetlb pool on its node. It is refused if there are more of those than the
-    /// blocks hold.
+    /// Evacuated memory blocks (`CONFIG_MEMORY_HOTREMOVE`, root): one run, at most as long as
+    /// adjacent blocks without kernel memory. `build` uses it if the caller names it, or wants a
+    /// run that the [`bank`] may hold. It is never pinned. While it lives, no other program can use
+    /// idle pages of the hugetlb pool, if its node has some; it is refused if these are more than
+    /// the blocks hold.
     Blocks,
     /// Several sources, largest blocks first ([`Plan::Divide`]): see [`Contig::parts`].
     Divided,
 }
 
 impl Source {
-    /// Huge pages of 1 GiB.
+    /// Hugetlb pages of 1 GiB.
     pub const HUGETLB_1G: Self = Self::Hugetlb(PageSize::new(1 << 30).unwrap());
-    /// Huge pages of 2 MiB.
+    /// Hugetlb pages of 2 MiB.
     pub const HUGETLB_2M: Self = Self::Hugetlb(PageSize::new(2 << 20).unwrap());
 }
 
@@ -119,48 +111,47 @@ impl std::fmt::Display for Source {
     }
 }
 
-/// Positions that came from one source.
+/// Positions from one source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// Positions in the mapping, in base pages.
     pub pages: Extent,
-    /// Where they came from; never [`Source::Divided`].
+    /// Source, never [`Source::Divided`].
     pub source: Source,
 }
 
-/// Where a byte lies, as far as that is proved: the answer of [`Contig::query`].
+/// The place of a byte in its run, from [`Contig::query`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Location {
-    /// Bytes of the run in front of it.
+    /// Bytes of the run before it.
     pub offset_in_run: Bytes,
-    /// Bytes from it on that are contiguous.
+    /// Contiguous bytes from it on.
     pub contiguous: Bytes,
     /// Bytes of the whole run.
     pub run_len: Bytes,
-    /// The frame of its page, where the caller may see it.
+    /// Frame of its page, if visible.
     pub pfn: Option<Pfn>,
 }
 
-/// Positions that are physically contiguous.
+/// Physically contiguous positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Positions in the mapping, in base pages.
     pub pages: Extent,
-    /// The frame of the first, where the caller may see it.
+    /// Frame of the first page, if visible.
     pub pfn: Option<Pfn>,
 }
 
-/// What the runs rest on.
+/// The evidence for runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proof {
-    /// Page frame numbers were read.
+    /// Frames were read.
     Frames,
-    /// Frames are hidden from the caller: contiguity is proved only within this many base pages.
+    /// Frames are hidden: contiguity is proved only within this many base pages.
     Within(Pages),
 }
 
 impl Proof {
-    /// What proves both.
     pub(crate) fn weaker(self, other: Self) -> Self {
         match (self, other) {
             (Self::Within(a), Self::Within(b)) => Self::Within(a.min(b)),
@@ -180,52 +171,51 @@ impl std::fmt::Display for Proof {
     }
 }
 
-/// A run that is no longer where it was.
+/// Pages that left their frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drift {
     /// Positions in the mapping, in base pages.
     pub pages: Extent,
-    /// The frame that the first had.
+    /// Earlier frame of the first page.
     pub was: Pfn,
-    /// The frame that it has now; `None` if no page is there.
+    /// Frame of the first page now; `None` if it is missing.
     pub now: Option<Pfn>,
 }
 
-/// Physically contiguous memory. The kernel has it back, what a hugetlb pool was given for it too,
-/// when this is dropped or the process ends.
+/// Physically contiguous memory. When it is dropped or the process ends, the kernel gets it back,
+/// and with it the pages that a hugetlb pool gained for it.
 #[derive(Debug)]
 pub struct Contig {
-    // Dropped before what it pins.
+    // `pin` drops before the memory that it pins.
     pin: Option<hold::Pin>,
     mapping: Mapping,
-    // Given back behind the mapping, which has their pages.
+    // `blocks` drops after the mapping, which uses their pages.
     blocks: Option<blocks::Held>,
-    /// Bytes that were asked for.
+    /// Bytes requested.
     asked: Bytes,
     parts: Vec<Part>,
     runs: Vec<Run>,
     proof: Proof,
-    /// What was tried for a run that was not had.
+    /// The steps of a search that failed.
     tried: Option<String>,
     why_not_better: Vec<String>,
     why_not_pinned: Option<String>,
 }
 
 impl Contig {
-    /// At least `len` bytes from the best source that can be had, kept in place where possible.
+    /// Makes at least `len` bytes from the best available source, held in place if possible.
     ///
     /// # Errors
-    /// Why none could be had.
+    /// The refusal of the last source.
     pub fn new(len: Bytes) -> Result<Self, Error> {
         Self::options().build(len)
     }
 
-    /// Begins to say what memory is wanted; [`Options::build`] has it.
+    /// Returns default options, for [`Options::build`].
     pub fn options() -> Options {
         Options::default()
     }
 
-    /// All of one source.
     fn of(source: Source, mapping: Mapping, (runs, proof): (Vec<Run>, Proof)) -> Self {
         let pages = Extent::new(0, mapping.len().pages_up(page_size()).get());
         let part = Part { pages: pages.expect("a mapping is never empty"), source };
@@ -243,32 +233,32 @@ impl Contig {
         }
     }
 
-    /// The bytes. They are not in a forked child, nor in a core dump.
+    /// Returns the mapping. Forked children and core dumps do not have it.
     #[must_use]
     pub fn mapping(&self) -> &Mapping {
         &self.mapping
     }
 
-    /// The file that the pages are of, where [`Options::mappable`] was asked for.
+    /// Returns the file of the pages, if [`Options::mappable`] was set.
     #[must_use]
     pub fn file(&self) -> Option<&Arc<MemFile>> {
         self.mapping.file()
     }
 
-    /// Bytes mapped: what was asked for, rounded up as the plan says.
+    /// Returns the bytes mapped: the requested bytes, rounded up by the plan.
     #[must_use]
     pub fn len(&self) -> Bytes {
         self.mapping.len()
     }
 
-    /// Bytes mapped beyond those asked for: the end of the last page, which a hugetlb pool does
-    /// not take back alone.
+    /// Returns the bytes mapped beyond those requested. A hugetlb pool takes no part of a page
+    /// back.
     #[must_use]
     pub fn spare(&self) -> Bytes {
         self.len().saturating_sub(self.asked)
     }
 
-    /// Where the memory came from.
+    /// Returns the source.
     #[must_use]
     pub fn source(&self) -> Source {
         match self.parts[..] {
@@ -277,48 +267,47 @@ impl Contig {
         }
     }
 
-    /// Which positions came from which source, in order of position.
+    /// Returns the parts in order of position.
     #[must_use]
     pub fn parts(&self) -> &[Part] {
         &self.parts
     }
 
-    /// The runs, in order of position, none longer than proved. Adjacent positions with adjacent
-    /// frames are one run. Where frames are hidden, each huge page is one; empty where even that
-    /// is not proved.
+    /// Returns the proved runs in order of position. Adjacent positions with adjacent frames are
+    /// one run. If frames are hidden, each huge page is a run, and base pages have no run.
     #[must_use]
     pub fn runs(&self) -> &[Run] {
         &self.runs
     }
 
-    /// What the runs rest on.
+    /// Returns the evidence for the runs.
     #[must_use]
     pub fn proof(&self) -> Proof {
         self.proof
     }
 
-    /// The longest contiguity that is proved: at least one page.
+    /// Returns the longest proved contiguity in base pages, at least one.
     #[must_use]
     pub fn longest_run(&self) -> Pages {
         runs::longest(&self.runs)
     }
 
-    /// What is known of the byte at `addr`, as `posix_mem_offset` would answer: where in its run
-    /// it lies, and how many contiguous bytes follow. `None` outside of the mapping. O(log runs).
+    /// Returns the place of the byte at `addr` in its run, like `posix_mem_offset`, or `None`
+    /// outside the mapping. O(log runs).
     #[must_use]
     pub fn query(&self, addr: usize) -> Option<Location> {
         let offset = addr.checked_sub(self.mapping.addr())?;
         certificate::locate(&self.runs, self.len(), Bytes::new(offset as u64))
     }
 
-    /// All that is known, to keep or to pass on.
+    /// Returns all that is known of the runs, to keep or pass on.
     #[must_use]
     pub fn certificate(&self) -> Certificate {
         let (source, held_by, len) = (self.source(), self.held_by(), self.len());
         Certificate { source, held_by, len, runs: self.runs.clone(), proof: self.proof }
     }
 
-    /// What keeps the pages in their frames, for as long as this lives.
+    /// Returns what keeps the pages in their frames.
     #[must_use]
     pub fn held_by(&self) -> HeldBy {
         if self.pin.is_some() {
@@ -335,23 +324,23 @@ impl Contig {
         }
     }
 
-    /// Why there is no long-term pin, where one was tried or never can be.
+    /// Returns why there is no long-term pin, if one was tried or is impossible.
     #[must_use]
     pub fn why_not_pinned(&self) -> Option<&str> {
         self.why_not_pinned.as_deref()
     }
 
-    /// For every better source that was refused: what, the value, the limit, and how to get it.
+    /// Returns the refusal of each better source: values, limits and remedy.
     #[must_use]
     pub fn why_not_better(&self) -> &[String] {
         &self.why_not_better
     }
 
-    /// Reads the frames again and lists the runs that moved, as far as they moved. Where frames
-    /// are hidden only a page that has gone can be told.
+    /// Reads the frames again and returns the pages that moved. If frames are hidden, it finds only
+    /// missing pages.
     ///
     /// # Errors
-    /// If the frames cannot be read, or this is a forked child, which has no such memory.
+    /// If frames cannot be read, or if this is a forked child, which lacks the memory.
     pub fn verify(&self) -> Result<Vec<Drift>, OsError> {
         runs::drift(&self.mapping, &self.runs, self.source().grain())
     }
@@ -364,7 +353,6 @@ impl Part {
 }
 
 impl Source {
-    /// The page of which whole ones are had.
     fn page(self) -> PageSize {
         match self {
             Source::Hugetlb(size) => size,
@@ -374,13 +362,13 @@ impl Source {
         }
     }
 
-    /// The pages that a length is rounded up to: not transparent huge pages that are larger than
-    /// the usual, since what is beyond the last whole one can be in base pages.
+    /// Returns the page size for rounding lengths. Transparent huge pages over 2 MiB do not count,
+    /// since base pages can fill the rest.
     fn rounds_to(self) -> PageSize {
         rounds_to(self, self.page())
     }
 
-    /// The page within which frames need not be looked at one by one.
+    /// Returns the length within which pages are contiguous by construction.
     fn grain(self) -> PageSize {
         match self {
             Source::Thp => page_size(),
@@ -389,19 +377,17 @@ impl Source {
     }
 }
 
-/// The smallest size of [`pool_sizes`].
 fn smallest_hugetlb() -> Option<PageSize> {
     pool_sizes().pop()
 }
 
-/// Returns the page sizes of the hugetlb pools that are tried where the caller names none, largest
-/// first.
+/// Returns the pool sizes to try by default, largest first.
 fn pool_sizes() -> Vec<PageSize> {
     large(sizes(), transparent_huge_page().ok())
 }
 
-/// Keeps the sizes of at least 2 MiB, or of at least a transparent huge page if that is smaller.
-/// Transparent huge pages are larger, 32 and 512 MiB, with base pages of 16 and 64 KiB.
+/// Keeps sizes of at least 2 MiB, or of a smaller transparent huge page. With base pages of 16 and
+/// 64 KiB, transparent huge pages have 32 and 512 MiB.
 fn large(mut sizes: Vec<PageSize>, transparent: Option<PageSize>) -> Vec<PageSize> {
     let least = transparent.map_or(LARGE, |size| size.bytes().min(LARGE));
     sizes.retain(|size| size.bytes() >= least);

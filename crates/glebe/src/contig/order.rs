@@ -1,25 +1,22 @@
-//! Which of many huge pages to keep, and in which order to give them back. Pure arithmetic.
+//! Chooses the huge pages to keep, and the order of freeing them. Pure.
 //!
-//! Frames and runs are counted in huge pages here. O(n log n).
+//! Frames and runs are huge pages. O(n log n).
 
-/// What to keep of the pages that were had.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// All pages by index, in the order in which to give them back: first those not kept, then
-    /// those kept, highest frame first. A pool that hands out what came last then hands out the
-    /// kept ones in ascending order.
+    /// All indices in order of freeing: the other pages, then the kept pages by descending frame. A
+    /// pool that hands out the last freed page first then returns them ascending.
     pub give_back: Vec<usize>,
-    /// Runs among those kept.
+    /// Runs among the kept pages.
     pub runs: usize,
-    /// Pages in the longest of them.
+    /// Pages in the longest kept run.
     pub longest: usize,
 }
 
-/// Chooses `keep` of `frames` so that they make the fewest runs, the longest run whole among
-/// them. Frames are in units of one page and all different.
+/// Chooses `keep` of `frames`, all different, in the fewest runs, with the longest run whole.
 ///
-/// Taking the longest runs first is optimal: no other `k` runs hold more pages. The last run is
-/// the smallest that is enough, so that a long one is not broken for a few pages.
+/// Longest runs first is optimal: no other `k` runs hold more pages. The last run is the smallest
+/// that suffices, so no long run is broken.
 pub(super) fn fewest_runs(frames: &[u64], keep: usize) -> Plan {
     let mut ascending: Vec<usize> = (0..frames.len()).collect();
     ascending.sort_unstable_by_key(|index| frames[*index]);
@@ -32,7 +29,7 @@ pub(super) fn fewest_runs(frames: &[u64], keep: usize) -> Plan {
     let mut missing = keep.min(frames.len());
     while missing > 0 {
         let enough = runs.partition_point(|run| run.len() < missing);
-        // Without one that is enough this takes the longest, which is the last.
+        // If no run suffices, takes the longest, the last.
         let run = runs.remove(enough.min(runs.len() - 1));
         let (part, rest) = run.split_at(run.len().min(missing));
         missing -= part.len();
@@ -64,13 +61,12 @@ mod tests {
         let plan = fewest_runs(&frames, 4);
         assert_eq!((plan.runs, plan.longest), (2, 3), "one page of the smallest run that does");
         assert_eq!(plan.give_back[2..], [3, 2, 4, 0]);
-        // Two pages: the run of two, and the run of three stays whole for others.
+        // Takes the run of two and spares the run of three.
         assert_eq!(fewest_runs(&frames, 2).give_back[4..], [1, 5]);
         assert_eq!(fewest_runs(&frames, 9).give_back.len(), 6);
         assert_eq!(fewest_runs(&[], 3).give_back.len(), 0);
     }
 
-    /// The fewest runs by trying every set of runs.
     fn fewest_by_force(frames: &[u64], keep: usize) -> usize {
         let mut sorted = frames.to_vec();
         sorted.sort_unstable();

@@ -1,4 +1,4 @@
-//! Memory of no hugetlb pool: transparent huge pages, base pages, buffers of a dma-heap.
+//! Makes memory outside hugetlb pools.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -16,21 +16,20 @@ use crate::sys::page_size;
 use crate::sys::pagemap::{frames_visible, Pagemap};
 use crate::units::{Bytes, PageSize};
 
-/// Base pages.
 pub(super) fn plain(options: &Options, len: Bytes) -> Result<Contig, Error> {
     let mapping = filled(options, len, page_size(), |_| Ok(()))?;
     let runs = runs::read(&mapping, page_size())?;
     Ok(Contig::of(Source::Plain, mapping, runs))
 }
 
-/// A buffer of a dma-heap. It is there when it is allocated, and touched for its page table.
+/// Maps a dma-heap's buffer, whose pages exist from the start.
 pub(super) fn dma_heap(options: &Options, len: Bytes) -> Result<Contig, Error> {
     let path = options.dma_heap.as_ref().ok_or_else(|| Error::NoHeap { heaps: heaps() })?;
     Gate::new(Resource::Memory)?.check(len)?;
     shown(&allocate(path, len)?, len)
 }
 
-/// The bytes of a buffer, mapped and looked at.
+/// Maps a buffer, touches it for the page table, and reads its runs.
 fn shown(buffer: &File, len: Bytes) -> Result<Contig, Error> {
     let page = page_size();
     let mapping = Mapping::window(buffer, len, page)?;
@@ -42,18 +41,18 @@ fn shown(buffer: &File, len: Bytes) -> Result<Contig, Error> {
     Ok(Contig::of(Source::DmaHeap, mapping, runs))
 }
 
-/// Transparent huge pages: some at least, and a note if not all.
+/// Makes transparent huge pages, at least one; notes a shortage.
 pub(super) fn transparent(options: &Options, len: Bytes) -> Result<Contig, Error> {
     let huge = transparent_huge_page()?;
     let mapping = filled(options, len, huge, Mapping::prefer_huge_pages)?;
-    // What a fault did not get the kernel may find now. The rest stays as it is.
+    // The kernel may find huge pages now that it did not find at the fault.
     let huge_bytes = || Pagemap::open()?.huge_bytes(mapping.addr(), len);
     if huge_bytes().is_ok_and(|huge| huge < len) {
         let _ = mapping.collapse();
     }
     let mut notes = Vec::new();
-    // Small pages are never passed off as huge ones; a kernel before 6.7 cannot tell, nor a process
-    // that is denied its map.
+    // Refuses memory without huge pages. Before Linux 6.7, or without its pagemap, a process cannot
+    // count them.
     let in_huge = match huge_bytes() {
         Ok(bytes) if bytes == Bytes::ZERO => return Err(Error::NotHuge { huge: bytes, len }),
         Ok(bytes) => {
@@ -102,8 +101,7 @@ fn filled(
     Ok(mapping)
 }
 
-/// Refuses to go on after the time that the caller gave for the run that is required, unless it is
-/// in what has been populated.
+/// Returns an error if the time for the required run is over and no populated run is long enough.
 fn check_had(options: &Options, mapping: &Mapping) -> Result<(), Error> {
     let (runs, _) = runs::read(mapping, page_size())?;
     let longest = runs::longest(&runs).bytes(page_size());
@@ -123,7 +121,7 @@ mod tests {
     #[test]
     fn a_buffer_is_shown_with_its_own_bytes_and_frames() {
         use std::io::{Seek, Write};
-        // A file of tmpfs stands for a dma-buf: both are shared pages behind a descriptor.
+        // A tmpfs file imitates a dma-buf: both are shared pages behind a descriptor.
         let Ok(mut file) = File::options()
             .read(true)
             .write(true)

@@ -1,20 +1,18 @@
-//! [`PoolLock`]: the right to change the machine's hugetlb pools, and the changes made under it.
+//! [`PoolLock`] owns the right to change the machine's hugetlb pools.
 //!
-//! Memory comes as *surplus* pages. The kernel takes these back when they are freed, also by
-//! SIGKILL, so that the pool keeps no page longer than its owner lives. To get them, a counter of
-//! the pool is raised while the memory is mapped, and lowered by the same difference. Each raise
-//! is recorded ([`window`](super::window)): if the process is killed in between, the next holder
-//! of the lock lowers the counter.
+//! Memory comes as *surplus* pages, which the kernel takes back when they are freed, also by
+//! SIGKILL. To get them, glebe raises a counter of the pool, maps, and lowers the counter by the
+//! same difference. It records each raise first ([`window`](super::window)), so the next holder of
+//! the lock can undo it after a kill.
 //!
 //! - [`PoolLock::with_surplus`] raises the limit on surplus pages. A kill leaves no page behind.
-//! - [`PoolLock::with_pages`] raises the persistent pages, for sizes of which the kernel makes no
-//!   surplus, and where pages are freed and taken again in an order of choice: while there is
-//!   surplus every freed page leaves the pool. Lowering them turns what is in use, or promised to a
-//!   mapping, into surplus.
+//! - [`PoolLock::with_pages`] raises the persistent pages, for sizes without surplus, and to free
+//!   and retake pages in a chosen order: a pool with surplus loses every freed page. Lowering the
+//!   count makes pages in use or promised surplus.
 //!
-//! Counts are huge pages. A change costs some 50 µs and 2 to 50 µs for each 2 MiB page added.
-//! No memory is zeroed while the lock is held, but what a search chose
-//! ([`draw`](super::hugetlb)). Source: admin-guide/mm/hugetlbpage, mm/hugetlb.c.
+//! Counts are huge pages. A change costs 50 µs, and 2 to 50 µs for each 2 MiB page added. Under the
+//! lock only pages that a search chose are zeroed ([`draw`](super::hugetlb)). Source:
+//! admin-guide/mm/hugetlbpage, mm/hugetlb.c.
 
 use std::io;
 use std::path::PathBuf;
@@ -29,21 +27,19 @@ use crate::sys::private;
 use crate::sys::process::{boot_id, effective_user};
 
 const LOCK_NAME: &str = "hugetlb.lock";
-/// A directory that only root can make or write in.
+/// Directory of root's lock. Only root can write in it.
 const ROOTS_DIR: &str = "/run/glebe";
 
-/// Where the pools and the lock are.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     pub pools: PathBuf,
-    /// The NUMA nodes, each with its parts of the pools.
+    /// The NUMA nodes' directory, with their parts of the pools.
     pub nodes: PathBuf,
-    /// The lock file, and where else if that directory cannot be.
+    /// Candidate paths, best first. A path is skipped if its directory cannot exist.
     pub locks: Vec<PathBuf>,
 }
 
 impl Default for Place {
-    /// This machine's.
     fn default() -> Self {
         let user = effective_user();
         let of_user = || Some(PathBuf::from(std::env::var_os("XDG_RUNTIME_DIR")?).join("glebe"));
@@ -54,8 +50,8 @@ impl Default for Place {
     }
 }
 
-/// The right to change the machine's hugetlb pools, among all that use this lock. Dropping it gives
-/// it up. A thread that has it and asks for it again is refused when its patience ends.
+/// The exclusive right to change the machine's hugetlb pools, until it is dropped. A thread that
+/// asks for a second one waits in vain.
 ///
 /// ```
 /// use glebe::contig::PoolLock;
@@ -75,24 +71,23 @@ pub struct PoolLock {
 }
 
 impl PoolLock {
-    /// How long [`PoolLock::acquire`] waits. Others hold the lock for as long as the kernel needs
-    /// to find pages.
+    /// The patience of [`PoolLock::acquire`]. Holders wait for the kernel to find pages.
     pub const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// Waits for the lock, [`PoolLock::PATIENCE`] at most, then lowers what a killed process had
-    /// raised.
+    /// Waits for the lock, for up to [`PoolLock::PATIENCE`], and lowers the counters that killed
+    /// processes left raised.
     ///
     /// # Errors
-    /// As [`PoolLock::within`].
+    /// See [`PoolLock::within`].
     pub fn acquire() -> Result<Self, OsError> {
         Self::within(Self::PATIENCE)
     }
 
-    /// As [`PoolLock::acquire`], with a patience of the caller's.
+    /// Acquires the lock within `patience`.
     ///
     /// # Errors
-    /// [`TimedOut`](io::ErrorKind::TimedOut) with the process that holds it; if the lock file
-    /// cannot be opened or is somebody else's.
+    /// [`TimedOut`](io::ErrorKind::TimedOut), naming the holder; if the lock file cannot be opened
+    /// or has another owner.
     pub fn within(patience: Duration) -> Result<Self, OsError> {
         Self::of(&Place::default(), patience)
     }
@@ -105,18 +100,18 @@ impl PoolLock {
         Ok(lock)
     }
 
-    /// What was wrong with the record, and what was mended, if anything.
+    /// Returns the faults of the record, and which counters were lowered.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Runs `map` while a mapping can get `missing` more surplus pages than there are. The kernel
-    /// sets them aside when the mapping is made; the caller populates them later, without the lock.
+    /// Runs `map` while a mapping can get `missing` surplus pages more than exist. The kernel sets
+    /// them aside at mmap; the caller populates them later, without the lock.
     ///
     /// # Errors
-    /// EINVAL of the counter where the kernel makes no surplus pages of this size; if it cannot be
-    /// changed; what `map` returns.
+    /// EINVAL if the kernel makes no surplus of this size; if the counter cannot be changed; errors
+    /// of `map`.
     pub fn with_surplus<T, E: From<OsError>>(
         &self,
         pool: &Pool,
@@ -129,8 +124,8 @@ impl PoolLock {
         self.open(pool, window, || pool.set_overcommit(before + by), |_| map())
     }
 
-    /// Adds up to `more` pages, makes all surplus pages persistent, and runs `body` with the number
-    /// that came. Pages that are in use or promised after it are surplus again.
+    /// Adds up to `more` pages, makes surplus pages persistent, and runs `body` with the number
+    /// added. Pages in use or promised afterwards become surplus again.
     pub(super) fn with_pages<T, E: From<OsError>>(
         &self,
         pool: &Pool,
@@ -144,7 +139,7 @@ impl PoolLock {
         self.open(pool, window, raise, |made| body(made.saturating_sub(counts.surplus)))
     }
 
-    /// As [`PoolLock::with_pages`], but `body` adds the pages step by step, up to `most` in all.
+    /// Runs `body`, which adds up to `most` pages step by step.
     pub(super) fn with_growth<T, E: From<OsError>>(
         &self,
         pool: &Pool,
@@ -159,18 +154,16 @@ impl PoolLock {
         body(&mut Growing { pool, base, most, had: 0 })
     }
 
-    /// The lock, beside whose file others of the same owner may lie.
     pub(super) fn locked(&self) -> &Locked {
         &self.locked
     }
 
-    /// The kernel's name of this boot.
     pub(super) fn boot_id(&self) -> &str {
         &self.boot_id
     }
 
-    /// As [`PoolLock::with_pages`], but splits up to `pages` of `larger` for the pages it adds. The
-    /// pages of one larger page are contiguous, and the pool hands them out next.
+    /// Splits up to `pages` of `larger` and runs `body` with the number of parts. Parts of a page
+    /// are contiguous, and the pool hands them out next.
     pub(super) fn with_split<T, E: From<OsError>>(
         &self,
         pool: &Pool,
@@ -188,8 +181,8 @@ impl PoolLock {
         })
     }
 
-    /// Adds `more` pages for good, or none if fewer came. Returns the counts that it read before,
-    /// and how many pages came.
+    /// Adds `more` pages for good, or none if fewer came. Returns the counts before, and how many
+    /// came.
     pub(super) fn keep_pages(&self, pool: &Pool, more: u64) -> Result<(Counts, u64), OsError> {
         let counts = pool.counts()?;
         let (before, by) = (counts.persistent(), counts.surplus.saturating_add(more));
@@ -202,7 +195,7 @@ impl PoolLock {
         Ok((counts, came))
     }
 
-    /// Raises a counter from a value by so much, runs `body` with how far that came, and lowers it.
+    /// Raises a counter, runs `body` with the difference reached, and lowers the counter.
     fn open<T, E: From<OsError>>(
         &self,
         pool: &Pool,
@@ -218,7 +211,7 @@ impl PoolLock {
         body(made)
     }
 
-    /// Writes down a change that is about to be made.
+    /// Records a change before it is made.
     fn begin<'a>(
         &'a self,
         pool: &'a Pool,
@@ -231,7 +224,6 @@ impl PoolLock {
         Ok(Open { lock: self, pool, window })
     }
 
-    /// Strikes a window out of the record.
     fn end(&self, window: Window) -> Result<(), OsError> {
         let mut windows = self.read()?.0;
         windows.retain(|other| *other != window);
@@ -242,7 +234,7 @@ impl PoolLock {
         let (windows, ignored) = self.read()?;
         let shown = self.locked.path().display().to_string();
         self.notes.extend(ignored.iter().map(|what| format!("{shown}: {what}")));
-        // The last was opened inside those before it.
+        // Later windows were opened inside earlier ones, so they close first.
         for window in windows.iter().rev() {
             let Some(pool) = Pool::find(&self.place.pools, window.size)? else { continue };
             let part = window.node.map(|node| pool.on_node(&self.place.nodes, node)).transpose()?;
@@ -270,7 +262,7 @@ impl PoolLock {
     }
 }
 
-/// A pool that grows step by step. What came last is handed out first.
+/// A pool that grows step by step. It hands out its newest pages first.
 pub(super) struct Growing<'a> {
     pool: &'a Pool,
     /// Persistent pages before the first step.
@@ -291,8 +283,7 @@ impl Growing<'_> {
     }
 }
 
-/// A window that is closed when this is dropped. Where that fails it stays in the record, and the
-/// next that takes the lock closes it.
+/// An open window, closed on drop. If that fails, the next holder of the lock closes it.
 struct Open<'a> {
     lock: &'a PoolLock,
     pool: &'a Pool,
@@ -300,12 +291,11 @@ struct Open<'a> {
 }
 
 impl Open<'_> {
-    /// How far the change came.
     fn made(&self) -> Result<u64, OsError> {
         Ok(self.window.made(count(self.pool, self.window.counter)?))
     }
 
-    /// Leaves the counter as it is.
+    /// Closes the window without lowering the counter.
     fn keep(self) -> Result<(), OsError> {
         self.lock.end(self.window)?;
         std::mem::forget(self);
@@ -328,7 +318,7 @@ fn count(pool: &Pool, counter: Counter) -> Result<u64, OsError> {
     }
 }
 
-/// Takes off what is made of a window; how much that was.
+/// Lowers the counter by the part of the window that was made, and returns that part.
 fn lower(pool: &Pool, window: Window) -> Result<u64, OsError> {
     let now = count(pool, window.counter)?;
     let made = window.made(now);
@@ -354,8 +344,8 @@ fn lock_first(paths: &[PathBuf], patience: Duration) -> Result<Locked, OsError> 
     }))
 }
 
-/// Whether the lock cannot be there for anybody, rather than being kept from us now: the file
-/// would be made, so it is the directory that is not there.
+/// Returns true if no process can have a lock here, since the directory is missing. NotFound cannot
+/// mean the file, which `lock` creates.
 fn elsewhere(error: &OsError) -> bool {
     use io::ErrorKind::{NotADirectory, NotFound, ReadOnlyFilesystem};
     matches!(error.kind(), NotFound | NotADirectory | ReadOnlyFilesystem)

@@ -1,14 +1,14 @@
-//! Making every page of a mapping present, within the limits of cgroups and machine.
+//! Populates mappings within the limits of cgroups and machine.
 //!
-//! The work is cut into slices; before each one the limits are read, so that a limit is an error
-//! here before it is an OOM kill. Slices of several threads that are under way count as used
-//! already; where that alone exceeds a limit a slice waits until it is the only one.
+//! The limits are read before each slice of the work, so that a limit is an error and not an OOM
+//! kill. Slices under way count as used. If a slice exceeds a limit only because of other slices,
+//! it waits until these end.
 //!
-//! How the slices are shared out hardly matters: the kernel's clearing of base pages is nearly all
-//! of the time, and processors wait for the same memory in it. Several threads cost more processor
-//! time together, and are done sooner.
+//! The kernel's clearing takes nearly all of the time, and processors wait for the same memory, so
+//! how slices are shared out hardly matters. Several threads take more processor time and less wall
+//! time.
 //!
-//! Lock: [`Gate`]'s, held shared during a slice, exclusively by one that must be alone.
+//! Lock: `turn` of [`Gate`], shared during a slice, exclusive for a slice that waited.
 
 use std::path::Path;
 use std::time::Instant;
@@ -23,19 +23,18 @@ use crate::sys::thread::start_within;
 use crate::sys::{meminfo, node_memory};
 use crate::units::{Bytes, PageSize};
 
-/// Bytes populated between two looks at the limits.
 const SLICE: Bytes = Bytes::mib(64);
-/// Left free in a memory cgroup: page tables and the caller's own small needs are charged too.
+/// Bytes left free in a memory cgroup, which also charges page tables and the caller's small needs.
 const GROUP_MARGIN: Bytes = Bytes::mib(16);
-/// Left to the rest of the machine.
+/// Bytes left to the rest of the machine.
 const MACHINE_MARGIN: Bytes = Bytes::mib(64);
 
-/// Memory that can be taken from the machine without swapping or killing.
+/// Returns the bytes available without swapping or killing.
 pub(super) fn machine_available() -> Result<Bytes, Error> {
     Ok(meminfo::available()?.saturating_sub(MACHINE_MARGIN))
 }
 
-/// The same of a NUMA node, where one is asked for and it is not the only one.
+/// Returns the bytes available on the node, if there are several.
 pub(super) fn available_on(node: Option<Node>) -> Result<Bytes, Error> {
     match node.filter(|_| numa::online().len() > 1) {
         Some(node) => Ok(node_memory::of(node)?.available.saturating_sub(MACHINE_MARGIN)),
@@ -43,10 +42,9 @@ pub(super) fn available_on(node: Option<Node>) -> Result<Bytes, Error> {
     }
 }
 
-/// Lets a slice through if the limits do.
 pub(super) struct Gate {
     limits: Limits,
-    /// Whether the bytes come from the machine's free memory rather than from a pool.
+    /// True for bytes from free memory, false for a pool.
     ordinary: bool,
     node: Option<Node>,
     under_way: MappedWord,
@@ -55,7 +53,7 @@ pub(super) struct Gate {
 
 impl Gate {
     /// # Errors
-    /// If it cannot be told which limits there are.
+    /// If the limits cannot be found.
     pub fn new(resource: Resource) -> Result<Self, Error> {
         Ok(Self {
             limits: Limits::find(Path::new("/"), resource)?,
@@ -66,15 +64,14 @@ impl Gate {
         })
     }
 
-    /// The same for bytes of this NUMA node.
     pub fn on(self, node: Option<Node>) -> Self {
         Self { node, ..self }
     }
 
-    /// Whether `asked` more bytes fit now.
+    /// Checks that `asked` more bytes fit.
     ///
     /// # Errors
-    /// The limit that they do not fit, or that cannot be read.
+    /// The exceeded limit, or one that cannot be read.
     pub fn check(&self, asked: Bytes) -> Result<(), Error> {
         if let Some(tightest) = self.limits.tightest()? {
             let margin = if self.ordinary { GROUP_MARGIN } else { Bytes::ZERO };
@@ -109,19 +106,18 @@ impl Gate {
     }
 }
 
-/// How the pages of a mapping are to be touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// From the first to the last, by one thread: what a pool hands out first comes first.
+    /// One thread touches pages from first to last, in the pool's order.
     Strict,
-    /// By several threads, each slice after the one before as far as they keep in step.
+    /// Several threads take slices in turn, roughly in order.
     Any,
 }
 
-/// Populates all of `mapping`, whose pages are `page` large.
+/// Populates `mapping`, whose pages have the size `page`.
 ///
 /// # Errors
-/// A limit, or what the kernel refused; part of the mapping is populated then.
+/// A limit or the kernel's error. Part of the mapping is populated.
 pub(super) fn populate(
     mapping: &Mapping,
     page: PageSize,
@@ -132,11 +128,11 @@ pub(super) fn populate(
     populate_until(None, mapping, page, order, options, gate).map(drop)
 }
 
-/// As [`populate`], but begins no slice after `until`, save the first. Returns whether all is
+/// Populates, but begins no slice after `until`, except the first. Returns true if all is
 /// populated.
 ///
 /// # Errors
-/// As there.
+/// See [`populate`].
 pub(super) fn populate_until(
     until: Option<Instant>,
     mapping: &Mapping,
@@ -159,7 +155,7 @@ pub(super) fn populate_until(
     };
     std::thread::scope(|scope| {
         for _ in 1..threads.max(1) {
-            // A thread that cannot be had is not needed: this one takes what is left.
+            // The thread is optional: this one takes all remaining slices.
             let _ = start_within(scope, || work.run());
         }
         work.run();
@@ -169,7 +165,6 @@ pub(super) fn populate_until(
     failed.map_or(Ok(is_done), Err)
 }
 
-/// The slices of a mapping, taken by one thread after the other.
 struct Work<'a> {
     mapping: &'a Mapping,
     slice: Bytes,
@@ -187,7 +182,6 @@ impl Work<'_> {
         self.mapping.len().get().div_ceil(self.slice.get())
     }
 
-    /// Takes slices until none is left, one has failed or the time is over.
     fn run(&self) {
         loop {
             let taken = self.next.fetch_add(1, Ordering::Relaxed);
@@ -231,11 +225,11 @@ mod tests {
             let options = options.progress(move |progress| lock(&told).push(progress));
             let gate = Gate::new(Resource::Memory).unwrap();
             populate(&mapping, page_size(), order, &options, &gate).unwrap();
-            // Each slice is told once; threads may tell theirs in any order.
+            // Threads report slices in any order.
             let mut seen: Vec<u64> = lock(&seen).iter().map(|told| told.done.get()).collect();
             seen.sort_unstable();
             assert_eq!((seen.len(), seen.last()), (3, Some(&len.get())));
-            // Pages that the kernel is just moving elsewhere are not present, but resident.
+            // A page that the kernel is moving is resident but not present.
             let pagemap = Pagemap::open().unwrap();
             let runs = pagemap.runs(mapping.addr(), len, pagemap.reading()).unwrap();
             let resident = |run: &Run| run.residence == Residence::Page;
@@ -255,7 +249,7 @@ mod tests {
         let done = populate_until(past, &mapping, page_size(), Order::Any, &options, &gate);
         assert!(!done.unwrap());
         assert_eq!(*lock(&seen), [SLICE]);
-        // What is left comes with the next call.
+        // The next call populates the rest.
         populate(&mapping, page_size(), Order::Any, &Contig::options(), &gate).unwrap();
     }
 
@@ -264,7 +258,7 @@ mod tests {
         let mapping = Mapping::aligned(Bytes::mib(256), page_size(), Visibility::PRIVATE).unwrap();
         let gate = Gate { ordinary: true, ..Gate::new(Resource::Memory).unwrap() };
         gate.under_way.store(u64::MAX - (1 << 40), Ordering::SeqCst);
-        // With that much under way nothing passes beside it; alone each slice passes.
+        // No slice fits beside this much; alone, each does.
         let options = Contig::options().threads(2);
         populate(&mapping, page_size(), Order::Any, &options, &gate).unwrap();
         let too_much = gate.check(Bytes::new(1 << 60));

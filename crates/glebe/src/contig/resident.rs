@@ -1,4 +1,4 @@
-//! Memory that lies in a [`Window`]: moved in, and given back in parts.
+//! Moves memory into a [`Window`], and gives parts of it back.
 //!
 //! Lengths and offsets are bytes from the start of the memory.
 
@@ -9,17 +9,17 @@ use crate::sys::io_uring::buffer_len;
 use crate::units::{Bytes, PageSize};
 
 impl Contig {
-    /// Moves the memory to `offset` of a window, whose addresses it has from then on.
+    /// Moves the memory to `offset` of a window.
     ///
     /// # Errors
-    /// As [`Window::take_in`]; the memory is given back then.
+    /// See [`Window::take_in`]; the memory is given back.
     pub(crate) fn moved_into(self, window: &Window, offset: Bytes) -> Result<Self, OsError> {
         let mapping = window.take_in(offset, self.mapping)?;
         Ok(Self { mapping, ..self })
     }
 
-    /// The whole pages in which the memory can be given back: the largest of a pool, or what is
-    /// pinned as one. `None` where it cannot be given back in parts.
+    /// Returns the smallest part that can be given back: the largest page, or a pinned buffer.
+    /// `None` if no part can.
     pub(crate) fn unit(&self) -> Option<PageSize> {
         let page = |source| match source {
             Source::DmaHeap => None,
@@ -32,12 +32,11 @@ impl Contig {
         PageSize::new(largest.bytes().get().max(pinned.unwrap_or(0)))
     }
 
-    /// Gives up the long-term pin, if there is one, of whole [units](Contig::unit); or, to `keep`
-    /// them, pins again what was unpinned and is still there.
+    /// Unpins whole [units](Contig::unit); with `keep`, pins the remaining ones again.
     ///
     /// # Errors
-    /// What io_uring_register(2) refuses: kernels before 5.13, or a limit on locked memory. Then
-    /// all is as before.
+    /// Errors of io_uring_register(2): before Linux 5.13, or from a limit on locked memory. Nothing
+    /// has changed then.
     pub(crate) fn repin(&self, offset: Bytes, len: Bytes, keep: bool) -> Result<(), OsError> {
         let Some(pin) = &self.pin else { return Ok(()) };
         let each = buffer_len(self.len());
@@ -48,10 +47,10 @@ impl Contig {
         })
     }
 
-    /// As [`Contig::verify`], of the runs that are left.
+    /// Compares the runs that are left, like [`Contig::verify`].
     ///
     /// # Errors
-    /// As there.
+    /// See [`Contig::verify`].
     pub(crate) fn verify_runs(&self, left: &[Run]) -> Result<Vec<Drift>, OsError> {
         runs::drift(&self.mapping, left, self.source().grain())
     }

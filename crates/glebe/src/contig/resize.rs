@@ -1,14 +1,12 @@
-//! The machine's pool, resized for good and for everybody: [`grow_pool`] and [`shrink_pool`].
+//! Resizes the machine's pool for good: [`grow_pool`] and [`shrink_pool`].
 //!
-//! Pages that are added lie idle in the pool until a program takes them, and no process owns them.
-//! For memory of its own a program calls [`Contig::new`](super::Contig::new), whose pages end with
-//! it. A pool of which programs hold surplus pages cannot have idle pages: the kernel counts the
-//! pages in use first. Growing it makes those surplus pages persistent, so that they stay in the
-//! pool when their programs end. Only pages that are idle are taken out: one in use or promised
-//! the kernel would make surplus.
+//! No process owns the added pages; they stay idle until a program takes them. (The pages of
+//! [`Contig::new`](super::Contig::new) end with their program.) A pool has no idle pages while
+//! programs hold surplus pages, since the kernel counts pages in use first. Growing it makes the
+//! surplus persistent. Shrinking removes only idle pages: the kernel would make other pages
+//! surplus.
 //!
-//! Counts are pages of the size in question, and persistent ones. The pool is changed by a
-//! difference, under the lock.
+//! Counts are persistent pages. Changes are differences, under the lock.
 
 use std::path::PathBuf;
 
@@ -19,34 +17,34 @@ use super::Error;
 use crate::sys::hugetlb::{sizes, Counts, Pool};
 use crate::units::{Bytes, PageSize, Pages};
 
-/// What a change of a pool wrote, or would write.
+/// A change of a pool, made or planned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolChange {
     /// Persistent pages before.
     pub before: u64,
-    /// Pages added, or taken out.
+    /// Pages added or removed.
     pub pages: u64,
-    /// Surplus pages in use by programs that a growth has made persistent.
+    /// Programs' surplus pages that growing made persistent.
     pub absorbed: u64,
-    /// The file, and the number written to it.
+    /// File, and the number written to it.
     pub write: (PathBuf, u64),
 }
 
-/// Adds `pages` of `size` to the machine's pool, for good and for everybody. All of them or none.
-/// With `dry_run` nothing is written.
+/// Adds `pages` of `size` to the machine's pool for good, or none. With `dry_run` it writes
+/// nothing.
 ///
 /// # Errors
-/// [`Error::PoolShort`] with how many the kernel found; [`Error::NoSuchSize`],
-/// [`Error::PoolFixed`], [`Error::TooLarge`]; what the kernel refuses.
+/// [`Error::PoolShort`] with the number that the kernel found; [`Error::NoSuchSize`],
+/// [`Error::PoolFixed`], [`Error::TooLarge`]; the kernel's errors.
 pub fn grow_pool(size: PageSize, pages: u64, dry_run: bool) -> Result<PoolChange, Error> {
     grow_in(&Place::default(), size, pages, dry_run)
 }
 
-/// Takes `pages` of `size` out of the machine's pool, or as many as are idle. With `dry_run`
-/// nothing is written.
+/// Removes up to `pages` idle pages of `size` from the machine's pool. With `dry_run` it writes
+/// nothing.
 ///
 /// # Errors
-/// [`Error::NoSuchSize`], [`Error::PoolFixed`]; what the kernel refuses.
+/// [`Error::NoSuchSize`], [`Error::PoolFixed`]; the kernel's errors.
 pub fn shrink_pool(size: PageSize, pages: u64, dry_run: bool) -> Result<PoolChange, Error> {
     shrink_in(&Place::default(), size, pages, dry_run)
 }
@@ -100,8 +98,7 @@ fn shrink_in(
     shrink_locked(&pool, pages, dry_run, || {})
 }
 
-/// Shrinks the pool under its lock. `meanwhile` stands for programs that take idle pages, which
-/// needs no lock.
+/// Shrinks the pool under its lock. `meanwhile` imitates programs that take idle pages without it.
 fn shrink_locked(
     pool: &Pool,
     pages: u64,
@@ -118,7 +115,7 @@ fn shrink_locked(
     meanwhile();
     pool.set_persistent(planned.write.1)?;
     let after = pool.counts()?;
-    // A page that was taken before the write is surplus now.
+    // Restores pages taken before the write, which are surplus now.
     let taken = after.surplus.saturating_sub(counts.surplus).min(pages);
     if taken > 0 {
         pool.set_persistent(after.persistent() + taken)?;
@@ -127,7 +124,7 @@ fn shrink_locked(
     Ok(PoolChange { pages, write: (planned.write.0, before - pages), ..planned })
 }
 
-/// Pages that may go. Surplus pages are in the totals but not in the number that is written.
+/// Returns the removable pages. `available` includes surplus pages; the written number does not.
 fn spare(counts: &Counts) -> u64 {
     counts.available().saturating_sub(counts.surplus).min(counts.persistent())
 }
@@ -204,7 +201,7 @@ mod tests {
             let after = pool.counts()?;
             drop(taken.transpose()?);
             assert!(change.pages <= 2, "{change:?}");
-            // Other programs may take pages at the same time; they stay too.
+            // Pages that other programs take meanwhile stay too.
             let taken = |counts: &Counts| (counts.total - counts.free, counts.reserved);
             let (used, reserved) = taken(&before);
             if taken(&after) == (used + 2, reserved) {

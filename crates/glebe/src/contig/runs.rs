@@ -1,8 +1,9 @@
-//! Runs out of page frames: what is adjacent, what is longest, what moved.
+//! Computes runs from page frames.
 //!
-//! Positions and lengths are base pages. O(grains); one read of pagemap for each huge page, one
-//! for thousands of small ones. A process may be denied its own pagemap: one that changed its user
-//! is not dumpable, and the file is root's then. All frames are hidden from it.
+//! Positions and lengths are base pages. Within a *grain*, pages are contiguous by construction.
+//! O(grains), with a read of pagemap for each huge page or for thousands of base pages. A process
+//! that changed its user is not dumpable and may not read its own pagemap; all frames are then
+//! hidden.
 
 use std::io;
 
@@ -14,13 +15,12 @@ use crate::sys::page_size;
 use crate::sys::pagemap::{Entry, Pagemap};
 use crate::units::{Bytes, PageSize, Pages, Pfn};
 
-/// The runs of `mapping`, whose pages are contiguous within `grain`.
+/// Reads the runs of `mapping`.
 pub(super) fn read(mapping: &Mapping, grain: PageSize) -> Result<(Vec<Run>, Proof), OsError> {
     let entries = entries(pagemap()?.as_ref(), mapping.addr(), mapping.len(), grain)?;
     Ok(join(&entries, grain.bytes().pages_down(page_size())))
 }
 
-/// The runs of a mapping whose parts have pages of different sizes.
 pub(super) fn read_parts(mapping: &Mapping, parts: &[Part]) -> Result<(Vec<Run>, Proof), OsError> {
     if let [part] = parts {
         return read(mapping, part.source.grain());
@@ -33,7 +33,7 @@ pub(super) fn read_parts(mapping: &Mapping, parts: &[Part]) -> Result<(Vec<Run>,
             [part.pages.start(), part.pages.len()].map(|n| Pages::new(n).bytes(page));
         let entries = entries(map.as_ref(), mapping.addr() + start.as_usize(), len, grain)?;
         let (runs, rests_on) = join(&entries, grain.bytes().pages_down(page));
-        // What holds everywhere is what holds within the smallest page.
+        // The weakest proof holds everywhere.
         proof = proof.weaker(rests_on);
         for run in runs {
             let pages = extent(run.pages.start() + part.pages.start(), run.pages.len());
@@ -43,7 +43,7 @@ pub(super) fn read_parts(mapping: &Mapping, parts: &[Part]) -> Result<(Vec<Run>,
     Ok((all, proof))
 }
 
-/// The map of the process; `None` where it is closed to it.
+/// Opens the pagemap; `None` if the process may not read it.
 fn pagemap() -> Result<Option<Pagemap>, OsError> {
     match Pagemap::open() {
         Ok(map) => Ok(Some(map)),
@@ -56,7 +56,7 @@ fn is_closed(kind: io::ErrorKind) -> bool {
     matches!(kind, io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound)
 }
 
-/// The entries of `len` populated bytes; without a map their frames are hidden.
+/// Returns the entries of populated bytes, hidden without a map.
 fn entries(
     map: Option<&Pagemap>,
     addr: usize,
@@ -67,7 +67,7 @@ fn entries(
     map.map_or_else(hidden, |map| map.entries(addr, len, grain))
 }
 
-/// Adds a run, to the last one where it goes on.
+/// Adds a run, or extends the last.
 pub(crate) fn push_run(runs: &mut Vec<Run>, run: Run) {
     if let (Some(last), Some(pfn)) = (runs.last_mut(), run.pfn) {
         let follows = last.pages.end() == run.pages.start()
@@ -80,12 +80,11 @@ pub(crate) fn push_run(runs: &mut Vec<Run>, run: Run) {
     runs.push(run);
 }
 
-/// The longest of `runs`; one page where none is proved.
 pub(super) fn longest(runs: &[Run]) -> Pages {
     Pages::new(runs.iter().map(|run| run.pages.len()).max().unwrap_or(1))
 }
 
-/// Joins grains with adjacent frames. A single hidden frame makes all of them hidden.
+/// Joins grains with adjacent frames. One hidden frame hides all.
 pub(super) fn join(entries: &[Entry], grain: Pages) -> (Vec<Run>, Proof) {
     let hidden = entries.contains(&Entry::Hidden);
     if hidden && grain.get() == 1 {
@@ -107,7 +106,7 @@ fn extent(start: u64, len: u64) -> Extent {
     Extent::new(start, len).expect("positions of a mapping, and not none of them")
 }
 
-/// What of `runs` is elsewhere now.
+/// Returns the parts of `runs` that moved.
 pub(super) fn drift(
     mapping: &Mapping,
     runs: &[Run],
@@ -121,7 +120,6 @@ pub(super) fn drift(
     Ok(compare(runs, &entries, grain.bytes().pages_down(page_size())))
 }
 
-/// Compares `runs` with what is there now; moved positions that stayed together are one drift.
 fn compare(runs: &[Run], entries: &[Entry], grain: Pages) -> Vec<Drift> {
     let mut drifts: Vec<Drift> = Vec::new();
     for run in runs {
@@ -184,7 +182,7 @@ mod tests {
         let entries = [Entry::Frame(Pfn::new(1)), Entry::Absent, Entry::Frame(Pfn::new(3))];
         let (runs, _) = join(&entries, Pages::new(1));
         assert_eq!(runs, [run(0, 1, Some(1)), run(2, 1, Some(3))]);
-        // Adjacent frames behind positions that are not adjacent.
+        // Adjacent frames at positions that are not adjacent.
         let entries = [Entry::Frame(Pfn::new(1)), Entry::Absent, Entry::Frame(Pfn::new(2))];
         assert_eq!(join(&entries, Pages::new(1)).0.len(), 2);
     }

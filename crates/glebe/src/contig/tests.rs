@@ -1,4 +1,4 @@
-//! What the machine's own memory shows; the pools only by what these tests take and give back.
+//! Tests on the machine's own memory. They give back what they take from the pools.
 
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ fn ordered_pages_are_as_few_runs_as_the_pool_allows() {
     if !privileged() {
         return;
     }
-    // Somebody else may draw from the pool meanwhile; mostly nobody does.
+    // Other programs may draw from the pool meanwhile.
     let ascends = |_| {
         let memory = match Contig::options().source(Source::HUGETLB_2M).build(Bytes::mib(64)) {
             Ok(memory) => memory,
@@ -87,7 +87,7 @@ fn ordered_pages_are_as_few_runs_as_the_pool_allows() {
     assert!((0..10).any(ascends), "never in the order of frames");
 }
 
-/// The longest run of huge pages that are free whole, in bytes; none where frames are hidden.
+/// Returns the longest run of entirely free huge pages in bytes; `None` if frames are hidden.
 fn longest_free() -> Option<Bytes> {
     let block = Pages::new(512);
     let uses = crate::sys::kpage::uses(block).ok()?;
@@ -116,7 +116,7 @@ fn a_run_that_is_free_is_had() {
                 );
                 return assert!(memory.verify().unwrap().is_empty());
             }
-            // Others took of it meanwhile.
+            // Other programs took part of the run.
             Err(error @ Error::NotContiguous { .. }) => refused = Some(error),
             Err(error) => panic!("{error}"),
         }
@@ -162,7 +162,7 @@ fn pools_below_a_large_transparent_huge_page_are_used_and_lengths_not_rounded_up
     let size = |bytes: Bytes| PageSize::new(bytes.get()).unwrap();
     let sizes = |all: &[Bytes]| all.iter().map(|bytes| size(*bytes)).collect::<Vec<_>>();
     let (kib64, mib) = (Bytes::new(64 << 10), Bytes::mib);
-    // Base pages of 4, 16 and 64 KiB, and a machine with transparent huge pages of 1 MiB.
+    // Base pages of 4, 16 and 64 KiB, and transparent huge pages of 1 MiB.
     let four = sizes(&[Bytes::gib(1), mib(2)]);
     assert_eq!(large(four.clone(), Some(size(mib(2)))), four);
     let all = sizes(&[Bytes::gib(1), mib(32), mib(2), kib64]);
@@ -178,10 +178,10 @@ fn pools_below_a_large_transparent_huge_page_are_used_and_lengths_not_rounded_up
     assert_eq!(rounds_to(Source::HUGETLB_1G, size(Bytes::gib(1))), size(Bytes::gib(1)));
 }
 
-/// Faults of this thread so far; a page that populating makes present is one.
+/// Returns this thread's faults so far, one for each page populated.
 fn faults() -> u64 {
     let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
-    // The fields behind the name begin with the third.
+    // The first field after the name is the third.
     let field = stat.rsplit_once(") ").unwrap().1.split(' ').nth(10 - 3).unwrap();
     field.parse().unwrap()
 }
@@ -192,8 +192,7 @@ fn order_costs_no_second_zeroing() {
         return;
     }
     const PAGES: u64 = 64;
-    // From pages that are there: a pool that may grow is given what a larger page splits into, and
-    // that is looked at too.
+    // Takes idle pages: a pool that may grow also gets the parts of a larger page to look at.
     let (lock, pool) =
         (PoolLock::acquire().unwrap(), Pool::of(PageSize::new(2 << 20).unwrap()).unwrap());
     let measured = lock.with_pages(&pool, 2 * PAGES, |came| {
@@ -222,8 +221,7 @@ fn costs_no_second_zeroing(pages: u64) {
             }
         }
     };
-    // Few faults are the heap's, but where other tests had it trimmed; a search looks at a quarter
-    // more.
+    // The heap faults rarely, unless other tests trimmed it. A search looks at a quarter more.
     let least = |options: &dyn Fn() -> Options| (0..16).filter_map(|_| cost(options())).min();
     let Some(order) = least(&standing) else { return };
     assert!((pages..pages + pages / 2).contains(&order), "{order}");
@@ -244,7 +242,7 @@ fn nobody_may_use_pages_that_are_free_in_the_pool() {
                 assert_eq!(memory.longest_run(), grain);
                 assert!(memory.held_by() != HeldBy::Nothing && memory.verify().unwrap().is_empty());
             }
-            // Who does not keep to the lock may have taken them.
+            // Programs that ignore the lock may have taken them.
             Err(error @ Error::PoolShort { .. }) => println!("skipped: {error}"),
             Err(error) => panic!("{error}"),
         }
@@ -255,7 +253,7 @@ fn nobody_may_use_pages_that_are_free_in_the_pool() {
         return;
     }
     let pool = Pool::of(PageSize::new(2 << 20).unwrap()).unwrap();
-    // Held while the child runs: else another test takes its pages.
+    // Holds the lock, or another test takes the child's pages.
     let status = PoolLock::acquire().unwrap().with_pages(&pool, 4, |_| {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
         let test = "contig::tests::nobody_may_use_pages_that_are_free_in_the_pool";
@@ -269,8 +267,8 @@ fn nobody_may_use_pages_that_are_free_in_the_pool() {
     }
 }
 
-/// Root's lock lies where nobody else can make it. Where it cannot be had all the same, what lies
-/// idle in the pool can.
+/// Root's lock is refused here, since anybody may write its directory. Idle pages are available
+/// without the lock.
 #[test]
 fn idle_pages_are_had_though_the_lock_cannot_be() {
     use std::os::unix::fs::PermissionsExt;
@@ -295,7 +293,7 @@ fn idle_pages_are_had_though_the_lock_cannot_be() {
         for options in [Contig::options(), Contig::options().mappable()] {
             match map(options, 4) {
                 Ok(memory) => assert_eq!(memory.len(), Bytes::mib(8)),
-                // Who does not keep to the lock may have taken them.
+                // Programs that ignore the lock may have taken them.
                 Err(error @ (Error::PoolShort { .. } | Error::Os(_))) => println!("{error}"),
                 Err(error) => panic!("{error}"),
             }
@@ -352,6 +350,6 @@ fn physical_memory_shows_pages_of_the_pool() {
         seen.push((idle, grown));
         idle >= grown
     };
-    // Others may use what is idle, without the lock.
+    // Other programs may use idle pages without the lock.
     assert!((0..20).any(shows), "{seen:?}");
 }

@@ -1,39 +1,35 @@
-//! [`Window`]: a counter of a hugetlb pool that is raised for a moment, written down so that the
-//! next that takes the lock lowers it where the process was killed meanwhile. Pure: text in, text
-//! out.
+//! [`Window`] records a hugetlb pool's counter that is raised for a moment. If a kill leaves it
+//! raised, the next holder of the lock lowers it. Pure: text in, text out.
 //!
-//! One line for each, numbers in decimal, kept in the lock file itself:
+//! The lock file holds one line for each window, in decimal:
 //!
 //! ```text
 //! glebe-hugetlb-windows 1 BOOT_ID
 //! SIZE_BYTES COUNTER BEFORE BY [NODE]
 //! ```
 //!
-//! `COUNTER` is `pages` or `overcommit`, `BEFORE` its value before the change, `BY` how much the
-//! process wanted to add, `NODE` the NUMA node if the change was of one node's part. Only the
-//! holder of the lock has windows, so that the next holder knows: a window it finds belongs to a
-//! process that has ended. The counter tells how far the change came. Text of another boot and
-//! lines that make no sense are passed over. The words never change: the next holder may be of
-//! another version, and would leave the counter raised.
+//! `COUNTER` is `pages` or `overcommit`, `BEFORE` its old value, `BY` the wanted difference, `NODE`
+//! the NUMA node of a changed part. Only the holder of the lock has windows. So a window that the
+//! next holder finds belongs to an ended process, and the counter shows how much of the change was
+//! made. Text of another boot and malformed lines are ignored. The words never change: another
+//! version of glebe must understand them.
 
 use crate::sys::numa::Node;
 use crate::units::PageSize;
 
 const HEADER: &str = "glebe-hugetlb-windows 1";
 
-/// What is raised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Counter {
-    /// The persistent pages, by `nr_hugepages`.
+    /// Persistent pages, `nr_hugepages`.
     Pages,
-    /// The limit on surplus pages, `nr_overcommit_hugepages`.
+    /// Limit on surplus pages, `nr_overcommit_hugepages`.
     Overcommit,
 }
 
 impl Counter {
     const ALL: [Self; 2] = [Self::Pages, Self::Overcommit];
 
-    /// Its word in the record.
     fn word(self) -> &'static str {
         match self {
             Self::Pages => "pages",
@@ -41,7 +37,7 @@ impl Counter {
         }
     }
 
-    /// Its file.
+    /// Returns the file name.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pages => "nr_hugepages",
@@ -50,7 +46,6 @@ impl Counter {
     }
 }
 
-/// A counter that is raised for a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Window {
     pub size: PageSize,
@@ -61,7 +56,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Returns how much of the change was made if the counter is `now`. As much must be taken off.
+    /// Returns how much of the change was made, and must be undone, if the counter is `now`.
     pub fn made(&self, now: u64) -> u64 {
         now.saturating_sub(self.before).min(self.by)
     }
@@ -81,7 +76,7 @@ impl Window {
     }
 }
 
-/// Reads the record; the second part says what was passed over.
+/// Parses the record. The strings describe ignored lines.
 pub(super) fn parse(text: &[u8], boot_id: &str) -> (Vec<Window>, Vec<String>) {
     if text.is_empty() {
         return (Vec::new(), Vec::new());
@@ -93,7 +88,7 @@ pub(super) fn parse(text: &[u8], boot_id: &str) -> (Vec<Window>, Vec<String>) {
         return (Vec::new(), vec![format!("header {header:.60?} is not {HEADER:?}: ignored")]);
     };
     if boot != boot_id {
-        return (Vec::new(), Vec::new()); // the pools are new since
+        return (Vec::new(), Vec::new()); // the pools of a new boot are new
     }
     let (mut windows, mut ignored) = (Vec::new(), Vec::new());
     for line in lines {
@@ -105,7 +100,6 @@ pub(super) fn parse(text: &[u8], boot_id: &str) -> (Vec<Window>, Vec<String>) {
     (windows, ignored)
 }
 
-/// Writes the record; nothing where there is no window.
 pub(super) fn format(windows: &[Window], boot_id: &str) -> String {
     if windows.is_empty() {
         return String::new();
@@ -130,11 +124,11 @@ mod tests {
     #[test]
     fn how_far_a_change_got_is_told_by_the_counter() {
         for (before, by, now, made) in [
-            (10, 5, 10, 0), // killed before it was made
+            (10, 5, 10, 0), // killed before the write
             (10, 5, 13, 3), // made in part
             (10, 5, 15, 5), // made
-            (10, 5, 99, 5), // somebody else added too
-            (10, 5, 2, 0),  // somebody else took
+            (10, 5, 99, 5), // another program added pages
+            (10, 5, 2, 0),  // another program took pages
             (u64::MAX, u64::MAX, 0, 0),
             (0, u64::MAX, u64::MAX, u64::MAX),
         ] {

@@ -1,31 +1,30 @@
-//! [`Lane`] and the loops over the lanes of one node.
+//! [`Lane`], and loops over the lanes of a node.
 //!
-//! Owns nothing. A node holds its entries side by side, one array for each field, the used lanes
-//! first. The loops look at every lane, used or not, and have no branch in them, so that the
-//! compiler makes vector instructions of them; what they are to skip, the filling of unused lanes
-//! makes them skip. O(fan-out) each.
+//! A node has an array for each field, used lanes first. The loops visit all lanes without a
+//! branch, so that the compiler vectorizes them; values of unused lanes have no effect. O(fan-out)
+//! each.
 
 use std::fmt::Debug;
 use std::ops::{Add, Sub};
 
-/// A position or a length, in as few bits as the span needs.
+/// A position or a length, in 32 or 64 bits.
 pub(super) trait Lane:
     Copy + Ord + Debug + Add<Output = Self> + Sub<Output = Self> + 'static
 {
     const ZERO: Self;
-    /// Above every start, so that an unused lane counts as after all others.
+    /// Larger than every start: unused lanes sort last.
     const MAX: Self;
 
-    /// The value, or [`Lane::MAX`] if it is larger.
+    /// Converts, at most to [`Lane::MAX`].
     fn of(value: u64) -> Self;
     fn get(self) -> u64;
-    /// What is missing to the next multiple of `mask + 1`.
+    /// Returns the distance to the next multiple of `mask + 1`.
     fn pad(self, mask: Self) -> Self;
-    /// The difference, or 0 if it would be less.
+    /// Subtracts, to 0 at least.
     fn minus(self, other: Self) -> Self;
 }
 
-/// The bit of each lane: to add these up is less work than to shift.
+/// Adding bits is cheaper than shifting.
 const fn bits() -> [u32; 32] {
     let mut bits = [0; 32];
     let mut i = 0;
@@ -50,7 +49,7 @@ macro_rules! lane {
             }
 
             #[inline(always)]
-            #[allow(clippy::useless_conversion)] // of one of the two
+            #[allow(clippy::useless_conversion)] // for one of the two types
             fn get(self) -> u64 {
                 self.into()
             }
@@ -71,8 +70,8 @@ macro_rules! lane {
 lane!(u32);
 lane!(u64);
 
-/// A bit for each lane of which that is so.
-#[allow(clippy::needless_range_loop)] // the form of which vector instructions are made
+/// Returns a bit for each lane that passes `is`.
+#[allow(clippy::needless_range_loop)] // the compiler vectorizes this form
 #[inline(always)]
 fn where_so<const B: usize>(is: impl Fn(usize) -> bool) -> u32 {
     let mut found = 0;
@@ -82,39 +81,37 @@ fn where_so<const B: usize>(is: impl Fn(usize) -> bool) -> u32 {
     found
 }
 
-/// A bit for each lane that holds `min` or more.
 #[inline(always)]
 pub(super) fn at_least<L: Lane, const B: usize>(lanes: &[L; B], min: L) -> u32 {
     where_so::<B>(|i| lanes[i] >= min)
 }
 
-/// A bit for each lane of which `len` has `min` from the first multiple of `mask + 1` on.
+/// Returns a bit for each extent with `min` positions from a multiple of `mask + 1` on.
 #[inline(always)]
 pub(super) fn fits<L: Lane, const B: usize>(start: &[L; B], len: &[L; B], min: L, mask: L) -> u32 {
     where_so::<B>(|i| usable(start[i], len[i], mask) >= min)
 }
 
-/// What an extent has from its first multiple of `mask + 1` on; 0 if it has none.
+/// Returns the positions of an extent from its first multiple of `mask + 1` on; 0 without one.
 ///
-/// Never more for a larger alignment, for a later start before the same end, or for an earlier end
-/// after the same start.
+/// Never grows with a larger alignment, a later start before the same end, or an earlier end after
+/// the same start.
 #[inline(always)]
 pub(super) fn usable<L: Lane>(start: L, len: L, mask: L) -> L {
     len.minus(start.pad(mask))
 }
 
-/// How many lanes are `at` or below, which must be less than [`Lane::MAX`]; lanes ascend.
+/// Counts the lanes of at most `at`, which is less than [`Lane::MAX`]; lanes ascend.
 #[inline(always)]
 pub(super) fn rank<L: Lane, const B: usize>(lanes: &[L; B], at: L) -> usize {
-    // A count of bits, which not every processor has an instruction for, is not needed.
+    // Some processors have no instruction that counts bits.
     (!u64::from(where_so::<B>(|i| lanes[i] <= at))).trailing_zeros() as usize
 }
 
-/// The largest value.
 #[inline(always)]
 pub(super) fn largest<L: Lane, const B: usize>(lanes: &[L; B]) -> L {
     let mut max = *lanes;
-    // By halves, since one after the other would wait for each other.
+    // Halving makes fewer steps wait for each other.
     let mut half = B / 2;
     while half > 0 {
         for i in 0..half {
@@ -125,7 +122,7 @@ pub(super) fn largest<L: Lane, const B: usize>(lanes: &[L; B]) -> L {
     max[0]
 }
 
-/// The most that one of the extents has for an alignment.
+/// Returns the most that one extent has for an alignment.
 #[inline(always)]
 pub(super) fn most_usable<L: Lane, const B: usize>(start: &[L; B], len: &[L; B], mask: L) -> L {
     let mut all = *len;
@@ -135,7 +132,6 @@ pub(super) fn most_usable<L: Lane, const B: usize>(start: &[L; B], len: &[L; B],
     largest(&all)
 }
 
-/// Puts `value` at `lane`, before those that were there and after.
 #[inline(always)]
 pub(super) fn insert<T: Copy, const B: usize>(
     lanes: &mut [T; B],
@@ -147,7 +143,7 @@ pub(super) fn insert<T: Copy, const B: usize>(
     lanes[lane] = value;
 }
 
-/// Takes `lane` out and closes the gap.
+/// Removes `lane` and closes the gap.
 #[inline(always)]
 pub(super) fn remove<T: Copy, const B: usize>(
     lanes: &mut [T; B],
@@ -159,7 +155,7 @@ pub(super) fn remove<T: Copy, const B: usize>(
     lanes[count - 1] = unused;
 }
 
-/// Two neighbours and how many lanes each uses.
+/// The used lanes of two neighbours.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counts {
     pub(super) left: usize,
@@ -167,7 +163,7 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    /// Moves lanes over the border until the left one uses `target`.
+    /// Moves lanes between the neighbours until the left one has `target`.
     pub(super) fn shift<T: Copy, const B: usize>(
         self,
         target: usize,

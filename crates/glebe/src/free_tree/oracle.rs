@@ -1,37 +1,37 @@
-//! [`run`]: a byte string as a program of calls, each answered by a [`FreeTree`] and by an oracle.
+//! [`run`] executes a byte string as calls to a [`FreeTree`] and to an oracle.
 //!
-//! The oracle is an ordered map of the same extents, searched from its first to its last: slow and
-//! plain. Every answer must be equal, addresses and errors alike, and every invariant must hold
-//! after every step. Property tests and the fuzz target share this file; it is in no other build.
+//! The oracle is an ordered map of the extents, searched from first to last. After every step,
+//! answers and errors must be equal and all invariants must hold. For property tests and the fuzz
+//! target only.
 
 use std::collections::BTreeMap;
 
 use super::{Classes, Error, FreeTree};
 use crate::extent::Extent;
 
-/// What a free tree should answer.
+/// The reference model of a free tree.
 #[derive(Debug)]
 pub struct Oracle {
     span: Extent,
     limit: usize,
-    /// The end of each free extent by its start.
+    /// Start and end of each free extent.
     free: BTreeMap<u64, u64>,
 }
 
 impl Oracle {
-    /// As [`FreeTree::new`].
+    /// Like [`FreeTree::new`].
     #[must_use]
     pub fn new(span: Extent, max_extents: usize) -> Self {
         let most = span.len() / 2 + span.len() % 2;
         Self { span, limit: max_extents.min(most as usize), free: BTreeMap::new() }
     }
 
-    /// As [`FreeTree::iter`].
+    /// Like [`FreeTree::iter`].
     pub fn iter(&self) -> impl Iterator<Item = Extent> + '_ {
         self.free.iter().map(|(&start, &end)| Extent::new(start, end - start).unwrap())
     }
 
-    /// As [`FreeTree::find`].
+    /// Like [`FreeTree::find`].
     #[allow(clippy::missing_errors_doc)]
     pub fn find(
         &self,
@@ -53,7 +53,7 @@ impl Oracle {
         Ok(self.iter().find_map(fit))
     }
 
-    /// As [`FreeTree::alloc`].
+    /// Like [`FreeTree::alloc`].
     #[allow(clippy::missing_errors_doc)]
     pub fn alloc(
         &mut self,
@@ -66,7 +66,7 @@ impl Oracle {
         Ok(found)
     }
 
-    /// As [`FreeTree::take`].
+    /// Like [`FreeTree::take`].
     #[allow(clippy::missing_errors_doc)]
     pub fn take(&mut self, given: Extent) -> Result<(), Error> {
         if !self.span.contains(given) {
@@ -91,7 +91,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// As [`FreeTree::free`].
+    /// Like [`FreeTree::free`].
     #[allow(clippy::missing_errors_doc)]
     pub fn free(&mut self, given: Extent) -> Result<(), Error> {
         if !self.span.contains(given) {
@@ -120,13 +120,13 @@ impl Oracle {
         }
     }
 
-    /// As [`FreeTree::next_fit`].
+    /// Like [`FreeTree::next_fit`].
     #[must_use]
     pub fn next_fit(&self, from: u64, min_len: u64) -> Option<Extent> {
         self.iter().find(|free| free.end() > from && free.len() >= min_len)
     }
 
-    /// As [`FreeTree::containing`].
+    /// Like [`FreeTree::containing`].
     #[must_use]
     pub fn containing(&self, position: u64) -> Option<Extent> {
         self.iter().find(|free| free.start() <= position && position < free.end())
@@ -145,8 +145,7 @@ impl Oracle {
 
 /// Runs `program` on both and compares.
 ///
-/// The first bytes choose the span and the limit, the rest are calls of a few bytes each; what the
-/// program's end cuts off reads as zero.
+/// The first bytes choose span and limit, the rest are calls. Missing bytes are zero.
 ///
 /// # Panics
 /// At the first difference or broken invariant.
@@ -154,7 +153,7 @@ pub fn run(program: &[u8]) {
     let mut bytes = Bytes(program);
     let span = bytes.span();
     let limit = [usize::MAX, 1, 2, 3, 5, 8, 40, 200][usize::from(bytes.next() % 8)];
-    // Storage is allocated at once; no program here is long enough to need more.
+    // A tree allocates all storage at once, and no program needs more.
     let limit = limit.min(4096);
     let kind = bytes.next();
     let classes = if kind / 2 % 2 == 0 { Classes::All } else { Classes::None };
@@ -199,7 +198,7 @@ impl Both {
                     self.free(extent);
                 }
             }
-            // All of a held run, or its start, so that merges on both sides are met.
+            // Frees a whole held run or its start, so that merges on both sides occur.
             7 | 8 => {
                 let at = bytes.position(self.span);
                 if let Err(Error::NotFree { held, .. }) = self.rest_from(at) {
@@ -227,7 +226,7 @@ impl Both {
         assert_eq!(self.tree.free(extent), self.oracle.free(extent), "free {extent}");
     }
 
-    /// The error that a claim on all from `at` to the span's end meets.
+    /// Returns the error of taking all from `at` on.
     fn rest_from(&self, at: u64) -> Result<(), Error> {
         let Some(len) = self.span.end().checked_sub(at) else { return Ok(()) };
         let Some(rest) = Extent::new(at, len) else { return Ok(()) };
@@ -237,7 +236,7 @@ impl Both {
     }
 }
 
-/// The program, read from its start.
+/// The rest of the program.
 struct Bytes<'a>(&'a [u8]);
 
 impl Bytes<'_> {
@@ -247,7 +246,7 @@ impl Bytes<'_> {
         first
     }
 
-    /// Spans where extents collide often, and spans at both ends of the number line.
+    /// Chooses a short span, so that extents collide, or one at an end of the number line.
     fn span(&mut self) -> Extent {
         let (kind, fine) = (self.next(), u64::from(self.next()));
         let (start, len) = match kind % 8 {
@@ -263,12 +262,12 @@ impl Bytes<'_> {
         Extent::new(start, len).unwrap()
     }
 
-    /// A position in the span, at a coarse step and a fine one; at times outside.
+    /// A position in the span or near it, by a coarse and a fine step.
     fn position(&mut self, span: Extent) -> u64 {
         let (coarse, fine) = (u64::from(self.next()), self.next());
         let step = (span.len() / 256).max(1);
         let near = span.start().saturating_add(step.saturating_mul(coarse % 256));
-        // Most fine steps are none, so that extents of different calls touch.
+        // Most fine steps are 0, so that extents of different calls touch.
         match fine {
             0..=127 => near.min(span.end() - 1),
             128..=191 => near.saturating_sub(u64::from(fine - 128)),

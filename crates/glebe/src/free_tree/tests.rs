@@ -1,4 +1,4 @@
-//! A free tree against its oracle, its bounds in levels, and its edges.
+//! Compares a free tree with its oracle, and checks its bounds and edge cases.
 
 use std::cell::Cell;
 
@@ -12,12 +12,11 @@ thread_local! {
     static VISITS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Counts a node that was looked at, in tests only.
 pub(super) fn count_visit() {
     VISITS.with(|visits| visits.set(visits.get() + 1));
 }
 
-/// The nodes that `call` looks at.
+/// Returns the answer of `call` and the number of nodes that it visited.
 fn visits_of<T>(call: impl FnOnce() -> T) -> (T, u64) {
     let before = VISITS.with(Cell::get);
     let answer = call();
@@ -28,7 +27,6 @@ fn extent(start: u64, len: u64) -> Extent {
     Extent::new(start, len).unwrap()
 }
 
-/// A tree with the given extents free.
 fn tree_of(span: Extent, extents: impl IntoIterator<Item = Extent>) -> FreeTree {
     let mut tree = FreeTree::new(span, 1 << 16);
     for extent in extents {
@@ -37,10 +35,9 @@ fn tree_of(span: Extent, extents: impl IntoIterator<Item = Extent>) -> FreeTree 
     tree
 }
 
-/// Bytes of a program.
 const PROGRAM_MAX: usize = if cfg!(miri) { 150 } else { 1200 };
 
-/// Returns how many random programs the test runs. Fuzzing runs the same check on many more.
+/// Fuzzing runs many more.
 fn programs() -> u32 {
     match cfg!(miri) {
         true => 3,
@@ -62,7 +59,7 @@ proptest! {
     }
 }
 
-/// A fixed stream of numbers (xorshift), the same in every run.
+/// A fixed stream of numbers (xorshift).
 struct Numbers(u64);
 
 impl Numbers {
@@ -74,23 +71,23 @@ impl Numbers {
     }
 }
 
-/// The most nodes that a search may look at among so many extents, with nodes of `min` lanes or
-/// more: a way down to a border of the window, one to the extent before it, and one up and down to
-/// the fit; the first two twice where an extent is wanted whole. Leaves that shrank add to that.
+/// Returns the most nodes that a search visits, if nodes have at least `min` lanes: a path to a
+/// border of the window, one to the extent before, and one up and down to the fit; the first two
+/// twice for a whole extent. Leaves that shrank add to this.
 fn search_max(extents: usize, min: usize) -> u64 {
     6 * levels_max(extents, min)
 }
 
-/// The most nodes that a change may look at: as many as two searches; for each class, two ways up
-/// with a look at the child each; and where every node of the way is split or joined, a look at two
-/// children for each class, and a way down.
+/// Returns the most nodes that a change visits: two searches; for each class, two paths up with a
+/// look at each child; for each split or join on the path, two children for each class and a path
+/// down.
 fn change_max(extents: usize, min: usize, classes: u64) -> u64 {
     let levels = levels_max(extents, min);
     levels * (8 + levels + 6 * classes)
 }
 
 fn levels_max(extents: usize, min: usize) -> u64 {
-    // The root has two lanes or more, all others `min`.
+    // The root has at least two lanes, other nodes `min`.
     let (mut levels, mut extents_min) = (1, 2 * min);
     while extents_min <= extents {
         (levels, extents_min) = (levels + 1, extents_min * min);
@@ -98,11 +95,10 @@ fn levels_max(extents: usize, min: usize) -> u64 {
     levels
 }
 
-/// Leaves that may mislead a search, as the structure's description has it: not read from the code,
-/// which may not have more.
+/// Leaves that may mislead a search: the documented bound, not the code's.
 const MISLEADING_MAX: u64 = 16;
 
-/// Lanes that a node uses at least, in a tree as it is used and in a deep one.
+/// Least lanes of a node, in a normal and in a deep tree.
 const MIN: usize = 12;
 const DEEP_MIN: usize = 2;
 
@@ -130,7 +126,7 @@ fn answers_are_the_same_on_a_processor_without_wide_vectors() {
 
 #[test]
 fn answers_are_the_same_of_storage_on_huge_pages() {
-    // Of so many extents, both leaves and maxima are several huge pages.
+    // With these extents, leaves and maxima span several huge pages each.
     let (span, limit) = (extent(0, 1 << 23), 1 << 21);
     for mut tree in
         [FreeTree::new(span, limit), FreeTree::with_classes(span, limit, Classes::None).unwrap()]
@@ -183,8 +179,8 @@ fn deep_tree_equals_the_oracle(mut tree: FreeTree, span: Extent, min: usize) {
     }
 }
 
-/// Returns true if the whole tree is compared after this step: a share of them, since a look at
-/// thousands of extents takes a thousand times as long as a step.
+/// Comparing the whole tree takes a thousand times as long as a step, so a short run does it
+/// rarely.
 fn is_looked_at(step: u32) -> bool {
     step % 64 == 0 || glebe_testing::time::is_long()
 }
@@ -193,7 +189,7 @@ fn is_looked_at(step: u32) -> bool {
 fn aligned_search_never_scans() {
     let count: u64 = if cfg!(miri) { 64 } else { 8192 };
     let span = extent(0, 1 << 20);
-    // Each is long enough, and each lies one past a multiple.
+    // All are long enough, and start one past a multiple.
     let misaligned = (0..count).map(|i| extent(i * 128 + 1, 64));
     let mut tree = tree_of(span, misaligned);
     let bound = search_max(tree.extents(), MIN);
@@ -202,10 +198,10 @@ fn aligned_search_never_scans() {
         let (found, visits) = visits_of(|| tree.find(64, 64, window));
         assert_eq!(found, Ok(None));
         assert!(visits <= bound, "{visits} nodes for nothing, {bound} allowed");
-        // The size test alone would pass everywhere.
+        // A size test alone would accept all of them.
         assert!(tree.find(64, 1, window).unwrap().is_some());
     }
-    // One that fits, behind them all: no more work.
+    // A fit behind all of them costs no more.
     let last = (count - 1) * 128;
     tree.free(extent(last, 1)).unwrap();
     for window in [None, within] {
@@ -215,7 +211,7 @@ fn aligned_search_never_scans() {
         assert!(visits <= bound, "{visits} nodes for the last, {bound} allowed");
         tree.free(extent(last, 64)).unwrap();
     }
-    // Every alignment, with lengths just below and above what it leaves.
+    // All alignments, with lengths around the usable ones.
     for align in (0..20).map(|bit| 1 << bit) {
         for len in [1, 2, 31, 32, 33, 63, 64, 65] {
             let (_, visits) = visits_of(|| tree.find(len, align, within));
@@ -228,7 +224,7 @@ fn aligned_search_never_scans() {
 fn few_leaves_mislead_a_search_however_many_shrank() {
     let count: u64 = if cfg!(miri) { 24 } else { 4096 };
     let span = extent(0, 1 << 20);
-    // In each leaf several are of the length that is asked for, at a multiple, all of which go.
+    // Each leaf has several fits, which all shrink.
     let mut tree = tree_of(span, (0..count).map(|i| extent(i * 128, 64)));
     let mut oracle = Oracle::new(span, 1 << 16);
     for i in 0..count {
@@ -248,7 +244,7 @@ fn few_leaves_mislead_a_search_however_many_shrank() {
             assert!(visits <= bound, "{visits} nodes for {len} at {align}, {bound} allowed");
         }
     }
-    // What is given back is found again, in what order ever.
+    // Extents freed in another order are found again.
     for i in (0..count).rev().step_by(3) {
         let given = extent(i * 128, 1);
         assert_eq!((tree.free(given), oracle.free(given)), (Ok(()), Ok(())));
@@ -268,7 +264,7 @@ fn a_place_far_ahead_is_gone_to_without_a_class() {
     for log in 12..20 {
         let (found, visits) = visits_of(|| tree.find(64, 1 << log, None));
         assert_eq!(found, Ok(None));
-        // At each multiple, a way down, one to a leaf before it and one up, a few times.
+        // At each multiple: a path down, one to the leaf before and one up, a few times.
         let places = (count * 128).div_ceil(1 << log) + 1;
         let bound = places * 2 * search_max(tree.extents(), MIN);
         assert!(visits <= bound, "{visits} nodes at {log}, {bound} allowed");
@@ -310,7 +306,7 @@ fn every_alignment_at_both_ends_of_the_number_line() {
         assert_eq!(tree.find(u64::MAX - align, align, Some(upper)), Ok(Extent::new(align, !align)));
         assert_eq!(tree.find(u64::MAX - align + 1, align, Some(upper)), Ok(None));
     }
-    // No multiple but 0 is near this end.
+    // Near this end 0 is the only multiple.
     let top = extent(u64::MAX - 10, 10);
     let tree = tree_of(top, [top]);
     assert_eq!(tree.find(10, 1, None), Ok(Some(top)));
@@ -320,7 +316,7 @@ fn every_alignment_at_both_ends_of_the_number_line() {
     assert_eq!(tree.next_fit(u64::MAX - 1, 10), Some(top));
     assert_eq!(tree.next_fit(u64::MAX, 0), None);
     assert_eq!(tree.containing(u64::MAX), None);
-    // An alignment past the span's end leaves position 0 only.
+    // An alignment beyond the span's end fits only at 0.
     let small = extent(0, 1);
     let mut tree = tree_of(small, [small]);
     assert_eq!(tree.alloc(1, 1 << 63, None), Ok(Some(small)));
@@ -347,7 +343,7 @@ fn full_storage_refuses_and_changes_nothing() {
     assert!(tree.iter().eq(before));
     assert_eq!(tree.free_len(), 40);
     tree.check_invariants();
-    // What needs no node still works, and gives one back.
+    // Calls that need no node still work, and one of them frees a node.
     tree.free(extent(70, 10)).unwrap();
     tree.free(extent(10, 10)).unwrap();
     tree.take(extent(45, 1)).unwrap();
@@ -413,7 +409,7 @@ fn errors_say_what_and_where() {
 
 #[test]
 fn a_call_takes_few_nodes_however_the_tree_grew() {
-    // Ascending and descending order, the worst for a tree that does not balance.
+    // Ascending and descending order are the worst for a tree that does not balance.
     let count: u64 = if cfg!(miri) { 64 } else { 1 << 13 };
     let span = extent(0, count * 2);
     for (descending, deep) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -430,7 +426,7 @@ fn a_call_takes_few_nodes_however_the_tree_grew() {
             assert!(visits <= bound, "{visits} nodes at {i}, {bound} allowed");
         }
         tree.check_invariants();
-        // Fill the gaps from one side: each joins two.
+        // Each call fills a gap and joins two extents.
         for i in 1..count {
             let (answer, visits) = visits_of(|| tree.free(extent(i * 2 - 1, 1)));
             answer.unwrap();
@@ -444,7 +440,7 @@ fn a_call_takes_few_nodes_however_the_tree_grew() {
 
 #[test]
 fn a_key_stays_below_its_leaf_when_the_extent_before_is_cut() {
-    // Extents grow over the first key of the leaf after them and are cut back past it.
+    // Extents grow past the first key of the next leaf; a cut then makes them start behind it.
     let span = extent(0, 1 << 12);
     for classes in [Classes::All, Classes::None] {
         let mut tree = FreeTree::deep(span, 1 << 11, classes);
@@ -466,7 +462,7 @@ fn a_key_stays_below_its_leaf_when_the_extent_before_is_cut() {
 
 #[test]
 fn spans_at_the_border_of_32_bits() {
-    // 16 TiB of 4 KiB pages, one more and one less, at 0 and elsewhere.
+    // Lengths around 16 TiB of 4 KiB pages, from 0 and other starts.
     let pages = 1_u64 << 32;
     for start in [0, pages, pages - 1, 1 << 40] {
         for len in [pages - 1, pages, pages + 1] {

@@ -1,6 +1,6 @@
-//! [`Tree`]: a B+tree of free extents, its nodes named by index in bounded storage.
+//! [`Tree`]: a B+tree of free extents, with nodes in bounded storage.
 //!
-//! Owns the extents, their order and the maxima of each subtree; knows nothing of spans or errors.
+//! It owns the extents, their order and the maxima of subtrees, and knows no spans or errors.
 //!
 //! # Layout
 //!
@@ -16,35 +16,32 @@
 //! ```
 //!
 //! Lane `i` of row `c` is the most that one extent below child `i` has from its first multiple of
-//! the alignment of class `c` on. A request whose alignment is a class fits below a child exactly
-//! if this is no less than its length, so that a search goes down and never back up. Another one
-//! takes the row of the next smaller class, which may send it down in vain, and tests in the leaf
-//! what it really needs.
+//! the alignment of class `c` on. A request for the alignment of a class fits below a child exactly
+//! if this is at least its length, so a search never goes back up. Another alignment uses the row
+//! of the next smaller class, which may mislead the search; the leaf tests the real need.
 //!
 //! # Invariants
 //!
-//! - Extents lie in order and do not touch. All leaves are at the same depth, `height`.
-//! - Every start below a child is no less than its key and less than the key of the next one; of
-//!   the first child of all, no key is read. The key of a node is its first child's. A key may be
-//!   less than the first start, since starts move and keys stay.
-//! - Every node but the root uses [`Tree::MIN`] lanes or more, an inner root two. So `limit`
-//!   extents never need more nodes than there is storage for, and no split can fail.
-//! - A lane of a row is the maximum over the row or the extents of its child; but above a few
-//!   leaves that shrank, rows of classes but the first may still tell of extents that were there.
+//! - Extents are in order and do not touch. All leaves are at depth `height`.
+//! - Every start below a child is at least its key and less than the next key. A node has the key
+//!   of its first child; the first key of all is never read. Starts move and keys stay, so a key
+//!   may be less than the first start.
+//! - Every node but the root has at least [`Tree::MIN`] lanes, an inner root two. So storage
+//!   suffices for `limit` extents, and no split can fail.
+//! - A lane of a row is the maximum below its child. Above a few leaves that shrank, all classes
+//!   but the first may still count vanished extents.
 //!
 //! # Cost
 //!
-//! A search reads one row and one child, or one array of keys, at each level: height + 1 nodes, as
-//! few as 5 for 10^6 extents. A change writes one leaf and those maxima that it moves; of large
-//! alignments, short extents have none. A maximum that shrank is looked for later, if it has not
-//! come back by then: see [`maxima`]. Where lanes are moved between nodes, which a leaf makes once
-//! in many changes, all classes of two lanes are computed again. A tree of very few extents is one
-//! leaf, and is looked at without any of this: see [`few`]. A tree of very many is not in any cache
-//! near the processor, and lies on huge pages: else a call would also look into page tables for
-//! each line that it reads, which a virtual machine does twice at each level.
+//! A search reads a row and a child, or the keys, at each level: height + 1 nodes, 5 for 10^6
+//! extents. A change writes one leaf and the maxima that it moves; short extents have none for
+//! large alignments. A maximum that shrank is recomputed later, unless it comes back before (see
+//! [`maxima`]). A leaf rarely moves lanes to a neighbour; this recomputes all classes of two lanes.
+//! A tree of very few extents skips all this (see [`few`]). A large tree uses huge pages: with base
+//! pages a call would read page tables for each line, twice at each level in a virtual machine.
 //!
-//! Source: Bayer and McCreight 1972; the maxima follow `subtree_max_size` of the kernel's
-//! `mm/vmalloc.c` and the gaps of its maple tree, with one row for each class of alignments.
+//! Source: Bayer and McCreight 1972. The maxima follow `subtree_max_size` in the kernel's
+//! `mm/vmalloc.c` and the gaps of its maple tree, with a row for each class of alignments.
 
 mod balance;
 mod change;
@@ -63,13 +60,13 @@ use super::Classes;
 use crate::sys::madvise;
 use maxima::{Stale, GROUP};
 
-/// Most levels, leaves included; see [`Tree::new`].
+/// Most levels, leaves included; `limit` is low enough for them.
 const LEVELS: usize = 17;
 
-/// Alignments that have only so few multiples among all positions, as a logarithm, are no class.
+/// Alignments with fewer multiples among all positions, as a logarithm rounded up, are no class.
 const FEW_MULTIPLES_LOG: usize = 4;
 
-/// Classes at most, which have a bit each in a word.
+/// Most classes: each has one bit in a word.
 const CLASSES_MAX: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
@@ -86,19 +83,18 @@ struct Inner<L, const B: usize> {
     child: [u32; B],
 }
 
-// Whole cache lines, and as many for the lanes of a search as there must be.
+// Whole cache lines, and no more than the lanes need.
 const _: () = assert!(size_of::<Leaf<u32, 32>>() == 256 && size_of::<Inner<u32, 32>>() == 256);
 
-/// Storage of fewer huge pages than so many has none: most of one could be unused.
+/// Storage of fewer huge pages uses none: most of one could stay unused.
 const HUGE_PAGES_MIN: usize = 16;
 
-/// Memory that could not be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NoRoom {
     pub(super) bytes: u128,
 }
 
-/// An empty vector with room for `count`, if that can be had; on huge pages if it is large.
+/// Allocates an empty vector, on huge pages if it is large.
 fn room<T>(count: usize) -> Result<Vec<T>, NoRoom> {
     let mut all = Vec::new();
     let bytes = count as u128 * size_of::<T>() as u128;
@@ -112,22 +108,20 @@ fn room<T>(count: usize) -> Result<Vec<T>, NoRoom> {
     Ok(all)
 }
 
-/// The way to a leaf: the inner node at each level and the lane taken in it. Always passed by
-/// reference: to copy what was just written a byte at a time costs more than a level.
+/// The inner node at each level and the lane taken there. Passed by reference only: copying bytes
+/// just written one by one costs more than a level.
 ///
-/// One that is kept from call to call saves a later call the way down, if it leads to the same
-/// leaf: what was taken last is often given back first.
+/// A path kept from an earlier call saves the way down if it leads to the right leaf: the last
+/// positions taken are often given back first.
 #[derive(Clone, Debug)]
 pub(super) struct Path {
-    /// [`Tree::shape`] when it was made.
+    /// [`Tree::shape`] when made.
     shape: u64,
-    /// The leaf, or [`NOWHERE`].
     leaf: u32,
     node: [u32; LEVELS],
     lane: [u8; LEVELS],
 }
 
-/// Of a path that leads to no leaf.
 const NOWHERE: u32 = u32::MAX;
 
 impl Path {
@@ -136,7 +130,7 @@ impl Path {
         Self { shape: 0, leaf: NOWHERE, node: [0; LEVELS], lane: [0; LEVELS] }
     }
 
-    /// Leads where `other` leads, in a tree of that height.
+    /// Copies `other`, a path in a tree of this height.
     #[inline(always)]
     fn become_like(&mut self, other: &Self, height: usize) {
         (self.shape, self.leaf) = (other.shape, other.leaf);
@@ -156,7 +150,7 @@ impl Path {
     }
 }
 
-/// The ways of the last two calls, since what is taken by two is often given back by the next two.
+/// The paths of the last two calls: positions of two calls are often freed by the next two.
 #[derive(Clone, Debug)]
 pub(super) struct Paths {
     both: [Path; 2],
@@ -169,7 +163,7 @@ impl Paths {
         Self { both: [Path::new(), Path::new()], last: 0 }
     }
 
-    /// The one of the call before the last, which is this call's now.
+    /// Returns the older path, to overwrite.
     #[inline(always)]
     pub(super) fn next(&mut self) -> &mut Path {
         self.last ^= 1;
@@ -177,17 +171,16 @@ impl Paths {
     }
 }
 
-/// A lane of a leaf; or past the last one.
+/// A lane of a leaf, or the one after the last.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spot {
     leaf: usize,
     lane: usize,
 }
 
-/// An extent as lanes hold it: start and length.
+/// Start and length of an extent.
 pub(super) type Entry<L> = (L, L);
 
-/// The ordered tree of fan-out `B`: see the module's documentation.
 #[derive(Debug)]
 pub(super) struct Tree<L, const B: usize> {
     leaves: Vec<Leaf<L, B>>,
@@ -199,17 +192,15 @@ pub(super) struct Tree<L, const B: usize> {
     /// Row `c` of inner node `n` is at `n * classes + c`.
     maxima: Vec<[L; B]>,
     classes: usize,
-    /// Alignment of each class, less one; ascending.
+    /// Alignment of each class less one, ascending.
     masks: [L; CLASSES_MAX],
-    /// The class of the largest alignment that has one.
     last_class: usize,
     stale: Stale<L>,
-    /// Whether the processor has the wide vectors of [`work`].
+    /// True if the processor has the wide vectors of [`work`].
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     wide: bool,
-    /// Goes up when lanes move between nodes: paths from before are wrong.
-    /// It never goes down. It goes up by one a change, so it cannot come round: 2^64 changes of a
-    /// nanosecond each take 584 years.
+    /// Counts moves of lanes between nodes, which invalidate older paths. Cannot wrap: 2^64 changes
+    /// of a nanosecond take 584 years.
     shape: u64,
     root: u32,
     /// Levels of inner nodes.
@@ -219,27 +210,27 @@ pub(super) struct Tree<L, const B: usize> {
 }
 
 impl<L: Lane, const B: usize> Tree<L, B> {
-    /// Lanes that a node which is not the root uses at least.
+    /// Least lanes of a node that is not the root.
     const MIN: usize = if B * 3 / 8 > 2 { B * 3 / 8 } else { 2 };
-    /// Two neighbours that use no more lanes become one, if one has too few. Less than `B`, so that
-    /// the next insertion does not split them again.
+    /// Two neighbours with at most this many lanes merge if one has too few. Less than `B`, so that
+    /// the next insertion does not split them.
     const MERGE_MAX: usize = B - B / 8;
     const SIZES: () =
         assert!(B.is_power_of_two() && B >= 4 && B <= 32 && Self::MERGE_MAX >= 2 * Self::MIN);
 
-    /// For `limit` extents, with maxima for the alignments of `kind`, as far as `end`, the end of
-    /// all positions, has use for them. It has no storage yet.
+    /// Creates a tree without storage, with maxima for the alignments of `kind` that are useful
+    /// below `end`.
     pub(super) fn without_storage(end: u64, limit: usize, kind: Classes) -> Self {
         let () = Self::SIZES;
         let most = (0..LEVELS - 2).fold(Self::MIN, |most, _| most.saturating_mul(Self::MIN));
         let limit = limit.min(most).min(u32::MAX as usize);
-        // Of a larger alignment there are so few multiples that no search is misled often.
+        // Larger alignments have too few multiples to mislead a search often.
         let useful = end.saturating_sub(1).checked_ilog2().map_or(0, |bit| bit as usize + 1);
         let last_class = match kind {
             Classes::All => useful.saturating_sub(FEW_MULTIPLES_LOG),
             Classes::None => 0,
         };
-        // The last class again and again, so that there are whole groups.
+        // Repeats the last class to fill the last group.
         let classes = 1 + last_class.next_multiple_of(GROUP);
         let masks = std::array::from_fn(|class| Self::mask(1 << class.min(last_class)));
         Self {
@@ -263,10 +254,10 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         }
     }
 
-    /// Makes the storage, once, if it can be had; in place, since a tree is large to pass on.
+    /// Allocates in place, because a tree is large to move.
     pub(super) fn make_storage(&mut self) -> Result<(), NoRoom> {
         let leaves = (self.limit / Self::MIN).max(1);
-        // One more for a root that is about to split.
+        // One more for a root about to split.
         let (mut inners, mut level) = (1, leaves);
         while level > 1 {
             level = (level / Self::MIN).max(1);
@@ -283,8 +274,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         Ok(())
     }
 
-    /// An alignment, a power of two, less one; of positions, one that is larger than all has the
-    /// same multiples as one that is larger still.
+    /// Alignments beyond the last position have the same multiples, so the mask may be capped.
     pub(super) fn mask(align: u64) -> L {
         L::of(align - 1)
     }
@@ -302,15 +292,14 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         self.wide = false;
     }
 
-    /// The length of the longest extent, 0 if there is none.
     pub(super) fn largest(&self) -> L {
         self.max_below(0, self.root as usize, 0)
     }
 
-    /// Where a start of `at` belongs, after all that are no later; and the way there.
+    /// Finds the spot after all starts up to `at`, and its path.
     #[inline(always)]
     pub(super) fn descend(&self, at: L, path: &mut Path) -> Spot {
-        // An unused lane is never counted.
+        // Unused lanes must not count.
         let at = at.min(L::MAX - L::of(1));
         let mut n = self.root as usize;
         for level in 0..self.height {
@@ -324,7 +313,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         self.spot(n, at)
     }
 
-    /// As [`Self::descend`], by the way of one of the last calls if it leads there.
+    /// Like [`Self::descend`], by the path of one of the last two calls if it leads there.
     #[inline(always)]
     pub(super) fn locate<'a>(&self, at: L, paths: &'a mut Paths) -> (Spot, &'a mut Path) {
         let at = at.min(L::MAX - L::of(1));
@@ -339,14 +328,13 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         (self.descend(at, path), path)
     }
 
-    /// Where in its leaf `at` belongs.
     #[inline(always)]
     fn spot(&self, leaf: usize, at: L) -> Spot {
         count_visit();
         Spot { leaf, lane: rank(&self.leaves[leaf].start, at) }
     }
 
-    /// Whether the way to where a start of `at` belongs is known.
+    /// Returns true if a start of `at` belongs in the path's leaf.
     #[inline(always)]
     fn leads_to(&self, at: L, path: &Path) -> bool {
         if path.leaf == NOWHERE || path.shape != self.shape {
@@ -360,21 +348,21 @@ impl<L: Lane, const B: usize> Tree<L, B> {
             && (at <= leaf.start[count - 1] || self.next_key(path).is_none_or(|key| at < key))
     }
 
-    /// The key of the leaf that `path` leads to, but of the first.
+    /// Returns the key of the path's leaf; `None` for the first leaf.
     #[inline(always)]
     fn key(&self, path: &Path) -> Option<L> {
         let level = (0..self.height).rev().find(|&level| path.lane[level] > 0)?;
         Some(self.inners[path.node(level)].key[path.lane(level)])
     }
 
-    /// The key of the leaf after that.
+    /// Returns the key of the next leaf.
     #[inline(always)]
     fn next_key(&self, path: &Path) -> Option<L> {
         let level = self.forking(path)?;
         Some(self.inners[path.node(level)].key[path.lane(level) + 1])
     }
 
-    /// The lowest level at which there is a child after the one that `path` takes.
+    /// Returns the lowest level with a child after the path's.
     #[inline(always)]
     fn forking(&self, path: &Path) -> Option<usize> {
         (0..self.height)
@@ -382,7 +370,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
             .find(|&level| path.lane(level) + 1 < usize::from(self.inner_counts[path.node(level)]))
     }
 
-    /// Where the last extent before `spot` is; leads `path` there.
+    /// Returns the last extent before `spot`, and moves `path` there.
     #[inline(always)]
     pub(super) fn before(&self, path: &mut Path, spot: Spot) -> Option<Spot> {
         match spot.lane {
@@ -391,7 +379,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         }
     }
 
-    /// Where the first extent at `spot` or after it is; leads `path` there.
+    /// Returns the first extent from `spot` on, and moves `path` there.
     #[inline(always)]
     pub(super) fn after(&self, path: &mut Path, spot: Spot) -> Option<Spot> {
         match spot.lane < self.count(spot.leaf) {
@@ -400,20 +388,18 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         }
     }
 
-    /// The extent at `spot`.
     #[inline(always)]
     pub(super) fn entry(&self, spot: Spot) -> Entry<L> {
         let leaf = &self.leaves[spot.leaf];
         (leaf.start[spot.lane], leaf.len[spot.lane])
     }
 
-    /// Lanes used in a leaf.
     #[inline(always)]
     fn count(&self, leaf: usize) -> usize {
         usize::from(self.leaf_counts[leaf])
     }
 
-    /// Leads to the first lane of the next leaf; `None`, and nothing changed, if there is none.
+    /// Moves to the next leaf's first lane. Without one, changes nothing.
     #[inline(always)]
     fn advance(&self, path: &mut Path) -> Option<Spot> {
         let level = self.forking(path)?;
@@ -421,7 +407,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         Some(Spot { leaf: self.follow(path, level, |_| 0), lane: 0 })
     }
 
-    /// Leads to the last lane of the leaf before; `None`, and nothing changed, if there is none.
+    /// Moves to the last lane of the leaf before. Without one, changes nothing.
     #[inline(always)]
     fn retreat(&self, path: &mut Path) -> Option<Spot> {
         let level = (0..self.height).rev().find(|&level| path.lane[level] > 0)?;
@@ -430,7 +416,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         Some(Spot { leaf, lane: self.count(leaf) - 1 })
     }
 
-    /// Leads from the lane taken at `level` down, by the `lane` of each inner node; the leaf.
+    /// Extends the path below `level` and returns the leaf; `lane` chooses in each inner node.
     #[inline(always)]
     fn follow(&self, path: &mut Path, level: usize, lane: impl Fn(usize) -> u8) -> usize {
         for below in level + 1..self.height {
@@ -443,7 +429,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         path.leaf as usize
     }
 
-    /// The largest class of no larger alignment, by its logarithm.
+    /// Returns the class of the largest alignment up to `1 << log`.
     #[inline(always)]
     fn class(&self, log: u32) -> usize {
         (log as usize).min(self.last_class)
@@ -465,7 +451,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         }
     }
 
-    /// The most that one extent below node `n` at `level` has for `class`.
+    /// Returns the most that one extent below node `n` has.
     #[inline(always)]
     fn max_below(&self, level: usize, n: usize, class: usize) -> L {
         if level < self.height {
@@ -480,7 +466,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
     }
 }
 
-/// Counts a node that was looked at, in tests only.
 #[inline(always)]
 fn count_visit() {
     #[cfg(test)]

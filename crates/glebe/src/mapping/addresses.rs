@@ -1,18 +1,16 @@
 //! [`Addresses`]: reserved addresses over which pages of files are mapped, piece by piece.
 //!
 //! Owns the range from `mmap` to its drop. Offsets and lengths are bytes, whole pages of the files.
-//! What has no piece over it is no memory: a touch is SIGSEGV. No lock: who gives a part to whom is
-//! the caller's to order. Cost: one system call a piece, and one for all pieces together, so that
-//! no forked child has them.
+//! A touch outside all pieces is SIGSEGV. No lock: the caller decides who uses which part. Cost:
+//! one system call per piece, and one for all pieces, which keeps them from children.
 //!
-//! A process that has come to the limit on its mappings may not map over others either, so that
-//! nothing could be cleared; and to unmap it would leave a hole, in which somebody else's mapping
-//! may land. Hence the *spare* behind the range: a page that is a mapping of its own until then.
+//! A process at the limit on its mappings cannot map over others, so it could not clear a part.
+//! Unmapping would leave a hole for a foreign mapping. So a *spare* page behind the range is a
+//! mapping of its own until `clear` needs it.
 //!
 //! # Safety
-//! Nothing else is mapped in the range as long as this lives, so that mapping over a part of it,
-//! and clearing it, touches nobody else's memory. In a forked child, which lacks the pieces and
-//! where their addresses may be somebody else's, both are refused and nothing is unmapped.
+//! Nothing else is mapped in the range while this lives. A child lacks the pieces and may have
+//! other memory there: placing and clearing panic, and the drop unmaps nothing.
 #![allow(unsafe_code)]
 
 use std::io::ErrorKind;
@@ -27,27 +25,25 @@ use crate::sys::mmap::{clear, make_readable, unmap};
 use crate::sys::page_size;
 use crate::units::{Bytes, PageSize, Pages};
 
-/// A part of a file that is mapped as one.
+/// A part of a file, mapped as one; in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) offset: Bytes,
     pub(crate) len: Bytes,
 }
 
-/// The spare, and one page on either side.
+/// The spare, and a page on either side.
 const SPARE_PAGES: u64 = 3;
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Addresses {
-    /// The first multiple of the page, and the bytes from it.
+    /// The first multiple of the page size.
     addr: usize,
     len: Bytes,
-    /// What was reserved.
+    /// Address and length of everything reserved.
     whole: (usize, Bytes),
-    /// Whether the spare is a mapping of its own.
     has_spare: MappedByte,
-    /// Whether the process locks what it maps.
+    /// True if the process locks what it maps.
     locks: bool,
     guard: ForkGuard,
 }
@@ -58,7 +54,7 @@ const _: () = {
 };
 
 impl Addresses {
-    /// `len` bytes, whole pages, at a multiple of `page`. A child never has what is mapped there.
+    /// Reserves `len` bytes, whole pages, at a multiple of `page`.
     pub(crate) fn reserve(len: Bytes, page: PageSize) -> Result<Self, OsError> {
         let behind = page.bytes() + Pages::new(SPARE_PAGES).bytes(page_size());
         let room = len.checked_add(behind).unwrap_or(len);
@@ -71,25 +67,22 @@ impl Addresses {
         Ok(addresses)
     }
 
-    /// Bytes of it.
     pub(crate) fn len(&self) -> Bytes {
         self.len
     }
 
-    /// The address at `offset`.
     #[inline]
     pub(crate) fn at(&self, offset: Bytes) -> usize {
         self.addr.wrapping_add(offset.as_usize())
     }
 
-    /// Whether this is a forked child, which has none of what was mapped.
     #[inline]
     pub(crate) fn is_lost_by_fork(&self) -> bool {
         self.guard.is_child()
     }
 
-    /// Maps the pieces side by side from `offset` on, for this process alone. On an error some of
-    /// them may be there: [`Addresses::clear`] takes them away.
+    /// Maps pieces side by side from `offset`, for this process only. After an error some may be
+    /// mapped: [`Addresses::clear`] removes them.
     pub(crate) fn place(
         &self,
         offset: Bytes,
@@ -100,18 +93,18 @@ impl Addresses {
         let start = self.checked(offset, len);
         let mut at = start;
         for piece in pieces {
-            // SAFETY: within the range, as checked; the caller gives no part to two.
+            // SAFETY: in the range, as checked; the caller gives no part to two users.
             unsafe { file.map_over(at, piece.offset, piece.len)? };
             at += piece.len.as_usize();
         }
-        // SAFETY: as above; says who else sees the bytes and changes none.
+        // SAFETY: in the range, as checked; changes no bytes.
         unsafe { advise(start, len, Advice::DontFork) }
     }
 
-    /// Takes away what is mapped in a part. On an error it may still be there.
+    /// Removes the pieces of a part. After an error they may remain.
     pub(crate) fn clear(&self, offset: Bytes, len: Bytes) -> Result<(), OsError> {
         let at = self.checked(offset, len);
-        // SAFETY: within the range, as checked; the caller has seen the end of who had the part.
+        // SAFETY: in the range, as checked; the caller knows that its users are gone.
         let clear = || unsafe { clear(at, len, false) };
         let mut cleared = clear();
         if cleared.as_ref().is_err_and(|why| why.kind() == ErrorKind::OutOfMemory)
@@ -121,7 +114,7 @@ impl Addresses {
             cleared = clear();
         }
         if self.locks && cleared.is_ok() {
-            // SAFETY: as above: addresses alone. What is refused stays locked, without a page.
+            // SAFETY: addresses in the range. If refused, they stay locked, without a page.
             let _ = unsafe { commit::unlock(at, len) };
         }
         if cleared.is_ok() && self.has_spare.load(Ordering::Relaxed) == 0 {
@@ -130,12 +123,12 @@ impl Addresses {
         cleared
     }
 
-    /// Makes the spare a mapping of its own, if it can be, or gives that up: two mappings fewer.
+    /// Makes the spare a mapping of its own if possible, or ends that: two mappings fewer.
     fn keep_spare(&self, keep: bool) {
         let page = page_size().bytes();
         let (at, len) = self.whole;
         let spare = at + len.as_usize() - 2 * page.as_usize();
-        // SAFETY: behind the range that is given out, with a page of addresses on either side.
+        // SAFETY: behind the usable range, between two pages of addresses.
         let made = unsafe { make_readable(spare, page, keep) };
         self.has_spare.store(u8::from(keep && made.is_ok()), Ordering::Relaxed);
     }
@@ -158,8 +151,8 @@ impl Drop for Addresses {
     fn drop(&mut self) {
         if !self.is_lost_by_fork() {
             let (addr, len) = self.whole;
-            // SAFETY: nothing refers to what is mapped there once its owner is dropped. What the
-            // kernel refuses is made up for by the next mapping.
+            // SAFETY: nothing refers to the range after its owner is dropped. If the kernel
+            // refuses, the next mapping tries again.
             let _ = unsafe { unmap(addr, len) };
         }
     }

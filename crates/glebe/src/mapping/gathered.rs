@@ -1,13 +1,11 @@
-//! Mappings made of stretches of others, moved side by side: pages keep their frames and bytes
+//! Mappings made of stretches of others, moved side by side. Pages keep their frames and bytes
 //! while their addresses change.
 //!
-//! A stretch is a mapping of its own to the kernel from then on, which has a limit on their number
-//! (`vm.max_map_count`). A move costs some 8 µs. Offsets and lengths are bytes, whole pages of the
-//! mapping. Source: mremap(2).
+//! Each stretch becomes a VMA, and the kernel limits their number (`vm.max_map_count`). A move
+//! costs about 8 µs. Offsets and lengths are bytes, whole pages of the mapping. Source: mremap(2).
 //!
 //! # Safety
-//! As the parent module: whoever owns mappings gives them up whole, so that nobody refers to their
-//! bytes by address.
+//! Owners give mappings up whole, so nobody refers to their bytes by address.
 #![allow(unsafe_code)]
 
 use super::Mapping;
@@ -16,14 +14,12 @@ use crate::sys::mmap::{set_aside, unmap_between};
 use crate::sys::place;
 use crate::units::{Bytes, PageSize, Pages};
 
-/// Part of one of several mappings.
+/// A part of one of several mappings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stretch {
-    /// Which of them.
+    /// Index of the mapping.
     pub part: usize,
-    /// From where on.
     pub offset: Bytes,
-    /// How much.
     pub len: Bytes,
 }
 
@@ -32,8 +28,7 @@ impl Stretch {
         self.offset + self.len
     }
 
-    /// The fewest stretches that are `pages` in their order: of which mapping, and which of its
-    /// pages.
+    /// Joins `pages` (mapping, page index) into the fewest stretches, in their order.
     pub(crate) fn of_pages(pages: impl Iterator<Item = (usize, u64)>, page: PageSize) -> Vec<Self> {
         let mut all: Vec<Self> = Vec::new();
         for (part, index) in pages {
@@ -50,16 +45,16 @@ impl Stretch {
 }
 
 impl Mapping {
-    /// The mappings that it is to the kernel, each a stretch of `part`.
+    /// Returns the VMAs as stretches of `part`.
     pub(super) fn as_stretches(&self, part: usize) -> Vec<Stretch> {
         let starts = std::iter::once(Bytes::ZERO).chain(self.seams.iter().copied());
         let ends = self.seams.iter().copied().chain([self.len]);
         starts.zip(ends).map(|(offset, end)| Stretch { part, offset, len: end - offset }).collect()
     }
 
-    /// One mapping of `stretches` of `parts`, side by side in their order, the first at a multiple
-    /// of `align`; what of the parts is in none goes. The parts are private memory in pages of one
-    /// size, each one mapping to the kernel, and none is passed on by fork. On failure all goes.
+    /// Makes one mapping of `stretches` of `parts`, in their order, the first at a multiple of
+    /// `align`, and unmaps the rest. Each part is one VMA of private memory that children do not
+    /// get; all have one page size. On failure unmaps everything.
     pub(crate) fn gathered(
         parts: Vec<Self>,
         stretches: &[Stretch],
@@ -69,8 +64,8 @@ impl Mapping {
         Self::side_by_side(parts, stretches, page, align)
     }
 
-    /// One mapping of several, side by side in their order, the first at a multiple of `align`.
-    /// None is passed on by fork. The length of each leaves the next aligned to its pages.
+    /// Makes one mapping of several, in their order, the first at a multiple of `align`. Children
+    /// get none of them. The length of each keeps the next aligned to its pages.
     pub(crate) fn joined(parts: Vec<Self>, align: PageSize) -> Result<Self, OsError> {
         let stretches: Vec<Stretch> =
             parts.iter().enumerate().flat_map(|(n, part)| part.as_stretches(n)).collect();
@@ -98,7 +93,7 @@ impl Mapping {
         Ok(if is_noted { all.noted() } else { all })
     }
 
-    /// Moves it over address space that was set aside for it. On failure it goes.
+    /// Moves the mapping to addresses that were set aside for it. On failure unmaps it.
     pub(super) fn moved_to(mut self, addr: usize) -> Result<Self, OsError> {
         let (len, page, file) = (self.len, self.page, self.file.take());
         let (in_child, is_borrowed, guard) = (self.in_child, self.is_borrowed, self.guard);
@@ -111,13 +106,13 @@ impl Mapping {
         Ok(if is_noted { all.noted() } else { all })
     }
 
-    /// Unmaps what is in none of `moved`, which are ascending, and forgets the rest.
+    /// Unmaps everything outside `moved`, which is ascending.
     pub(super) fn unmap_but(mut self, moved: &[Stretch]) {
         let starts = std::iter::once(Bytes::ZERO).chain(moved.iter().map(Stretch::end));
         let ends = moved.iter().map(|stretch| stretch.offset).chain([self.len]);
         for (from, to) in starts.zip(ends) {
-            // SAFETY: of this mapping, which is given up; what was moved may be another's by now,
-            // and is left out.
+            // SAFETY: the owner gives this up. Moved stretches are left out: others may use their
+            // addresses.
             unsafe { unmap_between(self.addr + from.as_usize(), self.addr + to.as_usize()) };
         }
         (self.file, self.seams, self.own) = (None, Vec::new(), None);
@@ -125,17 +120,16 @@ impl Mapping {
     }
 }
 
-/// Moves `stretches` over address space from `to` on that was set aside for them, and unmaps what
-/// of `parts` is in none. On failure nothing of either is left but, where the kernel tried, the
-/// addresses that the move which failed was to go to: it may have cleared them before, and others
-/// may have what is there now.
+/// Moves `stretches` to addresses set aside from `to` on, and unmaps the rest of `parts`. On
+/// failure unmaps all of both, except the target of a failed move that the kernel tried: the kernel
+/// may have cleared it, and others may have mapped memory there.
 fn move_all(parts: Vec<Mapping>, stretches: &[Stretch], to: usize) -> Result<(), OsError> {
     let mut at = to;
     let mut outcome = Ok(());
     let mut moved = Vec::with_capacity(stretches.len());
     for stretch in stretches {
         let from = parts[stretch.part].addr + stretch.offset.as_usize();
-        // SAFETY: a part is the caller's, who gives it up; the target was set aside and is empty.
+        // SAFETY: the caller gives up the parts; the target is set aside.
         outcome = unsafe { place::move_to(from, stretch.len, at) };
         if outcome.is_err() {
             break;
@@ -146,7 +140,7 @@ fn move_all(parts: Vec<Mapping>, stretches: &[Stretch], to: usize) -> Result<(),
     if let (Err(error), Some(failed)) = (&outcome, stretches.get(moved.len())) {
         let end = stretches.iter().fold(to, |end, stretch| end + stretch.len.as_usize());
         let doubtful = if place::was_tried(error) { failed.len.as_usize() } else { 0 };
-        // SAFETY: set aside for these moves, and nobody knows of it.
+        // SAFETY: set aside for these moves, and nobody else knows of it.
         unsafe {
             unmap_between(to, at);
             unmap_between(at + doubtful, end);
@@ -220,7 +214,7 @@ mod tests {
             let expected: Vec<_> = order.iter().map(|(part, n)| had[*part][*n as usize]).collect();
             assert_eq!(frames(&one), expected);
         }
-        // Of several mappings to the kernel, as one.
+        // Several VMAs can be joined and moved.
         let two = Mapping::joined(vec![one, numbered(2)], page_size()).unwrap();
         assert_eq!(first_bytes(&two), [4, 1, 2, 1, 6, 1, 2]);
         let to = set_aside(two.len(), align).unwrap();
@@ -237,7 +231,7 @@ mod tests {
         let stretches = Stretch::of_pages(order.into_iter(), page_size());
         let one = Mapping::gathered(vec![part], &stretches, page_size()).unwrap();
         assert_eq!(first_bytes(&one), [2, 4]);
-        // What is mapped there now, if anything, somebody else has mapped since.
+        // Others may have mapped memory there since.
         for (n, had) in had.into_iter().enumerate() {
             let at = base + n * page;
             if set_aside_at(at, page_size().bytes()).is_ok() {

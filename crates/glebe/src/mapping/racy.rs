@@ -1,22 +1,21 @@
-//! Copies of bytes that another thread may write at the same time. They are in assembly, or
-//! volatile, so that the compiler assumes nothing of these bytes.
+//! Copies and zeroes bytes that another thread may write at the same time. Assembly or volatile
+//! accesses keep the compiler from assuming anything about these bytes.
 
 #![allow(unsafe_code)]
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use std::arch::asm;
 
-/// Bytes of a vector register.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const VECTOR: usize = 16;
 
-/// Below so many bytes a string move takes longer to begin than the copy takes.
+/// Bytes below which a string move takes longer to begin than the copy takes.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const STRING_MIN: usize = 512;
 
-/// Distances from source to target, in the [`LOW`] bits of their addresses, at which a string move
-/// takes four times as long on Zen 3. Large memory of malloc(3) begins 16 bytes behind a page, so
-/// copies of pages to there are common. Source: bug 30994 of the GNU C library.
+/// Distances from source to target, in the [`LOW`] bits, at which a string move takes four times as
+/// long on Zen 3. They are common: large memory of malloc(3) begins 16 bytes behind a page
+/// boundary. Source: bug 30994 of the GNU C library.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const BEHIND: std::ops::Range<usize> = 1..32;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -29,24 +28,24 @@ const LOW: usize = 0xfff;
 pub unsafe fn copy(to: *mut u8, from: *const u8, count: usize) {
     let is_slow = BEHIND.contains(&(to.addr().wrapping_sub(from.addr()) & LOW));
     if count >= VECTOR && (count < STRING_MIN || is_slow) {
-        // SAFETY: passed on.
+        // SAFETY: the caller's ranges.
         return unsafe { copy_vectors(to, from, count) };
     }
-    // SAFETY: passed on; the direction flag is clear on entry to any asm block.
+    // SAFETY: the caller's ranges; the direction flag is clear on entry to an asm block.
     unsafe {
         asm!("rep movsb", inout("rcx") count => _, inout("rdi") to => _,
             inout("rsi") from => _, options(nostack, preserves_flags));
     }
 }
 
-/// By vectors; the last overlaps the one before it.
+/// Copies by vectors; the last overlaps the one before it.
 ///
 /// # Safety
 /// `count` bytes, at least [`VECTOR`], are mapped at both, and do not overlap.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 unsafe fn copy_vectors(to: *mut u8, from: *const u8, count: usize) {
-    // SAFETY: passed on; SSE2 is part of x86-64.
+    // SAFETY: the caller's ranges; SSE2 is part of x86-64.
     unsafe {
         asm!(
             "2:",
@@ -67,8 +66,8 @@ unsafe fn copy_vectors(to: *mut u8, from: *const u8, count: usize) {
     }
 }
 
-/// Bytes from which zeros are streamed past the caches. A string store does so by itself only
-/// in far longer runs: a block zeroed granule by granule took twice the time of one memset.
+/// Bytes from which zeros bypass the caches. A string store does that only in far longer runs:
+/// zeroing a block granule by granule took twice the time of one memset.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub const STREAMED_MIN: usize = 1 << 20;
 
@@ -81,13 +80,13 @@ const LINE: usize = 64;
 #[inline]
 pub unsafe fn zero(to: *mut u8, count: usize) {
     if count < STREAMED_MIN {
-        // SAFETY: passed on.
+        // SAFETY: the caller's range.
         return unsafe { zero_string(to, count) };
     }
     let head = to.addr().wrapping_neg() % LINE;
     let lines = (count - head) / LINE;
     let tail = head + lines * LINE;
-    // SAFETY: the three parts make up what was passed; the second begins at a line.
+    // SAFETY: three parts of the caller's range; the second begins at a line.
     unsafe {
         zero_string(to, head);
         zero_lines(to.add(head), lines);
@@ -100,20 +99,20 @@ pub unsafe fn zero(to: *mut u8, count: usize) {
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 unsafe fn zero_string(to: *mut u8, count: usize) {
-    // SAFETY: passed on; the direction flag is clear on entry to any asm block.
+    // SAFETY: the caller's range; the direction flag is clear on entry to an asm block.
     unsafe {
         asm!("rep stosb", inout("rcx") count => _, inout("rdi") to => _, in("al") 0_u8,
             options(nostack, preserves_flags));
     }
 }
 
-/// By streaming stores, fenced: they are ordered before whatever follows.
+/// Zeroes lines by streaming stores, fenced: all later stores follow them.
 ///
 /// # Safety
 /// `lines` lines, at least one, are mapped at `to`, a multiple of a line.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 unsafe fn zero_lines(to: *mut u8, lines: usize) {
-    // SAFETY: passed on; SSE2 is part of x86-64.
+    // SAFETY: the caller's range; SSE2 is part of x86-64.
     unsafe {
         asm!(
             "pxor {zero}, {zero}",
@@ -141,7 +140,7 @@ const WORD: usize = size_of::<usize>();
 /// `count` bytes are mapped at both, and do not overlap.
 #[cfg(any(not(target_arch = "x86_64"), miri))]
 pub unsafe fn copy(to: *mut u8, from: *const u8, count: usize) {
-    // SAFETY: passed on.
+    // SAFETY: the caller's ranges.
     unsafe { portable_copy(to, from, count) }
 }
 
@@ -149,11 +148,11 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, count: usize) {
 /// `count` bytes are mapped at `to`.
 #[cfg(any(not(target_arch = "x86_64"), miri))]
 pub unsafe fn zero(to: *mut u8, count: usize) {
-    // SAFETY: passed on.
+    // SAFETY: the caller's range.
     unsafe { portable_zero(to, count) }
 }
 
-/// By words where both sides are aligned alike, else by bytes.
+/// Copies by words if both addresses are aligned alike, else by bytes.
 ///
 /// # Safety
 /// `count` bytes are mapped at both, and do not overlap.

@@ -1,13 +1,12 @@
-//! [`Reserved`]: address space whose pages come when they are populated, and go one by one.
+//! [`Reserved`]: address space whose pages are populated on demand and given back one by one.
 //!
-//! The front part is committed, from the first page to the highest that was ever populated and a
-//! little more; the rest is addresses. So what is reserved may be far more than the machine has,
-//! and what counts as memory of the process follows what was used. Unit: bytes, whole base pages.
-//! A lock, for a call or two, where a part is committed; populating has none.
+//! The committed part reaches from the first page to a little beyond the highest ever populated.
+//! Only this part counts as memory of the process, so far more may be reserved than the machine
+//! has. Unit: bytes, whole base pages. Committing takes a lock for a system call or two; populating
+//! takes none.
 //!
 //! # Safety
-//! The mapping is this value's own. Parts of it are committed, never the reverse, and each once:
-//! what is about to be committed holds nothing.
+//! This value owns the mapping. Each part is committed once, stays so, and held nothing before.
 #![allow(unsafe_code)]
 
 use super::{Mapping, Visibility};
@@ -17,47 +16,43 @@ use crate::sys::commit;
 use crate::sys::page_size;
 use crate::units::Bytes;
 
-/// For so many bytes that are committed one more is committed ahead.
+/// Commits one byte ahead per this many committed bytes.
 const AHEAD_SHARE: u64 = 8;
-/// The least that is committed at once: a call for each page would be slow.
+/// Fewest bytes to commit: a call per page would be slow.
 const STEP_MIN: Bytes = Bytes::new(256 << 10);
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Reserved {
     mapping: Mapping,
-    /// Whether what is committed is locked.
+    /// True if committed pages are locked.
     locks: bool,
-    /// Bytes from the start that may be touched.
+    /// Committed bytes, from the start.
     committed: MappedWord,
-    /// Of whoever commits.
     commits: Mutex<()>,
 }
 
 impl Reserved {
-    /// Reserves `len`, rounded up to whole pages. A forked child has copies, a core dump nothing.
-    /// Where `readable`, what was never populated reads as zero; else a touch of it is SIGSEGV.
+    /// Reserves `len`, rounded up to whole pages. A child gets copies, a core dump nothing. If
+    /// `readable`, uncommitted bytes read as zero; otherwise a touch is SIGSEGV.
     ///
     /// # Errors
-    /// What mmap(2) refuses: a limit on addresses.
+    /// If mmap(2) fails, for example at a limit on addresses.
     pub(crate) fn new(len: Bytes, readable: bool) -> Result<Self, OsError> {
         let page = page_size();
         let len = len.pages_up(page).checked_bytes(page).unwrap_or(len);
         let commit::Addresses { addr, locks } = commit::reserve(len, readable)?;
         let mapping = Mapping::owned(addr, len, page, None).noted();
-        // Refused by kernels that make no huge pages at all.
+        // Kernels without huge pages refuse this.
         let _ = mapping.refuse_huge_pages();
         let mapping = mapping.shown(Visibility { in_child: true, in_core_dump: false })?;
         Ok(Self { mapping, locks, committed: MappedWord::new(0), commits: Mutex::new(()) })
     }
 
-    /// Bytes reserved.
     #[inline]
     pub(crate) fn len(&self) -> Bytes {
         self.mapping.len()
     }
 
-    /// The first byte.
     #[inline]
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         self.mapping.as_ptr()
@@ -66,7 +61,7 @@ impl Reserved {
     /// Makes pages present and writable.
     ///
     /// # Errors
-    /// What the kernel refuses: a limit on memory.
+    /// If the kernel refuses, for example at a memory limit.
     pub(crate) fn populate(&self, offset: Bytes, len: Bytes) -> Result<(), OsError> {
         let end = offset + len;
         if end.get() > self.committed.load(Ordering::Relaxed) {
@@ -75,15 +70,15 @@ impl Reserved {
         self.mapping.populate(offset, len)
     }
 
-    /// Makes all of it writable: from then on pages come as they are written.
+    /// Commits everything: the kernel allocates pages as they are written.
     ///
     /// # Errors
-    /// What the kernel refuses: a limit on memory.
+    /// If the kernel refuses, for example at a memory limit.
     pub(crate) fn commit_all(&self) -> Result<(), OsError> {
         self.commit(self.len())
     }
 
-    /// Commits all up to `end`, and more where that can be had.
+    /// Commits up to `end`, and beyond unless the kernel refuses.
     #[cold]
     fn commit(&self, end: Bytes) -> Result<(), OsError> {
         let _commits = lock(&self.commits);
@@ -96,7 +91,7 @@ impl Reserved {
         let most = (done + ahead).pages_up(page).bytes(page).min(self.len()).max(end);
         let commit = |to: Bytes| {
             self.mapping.checked(done, (to - done).as_usize());
-            // SAFETY: within the mapping, as checked; not committed, and not by others meanwhile.
+            // SAFETY: in the mapping, as checked; uncommitted, and the lock keeps others out.
             unsafe { commit::commit(self.mapping.addr() + done.as_usize(), to - done, self.locks) }
                 .map(|()| to)
         };
@@ -105,45 +100,44 @@ impl Reserved {
         Ok(())
     }
 
-    /// Lets a forked child find zeros here instead of a copy.
+    /// Makes a forked child find zeros here, not a copy.
     ///
     /// # Errors
-    /// What madvise(2) refuses, as before Linux 4.14.
+    /// If madvise(2) fails, for example before Linux 4.14.
     #[cfg(feature = "encrypt")]
     pub(crate) fn wipe_on_fork(&self) -> Result<(), OsError> {
         self.mapping.wipe_on_fork()
     }
 
-    /// Keeps what was committed from swap.
+    /// Keeps the committed part out of swap.
     ///
     /// # Errors
-    /// What mlock(2) refuses: a limit on locked memory.
+    /// If mlock2(2) fails, for example at the limit on locked memory.
     #[cfg(feature = "encrypt")]
     pub(crate) fn lock_in_memory(&self) -> Result<(), OsError> {
         let len = Bytes::new(self.committed.load(Ordering::Relaxed));
-        // SAFETY: the mapping's own.
+        // SAFETY: the mapping owns the range.
         unsafe { commit::lock(self.mapping.addr(), len) }
     }
 
-    /// Gives whole pages back to the kernel. Their bytes are zero from now on.
+    /// Gives whole pages back to the kernel. They read as zero afterwards.
     ///
     /// # Safety
-    /// As [`Mapping::give_back`].
+    /// See [`Mapping::give_back`].
     pub(crate) unsafe fn give_back(&self, offset: Bytes, len: Bytes) -> Result<(), OsError> {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller guarantees it.
         unsafe { self.mapping.give_back(offset, len) }
     }
 
-    /// As [`Mapping::give_back_all`].
+    /// Gives several ranges back: see [`Mapping::give_back_all`].
     ///
     /// # Safety
-    /// As [`Mapping::give_back`].
+    /// See [`Mapping::give_back`].
     pub(crate) unsafe fn give_back_all(&self, ranges: &mut [(usize, Bytes)]) -> usize {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller guarantees it.
         unsafe { self.mapping.give_back_all(ranges) }
     }
 
-    /// Copies bytes out, and in, for tests.
     #[cfg(test)]
     pub(crate) fn mapping(&self) -> &Mapping {
         &self.mapping

@@ -1,8 +1,7 @@
-//! Mappings that are moved, joined, shortened, bound or shown from a file.
+//! Mappings that are moved, shortened, bound, collapsed or made from a file.
 //!
 //! # Safety
-//! As the parent module: a mapping is changed by whoever owns it, whole, and a part that goes is
-//! one that nobody can reach any more.
+//! Only the owner changes a mapping, and nobody can reach a part that is unmapped.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -15,8 +14,8 @@ use crate::sys::numa::{self, Node};
 use crate::units::{Bytes, PageSize};
 
 impl Mapping {
-    /// The first `len` bytes of a file whose pages are `page` large; a forked child has none. Those
-    /// of huge pages that are shared are in no core dump unless the process asked for that.
+    /// Maps the first `len` bytes of a file with pages of size `page`. Forked children do not get
+    /// it. A core dump omits shared huge pages unless the process asks for them.
     pub(crate) fn window(file: &File, len: Bytes, page: PageSize) -> Result<Self, OsError> {
         // SAFETY: at an address of the kernel's choice.
         let addr = unsafe { map_file(file, Bytes::ZERO, len, None) }?;
@@ -24,24 +23,23 @@ impl Mapping {
         Self::owned(addr, len, page, None).shown(visibility)
     }
 
-    /// Has the pages that are to come be of `node` alone.
+    /// Restricts pages allocated from now on to `node`.
     pub(crate) fn bind(&self, node: Node) -> Result<(), OsError> {
-        // SAFETY: the range is this mapping's own.
+        // SAFETY: the mapping owns the range.
         unsafe { numa::bind(self.addr, self.len, node) }
     }
 
-    /// Makes huge pages of what is there, as far as the kernel can.
+    /// Asks the kernel to make huge pages of the present pages.
     pub(crate) fn collapse(&self) -> Result<(), OsError> {
         self.advise(Bytes::ZERO, self.len, Advice::Collapse)
     }
 
-    /// Gives up what is beyond `len`, whole base pages; of a mapping of base pages.
+    /// Unmaps all beyond `len`, whole base pages; for mappings of base pages.
     pub(crate) fn shorten(&mut self, len: Bytes) -> Result<(), OsError> {
         if len >= self.len {
             return Ok(());
         }
-        // SAFETY: exclusive access, so that nobody uses the end; no access is beyond the new
-        // length.
+        // SAFETY: exclusive access; no access reaches beyond the new length.
         unsafe { unmap(self.addr + len.as_usize(), self.len - len)? };
         self.len = len;
         if self.own.take().is_some() {
@@ -50,7 +48,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// Moves it to address space at a multiple of `align`.
+    /// Moves the mapping to a multiple of `align`, if needed.
     pub(crate) fn aligned_to(self, align: PageSize) -> Result<Self, OsError> {
         if self.addr % align.bytes().as_usize() == 0 {
             return Ok(self);
@@ -59,7 +57,7 @@ impl Mapping {
         self.moved_to(to)
     }
 
-    /// Moves it to `addr`, where nothing may be mapped.
+    /// Moves the mapping to `addr`, where nothing may be mapped.
     pub(crate) fn moved_to_free(self, addr: usize) -> Result<Self, OsError> {
         set_aside_at(addr, self.len)?;
         self.moved_to(addr)

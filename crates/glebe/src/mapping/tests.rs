@@ -1,4 +1,4 @@
-//! Copies against plain slices, bounds, fork, threads.
+//! Tests copies against plain slices, bounds, fork and threads.
 
 use super::*;
 use crate::sys::child::{in_child, map_at};
@@ -73,7 +73,7 @@ fn a_copy_to_just_behind_its_source_in_the_low_bits_is_whole() {
         target.fill(0xAA);
         let wanted = source.as_ptr().addr() + behind;
         let at = wanted.wrapping_sub(target.as_ptr().addr()) & 0xfff;
-        // SAFETY: both slices are that long, and they are two.
+        // SAFETY: both have `LEN` bytes and do not overlap.
         unsafe { racy::copy(target[at..at + LEN].as_mut_ptr(), source.as_ptr(), LEN) };
         assert!(target[at..at + LEN] == source, "{behind} bytes behind");
         let rest = target[..at].iter().chain(&target[at + LEN..]);
@@ -85,21 +85,21 @@ fn a_copy_to_just_behind_its_source_in_the_low_bits_is_whole() {
 fn copies_equal_slice_copies() {
     let copies: [unsafe fn(*mut u8, *const u8, usize); 2] = [racy::copy, racy::portable_copy];
     let source: Vec<u8> = (0..600).map(|at| at as u8).collect();
-    // Those of no vector, of some, and of a string.
+    // Lengths without a vector, with vectors, and with a string move.
     let lens = (0..100).chain(500..530);
     for (len, to, from) in lens.flat_map(|len| (0..81).map(move |n| (len, n / 9, n % 9))) {
         let mut expected = vec![0xAA_u8; 600];
         expected[to..to + len].copy_from_slice(&source[from..from + len]);
         for copy in copies {
             let mut target = vec![0xAA_u8; 600];
-            // SAFETY: both ranges lie inside vectors of 600 bytes.
+            // SAFETY: both ranges are inside vectors of 600 bytes.
             unsafe { copy(target.as_mut_ptr().add(to), source.as_ptr().add(from), len) };
             assert!(target == expected, "{len} bytes from {from} to {to}");
         }
         expected[from..from + len].fill(0);
         let mut target = vec![0xAA_u8; 600];
         target[to..to + len].copy_from_slice(&source[from..from + len]);
-        // SAFETY: the range lies inside a vector of 600 bytes.
+        // SAFETY: the range is inside a vector of 600 bytes.
         unsafe { racy::portable_zero(target.as_mut_ptr().add(from), len) };
         assert!(target == expected, "{len} zeros at {from}");
     }
@@ -134,7 +134,7 @@ fn a_child_neither_reads_nor_unmaps_what_it_did_not_inherit() {
             let Some(lost) = private.take() else { return false };
             let at = lost.as_ptr();
             let forked = lost.is_lost_by_fork() && !ordinary.is_lost_by_fork();
-            // Somebody else's page, at the very address.
+            // Another page takes the same address.
             let free = map_at(at, page);
             drop(lost);
             if free {
@@ -175,10 +175,10 @@ fn ranges_given_back_at_once_are_zero_and_their_neighbours_are_as_before() {
     for count in [0, 1, 3, 20] {
         mapping.populate(Bytes::ZERO, at(64)).unwrap();
         (0..64).for_each(|nth| mapping.mapping().write(at(nth), &mark));
-        // Of three pages each the first and second.
+        // Each range is the first two of three pages.
         let mut ranges: Vec<_> =
             (0..count as u64).map(|nth| (at(3 * nth).as_usize(), at(2))).collect();
-        // SAFETY: nobody has a reference to these bytes.
+        // SAFETY: no reference to these bytes exists.
         let gone = unsafe { mapping.give_back_all(&mut ranges) };
         assert_eq!(gone, count);
         for nth in 0..64 {

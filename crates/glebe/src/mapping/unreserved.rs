@@ -1,5 +1,4 @@
-//! Memory of which far more is mapped than will ever be touched at once: see
-//! [`Mapping::unreserved`].
+//! [`Mapping::unreserved`]: memory of which far more is mapped than touched at once.
 
 use super::{Mapping, Visibility};
 use crate::error::OsError;
@@ -7,17 +6,17 @@ use crate::sys::{commit, page_size};
 use crate::units::Bytes;
 
 impl Mapping {
-    /// Zero-filled memory in small pages, rounded up to whole ones, that neither a forked child nor
-    /// a core dump has. Where the kernel overcommits, what is not touched counts for nothing. In a
-    /// process that locks its memory (mlockall(2)) each page is locked as it comes.
+    /// Maps zero-filled memory in small pages, rounded up to whole pages. Forked children and core
+    /// dumps do not get it. Where the kernel overcommits, untouched pages count for nothing. If the
+    /// process locks its memory (mlockall(2)), the kernel locks pages as it allocates them.
     ///
     /// # Errors
-    /// What mmap(2) or mlock2(2) refuses: a length of zero, one beyond a limit.
+    /// If mmap(2) or mlock2(2) fails, for example at a limit, or `len` is zero.
     pub(crate) fn unreserved(len: Bytes) -> Result<Self, OsError> {
         let page = page_size();
         let len = len.pages_up(page).checked_bytes(page).unwrap_or(Bytes::new(u64::MAX));
         let mapping = Self::owned(commit::sparse(len)?, len, page, None).noted();
-        // Refused by kernels that make no huge pages at all.
+        // Kernels without huge pages refuse this.
         let _ = mapping.refuse_huge_pages();
         mapping.shown(Visibility::PRIVATE)
     }

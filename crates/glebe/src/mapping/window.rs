@@ -1,15 +1,14 @@
-//! [`Window`]: addresses into which memory is moved, and from which it goes again.
+//! [`Window`]: addresses into which memory is moved, and from which it is removed again.
 //!
-//! Owns the range from `mmap` to its drop. Where no memory is, the range reads as zero and costs
-//! none: a reader that comes late, or was stopped in the middle of a copy, finds zeros instead of
-//! SIGSEGV or somebody else's bytes. The kernel puts the one in the place of the other at once,
-//! for every reader either before or after. Offsets and lengths are bytes, whole pages of the
-//! memory there. No lock: who moves what in and out is the caller's to order. Cost: one system
-//! call for each mapping that is moved in, two or three for each range that goes.
+//! Owns the range from `mmap` to its drop. Addresses without memory read as zero and cost none. So
+//! a reader that is late or was stopped in a copy finds zeros, not SIGSEGV or foreign bytes. The
+//! kernel replaces memory by zeros, or zeros by memory, in one step for every reader. Offsets and
+//! lengths are bytes, whole pages of the memory. No lock: the caller orders the moves. Cost: one
+//! system call per VMA moved in, two or three per range removed.
 //!
 //! # Safety
-//! Nothing else is mapped in the range as long as this lives: each change of it is made by one
-//! system call that leaves no hole. In a forked child, which has none of it, nothing is unmapped.
+//! Nothing else is mapped in the range while this lives: each change is one system call that leaves
+//! no hole. In a child, which has none of it, the drop unmaps nothing.
 #![allow(unsafe_code)]
 
 use super::Mapping;
@@ -22,59 +21,58 @@ use crate::sys::own::Own;
 use crate::sys::place;
 use crate::units::{Bytes, PageSize};
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Window {
     addr: usize,
     len: Bytes,
-    /// Whether the process locks what it maps.
+    /// True if the process locks what it maps.
     locks: bool,
     guard: ForkGuard,
-    /// Until the addresses can be somebody else's.
+    /// Dropped before others can get the addresses.
     own: Option<Own>,
 }
 
 impl Window {
-    /// Reserves `len` at a multiple of `align`, without memory.
+    /// Reserves `len` bytes at a multiple of `align`, without memory.
     ///
     /// # Errors
-    /// What mmap(2) refuses: a limit on addresses.
+    /// If mmap(2) fails, for example at a limit on addresses.
     pub(crate) fn reserve(len: Bytes, align: PageSize) -> Result<Self, OsError> {
         let whole = len.checked_add(align.bytes()).unwrap_or(len);
         let commit::Addresses { addr: at, locks } = commit::reserve(whole, true)?;
-        // SAFETY: reserved just now, and nobody knows of it.
+        // SAFETY: reserved just now, and nobody else knows of it.
         let addr = unsafe { cut(at, whole, len, align) };
         let guard = ForkGuard::new();
         let own = Own::note(addr..addr + len.as_usize());
         own.is_lost_by_fork(&guard);
         let window = Self { addr, len, locks, guard, own: Some(own) };
-        // SAFETY: reserved just now; it says who else sees the bytes and changes none.
+        // SAFETY: reserved just now, and the advice changes no bytes.
         unsafe { advise(addr, len, Advice::DontFork)? };
         Ok(window)
     }
 
-    /// Bytes of addresses.
     pub(crate) fn len(&self) -> Bytes {
         self.len
     }
 
-    /// Moves a mapping to `offset`, a multiple of its page where no memory is. It keeps its pages;
-    /// the addresses stay the window's, which unmaps them.
+    /// Moves a mapping to `offset`, a multiple of its page size where no memory is. The mapping
+    /// keeps its pages; the window unmaps the addresses.
     ///
     /// # Errors
-    /// What mremap(2) refuses: too many mappings. Then the mapping is gone, its pages are given
-    /// back, and the window is as it was.
+    /// If mremap(2) fails (too many mappings). Then the mapping and its pages are gone, and the
+    /// window is unchanged.
     pub(crate) fn take_in(&self, offset: Bytes, mapping: Mapping) -> Result<Mapping, OsError> {
         let len = mapping.len;
         let to = self.checked(offset, len);
         let stretches = mapping.as_stretches(0);
         for (nth, stretch) in stretches.iter().enumerate() {
             let (from, at) = (mapping.addr + stretch.offset.as_usize(), stretch.offset.as_usize());
-            // SAFETY: the mapping is given up by its owner, and no memory is at the target.
+            // SAFETY: the owner gives up the mapping, and the target has no memory.
             if let Err(error) = unsafe { place::move_to(from, stretch.len, to + at) } {
                 self.mend(to + at, stretch.len);
                 if nth > 0 {
-                    // Where that is refused too, the pages stay until others come or all ends.
+                    // If that fails too, the pages stay until they are replaced or the window is
+                    // dropped.
                     let _ = self.vacate(offset, stretch.offset);
                 }
                 mapping.unmap_but(&stretches[..nth]);
@@ -89,11 +87,11 @@ impl Window {
         Ok(here)
     }
 
-    /// Reserves addresses again that a failed move may have left empty. The kernel looks at its
-    /// limits before it unmaps the target, so they mostly are as they were, and this is refused.
+    /// Reserves addresses again if a failed move left them empty. This mostly fails, because the
+    /// kernel checks its limits before it unmaps the target.
     fn mend(&self, at: usize, len: Bytes) {
         if set_aside_at(at, len).is_ok() {
-            // SAFETY: part of the window, set aside just now.
+            // SAFETY: a part of the window, set aside just now.
             unsafe {
                 let _ = make_readable(at, len, true);
                 let _ = advise(at, len, Advice::DontFork);
@@ -101,16 +99,16 @@ impl Window {
         }
     }
 
-    /// Gives the memory of a range back to the kernel; from then on it reads as zero.
+    /// Gives the memory of a range back to the kernel; it reads as zero afterwards.
     ///
     /// # Errors
-    /// What mmap(2) refuses: too many mappings. Then the memory is as it was.
+    /// If mmap(2) fails (too many mappings). Then the memory is unchanged.
     pub(crate) fn vacate(&self, offset: Bytes, len: Bytes) -> Result<(), OsError> {
         let at = self.checked(offset, len);
-        // SAFETY: within the window; the caller has seen the end of all who write there.
+        // SAFETY: in the window; the caller knows that its writers are gone.
         unsafe {
             commit::vacate(at, len, self.locks)?;
-            // A child that finds zeros there does no harm.
+            // Zeros in a child do no harm.
             let _ = advise(at, len, Advice::DontFork);
         }
         Ok(())
@@ -128,8 +126,8 @@ impl Drop for Window {
     fn drop(&mut self) {
         if !self.guard.is_child() {
             self.own = None;
-            // SAFETY: nothing refers to what is mapped there once its owner is dropped. What the
-            // kernel refuses is made up for by the next mapping.
+            // SAFETY: nothing refers to the range after its owner is dropped. If the kernel
+            // refuses, the next mapping tries again.
             let _ = unsafe { unmap(self.addr, self.len) };
         }
     }
@@ -143,7 +141,7 @@ mod tests {
     use crate::units::Pages;
 
     fn byte_at(addr: usize) -> u8 {
-        // SAFETY: callers pass addresses of a window, which can be read as long as it lives.
+        // SAFETY: callers pass addresses of a live window.
         unsafe { std::ptr::with_exposed_provenance::<u8>(addr).read_volatile() }
     }
 

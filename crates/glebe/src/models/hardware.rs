@@ -1,6 +1,6 @@
-//! What models have in place of the kernel's and of mapped memory: for the reserve restartable
-//! sequences, pages and tables; for pools of objects slots and tables of words; for shared volatile
-//! memory a file and its locks.
+//! Models use these in place of the kernel and of mapped memory: restartable sequences, pages and
+//! tables for a reserve, slots and tables of words for object pools, a file and its locks for
+//! shared volatile memory.
 
 pub(crate) mod critical;
 pub(crate) mod frames;
@@ -9,7 +9,7 @@ pub(crate) mod slots;
 pub(crate) mod table;
 pub(crate) mod words;
 
-/// As in the reserve, where the two are one file.
+/// In the reserve one file has both.
 pub(crate) mod access {
     pub(crate) use super::critical::*;
     pub(crate) use super::frames::Frames;

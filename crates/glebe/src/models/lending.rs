@@ -1,6 +1,4 @@
-//! Lending and recall, and the index.
-//!
-//! Granules have two pages, pages two words, and a page one key word.
+//! Lending and recall, and the index. A granule has two pages, a page two words and one key word.
 
 mod order;
 
@@ -27,7 +25,7 @@ fn lent(granules: usize, critical: Critical) -> Arc<Lent> {
     Arc::new(Lent::new(&mut Tables, frames, (pages, pages), shift, critical).expect("model memory"))
 }
 
-/// The words that are stored under `key`.
+/// Returns the words stored under `key`.
 fn words_of(key: u64) -> [u64; WORDS] {
     [key, key + 100]
 }
@@ -40,7 +38,6 @@ fn bytes_of(words: [u64; WORDS]) -> [u8; PAGE_BYTES] {
     bytes
 }
 
-/// How a put ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Put {
     Stored,
@@ -49,7 +46,7 @@ enum Put {
     Refused,
 }
 
-/// A put of `key` into `page`, and how many live pages it made for others to account for.
+/// Puts `key` into `page`. Also returns how many live pages this added.
 fn put(lent: &Lent, page: usize, key: u64) -> (Put, u64) {
     match lent.claim(page) {
         Ok(claim) => fill(lent, claim, key),
@@ -58,7 +55,6 @@ fn put(lent: &Lent, page: usize, key: u64) -> (Put, u64) {
     }
 }
 
-/// The end of a put.
 fn fill(lent: &Lent, claim: Claim, key: u64) -> (Put, u64) {
     let added = u64::from(!claim.evicted);
     match lent.fill(claim, [key], &bytes_of(words_of(key))) {
@@ -68,7 +64,7 @@ fn fill(lent: &Lent, claim: Claim, key: u64) -> (Put, u64) {
     }
 }
 
-/// Whether `page` holds `key`; a hit must be the words of that key.
+/// Returns true if `page` holds `key`, after comparing the words.
 fn hit(lent: &Lent, page: usize, key: u64) -> bool {
     let mut buf = [0; PAGE_BYTES];
     let at = lent.holds(page).map(|(word, _, _)| word.use_of(page));
@@ -77,7 +73,7 @@ fn hit(lent: &Lent, page: usize, key: u64) -> bool {
     hit
 }
 
-/// As [`hit`], of a page that is read in parts.
+/// Like [`hit`], for a page read in parts.
 fn hit_in_parts(lent: &Lent, page: usize, key: u64) -> bool {
     const PART: usize = size_of::<u64>();
     let mut buf = [0; PAGE_BYTES];
@@ -97,7 +93,7 @@ fn poison(lent: &Lent, run: &Range<usize>) {
     }
 }
 
-/// The owner of `run` finds `word` in all of it.
+/// Checks that the owner of `run` finds `word` everywhere.
 fn assert_all(lent: &Lent, run: &Range<usize>, word: u64) {
     for page in run.clone() {
         for at in lent.frames().at(page) {
@@ -106,8 +102,8 @@ fn assert_all(lent: &Lent, run: &Range<usize>, word: u64) {
     }
 }
 
-/// At rest: nothing is held, closed or pinned, and `live` counts the pages that are valid. Gives
-/// that count.
+/// Checks that nothing is held, closed or pinned. Returns the number of valid pages, which `live`
+/// must equal.
 fn settled(lent: &Lent) -> u64 {
     let mut all = 0;
     for granule in 0..lent.granules() {
@@ -121,7 +117,6 @@ fn settled(lent: &Lent) -> u64 {
     all
 }
 
-/// No page was left in a state that nobody ends.
 fn assert_usable(lent: &Lent) {
     for page in 0..lent.pages() {
         assert_eq!(put(lent, page, 9).0, Put::Stored, "page {page}");
@@ -129,8 +124,8 @@ fn assert_usable(lent: &Lent) {
     }
 }
 
-/// First class: takes `run`, writes into it, and finds its words there when `others` are done.
-/// Gives how many pages it recalled.
+/// Takes `run` for first class, writes, and finds its words after `others`. Returns the number of
+/// pages recalled.
 fn own(lent: &Lent, run: &Range<usize>, zeroed: bool, others: impl FnOnce()) -> u64 {
     let recalled = lent.recall(run, zeroed, true).expect("waits");
     if zeroed {
@@ -143,18 +138,18 @@ fn own(lent: &Lent, run: &Range<usize>, zeroed: bool, others: impl FnOnce()) -> 
     recalled.pages
 }
 
-/// What a model of one writer and one recall puts where.
+/// A model of one writer and one recall.
 #[derive(Clone)]
 struct Case {
     run: Range<usize>,
-    /// Pages that hold a tenant's page before.
+    /// Pages that hold a tenant's page at the start.
     before: &'static [usize],
-    /// Where the writer puts.
+    /// The writer's page.
     page: usize,
     zeroed: bool,
 }
 
-/// One put against one block: no stray store, the neighbours' pages stay, every page is counted.
+/// One put against one block: no stray store, neighbours keep their pages, all pages are counted.
 fn put_against_block(critical: Critical, case: &Case) {
     let lent = lent(1, critical);
     let mut added = 0;
@@ -250,8 +245,7 @@ fn whole_granule_needs_the_closers_in_the_guard() {
     explore_put_against_block(None, Fault::Closers, case);
 }
 
-/// The memory of a granule goes under a put: nobody stores where it was, until other memory is
-/// there.
+/// The memory of a granule departs during a put: no store reaches it until other memory arrives.
 fn memory_goes_under_a_put(fault: Fault) {
     let lent = lent(1, Critical::restartable(1, fault));
     let writer = {
@@ -259,7 +253,7 @@ fn memory_goes_under_a_put(fault: Fault) {
         thread::spawn(move || put(&lent, 0, 2))
     };
     let recalled = lent.recall(&WHOLE, false, true).expect("waits").pages;
-    poison(&lent, &WHOLE); // what may be there from now on is not the reserve's
+    poison(&lent, &WHOLE); // other memory may be there from now on
     lent.depart(0..1);
     let (end, added) = writer.join().unwrap();
     assert_all(&lent, &WHOLE, POISON);
@@ -294,12 +288,12 @@ fn who_reads_while_memory_goes_and_other_memory_comes_finds_nothing_of_it() {
         poison(&lent, &WHOLE);
         lent.depart(0..1);
         lent.arrive(0..1);
-        reader.join().unwrap(); // a hit has the words of its key: see `hit`
+        reader.join().unwrap(); // `hit` checks the words
         assert!(!hit(&lent, 0, 1));
     });
 }
 
-/// A put that began before a whole granule was taken and given back, and another's after it.
+/// A put before a granule is taken and given back, and one after.
 fn puts_around_a_block(fault: Fault) {
     let lent = lent(1, Critical::restartable(2, fault));
     let early = {
@@ -375,7 +369,7 @@ fn run_over_three_granules_takes_edges_and_middle() {
     });
 }
 
-/// A tenant in the middle of two puts when blocks take one page or both, one block a page.
+/// A tenant is in two puts while each block takes a page.
 fn puts_under_way(blocks: usize) {
     let lent = lent(1, Critical::restartable(1, Fault::None));
     let claims = [0, 1].map(|page| lent.claim(page).expect("free"));
@@ -408,7 +402,7 @@ fn two_blocks_share_a_granule() {
     explore_large(2, || puts_under_way(2));
 }
 
-/// A reader of a page that is put again, and then taken by first class.
+/// Reads a page that is put again, and then taken by first class.
 fn read_against(critical: Critical, run: Range<usize>, zeroed: bool) {
     read_by(hit, critical, run, zeroed);
 }
@@ -528,12 +522,11 @@ fn counted_writer_makes_a_caller_busy_who_will_not_wait() {
 
 const HASH: u64 = 5 << 49;
 
-/// The first use of a page.
 fn first(page: usize) -> PageUse {
     PageUse { page, generation: 1 }
 }
 
-/// What a publisher of `at` says of the others of its key, where nothing is stale.
+/// Judges the key's other entries for a publisher of `at`, if none is stale.
 fn all_but(at: PageUse) -> impl Fn(PageUse) -> Held {
     move |other| if other == at { Held::Other } else { Held::Same }
 }

@@ -1,7 +1,7 @@
-//! The pool: a reader has the bytes of the object it asked for, whatever others do meanwhile.
+//! Models of a pool: a reader gets the bytes of its object, while other threads change the pool.
 //!
-//! A page has 512 bytes, a zspage one page with two slots, and an object two words. Models look at
-//! the words that are contended, and not at how pages and entries are supplied.
+//! A page has 512 bytes, a zspage one page with two slots, and an object two words. The models
+//! check the contended words and not the supply of pages and entries.
 
 use std::sync::Arc;
 
@@ -22,11 +22,10 @@ use crate::zpool::memory::zspages::Zspages;
 use crate::zpool::objects::{Filled, Objects, Stored};
 use crate::zpool::shared::Memory;
 
-/// The page of the models: a segment of entries fills it.
+/// A segment of entries fills a page.
 const PAGE_SHIFT: u32 = 9;
 const PAGES: usize = 4;
 const ENTRIES: usize = 2 * SEGMENT;
-/// Entries of a page.
 const SEGMENT: usize = 64;
 const PREEMPTIONS: usize = 2;
 
@@ -54,7 +53,7 @@ fn insert(pool: &Objects, key: u64) -> Name {
     pool.insert(Stored::raw(&bytes_of(key))).expect("room")
 }
 
-/// Reads an object, which is one of `keys` and whole; which, if it is there.
+/// Returns the key of an object, which is whole and one of `keys`.
 fn read(pool: &Objects, (index, generation): Name, keys: &[u64]) -> Option<u64> {
     let pinned = pool.pin(index, generation)?;
     let place = pinned.entry.place();
@@ -67,14 +66,15 @@ fn read(pool: &Objects, (index, generation): Name, keys: &[u64]) -> Option<u64> 
     Some(*key.unwrap_or_else(|| panic!("{found:?} is none of {keys:?}")))
 }
 
-/// Where the words of a sealed zspage of two objects are.
+/// Words of a sealed zspage.
 type Elsewhere = Arc<[MappedWord; 4]>;
 
 fn elsewhere() -> Elsewhere {
     Arc::new(std::array::from_fn(|_| MappedWord::new(0)))
 }
 
-/// As [`read`], of an object that may be sealed.
+/// Reads an object that may be sealed. Returns true if it was sealed, and `None` if it does not
+/// exist.
 fn read_sealed(
     pool: &Objects,
     elsewhere: &Elsewhere,
@@ -95,7 +95,7 @@ fn read_sealed(
     Some(pinned.is_sealed)
 }
 
-/// Seals the full zspage of the first class, if there is one without a writer.
+/// Seals the full zspage of the first class. Returns false if it has none without a writer.
 fn seal(pool: &Objects, elsewhere: &Elsewhere) -> bool {
     let class = pool.classes.get(0).expect("a class");
     let Some(begun) = class.lock().begin_seal(&pool.memory, Fullness::Full) else { return false };
@@ -150,8 +150,7 @@ fn a_page_is_not_used_anew_while_somebody_reads_it() {
     });
 }
 
-/// Two zspages of one object each, which compaction makes one; the place of the first is used
-/// again.
+/// Compaction merges two zspages of one object each. A new object takes the place of the first.
 #[test]
 fn a_reader_follows_an_object_that_is_moved() {
     explore(PREEMPTIONS, || {
@@ -246,7 +245,7 @@ fn compaction_passes_over_what_is_being_written() {
     });
 }
 
-/// A filled object has no lock of a class, and others look the same.
+/// No class's lock protects a filled object, and another entry may have an equal word.
 #[test]
 fn a_filled_object_is_removed_once() {
     explore(PREEMPTIONS, || {
@@ -261,7 +260,7 @@ fn a_filled_object_is_removed_once() {
     });
 }
 
-/// The other thread is about to change a word that comes again meanwhile, in the next epoch.
+/// The other thread is about to exchange a word that returns in the next epoch.
 #[test]
 fn a_later_use_of_an_entry_is_not_removed_in_the_place_of_an_earlier_one() {
     let insert_filled =
@@ -307,8 +306,7 @@ fn a_slot_is_given_up_once() {
     });
 }
 
-/// The other thread removes an object that is just being moved, and writes another one to where
-/// it was.
+/// The other thread removes an object that is being moved, then writes to its old slot.
 #[test]
 fn an_object_is_moved_or_removed() {
     explore(PREEMPTIONS, || {
@@ -332,7 +330,7 @@ fn an_object_is_moved_or_removed() {
     });
 }
 
-/// The page of a zspage that is sealed serves the next objects, but not while somebody reads there.
+/// A new object may take the page of a sealed zspage, but not while a thread reads it.
 #[test]
 fn a_reader_of_an_object_that_is_sealed_has_its_bytes() {
     explore(PREEMPTIONS, || {
@@ -366,7 +364,7 @@ fn an_object_is_removed_while_it_is_sealed() {
     });
 }
 
-/// What an insert is still writing is not copied.
+/// An object that an insert is still writing is not copied.
 #[test]
 fn a_zspage_with_a_writer_is_not_sealed() {
     explore(PREEMPTIONS, || {

@@ -1,7 +1,7 @@
-//! A page of a region: who touches it, moves it out, compresses it, and drops its copy.
+//! Model of a region's page: threads touch it, move it out, compress it and drop its copy.
 //!
-//! The words are the library's own. Home, shadow and copy are a word each, of which 0 is what is
-//! not there. A touch of what is there is the processor's: one access of home, which asks no word.
+//! The word is the library's own. Home, shadow and copy are one word each; 0 means absent. A touch
+//! of a present page is one access of `home`, without the word.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::sync::{Backoff, MappedWord, Ordering};
 
 const FIRST: u64 = 7;
 const SECOND: u64 = 8;
-/// How often a touch is made: two threads could take turns for ever.
+/// Tries of a touch: unlimited ones could alternate for ever.
 const TRIES: u32 = 4;
 
 struct Page {
@@ -36,7 +36,6 @@ fn put(page: &Page, state: State, has_copy: bool) {
 }
 
 impl Page {
-    /// A page at home, just touched for the first time.
     fn resident() -> Arc<Self> {
         let new = || MappedWord::new(0);
         let page = Self { word: new(), home: new(), shadow: new(), copy: new() };
@@ -57,14 +56,13 @@ impl Page {
         page
     }
 
-    /// Stored, and home again beside its copy.
     fn with_copy() -> Arc<Self> {
         let page = Self::stored();
         page.bring();
         page
     }
 
-    /// The kernel's move: at once, for all who touch.
+    /// Moves bytes as the kernel does, in one step for all touches.
     fn shift(from: &MappedWord, to: &MappedWord) {
         assert_eq!(get(to), 0, "something is there");
         let bytes = from.swap(0, Ordering::AcqRel);
@@ -72,7 +70,6 @@ impl Page {
         set(to, bytes);
     }
 
-    /// As the hand does.
     fn move_out(&self) {
         if change(&self.word, Word::moving).is_ok() {
             Self::shift(&self.home, &self.shadow);
@@ -80,7 +77,6 @@ impl Page {
         }
     }
 
-    /// As the tail does.
     fn drain(&self) {
         let Ok(was) = change(&self.word, Word::draining) else { return };
         let bytes = get(&self.shadow);
@@ -96,7 +92,7 @@ impl Page {
         self.drain();
     }
 
-    /// As a thread that needs room for another copy does.
+    /// Drops the copy, as a thread does that needs room for another copy.
     fn uncopy(&self) {
         if change(&self.word, Word::uncopying).is_ok() {
             set(&self.copy, 0);
@@ -104,7 +100,6 @@ impl Page {
         }
     }
 
-    /// As a call does for which its bytes are wanted no more.
     fn discard(&self) {
         let Ok(was) = change(&self.word, Word::discarding) else { return };
         match was.state() {
@@ -118,7 +113,6 @@ impl Page {
         put(self, State::Hole, false);
     }
 
-    /// As the signal handler does.
     fn bring(&self) {
         match change(&self.word, Word::fetching) {
             Ok(was) => {
@@ -137,7 +131,6 @@ impl Page {
         }
     }
 
-    /// A load of the program's.
     fn read(&self) -> Option<u64> {
         (0..TRIES).find_map(|_| match self.home.load(Ordering::Acquire) {
             0 => {
@@ -148,7 +141,7 @@ impl Page {
         })
     }
 
-    /// A store of the program's, which is made where the page is, or not at all.
+    /// Writes as the program does, only at home. Returns true if it wrote.
     fn write(&self) -> bool {
         (0..TRIES).any(|_| {
             let here = |bytes| (bytes != 0).then_some(SECOND);
@@ -160,7 +153,7 @@ impl Page {
         })
     }
 
-    /// The end of all: the bytes are where the word says, and only there.
+    /// Asserts that the bytes are only where the word says.
     fn is(&self, bytes: u64) {
         let word = look(&self.word);
         let (home, shadow, copy) = (get(&self.home), get(&self.shadow), get(&self.copy));
@@ -174,7 +167,7 @@ impl Page {
     }
 }
 
-/// Runs two threads on a page, the first of which may write it.
+/// Runs two threads on a page. The first returns true if it wrote.
 fn beside(page: fn() -> Arc<Page>, one: fn(&Page) -> bool, other: fn(&Page)) {
     explore(4, move || {
         let page = page();
@@ -235,7 +228,7 @@ fn what_is_discarded_beside_touches_and_hands_is_nowhere() {
     beside(Page::with_copy, discards, Page::uncopy);
 }
 
-/// A page that is copied where the program can write it, and dropped then.
+/// Shows the bug of a page that is copied while it is writable, and then dropped.
 #[test]
 #[should_panic(expected = "a write was lost")]
 fn to_copy_first_and_drop_then_loses_a_write() {

@@ -1,7 +1,7 @@
 //! Pins, purges and unmarks of a granule of a shared file, by processes that may be killed.
 //!
-//! Whoever has a granule pinned or unmarked and was not told that it is lost reads its contents;
-//! who was told reads zeros.
+//! A process that pinned or unmarked a granule reads zeros if it was told of a loss, and otherwise
+//! the contents.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ fn ledger() -> Arc<Ledger> {
     Arc::new(Ledger::new(marked().0))
 }
 
-/// As a purger does, to its end or until it is killed; the kernel takes its lock then.
+/// Purges until the end or until killed. The kernel then releases the lock.
 fn purge(ledger: &Ledger, killed: Killed) {
     if !ledger.try_lock() {
         return;
@@ -40,7 +40,7 @@ fn purge(ledger: &Ledger, killed: Killed) {
     ledger.unlock();
 }
 
-/// Waits as a caller does that meets a purger, and finishes what a dead one left.
+/// Waits for a purger, or finishes the purge of a dead one.
 fn wait(ledger: &Ledger, backoff: &mut Backoff) {
     if ledger.try_lock() {
         finish(ledger, all()).expect("nothing fails here");
@@ -55,10 +55,9 @@ fn is_as_told(ledger: &Ledger, is_lost: bool) {
     assert_eq!(data, if is_lost { 0 } else { CONTENTS }, "lost: {is_lost}");
 }
 
-/// How often is tried to pin: two that wait for each other's turn would do so for ever.
+/// Without a bound, two pinners could wait for each other forever.
 const TRIES: u32 = 3;
 
-/// Pins, looks twice, unpins.
 fn pin(ledger: &Ledger, holder: u32) {
     let mut backoff = Backoff::default();
     for _ in 0..TRIES {
@@ -86,7 +85,7 @@ fn unmark(ledger: &Ledger) {
     is_as_told(ledger, told.is_ok());
 }
 
-/// The end of all: nothing is left half done.
+/// Checks that nothing is left half done.
 fn is_settled(ledger: &Ledger) {
     let word = Word(ledger.word(0).load(Ordering::SeqCst));
     assert!(!word.is_purging() && word.is_present() != (ledger.data.load(Ordering::SeqCst) == 0));
@@ -125,7 +124,7 @@ fn a_purge_is_finished_where_its_purger_was_killed() {
     }
 }
 
-/// Two pinners and a purger: each of the first may be in the way of the other's finish.
+/// Each pinner may hinder the other's finish.
 #[test]
 fn pinners_that_meet_a_killed_purger_agree() {
     for killed in [Killed::BeforePunch, Killed::AfterPunch] {
@@ -146,7 +145,6 @@ fn pinners_that_meet_a_killed_purger_agree() {
     }
 }
 
-/// The pins of a process that ended keep nothing.
 #[test]
 fn a_pin_ends_with_its_process() {
     explore(4, || {
@@ -166,7 +164,7 @@ fn a_pin_ends_with_its_process() {
     });
 }
 
-/// A pinner that looks at the word first, and then counts itself.
+/// A pinner that reads the word before it counts itself.
 #[test]
 #[should_panic(expected = "lost: false")]
 fn a_pin_that_is_counted_late_keeps_nothing() {
@@ -181,8 +179,8 @@ fn a_pin_that_is_counted_late_keeps_nothing() {
     });
 }
 
-/// A purger without a word for what must be carried out: whoever goes on where it was killed takes
-/// a pinner that has just come for one that was there before.
+/// A purger that does not doom the granule first. A thread that finishes for it mistakes a later
+/// pinner for an earlier one.
 #[test]
 #[should_panic(expected = "lost: false")]
 fn a_purge_in_one_step_cannot_be_finished() {
@@ -215,7 +213,7 @@ fn a_purge_in_one_step_cannot_be_finished() {
     }
     explore(3, || {
         let ledger = ledger();
-        // Killed just before it would have said that it is done.
+        // The purger was killed just before recording the purge.
         assert!(claim(&ledger, 0, marked()));
         ledger.punch(all()).unwrap();
         let other = Arc::clone(&ledger);

@@ -1,4 +1,4 @@
-//! The stock: each page of it goes to one taker.
+//! The stock gives each of its pages to one taker.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::explore;
 use crate::extent::Extent;
 use crate::reserve::stock::Stock;
 
-/// Blocks of one page from the stock, given back to it, while another request drains it.
+/// Takes and puts back pages while another request drains the stock.
 #[test]
 fn a_page_of_the_stock_goes_to_one_taker() {
     explore(3, || {

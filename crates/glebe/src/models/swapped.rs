@@ -1,8 +1,7 @@
-//! Objects of a store: who pins one, evicts it, loads it, drops its copy or ends it.
+//! Model of a store's objects: threads pin, evict, load and free one, or drop its copy.
 //!
-//! The words are the library's own. Memory and copy are a word each, of which 0 is what is not
-//! there; they are accessed relaxed, so that an order that the object's word does not give is
-//! missed.
+//! The word is the library's own. Memory and copy are one word each; 0 means absent. Their accesses
+//! are relaxed, so the model finds any order that the word does not give.
 
 use std::sync::Arc;
 
@@ -14,14 +13,14 @@ use crate::sync::{Backoff, MappedWord, Ordering};
 
 const FIRST: u64 = 7;
 const SECOND: u64 = 8;
-/// How often is tried what needs another's turn: two could wait for each other's for ever.
+/// Tries of a step that waits: two threads could wait for each other for ever.
 const TRIES: u32 = 3;
 
 struct Object {
     word: MappedWord,
     memory: MappedWord,
     copy: MappedWord,
-    /// What was written last under a pin; for the end, when all threads are done.
+    /// The last contents written under a pin, for the end of the model.
     written: MappedWord,
 }
 
@@ -34,7 +33,7 @@ fn set(at: &MappedWord, value: u64) {
 }
 
 impl Object {
-    /// An object in memory that nobody has used lately.
+    /// Makes a resident object that is not *used*.
     fn resident() -> Arc<Self> {
         let new = || MappedWord::new(0);
         let object = Self { word: new(), memory: new(), copy: new(), written: new() };
@@ -57,7 +56,6 @@ impl Object {
         change(&self.word, Word::released).expect("alone");
     }
 
-    /// As a thread that needs room does.
     fn evict(&self) {
         let Ok(was) = change(&self.word, Word::chosen) else { return };
         if !was.has_copy() {
@@ -72,7 +70,7 @@ impl Object {
         self.settle();
     }
 
-    /// As a thread that needs room for another copy does.
+    /// Drops the copy, as a thread does that needs room for another copy.
     fn uncopy(&self) {
         if change(&self.word, Word::uncopying).is_ok() {
             set(&self.copy, 0);
@@ -81,7 +79,6 @@ impl Object {
         }
     }
 
-    /// Loads the object and pins it; whether this call did.
     fn load(&self, alone: bool) -> bool {
         if change(&self.word, |word| word.loading(0)).is_err() {
             return false;
@@ -96,7 +93,7 @@ impl Object {
         true
     }
 
-    /// Pins it to read, if that can be: what is there.
+    /// Pins for reading, if possible. Returns the contents.
     fn read(&self) -> Option<u64> {
         let mut backoff = Backoff::default();
         for _ in 0..TRIES {
@@ -117,7 +114,6 @@ impl Object {
         None
     }
 
-    /// Pins it to write, if that can be.
     fn write(&self, contents: u64) -> bool {
         let mut backoff = Backoff::default();
         for _ in 0..TRIES {
@@ -148,7 +144,6 @@ impl Object {
         true
     }
 
-    /// Frees it, and makes another object in its place.
     fn free(&self) -> bool {
         let mut backoff = Backoff::default();
         for _ in 0..TRIES {
@@ -185,7 +180,7 @@ impl Object {
         }
     }
 
-    /// The end of all: the word says what there is, and of the copy nothing else.
+    /// Asserts that memory and copy are as the word says.
     fn is_as_written(&self) {
         self.is_settled(get(&self.written).max(FIRST));
     }
@@ -199,7 +194,6 @@ impl Object {
     }
 }
 
-/// Runs two threads on an object.
 fn beside(
     object: fn() -> Arc<Object>,
     preemptions: usize,
@@ -304,7 +298,7 @@ fn nothing_is_left_of_a_dead_object() {
     }
 }
 
-/// An evictor that looks at the pins, and then gives the memory up whatever came since.
+/// Shows the bug of an evictor that checks the pins, then frees the memory in a second step.
 #[test]
 #[should_panic(expected = "it changed under a pin")]
 fn an_eviction_in_one_step_takes_what_is_pinned() {
@@ -318,7 +312,7 @@ fn an_eviction_in_one_step_takes_what_is_pinned() {
     beside(Object::resident, 4, reads, evict_at_once, |_| ());
 }
 
-/// An evictor that has no pin of its own while it copies: a writer does not wait for it.
+/// Shows the bug of an evictor that copies without a pin: writers do not wait for it.
 #[test]
 #[should_panic(expected = "a write was lost")]
 fn a_copy_without_a_pin_loses_a_write() {

@@ -1,10 +1,8 @@
-//! [`apply`]: the only place that sheds, in the order of the classes; and [`Reclaimed`], what came
-//! of it.
+//! [`apply`] sheds memory; nothing else does. [`Reclaimed`] is the result.
 //!
-//! Within a priority of volatile memory the oldest of all parts goes first, range by range: part
-//! after part is asked for what is older than the oldest of the next. Parts of the other classes
-//! give in the order in which they were added. Each rounds up to its own granule: a page, a
-//! zspage, a unit of a reserve. Allocates nothing by itself.
+//! Within a priority of volatile memory, the oldest range of all parts is dropped first. In other
+//! classes, parts give in the order of their addition. A part rounds up to a page, a zspage, or a
+//! unit of a reserve. Allocates nothing itself.
 
 use std::time::Instant;
 
@@ -15,43 +13,41 @@ use super::pressure::Scope;
 use crate::units::Bytes;
 use crate::volatile::Priority;
 
-/// What a look at memory led to.
+/// The result of a look at memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reclaimed {
-    /// What was to go.
+    /// Bytes asked for.
     pub asked: Bytes,
-    /// What went, by class ([`Class::place`]): pages that were in memory and are not any more; of
-    /// budgets, what their owners were asked for.
+    /// Bytes freed, by class ([`Class::place`]), of pages that were resident. For budgets, bytes
+    /// asked for.
     pub freed: [Bytes; Class::COUNT],
-    /// By how much the usage of the group fell, or what is free in the machine rose, from just
-    /// before to just after. Others use and free memory meanwhile.
+    /// Fall of the group's usage, or rise of the machine's free memory, in bytes. Other programs
+    /// change these too.
     pub measured: Bytes,
-    /// Parts that failed, and were passed over.
+    /// Parts that failed and were skipped.
     pub failed: u64,
 }
 
 impl Reclaimed {
-    /// What went of a class.
+    /// Returns the bytes freed of a class.
     #[must_use]
     pub fn freed_of(&self, class: Class) -> Bytes {
         self.freed[class.place()]
     }
 
-    /// What went at once: all but budgets.
+    /// Returns the bytes freed at once: all but budgets.
     #[must_use]
     pub fn freed(&self) -> Bytes {
         let at_once = Class::all().filter(|class| *class != Class::Budgets);
         at_once.fold(Bytes::ZERO, |sum, class| sum + self.freed_of(class))
     }
 
-    /// Whether anything but volatile memory went, or was asked for.
     pub(super) fn freed_of_others(&self) -> bool {
         let others = Class::all().filter(|class| !class.is_volatile());
         others.into_iter().any(|class| self.freed_of(class) > Bytes::ZERO)
     }
 
-    /// Both, one after the other.
     pub(super) fn add(&mut self, other: &Self) {
         self.asked = self.asked + other.asked;
         self.measured = self.measured + other.measured;
@@ -60,7 +56,7 @@ impl Reclaimed {
     }
 }
 
-/// Sheds what `targets` say; `stats` are those of the parts, one each.
+/// Sheds the `targets`. `stats` has one entry for each of `parts`.
 pub(super) fn apply(
     parts: &[Handle],
     stats: &[PartStats],
@@ -119,8 +115,7 @@ fn volatile(parts: &[Handle], priority: Priority, most: Bytes, failed: &mut u64)
             Ok(more) => freed = freed + more,
             Err(_) => {
                 *failed += 1;
-                // Others may have some. A part that fails again is asked no more often than there
-                // are parts.
+                // Limits the calls to a part that keeps failing.
                 failures += 1;
             }
         }

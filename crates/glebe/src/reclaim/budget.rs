@@ -1,10 +1,9 @@
-//! [`Budget`]: how much a cache of the program's own may hold, which the reclaimer lowers and the
-//! program keeps to, when it comes to it.
+//! [`Budget`]: the bytes that a cache of the program may hold. The reclaimer lowers them, and the
+//! program shrinks its cache later, without a callback.
 //!
-//! Data, no callback: the program says what it holds and reads what it may. What a budget was
-//! lowered by counts as coming for a while; after that it is taken that nobody keeps to it. For
-//! memory that goes back to the system when the cache gives it up: what lies in a reserve does
-//! not. Cost of each call: a word or two. No lock.
+//! Bytes asked for count as coming for one second; after that, nobody is expected to free them. Use
+//! a budget only for memory that returns to the system when freed: memory in a reserve does not. A
+//! call costs a word or two. No lock.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -13,10 +12,9 @@ use crate::sync::{MappedWord, Ordering};
 use crate::sys::claim::{Claim, Holder};
 use crate::units::Bytes;
 
-/// How long what was asked for counts as coming.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What a cache of the program's own may hold. Clones are the same value.
+/// The bytes that a cache may hold. Clones share one value.
 ///
 /// ```
 /// use glebe::reclaim::{Budget, Policy, Reclaimer};
@@ -35,7 +33,6 @@ const PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug)]
 pub struct Budget(Arc<Words>);
 
-/// What the reclaimer keeps of it.
 pub(super) type WeakBudget = Weak<Words>;
 
 #[derive(Debug)]
@@ -44,13 +41,13 @@ pub(super) struct Words {
     allowed: MappedWord,
     held: MappedWord,
     made: Instant,
-    /// When it was lowered last, in milliseconds since it was made.
+    /// Milliseconds from `made` to the last lowering.
     lowered: MappedWord,
     claim: Claim,
 }
 
 impl Budget {
-    /// A budget of `most` while memory is not short.
+    /// Creates a budget of `most` bytes.
     #[must_use]
     pub fn new(most: Bytes) -> Self {
         let most = most.get();
@@ -64,7 +61,7 @@ impl Budget {
         }))
     }
 
-    /// What may be held now; nobody's reclaimer, or that of a parent, lowers it no more.
+    /// Returns the bytes that may be held now; all if no reclaimer of this process has the budget.
     #[must_use]
     pub fn allowed(&self) -> Bytes {
         let words = &self.0;
@@ -72,12 +69,12 @@ impl Budget {
         Bytes::new(if words.claim.is_held() { allowed } else { words.most })
     }
 
-    /// Says what is held.
+    /// Reports the bytes held.
     pub fn set_held(&self, held: Bytes) {
         self.0.held.store(held.get(), Ordering::Relaxed);
     }
 
-    /// What was said to be held.
+    /// Returns the bytes last reported as held.
     #[must_use]
     pub fn held(&self) -> Bytes {
         Bytes::new(self.0.held.load(Ordering::Relaxed))
@@ -102,13 +99,13 @@ impl Words {
         self.claim.release(holder);
     }
 
-    /// What can be asked for: what is held and still allowed.
+    /// Returns the bytes both held and allowed.
     pub(super) fn sheddable(&self) -> Bytes {
         let allowed = self.allowed.load(Ordering::Relaxed);
         Bytes::new(self.held.load(Ordering::Relaxed).min(allowed))
     }
 
-    /// What was asked for a short while ago and is held still.
+    /// Returns the bytes asked for a short while ago and still held.
     pub(super) fn coming(&self) -> Bytes {
         let allowed = self.allowed.load(Ordering::Relaxed);
         let since = self.now().saturating_sub(self.lowered.load(Ordering::Relaxed));
@@ -118,7 +115,7 @@ impl Words {
         Bytes::new(self.held.load(Ordering::Relaxed).saturating_sub(allowed))
     }
 
-    /// Asks for up to `by`; returns how much that is.
+    /// Lowers the budget by up to `by` and returns by how much.
     pub(super) fn lower(&self, by: Bytes) -> Bytes {
         let sheddable = self.sheddable();
         let by = by.min(sheddable);
@@ -127,7 +124,6 @@ impl Words {
         by
     }
 
-    /// Allows `more` than is held, up to the most.
     pub(super) fn raise(&self, more: Bytes) {
         let held = self.held.load(Ordering::Relaxed);
         let allowed = held.saturating_add(more.get()).min(self.most);

@@ -1,20 +1,19 @@
-//! [`Class`]: what a part can give up, in the order in which it goes.
+//! [`Class`]: the kinds of memory that parts give up, in the order of shedding.
 
 use std::fmt;
 
 use crate::volatile::Priority;
 
-/// What can be given up. Classes go in the order in which they stand here, each wholly before the
-/// next.
+/// A kind of memory that a part can give up. Each gives all before the next gives any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
-    /// Marked volatile memory, the lowest priority first; within one the oldest of all parts.
+    /// Marked volatile memory, lowest priority first, then oldest first.
     Volatile(Priority),
-    /// What compaction of an object pool frees: no object goes.
+    /// Memory that compaction of an object pool frees, without losing an object.
     Waste,
     /// The oldest objects of a pool that may evict.
     Objects,
-    /// What a [`Budget`](super::Budget) asks its owner to give up.
+    /// Memory that a [`Budget`](super::Budget) asks its owner to free.
     Budgets,
     /// Memory of a reserve that first class does not hold.
     Reserve,
@@ -23,16 +22,16 @@ pub enum Class {
 const PRIORITIES: usize = Priority::HIGHEST.get() as usize + 1;
 
 impl Class {
-    /// How many there are.
+    /// Number of classes.
     pub const COUNT: usize = PRIORITIES + 4;
 
-    /// All, in order.
+    /// Returns all classes in order.
     pub fn all() -> impl Iterator<Item = Self> {
         let volatile = (0..=Priority::HIGHEST.get()).filter_map(Priority::new).map(Self::Volatile);
         volatile.chain([Self::Waste, Self::Objects, Self::Budgets, Self::Reserve])
     }
 
-    /// Its place in the order, from 0.
+    /// Returns the position in the order.
     #[must_use]
     pub const fn place(self) -> usize {
         match self {
@@ -44,7 +43,7 @@ impl Class {
         }
     }
 
-    /// Whether it is volatile memory.
+    /// Returns true for volatile memory.
     #[must_use]
     pub const fn is_volatile(self) -> bool {
         matches!(self, Self::Volatile(_))

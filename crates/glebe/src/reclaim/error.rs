@@ -1,37 +1,37 @@
-//! [`Error`] of this layer.
+//! [`Error`]: why a reclaimer or gauge refused.
 
 use std::fmt;
 
 use crate::error::OsError;
 
-/// Why a reclaimer cannot.
+/// Why a reclaimer or gauge refused.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// Nothing says how much memory there is: no group above this process has a limit that can be
-    /// read, and neither can the list of the machine, those of its NUMA nodes and sysinfo(2).
+    /// No limit can be read: no readable group above this process has one, and /proc/meminfo, the
+    /// NUMA nodes' files and sysinfo(2) fail.
     Blind {
-        /// What was wrong with the groups, where something was.
+        /// The failure to read the groups, if any.
         groups: Option<OsError>,
-        /// What was wrong with the machine's list.
+        /// The failure to read the machine's memory.
         machine: OsError,
     },
     /// Another reclaimer of this process has the part.
     Taken {
-        /// What kind of part.
+        /// The kind of part.
         what: &'static str,
     },
-    /// The part cannot be shed.
+    /// The reserve cannot shed.
     Reserve(crate::reserve::Error),
-    /// The part cannot be shed.
+    /// The volatile memory cannot be shed.
     Volatile(crate::volatile::Error),
-    /// A pool that this process inherited.
+    /// The pool was inherited by fork.
     Pool(crate::zpool::Error),
-    /// The thread was started before.
+    /// The reclaimer's thread already runs.
     Started,
-    /// This is a forked child: the reclaimer, and its thread, stayed with the parent.
+    /// This is a forked child; the reclaimer is the parent's.
     Forked,
-    /// The kernel refused.
+    /// The kernel refused a call.
     Os(OsError),
 }
 

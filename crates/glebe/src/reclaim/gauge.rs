@@ -1,14 +1,12 @@
-//! [`Gauge`]: how much an allocator is to give back, for one that cannot allocate to find out.
+//! [`Gauge`] tells an allocator how much memory to give back, without allocating.
 //!
-//! It sees what a [`Reclaimer`](super::Reclaimer) sees and decides by the same [`Policy`],
-//! [`plan`] and clock, for one part: memory that the program freed. The allocator sheds it itself.
-//! A look allocates nothing and frees nothing, whatever it finds: files are held open and read
-//! into the stack, and what is wrong is a plain value. To look for groups anew does allocate:
-//! that is [`Gauge::find`], called while no lock is held.
+//! It decides by the [`Policy`], [`plan`] and clock of a [`Reclaimer`](super::Reclaimer), for the
+//! memory that the program freed. A look allocates and frees nothing, even if it fails: files stay
+//! open, and text is read onto the stack. [`Gauge::find`] allocates, so call it without a lock.
 //!
-//! The clock alone says when to look: a descriptor that the kernel writes to cannot be waited for
-//! together with a word that other threads change. No lock: one thread has it. Cost of a look:
-//! three or four reads a group and one of the machine's list, some tens of µs.
+//! Only the clock says when to look: a thread cannot wait at once for descriptors and for a word
+//! that other threads change. One thread owns a gauge. A look costs three or four reads a group and
+//! one of /proc/meminfo, some tens of µs.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -25,36 +23,36 @@ use crate::volatile::Priority;
 /// Memory that an allocator has and nobody uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Free {
-    /// What is marked volatile, and so page cache to the kernel, which takes it by itself. What
-    /// it took meanwhile is not to be counted: it would pass for files.
+    /// Bytes marked, which the kernel counts as page cache and frees itself. Leave out bytes that
+    /// it has freed: they would hide real files.
     pub marked: Bytes,
-    /// What is in memory and not marked.
+    /// Bytes resident and not marked.
     pub unmarked: Bytes,
-    /// What was marked, was written since, and did not go meanwhile, in use or not: to the kernel
-    /// it stays page cache until reclaim comes past it.
+    /// Bytes marked, then written before the kernel freed them, in use or not. The kernel counts
+    /// them as page cache until its reclaim scans them.
     pub rewritten: Bytes,
 }
 
-/// What a look found.
+/// The result of a look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// How short memory is; none where no limit could be read.
+    /// The pressure; `None` if no limit could be read.
     pub pressure: Option<Pressure>,
-    /// How much room there is to be.
+    /// Bytes of room to keep.
     pub margin: Bytes,
-    /// So much is to go, marked or not.
+    /// Bytes to give back, marked or not.
     pub short: Bytes,
-    /// So much of what is marked is to go, for the files beside it. What marked memory gives up
-    /// for [`short`](Reading::short) counts.
+    /// Marked bytes to give back for the files beside them. Those given for
+    /// [`short`](Reading::short) count.
     pub crowded: Bytes,
-    /// When the next look is due.
+    /// Time until the next look.
     pub pause: Duration,
-    /// Whether [`Gauge::find`] is due: the groups were found some seconds ago, or one cannot be
-    /// read, as when it was removed. Look again after it.
+    /// True if [`Gauge::find`] and another look are due: the groups were found some seconds ago, or
+    /// one cannot be read.
     pub is_stale: bool,
 }
 
-/// Says how much of an allocator's free memory is to go back to the system, and when to ask again.
+/// Says how much of an allocator's free memory to give back.
 ///
 /// ```
 /// use glebe::reclaim::{Free, Gauge, Policy};
@@ -77,8 +75,8 @@ pub struct Gauge {
 }
 
 impl Gauge {
-    /// A gauge of the groups above this process, and of the machine. Of the machine alone where the
-    /// list of groups cannot be read, until it can be. Allocates.
+    /// Creates a gauge of the groups above this process and of the machine. Until the list of
+    /// groups can be read, only the machine counts. Allocates.
     ///
     /// # Errors
     /// [`Error::Blind`].
@@ -86,17 +84,16 @@ impl Gauge {
         Self::below(Path::new("/"), policy)
     }
 
-    /// As on a machine whose files lie below `root`. For tests.
+    /// Creates a gauge of the files below `root`. For tests.
     #[doc(hidden)]
     pub fn below(root: &Path, policy: Policy) -> Result<Self, Error> {
         let mut sensor = Sensor::unopened(root, &[]);
         let _ = sensor.find();
-        // Says so now if it is blind.
         sensor.look(Lazy::default())?;
         Ok(Self { policy, sensor, short_at: None })
     }
 
-    /// How much of what is free is to go. Allocates nothing and frees nothing; may change `errno`.
+    /// Returns how much free memory to give back. Allocates and frees nothing; may change `errno`.
     #[must_use]
     pub fn look(&mut self, free: Free) -> Reading {
         self.look_at(free, Instant::now())
@@ -134,40 +131,36 @@ impl Gauge {
         }
     }
 
-    /// Since the last look the allocator took so much memory from the system, and gave so much back
-    /// that was not marked. Neither is what others' usage rises by: for its own needs a program
-    /// has what it freed.
+    /// Reports bytes `taken` from the system since the last look, and unmarked bytes `given` back.
+    /// The measured rise leaves both out: they say nothing of other programs' needs.
     pub fn exchanged(&mut self, taken: Bytes, given: Bytes) {
         self.sensor.took(taken);
         self.sensor.gave_up(given);
     }
 
-    /// Looks for the groups above this process, and opens what is not open. Allocates.
+    /// Searches for the groups above this process, and opens closed files. Allocates.
     ///
     /// # Errors
-    /// [`Error::Os`]: the list of groups, or a group's file, cannot be read. The groups that were
-    /// found before stay.
+    /// [`Error::Os`] if the list of groups or a group's file cannot be read; the known groups stay.
     pub fn find(&mut self) -> Result<(), Error> {
         self.sensor.find()
     }
 
-    /// Closes every file, for a thread that shares its descriptors with the program. Looks are
-    /// blind until [`Gauge::find`]; what is known of the past stays known.
+    /// Closes all files, for a thread that shares its descriptors with the program. Looks fail
+    /// until [`Gauge::find`]; measurements stay.
     pub fn close(&mut self) {
         self.sensor.close();
     }
 
-    /// The group with the least room, or the machine; what is wrong with the groups, where the
-    /// machine decides for that. Allocates.
+    /// Returns the group with the least room, or "the machine". Allocates.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// Says why the groups cannot be read; the machine then decides.
     pub fn limit(&self) -> Result<String, String> {
         self.sensor.limit()
     }
 }
 
-/// What is free as one part: the kernel takes what is marked; the rest is plain memory.
 fn part(free: Free) -> PartStats {
     let mut part = PartStats { is_charged: true, is_lazy: true, ..PartStats::default() };
     part.sheddable[Class::Volatile(Priority::NORMAL).place()] = free.marked;

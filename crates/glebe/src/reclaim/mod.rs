@@ -1,23 +1,19 @@
-//! Reclaim: decides, from limits and pressure, what of a program's memory goes back, and how much.
+//! Reclaim decides how much memory the program gives back to the system, from where, and when.
 //!
-//! Three steps, the second of them pure. A look reads how much room the tightest limit leaves
-//! ([`Pressure`]). [`plan`] says what each [`Class`] is to give up ([`Targets`]): nothing while the
-//! room is beyond a margin, which grows with the speed that usage rises at; else what is missing,
-//! and no more. The third sheds it in a fixed order: volatile memory by priority and age, waste of
-//! object pools, their objects, budgets of the program's own caches, and last what a reserve can
-//! spare. What lies in a reserve's page cache is not on the list: dropping it gives the machine
+//! A look reads the room that the tightest limit leaves ([`Pressure`]). [`plan`], a pure function,
+//! computes how much each [`Class`] gives up ([`Targets`]): nothing while the room is at least a
+//! margin, which grows with the speed of a rise; otherwise what is missing. The parts then shed in
+//! the order of the classes. A reserve's page cache is in no class: dropping it gives the machine
 //! nothing.
 //!
-//! A [`Reclaimer`] holds [`Part`]s by weak handles and no callback. Beside shedding it keeps marked
-//! memory of a group within what is free there, so that the kernel drops no file for it; lowers and
-//! raises [`Budget`]s; and says by [`Refills`](crate::volatile::Refills) whether caches may fill up
-//! again. Each process sheds by itself: two of them in one group may each meet the whole shortage.
-//! A [`Gauge`] tells an allocator how much to shed, by the same rules, and allocates nothing.
+//! A [`Reclaimer`] holds [`Part`]s by weak handles, without callbacks. It also keeps a group's
+//! marked memory within what is free, so that the kernel drops no file for it, moves [`Budget`]s,
+//! and sets [`Refills`](crate::volatile::Refills). Processes do not coordinate: two in a group may
+//! each make up the whole shortage. A [`Gauge`] applies the same rules for an allocator.
 //!
-//! The clock decides when to look: so often that usage cannot pass the margin unseen at half a GiB
-//! a second, or twice the speed that was measured. Thresholds of usage (cgroup version 1) and
-//! stalls (PSI) bring a look forward; alone they are too late, or not allowed. One lock, taken
-//! before all others. Cost of a look: some tens of µs, and what it sheds.
+//! The clock sets the time of a look: before usage can pass the margin at 512 MiB/s, or twice the
+//! measured speed. Thresholds and stalls bring a look forward; they may be late or not allowed. One
+//! lock, taken before all others. A look costs some tens of µs, plus the shedding.
 
 mod apply;
 mod budget;
@@ -39,12 +35,12 @@ pub use apply::Reclaimed;
 pub use budget::Budget;
 pub use class::Class;
 pub use error::Error;
-/// For the allocator of this project, which cannot use a `Reclaimer`.
+/// For this project's allocator, which cannot use a `Reclaimer`.
 #[doc(hidden)]
 pub use gauge::{Free, Gauge, Reading};
 pub use part::Part;
 pub use plan::plan;
-// What a plan is made of and comes to.
+// The input and the output of a plan.
 #[doc(hidden)]
 pub use plan::{PartStats, Targets};
 pub use policy::Policy;

@@ -1,7 +1,7 @@
-//! [`Part`]: what a reclaimer can take memory from, kept by weak handles.
+//! [`Part`]: something that a reclaimer takes memory from, kept by a weak handle.
 //!
-//! A part that its owner drops is forgotten at the next look. Each part is one reclaimer's, by a
-//! word in the part itself ([`Claim`](crate::sys::claim::Claim)).
+//! A reclaimer forgets a part whose owner dropped it. A word in the part gives it to one reclaimer
+//! ([`Claim`](crate::sys::claim::Claim)).
 
 use std::hash::Hash;
 use std::sync::{Arc, Weak};
@@ -17,11 +17,10 @@ use crate::units::Bytes;
 use crate::volatile::{Cache, Priority, Purger, Region};
 use crate::zpool::ObjectPool;
 
-/// Something that can give memory back: made from what it is of, by `into`.
+/// Something that can give memory back; made by `into`.
 #[derive(Debug)]
 pub struct Part(Result<Handle, crate::reserve::Error>);
 
-/// A closed set.
 #[derive(Debug)]
 pub(super) enum Handle {
     Region(Weak<Region>),
@@ -32,52 +31,50 @@ pub(super) enum Handle {
 }
 
 impl From<&Arc<Region>> for Part {
-    /// Its marked memory.
+    /// Takes the region's marked memory.
     fn from(region: &Arc<Region>) -> Self {
         Self(Ok(Handle::Region(Arc::downgrade(region))))
     }
 }
 
 impl From<&Arc<Purger>> for Part {
-    /// Marked memory of a file that processes share, which nobody has pinned.
+    /// Takes marked memory of a shared file that nobody has pinned.
     fn from(purger: &Arc<Purger>) -> Self {
         Self(Ok(Handle::Purger(Arc::downgrade(purger))))
     }
 }
 
 impl<K: Hash + Eq, V> From<&Cache<K, V>> for Part {
-    /// Its marked entries. A cache that is to stay small while memory is short is made with the
-    /// reclaimer's [`refills`](super::Reclaimer::refills) too.
+    /// Takes the cache's marked entries. Make the cache with the reclaimer's
+    /// [`refills`](super::Reclaimer::refills) too, so that it stays small while memory is short.
     fn from(cache: &Cache<K, V>) -> Self {
         cache.region().into()
     }
 }
 
 impl From<&Arc<ObjectPool>> for Part {
-    /// What compaction frees, and the oldest objects where it
-    /// [may evict](crate::zpool::AtLimit::EvictOldest).
+    /// Takes memory that compaction frees, and the oldest objects if the pool [may
+    /// evict](crate::zpool::AtLimit::EvictOldest).
     fn from(pool: &Arc<ObjectPool>) -> Self {
         Self(Ok(Handle::Pool(Arc::downgrade(pool))))
     }
 }
 
 impl From<&Budget> for Part {
-    /// What its owner holds.
+    /// Takes what the budget's owner holds.
     fn from(budget: &Budget) -> Self {
         Self(Ok(Handle::Budget(budget.downgrade())))
     }
 }
 
 impl Part {
-    /// Memory of a reserve that first class does not hold, all but `least` of it. It goes back to
-    /// the system by [`Reserve::shrink`], last of all, and does not come back by itself: the
-    /// program grows the reserve when there is room again.
+    /// Takes what first class does not hold of a reserve, except `least` bytes, by
+    /// [`Reserve::shrink`]. Only the program can grow the reserve again.
     #[must_use]
     pub fn reserve(reserve: &Reserve, least: Bytes) -> Self {
         Self(reserve.shrinkable(least).map(Handle::Reserve))
     }
 
-    /// The handle, claimed for a reclaimer.
     pub(super) fn claimed(self, holder: Holder) -> Result<Handle, Error> {
         let handle = self.0?;
         let (is_taken, what) = match &handle {
@@ -99,7 +96,7 @@ impl Part {
     }
 }
 
-/// What `claim` says of a part that is there still; one that is not is as good as claimed.
+/// Claims a part. A part that was dropped counts as claimed.
 fn upgraded<T, E>(weak: &Weak<T>, claim: impl FnOnce(&T) -> Result<bool, E>) -> Result<bool, Error>
 where
     Error: From<E>,
@@ -108,7 +105,7 @@ where
 }
 
 impl Handle {
-    /// What it could give up; `None` once its owner has dropped it.
+    /// Returns what the part could give up; `None` once its owner has dropped it.
     pub(super) fn stats(&self) -> Option<PartStats> {
         let mut stats = PartStats { is_charged: true, ..PartStats::default() };
         let all = &mut stats.sheddable;
@@ -140,7 +137,8 @@ impl Handle {
         Some(stats)
     }
 
-    /// Gives up to `most` of a class that has no order among parts; what was freed, or asked for.
+    /// Gives up to `most` bytes of a class that is not volatile. Returns the bytes freed or asked
+    /// for.
     pub(super) fn shed(&self, class: Class, most: Bytes) -> Bytes {
         let freed = match (class, self) {
             (Class::Waste, Self::Pool(weak)) => weak.upgrade().map(|pool| pool.shed_waste(most)),
@@ -154,7 +152,6 @@ impl Handle {
         freed.unwrap_or(Bytes::ZERO)
     }
 
-    /// When the oldest of its volatile memory of a priority was marked.
     pub(super) fn oldest(&self, priority: Priority) -> Option<Instant> {
         match self {
             Self::Region(weak) => weak.upgrade()?.oldest(priority),
@@ -163,9 +160,8 @@ impl Handle {
         }
     }
 
-    /// Gives up to `most` of the volatile memory of a priority, as
-    /// [`Region::shed`](crate::volatile::Region). A shared file that failed has no oldest until the
-    /// next look.
+    /// Gives up to `most` bytes of a priority. A shared file that failed has no oldest mark until
+    /// the next look.
     pub(super) fn shed_volatile(
         &self,
         priority: Priority,
@@ -185,7 +181,7 @@ impl Handle {
         }
     }
 
-    /// Lets marked memory be `more` than it is and no more, or any.
+    /// Limits marked memory to `more` bytes than now, or removes the limit.
     pub(super) fn limit_marked(&self, more: Option<Bytes>) -> Result<(), Error> {
         let Self::Region(weak) = self else { return Ok(()) };
         let Some(region) = weak.upgrade() else { return Ok(()) };
@@ -196,25 +192,24 @@ impl Handle {
         Ok(region.limit_marked(cap)?)
     }
 
-    /// All of its memory that the kernel takes for page cache once it was marked.
+    /// Returns the bytes that may pass for page cache once marked.
     pub(super) fn lazy_len(&self) -> Bytes {
         let Self::Region(weak) = self else { return Bytes::ZERO };
         weak.upgrade().map_or(Bytes::ZERO, |region| region.len())
     }
 
-    /// Whether [`Handle::limit_marked`] does anything.
+    /// Returns true if [`Handle::limit_marked`] has an effect.
     pub(super) fn is_volatile(&self) -> bool {
         matches!(self, Self::Region(_))
     }
 
-    /// Lets a budget hold `more` than it does, up to what it was made with.
+    /// Lets a budget hold `more` bytes than now.
     pub(super) fn raise(&self, more: Bytes) {
         if let Self::Budget(weak) = self {
             let _ = weak.upgrade().map(|budget| budget.raise(more));
         }
     }
 
-    /// Gives the part up.
     pub(super) fn release(&self, holder: Holder) {
         match self {
             Self::Region(weak) => drop(weak.upgrade().map(|it| it.release(holder))),

@@ -1,58 +1,55 @@
-//! [`plan`]: what each class gives up, from limits and parts alone. Pure; allocates nothing.
+//! [`plan`] computes what each class gives up, from limits and parts. Pure; allocates nothing.
 
 use super::class::Class;
 use super::policy::Policy;
 use super::pressure::{Pressure, Scope};
 use crate::units::Bytes;
 
-/// What a part could give up now.
+/// Bytes that a part could give up now, and how they count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PartStats {
-    /// By class, in their order ([`Class::place`]).
+    /// Bytes by class ([`Class::place`]).
     pub sheddable: [Bytes; Class::COUNT],
-    /// Whether its memory counts in groups. Huge pages of a pool, as a rule, count nowhere but in
-    /// the machine: where a group is short they are no help.
+    /// True if cgroups are charged. Most huge pages of a pool count only in the machine.
     pub is_charged: bool,
-    /// Whether the kernel takes its marked memory by itself, and counts it as page cache.
+    /// True if the kernel frees marked memory itself, and counts it as page cache.
     pub is_lazy: bool,
-    /// What was asked of a budget and is about to come.
+    /// Bytes that a budget's owner should free soon.
     pub coming: Bytes,
 }
 
 impl PartStats {
-    /// Whether its memory counts in `scope`.
     pub(super) fn helps(&self, scope: Scope) -> bool {
         self.is_charged || scope == Scope::Machine
     }
 }
 
-/// How much each class is to give up.
+/// Bytes to give up, by class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Targets([Bytes; Class::COUNT]);
 
 impl Targets {
-    /// Of one class.
+    /// Returns the bytes of one class.
     #[must_use]
     pub fn of(&self, class: Class) -> Bytes {
         self.0[class.place()]
     }
 
-    /// Of all.
+    /// Returns the bytes of all classes.
     #[must_use]
     pub fn total(&self) -> Bytes {
         self.0.iter().fold(Bytes::ZERO, |sum, part| sum + *part)
     }
 
-    /// Whether nothing is to go.
+    /// Returns true if all targets are zero.
     #[must_use]
     pub fn is_calm(&self) -> bool {
         self.total() == Bytes::ZERO
     }
 }
 
-/// What `parts` are to give up under `pressure`: in the order of the classes, each as much as it
-/// has before the next gives anything, all together no more than is missing. Volatile memory
-/// alone makes room for files.
+/// Computes what each class gives up: all it has before the next gives any, up to the shortage.
+/// Only volatile memory makes room for files.
 ///
 /// ```
 /// use glebe::reclaim::{plan, Class, PartStats, Policy, Pressure, Scope};
@@ -74,7 +71,7 @@ pub fn plan(parts: &[PartStats], pressure: &Pressure, policy: &Policy) -> Target
     plan_for(parts, pressure.scope, policy.short(pressure), policy.crowded(pressure))
 }
 
-/// What `parts` are to give up for what is missing of everything, and of room beside files.
+/// Plans for `short` bytes of any class and `crowded` bytes of volatile memory.
 pub(super) fn plan_for(
     parts: &[PartStats],
     scope: Scope,
@@ -98,12 +95,11 @@ pub(super) fn plan_for(
     targets
 }
 
-/// What all parts have of a class.
 fn there(parts: &[PartStats], class: Class, scope: Scope) -> Bytes {
     sum(parts, scope, |part| part.sheddable[class.place()])
 }
 
-/// Of all parts whose memory counts where it is short.
+/// Sums over all parts whose memory counts in `scope`.
 fn sum(parts: &[PartStats], scope: Scope, of: impl Fn(&PartStats) -> Bytes) -> Bytes {
     let all = parts.iter().filter(|part| part.helps(scope));
     Bytes::new(all.fold(0, |sum, part| of(part).get().saturating_add(sum)))

@@ -1,18 +1,18 @@
-//! [`Pressure`]: how much room the tightest limit leaves, as plain data.
+//! [`Pressure`]: the room that the tightest limit leaves. Plain data.
 
 use crate::units::Bytes;
 
-/// What the limit is of.
+/// The owner of a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Scope {
     /// A memory cgroup with a limit, above this process.
     Group,
-    /// The machine: no group above has a limit, or it has more room.
+    /// The machine: no group above has a limit, or the machine has less room.
     #[default]
     Machine,
 }
 
-/// How short memory is, where it is shortest.
+/// The figures of the tightest limit.
 ///
 /// ```text
 /// limit   |<------------------------------------------------------->|
@@ -22,29 +22,29 @@ pub enum Scope {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pressure {
-    /// What the limit is of.
+    /// The owner of the limit.
     pub scope: Scope,
-    /// The most that may be used.
+    /// The most bytes that may be used.
     pub limit: Bytes,
-    /// What is used, marked memory and the page cache with it.
+    /// Bytes used, marked memory and page cache included.
     pub used: Bytes,
-    /// Of it the page cache that the kernel drops before it kills: inactive files and half of the
-    /// active ones. Marked memory, which the kernel counts there, is not in it.
+    /// The part of `used` that the kernel drops before it kills: inactive files and half of the
+    /// active ones, without marked memory.
     pub files: Bytes,
-    /// Of these what nobody misses: for some time nothing was read back that had been dropped.
+    /// The part of `files` that nobody misses: for some time no dropped page was read back.
     pub idle_files: Bytes,
-    /// By how much that grew which neither is page cache nor is marked, in a second.
+    /// Growth a second of memory neither page cache nor marked.
     pub rise_a_second: Bytes,
 }
 
 impl Pressure {
-    /// What can be had before the kernel kills: it drops files first.
+    /// Returns the bytes available before the kernel kills.
     #[must_use]
     pub fn room(&self) -> Bytes {
         self.limit.saturating_sub(self.used.saturating_sub(self.files))
     }
 
-    /// What can be had before the kernel drops a file page that somebody may want again.
+    /// Returns the bytes available before the kernel drops a file page that may be missed.
     #[must_use]
     pub fn free(&self) -> Bytes {
         self.limit.saturating_sub(self.used.saturating_sub(self.idle_files))

@@ -1,4 +1,4 @@
-//! [`Reclaimer`]: parts, a lock, and a descriptor or a thread that says when to look.
+//! [`Reclaimer`]: parts behind a lock, and a descriptor or a thread for looks.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ use crate::volatile::Refills;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// In a forked child every call says [`Error::Forked`], and the end of the value does nothing.
+/// In a forked child calls return [`Error::Forked`], and a drop does nothing.
 #[derive(Debug)]
 pub struct Reclaimer {
     shared: Arc<Shared>,
@@ -67,26 +67,25 @@ const _: () = {
 };
 
 impl Reclaimer {
-    /// A reclaimer without parts, which looks when it is told to.
+    /// Creates a reclaimer without parts.
     ///
     /// # Errors
-    /// [`Error::Blind`]; [`Error::Os`] where the kernel refuses a descriptor, or the list of groups
-    /// cannot be read. A threshold or a notice of stalls that is refused is no error
-    /// ([`Reclaimer::watched`]).
+    /// [`Error::Blind`]; [`Error::Os`] if the kernel refuses a descriptor, or the list of groups
+    /// cannot be read. Refused notices are no error ([`Reclaimer::watched`]).
     pub fn new(policy: Policy) -> Result<Self, Error> {
         Self::below(Path::new("/"), policy)
     }
 
-    /// As [`Reclaimer::new`], but in place of the groups above this process these count, and what
-    /// there is in the machine: for memory that is charged to groups of others.
+    /// Creates a reclaimer for memory charged to other groups: these, instead of the groups above
+    /// this process, and the machine.
     ///
     /// # Errors
-    /// As there; [`Error::Os`] if one is no memory cgroup.
+    /// Like [`Reclaimer::new`]; [`Error::Os`] if a directory is no memory cgroup.
     pub fn of_groups(dirs: &[PathBuf], policy: Policy) -> Result<Self, Error> {
         Self::made(Path::new("/"), dirs, policy)
     }
 
-    /// As on a machine whose files lie below `root`. For tests.
+    /// Creates a reclaimer of the files below `root`. For tests.
     #[doc(hidden)]
     pub fn below(root: &Path, policy: Policy) -> Result<Self, Error> {
         Self::made(root, &[], policy)
@@ -109,35 +108,35 @@ impl Reclaimer {
         Ok(Self { shared: Arc::new(shared), thread: Mutex::new(None) })
     }
 
-    /// Adds a part, which is looked at from now on. The reclaimer does not keep it alive.
+    /// Adds a part, without keeping it alive.
     ///
     /// # Errors
-    /// [`Error::Taken`]: it is another reclaimer's. [`Error::Reserve`], [`Error::Volatile`],
-    /// [`Error::Pool`]: nothing of it can be shed. [`Error::Forked`].
+    /// [`Error::Taken`] if another reclaimer has it. [`Error::Reserve`], [`Error::Volatile`] or
+    /// [`Error::Pool`] if it cannot shed. [`Error::Forked`].
     pub fn add(&self, part: impl Into<Part>) -> Result<(), Error> {
         let shared = self.alive()?;
         lock(&shared.keeper).add(part.into())?;
         Ok(shared.bell.wake_after(Duration::ZERO)?)
     }
 
-    /// What the reclaimer says of refills: no while memory is short, and for a while after.
+    /// Returns the value that forbids refills while memory is short, and a while after.
     #[must_use]
     pub fn refills(&self) -> Refills {
         self.shared.refills.clone()
     }
 
-    /// Looks at how much memory there is, and sheds what is to go. For a program's own loop: to
-    /// be called whenever the reclaimer's descriptor is readable. Waits for a call under way.
+    /// Looks at memory, and sheds what is needed. For a program's own loop, when the descriptor is
+    /// readable. Waits for a call in progress.
     ///
     /// # Errors
-    /// [`Error::Blind`]: nothing was shed; the descriptor becomes readable a second later.
+    /// [`Error::Blind`]: nothing was shed, and the descriptor becomes readable a second later.
     /// [`Error::Forked`].
     pub fn poll(&self) -> Result<Reclaimed, Error> {
         self.alive()?.look(false)
     }
 
-    /// Sheds so much, in the order of the classes, whether memory is short or not. What its budgets
-    /// are asked for counts.
+    /// Sheds `target` bytes in the order of the classes, even if memory is not short. Bytes asked
+    /// of budgets count.
     ///
     /// # Errors
     /// [`Error::Blind`], [`Error::Forked`].
@@ -146,7 +145,7 @@ impl Reclaimer {
         lock(&shared.keeper).shed(target)
     }
 
-    /// Waits until the next look is due, at most so long.
+    /// Waits until the next look is due, at most `time`.
     ///
     /// # Errors
     /// [`Error::Forked`], [`Error::Os`].
@@ -155,7 +154,7 @@ impl Reclaimer {
         Ok(())
     }
 
-    /// Starts a thread that looks whenever it is due, and ends with the reclaimer.
+    /// Starts a thread that looks whenever that is due, and ends with the reclaimer.
     ///
     /// # Errors
     /// [`Error::Started`], [`Error::Forked`], [`Error::Os`].
@@ -171,8 +170,8 @@ impl Reclaimer {
         Ok(())
     }
 
-    /// What is looked at, and which notices of the kernel's come; without any the clock alone
-    /// says when to look.
+    /// Returns the limit watched, and the kernel's notices that arrive. Without any, only the clock
+    /// wakes.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -180,7 +179,7 @@ impl Reclaimer {
         Ok(lock(&self.alive()?.keeper).watched())
     }
 
-    /// The statistics now; zeros in a forked child.
+    /// Returns the statistics now; zeros in a forked child.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.alive().map_or_else(|_| Stats::default(), Shared::stats)
@@ -198,12 +197,12 @@ impl Shared {
     fn work(&self) {
         while self.is_stopped.load(Ordering::Acquire) == 0 {
             let was_told = self.bell.wait(None).unwrap_or_else(|_| {
-                // It may be refused for want of memory.
+                // The kernel may refuse the wait for lack of memory.
                 std::thread::sleep(PAUSE_BLIND / 100);
                 false
             });
             if self.is_stopped.load(Ordering::Acquire) == 0 {
-                // Counted.
+                // `look` counts failures.
                 let _ = self.look(was_told);
             }
         }
@@ -264,7 +263,7 @@ impl Shared {
 }
 
 impl AsFd for Reclaimer {
-    /// Readable while a look is due. To be waited for, and for nothing else.
+    /// Readable while a look is due. Only wait for it.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.shared.bell.as_fd()
     }
@@ -274,7 +273,7 @@ impl Drop for Reclaimer {
     fn drop(&mut self) {
         let thread = lock(&self.thread).take();
         if self.shared.guard.is_child() {
-            // There is no thread to wait for, and its lock may be held for ever.
+            // The thread does not exist here, and its lock may stay held forever.
             std::mem::forget(thread);
             std::mem::forget(Arc::clone(&self.shared));
             return;
@@ -282,7 +281,7 @@ impl Drop for Reclaimer {
         self.shared.is_stopped.store(1, Ordering::Release);
         self.shared.bell.stop();
         if let Some(thread) = thread {
-            // A panic in it was printed.
+            // A panic in the thread was printed.
             let _ = thread.join();
         }
     }

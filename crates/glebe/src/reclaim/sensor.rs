@@ -1,15 +1,13 @@
-//! [`Sensor`]: reads limits and usage, and tells the pressure where it is greatest. The only place
-//! above the system calls that reads them to decide what is shed.
+//! [`Sensor`] reads limits and usage, for every decision to shed.
 //!
-//! The kernel counts memory that is marked volatile as inactive page cache, and so as available;
-//! in use again too, until reclaim comes past it and finds that it was written. Here it counts as
-//! used ([`Lazy`]): giving up what is marked is what makes room. The speed of the rise is that of
-//! what is neither page cache nor marked. *Idle* files are inactive ones while the kernel reads
-//! back nothing that it had dropped ([`Refaults`]).
+//! The kernel counts marked memory as inactive page cache and so as available, even in use again
+//! until reclaim finds it written. The sensor counts it as used ([`Lazy`]), because giving it up
+//! makes room. *Idle* files are inactive ones while the kernel reads back no page that it had
+//! dropped ([`Refaults`]).
 //!
-//! The groups are looked for again now and then, and when one cannot be read: a process may be
-//! moved, and a group removed. Cost of a look: some reads a group; no allocation but when groups
-//! are looked for, which a glance leaves to its caller.
+//! A process may move and a group end, so a look searches for the groups again every few seconds,
+//! and when one cannot be read. The search allocates; [`Sensor::glance`] leaves it to its caller. A
+//! look costs some reads a group.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -24,50 +22,48 @@ use crate::units::Bytes;
 
 const FOUND_FOR: Duration = Duration::from_secs(5);
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Sensor {
     root: PathBuf,
-    /// The groups to look at; none: those above this process.
+    /// The groups to look at, or none for those above this process.
     given: Vec<PathBuf>,
     groups: Charged,
     found: Instant,
     machine: MemInfo,
-    /// Of the last look.
+    /// The scope of the last look.
     scope: Scope,
     rise: Rise,
     refaults: Refaults,
 }
 
-/// Memory of this process that the kernel takes for page cache.
+/// Memory of this process that the kernel counts as page cache.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Lazy {
-    /// What is marked.
+    /// Bytes marked now.
     pub(super) marked: Bytes,
-    /// That, and all that may have been marked once.
+    /// Bytes that are or may have been marked.
     pub(super) most: Bytes,
 }
 
 impl Lazy {
-    /// How much it is now, where so much of what passes for files is none, of all processes.
+    /// Returns the bytes that pass for page cache now; `no_files` counts them for all processes.
     fn of(self, no_files: Option<Bytes>) -> Bytes {
         no_files.map_or(self.most, |all| all.max(self.marked).min(self.most))
     }
 }
 
-/// What a look found.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Look {
     pub(super) pressure: Pressure,
-    /// What measures show: the group's usage, or what is not free in the machine.
+    /// The group's usage, or the machine's used memory: falls when memory is freed.
     pub(super) measure: Bytes,
-    /// What is neither page cache nor marked.
+    /// Bytes used that are neither page cache nor marked.
     grown: Bytes,
-    /// Whether all groups could be read.
+    /// True if all groups could be read.
     pub(super) sees_groups: bool,
 }
 
-/// As [`Error::Blind`], not yet in words.
+/// [`Error::Blind`] before it is formatted.
 #[derive(Debug)]
 pub(super) struct Blind<'a> {
     groups: Option<Unread<'a>>,
@@ -81,15 +77,15 @@ impl From<Blind<'_>> for Error {
 }
 
 impl Sensor {
-    /// Finds files below `root`, which is `/` but for fixtures, and the groups above this process
-    /// where none are `given`.
+    /// Opens files below `root` (`/` except in tests). Finds the groups above this process if none
+    /// are `given`.
     pub(super) fn new(root: &Path, given: &[PathBuf]) -> Result<Self, Error> {
         let mut sensor = Self::unopened(root, given);
         sensor.find()?;
         Ok(sensor)
     }
 
-    /// As [`Sensor::new`], and blind until files are found.
+    /// Creates a sensor without open files.
     pub(super) fn unopened(root: &Path, given: &[PathBuf]) -> Self {
         Self {
             root: root.to_owned(),
@@ -103,8 +99,8 @@ impl Sensor {
         }
     }
 
-    /// Looks for the groups, and opens what is not open. If the list of groups is gone, as after
-    /// chroot(2), the groups that were found before stay. Allocates.
+    /// Searches for the groups, and opens closed files. Keeps the known groups if the list cannot
+    /// be found, for example after chroot(2). Allocates.
     pub(super) fn find(&mut self) -> Result<(), Error> {
         self.found = Instant::now();
         self.machine.open();
@@ -118,33 +114,32 @@ impl Sensor {
         Ok(())
     }
 
-    /// Whether the groups were found so long ago that they are to be looked for again.
+    /// Returns true if the search is due again.
     pub(super) fn is_old(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.found) > FOUND_FOR
     }
 
-    /// Closes all files; a look is blind until the groups are found again.
+    /// Closes all files: looks are blind until [`Sensor::find`].
     pub(super) fn close(&mut self) {
         self.groups = Charged::default();
         self.machine.close();
     }
 
-    /// How things are, with so much that passes for files. Looks for the groups first where that is
-    /// due.
+    /// Reads the tightest limit, after a search for the groups if due.
     ///
     /// # Errors
     /// [`Error::Blind`].
     pub(super) fn look(&mut self, lazy: Lazy) -> Result<Look, Error> {
         let now = Instant::now();
         if self.is_old(now) || self.groups.tightest().is_err() {
-            // What is wrong now the look below tells.
+            // The look below reports a failure.
             let _ = self.find();
         }
         self.machine.open();
         Ok(self.glance(lazy, now)?)
     }
 
-    /// As [`Sensor::look`], by the files that are open alone. Allocates nothing, whatever it finds.
+    /// Like [`Sensor::look`], from open files only. Allocates nothing, even if it fails.
     pub(super) fn glance(&mut self, lazy: Lazy, now: Instant) -> Result<Look, Blind<'_>> {
         let Self { groups, machine, scope, rise, refaults, .. } = self;
         let groups = groups.tightest();
@@ -168,17 +163,17 @@ impl Sensor {
         Ok(look)
     }
 
-    /// So much was taken that is not to count as a rise.
+    /// Leaves `taken` bytes out of the rise.
     pub(super) fn took(&mut self, taken: Bytes) {
         self.rise.own = Bytes::new(self.rise.own.get().saturating_add(taken.get()));
     }
 
-    /// So much of what rises was given up.
+    /// Keeps the freeing of these bytes from hiding a rise.
     pub(super) fn gave_up(&mut self, freed: Bytes) {
         self.rise.base = self.rise.base.saturating_sub(freed);
     }
 
-    /// The group that is the tightest, or the machine; what is wrong with the groups.
+    /// Returns the tightest group or "the machine"; an error if the groups cannot be read.
     pub(super) fn limit(&self) -> Result<String, String> {
         let told = match (self.scope, self.groups.tightest()) {
             (Scope::Group, Ok(Some((group, _)))) => group.dir().display().to_string(),
@@ -188,7 +183,7 @@ impl Sensor {
         Ok(told)
     }
 
-    /// The tightest group, if one has a limit that can be read.
+    /// Returns the tightest group with a readable limit.
     pub(super) fn group(&self) -> Option<&Group> {
         self.groups.tightest().ok()?.map(|(group, _)| group)
     }
@@ -228,13 +223,13 @@ fn look_at_machine(machine: Machine, lazy: Lazy) -> Look {
     Look { pressure, measure, grown, sees_groups: true }
 }
 
-/// The speed of a rise. Usage is charged in batches, and a program that writes and marks goes up
-/// and down: so it is taken over a while, or over a large step.
+/// The speed of a rise, over a time or a large step: the kernel charges in batches, and marking
+/// makes usage swing.
 #[derive(Debug, Default)]
 struct Rise {
     scope: Scope,
     base: Bytes,
-    /// What was taken and is not to count. It may be touched later: it fades, window by window.
+    /// Bytes taken that do not count. Some may be touched later, so they fade by windows.
     own: Bytes,
     since: Option<Instant>,
     a_second: Bytes,
@@ -242,7 +237,7 @@ struct Rise {
 
 const WINDOW: Duration = Duration::from_millis(50);
 const WINDOW_MIN: Duration = Duration::from_millis(5);
-/// A step is large from this part of the limit on, as a shift.
+/// A large step as a part of the limit, as a shift.
 const STEP_SHIFT: u32 = 6;
 
 impl Rise {
@@ -259,7 +254,6 @@ impl Rise {
         if time >= WINDOW || is_large && time >= WINDOW_MIN {
             let speed = u128::from(grown.get()) * 1_000_000 / time.as_micros().max(1);
             let speed = u64::try_from(speed).unwrap_or(u64::MAX);
-            // It fades, window by window.
             self.a_second = Bytes::new(speed.max(self.a_second.get() / 2));
             (self.base, self.since) = (used, Some(now));
             self.own = Bytes::new(self.own.saturating_sub(all).get() / 4);
@@ -268,8 +262,8 @@ impl Rise {
     }
 }
 
-/// Whether files are read back that had been dropped. Each time they are, it takes twice as long
-/// until that counts as rare again: a guess that was wrong is made less often.
+/// Says if the kernel rarely reads back dropped file pages: not within `rest`. A read after that
+/// shows a wrong guess and doubles `rest`.
 #[derive(Debug)]
 struct Refaults {
     seen: Option<u64>,
@@ -342,7 +336,7 @@ mod tests {
         let mut rare = |count, s| refaults.are_rare(count, start + Duration::from_secs(s));
         assert!(!rare(Some(5), 0) && !rare(Some(5), 9) && rare(Some(5), 10));
         assert!(!rare(Some(6), 11) && !rare(Some(6), 30) && rare(Some(6), 31));
-        // One that comes while it was not rare is no wrong guess.
+        // A refault during the rest is no wrong guess.
         assert!(!rare(Some(7), 32) && !rare(Some(8), 33) && !rare(Some(8), 72));
         assert!(rare(Some(8), 73));
         assert!(!rare(None, 74) && !rare(None, 1000));

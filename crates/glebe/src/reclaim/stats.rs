@@ -1,4 +1,4 @@
-//! Statistics of a reclaimer: one table, as the reserve's.
+//! Statistics of a reclaimer, in one table.
 
 use crate::stats::{shown, statistics, texts};
 use crate::sys::page_size;

@@ -1,9 +1,9 @@
-//! [`Watch`]: what wakes a reclaimer: a clock, a threshold of usage, stalls, a thread that wants
-//! it to end; all behind one descriptor.
+//! [`Watch`]: all that wakes a reclaimer, behind one descriptor: clock, usage thresholds, stalls,
+//! end.
 //!
-//! Only the clock is sure. The others wake earlier where the kernel lets them, and what was refused
-//! is kept as text ([`Watched`]). A threshold is armed anew when its level has moved, and a file
-//! that ends is forgotten. Cost: a system call for each that is set or cleared.
+//! Only the clock is certain. The others wake earlier if the kernel permits; [`Watched`] says why
+//! not. A threshold is armed again when its level moves. Cost: a system call for each that is set
+//! or cleared.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
@@ -18,28 +18,26 @@ use crate::sys::psi;
 use crate::sys::usage_threshold::UsageThreshold;
 use crate::units::Bytes;
 
-/// After a refusal it is tried again so much later.
+/// Time between a refusal and the next try.
 const REFUSED_FOR: Duration = Duration::from_secs(60);
-/// What a group of few processors is charged before the kernel looks at thresholds again.
+/// Bytes charged to a group on few processors before the kernel checks thresholds again.
 const NEAR: Bytes = Bytes::mib(4);
-/// A threshold that is off by less than this part of its level stays, as a shift.
+/// A threshold stays if it is off by at most this part of its level, as a shift.
 const LEVEL_SHIFT: u32 = 6;
 
-/// Which of the kernel's notices a reclaimer gets: the file of each, or why not.
+/// The kernel's notices that a reclaimer gets: the file of each, or why not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Watched {
-    /// The group with the least room, or the machine; what was wrong with the groups, where the
-    /// machine decides for that.
+    /// The group with the least room, or "the machine". Error: why the groups cannot be read.
     pub limit: Result<String, String>,
-    /// That a group's usage is near its limit: a threshold in version 1, in version 2
-    /// `memory.events`.
+    /// Usage near a group's limit: a threshold in version 1, `memory.events` in version 2.
     pub threshold: Result<String, String>,
-    /// Stalls for want of memory (PSI), or what `MEMORY_PRESSURE_WATCH` names.
+    /// Stalls (PSI), or the file that `MEMORY_PRESSURE_WATCH` names.
     pub stalls: Result<String, String>,
 }
 
-/// What can be waited for without a lock.
+/// The descriptors to wait for without the lock.
 #[derive(Debug)]
 pub(super) struct Bell {
     epoll: Epoll,
@@ -55,19 +53,18 @@ impl Bell {
         Ok(bell)
     }
 
-    /// Waits for anything, at most so long; whether the kernel told something.
+    /// Waits for an event. Returns true if it is a notice of the kernel.
     pub(super) fn wait(&self, time: Option<Duration>) -> Result<bool, OsError> {
         let own = [&self.timer.as_fd(), &self.stop.as_fd()].map(AsRawFd::as_raw_fd);
         let told = self.epoll.wait(time)?;
         Ok(told.iter().flatten().any(|event| !own.contains(&event.fd)))
     }
 
-    /// Wakes the thread.
     pub(super) fn stop(&self) {
         self.stop.signal();
     }
 
-    /// Wakes so much later, and not before for the clock's sake.
+    /// Sets the clock anew, to wake after `time`.
     pub(super) fn wake_after(&self, time: Duration) -> Result<(), OsError> {
         self.timer.clear();
         self.timer.set(time)
@@ -80,11 +77,10 @@ impl AsFd for Bell {
     }
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Watch {
     threshold: Option<UsageThreshold>,
-    /// Of a group of version 2.
+    /// For a group of version 2.
     events: Option<Events>,
     trigger: Option<psi::Trigger>,
     watched: Watched,
@@ -92,7 +88,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Begins with stalls; thresholds are armed when their level is known.
+    /// Watches stalls. Thresholds need a level first.
     pub(super) fn new(bell: &Bell, root: &Path, group: Option<&Group>) -> Self {
         let (trigger, stalls) = match stalls(bell, root, group) {
             Ok((trigger, path)) => (Some(trigger), Ok(path)),
@@ -103,18 +99,17 @@ impl Watch {
         Self { threshold: None, events: None, trigger, watched, refused: None }
     }
 
-    /// What there is, beside the limit.
     pub(super) fn watched(&self, limit: Result<String, String>) -> Watched {
         Watched { limit, ..self.watched.clone() }
     }
 
-    /// Whether a threshold tells when usage rises from `used` on: it must lie well above.
+    /// Returns true if a threshold will report a rise: it must be well above `used`.
     pub(super) fn tells_above(&self, used: Bytes) -> bool {
         let above = |armed: &UsageThreshold| armed.level().saturating_sub(used);
         self.threshold.as_ref().is_some_and(|armed| above(armed) > NEAR)
     }
 
-    /// Clears what woke; whether there was a notice of the kernel's.
+    /// Clears the events. Returns true if one was a notice of the kernel.
     pub(super) fn settle(&mut self, bell: &Bell) -> bool {
         let mut was_told = self.threshold.as_ref().is_some_and(UsageThreshold::was_crossed);
         was_told |= self.settle_events();
@@ -135,9 +130,8 @@ impl Watch {
         was_told
     }
 
-    /// Has usage of `group` tell when it crosses `level`; whether that begins now. The kernel may
-    /// take tens of ms for it: there is no level while memory is short. In version 2 the group's
-    /// events tell instead.
+    /// Arms a threshold at `level`; true if it tried. Arming takes up to tens of ms, so `level` is
+    /// `None` while memory is short. Version 2: follows the group's events instead.
     pub(super) fn arm(
         &mut self,
         bell: &Bell,
@@ -181,7 +175,6 @@ impl Watch {
         self.watched.threshold = Err(why.to_string());
     }
 
-    /// Has events of a group of version 2 wake, as far as the kernel lets them.
     fn follow_events(&mut self, bell: &Bell, group: &Group, now: Instant) {
         let is_known = |events: &Events| events.path().parent() == Some(group.dir());
         if self.events.as_ref().is_some_and(is_known) {
@@ -198,7 +191,7 @@ impl Watch {
         }
     }
 
-    /// Whether the group met a limit. Read at every look: it may be that it cannot be waited for.
+    /// Returns true if the group hit a limit. Each look asks, because waiting may be refused.
     fn settle_events(&mut self) -> bool {
         let Some(events) = &mut self.events else { return false };
         events.has_more().unwrap_or_else(|why| {
@@ -209,7 +202,7 @@ impl Watch {
     }
 }
 
-/// What the environment names, else the file of the group, else that of the machine.
+/// Watches the file named by the environment, else by the group, else the machine's.
 fn stalls(
     bell: &Bell,
     root: &Path,

@@ -1,19 +1,17 @@
-//! The bytes of the reserve's pages: where they are ([`Frames`], the one place where a page
-//! position becomes an address), and how a tenant's stores are kept out of a page that first class
-//! takes ([`Critical`]): by restartable sequences, or, where the kernel or the C library has none,
-//! by counting the writers of a granule.
+//! [`Frames`] turns page positions into addresses. [`Critical`] keeps tenants' stores out of pages
+//! that first class takes.
 //!
-//! [`Critical::Restartable`]: every change that a tenant makes runs as a sequence guarded by the
-//! granule word; closing the granule and one [`Critical::barrier`] ends them all, also those of
-//! threads that do not run. [`Critical::Counted`]: the tenant stands in the granule word's
-//! `writers` while it copies, and first class takes another run or waits.
+//! [`Critical::Restartable`]: each change by a tenant is a restartable sequence guarded by the
+//! granule word. Closing the granule and one [`Critical::barrier`] end all sequences, even of
+//! threads that do not run. [`Critical::Counted`], if the kernel or the C library has none: a
+//! tenant counts in `writers` of the granule word while it copies; first class takes another run or
+//! waits.
 //!
 //! # Safety
-//! The addresses of pages are those of the memory that is kept here, checked against its end; where
-//! the reserve may grow, also those of the window in which it lies, which can always be read. Only
-//! who holds a page writes there, and pages without memory are held by nobody. What leaves here is
-//! for a block's owner and for the guarded fill, whose caller vouches for the bytes. Nothing here
-//! is called in a forked child, where nothing is mapped.
+//! Page addresses belong to the memory kept here, or to the readable window of a reserve that may
+//! grow, and are checked against its end. Only a page's holder writes to it; nobody holds a page
+//! without memory. Only a block's owner and the guarded fill, whose caller guarantees the bytes,
+//! get addresses. A forked child, where nothing is mapped, calls nothing here.
 #![allow(unsafe_code)]
 
 use std::io::ErrorKind;
@@ -27,24 +25,24 @@ use crate::sys::{membarrier, rseq};
 use crate::units::PageSize;
 pub(crate) use rseq::{Fill, Guard, Outcome, META_WORDS};
 
-/// Attempts at a barrier for which the kernel lacks memory.
+/// Attempts at a barrier while the kernel lacks memory.
 const BARRIER_TRIES: u32 = 8;
 
-/// Lines fetched ahead, and what a line is taken to be; a wrong guess costs time only.
+/// Lines fetched ahead and their assumed length; a wrong guess only costs time.
 const PREFETCH_LINES: usize = 8;
 const LINE_BYTES: usize = 64;
 
-/// How a tenant stores.
+/// The protection from tenants' stores.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Critical {
-    /// By restartable sequences.
+    /// Restartable sequences.
     Restartable(rseq::Rseq),
-    /// By counting writers.
+    /// A count of the writers.
     Counted,
 }
 
 impl Critical {
-    /// Restartable where this machine can, or why not.
+    /// Returns the restartable form, or the reason why this machine lacks it.
     pub(crate) fn find() -> Result<Self, String> {
         let rseq = rseq::Rseq::find()?;
         membarrier::register_rseq().map_err(|e: OsError| e.to_string())?;
@@ -56,12 +54,11 @@ impl Critical {
         matches!(self, Self::Counted)
     }
 
-    /// After this no tenant acts on a guard word that it read before.
+    /// Ends every sequence. Afterwards no tenant acts on a guard word that it read before.
     ///
     /// # Errors
-    /// `find` registered the process and tried the call, so only for want of the kernel's own
-    /// memory, which is tried again, or where a filter denies it since. To go on would let a
-    /// tenant write into a block.
+    /// The kernel lacks memory, after several attempts, or a later filter denies the call that
+    /// `find` tried. The caller must stop, or a tenant could write into its block.
     pub(crate) fn barrier(&self) -> Result<(), OsError> {
         if let Self::Restartable(_) = self {
             let (mut made, mut backoff) = (membarrier::rseq_barrier(), Backoff::default());
@@ -89,7 +86,7 @@ impl Critical {
     ) -> Outcome {
         match self {
             Self::Restartable(rseq) => rseq.compare_exchange(guard, target, old, new),
-            // The caller stands in `writers`, which keeps the guard as it is.
+            // The caller counts in `writers`, which keeps the guard unchanged.
             Self::Counted => {
                 match target.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed) {
                     Ok(_) => Outcome::Done,
@@ -102,7 +99,7 @@ impl Critical {
     /// Fills a claimed page while the guard matches.
     ///
     /// # Safety
-    /// As [`rseq::Rseq::fill`].
+    /// See [`rseq::Rseq::fill`].
     #[inline]
     pub(crate) unsafe fn fill(&self, guard: Guard<'_>, fill: &Fill<'_>) -> Outcome {
         match self {
@@ -115,7 +112,7 @@ impl Critical {
 }
 
 /// # Safety
-/// As [`rseq::Rseq::fill`].
+/// See [`rseq::Rseq::fill`].
 unsafe fn counted_fill(fill: &Fill<'_>) -> Outcome {
     if fill.target.load(Ordering::Relaxed) != fill.claim {
         return Outcome::Lost;
@@ -124,16 +121,16 @@ unsafe fn counted_fill(fill: &Fill<'_>) -> Outcome {
     for (at, word) in fill.meta_at.iter().zip(fill.meta) {
         at.store(word, Ordering::Relaxed);
     }
-    // SAFETY: both pointers are good for `len` bytes and disjoint, says the caller.
+    // SAFETY: the caller guarantees that both pointers are valid for `len` bytes and disjoint.
     unsafe { racy::copy(fill.to, fill.from, fill.len) };
     fill.target.store(fill.commit, Ordering::Release);
     Outcome::Done
 }
 
-/// The reserve's bytes by page.
+/// The bytes of the reserve by page.
 #[derive(Debug)]
 pub(crate) struct Frames {
-    /// The address of the first page, read here and not through two more cold lines.
+    /// Address of page 0, kept here to avoid two cold cache lines.
     base: usize,
     pages: usize,
     page: PageSize,
@@ -141,8 +138,7 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// Room for `pages`, of which `contig` has the first. Of the rest the addresses follow, and can
-    /// be read.
+    /// Makes room for `pages`. `contig` has the first ones; the other addresses follow, readable.
     pub(crate) fn new(contig: Arc<Contig>, pages: usize, page: PageSize) -> Self {
         let base = contig.mapping().as_ptr().expose_provenance();
         Self { base, pages, page, contig }
@@ -157,13 +153,12 @@ impl Frames {
         self.page
     }
 
-    /// The address of `page`.
     #[inline]
     pub(crate) fn at(&self, page: usize) -> *mut u8 {
         std::ptr::with_exposed_provenance_mut(self.base.wrapping_add(page << self.page.shift()))
     }
 
-    /// The address of `len` bytes from the start of `page`, all of them mapped to be read.
+    /// Returns the address of `page`. Panics unless `len` bytes are mapped there.
     #[inline]
     fn checked(&self, page: usize, len: usize) -> *mut u8 {
         let pages = len.div_ceil(1 << self.page.shift());
@@ -172,7 +167,6 @@ impl Frames {
         self.at(page)
     }
 
-    /// Starts to fetch the first lines of a page.
     #[inline]
     pub(crate) fn prefetch(&self, page: usize) {
         for line in 0..PREFETCH_LINES {
@@ -180,7 +174,7 @@ impl Frames {
         }
     }
 
-    /// Copies bytes of a page out, from `offset` on; a tenant or an owner may be writing them.
+    /// Copies bytes of a page out; others may be writing to them.
     #[inline]
     pub(crate) fn read(&self, page: usize, offset: usize, buf: &mut [u8]) {
         let at = self.checked(page, offset.saturating_add(buf.len()));
@@ -188,12 +182,10 @@ impl Frames {
         unsafe { racy::copy(buf.as_mut_ptr(), at.wrapping_add(offset), buf.len()) }
     }
 
-    /// Sets `count` pages to zero.
     pub(crate) fn zero(&self, page: usize, count: usize) {
         let len = count << self.page.shift();
         let at = self.checked(page, len);
-        // SAFETY: `checked` says that the target is mapped, and first class, which holds it, that
-        // there is memory.
+        // SAFETY: `checked` says that the target is mapped; first class holds it, so it has memory.
         unsafe { racy::zero(at, len) }
     }
 }

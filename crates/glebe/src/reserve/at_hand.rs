@@ -1,8 +1,8 @@
-//! Blocks of one page: taken from the [`Stock`] and given back to it, without the positions' lock.
+//! Blocks of one page from the [`Stock`], without the positions' lock.
 //!
-//! A request that misses positions drains the stock, searches again, and fills the stock anew. Not
-//! used where writers are counted: there each place must be chosen. Cost: one exchange a block; a
-//! search for each chunk that is restocked.
+//! A request that finds no place drains the stock, searches again, and refills it. Counted writers
+//! rule the stock out: each place must be chosen. Cost: one exchange a block; one search a
+//! restocked chunk.
 
 use super::owner::pages_of;
 use super::positions::Positions;
@@ -13,10 +13,9 @@ use crate::sync::lock;
 use crate::units::Pages;
 
 impl Inner {
-    /// A page that was at hand, recalled.
     #[inline]
     pub(super) fn grant_at_hand(&self) -> Option<Extent> {
-        // All lines that are needed start on their way together.
+        // Starts all fetches at once.
         if let Some(page) = self.busy.stock.next() {
             self.lent().prefetch_to_recall(page as usize);
         }
@@ -31,8 +30,8 @@ impl Inner {
         Extent::new(page, 1)
     }
 
-    /// Takes a page of the stock into which a tenant is copying; false, and it is where it was,
-    /// if the kernel refuses the barrier that this needs.
+    /// Recalls a page of the stock into which a tenant copies. Returns false, with the page back in
+    /// place, if the kernel refuses the barrier.
     #[cold]
     fn recall_busy(&self, page: u64) -> bool {
         let extent = Extent::new(page, 1).expect("one page");
@@ -43,8 +42,8 @@ impl Inner {
         taken
     }
 
-    /// Takes one page of the stock, which another may have filled meanwhile, or else the positions
-    /// of one and, for the next requests, of as many more as the stock has room for.
+    /// Takes a page of the stock if another thread has filled it. If not, takes a page of the
+    /// positions, and stocks more for later requests.
     pub(super) fn restock(&self, positions: &mut Positions) -> Option<Extent> {
         if let Some(page) = self.busy.stock.take() {
             return Extent::new(page, 1);
@@ -54,7 +53,7 @@ impl Inner {
         Extent::new(first.start(), 1)
     }
 
-    /// Stocks `first`, pages of one chunk that are taken, and positions that it takes.
+    /// Stocks `first`, already taken pages of one chunk, and then pages that it takes itself.
     pub(super) fn fill_stock(&self, positions: &mut Positions, mut first: Option<Extent>) {
         for _ in 0..stock::WORDS {
             let next = first.take().or_else(|| positions.take_in_chunk(Stock::CHUNK));
@@ -66,8 +65,8 @@ impl Inner {
         }
     }
 
-    /// The longest run that a block could be. A stock that must be drained for it is filled again,
-    /// so that no request pays for the question.
+    /// Returns the longest contiguous run. Refills a stock that it drained, so that no request pays
+    /// for the question.
     pub(super) fn largest_run(&self) -> Pages {
         let mut positions = lock(&self.positions);
         let drained = !self.busy.stock.is_empty() && self.drain_stock(&mut positions);
@@ -78,11 +77,11 @@ impl Inner {
         Pages::new(largest)
     }
 
-    /// Gives the stock back to the positions; whether there was any.
+    /// Gives the stock back to the positions. Returns true if it held pages.
     pub(super) fn drain_stock(&self, positions: &mut Positions) -> bool {
         let mut any = false;
         for run in self.busy.stock.drain() {
-            self.lender().give_back(&pages_of(run)); // as when a block ends
+            self.lender().give_back(&pages_of(run)); // as at the end of a block
             positions.free(run);
             any = true;
         }

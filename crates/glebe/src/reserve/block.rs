@@ -1,4 +1,4 @@
-//! What first class holds: blocks, and promises of blocks. Their ends give back what they hold.
+//! [`Block`] and [`Promise`]: the pages that first class holds. Dropping them gives the pages back.
 
 use std::fmt;
 
@@ -10,15 +10,15 @@ use crate::extent::Extent;
 use crate::sys::page_size;
 use crate::units::{Bytes, Pages};
 
-/// How far a block is known to be physically contiguous.
+/// The known contiguity of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Contiguity {
-    /// One run of page frames, read from the kernel when the reserve was built.
+    /// Proved by frames read from the kernel when the reserve was built.
     Proved,
-    /// One run, because the kernel keeps so many pages together; frames could not be read.
+    /// Contiguous, since the kernel keeps this many pages together; frames are hidden.
     WithinGrain(Pages),
-    /// In virtual addresses only.
+    /// Contiguous in virtual addresses only.
     VirtualOnly,
 }
 
@@ -32,7 +32,8 @@ impl fmt::Display for Contiguity {
     }
 }
 
-/// A first-class block: the caller's alone until it is dropped, then back with the tenants.
+/// A first-class block. Only its owner uses the pages until it is dropped; then tenants use them
+/// again.
 ///
 /// ```
 /// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
@@ -66,7 +67,7 @@ impl fmt::Display for Contiguity {
 /// # Ok::<(), glebe::reserve::Error>(())
 /// ```
 ///
-/// Its bytes are not to be had once it is given back:
+/// Its bytes cannot outlive it:
 ///
 /// ```compile_fail,E0505
 /// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
@@ -85,19 +86,19 @@ pub struct Block {
 }
 
 impl Block {
-    /// Pages in the block.
+    /// Returns the pages in the block.
     #[must_use]
     pub fn pages(&self) -> Pages {
         Pages::new(self.extent.len())
     }
 
-    /// Its place: pages from the start of the reserve.
+    /// Returns the place in the reserve, in pages.
     #[must_use]
     pub fn extent(&self) -> Extent {
         self.extent
     }
 
-    /// Where the byte at `offset` of it lies, as far as that is proved; `None` beyond its end.
+    /// Returns the proved place of the byte at `offset`; `None` beyond the block's end.
     ///
     /// ```
     /// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
@@ -118,7 +119,7 @@ impl Block {
         Ok(inside.and_then(|offset| inner.locate(offset)))
     }
 
-    /// What its reserve stands on now.
+    /// Returns a summary of the reserve's present memory.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -126,33 +127,32 @@ impl Block {
         Ok(self.inner.get()?.footing())
     }
 
-    /// How far it is known to be physically contiguous; in a forked child, not at all.
+    /// Returns the known physical contiguity; in a forked child [`Contiguity::VirtualOnly`].
     #[must_use]
     pub fn contiguity(&self) -> Contiguity {
         self.inner.get().map_or(Contiguity::VirtualOnly, |inner| inner.contiguity(self.extent))
     }
 
-    /// Its first byte. The block's owner alone writes through it; in a forked child nothing is
-    /// mapped there.
+    /// Returns the address. Only the block's owner writes there; a forked child has no mapping
+    /// there.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         std::ptr::with_exposed_provenance_mut(self.addr)
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     ///
     /// # Errors
     /// [`Error::Forked`].
     #[allow(unsafe_code)]
     pub fn bytes(&self) -> Result<&[u8], Error> {
         let len = self.inner.get()?.len_bytes(self.extent);
-        // SAFETY: the pages are mapped for as long as `inner` lives, recalled from the tenants by
-        // `Lent::recall`, and no other block has them; a tenant's reader may still copy bytes out
-        // and throw them away, but none writes.
+        // SAFETY: `inner` keeps the pages mapped, `Lent::recall` took them from the tenants, and no
+        // other block has them. A tenant's late reader may copy bytes, but none writes.
         Ok(unsafe { std::slice::from_raw_parts(self.as_ptr(), len) })
     }
 
-    /// The bytes, to be changed.
+    /// Returns the bytes for writing.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -173,7 +173,7 @@ impl Drop for Block {
     }
 }
 
-/// A run set aside for a later block: tenants use it until it is taken, other blocks cannot.
+/// A run set aside for a later block. Tenants use it until it is taken; other blocks cannot.
 ///
 /// ```
 /// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
@@ -187,28 +187,28 @@ impl Drop for Block {
 #[must_use = "a promise that is dropped is given up"]
 pub struct Promise {
     pub(super) inner: Shared<Inner>,
-    /// Until it is taken.
+    /// `None` once taken.
     pub(super) extent: Option<Extent>,
     pub(super) zeroed: bool,
 }
 
 impl Promise {
-    /// Pages promised.
+    /// Returns the pages promised.
     #[must_use]
     pub fn pages(&self) -> Pages {
         Pages::new(self.extent.map_or(0, Extent::len))
     }
 
-    /// The block. It cannot fail for want of room, whatever first class has done since.
+    /// Takes the block, which never lacks room.
     ///
     /// # Errors
-    /// [`Error::Forked`], and [`Error::Os`] where the kernel refuses the barrier that it granted
-    /// when the reserve was built: then the promise is given up.
+    /// [`Error::Forked`], and [`Error::Os`] if the kernel refuses the barrier that it granted when
+    /// the reserve was built; this ends the promise.
     pub fn take(mut self) -> Result<Block, Error> {
         let inner = self.inner.get()?;
         let begin = inner.busy.clock.now();
         let Some(extent) = self.extent else { return Err(Error::ZeroPages) };
-        // With `wait` a recall is never put off.
+        // With `wait` the result is always true.
         inner.recall(extent, self.zeroed, true)?;
         self.extent = None;
         inner.granted(begin);

@@ -1,17 +1,17 @@
-//! What a reserve refuses, and why.
+//! [`Error`] of a reserve.
 
 use crate::contig;
 use crate::error::OsError;
 use crate::units::{Bytes, Pages};
 
-/// A call on a reserve that was refused; nothing was changed.
+/// A refused call on a reserve, which changed nothing.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A block of no pages.
+    /// The block asked for has no pages.
     #[error("a block of 0 pages was asked for; the least is 1")]
     ZeroPages,
-    /// An alignment that is not a power of two.
+    /// The alignment is not a power of two.
     #[error("alignment of {} pages is not a power of two", .align.get())]
     BadAlign {
         /// The alignment asked for.
@@ -22,10 +22,10 @@ pub enum Error {
     NoRun {
         /// Pages asked for.
         asked: Pages,
-        /// The longest run free now.
+        /// Pages in the longest free run.
         largest: Pages,
     },
-    /// A free run is long enough, but none where the alignment asked for puts it.
+    /// A free run is long enough, but has no place of this alignment.
     #[error(
         "no {} free pages in a run start at a multiple of {} pages; the longest run, of whatever \
          alignment, has {}", .asked.get(), .align.get(), .largest.get()
@@ -35,39 +35,38 @@ pub enum Error {
         asked: Pages,
         /// The alignment asked for.
         align: Pages,
-        /// The longest run free now.
+        /// Pages in the longest free run.
         largest: Pages,
     },
-    /// A tenant is copying into every run that fits, and the request would not wait. Only where
-    /// restartable sequences are missing.
+    /// Tenants copy into every run that fits; only without restartable sequences.
     #[error("tenants are copying into every run that fits, and the request would not wait")]
     WouldWait,
-    /// The caller is a forked child: the reserve stayed with its parent.
+    /// The caller is a forked child; the reserve is its parent's.
     #[error("this process was forked from the reserve's owner; the reserve stayed there")]
     Forked,
-    /// A buffer that is not exactly one page.
+    /// The buffer is not exactly one page.
     #[error("a buffer of {given} bytes where a page is exactly {page}")]
     BadPageLen {
-        /// Bytes given.
+        /// Length of the buffer in bytes.
         given: usize,
         /// The page size.
         page: Bytes,
     },
-    /// Memory too small, or not a whole number of granules.
+    /// The memory is too small, or not a whole number of granules.
     #[error("a reserve is a whole number of granules of {granule}, at least one; given {given}")]
     BadLen {
         /// The length given.
         given: Bytes,
-        /// The granule.
+        /// Length of a granule.
         granule: Bytes,
     },
-    /// The reserve was built to keep its length.
+    /// The reserve was built with a fixed length.
     #[error("the reserve can neither grow nor shrink: {why}")]
     FixedLen {
-        /// What it was built with, or without.
+        /// The reason.
         why: &'static str,
     },
-    /// More than the reserve has room for.
+    /// The reserve has too little room.
     #[error(
         "{asked} more asked for; {left} are left in whole pages of {unit}, of a room of {room}"
     )]
@@ -76,12 +75,12 @@ pub enum Error {
         asked: Bytes,
         /// Bytes of the room without memory.
         left: Bytes,
-        /// The page of the memory.
+        /// Page size of the memory.
         unit: Bytes,
-        /// The most that the reserve may be.
+        /// Greatest length of the reserve.
         room: Bytes,
     },
-    /// More than can be given back now.
+    /// The reserve cannot give back this much now.
     #[error(
         "{asked} asked back; {free} can be given in whole pages of {unit}: the rest is held by \
          blocks and promises, or is the last of the reserve"
@@ -89,12 +88,12 @@ pub enum Error {
     NotGiven {
         /// Bytes asked for.
         asked: Bytes,
-        /// Bytes that could be given.
+        /// Bytes that could be given back.
         free: Bytes,
-        /// The page of the memory.
+        /// Page size of the memory.
         unit: Bytes,
     },
-    /// There is no directory to serve statistics in.
+    /// No directory for the statistics' socket exists.
     #[error(
         "no directory for the socket of statistics: XDG_RUNTIME_DIR names none that user {user} \
          owns, nor is there /run/user/{user}; name one"
@@ -106,7 +105,7 @@ pub enum Error {
     /// The pool of compressed pages could not be made.
     #[error(transparent)]
     Packed(#[from] crate::zpool::Error),
-    /// The memory could not be had.
+    /// The memory could not be allocated.
     #[error(transparent)]
     Contig(#[from] contig::Error),
     /// The kernel refused a call.

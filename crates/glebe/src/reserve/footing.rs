@@ -1,5 +1,5 @@
-//! What a reserve stands on: how much memory there is, from where, in which runs, and where each
-//! byte of it lies. Of a reserve without room that is what it was made of.
+//! [`Footing`]: the memory under a reserve: its length, source, runs and frames. A reserve without
+//! room keeps its first memory.
 
 use super::error::Error;
 use super::memory::Memory;
@@ -9,26 +9,24 @@ use crate::error::OsError;
 use crate::sys::page_size;
 use crate::units::{Bytes, Pages};
 
-/// What a reserve stands on, all in all.
+/// A summary of the memory under a reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Footing {
-    /// Where the memory came from: [`Source::Divided`] if not all from one source.
+    /// Source of the memory: [`Source::Divided`] if there are several.
     pub source: Source,
-    /// What holds it in its frames: [`HeldBy::Nothing`] if not one thing holds all of it.
+    /// The mechanism that keeps it in its frames: [`HeldBy::Nothing`] if the parts differ.
     pub held_by: HeldBy,
-    /// How much there is.
+    /// Length in bytes.
     pub len: Bytes,
 }
 
 impl Inner {
-    /// See [`Reserve::locate`].
     pub(super) fn locate(&self, offset: Bytes) -> Option<Location> {
         let contig = self.lent().frames().contig();
         let fixed = || contig.query(contig.mapping().addr().checked_add(offset.as_usize())?);
         self.memory.as_ref().map_or_else(fixed, |memory| memory.locate(offset))
     }
 
-    /// See [`Reserve::footing`].
     pub(super) fn footing(&self) -> Footing {
         let contig = self.lent().frames().contig();
         let (source, held_by, len) = (contig.source(), contig.held_by(), contig.len());
@@ -37,7 +35,7 @@ impl Inner {
 }
 
 impl Reserve {
-    /// Pages in the reserve now; in a forked child, those with which it was made.
+    /// Returns the present pages; in a forked child, the pages that the reserve was made with.
     #[must_use]
     pub fn len(&self) -> Pages {
         let memory = self.inner.get().ok().and_then(|inner| inner.memory.as_ref());
@@ -45,15 +43,15 @@ impl Reserve {
         memory.map_or_else(made, Memory::present)
     }
 
-    /// The most that the reserve may be: its length, unless it was built with
-    /// [`Options::room`](super::Options::room).
+    /// Returns the greatest length: the length, unless [`Options::room`](super::Options::room) was
+    /// set.
     #[must_use]
     pub fn room(&self) -> Bytes {
         let memory = self.inner.get().ok().and_then(|inner| inner.memory.as_ref());
         memory.map_or(self.contig.len(), Memory::room)
     }
 
-    /// All that is known of the memory as it is now: its runs, by position.
+    /// Returns the present runs, by position, and all else that is known of the memory.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -62,7 +60,7 @@ impl Reserve {
         Ok(memory.map_or_else(|| self.contig.certificate(), Memory::certificate))
     }
 
-    /// What the reserve stands on now, in few words.
+    /// Returns a summary of the present memory.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -70,8 +68,7 @@ impl Reserve {
         Ok(self.inner.get()?.footing())
     }
 
-    /// What is known of the byte at `offset` from the start of the reserve; `None` where no memory
-    /// is.
+    /// Returns the place of the byte at `offset` in the reserve; `None` if no memory is there.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -79,11 +76,10 @@ impl Reserve {
         Ok(self.inner.get()?.locate(offset))
     }
 
-    /// Reads the frames of the memory as it is now again; see
-    /// [`Contig::verify`](crate::contig::Contig::verify).
+    /// Reads the present frames again; see [`Contig::verify`](crate::contig::Contig::verify).
     ///
     /// # Errors
-    /// [`Error::Forked`], and [`Error::Os`] where the frames cannot be read.
+    /// [`Error::Forked`], and [`Error::Os`] if the frames cannot be read.
     pub fn verify(&self) -> Result<Vec<Drift>, Error> {
         let memory = self.inner.get()?.memory.as_ref();
         let all: Result<_, OsError> = memory.map_or_else(|| self.contig.verify(), Memory::verify);

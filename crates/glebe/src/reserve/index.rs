@@ -1,7 +1,7 @@
-//! The index of the page cache: from a key's hash to the use of a page that may hold it.
+//! [`Index`] of the page cache: maps a key's hash to the page uses that may hold the key.
 //!
-//! Buckets of two cache lines, each one header word and fifteen slots. Nobody locks: an entry is
-//! published, together with the end of the entry that it replaces, by one exchange of the header.
+//! A bucket is two cache lines: a header and fifteen slots. No lock: one exchange of the header
+//! publishes an entry and ends the one that it replaces.
 //!
 //! ```text
 //! header  63                 30 29        15 14         0
@@ -16,30 +16,29 @@
 //!        +------------+--------------+--------------------+
 //! ```
 //!
-//! The version grows with every change, so an exchange proves that the bucket is as it was
-//! searched. An entry says "may hold": pages that first class took keep their entries until
-//! somebody finds them stale. Keys that crowd one bucket displace each other, which costs a miss.
+//! The version grows with every change, so a successful exchange proves that the bucket did not
+//! change since the search. An entry is a hint: a page that first class took keeps its entry until
+//! a search finds it stale. Keys that crowd a bucket displace each other, which costs a miss.
 //!
-//! Tag: bits of the hash that do not choose the bucket. Two keys of one tag are told apart by the
-//! words beside their pages, so a wrong guess, one in 2^15 for each entry met, costs two lines.
+//! Tag: hash bits that do not choose the bucket. Key words tell equal tags apart; a wrong guess,
+//! one in 2^15 for each entry met, costs two cache lines.
 //!
-//! Generation: the low bits of the page word's ([`super::words`]). An entry means one use of
-//! its page: once that is over the entry is stale, whatever the page holds later, so that no page
-//! is found before it is published. The bits come round after 2^16 claims and returns of a page.
-//! The chance that a stale entry means the page again is thus 2^-16, each time that its own key
-//! is put into its own page; for another key it is nothing, the words beside the page are checked.
-//! Such an entry shows the page between its commit and its publication. That harms nobody but
+//! Generation: low bits of the page word's generation ([`super::words`]). An entry names one use of
+//! its page and is stale afterwards, so no page is found before it is published. The bits repeat
+//! after 2^16 claims and returns of a page. So a stale entry names its page again with probability
+//! 2^-16 each time that its own key is put there; never for other keys, since key words are
+//! compared. This entry shows the page between its commit and its publication. It affects only
 //!
-//! * a reader during *two* puts of the key at once, who may see the one page, the other, and the
-//!   one again. No older page can be there: publishing a key ends the stale entries of its tag;
-//! * a reader who may see the page and then an older one, if the bits came round twice: once
-//!   when the older page was published, while another key's page in that place made the entry
-//!   look live, and now. That is 2^-32.
+//! * a reader during *two* puts of the key. The reader may see the first page, the second, and the
+//!   first again, but no older one, since publishing ends the stale entries of the key's tag;
+//! * a reader that sees the page and then an older one. The bits must have repeated twice: now, and
+//!   when the older page was published while another key's page there made the entry look live. The
+//!   probability is 2^-32.
 //!
-//! Publication ends the entry in either case: what is found after the put is what was put.
+//! Publication ends the entry in both cases: after a put, only its page is found.
 //!
 //! # Safety
-//! Buckets are words, and begin as zeros.
+//! Buckets consist of words and may begin as zeros.
 #![allow(unsafe_code)]
 
 use super::lent::Meta;
@@ -55,7 +54,7 @@ const VERSION_ONE: u64 = 1 << (2 * SLOTS);
 const TAG_SHIFT: u32 = 49;
 const GENERATION_SHIFT: u32 = 33;
 const _: () = assert!(TAG_SHIFT - GENERATION_SHIFT == u16::BITS);
-/// Entries that a bucket holds on average when every page is in use.
+/// Average entries of a bucket when every page is in use.
 const LOAD: usize = 6;
 
 #[derive(Debug)]
@@ -67,7 +66,7 @@ struct Bucket {
 
 const _: () = assert!(cfg!(loom) || size_of::<Bucket>() == 128);
 
-// SAFETY: made of atomic words alone; the models' own tables make their buckets.
+// SAFETY: a bucket is atomic words, which may be zero; models make their own buckets.
 unsafe impl Zeros for Bucket {}
 
 #[cfg(loom)]
@@ -78,7 +77,7 @@ impl Default for Bucket {
     }
 }
 
-/// A key, and its hash: what stands beside the page and by what its entry is found.
+/// A key: its words beside the page, and their hash.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Key {
     pub(crate) meta: Meta,
@@ -90,34 +89,31 @@ pub(crate) struct Index {
     buckets: Table<Bucket>,
 }
 
-/// What the use of a page that an entry names is to a key.
+/// The relation of an entry's page to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Held {
-    /// It holds that key.
+    /// The page holds that key.
     Same,
-    /// It holds another key.
+    /// The page holds another key.
     Other,
-    /// It is over: the entry means nothing.
+    /// The use is over: the entry is void.
     Stale,
 }
 
-/// What had to go for an entry to be published.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Published {
-    /// What held the same key.
+    /// The use that held the key.
     pub(crate) replaced: Option<PageUse>,
-    /// What held another key and lost its entry for want of room.
+    /// The use of another key, removed for want of room.
     pub(crate) displaced: Option<PageUse>,
 }
 
-/// The entry of a hash, as a slot holds it.
 #[inline]
 fn entry_of(hash: u64, at: PageUse) -> u64 {
     debug_assert!(at.page >> GENERATION_SHIFT == 0);
     (hash >> TAG_SHIFT) << TAG_SHIFT | u64::from(at.generation) << GENERATION_SHIFT | at.page as u64
 }
 
-/// What an entry names.
 #[inline]
 fn use_of(entry: u64) -> PageUse {
     let page = entry & ((1 << GENERATION_SHIFT) - 1);
@@ -133,7 +129,7 @@ fn with(header: u64, set: u64, clear: u64) -> u64 {
     ((header & !clear) | set).wrapping_add(VERSION_ONE)
 }
 
-/// The slots whose bits are set, lowest first.
+/// Iterates over the set bits, lowest first.
 #[inline]
 fn slots_of(mut bits: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
@@ -144,7 +140,6 @@ fn slots_of(mut bits: u64) -> impl Iterator<Item = usize> {
 }
 
 impl Index {
-    /// For at most `pages` entries.
     pub(crate) fn new(tables: &mut Tables, pages: usize) -> Result<Self, OsError> {
         let buckets = (pages / LOAD).next_power_of_two();
         Ok(Self { buckets: tables.zeros(buckets)? })
@@ -154,7 +149,6 @@ impl Index {
         &self.buckets[hash as usize & (self.buckets.len() - 1)]
     }
 
-    /// Starts to fetch the bucket of `hash`.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u64) {
         let bucket = self.bucket(hash);
@@ -162,8 +156,7 @@ impl Index {
         prefetch(&bucket.slots[SLOTS - 1]);
     }
 
-    /// Calls `take` with what each entry of this hash names, until it says yes and the entry was
-    /// still there afterwards.
+    /// Returns the first use that `take` accepts, if its entry is still valid afterwards.
     #[inline]
     pub(crate) fn find(&self, hash: u64, mut take: impl FnMut(PageUse) -> bool) -> Option<PageUse> {
         let bucket = self.bucket(hash);
@@ -175,8 +168,8 @@ impl Index {
         })
     }
 
-    /// Makes `at` the one entry of its key; `held` says what another entry's is to that key.
-    /// `None` when as many threads as a bucket has slots are publishing in this one.
+    /// Makes `at` the only entry of its key; `held` compares other entries with the key. Returns
+    /// `None` if threads are publishing to all slots of the bucket.
     pub(crate) fn publish(
         &self,
         hash: u64,
@@ -198,7 +191,7 @@ impl Index {
         }
     }
 
-    /// Ends the entry for which `same` says yes; what it named.
+    /// Ends the entry that `same` accepts. Returns its use.
     pub(crate) fn remove(&self, hash: u64, same: impl Fn(PageUse) -> bool) -> Option<PageUse> {
         let bucket = self.bucket(hash);
         let mut header = bucket.header.load(Ordering::Acquire);
@@ -222,13 +215,11 @@ impl Bucket {
         self.slots[slot].load(Ordering::Acquire)
     }
 
-    /// Whether `slot` is valid and holds `entry`.
     #[inline]
     fn still(&self, slot: usize, entry: u64) -> bool {
         self.entry(slot) == entry && self.header.load(Ordering::Acquire) & (1 << slot) != 0
     }
 
-    /// The valid slots whose entries have the tag of `hash`.
     fn tagged(&self, header: u64, hash: u64) -> impl Iterator<Item = (usize, PageUse)> + use<'_> {
         slots_of(header & VALID_MASK).filter_map(move |slot| {
             let entry = self.entry(slot);
@@ -236,7 +227,7 @@ impl Bucket {
         })
     }
 
-    /// The slots that end when `entry` is published, and what held the same key.
+    /// Returns the slots that `entry` ends, and the use that held its key.
     fn ended_by(
         &self,
         header: u64,
@@ -247,7 +238,7 @@ impl Bucket {
         let (mut ended, mut replaced) = (0, None);
         for (slot, at) in self.tagged(header, hash) {
             if at == use_of(entry) {
-                ended |= 1 << slot; // its bits have come round: it is the new one's equal
+                ended |= 1 << slot; // equal to the new entry, as its bits repeated
                 continue;
             }
             match held(at) {
@@ -260,7 +251,7 @@ impl Bucket {
         (ended, replaced)
     }
 
-    /// A slot for a new entry: an empty one, else a stale one, else somebody's.
+    /// Claims a slot: empty, else stale, else valid. Returns the use displaced.
     fn claim(
         &self,
         hash: u64,
@@ -307,7 +298,6 @@ mod tests {
         Index::new(&mut Tables::new(Bytes::mib(2)).unwrap(), pages).unwrap()
     }
 
-    /// Every entry is of another key.
     const OTHER: fn(PageUse) -> Held = |_| Held::Other;
     const TAG: u64 = 1 << TAG_SHIFT;
     const HASH: u64 = 0x2bcd * TAG + 1;
@@ -316,7 +306,6 @@ mod tests {
         PageUse { page, generation }
     }
 
-    /// What a publisher says to whom `same` holds the same key.
     fn same(same: PageUse) -> impl Fn(PageUse) -> Held {
         move |other| if other == same { Held::Same } else { Held::Other }
     }

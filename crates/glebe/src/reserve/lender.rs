@@ -1,25 +1,21 @@
-//! [`Lender`]: the pages that first class does not hold, as tenants have them: which one is used
-//! next, filled, found used, and dropped.
+//! [`Lender`]: lends the pages that first class does not hold to the page cache and the pools.
 //!
-//! The page cache and the pools of objects stand beside each other above this, and share the
-//! pages: a claim may evict a page of either. What it held is told to who claims it ([`Claimed`]).
-//! The owner of the page is not asked: its entry finds the use over, as after a recall.
+//! A claim may evict a page of either tenant and returns what the page held ([`Claimed`]). The
+//! evicted page's owner is not called: it finds the use over, as after a recall. No lock.
 //!
-//! Choice: CLOCK, one byte a page, set by who finds the page used and cleared by the passing hand.
-//! The hand goes from the top downward, since first class takes from the bottom; a thread takes a
-//! chunk of it at a time. Pages that first class has just given back come before the hand: a few
-//! slots remember where they are; when more come the oldest is forgotten and the hand finds its
-//! pages. All of it is hints: a page is taken only if its own word allows it. No lock.
+//! Choice: CLOCK with one byte a page, set by a reader and cleared by the hand. The hand moves
+//! downward, since first class takes from the bottom; a thread takes a chunk at a time. Pages that
+//! first class gave back are tried first: a few slots remember them, and a new one replaces the
+//! oldest. These are hints: only the page word allows a claim.
 //!
-//! The page cache first has the free pages that its thread dropped last: they are in the caches of
-//! the processor, and nothing is evicted for them. Values of 1 MiB that replace each other in a
-//! reserve of 160 MiB took 7 to 10 percent less time to put than where all came from the hand.
+//! The page cache first reuses free pages that its thread dropped last: they are in the processor's
+//! caches and cost no eviction. Replacing values of 1 MiB in a reserve of 160 MiB took 7 to 10 %
+//! less time than with the hand only.
 //!
-//! Who evicts nothing, and takes free pages alone, then has a hand of his own: it goes back to the
-//! top whenever enough was given back, so that free pages above come before those. First class,
-//! which takes the lowest, is likely to want the same again, and what is put there would be lost
-//! again. One who evicts would pay with a page for each that is left free, so there it is the other
-//! way round.
+//! A claim that may not evict uses a clock hand of its own, which restarts at the top when enough
+//! was given back. So it prefers free pages above: first class takes the lowest pages and would
+//! soon take those again. A claim that may evict prefers pages given back, since each free page
+//! saves an eviction.
 
 use std::ops::Range;
 
@@ -31,60 +27,55 @@ use crate::error::OsError;
 use crate::stats::{lane, LANES};
 use crate::sync::{MappedByte, MappedWord as Word, Ordering};
 
-/// Of the first key word beside a page: the page is one of a zspage, not of the page cache. The
-/// rest is a number that [`Lender::number`] gave.
+/// Flag in a page's first key word: part of a zspage. The other bits are a [`Lender::number`].
 pub(super) const PACKED: u64 = 1 << 63;
 
-/// Pages in use that a claim looks at before it evicts one regardless.
+/// Used pages that a claim passes over before it evicts one.
 const HOT_MAX: u32 = 64;
 /// Pages that a thread takes from the hand at a time.
 const CHUNK: u64 = 32;
-/// In a lane: the chunk was given back, so pages in use in it are left alone.
+/// Flag in a lane: the chunk was given back, so only its free pages are taken.
 const ONLY_FREE: u64 = 1 << 63;
 const SLOTS: usize = 64;
-/// Pages that a thread dropped last: with its place in a chunk they fill two cache lines.
+/// Dropped pages that a lane remembers, which fill two cache lines with its other fields.
 pub(super) const DROPPED: u64 = 14;
-/// The hand for free pages goes to the top once one of so many of all pages was given back: so for
-/// each of those it looks at that many again at most.
+/// The hand for free pages restarts when 1/64 of all pages was given back: at most 64 repeated
+/// looks for each page given back.
 const TO_TOP: u64 = 64;
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Lender {
     lent: Lent,
     clock: Clock,
-    /// Whether a page was used since the hand came by.
+    /// Not 0 if the page was used since the hand last passed it.
     hot: Table<MappedByte>,
-    /// Zeroed granules to leave alone.
+    /// Zeroed granules that tenants do not use.
     zero_target: u64,
-    /// The next number of [`Lender::number`].
     numbers: Word,
     counts: Counts,
 }
 
-/// Which pages a claim looks at first.
+/// The pages that a claim looks at first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum First {
-    /// Those given back, and then those at the hand.
+    /// Pages given back, then the hand.
     GivenBack,
-    /// Those dropped, and then as above.
+    /// Pages dropped, pages given back, then the hand.
     Dropped,
-    /// Free ones: those dropped, and then those high up.
+    /// Free pages only: pages dropped, then the hand for free pages.
     Free,
-    /// Those at the hand alone.
+    /// Only the hand.
     AtHand,
 }
 
-/// A page that was claimed, and what was evicted for it.
 #[derive(Debug)]
 #[must_use]
 pub(super) struct Claimed {
     pub(super) claim: Claim,
-    /// What the page held, if that was seen.
+    /// The evicted use and its key words, if they were seen.
     pub(super) held: Option<(PageUse, Meta)>,
 }
 
-/// Whether a page with these key words is one of a zspage.
 #[inline]
 pub(super) fn is_packed(meta: &Meta) -> bool {
     meta[0] & PACKED != 0
@@ -112,32 +103,28 @@ impl Lender {
         &self.counts
     }
 
-    /// Zeroed granules that tenants leave alone.
     pub(super) fn zero_target(&self) -> u64 {
         self.zero_target
     }
 
-    /// A number above zero that no other tenant of this reserve has.
+    /// Returns a number above zero that no other tenant of this reserve has.
     pub(super) fn number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Claims a page: a free one, or one that was not used since the hand last came by. The caller
-    /// counts what was evicted.
+    /// Claims a page that is free or was not used lately. The caller counts an eviction.
     #[inline]
     pub(super) fn claim(&self, first: First) -> Option<Claimed> {
         self.claim_where(first, u64::MAX, |_, _| true)
     }
 
-    /// Claims a free page.
     #[inline]
     pub(super) fn claim_free(&self) -> Option<Claimed> {
         self.claim_where(First::Free, u64::MAX, |_, held| held.is_none())
     }
 
-    /// As [`Lender::claim`], a page for which `may` says yes, which is told what the page holds.
-    /// Looks at `most` pages at the hand, and before them at as many that were given back or
-    /// dropped. Those may be in use again, so they take nothing from the first count.
+    /// Claims a page that `may` accepts by its key words. Looks at up to `most` pages at the hand.
+    /// Pages given back or dropped count separately, since they may be in use again.
     #[inline]
     pub(super) fn claim_where(
         &self,
@@ -188,7 +175,7 @@ impl Lender {
         None
     }
 
-    /// Fills a claimed page, and counts it; see [`Lent::fill`].
+    /// Fills as [`Lent::fill`] does, and counts the outcome.
     #[inline]
     pub(super) fn fill(
         &self,
@@ -205,9 +192,8 @@ impl Lender {
         filled
     }
 
-    /// Fills claimed pages one after another and calls `done` with each page's use, or `None` where
-    /// it was not filled. Counts at the end: a locked instruction between two copies would wait for
-    /// the stores of the first.
+    /// Fills claimed pages and calls `done` with each use, or with `None`. Counts at the end: a
+    /// locked instruction between two copies would wait for the stores of the first.
     #[inline]
     pub(super) fn fill_all<'b>(
         &self,
@@ -225,8 +211,8 @@ impl Lender {
         self.counts.add(Counter::RejectedRecalled, recalled);
     }
 
-    /// Drops what a use of a page holds and counts it as `why`; whether it was there and nobody
-    /// stood against it. Otherwise the hand finds it.
+    /// Drops a use and counts it as `why`. Returns false if it is over or another thread
+    /// interfered; then the hand finds the page.
     #[inline]
     pub(super) fn drop_use(&self, at: PageUse, why: Counter) -> bool {
         let dropped = self.lent.discard_use(at);
@@ -237,7 +223,6 @@ impl Lender {
         dropped
     }
 
-    /// Remembers that a page was used.
     #[inline]
     pub(super) fn touch(&self, page: usize) {
         let hot = &self.hot[page];
@@ -246,12 +231,11 @@ impl Lender {
         }
     }
 
-    /// First class has given `run` back: its pages are the next to be used, or the last.
+    /// Makes the pages given back the next choice of claims that may evict, and the last of others.
     pub(super) fn give_back(&self, run: &Range<usize>) {
         self.clock.give_back(run);
     }
 
-    /// Memory has come or gone: the highest page that there is is the one before `end`.
     pub(super) fn set_end(&self, end: u64) {
         self.clock.set_end(end);
     }
@@ -261,49 +245,46 @@ impl Lender {
 #[derive(Debug, Default)]
 struct Padded(Word);
 
-/// A thread's, or that of several.
+/// State of a thread, or of several.
 #[repr(align(128))]
 #[derive(Debug, Default)]
 struct Lane {
-    /// Its place in its chunk; a multiple of [`CHUNK`] when that is used up.
+    /// Place in the chunk; a multiple of [`CHUNK`] if the chunk is used up.
     place: Word,
-    /// Pages that it dropped, one more each, at the number of each; 0: it was used since.
+    /// Ring of dropped pages, each stored plus one; 0 if taken since.
     dropped: [Word; DROPPED as usize],
-    /// The number of the next one.
+    /// Number of the next drop.
     next: Word,
 }
 
 #[derive(Debug, Default)]
 struct Clock {
-    /// The end of the highest page that there is.
     end: Word,
     hand: Padded,
-    /// The hand for free pages, and pages given back since it was sent to the top.
+    /// The hand for free pages; pages given back since it restarted.
     high_hand: Padded,
     given: Word,
     lanes: Box<[Lane]>,
-    /// Ranges of chunks given back: first chunk above, number of chunks below bit 32. 0: none.
+    /// Ranges of chunks given back: first chunk from bit 32, number of chunks below; 0 if empty.
     slots: Box<[Word]>,
     next_slot: Word,
-    /// Slots that are not empty, at least.
+    /// Number of slots in use; may lag.
     filled: Padded,
 }
 
 impl Clock {
-    /// The highest page that there is is the one before `end`.
     fn new(end: u64) -> Self {
         let lanes = (0..LANES).map(|_| Lane::default()).collect();
         let slots = (0..SLOTS).map(|_| Word::default()).collect();
         Self { end: Word::new(end), lanes, slots, ..Self::default() }
     }
 
-    /// Memory has come or gone: the highest page that there is is the one before `end`, above zero.
-    /// What the hand and the lanes say means other pages from now on.
+    /// Sets the end, above zero, which changes the pages that hands and lanes mean.
     fn set_end(&self, end: u64) {
         self.end.store(end, Ordering::Relaxed);
     }
 
-    /// The next page for this thread to look at, and whether to take it only if it is free.
+    /// Returns the next page to look at, and true if only free pages may be taken.
     #[inline]
     fn next(&self, first: First) -> (usize, bool) {
         let has_dropped = matches!(first, First::Dropped | First::Free);
@@ -326,12 +307,11 @@ impl Clock {
         ((end - 1 - (at & !ONLY_FREE) % end) as usize, only_free)
     }
 
-    /// Ends this thread's chunk.
     fn skip_chunk(&self) {
         self.lanes[lane()].place.store(0, Ordering::Relaxed);
     }
 
-    /// This thread has dropped a page. Not exact where several threads have the lane.
+    /// Remembers a dropped page; inexact if threads share the lane.
     #[inline]
     fn drop_page(&self, page: usize) {
         let lane = &self.lanes[lane()];
@@ -340,7 +320,6 @@ impl Clock {
         lane.next.store(next + 1, Ordering::Relaxed);
     }
 
-    /// The page that this thread dropped last, of those not taken since.
     #[inline]
     fn dropped(&self) -> Option<usize> {
         let lane = &self.lanes[lane()];
@@ -352,7 +331,6 @@ impl Clock {
         Some(page as usize)
     }
 
-    /// First class has given `run` back.
     fn give_back(&self, run: &Range<usize>) {
         let first = run.start as u64 / CHUNK;
         let chunks = (run.end as u64).div_ceil(CHUNK) - first;
@@ -368,7 +346,6 @@ impl Clock {
         }
     }
 
-    /// A chunk that was given back, as a lane has it.
     fn returned(&self) -> Option<u64> {
         if self.filled.0.load(Ordering::Relaxed) == 0 {
             return None;
@@ -382,7 +359,7 @@ impl Clock {
             if new == 0 {
                 self.filled.0.fetch_sub(1, Ordering::Relaxed);
             }
-            // Beyond the end is what was given back before the memory went.
+            // Skips a chunk beyond the end, whose memory is gone.
             let end = self.end.load(Ordering::Relaxed);
             Some(end.checked_sub((first + left + 1) * CHUNK)? | ONLY_FREE)
         })
@@ -418,7 +395,7 @@ mod tests {
         assert_eq!(chunk(), last(3));
         clock.give_back(&(0..1));
         assert_eq!((chunk(), chunk()), (last(1), last(2)));
-        // The other hand is where it was.
+        // The other hand has not moved.
         let given = (0..5 * CHUNK).filter(|_| clock.next(First::GivenBack).1).count() as u64;
         assert_eq!((given, clock.next(First::GivenBack)), (5 * CHUNK, (8191, false)));
     }

@@ -1,10 +1,9 @@
-//! [`Memory`]: what a reserve with room stands on: a window of addresses, and the parts of memory
-//! that lie in it now.
+//! [`Memory`] of a reserve with room: a window of addresses and the parts mapped in it.
 //!
-//! A part is what was had at once; pages of it that went are in none of its extents any more, and
-//! with the last of them the part goes. Positions and lengths are base pages from the start of the
-//! window, but where they are [`Bytes`]. Locks: `turn`, held by a call that changes the memory for
-//! as long as it takes; `parts`, by whoever looks, for a moment. Cost: one step for each run.
+//! A part is the memory that one call added. Pages given back leave its `left`; an empty part is
+//! dropped. Positions and lengths are base pages from the start of the window, unless they are
+//! [`Bytes`]. Locks: `turn` for each call that changes the memory; `parts` for each look. Cost: one
+//! step for each run.
 
 use std::sync::Arc;
 
@@ -21,23 +20,21 @@ use crate::sync::{lock, Mutex, MutexGuard};
 use crate::sys::page_size;
 use crate::units::{Bytes, PageSize, Pages};
 
-/// Positions are multiples of this, so that pages of every size can lie there.
+/// Suits pages of every size.
 const WINDOW_ALIGN: PageSize = PageSize::new(1 << 30).unwrap();
 
-/// Memory that was had at once.
 #[derive(Debug)]
 pub(super) struct Part {
     start: u64,
-    /// What is left of it, ascending.
+    /// The extents not yet given back, ascending.
     left: Vec<Extent>,
     contig: Arc<Contig>,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Memory {
     window: Window,
-    /// How more is had.
+    /// Options for more memory.
     wishes: Options,
     turn: Mutex<()>,
     parts: Mutex<Vec<Part>>,
@@ -53,7 +50,6 @@ impl Part {
         Extent::new(self.start, pages).expect("memory is not empty")
     }
 
-    /// The runs of what is left.
     fn runs(&self) -> impl Iterator<Item = Run> + '_ {
         let cut = move |run: &Run| {
             let start = self.start + run.pages.start();
@@ -68,7 +64,7 @@ impl Part {
     }
 }
 
-/// The runs of all parts, ascending, those joined whose frames are adjacent.
+/// Returns the runs of all parts, ascending, with adjacent frames joined.
 fn runs_of(parts: &[Part]) -> Vec<Run> {
     let mut all: Vec<Run> = parts.iter().flat_map(Part::runs).collect();
     all.sort_unstable_by_key(|run| run.pages.start());
@@ -81,12 +77,11 @@ fn runs_of(parts: &[Part]) -> Vec<Run> {
     joined
 }
 
-/// What holds of all parts.
 fn proof_of(parts: &[Part]) -> Proof {
     parts.iter().map(|part| part.contig.proof()).fold(Proof::Frames, Proof::weaker)
 }
 
-/// What all parts have in common, and how much is left of them.
+/// Returns the source and hold common to all parts, and their length.
 fn footing_of(parts: &[Part]) -> Footing {
     let of = |part: &Part| Footing {
         source: part.contig.source(),
@@ -102,7 +97,7 @@ fn footing_of(parts: &[Part]) -> Footing {
 }
 
 impl Memory {
-    /// A window with room for `room`, at the start of which `contig` lies from now on.
+    /// Makes a window of `room` bytes and moves `contig` to its start.
     pub(super) fn new(
         contig: Contig,
         room: Bytes,
@@ -119,28 +114,25 @@ impl Memory {
         Ok((Self { window, wishes, turn, parts }, contig))
     }
 
-    /// Waits until no other call changes the memory, and keeps them off.
+    /// Excludes other calls that change the memory.
     pub(super) fn turn(&self) -> MutexGuard<'_, ()> {
         lock(&self.turn)
     }
 
-    /// The most that there may be.
     pub(super) fn room(&self) -> Bytes {
         self.window.len()
     }
 
-    /// What there is.
     pub(super) fn present(&self) -> Pages {
         self.footing().len.pages_down(page_size())
     }
 
-    /// The end of the highest page that there is.
+    /// Returns the end of the highest page with memory.
     pub(super) fn end(&self) -> u64 {
         let parts = lock(&self.parts);
         parts.iter().flat_map(|part| &part.left).map(|extent| extent.end()).max().unwrap_or(0)
     }
 
-    /// What there is not, ascending.
     fn absent(&self) -> Vec<Extent> {
         let room = self.room().pages_down(page_size()).get();
         let all: Vec<Extent> = Extent::new(0, room).into_iter().collect();
@@ -148,8 +140,9 @@ impl Memory {
         parts.iter().flat_map(|part| &part.left).fold(all, |rest, left| without(&rest, *left))
     }
 
-    /// Where `len` pages could come at multiples of `align`: one extent, the lowest of the shortest
-    /// that do, or else several. How many pages there is room for if that is too few.
+    /// Returns places for `len` pages at multiples of `align`: the shortest free extent that is
+    /// long enough, the lowest of equals; several extents if none is. The error is the number of
+    /// pages that fit.
     pub(super) fn places(&self, len: u64, align: u64) -> Result<Vec<Extent>, u64> {
         let aligned = |absent: &Extent| {
             let start = absent.start().next_multiple_of(align);
@@ -168,7 +161,7 @@ impl Memory {
         Ok(found)
     }
 
-    /// Has memory for a place, of exactly its length.
+    /// Allocates memory for exactly `place`.
     pub(super) fn had(&self, place: Extent) -> Result<Part, Error> {
         let len = bytes(place.len());
         let contig = self.wishes.again(len).build(len)?;
@@ -180,16 +173,17 @@ impl Memory {
         Ok(Part::new(Arc::new(contig), place.start()))
     }
 
-    /// Gives back memory that was had and is not yet of the reserve.
+    /// Gives back memory that is not yet part of the reserve.
     pub(super) fn give_up(&self, parts: Vec<Part>) {
         for part in parts {
             let extent = part.extent();
-            // What is refused stays until other memory comes there, or the reserve ends.
+            // If the kernel refuses, the mapping stays until other memory replaces it or the
+            // reserve ends.
             let _ = self.window.vacate(bytes(extent.start()), bytes(extent.len()));
         }
     }
 
-    /// The runs with `more` parts, and what they rest on.
+    /// Returns the runs and the proof with the parts in `more` added.
     pub(super) fn runs_with(&self, more: &mut Vec<Part>) -> (Vec<Run>, Proof) {
         let mut parts = lock(&self.parts);
         let had = parts.len();
@@ -199,19 +193,17 @@ impl Memory {
         all
     }
 
-    /// The longest run in `extents` that are there.
     pub(super) fn longest_in(&self, extents: &[Extent]) -> Pages {
         let runs = runs_of(&lock(&self.parts));
         let inside = |run: &Run| within(extents, run.pages).map(Extent::len).max().unwrap_or(0);
         Pages::new(runs.iter().map(inside).max().unwrap_or(0).max(1))
     }
 
-    /// Makes parts the reserve's.
     pub(super) fn add(&self, parts: Vec<Part>) {
         lock(&self.parts).extend(parts);
     }
 
-    /// The pages in which memory is given back.
+    /// Returns the page size for giving memory back.
     pub(super) fn unit(&self) -> Result<PageSize, Error> {
         let parts = lock(&self.parts);
         let mut units = parts.iter().map(|part| part.contig.unit());
@@ -219,8 +211,8 @@ impl Memory {
         most.ok_or(Error::FixedLen { why: "a buffer of a dma-heap is given back whole" })
     }
 
-    /// Gives the memory of an extent back, in whole units, which nobody uses and none but readers
-    /// of the past can reach. On an error it is as it was.
+    /// Gives the memory of an extent back, in whole units. Nobody may use it, but late readers may
+    /// still copy from it. An error changes nothing.
     pub(super) fn vacate(&self, gone: Extent) -> Result<(), OsError> {
         let mut parts = lock(&self.parts);
         let pinned = |part: &Part, gone: Extent| within(&part.left, gone).collect::<Vec<_>>();
@@ -243,7 +235,6 @@ impl Memory {
         Ok(())
     }
 
-    /// What is known of the memory now.
     pub(super) fn certificate(&self) -> Certificate {
         let parts = lock(&self.parts);
         let Footing { source, held_by, len } = footing_of(&parts);
@@ -251,12 +242,10 @@ impl Memory {
         Certificate { source, held_by, len, runs, proof }
     }
 
-    /// What there is, all in all.
     pub(super) fn footing(&self) -> Footing {
         footing_of(&lock(&self.parts))
     }
 
-    /// What is known of the byte at `offset`; `None` where no memory is.
     pub(super) fn locate(&self, offset: Bytes) -> Option<Location> {
         let parts = lock(&self.parts);
         let position = offset.pages_down(page_size()).get();
@@ -265,7 +254,6 @@ impl Memory {
         contig::locate(&runs_of(&parts), self.room(), offset)
     }
 
-    /// Reads the frames again; see [`Contig::verify`].
     pub(super) fn verify(&self) -> Result<Vec<Drift>, OsError> {
         let parts = lock(&self.parts);
         let mut all = Vec::new();
@@ -289,18 +277,15 @@ impl Part {
         part
     }
 
-    /// The granules of it, of so many pages each.
     pub(super) fn granules(&self, granule_pages: u64) -> std::ops::Range<usize> {
         let extent = self.extent();
         (extent.start() / granule_pages) as usize..(extent.end() / granule_pages) as usize
     }
 
-    /// What is there of it.
     pub(super) fn left(&self) -> &[Extent] {
         &self.left
     }
 
-    /// As [`Contig::repin`], of pages of the reserve.
     fn repin(&self, pages: Extent, keep: bool) -> Result<(), OsError> {
         self.contig.repin(bytes(pages.start() - self.start), bytes(pages.len()), keep)
     }

@@ -1,20 +1,17 @@
-//! The reserve: guaranteed contiguous memory whose idle pages work as a cache.
+//! [`Reserve`]: guaranteed contiguous memory whose idle pages work as a cache.
 //!
-//! A [`Reserve`] owns one populated mapping. *First class* takes [`Block`]s of physically
-//! contiguous pages from it, in microseconds and without ever failing while a free run is long
-//! enough. What first class does not hold is lent to *tenants* (the [`PageCache`] and each
-//! [`LentObjectPool`]), whose pages are dropped at once when first class wants their place.
-//! Positions are base pages from the start of the mapping; the unit of bookkeeping is a granule of
-//! 2 MiB.
+//! A reserve owns one populated mapping. *First class* allocates [`Block`]s of physically
+//! contiguous pages, in microseconds, while a free run is long enough. The other pages are lent to
+//! *tenants* (the [`PageCache`] and each [`LentObjectPool`]), which lose them at once when first
+//! class takes them. Positions count base pages from the start of the mapping; granules of 2 MiB
+//! are the unit of bookkeeping.
 //!
-//! From below: `lent` is the protocol between the two classes; `lender` chooses the pages that
-//! tenants use; `page_cache` and `packed` (pools of objects) stand on it beside each other; first
-//! class (`owner`) stands on `positions` and `lent`.
+//! Layers, from below: `lent`, the protocol between the classes; `lender`, which chooses tenants'
+//! pages; `page_cache` and `packed` (pools of objects). First class (`owner`) uses `positions` and
+//! `lent`.
 //!
-//! Everything is shared by reference between threads. Locks: `positions`, among first-class callers
-//! only; the names of the page cache, when one is asked for. Tenants and first class share no lock:
-//! see `lent`. After fork the reserve stays with the parent, and every call in the child is
-//! [`Error::Forked`].
+//! Locks: `positions`, among first-class callers only; the page cache's names. Tenants and first
+//! class share no lock: see `lent`. In a forked child every call returns [`Error::Forked`].
 //!
 //! Source: "GCMA: guaranteed contiguous memory allocator" (RFC v2, 2015), Linux's cleancache.
 
@@ -79,16 +76,16 @@ pub use page_cache::{Namespace, PageCache, Put, Rejected};
 pub use resize::Resized;
 pub(crate) use shrinkable::Shrinkable;
 
-/// Bytes in a granule, on every page size.
+/// Length of a granule, for every page size.
 const GRANULE: Bytes = Bytes::mib(2);
 
-/// How tenants are kept out of pages that first class takes.
+/// The way to keep tenants out of pages that first class takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writers {
-    /// By restartable sequences: first class never waits for a tenant.
+    /// Restartable sequences: first class never waits for a tenant.
     Restartable,
-    /// By counting the copies in each granule: first class takes another run, or waits for a copy
-    /// to end where there is none.
+    /// A count of the copies under way in each granule: first class takes a run without copies or,
+    /// if none is left, waits.
     Counted,
 }
 
@@ -101,13 +98,13 @@ impl fmt::Display for Writers {
     }
 }
 
-/// What every call touches, beside the tables.
+/// The fields that every call uses, besides the tables.
 #[derive(Debug)]
 #[repr(C)]
 struct Busy {
     stock: Stock,
     clock: Rate,
-    /// Whether pages of some pool are moved before they are taken. Never taken back.
+    /// Not 0 if some pool has its pages moved before first class takes them. Never reset.
     moves: MappedWord,
     alloc_ns: Histogram,
 }
@@ -127,9 +124,9 @@ pub(crate) struct Inner {
     movers: Movers,
     busy: Busy,
     serving: OnceLock<Bound>,
-    /// Whether a reclaimer has it.
+    /// The reclaimer that may shrink this reserve.
     claim: Claim,
-    /// Where there is room for more. Dropped after all that lies in it.
+    /// `None` if the length is fixed. Dropped last, since the other fields use the memory.
     memory: Option<Memory>,
 }
 
@@ -146,7 +143,6 @@ impl Inner {
         self.lender.counts()
     }
 
-    /// From now on pages of this pool are moved before first class takes them.
     fn add_mover(&self, packed: &Arc<Packed>) {
         self.movers.add(packed);
         self.busy.moves.store(1, Ordering::Relaxed);
@@ -178,7 +174,7 @@ impl Inner {
         (stats.packed, stats.packed_lost) = self.cache.packed();
         stats.total = match &self.memory {
             None => Pages::new(self.lent().pages() as u64),
-            // A granule that comes or goes meanwhile is in both or in neither.
+            // Sums the same granules, so that the identity holds while the reserve is resized.
             Some(_) => stats.free + stats.held + stats.live,
         };
         stats.recalled += self.busy.stock.recalled();
@@ -188,18 +184,18 @@ impl Inner {
     }
 }
 
-/// What the pages of one granule are used for; all zero where it has no memory.
+/// The use of one granule's pages; zeros if it has no memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GranuleUse {
-    /// By nobody.
+    /// Unused pages.
     pub free: Pages,
-    /// By first class.
+    /// Pages that first class holds.
     pub first_class: Pages,
-    /// By tenants.
+    /// Pages that tenants use.
     pub tenant: Pages,
 }
 
-/// A reserve: a cheap handle, which blocks and pools keep alive too.
+/// A reserve: a cheap handle. Blocks and pools keep the reserve alive too.
 ///
 /// ```
 /// use glebe::{reserve::Reserve, units::{Bytes, Pages}};
@@ -219,34 +215,35 @@ pub struct Reserve {
 }
 
 impl Reserve {
-    /// Makes a reserve over new memory of `len`, rounded up to granules, from the best source.
+    /// Makes a reserve over `len` bytes of new memory, rounded up to granules, from the best
+    /// source.
     ///
     /// # Errors
-    /// As [`Options::build`].
+    /// The errors of [`Options::build`].
     pub fn new(len: Bytes) -> Result<Self, Error> {
         Self::options().build(len)
     }
 
-    /// Begins to describe one.
+    /// Returns the default options.
     pub fn options() -> Options {
         Options::default()
     }
 
-    /// The cache that lives in what first class does not hold.
+    /// Returns the cache in the pages that first class does not hold.
     #[must_use]
     pub fn page_cache(&self) -> PageCache {
         PageCache::new(self.inner.clone())
     }
 
-    /// The memory that the reserve was made of. Of a reserve with [room](Options::room) some of it
-    /// may have gone, and more have come: [`Reserve::certificate`], [`Reserve::locate`] and
-    /// [`Reserve::verify`] are of what there is now.
+    /// Returns the memory that the reserve was made of. A reserve with [room](Options::room) may
+    /// have given some of it back, or added more: see [`Reserve::certificate`], [`Reserve::locate`]
+    /// and [`Reserve::verify`].
     #[must_use]
     pub fn contig(&self) -> &Contig {
         &self.contig
     }
 
-    /// How tenants are kept out of blocks here.
+    /// Returns how this reserve keeps tenants out of blocks.
     #[must_use]
     pub fn writers(&self) -> Writers {
         if self.why_counted.is_some() {
@@ -256,42 +253,43 @@ impl Reserve {
         }
     }
 
-    /// Why writers are counted, where they are.
+    /// Returns why writers are counted; `None` if they are not.
     #[must_use]
     pub fn why_counted(&self) -> Option<&str> {
         self.why_counted.as_deref()
     }
 
-    /// What each granule is used for, in the order of positions; nothing in a forked child.
+    /// Returns the use of each granule, by position; an empty list in a forked child.
     #[must_use]
     pub fn usage(&self) -> Vec<GranuleUse> {
         self.inner.get().map_or_else(|_| Vec::new(), Inner::usage)
     }
 
-    /// The statistics now; zeros in a forked child.
+    /// Returns the statistics now; zeros in a forked child.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.inner.get().map_or_else(|_| Stats::default(), Inner::stats)
     }
 
-    /// Lets other processes of this user, and root, read the statistics: `glebe stats` shows
-    /// them. One thread is started, which sleeps until it is asked and ends with the reserve. A
-    /// reserve is served once; a later call gives the socket of the first.
+    /// Lets root and other processes of this user read the statistics (`glebe stats`). Starts a
+    /// thread that sleeps between requests and ends with the reserve. A later call returns the
+    /// socket of the first.
     ///
-    /// The socket lies in `$XDG_RUNTIME_DIR/glebe`, if that is the user's, or else in
+    /// The socket is in `$XDG_RUNTIME_DIR/glebe` if this user owns `$XDG_RUNTIME_DIR`, else in
     /// `/run/glebe` for root and in `/run/user/UID/glebe` for others.
     ///
     /// # Errors
-    /// [`Error::NoRuntimeDir`], [`Error::Forked`], and [`Error::Os`] with
-    /// what the kernel refused. The reserve works on without.
+    /// [`Error::NoRuntimeDir`], [`Error::Forked`], or [`Error::Os`] if the kernel refuses a call.
+    /// The reserve works without the socket.
     pub fn serve_stats(&self) -> Result<&Path, Error> {
         self.serve(None)
     }
 
-    /// As [`Reserve::serve_stats`], in `dir`: made if it is missing, and nobody else's to enter.
+    /// Serves as [`Reserve::serve_stats`] does, in `dir`: created if it is missing, and closed to
+    /// other users.
     ///
     /// # Errors
-    /// As there, but for [`Error::NoRuntimeDir`].
+    /// The errors of [`Reserve::serve_stats`] except [`Error::NoRuntimeDir`].
     pub fn serve_stats_in(&self, dir: &Path) -> Result<&Path, Error> {
         self.serve(Some(dir))
     }
@@ -303,7 +301,7 @@ impl Reserve {
         }
         let dir = dir.map_or_else(served::own_dir, |dir| Ok(dir.to_owned()))?;
         let own = serve::start(self.inner.downgrade()?, &dir)?;
-        // Of two callers at once the second's own socket is dropped.
+        // Drops this call's socket if a concurrent call stored its own first.
         Ok(inner.serving.get_or_init(|| own).path())
     }
 }

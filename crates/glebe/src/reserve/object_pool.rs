@@ -1,8 +1,7 @@
-//! [`LentObjectPool`]: a pool of compressed objects that lives on pages which first class does not
-//! hold, and loses what first class takes.
+//! [`LentObjectPool`]: a pool of compressed objects on pages that first class does not hold.
 //!
-//! What is done with lent pages is in [`packed`](super::packed), the rest in
-//! [`zpool`](crate::zpool). After fork every call in the child is an error, as in the reserve.
+//! [`packed`](super::packed) handles the lent pages, [`zpool`](crate::zpool) the rest. After a fork
+//! every call in the child is an error.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use crate::sys::page_size;
 use crate::units::{Bytes, Pages};
 use crate::zpool::{Budget, Codec, Compacted, Error, Handle, ObjectPool as Pool, Stats};
 
-/// What a pool of objects on lent pages is made with.
+/// Options of a pool of objects on lent pages.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct LentObjectPoolOptions {
@@ -27,15 +26,15 @@ pub struct LentObjectPoolOptions {
     on_recall: OnRecall,
 }
 
-/// What happens to the pages of a pool of objects that first class takes.
+/// The fate of a pool's pages that first class takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnRecall {
-    /// They are lost, at once: first class pays nothing for them.
+    /// They are lost, which costs first class nothing.
     #[default]
     Discard,
-    /// First class copies them to other lent pages before it takes them: free ones, or those of
-    /// the page cache, which are evicted. What finds no place is lost. Each page costs first class
-    /// a microsecond or so, and every block of such a reserve a look at each of its pages.
+    /// First class copies them to other lent pages before it takes them: free ones, or pages of the
+    /// page cache, which are evicted. Pages without a target are lost. Each page costs first class
+    /// about a microsecond, and every block of this reserve one look a page.
     Move,
 }
 
@@ -45,18 +44,18 @@ impl LentObjectPoolOptions {
         Self { reserve, codec: Codec::default(), staging: None, on_recall }
     }
 
-    /// How objects are made smaller; LZ4 if nothing is said.
+    /// Sets the codec. The default is LZ4.
     pub fn codec(self, codec: Codec) -> Self {
         Self { codec, ..self }
     }
 
-    /// Ordinary memory for objects before they go to lent pages: a 64th of the reserve if
-    /// nothing is said, and never less than 64 pages. What is there no recall takes.
+    /// Sets the ordinary memory of new objects: by default a 64th of the reserve, at least 64
+    /// pages. No recall takes it.
     pub fn staging(self, staging: Bytes) -> Self {
         Self { staging: Some(staging), ..self }
     }
 
-    /// What happens to pages that first class takes.
+    /// Sets the fate of pages that first class takes.
     pub fn on_recall(self, on_recall: OnRecall) -> Self {
         Self { on_recall, ..self }
     }
@@ -64,7 +63,7 @@ impl LentObjectPoolOptions {
     /// Makes the pool.
     ///
     /// # Errors
-    /// [`Error::Forked`], a codec's bad parameters, or what the kernel refuses.
+    /// [`Error::Forked`], a codec's bad parameters, or a call that the kernel refuses.
     pub fn build(self) -> Result<LentObjectPool, Error> {
         let inner = &self.reserve.inner;
         let held = inner.get().map_err(|_| Error::Forked)?;
@@ -78,7 +77,6 @@ impl LentObjectPoolOptions {
     }
 }
 
-/// Gives the lent pages back at its end.
 #[derive(Debug)]
 struct Owned {
     packed: Arc<Packed>,
@@ -93,13 +91,12 @@ impl Drop for Owned {
     }
 }
 
-/// A pool of objects of 1 byte to a page that live, packed and compressed, in pages which first
-/// class does not hold: a cheap handle.
+/// A pool of objects of 1 byte to a page, compressed, in pages that first class does not hold: a
+/// cheap handle.
 ///
-/// Objects come into ordinary memory, the staging; when that is full they go to lent pages. There
-/// they are second class: first class takes pages back at once, and the objects that had bytes
-/// there are *lost*, as those are whose pages go for other tenants' pages. Who reads a lost object
-/// first gets nothing, later its handle is stale.
+/// New objects are stored in ordinary memory, the staging, and move to lent pages when it is full.
+/// They are then second class: when first class or another tenant takes their pages, they are
+/// *lost*. The first read of a lost object returns `None`; then its handle is stale.
 ///
 /// ```
 /// use glebe::{reserve::Reserve, units::{Bytes, Pages}};
@@ -119,7 +116,7 @@ pub struct LentObjectPool {
 }
 
 impl Reserve {
-    /// How a pool of objects on lent pages is made.
+    /// Returns the options of a pool of objects on lent pages.
     pub fn object_pool(&self) -> LentObjectPoolOptions {
         LentObjectPoolOptions::new(self.clone())
     }
@@ -147,9 +144,8 @@ impl LentObjectPool {
     /// Stores an object.
     ///
     /// # Errors
-    /// [`Error::Empty`] and [`Error::TooLong`] for what no pool takes; [`Error::Full`] where the
-    /// staging is full and no pages can be lent, with the staging as limit; [`Error::Forked`]; or
-    /// what the kernel refuses.
+    /// [`Error::Empty`], [`Error::TooLong`]; [`Error::Full`], with the staging as limit, if it is
+    /// full and no page can be lent; [`Error::Forked`]; or a call that the kernel refuses.
     pub fn insert(&self, bytes: &[u8]) -> Result<Handle, Error> {
         let inner = self.inner()?;
         self.checked_room(inner, bytes.len())?;
@@ -158,11 +154,11 @@ impl LentObjectPool {
         Ok(handle)
     }
 
-    /// Copies an object to the start of `buf`; its length, or `None` if it was lost. After that,
-    /// and after an error, `buf` may hold anything.
+    /// Copies an object to the start of `buf`. Returns its length, or `None` if it was lost. `buf`
+    /// may hold anything after a lost object or an error.
     ///
     /// # Errors
-    /// [`Error::Stale`]: it was removed, or was found lost before. [`Error::Foreign`],
+    /// [`Error::Stale`] if it was removed or found lost before; [`Error::Foreign`],
     /// [`Error::BufferTooSmall`], [`Error::Forked`].
     pub fn read(&self, handle: Handle, buf: &mut [u8]) -> Result<Option<usize>, Error> {
         let inner = self.inner()?;
@@ -173,10 +169,10 @@ impl LentObjectPool {
         done
     }
 
-    /// The length of an object, as it was given; `None` if it was lost.
+    /// Returns the uncompressed length of an object; `None` if it was lost.
     ///
     /// # Errors
-    /// As [`LentObjectPool::read`].
+    /// The errors of [`LentObjectPool::read`].
     pub fn len_of(&self, handle: Handle) -> Result<Option<usize>, Error> {
         let inner = self.inner()?;
         let pinned = self.pool().pinned(handle)?;
@@ -184,10 +180,10 @@ impl LentObjectPool {
         self.owned.packed.with_stored(inner.lender(), &pinned, len).transpose()
     }
 
-    /// Stores other bytes under the same handle, whether or not the old ones were lost unnoticed.
+    /// Stores other bytes under this handle, even if the old ones are lost unnoticed.
     ///
     /// # Errors
-    /// As [`LentObjectPool::insert`]; [`Error::Stale`], [`Error::Foreign`].
+    /// The errors of [`LentObjectPool::insert`]; [`Error::Stale`], [`Error::Foreign`].
     pub fn replace(&self, handle: Handle, bytes: &[u8]) -> Result<(), Error> {
         let inner = self.inner()?;
         self.checked_room(inner, bytes.len())?;
@@ -196,10 +192,10 @@ impl LentObjectPool {
         Ok(())
     }
 
-    /// Removes an object, whether or not it was lost unnoticed.
+    /// Removes an object, even if it is lost unnoticed.
     ///
     /// # Errors
-    /// [`Error::Stale`]: it was removed, or was found lost before. [`Error::Foreign`],
+    /// [`Error::Stale`] if it was removed or found lost before; [`Error::Foreign`],
     /// [`Error::Forked`].
     pub fn remove(&self, handle: Handle) -> Result<(), Error> {
         let inner = self.inner()?;
@@ -208,9 +204,8 @@ impl LentObjectPool {
         Ok(())
     }
 
-    /// Compacts what is staged and then, as far as the budget still allows, brings objects of
-    /// lent zspages together of which a quarter of the slots or more is free. By itself a pool
-    /// does that where half of them are, bit by bit as it lends.
+    /// Compacts the staging and then, within the budget, gathers the objects of lent zspages with a
+    /// quarter of their slots free. As it lends, the pool itself gathers those with half free.
     ///
     /// # Errors
     /// [`Error::NoBudget`] for a budget of zero, [`Error::Forked`].
@@ -230,8 +225,8 @@ impl LentObjectPool {
         Ok(done)
     }
 
-    /// Looks at the pages of so many zspages, going on where the last call ended, and ends the
-    /// objects whose pages are lost. Inserts do that too, bit by bit.
+    /// Ends the objects in lost pages of the next `zspages` zspages, from where the last call
+    /// ended. Inserts do this too, step by step.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -241,7 +236,7 @@ impl LentObjectPool {
         Ok(())
     }
 
-    /// The statistics now; zeros in a forked child. O(zspages).
+    /// Returns the statistics now; zeros in a forked child. O(zspages).
     #[must_use]
     pub fn stats(&self) -> LentObjectPoolStats {
         if self.inner().is_err() {
@@ -264,36 +259,35 @@ impl LentObjectPool {
     }
 }
 
-/// The statistics of an [`LentObjectPool`] at one moment.
+/// The statistics of a [`LentObjectPool`] at one moment.
 ///
-/// Identities, exact while no call is under way ([`LentObjectPoolStats::check`] tests them): those
-/// of [`zpool::Stats`](crate::zpool::Stats), whose `evicted` are `lost` here.
+/// Identities, exact while no call is under way ([`LentObjectPoolStats::check`] tests them): all of
+/// [`zpool::Stats`](crate::zpool::Stats), and `lost` equals its `evicted`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LentObjectPoolStats {
-    /// Objects found lost: first class, or other tenants' pages, took pages of theirs.
+    /// Objects found lost, because first class or other tenants took their pages.
     pub lost: u64,
-    /// Inserts refused: the staging was full, and no pages could be lent.
+    /// Inserts refused with the staging full and no page to lend.
     pub refused: u64,
-    /// Zspages that went to lent pages.
+    /// Zspages moved to lent pages.
     pub sealed: u64,
-    /// Pages that were moved before first class took them.
+    /// Pages moved before first class took them.
     pub moved: Pages,
-    /// Objects that came back from sparse zspages.
+    /// Objects brought back from sparse zspages.
     pub taken_out: u64,
-    /// Lent pages of zspages, those that are lost and not yet found so among them.
+    /// Lent pages of zspages, lost ones included until they are found.
     pub lent: Pages,
     /// Pages of zspages in ordinary memory.
     pub staged: Pages,
-    /// The most that there may be.
+    /// Limit of staged pages.
     pub staging: Pages,
-    /// Bytes of tables that say where lent pages are, beside the pool's own.
+    /// Bytes of tables for the places of lent pages, beside the pool's own.
     pub places_bytes: u64,
-    /// Those of the objects.
+    /// Statistics of the objects.
     pub objects: Stats,
 }
 
-/// What every name in OpenMetrics begins with.
 const PREFIX: &str = "glebe_object_pool_";
 
 impl LentObjectPoolStats {
@@ -316,7 +310,7 @@ impl LentObjectPoolStats {
         ]
     }
 
-    /// One JSON object, with that of the objects in it.
+    /// Returns one JSON object, with the objects' JSON in it.
     #[must_use]
     pub fn to_json(&self) -> String {
         let mut own = json(&self.rows());
@@ -325,17 +319,17 @@ impl LentObjectPoolStats {
         own
     }
 
-    /// OpenMetrics 1.0 text, with that of the objects; pages of memory are bytes there.
+    /// Returns OpenMetrics 1.0 text, with the objects' text; pages of memory are given in bytes.
     #[must_use]
     pub fn to_openmetrics(&self) -> String {
         let sets = [Set { labels: Vec::new(), rows: self.rows() }];
         families(PREFIX, page_size().bytes(), &sets) + &self.objects.to_openmetrics()
     }
 
-    /// Tests the identities; they hold while no call is under way.
+    /// Tests the identities above.
     ///
     /// # Errors
-    /// Which one does not hold, with its values.
+    /// The identity that does not hold, with its values.
     pub fn check(&self) -> Result<(), String> {
         self.objects.check()?;
         if self.lost != self.objects.evicted {

@@ -1,5 +1,4 @@
-//! How a reserve is built: over which memory, how tenants are kept out of blocks, what a
-//! background thread does.
+//! [`Options`] of a reserve: its memory, the protection from tenants, and the background zeroing.
 
 use std::sync::{Arc, OnceLock};
 
@@ -22,10 +21,10 @@ use crate::sys::page_size;
 use crate::units::{Bytes, Pages};
 use crate::zpool::Codec;
 
-/// About what the tables have for each page: its words, its key, and its place in the index.
+/// Approximate table bytes for each page: its words, its key, and its place in the index.
 const TABLE_BYTES_A_PAGE: u64 = 96;
 
-/// How a reserve is built: [`Reserve::options`] begins, [`Options::build`] ends.
+/// Options of a reserve: [`Reserve::options`] makes them, [`Options::build`] uses them.
 ///
 /// ```
 /// use glebe::{contig::{Contig, Source}, reserve::Reserve, units::{Bytes, Pages}};
@@ -42,53 +41,51 @@ pub struct Options {
     memory: contig::Options,
     counted: bool,
     zero_ahead: Pages,
-    /// [`Codec::None`] if nothing is said.
     page_cache: Option<Codec>,
     room: Bytes,
 }
 
 impl Options {
-    /// Describes the memory; without this the best source is taken. Of a hugetlb pool more than the
-    /// length is looked at, for longer runs ([`contig::Options::search`]).
+    /// Sets the options of the memory; by default the best source. A hugetlb pool is searched
+    /// beyond the length asked for, for longer runs ([`contig::Options::search`]).
     pub fn memory(self, memory: contig::Options) -> Self {
         Self { memory, ..self }
     }
 
-    /// Chooses how tenants are kept out; without this the best that the machine has.
+    /// Sets how tenants are kept out; by default the best way that the machine supports.
     #[doc(hidden)]
     pub fn writers(self, writers: Writers) -> Self {
         Self { counted: writers == Writers::Counted, ..self }
     }
 
-    /// Chooses how the page cache stores pages: as they are if nothing is said. With a codec those
-    /// are coded and packed that become smaller by a quarter or more: more pages, at the cost of
-    /// coding and decoding. A 64th of the reserve is staged in ordinary memory then, and the tables
-    /// are larger.
+    /// Sets the codec of the page cache; by default pages stay uncompressed. With a codec, pages
+    /// that shrink by a quarter or more are compressed: more pages fit, and puts and gets take
+    /// longer. A 64th of the reserve is then staged in ordinary memory, and the tables are larger.
     pub fn page_cache(self, codec: Codec) -> Self {
         Self { page_cache: Some(codec), ..self }
     }
 
-    /// Keeps about so many pages zeroed by a background thread, in whole granules, which tenants
-    /// then leave alone: a zeroed block that finds its place there costs no more than another.
-    /// Without this no thread is started; memory that nobody has used is zero either way.
+    /// Keeps about `pages` pages zeroed, in whole granules, by a background thread; by default
+    /// none. Tenants avoid these granules, and a zeroed block there needs no clearing. Memory that
+    /// was never used is zero anyway.
     pub fn zero_ahead(self, pages: Pages) -> Self {
         Self { zero_ahead: pages, ..self }
     }
 
-    /// Lets the reserve [grow](super::Reserve::grow) up to `room`, rounded up to granules, and
-    /// [shrink](super::Reserve::shrink); without this its length is fixed. The room costs addresses
-    /// and, once it is used, what the tables have for each page, about a hundred bytes; up front
-    /// some ten. No memory of a file has room.
+    /// Lets the reserve [grow](super::Reserve::grow) up to `room` bytes, rounded up to granules,
+    /// and [shrink](super::Reserve::shrink); by default the length is fixed. Each page of room
+    /// costs addresses, some ten bytes of tables, and about a hundred once it is used. Memory of a
+    /// file has no room.
     pub fn room(self, room: Bytes) -> Self {
         Self { room, ..self }
     }
 
-    /// Makes a reserve over new memory of `len`, rounded up to granules.
+    /// Makes a reserve over `len` bytes of new memory, rounded up to granules.
     ///
     /// # Errors
-    /// [`Error::Contig`] where the memory cannot be had, [`Error::BadLen`] where the source's
-    /// pages make it no whole number of granules, [`Error::FixedLen`] where room is asked for and
-    /// the memory is a file's.
+    /// [`Error::Contig`] if the memory cannot be allocated; [`Error::BadLen`] if the source's pages
+    /// do not make up a whole number of granules; [`Error::FixedLen`] if room is set and the memory
+    /// belongs to a file.
     pub fn build(mut self, len: Bytes) -> Result<Reserve, Error> {
         let granules = len.get().div_ceil(GRANULE.get());
         let len = granules.checked_mul(GRANULE.get()).map_or(Bytes::new(u64::MAX), Bytes::new);
@@ -97,10 +94,10 @@ impl Options {
         self.build_over(again, memory.build(len)?)
     }
 
-    /// Makes a reserve over `contig`. More memory, where there is room, is had from its source.
+    /// Makes a reserve over `contig`. It grows, if it has room, by memory of the same source.
     ///
     /// # Errors
-    /// As [`Options::build`], but for [`Error::Contig`].
+    /// The errors of [`Options::build`] except [`Error::Contig`].
     pub fn build_on(self, contig: Contig) -> Result<Reserve, Error> {
         let again = Contig::options().chosen_for_runs();
         let again = match contig.source() {
@@ -157,7 +154,7 @@ impl Options {
         Ok(Reserve { inner, contig, why_counted: why_counted.map(Arc::from) })
     }
 
-    /// Moves the memory to where there is room for more, if room was asked for.
+    /// Moves the memory into a window with room for more, if `room` is set.
     fn stood_on(
         &self,
         again: contig::Options,

@@ -1,8 +1,8 @@
-//! First class: how a block is placed, recalled and given back.
+//! First class: places a block, recalls its pages from tenants, and gives it back.
 //!
-//! Lock: the positions' mutex, between first-class callers only, held for the choice of a place
-//! (O(log n), plus one step a granule where something is to be avoided) and never while tenants
-//! are recalled. A block of one page mostly comes without it: see `at_hand`.
+//! Lock: the mutex of the positions, only among first-class callers, held while a place is chosen:
+//! O(log n), plus one step a granule if granules have costs. It is never held during a recall.
+//! Blocks of one page mostly need no lock: see `at_hand`.
 
 use std::ops::Range;
 
@@ -17,14 +17,14 @@ use crate::extent::Extent;
 use crate::sync::{lock, Ordering};
 use crate::units::Pages;
 
-/// Places tried in turn before a request waits for a tenant's copy to end.
+/// Places tried before a request waits for a tenant's copy.
 const PLACES_MAX: u32 = 8;
-/// What a granule costs that must be zeroed before it is given.
+/// Cost of a granule to be zeroed.
 const COST_OF_ZEROING: u64 = 1;
-/// What a granule costs in which a counted writer is copying: more than to zero all others.
+/// Cost of a granule with a counted writer: more than zeroing all other granules.
 const COST_OF_WRITER: u64 = 1 << 32;
 
-/// What a first-class caller asks for.
+/// A request of a first-class caller.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub struct Request {
@@ -36,36 +36,36 @@ pub struct Request {
 }
 
 impl Request {
-    /// A physically contiguous block of `pages`, contents unspecified.
+    /// Asks for `pages` physically contiguous pages with unspecified contents.
     pub fn new(pages: Pages) -> Self {
         let align = Pages::new(1);
         Self { pages, align, zeroed: false, any: false, no_wait: false }
     }
 
-    /// At a multiple of `align` pages, a power of two: of the page frames where they are known, and
-    /// with [`Request::any`], if the reserve is of several physical runs, of its own pages.
+    /// Sets the alignment to `align` pages, a power of two. It counts page frames; or positions in
+    /// the reserve if frames are hidden, or with [`Request::any`] in a reserve of several physical
+    /// runs.
     pub fn align(self, align: Pages) -> Self {
         Self { align, ..self }
     }
 
-    /// Filled with zeros.
+    /// Asks for zeros.
     pub fn zeroed(self) -> Self {
         Self { zeroed: true, ..self }
     }
 
-    /// Contiguous in virtual addresses only, if need be:
-    /// [`Block::contiguity`](super::Block::contiguity) says which.
+    /// Accepts a block that is contiguous only in virtual addresses; see
+    /// [`Block::contiguity`](super::Block::contiguity).
     pub fn any(self) -> Self {
         Self { any: true, ..self }
     }
 
-    /// Rather an error than waiting for a tenant's copy, which happens only where restartable
-    /// sequences are missing.
+    /// Returns [`Error::WouldWait`] instead of waiting for a tenant's copy, which happens only
+    /// without restartable sequences.
     pub fn no_wait(self) -> Self {
         Self { no_wait: true, ..self }
     }
 
-    /// Whether any page will do.
     #[inline]
     fn is_any_page(&self) -> bool {
         self.pages == Pages::new(1) && self.align == Pages::new(1) && !self.zeroed
@@ -94,9 +94,9 @@ pub(super) fn pages_of(extent: Extent) -> Range<usize> {
 }
 
 impl Reserve {
-    /// Takes the block that a [`Request`] describes: of so many [`Pages`], physically contiguous,
-    /// contents unspecified, if nothing else is said. Never fails because of tenants. O(log n), and
-    /// one step a granule of the block.
+    /// Takes the block of a [`Request`]; a number of [`Pages`] asks for physically contiguous pages
+    /// with unspecified contents. Never fails because of tenants. O(log n), plus one step a
+    /// granule.
     ///
     /// ```
     /// use glebe::{reserve::{Request, Reserve}, units::{Bytes, Pages}};
@@ -110,29 +110,28 @@ impl Reserve {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NoRun`] with the longest free run; [`Error::NoAlignedRun`] where that is long
-    /// enough; [`Error::ZeroPages`], [`Error::BadAlign`], [`Error::Forked`]; [`Error::Os`] where
-    /// the kernel refuses the barrier that it granted when the reserve was built (a filter set up
-    /// since; its own memory used up).
+    /// [`Error::NoRun`] with the longest free run; [`Error::NoAlignedRun`] if that run is long
+    /// enough; [`Error::ZeroPages`], [`Error::BadAlign`], [`Error::Forked`]; [`Error::Os`] if the
+    /// kernel refuses the barrier that it granted when the reserve was built (a later filter, or no
+    /// kernel memory).
     #[inline]
     pub fn alloc(&self, request: impl Into<Request>) -> Result<Block, Error> {
         Inner::alloc(&self.inner, request.into())
     }
 
-    /// As [`Reserve::alloc`], but never waits for a tenant's copy.
+    /// Takes a block as [`Reserve::alloc`] does, without waiting for a tenant's copy.
     ///
     /// # Errors
-    /// Also [`Error::WouldWait`], only where writers are counted.
+    /// Also [`Error::WouldWait`], only if writers are counted.
     #[inline]
     pub fn try_alloc(&self, request: impl Into<Request>) -> Result<Block, Error> {
         self.alloc(request.into().no_wait())
     }
 
-    /// Sets the run of a later block aside: until it is taken tenants use it, and no other block
-    /// gets it.
+    /// Sets a run aside for a later block. Tenants use it until it is taken; other blocks cannot.
     ///
     /// # Errors
-    /// As [`Reserve::alloc`].
+    /// The errors of [`Reserve::alloc`].
     pub fn promise(&self, request: impl Into<Request>) -> Result<Promise, Error> {
         let inner = self.inner.get()?;
         let request = request.into();
@@ -141,7 +140,7 @@ impl Reserve {
         Ok(Promise { inner: self.inner.clone(), extent, zeroed: request.zeroed })
     }
 
-    /// The longest block that could be had now.
+    /// Returns the length of the longest block that is free now.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -177,7 +176,7 @@ impl Inner {
         Ok(self.block(shared, extent))
     }
 
-    /// Whether any page will do. Where writers are counted it must be chosen to avoid them.
+    /// Returns true if any page will do, but not with counted writers: a search must avoid them.
     #[inline]
     fn may_be_at_hand(&self, request: &Request) -> bool {
         request.is_any_page() && !self.lent().critical().counts_writers()
@@ -211,8 +210,7 @@ impl Inner {
         Err(Error::WouldWait)
     }
 
-    /// What a place for `request` must have; where something is to be avoided, with what each
-    /// granule costs.
+    /// Returns the search for `request`. Writes the cost of each granule if costs matter.
     fn search(&self, positions: &mut Positions, request: Request) -> Search {
         let lent = self.lent();
         let zeros = request.zeroed && lent.zero_granules() > 0;
@@ -229,7 +227,6 @@ impl Inner {
         Search { len, align, any: request.any, by_cost }
     }
 
-    /// Takes the positions of a block.
     fn place(&self, request: Request) -> Result<Extent, Error> {
         let mut positions = lock(&self.positions);
         if self.may_be_at_hand(&request) {
@@ -244,13 +241,13 @@ impl Inner {
         let drained = self.drain_stock(&mut positions);
         let taken = positions.take(&search).ok_or_else(|| self.refused(&positions, &request));
         if drained {
-            // So that no later block of one page pays for this miss.
+            // Spares later blocks of one page the cost of this miss.
             self.fill_stock(&mut positions, None);
         }
         taken
     }
 
-    /// Counts and tells that no run is as long as `request` wants.
+    /// Counts a request that no run fits.
     #[cold]
     fn refused(&self, positions: &Positions, request: &Request) -> Error {
         self.counts().add(Counter::AllocFailures, 1);
@@ -262,7 +259,6 @@ impl Inner {
         }
     }
 
-    /// Moves what is to be moved out of a run that is about to be taken.
     #[inline]
     pub(super) fn move_out(&self, run: &Range<usize>) {
         if self.busy.moves.load(Ordering::Relaxed) != 0 {
@@ -270,8 +266,8 @@ impl Inner {
         }
     }
 
-    /// Takes placed pages from the tenants; false if a counted writer is there and `wait` is not
-    /// set.
+    /// Takes placed pages from tenants. Returns false if a counted writer is there and `wait` is
+    /// false.
     pub(super) fn recall(&self, extent: Extent, zeroed: bool, wait: bool) -> Result<bool, Error> {
         let counts = self.counts();
         self.move_out(&pages_of(extent));
@@ -295,7 +291,6 @@ impl Inner {
         Ok(true)
     }
 
-    /// Ends a block.
     #[inline]
     pub(super) fn give_back(&self, extent: Extent) {
         if extent.len() == 1 {
@@ -320,7 +315,6 @@ impl Inner {
         lock(&self.positions).free(extent);
     }
 
-    /// Ends a promise that was not taken.
     pub(super) fn end_promise(&self, extent: Extent) {
         lock(&self.positions).free(extent);
     }

@@ -1,12 +1,11 @@
-//! [`PackedPages`]: pages of the page cache that are stored compressed, several to a lent page.
+//! [`PackedPages`]: compressed pages of the page cache, several to a lent page.
 //!
 //! A page that shrinks to three quarters or less becomes an object of a pool on lent pages
-//! ([`packed`](super::packed)): its key, 32 bytes that are compared at every read before anything
-//! is decoded, and what the codec made. An entry of the cache's index names it as it names a page:
-//! the pool's *entry index* in the place of the page, with [`OBJECT`] set, and the low bits of what
-//! a handle names in the place of the generation. So the bound in the head of
-//! [`index`](super::index) on what the generation's bits say holds here too, and entries of lost
-//! objects die lazily, as those of recalled pages do.
+//! ([`packed`](super::packed)). The object is the key, 32 bytes that each read compares before
+//! decoding, and the coded bytes. Its entry in the cache's index holds the pool's *entry index*
+//! with [`OBJECT`] set as the page, and the low bits of the handle's generation as the generation.
+//! So the bound in the head of [`index`](super::index) holds here too. Entries of lost objects are
+//! removed lazily.
 
 use super::error::Error;
 use super::lender::Lender;
@@ -17,24 +16,22 @@ use super::words::PageUse;
 use crate::units::Pages;
 use crate::zpool::{with_buffer, Codec, Coder, Kind, Pinned};
 
-/// In the place of a page: it is an object here.
+/// Flag in the page of an index entry: the entry names an object.
 const OBJECT: usize = 1 << 32;
 const KEY_BYTES: usize = size_of::<Meta>();
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct PackedPages {
     packed: Packed,
     coder: Coder,
 }
 
-/// Whether an entry names an object and not a page.
 #[inline]
 pub(super) fn is_object(at: PageUse) -> bool {
     at.page & OBJECT != 0
 }
 
-/// The key that an object begins with, and what follows it; `None` if that is none.
+/// Splits an object into key and coded page; `None` if it is too short.
 fn split(object: &[u8]) -> Option<(Meta, &[u8])> {
     let (head, rest) = object.split_at_checked(KEY_BYTES)?;
     let mut words = head.chunks_exact(size_of::<u64>()).map(|word| word.try_into().ok());
@@ -46,7 +43,6 @@ fn split(object: &[u8]) -> Option<(Meta, &[u8])> {
 }
 
 impl PackedPages {
-    /// In what `lender` lends.
     pub(super) fn new(lender: &Lender, codec: &Codec) -> Result<Self, Error> {
         let page = lender.lent().frames().page();
         let room = Pages::new(lender.lent().pages() as u64).bytes(page);
@@ -56,7 +52,7 @@ impl PackedPages {
         Ok(Self { packed, coder })
     }
 
-    /// Makes an object of a page, if it shrinks enough and there is room.
+    /// Stores a page if it shrinks enough and the staging has room.
     pub(super) fn store(&self, lender: &Lender, key: &Meta, page: &[u8]) -> Option<PageUse> {
         let most = page.len() / 4 * 3;
         let handle = with_buffer(most, |object| {
@@ -79,7 +75,7 @@ impl PackedPages {
         Some(PageUse { page, generation: handle.generation() as u16 })
     }
 
-    /// Pins the object that an entry names, with what its handle names.
+    /// Pins the object of an index entry. Also returns the generation of its handle.
     fn pin(&self, at: PageUse) -> Option<(Pinned, u32)> {
         let (index, staging) = (at.page as u32, &self.packed.staging);
         let named = staging.named(index);
@@ -89,14 +85,14 @@ impl PackedPages {
         Some((staging.pin(index, named)?, named))
     }
 
-    /// The key of the object that an entry names; `None` if it is no more.
+    /// Returns the key of the object of an index entry; `None` if the object is lost.
     pub(super) fn key_of(&self, lender: &Lender, at: PageUse) -> Option<Meta> {
         let (pinned, _) = self.pin(at)?;
         let key = |head: &[u8]| split(head).map(|(key, _)| key);
         self.packed.with_head(lender, &pinned, KEY_BYTES, key)?
     }
 
-    /// Copies the page of `key` out, if the object that an entry names is that.
+    /// Copies the page of `key` out. Returns false if the object is lost or has another key.
     pub(super) fn read(&self, lender: &Lender, key: &Meta, at: PageUse, buf: &mut [u8]) -> bool {
         let Some((pinned, _)) = self.pin(at) else { return false };
         let decode = |object: &[u8]| {
@@ -108,7 +104,7 @@ impl PackedPages {
         self.packed.with_stored(lender, &pinned, decode) == Some(true)
     }
 
-    /// Ends an object that has no entry in the index any more.
+    /// Removes an object that the index no longer names.
     pub(super) fn drop_object(&self, lender: &Lender, at: PageUse) {
         let Some((pinned, named)) = self.pin(at) else { return };
         let staging = &self.packed.staging;
@@ -118,12 +114,12 @@ impl PackedPages {
         }
     }
 
-    /// After each call that stores or drops; see [`Packed::settle`].
+    /// Calls [`Packed::settle`]. Required after each store or drop.
     pub(super) fn settle(&self, lender: &Lender) {
         self.packed.settle(lender);
     }
 
-    /// Pages that are here, and how many were found lost.
+    /// Returns the number of pages stored here and the number found lost.
     pub(super) fn pages(&self) -> (Pages, u64) {
         (Pages::new(self.packed.staging.objects()), self.packed.lost())
     }

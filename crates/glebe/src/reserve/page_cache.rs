@@ -1,16 +1,15 @@
-//! The page cache: pages by name space, object and index, in what first class does not use.
+//! [`PageCache`]: pages by name space, object and index, in memory that first class does not use.
 //!
-//! The calls and words are those of Linux's cleancache: put copies a page in, get copies it out,
-//! invalidate drops it. Nothing is promised but that a hit is the last page put under its key. A
-//! put that is refused drops what the key held, so that no old page is found after it.
+//! The calls are those of Linux's cleancache: put copies a page in, get copies it out, invalidate
+//! drops it. The only promise: a hit is the last page put under its key. A refused put drops the
+//! key's older page.
 //!
-//! Keys: a name space has an internal number that invalidating all of it replaces, and an object
-//! has a generation in a hashed cell that invalidating the object bumps; both are part of what is
-//! kept beside a page, so either costs O(1) and the dead pages go when their turn comes. Two
-//! objects that share a cell are invalidated together: a miss more, never an old page.
+//! Invalidation is O(1): it replaces the number of a name space, or increments the generation of an
+//! object in a hashed cell. Both are key words beside a page; dead pages are evicted later. Objects
+//! that share a cell are invalidated together: one more miss, never an old page.
 //!
-//! Pages come from the [`Lender`]; those that shrink go to [`PackedPages`], where there are any.
-//! One [`Index`] names both. Lock: that of the name spaces, when one is asked for.
+//! The [`Lender`] gives the pages; with a codec, pages that shrink go to [`PackedPages`]. One
+//! [`Index`] names both. Lock: the name spaces, to look one up.
 
 mod run;
 
@@ -32,33 +31,33 @@ use crate::sync::{lock, prefetch, MappedWord, Mutex, Ordering};
 use crate::units::Pages;
 use crate::zpool::{with_buffer, Codec};
 
-/// Pages that a put tries to fill before it gives up.
+/// Pages that a put tries to fill.
 const TRIES: u32 = 4;
-/// How many pages ahead of the hand the words of a page, and then its entry, are fetched.
+/// Pages ahead of the hand at which page words, and then index entries, are fetched.
 const AHEAD_OF_META: usize = 8;
 const AHEAD_OF_ENTRY: usize = 2;
 
-/// Entries of the index for each page of the reserve, at most, where pages are packed.
+/// Limit of index entries for each page of the reserve, with a codec.
 const PACKED_PER_PAGE: usize = 3;
 
-/// How a put ended.
+/// The outcome of a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
-    /// The page can be had by get until it is evicted, recalled or invalidated.
+    /// Get finds the page until it is evicted, recalled or invalidated.
     Stored,
-    /// The page was not kept, and nothing is kept under its key.
+    /// The page was not kept; the key holds no page.
     Rejected(Rejected),
 }
 
-/// Why a page was not kept.
+/// The reason why a put kept nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rejected {
-    /// First class holds, or others are at, every page that was looked at.
+    /// First class holds, or other threads use, every page that was tried.
     Full,
-    /// First class took the pages under way.
+    /// First class took the pages during the put.
     Recalled,
-    /// Interrupted, or crowded out, too often.
+    /// The put was interrupted or displaced too often.
     Busy,
 }
 
@@ -73,8 +72,7 @@ impl PageCache {
         Self { inner }
     }
 
-    /// The name space of this name, made if there is none: its objects are its own, and it can be
-    /// invalidated as a whole.
+    /// Returns the name space `name`, created if it is new.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -88,7 +86,7 @@ impl PageCache {
     }
 }
 
-/// A name space of the page cache, whose objects and indexes are its own: a cheap handle.
+/// A name space of the page cache, with objects of its own: a cheap handle.
 ///
 /// ```
 /// # use glebe::{reserve::{Put, Reserve}, sys::page_size, units::Bytes};
@@ -100,31 +98,31 @@ impl PageCache {
 /// # Ok::<(), glebe::reserve::Error>(())
 /// ```
 ///
-/// Every call is O(1), takes no lock (but a put of a page that is stored compressed, one that few
-/// others want), and fails in a forked child with [`Error::Forked`].
+/// Every call is O(1), and fails in a forked child with [`Error::Forked`]. Only a put of a page
+/// that is stored compressed takes a lock, which few others want.
 #[derive(Clone, Debug)]
 pub struct Namespace {
-    /// Replaced when all of it is invalidated.
+    /// Replaced when the name space is invalidated.
     number: Arc<MappedWord>,
     inner: Shared<Inner>,
     takes: Takes,
 }
 
-/// Which pages a put takes.
+/// The pages that a put may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Takes {
-    /// Free ones, and those that nobody used of late.
+    /// Free pages and pages not used lately.
     Any,
-    /// Free ones.
+    /// Free pages.
     Free,
 }
 
 impl Namespace {
-    /// This name space, for a holder that chooses itself what goes: puts by this handle take pages
-    /// that are free, evict nothing, and are rejected where none is free.
+    /// Returns this name space for a caller that evicts by itself: its puts take free pages, evict
+    /// nothing, and are rejected if no page is free.
     ///
-    /// A put then costs a look at each page that it passes over: O(pages / free pages), mostly.
-    /// Pages given back are taken last, since first class is likely to take them again.
+    /// A put then looks at each page that it passes: mostly O(pages / free pages). It takes pages
+    /// given back last, since first class will probably take them again.
     #[must_use]
     pub fn without_eviction(self) -> Self {
         Self { takes: Takes::Free, ..self }
@@ -135,7 +133,6 @@ impl Namespace {
         inner.cache.key(self.number.load(Ordering::Acquire), object, index)
     }
 
-    /// The reserve, if `len` bytes are one page of it.
     #[inline]
     fn inner(&self, len: usize) -> Result<&Inner, Error> {
         let inner = self.inner.get()?;
@@ -146,8 +143,8 @@ impl Namespace {
         Ok(inner)
     }
 
-    /// Copies `page`, exactly one base page, in under `object` and `index`, in place of what the
-    /// key held.
+    /// Copies `page`, one base page, in under `object` and `index`, and replaces the key's older
+    /// page.
     ///
     /// # Errors
     /// [`Error::BadPageLen`], [`Error::Forked`].
@@ -156,8 +153,8 @@ impl Namespace {
         Ok(inner.cache.put(inner.lender(), &self.key(inner, object, index), page, self.takes))
     }
 
-    /// Copies the page of `object` and `index` out into `buf`, exactly one base page. `false` is
-    /// a miss: then `buf` may hold anything.
+    /// Copies the page of `object` and `index` to `buf`, one base page. Returns false on a miss,
+    /// which may change `buf`.
     ///
     /// # Errors
     /// [`Error::BadPageLen`], [`Error::Forked`].
@@ -168,7 +165,7 @@ impl Namespace {
         Ok(hit)
     }
 
-    /// Drops one page; whether there was one.
+    /// Drops one page. Returns false if there was none.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -182,7 +179,7 @@ impl Namespace {
         Ok(found)
     }
 
-    /// Drops all pages of an object at once: O(1), their room is reused when its turn comes.
+    /// Drops all pages of an object: O(1). Their memory is reused later.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -194,7 +191,7 @@ impl Namespace {
         Ok(())
     }
 
-    /// Drops all pages of the name space at once: O(1).
+    /// Drops all pages of the name space: O(1).
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -206,16 +203,14 @@ impl Namespace {
     }
 }
 
-/// What a page cache knows, beside the pages themselves.
 #[derive(Debug)]
 pub(super) struct Cache {
     index: Index,
-    /// Pages that are stored compressed, where some are to be.
+    /// Pages stored compressed; `None` without a codec.
     packed: Option<PackedPages>,
     /// Generations of objects, by hash.
     generations: Table<MappedWord>,
     seed: u64,
-    /// The number of each name space.
     names: Mutex<HashMap<String, Arc<MappedWord>>>,
 }
 
@@ -253,7 +248,7 @@ impl Cache {
         &self.generations[cell]
     }
 
-    /// A key as it is now. What is asked for it first is fetched.
+    /// Makes a key and starts to fetch its index entry.
     #[inline]
     fn key(&self, pool: u64, object: u64, index: u64) -> Key {
         let hash = self.hash(pool, object, index);
@@ -266,7 +261,6 @@ impl Cache {
         self.generation(meta[0], meta[1]).load(Ordering::Acquire) != meta[3]
     }
 
-    /// Stores a page under `key`, in place of what the key held.
     fn put(&self, lender: &Lender, key: &Key, bytes: &[u8], takes: Takes) -> Put {
         let packed = self.packed.as_ref();
         let stored = match packed.and_then(|packed| packed.store(lender, &key.meta, bytes)) {
@@ -288,7 +282,6 @@ impl Cache {
         put
     }
 
-    /// Copies a page to a lent one.
     fn store(
         &self,
         lender: &Lender,
@@ -308,7 +301,7 @@ impl Cache {
         Err(why)
     }
 
-    /// Claims a page for a put. The entry of what the page held goes.
+    /// Claims a page for a put and removes an evicted page's entry.
     #[inline]
     fn claim(&self, lender: &Lender, takes: Takes) -> Option<Claim> {
         let claimed = match takes {
@@ -322,7 +315,6 @@ impl Cache {
         Some(claimed.claim)
     }
 
-    /// A claim ended what the page held: its entry goes, and it is counted.
     #[inline]
     fn evicted(&self, lender: &Lender, claimed: &Claimed) {
         if !claimed.claim.evicted {
@@ -337,7 +329,7 @@ impl Cache {
         lender.counts().add(why, 1);
     }
 
-    /// Fetches ahead what the next puts of this thread will need to evict.
+    /// Fetches ahead what this thread's next puts need to evict.
     #[inline]
     fn prefetch(&self, lender: &Lender, page: usize) {
         if let Some(later) = page.checked_sub(AHEAD_OF_META) {
@@ -350,7 +342,6 @@ impl Cache {
         }
     }
 
-    /// The key words of what an entry names, if that is there.
     fn meta_of(&self, lender: &Lender, at: PageUse) -> Option<Meta> {
         match &self.packed {
             Some(packed) if is_object(at) => packed.key_of(lender, at),
@@ -358,7 +349,6 @@ impl Cache {
         }
     }
 
-    /// What an entry is to `key`.
     fn held(&self, lender: &Lender, key: &Key, at: PageUse) -> Held {
         match self.meta_of(lender, at) {
             Some(meta) if meta[..3] == key.meta[..3] => Held::Same,
@@ -367,8 +357,7 @@ impl Cache {
         }
     }
 
-    /// Enters `at` in the index under `key`. Where the index has no room it drops what `at` holds
-    /// and returns false.
+    /// Enters `at` in the index, or drops it if the index has no room.
     fn publish(&self, lender: &Lender, key: &Key, at: PageUse) -> bool {
         let held = |other| self.held(lender, key, other);
         let Some(published) = self.index.publish(key.hash, at, held) else {
@@ -384,7 +373,7 @@ impl Cache {
         true
     }
 
-    /// Drops what an entry named that is no more in the index; a page is counted as `why`.
+    /// Drops the page or object of a removed entry. Counts a page as `why`.
     fn drop_entry(&self, lender: &Lender, at: PageUse, why: Counter) {
         match &self.packed {
             Some(packed) if is_object(at) => packed.drop_object(lender, at),
@@ -394,8 +383,7 @@ impl Cache {
         }
     }
 
-    /// Copies the page of `key` out, or bytes of it from `offset` on; false, and `buf` may hold
-    /// anything, if there is none.
+    /// Copies bytes of the page of `key`. A miss may change `buf`.
     #[inline]
     fn get(&self, lender: &Lender, key: &Key, offset: usize, buf: &mut [u8]) -> bool {
         let lent = lender.lent();
@@ -425,12 +413,11 @@ impl Cache {
         found.is_some()
     }
 
-    /// What holds the page of `key`, if there is one. It does not count as used.
+    /// Finds the page of `key` without marking it as used.
     fn place_of(&self, lender: &Lender, key: &Key) -> Option<PageUse> {
         self.index.find(key.hash, |at| self.meta_of(lender, at) == Some(key.meta))
     }
 
-    /// Drops the page of `key`; whether there was one.
     fn remove(&self, lender: &Lender, key: &Key) -> bool {
         let same = |at| self.held(lender, key, at) == Held::Same;
         let Some(at) = self.index.remove(key.hash, same) else { return false };
@@ -441,7 +428,7 @@ impl Cache {
         true
     }
 
-    /// Pages that are stored compressed, and how many were found lost.
+    /// Returns the compressed pages, and those found lost.
     pub(super) fn packed(&self) -> (Pages, u64) {
         self.packed.as_ref().map_or((Pages::ZERO, 0), PackedPages::pages)
     }

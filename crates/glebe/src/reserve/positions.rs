@@ -1,20 +1,17 @@
-//! Which pages of the reserve are free for first class: positions, physical runs, promises.
+//! [`Positions`]: the pages that are free for first class, and the physical runs that they form.
 //!
-//! Two free trees. In the *physical* tree every run of adjacent page frames starts at a position
-//! congruent to its first frame modulo [`ALIGN_PAGES`], with a hole before it: an extent there is
-//! one physical run, and its alignment is that of the frames, up to this modulus. Of larger
-//! alignments each place that has the modulus is looked at: of a gibibyte there is one. The *flat*
-//! tree counts pages from
-//! the start of the mapping and serves requests that need not be physically contiguous; it is
-//! kept only where the two differ. Where frames are hidden, each grain within which the kernel
-//! guarantees contiguity is a run of its own.
+//! The *physical* free tree has each run of adjacent frames at a position congruent to its first
+//! frame modulo [`ALIGN_PAGES`], after a hole. So an extent there is one physical run, aligned like
+//! its frames up to this modulus; for larger alignments a search checks one place a gibibyte. The
+//! *flat* tree, for requests without a physical run, counts pages from the start of the mapping. It
+//! exists only if the two differ. If frames are hidden, each grain that the kernel keeps contiguous
+//! is a run.
 //!
-//! A place is the lowest that fits. Where something is to be avoided (a tenant's copy that first
-//! class would have to wait for, pages that would have to be zeroed), an array says what each
-//! granule costs, and the place is the lowest of those that cost least.
+//! A block takes the lowest place that fits. If there are copies to wait for or pages to zero, an
+//! array holds the cost of each granule, and a block takes the lowest of the cheapest places.
 //!
-//! Cost: O(log n) a call. By costs: one step a granule and, where the lowest place costs
-//! something, one search for each free extent that fits or granule that costs nothing.
+//! Cost: O(log n) a call. With costs: one step a granule and, unless the lowest place is free of
+//! cost, one search for each free extent that fits or each granule without cost.
 
 pub(crate) mod resize;
 
@@ -26,7 +23,7 @@ use crate::extent::Extent;
 use crate::free_tree::{Classes, FreeTree};
 use crate::sys::page_size;
 
-/// Positions of a run are congruent to its frames modulo this: 1 GiB of base pages of 4 KiB.
+/// Modulus of the alignment of runs: 1 GiB in base pages of 4 KiB.
 const ALIGN_PAGES: u64 = 1 << 18;
 
 /// A physical run: `pages` of the mapping, at `base` in the physical tree.
@@ -34,18 +31,17 @@ const ALIGN_PAGES: u64 = 1 << 18;
 struct Run {
     base: u64,
     pages: Extent,
-    /// The first frame or, where frames are hidden, the first page: what alignments are counted by.
+    /// Number from which alignments count: the first frame, or the first page if frames are hidden.
     first: u64,
 }
 
-/// What a place must have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Search {
     pub(crate) len: u64,
     pub(crate) align: u64,
-    /// Physically contiguous or not.
+    /// True if the place need not be physically contiguous.
     pub(crate) any: bool,
-    /// Whether [`Positions::costs`] says what each granule costs.
+    /// True if [`Positions::costs`] holds the cost of each granule.
     pub(crate) by_cost: bool,
 }
 
@@ -54,20 +50,20 @@ pub(crate) struct Positions {
     tree: FreeTree,
     runs: Vec<Run>,
     flat: Option<FreeTree>,
-    /// No block of more than one page is known to be contiguous.
+    /// True if no block of more than one page is known to be contiguous.
     single: bool,
-    /// Where frames are hidden: pages that the kernel keeps together.
+    /// Pages that the kernel keeps together, if frames are hidden.
     grain: Option<u64>,
     granule_pages: u64,
-    /// What each granule costs; only while a search goes by it.
+    /// Cost of each granule; valid only for a search by cost.
     costs: Vec<u64>,
-    /// The costs of all granules before each one.
+    /// Sum of the costs before each granule.
     sums: Vec<u64>,
 }
 
 impl Positions {
     /// # Errors
-    /// If memory to keep account of them cannot be had.
+    /// The kernel refuses memory for the trees.
     pub(crate) fn new(contig: &Contig, pages: u64, granule_pages: u64) -> Result<Self, OsError> {
         let present = Extent::new(0, contig.len().pages_down(page_size()).get());
         let present = present.expect("memory is not empty");
@@ -84,11 +80,11 @@ impl Positions {
         Ok(made)
     }
 
-    /// Of `pages` places for pages, those in `known` runs; none is free. Where nothing is known to
-    /// be a run, any place may have a page.
+    /// Makes `pages` positions, all taken, with the runs `known`. If none is known, any position
+    /// may have a page.
     ///
     /// # Errors
-    /// As [`Positions::new`].
+    /// The errors of [`Positions::new`].
     pub(crate) fn none_free(
         known: &[contig::Run],
         proof: Proof,
@@ -125,7 +121,7 @@ impl Positions {
         Ok(Self { tree, runs, flat, single, grain, granule_pages, costs, sums })
     }
 
-    /// The longest free run that is known to be contiguous.
+    /// Returns the longest free run known to be contiguous.
     pub(crate) fn largest(&self) -> u64 {
         if self.single {
             self.tree.largest().min(1)
@@ -134,12 +130,11 @@ impl Positions {
         }
     }
 
-    /// The longest run of free pages, contiguous or not.
     pub(crate) fn largest_any(&self) -> u64 {
         self.flat.as_ref().map_or_else(|| self.tree.largest(), FreeTree::largest)
     }
 
-    /// Whether `pages` is one run that is known to be contiguous.
+    /// Returns true if `pages` is known to be one physical run.
     pub(crate) fn is_contiguous(&self, pages: Extent) -> bool {
         pages.len() == 1 || !self.single && self.run_of(pages.start()).pages.contains(pages)
     }
@@ -153,19 +148,17 @@ impl Positions {
         run.pages.start() + (position - run.base)
     }
 
-    /// The run that a position of the physical tree lies in.
     fn run_at(&self, position: u64) -> Run {
         self.runs[self.runs.partition_point(|run| run.base <= position) - 1]
     }
 
-    /// What each granule costs a block that lies there, for [`Search::by_cost`]: to be written
-    /// before each such search. A place costs what its granules do together. A granule without
-    /// memory must cost something.
+    /// Returns the costs of the granules, to be written before each search with
+    /// [`Search::by_cost`]. A place costs their sum. A granule without memory must cost something.
     pub(crate) fn costs(&mut self) -> &mut [u64] {
         &mut self.costs
     }
 
-    /// Takes the place that `search` describes; `None` where no free run fits.
+    /// Takes the place that `search` describes; `None` if no free run fits.
     pub(crate) fn take(&mut self, search: &Search) -> Option<Extent> {
         let Search { len, align, any, by_cost } = *search;
         let flat = any && self.flat.is_some();
@@ -178,7 +171,7 @@ impl Positions {
             self.claim(pages);
             return Some(pages);
         }
-        // One walk of the tree finds and takes it.
+        // Finds and takes the place in one walk of the tree.
         let tree = self.flat.as_mut().filter(|_| flat).unwrap_or(&mut self.tree);
         let place = tree.alloc(len, align, None).ok()??;
         let pages = Extent::new(self.pages_of(place, flat).start, len)?;
@@ -189,8 +182,7 @@ impl Positions {
         Some(pages)
     }
 
-    /// Takes the lowest free page and those that follow it, contiguous or not, while they are free
-    /// and in the same chunk of `chunk` pages.
+    /// Takes the lowest free page and its free followers within a chunk, contiguous or not.
     pub(crate) fn take_in_chunk(&mut self, chunk: u64) -> Option<Extent> {
         let flat = self.flat.is_some();
         let tree = self.searched(flat);
@@ -207,7 +199,7 @@ impl Positions {
         self.flat.as_ref().filter(|_| flat).unwrap_or(&self.tree)
     }
 
-    /// A place for `search` in the tree that `flat` says: the lowest of the cheapest.
+    /// Returns the lowest of the cheapest places.
     fn choose(&mut self, search: &Search, flat: bool) -> Option<Extent> {
         let (len, align) = (search.len, search.align);
         if align > ALIGN_PAGES && !flat {
@@ -223,7 +215,7 @@ impl Positions {
         })
     }
 
-    /// As [`Positions::choose`] in the physical tree, for an alignment that positions do not show.
+    /// Chooses in the physical tree, for an alignment above [`ALIGN_PAGES`].
     fn choose_far_aligned(&self, search: &Search) -> Option<Extent> {
         let mut best: Option<(u64, Extent)> = None;
         let mut from = 0;
@@ -247,19 +239,16 @@ impl Positions {
         best.map(|(_, place)| place)
     }
 
-    /// The granules of a place.
     fn granules_of(&self, place: Extent, flat: bool) -> RangeInclusive<usize> {
         let pages = self.pages_of(place, flat);
         let of = |page: u64| (page / self.granule_pages) as usize;
         of(pages.start)..=of(pages.end - 1)
     }
 
-    /// What the granules of a place cost.
     fn price(&self, place: Extent, flat: bool) -> u64 {
         self.costs[self.granules_of(place, flat)].iter().sum()
     }
 
-    /// Takes exactly these pages, which are free.
     fn claim(&mut self, pages: Extent) {
         self.claim_physical(pages);
         self.claim_flat(pages);
@@ -275,7 +264,6 @@ impl Positions {
         }
     }
 
-    /// Gives pages back that were taken.
     pub(crate) fn free(&mut self, pages: Extent) {
         self.each_run(pages, |tree, part| tree.free(part).expect("was taken"));
         if let Some(flat) = &mut self.flat {
@@ -294,19 +282,17 @@ impl Positions {
         }
     }
 
-    /// The page range of an extent of the tree that is searched.
     fn pages_of(&self, extent: Extent, flat: bool) -> Range<u64> {
         let start = if flat { extent.start() } else { self.page_at(extent.start()) };
         start..start + extent.len()
     }
 
-    /// For a block smaller than a granule: the lowest place in the first granule that costs nothing
-    /// and has one, or else the lowest of all.
+    /// Returns the lowest place in the first granule without cost that has one, or else `lowest`.
     fn cheap_small(&self, lowest: Extent, align: u64, flat: bool) -> Extent {
         let tree = self.searched(flat);
         for (granule, _) in self.costs.iter().enumerate().filter(|(_, cost)| **cost == 0) {
             let first = granule as u64 * self.granule_pages;
-            // Memory that is just coming has a cost before it has a run.
+            // A granule that is being added may cost nothing before its run is known.
             let Some(base) = self.position_of(first, flat) else { continue };
             let within = Extent::new(base, self.granule_pages);
             if let Ok(Some(found)) = tree.find(lowest.len(), align, within) {
@@ -316,15 +302,15 @@ impl Positions {
         lowest
     }
 
-    /// Where a page is in a tree, if it is in any run.
+    /// Returns a page's position in a tree, if a run has the page.
     fn position_of(&self, page: u64, flat: bool) -> Option<u64> {
         let run = self.runs.get(self.runs.partition_point(|run| run.pages.end() <= page))?;
         let within = page.checked_sub(run.pages.start())?;
         Some(if flat { page } else { run.base + within })
     }
 
-    /// For a block of a granule and more: of the lowest place in each free run and those that
-    /// start at a granule, the one whose granules cost least; the lowest of equals.
+    /// Returns the cheapest place for a block of a granule or more: the lowest in a free run, or at
+    /// the start of a granule. Prefers the lowest of equals.
     fn cheapest(&mut self, lowest: Extent, align: u64, flat: bool) -> Extent {
         let len = lowest.len();
         self.sum_costs();
@@ -358,7 +344,6 @@ impl Positions {
         }));
     }
 
-    /// Pages that the kernel keeps together, where runs rest on that and not on frames.
     pub(crate) fn grain(&self) -> Option<u64> {
         self.grain
     }

@@ -1,11 +1,11 @@
-//! Growing and shrinking at run time, while tenants put and get and first class allocates.
+//! Growing and shrinking of a [`Reserve`] in use.
 //!
-//! What comes is had as the reserve was, moved into the window, opened to tenants, and last given
-//! to the positions. What goes is claimed as blocks are, recalled from tenants as blocks are, so
-//! that nobody writes there any more, and only then replaced by addresses that read as zero: who
-//! still reads finds those, and then another epoch. Locks: the memory's `turn`, one call at a time;
-//! the positions, for one step a free extent, as for any choice of a place. Cost: that of
-//! populating what comes; of recalling what goes, and of its pages' way back into the kernel.
+//! New memory is allocated like the reserve's, moved into the window, opened to tenants, and then
+//! added to the positions. Memory to give back is claimed and recalled like a block, so that nobody
+//! writes there. Then read-only zeros replace it: a late reader finds zeros and another epoch.
+//!
+//! Locks: the memory's `turn`, one call at a time; the positions, for one step a free extent. Cost:
+//! populating new memory; recalling old memory and freeing its pages.
 
 use super::error::Error;
 use super::memory::{Memory, Part};
@@ -17,20 +17,20 @@ use crate::sync::lock;
 use crate::sys::page_size;
 use crate::units::{Bytes, Pages};
 
-/// Memory that came to a reserve, or went from it.
+/// Memory that a reserve gained or gave back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Resized {
-    /// How much: what was asked for, rounded up to whole pages of it.
+    /// Length, rounded up to whole pages of the source.
     pub len: Bytes,
     /// The longest physical run in it.
     pub longest_run: Pages,
 }
 
-/// Places of memory are tried at multiples of this first: pages of a pool go nowhere else.
+/// Alignment tried first for new memory: hugetlb pages of 1 GiB need it.
 const LARGEST_PAGE: Bytes = Bytes::gib(1);
 
-/// `len` in base pages, rounded up to whole units.
+/// Returns base pages, rounded up to whole units.
 pub(super) fn whole(len: Bytes, unit: Bytes) -> Result<u64, Error> {
     let units = len.get().div_ceil(unit.get());
     let rounded = units.checked_mul(unit.get()).filter(|len| *len > 0);
@@ -84,11 +84,11 @@ impl Inner {
         Ok(Resized { len: bytes(pages), longest_run: memory.longest_in(&came) })
     }
 
-    /// Where memory of so many pages is to come: in as few places as can be.
+    /// Returns the fewest places for `pages` more pages.
     fn places(&self, memory: &Memory, pages: u64) -> Result<Vec<Extent>, Error> {
         let unit = memory.unit().unwrap_or(page_size()).bytes().max(GRANULE);
         let aligns = [LARGEST_PAGE, unit, GRANULE].map(|align| align.pages_down(page_size()).get());
-        // Of a larger page nothing comes unless the length is a multiple: then no gap is left.
+        // Uses an alignment only if the length is a multiple of it, which leaves no gap.
         let aligns = aligns.into_iter().filter(|align| pages % align == 0);
         let found = aligns.map(|align| memory.places(pages, align));
         let best = found.reduce(|best, next| match (&best, &next) {
@@ -122,7 +122,7 @@ impl Inner {
         Ok(Resized { len: bytes(pages), longest_run })
     }
 
-    /// Takes the positions of so many pages in whole units; all but the last of the reserve.
+    /// Takes positions in whole units, but leaves one unit in the reserve.
     fn claim(&self, memory: &Memory, pages: u64, unit: Bytes) -> Result<Vec<Extent>, Error> {
         let unit_pages = unit.pages_down(page_size()).get();
         let most = memory.present().get().saturating_sub(unit_pages);
@@ -138,9 +138,9 @@ impl Inner {
         Err(Error::NotGiven { asked: bytes(pages), free: bytes(free), unit })
     }
 
-    /// Gives the memory of pages away whose positions are taken. On an error tenants have it again.
+    /// Gives back the memory of taken positions. After an error tenants have it again.
     fn give_away(&self, memory: &Memory, gone: Extent) -> Result<(), Error> {
-        // With `wait` a recall is never put off.
+        // With `wait` the result is always true.
         self.recall(gone, false, true)?;
         let run = pages_of(gone);
         if let Err(why) = memory.vacate(gone) {
@@ -154,28 +154,26 @@ impl Inner {
 }
 
 impl Reserve {
-    /// Adds `len` of memory, rounded up to granules, had as the reserve was made: from its source
-    /// and by its other [options](crate::contig::Options), a run of the whole length sought.
-    /// Blocks, promises and tenants stay where they are. Takes about as long as zeroing it; other
-    /// calls on the reserve go on meanwhile, but those that resize it wait.
+    /// Adds `len` bytes of memory, rounded up to granules, from the reserve's source and by its
+    /// other [options](crate::contig::Options), in one run if possible. Blocks, promises and
+    /// tenants stay. Takes about as long as zeroing the memory; only calls that resize the reserve
+    /// wait.
     ///
-    /// The new memory lies wherever the room is, in one piece of addresses where one is long
-    /// enough.
-    /// In a block it may follow other memory only where the frames are adjacent.
+    /// The memory gets one piece of addresses if the room has one. A block spans new and old memory
+    /// only if their frames are adjacent.
     ///
     /// # Errors
-    /// [`Error::FixedLen`] of a reserve built without [room](super::Options::room);
-    /// [`Error::NoRoom`]; [`Error::BadLen`] for nothing, or for what is no whole number of the
-    /// source's pages;
-    /// [`Error::Contig`] and [`Error::Os`] where the memory cannot be had; [`Error::Forked`].
-    /// Nothing has come then.
+    /// [`Error::FixedLen`] without [room](super::Options::room); [`Error::NoRoom`];
+    /// [`Error::BadLen`] if `len` is 0 or no whole number of the source's pages; [`Error::Contig`]
+    /// and [`Error::Os`] if the memory cannot be allocated; [`Error::Forked`]. An error adds
+    /// nothing.
     pub fn grow(&self, len: Bytes) -> Result<Resized, Error> {
         self.inner.get()?.grow(len)
     }
 
-    /// Gives `len` of memory back to the system, rounded up to granules and whole pages of the
-    /// source: in the fewest pieces, of these the highest. Tenants lose what they have there, as to
-    /// a block; no block and no promise is touched. Takes as long as recalling and unmapping it.
+    /// Gives `len` bytes, rounded up to granules and the source's pages, back to the system: the
+    /// fewest pieces, the highest of equals. Tenants lose pages; blocks and promises do not. Takes
+    /// as long as recalling and unmapping.
     ///
     /// ```
     /// # use glebe::{contig::{Contig, Source}, reserve::{Error, Reserve}, units::Bytes};
@@ -191,12 +189,11 @@ impl Reserve {
     /// ```
     ///
     /// # Errors
-    /// [`Error::FixedLen`] of a reserve built without [room](super::Options::room);
-    /// [`Error::NotGiven`] with
-    /// how much can be given now; [`Error::BadLen`] for nothing; [`Error::Forked`]; [`Error::Os`]
-    /// as in [`Reserve::alloc`], and for more mappings than the process may have, or a pin that
-    /// the kernel does not end in parts (before Linux 5.13). Pieces that were given before an
-    /// [`Error::Os`] are gone; [`Reserve::len`] says what is left.
+    /// [`Error::FixedLen`] without [room](super::Options::room); [`Error::NotGiven`] with the
+    /// length that can be given; [`Error::BadLen`] if `len` is 0; [`Error::Forked`]; [`Error::Os`]
+    /// as in [`Reserve::alloc`], for too many mappings, or if the kernel cannot end a part of a pin
+    /// (before Linux 5.13). Pieces given back before an [`Error::Os`] stay with the system; see
+    /// [`Reserve::len`].
     pub fn shrink(&self, len: Bytes) -> Result<Resized, Error> {
         self.inner.get()?.shrink(len)
     }

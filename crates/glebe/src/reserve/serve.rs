@@ -1,10 +1,9 @@
-//! The thread that answers who asks for a reserve's statistics, and its socket.
+//! The thread and the socket that serve a reserve's statistics.
 //!
-//! One socket a reserve, in a directory that nobody but its owner can enter. The thread sleeps
-//! in `accept`, holds the reserve only while it copies the statistics, and ends with it: the end
-//! of a [`Serving`] shuts the socket down and removes it. A forked child has no such thread and,
-//! since nothing of the reserve is dropped there, leaves the socket alone. The exchange is drawn
-//! in [`super::served`].
+//! The socket is in a directory that only its owner may enter. The thread sleeps in `accept` and
+//! holds the reserve only while it copies the statistics. The end of the reserve drops the
+//! [`Bound`], which removes the socket and ends the thread. A forked child drops nothing of the
+//! reserve, so it keeps the socket. [`super::served`] has the protocol.
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
@@ -21,12 +20,12 @@ use crate::sys::private::own_dir;
 use crate::sys::socket::{send_all, Bound, Listener};
 use crate::sys::thread::start as start_thread;
 
-/// How long one who asks may keep the thread from others, at each step.
+/// Time that a client may delay the thread, at each step.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long to rest when the process is short of descriptors or memory.
+/// Pause when the process is short of descriptors or memory.
 const REST: Duration = Duration::from_millis(100);
 
-/// Starts to serve the statistics in `dir`, which is made if its parent is there.
+/// Serves the statistics in `dir`, created if its parent exists.
 pub(super) fn start(weak: Weak<Inner>, dir: &Path) -> Result<Bound, Error> {
     own_dir(dir)?;
     let (listener, bound, number) = bind(dir)?;
@@ -35,7 +34,7 @@ pub(super) fn start(weak: Weak<Inner>, dir: &Path) -> Result<Bound, Error> {
     Ok(bound)
 }
 
-/// Binds the next name of this process that is not answered at, from another namespace.
+/// Binds the next free name: a process of this PID in another namespace may use some.
 fn bind(dir: &Path) -> Result<(Listener, Bound, u64), Error> {
     static NEXT: MappedWord = MappedWord::new(0);
     loop {
@@ -50,7 +49,7 @@ fn bind(dir: &Path) -> Result<(Listener, Bound, u64), Error> {
 fn serve(listener: &Listener, weak: &Weak<Inner>, number: u64) {
     loop {
         match listener.accept() {
-            // Who asks may leave at any time.
+            // A client may leave at any time.
             Ok(Some(stream)) => drop(answer(&stream, weak, number)),
             Ok(None) => return,
             Err(_) => thread::sleep(REST),
@@ -66,7 +65,7 @@ fn answer(mut stream: &UnixStream, weak: &Weak<Inner>, number: u64) -> io::Resul
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut request = [0; REQUEST_MAX];
     let len = stream.read(&mut request)?;
-    // Not kept: a slow reader keeps no reserve alive.
+    // A slow client keeps no reserve alive.
     let stats = weak.upgrade().and_then(|inner| inner.get().ok().map(Inner::stats));
     let Some(stats) = stats else { return Ok(()) };
     let form = Form::ALL.into_iter().find(|form| form.request().as_bytes() == &request[..len]);

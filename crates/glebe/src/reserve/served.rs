@@ -1,15 +1,15 @@
-//! Statistics of reserves in running processes: where they are found, and how they are asked for.
+//! Statistics of reserves in running processes: finds and asks their sockets.
 //!
-//! A process that called [`Reserve::serve_stats`](super::Reserve::serve_stats) has, for each such
-//! reserve, a local socket `PID.NUMBER.sock` that only its user and root can reach:
+//! Each reserve with [`Reserve::serve_stats`](super::Reserve::serve_stats) has a local socket
+//! `PID.NUMBER.sock`, for its user and root only:
 //!
 //! ```text
 //! request   "text" | "json" | "openmetrics", then a newline, in one write
 //! answer    "glebe-stats/1 " ("ok" | "error") " " bytes of the body "\n", then the body
 //! ```
 //!
-//! The form is made by the process asked, so that asker and asked may be of different versions.
-//! A socket that nobody listens at is left from a process that ended, and is passed over.
+//! The serving process makes the text, so versions may differ. A socket without a listener is left
+//! from an ended process, and is skipped.
 
 use std::fmt;
 use std::fs;
@@ -27,25 +27,25 @@ use crate::sys::socket::send_all;
 pub(super) const HEAD: &str = "glebe-stats/1";
 pub(super) const REQUEST_MAX: usize = 32;
 
-/// How long to wait for each part of an answer.
+/// Patience for each part of an answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Bytes of an answer: more than any statistics are.
+/// Limit of an answer in bytes, above all statistics.
 const ANSWER_MAX: u64 = 1 << 20;
-/// Bytes of an answer's first line.
+/// Limit of an answer's first line in bytes.
 const HEAD_MAX: u64 = 64;
 
 const ROOT_DIR: &str = "/run/glebe";
 const USERS_DIR: &str = "/run/user";
 
-/// What the statistics are asked for as.
+/// The format of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Aligned text, as [`Stats`](super::Stats) shows itself.
+    /// Aligned text, the `Display` form of [`Stats`](super::Stats).
     Text,
-    /// [`Stats::to_json`](super::Stats::to_json).
+    /// JSON: [`Stats::to_json`](super::Stats::to_json).
     Json,
-    /// [`Stats::to_openmetrics`](super::Stats::to_openmetrics), with the labels `pid` and
-    /// `reserve`.
+    /// OpenMetrics: [`Stats::to_openmetrics`](super::Stats::to_openmetrics) with the labels `pid`
+    /// and `reserve`.
     OpenMetrics,
 }
 
@@ -61,7 +61,6 @@ impl Form {
     }
 }
 
-/// The directory in which the calling process serves by default.
 pub(super) fn own_dir() -> Result<PathBuf, Error> {
     let user = effective_user();
     let own = |dir: &Path| fs::metadata(dir).is_ok_and(|meta| meta.is_dir() && meta.uid() == user);
@@ -82,7 +81,7 @@ fn runtime_dir() -> Option<PathBuf> {
     std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute())
 }
 
-/// Every directory in which a process serves by default: root's, and those of users.
+/// Returns the default directories of root and all users.
 #[must_use]
 pub fn dirs() -> Vec<PathBuf> {
     let mut dirs: Vec<PathBuf> = runtime_dir().map(|dir| dir.join("glebe")).into_iter().collect();
@@ -94,10 +93,10 @@ pub fn dirs() -> Vec<PathBuf> {
     dirs
 }
 
-/// The sockets in `dir`, in order of process and number; none where there is no such directory.
+/// Returns the sockets in `dir`, by process and number; none if `dir` does not exist.
 ///
 /// # Errors
-/// If it cannot be read.
+/// The error of reading `dir`.
 pub fn list(dir: &Path) -> Result<Vec<Served>, OsError> {
     let os = |e| OsError::new("readdir", dir.display().to_string(), e);
     let entries = match fs::read_dir(dir) {
@@ -128,37 +127,37 @@ impl Served {
         Some(Self { pid: pid.parse().ok()?, number: number.parse().ok()?, path })
     }
 
-    /// The process.
+    /// Returns the process ID.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Which of its reserves.
+    /// Returns the number of the reserve in its process.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// The socket.
+    /// Returns the path of the socket.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its statistics now; `None` where the process has ended or dropped the reserve.
+    /// Returns the statistics now; `None` if the process has ended or dropped the reserve.
     ///
     /// # Errors
-    /// If the caller may not connect, there is no whole answer in time, or it is no answer.
+    /// The caller may not connect, or the answer is late, incomplete or malformed.
     pub fn read(&self, form: Form) -> Result<Option<String>, OsError> {
         match self.ask(form) {
             Ok(body) => Ok(Some(body)),
             Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
                 Ok(None)
             }
-            // A forked child may hold the socket of a parent that has ended; nobody answers.
+            // A forked child may hold the socket of an ended parent.
             Err(_) if !fs::exists(format!("/proc/{}", self.pid)).unwrap_or(true) => Ok(None),
-            // It was dropped between our call and the answer.
+            // The reserve was dropped before the answer.
             Err(_) if !fs::exists(&self.path).unwrap_or(true) => Ok(None),
             Err(e) => Err(OsError::new("ask for statistics", self.path.display().to_string(), e)),
         }
@@ -186,7 +185,7 @@ impl Served {
         if got as u64 != len {
             return Err(wrong(format!("the answer ends after {got} of {len} bytes")));
         }
-        // What another process wrote may end on a terminal.
+        // A terminal may show this text of another process.
         if body.contains(|c: char| c.is_control() && c != '\n') {
             return Err(wrong("the answer has control characters".into()));
         }

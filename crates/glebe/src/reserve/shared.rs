@@ -1,14 +1,13 @@
-//! A value that handles share and a forked child cannot reach.
+//! [`Shared`]: a handle like `Arc` to a value that a forked child cannot reach.
 //!
-//! It is what `Arc` is, with two differences: the value lives in the tables' mapping, among the
-//! words that a call needs anyway, and the kernel wipes that mapping in a forked child. So the
-//! count of handles is the fork check too: it is zero in a child and nowhere else. Where the
-//! kernel wipes nothing, a guard beside the count is asked as well.
+//! The value is in the tables' mapping, beside words that a call needs anyway, and the kernel wipes
+//! this mapping in a forked child. So the count of handles is also the fork check: it is zero only
+//! in a child. If the kernel wipes nothing, a guard is checked too.
 //!
 //! # Safety
-//! The value is alive while the count is above zero; a handle holds one count; [`Shared::get`]
-//! looks at the count first, so nobody reads a wiped value. Fork is no concurrent write: the
-//! child has one thread, which is in no call.
+//! The value is alive while the count is above zero; each handle holds one count. [`Shared::get`]
+//! checks the count first, so nobody reads a wiped value. Fork is no concurrent write: the child
+//! has one thread, which is in no call.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
@@ -23,23 +22,21 @@ use crate::sys::fork::ForkGuard;
 #[derive(Debug)]
 pub(super) struct Root<T> {
     handles: MappedWord,
-    /// Where a child has copies of both.
+    /// Set if a child has copies.
     guard: Option<ForkGuard>,
     mapping: Arc<Mapping>,
     value: T,
 }
 
-/// A handle.
 #[derive(Debug)]
 pub(crate) struct Shared<T>(NonNull<Root<T>>);
 
-// SAFETY: as for Arc: handles give shared references, and the last one drops the value.
+// SAFETY: like Arc: handles give shared references, and the last one drops the value.
 unsafe impl<T: Send + Sync> Send for Shared<T> {}
-// SAFETY: likewise.
+// SAFETY: like Arc, as above.
 unsafe impl<T: Send + Sync> Sync for Shared<T> {}
 
 impl<T> Shared<T> {
-    /// Puts a value into the place kept for it.
     pub(super) fn new(slot: Slot<Root<T>>, value: T) -> Self {
         let (guard, mapping) = (slot.guard(), Arc::clone(slot.mapping()));
         Self(slot.fill(Root { handles: MappedWord::new(1), guard, mapping, value }))
@@ -47,22 +44,22 @@ impl<T> Shared<T> {
 
     #[inline]
     fn handles(&self) -> &MappedWord {
-        // SAFETY: mapped while this handle lives; a wiped count is a zero.
+        // SAFETY: this handle keeps the count mapped; a wiped count is zero.
         unsafe { &(*self.0.as_ptr()).handles }
     }
 
-    /// Whether this is a forked child, in which there is no value.
+    /// Returns true in a forked child.
     #[inline]
     fn is_lost(&self) -> bool {
         if self.handles().load(Ordering::Relaxed) == 0 {
             return true;
         }
-        // SAFETY: a count above zero: nothing was wiped.
+        // SAFETY: the count is above zero, so nothing was wiped.
         let guard = unsafe { &(*self.0.as_ptr()).guard };
         guard.as_ref().is_some_and(ForkGuard::is_child)
     }
 
-    /// The value.
+    /// Returns the value.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -71,11 +68,10 @@ impl<T> Shared<T> {
         if self.is_lost() {
             return Err(Error::Forked);
         }
-        // SAFETY: not lost: the value is alive, and this handle keeps it so.
+        // SAFETY: the value is not lost, so it is alive, and this handle keeps it alive.
         Ok(unsafe { &(*self.0.as_ptr()).value })
     }
 
-    /// A handle that does not keep the value alive.
     pub(super) fn downgrade(&self) -> Result<Weak<T>, Error> {
         self.get()?;
         // SAFETY: alive, checked above.
@@ -87,7 +83,7 @@ impl<T> Shared<T> {
 impl<T> Clone for Shared<T> {
     #[inline]
     fn clone(&self) -> Self {
-        // A clone of what is lost is as lost, and counts for nothing.
+        // A clone of a lost handle is lost too and is not counted.
         if !self.is_lost() {
             self.handles().fetch_add(1, Ordering::Relaxed);
         }
@@ -99,10 +95,10 @@ impl<T> Drop for Shared<T> {
     #[inline]
     fn drop(&mut self) {
         if !self.is_lost() && self.handles().fetch_sub(1, Ordering::Release) == 1 {
-            // What others did with the value comes before its end.
+            // Orders others' uses before the end of the value.
             fence(Ordering::Acquire);
-            // SAFETY: the last handle is gone and weak ones see a count of zero: nobody else
-            // reads the value again. The mapping is kept by what was moved out, until the end.
+            // SAFETY: the last handle has ended and weak ones see zero, so nobody reads the value
+            // again. The root that is moved out keeps the mapping.
             end(unsafe { self.0.as_ptr().read() });
         }
     }
@@ -115,20 +111,18 @@ fn end<T>(root: Root<T>) {
     drop(mapping);
 }
 
-/// See [`Shared::downgrade`].
 #[derive(Debug)]
 pub(super) struct Weak<T> {
     root: NonNull<Root<T>>,
     _mapping: Arc<Mapping>,
 }
 
-// SAFETY: it gives nothing but a `Shared`, and keeps the count mapped.
+// SAFETY: it gives only a `Shared`, and keeps the count mapped.
 unsafe impl<T: Send + Sync> Send for Weak<T> {}
 
 impl<T> Weak<T> {
-    /// A full handle, if the value is still alive.
     pub(super) fn upgrade(&self) -> Option<Shared<T>> {
-        // SAFETY: the mapping is kept.
+        // SAFETY: `_mapping` keeps the count mapped.
         let handles = unsafe { &(*self.root.as_ptr()).handles };
         let mut old = handles.load(Ordering::Relaxed);
         while old != 0 {
@@ -149,7 +143,7 @@ mod tests {
     use crate::sys::child::in_child;
     use crate::units::Bytes;
 
-    /// Says whether it was dropped.
+    /// Counts its drops.
     struct Value<'a>(&'a MappedWord);
 
     impl Drop for Value<'_> {

@@ -1,7 +1,7 @@
-//! [`Shrinkable`]: a reserve as a reclaimer sees it: what it could give back to the system.
+//! [`Shrinkable`]: memory of a reserve that a reclaimer may give back to the system.
 //!
-//! It keeps no reserve alive. What goes, goes by [`Reserve::shrink`], whose locks and cost it has:
-//! tenants lose what they have there, blocks and promises lose nothing.
+//! It keeps no reserve alive and uses [`Reserve::shrink`], with its locks and cost: tenants lose
+//! pages, blocks and promises do not.
 
 use super::error::Error;
 use super::memory::Memory;
@@ -14,17 +14,17 @@ use crate::sys::claim::Holder;
 use crate::sys::page_size;
 use crate::units::{Bytes, Pages};
 
-/// A reserve that a reclaimer may shrink, and does not keep alive.
 #[derive(Debug)]
 pub(crate) struct Shrinkable {
     inner: Weak<Inner>,
-    /// What stays.
+    /// Bytes that the reserve keeps.
     least: Bytes,
     is_charged: bool,
 }
 
 impl Shrinkable {
-    /// What can be given now, in whole units; `None` once the reserve has ended.
+    /// Returns the bytes that can be given back now, in whole units; `None` if the reserve has
+    /// ended.
     pub(crate) fn spare(&self) -> Option<Bytes> {
         let shared = self.inner.upgrade()?;
         let inner = shared.get().ok()?;
@@ -39,7 +39,7 @@ impl Shrinkable {
         Some(spare().unwrap_or(Bytes::ZERO))
     }
 
-    /// Gives up to `most`, rounded up to a unit, back to the system; returns how much.
+    /// Gives up to `most` bytes, rounded up to a unit, back to the system. Returns the bytes given.
     pub(crate) fn shed(&self, most: Bytes) -> Bytes {
         let Some(shared) = self.inner.upgrade() else { return Bytes::ZERO };
         let Some(spare) = self.spare().filter(|spare| *spare > Bytes::ZERO) else {
@@ -52,23 +52,22 @@ impl Shrinkable {
             Err(Error::NotGiven { free, .. }) if free > Bytes::ZERO => inner.shrink(free.min(most)),
             other => other,
         };
-        // Of what failed some may have gone.
+        // A failed call may have given back a part.
         let after = inner.memory().map_or(Pages::ZERO, Memory::present);
         given.map_or_else(|_| bytes(before.get().saturating_sub(after.get())), |given| given.len)
     }
 
-    /// Whether its memory counts in memory cgroups.
     pub(crate) fn is_charged(&self) -> bool {
         self.is_charged
     }
 
-    /// Gives the reserve to a reclaimer; false if another has it, or it has ended.
+    /// Assigns the reserve to a reclaimer. Returns false if another has it, or the reserve has
+    /// ended.
     pub(crate) fn claim(&self, holder: Holder) -> bool {
         let shared = self.inner.upgrade();
         shared.is_some_and(|shared| shared.get().is_ok_and(|inner| inner.claim.take(holder)))
     }
 
-    /// Takes it back.
     pub(crate) fn release(&self, holder: Holder) {
         if let Some(shared) = self.inner.upgrade() {
             let _ = shared.get().map(|inner| inner.claim.release(holder));
@@ -77,10 +76,10 @@ impl Shrinkable {
 }
 
 impl Reserve {
-    /// What a reclaimer keeps of the reserve, `least` of which is to stay.
+    /// Returns a handle that shrinks the reserve down to `least` bytes.
     ///
     /// # Errors
-    /// [`Error::FixedLen`] where it cannot shrink, [`Error::Forked`].
+    /// [`Error::FixedLen`] if it cannot shrink, [`Error::Forked`].
     pub(crate) fn shrinkable(&self, least: Bytes) -> Result<Shrinkable, Error> {
         self.inner.get()?.memory()?.unit()?;
         let is_charged = matches!(self.contig.source(), Source::Thp | Source::Plain);

@@ -1,6 +1,6 @@
-//! Statistics of a reserve: one table, from which the structure and all its renditions are made.
+//! [`Stats`] of a reserve: one table makes the structure and its text forms.
 //!
-//! Identities, exact while no call is under way ([`Stats::check`] tests them):
+//! Identities, exact while no call is under way ([`Stats::check`]):
 //!
 //! * `stored + rejected_recalled = live + evicted + replaced + invalidated_pages + recalled`
 //! * `total = live + held + free`
@@ -52,7 +52,6 @@ statistics! {
     }
 }
 
-/// What every name in OpenMetrics begins with.
 const PREFIX: &str = "glebe_reserve_";
 
 impl Counts {
@@ -63,35 +62,34 @@ impl Counts {
 }
 
 impl Stats {
-    /// One JSON object; names end in their unit where it is not a count.
+    /// Returns one JSON object. A name ends in its unit unless the value is a count.
     #[must_use]
     pub fn to_json(&self) -> String {
         json(&self.rows())
     }
 
-    /// OpenMetrics 1.0 text, in seconds and bytes; pages of memory are bytes there.
+    /// Returns OpenMetrics 1.0 text, in seconds and bytes (also for pages).
     #[must_use]
     pub fn to_openmetrics(&self) -> String {
         self.openmetrics_with(Vec::new())
     }
 
-    /// As [`Stats::to_openmetrics`], for several reserves in one text; the label `reserve` holds
-    /// the name that stands beside each. Names must differ: a series may not come twice.
+    /// Returns [`Stats::to_openmetrics`] of several reserves as one text, each with its name as the
+    /// label `reserve`. Names must differ, since a series may occur only once.
     #[must_use]
     pub fn openmetrics_of(reserves: &[(&str, &Stats)]) -> String {
         let all = reserves.iter().map(|(name, stats)| (*name, stats.rows()));
         openmetrics_of(PREFIX, page_size().bytes(), "reserve", all)
     }
 
-    /// As [`Stats::to_openmetrics`], each series with `labels`.
     pub(crate) fn openmetrics_with(&self, labels: Vec<(&'static str, String)>) -> String {
         openmetrics(PREFIX, page_size().bytes(), &[Set { labels, rows: self.rows() }])
     }
 
-    /// Tests the identities of the module's head; they hold while no call is under way.
+    /// Tests the identities in the module's head.
     ///
     /// # Errors
-    /// Which one does not hold, with its values.
+    /// The identity that does not hold, with its values.
     pub fn check(&self) -> Result<(), String> {
         let came = self.stored + self.rejected_recalled;
         let went = self.evicted + self.replaced + self.invalidated_pages + self.recalled;

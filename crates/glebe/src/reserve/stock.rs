@@ -1,5 +1,5 @@
-//! Free pages in front of the positions, for blocks of one page: taking one is an exchange of one
-//! word, with no lock and no tree.
+//! [`Stock`]: free pages in front of the positions. A block of one page takes one exchange of a
+//! word, no lock and no search.
 //!
 //! ```text
 //!  63                    32 31                     0
@@ -9,29 +9,26 @@
 //! +------------------------+------------------------+
 //! ```
 //!
-//! `free` has a bit for each page of the chunk of 32 that the stock holds. These pages are taken
-//! in the free trees, and tenants go on using them. A word says all that its part of the stock
-//! is, so an exchange that succeeds is right whatever happened in between. Who misses positions
-//! in the trees drains the stock first, so it never makes a request fail or a run look shorter.
-//!
-//! There are so many words that restocking, which searches the trees, is far rarer than one block
-//! in a hundred.
+//! `free` has a bit for each page of a chunk of 32 that the stock holds. The free trees count these
+//! pages as taken; tenants still use them. One word is the whole state of its chunk, so a
+//! successful exchange is always right. A request that finds no place drains the stock and searches
+//! again, so the stock hides no free run. Eight words make restocking, which searches the trees,
+//! far rarer than one block in a hundred.
 
 use crate::extent::Extent;
 use crate::sync::{AtomicU64, Ordering};
 
 const PAGES: u64 = u32::BITS as u64;
-/// Words of the stock: together they are one cache line. The model checker has enough with two.
+/// Words of the stock: one cache line. Two suffice for the model checker.
 pub(crate) const WORDS: usize = if cfg!(loom) { 2 } else { 8 };
 
-/// See the module.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Stock {
     words: [AtomicU64; WORDS],
-    /// The place of the word to look at first.
+    /// Index of the word to try first.
     at: AtomicU64,
-    /// Pages of it that tenants had when first class took them.
+    /// Stock pages that first class took from tenants.
     recalled: AtomicU64,
 }
 
@@ -47,13 +44,12 @@ fn word_of(chunk: u64, free: u32) -> u64 {
     chunk << 32 | u64::from(free)
 }
 
-/// The lowest page of a word that holds any.
 fn lowest_of(word: u64) -> Option<u64> {
     let lowest = u64::from(free_of(word).trailing_zeros());
     (free_of(word) != 0).then(|| chunk_of(word) * PAGES + lowest)
 }
 
-/// Takes the lowest page of a word; that, and whether it was the last.
+/// Takes the lowest page of a word. Returns true with the last one.
 #[inline]
 fn take_of(word: &AtomicU64) -> Option<(u64, bool)> {
     let mut old = word.load(Ordering::Relaxed);
@@ -68,7 +64,7 @@ fn take_of(word: &AtomicU64) -> Option<(u64, bool)> {
     None
 }
 
-/// Puts a page back into the word of its chunk; whether this is it.
+/// Puts a page back. Returns false if the word is not of the page's chunk.
 #[inline]
 fn put_back_to(word: &AtomicU64, page: u64) -> bool {
     let (chunk, bit) = (page / PAGES, 1 << (page % PAGES));
@@ -83,7 +79,6 @@ fn put_back_to(word: &AtomicU64, page: u64) -> bool {
     false
 }
 
-/// The pages of a word, as runs.
 fn runs_of(word: u64) -> impl Iterator<Item = Extent> {
     let mut free = free_of(word);
     std::iter::from_fn(move || {
@@ -95,7 +90,7 @@ fn runs_of(word: u64) -> impl Iterator<Item = Extent> {
 }
 
 impl Stock {
-    /// Pages that one word is of, from a multiple of them on.
+    /// Pages of one word, which begin at a multiple of this.
     pub(crate) const CHUNK: u64 = PAGES;
 
     pub(crate) fn new() -> Self {
@@ -103,31 +98,28 @@ impl Stock {
         Self { words, at: AtomicU64::new(0), recalled: AtomicU64::new(0) }
     }
 
-    /// The place of the word to look at first.
     #[inline]
     fn place(&self) -> usize {
         self.at.load(Ordering::Relaxed) as usize % WORDS
     }
 
-    /// The word that is looked at first.
     #[inline]
     fn first(&self) -> &AtomicU64 {
         &self.words[self.place()]
     }
 
-    /// The page that [`Stock::take`] would probably take.
+    /// Returns the page that [`Stock::take`] will probably take.
     #[inline]
     pub(crate) fn next(&self) -> Option<u64> {
         lowest_of(self.first().load(Ordering::Relaxed))
     }
 
-    /// Takes a page, the lowest of a chunk.
     #[inline]
     pub(crate) fn take(&self) -> Option<u64> {
         let at = self.place();
         let Some((page, last)) = take_of(&self.words[at]) else { return self.take_elsewhere() };
         if last {
-            // Who comes next, after a long sleep perhaps, need not search.
+            // Spares the next caller a search.
             self.at.store(at as u64 + 1, Ordering::Relaxed);
         }
         Some(page)
@@ -142,7 +134,7 @@ impl Stock {
         })
     }
 
-    /// Puts a page back that lies in a chunk of the stock; whether it does.
+    /// Puts a page back. Returns false if no word is of the page's chunk.
     #[inline]
     pub(crate) fn put_back(&self, page: u64) -> bool {
         put_back_to(self.first(), page) || self.put_back_elsewhere(page)
@@ -153,7 +145,7 @@ impl Stock {
         self.words.iter().any(|word| put_back_to(word, page))
     }
 
-    /// Stocks `pages` of one chunk, if a word is empty; whether one was.
+    /// Stocks `pages` of one chunk. Returns false if no word is empty.
     pub(crate) fn fill(&self, pages: Extent) -> bool {
         let bits = u32::MAX >> (PAGES - pages.len());
         let new = word_of(pages.start() / PAGES, bits << (pages.start() % PAGES));
@@ -164,12 +156,11 @@ impl Stock {
         })
     }
 
-    /// Empties the stock, and takes no page back until it is filled again; its pages.
+    /// Empties the stock, which then accepts no page until it is filled. Returns its pages.
     pub(crate) fn drain(&self) -> impl Iterator<Item = Extent> + use<'_> {
         self.words.iter().flat_map(|word| runs_of(word.swap(0, Ordering::AcqRel)))
     }
 
-    /// Counts a page that was taken.
     #[inline]
     pub(crate) fn count_recalled(&self, live: bool) {
         if live {
@@ -177,12 +168,10 @@ impl Stock {
         }
     }
 
-    /// Pages of it that tenants had when first class took them, ever.
     pub(crate) fn recalled(&self) -> u64 {
         self.recalled.load(Ordering::Relaxed)
     }
 
-    /// Whether it holds nothing.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.words.iter().all(|word| free_of(word.load(Ordering::Relaxed)) == 0)

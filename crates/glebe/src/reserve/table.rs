@@ -1,13 +1,13 @@
-//! Where the words of a reserve live: in few huge pages side by side, so that a call which comes
-//! after a long sleep misses the page tables once and not for every word it needs.
+//! [`Tables`]: the memory of a reserve's words, in few huge pages side by side: a call after a long
+//! sleep misses the page tables once, not for each word.
 //!
-//! A forked child finds zeros there: fork copies none of it, and the parent meets no copy on
-//! write afterwards. Where the kernel refuses that, a child has copies, and a [`ForkGuard`] tells
-//! it what it is. Either way every call in a child is refused before it looks.
+//! A forked child finds zeros: fork copies nothing, and the parent later meets no copy on write. If
+//! the kernel refuses that, the child has copies, and a [`ForkGuard`] detects it. Every call in a
+//! child is refused before it reads a table.
 //!
 //! # Safety
-//! A [`Table`] keeps its mapping alive, its elements were all written when it was made, or may be
-//! zero, and have no destructor, and no two tables overlap.
+//! A [`Table`] keeps its mapping alive. Its elements were all written when it was made or may be
+//! zero, and need no drop. No two tables overlap.
 #![allow(unsafe_code)]
 
 use std::ops::Deref;
@@ -20,22 +20,21 @@ use crate::sync::AtomicU64;
 use crate::sys::fork::ForkGuard;
 use crate::units::Bytes;
 
-/// Tables begin at multiples of this: what processors fetch together.
+/// Alignment of tables: the bytes that processors fetch together.
 const ALIGN_BYTES: usize = 128;
-/// The least that is mapped for tables that follow.
+/// Least length of a mapping for further tables.
 const CHUNK: Bytes = Bytes::mib(2);
 
-/// Memory for tables, taken from its start to its end.
 #[derive(Debug)]
 pub(crate) struct Tables {
     mapping: Arc<Mapping>,
     used: usize,
-    /// Where a child finds copies instead of zeros.
+    /// Set if a child finds copies.
     guard: Option<ForkGuard>,
 }
 
 impl Tables {
-    /// Room for `len`, which may be exceeded: what no longer fits is mapped elsewhere.
+    /// Makes room for `len` bytes; further tables get other mappings.
     pub(crate) fn new(len: Bytes) -> Result<Self, OsError> {
         Self::wiped(len, Mapping::wipe_on_fork)
     }
@@ -49,21 +48,19 @@ impl Tables {
         Ok(Self { mapping: Arc::new(mapping), used: 0, guard })
     }
 
-    /// As [`Tables::new`] where the kernel wipes nothing.
     #[cfg(test)]
     pub(super) fn copied(len: Bytes) -> Result<Self, OsError> {
         use std::io::ErrorKind::Unsupported;
         Self::wiped(len, |_| Err(OsError::new("madvise", "wipe on fork", Unsupported.into())))
     }
 
-    /// A place for one value that is made later.
+    /// Reserves a place for a later value.
     pub(crate) fn slot<T>(&mut self) -> Result<Slot<T>, OsError> {
         const { assert!(align_of::<T>() <= ALIGN_BYTES) };
         let start = self.start_of::<T>(1)?;
         Ok(Slot { start, mapping: Arc::clone(&self.mapping), guard: self.guard })
     }
 
-    /// Room for `len` elements.
     fn start_of<T>(&mut self, len: usize) -> Result<NonNull<T>, OsError> {
         let bytes = len.saturating_mul(size_of::<T>()).saturating_add(ALIGN_BYTES);
         if bytes > self.mapping.len().as_usize() - self.used {
@@ -74,7 +71,6 @@ impl Tables {
         Ok(NonNull::new(start).expect("no mapping is at address zero"))
     }
 
-    /// A table of `len` elements made by `element` from their places.
     pub(crate) fn table<T>(
         &mut self,
         len: usize,
@@ -83,34 +79,33 @@ impl Tables {
         const { assert!(!std::mem::needs_drop::<T>() && align_of::<T>() <= ALIGN_BYTES) };
         let start = self.start_of::<T>(len)?;
         for place in 0..len {
-            // SAFETY: `start_of` made room for `len` elements in a writable mapping, aligned since
-            // mappings begin at a page and what is in them at a multiple of ALIGN_BYTES.
+            // SAFETY: `start_of` made room for `len` elements in a writable mapping, aligned
+            // because mappings begin at a page and tables in them at a multiple of ALIGN_BYTES.
             unsafe { start.add(place).write(element(place)) };
         }
         Ok(Table { start, len, _mapping: Arc::clone(&self.mapping) })
     }
 
-    /// A table of `len` elements that are zero. Nothing is written: pages come as they are used.
+    /// Makes a table of zeros without writing: the kernel adds pages on use.
     pub(crate) fn zeros<T: Zeros>(&mut self, len: usize) -> Result<Table<T>, OsError> {
         const { assert!(!std::mem::needs_drop::<T>() && align_of::<T>() <= ALIGN_BYTES) };
-        // New memory is zero, and each part of it is given out once.
+        // New memory is zero, and each part is used once.
         let start = self.start_of::<T>(len)?;
         Ok(Table { start, len, _mapping: Arc::clone(&self.mapping) })
     }
 }
 
-/// What may be zero.
+/// A type whose values may be zero.
 ///
 /// # Safety
-/// Bytes that are all zero are a value of the type.
+/// All-zero bytes must be a value of the type.
 pub(crate) unsafe trait Zeros {}
 
-// SAFETY: zero is a value of a word, and the models' own tables make theirs.
+// SAFETY: zero is a value of a word; models make their own tables.
 unsafe impl Zeros for AtomicU64 {}
-// SAFETY: as of each word.
+// SAFETY: zero is a value of each word.
 unsafe impl<const N: usize> Zeros for [AtomicU64; N] {}
 
-/// Room for one value.
 #[derive(Debug)]
 pub(crate) struct Slot<T> {
     start: NonNull<T>,
@@ -119,25 +114,23 @@ pub(crate) struct Slot<T> {
 }
 
 impl<T> Slot<T> {
-    /// Where it is.
     pub(crate) fn mapping(&self) -> &Arc<Mapping> {
         &self.mapping
     }
 
-    /// What tells a child that finds a copy here that it is one.
     pub(crate) fn guard(&self) -> Option<ForkGuard> {
         self.guard
     }
 
-    /// Writes the value, which the caller keeps mapped from now on and drops.
+    /// Writes the value, which the caller must keep mapped and drop.
     pub(crate) fn fill(self, value: T) -> NonNull<T> {
-        // SAFETY: room for one `T`, aligned, which nobody else has.
+        // SAFETY: `start` has room for one aligned `T`, which only this slot may use.
         unsafe { self.start.as_ptr().write(value) };
         self.start
     }
 }
 
-/// A slice in a mapping that it keeps.
+/// A slice that keeps its mapping.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
     start: NonNull<T>,
@@ -145,9 +138,9 @@ pub(crate) struct Table<T> {
     _mapping: Arc<Mapping>,
 }
 
-// SAFETY: a table owns its elements as a boxed slice does.
+// SAFETY: a table owns its elements like a boxed slice.
 unsafe impl<T: Send> Send for Table<T> {}
-// SAFETY: it hands out shared references only.
+// SAFETY: it gives only shared references.
 unsafe impl<T: Sync> Sync for Table<T> {}
 
 impl<T> Deref for Table<T> {
@@ -155,8 +148,8 @@ impl<T> Deref for Table<T> {
 
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: `len` elements were written at `start`, and the mapping is kept; in a forked
-        // child they are zeros, which every element here may be: they are words.
+        // SAFETY: `len` elements were written at `start`, and `_mapping` is kept. In a forked child
+        // they are zeros, a value of every element here: they are words.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }

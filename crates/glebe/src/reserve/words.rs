@@ -1,4 +1,4 @@
-//! The words of the protocol. What a granule of 2 MiB is used for:
+//! [`GranuleWord`] and [`PageWord`] of the lending protocol. The word of a granule of 2 MiB:
 //!
 //! ```text
 //!  63            36 35 34 33      24 23      14 13       7 6        0
@@ -8,19 +8,18 @@
 //! +----------------+-----+----------+----------+----------+----------+
 //! ```
 //!
-//! * closers: first-class calls that keep tenants out, and one more while a block holds the whole
-//!   granule. While it is not zero no tenant may begin or commit anything here.
-//! * writers: tenants in the middle of a copy, counted only where restartable sequences are
-//!   missing (see [`super::access`]).
-//! * live: pages that tenants have claimed or filled. A tenant adds one *before* it claims and
-//!   only in the epoch it saw, so a recall that takes the count takes each page exactly once.
+//! * closers: first-class calls that keep tenants out, plus one while a block holds the whole
+//!   granule. If not zero, no tenant may begin or commit anything here.
+//! * writers: tenants that copy, counted only without restartable sequences (see
+//!   [`super::access`]).
+//! * live: pages that tenants have claimed or filled. A tenant adds one *before* it claims, and
+//!   only in the epoch that it saw, so a recall that takes the count takes each page exactly once.
 //! * held: pages that first class holds.
-//! * zero: whether every page is known to hold zeros. Cleared by a tenant that adds to `live`.
-//!   Its fourth value says that the granule has no memory; it is closed then, and nobody's.
-//! * epoch: bumped when first class takes the whole granule. A page word of another epoch means
-//!   "free", which is how 512 pages are recalled by one store.
+//! * zero: a [`ZeroState`]. A tenant that adds to `live` resets it. An absent granule is closed.
+//! * epoch: incremented when first class takes the whole granule. Page words of older epochs then
+//!   mean "free": one update recalls 512 pages.
 //!
-//! What a page is used for:
+//! The word of a page:
 //!
 //! ```text
 //!  63            36 35                        3 2     0
@@ -30,9 +29,9 @@
 //! +----------------+---------------------------+-------+
 //! ```
 //!
-//! A word whose epoch is not its granule's says "free", whatever its state. The generation grows
-//! with every claim and every return to free, so a word that was read before a copy and again
-//! after it proves that the page was not reused in between.
+//! A page word of another epoch than its granule's means "free" in any state. The generation grows
+//! with each claim and each return to free. So equal reads before and after a copy prove that the
+//! page was not reused between them.
 //!
 //! | from | to | by |
 //! |---|---|---|
@@ -49,24 +48,22 @@ use super::table::{Table, Tables};
 use crate::error::OsError;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Known about the zeros in a granule.
+/// The zeros known in a granule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ZeroState {
-    /// Nothing.
+    /// No zeros are known.
     Unknown = 0,
-    /// Somebody is making all pages zero; any claim by a tenant sets it back to unknown.
+    /// A thread is zeroing all pages; a claim resets this.
     Tracking = 1,
     /// Every page holds zeros.
     Zero = 2,
-    /// There is no page.
+    /// The granule has no memory.
     Absent = 3,
 }
 
-/// One granule word, by value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct GranuleWord(pub(crate) u64);
 
-/// Position and width of a field.
 struct Field {
     shift: u32,
     bits: u32,
@@ -79,10 +76,9 @@ const HELD: Field = Field { shift: 24, bits: 10 };
 const ZERO: Field = Field { shift: 34, bits: 2 };
 const EPOCH: Field = Field { shift: 36, bits: EPOCH_BITS };
 
-/// Bits of an epoch, in granule words and page words alike.
+/// Bits of an epoch, in granule words and page words.
 pub(crate) const EPOCH_BITS: u32 = 28;
 
-/// The most pages that a granule can have.
 pub(crate) const PAGES_MAX: u64 = LIVE.max();
 
 impl Field {
@@ -104,27 +100,27 @@ impl Field {
     }
 }
 
-/// What must match, as a guard, for a tenant to go on: the epoch it saw and no closer.
+/// Bits of a tenant's guard: the epoch and no closer.
 pub(crate) const OPEN_MASK: u64 = CLOSERS.mask() | EPOCH.mask();
 
 impl GranuleWord {
-    /// Open, empty, all zeros, as the kernel hands memory out.
+    /// Open, unused, all zeros, like new memory from the kernel.
     pub(crate) fn fresh() -> Self {
         Self(0).with_zero(ZeroState::Zero)
     }
 
-    /// Without memory, closed to everybody.
+    /// Without memory, and closed.
     pub(crate) fn absent() -> Self {
         Self(0).with_zero(ZeroState::Absent).with_closer()
     }
 
-    /// First class, which holds all `pages` of the granule, has given its memory away.
+    /// Marks a granule that first class holds as without memory.
     pub(crate) fn departed(self, pages: u64) -> Self {
         debug_assert!(self.held() == pages && self.closers() > 0, "{self:?} of {pages}");
         self.with_held_removed(pages).with_zero(ZeroState::Absent)
     }
 
-    /// Memory of zeros has come to an absent granule, which is open from now on.
+    /// Opens an absent granule with zeroed memory.
     pub(crate) fn arrived(self) -> Self {
         debug_assert!(self.is_absent(), "{self:?}");
         self.with_zero(ZeroState::Zero).reopened()
@@ -166,7 +162,7 @@ impl GranuleWord {
         EPOCH.get(self.0)
     }
 
-    /// What a guard compares under [`OPEN_MASK`] for the epoch of this word.
+    /// Returns a guard's value under [`OPEN_MASK`] in this epoch.
     pub(crate) fn open_expect(self) -> u64 {
         self.0 & EPOCH.mask()
     }
@@ -175,7 +171,7 @@ impl GranuleWord {
         Self(ZERO.set(self.0, state as u64))
     }
 
-    /// One more closer; `None` when the field is full.
+    /// Adds a closer; `None` if the field is full.
     pub(crate) fn closed(self) -> Option<Self> {
         (self.closers() < CLOSERS.max()).then(|| self.with_closer())
     }
@@ -184,46 +180,42 @@ impl GranuleWord {
         Self(self.0 + (1 << CLOSERS.shift))
     }
 
-    /// One closer less.
     pub(crate) fn reopened(self) -> Self {
         debug_assert!(self.closers() > 0, "{self:?}");
         Self(self.0 - (1 << CLOSERS.shift))
     }
 
-    /// One more writer; `None` when the field is full.
+    /// Adds a writer; `None` if the field is full.
     pub(crate) fn pinned(self) -> Option<Self> {
         (self.writers() < WRITERS.max()).then(|| Self(self.0 + (1 << WRITERS.shift)))
     }
 
-    /// One writer less.
     pub(crate) fn unpinned(self) -> Self {
         debug_assert!(self.writers() > 0, "{self:?}");
         Self(self.0 - (1 << WRITERS.shift))
     }
 
-    /// One more live page; `None` when the field is full.
+    /// Adds a live page; `None` if the field is full.
     pub(crate) fn with_live_added(self) -> Option<Self> {
         (self.live() < LIVE.max()).then(|| Self(self.0 + (1 << LIVE.shift)))
     }
 
-    /// `pages` live pages less.
     pub(crate) fn with_live_removed(self, pages: u64) -> Self {
         debug_assert!(self.live() >= pages, "{self:?} less {pages}");
         Self(self.0 - (pages << LIVE.shift))
     }
 
-    /// First class holds `pages` more, whose contents it may change.
+    /// Adds pages of first class, which may change them.
     pub(crate) fn with_held_added(self, pages: u64) -> Self {
         Self(HELD.set(self.0, self.held() + pages)).with_zero(ZeroState::Unknown)
     }
 
-    /// First class holds `pages` less.
     pub(crate) fn with_held_removed(self, pages: u64) -> Self {
         debug_assert!(self.held() >= pages, "{self:?} less {pages}");
         Self(HELD.set(self.0, self.held() - pages))
     }
 
-    /// All `pages` of the granule go to first class: next epoch, nothing live.
+    /// Gives all pages to first class: next epoch, no live pages.
     pub(crate) fn taken_whole(self, pages: u64) -> Self {
         debug_assert_eq!(self.held(), 0, "{self:?}");
         let epoch = (self.epoch() + 1) & EPOCH.max();
@@ -245,12 +237,12 @@ impl fmt::Debug for GranuleWord {
 #[derive(Debug)]
 pub(crate) struct Granules {
     words: Table<AtomicU64>,
-    /// How many say zero.
+    /// Number of granules known to be zero.
     zero: AtomicU64,
 }
 
 impl Granules {
-    /// So many granules, of which the first `present` have memory, all zeros.
+    /// Makes `len` granules; the first `present` have zeroed memory.
     pub(crate) fn new(tables: &mut Tables, len: usize, present: usize) -> Result<Self, OsError> {
         let word = |n| if n < present { GranuleWord::fresh() } else { GranuleWord::absent() };
         let words = tables.table(len, |n| AtomicU64::new(word(n).0))?;
@@ -261,25 +253,22 @@ impl Granules {
         self.words.len()
     }
 
-    /// How many are known to hold nothing but zeros.
     pub(crate) fn zero(&self) -> u64 {
         self.zero.load(Ordering::Relaxed)
     }
 
-    /// The word itself, for guards.
     #[inline]
     pub(crate) fn word(&self, granule: usize) -> &AtomicU64 {
         &self.words[granule]
     }
 
-    /// The word of a granule, as it is now.
     #[inline]
     pub(crate) fn get(&self, granule: usize) -> GranuleWord {
         GranuleWord(self.words[granule].load(Ordering::Acquire))
     }
 
-    /// Changes a granule word by `change` until nobody came between; `None` from it leaves the
-    /// word alone. Gives the word before, as `Ok` if it was changed.
+    /// Changes a word by `change` until no thread interferes; `None` from it keeps the word.
+    /// Returns the old word: `Ok` if it was changed.
     #[inline]
     pub(crate) fn update(
         &self,
@@ -294,7 +283,7 @@ impl Granules {
                 Ok(_) => {
                     let now = GranuleWord(now);
                     if now.is_zero() != next.is_zero() {
-                        let by = if next.is_zero() { 1 } else { u64::MAX }; // one less
+                        let by = if next.is_zero() { 1 } else { u64::MAX }; // minus one
                         self.zero.fetch_add(by, Ordering::Relaxed);
                     }
                     return Ok(now);
@@ -304,7 +293,7 @@ impl Granules {
         }
     }
 
-    /// As [`Granules::update`], where nothing can stand against the change.
+    /// Changes a word as [`Granules::update`] does; `change` cannot refuse.
     pub(crate) fn change(
         &self,
         granule: usize,
@@ -315,22 +304,20 @@ impl Granules {
     }
 }
 
-/// What a page is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// By nobody.
+    /// Unused.
     Free = 0,
     /// A tenant is copying into it.
     Writing = 1,
-    /// It holds a tenant's page.
+    /// A tenant has filled it.
     Valid = 2,
-    /// By nobody, and it holds zeros.
+    /// Unused, and all zeros.
     Zero = 3,
     /// First class holds it.
     First = 4,
 }
 
-/// One page word, by value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PageWord(pub(crate) u64);
 
@@ -340,8 +327,8 @@ const EPOCH_SHIFT: u32 = u64::BITS - EPOCH_BITS;
 const GENERATION_MASK: u64 = (1 << (EPOCH_SHIFT - STATE_BITS)) - 1;
 const _: () = assert!(GENERATION_MASK > u16::MAX as u64);
 
-/// One use of a page: which page, and the low bits of the generation of its word from the claim
-/// to the end of what was stored by it. What names a use does not mean the uses that follow it.
+/// A use of a page, from its claim to its drop: the page, and the low bits of its word's
+/// generation. Later uses differ until the bits repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PageUse {
     pub(crate) page: usize,
@@ -349,7 +336,7 @@ pub(crate) struct PageUse {
 }
 
 impl PageWord {
-    /// As the kernel hands memory out.
+    /// Like new memory from the kernel.
     pub(crate) fn fresh() -> Self {
         Self(State::Zero as u64)
     }
@@ -367,12 +354,11 @@ impl PageWord {
         (self.0 >> STATE_BITS) & GENERATION_MASK
     }
 
-    /// The use of `page`, of which this is the word.
     pub(crate) fn use_of(self, page: usize) -> PageUse {
         PageUse { page, generation: self.generation() as u16 }
     }
 
-    /// What the page is used for, in a granule whose epoch is `epoch`.
+    /// Returns the state in a granule of epoch `epoch`.
     pub(crate) fn state(self, epoch: u64) -> State {
         if self.epoch() != epoch {
             return State::Free;
@@ -386,12 +372,12 @@ impl PageWord {
         }
     }
 
-    /// The same generation in another state: a commit, or a tenant's page dropped.
+    /// Changes the state in this generation: a commit.
     pub(crate) fn become_state(self, state: State) -> Self {
         Self((self.0 & !STATE_MASK) | state as u64)
     }
 
-    /// The next generation, in `state`, in a granule whose epoch is `epoch`.
+    /// Begins the next generation, in `state` and `epoch`.
     pub(crate) fn next(self, state: State, epoch: u64) -> Self {
         Self::new(state, self.generation() + 1, epoch)
     }

@@ -1,7 +1,7 @@
-//! The background thread that keeps some granules zeroed for first class.
+//! The background thread that keeps granules zeroed for first class.
 //!
-//! It lives as long as the reserve and holds no lock: it works as a tenant, which first class
-//! interrupts like any other. Tenants leave the zeroed granules alone up to the target.
+//! It ends with the reserve and takes no lock. It works as a tenant, which first class may
+//! interrupt. Tenants avoid zeroed granules up to the target.
 
 use std::thread;
 use std::time::Duration;
@@ -11,10 +11,8 @@ use super::stats::Counter;
 use super::Inner;
 use crate::sys::thread::start as start_thread;
 
-/// How long the thread sleeps when there is nothing to do.
 const IDLE: Duration = Duration::from_millis(20);
 
-/// Starts the thread.
 pub(super) fn start(weak: Weak<Inner>) -> std::io::Result<()> {
     start_thread("glebe-zero", move || work(&weak))
 }
@@ -25,14 +23,14 @@ fn work(weak: &Weak<Inner>) {
         let Ok(inner) = shared.get() else { return };
         zeros.resize(inner.lent().frames().page().bytes().as_usize(), 0);
         let more = step(inner, &zeros);
-        drop(shared); // the reserve may end while this thread sleeps
+        drop(shared); // lets the reserve end meanwhile
         if !more {
             thread::sleep(IDLE);
         }
     }
 }
 
-/// Makes one granule zero if the stock is short; whether there may be more to do.
+/// Zeroes a granule if too few are zero. Returns true if more may follow.
 fn step(inner: &Inner, zeros: &[u8]) -> bool {
     let lent = inner.lent();
     if lent.zero_granules() >= inner.lender().zero_target() {

@@ -1,9 +1,9 @@
-//! A statistics table as OpenMetrics text: what Prometheus and its kin read.
+//! A statistics table as OpenMetrics text, which Prometheus reads.
 //!
-//! Base units only: a page is so many bytes, a nanosecond so little of a second. The names of
-//! rows lose `_pages` and gain their unit, counters end in `_total`. A histogram has one bucket
-//! for each power of two of nanoseconds, the same at all times; its bounds are inclusive, and so
-//! one nanosecond below the power.
+//! Units are base units: pages become bytes, and nanoseconds become seconds. A row's name loses
+//! `_pages`, `_bytes` or `_ns` and gains its base unit; a counter's name ends in `_total`. All
+//! histograms have one bucket per power of two of nanoseconds. Bounds are inclusive, so each is one
+//! nanosecond below the power.
 //!
 //! Source: OpenMetrics 1.0.0, sections "Text format" and "Histogram".
 
@@ -13,22 +13,22 @@ use std::ops::RangeInclusive;
 use super::{Latency, Row, Unit, Value};
 use crate::units::Bytes;
 
-/// One thing that a table describes, and the labels that tell it from others.
+/// The statistics of an owner, and the labels that identify it.
 #[derive(Debug)]
 pub(crate) struct Set<'a> {
     pub(crate) labels: Vec<(&'static str, String)>,
     pub(crate) rows: Vec<Row<'a>>,
 }
 
-/// The powers of two of the buckets' bounds: 128 ns to 17 s.
+/// Bucket bounds as powers of two of nanoseconds: 128 ns to 17 s.
 const POWERS: RangeInclusive<u32> = 7..=34;
 
-/// `sets`, all of one table, with `prefix` before each name and pages of `page` bytes.
+/// Returns `sets` of one table as a complete text; `page` is the page size.
 pub(crate) fn openmetrics(prefix: &str, page: Bytes, sets: &[Set]) -> String {
     families(prefix, page, sets) + "# EOF\n"
 }
 
-/// As [`openmetrics`], for several things of one table: the label `label` holds the name of each.
+/// Returns the rows of several owners as a complete text. `label` holds each owner's name.
 pub(crate) fn openmetrics_of<'a>(
     prefix: &str,
     page: Bytes,
@@ -39,7 +39,7 @@ pub(crate) fn openmetrics_of<'a>(
     openmetrics(prefix, page, &all.map(set).collect::<Vec<_>>())
 }
 
-/// The same without what ends a text, so that others can follow.
+/// Returns the families without the end mark, so that more can follow.
 pub(crate) fn families(prefix: &str, page: Bytes, sets: &[Set]) -> String {
     let mut out = String::new();
     for row in 0..sets.first().map_or(0, |set| set.rows.len()) {
@@ -48,7 +48,6 @@ pub(crate) fn families(prefix: &str, page: Bytes, sets: &[Set]) -> String {
     out
 }
 
-/// One metric family: its metadata, then its samples of every set.
 fn family(out: &mut String, prefix: &str, page: Bytes, sets: &[Set], row: usize) {
     let Row { name, ref value, what } = sets[0].rows[row];
     let (kind, stem, unit) = match value {
@@ -110,7 +109,6 @@ fn histogram(out: &mut String, family: &str, labels: &[(&str, String)], latency:
     let _ = writeln!(out, "{family}_count{shown} {}", latency.count());
 }
 
-/// Nanoseconds as seconds, exactly.
 fn seconds(nanos: u64) -> String {
     const SECOND: u64 = 1_000_000_000;
     format!("{}.{:09}", nanos / SECOND, nanos % SECOND)
@@ -128,7 +126,7 @@ fn braced(labels: &mut dyn Iterator<Item = String>) -> String {
     format!("{{{}}}", labels.join(","))
 }
 
-/// The three characters that neither help nor a label's value holds as they are.
+/// Escapes the three characters that help texts and label values cannot contain.
 fn escape(text: &str) -> String {
     text.replace('\\', r"\\").replace('"', r#"\""#).replace('\n', r"\n")
 }

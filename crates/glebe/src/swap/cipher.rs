@@ -1,16 +1,15 @@
-//! [`Cipher`]: what makes records of a [file](super::file) unreadable but for this process.
+//! [`Cipher`]: encrypts the records of a [file](super::file) for this process only.
 //!
 //! ```text
 //! sealed record   0 nonce | 8 tag | 24 the bytes, encrypted
 //! ```
 //!
-//! ChaCha20-Poly1305 (RFC 8439), by a key for each file that is drawn from the kernel's generator.
-//! The nonce is a count of what was sealed, so none comes twice. The tag is also of the place in
-//! the file: what was changed or moved does not open. An older record that is put back in its own
-//! place does, and fails by the checksum of its block. The key is in a page of its own, which no
-//! core dump and no forked child has, and which is locked where the limit on locked memory allows.
-//! What the cipher leaves on the stack is overwritten before a call returns. Cost: 2 ns a byte, and
-//! 0.3 µs. No lock.
+//! The cipher is ChaCha20-Poly1305 (RFC 8439), with a random key from the kernel for each file. The
+//! nonce counts the sealed records and never repeats. The tag covers the position in the file, so a
+//! changed or moved record does not open. An older record at its own position opens, but fails the
+//! checksum of its block. The key has its own page, absent from core dumps and forked children, and
+//! locked if the limit allows. Each call overwrites the stack that the cipher used. Cost: 2 ns a
+//! byte, and 0.3 µs. No lock.
 
 #[cfg(feature = "encrypt")]
 pub(super) use sealing::Cipher;
@@ -29,11 +28,10 @@ mod sealing {
     use crate::zpool::Words;
 
     const WORD: usize = size_of::<u64>();
-    /// Bytes of stack that the cipher uses at most, without optimizations too.
+    /// Bound on the cipher's stack in bytes, also without optimizations.
     const STACK: usize = 16 << 10;
     const KEY_WORDS: usize = size_of::<Key>() / WORD;
 
-    /// See the module.
     #[derive(Debug)]
     pub(in crate::swap) struct Cipher {
         key: Words,
@@ -41,7 +39,6 @@ mod sealing {
     }
 
     impl Cipher {
-        /// With a new key.
         pub(in crate::swap) fn new() -> Result<Self, OsError> {
             let key = Words::new(KEY_WORDS)?;
             key.hide()?;
@@ -57,7 +54,7 @@ mod sealing {
             Ok(Self { key, sealed: MappedWord::new(0) })
         }
 
-        /// Has a cipher with the key do `work`, and overwrites what that left on the stack.
+        /// Runs `work` with the cipher, then overwrites the stack that it used.
         fn with_engine<R>(&self, work: impl FnOnce(&ChaCha20Poly1305) -> R) -> R {
             let done = self.work_with_engine(work);
             overwrite_stack();
@@ -73,7 +70,7 @@ mod sealing {
             work(&ChaCha20Poly1305::new(&bytes))
         }
 
-        /// Seals what stands behind the first [`HEAD`] bytes, in a place of the file.
+        /// Seals the bytes after the first [`HEAD`] for this position of the file.
         pub(in crate::swap) fn seal(&self, start: u64, record: &mut [u8]) {
             let nonce = self.sealed.fetch_add(1, Ordering::Relaxed).to_le_bytes();
             let (head, bytes) = record.split_at_mut(HEAD);
@@ -85,7 +82,7 @@ mod sealing {
             head[WORD..].copy_from_slice(&tag);
         }
 
-        /// Opens what was sealed, in that place of the file; nothing if it is anything else.
+        /// Opens a record that was sealed for this position.
         pub(in crate::swap) fn open<'a>(
             &self,
             start: u64,
@@ -107,17 +104,16 @@ mod sealing {
         nonce
     }
 
-    /// Overwrites the stack below the caller's frame.
     #[inline(never)]
     fn overwrite_stack() {
         black_box(&mut [0_u8; STACK]);
     }
 }
 
-/// Bytes of a sealed record before its own.
+/// Bytes of nonce and tag before a sealed record.
 pub(super) const HEAD: usize = 24;
 
-/// There is none without the feature `encrypt`.
+/// Has no value without the feature `encrypt`.
 #[cfg(not(feature = "encrypt"))]
 #[derive(Debug)]
 pub(super) enum Cipher {}

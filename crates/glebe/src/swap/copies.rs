@@ -1,15 +1,13 @@
-//! [`Copies`]: the bytes of objects that are not in memory, or a second time of those that are.
+//! [`Copies`]: compressed copies of objects.
 //!
-//! An object is coded as one block. A block that does not get an eighth smaller is the object as it
-//! is. The block is cut into *pieces* of up to a page, which are objects of a pool; of more than
-//! one piece, the handles are an object of that pool too, the *list*. Or it is one record of a
-//! [file](super::file). An object that one word fills over and over takes nothing of either.
+//! The codec makes one *block* of an object; if it saves less than an eighth, the block is the
+//! object itself. The pool stores a block as *pieces* of up to a page, and the *list* of several
+//! pieces' handles as one more object. In the [file](super::file), a block is one record. An object
+//! filled by one repeated word takes no room.
 //!
-//! The checksum (CRC-32) is of key and block, and tested before anything is decoded: of a spoilt or
-//! mixed up block no byte is decoded. It is no defence against who writes what he wants.
-//!
-//! Cost: the codec's, 0.1 ns a byte for the checksum, a pool's insert or read for each page. Locks:
-//! the pool's.
+//! A CRC-32 of key and block is checked before decoding, so a damaged or mixed-up block is never
+//! decoded. It does not stop an attacker. Cost: the codec, 0.1 ns a byte for the checksum, a pool's
+//! insert or read per page. Locks: the pool's.
 
 use crc32fast::Hasher;
 
@@ -25,26 +23,22 @@ const FORM_SHIFT: u32 = 62;
 const IN_FILE: u64 = 1 << 61;
 const LEN_SHIFT: u32 = 32;
 const LEN: u64 = (1 << 24) - 1;
-/// Bytes of a handle in a list.
 const HANDLE: usize = size_of::<u64>();
-/// A block must be smaller than the object by one part of so many.
+/// The codec must save at least one part in this many.
 const GAIN: usize = 8;
 
-/// Where the copy of an object is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Copy {
-    /// Nowhere: one word fills the object.
+    /// No place: this word fills the object.
     Filled(u64),
-    /// In the pool or the file.
     Block(Block),
 }
 
-/// A block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Block {
-    /// A handle as a number, of the one piece or the list; in the file, the first unit.
+    /// Handle of the one piece or the list; in the file, the first unit.
     what: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub(super) len: usize,
     pub(super) is_coded: bool,
     is_in_file: bool,
@@ -63,7 +57,6 @@ impl Copy {
         }
     }
 
-    /// The block, if it is in the pool.
     pub(super) fn in_pool(self) -> Option<Block> {
         match self {
             Self::Block(block) if !block.is_in_file => Some(block),
@@ -71,7 +64,6 @@ impl Copy {
         }
     }
 
-    /// Whether it is in the file.
     pub(super) fn is_in_file(self) -> bool {
         matches!(self, Self::Block(block) if block.is_in_file)
     }
@@ -90,7 +82,6 @@ impl Copy {
     }
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Copies {
     pub(super) pool: ObjectPool,
@@ -99,22 +90,20 @@ pub(super) struct Copies {
     page: usize,
 }
 
-/// Where a copy was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
-    /// In memory, or it is nowhere.
+    /// The pool, or no place.
     Pool,
-    /// In idle memory; the file has it as well.
+    /// Idle memory; the file has the copy too.
     Idle,
     File,
 }
 
-/// Why a copy gives no object.
 #[derive(Debug)]
 pub(super) enum Unreadable {
-    /// It is not what was stored; what is wrong.
+    /// The copy differs from the stored one, for this reason.
     Damaged(&'static str),
-    /// It may be there, and cannot be read now.
+    /// The copy may be intact but cannot be read now.
     Refused(Error),
 }
 
@@ -142,13 +131,11 @@ fn checksum_of(key: Key, block: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// The most bytes that a block may have to be worth the codec.
 fn most_coded(object: &[u8]) -> usize {
     object.len() - object.len().div_ceil(GAIN)
 }
 
 impl Block {
-    /// The same block in the file.
     pub(super) fn moved_to_file(self, start: u64) -> Copy {
         Copy::Block(Self { what: start, is_in_file: true, ..self })
     }
@@ -165,7 +152,6 @@ impl Block {
 }
 
 impl Copies {
-    /// Without any; the pool holds up to `limit`.
     pub(super) fn new(codec: &Codec, limit: Bytes, file: Option<SpillFile>) -> Result<Self, Error> {
         let page = page_size().bytes().as_usize();
         let pool = ObjectPool::options().codec(Codec::None).limit(limit).build()?;
@@ -173,10 +159,10 @@ impl Copies {
         Ok(Self { pool, file, coder, page })
     }
 
-    /// Stores a copy of an object, and leaves one part of so many of the pool free.
+    /// Stores a copy in the pool and leaves `1 / free` of its limit unused.
     ///
     /// # Errors
-    /// What the pool refuses; then nothing is stored.
+    /// Errors of the pool. Nothing is then stored.
     pub(super) fn store(&self, key: Key, object: &[u8], free: u64) -> Result<Copy, zpool::Error> {
         if let Some(word) = same_filled(object) {
             return Ok(Copy::Filled(word));
@@ -188,7 +174,7 @@ impl Copies {
         self.coded(key, object, |bytes, block| self.put_in_pool(bytes, block))
     }
 
-    /// Codes an object, and hands `then` the bytes with a block of them that has no place yet.
+    /// Codes an object. Hands its bytes to `then` with a block that has no place yet.
     pub(super) fn coded<R>(
         &self,
         key: Key,
@@ -202,18 +188,18 @@ impl Copies {
         })
     }
 
-    /// Puts a block into the pool that has no place yet.
+    /// Puts a block without a place into the pool.
     ///
     /// # Errors
-    /// What the pool refuses.
+    /// Errors of the pool.
     pub(super) fn put_in_pool(&self, bytes: &[u8], block: Block) -> Result<Copy, zpool::Error> {
         Ok(Copy::Block(Block { what: self.put(bytes)?.to_raw(), ..block }))
     }
 
-    /// As [`Copies::store`], in the file at once; none where there is no file.
+    /// Stores a copy directly in the file. Returns `None` without a file.
     ///
     /// # Errors
-    /// [`Error::FileFull`], or what the device refuses.
+    /// [`Error::FileFull`], or an error of the device.
     pub(super) fn store_in_file(&self, key: Key, object: &[u8]) -> Result<Option<Copy>, Error> {
         let Some(file) = &self.file else { return Ok(None) };
         self.coded(key, object, |bytes, block| {
@@ -224,12 +210,10 @@ impl Copies {
         })
     }
 
-    /// Makes what the calling thread needs to code an object.
     pub(super) fn warm_up(&self, object: &[u8]) {
         self.coder.encode_block(object, most_coded(object), |_| ());
     }
 
-    /// Puts a block into the pool.
     fn put(&self, block: &[u8]) -> Result<Handle, zpool::Error> {
         if block.len() <= self.page {
             return self.pool.insert(block);
@@ -244,8 +228,7 @@ impl Copies {
         put().inspect_err(|_| self.remove_listed(&list))
     }
 
-    /// Writes an object, of as many bytes as it has, to `out`. After an error `out` may hold
-    /// anything.
+    /// Loads an object into `out`, of the object's length. After an error `out` may hold anything.
     pub(super) fn load(&self, key: Key, copy: Copy, out: &mut [u8]) -> Result<Source, Unreadable> {
         match copy {
             Copy::Filled(word) => fill(out, word),
@@ -262,8 +245,8 @@ impl Copies {
         Ok(Source::Pool)
     }
 
-    /// As [`Copies::load`], of a block that is in the file. Where idle memory does not have it, or
-    /// not as it was, the file is read, and then it has.
+    /// Loads a block from idle memory if it is valid there. Otherwise reads the file and copies the
+    /// block to idle memory.
     fn load_saved(&self, key: Key, block: Block, out: &mut [u8]) -> Result<Source, Unreadable> {
         let file = self.file.as_ref().ok_or(Unreadable::Damaged("there is no file"))?;
         let (start, len) = (block.what, block.len);
@@ -278,7 +261,6 @@ impl Copies {
         })?
     }
 
-    /// Checks a block, then decodes it.
     pub(super) fn decode(
         &self,
         key: Key,
@@ -297,7 +279,6 @@ impl Copies {
         Ok(())
     }
 
-    /// Copies the pieces of a block in the pool to `out`, one behind the other.
     pub(super) fn gather(&self, block: Block, out: &mut [u8]) -> Result<(), Unreadable> {
         if block.len <= self.page {
             let len = self.pool.read(handle_of(block.what)?, out)?;
@@ -316,7 +297,6 @@ impl Copies {
         Ok(())
     }
 
-    /// Forgets a copy.
     pub(super) fn drop_copy(&self, copy: Copy) {
         let Copy::Block(block) = copy else { return };
         if block.is_in_file {
@@ -329,7 +309,6 @@ impl Copies {
                 self.remove_listed(&list);
             }
         }
-        // What is not there any more need not be removed.
         let _ = self.pool.remove(handle);
     }
 
@@ -340,7 +319,6 @@ impl Copies {
     }
 }
 
-/// Fills `out` with a word.
 fn fill(out: &mut [u8], word: u64) {
     out.chunks_mut(size_of::<u64>()).for_each(|chunk| {
         chunk.copy_from_slice(&word.to_le_bytes()[..chunk.len()]);

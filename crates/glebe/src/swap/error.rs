@@ -1,53 +1,53 @@
-//! What a store refuses, and why.
+//! [`Error`]: the reasons why a call is refused.
 
 use super::key::Key;
 use crate::error::OsError;
 use crate::units::{Bytes, Pages};
 use crate::zpool;
 
-/// A call on a store that was refused. Nothing was changed, but that others may have been evicted.
+/// A refused call. It changed nothing, but may have evicted other objects.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An object of no bytes, or too many.
+    /// The object would have no bytes or too many.
     #[error("an object of {len} bytes; a store takes 1 to {max}")]
     Len {
-        /// Bytes given.
+        /// Length in bytes.
         len: usize,
-        /// The most.
+        /// Longest length.
         max: usize,
     },
-    /// The object of this key was freed or taken.
+    /// The object was freed or taken.
     #[error("the object of this key is gone: it was freed or taken")]
     Stale,
-    /// The key is another store's.
+    /// The key belongs to another store.
     #[error("the key is not one of this store")]
     Foreign,
-    /// The program said that the object is dead.
+    /// The program declared the object dead.
     #[error("the object is dead: its bytes were given up")]
     Dead,
-    /// Guards of the object stand against the call.
+    /// A guard of the object prevents the call.
     #[error(
         "the object is pinned: no one else may write it, and none ends it, until its guards go"
     )]
     Pinned,
-    /// A pin more than an object may have.
+    /// The object already has the maximum of pins.
     #[error("the object has {max} pins already; drop some")]
     TooManyPins {
-        /// The most.
+        /// Most pins.
         max: u64,
     },
-    /// What is pinned leaves no room in the budget.
+    /// Pinned memory leaves no room in the budget.
     #[error("no room for {len} in memory: {pinned} are pinned, the budget is {budget}")]
     Budget {
-        /// Bytes of memory asked for.
+        /// Bytes requested.
         len: Bytes,
-        /// Bytes of memory that guards pin, as seen when the call gave up.
+        /// Bytes pinned when the call gave up.
         pinned: Bytes,
         /// The budget.
         budget: Bytes,
     },
-    /// A budget below a page.
+    /// The budget is below a page.
     #[error("a budget of {given}; the least is a page of {page}")]
     NoBudget {
         /// The budget given.
@@ -55,68 +55,67 @@ pub enum Error {
         /// The page size.
         page: Bytes,
     },
-    /// A budget below what is pinned. The budget stays as it was.
+    /// The budget is below the pinned memory. It stays unchanged.
     #[error("a budget of {given} where {pinned} are pinned")]
     BudgetBelowPinned {
         /// The budget given.
         given: Bytes,
-        /// Bytes of memory that guards pin.
+        /// Bytes pinned.
         pinned: Bytes,
     },
-    /// A swap cache was named where it is of no use.
+    /// A swap cache cannot be used here.
     #[error("no swap cache can be used here: {why}")]
     NotCached {
-        /// Why not.
+        /// The reason.
         why: &'static str,
     },
-    /// The pool of compressed objects is full, so that nothing more can leave memory.
+    /// The pool of compressed objects is full, so nothing can leave memory.
     #[error("no room for what must leave memory: compressed objects take {held} of {limit}")]
     Full {
-        /// Bytes that the pool holds, everything counted.
+        /// Bytes that the pool holds, with all overhead.
         held: Bytes,
-        /// Its limit.
+        /// The pool's limit.
         limit: Bytes,
     },
-    /// The file is full as well.
+    /// The pool and the file are full.
     #[error(
         "no room for what must leave memory: the pool is full, the file holds {held} of {limit}"
     )]
     FileFull {
         /// Bytes that the file holds.
         held: Bytes,
-        /// Its limit. Free runs that are too short for the next record count as free.
+        /// The file's limit. Free runs that are too short count as free.
         limit: Bytes,
     },
-    /// There are not so many addresses side by side.
+    /// No free run of addresses is long enough.
     #[error("no addresses for {len}: of {capacity} in all, the longest free run is {largest}")]
     Addresses {
-        /// Bytes of addresses asked for.
+        /// Bytes of addresses requested.
         len: Bytes,
         /// The longest free run.
         largest: Bytes,
-        /// The addresses of the store.
+        /// All addresses of the store.
         capacity: Bytes,
     },
-    /// A capacity below a page, or beyond what a store can name.
+    /// The capacity is below a page or above the maximum.
     #[error("a capacity of {given}; a store has from {min} to {max}")]
     Capacity {
         /// The capacity given.
         given: Bytes,
-        /// The least.
+        /// The minimum.
         min: Bytes,
-        /// The most.
+        /// The maximum.
         max: Bytes,
     },
-    /// The copy of an object that left memory is not what was stored. Its bytes are lost, and the
-    /// object can only be freed.
+    /// The copy of an object is damaged and its bytes are lost. The object can only be freed.
     #[error("the copy of object {key:?} is damaged: {what}")]
     Damaged {
         /// The object.
         key: Key,
-        /// What is wrong with the copy.
+        /// The damage.
         what: &'static str,
     },
-    /// An offset beyond the end of an area.
+    /// The offset is beyond the end of an area.
     #[error("offset {offset} in an area of {pages}")]
     Offset {
         /// The offset given.
@@ -124,7 +123,7 @@ pub enum Error {
         /// Pages of the area.
         pages: Pages,
     },
-    /// Bytes that are not one page.
+    /// The bytes are not exactly one page.
     #[error("{len} bytes where a page of {page} is wanted")]
     NotAPage {
         /// Bytes given.
@@ -132,70 +131,69 @@ pub enum Error {
         /// The page size.
         page: Bytes,
     },
-    /// An area of no page, or too many.
+    /// The area would have no page or too many.
     #[error("an area of {given}; one has 1 to {max}")]
     AreaPages {
-        /// Pages asked for.
+        /// Pages requested.
         given: Pages,
-        /// The most.
+        /// The maximum.
         max: Pages,
     },
-    /// A page of an area is not what was stored. It is lost, and can only be replaced or
-    /// invalidated.
+    /// A page of an area is damaged and lost. It can only be replaced or invalidated.
     #[error("page {offset} of area {area} is damaged: {what}")]
     DamagedPage {
         /// The area's number.
         area: u32,
         /// The page's offset.
         offset: u64,
-        /// What is wrong with it.
+        /// The damage.
         what: &'static str,
     },
-    /// Put-back below what is stored in an area without a file. It stayed as it was.
+    /// Put-back is below the stored bytes of an area without a file. It stays unchanged.
     #[error("a put-back of {put_back} where {stored} are stored, and no file to write them to")]
     PutBackBelowStored {
-        /// Bytes that are stored.
+        /// Bytes stored.
         stored: Bytes,
         /// The put-back given.
         put_back: Bytes,
     },
-    /// The copy of a page of a region is not what was stored. Its bytes are lost.
+    /// The copy of a region's page is damaged and its bytes are lost.
     #[error("the copy of the page at {:#x} of the region is damaged: {what}", .offset.get())]
     LostPage {
         /// Bytes from the region's start.
         offset: Bytes,
-        /// What is wrong with the copy.
+        /// The damage.
         what: &'static str,
     },
-    /// Bytes behind the end of a region.
+    /// The bytes reach beyond the end of a region.
     #[error("bytes up to {:#x} of a region of {:#x}", .end.get(), .limit.get())]
     Beyond {
-        /// Where the bytes end that were asked for.
+        /// The end requested.
         end: Bytes,
-        /// Where the region ends.
+        /// The region's end.
         limit: Bytes,
     },
-    /// The calling thread blocks SIGBUS: a touch of what is not in memory would kill the process.
+    /// The thread blocks SIGBUS, so a touch of an absent page would kill the process.
     #[error("the thread blocks SIGBUS, by which a region serves touches; unblock it")]
     SignalBlocked,
-    /// Another handler of SIGBUS was installed over the one by which regions serve touches.
+    /// Another SIGBUS handler covers the one that serves touches.
     #[error("another SIGBUS handler was installed over glebe's, by which a region serves touches")]
     HandlerCovered,
-    /// The alternate signal stack of the calling thread is too small for the handler of a region.
+    /// The thread's alternate signal stack is too small for the handler.
     #[error("an alternate signal stack of {given}; a region's handler needs {least}, or none")]
     SignalStack {
-        /// What the thread has.
+        /// The stack's size.
         given: Bytes,
-        /// The least.
+        /// The minimum.
         least: Bytes,
     },
-    /// The caller is a forked child: the store stayed with its parent.
+    /// The caller is a forked child of the store's process.
     #[error("this process was forked from the one that has the store")]
     Forked,
-    /// What the pool of compressed objects refuses beside.
+    /// Another error of the pool of compressed objects.
     #[error(transparent)]
     Pool(#[from] zpool::Error),
-    /// What the kernel refuses.
+    /// The kernel refused.
     #[error(transparent)]
     Os(#[from] OsError),
 }

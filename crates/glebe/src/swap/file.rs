@@ -1,12 +1,11 @@
-//! [`SpillFile`]: the file that has copies for which the pool has no room.
+//! [`SpillFile`]: the file for copies that do not fit into the pool.
 //!
-//! A *record* is one block, at a multiple of [`UNIT`]. Records are written many at a time, one
-//! behind the other, into one free run of the file, and their units are free again one by one; so
-//! a run may be short when the file is nearly full, and there is nothing to clean. Nothing is
-//! punched and nothing survives the process. Records that were written or read may be in [idle
-//! memory](Idle) too, and may be [sealed](Cipher) in the file. Cost: one write for [`BATCH`] bytes,
-//! one read a record. Lock: one, for a search or an update of what is free; no call is made under
-//! it. Reads go by pread(2): a load needs one record, and io_uring pays where many are asked for.
+//! A *record* is one block, at a multiple of [`UNIT`]. One write puts many records side by side
+//! into a free run. Records are freed singly, so a nearly full file has only short runs, and needs
+//! no cleaning. The file punches no holes and disappears with the process. [Idle memory](Idle) may
+//! hold records too, and a [`Cipher`] may seal them. Cost: one write per [`BATCH`] bytes, one
+//! pread(2) per record; io_uring pays only for many. Lock: one, for the free units, never during
+//! I/O.
 
 use std::path::Path;
 
@@ -23,14 +22,13 @@ use crate::sys::scratch_file::{ScratchFile, ALIGN};
 use crate::units::Bytes;
 use crate::zpool::with_buffer;
 
-/// Bytes that records are counted in.
+/// Unit of records, in bytes.
 pub(super) const UNIT: usize = 512;
-/// Units of which the first of a run is a multiple.
+/// Alignment of runs, in units.
 const UNITS_ALIGN: u64 = (ALIGN / UNIT) as u64;
-/// Bytes that are written at once, if not more are one record.
+/// Bytes per write, unless one record is longer.
 pub(super) const BATCH: usize = 256 << 10;
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct SpillFile {
     file: ScratchFile,
@@ -38,28 +36,25 @@ pub(super) struct SpillFile {
     units: u64,
     pub(super) idle: Option<Idle>,
     cipher: Option<Cipher>,
-    /// Of a test: whether the device refuses to write, 1, or to read, 2.
+    /// A test's device refuses writes (1) or reads (2).
     #[cfg(test)]
     pub(super) refuses: crate::sync::MappedWord,
 }
 
-/// A run of the file that is about to be written.
 #[derive(Debug)]
 pub(super) struct Run(Extent);
 
 impl Run {
-    /// Units that fit.
     pub(super) fn units(&self) -> u64 {
         self.0.len()
     }
 }
 
-/// Units of a record.
 pub(super) fn units(len: usize) -> u64 {
     len.div_ceil(UNIT) as u64
 }
 
-/// Calls `work` with `len` bytes at an address that the device takes.
+/// Calls `work` with `len` bytes, aligned for direct I/O.
 fn with_aligned<R>(len: usize, work: impl FnOnce(&mut [u8]) -> R) -> R {
     with_buffer(len + ALIGN, |space| {
         let at = space.as_ptr().align_offset(ALIGN);
@@ -68,11 +63,10 @@ fn with_aligned<R>(len: usize, work: impl FnOnce(&mut [u8]) -> R) -> R {
 }
 
 impl SpillFile {
-    /// Makes a file in `dir` of up to `limit`, for as many records.
     pub(super) fn new(dir: &Path, limit: Bytes, records: u64) -> Result<Self, OsError> {
         let units = (limit.get() / UNIT as u64).max(1);
         let span = Extent::new(0, units).expect("not empty");
-        // Behind each free extent but the last there is a record.
+        // A record follows each free extent except the last.
         let extents = usize::try_from(records + 1).unwrap_or(usize::MAX);
         let mut free = FreeTree::with_classes(span, extents, Classes::None)?;
         free.free(span).expect("nothing of it is free yet");
@@ -87,29 +81,25 @@ impl SpillFile {
         })
     }
 
-    /// Has records in idle memory too.
     pub(super) fn cached_in(self, kept: &Kept) -> Result<Self, OsError> {
         let idle = Some(Idle::new(kept.clone(), self.units)?);
         Ok(Self { idle, ..self })
     }
 
-    /// Seals records in the file, by a key of its own.
     #[cfg(feature = "encrypt")]
     pub(super) fn encrypted(self) -> Result<Self, OsError> {
         Ok(Self { cipher: Some(Cipher::new()?), ..self })
     }
 
-    /// Bytes in the file before those of a record.
     fn head(&self) -> usize {
         self.cipher.as_ref().map_or(0, |_| HEAD)
     }
 
-    /// Units that a record of `len` bytes takes.
+    /// Returns the units of a record of `len` bytes, with its head.
     pub(super) fn units(&self, len: usize) -> u64 {
         units(self.head() + len)
     }
 
-    /// Bytes of records.
     pub(super) fn held(&self) -> Bytes {
         Bytes::new((self.units - lock(&self.free).free_len()) * UNIT as u64)
     }
@@ -118,7 +108,6 @@ impl SpillFile {
         Bytes::new(self.units * UNIT as u64)
     }
 
-    /// That there is no run for a record.
     pub(super) fn is_full(&self) -> Error {
         Error::FileFull { held: self.held(), limit: self.limit() }
     }
@@ -127,7 +116,7 @@ impl SpillFile {
         self.file.is_direct()
     }
 
-    /// Takes a free run of up to `most` units; of `least` at least.
+    /// Takes a free run of at least `least` units, and `most` if possible.
     pub(super) fn take(&self, least: u64, most: u64) -> Option<Run> {
         let mut free = lock(&self.free);
         let whole = |units: u64| units.next_multiple_of(UNITS_ALIGN);
@@ -136,8 +125,8 @@ impl SpillFile {
         free.alloc(len, UNITS_ALIGN, None).ok().flatten().map(Run)
     }
 
-    /// Writes records to a run, each a length and what writes it to its bytes; the unit that each
-    /// begins at. They fit. The rest of the run is free again, or all of it after an error.
+    /// Writes records that fit into a run. Returns their first units. Frees the rest of the run, or
+    /// all of it after an error.
     pub(super) fn write<'a>(
         &self,
         run: Run,
@@ -172,12 +161,10 @@ impl SpillFile {
         Ok(starts)
     }
 
-    /// Has a record in idle memory too, if there is room.
     pub(super) fn keep(&self, start: u64, record: &[u8]) {
         self.idle.iter().for_each(|idle| idle.insert(start, record));
     }
 
-    /// Hands `work` a record of `len` bytes that begins at a unit, if idle memory has it.
     pub(super) fn read_idle<R>(
         &self,
         start: u64,
@@ -188,8 +175,8 @@ impl SpillFile {
         with_buffer(len, |bytes| idle.read(start, bytes).then(|| work(bytes)))
     }
 
-    /// Reads a record of `len` bytes that begins at a unit, and hands `work` what there is of it:
-    /// less where somebody cut the file, if it was not sealed.
+    /// Reads a record of `len` bytes. If the file was cut, `work` gets fewer bytes, unless records
+    /// are sealed.
     pub(super) fn read<R>(
         &self,
         start: u64,
@@ -210,7 +197,6 @@ impl SpillFile {
         })
     }
 
-    /// Forgets a record.
     pub(super) fn drop_record(&self, start: u64, len: usize) {
         self.idle.iter().for_each(|idle| idle.remove(start, len));
         self.give_back(Extent::new(start, self.units(len)).expect("a record is not empty"));
@@ -220,7 +206,6 @@ impl SpillFile {
         lock(&self.free).free(extent).expect("was taken, and there is storage for every extent");
     }
 
-    /// The error of a device that refuses what tests say.
     #[cfg(test)]
     fn refused(&self, what: u64) -> Result<(), OsError> {
         if self.refuses.load(crate::sync::Ordering::Relaxed) & what == 0 {
@@ -230,20 +215,17 @@ impl SpillFile {
         Err(OsError::new("pwrite or pread", "a file", source))
     }
 
-    /// Does `work` while the lock is taken, for tests.
     #[cfg(test)]
     pub(super) fn while_locked<R>(&self, work: impl FnOnce() -> R) -> R {
         let _free = lock(&self.free);
         work()
     }
 
-    /// Cuts the file, for tests.
     #[cfg(test)]
     pub(super) fn cut(&self, len: Bytes) {
         self.file.cut(len);
     }
 
-    /// Writes zeros over all records, for tests.
     #[cfg(test)]
     pub(super) fn overwrite(&self) {
         with_aligned(BATCH, |bytes| {
@@ -300,7 +282,7 @@ mod tests {
         assert!(file.take(1, 8).is_none() && file.take(9, 9).is_none());
         file.write(run, std::iter::empty()).unwrap();
         assert_eq!(file.held(), Bytes::new(3 * UNIT as u64));
-        // One free run that is just long enough.
+        // Now one free run is just long enough.
         let _run = file.take(8, 8).unwrap();
         file.drop_record(0, 100);
         file.drop_record(1, 600);

@@ -1,8 +1,8 @@
-//! [`Pin`] and [`PinMut`]: an object's bytes, which stay in memory while the guard lives.
+//! [`Pin`] and [`PinMut`]: guards that keep an object in memory and give its bytes.
 //!
 //! # Safety
-//! A guard has a pin of its object from its making to its drop: a shared one, beside which nobody
-//! writes, or the only one. Either way the object's pages stay.
+//! A guard holds a pin during its life: a shared one, which excludes writers, or the exclusive one.
+//! Either keeps the object's pages.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -14,15 +14,15 @@ use super::slots::Slot;
 use super::store::Store;
 use super::word::{must, unpin, Word};
 
-/// An object's bytes, to read. Its object stays in memory, and counts against the budget, until
-/// the guard is dropped.
+/// An object's bytes, read-only. The object stays in memory and counts against the budget until the
+/// guard is dropped.
 pub struct Pin<'a> {
     store: &'a Store,
     slot: Slot<'a>,
     bytes: NonNull<[u8]>,
 }
 
-/// An object's bytes, to read and write. Nobody else has the object pinned meanwhile.
+/// An object's bytes, writable. The object has no other guard meanwhile.
 pub struct PinMut<'a> {
     store: &'a Store,
     slot: Slot<'a>,
@@ -30,20 +30,20 @@ pub struct PinMut<'a> {
     key: Key,
 }
 
-// SAFETY: a guard is a shared reference to bytes and to a store that any thread may use.
+// SAFETY: a guard is a shared reference to bytes and a store, which any thread may use.
 unsafe impl Send for Pin<'_> {}
-// SAFETY: as above; it has no interior that changes.
+// SAFETY: as above; it has no interior mutability.
 unsafe impl Sync for Pin<'_> {}
-// SAFETY: a guard is the only reference to its bytes, as `&mut [u8]`, which is Send.
+// SAFETY: a guard is the only reference to its bytes, like `&mut [u8]`, which is Send.
 unsafe impl Send for PinMut<'_> {}
-// SAFETY: a shared reference to the guard gives out `&[u8]` alone.
+// SAFETY: a shared reference to the guard gives only `&[u8]`.
 unsafe impl Sync for PinMut<'_> {}
 
 impl<'a> Pin<'a> {
-    /// Takes a pin over.
+    /// Takes over a pin.
     ///
     /// # Safety
-    /// The caller has pinned the object of `slot` just now, and unpins it no more.
+    /// The caller has just pinned the object of `slot` and does not unpin it.
     #[inline]
     pub(super) unsafe fn new(store: &'a Store, slot: Slot<'a>) -> Self {
         Self { store, slot, bytes: store.memory.bytes(slot.place()) }
@@ -51,16 +51,16 @@ impl<'a> Pin<'a> {
 }
 
 impl<'a> PinMut<'a> {
-    /// Takes a pin over.
+    /// Takes over an exclusive pin.
     ///
     /// # Safety
-    /// The caller has pinned the object of `key` alone just now, and does not release it.
+    /// The caller has just pinned the object of `key` exclusively and does not release it.
     #[inline]
     pub(super) unsafe fn new(store: &'a Store, slot: Slot<'a>, key: Key) -> Self {
         Self { store, slot, bytes: store.memory.bytes(slot.place()), key }
     }
 
-    /// The object's key.
+    /// Returns the object's key.
     #[must_use]
     pub fn key(&self) -> Key {
         self.key
@@ -72,7 +72,7 @@ impl Deref for Pin<'_> {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the pin keeps the pages and all writers away; the slice ends before it does.
+        // SAFETY: the pin keeps pages present and writers away; the slice ends before the pin.
         unsafe { self.bytes.as_ref() }
     }
 }
@@ -82,7 +82,7 @@ impl Deref for PinMut<'_> {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the only pin, which keeps the pages; the slice ends before it does.
+        // SAFETY: the exclusive pin keeps the pages present; the slice ends before the pin.
         unsafe { self.bytes.as_ref() }
     }
 }
@@ -90,7 +90,8 @@ impl Deref for PinMut<'_> {
 impl DerefMut for PinMut<'_> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the only pin, which keeps the pages; `&mut self` makes the slice the only one.
+        // SAFETY: the exclusive pin keeps the pages present; `&mut self` makes this slice the only
+        // one.
         unsafe { self.bytes.as_mut() }
     }
 }

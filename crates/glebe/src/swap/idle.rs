@@ -1,10 +1,11 @@
-//! [`Idle`]: copies of records of a [file](super::file) in a swap cache, which may go any moment.
+//! [`Idle`]: copies of a [file's](super::file) records in a swap cache, which may vanish at any
+//! moment.
 //!
-//! A record is cut into *pieces* of up to a page. The handle of a piece stands in a table, at the
-//! unit of the file at which the piece begins; no two pieces begin at the same. All pieces of a
-//! record are there, or the record is not: who finds one gone drops the others. Who has a record
-//! in the file to itself has its pieces, so the table orders nothing. Cost: 8 bytes a unit of the
-//! file, as far as that was ever used; a pool's insert or read for each piece. Locks: the pool's.
+//! A record consists of *pieces* of up to a page. A table has their handles, each at the piece's
+//! first unit in the file. Either all pieces of a record are present or the record is absent: a
+//! read that misses one drops the others. The owner of a record owns its pieces, so the table
+//! orders nothing. Cost: 8 bytes per used unit of the file; a pool's insert or read per piece.
+//! Locks: the pool's.
 
 use super::file::{units, UNIT};
 use super::kept::Kept;
@@ -15,20 +16,18 @@ use crate::sys::page_size;
 use crate::units::Bytes;
 use crate::zpool::{Handle, Words};
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Idle {
     kept: Kept,
-    /// Handles; zero where no piece begins.
+    /// Handles; 0 where no piece begins.
     handles: Words,
-    /// Units from the start that records ever had: their words are present.
+    /// Units, from the start, whose handles have memory.
     used: MappedWord,
     page: usize,
     guard: ForkGuard,
 }
 
 impl Idle {
-    /// For a file of so many units, without any.
     pub(super) fn new(kept: Kept, units: u64) -> Result<Self, OsError> {
         Ok(Self {
             kept,
@@ -39,13 +38,11 @@ impl Idle {
         })
     }
 
-    /// The words of the pieces of a record.
     fn words(&self, start: u64, len: usize) -> impl Iterator<Item = &MappedWord> {
         let (start, step) = (start as usize, self.page / UNIT);
         self.handles[start..start + units(len) as usize].iter().step_by(step)
     }
 
-    /// Makes the words present of all records up to a unit.
     fn populate(&self, end: u64) -> Result<(), OsError> {
         let used = self.used.load(Ordering::Acquire);
         if end > used {
@@ -58,7 +55,7 @@ impl Idle {
         Ok(())
     }
 
-    /// Keeps a record that begins at a unit, if there is room for all of it.
+    /// Stores a record if all of it has room.
     pub(super) fn insert(&self, start: u64, bytes: &[u8]) {
         if self.populate(start + units(bytes.len())).is_err() {
             return;
@@ -72,8 +69,8 @@ impl Idle {
         }
     }
 
-    /// Copies a record to `out`, which is as long; false if it is not kept, and then `out` may hold
-    /// anything.
+    /// Copies a record to `out`, of its length. Returns false if a piece is missing; `out` may then
+    /// hold anything.
     pub(super) fn read(&self, start: u64, out: &mut [u8]) -> bool {
         let len = out.len();
         let mut pieces = self.words(start, len).zip(out.chunks_mut(self.page));
@@ -87,17 +84,15 @@ impl Idle {
         is_there
     }
 
-    /// Forgets a record.
     pub(super) fn remove(&self, start: u64, len: usize) {
         for word in self.words(start, len) {
-            // What was never populated is read alone.
+            // Reads of unpopulated words add no memory.
             if word.load(Ordering::Relaxed) != 0 {
                 self.remove_raw(word.swap(0, Ordering::Relaxed));
             }
         }
     }
 
-    /// The handles of the pieces of a record, for tests.
     #[cfg(test)]
     pub(super) fn handles_of(&self, start: u64, len: usize) -> Vec<Handle> {
         let handles = self.words(start, len).map(|word| word.load(Ordering::Relaxed));

@@ -1,15 +1,14 @@
-//! [`Kept`]: copies of what a file has, which may go at any moment.
+//! [`Kept`]: copies of a file's blocks, which may vanish at any moment.
 //!
-//! On a reserve they are in lent pages: first class and other tenants take these, and nobody is
-//! told. Without one they are in a pool of ordinary memory, whose oldest go when it is full. What
-//! is kept here is a block, as in the file, and is checked as one. Cost and locks: the pool's.
+//! On a reserve, they use lent pages, which first class and other tenants take without notice.
+//! Otherwise, they use a pool of ordinary memory that drops its oldest when full. Readers check
+//! each block, as from the file. Cost and locks: the pool's.
 
 use std::sync::Arc;
 
 use crate::reserve::LentObjectPool;
 use crate::zpool::{with_buffer, Handle, ObjectPool};
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub(super) enum Kept {
     Lent(LentObjectPool),
@@ -17,7 +16,6 @@ pub(super) enum Kept {
 }
 
 impl Kept {
-    /// Keeps a block of up to a page, if there is room.
     pub(super) fn insert(&self, bytes: &[u8]) -> Option<Handle> {
         match self {
             Self::Lent(pool) => pool.insert(bytes).ok(),
@@ -25,7 +23,7 @@ impl Kept {
         }
     }
 
-    /// Copies a block to `out`, if it is still there; its length.
+    /// Copies a block to `out`. Returns its length unless the block is gone.
     pub(super) fn read_to(&self, handle: Handle, out: &mut [u8]) -> Option<usize> {
         match self {
             Self::Lent(pool) => pool.read(handle, out).ok().flatten(),
@@ -33,7 +31,6 @@ impl Kept {
         }
     }
 
-    /// Hands a block of `len` bytes to `work`, if it is still there.
     pub(super) fn read<R>(
         &self,
         handle: Handle,
@@ -46,7 +43,6 @@ impl Kept {
         })
     }
 
-    /// Forgets a block, whether or not it is still there.
     pub(super) fn remove(&self, handle: Handle) {
         let _ = match self {
             Self::Lent(pool) => pool.remove(handle),

@@ -1,9 +1,9 @@
-//! How objects come to memory, and how their memory goes.
+//! Loading of objects, and release of their memory.
 //!
-//! Cost of a load: room, a system call to populate, checksum and codec; of 4 KiB some microseconds.
+//! A load makes room, populates pages, checks and decodes the copy: some microseconds for 4 KiB.
 //!
 //! # Safety
-//! Bytes are written of an object that this call makes or loads, which it has to itself.
+//! A call writes only to an object that it creates or loads, and so owns.
 #![allow(unsafe_code)]
 
 use std::time::Instant;
@@ -17,12 +17,10 @@ use super::stats::Counter;
 use super::store::Store;
 use super::word::{change, must, Word};
 
-/// What an object is loaded for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
-    /// To be pinned with others.
     Read,
-    /// To be pinned alone; its copy is out of date from then on.
+    /// For the exclusive pin, which makes the copy out of date.
     Write,
 }
 
@@ -30,11 +28,11 @@ impl Store {
     /// Charges an object's memory and populates it.
     ///
     /// # Safety
-    /// The caller has the object, which has no pages, to itself.
+    /// The caller owns the object, which has no pages.
     pub(super) unsafe fn bring(&self, place: Place, is_new: bool) -> Result<(), Error> {
         self.make_room(place.pages(), is_new)?;
         self.memory.populate(place).map_err(|error| {
-            // Pages that came are zeros, and may be taken by the next that is brought there.
+            // Populated pages are zero, so the next object here may use them.
             // SAFETY: as the caller promises.
             if unsafe { self.memory.give_back(place) }.is_err() {
                 self.counts.add(Counter::Stuck, place.pages());
@@ -44,19 +42,19 @@ impl Store {
         })
     }
 
-    /// Gives up the memory of an object, and takes it off the budget.
+    /// Frees an object's memory and takes it off the budget.
     ///
     /// # Safety
-    /// The caller has the object, whose pages are there, to itself; its bytes are wanted no more.
+    /// The caller owns the object and its pages, and nobody needs the bytes.
     pub(super) unsafe fn give_up(&self, place: Place) {
-        // SAFETY: passed on.
+        // SAFETY: the caller promises it.
         if !unsafe { self.memory.give_up(place) } {
             self.counts.add(Counter::Stuck, place.pages());
         }
         self.room.release(place.pages());
     }
 
-    /// Loads an object and pins it; false if another thread was first.
+    /// Loads an object and pins it. Returns false if another thread was first.
     pub(super) fn load(&self, key: Key, slot: Slot<'_>, access: Access) -> Result<bool, Error> {
         let begun = Instant::now();
         if change(slot.word(), |word| word.loading(key.generation)).is_err() {
@@ -86,15 +84,14 @@ impl Store {
         Ok(true)
     }
 
-    /// Brings an object to memory that this call is loading; where its copy was read.
     fn fill(&self, key: Key, slot: Slot<'_>) -> Result<Source, Error> {
         let place = slot.place();
-        // SAFETY: without pages, and being loaded by this call.
+        // SAFETY: this call is loading the object, which has no pages.
         unsafe { self.bring(place, false) }?;
-        // SAFETY: populated just now, and being loaded by this call.
+        // SAFETY: this call is loading the object and has just populated it.
         let bytes = unsafe { self.memory.alone(place) };
         self.copies.load(key, slot.copy(), bytes).map_err(|why| {
-            // SAFETY: being loaded by this call, which writes no more.
+            // SAFETY: this call is loading the object and writes no more.
             unsafe { self.give_up(place) };
             self.unreadable(key, why)
         })

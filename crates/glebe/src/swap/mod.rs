@@ -1,4 +1,4 @@
-//! Memory larger than its budget: objects that the program pins while it uses them.
+//! Objects that together exceed their budget of memory; a program pins those that it uses.
 //!
 //! ```
 //! use glebe::swap::{Error, Store};
@@ -17,32 +17,28 @@
 //! # Ok::<(), Error>(())
 //! ```
 //!
-//! A [`Store`] has objects of 1 byte to 2 MiB, in whole pages. An object has one address for life.
-//! Its memory comes when it is pinned, and may go when it is not. What goes is compressed into a
-//! pool of the store's own. A guard ([`Pin`], [`PinMut`]) is an ordinary slice, and there is no
-//! other way to the bytes: no signal, no fault handler, no privilege.
+//! A [`Store`] owns objects of 1 byte to 2 MiB, in whole pages. An object keeps its address for
+//! life, and has memory while it is resident. A guard ([`Pin`], [`PinMut`]) is an ordinary slice
+//! and the only way to the bytes: no signal, no fault handler, no privilege.
 //!
-//! The *budget* is what objects may take of memory; what is compressed, tables of 32 bytes an
-//! object, and a buffer of up to twice an object for each thread that loads or evicts come on top.
-//! What is pinned counts and cannot leave: where it leaves no room, a call is refused
-//! ([`Error::Budget`]) and nothing is lost. [`Options::pool_limit`] bounds what is compressed. At
-//! that limit copies go to a file ([`Options::file_in`]), 256 KiB at a time; without one, new
-//! objects are refused ([`Error::Full`]). Nothing in the file outlives the process. What is in the
-//! file may be in the idle part of a reserve too ([`Options::cached_in`]): loads read the file only
-//! where first class took that memory.
+//! The *budget* bounds the memory of resident objects. Compressed data, 32 bytes per object, and a
+//! buffer of up to twice an object for each loading or evicting thread are extra. If pinned objects
+//! leave no room, a call returns [`Error::Budget`] and nothing is lost. [`Options::pool_limit`]
+//! bounds the compressed data. Beyond it, copies move to a file, 256 KiB at a time
+//! ([`Options::file_in`]); without a file, new objects are refused ([`Error::Full`]). The file
+//! disappears with the process. Idle memory of a reserve can cache it ([`Options::cached_in`]).
 //!
-//! Objects leave by CLOCK: one that was pinned lately is passed once. Whoever needs room makes it;
-//! there is no thread. An object that was only read since it was loaded leaves without being
-//! compressed again, as long as the pool has room for kept copies. The program knows more: what is
-//! [`cold`](Store::cold), what it [will need](Store::will_need), and what is [dead](Store::dead)
-//! and never worth a copy.
+//! CLOCK selects the objects to evict, in the thread that needs room. An object that was only read
+//! since its load is not compressed again while the pool has room for kept copies. The program can
+//! say which objects are [`cold`](Store::cold), which it [will need](Store::will_need), and which
+//! are [dead](Store::dead) and never worth a copy.
 //!
-//! A forked child may read and write through guards that it inherited, which are copies there;
-//! every call on the store is [`Error::Forked`].
+//! A forked child may use inherited guards, which are copies there. Every call on the store returns
+//! [`Error::Forked`].
 //!
-//! One word an object orders all: to pin what is in memory takes no lock. Below the words are
-//! the places of objects (a mutex, for a search) and the pool. Source: CLOCK (Corbató 1968); pins,
-//! stable addresses and a budget as vmcache (Leis et al. 2023) has them, without its page table.
+//! One word per object orders all access: a pin of a resident object takes no lock. Other calls use
+//! a mutex for the places of objects, and the pool's locks. Source: CLOCK (Corbató 1968); pins,
+//! stable addresses and a budget as in vmcache (Leis et al. 2023), without its page table.
 
 pub mod cache;
 mod cipher;

@@ -1,31 +1,28 @@
-//! [`Patience`]: how long a call that needs room waits for others, before it is refused.
+//! [`Patience`]: how long a call waits for room before it is refused.
 //!
-//! Who brings something in, or has it leave, is done soon, however busy the machine is: that is
-//! waited for a quarter of a second. A guard may be held for ever: that is waited for some tens of
-//! milliseconds.
+//! A load or eviction ends soon even on a busy machine: a call waits a quarter of a second for it.
+//! A guard may live for ever: a call waits some tens of milliseconds for it.
 
 use crate::sync::Backoff;
 
-/// What one look for room found, from worst to best.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Hope {
-    /// All that is in memory stays there.
+    /// Nothing in memory will leave.
     #[default]
     None,
-    /// Others use some of it, for as long as they like.
+    /// Guards keep some memory, possibly for ever.
     Used,
-    /// Others are at it, and done soon.
+    /// Another thread is loading or evicting.
     Soon,
 }
 
 impl Hope {
-    /// Notes what was found as well.
     pub(super) fn rise(&mut self, found: Hope) {
         *self = found.max(*self);
     }
 }
 
-/// The waits of one call. Each waits a millisecond, but for the first.
+/// The waits of one call, a millisecond each after the first.
 #[derive(Debug, Default)]
 pub(super) struct Patience {
     backoff: Backoff,
@@ -35,7 +32,7 @@ pub(super) struct Patience {
 impl Patience {
     const ALL: u32 = 240;
 
-    /// Waits a little; false if there was waiting enough.
+    /// Waits a little. Returns false if patience is exhausted.
     #[cold]
     pub(super) fn wait(&mut self, hope: Hope) -> bool {
         if self.spent >= Self::ALL {
@@ -44,14 +41,14 @@ impl Patience {
         self.spent += match hope {
             Hope::Soon => 1,
             Hope::Used => Self::ALL / 48,
-            // What others brought in meanwhile may be behind the hand that looked.
+            // The hand may have missed pages that arrived meanwhile.
             Hope::None => Self::ALL / 2,
         };
         self.backoff.wait();
         true
     }
 
-    /// Others got the room that was made: all begins anew.
+    /// Restores all patience: room was made, but other threads took it.
     pub(super) fn renew(&mut self) {
         self.spent = 0;
     }

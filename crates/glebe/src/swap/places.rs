@@ -1,8 +1,8 @@
-//! [`Places`]: which slot and which addresses an object has, from its making to its end.
+//! [`Places`]: the slot and the addresses of each object.
 //!
-//! Addresses are pages from the start, lowest first. Slots that were freed are in a list through
-//! the slots themselves, so that to free takes no memory. Cost: O(log objects). Lock: one, for a
-//! search or an update, and for the system call that every 128th new slot needs.
+//! Addresses count pages from the start; the lowest free ones are used first. Freed slots form a
+//! list through themselves, so a free needs no memory. Cost: O(log objects). Lock: one, for a
+//! search or update, and for the system call of every 128th new slot.
 
 use super::error::Error;
 use super::slots::{Place, Slot, Slots};
@@ -12,11 +12,10 @@ use crate::sync::{lock, MappedWord, Mutex, Ordering};
 use crate::sys::page_size;
 use crate::units::{Bytes, Pages};
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Places {
     slots: Slots,
-    /// Slots from the first that ever had an object.
+    /// Slots, from the first on, that ever had an object.
     used: MappedWord,
     free: Mutex<Free>,
 }
@@ -24,13 +23,11 @@ pub(super) struct Places {
 #[derive(Debug)]
 struct Free {
     tree: FreeTree,
-    /// The first slot of those freed.
     hole: Option<u32>,
     capacity: Pages,
 }
 
 impl Places {
-    /// All free: so many pages, and at most one object for each.
     pub(super) fn new(capacity: Pages) -> Result<Self, Error> {
         let span = Extent::new(0, capacity.get()).expect("checked by the options");
         let extents = (capacity.get() / 2 + 1) as usize;
@@ -41,23 +38,20 @@ impl Places {
         Ok(Self { slots, used: MappedWord::new(0), free })
     }
 
-    /// The slot of an index, if there may be one.
     #[inline]
     pub(super) fn slot(&self, index: u32) -> Option<Slot<'_>> {
         self.slots.get(index)
     }
 
-    /// How many slots, from the first on, ever had an object.
     pub(super) fn used(&self) -> u32 {
         self.used.load(Ordering::Acquire) as u32
     }
 
-    /// All slots that ever had an object.
     pub(super) fn all(&self) -> impl Iterator<Item = Slot<'_>> {
         (0..self.used()).filter_map(|index| self.slot(index))
     }
 
-    /// Takes a slot and addresses for an object of `len` bytes, which no word names yet.
+    /// Takes a slot and addresses for an object of `len` bytes. The slot is still a hole.
     pub(super) fn take(&self, len: usize) -> Result<(u32, Slot<'_>), Error> {
         let pages = Bytes::new(len as u64).pages_up(page_size());
         let mut free = lock(&self.free);
@@ -76,7 +70,7 @@ impl Places {
         Ok((index, slot))
     }
 
-    /// The first slot that never had an object. The caller has the lock.
+    /// Takes the first unused slot. The caller holds the lock.
     fn new_slot(&self) -> Option<Result<(u32, Slot<'_>), Error>> {
         let index = self.used();
         let slot = self.slot(index).filter(|_| index < self.slots.len())?;
@@ -87,8 +81,8 @@ impl Places {
         Some(Ok((index, slot)))
     }
 
-    /// Frees the addresses of an object that ended, and its slot, unless that was used as often as
-    /// keys can tell.
+    /// Frees an object's addresses and slot. A worn slot has no generation left and is never used
+    /// again.
     pub(super) fn put_back(&self, index: u32, slot: Slot<'_>, is_worn: bool) {
         let place = slot.place();
         let at = Extent::new(place.first, place.pages()).expect("an object is not empty");

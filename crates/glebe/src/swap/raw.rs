@@ -1,4 +1,4 @@
-//! What bindings need of keys: their numbers, and how long an object is before it is taken.
+//! Language bindings: keys as numbers, and lengths of objects.
 
 use super::error::Error;
 use super::key::Key;
@@ -6,14 +6,14 @@ use super::store::Store;
 use super::word::{look, State};
 
 impl Key {
-    /// The number of the store, and that of the object in it.
+    /// Returns the store's number and the object's.
     #[doc(hidden)]
     #[must_use]
     pub fn to_raw(self) -> (u32, u64) {
         (self.store, u64::from(self.generation) << u32::BITS | u64::from(self.index))
     }
 
-    /// The key of these numbers; one that was made up is refused where it is used.
+    /// Makes a key of numbers. Stores refuse invented keys.
     #[doc(hidden)]
     #[must_use]
     pub fn from_raw(store: u32, object: u64) -> Self {
@@ -22,7 +22,7 @@ impl Key {
 }
 
 impl Store {
-    /// The bytes of an object.
+    /// Returns the length of an object in bytes.
     ///
     /// # Errors
     /// [`Error::Stale`], [`Error::Foreign`], [`Error::Forked`].
@@ -31,7 +31,7 @@ impl Store {
         self.alive()?;
         let slot = self.places.slot(key.index).filter(|_| key.store == self.number);
         let slot = slot.ok_or(Error::Foreign)?;
-        // The place is the object's for its life: it is asked for between two looks.
+        // The place is constant for the object's life, so two looks at the word validate it.
         let is_there = || {
             let word = look(slot.word());
             word.generation() == key.generation && word.state() != State::Hole

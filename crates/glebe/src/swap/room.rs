@@ -1,17 +1,15 @@
-//! [`Room`]: the budget of a store, and the clock by which objects leave memory.
+//! [`Room`]: a store's budget and the clock that evicts objects.
 //!
-//! *Charged* are the pages of objects that are resident, or on their way in or out; never more than
-//! the budget. Who needs room makes it: the clock's *hand* goes round all slots, and an object that
-//! was pinned since it came by last is passed once. Some objects leave in one go, so that one
-//! system call takes the pages of all. The object stays readable until its copy is made; if it was
-//! used meanwhile, it stays.
+//! *Charged* pages belong to objects that are resident, loading or leaving, and never exceed the
+//! budget. A call that needs room turns the *hand* over all slots. The hand passes an object once
+//! if it was pinned since the last visit. Objects leave in batches, with one system call for the
+//! pages of all. An object is readable during its copy, and stays if it was used meanwhile.
 //!
-//! Cost: 1 to 3 ns a slot that the hand passes; an object that leaves: the codec and a pool's
-//! insert, nothing of these if it has a copy still; a system call for [`BATCH`] objects. Lock: one
-//! for changes of the budget; to make room takes none.
+//! Cost: 1 to 3 ns per slot passed; per object the codec and a pool's insert, unless it has a copy;
+//! a system call per [`BATCH`] objects. Lock: one for changes of the budget; evictions take none.
 //!
 //! # Safety
-//! Bytes are read of an object that this call has pinned, and given up of one that is leaving.
+//! A call reads objects that it has pinned, and gives back pages of objects that it made leaving.
 #![allow(unsafe_code)]
 
 use super::error::Error;
@@ -28,51 +26,43 @@ use crate::sys::page_size;
 use crate::units::{Bytes, Pages};
 use crate::zpool;
 
-/// Objects that leave in one go, at most, and pages if not more are needed: so the call that has
-/// them leave waits no longer for a codec than for an object of as many pages.
+/// Most objects in a batch. Also its most pages, unless more are needed: this bounds the time in
+/// the codec.
 const BATCH: usize = 16;
-/// The part of the budget that leaves in one go at most, if not more is needed.
+/// Largest part of the budget in a batch, unless more is needed.
 const BATCH_SHARE: u64 = 16;
-/// Times that the hand goes round: an object that is passed the first time may go the second.
+/// Rounds of the hand per turn: an object passed in the first may leave in the second.
 const ROUNDS: u64 = 2;
-/// Objects that do not fit into the pool, until it is taken to be full for all.
+/// Failed copies in one turn that make the pool count as full.
 const REFUSALS: u32 = 8;
-/// The part of the pool that new objects leave to loads. A load may have to store an object
-/// before it can give up the copy of the one that it loads.
+/// Part of the pool that new objects leave to loads: a load may have to evict an object before it
+/// can drop the copy that it loads.
 const HEADROOM_SHARE: u64 = 16;
 
 const _: () = assert!(BATCH <= super::memory::DISCARD_MAX);
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Room {
     charged: MappedWord,
     budget: MappedWord,
     hand: MappedWord,
-    /// Of the searches for copies.
     pub(super) hands: Hands,
-    /// Held by a call that changes the budget.
     changes: Mutex<()>,
 }
 
-/// What one turn of the hand came to.
 #[derive(Debug, Default)]
 struct Turn {
-    /// Pages that left.
     left: u64,
     hope: Hope,
-    /// Why objects could not leave that nobody had pinned.
     refused: Option<Error>,
 }
 
 impl Turn {
-    /// Whether nothing that others do would make room.
     fn is_hopeless(&self) -> bool {
         self.hope == Hope::None && self.refused.is_some()
     }
 }
 
-/// Objects that leave together.
 #[derive(Default)]
 struct Batch<'a> {
     chosen: [Option<Slot<'a>>; BATCH],
@@ -112,12 +102,10 @@ impl Room {
         }
     }
 
-    /// Pages that are charged.
     pub(super) fn charged(&self) -> u64 {
         self.charged.load(Ordering::Relaxed)
     }
 
-    /// Pages of the budget.
     pub(super) fn budget(&self) -> u64 {
         self.budget.load(Ordering::Relaxed)
     }
@@ -127,7 +115,6 @@ impl Room {
         self.charged.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
     }
 
-    /// Takes pages off that were given up.
     pub(super) fn release(&self, pages: u64) {
         self.charged.fetch_sub(pages, Ordering::Relaxed);
     }
@@ -138,7 +125,6 @@ fn bytes(pages: u64) -> Bytes {
 }
 
 impl Store {
-    /// Charges pages, for which others leave memory if they must.
     pub(super) fn make_room(&self, pages: u64, is_new: bool) -> Result<(), Error> {
         let fits = self.room.charge(pages);
         if fits {
@@ -156,16 +142,16 @@ impl Store {
         })
     }
 
-    /// Changes the budget. Where more is in memory, objects leave it.
+    /// Changes the budget. Evicts objects that exceed it.
     ///
     /// # Errors
-    /// [`Error::NoBudget`] for less than a page; [`Error::BudgetBelowPinned`], [`Error::Full`]
-    /// where not enough can leave, and then the budget is as it was; [`Error::Forked`].
+    /// [`Error::NoBudget`] below a page; [`Error::BudgetBelowPinned`] or [`Error::Full`] if too
+    /// little can leave. The budget is then unchanged. [`Error::Forked`].
     pub fn set_budget(&self, budget: Bytes) -> Result<(), Error> {
         self.alive()?;
         let pages = Room::pages_of(budget)?;
         let _changes = lock(&self.room.changes);
-        // First of all, so that nobody brings in what has to leave again.
+        // First, so that no other call loads what must leave again.
         let before = self.room.budget.swap(pages, Ordering::Relaxed);
         self.shed(1, false, || self.room.charged() <= pages).map_err(|refused| {
             self.room.budget.store(before, Ordering::Relaxed);
@@ -174,10 +160,10 @@ impl Store {
         })
     }
 
-    /// Changes the limit of the pool of compressed objects. Kept copies go if they must.
+    /// Changes the limit of the pool of compressed objects. Drops kept copies if necessary.
     ///
     /// # Errors
-    /// [`Error::Pool`]: it holds more, and the limit is as it was; [`Error::Forked`].
+    /// [`Error::Pool`] if the pool holds more; the limit is then unchanged. [`Error::Forked`].
     pub fn set_pool_limit(&self, limit: Bytes) -> Result<(), Error> {
         self.alive()?;
         loop {
@@ -188,13 +174,12 @@ impl Store {
         }
     }
 
-    /// The budget.
+    /// Returns the budget.
     #[must_use]
     pub fn budget(&self) -> Bytes {
         bytes(self.room.budget())
     }
 
-    /// Pages of objects that guards pin.
     fn pinned_pages(&self) -> u64 {
         let is_pinned = |slot: &Slot<'_>| {
             let word = look(slot.word());
@@ -203,8 +188,8 @@ impl Store {
         self.places.all().filter(is_pinned).map(|slot| slot.place().pages()).sum()
     }
 
-    /// Has objects leave, `least` pages of them at a time, until it `is_done`; else why they could
-    /// not, if not for pins alone.
+    /// Evicts at least `least` pages at a time until `is_done`. If it gives up, it returns the
+    /// reason, or `None` if only pins prevent it.
     fn shed(
         &self,
         least: u64,
@@ -223,7 +208,7 @@ impl Store {
         Ok(())
     }
 
-    /// Turns the hand until it has chosen objects of `least` pages, or somewhat more; these leave.
+    /// Turns the hand until it has chosen about `least` pages, and evicts these.
     fn turn(&self, least: u64, is_new: bool) -> Turn {
         let most = least.max((self.room.budget() / BATCH_SHARE).min(BATCH as u64));
         let slots = u64::from(self.places.used());
@@ -248,7 +233,8 @@ impl Store {
         turn
     }
 
-    /// Chooses an object to leave, unless it is pinned or was since the hand came by; what it was.
+    /// Chooses an unpinned object that is not *used*, or clears *used*. Returns the earlier word of
+    /// a chosen object.
     fn choose(slot: Slot<'_>, turn: &mut Turn) -> Option<Word> {
         let word = look(slot.word());
         if word.is_in_transit() {
@@ -268,20 +254,18 @@ impl Store {
         chosen.ok()
     }
 
-    /// Keeps a chosen object in memory after all, with its copy or without.
     fn spare(&self, slot: Slot<'_>, has_copy: bool) {
         must(slot.word(), |word| word.idle(has_copy));
         self.settle(slot);
     }
 
-    /// Makes a copy of a chosen object, if there is none.
     fn copy_out(&self, index: u32, slot: Slot<'_>, was: Word, is_new: bool) -> Result<(), Error> {
         if was.has_copy() {
             self.counts.add(Counter::Reused, 1);
             return Ok(());
         }
         let key = Key { store: self.number, index, generation: was.generation() };
-        // SAFETY: resident, and pinned by this call, beside which nobody writes.
+        // SAFETY: this call has pinned the resident object, which excludes writers.
         let object = unsafe { self.memory.shared(slot.place()) };
         let room = if is_new { HEADROOM_SHARE } else { u64::MAX };
         let copy = store_copy(self, key, object, room)?;
@@ -289,7 +273,6 @@ impl Store {
         Ok(())
     }
 
-    /// Has chosen objects leave that nobody used since.
     fn leave(&self, batch: &Batch<'_>, turn: &mut Turn) {
         let mut leaving = Batch::default();
         for slot in batch.slots() {
@@ -303,7 +286,7 @@ impl Store {
         }
         let mut places = [Place { first: 0, len: 0 }; BATCH];
         places.iter_mut().zip(leaving.slots()).for_each(|(place, slot)| *place = slot.place());
-        // SAFETY: leaving by this call, each with a copy.
+        // SAFETY: this call made the objects leaving, and each has a copy.
         let gone = unsafe { self.memory.give_back_all(&places[..leaving.len]) };
         for (nth, slot) in leaving.slots().enumerate() {
             let one = match nth < gone {
@@ -315,7 +298,6 @@ impl Store {
         }
     }
 
-    /// Ends the leaving of an object whose pages went, or did not.
     fn part(&self, slot: Slot<'_>, gone: Result<(), OsError>, turn: &mut Turn) {
         let pages = slot.place().pages();
         match gone {

@@ -1,8 +1,9 @@
-//! [`Shelf`]: whoever has slots with copies, a store or a region, and how copies find room there.
+//! [`Shelf`]: a store or region, as the owner of slots with copies.
 //!
-//! A copy goes to the pool. Where that is full, kept copies of what is in memory go first, then
-//! copies of what is not go to the file, some at a time; what still finds no room goes to the file
-//! itself. Cost: the codec, a pool's insert, one write for many copies. No lock of its own.
+//! A new copy needs room in the pool. If the pool is full, the shelf drops kept copies of resident
+//! objects. If none are left, it moves a batch of other copies to the file. If that fails too, it
+//! writes the new copy to the file. Cost: the codec, a pool's insert, one write per batch. No lock
+//! of its own.
 
 use super::copies::{Copies, Copy};
 use super::error::Error;
@@ -14,22 +15,17 @@ use super::word::{change, look, must, Word};
 use crate::sync::{MappedWord, Ordering};
 use crate::zpool;
 
-/// Kept copies that go in one go.
 const COPIES: usize = 16;
 
-/// Where kept copies are to make room.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Home {
     Pool,
     File,
 }
 
-/// Where the searches for copies have come to, round all slots.
 #[derive(Debug)]
 pub(super) struct Hands {
-    /// The hand that looks for kept copies.
     kept: MappedWord,
-    /// The hand that looks for copies to write to the file.
     spill: MappedWord,
 }
 
@@ -38,28 +34,27 @@ impl Hands {
         Self { kept: MappedWord::new(0), spill: MappedWord::new(0) }
     }
 
-    /// The next slot of which a copy may be written, of so many.
+    /// Returns the next of `slots` slots whose copy may be written.
     pub(super) fn next_spill(&self, slots: u64) -> u32 {
         (self.spill.fetch_add(1, Ordering::Relaxed) % slots) as u32
     }
 }
 
-/// See the module.
 pub(super) trait Shelf {
     fn copies(&self) -> &Copies;
     fn counts(&self) -> &Counts;
     fn hands(&self) -> &Hands;
-    /// How many slots, from the first on, may have a copy.
+    /// Returns the number of slots, from the first on, that may have a copy.
     fn used(&self) -> u32;
     fn slot(&self, index: u32) -> Option<Slot<'_>>;
-    /// Called when a slot is no more this call's own.
+    /// Acts on a slot that this call no longer owns.
     fn settle(&self, slot: Slot<'_>);
 }
 
-/// Stores a copy, and leaves one part of so many of the pool free.
+/// Stores a copy and leaves `1 / free` of the pool unused.
 ///
 /// # Errors
-/// [`Error::Full`] and [`Error::FileFull`]; what pool and device refuse.
+/// [`Error::Full`], [`Error::FileFull`], or an error of pool or device.
 pub(super) fn store_copy<S: Shelf>(
     shelf: &S,
     key: Key,
@@ -70,7 +65,7 @@ pub(super) fn store_copy<S: Shelf>(
         match shelf.copies().store(key, object, free) {
             Err(zpool::Error::Full { .. }) if drop_kept(shelf, Home::Pool) => {}
             Err(zpool::Error::Full { .. }) if spill(shelf)? => {}
-            // An object too long for the pool, or others have all of its room.
+            // The object is too long for the pool, or other threads took the room.
             Err(zpool::Error::Full { held, limit, .. }) => {
                 let copy = shelf.copies().store_in_file(key, object)?;
                 break copy.ok_or(Error::Full { held, limit })?;
@@ -95,7 +90,7 @@ fn count_copy(counts: &Counts, len: usize, copy: Copy) {
     counts.add(counter, 1);
 }
 
-/// Drops some copies of what is in memory; false if there are none of that home.
+/// Drops some kept copies of resident objects. Returns false if `home` has none.
 pub(super) fn drop_kept<S: Shelf>(shelf: &S, home: Home) -> bool {
     let slots = u64::from(shelf.used());
     let mut dropped = 0;

@@ -1,4 +1,4 @@
-//! [`Slots`]: what a store knows of each object, in four words.
+//! [`Slots`]: four words for each object.
 //!
 //! ```text
 //! 0  the object's word: see [`word`](super::word)
@@ -8,11 +8,10 @@
 //! 3           63 .. 62 form | 61 in the file | 55 .. 32 length in bytes | 31 .. 0 checksum
 //! ```
 //!
-//! A *slot* is named by its index. Pages of slots are populated as the highest index grows; what
-//! never was reads as zero, a hole of generation 0. A region's pages of slots come as they are
-//! written. The place changes while the slot is its maker's
-//! or taken; the copy belongs to whom the word says. Neither orders anything itself. Cost: 32 bytes
-//! an object. No lock.
+//! A *slot* is named by its index. A store populates slots as the highest index grows, a region on
+//! use; an unused slot reads as zero, a hole of generation 0. Only the owner of a slot changes its
+//! place, and the word says who owns the copy. Place and copy order no other memory. Cost: 32 bytes
+//! per object. No lock.
 
 use super::copies::Copy;
 use crate::error::OsError;
@@ -21,22 +20,19 @@ use crate::sys::page_size;
 use crate::units::Bytes;
 use crate::zpool::Words;
 
-/// Words of a slot.
 const WORDS: usize = 4;
 const LEN_BITS: u32 = 24;
 const LEN: u64 = (1 << LEN_BITS) - 1;
 
-/// Where an object lies, for its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     /// Pages from the start of the addresses.
     pub(super) first: u64,
-    /// Bytes of the object.
+    /// Length in bytes.
     pub(super) len: usize,
 }
 
 impl Place {
-    /// Pages that it takes.
     pub(super) fn pages(self) -> u64 {
         Bytes::new(self.len as u64).pages_up(page_size()).get()
     }
@@ -50,45 +46,38 @@ impl Place {
     }
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Slots {
     words: Words,
     len: u32,
 }
 
-/// One slot.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot<'a>(&'a [MappedWord; WORDS]);
 
 impl Slots {
-    /// Room for `len` objects.
     pub(super) fn new(len: u32) -> Result<Self, OsError> {
         Ok(Self { words: Words::new(len as usize * WORDS)?, len })
     }
 
-    /// The most objects.
     pub(super) fn len(&self) -> u32 {
         self.len
     }
 
-    /// Bytes of as many slots.
     pub(super) fn bytes_of(count: u32) -> u64 {
         count as u64 * (WORDS * size_of::<MappedWord>()) as u64
     }
 
-    /// Makes the memory of a slot present.
     pub(super) fn populate(&self, index: u32) -> Result<(), OsError> {
         let page = page_size().bytes();
         self.words.populate((Self::bytes_of(index) / page.get()) as usize, page)
     }
 
-    /// Has the memory of slots come as they are written, whichever they are.
+    /// Lets the kernel add memory when slots are written.
     pub(super) fn come_as_written(&self) -> Result<(), OsError> {
         self.words.come_as_written()
     }
 
-    /// A slot, if there is room for one of that index.
     #[inline]
     pub(super) fn get(&self, index: u32) -> Option<Slot<'_>> {
         let start = index as usize * WORDS;
@@ -97,7 +86,6 @@ impl Slots {
 }
 
 impl<'a> Slot<'a> {
-    /// The object's word.
     #[inline]
     pub(super) fn word(self) -> &'a MappedWord {
         &self.0[0]
@@ -112,7 +100,6 @@ impl<'a> Slot<'a> {
         self.0[1].store(place.to_raw(), Ordering::Relaxed);
     }
 
-    /// The next hole of the list that this one is in.
     pub(super) fn next_hole(self) -> Option<u32> {
         (self.0[1].load(Ordering::Relaxed) as u32).checked_sub(1)
     }
@@ -121,7 +108,7 @@ impl<'a> Slot<'a> {
         self.0[1].store(next.map_or(0, |index| u64::from(index) + 1), Ordering::Relaxed);
     }
 
-    /// Whether the kernel did not move the page of a region when that was tried last.
+    /// Returns true if the kernel refused the last move of this region's page.
     pub(super) fn is_unmovable(self) -> bool {
         self.0[1].load(Ordering::Relaxed) != 0
     }

@@ -1,9 +1,9 @@
-//! How copies go from the pool to the file.
+//! Moves copies from the pool to the file.
 //!
-//! Who finds the pool full writes a batch of copies of objects that are not in memory, and only
-//! then gives up what the pool has of them: so a write that fails loses nothing. The objects come
-//! in the order of their slots, from where the last batch ended. A pin of one of them waits for
-//! the write. Cost: a read of the pool and two copies of the bytes, one write.
+//! A thread that finds the pool full takes stored objects by slot, from where the last batch ended,
+//! and writes their copies. It removes them from the pool afterwards, so a failed write loses
+//! nothing. A pin of these objects waits for the write. Cost: a read of the pool, two copies of the
+//! bytes, one write.
 
 use super::copies::Block;
 use super::error::Error;
@@ -13,12 +13,9 @@ use super::slots::Slot;
 use super::stats::Counter;
 use super::word::{change, look, must, State, Word};
 
-/// Copies that are about to be written.
 #[derive(Default)]
 struct Batch<'a> {
-    /// Objects that this call has to itself, each with its copy.
     objects: Vec<(Slot<'a>, Block)>,
-    /// The blocks, one behind the other.
     bytes: Vec<u8>,
 }
 
@@ -37,10 +34,10 @@ impl Batch<'_> {
     }
 }
 
-/// Moves copies from the pool to the file; false if there is no file, or nothing to move.
+/// Moves copies from the pool to the file. Returns false without a file or copies.
 ///
 /// # Errors
-/// [`Error::FileFull`], or what the device refuses; then all are where they were.
+/// [`Error::FileFull`], or an error of the device. All copies then stay in the pool.
 pub(super) fn spill<S: Shelf>(shelf: &S) -> Result<bool, Error> {
     let Some(file) = &shelf.copies().file else { return Ok(false) };
     let mut batch = gather(shelf);
@@ -66,7 +63,6 @@ pub(super) fn spill<S: Shelf>(shelf: &S) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// A run of the file, for which kept copies go if they must.
 fn run<S: Shelf>(shelf: &S, file: &SpillFile, least: u64, most: u64) -> Result<Run, Error> {
     loop {
         match file.take(least, most) {
@@ -77,7 +73,6 @@ fn run<S: Shelf>(shelf: &S, file: &SpillFile, least: u64, most: u64) -> Result<R
     }
 }
 
-/// Takes objects whose copies are in the pool, and reads these.
 fn gather<S: Shelf>(shelf: &S) -> Batch<'_> {
     let slots = u64::from(shelf.used());
     let mut batch = Batch::default();
@@ -99,7 +94,7 @@ fn gather<S: Shelf>(shelf: &S) -> Batch<'_> {
         });
         match is_read {
             Some(block) => batch.objects.push((slot, block)),
-            // In the file already, or damaged, which its next load says.
+            // The copy is in the file, or damaged: its next load fails.
             None => {
                 batch.bytes.truncate(from);
                 release(shelf, slot);
@@ -109,7 +104,6 @@ fn gather<S: Shelf>(shelf: &S) -> Batch<'_> {
     batch
 }
 
-/// Lets others have an object again.
 fn release<S: Shelf>(shelf: &S, slot: Slot<'_>) {
     must(slot.word(), Word::not_loaded);
     shelf.settle(slot);

@@ -1,9 +1,7 @@
-//! Statistics of a store: one table, as those of the other parts.
-//!
-//! Identities, exact while no call is under way ([`Stats::check`] tests them):
+//! Statistics of a store or region. Three identities hold while no call runs:
 //!
 //! * `created_pages = freed_pages + resident_pages + stored_pages + buried_pages`
-//! * `resident_pages = charged_pages <= budget_pages`
+//! * `resident_pages = charged_pages <= budget_pages + over_budget_pages`
 //! * `coded + raw + filled + reused = evicted + rescued + stayed`
 
 use super::file::SpillFile;
@@ -61,7 +59,7 @@ statistics! {
 }
 
 impl Store {
-    /// The statistics now: O(objects); zeros in a forked child.
+    /// Returns the statistics; zeros in a forked child. Cost: O(objects).
     #[must_use]
     pub fn stats(&self) -> Stats {
         if self.alive().is_err() {
@@ -102,10 +100,10 @@ impl Store {
 }
 
 impl Stats {
-    /// Tests the identities of the module's head; they hold while no call is under way.
+    /// Tests the identities, which hold while no call runs.
     ///
     /// # Errors
-    /// Which one does not hold, with its values.
+    /// The identity that fails, with its values.
     pub fn check(&self) -> Result<(), String> {
         let same = |what: &str, a: u64, b: u64| {
             (a == b).then_some(()).ok_or_else(|| format!("{what}: {a} is not {b}"))

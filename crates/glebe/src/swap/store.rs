@@ -1,11 +1,11 @@
-//! [`Store`]: what a store consists of, and what is done with objects by their keys.
+//! [`Store`]: the parts of a store, and calls on objects by key.
 //!
-//! A call finds the object's slot, makes one step of its [word](super::word), and acts on what the
-//! object was. Another thread that is at the object is waited for: it evicts, loads or ends it, and
-//! waits for no lock of this module meanwhile, nor for the waiter.
+//! A call finds the object's slot, makes one step of its [word](super::word), and acts on the
+//! earlier state. It waits for a thread that evicts, loads or ends the object; that thread waits
+//! for no lock of this module and for no such call.
 //!
 //! # Safety
-//! Bytes are touched of objects that this call has pinned, or has to itself by their word.
+//! A call touches only bytes of objects that it has pinned or owns by their words.
 #![allow(unsafe_code)]
 
 use super::copies::{Copies, Unreadable};
@@ -27,17 +27,14 @@ use crate::sync::{Backoff, MappedWord, Ordering};
 use crate::sys::fork::ForkGuard;
 use crate::units::Bytes;
 
-/// Bytes of the longest object.
 pub(super) const LEN_MAX: usize = 2 << 20;
 static STORES: MappedWord = MappedWord::new(0);
 
-/// A number that no other store or region of the process has.
 pub(super) fn next_number() -> u32 {
     STORES.fetch_add(1, Ordering::Relaxed) as u32
 }
 
-/// Objects of 1 byte to 2 MiB, of which no more than a budget is in memory. See [the
-/// module](super).
+/// Objects of 1 byte to 2 MiB, with at most a budget of them in memory. See [the module](super).
 #[derive(Debug)]
 pub struct Store {
     pub(super) number: u32,
@@ -52,12 +49,12 @@ pub struct Store {
 }
 
 impl Store {
-    /// What a store can be like.
+    /// Returns the default options.
     pub fn options() -> Options {
         Options::default()
     }
 
-    /// Makes a store of which `budget` is in memory at most.
+    /// Makes a store with at most `budget` in memory.
     ///
     /// # Errors
     /// As [`Options::build`].
@@ -82,7 +79,7 @@ impl Store {
         })
     }
 
-    /// Whether the store's file, if it has one, is written past the page cache (O_DIRECT).
+    /// Returns true if the file bypasses the page cache (O_DIRECT), `None` without a file.
     #[must_use]
     pub fn is_file_direct(&self) -> Option<bool> {
         self.copies.file.as_ref().map(SpillFile::is_direct)
@@ -96,7 +93,6 @@ impl Store {
         Ok(())
     }
 
-    /// The slot that a key names.
     #[inline]
     fn slot(&self, key: Key) -> Result<Slot<'_>, Error> {
         self.alive()?;
@@ -106,11 +102,11 @@ impl Store {
         self.places.slot(key.index).ok_or(Error::Foreign)
     }
 
-    /// Makes an object of `len` zeros, pinned to be filled.
+    /// Makes an object of `len` zeros, pinned for writing.
     ///
     /// # Errors
-    /// [`Error::Len`]; [`Error::Budget`] and [`Error::Full`] where no room can be made for it;
-    /// [`Error::Addresses`]; [`Error::Forked`]; [`Error::Os`] for memory that the kernel refuses.
+    /// [`Error::Len`], [`Error::Addresses`], [`Error::Forked`]; [`Error::Budget`] or
+    /// [`Error::Full`] if it has no room; [`Error::Os`] if the kernel refuses memory.
     pub fn create(&self, len: usize) -> Result<PinMut<'_>, Error> {
         self.alive()?;
         if len == 0 || len > LEN_MAX {
@@ -118,7 +114,7 @@ impl Store {
         }
         let (index, slot) = self.places.take(len)?;
         let place = slot.place();
-        // SAFETY: nobody else knows of the place.
+        // SAFETY: no other call knows the place.
         if let Err(error) = unsafe { self.bring(place, true) } {
             self.places.put_back(index, slot, false);
             return Err(error);
@@ -126,7 +122,7 @@ impl Store {
         let hole = must(slot.word(), Word::created);
         self.counts.add(Counter::Created, place.pages());
         let key = Key { store: self.number, index, generation: hole.generation() };
-        // SAFETY: created pinned alone, just now.
+        // SAFETY: just created with the exclusive pin.
         Ok(unsafe { PinMut::new(self, slot, key) })
     }
 
@@ -140,20 +136,19 @@ impl Store {
         Ok(object.key())
     }
 
-    /// Pins an object to read it, and brings it to memory if it is not there. One atomic operation
-    /// if it is.
+    /// Pins an object for reading; loads it if necessary. Cost: one atomic operation if resident.
     ///
     /// # Errors
-    /// [`Error::Stale`], [`Error::Foreign`], [`Error::Dead`]; [`Error::Pinned`] if it is pinned to
-    /// be written, [`Error::TooManyPins`]; [`Error::Budget`], [`Error::Full`] and [`Error::Os`]
-    /// where it cannot be brought to memory now; [`Error::Damaged`]; [`Error::Forked`].
+    /// [`Error::Stale`], [`Error::Foreign`], [`Error::Dead`]; [`Error::Pinned`] while a [`PinMut`]
+    /// exists, [`Error::TooManyPins`]; [`Error::Budget`], [`Error::Full`] or [`Error::Os`] if it
+    /// cannot be loaded now; [`Error::Damaged`]; [`Error::Forked`].
     #[inline]
     pub fn pin(&self, key: Key) -> Result<Pin<'_>, Error> {
         let slot = self.slot(key)?;
         if let Err(refusal) = change(slot.word(), |word| word.pinned(key.generation)) {
             self.pin_absent(key, slot, refusal)?;
         }
-        // SAFETY: pinned just now, here or in the call above.
+        // SAFETY: just pinned, here or in the call above.
         Ok(unsafe { Pin::new(self, slot) })
     }
 
@@ -163,10 +158,10 @@ impl Store {
         Ok(())
     }
 
-    /// Pins an object to write it, alone, and brings it to memory if it is not there.
+    /// Pins an object for writing, exclusively; loads it if necessary.
     ///
     /// # Errors
-    /// As [`Store::pin`]; [`Error::Pinned`] also if it is pinned to be read.
+    /// As [`Store::pin`]; [`Error::Pinned`] also while a [`Pin`] exists.
     #[inline]
     pub fn pin_mut(&self, key: Key) -> Result<PinMut<'_>, Error> {
         let slot = self.slot(key)?;
@@ -179,12 +174,12 @@ impl Store {
             self.copies.drop_copy(slot.copy());
             must(slot.word(), Word::uncopied);
         }
-        // SAFETY: pinned alone just now.
+        // SAFETY: just pinned exclusively.
         Ok(unsafe { PinMut::new(self, slot, key) })
     }
 
-    /// Does what a refused `step` needs, and that again, until it is made or cannot be; what the
-    /// object was, or nothing if this call loaded it.
+    /// Repeats a refused `step`, after loads and waits, until it succeeds or cannot. Returns the
+    /// earlier word, or `None` if this call loaded the object.
     #[cold]
     fn bring_for(
         &self,
@@ -220,7 +215,7 @@ impl Store {
         }
     }
 
-    /// Makes a step, once another thread that is at the object is done; what the object was.
+    /// Makes a step, after waiting for other threads. Returns the earlier word.
     fn step(
         &self,
         key: Key,
@@ -236,11 +231,11 @@ impl Store {
         }
     }
 
-    /// Frees an object, dead and damaged ones too.
+    /// Frees an object, also a dead or damaged one.
     ///
     /// # Errors
-    /// [`Error::Stale`], [`Error::Foreign`], [`Error::Forked`]; [`Error::Pinned`], and then the
-    /// object is as it was.
+    /// [`Error::Stale`], [`Error::Foreign`], [`Error::Forked`]; [`Error::Pinned`], without any
+    /// change.
     pub fn free(&self, key: Key) -> Result<(), Error> {
         let slot = self.slot(key)?;
         let was = self.step(key, slot, |word| word.taken(key.generation))?;
@@ -248,12 +243,10 @@ impl Store {
         Ok(())
     }
 
-    /// Frees an object and returns its bytes. An object that is not in memory is not brought there,
-    /// and needs no room in the budget.
+    /// Frees an object and returns its bytes, without loading it: this needs no room in the budget.
     ///
     /// # Errors
-    /// As [`Store::free`]; [`Error::Dead`], [`Error::Damaged`]. After an error the object is as it
-    /// was.
+    /// As [`Store::free`]; [`Error::Dead`], [`Error::Damaged`]. The object is then unchanged.
     pub fn take(&self, key: Key) -> Result<Vec<u8>, Error> {
         let slot = self.slot(key)?;
         let was = self.step(key, slot, |word| word.taken(key.generation))?;
@@ -272,7 +265,6 @@ impl Store {
         }
     }
 
-    /// The bytes of an object that this call has taken.
     fn bytes_of(&self, key: Key, slot: Slot<'_>, was: Word) -> Result<Vec<u8>, Error> {
         let place = slot.place();
         match was.state() {
@@ -299,7 +291,6 @@ impl Store {
         }
     }
 
-    /// Ends an object that this call has taken.
     fn end(&self, key: Key, slot: Slot<'_>, was: Word) {
         self.drop_all(slot, was);
         self.counts.add(Counter::Freed, slot.place().pages());
@@ -307,18 +298,17 @@ impl Store {
         self.places.put_back(key.index, slot, key.generation == u32::MAX);
     }
 
-    /// Drops copy and memory of an object that this call has taken, as it was.
     fn drop_all(&self, slot: Slot<'_>, was: Word) {
         if was.has_copy() {
             self.copies.drop_copy(slot.copy());
         }
         if was.state() == State::Resident {
-            // SAFETY: resident, and taken by this call, whose caller wants the bytes no more.
+            // SAFETY: resident and taken by this call, whose caller no longer needs the bytes.
             unsafe { self.give_up(slot.place()) };
         }
     }
 
-    /// Says that an object is not needed for a while: it is among the next to leave memory.
+    /// Marks an object as not needed soon: it is among the next to leave memory.
     ///
     /// # Errors
     /// [`Error::Stale`], [`Error::Foreign`], [`Error::Forked`].
@@ -327,10 +317,10 @@ impl Store {
         self.step(key, slot, |word| word.cooled(key.generation)).map(drop)
     }
 
-    /// Brings an object to memory that will be needed soon. It may leave again before it is.
+    /// Loads an object that will be needed soon. It may leave again before then.
     ///
     /// # Errors
-    /// As [`Store::pin`], but for [`Error::Pinned`]: what is pinned is in memory.
+    /// As [`Store::pin`] without [`Error::Pinned`]: a pinned object is in memory.
     pub fn will_need(&self, key: Key) -> Result<(), Error> {
         match self.pin(key) {
             Ok(_) | Err(Error::Pinned) => Ok(()),
@@ -338,9 +328,9 @@ impl Store {
         }
     }
 
-    /// Says that an object's bytes are wanted no more: they are never compressed or written again,
-    /// and their memory is given up, at once or with the last guard of the object. The key stays
-    /// until it is freed, and every pin is [`Error::Dead`].
+    /// Marks an object as dead: it is never compressed or written again, and its memory is freed
+    /// now or with its last guard. A pin then returns [`Error::Dead`]. The key remains until it is
+    /// freed.
     ///
     /// # Errors
     /// [`Error::Stale`], [`Error::Foreign`], [`Error::Forked`].
@@ -354,9 +344,8 @@ impl Store {
         Ok(())
     }
 
-    /// Drops what a dead object still has, unless a guard or another thread has it: whoever that
-    /// is does so after. A child that ends a guard leaves all as it is: a thread that it does not
-    /// have may have held a lock when it was forked.
+    /// Drops a dead object's copy and memory, unless a guard or thread still has it, which then
+    /// does this. Does nothing in a forked child, where an absent thread may hold a lock.
     #[cold]
     pub(super) fn reap(&self, slot: Slot<'_>) {
         if self.alive().is_err() {
@@ -390,7 +379,7 @@ impl Shelf for Store {
         self.places.slot(index)
     }
 
-    /// Looks, after a step that others could not make a dead object's end in, whether to do so.
+    /// Reaps an object that another thread declared dead while this call owned it.
     fn settle(&self, slot: Slot<'_>) {
         if look(slot.word()).is_dead() {
             self.reap(slot);

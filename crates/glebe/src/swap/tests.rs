@@ -1,6 +1,5 @@
-//! What a test outside cannot see: which pages are there, copies that are damaged, forks, keys that
-//! wear out.
-#![allow(unsafe_code)] // Safety: a forked child that allocates nothing.
+//! Tests through internals: present pages, damaged copies, forks, worn keys.
+#![allow(unsafe_code)] // Safety: the forked child allocates nothing.
 
 use std::sync::Arc;
 
@@ -29,7 +28,7 @@ fn noise(at: u64) -> u64 {
     word(word(at))
 }
 
-/// Bytes that compress to about a half.
+/// Returns bytes that compress to about a half.
 fn bytes_of(n: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|at| if at % 16 < 8 { n as u8 } else { noise(at << 8 | n) as u8 }).collect()
 }
@@ -43,17 +42,16 @@ fn copy_of(store: &Store, key: Key) -> Option<Copy> {
     look(slot.word()).has_copy().then(|| slot.copy())
 }
 
-/// The pool's handle of an object's copy.
 fn handle_of(store: &Store, key: Key) -> Handle {
     let [handle, _] = copy_of(store, key).expect("a copy").to_raw();
     Handle::from_raw(handle).expect("a block")
 }
 
-/// Pages that the kernel says are there, of those that objects may lie in.
+/// Returns how many of the first `pages` pages are present.
 fn pages_there(store: &Store, pages: u64) -> u64 {
     let all = super::slots::Place { first: 0, len: page() * pages as usize };
     let start = store.memory.bytes(all).addr().get();
-    // Addresses are committed, and so can be asked about, as objects come to lie there.
+    // The kernel answers only for committed addresses.
     let there = there(start, Pages::new(pages).bytes(page_size())).unwrap();
     there.iter().map(|run| run.len()).sum()
 }
@@ -86,7 +84,7 @@ fn no_piece_of_a_long_object_is_left_behind() {
     keys.into_iter().for_each(|key| drop(store.take(key).unwrap()));
     let stats = store.copies.pool.stats();
     assert!(stats.inserted > 0 && stats.objects == 0, "{stats}");
-    // Nor of one for which the pool had no room.
+    // An object that did not fit also leaves no piece.
     store.set_pool_limit(store.copies.pool.held() + Bytes::new(64 << 10)).unwrap();
     let noise = |n: u64| {
         let words = (0..40 * page() as u64 / 8).map(|at| noise(at << 8 | n));
@@ -98,7 +96,7 @@ fn no_piece_of_a_long_object_is_left_behind() {
     assert!(*store.pin(key).unwrap() == *noise(1));
 }
 
-/// Spoils the copy of a stored object, which is then an error for good, and no other's.
+/// Damages one stored object's copy: only that object fails, for good.
 fn spoil(len: usize, spoil: impl Fn(&Store, Key, Key)) {
     let store = store(64);
     let keys: Vec<_> = (0..3).map(|n| store.insert(&bytes_of(n, len)).unwrap()).collect();
@@ -121,7 +119,7 @@ fn spoil(len: usize, spoil: impl Fn(&Store, Key, Key)) {
     store.stats().check().unwrap();
 }
 
-/// A store all of whose copies but a few are in its file; the objects, by number.
+/// Makes a store whose file has most of the copies. Returns its keys in order.
 fn in_file(len: usize) -> (Store, Vec<Key>) {
     let options = Store::options().pool_limit(Bytes::new(256 << 10)).capacity(Bytes::mib(64));
     let options = options.file_in(std::env::temp_dir(), Bytes::mib(32));
@@ -160,8 +158,8 @@ fn a_file_that_was_cut_or_overwritten_is_an_error_of_its_objects() {
     }
 }
 
-/// A store with long objects in its file and in a pool of ordinary memory; one of these, with the
-/// handles of its pieces there.
+/// Makes a store whose file is cached in a pool, with a long object in both. Returns the handles of
+/// its pieces.
 fn cached() -> (Store, Key, Vec<Handle>, Arc<ObjectPool>) {
     let cache = SwapCache::with_limit(Bytes::mib(32)).unwrap();
     let Kept::Own(pool) = &cache.kept else { panic!("not on a reserve") };
@@ -195,7 +193,7 @@ fn a_copy_in_idle_memory_that_lost_a_piece_or_is_not_what_was_stored_is_read_fro
         assert!(*store.pin(key).unwrap() == *bytes_of(7, 100_000));
         let stats = store.stats();
         assert_eq!((stats.read_back, stats.loaded_idle, stats.damaged), (1, 0, 0));
-        // The pieces that were left are gone, and the record is there again whole.
+        // The failed read removed the other pieces; the load stored all again.
         assert!(handles.iter().all(|handle| pool.get(*handle).is_err()), "a piece was left");
         assert!(pool.stats().objects >= objects);
         while copy_of(&store, key).is_none()
@@ -210,7 +208,6 @@ fn a_copy_in_idle_memory_that_lost_a_piece_or_is_not_what_was_stored_is_read_fro
     }
 }
 
-/// Changes bytes of an object of the pool.
 fn change_piece(store: &Store, handle: Handle, change: impl FnOnce(&mut Vec<u8>)) {
     let mut bytes = store.copies.pool.get(handle).unwrap().to_vec();
     change(&mut bytes);
@@ -261,7 +258,7 @@ fn a_piece_that_is_gone_or_cut_is_an_error() {
     });
 }
 
-/// What is taken from its copy, and not from memory, is checked too.
+/// A take that reads the copy checks it too.
 #[test]
 fn a_damaged_copy_is_not_taken() {
     let store = store(4);
@@ -351,7 +348,7 @@ fn a_child_ends_inherited_guards_of_dead_objects_and_waits_for_no_lock() {
     assert!(is_in_file(&saved[0]), "a copy is kept");
     saved.iter().for_each(|key| store.dead(*key).unwrap());
     let file = store.copies.file.as_ref().unwrap();
-    // SAFETY: the child ends its guards, which takes no lock, or is ended.
+    // SAFETY: the child only drops its guards, which takes no lock; a hanging child is killed.
     let ended = file.while_locked(|| unsafe {
         in_child(|| {
             drop((read.take(), written.take()));

@@ -1,4 +1,4 @@
-//! [`Word`]: all that threads must agree on about one object, in one atomic word.
+//! [`Word`]: the state of one object, in one atomic word.
 //!
 //! ```text
 //! 63 ...... 32 | 31 . 29 | 28   | 27   | 26   | 25   | 24    | 23 .... 0
@@ -10,14 +10,14 @@
 //!          +------------------------------------+  a dead object, of which nothing is left
 //! ```
 //!
-//! *pins* keep a resident object where it is; *alone* is the one pin that may write. *copy*: there
-//! is a copy of the bytes as they are now. *busy*: one thread works at the copy; it has one of the
-//! pins. *used*: pinned since the clock's hand came by. *dead*: its bytes are wanted no more. Who
-//! makes an object loading, leaving or taken has it to itself until the next step. So the copy
-//! is the thread's that is busy, or has the object alone or to itself.
+//! *pins* keep a resident object in place; *alone* is the exclusive pin, whose owner may write.
+//! *copy*: a copy of the current bytes exists. *busy*: one thread works on the copy and holds one
+//! of the pins. *used*: pinned since the clock hand last passed. *dead*: the bytes are no longer
+//! wanted. The thread that makes an object loading, leaving or taken owns it until the next step.
+//! The copy belongs to this owner, to the busy thread, or to the owner of the exclusive pin.
 //!
-//! Every step is a function here, and changes the word by compare and exchange. Cost of a pin: one
-//! such; of its end: one subtraction. No lock.
+//! Each step is a function here and changes the word by one compare-and-exchange. Cost of a pin:
+//! one step; of its end: one subtraction. No lock.
 
 mod page;
 
@@ -35,55 +35,41 @@ const STATE_SHIFT: u32 = 29;
 const STATE: u64 = 7 << STATE_SHIFT;
 const GENERATION_SHIFT: u32 = 32;
 
-/// The most pins that an object may have at once.
 pub(crate) const PINS_MAX: u64 = PINS;
 
-/// Where an object is, or who has it to itself.
+/// The place of an object, or the work of its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum State {
-    /// No object.
     Hole = 0,
-    /// In memory.
     Resident = 1,
-    /// Not in memory: there is a copy, or the object is dead.
+    /// Not in memory: it has a copy or is dead.
     Stored = 2,
-    /// A thread brings it to memory.
     Loading = 3,
-    /// A thread gives its memory back; there is a copy.
+    /// A thread gives back its memory; it has a copy.
     Leaving = 4,
-    /// A thread ends it, or drops what a dead one has.
+    /// A thread ends it, or drops the rest of a dead one.
     Taken = 5,
-    /// Its copy is damaged.
     Failed = 6,
-    /// Of a page of a region: in memory, and at other addresses than its own.
+    /// A page of a region, in memory at shadow addresses.
     Window = 7,
 }
 
-/// Why a step cannot be made now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// The object was freed.
     Stale,
-    /// The object is dead.
     Dead,
-    /// Its copy is damaged.
     Failed,
-    /// Pins stand against it.
     Pinned,
-    /// There are [`PINS_MAX`] pins.
     TooMany,
-    /// It has to be loaded first.
     Stored,
-    /// A thread is at it, and soon done.
+    /// Another thread will finish soon.
     Wait,
-    /// The step makes no sense in this state.
     Unfit,
 }
 
 use Refusal::{Dead, Failed, Pinned, Stale, Stored, TooMany, Unfit, Wait};
 
-/// See the module.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Word(u64);
 
@@ -95,14 +81,14 @@ impl fmt::Debug for Word {
 
 type Step = Result<Word, Refusal>;
 
-/// Changes the word at `at` by a step; what it was.
+/// Changes the word by a step. Returns the earlier word.
 #[inline]
 pub(crate) fn change(at: &MappedWord, step: impl Fn(Word) -> Step) -> Result<Word, Refusal> {
     let mut old = at.load(Ordering::Acquire);
     loop {
         let new = step(Word(old))?;
-        // Release: whoever sees the new state sees all that led to it. Acquire: what the pins
-        // that ended had read or written comes before what follows.
+        // Release: a thread that sees the new state sees all before it. Acquire: accesses under
+        // ended pins happen before the code that follows.
         match at.compare_exchange_weak(old, new.0, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => return Ok(Word(old)),
             Err(now) => old = now,
@@ -110,27 +96,25 @@ pub(crate) fn change(at: &MappedWord, step: impl Fn(Word) -> Step) -> Result<Wor
     }
 }
 
-/// Changes the word at `at` by a step that nobody can refuse whose caller has the object as the
-/// step asks; what it was.
+/// Changes the word by a step that cannot fail because the caller owns the object. Returns the
+/// earlier word.
 #[track_caller]
 pub(crate) fn must(at: &MappedWord, step: impl Fn(Word) -> Step) -> Word {
     change(at, step).unwrap_or_else(|refusal| panic!("{refusal:?}: {:?}", look(at)))
 }
 
-/// The word at `at` now.
 #[inline]
 pub(crate) fn look(at: &MappedWord) -> Word {
     Word(at.load(Ordering::Acquire))
 }
 
-/// Ends a pin; what the word was.
+/// Ends a pin. Returns the earlier word.
 #[inline]
 pub(crate) fn unpin(at: &MappedWord) -> Word {
     Word(at.fetch_sub(1, Ordering::Release))
 }
 
 impl Word {
-    /// A hole, whose next object has this generation.
     pub(crate) fn hole(generation: u32) -> Self {
         Self(u64::from(generation) << GENERATION_SHIFT)
     }
@@ -154,7 +138,7 @@ impl Word {
         }
     }
 
-    /// Pins that guards hold: without that of the thread that is busy.
+    /// Returns the pins of guards, without the busy thread's.
     #[inline]
     pub(crate) fn guards(self) -> u64 {
         (self.0 & PINS) - u64::from(self.is(BUSY)) + u64::from(self.is(ALONE))
@@ -178,7 +162,7 @@ impl Word {
         self.is(USED)
     }
 
-    /// Whether a thread is at it that will be done soon.
+    /// Returns true if a thread owns the object or is busy, and will finish soon.
     pub(crate) fn is_in_transit(self) -> bool {
         self.is(BUSY) || matches!(self.state(), State::Loading | State::Leaving | State::Taken)
     }
@@ -188,7 +172,7 @@ impl Word {
         Self(self.0 & !STATE | (state as u64) << STATE_SHIFT)
     }
 
-    /// The word if it is of this generation's object.
+    /// Returns the word if it belongs to this generation's object.
     #[inline]
     fn of(self, generation: u32) -> Step {
         let is_there = self.generation() == generation && self.0 & STATE != 0;
@@ -200,7 +184,6 @@ impl Word {
         (self.state() == state).then_some(self).ok_or(Unfit)
     }
 
-    /// Why an object that is not resident cannot be pinned.
     #[cold]
     fn absence(self) -> Refusal {
         match self.state() {
@@ -210,7 +193,7 @@ impl Word {
         }
     }
 
-    /// Pinned for one reader more.
+    /// Adds a shared pin.
     #[inline]
     pub(crate) fn pinned(self, generation: u32) -> Step {
         let word = self.of(generation)?;
@@ -223,7 +206,7 @@ impl Word {
         }
     }
 
-    /// Pinned alone, by one who may write.
+    /// Takes the exclusive pin.
     #[inline]
     pub(crate) fn pinned_alone(self, generation: u32) -> Step {
         let word = self.of(generation)?;
@@ -236,7 +219,6 @@ impl Word {
         }
     }
 
-    /// No more pinned alone.
     #[inline]
     pub(crate) fn released(self) -> Step {
         if self.is(ALONE) {
@@ -246,12 +228,10 @@ impl Word {
         }
     }
 
-    /// A new object of a hole, pinned alone.
     pub(crate) fn created(self) -> Step {
         Ok(Self(self.expect(State::Hole)?.with(State::Resident).0 | ALONE | USED))
     }
 
-    /// To be loaded by the caller.
     pub(crate) fn loading(self, generation: u32) -> Step {
         let word = self.of(generation)?;
         match word {
@@ -260,30 +240,29 @@ impl Word {
         }
     }
 
-    /// Loaded, with its copy or without, and pinned.
+    /// Ends a load with a shared pin.
     pub(crate) fn loaded(self, has_copy: bool) -> Step {
         let word = self.expect(State::Loading)?.with(State::Resident);
         let copy = if has_copy { COPY } else { 0 };
         Ok(Self((word.0 & !COPY | copy | USED) + 1))
     }
 
-    /// Loaded, without a copy, and pinned alone.
+    /// Ends a load with the exclusive pin and no copy.
     pub(crate) fn loaded_alone(self) -> Step {
         let word = self.expect(State::Loading)?.with(State::Resident);
         Ok(Self(word.0 & !COPY | USED | ALONE))
     }
 
-    /// Not loaded: as it was.
     pub(crate) fn not_loaded(self) -> Step {
         Ok(self.expect(State::Loading)?.with(State::Stored))
     }
 
-    /// Never to be loaded: the copy is damaged.
+    /// Ends a load for good: the copy is damaged.
     pub(crate) fn failed(self) -> Step {
         Ok(self.expect(State::Loading)?.with(State::Failed))
     }
 
-    /// Passed by the clock's hand.
+    /// Clears *used* as the clock hand passes.
     pub(crate) fn passed(self) -> Step {
         if self.is(USED) {
             Ok(Self(self.0 & !USED))
@@ -292,12 +271,12 @@ impl Word {
         }
     }
 
-    /// Not used since the hand came by; of the object that is meant.
+    /// Clears *used* by key.
     pub(crate) fn cooled(self, generation: u32) -> Step {
         Ok(Self(self.of(generation)?.0 & !USED))
     }
 
-    /// Chosen to be evicted: busy, pinned by nobody else.
+    /// Makes an unpinned, unused object busy, to evict it.
     pub(crate) fn chosen(self) -> Step {
         let word = self.expect(State::Resident)?;
         match word {
@@ -306,7 +285,7 @@ impl Word {
         }
     }
 
-    /// Busy, since its copy is to go; readers may have it pinned.
+    /// Makes an object busy, to drop its copy. Readers may have pins.
     pub(crate) fn uncopying(self) -> Step {
         let word = self.expect(State::Resident)?;
         match word {
@@ -315,7 +294,7 @@ impl Word {
         }
     }
 
-    /// No more busy; whether there is a copy now.
+    /// Ends *busy*, with or without a copy.
     pub(crate) fn idle(self, has_copy: bool) -> Step {
         if !self.is(BUSY) {
             return Err(Unfit);
@@ -324,8 +303,7 @@ impl Word {
         Ok(Self((self.0 & !(BUSY | COPY) | copy) - 1))
     }
 
-    /// Busy no more and about to leave memory, with a copy, unless somebody has used it since it
-    /// was chosen.
+    /// Changes busy to leaving with a copy, unless the object was used meanwhile.
     pub(crate) fn leaving(self) -> Step {
         let word = self.expect(State::Resident)?;
         match word {
@@ -335,17 +313,15 @@ impl Word {
         }
     }
 
-    /// Gone from memory.
     pub(crate) fn left(self) -> Step {
         Ok(self.expect(State::Leaving)?.with(State::Stored))
     }
 
-    /// Still in memory, since the kernel did not take it.
+    /// Ends an eviction that the kernel refused.
     pub(crate) fn stayed(self) -> Step {
         Ok(self.expect(State::Leaving)?.with(State::Resident))
     }
 
-    /// The copy of an object that is pinned alone went.
     pub(crate) fn uncopied(self) -> Step {
         if self.is(ALONE) {
             Ok(Self(self.0 & !COPY))
@@ -354,7 +330,7 @@ impl Word {
         }
     }
 
-    /// The caller's, to end it.
+    /// Takes an unpinned object, to end it.
     pub(crate) fn taken(self, generation: u32) -> Step {
         let word = self.of(generation)?;
         match word.state() {
@@ -365,12 +341,11 @@ impl Word {
         }
     }
 
-    /// Wanted no more.
     pub(crate) fn doomed(self, generation: u32) -> Step {
         Ok(Self(self.of(generation)?.0 | DEAD))
     }
 
-    /// The caller's, to drop what a dead object still has.
+    /// Takes a dead object that still has memory or a copy.
     pub(crate) fn reaped(self) -> Step {
         let has_any = self.state() == State::Resident || self.is(COPY);
         if !self.is(DEAD) || !has_any {
@@ -379,18 +354,17 @@ impl Word {
         self.taken(self.generation())
     }
 
-    /// Dead, and nothing is left of it.
+    /// Leaves a dead object with neither memory nor copy.
     pub(crate) fn buried(self) -> Step {
         Ok(Self(self.expect(State::Taken)?.with(State::Stored).0 & !COPY))
     }
 
-    /// Not ended: in the state that it was taken from, with its copy or without.
+    /// Returns a taken object to its earlier state.
     pub(crate) fn spared(self, state: State, has_copy: bool) -> Step {
         let copy = if has_copy { COPY } else { 0 };
         Ok(Self(self.expect(State::Taken)?.with(state).0 & !COPY | copy))
     }
 
-    /// A hole for the next generation's object.
     pub(crate) fn ended(self) -> Step {
         Ok(Self::hole(self.expect(State::Taken)?.generation().wrapping_add(1)))
     }

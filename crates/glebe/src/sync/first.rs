@@ -1,37 +1,35 @@
-//! [`First`]: a value that is computed at its first use and kept, for which nobody waits.
+//! [`First`]: a value that is computed at its first use and kept. No thread waits for another.
 //!
-//! Every thread that finds none computes one; the first to be done stores it, and the others throw
-//! theirs away. So a child never waits for a thread of its parent that was computing at the fork,
-//! as it would with `std::sync::OnceLock`. For what is cheap to compute twice and has no side
-//! effect.
+//! Each thread that finds no value computes one. The first to finish stores its value; the others
+//! drop theirs. So a child never waits for a thread of its parent that was computing at the fork,
+//! as it would with `std::sync::OnceLock`. Only for values that are cheap to compute twice, without
+//! side effects.
 //!
 //! ```text
 //! word   null = none yet, else a box that is never freed: this is for statics
 //! ```
 //!
 //! # Safety
-//! The pointer changes once, from null to a box of this file, which nobody frees.
+//! The pointer changes once, from null to a box made here that is never freed.
 #![allow(unsafe_code)]
 
 use std::ptr;
 
 use super::{MappedPtr, Ordering};
 
-/// See the module.
 pub(crate) struct First<T> {
     value: MappedPtr<T>,
 }
 
 impl<T: Send + Sync> First<T> {
-    /// Without a value.
     pub(crate) const fn new() -> Self {
         Self { value: MappedPtr::new(ptr::null_mut()) }
     }
 
-    /// Returns the value, which `compute` makes if there is none.
+    /// Returns the value, computing it first if there is none.
     #[inline]
     pub(crate) fn get_or_compute(&self, compute: impl FnOnce() -> T) -> &T {
-        // SAFETY: null, or a box that nobody frees.
+        // SAFETY: the pointer is null or a box that is never freed.
         let known = unsafe { self.value.load(Ordering::Acquire).as_ref() };
         known.unwrap_or_else(|| self.store(compute()))
     }
@@ -41,9 +39,9 @@ impl<T: Send + Sync> First<T> {
         let own = Box::into_raw(Box::new(value));
         let (ok, failed) = (Ordering::AcqRel, Ordering::Acquire);
         match self.value.compare_exchange(ptr::null_mut(), own, ok, failed) {
-            // SAFETY: nobody frees it now.
+            // SAFETY: `own` is stored now and never freed.
             Ok(_) => unsafe { &*own },
-            // SAFETY: nobody else has seen `own`; the other is what `self` keeps.
+            // SAFETY: no other thread saw `own`; `first` is the box that `self` keeps.
             Err(first) => unsafe {
                 drop(Box::from_raw(own));
                 &*first

@@ -1,22 +1,20 @@
-//! [`List`]: entries that are never freed, in a list that only grows; nobody waits for another.
+//! [`List`]: a lock-free list that only grows. Entries are never freed.
 //!
-//! So a signal handler may walk it, and so may a child that was forked while others added. An
-//! entry is used again by a word of its own, not by the list.
+//! Signal handlers may walk it, and so may a child that was forked while others added. Owners reuse
+//! entries by a word in the entry.
 //!
 //! ```text
 //! first -> last added -> ... -> first added -> null
 //! ```
 //!
 //! # Safety
-//! A pointer of a list is null, or leads to a node that was whole before it was stored and is
-//! never freed.
+//! A pointer of a list is null, or points to a node that was complete before and is never freed.
 #![allow(unsafe_code)]
 
 use std::ptr;
 
 use super::{MappedPtr, Ordering};
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct List<T: 'static> {
     first: MappedPtr<Node<T>>,
@@ -29,23 +27,22 @@ struct Node<T: 'static> {
 }
 
 impl<T: Send + Sync> List<T> {
-    /// Without an entry.
     pub(crate) const fn new() -> Self {
         Self { first: MappedPtr::new(ptr::null_mut()) }
     }
 
-    /// The entries, the last added first.
+    /// Returns the entries, the last added first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &'static T> {
         let mut at = self.first.load(Ordering::Acquire).cast_const();
         std::iter::from_fn(move || {
-            // SAFETY: as the file's head says.
+            // SAFETY: null, or a complete node that is never freed.
             let node: &'static Node<T> = unsafe { at.as_ref() }?;
             at = node.next.load(Ordering::Relaxed).cast_const();
             Some(&node.entry)
         })
     }
 
-    /// The first entry that `is_it`; else what `make` makes, which is added.
+    /// Returns the first entry that `is_it`; otherwise adds what `make` returns.
     pub(crate) fn find_or_add(
         &self,
         is_it: impl Fn(&T) -> bool,
@@ -59,7 +56,7 @@ impl<T: Send + Sync> List<T> {
         let node: &'static Node<T> = Box::leak(node);
         let (at, set, seen) = (ptr::from_ref(node).cast_mut(), Ordering::AcqRel, Ordering::Acquire);
         while let Err(now) = self.first.compare_exchange(first, at, set, seen) {
-            // Of two who make the same at once, one is left as it is.
+            // Another thread may have added a matching entry meanwhile; `node` stays unused.
             if let Some(entry) = self.iter().find(|entry| is_it(entry)) {
                 return entry;
             }

@@ -1,11 +1,10 @@
-//! [`AtomicU64`]: words of models, of which the checker misses no race.
+//! [`AtomicU64`]: a word for models, of which loom misses no race.
 //!
-//! loom 0.7 looks for races with the last access of a word alone: a thread's own load hides that
-//! another thread loaded the word before, and then the order in which the other loads after this
-//! thread's store is never tried. So each word has a second one, changed with every access of
-//! the first; changes hide nothing. They are relaxed, which orders nothing else. Cost: two
-//! loads of a word are tried in both orders too.
-//! Source: github.com/tokio-rs/loom, issues 166 and 392.
+//! loom 0.7 looks for races only with the last access of a word. A thread's own load hides an
+//! earlier load by another thread, so loom never tries the order in which that load follows this
+//! thread's store. So each word has a second word, which every access changes: changes hide
+//! nothing. They are relaxed and order nothing else. Cost: loom also tries both orders of two
+//! loads. Source: github.com/tokio-rs/loom, issues 166 and 392.
 
 use std::sync::OnceLock;
 
@@ -13,11 +12,10 @@ use loom::sync::atomic::AtomicU64 as Word;
 
 use super::Ordering;
 
-/// As loom's, but for the races.
 #[derive(Debug)]
 pub(crate) struct AtomicU64 {
     value: u64,
-    /// The word, and the one that changes with every access of it.
+    /// The word, and the one that each access changes.
     words: OnceLock<(Word, Word)>,
 }
 
@@ -34,8 +32,8 @@ impl AtomicU64 {
         late
     }
 
-    /// A word that is made when it is accessed first, since most of a table never are. The checker
-    /// panics if a thread accesses it that is not ordered behind the first one.
+    /// Makes a word that loom learns of at its first access: most words of a table have none. loom
+    /// panics if a later access is not ordered after it.
     pub(crate) fn late(value: u64) -> Self {
         Self { value, words: OnceLock::new() }
     }
@@ -44,8 +42,8 @@ impl AtomicU64 {
         self.words.get_or_init(|| (Word::new(self.value), Word::new(0)))
     }
 
-    /// Accesses the word and, in one step with it, changes the second one. Nothing may be tried in
-    /// between: a race of the second words is led back to the access before.
+    /// Accesses the word and changes the second one in one step. loom may try nothing between: it
+    /// traces a race of second words back to the access before.
     fn at<T>(&self, access: impl FnOnce(&Word) -> T) -> T {
         let (word, accessed) = self.words();
         let done = access(word);

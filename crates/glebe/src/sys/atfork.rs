@@ -1,23 +1,21 @@
-//! Steps around every fork(2) of the process, in whatever library's thread it happens.
+//! Runs steps around every fork(2) of the process, in any thread.
 //!
-//! One `pthread_atfork` for all of them. A step is three functions; before the fork the *prepare*
-//! ones run, last step first, then in the parent and in the child the others, first step first, so
-//! that locks are released in the reverse order. They run on the forking thread. The child has no
-//! other thread: its function must not wait for one. It may allocate: an allocator's own handlers
-//! were added before, at the first allocation, and so have run.
+//! *prepare* functions run before the fork, the last step first. *parent* or *child* functions run
+//! after it, the first step first, so that locks are released in reverse order. All run on the
+//! forking thread, the only thread of the child: a *child* function must not wait for another. It
+//! may allocate, because allocators register their handlers earlier, at the first allocation.
 //!
-//! A child made by clone(2) without the C library runs no step: locks may be held there by threads
-//! that it lacks. It is known by the word of [`ForkGuard`] ([`is_without_steps`]), and its own
-//! forks run no step either. After vfork(2), or clone with `CLONE_VM`, memory is the parent's own,
-//! so nothing differs.
+//! A child of clone(2) without the C library runs no steps, and neither do its forks. It may
+//! inherit locks whose holders it lacks; [`is_without_steps`] detects it. vfork(2), and clone with
+//! `CLONE_VM`, share the parent's memory and change nothing.
 //!
-//! Lock: one word, held from *prepare* to the end of the other functions, so that forks of several
-//! threads go one after the other. A thread that forks in a signal handler while it holds a lock
-//! that a step takes waits for itself. Source: pthread_atfork(3).
+//! Lock: one word, held from *prepare* to the end of *parent* or *child*: forks run one at a time.
+//! A signal handler that forks deadlocks if its thread holds a lock that a step takes.
+//! Source: pthread_atfork(3).
 //!
 //! # Safety
-//! The functions handed to the C library are of this file, never unloaded, and do not unwind:
-//! a panic in a step aborts.
+//! The functions given to the C library are never unloaded and do not unwind: a panic in a step
+//! aborts.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -28,27 +26,26 @@ use crate::sync::{Backoff, MappedPtr, MappedWord, Ordering};
 use crate::sys::fault::point;
 use crate::sys::fork::ForkGuard;
 
-/// What is to be done around a fork.
+/// Functions to run around a fork.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
-    /// Before it: takes locks, so that none is held by a thread that the child lacks.
+    /// Runs before the fork: takes locks, so that no thread that the child lacks holds them.
     pub prepare: fn(),
-    /// After it in the parent, or where it failed: releases them.
+    /// Runs in the parent, even after a failed fork: releases the locks.
     pub parent: fn(),
-    /// After it in the child: releases them there.
+    /// Runs in the child: releases its copies of the locks.
     pub child: fn(),
 }
 
-/// There are a few parts with steps, each with one.
 const STEPS_MAX: usize = 8;
 
 static STEPS: [MappedPtr<Step>; STEPS_MAX] = [const { MappedPtr::new(ptr::null_mut()) }; STEPS_MAX];
-/// The generation of the process ([`ForkGuard::generation`]) in which the lock is held, or zero.
-/// Another generation than the caller's means a thread that did not come along.
+/// The generation ([`ForkGuard::generation`]) of the process that holds the lock, or 0. A holder of
+/// another generation did not survive a fork, and the lock is free.
 static HOLDER: MappedWord = MappedWord::new(0);
-/// The generation that the steps know: that of the first [`add`], and of children since.
+/// The generation of the process that has the steps: set by the first [`add`], then in each child.
 static KNOWN: MappedWord = MappedWord::new(0);
-/// Whether the fork under way runs the steps; guarded by the lock.
+/// 1 if the current fork runs the steps.
 static IS_RUNNING: MappedWord = MappedWord::new(0);
 
 fn acquire() {
@@ -69,9 +66,8 @@ fn release() {
     HOLDER.store(0, Ordering::Release);
 }
 
-/// The steps, first one first; those that are missing stand at the end.
 fn steps() -> impl DoubleEndedIterator<Item = &'static Step> {
-    // SAFETY: what is not null was a `&'static Step` when `add` stored it.
+    // SAFETY: `add` stored only `&'static Step`.
     STEPS.iter().filter_map(|slot| unsafe { slot.load(Ordering::Acquire).as_ref() })
 }
 
@@ -99,11 +95,11 @@ extern "C" fn child() {
     release();
 }
 
-/// Adds a step behind those that are there, unless it is one of them. It is never taken away.
+/// Adds a last step, for good, unless it is already present.
 ///
 /// # Errors
-/// What pthread_atfork(3) refuses, that there is no room, or that this process
-/// [was made without the steps](is_without_steps).
+/// Fails if pthread_atfork(3) does, if all slots are used, or if this process [was made without the
+/// steps](is_without_steps).
 pub fn add(step: &'static Step) -> Result<(), OsError> {
     acquire();
     let added = add_locked(step);
@@ -114,7 +110,7 @@ pub fn add(step: &'static Step) -> Result<(), OsError> {
 fn add_locked(step: &'static Step) -> io::Result<()> {
     if KNOWN.load(Ordering::Relaxed) == 0 {
         point("pthread_atfork")?;
-        // SAFETY: three functions of this file that live as long as the process.
+        // SAFETY: the functions live as long as the process.
         let errno = unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
         if errno != 0 {
             return Err(io::Error::from_raw_os_error(errno));
@@ -132,8 +128,8 @@ fn add_locked(step: &'static Step) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs `body` while no thread of the process forks through the C library: what it opens and maps
-/// is in no child before `body` has seen to it. It adds no step, and is short: forks wait for it.
+/// Runs `body` while no thread forks through the C library: children inherit no unfinished file or
+/// mapping. `body` adds no step, and is short.
 pub(crate) fn without_forks<T>(body: impl FnOnce() -> T) -> T {
     struct Held;
     impl Drop for Held {
@@ -146,8 +142,7 @@ pub(crate) fn without_forks<T>(body: impl FnOnce() -> T) -> T {
     body()
 }
 
-/// Whether this process was made, at any remove, from one that had steps, without running them.
-/// Two loads.
+/// Returns true if a fork that ran no steps made this process or an ancestor. Costs two loads.
 #[must_use]
 #[inline]
 pub fn is_without_steps() -> bool {

@@ -1,16 +1,14 @@
-//! A write to a file of `/sys` that ends at a deadline, even where the kernel goes on until a
-//! signal kills the writer.
+//! Writes a file of `/sys` within a deadline, even if only a fatal signal ends the kernel's work.
 //!
-//! A process of its own makes the write, in the caller's memory and with its open files, while the
-//! calling thread waits. Its own timer kills it at the deadline, and the kernel kills it when the
-//! caller's thread ends. Since it shares the memory and the open files, the locks of the caller's
-//! process last until it has ended too: after a kill the next holder of a lock finds no such write
-//! under way. Signals of the calling thread wait meanwhile. Costs some 50 µs. Source: clone(2),
-//! fcntl_locking(2).
+//! A child process, the *writer*, writes with the caller's memory and file table, while the calling
+//! thread waits with signals blocked. A timer kills the writer at the deadline, and the kernel
+//! kills it if that thread ends. The shared file table keeps the caller's file locks until the
+//! writer has ended: the next lock holder finds no write in progress. Costs some 50 µs. Source:
+//! clone(2), fcntl_locking(2).
 //!
 //! # Safety
-//! The process runs on a stack of its own and calls the kernel alone; what it reads and writes
-//! outlives it, because the calling thread stands still until it has ended.
+//! The writer has its own stack and only makes system calls. The calling thread waits, so the
+//! memory of the call outlives the writer.
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -24,30 +22,28 @@ use super::fault::point;
 use super::{file, signals};
 use crate::sync::{MappedWord, Ordering};
 
-/// Bytes of the stack; the calls of the process need some hundred.
+/// Stack of the writer, in bytes; some hundred suffice.
 const STACK: usize = 64 << 10;
-/// The write has not returned.
 const PENDING: u64 = u64::MAX;
 
-/// What the process is told, and what it answers.
 struct Job<'a> {
     file: &'a File,
     bytes: &'a [u8],
     deadline: Duration,
     parent: u32,
-    /// 0, or the error number of the write.
+    /// 0 or the error number of the write; `PENDING` before it returns.
     answer: MappedWord,
 }
 
 /// Writes `bytes` to the file at `path` in one call.
 ///
 /// # Errors
-/// [`TimedOut`](io::ErrorKind::TimedOut) where the kernel had not done it at the deadline; what it
-/// refused.
+/// Fails with [`TimedOut`](io::ErrorKind::TimedOut) at the deadline, or if open(2), clone(2) or
+/// write(2) fails.
 pub(crate) fn write_within(path: &Path, bytes: &[u8], deadline: Duration) -> io::Result<()> {
     let file = file::open(path, OpenOptions::new().write(true).truncate(true))?;
     let (parent, answer) = (std::process::id(), MappedWord::new(PENDING));
-    // A timer of 0 would never fire.
+    // A timer of 0 never fires.
     let deadline = deadline.max(Duration::from_micros(1));
     let job = Job { file: &file, bytes, deadline, parent, answer };
     point("write")?;
@@ -62,21 +58,19 @@ pub(crate) fn write_within(path: &Path, bytes: &[u8], deadline: Duration) -> io:
     }
 }
 
-/// Runs the process and waits for its end.
 fn run(job: &Job<'_>) -> io::Result<()> {
     let _later = signals::Blocked::new();
     let mut stack = vec![0_u8; STACK];
     let top = stack.as_mut_ptr_range().end.map_addr(|end| end & !15);
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FILES;
-    // SAFETY: the stack and the job outlive the process: CLONE_VFORK keeps this thread here until
-    // the process has ended or left the memory. It ends without a signal to this process, so that
-    // no handler of the program takes it for a child of its own.
+    // SAFETY: CLONE_VFORK suspends this thread until the writer has ended, so the stack and the job
+    // outlive it. It has no exit signal, which a handler of the program could mistake.
     let pid = unsafe { libc::clone(body, top.cast(), flags, ptr::from_ref(job).cast_mut().cast()) };
     if pid == -1 {
         return Err(io::Error::last_os_error());
     }
     loop {
-        // SAFETY: nothing is written.
+        // SAFETY: the null pointer receives no status.
         if unsafe { libc::waitpid(pid, ptr::null_mut(), libc::__WALL) } != -1 {
             return Ok(());
         }
@@ -87,13 +81,13 @@ fn run(job: &Job<'_>) -> io::Result<()> {
     }
 }
 
-/// The process: all signals wait but the timer's.
+/// Runs in the writer, with all signals blocked except the timer's.
 extern "C" fn body(job: *mut libc::c_void) -> libc::c_int {
-    // SAFETY: of `run`, which waits; the calls read locals and change this process alone.
+    // SAFETY: `run` keeps the job alive; the calls read locals and change only this process.
     unsafe {
         let job = &*job.cast::<Job<'_>>();
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-        // The caller may have ended before that.
+        // The caller may have ended before the prctl.
         if libc::getppid().unsigned_abs() != job.parent {
             return 0;
         }
@@ -136,7 +130,7 @@ mod tests {
     fn a_write_that_never_returns_ends_at_the_deadline() {
         let path = std::env::temp_dir().join(format!("glebe-bounded-pipe-{}", std::process::id()));
         let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
-        // SAFETY: a path of this test's own.
+        // SAFETY: the path is a C string.
         assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
         let mut options = OpenOptions::new();
         let reader = options.read(true).write(true).open(&path).unwrap();

@@ -1,5 +1,5 @@
-//! SIGPIPE: whether this process ignores it, which the kernel passes on to what the process
-//! executes; and writes that raise none. Source: sigaction(2), execve(2), sigtimedwait(2), pipe(7).
+//! SIGPIPE: writes that raise none, and ignoring it, which executed programs inherit.
+//! Source: sigaction(2), execve(2), sigtimedwait(2), pipe(7).
 //!
 //! # Safety
 //! The calls fill and read locals, or take no pointer.
@@ -8,11 +8,11 @@
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// A write of the calling thread raises no SIGPIPE while this lives: the signal waits, and what was
-/// raised is taken away at the end, but where one waited before. For a signal handler too.
+/// Blocks SIGPIPE for the calling thread. The drop discards a SIGPIPE raised meanwhile, unless one
+/// was pending before. Safe in a signal handler.
 pub(super) struct Held {
     before: libc::sigset_t,
-    /// SIGPIPE; none where one waited before.
+    /// SIGPIPE; `None` if one was pending before.
     raised: Option<libc::sigset_t>,
 }
 
@@ -20,7 +20,7 @@ impl Held {
     pub(super) fn new() -> Self {
         let (mut pipe, mut before, mut waiting) =
             (MaybeUninit::uninit(), MaybeUninit::zeroed(), MaybeUninit::zeroed());
-        // SAFETY: the sets are this function's own; the calls fail for bad arguments alone.
+        // SAFETY: the sets are locals; only bad arguments make the calls fail.
         unsafe {
             libc::sigemptyset(pipe.as_mut_ptr());
             libc::sigaddset(pipe.as_mut_ptr(), libc::SIGPIPE);
@@ -35,7 +35,7 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: sets that were filled at the start, and a time of this function's own.
+        // SAFETY: `new` filled the sets; the time is a local.
         unsafe {
             if let Some(raised) = &self.raised {
                 libc::sigtimedwait(raised, ptr::null_mut(), &raw const at_once);
@@ -45,10 +45,10 @@ impl Drop for Held {
     }
 }
 
-/// Returns whether the signal is ignored. May be called before `main`.
+/// Returns true if the process ignores SIGPIPE. Callable before `main`.
 pub fn is_ignored() -> bool {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: the kernel fills the local; zeroes are an action, too, should it refuse.
+    // SAFETY: the kernel fills the local; zeros are a valid action too.
     let action = unsafe {
         libc::sigaction(libc::SIGPIPE, ptr::null(), action.as_mut_ptr());
         action.assume_init()
@@ -56,8 +56,8 @@ pub fn is_ignored() -> bool {
     action.sa_sigaction == libc::SIG_IGN
 }
 
-/// Ignores the signal from now on. May be called between fork and exec.
+/// Ignores SIGPIPE. Callable between fork and exec.
 pub fn ignore() {
-    // SAFETY: takes no pointer; fails for a bad number of a signal alone.
+    // SAFETY: the call takes no pointer.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
 }

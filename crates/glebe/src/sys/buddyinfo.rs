@@ -1,7 +1,6 @@
-//! `/proc/buddyinfo`: how much of the machine's free memory lies in large blocks.
+//! `/proc/buddyinfo`: the free blocks of all nodes and zones.
 //!
-//! Counts are blocks of a power of two of base pages, aligned to their length, over all nodes and
-//! zones. Source: proc_buddyinfo(5).
+//! A block has 2^order base pages, aligned to its length. Source: proc_buddyinfo(5).
 
 use crate::error::OsError;
 use crate::sys::numa::Node;
@@ -10,28 +9,28 @@ use crate::units::{Bytes, PageSize, Pages};
 
 const PATH: &str = "/proc/buddyinfo";
 
-/// How many free blocks of `size` there are in blocks of at least that length.
+/// Returns how many blocks of `size` the free memory holds.
 ///
 /// # Errors
-/// If the file cannot be read.
+/// Fails if the file cannot be read.
 pub fn free_blocks(size: PageSize) -> Result<u64, OsError> {
     Ok(blocks(&file::text(PATH)?, size.shift().saturating_sub(page_size().shift())))
 }
 
-/// The longest free block that the kernel keeps as one.
+/// Returns the length of the longest free block.
 ///
 /// # Errors
-/// If the file cannot be read.
+/// Fails if the file cannot be read.
 pub fn longest_free_block() -> Result<Bytes, OsError> {
     let text = file::text(PATH)?;
     let order = text.lines().filter_map(|line| counts(line).rposition(|count| count > 0)).max();
     Ok(order.map_or(Bytes::ZERO, |order| Bytes::new(page_size().bytes().get() << order)))
 }
 
-/// The same of each zone, as "node zone".
+/// Returns [`free_blocks`] of each zone, named as in "0, zone Normal".
 ///
 /// # Errors
-/// If the file cannot be read.
+/// Fails if the file cannot be read.
 pub(crate) fn free_blocks_of_zones(size: PageSize) -> Result<Vec<(String, u64)>, OsError> {
     let text = file::text(PATH)?;
     let order = size.shift().saturating_sub(page_size().shift());
@@ -42,10 +41,10 @@ pub(crate) fn free_blocks_of_zones(size: PageSize) -> Result<Vec<(String, u64)>,
     Ok(text.lines().map(of_line).collect())
 }
 
-/// How much is free in all zones of that name, of a node or of all.
+/// Returns the free bytes of all zones called `name`, on one node or all.
 ///
 /// # Errors
-/// If the file cannot be read.
+/// Fails if the file cannot be read.
 pub fn free_in_zones(name: &str, node: Option<Node>) -> Result<Bytes, OsError> {
     Ok(free_of(&file::text(PATH)?, name, node))
 }
@@ -61,9 +60,9 @@ fn free_of(text: &str, name: &str, node: Option<Node>) -> Bytes {
     Pages::new(pages).bytes(page_size())
 }
 
-/// The counts of a line, by order from 0 on.
+/// Returns the free blocks of each order, from 0.
 fn counts(line: &str) -> impl ExactSizeIterator<Item = u64> + DoubleEndedIterator {
-    // "Node 0, zone  Normal  11 3149 ...": the first four words are no counts.
+    // Four words precede the counts: "Node 0, zone  Normal  11 3149 ...".
     let words: Vec<u64> =
         line.split_whitespace().skip(4).map(|word| word.parse().unwrap_or(0)).collect();
     words.into_iter()

@@ -1,11 +1,11 @@
-//! One system call: its fault point before it, its error number behind it.
+//! Makes a system call, with a fault point first and its error number after.
 
 use std::io;
 
 use super::fault::point;
 use crate::error::OsError;
 
-/// Makes a call that answers -1 where the kernel refuses, and what it answers else.
+/// Makes a call that returns -1 on failure.
 #[inline]
 pub(crate) fn answer<T: PartialEq + From<i8>>(
     name: &'static str,
@@ -18,7 +18,7 @@ pub(crate) fn answer<T: PartialEq + From<i8>>(
     }
 }
 
-/// As [`answer`], of a call on `subject` of whose answer nothing else matters.
+/// Makes a call as [`answer`] does, and drops the result. `subject` describes it in the error.
 #[inline]
 pub(crate) fn call<T: PartialEq + From<i8>>(
     name: &'static str,

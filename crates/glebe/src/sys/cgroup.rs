@@ -1,9 +1,8 @@
-//! Limits of the memory and hugetlb cgroups above this process, version 1 and 2.
+//! Limits of the memory and hugetlb cgroups of this process, versions 1 and 2.
 //!
-//! A process is charged at its own group and at every one above it; those that can be seen are
-//! the ones under the mount. [`Limits::find`] looks for the files once, [`Limits::tightest`]
-//! reads them, about 10 µs a level. Source: proc_pid_mountinfo(5), cgroups(7),
-//! admin-guide/cgroup-v1/memory, admin-guide/cgroup-v2.
+//! The kernel charges a process to its group and all ancestors; the process sees those under the
+//! mount. [`Limits::tightest`] costs about 10 µs a level.
+//! Source: proc_pid_mountinfo(5), cgroups(7), admin-guide/cgroup-v1/memory, admin-guide/cgroup-v2.
 
 use std::io::ErrorKind::{NotFound, PermissionDenied};
 use std::path::{Component, Path, PathBuf};
@@ -12,38 +11,38 @@ use crate::error::OsError;
 use crate::sys::file;
 use crate::units::{Bytes, PageSize};
 
-/// What version 1 shows for no limit, rounded down to any page size.
+/// The smallest number that version 1 shows for no limit; it depends on the page size.
 const UNLIMITED: u64 = i64::MAX as u64 >> 16 << 16;
 
-/// What is limited.
+/// A kind of memory that cgroups limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
     /// Ordinary memory.
     Memory,
-    /// Pages of the hugetlb pool of this size.
+    /// Hugetlb pages of this size.
     Hugetlb(PageSize),
 }
 
-/// A limit and what is used of it.
+/// A limit and its usage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// The file that holds the limit.
+    /// The file of the limit.
     pub path: PathBuf,
-    /// The most that may be used.
+    /// The limit in bytes.
     pub limit: Bytes,
-    /// What is used, less the page cache that the kernel drops first.
+    /// Usage in bytes, without the page cache that the kernel drops first.
     pub usage: Bytes,
 }
 
 impl Limit {
-    /// What is left.
+    /// Returns the bytes left.
     #[must_use]
     pub fn headroom(&self) -> Bytes {
         self.limit.saturating_sub(self.usage)
     }
 }
 
-/// The limit files of one resource, of every group above this process.
+/// The limit files of this process's group and its ancestors, for one resource.
 #[derive(Clone, Debug, Default)]
 pub struct Limits {
     levels: Vec<Level>,
@@ -53,15 +52,15 @@ pub struct Limits {
 struct Level {
     limit: PathBuf,
     usage: PathBuf,
-    /// File and key of the page cache that counts as used but can be dropped.
+    /// File and key of the page cache that counts as usage but can be dropped.
     droppable: Option<(PathBuf, &'static str)>,
 }
 
 impl Limits {
-    /// Finds the files below `root`, which is `/` but for fixtures.
+    /// Finds the files below `root`: `/` except in tests.
     ///
     /// # Errors
-    /// If the lists of groups or of mounts are there and cannot be read.
+    /// Fails if the groups or mounts exist but cannot be read.
     pub fn find(root: &Path, resource: Resource) -> Result<Self, OsError> {
         let read = |path: &str| read(&root.join(path)).map(Option::unwrap_or_default);
         let groups = read("proc/self/cgroup")?;
@@ -91,10 +90,10 @@ impl Limits {
         Ok(Self { levels })
     }
 
-    /// The limit with the least headroom; `None` where nothing is limited.
+    /// Returns the limit with the least headroom, if any.
     ///
     /// # Errors
-    /// If a limit is there and cannot be read: to pass it over could end in an OOM kill.
+    /// Fails if a limit exists but cannot be read: skipping it could end in an OOM kill.
     pub fn tightest(&self) -> Result<Option<Limit>, OsError> {
         let mut limits = Vec::with_capacity(self.levels.len());
         for level in &self.levels {
@@ -109,7 +108,7 @@ impl Level {
         let number = |path: &Path| -> Result<Option<u64>, OsError> {
             Ok(read(path)?.and_then(|text| text.trim().parse().ok()))
         };
-        // "max" is no number and no limit.
+        // "max" means no limit.
         let limit = number(&self.limit)?.filter(|limit| *limit < UNLIMITED);
         let Some(limit) = limit else { return Ok(None) };
         let Some(usage) = number(&self.usage)? else { return Ok(None) };
@@ -123,7 +122,7 @@ impl Level {
     }
 }
 
-/// The text of a file; `None` where there is none, or none for this process.
+/// Reads a file. Returns `None` if it is missing or closed to this process.
 fn read(path: &Path) -> Result<Option<String>, OsError> {
     match file::read_text(path) {
         Ok(text) => Ok(Some(text)),
@@ -133,13 +132,12 @@ fn read(path: &Path) -> Result<Option<String>, OsError> {
     }
 }
 
-/// The number behind `key` in lines of key and number.
+/// Returns the number after `key` in lines of key and number.
 #[must_use]
 pub fn value_of(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.parse().ok())
 }
 
-/// The pairs of files in `dir` that limit `resource`, as far as they are there.
 fn files(dir: &Path, resource: Resource, v2: bool) -> Vec<Level> {
     let level = |limit: String, usage: String, droppable: Option<&'static str>| Level {
         limit: dir.join(limit),
@@ -170,11 +168,11 @@ fn files(dir: &Path, resource: Resource, v2: bool) -> Vec<Level> {
             })
             .into(),
     };
-    // Where that cannot be told, reading the limit tells.
+    // If `exists` fails, reading the limit will report it.
     levels.into_iter().filter(|level| file::exists(&level.limit).unwrap_or(true)).collect()
 }
 
-/// A page size as the hugetlb controller writes it: `64KB`, `2MB`, `1GB`.
+/// Formats a size as `64KB`, `2MB` or `1GB`.
 fn controller_size(size: PageSize) -> String {
     match size.shift() {
         shift @ 30.. => format!("{}GB", 1_u64 << (shift - 30)),
@@ -183,7 +181,8 @@ fn controller_size(size: PageSize) -> String {
     }
 }
 
-/// The group of a version 1 controller, or of version 2, in the text of `/proc/self/cgroup`.
+/// Returns the group of a version 1 controller (`None`: of version 2) in the text of
+/// `/proc/self/cgroup`.
 #[must_use]
 pub fn group_of<'a>(groups: &'a str, controller: Option<&str>) -> Option<&'a str> {
     groups.lines().find_map(|line| {
@@ -200,7 +199,7 @@ pub fn group_of<'a>(groups: &'a str, controller: Option<&str>) -> Option<&'a str
 /// A mount of cgroups.
 #[derive(Debug)]
 pub struct Mount<'a> {
-    /// The group that the mount shows as its top.
+    /// The group at the root of the mount.
     top: PathBuf,
     point: PathBuf,
     kind: &'a str,
@@ -208,7 +207,7 @@ pub struct Mount<'a> {
 }
 
 impl<'a> Mount<'a> {
-    /// Parses a line of mountinfo; `None` if it is no mount of cgroups.
+    /// Parses a line of mountinfo; `None` for other file systems.
     #[must_use]
     pub fn parse(line: &'a str) -> Option<Self> {
         let (left, right) = line.split_once(" - ")?;
@@ -221,20 +220,20 @@ impl<'a> Mount<'a> {
         Some(Self { top, point, kind, options })
     }
 
-    /// Whether it is of version 2.
+    /// Returns true for version 2.
     #[must_use]
     pub fn is_v2(&self) -> bool {
         self.kind == "cgroup2"
     }
 
-    /// Whether it has a controller of version 1, or an option, of that name.
+    /// Returns true if the mount has this version 1 controller or option.
     #[must_use]
     pub fn has(&self, option: &str) -> bool {
         self.options.split(',').any(|name| name == option)
     }
 
-    /// The directories of `group` and of those above it, as far as the mount shows them; `root` is
-    /// `/` but for fixtures.
+    /// Returns the directories of `group` and its ancestors down from the mount point; only the
+    /// mount point if `group` is outside. `root` is `/` except in tests.
     #[must_use]
     pub fn dirs(&self, root: &Path, group: &str) -> Vec<PathBuf> {
         let seen = Path::new(group).strip_prefix(&self.top).unwrap_or(Path::new(""));
@@ -245,7 +244,7 @@ impl<'a> Mount<'a> {
     }
 }
 
-/// Space, tab, newline and backslash stand in mountinfo as three octal digits.
+/// Decodes the octal escapes (`\040`) of mountinfo.
 fn unescape(text: &str) -> PathBuf {
     use std::os::unix::ffi::OsStringExt;
     let bytes = text.as_bytes();

@@ -1,21 +1,21 @@
-//! Forked children for the unit tests of other modules.
+//! Forked children for unit tests.
 //!
 //! # Safety
-//! A child of a process with threads may only do what is safe in a signal handler; each caller
-//! says why its child does no more.
+//! The child of a process with threads may do only what a signal handler may; each caller says why
+//! its child does no more.
 #![allow(unsafe_code)]
 
 use crate::units::Bytes;
 
-/// Seconds after which a child is ended that waits for ever.
+/// Seconds before a child that hangs is killed.
 const PATIENCE: u32 = 60;
 
-/// Runs `check` in a forked child, which then ends at once; whether it said yes.
+/// Returns the result of `check` in a forked child; false if it hangs.
 ///
 /// # Safety
 /// `check` allocates nothing, takes no lock and does not unwind.
 pub(crate) unsafe fn in_child(check: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child runs `check` and leaves by _exit; the parent waits for it.
+    // SAFETY: the child runs `check` and exits by _exit; the parent waits for it.
     unsafe {
         let pid = libc::fork();
         assert!(pid >= 0, "{}", std::io::Error::last_os_error());
@@ -29,10 +29,10 @@ pub(crate) unsafe fn in_child(check: impl FnOnce() -> bool) -> bool {
     }
 }
 
-/// Maps fresh memory exactly at `addr`; false if something is there.
+/// Maps memory exactly at `addr`; false if something is mapped there.
 pub(crate) fn map_at(addr: *mut u8, len: Bytes) -> bool {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-    // SAFETY: NOREPLACE keeps what is mapped already.
+    // SAFETY: NOREPLACE keeps existing mappings.
     unsafe { libc::mmap(addr.cast(), len.as_usize(), protection, flags, -1, 0) == addr.cast() }
 }

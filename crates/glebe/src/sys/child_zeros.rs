@@ -1,14 +1,13 @@
-//! [`ChildZeros`]: addresses that a forked child finds zeros at, and not nothing.
+//! [`ChildZeros`]: makes forked children find zeros, not a hole, in memory that they do not
+//! inherit.
 //!
-//! Memory that a child does not inherit is a hole there, and a touch of a hole is SIGSEGV. That is
-//! no answer to a program whose language hides addresses from it. A list, one entry for each
-//! range that such a program can reach, is locked over every fork; the child maps zeros at each
-//! range before other code runs in it. A range in which something was mapped meanwhile, or that the
-//! kernel refuses, stays as it is. A child of a raw clone(2) finds holes. Cost: nothing but the
-//! entry; a system call an entry in a child.
+//! A touch of a hole raises SIGSEGV, which a program cannot avoid if its language hides addresses.
+//! Every fork locks the list of ranges, and the child maps zeros at each before other code runs,
+//! unless the range is mapped again or the kernel refuses. Children of a raw clone(2) keep the
+//! holes. Cost: an entry, and a system call per entry in a child.
 //!
 //! # Safety
-//! The guard in the static is of a lock that lives as long as the process.
+//! The guard in the static belongs to a lock that lives as long as the process.
 #![allow(unsafe_code)]
 
 use std::sync::PoisonError;
@@ -22,15 +21,15 @@ type List = Vec<(usize, Bytes)>;
 
 static LIST: StaticMutex<List> = StaticMutex::new(Vec::new());
 
-/// The list's lock, while a fork is under way.
+/// The list's lock during a fork.
 struct Held(Option<StaticMutexGuard<'static, List>>);
 
-// SAFETY: made and dropped by the forking thread; forks go one after the other.
+// SAFETY: the forking thread makes and drops the guard; forks run one at a time.
 unsafe impl Send for Held {}
 
 static HELD: StaticMutex<Held> = StaticMutex::new(Held(None));
 
-/// A range that forked children find zeros at while this lives. Whole base pages.
+/// A range of whole base pages, zeros in forked children while this lives.
 #[derive(Debug)]
 pub struct ChildZeros {
     addr: usize,
@@ -41,7 +40,7 @@ impl ChildZeros {
     /// Lists a range that children do not inherit.
     ///
     /// # Errors
-    /// As [`atfork::add`].
+    /// Fails if [`atfork::add`] does.
     pub fn new(addr: usize, len: Bytes) -> Result<Self, OsError> {
         static STEP: atfork::Step = atfork::Step { prepare, parent, child };
         atfork::add(&STEP)?;
@@ -49,7 +48,7 @@ impl ChildZeros {
         Ok(Self { addr, len })
     }
 
-    /// How many ranges are listed.
+    /// Returns the number of listed ranges.
     #[must_use]
     pub fn count() -> usize {
         if atfork::is_without_steps() {
@@ -61,7 +60,7 @@ impl ChildZeros {
 
 impl Drop for ChildZeros {
     fn drop(&mut self) {
-        // In a process without steps the lock may be held for ever.
+        // Without the steps, a thread of the parent may hold the lock for ever.
         if atfork::is_without_steps() {
             return;
         }

@@ -1,14 +1,13 @@
-//! Whether this process has children, without taking notice of any. Source: waitid(2).
+//! Detects children of this process without reaping them. Source: waitid(2).
 //!
 //! # Safety
-//! The call fills a structure of this file's.
+//! The call fills a local.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
 
-/// Whether a child of any thread lives, or ended and was not waited for, those of a raw clone(2)
-/// too; yes where the kernel does not say. Children of children do not count. Nothing is waited
-/// for and nothing taken: the program's own wait finds what it would have found. Allocates
+/// Returns true if a child of any thread lives, or ended and was not waited for, or if the kernel
+/// refuses to say. Counts children of a raw clone(2). Grandchildren do not count. Allocates
 /// nothing, may change `errno`.
 #[must_use]
 pub fn exist() -> bool {
@@ -29,7 +28,7 @@ mod tests {
 
     #[test]
     fn a_child_is_seen_before_and_after_its_end_and_left_to_be_waited_for() {
-        // In a process of its own: other tests have children.
+        // Runs in a process of its own: other tests have children.
         // SAFETY: the children allocate nothing and take no lock.
         let seen = unsafe {
             in_child(|| {
@@ -38,7 +37,7 @@ mod tests {
                 libc::pipe(ends.as_mut_ptr());
                 let child = libc::fork();
                 if child == 0 {
-                    // Until the pipe has no writer any more.
+                    // The read ends when the pipe has no writer.
                     libc::close(ends[1]);
                     libc::read(ends[0], ends.as_mut_ptr().cast(), 1);
                     libc::_exit(0);
@@ -58,10 +57,10 @@ mod tests {
 
     #[test]
     fn a_child_of_another_thread_and_of_a_raw_clone_counts() {
-        // SAFETY: as above; the grandchild ends at once.
+        // SAFETY: the children allocate nothing and take no lock.
         let seen = unsafe {
             in_child(|| {
-                // Without a signal for its end, which only some waits see.
+                // Only some waits see a child without an exit signal.
                 let child = libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0);
                 if child == 0 {
                     libc::_exit(0);

@@ -1,7 +1,6 @@
-//! [`Claim`]: which holder of this process has a thing that only one may have.
+//! [`Claim`]: gives a thing to one holder of this process at a time.
 //!
-//! What a forked child inherits claimed is free there: the parent's holder did not come along. No
-//! lock: one word.
+//! A forked child finds inherited claims free, because it lacks the holder. Lock-free: one word.
 //!
 //! ```text
 //! 63           32 31           0
@@ -13,16 +12,14 @@ use crate::sys::fork::ForkGuard;
 
 const HOLDER_BITS: u32 = 32;
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Claim(MappedWord);
 
-/// One who takes claims, unlike all others of the process.
+/// A taker of claims, unique in the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Holder(u64);
 
 impl Holder {
-    /// A new one.
     pub(crate) fn new() -> Self {
         static LAST: MappedWord = MappedWord::new(0);
         let nth = LAST.fetch_add(1, Ordering::Relaxed) + 1;
@@ -30,7 +27,7 @@ impl Holder {
     }
 }
 
-/// The generation of this process, where it stands in a word.
+/// The generation of this process, shifted to its place.
 fn own() -> u64 {
     ForkGuard::new().generation() << HOLDER_BITS
 }
@@ -40,7 +37,7 @@ fn is_own(word: u64) -> bool {
 }
 
 impl Claim {
-    /// Takes it; false if another holder of this process has it.
+    /// Takes the claim; false if another holder of this process has it.
     pub(crate) fn take(&self, holder: Holder) -> bool {
         let seen = self.0.load(Ordering::Acquire);
         if seen == holder.0 {
@@ -50,12 +47,11 @@ impl Claim {
         !is_own(seen) && self.0.compare_exchange(seen, holder.0, set, failed).is_ok()
     }
 
-    /// Gives it up, if `holder` has it.
     pub(crate) fn release(&self, holder: Holder) {
         let _ = self.0.compare_exchange(holder.0, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// Whether somebody in this process has it. A load where nobody does.
+    /// Returns true if a holder of this process has the claim.
     #[inline]
     pub(crate) fn is_held(&self) -> bool {
         match self.0.load(Ordering::Acquire) {

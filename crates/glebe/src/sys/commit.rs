@@ -1,15 +1,13 @@
-//! Address space that is reserved first, and committed part by part.
+//! Reserves address space, and commits it part by part.
 //!
-//! What is reserved is no memory: it counts neither as data of the process (`RLIMIT_DATA`), nor as
-//! promised memory where the machine promises no more than it has (`vm.overcommit_memory=2`), and a
-//! process that locks its memory (mlockall(2)) neither populates nor locks it. It does count as
-//! addresses (`RLIMIT_AS`). What is committed may be touched. It counts from then on, and where the
-//! process locks its memory each page is locked as it comes.
+//! Reserved addresses count only towards `RLIMIT_AS`, not towards `RLIMIT_DATA` or promised memory
+//! (`vm.overcommit_memory=2`), and mlockall(2) neither populates nor locks them. Committed memory
+//! counts. If the process locks its memory, each page is locked at its first touch.
 //!
 //! Lengths are bytes, whole pages. Source: mmap(2), mprotect(2), mlock(2), mlockall(2).
 //!
 //! # Safety
-//! A fresh mapping is nobody's; committing is for the owner of a reserved range.
+//! A fresh mapping has no other user. Only the owner of a reserved range commits it.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -23,21 +21,22 @@ use crate::sys::mmap::{clear, make_readable, make_writable, map, span, unmap, Ba
 use crate::sys::page_size;
 use crate::units::Bytes;
 
-/// Addresses, and whether what is committed there is locked.
+/// A reserved range. `locks` is true if committed pages must be locked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Addresses {
     pub(crate) addr: usize,
     pub(crate) locks: bool,
 }
 
-/// Reserves `len` bytes of addresses. Where `readable`, a read finds zeros; else each touch is
+/// Reserves `len` bytes of addresses, which read as zeros if `readable`. Other touches raise
 /// SIGSEGV.
 ///
 /// # Errors
-/// What mmap(2) refuses: a limit on addresses, or on locked memory where the process locks all.
+/// Fails if mmap(2) does: a limit on addresses, or on locked memory if the process locks its
+/// memory.
 pub(crate) fn reserve(len: Bytes, readable: bool) -> Result<Addresses, OsError> {
     let addr = map(len, Backing::Addresses)?;
-    // SAFETY: mapped just now; nobody else knows of it, and it holds nothing.
+    // SAFETY: the range is new, empty and unknown to other code.
     unsafe {
         let locks = is_locked(addr);
         let made = if locks { unlock(addr, len) } else { Ok(()) };
@@ -51,15 +50,15 @@ pub(crate) fn reserve(len: Bytes, readable: bool) -> Result<Addresses, OsError> 
     }
 }
 
-/// Maps memory of which far more is mapped than will be touched at once; returns the address.
-/// Pages come as they are touched, locked where the process locks its memory.
+/// Maps memory that will stay mostly untouched; returns its address. Pages are locked at their
+/// first touch if the process locks its memory.
 ///
 /// # Errors
-/// What mmap(2) or mlock2(2) refuses: a limit on addresses, or on locked memory, where all of `len`
-/// counts.
+/// Fails if mmap(2) or mlock2(2) does: a limit on addresses, or on locked memory, where all of
+/// `len` counts.
 pub(crate) fn sparse(len: Bytes) -> Result<usize, OsError> {
     let Addresses { addr, locks } = reserve(len, false)?;
-    // SAFETY: reserved just now; nobody else knows of it, and it holds nothing.
+    // SAFETY: the range is new, empty and unknown to other code.
     unsafe {
         let made = commit(addr, len, locks);
         if made.is_err() {
@@ -69,17 +68,17 @@ pub(crate) fn sparse(len: Bytes) -> Result<usize, OsError> {
     }
 }
 
-/// Makes a part of what was reserved readable and writable.
+/// Makes reserved addresses readable and writable.
 ///
 /// # Errors
-/// What mprotect(2) or mlock2(2) refuses: a limit. The part may be writable nevertheless.
+/// Fails if mprotect(2) or mlock2(2) does: a limit. The range may be writable even so.
 ///
 /// # Safety
-/// The range is part of what the caller reserved, and was not committed: its first page is dropped.
+/// The caller reserved the range and has not committed it: the call drops its first page.
 pub(crate) unsafe fn commit(addr: usize, len: Bytes, locks: bool) -> Result<(), OsError> {
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller owns the range, which is empty.
     unsafe {
-        // All of a locked mapping would be populated. It may have been locked since.
+        // mprotect would populate a locked range. The process may have locked it since `reserve`.
         let locks = locks || is_locked(addr);
         if locks {
             unlock(addr, len)?;
@@ -92,32 +91,32 @@ pub(crate) unsafe fn commit(addr: usize, len: Bytes, locks: bool) -> Result<(), 
     Ok(())
 }
 
-/// Puts addresses that read as zero in the place of what is mapped in a range, whose pages the
-/// kernel has back. Every reader finds the one or the other.
+/// Turns a range back into addresses that read as zeros, and frees its pages. A concurrent reader
+/// finds the old bytes or zeros.
 ///
 /// # Errors
-/// What mmap(2) refuses: too many mappings. Then what was there still is.
+/// Fails if mmap(2) does: too many mappings. The range then keeps its mapping.
 ///
 /// # Safety
-/// The range is the caller's own, and nobody writes there or relies on its bytes.
+/// The caller owns the range; no thread writes there or relies on its bytes.
 pub(crate) unsafe fn vacate(addr: usize, len: Bytes, locks: bool) -> Result<(), OsError> {
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller owns the range and gives up its bytes.
     unsafe { clear(addr, len, true) }?;
     if locks {
-        // SAFETY: as above. What is refused stays locked, without memory.
+        // SAFETY: the caller owns the range. A failure leaves it locked, without memory.
         let _ = unsafe { unlock(addr, len) };
     }
     Ok(())
 }
 
-/// Tells whether the process locks what it maps, by the address of a page that came locked.
+/// Returns the address of a test page, unmapped again, if the process locks what it maps.
 ///
 /// # Errors
-/// What mmap(2) refuses.
+/// Fails if mmap(2) does.
 pub(crate) fn locked_page() -> Result<Option<usize>, OsError> {
     let page = page_size().bytes();
     let addr = map(page, Backing::Addresses)?;
-    // SAFETY: mapped just now, and nobody else knows of it.
+    // SAFETY: the page is new and unknown to other code.
     unsafe {
         let locks = is_locked(addr);
         let _ = unmap(addr, page);
@@ -125,12 +124,12 @@ pub(crate) fn locked_page() -> Result<Option<usize>, OsError> {
     }
 }
 
-/// Whether a page without memory is locked: the kernel drops no pages of what is.
+/// Returns true if a page is locked: madvise(2) drops no locked page.
 ///
 /// # Safety
-/// The page is the caller's and holds nothing.
+/// The caller owns the page, which holds nothing.
 unsafe fn is_locked(addr: usize) -> bool {
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller owns the empty page.
     let dropped = unsafe { advise(addr, page_size().bytes(), Advice::DontNeed) };
     dropped.is_err_and(|error| error.errno() == Some(libc::EINVAL))
 }
@@ -138,31 +137,31 @@ unsafe fn is_locked(addr: usize) -> bool {
 /// Unlocks a range.
 ///
 /// # Safety
-/// The range is the caller's own.
+/// The caller owns the range.
 pub(crate) unsafe fn unlock(addr: usize, len: Bytes) -> Result<(), OsError> {
     let at = ptr::with_exposed_provenance(addr);
-    // SAFETY: it changes no contents; passed on to the caller.
+    // SAFETY: the caller owns the range, and munlock keeps its contents.
     call("munlock", || span(addr, len), || unsafe { libc::munlock(at, len.as_usize()) })
 }
 
-/// Locks what of a range is present, and the rest as it comes.
+/// Locks present pages now, and others at their first touch.
 ///
 /// # Safety
-/// The range is the caller's own.
+/// The caller owns the range.
 #[cfg(feature = "encrypt")]
 pub(crate) unsafe fn lock(addr: usize, len: Bytes) -> Result<(), OsError> {
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller owns the range.
     unsafe { lock_as_it_comes(addr, len) }
 }
 
 unsafe fn lock_as_it_comes(addr: usize, len: Bytes) -> Result<(), OsError> {
     let at = ptr::with_exposed_provenance(addr);
     let done = answer("mlock2", || {
-        // SAFETY: it changes no contents; passed on to the caller.
+        // SAFETY: the caller owns the range, and mlock2 keeps its contents.
         unsafe { libc::mlock2(at, len.as_usize(), libc::MLOCK_ONFAULT) }
     });
     done.map(drop).map_err(|source| {
-        // The limit on locked memory is ENOMEM here, and EAGAIN elsewhere.
+        // Other calls report the limit on locked memory as EAGAIN.
         let source = match source.raw_os_error() {
             Some(libc::ENOMEM) => io::Error::from_raw_os_error(libc::EAGAIN),
             _ => source,

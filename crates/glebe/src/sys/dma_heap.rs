@@ -1,10 +1,10 @@
-//! dma-heaps: buffers that a device file allocates.
+//! dma-heaps: device files that allocate buffers.
 //!
-//! Which heap gives contiguous buffers is not told by the interface: what came is looked at.
+//! The kernel does not say which heaps give contiguous buffers: callers inspect the buffer.
 //! Source: `Documentation/userspace-api/dma-buf-heaps.rst`, `linux/dma-heap.h`.
 //!
 //! # Safety
-//! The ioctl writes only to the structure it is given; the descriptor it returns is new.
+//! The ioctl writes only its argument; the descriptor in it is new.
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -16,10 +16,10 @@ use crate::sys::call::answer;
 use crate::sys::file;
 use crate::units::Bytes;
 
-/// Where the heaps are.
+/// The directory of the heaps.
 pub const ROOT: &str = "/dev/dma_heap";
 
-/// The heaps of this machine.
+/// Returns the heaps of this machine.
 #[must_use]
 pub fn heaps() -> Vec<PathBuf> {
     let mut names = file::names(Path::new(ROOT)).unwrap_or_default();
@@ -42,20 +42,20 @@ const ALLOCATE: libc::Ioctl =
 
 const _: () = assert!(size_of::<Allocation>() == 24);
 
-/// A buffer of `len` bytes, whole pages, of the heap at `path`.
+/// Allocates `len` bytes, whole pages, from the heap at `path`.
 ///
 /// # Errors
-/// If there is no such heap, it may not be opened, or it has no such buffer.
+/// Fails if the heap is missing, may not be opened, or has no room.
 pub(crate) fn allocate(path: &Path, len: Bytes) -> Result<File, OsError> {
     let refused = |call, source| OsError::new(call, path.display().to_string(), source);
     let heap = file::open(path, OpenOptions::new().read(true).write(true))
         .map_err(|source| refused("open", source))?;
     let fd_flags = (libc::O_RDWR | libc::O_CLOEXEC) as u32;
     let mut asked = Allocation { len: len.get(), fd: 0, fd_flags, heap_flags: 0 };
-    // SAFETY: the kernel reads and writes one structure of the size that the number says.
+    // SAFETY: the kernel reads and writes one structure of the size in `ALLOCATE`.
     answer("ioctl", || unsafe { libc::ioctl(heap.as_raw_fd(), ALLOCATE, &raw mut asked) })
         .map_err(|source| refused("ioctl(DMA_HEAP_IOCTL_ALLOC)", source))?;
-    // SAFETY: the kernel just made it and nobody else has it.
+    // SAFETY: the descriptor is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(asked.fd as libc::c_int) }.into())
 }
 

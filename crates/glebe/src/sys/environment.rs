@@ -1,12 +1,11 @@
-//! A variable of the process's environment, without memory of its own.
+//! Reads environment variables without allocating.
 //!
-//! May be called before the C library has set itself up: it then knows no environment yet, and the
-//! kernel's copy is read. Cost: the environment's length once. No lock: the caller is the first to
-//! run in the process, or the variables do not change. Source: environ(7), proc_pid_environ(5),
-//! getauxval(3).
+//! Callable before the C library has set itself up: the kernel's copy then serves. Reads the
+//! environment once. No lock: callers run first in the process, or while no variable changes.
+//! Source: environ(7), proc_pid_environ(5), getauxval(3).
 //!
 //! # Safety
-//! Reads the C library's list, which ends with a null pointer, of strings that end with a zero.
+//! The C library's list ends with a null pointer, and its strings with a zero.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, CStr};
@@ -14,43 +13,42 @@ use std::ffi::{c_char, CStr};
 use super::plain_file::{self, Plain};
 
 extern "C" {
-    /// The C library's list; null until it has set itself up.
+    /// Null until the C library has set itself up.
     static environ: *const *const c_char;
 }
 
-/// Copies the value of `name` into `into`, and returns its length; `None` where there is no such
-/// variable. A longer value is cut, and its whole length returned.
+/// Copies the value of `name` into `into`, cut to fit. Returns its whole length, or `None` if
+/// unset.
 #[must_use]
 pub fn variable(name: &str, into: &mut [u8]) -> Option<usize> {
-    // SAFETY: the C library's own; nobody changes it while the caller reads, as the head says.
+    // SAFETY: no variable changes while the caller reads (see the head).
     let mut at = unsafe { environ };
     if at.is_null() {
         return from_kernel(name, into);
     }
     loop {
-        // SAFETY: the list ends with a null pointer, which is not passed.
+        // SAFETY: `at` has not passed the null pointer at the end.
         let entry = unsafe { *at };
         if entry.is_null() {
             return None;
         }
-        // SAFETY: an entry is a string.
+        // SAFETY: an entry is a C string.
         let entry = unsafe { CStr::from_ptr(entry) }.to_bytes();
         if let Some(value) = value_of(entry, name) {
             let len = value.len().min(into.len());
             into[..len].copy_from_slice(&value[..len]);
             return Some(value.len());
         }
-        // SAFETY: not yet at the end.
+        // SAFETY: the entry was not the last.
         at = unsafe { at.add(1) };
     }
 }
 
-/// What follows `name=`.
 fn value_of<'a>(entry: &'a [u8], name: &str) -> Option<&'a [u8]> {
     entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")
 }
 
-/// As [`variable`], of the environment as the process was started with it.
+/// Reads the environment that the process started with.
 fn from_kernel(name: &str, into: &mut [u8]) -> Option<usize> {
     let file = Plain::open(c"/proc/self/environ")?;
     let mut found = Scan { name: name.as_bytes(), matched: 0, value: None };
@@ -68,16 +66,15 @@ fn from_kernel(name: &str, into: &mut [u8]) -> Option<usize> {
     }
 }
 
-/// Finds one variable in text that comes in pieces.
 struct Scan<'a> {
     name: &'a [u8],
-    /// Bytes of `name=` that this entry begins with; `usize::MAX` where it is another's.
+    /// Bytes of `name` that this entry begins with; `usize::MAX` for another variable.
     matched: usize,
     value: Option<usize>,
 }
 
 impl Scan<'_> {
-    /// Takes the next byte; whether the value is complete.
+    /// Takes the next byte; true once the value is complete.
     fn byte(&mut self, byte: u8, into: &mut [u8]) -> bool {
         if let Some(len) = &mut self.value {
             if byte == 0 {
@@ -102,10 +99,11 @@ impl Scan<'_> {
     }
 }
 
-/// Whether the process has more rights than who started it, and so may not follow its environment.
+/// Returns true if the process has more rights than its user (set-user-ID), and must ignore the
+/// environment.
 #[must_use]
 pub fn is_secure() -> bool {
-    // SAFETY: takes a number.
+    // SAFETY: the call takes no pointer.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 

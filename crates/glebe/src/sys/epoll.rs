@@ -1,10 +1,10 @@
-//! [`Epoll`]: one descriptor that is readable while any of several has something to tell.
+//! [`Epoll`]: one descriptor that is readable while any of several has an event.
 //!
 //! Source: epoll(7), epoll_ctl(2).
 //!
 //! # Safety
-//! Descriptors that the kernel has just made are wrapped once; the others are borrowed for the
-//! call, and the kernel forgets each when it is closed.
+//! Each new descriptor is wrapped once. Added descriptors are borrowed; the kernel removes each at
+//! its close.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -14,40 +14,35 @@ use std::time::Duration;
 use super::call::{answer, call};
 use crate::error::OsError;
 
-/// What of a descriptor wakes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wakes {
-    /// That it can be read.
     Readable,
-    /// What the kernel calls urgent: a file of its own that changed.
+    /// A file of the kernel has changed (EPOLLPRI).
     Urgent,
 }
 
-/// Descriptors that one wait tells of, at most.
 const TOLD: usize = 8;
 
-/// A descriptor that has something to tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Event {
     pub(crate) fd: RawFd,
-    /// Nothing more will come of it.
+    /// True after an error or hangup: no more events follow.
     pub(crate) is_over: bool,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Epoll(OwnedFd);
 
 impl Epoll {
     pub(crate) fn new() -> Result<Self, OsError> {
-        // SAFETY: no pointer.
+        // SAFETY: the call takes no pointer.
         let made = answer("epoll_create1", || unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) });
         let fd = made.map_err(|source| OsError::new("epoll_create1", "", source))?;
-        // SAFETY: just made, nobody else's.
+        // SAFETY: the descriptor is new and has no other owner.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Wakes for `fd` as well, until it is closed. `EPERM` for a file that cannot be waited for.
+    /// Adds `fd` until it is closed. Fails with `EPERM` for a file that cannot be waited for.
     pub(crate) fn add(&self, fd: BorrowedFd<'_>, wakes: Wakes) -> Result<(), OsError> {
         let events = match wakes {
             Wakes::Readable => libc::EPOLLIN,
@@ -62,14 +57,13 @@ impl Epoll {
         })
     }
 
-    /// Waits until something is to be told, at most so long, or without end; a signal ends it too.
-    /// Returns some of those that have something.
+    /// Waits for events, at most `time`, or until a signal. Returns some of the ready descriptors.
     pub(crate) fn wait(&self, time: Option<Duration>) -> Result<[Option<Event>; TOLD], OsError> {
-        // Rounded up: none is no waiting.
+        // A time rounded down to 0 would not wait.
         let millis = |time: Duration| i32::try_from(time.as_micros().div_ceil(1000));
         let time = time.map_or(-1, |time| millis(time).unwrap_or(i32::MAX));
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; TOLD];
-        // SAFETY: the kernel fills up to so many events.
+        // SAFETY: the kernel fills at most `TOLD` events.
         let waited = answer("epoll_wait", || unsafe {
             libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), TOLD as i32, time)
         });

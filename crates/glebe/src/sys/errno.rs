@@ -1,9 +1,9 @@
-//! The error number of the calling thread, for an interface that tells failures by it.
+//! The calling thread's `errno`, for interfaces that report failures by it.
 //!
 //! Source: errno(3).
 //!
 //! # Safety
-//! One load of and one store to the thread's own word.
+//! The calls load or store only the thread's own word.
 #![allow(unsafe_code)]
 
 pub use libc::{
@@ -11,41 +11,41 @@ pub use libc::{
     EOPNOTSUPP, EOVERFLOW, EPERM, ETIMEDOUT,
 };
 
-/// Returns it.
+/// Returns `errno`.
 #[inline]
 pub fn get() -> i32 {
-    // SAFETY: the C library gives the address of the thread's own.
+    // SAFETY: the address is of this thread's word.
     unsafe { *libc::__errno_location() }
 }
 
-/// Sets it.
+/// Sets `errno`.
 #[inline]
 pub fn set(number: i32) {
-    // SAFETY: the C library gives the address of the thread's own, which may be written.
+    // SAFETY: the address is of this thread's word.
     unsafe { *libc::__errno_location() = number };
 }
 
-/// The number as it is now, which it is again once this is dropped. Asks the C library once.
+/// A saved `errno`, restored on drop.
 #[derive(Debug)]
 pub struct Kept {
     at: *mut i32,
     number: i32,
 }
 
-/// Keeps it.
+/// Saves `errno`. Calls the C library once, for the drop too.
 #[inline]
 #[must_use]
 pub fn keep() -> Kept {
-    // SAFETY: the C library gives the address of the thread's own.
+    // SAFETY: the call takes no pointer.
     let at = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
+    // SAFETY: the address is of this thread's word.
     Kept { at, number: unsafe { *at } }
 }
 
 impl Drop for Kept {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: the thread's own: a pointer keeps this value in its thread.
+        // SAFETY: the raw pointer keeps `Kept` in its thread.
         unsafe { *self.at = self.number };
     }
 }

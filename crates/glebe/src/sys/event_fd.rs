@@ -1,10 +1,9 @@
-//! [`EventFd`] and [`TimerFd`]: descriptors that become readable when a thread, the kernel or a
-//! clock says so.
+//! [`EventFd`] and [`TimerFd`]: descriptors that a thread, the kernel or a clock makes readable.
 //!
-//! Both hold a count that a read clears. Source: eventfd(2), timerfd_create(2).
+//! Each holds a count that a read clears. Source: eventfd(2), timerfd_create(2).
 //!
 //! # Safety
-//! Descriptors that the kernel has just made are wrapped once; a read fills a local word.
+//! Each new descriptor is wrapped once; a read fills a local.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -14,28 +13,27 @@ use std::time::Duration;
 use super::call::{answer, call};
 use crate::error::OsError;
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct EventFd(OwnedFd);
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct TimerFd(OwnedFd);
 
 impl EventFd {
     pub(crate) fn new() -> Result<Self, OsError> {
         let flags = libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;
-        // SAFETY: no pointer.
+        // SAFETY: the call takes no pointer.
         owned("eventfd", || unsafe { libc::eventfd(0, flags) }).map(Self)
     }
 
-    /// Makes it readable.
+    /// Makes the descriptor readable.
     pub(crate) fn signal(&self) {
-        // SAFETY: the descriptor is open. It fails where the count is full: readable as well.
+        // SAFETY: the descriptor is open. The write fails only if the count is full, which is
+        // readable too.
         unsafe { libc::eventfd_write(self.0.as_raw_fd(), 1) };
     }
 
-    /// Makes it unreadable; whether it was readable.
+    /// Makes the descriptor unreadable; true if it was readable.
     pub(crate) fn clear(&self) -> bool {
         clear(&self.0)
     }
@@ -44,14 +42,14 @@ impl EventFd {
 impl TimerFd {
     pub(crate) fn new() -> Result<Self, OsError> {
         let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
-        // SAFETY: no pointer.
+        // SAFETY: the call takes no pointer.
         let made = || unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) };
         owned("timerfd_create", made).map(Self)
     }
 
-    /// Becomes readable once, so much later; what was set before is forgotten.
+    /// Makes the descriptor readable once after this time. Replaces an earlier setting.
     pub(crate) fn set(&self, after: Duration) -> Result<(), OsError> {
-        // Zero would turn it off.
+        // Zero would disarm the timer.
         let after = after.max(Duration::from_nanos(1));
         let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let value = libc::timespec {
@@ -60,13 +58,12 @@ impl TimerFd {
         };
         let new = libc::itimerspec { it_interval: zero, it_value: value };
         let fd = self.0.as_raw_fd();
-        // SAFETY: the kernel reads one structure, and gives none back.
+        // SAFETY: the kernel reads one structure and writes none.
         call("timerfd_settime", String::new, || unsafe {
             libc::timerfd_settime(fd, 0, &raw const new, ptr::null_mut())
         })
     }
 
-    /// As [`EventFd::clear`].
     pub(crate) fn clear(&self) -> bool {
         clear(&self.0)
     }
@@ -74,13 +71,13 @@ impl TimerFd {
 
 fn owned(name: &'static str, make: impl FnOnce() -> i32) -> Result<OwnedFd, OsError> {
     let fd = answer(name, make).map_err(|source| OsError::new(name, "", source))?;
-    // SAFETY: just made, nobody else's.
+    // SAFETY: the descriptor is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 fn clear(fd: &OwnedFd) -> bool {
     let mut count = 0_u64;
-    // SAFETY: the kernel fills the local word.
+    // SAFETY: the kernel fills the local.
     let read = unsafe { libc::read(fd.as_raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
     read == size_of::<u64>() as isize
 }

@@ -1,38 +1,34 @@
-//! Fault points: every kernel call of this layer passes [`point`] first, where a test can make
-//! the n-th of them fail without being made.
+//! Fault points: every kernel call of this layer passes [`point`], where a test can make the n-th
+//! call fail instead.
 //!
-//! Only with the feature `faults`, which is for tests: without it a point is nothing at all. All
-//! tests run with it: until one asks for a failure, a point is a load. Calls are counted over all
-//! threads of the process, from [`arm`] on, a file read or written as a whole as one of each kind
-//! that it needs (open, read). The errors are those that the call's manual page lists and that this
-//! crate may meet; EINTR only where a call can return it.
+//! Only the feature `faults`, for tests, compiles fault points. A point is one load until [`arm`],
+//! which counts the calls of all threads. Reading or writing a whole file counts one call of each
+//! kind (open, read). Errors are those of the manual pages that this crate may meet. Calls that
+//! cannot fail (getpid, geteuid, sysconf of a constant) have no point.
 //!
-//! No point stands before a call that cannot fail (getpid, geteuid, sysconf of a constant).
-//!
-//! [`record`] notes the points that a process passes and the stack of calls that leads to each, so
-//! that a test can choose among them. [`deny`] makes one file as if it were missing or closed to
-//! the process, and [`recorded_paths`] says which files there are to deny.
+//! [`record`] notes points and their call stacks for a test to choose from. [`deny`] makes one file
+//! look missing or closed; [`recorded_paths`] lists candidates.
 
 use std::io;
 use std::path::Path;
 
-/// Passed just before the kernel call of that name: an error is what the call is to return.
+/// Precedes the kernel call of that name. The caller returns an error instead of making the call.
 #[cfg(not(feature = "faults"))]
 #[inline(always)]
-#[allow(clippy::unnecessary_wraps)] // it does fail where tests ask for that
+#[allow(clippy::unnecessary_wraps)] // fails with `faults`
 pub(crate) fn point(_call: &'static str) -> io::Result<()> {
     Ok(())
 }
 
-/// As [`point`], before a call that looks for a file by its path.
+/// Does what [`point`] does, before a call that looks for `path`.
 #[cfg(not(feature = "faults"))]
 #[inline(always)]
-#[allow(clippy::unnecessary_wraps)] // as there
+#[allow(clippy::unnecessary_wraps)] // fails with `faults`
 pub(crate) fn point_at(_call: &'static str, _path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Passed between two steps of which the kernel makes none: where a test may end the process.
+/// Marks a place between two steps, without a kernel call, where a test may kill the process.
 #[cfg(not(feature = "faults"))]
 #[inline(always)]
 pub(crate) fn step() {}
@@ -55,118 +51,116 @@ mod armed {
     use crate::sync::{MappedByte, Ordering, StaticMutex};
     use crate::sys::signals;
 
-    /// How many of the calls fail.
+    /// The calls that fail.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Lasting {
-        /// The n-th alone.
+        /// The n-th call.
         Once,
-        /// The n-th and every later one of that name.
+        /// The n-th call, and later calls of its name.
         ThisCall,
-        /// The n-th and every later one.
+        /// The n-th call, and all later calls.
         EveryCall,
-        /// None: the process is killed (SIGKILL) before the n-th, or at a step between calls.
+        /// No call: kills the process (SIGKILL) before the n-th, or at a step between calls.
         Kills,
     }
 
-    /// Which call fails, and how.
+    /// The call to fail, and its error.
     #[derive(Clone, Copy, Debug)]
     pub struct Fault {
-        /// The number of the call, from 1 on.
+        /// Number of the call, from 1.
         pub nth: u64,
-        /// Which of the errors that fit the call, counted round.
+        /// Index into the errors of the call, modulo their number.
         pub choice: usize,
-        /// How many fail.
+        /// The calls that fail.
         pub lasting: Lasting,
     }
 
-    /// What had been counted, and met, when the fault was taken away.
+    /// The counts of a fault.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     pub struct Met {
-        /// Calls made or refused.
+        /// Calls counted; [`deny`] refuses without counting.
         pub calls: u64,
-        /// Those that were refused, with the error number of each.
+        /// Refused calls and their error numbers.
         pub refused: Vec<(&'static str, i32)>,
     }
 
-    /// A call that was passed while [`record`] noted them.
+    /// A call that [`record`] noted.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Point {
-        /// Its name.
+        /// Name of the call.
         pub call: &'static str,
-        /// A hash of the return addresses behind it. It holds in this process alone. Zero where
-        /// the C library gives none.
+        /// Hash of the return addresses, for this process only; zero if the C library gives none.
         pub stack: u64,
     }
 
     struct State {
         fault: Fault,
         met: Met,
-        /// With a capacity while points are noted.
+        /// Has a capacity above 0 while [`record`] runs.
         points: Vec<Point>,
-        /// Files that were looked for, while these are noted.
+        /// `Some` while [`record_paths`] runs.
         paths: Option<Vec<PathBuf>>,
-        /// A file that cannot be opened, and the error.
+        /// A path, and the error of opening it.
         denied: Option<(PathBuf, i32)>,
     }
 
     static ARMED: StaticMutex<Option<State>> = StaticMutex::new(None);
 
-    /// 1 where there is a state. A call where there is none takes no lock, which a forked child or
-    /// a signal's handler might wait for without end.
+    /// 1 while there is a state. Without one, points take no lock, which a forked child or signal
+    /// handler could wait for in vain.
     static IS_ARMED: MappedByte = MappedByte::new(0);
 
-    /// Looks at the state; a test that panicked meanwhile is no reason to stop.
+    /// Runs `look` on the state, even after a test panicked with the lock.
     fn with<T>(look: impl FnOnce(&mut Option<State>) -> T) -> T {
         look(&mut ARMED.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
 
-    /// Refusals that are noted without an allocation: some tests forbid any in what they test.
+    /// Refusals noted without allocating: some tests forbid it.
     const NOTED: usize = 64;
 
-    /// Points that are noted; for the same reason the rest is not.
+    /// Points noted without allocating; others are dropped.
     const POINTS: usize = 1 << 14;
 
-    /// Counts calls from now on and makes one fail.
+    /// Counts calls from now on, and lets `fault` happen.
     pub fn arm(fault: Fault) {
         set(fault, Vec::new());
     }
 
-    /// No call fails any more; what was met.
+    /// Ends the fault; returns its counts.
     pub fn disarm() -> Met {
         take().map_or_else(Met::default, |state| state.met)
     }
 
-    /// Notes where each call stands from now on, the first 16384 of them. None fails.
+    /// Notes the first 16384 calls from now on. No call fails.
     pub fn record() {
         stack::warm_up();
         set(NONE, Vec::with_capacity(POINTS));
     }
 
-    /// Ends what [`record`] began. Returns the points in the order of the calls.
+    /// Ends [`record`]; returns the points in order.
     pub fn recorded() -> Vec<Point> {
         take().map_or_else(Vec::new, |state| state.points)
     }
 
-    /// Notes which files are looked for by their paths from now on. None is denied.
+    /// Notes the paths that calls look for from now on. No call fails.
     pub fn record_paths() {
         set(NONE, Vec::new());
         with(|armed| armed.iter_mut().for_each(|state| state.paths = Some(Vec::new())));
     }
 
-    /// Ends what [`record_paths`] began. Returns the paths in the order of the calls.
+    /// Ends [`record_paths`]; returns the paths in order.
     pub fn recorded_paths() -> Vec<PathBuf> {
         take().and_then(|state| state.paths).unwrap_or_default()
     }
 
-    /// Lets each call fail with `errno` that opens the file at `path`; with ENOENT, each that looks
-    /// for it. [`disarm`] ends that.
+    /// Makes calls that open `path` fail with `errno`; for ENOENT, all calls that look for it.
+    /// [`disarm`] ends this.
     pub fn deny(path: &Path, errno: i32) {
         set(NONE, Vec::new());
         let denied = (path.to_owned(), errno);
         with(|armed| armed.iter_mut().for_each(|state| state.denied = Some(denied.clone())));
     }
 
-    /// No fault.
     const NONE: Fault = Fault { nth: u64::MAX, choice: 0, lasting: Lasting::Once };
 
     fn set(fault: Fault, points: Vec<Point>) {
@@ -181,7 +175,6 @@ mod armed {
         with(Option::take)
     }
 
-    /// Passed just before the kernel call of that name: an error is what the call is to return.
     pub(crate) fn point(call: &'static str) -> io::Result<()> {
         if IS_ARMED.load(Ordering::Acquire) == 0 {
             return Ok(());
@@ -189,7 +182,6 @@ mod armed {
         with(|armed| armed.as_mut().map_or(Ok(()), |state| state.pass(call)))
     }
 
-    /// As [`point`], before a call that looks for a file by its path.
     pub(crate) fn point_at(call: &'static str, path: &Path) -> io::Result<()> {
         if IS_ARMED.load(Ordering::Acquire) == 0 {
             return Ok(());
@@ -197,12 +189,11 @@ mod armed {
         with(|armed| armed.as_mut().map_or(Ok(()), |state| state.pass_at(call, path)))
     }
 
-    /// Passed between two steps of which the kernel makes none: where a test may end the process.
     pub(crate) fn step() {
         if IS_ARMED.load(Ordering::Acquire) != 0 {
             with(|armed| {
                 let kills = armed.as_mut().filter(|state| state.fault.lasting == Lasting::Kills);
-                // It refuses nothing.
+                // `pass` refuses nothing for `Lasting::Kills`.
                 kills.map_or(Ok(()), |state| state.pass("step")).unwrap_or(())
             });
         }
@@ -247,7 +238,7 @@ mod armed {
         }
     }
 
-    /// A signal interrupts a call now and then, never every time.
+    /// Offers EINTR only for [`Lasting::Once`]: signals do not interrupt every call.
     fn errors_of(call: &str, lasting: Lasting) -> &'static [i32] {
         use libc::{
             EACCES, EAGAIN, EINTR, EINVAL, EIO, EMFILE, ENOLCK, ENOMEM, ENOSPC, ENOSYS, EPERM,
@@ -263,7 +254,7 @@ mod armed {
             "userfaultfd" | "process_vm_readv" | "process_vm_writev" => &[EPERM, ENOSYS, ENOMEM],
             "process_madvise" => &[EPERM, ENOSYS, EINVAL],
             "membarrier" => &[ENOMEM, EPERM],
-            // As a filter refuses it: what else the kernel may say leaves its target in doubt.
+            // Refusals by a filter. Other errors leave the state of the target unknown.
             "mremap" => &[EPERM, ENOSYS],
             "open" => &[EMFILE, EACCES, ENOMEM],
             "stat" | "fstat" | "readdir" => &[ENOMEM, EACCES, EIO],

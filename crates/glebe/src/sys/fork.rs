@@ -1,16 +1,15 @@
-//! [`ForkGuard`]: whether this is still the process that made it, in one load.
+//! [`ForkGuard`]: tells a process from its forked children in one load.
 //!
-//! One page of the process is wiped by fork (`MADV_WIPEONFORK`, Linux 4.14); its only word holds
-//! the *generation*: a number that no ancestor of this process had. The first who asks in a child
-//! finds zero there and writes the next number. Where the kernel cannot wipe, process numbers are
-//! compared, at the price of a system call. Source: madvise(2).
+//! fork wipes one page of the process (`MADV_WIPEONFORK`, Linux 4.14). Its only word holds the
+//! *generation*, a number that no ancestor had. A child finds zero and stores the next number. If
+//! the kernel cannot wipe, guards compare process numbers, by a system call. Source: madvise(2).
 //!
 //! ```text
 //! word 0   generation, 64 bits   0 = forked since, and nobody has asked
 //! ```
 //!
 //! # Safety
-//! The page is never unmapped, so the word in it lives as long as the process.
+//! The page is never unmapped, so its word lives as long as the process.
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -20,7 +19,7 @@ use crate::sys::mmap::wiped_page;
 use crate::sys::own::Own;
 use crate::sys::page_size;
 
-/// Knows the process that made it from every process forked from it.
+/// A mark of the process that made it.
 #[derive(Clone, Copy, Debug)]
 pub struct ForkGuard {
     word: Option<&'static MappedWord>,
@@ -28,7 +27,7 @@ pub struct ForkGuard {
 }
 
 impl ForkGuard {
-    /// A guard of the calling process.
+    /// Makes a guard of the calling process.
     #[must_use]
     pub fn new() -> Self {
         let word = *WORD.get_or_compute(wiped_word);
@@ -36,25 +35,24 @@ impl ForkGuard {
         Self { word, born }
     }
 
-    /// The number of the process that made the guard, which no ancestor of it had; not zero.
+    /// Returns the number of the guard's process, which no ancestor had; never zero.
     #[must_use]
     #[inline]
     pub fn generation(&self) -> u64 {
         self.born
     }
 
-    /// Whether the calling process was forked, at any remove, from the one that made the guard.
+    /// Returns true if the calling process descends by fork from the guard's process.
     #[must_use]
     #[inline]
     pub fn is_child(&self) -> bool {
         match self.word {
-            // Relaxed: the value changes by fork only, which is no concurrent write.
+            // Relaxed: only fork changes the value, never a concurrent write.
             Some(word) => word.load(Ordering::Relaxed) != self.born,
             None => self.is_another_process(),
         }
     }
 
-    /// The answer where no word is wiped; out of the way of calls that should be short.
     #[cold]
     fn is_another_process(&self) -> bool {
         u64::from(std::process::id()) != self.born
@@ -67,9 +65,9 @@ impl Default for ForkGuard {
     }
 }
 
-/// The word in the page that is wiped, where the kernel can wipe.
+/// The word in the wiped page; `None` if the kernel cannot wipe.
 static WORD: First<Option<&'static MappedWord>> = First::new();
-/// In ordinary memory: a child goes on counting where its parent was.
+/// The last generation given. fork does not wipe it: a child continues the count.
 static LAST_GENERATION: MappedWord = MappedWord::new(0);
 
 fn generation(word: &MappedWord) -> u64 {
@@ -84,11 +82,11 @@ fn generation(word: &MappedWord) -> u64 {
     }
 }
 
-/// Of a page that is never unmapped: of two threads that are first, one leaves its own unused.
+/// Maps the page. If two threads do so at once, one page stays unused.
 fn wiped_word() -> Option<&'static MappedWord> {
     let page = wiped_page().ok()?;
     std::mem::forget(Own::note(page..page + page_size().bytes().as_usize()));
-    // SAFETY: mapped for good, and a word at its start.
+    // SAFETY: the page is never unmapped, and begins with a word.
     Some(unsafe { &*ptr::with_exposed_provenance(page) })
 }
 
@@ -97,7 +95,7 @@ mod tests {
     use super::*;
 
     fn in_child(body: impl FnOnce() -> bool) -> bool {
-        // SAFETY: the children below only make and ask guards, which needs no other thread.
+        // SAFETY: the checks only use guards, which need no other thread.
         unsafe { crate::sys::child::in_child(body) }
     }
 

@@ -1,10 +1,10 @@
-//! Waiting for another thread to change a word, and waking who waits for it.
+//! Waits until another thread changes a word, and wakes waiting threads.
 //!
-//! Of this process alone (private futexes), by relative times. No call here allocates, whatever
-//! the kernel answers, and each may change `errno`. Cost: one system call. Source: futex(2).
+//! Futexes are private to the process, times relative. Calls never allocate, and may change
+//! `errno`. Cost: one system call. Source: futex(2).
 //!
 //! # Safety
-//! The kernel reads the word behind a reference, and a time of this file's.
+//! The kernel reads a word behind a reference, and a local time.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -15,21 +15,20 @@ use super::call::answer;
 use super::fault::point;
 use crate::sync::FutexWord;
 
-/// Why a wait ended.
+/// The end of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Woken, or interrupted, or the word had another value: look at the word again.
+    /// A wake, a signal, or another value of the word: the caller must look again.
     Over,
     /// The time is over.
     TimedOut,
 }
 
-/// Sleeps while `word` has the value `expected`, until a wake or, where one is given, for `time`.
-/// It may end early: callers look at the word again.
+/// Sleeps while `word` is `expected`, until a wake or for `time`. It may return early, so callers
+/// look at the word again.
 ///
 /// # Errors
-/// What futex(2) refuses otherwise. A caller then sleeps by another means: to ask again at once
-/// would spin.
+/// Fails if futex(2) does. Callers must then sleep by another means: an immediate retry would spin.
 pub fn wait(word: &FutexWord, expected: u32, time: Option<Duration>) -> io::Result<Wait> {
     let time = time.map(|time| libc::timespec {
         tv_sec: time.as_secs().try_into().unwrap_or(libc::time_t::MAX),
@@ -37,7 +36,7 @@ pub fn wait(word: &FutexWord, expected: u32, time: Option<Duration>) -> io::Resu
     });
     let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
     let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: the word and the time outlive the call, which reads both and writes neither.
+    // SAFETY: the word and the time outlive the call, which only reads them.
     let waited = answer("futex", || unsafe {
         libc::syscall(libc::SYS_futex, word.as_ptr(), operation, expected, time)
     });
@@ -48,16 +47,16 @@ pub fn wait(word: &FutexWord, expected: u32, time: Option<Duration>) -> io::Resu
     }
 }
 
-/// Wakes at most so many threads that wait for `word`.
+/// Wakes at most `threads` threads that wait for `word`.
 ///
-/// It tells no failure: the kernel refuses only an address that is no word's, and a filter that
-/// forbids the call forbids the wait as well.
+/// Reports no failure: the kernel refuses only bad addresses, and a filter that forbids the wake
+/// forbids the wait too.
 pub fn wake(word: &FutexWord, threads: u32) {
     let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
     let threads = i32::try_from(threads).unwrap_or(i32::MAX);
-    // Counted, and made in any case: the kernel does not refuse it, and a sleeper would sleep on.
+    // A fault must not skip the call: a sleeper would sleep on.
     let _ = point("futex");
-    // SAFETY: the kernel uses the address as a name alone.
+    // SAFETY: the kernel uses the address only as a name.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, threads) };
 }
 
@@ -75,7 +74,7 @@ mod tests {
         let word = FutexWord::new(7);
         let begin = Instant::now();
         let ended = loop {
-            // A signal may end it before.
+            // A signal may end the wait early.
             match wait(&word, 7, Some(SHORT)).unwrap() {
                 Wait::Over => {}
                 ended @ Wait::TimedOut => break ended,

@@ -1,7 +1,7 @@
-//! A handler of a signal beside the program's own. Source: sigaction(2), signal-safety(7).
+//! A signal handler that also calls the program's own. Source: sigaction(2), signal-safety(7).
 //!
 //! # Safety
-//! The handler that was there before is called as the kernel would have called it.
+//! The earlier handler is called as the kernel would.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -12,13 +12,12 @@ pub use libc::{SIGHUP as HUP, SIGUSR1 as USR1, SIGUSR2 as USR2, SIGWINCH as WINC
 
 use super::errno;
 
-/// The real-time signal of this number, counted from those that the C library leaves.
+/// Returns the real-time signal of this number, from 0, among those free for programs.
 #[must_use]
 pub fn real_time(number: i32) -> i32 {
     libc::SIGRTMIN() + number
 }
 
-/// What is done on the signal, and what was before.
 struct Installed {
     act: fn(),
     before: libc::sigaction,
@@ -26,25 +25,25 @@ struct Installed {
 
 static INSTALLED: OnceLock<Installed> = OnceLock::new();
 
-/// Has `act` called on `signal`, with the thread's errno kept, and then the handler that was there
-/// before, if any. Calls that the signal interrupts go on. Once a process. A program that installs
-/// a handler later replaces this one. `act` may do only what a signal handler may.
+/// Makes `signal` call `act`, with `errno` kept, then the earlier handler. Interrupted calls
+/// restart. Works once per process. A later handler of the program replaces this one. `act` may do
+/// only what a signal handler may.
 ///
-/// Returns whether it was installed.
+/// Returns true if installed.
 pub fn install(signal: i32, act: fn()) -> bool {
     let mut before = MaybeUninit::zeroed();
-    // SAFETY: fills this function's own structure.
+    // SAFETY: the call fills a local.
     let before = unsafe {
         if libc::sigaction(signal, std::ptr::null(), before.as_mut_ptr()) != 0 {
             return false;
         }
         before.assume_init()
     };
-    // Before the handler can be called, which reads it.
+    // The handler reads `INSTALLED`, so it is set first.
     if INSTALLED.set(Installed { act, before }).is_err() {
         return false;
     }
-    // SAFETY: a structure of zeros is one; the handler is of the type that the flags say.
+    // SAFETY: zeros are a valid action, and the handler's type fits the flags.
     unsafe {
         let mut action = std::mem::zeroed::<libc::sigaction>();
         action.sa_sigaction = on_signal as *const () as usize;
@@ -62,11 +61,11 @@ extern "C" fn on_signal(signal: c_int, info: *mut c_void, context: *mut c_void) 
     type Informed = extern "C" fn(c_int, *mut c_void, *mut c_void);
     match before.sa_sigaction {
         libc::SIG_DFL | libc::SIG_IGN => {}
-        // SAFETY: the flags say of which type it is.
+        // SAFETY: the flags say that the handler has this type.
         handler if before.sa_flags & libc::SA_SIGINFO != 0 => unsafe {
             transmute::<usize, Informed>(handler)(signal, info, context);
         },
-        // SAFETY: as above.
+        // SAFETY: without SA_SIGINFO, the handler has this type.
         handler => unsafe { transmute::<usize, Plain>(handler)(signal) },
     }
 }
@@ -86,7 +85,7 @@ mod tests {
 
     #[test]
     fn both_handlers_are_called_and_errno_is_kept() {
-        // SAFETY: a handler of this test's own; the signal is ignored but for it.
+        // SAFETY: the handler's type fits; WINCH is otherwise ignored.
         unsafe { libc::signal(WINCH, earlier as *const () as usize) };
         let act = || {
             errno::set(5);
@@ -94,7 +93,7 @@ mod tests {
         };
         assert!(install(WINCH, act) && !install(WINCH, act));
         errno::set(7);
-        // SAFETY: takes a number.
+        // SAFETY: the call takes no pointer.
         unsafe { libc::raise(WINCH) };
         assert_eq!((CALLS.load(Ordering::Relaxed), errno::get()), (101, 7));
     }

@@ -1,10 +1,9 @@
-//! The hugetlb pools: one directory of counters for each page size.
+//! The hugetlb pools: a directory of counters for each page size.
 //!
-//! Counts are huge pages. *Persistent* pages are those that `nr_hugepages` was written for; the
-//! rest are surplus, which go when they are freed. Every write opens the file anew: a second
-//! write through one descriptor is at an offset and ignored. The part of a pool that lies on a NUMA
-//! node has counters of its own, but none of promises and of the limit on surplus. Source:
-//! admin-guide/mm/hugetlbpage.
+//! Counts are huge pages. A write to `nr_hugepages` asks for *persistent* pages. Other pages are
+//! *surplus*: the kernel takes them back after use. Every write opens the file anew, because the
+//! kernel ignores a write at an offset. A NUMA node has its own counters, except for reserved pages
+//! and the limit on surplus. Source: admin-guide/mm/hugetlbpage.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,54 +14,52 @@ use crate::sys::numa::Node;
 use crate::sys::{file, page_size, signals};
 use crate::units::PageSize;
 
-/// Where the pools are.
+/// The directory of the pools.
 pub const ROOT: &str = "/sys/kernel/mm/hugepages";
 
-/// The sizes that this machine lists, largest first.
+/// Returns this machine's page sizes, largest first.
 #[must_use]
 pub fn sizes() -> Vec<PageSize> {
     file::page_sizes(Path::new(ROOT))
 }
 
-/// The smallest size that this machine lists; a base page, of which there is no pool, where it
-/// lists none.
+/// Returns the smallest size, or the base page size if there are no pools.
 #[must_use]
 pub fn smallest() -> PageSize {
     sizes().pop().unwrap_or_else(page_size)
 }
 
-/// The counters of a pool at one moment.
+/// The counters of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// All pages, surplus ones too.
+    /// All pages, surplus included.
     pub total: u64,
-    /// Pages in no use, promised ones too.
+    /// Unused pages, reserved included.
     pub free: u64,
-    /// Free pages promised to a mapping that has not touched them.
+    /// Free pages reserved for mappings that have not touched them.
     pub reserved: u64,
-    /// Pages beyond those that `nr_hugepages` was written for.
+    /// Pages beyond the number written to `nr_hugepages`.
     pub surplus: u64,
 }
 
 impl Counts {
-    /// Pages that a write to `nr_hugepages` counts.
+    /// Returns the pages that `nr_hugepages` counts when it is written.
     #[must_use]
     pub fn persistent(&self) -> u64 {
         self.total.saturating_sub(self.surplus)
     }
 
-    /// Pages that a new mapping can have.
+    /// Returns the pages that a new mapping can use.
     #[must_use]
     pub fn available(&self) -> u64 {
         self.free.saturating_sub(self.reserved)
     }
 }
 
-/// How long total and surplus are read again until they stand still: while a process gives its
-/// surplus pages back they do not.
+/// Time limit for `at_rest`, when a process keeps freeing surplus pages.
 const UNREST_MAX: Duration = Duration::from_secs(5);
 
-/// What two readings in a row agree on, or the last.
+/// Reads until two readings in a row agree, up to a time limit; returns the last.
 fn at_rest<T: PartialEq>(mut read: impl FnMut() -> Result<T, OsError>) -> Result<T, OsError> {
     let (mut before, mut seen) = (read()?, read()?);
     let end = Instant::now() + UNREST_MAX;
@@ -72,95 +69,93 @@ fn at_rest<T: PartialEq>(mut read: impl FnMut() -> Result<T, OsError>) -> Result
     Ok(seen)
 }
 
-/// The pool of one page size, of the whole machine or of a node.
+/// The pool of one page size, of the machine or a node.
 #[derive(Clone, Debug)]
 pub struct Pool {
     size: PageSize,
     dir: PathBuf,
-    /// The directory of the machine's pool, and the node, where this is the part on one.
+    /// For a node's part, the directory of the machine's pool, and the node.
     part_of: Option<(PathBuf, Node)>,
 }
 
 impl Pool {
-    /// The machine's pool, where it lists one of this size.
+    /// Returns the machine's pool, if listed.
     #[must_use]
     pub fn of(size: PageSize) -> Option<Self> {
         Self::below(Path::new(ROOT), size)
     }
 
-    /// The pool below `root`, which is sysfs but for fixtures.
+    /// Returns the pool below `root`: sysfs except in tests.
     #[must_use]
     pub fn below(root: &Path, size: PageSize) -> Option<Self> {
         Self::find(root, size).ok().flatten()
     }
 
-    /// As [`Pool::below`], where it matters whether there is none.
+    /// Returns the pool below `root`, or `None` if it is missing.
     ///
     /// # Errors
-    /// If it cannot be told.
+    /// Fails if the directory cannot be checked.
     pub fn find(root: &Path, size: PageSize) -> Result<Option<Self>, OsError> {
         let dir = root.join(name(size));
         Ok(is_dir(&dir)?.then_some(Self { size, dir, part_of: None }))
     }
 
-    /// The part of it on a node; `nodes` is where sysfs lists them, but for fixtures. `None` where
-    /// the node has no part.
+    /// Returns a node's part of the pool, if any; `nodes` is the list in sysfs, except in tests.
     ///
     /// # Errors
-    /// If that cannot be told.
+    /// Fails if the directory cannot be checked.
     pub(crate) fn on_node(&self, nodes: &Path, node: Node) -> Result<Option<Self>, OsError> {
         let dir = nodes.join(format!("node{}/hugepages", node.0)).join(name(self.size));
         let part_of = Some((self.dir.clone(), node));
         Ok(is_dir(&dir)?.then_some(Self { size: self.size, dir, part_of }))
     }
 
-    /// The node of whose part this is, if it is not the whole pool.
     pub(crate) fn node(&self) -> Option<Node> {
         self.part_of.as_ref().map(|(_, node)| *node)
     }
 
-    /// The size of its pages.
+    /// Returns the page size.
     #[must_use]
     pub fn size(&self) -> PageSize {
         self.size
     }
 
-    /// The file that sets how many pages there are.
+    /// Returns the file that sets the number of pages.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.dir.join("nr_hugepages")
     }
 
-    /// Whether the caller may change the number of pages.
+    /// Returns true if the caller may change the number of pages.
     #[must_use]
     pub fn is_writable(&self) -> bool {
         file::check_writable(&self.path()).is_ok()
     }
 
-    /// Reads the counters, one after the other: they may change in between. Total and surplus
-    /// go together, since a page that ends as surplus between the two would look persistent.
+    /// Reads the counters one by one, total and surplus until stable: a surplus page freed between
+    /// the two would look persistent. The result may be torn.
     ///
     /// # Errors
-    /// If one cannot be read.
+    /// Fails if a counter cannot be read.
     pub fn counts(&self) -> Result<Counts, OsError> {
         let (total, surplus) =
             at_rest(|| Ok((self.read("nr_hugepages")?, self.read("surplus_hugepages")?)))?;
         let free = self.read("free_hugepages")?;
-        // Nobody counts where promised pages lie: all of them may lie on this node.
+        // Nodes do not count reserved pages: all may be on this one.
         let whole = self.part_of.as_ref().map_or(&self.dir, |(whole, _)| whole);
         let reserved = file::number(whole.join("resv_hugepages"))?;
         Ok(Counts { total, free, reserved, surplus })
     }
 
-    /// All pages, surplus ones too: [`Counts::total`] alone.
+    /// Reads only [`Counts::total`].
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// Fails if the file cannot be read.
     pub fn total(&self) -> Result<u64, OsError> {
         self.read("nr_hugepages")
     }
 
-    /// The size into which a page of this pool can be split, if any (Linux 5.16).
+    /// Returns the size into which pages can be split, if any (Linux 5.16).
     #[must_use]
     pub fn demote_size(&self) -> Option<PageSize> {
         let text = file::read_text(&self.dir.join("demote_size")).ok()?;
@@ -168,29 +163,29 @@ impl Pool {
         PageSize::new(kib.checked_mul(1 << 10)?)
     }
 
-    /// Splits `pages` free pages into pages of [`Pool::demote_size`]. The kernel does what it
-    /// can: read the counters of both pools after.
+    /// Splits `pages` free pages into pages of [`Pool::demote_size`]. The kernel may split fewer:
+    /// read both pools' counters afterwards.
     ///
     /// # Errors
-    /// If the file cannot be written.
+    /// Fails if the file cannot be written.
     pub fn demote(&self, pages: u64) -> Result<(), OsError> {
         self.write("demote", pages)
     }
 
-    /// Asks for `pages` persistent pages. The kernel does what it can: read the counters after.
-    /// A signal would end that early, so that signals wait.
+    /// Asks for `pages` persistent pages. The kernel may give fewer: read the counters afterwards.
+    /// Blocks signals, which would end the write early.
     ///
     /// # Errors
-    /// If the file cannot be written.
+    /// Fails if the file cannot be written.
     pub fn set_persistent(&self, pages: u64) -> Result<(), OsError> {
         let _later = signals::Blocked::new();
         self.write("nr_hugepages", pages)
     }
 
-    /// How many surplus pages mappings may be given beyond the persistent ones.
+    /// Returns the limit on surplus pages.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// Fails if the file cannot be read.
     pub fn overcommit(&self) -> Result<u64, OsError> {
         self.read("nr_overcommit_hugepages")
     }
@@ -198,8 +193,8 @@ impl Pool {
     /// Sets [`Pool::overcommit`].
     ///
     /// # Errors
-    /// If the file cannot be written; EINVAL of pages that the kernel has only from
-    /// `nr_hugepages`, as those of 1 GiB.
+    /// Fails if the file cannot be written, and with EINVAL for sizes without surplus pages, such
+    /// as 1 GiB.
     pub fn set_overcommit(&self, pages: u64) -> Result<(), OsError> {
         self.write("nr_overcommit_hugepages", pages)
     }
@@ -213,12 +208,10 @@ impl Pool {
     }
 }
 
-/// The name of a pool's directory.
 fn name(size: PageSize) -> String {
     format!("hugepages-{}kB", size.bytes().get() >> 10)
 }
 
-/// Whether a directory is there.
 fn is_dir(path: &Path) -> Result<bool, OsError> {
     match file::metadata_of(path) {
         Ok(meta) => Ok(meta.is_dir()),
@@ -242,7 +235,7 @@ mod tests {
     #[test]
     fn what_is_persistent_is_told_when_no_more_surplus_pages_go() {
         let mut left = 20_000_u64;
-        // One goes between the reading of the total and that of the surplus.
+        // Frees a surplus page between the two reads.
         let pair = || {
             let total = 8 + left;
             left = left.saturating_sub(1);

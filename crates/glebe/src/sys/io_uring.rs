@@ -1,12 +1,12 @@
-//! An io_uring used for one thing: a long-term pin on a buffer, with no device needed.
+//! [`Ring`] is an io_uring that only pins a buffer for a long time, without a device.
 //!
-//! Owns the ring's descriptor and no mapping of its queues. A registered buffer is held until it
-//! is unregistered; closing the ring gives it up as well, but later, from a kernel worker.
+//! The kernel keeps a registered buffer until it is unregistered. Closing the ring unpins it too,
+//! but later, from a kernel worker. `Ring` does not map its queues.
 //! Source: io_uring_setup(2), io_uring_register(2).
 //!
 //! # Safety
-//! The calls pass a parameter block of the kernel's size and an iovec; the pages of the iovec are
-//! only pinned, never written, since no request is ever submitted.
+//! The calls pass structures of the kernel's layout. The kernel only pins the pages of a buffer,
+//! since no request is submitted.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -19,16 +19,14 @@ const REGISTER_BUFFERS: libc::c_uint = 0;
 const UNREGISTER_BUFFERS: libc::c_uint = 1;
 const UPDATE_BUFFERS: libc::c_uint = 16;
 
-/// The most that one buffer may have.
 const BUFFER_MAX: Bytes = Bytes::gib(1);
-/// The least that a buffer has: what is pinned by parts is given up by whole buffers.
+/// Shortest buffer. The kernel unpins whole buffers only.
 const BUFFER_MIN: Bytes = Bytes::mib(2);
-/// Buffers that every kernel takes at once.
+/// Buffers of one ring that every kernel accepts.
 const BUFFERS_EVERYWHERE: u64 = 1 << 10;
-/// The most buffers that a ring may have.
 const BUFFERS_MAX: usize = 1 << 14;
 
-/// Bytes of each buffer, but the last, that [`Ring::pin_all`] makes of `len`.
+/// Returns the length of each buffer (except the last) that [`Ring::pin_all`] makes of `len` bytes.
 pub(crate) fn buffer_len(len: Bytes) -> Bytes {
     let least = len.get().div_ceil(BUFFERS_EVERYWHERE).checked_next_power_of_two();
     Bytes::new(least.unwrap_or(u64::MAX)).max(BUFFER_MIN).min(BUFFER_MAX)
@@ -45,27 +43,25 @@ struct Update {
     reserved_too: u32,
 }
 
-/// `struct io_uring_params` in words; all zero asks for the defaults.
+/// `struct io_uring_params` in words; zeros ask for the defaults.
 type Params = [u32; 30];
 
-/// An open ring.
 #[derive(Debug)]
 pub(crate) struct Ring(OwnedFd);
 
 impl Ring {
-    /// A ring of the smallest size.
+    /// Creates a ring of the smallest size.
     pub(crate) fn new() -> io::Result<Self> {
         let mut params: Params = [0; 30];
-        // SAFETY: the kernel reads and writes one parameter block, returns a descriptor or -1
-        // (always with close-on-exec).
+        // SAFETY: the kernel accesses only the parameter block, and returns a descriptor or -1.
         let fd = answer("io_uring_setup", || unsafe {
             libc::syscall(libc::SYS_io_uring_setup, 1, params.as_mut_ptr())
         })?;
-        // SAFETY: the kernel just made it and nobody else has it.
+        // SAFETY: nothing else owns the new descriptor.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) }))
     }
 
-    /// Pins `len` bytes at `start`, in as many buffers as that takes, populating them.
+    /// Pins `len` bytes at `start` and populates their pages.
     pub(crate) fn pin_all(&self, start: *mut u8, len: Bytes) -> io::Result<()> {
         let (most, len) = (buffer_len(len).as_usize(), len.as_usize());
         let buffers = len.div_ceil(most);
@@ -81,8 +77,8 @@ impl Ring {
         self.register(REGISTER_BUFFERS, iovecs.as_ptr().cast(), iovecs.len()).map(drop)
     }
 
-    /// Gives up the pin of whole buffers, by their numbers, or, where `at` says at which address
-    /// the first begins, pins them again, of `each` so many bytes and of `len` in all. Linux 5.13.
+    /// Unpins whole buffers, given by their numbers. If `at` is the address of the first of them,
+    /// pins them again: `each` bytes per buffer, `len` bytes in all from `at` on. Linux 5.13.
     pub(crate) fn change(
         &self,
         buffers: std::ops::Range<usize>,
@@ -114,14 +110,14 @@ impl Ring {
         }
     }
 
-    /// Gives up the pin at once.
+    /// Unpins all buffers at once.
     pub(crate) fn unpin(&self) -> io::Result<()> {
         self.register(UNREGISTER_BUFFERS, std::ptr::null(), 0).map(drop)
     }
 
-    /// `arg` is what `op` wants: an update, or iovecs, which live as long as the call.
+    /// `arg` points to the update or the iovecs that `op` needs.
     fn register(&self, op: libc::c_uint, arg: *const libc::c_void, n: usize) -> io::Result<usize> {
-        // SAFETY: of this file's own making; a bad range in it is EFAULT.
+        // SAFETY: `arg` outlives the call; a bad range in it is EFAULT.
         let done = answer("io_uring_register", || unsafe {
             libc::syscall(libc::SYS_io_uring_register, self.0.as_raw_fd(), op, arg, n)
         })?;

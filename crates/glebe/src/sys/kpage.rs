@@ -1,12 +1,10 @@
-//! `/proc/kpageflags` and `/proc/kpagecount`: what page frames are used for, and whether they can
-//! be moved.
+//! `Frames` reads `/proc/kpageflags`, and [`uses`] also `/proc/kpagecount`: how page frames are
+//! used, and whether the kernel can move them.
 //!
-//! One word for each frame; open to `CAP_SYS_ADMIN` alone. Counts are base pages. Reading costs
-//! some 65 ns a frame, half a second for 24 GiB, during which frames change: what is told is of the
-//! moment. Every free frame is marked, not the first of its block alone (Linux 4.6). A page of a
-//! user is taken for movable although a device may have it pinned: no file tells. A frame without
-//! any flag is the kernel's, or free in a list of one processor; it is counted apart. Source:
-//! admin-guide/mm/pagemap, fs/proc/page.c.
+//! The files hold one word per frame and need `CAP_SYS_ADMIN`. Counts are base pages. A read costs
+//! about 65 ns per frame, half a second for 24 GiB; frames change meanwhile. The kernel marks every
+//! free frame, not only the first of a block (Linux 4.6). A user's page counts as movable even if a
+//! device has pinned it: no file shows pins. Source: admin-guide/mm/pagemap, fs/proc/page.c.
 
 use std::fs::{File, OpenOptions};
 use std::path::Path;
@@ -18,7 +16,6 @@ use crate::units::{Pages, Pfn};
 const FLAGS: &str = "/proc/kpageflags";
 const COUNTS: &str = "/proc/kpagecount";
 const WORD: usize = size_of::<u64>();
-/// Frames read at a time.
 const BATCH: u64 = 1 << 12;
 
 const LRU: u64 = 1 << 5;
@@ -34,21 +31,19 @@ const OFFLINE: u64 = 1 << 23;
 const ZERO_PAGE: u64 = 1 << 24;
 const PGTABLE: u64 = 1 << 26;
 const RESERVED: u64 = 1 << 32;
-/// With one of these a frame is nobody's to move.
+/// A frame with one of these flags cannot be moved.
 const FIXED: u64 = SLAB | HWPOISON | NOPAGE | OFFLINE | ZERO_PAGE | PGTABLE | RESERVED;
 
-/// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// In no use.
     Free,
-    /// A user's.
+    /// A user's page.
     Movable,
-    /// Of a hugetlb pool, in use or not: movable, but somebody counts on its place.
+    /// In a hugetlb pool, used or not: movable, but a user may rely on its place.
     Pool,
-    /// Without a flag: free in a list of one processor, or the kernel's.
+    /// Without flags: the kernel's, or free in a per-processor list.
     Unmarked,
-    /// The kernel's, broken, or no memory at all.
+    /// The kernel's, broken, or not memory.
     Fixed,
 }
 
@@ -58,16 +53,15 @@ impl Kind {
             _ if word & FIXED != 0 => Self::Fixed,
             _ if word & HUGE != 0 => Self::Pool,
             _ if word & BUDDY != 0 => Self::Free,
-            // One that is just put on a list, or taken off, has no LRU.
+            // A user's page has no LRU flag while the kernel moves it onto or off a list.
             _ if word & (LRU | THP | ANON) != 0 => Self::Movable,
             0 => Self::Unmarked,
-            // A kernel's compound page, or one that it shares with users.
+            // Compound pages of the kernel, or pages that the kernel shares with users.
             _ => Self::Fixed,
         }
     }
 }
 
-/// How many frames of each kind there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Occupancy {
     pub free: u64,
@@ -78,7 +72,7 @@ pub(crate) struct Occupancy {
 }
 
 impl Occupancy {
-    /// Whether everything in it can be moved, as far as can be told.
+    /// Returns true if every frame is movable, as far as the flags show.
     pub fn is_movable(&self) -> bool {
         self.fixed == 0 && self.unmarked == 0
     }
@@ -94,31 +88,30 @@ impl Occupancy {
     }
 }
 
-/// The flags of all frames, open to be read.
 #[derive(Debug)]
 pub(crate) struct Frames(File);
 
 impl Frames {
     /// # Errors
-    /// If they are hidden from the caller.
+    /// If the caller may not read the file.
     pub fn open() -> Result<Self, OsError> {
         open(FLAGS).map(Self)
     }
 
-    /// What the first frame of each block of `block` frames is, of all frames of the machine.
+    /// Returns the kind of the first frame of each block of `block` frames, for the whole machine.
     pub fn firsts(&self, block: Pages) -> Result<Vec<Kind>, OsError> {
         let words = file::read_words_apart(&self.0, block.get() * WORD as u64)
             .map_err(|source| OsError::new("pread", FLAGS, source))?;
         Ok(words.into_iter().map(Kind::of).collect())
     }
 
-    /// What a frame is; [`Kind::Fixed`] behind the last.
+    /// Returns the kind of a frame; [`Kind::Fixed`] past the last one.
     pub fn kind(&self, frame: Pfn) -> Result<Kind, OsError> {
         Ok(Kind::of(self.words(frame, 1)?.first().map_or(NOPAGE, |word| *word)))
     }
 
-    /// What the `len` frames from `first` on are. Stops behind the first batch with one that is
-    /// fixed where `all` is false: the counts are those of a part then.
+    /// Counts `len` frames from `first` on. Unless `all` is set, stops after the first batch with a
+    /// fixed frame.
     pub fn occupancy(&self, first: Pfn, len: Pages, all: bool) -> Result<Occupancy, OsError> {
         let mut seen = Occupancy::default();
         let mut at = 0;
@@ -126,13 +119,13 @@ impl Frames {
             let part = BATCH.min(len.get() - at);
             let words = self.words(first.plus(Pages::new(at)), part)?;
             words.iter().for_each(|word| seen.count(*word));
-            seen.fixed += part - words.len() as u64; // behind the last frame
+            seen.fixed += part - words.len() as u64;
             at += part;
         }
         Ok(seen)
     }
 
-    /// The kinds of every `every`-th frame of `len` from `first` on.
+    /// Counts every `every`-th of the `len` frames from `first` on.
     pub fn sample(&self, first: Pfn, len: Pages, every: u64) -> Result<Occupancy, OsError> {
         let mut seen = Occupancy::default();
         for at in (0..len.get()).step_by(every.max(1) as usize) {
@@ -151,25 +144,25 @@ impl Frames {
     }
 }
 
-/// What frames side by side are used for, aligned to the length of the block.
+/// The use of an aligned block of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// A page of a hugetlb pool, or part of a larger one, that somebody has mapped.
+    /// A mapped page of a hugetlb pool, or a part of a larger one.
     PoolInUse,
-    /// One that nobody has mapped.
+    /// An unmapped page of a hugetlb pool, or a part of a larger one.
     PoolIdle,
     /// A transparent huge page.
     Thp,
     /// Free, all of it.
     Free,
-    /// Anything else, or more than one of these.
+    /// Anything else, or a mixture.
     Other,
-    /// No memory there.
+    /// No memory.
     Absent,
 }
 
 impl Use {
-    /// Whether it is of a hugetlb pool, mapped or not.
+    /// Returns true for a page of a hugetlb pool, mapped or not.
     #[must_use]
     pub fn is_pool(self) -> bool {
         matches!(self, Self::PoolInUse | Self::PoolIdle)
@@ -183,14 +176,14 @@ impl Use {
             _ if all(HUGE) && is_mapped => Self::PoolInUse,
             _ if all(HUGE) => Self::PoolIdle,
             _ if all(THP) => Self::Thp,
-            // A frame without any flag is not free: it may be the kernel's, or not its to give.
+            // A frame without flags may be the kernel's, so it does not count as free.
             _ if all(BUDDY) => Self::Free,
             _ => Self::Other,
         }
     }
 }
 
-/// The use of each block of `block` frames, from frame 0 on. `block` is at least 1.
+/// Returns the use of each block of `block` frames, from frame 0 on. `block` is at least 1.
 ///
 /// # Errors
 /// If the files cannot be read.
@@ -218,7 +211,7 @@ pub fn uses(block: Pages) -> Result<Vec<Use>, OsError> {
     }
 }
 
-/// The runs of blocks that are all of a use that `counts`: their first frames, and their lengths.
+/// Returns the first frame and the length of each run of blocks whose use `counts` accepts.
 #[must_use]
 pub fn runs(uses: &[Use], block: Pages, counts: impl Fn(Use) -> bool) -> Vec<(Pfn, Pages)> {
     let (mut runs, mut at) = (Vec::new(), 0);
@@ -268,7 +261,7 @@ mod tests {
         };
         let free = uses.iter().filter(|of| **of == Use::Free).count() as u64;
         let most = before.max(has());
-        // Others take and give meanwhile.
+        // Other processes allocate meanwhile.
         assert!(free <= most + most / 2 + 64, "{free} of {most}");
     }
 

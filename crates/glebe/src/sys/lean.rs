@@ -1,11 +1,12 @@
-//! Calls of a memory allocator: none allocates, whatever the kernel answers.
+//! System calls for a memory allocator. Except for [`start_thread`] they allocate nothing, even on
+//! failure.
 //!
-//! Lengths are in bytes. Each may change `errno`. Source: mmap(2), mprotect(2), sysinfo(2),
+//! Lengths are in bytes. Each call may change `errno`. Source: mmap(2), mprotect(2), sysinfo(2),
 //! getrlimit(2), prctl(2), pthread_create(3).
 //!
 //! # Safety
-//! Fresh addresses are nobody's; making a range writable is for its owner. Other calls fill locals
-//! of this file, and the C library gets a function that lives as long as the process.
+//! Only the owner of a range may change it. Other calls fill locals. The C library gets a function
+//! that lives as long as the process.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -17,50 +18,50 @@ use super::limits;
 use super::signals::Blocked;
 use crate::units::Bytes;
 
-/// Sets addresses aside that can be neither read nor written: they count as no memory, neither
-/// where the machine promises no more than it has nor where the process locks all that it maps.
+/// Reserves addresses without access. They count as no memory, neither under strict overcommit nor
+/// under mlockall(2).
 ///
 /// # Errors
-/// What mmap(2) refuses: a limit on addresses.
+/// If mmap(2) fails: a limit on addresses.
 pub fn reserve(len: usize) -> io::Result<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     answer("mmap", || {
-        // SAFETY: the kernel chooses addresses that nobody uses.
+        // SAFETY: the kernel chooses unused addresses.
         let at = unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_NONE, flags, -1, 0) };
         at.expose_provenance() as isize
     })
     .map(|at| at as usize)
 }
 
-/// Lets a reserved range be read and written; it reads as zeros.
+/// Makes a reserved range readable and writable; it reads as zeros.
 ///
 /// # Errors
-/// What mprotect(2) refuses: promised memory where the machine promises no more than it has.
+/// If mprotect(2) fails: the commit limit under strict overcommit.
 ///
 /// # Safety
-/// The range is the caller's own.
+/// The caller owns the range.
 pub unsafe fn make_writable(addr: usize, len: usize) -> io::Result<()> {
     let at = ptr::with_exposed_provenance_mut(addr);
     let access = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller keeps the contract.
     answer("mprotect", || unsafe { libc::mprotect(at, len, access) }).map(drop)
 }
 
-/// Gives a reserved range back; where that is refused, it stays reserved.
+/// Unmaps a reserved range. If the kernel refuses, the range stays reserved.
 ///
 /// # Safety
-/// The range is the caller's own, and nothing refers to it.
+/// The caller owns the range, and nothing refers to it.
 pub unsafe fn unreserve(addr: usize, len: usize) {
     let at = ptr::with_exposed_provenance_mut(addr);
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller keeps the contract.
     let _ = answer("munmap", || unsafe { libc::munmap(at, len) });
 }
 
-/// The memory of the machine; none where the kernel does not say.
+/// Returns the machine's memory in bytes; `None` if the kernel does not say.
 #[must_use]
 pub fn machine_memory() -> Option<u64> {
     let mut info = MaybeUninit::<libc::sysinfo>::zeroed();
-    // SAFETY: the kernel fills one structure, of which zeros are a value.
+    // SAFETY: the kernel fills the structure; zeros are valid too.
     let info = unsafe {
         answer("sysinfo", || libc::sysinfo(info.as_mut_ptr())).ok()?;
         info.assume_init()
@@ -68,13 +69,13 @@ pub fn machine_memory() -> Option<u64> {
     Some(info.totalram * u64::from(info.mem_unit))
 }
 
-/// The most addresses that the process may have; none is no limit.
+/// Returns the limit on the address space in bytes; `None` without a limit.
 #[must_use]
 pub fn address_limit() -> Option<u64> {
     limits::limit(libc::RLIMIT_AS).map(Bytes::get)
 }
 
-/// Whether the process asked for no transparent huge pages, itself or who started it.
+/// Returns true if this process, or the one that started it, disabled transparent huge pages.
 #[must_use]
 pub fn huge_pages_forbidden() -> bool {
     let zero: libc::c_ulong = 0;
@@ -85,15 +86,16 @@ pub fn huge_pages_forbidden() -> bool {
     told.is_ok_and(|told| told != 0)
 }
 
-/// A stack that is longer holds the thread's own variables of any program.
+/// Stack length that [`start_thread`] no longer doubles: the thread-local variables of any program
+/// fit.
 const STACK_MAX: usize = 64 << 20;
 
-/// Starts a thread without a name that nobody waits for, with all signals waiting. Its stack has so
-/// many bytes, or twice as many and so on where the C library refuses that: it lays the thread's
-/// own variables of all libraries there. The C library may allocate.
+/// Starts a detached, nameless thread with all signals blocked. Doubles the length of the stack
+/// (bytes) while the thread-local variables of all libraries, which the C library puts there, do
+/// not fit. The C library may allocate.
 ///
 /// # Errors
-/// What pthread_create(3) refuses.
+/// If pthread_create(3) fails.
 pub fn start_thread(stack: usize, body: fn()) -> io::Result<()> {
     match try_start_thread(stack, body) {
         Err(refused) if refused.raw_os_error() == Some(libc::EINVAL) && stack < STACK_MAX => {
@@ -105,15 +107,14 @@ pub fn start_thread(stack: usize, body: fn()) -> io::Result<()> {
 
 fn try_start_thread(stack: usize, body: fn()) -> io::Result<()> {
     extern "C" fn run(body: *mut libc::c_void) -> *mut libc::c_void {
-        // SAFETY: the function that was passed below.
+        // SAFETY: `body` is the function passed below.
         unsafe { std::mem::transmute::<*mut libc::c_void, fn()>(body)() };
         ptr::null_mut()
     }
     super::fault::point("clone")?;
     let _blocked = Blocked::new();
     let (mut attributes, mut thread) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-    // SAFETY: the attributes are made before they are used and ended afterwards; the function
-    // lives as long as the process.
+    // SAFETY: the attributes are initialized before use; `body` lives as long as the process.
     let refused = unsafe {
         let at = attributes.as_mut_ptr();
         let made = libc::pthread_attr_init(at);
@@ -121,7 +122,7 @@ fn try_start_thread(stack: usize, body: fn()) -> io::Result<()> {
             return Err(io::Error::from_raw_os_error(made));
         }
         libc::pthread_attr_setdetachstate(at, libc::PTHREAD_CREATE_DETACHED);
-        // Where that is too little, the next step fails.
+        // If `stack` is too short, pthread_create(3) fails.
         libc::pthread_attr_setstacksize(at, stack);
         let refused = libc::pthread_create(thread.as_mut_ptr(), at, run, body as *mut libc::c_void);
         libc::pthread_attr_destroy(at);
@@ -145,7 +146,7 @@ mod tests {
     fn reserved_addresses_become_memory_of_zeros() {
         const LEN: usize = 1 << 20;
         let addr = reserve(LEN).unwrap();
-        // SAFETY: just reserved, and written within.
+        // SAFETY: the range was reserved just now.
         unsafe {
             make_writable(addr, LEN).unwrap();
             let word = ptr::with_exposed_provenance_mut::<u64>(addr + LEN - 8);

@@ -1,20 +1,21 @@
-//! The least limit on the memory of this process, read without allocation, as an allocator needs.
+//! [`least`] returns the least limit on this process's memory, for allocators: it allocates
+//! nothing.
 //!
-//! As far as it is found where systems have it: in the groups of `/proc/self/cgroup` below
-//! `/sys/fs/cgroup`, and in those above them. A container may see its own group there as the
-//! uppermost. Whoever needs to be sure asks [`cgroup`](super::cgroup). Cost: some µs a file.
-//! Source: cgroups(7), sysinfo(2).
+//! It looks only in the usual place: the cgroups of `/proc/self/cgroup` below `/sys/fs/cgroup`, and
+//! their ancestors. A container may see its own cgroup as the root. [`cgroup`](super::cgroup) finds
+//! every limit. Cost: some µs per file. Source: cgroups(7), sysinfo(2).
 
 use std::ffi::CStr;
 
 use super::lean;
 use super::plain_file::{self, Plain};
 
-/// Bytes of the list of groups that are looked at, and of a path.
+/// Bytes read of `/proc/self/cgroup`; `PATH`: longest path.
 const LIST: usize = 2048;
 const PATH: usize = 512;
 
-/// The least limit in bytes; `None` where nothing tells.
+/// Returns the least limit, or the machine's memory if less, in bytes; `None` if neither can be
+/// read.
 #[must_use]
 pub fn least() -> Option<u64> {
     let mut list = [0; LIST];
@@ -25,10 +26,10 @@ pub fn least() -> Option<u64> {
     of_groups.chain(lean::machine_memory()).min()
 }
 
-/// Where a group is: the folder of its kind, its path, and the file with its limit.
+/// The mount of a cgroup's hierarchy, the cgroup's path, and the name of the file with its limit.
 type Place<'a> = (&'static str, &'a [u8], &'static str);
 
-/// The place that a line of the list says, `number:controllers:path`.
+/// Parses a line `number:controllers:path`.
 fn place_of(line: &[u8]) -> Option<Place<'_>> {
     let mut fields = line.splitn(3, |byte| *byte == b':').skip(1);
     let (controllers, path) = (fields.next()?, fields.next()?);
@@ -39,7 +40,6 @@ fn place_of(line: &[u8]) -> Option<Place<'_>> {
     is_memory.then_some(("/sys/fs/cgroup/memory", path, "/memory.limit_in_bytes"))
 }
 
-/// The least of a group's limit and those above it.
 fn least_of((base, path, name): Place<'_>, value: impl Fn(&CStr) -> Option<u64>) -> Option<u64> {
     let mut least = None;
     let mut len = path.len();
@@ -58,7 +58,6 @@ fn least_of((base, path, name): Place<'_>, value: impl Fn(&CStr) -> Option<u64>)
     }
 }
 
-/// The path that parts make, if there is room for it.
 fn joined<'a>(parts: [&[u8]; 3], whole: &'a mut [u8; PATH]) -> Option<&'a CStr> {
     let mut end = 0;
     for part in parts {
@@ -68,7 +67,7 @@ fn joined<'a>(parts: [&[u8]; 3], whole: &'a mut [u8; PATH]) -> Option<&'a CStr> 
     CStr::from_bytes_until_nul(whole).ok()
 }
 
-/// The number that a file has; `None` for none, as `max` is.
+/// Reads a number; `None` for `max`.
 fn value_of(path: &CStr) -> Option<u64> {
     let mut text = [0; 32];
     let len = plain_file::read(&Plain::open(path)?, &mut text);

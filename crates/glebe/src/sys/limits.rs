@@ -1,7 +1,7 @@
-//! The limits that refuse memory, and their place in the text of an error.
+//! [`refused`] names the limits that may have refused memory.
 //!
-//! Which limit refused a call the kernel does not say. So the text names all limits that are set
-//! and that the error number may stand for. Cost: a few system calls, after a refusal only.
+//! The kernel does not say which limit refused a call, so the text lists every limit that is set
+//! and fits the error number. Cost: a few system calls, only after a refusal.
 //! Source: getrlimit(2), mmap(2), proc_meminfo(5).
 //!
 //! # Safety
@@ -14,7 +14,6 @@ use crate::error::OsError;
 use crate::sys::{file, meminfo};
 use crate::units::Bytes;
 
-/// An error of `call` on `subject` that names the limits which may be its cause.
 #[cold]
 pub(crate) fn refused(call: &'static str, mut subject: String, source: io::Error) -> OsError {
     for limit in causes(&source) {
@@ -32,14 +31,14 @@ fn causes(error: &io::Error) -> Vec<String> {
             set("RLIMIT_DATA (ulimit -d)", libc::RLIMIT_DATA),
             overcommit(),
         ],
-        // The process locks all that it maps.
+        // After mlockall(2) new mappings are locked.
         Some(libc::EAGAIN) => vec![set("RLIMIT_MEMLOCK (ulimit -l)", libc::RLIMIT_MEMLOCK)],
         _ => Vec::new(),
     };
     found.into_iter().flatten().collect()
 }
 
-/// A limit of the process; `None` is no limit.
+/// Returns a limit of the process; `None` without a limit.
 pub(crate) fn limit(resource: libc::__rlimit_resource_t) -> Option<Bytes> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the kernel fills the local.
@@ -47,7 +46,7 @@ pub(crate) fn limit(resource: libc::__rlimit_resource_t) -> Option<Bytes> {
     (told == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then(|| Bytes::new(limit.rlim_cur))
 }
 
-/// What the machine may promise, where it promises no more than it has.
+/// Describes the commit limit if `vm.overcommit_memory` is 2.
 fn overcommit() -> Option<String> {
     if file::number("/proc/sys/vm/overcommit_memory").ok()? != 2 {
         return None;

@@ -1,23 +1,22 @@
-//! [`LockFile`]: a file that one thread of the machine at a time has locked, and a short record
-//! in it.
+//! [`LockFile`] is a file that one thread of the machine at a time can lock. It holds a short
+//! record.
 //!
-//! The lock belongs to a `Description` that is open for as long as the lock is held. It ends with
-//! its process, and a forked child does not have it. Two copies of this library in one process, as
-//! of a program and its plugin, exclude each other. No close of another descriptor of the file ends
-//! the lock. It excludes the locks of processes (`F_SETLK`) too. Between threads a word decides,
-//! which names the holder and is stale in a forked child.
+//! The lock is an OFD lock of a `Description` that is open while it is locked. The lock ends with
+//! the process; a forked child does not inherit it, and closing another descriptor does not end it.
+//! It excludes another copy of this library in the process (of a plugin), and locks of processes
+//! (`F_SETLK`). Between threads one word decides, which names the holder and is stale in a forked
+//! child.
 //!
 //! ```text
 //! word   generation of the process, 32 bits | thread, 32 bits     0 = nobody
 //! file   record, up to its first zero byte | at RECORD_MAX: "process namespace" of the holder
 //! ```
 //!
-//! A waiter asks again and again, at most 20 ms apart, until its patience ends. The refusal names
-//! the holder as the file does, since the kernel does not know whose such a lock is. Source:
-//! fcntl(2), "Open file description locks".
+//! A waiter retries at least every 20 ms. Errors name the holder that the file notes, since the
+//! kernel does not know the holder of an OFD lock. Source: fcntl(2), "Open file description locks".
 //!
 //! # Safety
-//! A call that takes nothing.
+//! The only call takes no argument.
 #![allow(unsafe_code)]
 
 mod claims;
@@ -34,14 +33,13 @@ use crate::sys::fork::ForkGuard;
 use crate::sys::ofd_lock::{locker, Description};
 use crate::sys::{file, private};
 
-/// The record's longest text.
+/// Longest record, in bytes.
 pub const RECORD_MAX: usize = 1024;
 const PAUSE_MIN: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(20);
-/// The byte that is locked. The bytes of claims are far behind it.
 const BYTE: u64 = 0;
 
-/// A file to lock: one a path in each process, for as long as the process lives.
+/// A file to lock. Each process has one `LockFile` per path, for as long as it lives.
 #[derive(Debug)]
 pub struct LockFile {
     path: PathBuf,
@@ -49,11 +47,11 @@ pub struct LockFile {
     claim: MappedWord,
 }
 
-/// No lock: a child of a fork meanwhile would wait for ever.
+/// Without a lock: a child forked while a thread holds one would wait for ever.
 static FILES: List<LockFile> = List::new();
 
 impl LockFile {
-    /// The process's lock file at `path`, which is opened whenever it is locked.
+    /// Returns the process's `LockFile` for `path`. Each lock opens the file anew.
     pub fn at(path: &Path) -> &'static Self {
         FILES.find_or_add(|file| file.path == path, || Self::new(path))
     }
@@ -62,17 +60,17 @@ impl LockFile {
         Self { path: path.to_owned(), holder: MappedWord::new(0), claim: MappedWord::new(0) }
     }
 
-    /// The path.
+    /// Returns the path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Waits for the lock, `patience` at most. The file is made if it is not there.
+    /// Locks the file, waiting at most `patience`. Creates a missing file.
     ///
     /// # Errors
-    /// [`TimedOut`](io::ErrorKind::TimedOut) with the holder; if the file cannot be opened, is a
-    /// symbolic link, or is somebody else's.
+    /// [`TimedOut`](io::ErrorKind::TimedOut), naming the holder; or if the file cannot be opened,
+    /// is a symbolic link, or belongs to another user.
     pub fn lock(&'static self, patience: Duration) -> Result<Locked, OsError> {
         let begin = Instant::now();
         let mut pause = PAUSE_MIN;
@@ -91,12 +89,12 @@ impl LockFile {
         }
     }
 
-    /// The lock, or who has it.
+    /// The inner error names the holder.
     fn try_lock(&'static self) -> Result<Result<Locked, String>, OsError> {
         let guard = ForkGuard::new();
         let own = guard.generation() << 32 | u64::from(thread());
         let now = self.holder.load(Ordering::Relaxed);
-        // What a forked child finds of its parent's threads is no holder.
+        // In a forked child the word may name a thread of the parent.
         if now != 0 && now >> 32 == own >> 32 {
             return Ok(Err(format!("thread {} of this process", now as u32)));
         }
@@ -112,7 +110,6 @@ impl LockFile {
         Ok(Ok(Locked { description, inside, guard }))
     }
 
-    /// Opens the file that has the path now.
     fn opened(&self) -> Result<File, OsError> {
         private::open(&self.path, OpenOptions::new().read(true).write(true).create(true))
     }
@@ -122,7 +119,7 @@ impl LockFile {
     }
 }
 
-/// The word of the threads, freed when this is dropped.
+/// Frees the word between threads when dropped.
 #[derive(Debug)]
 struct Inside {
     file: &'static LockFile,
@@ -131,32 +128,33 @@ struct Inside {
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        // Not where a forked child drops its parent's: the child may have taken it for itself.
+        // The word differs if a forked child drops its parent's `Inside` after it took the word
+        // itself.
         let (free, failed) = (Ordering::Release, Ordering::Relaxed);
         let _ = self.file.holder.compare_exchange(self.own, 0, free, failed);
     }
 }
 
-/// The lock, until this is dropped.
+/// A held lock. Dropping it unlocks the file.
 #[derive(Debug)]
 pub struct Locked {
-    // Closed before the word is free.
+    // First: the file is closed before the word is free.
     description: Description,
     inside: Inside,
     guard: ForkGuard,
 }
 
 impl Locked {
-    /// The file's path.
+    /// Returns the path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.inside.file.path()
     }
 
-    /// The record; empty if there is none.
+    /// Returns the record; empty if there is none.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// If the record cannot be read.
     pub fn record(&self) -> Result<Vec<u8>, OsError> {
         let mut bytes = vec![0; RECORD_MAX];
         let read = file::read_some_at(self.description.file(), &mut bytes, 0);
@@ -167,8 +165,8 @@ impl Locked {
         Ok(bytes)
     }
 
-    /// Replaces the record, as a whole even where the process is killed meanwhile: the kernel
-    /// copies less than a page in one step.
+    /// Replaces the record. If the process is killed meanwhile, the old or the new record remains:
+    /// the kernel copies less than a page in one step.
     ///
     /// # Errors
     /// If `text` is longer than [`RECORD_MAX`], or cannot be written.
@@ -186,8 +184,8 @@ impl Locked {
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        // The close that follows ends the lock too, unless another process has a copy of the
-        // descriptor for a moment. A forked child that has one leaves its parent's lock alone.
+        // The close ends the lock too, unless another process has a copy of the descriptor for a
+        // moment. A forked child with a copy must leave its parent's lock alone.
         if !self.guard.is_child() {
             self.description.unlock(BYTE);
         }
@@ -196,7 +194,6 @@ impl Drop for Locked {
 
 const OF_ANOTHER_NAMESPACE: &str = "a process of another namespace";
 
-/// Says who has the lock.
 fn holder(file: &File) -> String {
     match locker(file, BYTE..BYTE + 1) {
         Err(_) | Ok(None) => "a process that has just freed it".to_owned(),
@@ -219,10 +216,9 @@ fn named(pid: u32) -> String {
     format!("process {pid}{name}")
 }
 
-/// The longest note of a holder.
 const NOTE_MAX: usize = 32;
 
-/// Writes down that this process has the lock. A refusal shows it and nothing rests on it.
+/// Notes that this process holds the lock; only for messages.
 fn note_holder(file: &File) {
     let mut note = [0; NOTE_MAX];
     let text = format!("{} {}\n", std::process::id(), namespace());
@@ -231,7 +227,7 @@ fn note_holder(file: &File) {
     let _ = file::write_at(file, &note, RECORD_MAX as u64);
 }
 
-/// Returns the process that has written itself down, and its namespace.
+/// Reads the noted process number and namespace.
 fn noted_holder(file: &File) -> Option<(u32, u64)> {
     let mut note = [0; NOTE_MAX];
     let len = file::read_some_at(file, &mut note, RECORD_MAX as u64).ok()?;
@@ -239,13 +235,13 @@ fn noted_holder(file: &File) -> Option<(u32, u64)> {
     Some((process.parse().ok()?, rest.split_once('\n')?.0.parse().ok()?))
 }
 
-/// Returns the number of the namespace of process numbers; zero where it cannot be read.
+/// Returns the PID namespace; zero if it cannot be read.
 fn namespace() -> u64 {
     file::metadata_of(Path::new("/proc/self/ns/pid")).map_or(0, |of| of.ino())
 }
 
 fn thread() -> u32 {
-    // SAFETY: always succeeds, takes nothing.
+    // SAFETY: no argument; always succeeds.
     unsafe { libc::gettid() }.unsigned_abs()
 }
 

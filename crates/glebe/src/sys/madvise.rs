@@ -1,12 +1,11 @@
-//! `madvise`: one advice on one range, and what the kernel says of transparent huge pages.
+//! [`advise`] makes one `madvise` call; other functions report on transparent huge pages (THP).
 //!
-//! Needs Linux 5.14 for [`Advice::PopulateWrite`], which reports as an error what a touch would
-//! report as SIGBUS. `discard_all` makes one call of many where process_madvise(2) takes any
-//! advice for the caller itself, from Linux 6.15 on. Source: madvise(2), process_madvise(2),
-//! admin-guide/mm/transhuge.
+//! [`Advice::PopulateWrite`] (Linux 5.14) fails where a touch would raise SIGBUS. `discard_all`
+//! makes one call for many ranges where process_madvise(2) accepts any advice for the caller itself
+//! (Linux 6.15). Source: madvise(2), process_madvise(2), admin-guide/mm/transhuge.
 //!
 //! # Safety
-//! Advice changes or removes the memory of whoever owns the range, so [`advise`] is unsafe.
+//! Advice changes or removes memory, so [`advise`] is unsafe.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -19,14 +18,14 @@ use crate::sys::call::answer;
 use crate::sys::file;
 use crate::units::{Bytes, PageSize};
 
-/// What to tell the kernel about a range.
+/// Advice to the kernel about a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
     /// Use transparent huge pages.
     HugePage,
     /// Do not give the range to a forked child.
     DontFork,
-    /// Give a forked child zeroes.
+    /// Give a forked child zeros.
     WipeOnFork,
     /// Leave the range out of core dumps.
     DontDump,
@@ -34,26 +33,25 @@ pub enum Advice {
     PopulateWrite,
     /// Drop the pages and their contents.
     DontNeed,
-    /// As [`Advice::DontNeed`], of locked memory too (Linux 5.18).
+    /// Drop the pages, locked pages too (Linux 5.18).
     DontNeedLocked,
-    /// Let the kernel drop the pages when it needs memory, unless they are written before.
+    /// Let the kernel drop the pages under memory pressure, unless they are written first.
     Free,
-    /// Make every page present as it is, a hole as a page of zeros that may be shared.
+    /// Make every page present without a write; a hole may get the shared zero page.
     PopulateRead,
-    /// Use no transparent huge pages, and make none of what is there.
+    /// Use no transparent huge pages.
     NoHugePage,
-    /// Make huge pages of what is there, now.
+    /// Make huge pages of the present pages now.
     Collapse,
     /// Reclaim the pages now.
     PageOut,
-    /// Reclaim the pages sooner than others. No contents change.
+    /// Reclaim the pages before others. Contents stay.
     Cold,
-    /// Take the pages out of the file in memory that they are of, for all who map it.
+    /// Remove the pages from their memory file, for all who map it.
     Remove,
 }
 
 impl Advice {
-    /// Its number, and its name as madvise(2) has it.
     fn known(self) -> (i32, &'static str) {
         match self {
             Advice::HugePage => (libc::MADV_HUGEPAGE, "MADV_HUGEPAGE"),
@@ -74,33 +72,33 @@ impl Advice {
     }
 }
 
-/// Gives `advice` on a range; a call that a signal interrupted is made again.
+/// Gives `advice` on a range. Repeats an interrupted call.
 ///
 /// # Errors
-/// What madvise(2) refuses.
+/// If madvise(2) fails.
 ///
 /// # Safety
-/// The range is the caller's own mapping, and the caller expects what the advice does to it.
+/// The caller owns the mapping and accepts the effect of the advice.
 #[inline]
 pub unsafe fn advise(addr: usize, len: Bytes, advice: Advice) -> Result<(), OsError> {
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller keeps the contract.
     let advised = unsafe { try_advise(addr, len, advice) };
     advised.map_err(|source| refused(addr, len, advice, source))
 }
 
-/// As [`advise`], and allocates nothing where the kernel refuses.
+/// Gives advice like [`advise`], but allocates nothing on failure.
 ///
 /// # Errors
-/// What madvise(2) refuses.
+/// If madvise(2) fails.
 ///
 /// # Safety
-/// As [`advise`].
+/// See [`advise`].
 #[inline]
 pub unsafe fn try_advise(addr: usize, len: Bytes, advice: Advice) -> io::Result<()> {
     let at = ptr::with_exposed_provenance_mut(addr);
     let (number, _) = advice.known();
     loop {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller keeps the contract.
         match answer("madvise", || unsafe { libc::madvise(at, len.as_usize(), number) }) {
             Ok(_) => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -117,70 +115,68 @@ fn refused(addr: usize, len: Bytes, advice: Advice, source: io::Error) -> OsErro
 /// Drops the pages of a range, locked ones too.
 ///
 /// # Errors
-/// What madvise(2) refuses.
+/// If madvise(2) fails.
 ///
 /// # Safety
-/// As [`advise`].
+/// See [`advise`].
 #[inline]
 pub(crate) unsafe fn discard(addr: usize, len: Bytes) -> Result<(), OsError> {
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller keeps the contract.
     let discarded = unsafe { try_discard(addr, len) };
     discarded.map_err(|source| refused(addr, len, Advice::DontNeed, source))
 }
 
-/// Drops the pages of a range, locked ones too. Allocates nothing where the kernel refuses.
+/// Drops the pages of a range, locked ones too. Allocates nothing on failure.
 ///
 /// # Errors
-/// What madvise(2) refuses.
+/// If madvise(2) fails.
 ///
 /// # Safety
-/// As [`advise`].
+/// See [`advise`].
 #[inline]
 pub unsafe fn try_discard(addr: usize, len: Bytes) -> io::Result<()> {
-    // SAFETY: passed on to the caller, as below.
+    // SAFETY: the caller keeps the contract.
     let Err(error) = (unsafe { try_advise(addr, len, Advice::DontNeed) }) else { return Ok(()) };
     if error.raw_os_error() != Some(libc::EINVAL) {
         return Err(error);
     }
-    // Locked by mlockall(2), or no mapping of such pages at all.
-    // SAFETY: as above.
+    // EINVAL: the range is locked by mlockall(2), or its mapping never takes this advice.
+    // SAFETY: the caller keeps the contract.
     unsafe { try_advise(addr, len, Advice::DontNeedLocked) }.map_err(|_| error)
 }
 
-/// Ranges of one call.
 pub(crate) const DISCARD_MAX: usize = 32;
-/// The calling process, in the place of a descriptor of it.
+/// The calling process, in place of a pidfd.
 const PIDFD_SELF: libc::c_int = -10_001;
-/// Whether the kernel refused a call for many ranges, as it then always does.
+/// 1 once the kernel refused a call for many ranges, as it then always does.
 static ONE_BY_ONE: MappedWord = MappedWord::new(0);
 
-/// Drops the pages of ranges, each an address and a length, [`DISCARD_MAX`] at most; of how many
-/// ranges, from the first on, they are gone: all, but where the kernel refuses.
+/// Drops the pages of at most [`DISCARD_MAX`] ranges (address and length), in order, until the
+/// kernel refuses. Returns the number of ranges dropped.
 ///
 /// # Safety
-/// As [`advise`].
+/// See [`advise`].
 pub(crate) unsafe fn discard_all(ranges: &[(usize, Bytes)]) -> usize {
     let mut gone = 0;
     if ranges.len() > 1 && ONE_BY_ONE.load(Ordering::Relaxed) == 0 {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller keeps the contract.
         match unsafe { discard_many(ranges) } {
             Ok(bytes) => gone = whole(ranges, bytes),
             Err(error) if is_never(&error) => ONE_BY_ONE.store(1, Ordering::Relaxed),
-            Err(_) => {} // these ranges; what is wrong with them is found below
+            Err(_) => {} // the loop below finds the bad range
         }
     }
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller keeps the contract.
     let is_gone = |(at, len): &(usize, Bytes)| unsafe { discard(*at, *len).is_ok() };
     gone + ranges[gone..].iter().take_while(|range| is_gone(range)).count()
 }
 
-/// Whether the kernel takes no such call at all.
 fn is_never(error: &io::Error) -> bool {
     let number = error.raw_os_error();
     matches!(number, Some(libc::EPERM | libc::ENOSYS | libc::EINVAL | libc::EBADF))
 }
 
-/// How many ranges the first so many bytes are.
+/// Returns the number of ranges within the first `bytes` bytes.
 fn whole(ranges: &[(usize, Bytes)], bytes: u64) -> usize {
     let ends = ranges.iter().scan(0, |end, (_, len)| {
         *end += len.get();
@@ -189,7 +185,7 @@ fn whole(ranges: &[(usize, Bytes)], bytes: u64) -> usize {
     ends.take_while(|end| *end <= bytes).count()
 }
 
-/// One call; the bytes of which it says that they are gone.
+/// Returns the number of bytes dropped.
 unsafe fn discard_many(ranges: &[(usize, Bytes)]) -> io::Result<u64> {
     let none = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
     let mut iovecs = [none; DISCARD_MAX];
@@ -199,7 +195,7 @@ unsafe fn discard_many(ranges: &[(usize, Bytes)]) -> io::Result<u64> {
     }
     let count = ranges.len().min(DISCARD_MAX);
     let (advice, _) = Advice::DontNeed.known();
-    // SAFETY: `count` iovecs are there for the length of the call; the ranges are the caller's.
+    // SAFETY: `iovecs` has `count` entries and outlives the call; the caller owns the ranges.
     let done = answer("process_madvise", || unsafe {
         let call = libc::SYS_process_madvise;
         libc::syscall(call, PIDFD_SELF, iovecs.as_ptr(), count, advice, 0)
@@ -207,17 +203,17 @@ unsafe fn discard_many(ranges: &[(usize, Bytes)]) -> io::Result<u64> {
     Ok(done as u64)
 }
 
-/// Makes the pages of an armed range dirty, as a store to each would; false if one of them is not
-/// there, and then some may be dirty and some not.
+/// Makes the pages of an armed range dirty, like a store to each. Returns false if a page is
+/// missing; some may be dirty then.
 ///
 /// # Errors
-/// What madvise(2) refuses.
+/// If madvise(2) fails.
 ///
 /// # Safety
-/// As [`advise`].
+/// See [`advise`].
 #[inline]
 pub(crate) unsafe fn populate_armed(addr: usize, len: Bytes) -> Result<bool, OsError> {
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller keeps the contract.
     match unsafe { advise(addr, len, Advice::PopulateWrite) } {
         Ok(()) => Ok(true),
         Err(error) if found_no_page(&error) => Ok(false),
@@ -225,13 +221,13 @@ pub(crate) unsafe fn populate_armed(addr: usize, len: Bytes) -> Result<bool, OsE
     }
 }
 
-/// Whether populating ended since there was no page for an address, where a touch is a SIGBUS.
+/// Returns true if populating stopped where a touch raises SIGBUS.
 pub(crate) fn found_no_page(error: &OsError) -> bool {
     error.errno() == Some(libc::EFAULT)
 }
 
-/// Asks for transparent huge pages for whole ones of what is the caller's and holds nothing yet, if
-/// there are any. To be refused changes nothing but speed, and is no error.
+/// Asks for transparent huge pages for the whole huge pages within `memory`, which holds nothing
+/// yet. A refusal only costs speed.
 pub fn prefer_huge<T>(memory: &mut [MaybeUninit<T>]) {
     let Ok(huge) = transparent_huge_page() else { return };
     let huge = huge.bytes().as_usize();
@@ -241,16 +237,16 @@ pub fn prefer_huge<T>(memory: &mut [MaybeUninit<T>]) {
     else {
         return;
     };
-    // SAFETY: it is in the caller's memory, whose contents the advice leaves as they are.
+    // SAFETY: the range is within `memory`, and the advice keeps contents.
     let _ = unsafe { advise(start, Bytes::new(len as u64), Advice::HugePage) };
 }
 
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 
-/// The size of a transparent huge page.
+/// Returns the size of a transparent huge page.
 ///
 /// # Errors
-/// Why there are none: a kernel without them, or switched off.
+/// If the kernel has none, or they are switched off.
 pub fn transparent_huge_page() -> Result<PageSize, OsError> {
     let path = format!("{THP}/enabled");
     if file::text(&path)?.contains("[never]") {
@@ -261,7 +257,7 @@ pub fn transparent_huge_page() -> Result<PageSize, OsError> {
         .ok_or_else(|| file::strange(path.as_ref(), "no power of two"))
 }
 
-/// Whether the kernel makes transparent huge pages of memory for which nobody asked.
+/// Returns true if the kernel makes transparent huge pages without advice.
 #[must_use]
 pub fn transparent_huge_pages_everywhere() -> bool {
     file::chosen(format!("{THP}/enabled")).is_ok_and(|mode| mode == "always")
@@ -289,9 +285,8 @@ mod tests {
     #[test]
     fn a_range_that_is_not_mapped_ends_it() {
         let page = crate::sys::page_size().bytes();
-        // The first page is nobody's.
         let ranges = [(page.as_usize() * 16, page); 2];
-        // SAFETY: nothing is there.
+        // SAFETY: nothing is mapped in the lowest pages.
         assert_eq!(unsafe { discard_all(&ranges) }, 0);
     }
 }

@@ -1,27 +1,26 @@
-//! [`Budget`]: how many mappings a part of this crate may make of the process's.
+//! [`Budget`] limits how many of the process's mappings a part of this crate may use.
 //!
-//! Beyond `vm.max_map_count` every mmap of the process fails, whoever calls: each part that makes
-//! many mappings stops at a share of that number. Counted over the whole process in one word; no
-//! lock. A forked child has the same count, and as many mappings at most.
+//! Beyond `vm.max_map_count` every mmap of the process fails, for every caller. So each part with
+//! many mappings stops at a share of that limit. One word counts for the whole process, without a
+//! lock. A forked child has the same count, and at most as many mappings.
 
 use crate::sync::{MappedWord, Ordering};
 use crate::sys::map_count::max_map_count;
 
-/// The kernel's default, where the number cannot be read.
+/// The kernel's default, for when the limit cannot be read.
 const MAP_COUNT_DEFAULT: u64 = 65530;
 
-/// Counts the mappings of a part.
 #[derive(Debug)]
 pub(crate) struct Budget {
     used: MappedWord,
     /// Mappings, as last read; zero before.
     limit: MappedWord,
-    /// The denominator of the part's share.
+    /// Denominator of the part's share.
     share: u64,
     read: fn() -> u64,
 }
 
-/// The mappings that a part has and may have at most.
+/// A refusal: the part's mappings and its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Exhausted {
     pub(crate) used: u64,
@@ -29,7 +28,7 @@ pub(crate) struct Exhausted {
 }
 
 impl Budget {
-    /// One `share`th of the limit.
+    /// Creates a budget of one `share`th of the limit.
     pub(crate) const fn one_in(share: u64) -> Self {
         Self::new(share, || max_map_count().unwrap_or(MAP_COUNT_DEFAULT))
     }
@@ -38,19 +37,17 @@ impl Budget {
         Self { used: MappedWord::new(0), limit: MappedWord::new(0), share, read }
     }
 
-    /// Mappings now.
     #[cfg(test)]
     fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// No mapping yet, on this budget.
     pub(crate) fn share(&'static self) -> Counted {
         Counted { budget: self, mappings: 0 }
     }
 
     fn add(&self, mappings: u64) -> Result<(), Exhausted> {
-        // The limit is read again only before a refusal: it changes by the administrator's hand.
+        // The administrator may have raised the limit.
         let add = |limit| {
             let fits = |used: u64| used.checked_add(mappings).filter(|sum| *sum <= limit);
             let order = Ordering::Relaxed;
@@ -65,7 +62,7 @@ impl Budget {
     }
 }
 
-/// The mappings of one owner, counted as long as this lives.
+/// The mappings of one owner. Dropping it returns them.
 #[derive(Debug)]
 pub(crate) struct Counted {
     budget: &'static Budget,
@@ -73,7 +70,7 @@ pub(crate) struct Counted {
 }
 
 impl Counted {
-    /// Sets their number; more than before only within the budget.
+    /// Sets the count. Fails if it would exceed the budget.
     pub(crate) fn set(&mut self, mappings: u64) -> Result<(), Exhausted> {
         if mappings > self.mappings {
             self.budget.add(mappings - self.mappings)?;
@@ -84,8 +81,8 @@ impl Counted {
         Ok(())
     }
 
-    /// Sets their number, beyond the budget too: for what must not fail, as when the end of the
-    /// middle of a range makes two of it.
+    /// Sets the count even above the budget, for calls that must not fail: unmapping the middle of
+    /// a range splits it in two.
     pub(crate) fn set_beyond(&mut self, mappings: u64) {
         if self.set(mappings).is_err() {
             self.budget.used.fetch_add(mappings - self.mappings, Ordering::Relaxed);
@@ -93,7 +90,6 @@ impl Counted {
         }
     }
 
-    /// Mappings counted here.
     pub(crate) fn get(&self) -> u64 {
         self.mappings
     }

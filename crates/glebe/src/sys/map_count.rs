@@ -1,7 +1,7 @@
-//! How many mappings a process may have, `vm.max_map_count`, and how many it has.
+//! [`max_map_count`] reads the limit on mappings of a process; [`map_count`] counts them.
 //!
-//! Beyond the limit every mmap of the process fails, whoever calls. To count what there is costs a
-//! read of a line for each. Source: admin-guide/sysctl/vm, proc_pid_maps(5).
+//! Beyond the limit every mmap of the process fails. Counting reads one line per mapping.
+//! Source: admin-guide/sysctl/vm, proc_pid_maps(5).
 
 use std::fs::OpenOptions;
 use std::path::Path;
@@ -11,10 +11,10 @@ use crate::sys::file;
 
 const PATH: &str = "/proc/sys/vm/max_map_count";
 const MAPS: &str = "/proc/self/maps";
-/// Bytes read at a time: a buffer for which no mapping has to be made.
+/// Bytes per read: few enough that the allocator makes no mapping for them.
 const PART: usize = 16 << 10;
 
-/// The limit, as the kernel has it now.
+/// Returns the current limit.
 ///
 /// # Errors
 /// If the file cannot be read or holds no number.
@@ -22,10 +22,10 @@ pub fn max_map_count() -> Result<u64, OsError> {
     file::number(PATH)
 }
 
-/// Mappings of the calling process.
+/// Returns the number of mappings of the calling process.
 ///
 /// # Errors
-/// If they cannot be listed.
+/// If the mappings cannot be listed.
 pub fn map_count() -> Result<u64, OsError> {
     let count = || {
         let mut maps = file::open(Path::new(MAPS), OpenOptions::new().read(true))?;

@@ -1,10 +1,10 @@
-//! membarrier(2): makes every running thread of the process restart its restartable sequence.
+//! [`rseq_barrier`] makes every running thread of the process restart its restartable sequence.
 //!
-//! Source: membarrier(2), `MEMBARRIER_CMD_PRIVATE_EXPEDITED_RSEQ` (Linux 5.10). Cost: one
-//! interrupt to each processor that runs a thread of this process, none to the others.
+//! Source: membarrier(2), `MEMBARRIER_CMD_PRIVATE_EXPEDITED_RSEQ` (Linux 5.10). Cost: one interrupt
+//! to each processor that runs a thread of this process.
 //!
 //! # Safety
-//! Unsafe only as every system call is: none of these takes a pointer.
+//! The calls take no pointer.
 #![allow(unsafe_code)]
 
 use std::io::ErrorKind;
@@ -18,13 +18,13 @@ const PRIVATE_EXPEDITED_RSEQ: libc::c_int = 1 << 7;
 const QUERY: libc::c_int = 0;
 
 fn membarrier(command: libc::c_int, name: &'static str) -> Result<libc::c_long, OsError> {
-    // SAFETY: takes three integers; changes only the process's barrier registration.
+    // SAFETY: integers only; changes only the process's barrier registration.
     let made =
         answer("membarrier", || unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) });
     made.map_err(|source| OsError::new("membarrier", name, source))
 }
 
-/// Whether the kernel has the two commands, which is asked without a registration.
+/// Checks that the kernel has both commands, without registering.
 pub(crate) fn is_known() -> Result<(), OsError> {
     let wanted = libc::c_long::from(REGISTER_PRIVATE_EXPEDITED_RSEQ | PRIVATE_EXPEDITED_RSEQ);
     match membarrier(QUERY, "QUERY")? & wanted {
@@ -33,19 +33,18 @@ pub(crate) fn is_known() -> Result<(), OsError> {
     }
 }
 
-/// Announces that this process will call [`rseq_barrier`]; any number of times, kept over fork.
+/// Registers this process for [`rseq_barrier`]. May be repeated; kept over fork.
 ///
 /// # Errors
-/// The kernel lacks the command (before 5.10) or a filter denies the call.
+/// If the kernel lacks the command (before 5.10) or a filter denies it.
 pub fn register_rseq() -> Result<(), OsError> {
     membarrier(REGISTER_PRIVATE_EXPEDITED_RSEQ, "REGISTER_PRIVATE_EXPEDITED_RSEQ").map(drop)
 }
 
-/// When this returns, no thread of the process is inside a restartable sequence that it entered
-/// before the call.
+/// Ends every restartable sequence that a thread of the process entered before the call.
 ///
 /// # Errors
-/// The process is not registered.
+/// If the process is not registered.
 pub fn rseq_barrier() -> Result<(), OsError> {
     membarrier(PRIVATE_EXPEDITED_RSEQ, "PRIVATE_EXPEDITED_RSEQ").map(drop)
 }

@@ -1,15 +1,14 @@
-//! [`MemFile`]: a file in memory, whose pages can be mapped at several places at once.
+//! [`MemFile`] is a file in memory whose pages can be mapped at several places at once.
 //!
-//! Lengths and offsets are bytes, whole pages of the file: base pages, or those of a hugetlb pool.
-//! A file made here is sealed against a change of its length and its descriptor goes to nobody, so
-//! that a mapped page of it stays. One that is *adopted* may be punched or cut by whoever else has
-//! it: a touch of what is gone is SIGBUS, or finds zeros.
+//! Lengths and offsets are bytes, in whole pages of the file: base pages or pages of a hugetlb
+//! pool. `MemFile` seals the length of a file that it creates and keeps the descriptor to itself,
+//! so mapped pages stay. Other owners of an *adopted* file may punch or cut it: a touch of a
+//! removed page then raises SIGBUS or finds zeros.
 //!
 //! Source: memfd_create(2) (Linux 3.17; hugetlb 4.14, its seals 4.16), F_ADD_SEALS in fcntl(2).
 //!
 //! # Safety
-//! Descriptors are open for as long as their `File`. Mapping at an address of the kernel's choice
-//! touches nobody's memory; mapping over something does, and is an `unsafe fn`.
+//! A `File` keeps its descriptor open. Only mapping over something is unsafe.
 #![allow(unsafe_code)]
 
 pub(super) mod parents;
@@ -27,15 +26,15 @@ use crate::sys::{file, limits, page_size};
 use crate::units::{Bytes, PageSize};
 use parents::Parents;
 
-/// A file in memory. The process that made it gives its pages back when it drops it, although a
-/// forked child still has the descriptor.
+/// A file in memory. Dropping it frees its pages if this process created it, even if a forked child
+/// has the descriptor.
 #[derive(Debug)]
 pub struct MemFile {
-    // Before the descriptor, which is closed then.
+    // First: dropped before the descriptor is closed.
     parents: Option<Parents>,
     file: File,
     page: PageSize,
-    /// Where nobody can change it.
+    /// `None` if the length is not sealed.
     len: Option<Bytes>,
     guard: ForkGuard,
 }
@@ -49,20 +48,19 @@ fn refused(
 }
 
 impl MemFile {
-    /// A file of `len` zero bytes in base pages, rounded up to whole ones; none is there yet.
+    /// Creates a file of `len` zero bytes in base pages, rounded up. Allocates no page yet.
     ///
     /// # Errors
-    /// What memfd_create(2), ftruncate(2) or fcntl(2) refuses; EINVAL for a length of zero, EFBIG
-    /// beyond the process's limit on files (`RLIMIT_FSIZE`), which would be a signal.
+    /// If memfd_create(2), ftruncate(2) or fcntl(2) fails. EINVAL for a length of zero; EFBIG
+    /// beyond `RLIMIT_FSIZE`, where ftruncate(2) would raise a signal.
     pub fn new(len: Bytes) -> Result<Self, OsError> {
         Self::create(len, None)
     }
 
-    /// As [`MemFile::new`], in pages of the hugetlb pool of `page`; they are set aside when the
-    /// file is mapped.
+    /// Creates a file in pages of the hugetlb pool of `page`. Mapping it reserves the pages.
     ///
     /// # Errors
-    /// As there; ENOENT or ENODEV where there is no such pool.
+    /// See [`MemFile::new`]; ENOENT or ENODEV without such a pool.
     pub fn hugetlb(len: Bytes, page: PageSize) -> Result<Self, OsError> {
         Self::create(len, Some(page))
     }
@@ -83,33 +81,33 @@ impl MemFile {
         let sized = || unsafe { libc::ftruncate(file.as_raw_fd(), size) };
         call("ftruncate", || len.to_string(), sized)?;
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-        // SAFETY: as above.
+        // SAFETY: the descriptor is open.
         let sealed = || unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) };
         call("fcntl", || "F_ADD_SEALS".into(), sealed)?;
         Ok(Self { parents: None, file, page, len: Some(whole), guard: ForkGuard::new() })
     }
 
-    /// Sees to it that a forked child does not have it, nor its pages when this process is killed.
+    /// Closes the file in forked children: they would keep its pages if this process is killed.
     ///
     /// # Errors
-    /// As [`atfork::add`](crate::sys::atfork::add).
+    /// See [`atfork::add`](crate::sys::atfork::add).
     pub(crate) fn not_for_children(mut self) -> Result<Self, OsError> {
         self.parents = Some(Parents::note(self.file.as_raw_fd())?);
         Ok(self)
     }
 
-    /// A file of somebody else's making: a memfd, or a file on tmpfs or hugetlbfs. Its pages stay
-    /// when this is dropped.
+    /// Adopts a file of another owner: a memfd, or a file on tmpfs or hugetlbfs. Dropping it keeps
+    /// the pages.
     ///
     /// # Errors
-    /// What fstatfs(2) refuses; EINVAL for a file of any other kind.
+    /// If fstatfs(2) fails; EINVAL for another kind of file.
     pub fn adopt(descriptor: OwnedFd) -> Result<Self, OsError> {
         let file: File = descriptor.into();
         let mut stat = MaybeUninit::<libc::statfs>::zeroed();
-        // SAFETY: the descriptor is open, and the kernel fills the local.
+        // SAFETY: the descriptor is open; the kernel fills the local.
         let told = || unsafe { libc::fstatfs(file.as_raw_fd(), stat.as_mut_ptr()) };
         call("fstatfs", || "a descriptor".into(), told)?;
-        // SAFETY: zeroed is a value of it, and the kernel has filled it.
+        // SAFETY: the kernel filled it; zeros are valid too.
         let stat = unsafe { stat.assume_init() };
         let page = match stat.f_type {
             libc::TMPFS_MAGIC => Some(page_size()),
@@ -124,16 +122,16 @@ impl MemFile {
         Ok(Self { parents: None, file, page, len: None, guard: ForkGuard::new() })
     }
 
-    /// The page in which it can be mapped.
+    /// Returns the size of the file's pages.
     #[must_use]
     pub fn page(&self) -> PageSize {
         self.page
     }
 
-    /// Bytes in it now, in whole pages: of an adopted one, the last part of a page is left out.
+    /// Returns the current length in whole pages, rounded down.
     ///
     /// # Errors
-    /// What fstat(2) refuses, of an adopted one.
+    /// If fstat(2) fails, for an adopted file.
     pub fn len(&self) -> Result<Bytes, OsError> {
         if let Some(len) = self.len {
             return Ok(len);
@@ -142,19 +140,19 @@ impl MemFile {
         Ok(Bytes::new(told.len()).pages_down(self.page).bytes(self.page))
     }
 
-    /// Whether there is nothing in it.
+    /// Returns true if the file has no whole page.
     ///
     /// # Errors
-    /// As [`MemFile::len`].
+    /// See [`MemFile::len`].
     pub fn is_empty(&self) -> Result<bool, OsError> {
         Ok(self.len()? == Bytes::ZERO)
     }
 
-    /// Maps all of it, shared, at a multiple of `align`.
+    /// Maps the whole file, shared, at a multiple of `align`.
     pub(crate) fn map(&self, align: PageSize) -> Result<usize, OsError> {
         let len = self.len()?;
         let at = set_aside(len, align.max(self.page))?;
-        // SAFETY: over addresses set aside just now, of which nobody else knows.
+        // SAFETY: nothing else uses the addresses, reserved just now.
         unsafe {
             let mapped = self.map_over(at, Bytes::ZERO, len);
             if mapped.is_err() {
@@ -167,7 +165,7 @@ impl MemFile {
     /// Maps `len` bytes from `offset`, shared, over whatever is at `addr`.
     ///
     /// # Safety
-    /// `addr..addr + len` is the caller's own, whole pages, and nothing refers to it.
+    /// The caller owns `addr..addr + len`, in whole pages, and nothing refers to it.
     #[inline]
     pub(crate) unsafe fn map_over(
         &self,
@@ -175,11 +173,11 @@ impl MemFile {
         offset: Bytes,
         len: Bytes,
     ) -> Result<(), OsError> {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller keeps the contract.
         unsafe { map_file(&self.file, offset, len, Some(addr)) }.map(drop)
     }
 
-    /// Takes pages out of the file: what is mapped of them reads as zero.
+    /// Removes pages from the file. Their mappings then read as zero.
     pub(crate) fn punch(&self, offset: Bytes, len: Bytes) -> Result<(), OsError> {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         let (from, bytes) = (offset.get() as i64, len.get() as i64);
@@ -193,28 +191,27 @@ impl MemFile {
 
 impl Drop for MemFile {
     fn drop(&mut self) {
-        // A descriptor goes along in every fork, and would keep the pages. What the kernel refuses
-        // here goes with the last of the descriptors.
+        // A forked child's copy of the descriptor would keep the pages. If the kernel refuses, the
+        // last close frees them.
         if let Some(len) = self.len.filter(|_| !self.guard.is_child()) {
             let _ = self.punch(Bytes::ZERO, len);
         }
     }
 }
 
-/// A descriptor of a new file.
 pub(super) fn make(huge: Option<PageSize>) -> io::Result<File> {
     let huge = huge.map_or(0, |page| libc::MFD_HUGETLB | (page.shift() << libc::MFD_HUGE_SHIFT));
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | huge;
     let make = |flags| {
-        // SAFETY: a constant name; returns a descriptor or -1.
+        // SAFETY: the name is a constant.
         answer("memfd_create", || unsafe { libc::memfd_create(c"glebe".as_ptr(), flags) })
     };
-    // Where the sysctl vm.memfd_noexec asks for it; unknown before Linux 6.3.
+    // The sysctl vm.memfd_noexec may require this flag; unknown before Linux 6.3.
     let fd = match make(flags | libc::MFD_NOEXEC_SEAL) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => make(flags)?,
         other => other?,
     };
-    // SAFETY: the kernel just made it and nobody else has it.
+    // SAFETY: nothing else owns the new descriptor.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) }.into())
 }
 
@@ -234,7 +231,7 @@ mod tests {
         assert!(!file.is_empty().unwrap());
         let (one, two) = (file.map(page_size()).unwrap(), file.map(page_size()).unwrap());
         let at = |addr| ptr::with_exposed_provenance_mut::<u8>(addr);
-        // SAFETY: inside the mappings just made, which are this test's own.
+        // SAFETY: within the mappings, which only this test uses.
         unsafe {
             at(one + 5).write_volatile(7);
             assert_eq!(at(two + 5).read_volatile(), 7);

@@ -1,5 +1,5 @@
-//! `/proc/meminfo`: how much memory there is of each kind. Where a process may not see it, what the
-//! nodes say, or sysinfo(2) (`node_memory`). Source: proc_meminfo(5).
+//! `MemInfo` reads `/proc/meminfo`. If the process may not see the file, the nodes or sysinfo(2)
+//! answer instead (`node_memory`). Source: proc_meminfo(5).
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -13,8 +13,7 @@ use crate::units::Bytes;
 
 const PATH: &str = "/proc/meminfo";
 
-/// The file kept open, where it can be opened, else those of the nodes: a look opens nothing and
-/// allocates nothing.
+/// The open file, or else the files of the nodes. A look opens and allocates nothing.
 #[derive(Debug)]
 pub(crate) struct MemInfo {
     root: PathBuf,
@@ -23,28 +22,26 @@ pub(crate) struct MemInfo {
     nodes: Nodes,
 }
 
-/// What the machine has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Machine {
     pub(crate) total: Bytes,
-    /// Nobody's.
     pub(crate) free: Bytes,
-    /// As [`available`].
+    /// Estimate of available memory, see [`available`].
     pub(crate) available: Bytes,
-    /// What stands on the lists of files and is no page of a file: it was marked volatile, whether
-    /// or not it is in use again. `None` where the kernel does not say.
+    /// Marked memory on the kernel's lists of file pages, used again or not; it is anonymous.
+    /// `None` if the kernel does not say.
     pub(crate) no_files: Option<Bytes>,
 }
 
 impl MemInfo {
-    /// The file below `root`, which is `/` but for fixtures; not opened.
+    /// Creates the reader. Opens nothing yet. `root` is `/`, except in tests.
     pub(crate) fn new(root: &Path) -> Self {
         let path = root.join(PATH.trim_start_matches('/'));
         let file = Err(io::Error::from_raw_os_error(libc::EBADF));
         Self { root: root.to_owned(), path, file, nodes: Nodes::default() }
     }
 
-    /// Opens it if it is not open. The next look tells whether that was refused.
+    /// Opens the file, unless it is open. The next look reports a failure.
     pub(crate) fn open(&mut self) {
         if self.file.is_err() {
             self.file = file::open(&self.path, OpenOptions::new().read(true));
@@ -58,10 +55,10 @@ impl MemInfo {
         self.nodes = Nodes::default();
     }
 
-    /// What there is now.
+    /// Returns the machine's memory now.
     ///
     /// # Errors
-    /// If neither the file nor those of the nodes are open and can be read.
+    /// If neither the file nor the files of the nodes are open and readable.
     pub(crate) fn look(&self) -> Result<Machine, Unread<'_>> {
         let listed = self.look_at_list();
         match listed.is_err().then(|| self.nodes.look()).flatten() {
@@ -70,9 +67,9 @@ impl MemInfo {
         }
     }
 
-    /// What sysinfo(2) says of this machine, where the file cannot be opened: files do not count as
-    /// available. `None` below a fixture's root, and while the file is only closed: then it tells
-    /// more once it is opened.
+    /// Returns what sysinfo(2) says of this machine, if the file cannot be opened. Files do not
+    /// count as available. `None` if `root` is not `/`, and while the file is only closed: opening
+    /// it tells more.
     pub(crate) fn rough(&self) -> Option<Machine> {
         let is_closed = |why: &io::Error| why.raw_os_error() == Some(libc::EBADF);
         let is_refused = !self.file.as_ref().is_err_and(is_closed);
@@ -82,7 +79,7 @@ impl MemInfo {
     fn look_at_list(&self) -> Result<Machine, Unread<'_>> {
         let refused = |call, source| Unread::refused(&self.path, call, source);
         let file = self.file.as_ref().map_err(|why| refused("open", again(why)))?;
-        // What is looked for stands at the top.
+        // The lines needed are within the first KiB.
         let mut buf = [0; 1 << 10];
         let len = file::read_some_at(file, &mut buf, 0).map_err(|why| refused("read", why))?;
         let text = std::str::from_utf8(&buf[..len]).unwrap_or_default();
@@ -95,21 +92,20 @@ impl MemInfo {
     }
 }
 
-/// As [`Machine::no_files`], where so much is `cached`. Shared memory is page cache on the lists of
-/// anonymous memory.
+/// Computes [`Machine::no_files`] from the text and the page cache, `cached`. Shared memory is page
+/// cache, but on the lists of anonymous memory.
 pub(super) fn no_files(text: &str, cached: Option<Bytes>) -> Option<Bytes> {
     let line = |name| parse(text, name);
     let listed = line("Active(file)")? + line("Inactive(file)")?;
     Some(listed.saturating_sub(cached?.saturating_sub(line("Shmem")?)))
 }
 
-/// The same error once more.
 fn again(error: &io::Error) -> io::Error {
     error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
 }
 
-/// `MemAvailable`: an estimate by the kernel, of free memory and caches it can drop; where the file
-/// is hidden, what the nodes or sysinfo(2) say.
+/// Returns `MemAvailable`, the kernel's estimate of free memory and droppable caches. If the file
+/// is hidden, the nodes or sysinfo(2) answer.
 ///
 /// # Errors
 /// If none of them can be read.
@@ -118,7 +114,7 @@ pub fn available() -> Result<Bytes, OsError> {
         .or_else(|hidden| node_memory::of_machine().map(|machine| machine.available).ok_or(hidden))
 }
 
-/// `MemTotal`: the machine's memory; where the file is hidden, what the nodes or sysinfo(2) say.
+/// Returns `MemTotal`. If the file is hidden, the nodes or sysinfo(2) answer.
 ///
 /// # Errors
 /// If none of them can be read.
@@ -127,7 +123,7 @@ pub(crate) fn total() -> Result<Bytes, OsError> {
         .or_else(|hidden| node_memory::of_machine().map(|machine| machine.total).ok_or(hidden))
 }
 
-/// The amount on the line `name`.
+/// Returns the amount on the line `name`.
 ///
 /// # Errors
 /// If the file cannot be read or has no such line.
@@ -136,7 +132,7 @@ pub fn read(name: &str) -> Result<Bytes, OsError> {
     parse(&text, name).ok_or_else(|| file::strange(PATH.as_ref(), &format!("no {name}")))
 }
 
-/// The amount on the line `name`, which in the file of a node stands behind the node's name.
+/// Parses the amount on the line `name`, after the node's name in the file of a node.
 pub(super) fn parse(text: &str, name: &str) -> Option<Bytes> {
     let mut lines = text.lines().map(without_node);
     let line = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;

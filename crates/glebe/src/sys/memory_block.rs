@@ -1,9 +1,9 @@
-//! Memory blocks: the pieces in which memory goes off line and on line, by
+//! [`MemoryBlocks`] takes blocks of memory off line and puts them on line, through
 //! `/sys/devices/system/memory`.
 //!
-//! A block is `block_size_bytes` long and begins at its number times that. Off line, its pages are
-//! moved elsewhere first, and it belongs to nobody; on line, it belongs to a *zone*: memory of
-//! [`Zone::Movable`] is given to nothing that cannot be moved. The state is written by root.
+//! A block is `block_size_bytes` long and begins at its number times that length. The kernel moves
+//! its pages elsewhere before it takes the block off line. A block on line belongs to a *zone*;
+//! only movable pages are allocated in [`Zone::Movable`]. Root may write the state.
 //! Source: admin-guide/mm/memory-hotplug.
 
 use std::path::{Path, PathBuf};
@@ -15,35 +15,34 @@ use super::{file, numa, page_size};
 use crate::error::OsError;
 use crate::units::{Bytes, Pages, Pfn};
 
-/// Where the blocks are.
 const ROOT: &str = "/sys/devices/system/memory";
 
 /// Whether the system uses a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It does.
+    /// In use.
     Online,
-    /// It does not.
+    /// Not in use.
     Offline,
-    /// Somebody is taking it off line.
+    /// The block is being taken off line.
     GoingOffline,
 }
 
-/// What a block on line is used for.
+/// The use of a block that is on line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Zone {
-    /// Memory that devices with short addresses need.
+    /// For devices with short addresses.
     Dma,
-    /// The same, of 32 bits.
+    /// For devices with 32-bit addresses.
     Dma32,
-    /// Anything.
+    /// For any use.
     Normal,
-    /// Only what can be moved.
+    /// For movable pages only.
     Movable,
 }
 
 impl Zone {
-    /// The kernel's name.
+    /// Returns the kernel's name of the zone.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -54,7 +53,7 @@ impl Zone {
         }
     }
 
-    /// The zone of that name.
+    /// Returns the zone with the kernel's name `name`.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         [Self::Dma, Self::Dma32, Self::Normal, Self::Movable]
@@ -63,16 +62,16 @@ impl Zone {
     }
 }
 
-/// A block as it was read.
+/// A memory block as it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryBlock {
-    /// Its number.
+    /// Block number.
     pub number: u64,
-    /// Whether the system uses it.
+    /// Whether the block is in use.
     pub state: State,
-    /// Its zone; `None` off line, and for a block that lies in several or has a hole.
+    /// Zone; `None` off line, and for a block in several zones or with a hole.
     pub zone: Option<Zone>,
-    /// Its node, where that can be told.
+    /// NUMA node, if known.
     pub node: Option<Node>,
 }
 
@@ -84,18 +83,18 @@ pub struct MemoryBlocks {
 }
 
 impl MemoryBlocks {
-    /// This machine's.
+    /// Opens this machine's blocks.
     ///
     /// # Errors
-    /// [`NotFound`](io::ErrorKind::NotFound) where the kernel cannot take memory off line.
+    /// [`NotFound`](io::ErrorKind::NotFound) if the kernel cannot take memory off line.
     pub fn machine() -> Result<Self, OsError> {
         Self::below(Path::new(ROOT))
     }
 
-    /// Those below `root`, which is sysfs but for fixtures.
+    /// Opens the blocks below `root`, which is sysfs except in tests.
     ///
     /// # Errors
-    /// As [`MemoryBlocks::machine`].
+    /// See [`MemoryBlocks::machine`].
     pub fn below(root: &Path) -> Result<Self, OsError> {
         let path = root.join("block_size_bytes");
         let text = file::text(&path)?;
@@ -108,25 +107,25 @@ impl MemoryBlocks {
         })
     }
 
-    /// The length of a block.
+    /// Returns the length of a block.
     #[must_use]
     pub fn size(&self) -> Bytes {
         self.size
     }
 
-    /// Base pages of a block.
+    /// Returns the length of a block in base pages.
     #[must_use]
     pub fn pages(&self) -> Pages {
         self.size.pages_down(page_size())
     }
 
-    /// The first frame of a block.
+    /// Returns the first frame of block `number`.
     #[must_use]
     pub fn first_frame(&self, number: u64) -> Pfn {
         Pfn::new(number.saturating_mul(self.pages().get()))
     }
 
-    /// Whether the caller may take blocks off line.
+    /// Returns true if the caller may take blocks off line.
     #[must_use]
     pub fn is_writable(&self) -> bool {
         let Ok(numbers) = self.numbers() else { return false };
@@ -134,39 +133,39 @@ impl MemoryBlocks {
         first.is_some_and(|number| file::check_writable(&self.state_path(*number)).is_ok())
     }
 
-    /// All blocks, in order of their numbers. A block that goes meanwhile is left out.
+    /// Lists all blocks by number, except those that disappear meanwhile.
     ///
     /// # Errors
-    /// If they cannot be listed.
+    /// If the blocks cannot be listed.
     pub fn list(&self) -> Result<Vec<MemoryBlock>, OsError> {
         let nodes = numa::online();
         let numbers = self.numbers()?.into_iter();
         Ok(numbers.filter_map(|number| self.read_block(number, &nodes).ok()).collect())
     }
 
-    /// One block as it is now.
+    /// Reads one block.
     ///
     /// # Errors
-    /// If there is none of that number, or it cannot be read.
+    /// If the block does not exist or cannot be read.
     pub fn read(&self, number: u64) -> Result<MemoryBlock, OsError> {
         self.read_block(number, &numa::online())
     }
 
-    /// Takes a block off line: moves what is in it elsewhere. Where a page can never be moved the
-    /// kernel tries until `deadline`, and writes what it knows of the page into its log.
+    /// Takes a block off line. If a page can never be moved, the kernel tries until `deadline` and
+    /// logs what it knows of the page.
     ///
     /// # Errors
-    /// [`TimedOut`](io::ErrorKind::TimedOut), EBUSY; if the caller may not.
+    /// [`TimedOut`](io::ErrorKind::TimedOut), EBUSY; or if the caller lacks the permission.
     pub fn take_off_line(&self, number: u64, deadline: Duration) -> Result<(), OsError> {
         let path = self.state_path(number);
         let refused = |source| OsError::new("write", path.display().to_string(), source);
         write_within(&path, b"offline", deadline).map_err(refused)
     }
 
-    /// Puts a block back on line: into [`Zone::Movable`] where `movable`, else where it was.
+    /// Puts a block on line: in [`Zone::Movable`] if `movable`, else in its former zone.
     ///
     /// # Errors
-    /// If the kernel refuses, as for a block that is on line.
+    /// If the kernel refuses, for example because the block is on line.
     pub fn put_on_line(&self, number: u64, movable: bool) -> Result<(), OsError> {
         let word = if movable { "online_movable" } else { "online_kernel" };
         file::put(self.state_path(number), word)
@@ -195,7 +194,7 @@ impl MemoryBlocks {
             "offline" => State::Offline,
             _ => State::GoingOffline,
         };
-        // Off line, the file lists the zones that it may be put into.
+        // For a block off line, the file lists the zones that the block could join.
         let zones = file::read_text(&self.dir(number).join("valid_zones")).unwrap_or_default();
         let zone = Zone::named(zones.trim()).filter(|_| state == State::Online);
         Ok(MemoryBlock { number, state, zone, node: self.node(number, nodes) })
@@ -249,7 +248,7 @@ mod tests {
         fixture.block(9, "online\n", "none\n");
         fixture.block(2, "offline\n", "Normal Movable\n");
         fixture.block(3, "going-offline\n", "Movable\n");
-        fs::create_dir_all(fixture.0.join("memory4")).unwrap(); // one that just goes
+        fs::create_dir_all(fixture.0.join("memory4")).unwrap(); // disappears
         let blocks = MemoryBlocks::below(&fixture.0).unwrap();
         assert_eq!(blocks.size(), Bytes::gib(2));
         assert_eq!(blocks.first_frame(3).get(), 3 * blocks.pages().get());

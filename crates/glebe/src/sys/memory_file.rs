@@ -1,15 +1,15 @@
-//! [`MemoryFile`]: a file in memory that several programs may share: a memfd, or one on tmpfs.
+//! [`MemoryFile`] is a file in memory that several programs may share: a memfd, or a file on tmpfs.
 //!
-//! Owns the descriptor. Offsets and lengths are bytes, whole pages. Its pages are added, found and
-//! taken out by system calls, each of which says what it lacks: no touch of a page that was
-//! *allocated* is SIGBUS, but where somebody cuts the file. What is made here cannot be cut.
+//! Offsets and lengths are bytes, in whole pages. System calls allocate, find and remove pages, and
+//! report a lack of memory as an error. So a touch of an *allocated* page raises no SIGBUS, unless
+//! another program cuts the file, which it cannot if [`MemoryFile::new`] made it.
 //!
-//! A page is *data* once it has been touched or written; one that was only allocated still counts
-//! as a hole. Source: memfd_create(2), fallocate(2), lseek(2), statfs(2), F_GET_SEALS in fcntl(2).
+//! A page is *data* once it is touched or written; a page that is only allocated counts as a hole.
+//! Source: memfd_create(2), fallocate(2), lseek(2), statfs(2), F_GET_SEALS in fcntl(2).
 //!
 //! # Safety
-//! The calls take the open descriptor and locals. Taking pages out changes bytes that others may
-//! read: who may lose them is the caller's to know.
+//! The calls take the open descriptor and locals. Removing pages loses bytes that others may read;
+//! the caller must allow for that.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -26,14 +26,13 @@ use crate::sys::call::{answer, call};
 use crate::sys::{file, limits, memfd};
 use crate::units::Bytes;
 
-/// Bytes that st_blocks counts in.
+/// Unit of st_blocks, in bytes.
 const BLOCK: u64 = 512;
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct MemoryFile {
     file: File,
-    /// Whether nobody can make it shorter.
+    /// True if nobody can shorten the file.
     is_sealed: bool,
 }
 
@@ -42,10 +41,10 @@ fn refused(call: &'static str, subject: impl Into<String>, source: io::Error) ->
 }
 
 impl MemoryFile {
-    /// A new memfd of `len` zero bytes, none of which takes memory yet. Its length stays.
+    /// Creates a memfd of `len` zero bytes, without memory yet. Its length is sealed.
     ///
     /// # Errors
-    /// What memfd_create(2), ftruncate(2) or fcntl(2) refuses.
+    /// If memfd_create(2), ftruncate(2) or fcntl(2) fails.
     pub(crate) fn new(len: Bytes) -> Result<Self, OsError> {
         let made = memfd::make(None);
         let file = made.map_err(|source| refused("memfd_create", len.to_string(), source))?;
@@ -57,10 +56,10 @@ impl MemoryFile {
         Ok(Self { file, is_sealed: true })
     }
 
-    /// A new file at `path`, which must not be there, of `len` zero bytes; for this user alone.
+    /// Creates a file of `len` zero bytes at `path`, which must not exist, for this user alone.
     ///
     /// # Errors
-    /// What open(2) or ftruncate(2) refuses; as [`MemoryFile::adopt`]. Then there is no file.
+    /// If open(2) or ftruncate(2) fails; see [`MemoryFile::adopt`]. The file is removed then.
     pub(crate) fn new_at(path: &Path, len: Bytes) -> Result<Result<Self, String>, OsError> {
         let mut options = OpenOptions::new();
         let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
@@ -77,15 +76,15 @@ impl MemoryFile {
         made
     }
 
-    /// Opens a file of somebody's making; a symbolic link is not followed, but for a descriptor of
-    /// a process, `/proc/PID/fd/N`, by which a memfd is named.
+    /// Opens a file. Follows no symbolic link except `/proc/PID/fd/N`, which is how to name a
+    /// memfd.
     ///
     /// # Errors
-    /// What open(2) refuses, where there is no `/proc` as well, and as [`MemoryFile::adopt`].
+    /// If open(2) fails, also for lack of `/proc`; see [`MemoryFile::adopt`].
     pub(crate) fn open(path: &Path) -> Result<Result<Self, String>, OsError> {
         let refused = |source| refused("open", path.display().to_string(), source);
-        // What is there is looked at before it is opened: to open a device or a FIFO may do
-        // something. It is then opened by the same descriptor, whatever the path names by now.
+        // Opening a device or a FIFO may have effects, so an O_PATH descriptor is checked first.
+        // The file is opened through that descriptor, since the path may change.
         let follow = if names_descriptor(path) { 0 } else { libc::O_NOFOLLOW };
         let mut look = OpenOptions::new();
         look.read(true).custom_flags(libc::O_PATH | follow | libc::O_CLOEXEC);
@@ -99,10 +98,10 @@ impl MemoryFile {
         Self::adopt(file::open(&anew, &options).map_err(refused)?)
     }
 
-    /// A file of somebody's making; or what it is instead, in words.
+    /// Adopts a file. The inner error describes an unsuitable file.
     ///
     /// # Errors
-    /// What fstat(2), fstatfs(2) or fcntl(2) refuses.
+    /// If fstat(2), fstatfs(2) or fcntl(2) fails.
     pub(crate) fn adopt(file: File) -> Result<Result<Self, String>, OsError> {
         if let Some(other) = other_than_memory(&file)? {
             return Ok(Err(other));
@@ -113,7 +112,7 @@ impl MemoryFile {
         if flags & libc::O_ACCMODE != libc::O_RDWR {
             return Ok(Err("not open to read and write".to_owned()));
         }
-        // SAFETY: as above.
+        // SAFETY: the descriptor is open.
         let asked = answer("fcntl", || unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) });
         let seals = asked.map_err(|source| refused("fcntl", "F_GET_SEALS", source))?;
         if seals & (libc::F_SEAL_WRITE | libc::F_SEAL_FUTURE_WRITE) != 0 {
@@ -122,56 +121,54 @@ impl MemoryFile {
         Ok(Ok(Self { file, is_sealed: seals & libc::F_SEAL_SHRINK != 0 }))
     }
 
-    /// The file.
     pub(crate) fn as_file(&self) -> &File {
         &self.file
     }
 
-    /// Whether nobody can make it shorter.
     pub(crate) fn is_sealed(&self) -> bool {
         self.is_sealed
     }
 
-    /// Its length now.
+    /// Returns the current length.
     ///
     /// # Errors
-    /// What fstat(2) refuses.
+    /// If fstat(2) fails.
     pub(crate) fn len(&self) -> Result<Bytes, OsError> {
         let told = file::metadata(&self.file).map_err(|e| refused("fstat", "a descriptor", e))?;
         Ok(Bytes::new(told.len()))
     }
 
-    /// What it takes of memory now.
+    /// Returns the memory in use.
     ///
     /// # Errors
-    /// What fstat(2) refuses.
+    /// If fstat(2) fails.
     pub(crate) fn allocated(&self) -> Result<Bytes, OsError> {
         let told = file::metadata(&self.file).map_err(|e| refused("fstat", "a descriptor", e))?;
         Ok(Bytes::new(told.blocks().saturating_mul(BLOCK)))
     }
 
-    /// The file system that it is on, as stat(2) tells it.
+    /// Returns the device number of the file system (st_dev).
     ///
     /// # Errors
-    /// What fstat(2) refuses.
+    /// If fstat(2) fails.
     pub(crate) fn device(&self) -> Result<u64, OsError> {
         let told = file::metadata(&self.file).map_err(|e| refused("fstat", "a descriptor", e))?;
         Ok(told.dev())
     }
 
-    /// Makes pages take memory; what is in those that do stays.
+    /// Allocates memory for pages; keeps contents.
     ///
     /// # Errors
-    /// What fallocate(2) refuses: ENOSPC on a full tmpfs, ENOMEM, a page beyond the end of a file
-    /// that somebody cut.
+    /// If fallocate(2) fails: ENOSPC on a full tmpfs, ENOMEM, or a page beyond the end of a cut
+    /// file.
     pub(crate) fn allocate(&self, offset: u64, len: u64) -> Result<(), OsError> {
         self.fallocate(libc::FALLOC_FL_KEEP_SIZE, offset, len)
     }
 
-    /// Takes pages out; what is mapped of them reads as zero.
+    /// Removes pages. Their mappings then read as zero.
     ///
     /// # Errors
-    /// What fallocate(2) refuses: EPERM where the file was sealed against writing.
+    /// If fallocate(2) fails: EPERM if the file is sealed against writing.
     pub(crate) fn punch(&self, offset: u64, len: u64) -> Result<(), OsError> {
         self.fallocate(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, offset, len)
     }
@@ -192,10 +189,10 @@ impl MemoryFile {
         }
     }
 
-    /// The first stretch of data at or behind `from` and before `end`, cut there.
+    /// Returns the first run of data in `from..end`, cut at `end`.
     ///
     /// # Errors
-    /// What lseek(2) refuses.
+    /// If lseek(2) fails.
     pub(crate) fn next_data(&self, from: u64, end: u64) -> Result<Option<(u64, u64)>, OsError> {
         let Some(start) = self.seek(libc::SEEK_DATA, from)?.filter(|start| *start < end) else {
             return Ok(None);
@@ -204,10 +201,10 @@ impl MemoryFile {
         Ok(Some((start, stop.clamp(start + 1, end))))
     }
 
-    /// None behind the last one.
+    /// Returns `None` if no data or hole follows.
     fn seek(&self, whence: libc::c_int, from: u64) -> Result<Option<u64>, OsError> {
         let made = answer("lseek", || {
-            // SAFETY: the descriptor is open. Its own position is used by nobody.
+            // SAFETY: the descriptor is open. Nothing uses its position.
             unsafe { libc::lseek(self.file.as_raw_fd(), from as libc::off_t, whence) }
         });
         match made {
@@ -218,24 +215,23 @@ impl MemoryFile {
     }
 }
 
-/// What a file is instead of one in memory, in words; its descriptor may be a mere place
-/// (`O_PATH`).
+/// Describes a file that is not in memory. The descriptor may be opened with `O_PATH`.
 fn other_than_memory(file: &File) -> Result<Option<String>, OsError> {
     let meta = file::metadata(file).map_err(|e| refused("fstat", "a descriptor", e))?;
     if !meta.is_file() {
         return Ok(Some(kind_of(meta.file_type()).to_owned()));
     }
     let mut stat = MaybeUninit::<libc::statfs>::zeroed();
-    // SAFETY: the descriptor is open, and the kernel fills the local.
+    // SAFETY: the descriptor is open; the kernel fills the local.
     let told = || unsafe { libc::fstatfs(file.as_raw_fd(), stat.as_mut_ptr()) };
     call("fstatfs", || "a descriptor".into(), told)?;
-    // SAFETY: zeroed is a value of it, and the kernel has filled it.
+    // SAFETY: the kernel filled it; zeros are valid too.
     let kind = unsafe { stat.assume_init() }.f_type;
     let other = || format!("on a file system of type {kind:#x}, not on tmpfs");
     Ok((kind != libc::TMPFS_MAGIC).then(other))
 }
 
-/// Whether a path is one of the links that stand for open descriptors.
+/// Returns true for `/proc/PID/fd/N`.
 fn names_descriptor(path: &Path) -> bool {
     let number = |text: &str| !text.is_empty() && text.bytes().all(|c| c.is_ascii_digit());
     let text = path.to_str().and_then(|text| text.strip_prefix("/proc/"));
@@ -243,21 +239,20 @@ fn names_descriptor(path: &Path) -> bool {
     parts.is_some_and(|(process, fd)| (process == "self" || number(process)) && number(fd))
 }
 
-/// Whether a path is on tmpfs.
 pub(super) fn is_tmpfs(path: &Path) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
     let mut stat = MaybeUninit::<libc::statfs>::zeroed();
-    // SAFETY: a string that ends, and a local that the kernel fills; its zeros are a value.
+    // SAFETY: the path ends with zero; the kernel fills the local, and zeros are valid.
     unsafe {
         let told = answer("statfs", || libc::statfs(path.as_ptr(), stat.as_mut_ptr()));
         told.is_ok() && stat.assume_init().f_type == libc::TMPFS_MAGIC
     }
 }
 
-/// The length of an open file; none where it cannot be told. For a signal handler: one call.
+/// Returns the length of an open file; `None` on failure. Safe in a signal handler.
 pub(crate) fn len_of(descriptor: RawFd) -> Option<u64> {
     let mut stat = MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: the kernel fills the local, whose zeros are a value.
+    // SAFETY: the kernel fills the local, and zeros are valid.
     unsafe {
         let told = libc::fstat(descriptor, stat.as_mut_ptr()) == 0;
         told.then(|| stat.assume_init().st_size.unsigned_abs())
@@ -265,7 +260,7 @@ pub(crate) fn len_of(descriptor: RawFd) -> Option<u64> {
 }
 
 fn set_len(file: &File, len: Bytes) -> Result<(), OsError> {
-    // Beyond it is a signal.
+    // Beyond this limit ftruncate(2) raises a signal.
     if limits::limit(libc::RLIMIT_FSIZE).is_some_and(|limit| len > limit) {
         let source = io::Error::from_raw_os_error(libc::EFBIG);
         return Err(refused("ftruncate", len.to_string(), source));

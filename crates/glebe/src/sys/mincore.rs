@@ -1,9 +1,9 @@
-//! Which pages of a mapping are in memory, whoever brought them there; mincore(2).
+//! [`look`] tells which pages of a mapping are in memory, whichever process brought them there.
 //!
-//! A page that was swapped out counts as not there.
+//! A swapped-out page counts as absent. Source: mincore(2).
 //!
 //! # Safety
-//! The kernel checks the addresses and fills a vector of this file's.
+//! The kernel checks the addresses and fills a vector of this file.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -16,13 +16,12 @@ use crate::sys::mmap::span;
 use crate::sys::page_size;
 use crate::units::Bytes;
 
-/// Pages that are asked for at once.
 const AT_ONCE: usize = 1 << 16;
 
-/// The runs of pages of a range that are there, counted from `addr`; whole pages.
+/// Returns the runs of present pages in a range of whole pages, in pages from `addr`.
 ///
 /// # Errors
-/// What mincore(2) refuses: ENOMEM where nothing is mapped.
+/// If mincore(2) fails: ENOMEM if something is not mapped.
 pub(crate) fn there(addr: usize, len: Bytes) -> Result<Vec<Extent>, OsError> {
     let page = page_size().bytes().as_usize();
     let pages = len.as_usize() / page;
@@ -42,15 +41,15 @@ pub(crate) fn there(addr: usize, len: Bytes) -> Result<Vec<Extent>, OsError> {
     Ok(found)
 }
 
-/// Asks of as many pages from `addr` on as `seen` has bytes: the lowest bit of each byte says
-/// whether the page is there. Allocates nothing, may change `errno`.
+/// Looks at `seen.len()` pages from `addr` on; sets the lowest bit of a byte if its page is
+/// present. Allocates nothing; may change `errno`.
 ///
 /// # Errors
-/// What mincore(2) refuses: ENOMEM where nothing is mapped.
+/// If mincore(2) fails: ENOMEM if something is not mapped.
 pub fn look(addr: usize, seen: &mut [u8]) -> io::Result<()> {
     let len = seen.len() * page_size().bytes().as_usize();
     let addr = ptr::with_exposed_provenance_mut(addr);
-    // SAFETY: there is a byte for each of the pages.
+    // SAFETY: `seen` has a byte per page.
     answer("mincore", || unsafe { libc::mincore(addr, len, seen.as_mut_ptr()) }).map(drop)
 }
 
@@ -63,7 +62,7 @@ mod tests {
         let page = page_size().bytes().as_usize();
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping, which is this test's, and a byte within it.
+        // SAFETY: the new mapping is this test's, and the byte is within it.
         let addr = unsafe {
             let addr = libc::mmap(ptr::null_mut(), 3 * page, protection, flags, -1, 0);
             addr.cast::<u8>().add(page).write_volatile(1);
@@ -73,7 +72,7 @@ mod tests {
         look(addr, &mut seen).unwrap();
         assert_eq!(seen.map(|seen| seen & 1), [0, 1, 0]);
         assert_eq!(there(addr, Bytes::new(3 * page as u64)).unwrap(), [Extent::new(1, 1).unwrap()]);
-        // SAFETY: as above.
+        // SAFETY: the mapping is this test's.
         unsafe { libc::munmap(ptr::with_exposed_provenance_mut(addr), 3 * page) };
         assert_eq!(look(addr, &mut seen).unwrap_err().raw_os_error(), Some(libc::ENOMEM));
     }

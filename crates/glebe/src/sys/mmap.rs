@@ -1,12 +1,11 @@
-//! `mmap`, `mprotect` and `munmap`: private anonymous memory, ordinary or of the hugetlb pool,
-//! addresses alone, and files.
+//! Wraps `mmap`, `mprotect` and `munmap` for private anonymous memory (ordinary or hugetlb),
+//! reserved addresses and files.
 //!
-//! Lengths are in bytes. A hugetlb mapping is made without `MAP_NORESERVE`, so its pages are set
-//! aside by the call or the call fails. Source: mmap(2), mprotect(2).
+//! Lengths are in bytes. A hugetlb mapping is made without `MAP_NORESERVE`: the call reserves its
+//! pages or fails. Source: mmap(2), mprotect(2).
 //!
 //! # Safety
-//! Mapping at an address of the kernel's choice touches nobody's memory; unmapping does, and is
-//! an `unsafe fn`.
+//! Mapping at an address of the kernel's choice is safe; unmapping is not.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -24,12 +23,12 @@ use crate::sys::madvise::{advise, Advice};
 use crate::sys::page_size;
 use crate::units::{Bytes, PageSize};
 
-/// Which memory a mapping draws from.
+/// The memory behind a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
-    /// Ordinary memory in base pages, or transparent huge pages where advised.
+    /// Ordinary memory in base pages, or transparent huge pages if advised.
     Ordinary,
-    /// Addresses alone: a touch is SIGSEGV until something is mapped over them.
+    /// Reserved addresses: a touch raises SIGSEGV until something is mapped over them.
     Addresses,
     /// The hugetlb pool of this page size.
     Hugetlb(PageSize),
@@ -50,16 +49,14 @@ const ALL_ACCESS: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
 const ANONYMOUS: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 const ADDRESSES: libc::c_int = ANONYMOUS | libc::MAP_NORESERVE;
 
-/// A range as errors name it.
 pub(super) fn span(addr: usize, len: Bytes) -> String {
     format!("{addr:#x}, {len}")
 }
 
-/// One mmap(2), of a file from an offset where there is one. Addresses without `MAP_FIXED` are the
-/// kernel's choice.
+/// Makes one mmap(2), of a file from an offset if given.
 ///
 /// # Safety
-/// With `MAP_FIXED`, `addr..addr + len` is the caller's own, and nothing refers to it.
+/// With `MAP_FIXED`, the caller owns `addr..addr + len`, and nothing refers to it.
 #[inline]
 unsafe fn raw(
     addr: usize,
@@ -74,7 +71,7 @@ unsafe fn raw(
     let made = usize::try_from(len.get()).map_err(|_| errno(libc::ENOMEM)).and_then(|len| {
         let offset = libc::off_t::try_from(offset).map_err(|_| errno(libc::EOVERFLOW))?;
         answer("mmap", || {
-            // SAFETY: the kernel chooses an address not in use, or the caller names his own.
+            // SAFETY: the kernel chooses an unused address, or the caller owns the range.
             let mapped = unsafe { libc::mmap(at, len, access, flags, file, offset) };
             mapped.expose_provenance() as isize
         })
@@ -83,10 +80,10 @@ unsafe fn raw(
     made.map(|mapped| mapped as usize).map_err(refused)
 }
 
-/// Maps `len` bytes, readable, writable, private and anonymous; returns the address.
+/// Maps `len` bytes: readable, writable, private, anonymous. Returns the address.
 ///
 /// # Errors
-/// What mmap(2) refuses: no such pool, a pool with too few free pages, a limit.
+/// If mmap(2) fails: no such pool, too few free pages in the pool, a limit.
 pub fn map(len: Bytes, backing: Backing) -> Result<usize, OsError> {
     let how = match backing {
         Backing::Ordinary => (ALL_ACCESS, ANONYMOUS),
@@ -97,31 +94,31 @@ pub fn map(len: Bytes, backing: Backing) -> Result<usize, OsError> {
         }
     };
     unmap_left();
-    // SAFETY: at an address of the kernel's choice.
+    // SAFETY: the kernel chooses an unused address.
     unsafe { raw(0, len, how, None, || format!("{len}, {backing}")) }
 }
 
-/// Sets address space aside that can be neither read nor written, at a multiple of `align`.
+/// Reserves `len` bytes of addresses at a multiple of `align`.
 ///
 /// # Errors
-/// What mmap(2) refuses.
+/// If mmap(2) fails.
 pub fn set_aside(len: Bytes, align: PageSize) -> Result<usize, OsError> {
     let too_long =
         || OsError::new("mmap", len.to_string(), io::Error::from_raw_os_error(libc::ENOMEM));
     let whole = len.checked_add(align.bytes()).ok_or_else(too_long)?;
     let base = map(whole, Backing::Addresses)?;
-    // SAFETY: set aside just now, and nobody else knows of it.
+    // SAFETY: nothing else uses the range, reserved just now.
     Ok(unsafe { cut(base, whole, len, align) })
 }
 
-/// Unmaps what of a range lies before and behind `len` bytes at its first multiple of `align`,
-/// whose address this returns. What is refused now is tried again by a later mapping.
+/// Unmaps a range except `len` bytes at its first multiple of `align`, whose address it returns. If
+/// the kernel refuses, a later mapping tries again.
 ///
 /// # Safety
-/// As [`unmap`].
+/// See [`unmap`].
 pub(crate) unsafe fn cut(base: usize, whole: Bytes, len: Bytes, align: PageSize) -> usize {
     let start = base.next_multiple_of(align.bytes().as_usize());
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller keeps the contract.
     unsafe {
         unmap_between(base, start);
         unmap_between(start + len.as_usize(), base + whole.as_usize());
@@ -129,50 +126,50 @@ pub(crate) unsafe fn cut(base: usize, whole: Bytes, len: Bytes, align: PageSize)
     start
 }
 
-/// Unmaps from an address up to another; what cannot be unmapped now is tried again.
+/// Unmaps `from..to`. If the kernel refuses, a later call tries again.
 ///
 /// # Safety
-/// As [`unmap`].
+/// See [`unmap`].
 pub(crate) unsafe fn unmap_between(from: usize, to: usize) {
     if from < to {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller keeps the contract.
         let _ = unsafe { unmap(from, Bytes::new((to - from) as u64)) };
     }
 }
 
-/// Sets address space aside at `addr`, if nothing is mapped there.
+/// Reserves addresses at `addr`, if nothing is mapped there.
 ///
 /// # Errors
-/// What mmap(2) refuses: something is mapped there, the address is no multiple of a page.
+/// If mmap(2) fails: something is mapped there, or `addr` is no multiple of a page.
 pub fn set_aside_at(addr: usize, len: Bytes) -> Result<(), OsError> {
     let how = (NO_ACCESS, ADDRESSES | libc::MAP_FIXED_NOREPLACE);
     let subject = || format!("{addr:#x}, {len}, addresses alone");
-    // SAFETY: over nothing that is mapped.
+    // SAFETY: the call replaces no mapping.
     unsafe { raw(addr, len, how, None, subject) }.map(drop)
 }
 
 /// Maps zeros at `addr`, readable and writable, if nothing is mapped there.
 ///
 /// # Errors
-/// What mmap(2) refuses: something is mapped there, the address is no multiple of a page.
+/// If mmap(2) fails: something is mapped there, or `addr` is no multiple of a page.
 pub(crate) fn zeros_at(addr: usize, len: Bytes) -> Result<(), OsError> {
     let how = (ALL_ACCESS, ADDRESSES | libc::MAP_FIXED_NOREPLACE);
-    // SAFETY: over nothing that is mapped.
+    // SAFETY: the call replaces no mapping.
     unsafe { raw(addr, len, how, None, || format!("{addr:#x}, {len}, zeros")) }.map(drop)
 }
 
-/// Makes a mapped range addresses alone again, which read as zero where `readable`; the kernel has
-/// its pages back. Every reader finds the one or the other. Where that is refused, what was there
-/// still is.
+/// Frees the pages of a range and turns it into reserved addresses, which read as zero if
+/// `readable`. A concurrent reader sees the old mapping or the new one. On an error the old mapping
+/// stays.
 ///
 /// # Errors
-/// What mmap(2) refuses: too many mappings.
+/// If mmap(2) fails: too many mappings.
 ///
 /// # Safety
-/// The range is the caller's own, and nobody writes there or relies on its bytes.
+/// The caller owns the range, and nobody writes to it or relies on its bytes.
 pub(crate) unsafe fn clear(addr: usize, len: Bytes, readable: bool) -> Result<(), OsError> {
     let how = (access_of(readable), ADDRESSES | libc::MAP_FIXED);
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller keeps the contract.
     unsafe { raw(addr, len, how, None, || format!("{addr:#x}, {len}, to clear it")) }.map(drop)
 }
 
@@ -184,47 +181,47 @@ fn access_of(readable: bool) -> libc::c_int {
     }
 }
 
-/// Makes addresses readable, so that they are a mapping of their own, or addresses alone again.
+/// Makes reserved addresses readable, and so a mapping (VMA) of their own, or inaccessible again.
 ///
 /// # Errors
-/// What mprotect(2) refuses: too many mappings, never where two become one.
+/// If mprotect(2) fails: too many mappings; never if two mappings merge.
 ///
 /// # Safety
-/// The range is the caller's own, of addresses alone.
+/// The caller owns the range of reserved addresses.
 pub(crate) unsafe fn make_readable(addr: usize, len: Bytes, readable: bool) -> Result<(), OsError> {
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller keeps the contract.
     unsafe { protect(addr, len, access_of(readable)) }
 }
 
-/// Makes a range readable and writable.
+/// Allows loads and stores.
 ///
 /// # Safety
-/// The range is the caller's own.
+/// The caller owns the range.
 pub(super) unsafe fn make_writable(addr: usize, len: Bytes) -> Result<(), OsError> {
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller keeps the contract.
     unsafe { protect(addr, len, ALL_ACCESS) }
 }
 
-/// One mprotect(2).
+/// Makes one mprotect(2).
 ///
 /// # Safety
-/// The range is the caller's own, and nobody uses it in a way that is forbidden from now on.
+/// The caller owns the range, and nobody uses it in a way that is now forbidden.
 pub(super) unsafe fn protect(addr: usize, len: Bytes, access: libc::c_int) -> Result<(), OsError> {
     let at = ptr::with_exposed_provenance_mut(addr);
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller keeps the contract.
     let made = answer("mprotect", || unsafe { libc::mprotect(at, len.as_usize(), access) });
     made.map(drop).map_err(|source| limits::refused("mprotect", span(addr, len), source))
 }
 
-/// Maps `len` bytes of ordinary memory at a multiple of `align`. More addresses than `len` are
-/// taken for a moment, but no more memory, which a process may be locking.
+/// Maps `len` bytes of ordinary memory at a multiple of `align`. Reserves more addresses for a
+/// moment, but maps no more memory, since the process may lock all its mappings.
 ///
 /// # Errors
-/// As [`map`].
+/// See [`map`].
 pub fn map_aligned(len: Bytes, align: PageSize) -> Result<usize, OsError> {
     let start = set_aside(len, align)?;
     let how = (ALL_ACCESS, ANONYMOUS | libc::MAP_FIXED);
-    // SAFETY: over the addresses set aside just now, of which nobody else knows.
+    // SAFETY: nothing else uses the addresses, reserved just now.
     unsafe {
         let made = raw(start, len, how, None, || format!("{len}, {}", Backing::Ordinary));
         if made.is_err() {
@@ -234,15 +231,15 @@ pub fn map_aligned(len: Bytes, align: PageSize) -> Result<usize, OsError> {
     }
 }
 
-/// Maps `len` bytes of a file from `offset` on, readable, writable and shared: over whatever is at
-/// an address; or, without one, at an address of the kernel's choice, and then the pages that the
-/// file has are in the page tables when this returns.
+/// Maps `len` bytes of a file from `offset` on: readable, writable and shared. Replaces whatever is
+/// at `over`. Without `over`, the kernel chooses the address and fills the page tables with the
+/// pages that the file has.
 ///
 /// # Errors
-/// What mmap(2) refuses.
+/// If mmap(2) fails.
 ///
 /// # Safety
-/// As [`unmap`], where there is an address.
+/// With `over`, see [`unmap`].
 #[inline]
 pub(crate) unsafe fn map_file(
     file: &File,
@@ -254,19 +251,19 @@ pub(crate) unsafe fn map_file(
     let how = (ALL_ACCESS, libc::MAP_SHARED | flag);
     let addr = over.unwrap_or(0);
     let subject = || format!("{addr:#x}, {len} of a file from {offset} on");
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller keeps the contract.
     unsafe { raw(addr, len, how, Some((file, offset)), subject) }
 }
 
-/// Maps the first bytes of a file so that no touch reaches them and no forked child has them: for
-/// what the mapping itself keeps.
+/// Maps the first `len` bytes of a file without access and not for forked children, only to keep
+/// the file open.
 ///
 /// # Errors
-/// What mmap(2) or madvise(2) refuses.
+/// If mmap(2) or madvise(2) fails.
 pub(super) fn map_unreadable(file: &File, len: Bytes) -> Result<usize, OsError> {
     let (how, what) = ((NO_ACCESS, libc::MAP_SHARED), Some((file, Bytes::ZERO)));
     unmap_left();
-    // SAFETY: at an address of the kernel's choice; then mapped just now, and nobody knows of it.
+    // SAFETY: nothing else uses the new mapping, at an address of the kernel's choice.
     unsafe {
         let addr = raw(0, len, how, what, || format!("{len} of a file, to hold it"))?;
         let kept = advise(addr, len, Advice::DontFork);
@@ -277,14 +274,14 @@ pub(super) fn map_unreadable(file: &File, len: Bytes) -> Result<usize, OsError> 
     }
 }
 
-/// A page that is zeros in a forked child; it is never unmapped.
+/// Maps a page that reads as zeros in a forked child. It is never unmapped.
 ///
 /// # Errors
-/// What mmap(2) or madvise(2) refuses, as before Linux 4.14.
+/// If mmap(2) or madvise(2) fails, as before Linux 4.14.
 pub(super) fn wiped_page() -> Result<usize, OsError> {
     let len = page_size().bytes();
     let addr = map(len, Backing::Ordinary)?;
-    // SAFETY: mapped just now, and nobody else knows of it.
+    // SAFETY: nothing else uses the page mapped just now.
     unsafe {
         let wiped = advise(addr, len, Advice::WipeOnFork);
         if wiped.is_err() {
@@ -294,17 +291,17 @@ pub(super) fn wiped_page() -> Result<usize, OsError> {
     }
 }
 
-/// Unmaps a range. Where the kernel refuses that, its pages are given back at least, and the next
-/// call of [`map`] or of this function unmaps it.
+/// Unmaps a range. If the kernel refuses, its pages are at least freed, and the next call of
+/// [`map`] or of this function unmaps it.
 ///
 /// # Errors
-/// What munmap(2) refuses: a range not aligned to its pages, too many mappings.
+/// If munmap(2) fails: a range not aligned to its pages, too many mappings.
 ///
 /// # Safety
-/// The range is the caller's own mapping and nothing refers to it any more.
+/// The caller owns the mapping, and nothing refers to it any more.
 pub unsafe fn unmap(addr: usize, len: Bytes) -> Result<(), OsError> {
     unmap_left();
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller keeps the contract.
     unsafe {
         let unmapped = munmap(addr, len);
         if unmapped.is_err() {
@@ -315,17 +312,17 @@ pub unsafe fn unmap(addr: usize, len: Bytes) -> Result<(), OsError> {
     }
 }
 
-/// As [`unmap`], but what is refused is left as it is.
+/// Unmaps a range; if the kernel refuses, leaves it unchanged.
 ///
 /// # Safety
-/// As [`unmap`].
+/// See [`unmap`].
 pub(super) unsafe fn munmap(addr: usize, len: Bytes) -> Result<(), OsError> {
     let at = ptr::with_exposed_provenance_mut(addr);
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller keeps the contract.
     call("munmap", || span(addr, len), || unsafe { libc::munmap(at, len.as_usize()) })
 }
 
-/// A range that could not be unmapped and belongs to nobody else.
+/// An unowned range that the kernel refused to unmap.
 #[derive(Debug)]
 struct Left {
     addr: usize,
@@ -335,12 +332,11 @@ struct Left {
 
 static LEFT: StaticMutex<Vec<Left>> = StaticMutex::new(Vec::new());
 
-/// How often [`leave`] tries, in about a tenth of a second: others hold the lock for a system call
-/// or a few.
+/// Attempts of [`leave`], in about 0.1 s. Others hold the lock for a few system calls.
 const LEAVE_TRIES: u32 = 100;
 
-/// Keeps a range for the next attempt. Never waits for ever, as a thread would in a child if
-/// another stood here at the fork: then the range stays mapped.
+/// Keeps a range for the next attempt. Gives up after a while: in a forked child the lock may
+/// belong to a thread that does not exist there.
 fn leave(left: Left) {
     let mut backoff = Backoff::default();
     for _ in 0..LEAVE_TRIES {
@@ -351,11 +347,11 @@ fn leave(left: Left) {
     }
 }
 
-/// Unmaps what could not be unmapped before. A child drops its parent's entries: what they name
-/// may be something else there.
+/// Unmaps the ranges that could not be unmapped before. In a forked child the parent's entries may
+/// name something else, so they are dropped.
 fn unmap_left() {
     let Ok(mut all) = LEFT.try_lock() else { return };
-    // SAFETY: an entry is a range whose owner gave it up and which was never unmapped since.
+    // SAFETY: the owner gave the range up, and it stayed mapped since.
     all.retain(|left| !left.guard.is_child() && unsafe { munmap(left.addr, left.len) }.is_err());
 }
 

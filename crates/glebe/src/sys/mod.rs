@@ -1,5 +1,5 @@
-//! The only files that call the kernel: thin functions, no policy,
-//! [`OsError`](crate::error::OsError) out.
+//! Only this module's files call the kernel: thin functions without policy that return
+//! [`OsError`](crate::error::OsError).
 
 pub mod atfork;
 pub(crate) mod bounded_write;
@@ -86,5 +86,5 @@ pub(crate) mod zones;
 
 pub use page::page_size;
 
-/// Whether calls can be made to fail, which tests built beside these ask for.
+/// True if tests can make calls fail.
 pub const FAULTS: bool = cfg!(feature = "faults");

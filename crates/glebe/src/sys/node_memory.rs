@@ -1,12 +1,13 @@
-//! Memory of NUMA nodes: `/sys/devices/system/node/nodeN/meminfo`; and sysinfo(2), of the machine.
+//! Reads the memory of NUMA nodes from `/sys/devices/system/node/nodeN/meminfo`, and the machine's
+//! from sysinfo(2).
 //!
-//! They stand in for `/proc/meminfo` where a process may not see it (`ProcSubset=pid`). A node's
-//! file has no line for what is available. It is taken for what is free, half of the files and
-//! half of what the kernel's caches give back: less than the kernel would say. sysinfo(2) knows
-//! nothing of files. Cost: some 20 µs a node. Source: drivers/base/node.c, sysinfo(2).
+//! They replace `/proc/meminfo` where a process may not see it (`ProcSubset=pid`). A node's file
+//! has no line for available memory: this module adds free memory, half of the file pages and half
+//! of the reclaimable slabs, less than the kernel's estimate. sysinfo(2) knows nothing of file
+//! pages. Cost: about 20 µs per node. Source: drivers/base/node.c, sysinfo(2).
 //!
 //! # Safety
-//! The call fills a local.
+//! The kernel fills a local.
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -19,31 +20,31 @@ use crate::sys::meminfo::{no_files, parse, Machine};
 use crate::sys::numa::{self, Node};
 use crate::units::Bytes;
 
-/// The longest file of a node that is read.
+/// Bytes read of a node's file.
 const TEXT_MAX: usize = 4 << 10;
 
-/// What a node has.
+/// Reads the memory of a node.
 ///
 /// # Errors
-/// If its file cannot be read or lacks a line.
+/// If the node's file cannot be read or lacks a line.
 pub(crate) fn of(node: Node) -> Result<Machine, OsError> {
     let path = path(Path::new(numa::ROOT), node);
     let text = file::text(&path)?;
     read(&text).ok_or_else(|| file::strange(&path, "no MemTotal or MemFree"))
 }
 
-/// What the machine has, by its nodes, or where these are hidden too by sysinfo(2).
+/// Adds up the nodes. If their files are hidden too, asks sysinfo(2).
 pub(crate) fn of_machine() -> Option<Machine> {
     let nodes = numa::online();
     let all: Option<Vec<Machine>> = nodes.into_iter().map(|node| of(node).ok()).collect();
     all.map(sum).or_else(rough)
 }
 
-/// What sysinfo(2) tells: no page cache counts as available. Allocates nothing.
+/// Asks sysinfo(2): no page cache counts as available. Allocates nothing.
 pub(crate) fn rough() -> Option<Machine> {
-    // SAFETY: all zeros is a value.
+    // SAFETY: zeros are valid.
     let mut info: libc::sysinfo = unsafe { std::mem::zeroed() };
-    // SAFETY: fills the local.
+    // SAFETY: the kernel fills the local.
     answer("sysinfo", || unsafe { libc::sysinfo(&raw mut info) }).ok()?;
     let bytes = |units: u64| Bytes::new(units.saturating_mul(u64::from(info.mem_unit.max(1))));
     let available = bytes(info.freeram.saturating_add(info.bufferram));
@@ -51,12 +52,12 @@ pub(crate) fn rough() -> Option<Machine> {
     Some(Machine { total, free, available, no_files: None })
 }
 
-/// The files of all nodes, kept open.
+/// The open files of all nodes.
 #[derive(Debug, Default)]
 pub(crate) struct Nodes(Vec<File>);
 
 impl Nodes {
-    /// Opens them below `root`, which is `/` but for fixtures; none where one cannot be opened.
+    /// Opens the files below `root`, which is `/` except in tests; opens none if one fails.
     pub(crate) fn open(root: &Path) -> Self {
         let dir = root.join(numa::ROOT.trim_start_matches('/'));
         let listed = file::read_text(&dir.join("online")).unwrap_or_default();
@@ -64,7 +65,7 @@ impl Nodes {
         Self(numa::listed(&listed).into_iter().map(open).collect::<Option<_>>().unwrap_or_default())
     }
 
-    /// The sum of all; `None` where none is open or one cannot be read. Allocates nothing.
+    /// Adds up all nodes; `None` if no file is open or one cannot be read. Allocates nothing.
     pub(crate) fn look(&self) -> Option<Machine> {
         let look = |file: &File| {
             let mut buf = [0; TEXT_MAX];
@@ -98,16 +99,16 @@ fn plus(one: Machine, other: Machine) -> Machine {
     }
 }
 
-/// The lines of a node, each of which begins with its name: "Node 0 MemTotal:  24346680 kB".
+/// Parses lines like "Node 0 MemTotal:  24346680 kB".
 fn read(text: &str) -> Option<Machine> {
     let line = |name| parse(text, name);
     let (total, free) = (line("MemTotal")?, line("MemFree")?);
     let half = |name| Bytes::new(line(name).map_or(0, |bytes| bytes.get() / 2));
     let given_back = half("Active(file)") + half("Inactive(file)") + half("SReclaimable");
     let available = free + given_back;
-    // In some virtual machines MemTotal is 8 GiB of a node's 24, and MemFree is right.
+    // In some virtual machines MemTotal is 8 GiB of a node's 24, while MemFree is right.
     let total = total.max(available);
-    // As in the file of the machine, where what is swapped out is no page cache.
+    // Swap cache does not count, as in `Cached` of `/proc/meminfo`.
     let cached = line("FilePages")
         .map(|pages| pages.saturating_sub(line("SwapCached").unwrap_or(Bytes::ZERO)));
     Some(Machine { total, free, available, no_files: no_files(text, cached) })
@@ -140,7 +141,7 @@ mod tests {
         let mut before = total();
         let (rough, nodes) = loop {
             let told = (rough().unwrap(), of_machine().unwrap());
-            // Others may take memory off line meanwhile.
+            // Another process may take memory off line meanwhile.
             match total() {
                 after if after == before => break told,
                 after => before = after,

@@ -1,10 +1,10 @@
-//! NUMA nodes: which there are, and memory or a thread bound to one.
+//! Lists NUMA nodes, and binds memory or a thread to one node.
 //!
 //! Source: `Documentation/admin-guide/mm/numa_memory_policy.rst`, mbind(2), set_mempolicy(2).
 //!
 //! # Safety
-//! The calls read and write masks of nodes of the length they are told, and change where pages come
-//! from, not what is in them.
+//! The calls access node masks within the given length. They change where pages come from, not
+//! their contents.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -16,10 +16,8 @@ use crate::sys::call::{answer, call};
 use crate::sys::file;
 use crate::units::Bytes;
 
-/// Where sysfs lists the nodes.
 pub(crate) const ROOT: &str = "/sys/devices/system/node";
 const ONLINE: &str = "/sys/devices/system/node/online";
-/// `MPOL_BIND` of mbind(2).
 const MPOL_BIND: libc::c_int = 2;
 
 /// The number of a NUMA node.
@@ -32,19 +30,19 @@ impl fmt::Display for Node {
     }
 }
 
-/// The nodes that are online; node 0 alone where the kernel lists none.
+/// Returns the nodes that are online; node 0 alone if the kernel lists none.
 #[must_use]
 pub fn online() -> Vec<Node> {
     listed(&file::text(ONLINE).unwrap_or_else(|_| "0".to_owned()))
 }
 
-/// The numbers of the processors of a node; none where it has none or that cannot be read.
+/// Returns the processors of a node; empty if it has none or they cannot be read.
 pub(crate) fn processors(node: Node) -> Vec<u32> {
     let text = file::text(format!("{ROOT}/node{}/cpulist", node.0));
     numbers(&text.unwrap_or_default())
 }
 
-/// Reads a list such as `0-3,8`; parts that make no sense are passed over.
+/// Parses a list like `0-3,8`; skips malformed parts.
 pub(super) fn listed(text: &str) -> Vec<Node> {
     numbers(text).into_iter().map(Node).collect()
 }
@@ -58,23 +56,23 @@ fn numbers(text: &str) -> Vec<u32> {
     text.trim().split(',').filter_map(part).flatten().collect()
 }
 
-/// Has the pages of a range come from `node` alone, from now on.
+/// Makes new pages of a range come from `node` only.
 ///
 /// # Errors
-/// What mbind(2) refuses: a node without memory, a policy denied.
+/// If mbind(2) fails: a node without memory, a policy denied.
 ///
 /// # Safety
-/// The range is the caller's own mapping.
+/// The caller owns the mapping.
 pub(crate) unsafe fn bind(addr: usize, len: Bytes, node: Node) -> Result<(), OsError> {
     let (mask, bits) = mask_of(node);
     let subject = || format!("{addr:#x}, {len}, {node}");
-    // SAFETY: the mask has as many bits as is said, and the range is the caller's.
+    // SAFETY: the mask has `bits` bits, and the caller owns the range.
     call("mbind", subject, || unsafe {
         libc::syscall(libc::SYS_mbind, addr, len.as_usize(), MPOL_BIND, mask.as_ptr(), bits, 0)
     })
 }
 
-/// A mask with the bit of `node`, and the number of bits to tell the kernel.
+/// Returns a mask with the bit of `node`, and its length for the kernel.
 fn mask_of(node: Node) -> (Vec<libc::c_ulong>, u64) {
     let mut mask = vec![0 as libc::c_ulong; (node.0 / BITS) as usize + 1];
     if let Some(word) = mask.last_mut() {
@@ -85,26 +83,26 @@ fn mask_of(node: Node) -> (Vec<libc::c_ulong>, u64) {
 }
 
 const BITS: u32 = libc::c_ulong::BITS;
-/// Words of a mask for more nodes than any kernel is built for; it takes at most a page of them.
+/// Words of a mask for the nodes of any kernel, which accepts at most a page.
 const WORDS: usize = 32;
 
-/// Has new pages of the calling thread come from one node until it is dropped: those of a hugetlb
-/// pool that grows for a mapping of the thread too (Linux 6.9). Threads that it starts do the same.
+/// Makes new pages of the calling thread come from one node until dropped, also pages of a hugetlb
+/// pool that grows for the thread's mapping (Linux 6.9). Threads that it starts inherit the policy.
 #[derive(Debug)]
 pub(crate) struct ThreadPolicy {
     mode: libc::c_int,
     mask: Vec<libc::c_ulong>,
-    /// It is of the thread that made it.
+    /// The policy belongs to the thread that made this.
     _stays: PhantomData<*const ()>,
 }
 
 impl ThreadPolicy {
-    /// `None` where the kernel refuses: a node without memory, a policy denied.
+    /// Returns `None` if the kernel refuses: a node without memory, a policy denied.
     pub fn bind(node: Node) -> Option<Self> {
         let (mut mode, mut mask) = (0, vec![0 as libc::c_ulong; WORDS]);
         let len = mask.len() as u64 * u64::from(BITS);
         let none = ptr::null_mut::<libc::c_void>();
-        // SAFETY: writes a number, and a mask of as many bits as is said.
+        // SAFETY: the kernel writes a number and a mask of `len` bits.
         let read = answer("get_mempolicy", || unsafe {
             libc::syscall(libc::SYS_get_mempolicy, &raw mut mode, mask.as_mut_ptr(), len, none, 0)
         });
@@ -122,7 +120,7 @@ impl Drop for ThreadPolicy {
 }
 
 fn set_policy(mode: libc::c_int, mask: &[libc::c_ulong], bits: u64) -> bool {
-    // SAFETY: the mask has as many bits as is said; the thread is the caller's own.
+    // SAFETY: the mask has `bits` bits; only the calling thread changes.
     let set = answer("set_mempolicy", || unsafe {
         libc::syscall(libc::SYS_set_mempolicy, mode, mask.as_ptr(), bits)
     });
@@ -137,7 +135,7 @@ mod tests {
     fn a_thread_has_its_policy_back() {
         let mode = || {
             let (mut mode, none) = (-1, ptr::null_mut::<libc::c_void>());
-            // SAFETY: writes a number.
+            // SAFETY: the kernel writes a number.
             unsafe { libc::syscall(libc::SYS_get_mempolicy, &raw mut mode, none, 0, none, 0) };
             mode
         };

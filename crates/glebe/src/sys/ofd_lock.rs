@@ -1,18 +1,18 @@
-//! Locks on bytes of a file that belong to an *open file description*: the kernel ends one when the
+//! Locks bytes of a file through an *open file description* (OFD). The kernel ends a lock when the
 //! last descriptor and the last mapping of its description are gone, however the process ends.
 //!
-//! Two owners. A [`Description`] is opened for its locks and holds them until it is dropped; a
-//! forked child loses it. A [`Tied`] lock is held by nothing but a mapping that fork
-//! does not pass on: it ends exactly when this process's memory does, whatever children live.
+//! A [`Description`] holds its locks until it is dropped; a forked child loses it. A [`Tied`] lock
+//! is held only by a mapping that fork does not pass on: it ends exactly when this process's memory
+//! does, even if children live on.
 //!
-//! The bytes need not exist. Two descriptions exclude each other in one process too, and no close
-//! of another descriptor of the file ends a lock. Opening anew goes through `/proc/self/fd`. Cost:
-//! some system calls. No lock of this crate is held, but the fork lock while something is opened.
+//! The bytes need not exist. Two descriptions in one process exclude each other, and closing
+//! another descriptor of the file ends no lock. Opening anew needs `/proc/self/fd`. Cost: some
+//! system calls. Locks: only the fork lock, while a file is opened.
 //! Source: fcntl(2), "Open file description locks"; fcntl_locking(2); mmap(2).
 //!
 //! # Safety
-//! Descriptors are open for as long as their `File`. A mapping made here cannot be touched, is
-//! nobody else's, and is unmapped by the process that made it alone.
+//! A `File` keeps its descriptor open. A mapping made here has no access and no other user; only
+//! the process that made it unmaps it.
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -32,26 +32,26 @@ use crate::sys::memfd::parents::Parents;
 use crate::sys::mmap::{map_unreadable, unmap};
 use crate::sys::{atfork, file, page_size};
 
-/// A description of a file, of this process alone.
+/// A description of a file, for this process alone.
 #[derive(Debug)]
 pub(crate) struct Description {
-    // Before the descriptor, which is closed then.
+    // First: dropped before the descriptor is closed.
     _parents: Parents,
     file: File,
 }
 
 impl Description {
-    /// Opens the file of a descriptor anew, to read and write.
+    /// Opens the file of a descriptor anew, for reading and writing.
     ///
     /// # Errors
-    /// What open(2) refuses: no `/proc`, no descriptor left, a file that this user may not write.
+    /// If open(2) fails: no `/proc`, no free descriptor, no permission to write.
     pub(crate) fn reopen(of: &File) -> Result<Self, OsError> {
         Parents::follow_forks()?;
         Self::open_anyway(|| open_anew(of))
     }
 
-    /// Opens a file by `open`, also where forks of this process cannot be followed. A child then
-    /// has the description too, until it ends.
+    /// Opens a file with `open`. If forks cannot be followed, a child has the description too,
+    /// until it ends.
     ///
     /// # Errors
     /// If `open` fails.
@@ -65,23 +65,22 @@ impl Description {
         })
     }
 
-    /// The file, for as long as the description is open.
     pub(crate) fn file(&self) -> &File {
         &self.file
     }
 
-    /// Locks a byte, if nobody else has.
+    /// Locks a byte. Returns false if another description has it.
     ///
     /// # Errors
-    /// What fcntl(2) refuses.
+    /// If fcntl(2) fails.
     pub(crate) fn try_lock(&self, byte: u64) -> Result<bool, OsError> {
         try_lock(&self.file, byte)
     }
 
-    /// Locks a byte, and waits for it no longer than `patience`; whether it has it.
+    /// Locks a byte, waiting at most `patience`. Returns false if another description has it.
     ///
     /// # Errors
-    /// What fcntl(2) refuses.
+    /// If fcntl(2) fails.
     pub(crate) fn lock(&self, byte: u64, patience: Duration) -> Result<bool, OsError> {
         let (begin, mut backoff) = (Instant::now(), Backoff::default());
         while !self.try_lock(byte)? {
@@ -93,14 +92,14 @@ impl Description {
         Ok(true)
     }
 
-    /// Unlocks a byte, also for a process that has a copy of the descriptor. Where the kernel has
-    /// no memory for the request, the lock ends with the description.
+    /// Unlocks a byte, even if another process has a copy of the descriptor. If the kernel has no
+    /// memory for the request, the lock ends with the description.
     pub(crate) fn unlock(&self, byte: u64) {
         unlock(&self.file, byte);
     }
 }
 
-/// A locked byte that is this process's until it drops this or ends.
+/// A locked byte, until this is dropped or the process ends.
 #[derive(Debug)]
 pub(crate) struct Tied {
     addr: usize,
@@ -108,18 +107,17 @@ pub(crate) struct Tied {
 }
 
 impl Tied {
-    /// Locks a byte, if nobody has.
+    /// Locks a byte; `None` if it is already locked.
     ///
     /// # Errors
-    /// As [`Description::reopen`]; what fcntl(2), mmap(2) or madvise(2) refuses.
+    /// See [`Description::reopen`]; or if fcntl(2), mmap(2) or madvise(2) fails.
     pub(crate) fn try_take(of: &File, byte: u64) -> Result<Option<Self>, OsError> {
         Parents::follow_forks()?;
         Self::try_take_anyway(|| open_anew(of), byte)
     }
 
-    /// Locks a byte of the file that `open` opens, if nobody has, also where forks of this process
-    /// cannot be followed. A child that another thread forks meanwhile then has the lock too, until
-    /// it ends.
+    /// Locks a byte of the file that `open` opens; `None` if it is already locked. If forks cannot
+    /// be followed, a child that another thread forks meanwhile has the lock too, until it ends.
     ///
     /// # Errors
     /// If `open`, fcntl(2), mmap(2) or madvise(2) fails.
@@ -134,18 +132,17 @@ impl Tied {
                 return Ok(None);
             }
             let mapped = map_unreadable(&file, page_size().bytes());
-            // The kernel may keep the mapping, and so the lock, where it refuses one of its calls.
+            // After a failed call the kernel may keep the mapping, and so the lock.
             let addr = mapped.inspect_err(|_| unlock(&file, byte))?;
             Ok(Some(Self { addr, guard: ForkGuard::new() }))
         })
     }
 
-    /// Keeps the lock until this process ends.
     pub(crate) fn keep(self) {
         std::mem::forget(self);
     }
 
-    /// Whether this process is one that was forked from the lock's.
+    /// Returns true in a forked child of the lock's process.
     #[inline]
     pub(crate) fn is_inherited(&self) -> bool {
         self.guard.is_child()
@@ -155,26 +152,25 @@ impl Tied {
 impl Drop for Tied {
     fn drop(&mut self) {
         if !self.guard.is_child() {
-            // SAFETY: mapped by `try_take_anyway`, for nothing but this.
+            // SAFETY: `try_take_anyway` made the mapping for this value only.
             let _ = unsafe { unmap(self.addr, page_size().bytes()) };
         }
     }
 }
 
-/// Returns whether some description, of any process, has a lock on one of these bytes. A lock of
-/// `file` itself is not seen.
+/// Returns true if another description, of any process, has locked one of these bytes.
 ///
 /// # Errors
-/// What fcntl(2) refuses.
+/// If fcntl(2) fails.
 pub(crate) fn is_locked(file: &File, bytes: Range<u64>) -> Result<bool, OsError> {
     Ok(locker(file, bytes)?.is_some())
 }
 
-/// Returns the number of a process that has a lock on one of these bytes: -1 where the lock belongs
-/// to a description, 0 where the number means nothing in this namespace.
+/// Returns the process that has locked one of these bytes: -1 if a description has, 0 if the
+/// process is not in this PID namespace.
 ///
 /// # Errors
-/// What fcntl(2) refuses.
+/// If fcntl(2) fails.
 pub(crate) fn locker(file: &File, bytes: Range<u64>) -> Result<Option<libc::pid_t>, OsError> {
     let mut request = request(libc::F_WRLCK, bytes);
     // SAFETY: the kernel fills the local.
@@ -223,7 +219,7 @@ fn unlock(file: &File, byte: u64) {
 }
 
 fn request(kind: libc::c_int, bytes: Range<u64>) -> libc::flock {
-    // SAFETY: all zeros is a value, and its process must be 0 here.
+    // SAFETY: zeros are valid. OFD locks require `l_pid` to be 0.
     let mut request: libc::flock = unsafe { std::mem::zeroed() };
     request.l_type = kind as libc::c_short;
     request.l_whence = libc::SEEK_SET as libc::c_short;

@@ -1,48 +1,48 @@
-//! [`OneProcessor`]: the calling thread stays on the processor that it is on, or among a few.
+//! [`OneProcessor`] keeps the calling thread on its processor, or among a few processors.
 //!
-//! What a processor frees goes to a list of its own first, and comes back first to the same
-//! processor: only a thread that stays gets the pages again that it gave back. New pages come from
-//! the node of the processor first. Threads that this one starts stay as it does. Source:
-//! sched_setaffinity(2), mm/page_alloc.c (`free_frozen_page_commit`).
+//! A processor puts freed pages on its own list and allocates from it first. So only a thread that
+//! stays gets back the pages that it freed. New pages come from the processor's node first. Threads
+//! that this thread starts inherit the restriction.
+//! Source: sched_setaffinity(2), mm/page_alloc.c (`free_frozen_page_commit`).
 //!
 //! # Safety
-//! Calls change the calling thread alone, and read and write sets of bits within their length.
+//! The calls change only the calling thread, and access processor sets within their length.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
 use std::mem::{size_of, zeroed};
 
-/// Keeps the calling thread where it is until it is dropped.
+/// Restricts the calling thread until dropped.
 pub(crate) struct OneProcessor {
     before: libc::cpu_set_t,
-    /// It is of the thread that made it.
+    /// The restriction belongs to the thread that made this.
     _stays: PhantomData<*const ()>,
 }
 
 impl OneProcessor {
-    /// `None` where the kernel refuses, or has more processors than a set of the C library holds.
+    /// Returns `None` if the kernel refuses, or has more processors than a `cpu_set_t` holds.
     pub fn stay() -> Option<Self> {
-        // SAFETY: takes nothing.
+        // SAFETY: no argument.
         let here = unsafe { libc::sched_getcpu() };
         Self::among(&[u32::try_from(here).ok()?])
     }
 
-    /// The same on those of `processors` that the thread may use; `None` if it may use none.
+    /// Keeps the thread on those of `processors` that it may use; `None` if it may use none.
     pub fn among(processors: &[u32]) -> Option<Self> {
-        // SAFETY: bits, which zeros are.
+        // SAFETY: a set is bits, so zeros are valid.
         let (mut before, mut here): (libc::cpu_set_t, libc::cpu_set_t) = unsafe { zeroed() };
-        // SAFETY: writes within the set's length.
+        // SAFETY: the kernel writes within the set.
         let rc = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut before) };
         let numbers = processors.iter().map(|number| *number as usize);
         for number in numbers.filter(|number| rc == 0 && *number < size_of_val(&before) * 8) {
-            // SAFETY: within the sets, as was looked at.
+            // SAFETY: `number` is within the sets, see the filter.
             unsafe {
                 if libc::CPU_ISSET(number, &before) {
                     libc::CPU_SET(number, &mut here);
                 }
             }
         }
-        // The kernel refuses a set without a processor.
+        // The kernel refuses an empty set.
         set(&here).then_some(Self { before, _stays: PhantomData })
     }
 }
@@ -54,7 +54,7 @@ impl Drop for OneProcessor {
 }
 
 fn set(processors: &libc::cpu_set_t) -> bool {
-    // SAFETY: reads the set; changes the calling thread alone.
+    // SAFETY: the kernel reads the set; only the calling thread changes.
     unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), processors) == 0 }
 }
 
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     fn processors() -> i32 {
-        // SAFETY: as above.
+        // SAFETY: the kernel writes within the set.
         unsafe {
             let mut set: libc::cpu_set_t = zeroed();
             assert_eq!(libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set), 0);

@@ -1,13 +1,14 @@
-//! [`Own`]: which memory this library has mapped for itself, so that nobody has it made volatile.
+//! [`Own`] notes memory that this library has mapped for itself, so that nobody adopts and marks
+//! it.
 //!
-//! The kernel cannot tell: it makes one mapping of ours and of what the program has beside it.
-//! Addresses are in bytes. Files and pages of the hugetlb pools need no note, since their mappings
-//! show what they are. What lies in the heap is not known here.
+//! The kernel merges adjacent mappings of the library and the program, so mappings alone do not
+//! show the owner. Files and hugetlb pages need no note: their mappings show what they are. The
+//! library's memory on the heap is not noted. Addresses are in bytes. Cost: a few loads per slot
+//! ever used.
 //!
-//! Slots that are never freed and used again, without a lock, so that a forked child waits for
-//! nobody. A slot counts while its `end` is not zero; that is stored last and cleared
-//! first. Memory that fork does not pass on is noted with the number of its process
-//! ([`ForkGuard::generation`]). Cost: a few loads for each slot ever used.
+//! Slots are reused but never freed, without a lock, so a forked child waits for nobody. A slot
+//! counts while its `end` is not zero, which is stored last and cleared first. For memory that fork
+//! does not pass on, the slot holds the process's generation ([`ForkGuard::generation`]).
 //!
 //! ```text
 //! slot   start: 0 = free | end: 0 = does not count | process: 0 = this one and its children
@@ -27,12 +28,12 @@ struct Slot {
     process: MappedWord,
 }
 
-/// A note of memory that was mapped; it ends when this is dropped.
+/// A note of mapped memory. Dropping it ends the note.
 #[derive(Debug)]
 pub(crate) struct Own(&'static Slot);
 
 impl Own {
-    /// Notes a range, which is not empty and does not begin at zero.
+    /// Notes a range, which must not be empty or begin at zero.
     pub(crate) fn note(range: Range<usize>) -> Self {
         let slot = SLOTS.find_or_add(|slot| slot.take(range.start), || Slot::new(range.start));
         slot.process.store(0, Ordering::Relaxed);
@@ -40,7 +41,7 @@ impl Own {
         Self(slot)
     }
 
-    /// Says that the process of `guard` alone has the memory.
+    /// Records that only the process of `guard` has the memory.
     pub(crate) fn is_lost_by_fork(&self, guard: &ForkGuard) {
         self.0.process.store(guard.generation(), Ordering::Release);
     }
@@ -53,7 +54,7 @@ impl Drop for Own {
     }
 }
 
-/// The first address of `range` at which memory of this library lies.
+/// Returns the first noted address in `range`.
 pub(crate) fn first_in(range: &Range<usize>) -> Option<usize> {
     let here = ForkGuard::new().generation();
     SLOTS.iter().filter_map(|slot| slot.first_in(range, here)).min()
@@ -65,7 +66,7 @@ impl Slot {
         Self { start, end: MappedWord::new(0), process: MappedWord::new(0) }
     }
 
-    /// Whether it was free, and is the caller's now.
+    /// Returns false if the slot is in use.
     fn take(&self, start: usize) -> bool {
         let (ok, failed) = (Ordering::Acquire, Ordering::Relaxed);
         self.start.load(Ordering::Relaxed) == 0
@@ -73,7 +74,7 @@ impl Slot {
     }
 
     fn first_in(&self, range: &Range<usize>, here: u64) -> Option<usize> {
-        // `end` first: with it comes the rest, which was stored before it.
+        // The other fields were stored before `end`, so this acquire load makes them visible.
         let end = self.end.load(Ordering::Acquire) as usize;
         let start = self.start.load(Ordering::Relaxed) as usize;
         let process = self.process.load(Ordering::Relaxed);

@@ -1,26 +1,24 @@
-//! A table of open files for one thread alone.
+//! [`take`] gives a thread its own table of open files.
 //!
-//! A program may close every descriptor it does not know, and expects the next one it opens to be
-//! the lowest that is free. A thread with a table of its own is safe from the first and leaves
-//! the second alone. Its descriptors mean nothing to other threads. Linux 5.9. Source:
-//! close_range(2).
+//! A program may close every descriptor that it does not know, and expects its next descriptor to
+//! be the lowest free number. A thread with its own table is safe from that close and leaves the
+//! numbers alone. Its descriptors mean nothing in other threads. Linux 5.9. Source: close_range(2).
 //!
 //! # Safety
-//! The call takes no pointer. It closes descriptors of the calling thread's new table: what other
-//! threads have open stays open for them.
+//! The call takes no pointer. It closes descriptors only in the calling thread's new table.
 #![allow(unsafe_code)]
 
 use std::io;
 
 use super::call::answer;
 
-/// Gives the calling thread a table of open files of its own, an empty one. Allocates nothing.
+/// Gives the calling thread an empty table of open files. Allocates nothing.
 ///
-/// To be called first of all by a thread that has opened nothing: descriptors that it holds are
-/// closed, standard error among them.
+/// Call it first in a thread: it closes every descriptor that the thread has, standard error too.
 ///
 /// # Errors
-/// What close_range(2) refuses: ENOSYS of an older kernel, EPERM of a filter. Nothing was changed.
+/// If close_range(2) fails: ENOSYS on an older kernel, EPERM from a filter. Nothing has changed
+/// then.
 pub fn take() -> io::Result<()> {
     let (first, last, flags) = (0, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE);
     // SAFETY: no pointer.
@@ -53,7 +51,7 @@ mod tests {
             }
             Err(why) => panic!("{why}"),
         }
-        // SAFETY: it asks whether a descriptor is open.
+        // SAFETY: the call only checks a descriptor.
         assert!(number > 1 && unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0);
         assert!(shared.metadata().is_ok());
     }

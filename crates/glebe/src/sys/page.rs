@@ -1,20 +1,20 @@
-//! The base page size, read once.
+//! [`page_size`] reads the base page size once.
 #![allow(unsafe_code)]
 
 use crate::sync::{MappedWord, Ordering};
 use crate::units::PageSize;
 
-/// The size of a base page on this machine.
+/// Returns the size of a base page.
 ///
 /// # Panics
 /// If the kernel reports none, which Linux never does.
 #[must_use]
 pub fn page_size() -> PageSize {
-    // No lock: a child of a fork meanwhile would wait for its holder for ever.
+    // Not a lock: a child forked while a thread holds one would wait for ever.
     static SIZE: MappedWord = MappedWord::new(0);
     let mut bytes = SIZE.load(Ordering::Relaxed);
     if bytes == 0 {
-        // SAFETY: sysconf reads a constant of the running kernel and takes no pointer.
+        // SAFETY: sysconf returns a constant and takes no pointer.
         bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.try_into().unwrap_or(0);
         SIZE.store(bytes, Ordering::Relaxed);
     }

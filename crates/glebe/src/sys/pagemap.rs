@@ -1,17 +1,17 @@
-//! `/proc/self/pagemap`: which page frame is behind an address.
+//! [`Pagemap`] reads `/proc/self/pagemap`: the page frame behind an address.
 //!
-//! An entry is one word for each base page:
+//! The file has one word per base page:
 //!
 //! ```text
 //! bit 63 present | 62 swapped | 61 file or shared | 57 uffd-wp | 56 exclusive | 55 soft-dirty
 //! bits 54..0     page frame number; zero without CAP_SYS_ADMIN
 //! ```
 //!
-//! Without that capability `PAGEMAP_SCAN` (Linux 6.7) still tells which pages are huge. In a
+//! Without that capability `PAGEMAP_SCAN` (Linux 6.7) still shows which pages are huge. In a
 //! virtual machine the frames are the guest's. Source: admin-guide/mm/pagemap.
 //!
 //! # Safety
-//! The ioctl writes only to the vector it is given, of the length it is given.
+//! The ioctl writes only to the given vector, within its given length.
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -31,10 +31,10 @@ const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
 const BATCH: usize = 1 << 13;
 
-/// What one entry says.
+/// The meaning of one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// No page behind the address, or one that is swapped out or just being moved.
+    /// No page is present: it never existed, is swapped out or is being moved.
     Absent,
     /// A page whose frame the caller may not see.
     Hidden,
@@ -51,7 +51,7 @@ impl Entry {
         }
     }
 
-    /// The frame, where one is there and may be seen.
+    /// Returns the frame, if it is present and visible.
     #[must_use]
     pub fn frame(self) -> Option<Pfn> {
         match self {
@@ -61,14 +61,14 @@ impl Entry {
     }
 }
 
-/// What is behind a page of private anonymous memory.
+/// The contents of a page of private anonymous memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Residence {
     /// Nothing: never touched, or dropped.
     Hole,
-    /// The shared page of zeros. Only a scan can tell it from a page.
+    /// The shared zero page. Only a scan can tell it from a page.
     Zero,
-    /// A page, in memory, in swap or being moved.
+    /// A page in memory, in swap or being moved.
     Page,
 }
 
@@ -82,27 +82,26 @@ impl Residence {
     }
 }
 
-/// Pages side by side of one residence, by address.
+/// Adjacent pages with one residence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     /// First address.
     pub(crate) start: usize,
-    /// One past the last.
+    /// One past the last address.
     pub(crate) end: usize,
-    /// What is behind them all.
+    /// Residence of each page.
     pub(crate) residence: Residence,
 }
 
-/// How residence is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reading {
-    /// `PAGEMAP_SCAN`: a word for each run; Linux 6.7.
+    /// `PAGEMAP_SCAN`, one word per run (Linux 6.7).
     Scan,
-    /// A word for each page.
+    /// The file, one word per page.
     Entries,
 }
 
-/// Whether the caller may see frames: whether the frame behind a page of its own is shown.
+/// Returns true if the caller may see the frames of its own pages.
 #[must_use]
 pub fn frames_visible() -> bool {
     let touched = 1_u8;
@@ -113,7 +112,7 @@ pub fn frames_visible() -> bool {
         .is_ok_and(|entries| entries.first().is_some_and(|entry| entry.frame().is_some()))
 }
 
-/// The map's path, and why it may be closed to the process that it is of.
+/// Returns the file's path, with the reason why the process may not open it.
 fn denied(why: &io::Error) -> String {
     match why.kind() {
         io::ErrorKind::PermissionDenied => format!(
@@ -124,7 +123,7 @@ fn denied(why: &io::Error) -> String {
     }
 }
 
-/// The map of the calling process, opened once.
+/// The open map of the calling process.
 #[derive(Debug)]
 pub struct Pagemap {
     file: File,
@@ -134,14 +133,14 @@ impl Pagemap {
     /// Opens the map.
     ///
     /// # Errors
-    /// If there is no `/proc`, or it is closed to the caller.
+    /// If there is no `/proc`, or the caller may not open the map.
     pub fn open() -> Result<Self, OsError> {
         let file = file::open(Path::new(PATH), OpenOptions::new().read(true))
             .map_err(|source| OsError::new("open", denied(&source), source))?;
         Ok(Self { file })
     }
 
-    /// The entries of the first base page of every `grain` in `len` bytes from `addr`.
+    /// Returns the entry of the first base page of every `grain` in `len` bytes from `addr`.
     ///
     /// # Errors
     /// If the map cannot be read there.
@@ -151,7 +150,7 @@ impl Pagemap {
         let step = grain.bytes().pages_down(page).get().max(1);
         let first = Bytes::new(addr as u64).pages_down(page).get();
         let mut entries = Vec::with_capacity(count);
-        // One read for many where pages are small; one each where a grain is a huge page.
+        // The entries of huge pages are far apart: one read each.
         let per_read = if step == 1 { BATCH } else { 1 };
         while entries.len() < count {
             let at = first + entries.len() as u64 * step;
@@ -161,7 +160,6 @@ impl Pagemap {
         Ok(entries)
     }
 
-    /// The words of `count` base pages.
     fn words(&self, first: u64, count: usize) -> Result<Vec<u64>, OsError> {
         const WORD: usize = size_of::<u64>();
         let mut bytes = vec![0_u8; count * WORD];
@@ -171,8 +169,8 @@ impl Pagemap {
         Ok(bytes.chunks_exact(WORD).map(word).collect())
     }
 
-    /// The way in which this kernel tells residence. ENOTTY is the answer of one before Linux 6.7,
-    /// ENOSYS that of an emulator, EPERM that of a filter.
+    /// Returns the method that this kernel supports. `PAGEMAP_SCAN` fails with ENOTTY before Linux
+    /// 6.7, with ENOSYS in an emulator, with EPERM under a filter.
     pub(crate) fn reading(&self) -> Reading {
         let at = page_size().bytes().get();
         let scanned = scan(&self.file, at..at, PAGE_IS_PRESENT, 0, &mut [Region::default()]);
@@ -182,7 +180,8 @@ impl Pagemap {
         }
     }
 
-    /// The residence of `len` bytes from `addr`, whole pages, in ascending runs without a gap.
+    /// Returns the residence of `len` bytes (whole pages) from `addr`, in ascending runs without
+    /// gaps.
     pub(crate) fn runs(
         &self,
         addr: usize,
@@ -204,8 +203,8 @@ impl Pagemap {
         Ok(runs)
     }
 
-    /// Passes what pages that have every category of `wanted` are, in runs of those alike in
-    /// `told`.
+    /// Passes the runs of pages with every category in `wanted` to `each`. Pages of a run are alike
+    /// in the categories of `told`.
     fn scan_all(
         &self,
         addr: usize,
@@ -245,11 +244,11 @@ impl Pagemap {
         Ok(runs)
     }
 
-    /// How many of `len` bytes from `addr` are mapped by huge pages, the one of zeros apart, or are
-    /// huge pages being moved.
+    /// Returns how many of `len` bytes from `addr` are mapped by huge pages or by huge pages being
+    /// moved. The huge zero page does not count.
     ///
     /// # Errors
-    /// Of a kernel before Linux 6.7: ENOTTY; of an emulator: ENOSYS.
+    /// ENOTTY before Linux 6.7, ENOSYS in an emulator.
     pub fn huge_bytes(&self, addr: usize, len: Bytes) -> Result<Bytes, OsError> {
         const TOLD: u64 = PAGE_IS_HUGE | PAGE_IS_PFNZERO;
         let mut huge = 0;
@@ -262,7 +261,6 @@ impl Pagemap {
     }
 }
 
-/// Adds to the last run or begins one.
 fn push(runs: &mut Vec<Run>, start: u64, end: u64, residence: Residence) {
     let (start, end) = (start as usize, end as usize);
     match runs.last_mut() {
@@ -271,8 +269,8 @@ fn push(runs: &mut Vec<Run>, start: u64, end: u64, residence: Residence) {
     }
 }
 
-/// Writes to `regions` the first runs of pages that have every category of `wanted` among the
-/// addresses of `range`, alike in `told`; how many there are, and up to where was looked.
+/// Writes the first runs of pages in `range` with every category in `wanted`, alike in `told`, to
+/// `regions`. Returns the number of runs and the address where the scan stopped.
 fn scan(
     pagemap: &File,
     range: Range<u64>,
@@ -290,14 +288,13 @@ fn scan(
         return_mask: told,
         ..Scan::default()
     };
-    // SAFETY: `scan` describes `regions` and its length; both live beyond the call.
+    // SAFETY: `scan` describes `regions`; both outlive the call.
     let found = answer("ioctl", || unsafe {
         libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut scan)
     })?;
     Ok((found as usize, scan.walk_end))
 }
 
-/// Categories of pages.
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 const PAGE_IS_SWAPPED: u64 = 1 << 4;
 const PAGE_IS_PFNZERO: u64 = 1 << 5;

@@ -1,13 +1,13 @@
-//! Reading and writing memory of the own process that may not be there: a count, never a signal.
+//! [`peek`] and [`poke`] access memory of this process that may be missing. They return a count and
+//! raise no signal.
 //!
-//! By process_vm_readv(2) and process_vm_writev(2) on itself; where a filter refuses them, by a
-//! write to or a read from a memfd, which touch the memory on the process's behalf as well. Each
-//! stops at the first page that a touch would make SIGBUS. Cost: one system call, or four.
-//! Source: process_vm_readv(2), memfd_create(2).
+//! They use process_vm_readv(2) and process_vm_writev(2) on the process itself. If a filter refuses
+//! these, they copy through a memfd. Both ways stop at the first page where a touch would raise
+//! SIGBUS. Cost: one system call, or four. Source: process_vm_readv(2), memfd_create(2).
 //!
 //! # Safety
-//! The kernel checks the memory that may not be there; the other side is a slice. What is written
-//! to is the caller's word.
+//! The kernel checks the memory that may be missing; the other side is a slice. The caller of
+//! [`poke`] vouches for the memory written.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -18,18 +18,18 @@ use crate::sync::{MappedByte, Ordering};
 use crate::sys::fault::point;
 use crate::sys::{file, memfd};
 
-/// Whether process_vm_readv(2) or its counterpart was refused once.
+/// 1 once process_vm_readv(2) or process_vm_writev(2) was refused.
 static REFUSED: MappedByte = MappedByte::new(0);
 
-/// Copies from `buf` to `addr` as far as memory is there and may be written; how many bytes.
+/// Copies from `buf` to `addr` until memory is missing or read-only. Returns the number of bytes.
 ///
 /// # Errors
-/// The kernel refuses both ways.
+/// If both ways are refused.
 ///
 /// # Safety
-/// Nothing in the program holds a reference to what is written, which is the caller's to write.
+/// The caller may write the range, and the program holds no reference to it.
 pub unsafe fn poke(addr: usize, buf: &[u8]) -> Result<usize, OsError> {
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller keeps the contract.
     either("process_vm_writev", |directly| unsafe {
         if directly {
             to_process(addr, buf)
@@ -39,16 +39,17 @@ pub unsafe fn poke(addr: usize, buf: &[u8]) -> Result<usize, OsError> {
     })
 }
 
-/// Copies from `addr` to `buf` as far as memory is there; how many bytes.
+/// Copies from `addr` to `buf` until memory is missing. Returns the number of bytes.
 ///
 /// # Errors
-/// The kernel refuses both ways.
+/// If both ways are refused.
 pub fn peek(addr: usize, buf: &mut [u8]) -> Result<usize, OsError> {
     let copy = |directly| if directly { by_process(addr, buf) } else { by_file(addr, buf) };
     either("process_vm_readv", copy)
 }
 
-/// Copies directly, which is `call`; by way of a file where that was refused.
+/// Calls `copy(true)`, which makes the system call `call`; if that is refused, `copy(false)`, which
+/// uses a memfd.
 fn either(
     call: &'static str,
     mut copy: impl FnMut(bool) -> io::Result<usize>,
@@ -64,7 +65,8 @@ fn either(
     copy(false).map_err(|source| OsError::new("memfd_create", "a copy", source))
 }
 
-/// Repeats `copy`, which is told what was copied before, until `len` bytes are or memory ends.
+/// Repeats `copy`, passing the bytes copied before, until `len` bytes are copied or memory is
+/// missing.
 fn repeat(len: usize, mut copy: impl FnMut(usize) -> io::Result<isize>) -> io::Result<usize> {
     let mut done = 0;
     while done < len {
@@ -88,13 +90,13 @@ fn by_process(addr: usize, buf: &mut [u8]) -> io::Result<usize> {
         let at = std::ptr::with_exposed_provenance_mut(addr + done);
         let from = libc::iovec { iov_base: at, iov_len: rest.len() };
         point("process_vm_readv")?;
-        // SAFETY: `to` is a slice of this length; `from` is checked by the kernel.
+        // SAFETY: `to` is a slice; the kernel checks `from`.
         Ok(unsafe { libc::process_vm_readv(libc::getpid(), &to, 1, &from, 1, 0) })
     })
 }
 
 /// # Safety
-/// As [`poke`].
+/// See [`poke`].
 unsafe fn to_process(addr: usize, buf: &[u8]) -> io::Result<usize> {
     repeat(buf.len(), |done| {
         let rest = &buf[done..];
@@ -102,13 +104,13 @@ unsafe fn to_process(addr: usize, buf: &[u8]) -> io::Result<usize> {
         let at = std::ptr::with_exposed_provenance_mut(addr + done);
         let to = libc::iovec { iov_base: at, iov_len: rest.len() };
         point("process_vm_writev")?;
-        // SAFETY: `from` is a slice that is only read; for `to` the caller vouches.
+        // SAFETY: `from` is a slice; the caller vouches for `to`, and the kernel checks it.
         Ok(unsafe { libc::process_vm_writev(libc::getpid(), &from, 1, &to, 1, 0) })
     })
 }
 
 /// # Safety
-/// As [`poke`].
+/// See [`poke`].
 unsafe fn from_file(addr: usize, buf: &[u8]) -> io::Result<usize> {
     let mut file = memfd::make(None)?;
     file::write(&mut file, buf)?;
@@ -116,7 +118,7 @@ unsafe fn from_file(addr: usize, buf: &[u8]) -> io::Result<usize> {
         let at = std::ptr::with_exposed_provenance_mut(addr + done);
         point("pread")?;
         let rest = buf.len() - done;
-        // SAFETY: the kernel writes at `at` and checks it; for the rest the caller vouches.
+        // SAFETY: the caller vouches for the range at `at`, and the kernel checks it.
         Ok(unsafe { libc::pread(file.as_raw_fd(), at, rest, done as libc::off_t) })
     })
 }
@@ -126,7 +128,7 @@ fn by_file(addr: usize, buf: &mut [u8]) -> io::Result<usize> {
     let done = repeat(buf.len(), |done| {
         let at = std::ptr::with_exposed_provenance(addr + done);
         point("write")?;
-        // SAFETY: the kernel reads at `at` and checks that itself.
+        // SAFETY: the kernel checks the range at `at`.
         Ok(unsafe { libc::write(file.as_raw_fd(), at, buf.len() - done) })
     })?;
     file::read_at(&file, &mut buf[..done], 0)?;
@@ -147,15 +149,15 @@ mod tests {
         let addr = map(len, Backing::Ordinary).unwrap();
         let at: *mut u8 = std::ptr::with_exposed_provenance_mut(addr);
         for i in 0..3 * page {
-            // SAFETY: inside the mapping just made.
+            // SAFETY: within the mapping just made.
             unsafe { at.add(i).write_volatile((i % 251) as u8) };
         }
-        // SAFETY: the third page is this test's; nothing refers to it.
+        // SAFETY: a page of this test's mapping; nothing refers to it.
         unsafe { munmap(addr + 2 * page, page_size().bytes()).unwrap() };
         let bytes: Vec<u8> = (7..4 * page).map(|i| (i % 251) as u8).collect();
         type Way = unsafe fn(usize, &[u8]) -> io::Result<usize>;
         for way in [to_process as Way, from_file as Way] {
-            // SAFETY: this test's own mapping, to which nothing refers, and its hole.
+            // SAFETY: this test's mapping and its hole; nothing refers to them.
             unsafe {
                 assert_eq!(way(addr + 7, &bytes).unwrap(), 2 * page - 7);
                 assert_eq!(way(addr + 2 * page, &bytes[..1]).unwrap(), 0);
@@ -168,7 +170,7 @@ mod tests {
             assert!(buf[..2 * page - 7].iter().enumerate().all(right));
             assert_eq!(way(addr + 2 * page, &mut buf[..1]).unwrap(), 0);
         }
-        // SAFETY: what is left of the mapping.
+        // SAFETY: this test's mapping.
         unsafe { munmap(addr, len).unwrap() };
     }
 }

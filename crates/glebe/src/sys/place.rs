@@ -1,11 +1,10 @@
-//! Where mappings lie and what they may be used for: mappings moved, bits of mmap(2) read, and the
-//! protection that a caller asks for.
+//! Moves mappings, parses the bits of mmap(2), and changes protection.
 //!
-//! Lengths are bytes. A moved mapping keeps its pages, so that neighbours can be made of what was
-//! had apart. Source: mmap(2), mremap(2), mprotect(2), fcntl(2).
+//! Lengths are bytes. A moved mapping keeps its pages, so separate mappings can become neighbours.
+//! Source: mmap(2), mremap(2), mprotect(2), fcntl(2).
 //!
 //! # Safety
-//! What moves or changes a mapping is for its owner alone, and unsafe.
+//! Only the owner of a mapping may move or change it.
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -15,45 +14,45 @@ use crate::sys::call::call;
 use crate::sys::mmap;
 use crate::units::{Bytes, PageSize};
 
-/// Whether [`mmap::set_aside`] would be granted now.
+/// Checks that [`mmap::set_aside`] would succeed.
 ///
 /// # Errors
-/// As there.
+/// See [`mmap::set_aside`].
 pub fn check_room(len: Bytes, align: PageSize) -> Result<(), OsError> {
     let start = mmap::set_aside(len, align)?;
-    // SAFETY: set aside above, and nobody else knows of it.
+    // SAFETY: nothing else uses the range, reserved above.
     let _ = unsafe { mmap::unmap(start, len) };
     Ok(())
 }
 
-/// Moves a mapping over address space that was set aside.
+/// Moves a mapping over reserved addresses.
 ///
 /// # Errors
-/// What mremap(2) refuses; then the mapping is where it was.
+/// If mremap(2) fails; then the mapping stays where it was.
 ///
 /// # Safety
-/// Both ranges are the caller's own, the second holds nothing that is needed, and nobody refers to
-/// the first by its address.
+/// The caller owns both ranges. The second holds nothing that is needed, and nobody refers to the
+/// first by its address.
 pub unsafe fn move_to(from: usize, len: Bytes, to: usize) -> Result<(), OsError> {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     let at = |addr| ptr::with_exposed_provenance_mut::<libc::c_void>(addr);
     let (old, new, bytes) = (at(from), at(to), len.as_usize());
     let subject = || format!("{from:#x}, {len}, {to:#x}");
     call("mremap", subject, || {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller keeps the contract.
         let moved = unsafe { libc::mremap(old, bytes, bytes, flags, new) };
         moved.expose_provenance() as isize
     })
 }
 
-/// Whether the kernel may have touched the target of a move that failed: not where a filter of
-/// system calls, or an old kernel, knew none.
+/// Returns false if a failed move cannot have touched its target: a filter refused the call, or an
+/// old kernel does not know it.
 #[must_use]
 pub fn was_tried(error: &OsError) -> bool {
     !matches!(error.errno(), Some(libc::EPERM | libc::ENOSYS))
 }
 
-/// Which uses of a mapping are allowed.
+/// The allowed uses of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Protection {
     /// Loads.
@@ -65,7 +64,7 @@ pub struct Protection {
 }
 
 impl Protection {
-    /// That of the bits `PROT_*`; `None` where one of them is no other.
+    /// Parses the bits `PROT_*`; `None` if another bit is set.
     #[must_use]
     pub fn of_bits(bits: i32) -> Option<Self> {
         let (read, write, execute) = (libc::PROT_READ, libc::PROT_WRITE, libc::PROT_EXEC);
@@ -75,20 +74,20 @@ impl Protection {
     }
 }
 
-/// What a caller of mmap(2) asked for by the bits `MAP_*`, as far as contiguous memory can be so.
+/// The `MAP_*` bits of a call of mmap(2), as far as contiguous memory supports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flags {
-    /// Of no file.
+    /// Without a file.
     pub anonymous: bool,
-    /// At the address given, or not at all.
+    /// At the given address, or fail.
     pub at_address: bool,
-    /// Of the hugetlb pool of this size; `None` inside where none was named.
+    /// From the hugetlb pool of this size; `Some(None)` if no size was given.
     pub hugetlb: Option<Option<PageSize>>,
 }
 
 impl Flags {
-    /// Those of `bits`; the bits that cannot be as an error. `MAP_POPULATE`, `MAP_LOCKED` and
-    /// `MAP_NORESERVE` change nothing. `MAP_SHARED` cannot be, since nobody inherits the memory.
+    /// Parses `bits`. `MAP_POPULATE`, `MAP_LOCKED` and `MAP_NORESERVE` have no effect. `MAP_SHARED`
+    /// is refused, since forked children do not inherit the memory.
     ///
     /// # Errors
     /// The bits that are refused or missing.
@@ -117,21 +116,19 @@ impl Flags {
     }
 }
 
-/// Changes what a mapping may be used for.
+/// Changes the protection of a mapping.
 ///
 /// # Errors
-/// What mprotect(2) refuses: a use that this process cannot have of the memory. By itself every
-/// source gives every use; a process that had itself denied it (`PR_SET_MDWE`, Linux 6.3), or that
-/// a security module or a filter of system calls denies it, gets no instructions from any.
+/// If mprotect(2) fails. Every source of memory allows every use, but the process itself
+/// (`PR_SET_MDWE`, Linux 6.3), a security module or a filter may deny that any memory is executed.
 ///
 /// # Safety
-/// The range is the caller's own mapping, and nobody uses it in a way that is forbidden from now
-/// on.
+/// The caller owns the mapping, and nobody uses it in a way that is now forbidden.
 pub unsafe fn protect(addr: usize, len: Bytes, to: Protection) -> Result<(), OsError> {
     let bits = [(to.read, libc::PROT_READ), (to.write, libc::PROT_WRITE)];
     let bits = bits.into_iter().chain([(to.execute, libc::PROT_EXEC)]);
     let protection = bits.filter(|(is, _)| *is).fold(libc::PROT_NONE, |all, (_, bit)| all | bit);
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller keeps the contract.
     unsafe { mmap::protect(addr, len, protection) }
 }
 
@@ -150,7 +147,7 @@ mod tests {
         let to = set_aside(page, align).unwrap();
         assert_eq!(to % align.bytes().as_usize(), 0);
         assert!(set_aside_at(to, page).is_err(), "taken");
-        // SAFETY: both were mapped above, and are this test's alone.
+        // SAFETY: both ranges are this test's.
         unsafe {
             ptr::with_exposed_provenance_mut::<u8>(from).write_volatile(7);
             move_to(from, page, to).unwrap();
@@ -158,7 +155,7 @@ mod tests {
             unmap(to, page).unwrap();
         }
         set_aside_at(to, page).unwrap();
-        // SAFETY: as above.
+        // SAFETY: the range is this test's.
         unsafe { unmap(to, page).unwrap() };
     }
 
@@ -183,7 +180,7 @@ mod tests {
         assert!(set_aside(Bytes::new(u64::MAX), page_size()).is_err());
         assert!(set_aside_at(1, page_size().bytes()).is_err());
         let file = File::open("/dev/null").unwrap();
-        // SAFETY: at an address of the kernel's choice.
+        // SAFETY: the kernel chooses an unused address.
         let mapped = unsafe { map_file(&file, Bytes::new(u64::MAX), page_size().bytes(), None) };
         assert!(mapped.is_err());
     }

@@ -1,6 +1,7 @@
-//! Files where nothing may be allocated and no lock taken: in a signal handler, in malloc, at exit.
+//! [`Plain`] reads and writes files without allocating and without a lock: in a signal handler, in
+//! malloc, at exit.
 //!
-//! Calls that a signal interrupts are made again. Each keeps errno. Source: open(2), read(2),
+//! Calls are repeated if a signal interrupts them, and keep errno. Source: open(2), read(2),
 //! write(2), signal-safety(7).
 //!
 //! # Safety
@@ -13,31 +14,31 @@ use std::ops::Deref;
 
 use super::{broken_pipe, errno};
 
-/// An open file, closed when dropped unless it is one of the process's standard files.
+/// An open file. Dropping it closes it, unless it is a standard file.
 #[derive(Debug)]
 pub struct Plain {
     fd: i32,
 }
 
-/// The standard error output.
+/// Standard error.
 pub static ERRORS: Plain = Plain { fd: libc::STDERR_FILENO };
 
 impl Plain {
-    /// Opens a file for reading; `None` where it cannot be opened.
+    /// Opens a file for reading; `None` on failure.
     #[must_use]
     pub fn open(path: &CStr) -> Option<Self> {
         Self::with(path, libc::O_RDONLY).ok()
     }
 
-    /// Opens a file for writing from its start: makes it, for its owner alone, or empties it. A
-    /// symbolic link and what is no ordinary file are refused.
+    /// Opens a file for writing: creates it, for its owner alone, or empties it. Refuses a symbolic
+    /// link, a file with a second name and anything but a regular file.
     ///
     /// # Errors
-    /// The error number of the refusal.
+    /// The error number.
     pub fn create(path: &CStr) -> Result<Self, i32> {
         let file = Self::with(path, libc::O_WRONLY | libc::O_CREAT | libc::O_NONBLOCK)?;
         let kept = errno::get();
-        // SAFETY: the file is open; the status is this function's own.
+        // SAFETY: `file` is open, and the status is a local.
         let refused = unsafe {
             let mut status = std::mem::zeroed::<libc::stat>();
             if libc::fstat(file.fd, &mut status) != 0 {
@@ -62,7 +63,7 @@ impl Plain {
         let kept = errno::get();
         let flags = flags | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NOCTTY;
         let answer = loop {
-            // SAFETY: a string; a new file is for its owner.
+            // SAFETY: `path` ends with a zero byte.
             let fd = unsafe { libc::open(path.as_ptr(), flags, 0o600) };
             if fd >= 0 {
                 break Ok(Self { fd });
@@ -76,26 +77,26 @@ impl Plain {
     }
 }
 
-/// The standard error output as it was at one moment, for a later one: a program may have closed it
-/// by then, as many do before they end, or have opened something else in its place.
+/// Standard error as it was at one moment. The program may close it later, as many do before they
+/// end, or may open another file in its place.
 #[derive(Debug)]
 pub struct KeptErrors {
-    /// A descriptor of this value's own, closed on exec; -1 where there is none.
+    /// Own descriptor, closed on exec; -1 if there is none.
     copy: i32,
     identity: (libc::dev_t, libc::ino_t),
 }
 
-/// The least numbers of the copy that are tried: beyond those that programs count on.
+/// Lowest descriptors to try for the copy: above those that programs count on.
 const COPY_MIN: [i32; 3] = [900, 200, 50];
 
 impl KeptErrors {
-    /// As it is now; `None` where it is closed.
+    /// Returns `None` if standard error is closed.
     #[must_use]
     pub fn new() -> Option<Self> {
         let kept = errno::get();
         let identity = identity_of(libc::STDERR_FILENO);
         let copied = |least: &i32| {
-            // SAFETY: takes numbers.
+            // SAFETY: numbers only.
             let copy = unsafe { libc::fcntl(libc::STDERR_FILENO, libc::F_DUPFD_CLOEXEC, *least) };
             (copy >= 0).then_some(copy)
         };
@@ -104,7 +105,8 @@ impl KeptErrors {
         Some(Self { copy, identity: identity? })
     }
 
-    /// That file, through a descriptor that still is its; `None` where no descriptor is.
+    /// Returns the kept file, through a descriptor that still refers to it; `None` if no descriptor
+    /// does.
     #[must_use]
     pub fn file(&self) -> Option<Borrowed> {
         let kept = errno::get();
@@ -115,7 +117,7 @@ impl KeptErrors {
     }
 }
 
-/// A file whose descriptor is not closed.
+/// A file whose descriptor stays open.
 #[derive(Debug)]
 pub struct Borrowed(ManuallyDrop<Plain>);
 
@@ -127,9 +129,9 @@ impl Deref for Borrowed {
     }
 }
 
-/// Which file a descriptor is of.
+/// Returns the device and inode of a descriptor.
 fn identity_of(fd: i32) -> Option<(libc::dev_t, libc::ino_t)> {
-    // SAFETY: fills this function's own structure.
+    // SAFETY: the kernel fills the local.
     unsafe {
         let mut status = std::mem::zeroed::<libc::stat>();
         (libc::fstat(fd, &mut status) == 0).then_some((status.st_dev, status.st_ino))
@@ -140,18 +142,18 @@ impl Drop for Plain {
     fn drop(&mut self) {
         if self.fd > libc::STDERR_FILENO {
             let kept = errno::get();
-            // SAFETY: this value's own.
+            // SAFETY: this value's own descriptor.
             unsafe { libc::close(self.fd) };
             errno::set(kept);
         }
     }
 }
 
-/// Reads up to as many bytes as `buf` has; 0 at the end, and where it cannot be read.
+/// Reads up to `buf.len()` bytes. Returns 0 at the end and on failure.
 pub fn read(file: &Plain, buf: &mut [u8]) -> usize {
     let kept = errno::get();
     let read = loop {
-        // SAFETY: the slice's own bytes.
+        // SAFETY: the kernel writes within the slice.
         let read = unsafe { libc::read(file.fd, buf.as_mut_ptr().cast(), buf.len()) };
         if read >= 0 || errno::get() != libc::EINTR {
             break usize::try_from(read).unwrap_or(0);
@@ -161,12 +163,12 @@ pub fn read(file: &Plain, buf: &mut [u8]) -> usize {
     read
 }
 
-/// Writes all of `bytes`; what cannot be written is lost, and raises no SIGPIPE.
+/// Writes all of `bytes`; loses the rest on failure. Raises no SIGPIPE.
 pub fn write(file: &Plain, mut bytes: &[u8]) {
     let kept = errno::get();
     let pipe = broken_pipe::Held::new();
     while !bytes.is_empty() {
-        // SAFETY: the slice's own bytes.
+        // SAFETY: the kernel reads within the slice.
         let wrote = unsafe { libc::write(file.fd, bytes.as_ptr().cast(), bytes.len()) };
         match usize::try_from(wrote) {
             Ok(wrote) => bytes = &bytes[wrote..],

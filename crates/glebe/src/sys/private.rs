@@ -1,5 +1,5 @@
-//! Private files: made with mode 0600, never opened through a symbolic link, refused if another
-//! user owns them or they have a second name; and private directories. Source: open(2), mkdir(2).
+//! Opens private files: created with mode 0600, never through a symbolic link, and refused if
+//! another user owns them or they have a second name. Source: open(2), mkdir(2).
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -10,10 +10,10 @@ use crate::error::OsError;
 use crate::sys::file;
 use crate::sys::process::effective_user;
 
-/// Opens a private file as `options` say.
+/// Opens a private file.
 ///
 /// # Errors
-/// If it cannot be opened, is a symbolic link, or is somebody else's.
+/// If the file cannot be opened, is a symbolic link, has a second name or belongs to another user.
 pub(crate) fn open(path: &Path, options: &mut OpenOptions) -> Result<File, OsError> {
     let refused = |call, source| OsError::new(call, path.display().to_string(), source);
     let options =
@@ -33,15 +33,13 @@ pub(crate) fn open(path: &Path, options: &mut OpenOptions) -> Result<File, OsErr
     Ok(file)
 }
 
-/// The only mode of a private directory.
 const DIR_MODE: u32 = 0o700;
 
-/// Makes `dir`, or sees that nobody else can enter it: nobody else can make a file in it, nor reach
-/// one whose mode is not set yet.
+/// Creates `dir`, or checks that only this user can enter it. So no other user can reach a file in
+/// it whose mode is not set yet, or create one.
 ///
 /// # Errors
-/// If it cannot be made or looked at; `PermissionDenied`, with its owner and mode, if it is
-/// somebody else's or others may enter it.
+/// If `dir` cannot be created or examined; `PermissionDenied` if another user owns or may enter it.
 pub(crate) fn own_dir(dir: &Path) -> Result<(), OsError> {
     let refused = |call, source| OsError::new(call, dir.display().to_string(), source);
     match file::make_dir(dir, DIR_MODE) {
@@ -58,10 +56,10 @@ pub(crate) fn own_dir(dir: &Path) -> Result<(), OsError> {
     Ok(())
 }
 
-/// Replaces a private file as a whole: a reader sees the old bytes or the new ones.
+/// Replaces a private file atomically: a reader sees the old bytes or the new ones.
 ///
 /// # Errors
-/// If the new file cannot be made, written or put in the old one's place.
+/// If the new file cannot be created, written or renamed.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), OsError> {
     let new = path.with_extension("new");
     let refused = |call, source| OsError::new(call, new.display().to_string(), source);
@@ -71,7 +69,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), OsError> {
         .map_err(|source| refused("write", source))
         .and_then(|()| file::rename(&new, path).map_err(|source| refused("rename", source)));
     if written.is_err() {
-        // Where that fails too the next replacement removes it.
+        // If this fails too, the next replacement removes the file.
         let _ = file::remove(&new);
     }
     written

@@ -1,13 +1,13 @@
-//! The process and its boot: who runs, on which kernel, since which start of the machine.
+//! Identifies the process's user, the kernel and the current boot.
 //!
 //! # Safety
-//! The calls here take and give no memory.
+//! The calls take no pointer.
 #![allow(unsafe_code)]
 
 use crate::error::OsError;
 use crate::sys::file;
 
-/// The kernel's name of this boot.
+/// Returns the kernel's identifier of this boot.
 ///
 /// # Errors
 /// If it cannot be read.
@@ -15,15 +15,15 @@ pub fn boot_id() -> Result<String, OsError> {
     Ok(file::text("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
-/// The release of the running kernel, as `uname -r` shows it; empty where it cannot be read.
+/// Returns the kernel's release, like `uname -r`; empty if it cannot be read.
 pub(crate) fn release() -> String {
     let text = file::text("/proc/sys/kernel/osrelease").unwrap_or_default();
     text.trim().to_owned()
 }
 
-/// The effective user.
+/// Returns the effective user.
 #[must_use]
 pub fn effective_user() -> u32 {
-    // SAFETY: always succeeds, takes nothing.
+    // SAFETY: no argument; always succeeds.
     unsafe { libc::geteuid() }
 }

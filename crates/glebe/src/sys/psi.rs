@@ -1,10 +1,11 @@
-//! [`Trigger`]: a descriptor that tells that threads have been waiting for memory, or that
-//! whoever started the process wants memory back.
+//! [`Trigger`] is a descriptor that signals memory pressure: threads had to wait for memory, or the
+//! service manager wants memory back.
 //!
-//! The kernel's file tells by urgent events when tasks stalled for a set part of a window; without
-//! CAP_SYS_RESOURCE the window is a multiple of 2 s. A service manager may name a file, a FIFO or a
-//! socket instead, in `MEMORY_PRESSURE_WATCH`, and in `MEMORY_PRESSURE_WRITE` what is written there
-//! first, in base 64. Source: accounting/psi, kernel/sched/psi.c, systemd.io/MEMORY_PRESSURE.
+//! The kernel's file signals urgent events when tasks stalled for a given part of a window. Without
+//! CAP_SYS_RESOURCE the window must be a multiple of 2 s. A service manager may name a file, a FIFO
+//! or a socket in `MEMORY_PRESSURE_WATCH`, and what to write there first, in base 64, in
+//! `MEMORY_PRESSURE_WRITE`.
+//! Source: accounting/psi, kernel/sched/psi.c, systemd.io/MEMORY_PRESSURE.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -18,12 +19,12 @@ use super::epoll::Wakes;
 use super::file;
 use crate::error::OsError;
 
-/// Some task stalled for 100 ms of 2 s.
+/// Signals when some task stalled for 100 ms within 2 s.
 const STALL: &[u8] = b"some 100000 2000000\0";
 const SYSTEM: &str = "proc/pressure/memory";
 const GROUP: &str = "memory.pressure";
 
-/// What to watch, and what to write there first.
+/// A path, and the bytes to write there first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Watch {
     pub(crate) path: PathBuf,
@@ -31,18 +32,18 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// The file of all of the machine.
+    /// Watches the whole machine.
     pub(crate) fn system(root: &Path) -> Self {
         Self { path: root.join(SYSTEM), write: STALL.to_vec() }
     }
 
-    /// The file of a cgroup of version 2.
+    /// Watches a cgroup of version 2.
     pub(crate) fn group(dir: &Path) -> Self {
         Self { path: dir.join(GROUP), write: STALL.to_vec() }
     }
 
-    /// What the environment names; `None` if it names nothing, and an error if it says that
-    /// nothing is to be watched.
+    /// Parses the environment variables. `None` if `watch` is not set; an error if it forbids
+    /// watching.
     pub(crate) fn named(
         watch: Option<&OsStr>,
         write: Option<&OsStr>,
@@ -70,7 +71,6 @@ impl Watch {
     }
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Trigger {
     file: File,
@@ -78,7 +78,6 @@ pub(crate) struct Trigger {
 }
 
 impl Trigger {
-    /// Begins to watch.
     pub(crate) fn open(watch: &Watch) -> Result<Self, OsError> {
         let refused = |call, source| OsError::new(call, watch.path.display().to_string(), source);
         let kind = file::metadata_of(&watch.path).map_err(|e| refused("stat", e))?.file_type();
@@ -101,8 +100,8 @@ impl Trigger {
         Ok(Self { file, wakes })
     }
 
-    /// Reads what a FIFO or a socket holds; false once it has ended. The kernel's own file needs
-    /// nothing.
+    /// Reads all that a FIFO or a socket holds. Returns false at its end or on failure. The
+    /// kernel's file needs no reading.
     pub(crate) fn drain(&mut self) -> bool {
         if self.wakes == Wakes::Urgent {
             return true;
@@ -117,7 +116,6 @@ impl Trigger {
         }
     }
 
-    /// Which events tell.
     pub(crate) fn wakes(&self) -> Wakes {
         self.wakes
     }
@@ -136,7 +134,7 @@ impl AsFd for Trigger {
     }
 }
 
-/// What base 64 stands for; `None` where it is none. Source: RFC 4648, section 4.
+/// Decodes base 64 (RFC 4648, section 4); `None` if malformed.
 fn decoded(text: &[u8]) -> Option<Vec<u8>> {
     let digits = text.strip_suffix(b"==").or_else(|| text.strip_suffix(b"=")).unwrap_or(text);
     if text.len() % 4 != 0 {

@@ -1,7 +1,7 @@
-//! Bytes that nobody can guess. Source: getrandom(2), Linux 3.17.
+//! Random bytes from the kernel. Source: getrandom(2), Linux 3.17.
 //!
 //! # Safety
-//! The kernel writes to the caller's slice alone.
+//! The kernel writes only to the caller's slice.
 #![allow(unsafe_code)]
 
 use std::io::ErrorKind;
@@ -9,15 +9,15 @@ use std::io::ErrorKind;
 use super::call::answer;
 use crate::error::OsError;
 
-/// Fills `bytes`, of which there are few, from the kernel's generator.
+/// Fills `bytes`, which are few, with bytes that nobody can guess.
 ///
 /// # Errors
-/// What getrandom(2) refuses: a filter of system calls.
+/// If getrandom(2) fails, for example under a filter of system calls.
 pub(crate) fn fill(bytes: &mut [u8]) -> Result<(), OsError> {
     let mut rest = bytes;
     while !rest.is_empty() {
         let (at, len) = (rest.as_mut_ptr().cast(), rest.len());
-        // SAFETY: the bytes of `rest`, to be written.
+        // SAFETY: the kernel writes only `rest`.
         match answer("getrandom", || unsafe { libc::getrandom(at, len, 0) }) {
             Ok(filled) => rest = &mut rest[filled as usize..],
             Err(error) if error.kind() == ErrorKind::Interrupted => {}

@@ -1,9 +1,8 @@
-//! For unit tests of other modules: a real-time thread that waits for an ordinary one which needs
-//! the same processor.
+//! For unit tests: a real-time thread that waits for an ordinary thread on the same processor.
 //!
-//! Each test runs in a process of its own, whose real-time thread may compute for [`RUN_MICROS`]
-//! without sleeping: a wait that spins or yields for longer is killed. Source: sched(7),
-//! setrlimit(2) RLIMIT_RTTIME, which sched_yield(2) does not reset.
+//! Each test runs in its own process. Its real-time thread may compute for [`RUN_MICROS`] without
+//! sleeping: the kernel kills a longer spin or yield. Source: sched(7), setrlimit(2) RLIMIT_RTTIME,
+//! which sched_yield(2) does not reset.
 #![allow(unsafe_code)] // Safety: calls that change this process, or read and write one structure.
 
 use std::io;
@@ -13,18 +12,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const MARK: &str = "GLEBE_REAL_TIME_TEST";
-/// Less than after which the kernel itself lets others run.
+/// Less than the time after which the kernel itself lets others run.
 const RUN_MICROS: libc::rlim_t = 200_000;
-/// How long the ordinary thread works while the other one waits.
+/// Time for which the ordinary thread works while the other waits.
 const WORK: Duration = Duration::from_millis(3);
-/// A test that hangs in another way ends by then.
+/// Seconds after which a hanging test is killed.
 const SECONDS_MAX: u32 = 60;
 
-/// Runs the test of this name in a process of its own, where an ordinary thread runs `hold`, which
-/// calls the function it is given while it has what the real-time thread's `wait` waits for.
+/// Runs the test in its own process. There an ordinary thread runs `hold`, which calls its argument
+/// while it holds what the real-time thread's `wait` waits for. Prints why a test is skipped.
 ///
 /// # Panics
-/// If that process fails, or the real-time thread runs for too long. Prints why it was skipped.
+/// If the process fails, or the real-time thread runs for too long.
 pub(crate) fn waits(test: &str, hold: impl FnOnce(&dyn Fn()) + Send, wait: impl FnOnce() + Send) {
     if std::env::var_os(MARK).is_some() {
         return run(hold, wait);
@@ -66,7 +65,7 @@ fn run(hold: impl FnOnce(&dyn Fn()) + Send, wait: impl FnOnce() + Send) {
             while !is_held.load(Ordering::SeqCst) {
                 thread::sleep(Duration::from_millis(1));
             }
-            // From here on the ordinary thread runs only while this one sleeps.
+            // From here on the ordinary thread runs only while this thread sleeps.
             waits.store(true, Ordering::SeqCst);
             wait();
         });
@@ -76,19 +75,18 @@ fn run(hold: impl FnOnce(&dyn Fn()) + Send, wait: impl FnOnce() + Send) {
 fn limit() {
     let limit = |what, most| {
         let most = libc::rlimit { rlim_cur: most, rlim_max: most };
-        // SAFETY: reads the structure.
+        // SAFETY: setrlimit reads the structure.
         assert_eq!(unsafe { libc::setrlimit(what, &most) }, 0, "{}", io::Error::last_os_error());
     };
     limit(libc::RLIMIT_CORE, 0);
     limit(libc::RLIMIT_RTTIME, RUN_MICROS);
-    // SAFETY: ends this process, which runs one test.
+    // SAFETY: takes a number; ends this process, which runs one test.
     unsafe { libc::alarm(SECONDS_MAX) };
 }
 
-/// A set of one processor that this process may use.
 fn first_cpu() -> libc::cpu_set_t {
     let len = size_of::<libc::cpu_set_t>();
-    // SAFETY: sets of bits, which zeros are; written and read within their length.
+    // SAFETY: zeros are a valid set; accessed within its length.
     unsafe {
         let (mut all, mut one): (libc::cpu_set_t, libc::cpu_set_t) = std::mem::zeroed();
         assert_eq!(libc::sched_getaffinity(0, len, &mut all), 0);
@@ -99,14 +97,14 @@ fn first_cpu() -> libc::cpu_set_t {
 }
 
 fn stay_on(cpu: &libc::cpu_set_t) {
-    // SAFETY: reads the set; changes the calling thread alone.
+    // SAFETY: reads the set and changes only the calling thread.
     let rc = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), cpu) };
     assert_eq!(rc, 0, "{}", io::Error::last_os_error());
 }
 
 fn become_real_time() -> io::Result<()> {
     let param = libc::sched_param { sched_priority: 1 };
-    // SAFETY: reads the structure; changes the calling thread alone.
+    // SAFETY: reads the structure and changes only the calling thread.
     match unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

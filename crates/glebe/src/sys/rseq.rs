@@ -1,17 +1,17 @@
 //! Restartable sequences: short runs of stores that the kernel aborts rather than resumes.
 //!
-//! A thread inside a sequence that is preempted, migrated, interrupted by a signal, or hit by
-//! [`membarrier::rseq_barrier`](super::membarrier::rseq_barrier) continues at the sequence's
-//! abort address. So after "change the guard word, then barrier" no thread can still act on the
-//! old guard, and nobody waited for a thread that was not running.
+//! A thread continues at the sequence's abort address if it is preempted, migrated, interrupted by
+//! a signal, or hit by [`membarrier::rseq_barrier`](super::membarrier::rseq_barrier) inside it. So
+//! after a change of the guard word and then a barrier no thread can act on the old guard, and
+//! nobody has waited for a thread that was not running.
 //!
-//! Both sequences here start with the same test, `guard & mask == expect`, and end with the one
-//! store that commits. Source: rseq(2), the kernel's `rseq.c`, the ABI of `struct rseq` as the C
-//! library registers it (glibc 2.35 and later). Cost: a few instructions above the bare stores.
+//! Both sequences begin with the test `guard & mask == expect` and end with one store, the commit.
+//! Cost: a few instructions more than bare stores. Source: rseq(2), the kernel's `rseq.c`, the ABI
+//! of `struct rseq` in glibc 2.35 and later.
 //!
 //! # Safety
-//! Unsafe because it is assembly that writes where it is told. The area belongs to the calling
-//! thread: its address is the thread pointer plus a process-wide constant.
+//! The assembly writes where its caller says. The rseq area is the calling thread's own: its
+//! address is the thread pointer plus a constant.
 #![allow(unsafe_code)]
 
 use crate::error::OsError;
@@ -21,11 +21,11 @@ use crate::sys::call::call;
 /// Proof that the C library registered restartable sequences for every thread of the process.
 #[derive(Clone, Copy, Debug)]
 pub struct Rseq {
-    /// From the thread pointer to `struct rseq`.
+    /// Offset from the thread pointer to `struct rseq`, in bytes.
     offset: isize,
 }
 
-/// How a sequence ended.
+/// The outcome of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The commit was stored.
@@ -34,35 +34,35 @@ pub enum Outcome {
     Refused,
     /// The target did not hold the expected word; nothing was committed.
     Lost,
-    /// The kernel aborted the sequence before its commit: it may be tried again.
+    /// The kernel aborted the sequence before its commit. The caller may try again.
     Aborted,
 }
 
-/// The condition under which a sequence may commit: `word & mask == expect`.
+/// The condition for a commit: `word & mask == expect`.
 #[derive(Clone, Copy)]
 pub struct Guard<'a> {
-    /// The word that is tested.
+    /// The tested word.
     pub word: &'a AtomicU64,
-    /// The bits of it that count.
+    /// The bits to compare.
     pub mask: u64,
-    /// What they must be.
+    /// Expected value of these bits.
     pub expect: u64,
 }
 
-/// Words stored beside the bytes of a [`Rseq::fill`].
+/// Number of side words of a [`Rseq::fill`].
 pub const META_WORDS: usize = 4;
 
-/// What a [`Rseq::fill`] does once the guard matches and `target` holds `claim`: store `meta`
-/// into `meta_at`, copy `len` bytes, and commit by storing `commit` into `target`.
+/// The work of [`Rseq::fill`] once the guard matches and `target` holds `claim`: store `meta` into
+/// `meta_at`, copy `len` bytes, and commit by storing `commit` into `target`.
 #[repr(C)]
 pub struct Fill<'a> {
     /// The word that must hold `claim` and will hold `commit`.
     pub target: &'a AtomicU64,
-    /// Expected in `target`.
+    /// Expected value of `target`.
     pub claim: u64,
-    /// Stored into `target` last.
+    /// Value stored into `target` last.
     pub commit: u64,
-    /// Where the side words go.
+    /// Destination of the side words.
     pub meta_at: &'a [AtomicU64; META_WORDS],
     /// The side words.
     pub meta: [u64; META_WORDS],
@@ -70,16 +70,16 @@ pub struct Fill<'a> {
     pub to: *mut u8,
     /// Source of the bytes.
     pub from: *const u8,
-    /// How many: a multiple of 16.
+    /// Number of bytes: a multiple of 16, not zero.
     pub len: usize,
 }
 
 const _: () = assert!(size_of::<Fill<'_>>() == 88);
 
-/// Whether the kernel has rseq(2), asked in a way that registers nothing.
+/// Returns Ok if the kernel has rseq(2). Registers nothing.
 pub(crate) fn is_known() -> Result<(), OsError> {
     let null = std::ptr::null::<u8>();
-    // SAFETY: flags of no meaning are refused before the pointer is looked at.
+    // SAFETY: the kernel refuses unknown flags before it looks at the pointer.
     let asked = || unsafe { libc::syscall(libc::SYS_rseq, null, 0, !0_u32, 0) };
     match call("rseq", || "a query".into(), asked) {
         Err(error) if error.errno() == Some(libc::EINVAL) => Ok(()),
@@ -88,18 +88,18 @@ pub(crate) fn is_known() -> Result<(), OsError> {
 }
 
 impl Rseq {
-    /// The registration of this process.
+    /// Returns the registration of this process.
     ///
     /// # Errors
-    /// The reason why there is none: another architecture, a C library older than glibc 2.35 or
-    /// another one, or registration switched off (`GLIBC_TUNABLES=glibc.pthread.rseq=0`).
+    /// The reason why there is none: another architecture, a C library other than glibc 2.35 or
+    /// later, or registration switched off (`GLIBC_TUNABLES=glibc.pthread.rseq=0`).
     pub fn find() -> Result<Self, &'static str> {
         static FOUND: First<Result<Rseq, &'static str>> = First::new();
         *FOUND.get_or_compute(|| {
             if cfg!(not(any(target_arch = "x86_64", target_arch = "aarch64"))) {
                 return Err("no restartable sequence is written for this architecture");
             }
-            // SAFETY: dlsym takes a terminated name and returns null or the symbol's address.
+            // SAFETY: dlsym takes a terminated name and returns null or an address.
             let symbol =
                 |name: &std::ffi::CStr| unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
             let offset = symbol(c"__rseq_offset").cast::<isize>();
@@ -117,7 +117,7 @@ impl Rseq {
         })
     }
 
-    /// Stores `new` into `target` if it holds `old` and the guard matches.
+    /// Stores `new` into `target` if `target` holds `old` and the guard matches.
     #[inline]
     pub fn compare_exchange(
         self,
@@ -126,19 +126,19 @@ impl Rseq {
         old: u64,
         new: u64,
     ) -> Outcome {
-        // SAFETY: the offset is that of this process.
+        // SAFETY: `find` returned this process's offset.
         unsafe { arch::compare_exchange(self.offset, guard, target, old, new) }
     }
 
-    /// Fills and commits as [`Fill`] says, or does nothing that anybody may look at: the side
-    /// words and the bytes may be partly written when the outcome is not [`Outcome::Done`].
+    /// Fills and commits as [`Fill`] says. Unless the outcome is [`Outcome::Done`], the side words
+    /// and the bytes may be partly written, and nobody may look at them.
     ///
     /// # Safety
-    /// `from` is readable and `to` writable for `len` bytes, which do not overlap, and whoever
-    /// else may read or write `to` does so only in ways that allow for a concurrent writer.
+    /// `from` is readable and `to` writable for `len` bytes, which do not overlap. All other
+    /// accesses to `to` allow for a concurrent writer.
     #[inline]
     pub unsafe fn fill(self, guard: Guard<'_>, fill: &Fill<'_>) -> Outcome {
-        // SAFETY: forwarded to the caller.
+        // SAFETY: the caller guarantees it.
         unsafe { arch::fill(self.offset, guard, fill) }
     }
 }
@@ -207,7 +207,7 @@ mod tests {
                 from: from.as_ptr(),
                 len: from.len(),
             };
-            // SAFETY: both buffers are this test's own and of that length.
+            // SAFETY: both buffers are this test's, of that length.
             match unsafe { rseq.fill(Guard { word: &word, mask: 1, expect }, &fill) } {
                 Outcome::Aborted => continue,
                 end => break end,

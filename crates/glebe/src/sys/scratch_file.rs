@@ -1,15 +1,14 @@
-//! [`ScratchFile`]: a file on disk without a name, for this process alone, whose blocks go with it.
+//! [`ScratchFile`]: an unnamed file on disk for this process, whose blocks are freed with it.
 //!
-//! Made by O_TMPFILE, or where the file system has none by a new name that is removed at once.
-//! Written and read past the page cache (O_DIRECT) where the file system takes that; else each
-//! write waits for the device (fdatasync(2)), so that its errors are the write's own. Offsets,
-//! lengths and addresses are multiples of [`ALIGN`]. A forked child [does not have](Parents) the
-//! file, and so keeps no block of a parent that is killed; a child by a raw clone does. A write
-//! beyond `RLIMIT_FSIZE` would be a signal, and is refused.
-//! Source: open(2), fcntl(2), pwrite(2), setrlimit(2).
+//! O_TMPFILE makes the file. Where that is missing, it gets a new name that is removed at once. I/O
+//! bypasses the page cache (O_DIRECT) where it can; otherwise each write waits for the device
+//! (fdatasync(2)) and reports its own errors. Offsets, lengths and addresses are multiples of
+//! [`ALIGN`]. A forked child [does not have](Parents) the file, so it keeps no blocks of a killed
+//! parent; a child of a raw clone does. A write beyond `RLIMIT_FSIZE` would raise a signal and is
+//! refused. Source: open(2), fcntl(2), pwrite(2), setrlimit(2).
 //!
 //! # Safety
-//! Descriptors are open for as long as their `File`.
+//! Each descriptor is open as long as its `File`.
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -25,15 +24,14 @@ use crate::sys::memfd::parents::Parents;
 use crate::sys::{atfork, file, limits};
 use crate::units::Bytes;
 
-/// What file systems ask of O_DIRECT, at most.
+/// The most that file systems require for O_DIRECT, in bytes.
 pub(crate) const ALIGN: usize = 4 << 10;
-/// Names to try where there are no files without one.
+/// Names to try where O_TMPFILE is missing.
 const NAMES: u64 = 16;
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct ScratchFile {
-    // Before the descriptor, which is closed then.
+    // Dropped before the descriptor is closed.
     _parents: Option<Parents>,
     file: File,
     is_direct: bool,
@@ -44,9 +42,9 @@ impl ScratchFile {
     /// Makes an empty file in a directory.
     ///
     /// # Errors
-    /// What open(2) or unlink(2) refuses.
+    /// If open(2) or unlink(2) fails.
     pub(crate) fn new(dir: &Path) -> Result<Self, OsError> {
-        // Without the steps around fork, children have the file: that is no reason to have none.
+        // Without the step around fork children get the file, which is no reason to fail.
         let notes = Parents::follow_forks().is_ok();
         let made = atfork::without_forks(|| {
             let file = Self::open(dir)?;
@@ -76,7 +74,7 @@ impl ScratchFile {
             let nth = NEXT.fetch_add(1, Ordering::Relaxed);
             let path = dir.join(format!(".glebe-{}-{nth}", std::process::id()));
             match file::open(&path, &options) {
-                // Not used while it has a name.
+                // The file is not used while it has a name.
                 Ok(made) => return file::remove(&path).map(|()| made),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => last = error,
                 Err(error) => return Err(error),
@@ -85,13 +83,13 @@ impl ScratchFile {
         Err(last)
     }
 
-    /// Has a file read and written past the page cache. Not asked of open(2): where the file system
-    /// has no O_DIRECT, that makes a name and then refuses.
+    /// Makes I/O bypass the page cache. open(2) is not asked: without O_DIRECT it makes the name
+    /// and then fails.
     fn bypass_cache(file: &File) -> io::Result<()> {
         let fd = file.as_raw_fd();
-        // SAFETY: the descriptor is open, and neither call takes a pointer.
+        // SAFETY: the descriptor is open, and the call takes no pointer.
         let flags = answer("fcntl", || unsafe { libc::fcntl(fd, libc::F_GETFL) })?;
-        // SAFETY: as above.
+        // SAFETY: the descriptor is open, and the call takes no pointer.
         let set = || unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_DIRECT) };
         answer("fcntl", set).map(drop)
     }
@@ -101,10 +99,10 @@ impl ScratchFile {
         OsError::new(call, subject, source)
     }
 
-    /// Writes `bytes`, which are on the device when this returns, or known to its driver.
+    /// Writes `bytes`. On return the device or its driver has them.
     ///
     /// # Errors
-    /// What pwrite(2) or fdatasync(2) refuses; EFBIG beyond the process's limit.
+    /// If pwrite(2) or fdatasync(2) fails; EFBIG beyond the process's limit.
     pub(crate) fn write(&self, bytes: &[u8], offset: Bytes) -> Result<(), OsError> {
         let end = offset + Bytes::new(bytes.len() as u64);
         if limits::limit(libc::RLIMIT_FSIZE).is_some_and(|limit| end > limit) {
@@ -120,22 +118,20 @@ impl ScratchFile {
         Ok(())
     }
 
-    /// Fills `bytes` from the file; of how many, since it may end before.
+    /// Reads into `bytes`; returns the number of bytes, fewer only at the end.
     ///
     /// # Errors
-    /// What pread(2) refuses.
+    /// If pread(2) fails.
     pub(crate) fn read(&self, bytes: &mut [u8], offset: Bytes) -> Result<usize, OsError> {
         let read = file::read_some_at(&self.file, bytes, offset.get());
         read.map_err(|source| self.refused("pread", offset, source))
     }
 
-    /// Cuts the file, for tests.
     #[cfg(test)]
     pub(crate) fn cut(&self, len: Bytes) {
         self.file.set_len(len.get()).expect("a file of one's own");
     }
 
-    /// Whether it is written past the page cache.
     pub(crate) fn is_direct(&self) -> bool {
         self.is_direct
     }
@@ -145,7 +141,6 @@ impl ScratchFile {
 mod tests {
     use super::*;
 
-    /// Bytes at an aligned address.
     fn aligned(space: &mut [u8], len: usize) -> &mut [u8] {
         let at = space.as_ptr().align_offset(ALIGN);
         &mut space[at..at + len]

@@ -1,27 +1,24 @@
-//! SIGBUS: memory whose pages may be gone is touched, and a callback settles the touch.
+//! SIGBUS: a callback settles each touch of memory whose page may be missing.
 //!
-//! Owns the process's SIGBUS handler, installed by [`Handler::install`] and by nothing else, once
-//! and for good. For a touch of a page that cannot be had (`BUS_ADRERR`) the handler
-//! 1. asks the callbacks of the [watches](Handler::watch) that hold the address: one may bring the
-//!    page back, and the touch is made again;
-//! 2. else hands the signal to the handler that was there before, as it does with every other
-//!    SIGBUS at once: memory failures (`BUS_MCEERR_*`), misalignment, what another process sent.
-//!    Where there was none, the default is put back and the touch is made again, so that the
-//!    process dies of it, at its instruction and with its address.
+//! Owns the process's SIGBUS handler, which [`Handler::install`] installs once and for good. If a
+//! page cannot be provided for a touch (`BUS_ADRERR`), the handler
+//! 1. asks the callbacks of the [watches](Handler::watch) that hold the address. If one brings the
+//!    page back, the touch is repeated;
+//! 2. otherwise calls the earlier handler, which also gets all other SIGBUS: memory failures
+//!    (`BUS_MCEERR_*`), misalignment, signals of other processes. If there was none, it restores
+//!    the default and the touch is repeated, so the process dies at that instruction.
 //!
-//! The handler takes no lock, allocates nothing, keeps `errno`, and runs on the thread's alternate
-//! stack where it has one. It may interrupt itself (`SA_NODEFER`: a callback may touch a lost page
-//! of another range); other handlers wait for it, so that a small stack holds it: one signal frame
-//! for each range. A thread that blocks SIGBUS gets no handler at all, the kernel kills it. A
-//! system call that is given a lost page answers EFAULT and raises no signal.
-//!
-//! Cost: nothing where no page is lost; a lost one, the signal and one look at each watch.
-//! Source: sigaction(2), signal-safety(7), `UFFD_FEATURE_SIGBUS` of userfaultfd(2), the kernel's
-//! `force_sig_info_to_task`. Does not arm anything: that is `sys::uffd`.
+//! The handler takes no lock, allocates nothing, keeps `errno`, and uses the thread's alternate
+//! stack if there is one. It may interrupt itself (`SA_NODEFER`): a callback may touch a missing
+//! page of another range. Other handlers wait, so the stack needs one signal frame per range. The
+//! kernel kills a thread that blocks SIGBUS. A system call on a missing page returns EFAULT and
+//! raises no signal. Not here: arming (`sys::uffd`). Cost: for a missing page, the signal and one
+//! look at each watch. Source: sigaction(2), signal-safety(7), `UFFD_FEATURE_SIGBUS` of
+//! userfaultfd(2), the kernel's `force_sig_info_to_task`.
 //!
 //! # Safety
-//! The handler trusts what the kernel passes to it, and the callbacks and their data for as long as
-//! their watch lives, which a removal does not end before the last handler has left it.
+//! The handler trusts the kernel's arguments, and a watch's callback and data until the watch is
+//! removed, which waits for the last handler in it.
 #![allow(unsafe_code)]
 
 mod chain;
@@ -40,45 +37,45 @@ use crate::sys::fault::point;
 pub(crate) use stack::Stacks;
 pub use watch::Watch;
 
-/// Proof that the handler was installed.
+/// Proof that the handler is installed.
 #[derive(Clone, Copy, Debug)]
 pub struct Handler(());
 
-/// What a callback did about a touch.
+/// A callback's decision about a touch.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The page is there now: the touch is to be made again.
+    /// The page is present now: repeat the touch.
     Resume,
-    /// The page cannot be had: the earlier handler is to have it, told why.
+    /// The page cannot be provided: call the earlier handler with the reason.
     Fail(Reason),
-    /// Nothing: the next watch or the earlier handler is to have it.
+    /// No decision: ask the next watch, or call the earlier handler.
     Pass,
 }
 
-/// Why a page cannot be had: the earlier handler finds the number in `si_errno`.
+/// The reason why a page cannot be provided, in the earlier handler's `si_errno`.
 #[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// What is kept of it is damaged.
+    /// The stored data of the page is damaged.
     Damaged = libc::EBADMSG,
-    /// The device or the kernel refused it.
+    /// The device or the kernel refused to provide it.
     Device = libc::EIO,
-    /// There is no memory for it.
+    /// Memory is exhausted.
     NoMemory = libc::ENOMEM,
 }
 
-/// Decides, in the signal handler, about a touch of the address within a watched range. The last
-/// argument is the watch's data.
+/// A callback that decides, in the signal handler, about a touch of `addr` in a watched range.
+/// `data` is the watch's data.
 pub type Decide = unsafe extern "C" fn(addr: usize, data: *const ()) -> Outcome;
 
 impl Handler {
-    /// Installs the handler, the first time it is called.
+    /// Installs the handler at the first call.
     ///
     /// # Errors
-    /// sigaction(2) refuses (a filter denies it).
+    /// If sigaction(2) fails (a filter denies it).
     pub fn install() -> Result<Self, OsError> {
-        // No lock: a thread that forked while another held it would wait for ever in the child.
+        // No lock: a child forked while another thread held it would wait for ever.
         static INSTALLED: MappedByte = MappedByte::new(0);
         if INSTALLED.load(Ordering::Acquire) == 0 {
             let installed = chain::install(on_sigbus);
@@ -88,32 +85,32 @@ impl Handler {
         Ok(Self(()))
     }
 
-    /// Whether SIGBUS still goes to this handler first. If not, a later one of the program stands
-    /// before it, which may or may not pass on what is not its own. One system call.
+    /// Returns true if SIGBUS still goes to this handler first. Otherwise a later handler of the
+    /// program precedes it and may or may not pass signals on. Makes a system call.
     ///
     /// # Errors
-    /// sigaction(2) refuses.
+    /// If sigaction(2) fails.
     pub fn is_first(self) -> Result<bool, OsError> {
         let now = point("sigaction").and_then(|()| chain::current());
         let now = now.map_err(|source| OsError::new("sigaction", "SIGBUS", source))?;
         Ok(now.sa_sigaction == on_sigbus as *const () as usize)
     }
 
-    /// Has `decide` asked about touches within `range` (addresses) until the watch is dropped.
-    /// Of several watches of an address, the first that resumes decides.
+    /// Asks `decide` about touches in `range` (addresses) until the watch is dropped. If several
+    /// watches hold an address, the first that does not pass decides.
     ///
     /// # Errors
-    /// No memory for more watches.
+    /// If memory for more watches is missing.
     ///
     /// # Panics
     /// If the range is empty.
     ///
     /// # Safety
-    /// Until the watch has been dropped, `decide` may be called with `data` on any thread and at
-    /// any instruction that touches the range. It does what a signal handler may do
-    /// (signal-safety(7)), touches no lost page of the range itself but by [`fill`], returns and
-    /// does not unwind or jump, does not fork, and drops no watch. It says [`Outcome::Resume`] only
-    /// if the page is there, or was.
+    /// Until the watch is dropped, `decide` may be called with `data` on any thread, at any
+    /// instruction that touches the range. `decide` does only what a signal handler may do
+    /// (signal-safety(7)). It touches missing pages of the range only by [`fill`]. It returns,
+    /// without unwinding or jumping, does not fork, and drops no watch. It returns
+    /// [`Outcome::Resume`] only if the page is, or was, present.
     pub unsafe fn watch(
         self,
         range: Range<usize>,
@@ -125,10 +122,8 @@ impl Handler {
     }
 }
 
-/// The handler.
 unsafe extern "C" fn on_sigbus(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: the C library's own word of this thread; `info` and `context` are the kernel's, for
-    // the time of this call.
+    // SAFETY: errno is this thread's own; `info` and `context` are the kernel's, for this call.
     unsafe {
         let errno = libc::__errno_location();
         let kept = *errno;

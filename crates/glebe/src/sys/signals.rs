@@ -1,5 +1,5 @@
-//! [`Blocked`]: signals that wait; the stack that handlers run on. Source: pthread_sigmask(3),
-//! sigaltstack(2), kill(2).
+//! [`Blocked`] blocks a thread's signals; `alternate_stack` measures the stack that handlers run
+//! on. Source: pthread_sigmask(3), sigaltstack(2), kill(2).
 //!
 //! # Safety
 //! The calls fill and read locals.
@@ -9,21 +9,21 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// Signals of the calling thread wait while this lives; but SIGKILL and SIGSTOP, which cannot, and
-/// those of the C library, by which setuid(2) reaches every thread. A thread that is started
-/// meanwhile begins with them waiting, and keeps it so. Allocates nothing.
+/// Blocks the signals of the calling thread while it lives, except SIGKILL, SIGSTOP and the C
+/// library's own, by which setuid(2) reaches every thread. A thread started meanwhile begins with
+/// them blocked and keeps them so. Allocates nothing.
 pub struct Blocked {
     before: libc::sigset_t,
-    /// It is for the thread that made it.
+    /// The value may not leave its thread.
     _thread: PhantomData<*const ()>,
 }
 
 impl Blocked {
-    /// Has them wait from now on.
+    /// Blocks the signals from now on.
     #[must_use]
     pub fn new() -> Self {
         let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::zeroed());
-        // SAFETY: both sets are this function's own; the calls fail for bad arguments alone.
+        // SAFETY: both sets are locals; the calls fail for bad arguments only.
         let before = unsafe {
             libc::sigfillset(all.as_mut_ptr());
             libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr());
@@ -41,27 +41,27 @@ impl Default for Blocked {
 
 impl Drop for Blocked {
     fn drop(&mut self) {
-        // SAFETY: a set that the kernel filled.
+        // SAFETY: the kernel filled the set.
         unsafe {
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, ptr::null_mut())
         };
     }
 }
 
-/// Whether SIGBUS of the calling thread waits, and so kills it where an instruction raises it.
+/// Returns true if this thread blocks SIGBUS: a fault then kills the process.
 pub(crate) fn is_sigbus_blocked() -> bool {
     let mut now = MaybeUninit::zeroed();
-    // SAFETY: the set is this function's own; a null one changes nothing.
+    // SAFETY: the set is a local; null changes nothing.
     unsafe {
         libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), now.as_mut_ptr());
         libc::sigismember(now.as_ptr(), libc::SIGBUS) == 1
     }
 }
 
-/// Bytes of the calling thread's alternate signal stack, if it has one.
+/// Returns the bytes of this thread's alternate signal stack.
 pub(crate) fn alternate_stack() -> Option<usize> {
     let mut now = MaybeUninit::<libc::stack_t>::zeroed();
-    // SAFETY: the kernel fills the structure; a null one changes nothing.
+    // SAFETY: the kernel fills the structure; null changes nothing.
     let now = unsafe {
         libc::sigaltstack(ptr::null(), now.as_mut_ptr());
         now.assume_init()
@@ -69,11 +69,11 @@ pub(crate) fn alternate_stack() -> Option<usize> {
     (now.ss_flags & libc::SS_DISABLE == 0 && !now.ss_sp.is_null()).then_some(now.ss_size)
 }
 
-/// Ends this process as from outside: nothing of its own runs any more.
+/// Kills this process as if from outside: no more of its code runs.
 #[cfg(feature = "faults")]
 pub(super) fn kill_self() -> ! {
     loop {
-        // SAFETY: takes no pointer.
+        // SAFETY: takes numbers.
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
     }
 }
@@ -82,7 +82,7 @@ pub(super) fn kill_self() -> ! {
 mod tests {
     use super::*;
 
-    /// The signals that wait, as the kernel shows them of the calling thread.
+    /// Returns the signals that this thread blocks, from the kernel.
     fn waiting() -> u64 {
         let text = std::fs::read_to_string("/proc/thread-self/status").unwrap();
         let line = text.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();

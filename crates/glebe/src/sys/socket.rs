@@ -1,10 +1,9 @@
-//! Local sockets that only their owner reaches: the directory, the listener, and writing without
-//! the signal that a closed one brings.
+//! Local sockets that only their owner reaches: a listener at a path, and writes without `SIGPIPE`.
 //!
-//! A library may not rely on its host to ignore `SIGPIPE`. Source: send(2), unix(7), mkdir(2).
+//! A library may not rely on its host to ignore `SIGPIPE`. Source: send(2), unix(7).
 //!
 //! # Safety
-//! The kernel reads the bytes of the slice given, no more.
+//! The kernel reads only the bytes of the given slice.
 #![allow(unsafe_code)]
 
 use std::io::{self, ErrorKind};
@@ -19,13 +18,12 @@ use crate::error::OsError;
 
 const SOCKET_MODE: u32 = 0o600;
 
-/// A socket that listens, at a path.
 #[derive(Debug)]
 pub(crate) struct Listener(UnixListener);
 
 impl Listener {
-    /// Binds `path`; `None` if somebody answers there. One that nobody answers at was left by an
-    /// ended process, and is replaced.
+    /// Binds `path`; returns `None` if a process answers there. Replaces a socket that an ended
+    /// process left.
     pub(crate) fn bind(path: &Path) -> Result<Option<(Self, Bound)>, OsError> {
         let os = |call, e| OsError::new(call, path.display().to_string(), e);
         let in_use = |e: &io::Error| e.kind() == ErrorKind::AddrInUse;
@@ -40,7 +38,7 @@ impl Listener {
             bound => bound.map_err(|e| os("bind", e))?,
         };
         let clone = point("dup").and_then(|()| listener.try_clone()).map_err(|e| {
-            let _ = file::remove(path); // it is bound, and nobody will own it
+            let _ = file::remove(path); // bound, but without an owner
             os("dup", e)
         })?;
         let bound = Bound { path: path.into(), waker: UnixStream::from(OwnedFd::from(clone)) };
@@ -48,7 +46,7 @@ impl Listener {
         Ok(Some((Self(listener), bound)))
     }
 
-    /// Waits for one who connects; `None` once the [`Bound`] has ended.
+    /// Waits for a connection; returns `None` once the [`Bound`] is dropped.
     pub(crate) fn accept(&self) -> io::Result<Option<UnixStream>> {
         match point("accept").and_then(|()| self.0.accept()) {
             Ok((stream, _)) => Ok(Some(stream)),
@@ -58,11 +56,11 @@ impl Listener {
     }
 }
 
-/// The path of a [`Listener`]; the end of this removes it and wakes who waits there.
+/// The path of a [`Listener`]. Dropping it removes the path and ends `accept`.
 #[derive(Debug)]
 pub(crate) struct Bound {
     path: PathBuf,
-    /// The listening socket again, as what can be shut down.
+    /// The listening socket, in a form that can be shut down.
     waker: UnixStream,
 }
 
@@ -74,21 +72,21 @@ impl Bound {
 
 impl Drop for Bound {
     fn drop(&mut self) {
-        // The socket may have been removed by others, and then there is nothing left to do. A
-        // removal that fails leaves a path that nobody listens at, no more.
+        // Others may have removed the socket. A failed removal leaves a path without a listener, no
+        // more.
         let _ = file::remove(&self.path);
         let _ = self.waker.shutdown(Shutdown::Both);
     }
 }
 
-/// Writes all of `bytes`, as patiently as the stream's write timeout says.
+/// Writes all of `bytes`, each part within the stream's write timeout.
 ///
 /// # Errors
-/// The kernel's; `EPIPE` where the reader has gone.
+/// The kernel's error; `EPIPE` if the reader is gone.
 pub(crate) fn send_all(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         let (fd, len) = (stream.as_raw_fd(), bytes.len());
-        // SAFETY: the descriptor is open as long as `stream` is borrowed; `len` bytes are there.
+        // SAFETY: `stream` keeps the descriptor open; `bytes` is a slice.
         let sent = unsafe { libc::send(fd, bytes.as_ptr().cast(), len, libc::MSG_NOSIGNAL) };
         match usize::try_from(sent) {
             Ok(sent) => bytes = &bytes[sent..],

@@ -1,16 +1,16 @@
-//! Streams of the C library, which a caller passes in. Source: fwrite(3).
+//! Writes to C library streams that a caller passes in. Source: fwrite(3).
 //!
 //! # Safety
-//! A stream is the caller's word.
+//! The caller guarantees that the stream is open.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
 
-/// Writes `bytes`; whether all were taken.
+/// Writes `bytes`; returns true if the stream took all of them.
 ///
 /// # Safety
 /// `stream` is an open `FILE *`.
 pub unsafe fn write(stream: *mut c_void, bytes: &[u8]) -> bool {
-    // SAFETY: the slice's own bytes; the caller's stream.
+    // SAFETY: a slice's bytes; the caller's stream.
     unsafe { libc::fwrite(bytes.as_ptr().cast(), 1, bytes.len(), stream.cast()) == bytes.len() }
 }

@@ -1,20 +1,20 @@
-//! Whether this machine has swap. Source: sysinfo(2).
+//! Detects swap on this machine. Source: sysinfo(2).
 //!
 //! # Safety
-//! The call fills the structure that it is given.
+//! The call fills the given structure.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
 
 use crate::sys::fault::point;
 
-/// Whether there is any swap; yes where the kernel does not say.
+/// Returns true if the machine has swap, or if the kernel does not answer.
 pub(crate) fn exists() -> bool {
     if point("sysinfo").is_err() {
         return true;
     }
     let mut info = MaybeUninit::<libc::sysinfo>::zeroed();
-    // SAFETY: the kernel fills one `sysinfo`; zeros are a value of it where it does not.
+    // SAFETY: the kernel fills one `sysinfo`; zeros are a valid value if it does not.
     let (refused, info) = unsafe { (libc::sysinfo(info.as_mut_ptr()) != 0, info.assume_init()) };
     refused || info.totalswap > 0
 }

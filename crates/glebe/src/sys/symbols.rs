@@ -1,26 +1,27 @@
-//! Names of other libraries of the process, for a library that stands in front of them.
+//! Looks up functions of other libraries, for a library that precedes them in the loader's order.
 //!
-//! Cost: the loader's search. The loader may allocate; no caller is inside an allocator.
-//! Source: dlsym(3), dlopen(3), dladdr(3).
+//! Cost: the loader's search. The loader may allocate; no caller is inside an allocator. Source:
+//! dlsym(3), dlopen(3), dladdr(3).
 //!
 //! # Safety
-//! The loader is given strings and fills this file's own structures; addresses are only returned.
+//! The loader gets strings and fills this file's own structures. Addresses are only returned.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_void, CStr};
 use std::ptr;
 
-/// The address that `name` has behind the calling library in the loader's order; else in the first
-/// of `others` that is loaded and has it, which may be hidden from that order. Else null.
+/// Returns the address of `name` in the libraries after the calling one, or in a loaded library of
+/// `others`, which the loader's order may hide. Returns null if all lack it.
 #[must_use]
 pub fn behind(name: &CStr, others: &[&CStr]) -> *mut c_void {
-    // SAFETY: a string.
+    // SAFETY: a terminated string.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
     if !found.is_null() {
         return found;
     }
     for other in others {
-        // SAFETY: strings; nothing is loaded by this, and what is there stays: it is never closed.
+        // SAFETY: terminated strings. The call loads nothing; the library stays, since nobody
+        // closes it.
         let found = unsafe {
             let library = libc::dlopen(other.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
             if library.is_null() {
@@ -35,11 +36,11 @@ pub fn behind(name: &CStr, others: &[&CStr]) -> *mut c_void {
     ptr::null_mut()
 }
 
-/// Whether two addresses lie in one library or program.
+/// Returns true if both addresses are in the same library or program.
 #[must_use]
 pub fn are_together(one: *const (), other: *const ()) -> bool {
     let of = |address: *const ()| {
-        // SAFETY: fills this function's own structure.
+        // SAFETY: fills a local.
         unsafe {
             let mut info = std::mem::zeroed::<libc::Dl_info>();
             (libc::dladdr(address.cast(), &mut info) != 0).then_some(info.dli_fbase)

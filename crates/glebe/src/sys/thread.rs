@@ -1,17 +1,17 @@
-//! Threads of the library's own. Source: clone(2), pthread_create(3).
+//! Starts the library's own threads. Source: clone(2), pthread_create(3).
 
 use std::io;
 use std::thread::{Builder, JoinHandle, Scope};
 
 use super::fault::point;
 
-/// Starts a thread of this name that nobody waits for.
+/// Starts a thread that nobody joins.
 pub(crate) fn start(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     point("clone")?;
     Builder::new().name(name.to_owned()).spawn(body).map(drop)
 }
 
-/// Starts a thread of this name that is waited for.
+/// Starts a thread that the caller joins.
 pub(crate) fn start_joined(
     name: &str,
     body: impl FnOnce() + Send + 'static,
@@ -20,7 +20,6 @@ pub(crate) fn start_joined(
     Builder::new().name(name.to_owned()).spawn(body)
 }
 
-/// Starts a thread that ends within `scope`.
 pub(crate) fn start_within<'scope>(
     scope: &'scope Scope<'scope, '_>,
     body: impl FnOnce() + Send + 'scope,

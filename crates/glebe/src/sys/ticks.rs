@@ -1,26 +1,26 @@
-//! The processor's own clock, for durations: no kernel page is read, which a call after a long
-//! sleep would have to fetch first. Where that clock does not tick evenly or may not be read, and
-//! on other processors than x86-64, the kernel's monotonic clock stands in.
+//! [`Rate`]: the processor's own clock, for durations. It reads no kernel page, which a call after
+//! a long sleep would have to fetch first. The kernel's monotonic clock replaces it if it ticks
+//! unevenly or may not be read, and on processors other than x86-64.
 //!
-//! Units: ticks of [`Rate::now`]; a [`Rate`] turns them into nanoseconds. Source: the time-stamp
-//! counter (CPUID 8000_0007h EDX bit 8), prctl(2) PR_GET_TSC.
+//! Unit: ticks; a [`Rate`] turns them into nanoseconds. Source: the time-stamp counter (CPUID
+//! 8000_0007h EDX bit 8), prctl(2) PR_GET_TSC.
 #![allow(unsafe_code)] // Safety: reading a counter touches no memory.
 
 use std::time::{Duration, Instant};
 
 use crate::sync::First;
 
-/// How long the rate is measured, once in a process, or by each thread that is among the first.
+/// Time to measure the rate, once per process or in each of several first threads.
 const MEASURED: Duration = Duration::from_millis(2);
 const SHIFT: u32 = 24;
 
-/// Whether the processor's counter may be used; asked once.
+/// Returns true if the processor's counter may be used.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 fn find_even() -> bool {
     use std::arch::x86_64::__cpuid;
     const TSC_ENABLE: i32 = 1;
     let mut allowed = 0_i32;
-    // SAFETY: writes one int. The highest leaf is asked for before the one of power management.
+    // SAFETY: writes one int. The highest leaf is read before the leaf of power management.
     unsafe {
         libc::prctl(libc::PR_GET_TSC, &raw mut allowed);
         let invariant =
@@ -52,15 +52,15 @@ fn kernel_nanos() -> u64 {
     u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// How fast the clock ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rate {
-    /// Nanoseconds a tick, in fixed point; 0: the kernel's clock, whose ticks are nanoseconds.
+    /// Nanoseconds per tick, in fixed point. 0 means the kernel's clock, whose ticks are
+    /// nanoseconds.
     nanos_fixed: u64,
 }
 
 impl Rate {
-    /// The rate on this machine, measured against the kernel's clock once in a process.
+    /// Returns this machine's rate, measured against the kernel's clock once per process.
     pub(crate) fn measured() -> Self {
         static RATE: First<Rate> = First::new();
         *RATE.get_or_compute(|| {
@@ -77,7 +77,6 @@ impl Rate {
         })
     }
 
-    /// The clock now, in its own ticks.
     #[inline]
     pub(crate) fn now(&self) -> u64 {
         if self.nanos_fixed == 0 {
@@ -86,8 +85,7 @@ impl Rate {
         counter()
     }
 
-    /// Nanoseconds since a tick that [`Rate::now`] gave. 0 where the counters of two processors
-    /// disagree.
+    /// Returns the nanoseconds since `tick`; 0 if another processor's counter is behind it.
     #[inline]
     pub(crate) fn nanos_since(&self, tick: u64) -> u64 {
         let ticks = self.now().saturating_sub(tick);
@@ -102,8 +100,7 @@ impl Rate {
 mod tests {
     use super::*;
 
-    /// A bound on the clock itself, not on speed: a second is a second, within the noise of two
-    /// reads.
+    /// Bounds the clock's error: a second is a second, within the noise of two reads.
     #[test]
     fn both_clocks_tell_the_time_that_passed() {
         for rate in [Rate::measured(), Rate { nanos_fixed: 0 }] {

@@ -1,5 +1,5 @@
-//! [`Unread`]: why a number in a file of the kernel's was not had. Telling it allocates nothing;
-//! making it an [`OsError`], which owns its words, does.
+//! [`Unread`]: the reason why a number could not be read from a kernel file. Making one allocates
+//! nothing; converting it into an [`OsError`] allocates.
 
 use std::io;
 use std::path::Path;
@@ -7,7 +7,6 @@ use std::path::Path;
 use super::file;
 use crate::error::OsError;
 
-/// A file, and what was wrong with it.
 #[derive(Debug)]
 pub(crate) struct Unread<'a> {
     path: &'a Path,
@@ -16,29 +15,28 @@ pub(crate) struct Unread<'a> {
 
 #[derive(Debug)]
 enum Why {
-    /// The call of this name was refused.
+    /// The call of this name failed.
     Refused(&'static str, io::Error),
-    /// It lacks the line of this name.
+    /// The line of this name is missing.
     Lacks(&'static str),
-    /// It begins with this, so many bytes of it, in the place of a number.
+    /// The file begins with these bytes instead of a number. The second field is their count.
     Strange([u8; STRANGE_MAX], u8),
 }
 
-/// As much of a strange text as is told.
+/// Most bytes of a strange text to keep.
 const STRANGE_MAX: usize = 24;
 
 impl<'a> Unread<'a> {
-    /// `call` was refused.
     pub(crate) fn refused(path: &'a Path, call: &'static str, source: io::Error) -> Self {
         Self { path, why: Why::Refused(call, source) }
     }
 
-    /// The file has no line `name`, or no number on it.
+    /// Makes the error of a file without a line `name`, or without a number in it.
     pub(crate) fn lacks(path: &'a Path, name: &'static str) -> Self {
         Self { path, why: Why::Lacks(name) }
     }
 
-    /// `text` is no number.
+    /// Makes the error of a `text` that is no number.
     pub(crate) fn strange(path: &'a Path, text: &str) -> Self {
         let mut begin = [0; STRANGE_MAX];
         let len = text.len().min(STRANGE_MAX);
@@ -75,7 +73,7 @@ mod tests {
         let gone = || io::Error::from_raw_os_error(libc::ENODEV);
         let told = OsError::new("read", "/sys/fs/cgroup/a", gone()).to_string();
         assert_eq!(said(Unread::refused(path, "read", gone())), told);
-        // Cut within a character.
+        // The cut is inside a character.
         let long = "é".repeat(STRANGE_MAX).replacen('é', "-é", 1);
         assert!(said(Unread::strange(path, &long)).contains("-éé"));
     }

@@ -1,9 +1,9 @@
-//! [`UsageThreshold`]: a descriptor that becomes readable when the usage of a memory cgroup of
-//! version 1 crosses a level, upwards or downwards.
+//! [`UsageThreshold`]: a descriptor that becomes readable when the usage of a version 1 memory
+//! cgroup crosses a level in either direction.
 //!
-//! The kernel looks every 128 pages that a processor charges, so it may be late by half a MiB for
-//! each. Only a user who may write `cgroup.event_control` can have one: root, as a rule. Dropping
-//! it ends it. Source: admin-guide/cgroup-v1/memory, section 9; mm/memcontrol-v1.c.
+//! The kernel checks every 128 pages that a processor charges, so it may be late by half a MiB for
+//! each. Only a user who may write `cgroup.event_control` can arm one: mostly root. Dropping it
+//! ends the watch. Source: admin-guide/cgroup-v1/memory, section 9; mm/memcontrol-v1.c.
 
 use std::fs::OpenOptions;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -14,7 +14,6 @@ use super::file;
 use crate::error::OsError;
 use crate::units::Bytes;
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct UsageThreshold {
     event: EventFd,
@@ -22,11 +21,11 @@ pub(crate) struct UsageThreshold {
 }
 
 impl UsageThreshold {
-    /// Watches the group of directory `dir`.
+    /// Watches the cgroup at `dir`.
     pub(crate) fn arm(dir: &Path, level: Bytes) -> Result<Self, OsError> {
         let path = dir.join("memory.usage_in_bytes");
         let refused = |source| OsError::new("open", path.display().to_string(), source);
-        // The kernel keeps what it needs of it.
+        // The kernel keeps what it needs of this file.
         let usage = file::open(&path, OpenOptions::new().read(true)).map_err(refused)?;
         let event = EventFd::new()?;
         let fds = (event.as_fd().as_raw_fd(), usage.as_raw_fd());
@@ -39,12 +38,11 @@ impl UsageThreshold {
         Ok(Self { event, level })
     }
 
-    /// Where it tells.
     pub(crate) fn level(&self) -> Bytes {
         self.level
     }
 
-    /// Whether the level was crossed since this was asked.
+    /// Returns true if the usage crossed the level since the last call.
     pub(crate) fn was_crossed(&self) -> bool {
         self.event.clear()
     }

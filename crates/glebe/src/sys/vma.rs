@@ -1,13 +1,12 @@
-//! What is mapped where: the calling process's mappings among a range of addresses.
+//! The calling process's mappings in a range of addresses.
 //!
-//! A *VMA* is one entry of `/proc/self/smaps`: addresses that are mapped alike, its header line
-//! being that of `/proc/self/maps`. Addresses and lengths are bytes. Names in it may be hostile:
-//! the process chose those of files and memory. The kernel shows them with line ends escaped.
+//! A *VMA* is one entry of `/proc/self/smaps`: addresses mapped alike. Its header is a line of
+//! `/proc/self/maps`. Addresses and lengths are bytes. Names may be hostile: the process chose
+//! those of files and memory. The kernel escapes line ends in them.
 //!
-//! Cost: the file has no index, so [`among`] reads from the lowest mapping on and stops at the
-//! end of the range, and the kernel walks the page tables of all that is read. For adopting memory
-//! and for statistics, not for every mark. Source: proc_pid_maps(5), proc_pid_smaps(5),
-//! `fs/proc/task_mmu.c`.
+//! Cost: [`among`] reads from the lowest mapping to the end of the range, for want of an index, and
+//! the kernel walks the page tables of all that. For adopting memory and statistics, not for every
+//! mark. Source: proc_pid_maps(5), proc_pid_smaps(5), `fs/proc/task_mmu.c`.
 
 mod eligible;
 
@@ -24,52 +23,53 @@ use crate::sys::file;
 use crate::units::Bytes;
 
 const PATH: &str = "/proc/self/smaps";
-/// At a time; seq_file fills no more than a page or one entry anyway.
+/// Bytes per read; seq_file fills at most a page or an entry.
 const READ: usize = 16 << 10;
-/// A header line holds a path of at most 4 KiB, each byte of which may be escaped as four.
+/// A header line holds a path of at most 4 KiB, each byte escaped as up to four.
 const LINE_MAX: u64 = 32 << 10;
 
-/// One mapping.
+/// A mapping.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Vma {
     /// First address.
     pub start: usize,
-    /// One past the last address.
+    /// The address after the last.
     pub end: usize,
-    /// As shown: `r` or `-`, `w` or `-`, `x` or `-`, then `p`rivate or `s`hared.
+    /// `r` or `-`, `w` or `-`, `x` or `-`, then `p`rivate or `s`hared.
     pub permissions: [u8; 4],
-    /// Where in the file it begins; zero where there is none.
+    /// Offset in the file in bytes; zero without a file.
     pub offset: u64,
-    /// The file system of the file mapped, as stat(2) tells it; zero where there is none.
+    /// Device of the file, as in stat(2); zero without a file.
     pub device: u64,
-    /// Of the file mapped; zero where there is none.
+    /// Inode of the file; zero without a file.
     pub inode: u64,
     /// Path of the file, or the kernel's or the process's name for the memory; mostly empty.
     pub path: String,
-    /// The letter pairs of `VmFlags`, each followed by a space or the end.
+    /// `VmFlags`: letter pairs with spaces between them.
     pub flags: String,
-    /// Size of the pages that it is made of.
+    /// Size of the pages.
     pub kernel_page: Bytes,
-    /// Present.
+    /// Present memory.
     pub rss: Bytes,
-    /// Present, private and marked by `MADV_FREE`, and not written since.
+    /// Present private memory marked by `MADV_FREE` and not written since.
     pub lazy_free: Bytes,
 }
 
 impl Vma {
-    /// Whether `VmFlags` has this letter pair.
+    /// Returns true if `VmFlags` has this letter pair.
     #[must_use]
     pub fn has(&self, flag: &str) -> bool {
         self.flags.split_ascii_whitespace().any(|set| set == flag)
     }
 
-    /// Whether writes stay with the process.
+    /// Returns true if writes stay in the process.
     #[must_use]
     pub fn is_private(&self) -> bool {
         self.permissions[3] == b'p'
     }
 
-    /// `7f00-7f10 rw-p 00000000 fe:00 123   /a path`: the path may hold anything but a line end.
+    /// Parses `7f00-7f10 rw-p 00000000 fe:00 123   /a path`. A path may hold anything but a line
+    /// end.
     fn header(line: &[u8]) -> Option<Self> {
         let mut fields = line.splitn(6, |byte| *byte == b' ');
         let mut field = || std::str::from_utf8(fields.next()?).ok();
@@ -88,7 +88,7 @@ impl Vma {
         Some(Self { start, end, permissions, offset, device, inode, path, ..Self::default() })
     }
 
-    /// `Rss:    12 kB`, `VmFlags: rd wr`, and others that nobody here asks for.
+    /// Parses `Rss:    12 kB` and `VmFlags: rd wr`; skips other fields.
     fn field(&mut self, line: &[u8]) -> Option<()> {
         let text = std::str::from_utf8(line).ok()?;
         let (name, value) = text.split_once(':')?;
@@ -108,13 +108,13 @@ impl Vma {
     }
 }
 
-/// Sums over the mappings of a range; upper bounds, none above its length, where a mapping reaches
-/// beyond it.
+/// Sums over the mappings of a range: upper bounds if a mapping reaches beyond it, never above its
+/// length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Present.
+    /// Present memory.
     pub rss: Bytes,
-    /// Present, but the kernel may take it without asking: RSS that is reclaimable.
+    /// Present memory that the kernel may take without asking: reclaimable RSS.
     pub lazy_free: Bytes,
 }
 
@@ -131,15 +131,14 @@ impl Usage {
     }
 }
 
-/// What is present and reclaimable in a range of the calling process.
+/// Returns the present and the reclaimable memory in a range of the calling process.
 ///
 /// # Errors
-/// As [`among`].
+/// See [`among`].
 pub fn usage(range: &Range<usize>) -> Result<Usage, OsError> {
     Ok(Usage::of(&among(range)?, range))
 }
 
-/// The error for a line that is none of `smaps`.
 fn malformed(line: &[u8]) -> io::Error {
     const SHOWN_MAX: usize = 80;
     let shown = String::from_utf8_lossy(&line[..line.len().min(SHOWN_MAX)]);
@@ -148,20 +147,19 @@ fn malformed(line: &[u8]) -> io::Error {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reading {
-    /// More may follow that is asked for.
+    /// Later lines may be in the range.
     On,
-    /// Nothing that follows is asked for.
+    /// Later lines are beyond the range.
     Past,
 }
 
-/// Takes the lines of `smaps` one by one.
 struct Parser<'a> {
     range: &'a Range<usize>,
-    /// Entries so far; the last may lack lines.
+    /// The last may be incomplete.
     found: Vec<Vma>,
-    /// Whether the lines that come belong to the last one found.
+    /// True if the next lines belong to the last entry found.
     is_inside: bool,
-    /// No entry has been seen at all.
+    /// True before the first entry.
     is_start: bool,
 }
 
@@ -171,7 +169,7 @@ impl<'a> Parser<'a> {
     }
 
     fn line(&mut self, line: &[u8]) -> io::Result<Reading> {
-        // A field's name begins with a capital letter, an address never does.
+        // Field names begin with a capital letter, addresses never.
         if line.first().is_some_and(u8::is_ascii_uppercase) {
             if self.is_start {
                 return Err(malformed(line));
@@ -193,7 +191,7 @@ impl<'a> Parser<'a> {
         Ok(Reading::On)
     }
 
-    /// Every entry ends with its flags: without them it is cut short.
+    /// Fails if an entry lacks its flags, which come last: it was cut short.
     fn end(self) -> io::Result<Vec<Vma>> {
         match self.found.iter().find(|vma| vma.flags.is_empty()) {
             Some(vma) => {
@@ -205,20 +203,20 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// The calling process's mappings that share an address with `range`, in ascending order.
+/// Returns the calling process's mappings that share an address with `range`, in ascending order.
 ///
 /// # Errors
-/// If `/proc/self/smaps` cannot be read (a kernel without `CONFIG_PROC_PAGE_MONITOR` has none).
+/// If `/proc/self/smaps` cannot be read (a kernel without `CONFIG_PROC_PAGE_MONITOR` lacks it).
 pub fn among(range: &Range<usize>) -> Result<Vec<Vma>, OsError> {
     let refused = |call| move |source| OsError::new(call, PATH, source);
     let file =
         file::open(Path::new(PATH), OpenOptions::new().read(true)).map_err(refused("open"))?;
-    // One point for all: each read is like the others.
+    // A single fault point for all reads.
     let all = point("read").and_then(|()| read(BufReader::with_capacity(READ, file), range));
     all.map_err(refused("read"))
 }
 
-/// The entries of `smaps` lines that share an address with `range`, in their order.
+/// Returns the entries that share an address with `range`, in their order.
 fn read(mut lines: impl BufRead, range: &Range<usize>) -> io::Result<Vec<Vma>> {
     let (mut parser, mut line) = (Parser::new(range), Vec::new());
     loop {
@@ -236,7 +234,7 @@ fn read(mut lines: impl BufRead, range: &Range<usize>) -> io::Result<Vec<Vma>> {
     parser.end()
 }
 
-/// As the kernel prints it, two hexadecimal numbers; zero for anything else.
+/// Parses the kernel's two hexadecimal numbers; returns zero for anything else.
 fn device(text: &str) -> u64 {
     let number = |hex| u32::from_str_radix(hex, 16).ok();
     let parts = text.split_once(':');
@@ -248,7 +246,7 @@ fn device_of(major: u32, minor: u32) -> u64 {
     libc::makedev(major, minor)
 }
 
-/// As the kernel prints one: hexadecimal digits and nothing else.
+/// Parses an address: hexadecimal digits only.
 fn address(text: &str) -> Option<usize> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_hexdigit());
     usize::from_str_radix(text, 16).ok().filter(|_| is_plain)

@@ -1,8 +1,8 @@
-//! `/proc/zoneinfo`: how much of each zone's free memory may be had without the kernel reclaiming
-//! other memory for it; and the lists of free pages of single processors.
+//! `/proc/zoneinfo`: the free memory that each zone can give without reclaim. Also empties the
+//! processors' own lists of free pages.
 //!
-//! Below its low watermark a zone has the kernel drop page cache; a zone for devices with short
-//! addresses keeps some more from those who can do with another (`protection`). Source:
+//! Below its low watermark a zone makes the kernel drop page cache. A zone for devices with short
+//! addresses keeps extra pages from allocations that can use another zone (`protection`). Source:
 //! proc_zoneinfo(5), admin-guide/sysctl/vm (`lowmem_reserve_ratio`, `stat_refresh`),
 //! mm/page_alloc.c.
 
@@ -17,12 +17,12 @@ use crate::units::{PageSize, Pages, Pfn};
 
 const PATH: &str = "/proc/zoneinfo";
 const REFRESH: &str = "/proc/sys/vm/stat_refresh";
-/// Writes to [`REFRESH`] between two looks at what is free, and looks at most.
+/// Writes to [`REFRESH`] between two looks at the free pages, and the most looks.
 const WRITES: u32 = 32;
 const LOOKS_MAX: u32 = 16;
 
-/// Free pages of `size` that can be had, on a node or on all, while every zone stays above its high
-/// watermark.
+/// Returns the number of free pages of `size` that a node, or all nodes, can give while every zone
+/// stays above its high watermark.
 ///
 /// # Errors
 /// If the files cannot be read.
@@ -34,7 +34,7 @@ pub(crate) fn obtainable(size: PageSize, node: Option<Node>) -> Result<u64, OsEr
     Ok(sum(&spare_of_zones(&text), &blocks, pages_each))
 }
 
-/// Of each zone that has memory its node, and the frames from its first to its last.
+/// Returns the node and the range of frames of each zone with memory.
 ///
 /// # Errors
 /// If the file cannot be read.
@@ -54,18 +54,18 @@ fn spans(text: &str) -> Vec<(Node, Range<Pfn>)> {
     text.split("Node ").skip(1).filter_map(of_zone).collect()
 }
 
-/// The node of a zone's name, as "0, zone Normal".
+/// Parses the node in a zone's name, such as "0, zone Normal".
 fn node_of(name: &str) -> Option<Node> {
     name.split(',').next()?.trim().parse().ok().map(Node)
 }
 
-/// The number behind `name` in the first line that begins with it.
+/// Returns the number behind `name` in the first line that begins with it.
 fn field(zone: &str, name: &str) -> Option<u64> {
     let line = zone.lines().map(str::trim).find(|line| line.starts_with(name))?;
     line[name.len()..].trim().parse().ok()
 }
 
-/// Of each zone the least of its free blocks and of what it can spare.
+/// Sums, over all zones, the lesser of a zone's free blocks and spare blocks.
 fn sum(spare: &[(String, Pages)], blocks: &[(String, u64)], each: Pages) -> u64 {
     let of_zone = |(name, blocks): &(String, u64)| {
         let spare = spare.iter().find(|(zone, _)| zone == name).map_or(0, |(_, pages)| pages.get());
@@ -74,7 +74,7 @@ fn sum(spare: &[(String, Pages)], blocks: &[(String, u64)], each: Pages) -> u64 
     blocks.iter().map(of_zone).sum()
 }
 
-/// Of each zone, as "node zone", the free pages above its high watermark and its protection.
+/// Returns each zone's name ("node, zone") and free pages above high watermark and protection.
 fn spare_of_zones(text: &str) -> Vec<(String, Pages)> {
     let mut zones = Vec::new();
     for zone in text.split("Node ").skip(1) {
@@ -93,14 +93,14 @@ fn spare_of_zones(text: &str) -> Vec<(String, Pages)> {
     zones
 }
 
-/// A zone's name without the spaces around it.
+/// Returns a zone's name with single spaces.
 fn plain(name: &str) -> String {
     name.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Has the kernel give the free pages that lie in lists of single processors, up to GiBs of huge
-/// pages after many were freed, back to all: a flush of its statistics takes some off each list.
-/// 4 ms where there is a lot; where the file may not be written nothing happens.
+/// Makes the kernel empty the lists of free pages of single processors, which may hold GiBs of huge
+/// pages after many were freed: a flush of its statistics takes some off each list. Takes 4 ms for
+/// many pages; does nothing if the file may not be written.
 pub(crate) fn empty_processor_lists() {
     let huge = PageSize::new(2 << 20);
     let free = || huge.and_then(|size| buddyinfo::free_blocks(size).ok()).unwrap_or(0);
@@ -161,7 +161,7 @@ mod tests {
         let size = PageSize::new(2 << 20).unwrap();
         empty_processor_lists();
         let (some, all) = (obtainable(size, None).unwrap(), buddyinfo::free_blocks(size).unwrap());
-        // Others take and give meanwhile.
+        // Others take and free pages meanwhile.
         assert!(some <= all + all / 2 + 64, "{some} of {all}");
     }
 }

@@ -1,22 +1,22 @@
-//! [`Error`]: why pages cannot be mapped side by side, with the values.
+//! [`Error`]: why pages cannot be mapped side by side.
 
 use crate::error::OsError;
 use crate::extent::Extent;
 use crate::units::{Bytes, Pages};
 
-/// A call that was refused; nothing was changed.
+/// A refused call, which changed nothing.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A view of no pages, or a space of none.
+    /// A view or space of no pages.
     #[error("no pages were asked for; the least is one")]
     Empty,
-    /// Pages of another size than the space has.
+    /// A file with another page size than the space.
     #[error("the file has pages of {given}, the space pages of {page}")]
     OtherPage {
-        /// The page of the file.
+        /// Page size of the file.
         given: Bytes,
-        /// The page of the space.
+        /// Page size of the space.
         page: Bytes,
     },
     /// An extent that is not whole pages of its file.
@@ -27,12 +27,12 @@ pub enum Error {
         /// Base pages in a page of the file.
         grain: Pages,
     },
-    /// An extent that the file does not have.
+    /// An extent beyond the end of the file.
     #[error("pages {given} of a file of {}", .len.get())]
     BeyondEnd {
         /// The extent, in base pages.
         given: Extent,
-        /// Base pages in the file now.
+        /// Length of the file in base pages.
         len: Pages,
     },
     /// More mappings than views may have.
@@ -40,11 +40,11 @@ pub enum Error {
     ViewLimit {
         /// Mappings that the view needs.
         asked: u64,
-        /// Mappings that views have now.
+        /// Mappings of all views.
         used: u64,
-        /// The most that they may have.
+        /// The limit.
         limit: u64,
-        /// What sets the limit.
+        /// The source of the limit.
         of: &'static str,
     },
     /// More mappings than the process may have.
@@ -55,19 +55,19 @@ pub enum Error {
     MapCount {
         /// Mappings that the view needs.
         asked: u64,
-        /// Mappings that the process has, those of the view left out.
+        /// Mappings of the process, without this view.
         used: u64,
-        /// The most that it may have.
+        /// The limit.
         limit: u64,
-        /// What the kernel said.
+        /// The kernel's error.
         why: OsError,
     },
-    /// No addresses left that are long enough.
+    /// No free range of addresses is long enough.
     #[error("no {asked} of addresses side by side; the longest run free has {largest} of {all}")]
     NoAddresses {
         /// Bytes asked for.
         asked: Bytes,
-        /// The longest free run.
+        /// The longest free range.
         largest: Bytes,
         /// All addresses of the space.
         all: Bytes,
@@ -75,20 +75,20 @@ pub enum Error {
     /// Bytes beyond the end of a view.
     #[error("{len} bytes at {:#x} of a view of {all}", .offset.get())]
     BeyondView {
-        /// The offset given.
+        /// The offset.
         offset: Bytes,
         /// Bytes asked for.
         len: usize,
         /// Bytes in the view.
         all: Bytes,
     },
-    /// A page that others took out of the file.
+    /// A page that another owner took out of the file.
     #[error("the page at {:#x} of the view is gone from its file", .offset.get())]
     Lost {
-        /// The first byte that could not be had.
+        /// The first byte that is missing.
         offset: Bytes,
     },
-    /// The caller is a forked child: views stayed with its parent.
+    /// This is a forked child; the views are the parent's.
     #[error("this process was forked from the views' owner; they stayed there")]
     Forked,
     /// The kernel refused a call.

@@ -1,4 +1,4 @@
-//! Views: scattered pages of a file in memory, mapped side by side, so that they read as one.
+//! Views map scattered pages of a file in memory side by side, so that they read as one range.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -17,36 +17,27 @@
 //! # Ok::<(), glebe::vmap::Error>(())
 //! ```
 //!
-//! A [`Space`] owns addresses, which a free tree manages; a [`View`] owns a part of them from its
-//! making to its drop. Positions are pages of the files that are mapped there: base pages, or those
-//! of a hugetlb pool. Extents of a file are base pages, as everywhere.
+//! A [`Space`] owns addresses, managed by a free tree; each [`View`] owns a part of them. Positions
+//! are pages of the mapped files: base pages, or pages of a hugetlb pool. Extents of a file count
+//! base pages.
 //!
-//! A view that is dropped is unmapped *lazily*: it goes to a list, its addresses are used for
-//! nothing else, and no safe code reaches what is still mapped there. The list is flushed when its
-//! pages or mappings pass a bound, when addresses or mappings run out, and by [`Space::flush`]:
-//! what lies side by side in it is cleared by one system call.
+//! A dropped view is unmapped *lazily*: until then its addresses have no other use, and no safe
+//! code reaches them. A flush unmaps neighbours by one system call. It runs when the list of
+//! dropped views exceeds a bound, when addresses or mappings run out, and on [`Space::flush`].
 //!
-//! A view keeps its file. The pages of a file that [`MemFile::new`] made are given back when its
-//! maker has dropped it and its views, although a forked child still has the descriptor.
+//! Views keep their file alive. The last owner of a file that [`MemFile::new`] made frees its
+//! pages, even if a forked child has the descriptor. All views get at most half of
+//! `vm.max_map_count`, and a space at most a million mappings. Neighbours in the file share a
+//! mapping.
 //!
-//! The kernel's limit on mappings (`vm.max_map_count`) is on the whole process: views have at most
-//! half of it, and those of a space at most a million; a view beyond that is an error. Pages that
-//! follow one another in the file are one mapping.
+//! A view with a page twice is a ring buffer that reads on past its end. The file and other views
+//! may change the bytes, so the kernel copies them and no slice is lent. (A
+//! [`reserve`](crate::reserve) lends slices of views: their pages have no other owner.) In a forked
+//! child nothing is mapped, and calls return [`Error::Forked`].
 //!
-//! Bytes of a view may be changed through the file or another view of the same pages: they are
-//! copied in and out by the kernel, never lent as a slice. ([`reserve`](crate::reserve) has views
-//! whose pages nobody else has, which are slices.) The same page twice in a view is allowed: so a
-//! ring buffer reads on over its end.
-//!
-//! After fork the child has the addresses, nothing mapped over them, and every call is
-//! [`Error::Forked`].
-//!
-//! Locks: the list of a flush, then the state of a space, held for O(log n); system calls are made
-//! under neither but the list of a flush. Cost: a system call for each piece and one more, and one
-//! to unmap, later and often together with others.
-//!
-//! Source: vm_map_ram and the lazy purge of the kernel's `mm/vmalloc.c`, mmap(2). Not done here:
-//! who may have which pages of the file.
+//! Locks: the list of a flush, also during system calls; then the state of a space, for O(log n). A
+//! view costs a system call for each piece and one more. Source: mmap(2), and the kernel's
+//! `mm/vmalloc.c` (vm_map_ram, the lazy purge).
 
 mod error;
 mod space;

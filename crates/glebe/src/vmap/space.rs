@@ -1,10 +1,8 @@
-//! [`Space`]: addresses that a free tree manages, and the list of views that are still to be
-//! unmapped.
+//! [`Space`]: addresses in a free tree, and a list of views to unmap.
 //!
-//! Every position of a space is at any time free in the tree, or a view's, or on one of
-//! two lists: views that were dropped, and those that a flush is clearing.
-//! Mappings are counted for all but the first: one for each piece, and one for what separates a
-//! view from the next.
+//! Each position is free, in a view, on the list of dropped views, or on the list that a flush is
+//! clearing. Until it is unmapped, a view counts one mapping for each piece and one for the gap
+//! after it.
 
 use std::mem;
 use std::sync::Arc;
@@ -20,21 +18,20 @@ use crate::sys::map_count::{map_count, max_map_count};
 use crate::sys::page_size;
 use crate::units::{Bytes, PageSize, Pages};
 
-/// Half of what the process may have.
 static VIEWS: Budget = Budget::one_in(2);
 const OF_PROCESS: &str = "half of vm.max_map_count";
 const OF_SPACE: &str = "the size of a space's tree";
 
-/// Dropped views on the list, at most: it is allocated when the space is made.
+/// Most views on the list, which is allocated with the space.
 const LAZY_VIEWS: usize = 256;
-/// Mappings of dropped views, at most: a flush of so many takes some milliseconds.
+/// Most mappings of dropped views: flushing this many takes some milliseconds.
 const LAZY_MAPPINGS: u64 = 4000;
-/// Bytes of dropped views, at most, unless the space was told otherwise.
+/// Default for the most bytes of dropped views.
 const LAZY_BYTES: Bytes = Bytes::mib(64);
-/// Mappings of the views of a space, at most, for which its tree has storage.
+/// Most mappings of a space. Its tree has storage for them.
 const MAPPINGS_MAX: u64 = 1 << 20;
 
-/// How a space is made; from [`Space::options`].
+/// Options of a [`Space`].
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Options {
@@ -50,33 +47,32 @@ impl Default for Options {
 }
 
 impl Options {
-    /// For files of pages of this size; base pages by default.
+    /// Sets the page size of the files; default: base pages.
     pub fn page(self, page: PageSize) -> Self {
         Self { page, ..self }
     }
 
-    /// Unmaps dropped views together when their bytes pass this; at once with zero.
+    /// Sets how many bytes of dropped views to keep mapped; zero for none.
     pub fn lazy_max(self, lazy: Bytes) -> Self {
         Self { lazy, ..self }
     }
 
-    /// Fewer mappings than [`MAPPINGS_MAX`].
     #[cfg(test)]
     pub(super) fn max_mappings(self, max_mappings: u64) -> Self {
         Self { max_mappings, ..self }
     }
 
-    /// Reserves `len` of addresses, rounded up to whole pages. They are no memory.
+    /// Reserves `len` of addresses, rounded up to whole pages. They use no memory.
     ///
     /// # Errors
-    /// [`Error::Empty`]; [`Error::Os`] where there are not so many addresses, or the process may
-    /// not have them (`RLIMIT_AS`), or memory to keep account of them.
+    /// [`Error::Empty`]; [`Error::Os`] if the process lacks addresses, memory to manage them, or
+    /// the right to them (`RLIMIT_AS`).
     pub fn build(self, len: Bytes) -> Result<Space, Error> {
         let pages = len.pages_up(self.page);
         let len = pages.checked_bytes(self.page).unwrap_or(len);
         let span = Extent::new(0, pages.get()).ok_or(Error::Empty)?;
         let addresses = Addresses::reserve(len, self.page)?;
-        // Views are fewer than their mappings, and free extents one more than views at most.
+        // A view has two or more mappings, and free extents exceed views by one at most.
         let limit = self.max_mappings;
         let tree = all_free(span, limit as usize + 1)?;
         let state = State { tree, lazy: Lazy::new(), used: VIEWS.share(), limit, views: 0 };
@@ -96,32 +92,30 @@ fn all_free(span: Extent, extents: usize) -> Result<FreeTree, OsError> {
     Ok(tree)
 }
 
-/// Addresses for views: a cheap handle, which views keep alive too. See [the module](super) for an
-/// example.
+/// Addresses for views. Clones and views share them. See [the module](super) for an example.
 #[derive(Clone, Debug)]
 pub struct Space(Arc<Inner>);
 
-/// What a space is used for.
+/// The use of a space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Views that live.
+    /// Live views.
     pub views: u64,
-    /// Mappings of views, those not yet unmapped included.
+    /// Mappings of all views that are still mapped.
     pub mappings: u64,
-    /// Bytes of views that were dropped and are not yet unmapped.
+    /// Bytes of dropped views that are still mapped.
     pub lazy: Bytes,
-    /// Bytes of addresses that nobody has.
+    /// Bytes of free addresses.
     pub free: Bytes,
 }
 
-/// A range of positions that is a view's or was, and its mappings.
+/// A view's positions and mappings.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Taken {
     pub(super) at: Extent,
     pub(super) mappings: u64,
 }
 
-/// Views that are to be unmapped.
 #[derive(Debug)]
 struct Lazy {
     views: Vec<Taken>,
@@ -140,7 +134,7 @@ impl Lazy {
         self.mappings += taken.mappings;
     }
 
-    /// Empties it, and keeps its storage.
+    /// Empties the list; keeps its storage.
     fn clear(&mut self) {
         self.views.clear();
         (self.pages, self.mappings) = (0, 0);
@@ -151,14 +145,14 @@ impl Lazy {
 struct State {
     tree: FreeTree,
     lazy: Lazy,
-    /// Mappings of views, dropped ones included.
+    /// Mappings of views, dropped views included.
     used: Counted,
     limit: u64,
     views: u64,
 }
 
 impl State {
-    /// Takes `len` positions for a view; none where so many do not lie side by side.
+    /// Takes `len` positions for a view; `None` if no free range is long enough.
     fn take(&mut self, len: u64, mappings: u64) -> Result<Option<Taken>, Error> {
         let used = self.used.get();
         let (sum, limit) = (used.saturating_add(mappings), self.limit);
@@ -182,33 +176,33 @@ impl State {
 pub(super) struct Inner {
     addresses: Addresses,
     page: PageSize,
-    /// Pages of dropped views that are not worth a flush.
+    /// Pages of dropped views to keep before a flush.
     lazy_pages: u64,
     state: Mutex<State>,
-    /// What a flush is clearing; held all the while.
+    /// The views that a flush is clearing; locked throughout.
     flushing: Mutex<Lazy>,
 }
 
 impl Space {
-    /// What a space can be like.
+    /// Returns the default options.
     pub fn options() -> Options {
         Options::default()
     }
 
-    /// `len` of addresses for pages of base size.
+    /// Creates a space of `len` of addresses for base pages.
     ///
     /// # Errors
-    /// As [`Options::build`].
+    /// Like [`Options::build`].
     pub fn new(len: Bytes) -> Result<Self, Error> {
         Self::options().build(len)
     }
 
-    /// Maps `extents` of `file`, base pages, side by side in the order given.
+    /// Maps `extents` of `file` side by side, in this order.
     ///
     /// # Errors
     /// [`Error::Empty`], [`Error::OtherPage`], [`Error::Unaligned`], [`Error::BeyondEnd`];
-    /// [`Error::ViewLimit`] and [`Error::MapCount`] for too many mappings, [`Error::NoAddresses`];
-    /// [`Error::Forked`]; [`Error::Os`] for what mmap(2) or madvise(2) refuses beside.
+    /// [`Error::ViewLimit`] or [`Error::MapCount`] for too many mappings; [`Error::NoAddresses`];
+    /// [`Error::Forked`]; [`Error::Os`] if mmap(2) or madvise(2) refuses for another reason.
     pub fn view(&self, file: &Arc<MemFile>, extents: &[Extent]) -> Result<View, Error> {
         let inner = &self.0;
         if inner.addresses.is_lost_by_fork() {
@@ -222,11 +216,10 @@ impl Space {
         Ok(View::new(Arc::clone(inner), Arc::clone(file), taken, len))
     }
 
-    /// Unmaps every view that was dropped.
+    /// Unmaps all dropped views.
     ///
     /// # Errors
-    /// [`Error::Os`] for what mmap(2) refuses, with the rest still to be unmapped;
-    /// [`Error::Forked`].
+    /// [`Error::Os`] if mmap(2) refuses; those views stay on the list. [`Error::Forked`].
     pub fn flush(&self) -> Result<(), Error> {
         if self.0.addresses.is_lost_by_fork() {
             return Err(Error::Forked);
@@ -234,7 +227,7 @@ impl Space {
         self.0.flush().map_err(Error::Os)
     }
 
-    /// What it is used for now; nothing in a forked child.
+    /// Returns the use of the space; zeros in a forked child.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let inner = &self.0;
@@ -251,7 +244,7 @@ impl Space {
         }
     }
 
-    /// The page of the files that can be mapped here.
+    /// Returns the page size of the files.
     #[must_use]
     pub fn page(&self) -> PageSize {
         self.0.page
@@ -259,7 +252,7 @@ impl Space {
 }
 
 impl Inner {
-    /// What is to be mapped for `extents`, and pages of the file in all.
+    /// Returns the pieces to map, and their pages in all.
     fn pieces(&self, file: &MemFile, extents: &[Extent]) -> Result<(Vec<Piece>, u64), Error> {
         if file.page() != self.page {
             let (given, page) = (file.page().bytes(), self.page.bytes());
@@ -295,11 +288,11 @@ impl Inner {
         Ok((pieces, pages))
     }
 
-    /// Takes addresses for a view of `pages`; where there are none, those of dropped views too.
+    /// Takes addresses for a view, if need be after a flush.
     fn take(&self, pages: u64, mappings: u64) -> Result<Taken, Error> {
         let mut taken = lock(&self.state).take(pages, mappings);
         if !matches!(taken, Ok(Some(_))) {
-            // What cannot be unmapped now is not to be had, which the second attempt says.
+            // The second attempt reports what a failed flush could not free.
             let _ = self.flush();
             taken = lock(&self.state).take(pages, mappings);
         }
@@ -310,11 +303,11 @@ impl Inner {
         })
     }
 
-    /// Takes a view away that could be mapped in part only, and says why.
+    /// Ends a view that could be mapped only in part, and explains why.
     fn undo(&self, taken: Taken, why: OsError) -> Error {
         let mappings = taken.mappings;
         drop(self.end(taken));
-        // First of all, since to count needs memory, which may need a mapping.
+        // Counting mappings needs memory, which may need a mapping.
         let _ = self.flush();
         if why.kind() == std::io::ErrorKind::OutOfMemory {
             if let (Ok(used), Ok(limit)) = (map_count(), max_map_count()) {
@@ -326,7 +319,6 @@ impl Inner {
         Error::Os(why)
     }
 
-    /// Puts a view on the list of those to be unmapped.
     fn end(&self, taken: Taken) -> MutexGuard<'_, State> {
         let mut state = lock(&self.state);
         state.views -= 1;
@@ -334,7 +326,7 @@ impl Inner {
         state
     }
 
-    /// Ends a view, and unmaps those on the list if they are many.
+    /// Ends a view. Flushes if the list is full.
     pub(super) fn drop_view(&self, taken: Taken) {
         let state = self.end(taken);
         let lazy = &state.lazy;
@@ -343,12 +335,12 @@ impl Inner {
             || lazy.views.len() >= LAZY_VIEWS;
         drop(state);
         if many {
-            // What is refused stays on the list, and the next flush tries again.
+            // Refused views stay on the list.
             let _ = self.flush();
         }
     }
 
-    /// Unmaps every view on the list. What cannot be is put back on it.
+    /// Unmaps the views on the list. Refused ones return to it.
     fn flush(&self) -> Result<(), OsError> {
         let mut flushing = lock(&self.flushing);
         mem::swap(&mut *flushing, &mut lock(&self.state).lazy);
@@ -380,7 +372,6 @@ impl Inner {
         self.bytes(at.start())
     }
 
-    /// Bytes of pages within the space.
     fn bytes(&self, pages: u64) -> Bytes {
         Pages::new(pages).bytes(self.page)
     }
@@ -399,7 +390,7 @@ impl Inner {
 }
 
 impl State {
-    /// Makes the addresses of views free that lay side by side and were unmapped.
+    /// Frees the addresses of an unmapped run of views.
     fn give_back(&mut self, run: &[Taken], pages: u64) {
         let mappings: u64 = run.iter().map(|taken| taken.mappings).sum();
         self.used.set(self.used.get() - mappings).expect("fewer than before");

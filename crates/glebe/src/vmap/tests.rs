@@ -1,5 +1,4 @@
-//! What views are: their bytes, addresses and limits. Forks and the real limit on mappings are
-//! tested in processes of their own (`tests/vmap.rs`).
+//! Bytes, addresses and limits of views. `tests/vmap.rs` tests forks and the real limit.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -17,7 +16,7 @@ fn bytes(pages: u64) -> Bytes {
     Pages::new(pages).bytes(page_size())
 }
 
-/// A file of so many pages, each with its number in its first and last bytes.
+/// Makes a file whose pages have their number in their first and last bytes.
 fn numbered(pages: u64) -> Arc<MemFile> {
     let file = Arc::new(MemFile::new(bytes(pages)).unwrap());
     let all = Space::new(bytes(pages)).unwrap().view(&file, &[extent(0, pages)]).unwrap();
@@ -29,7 +28,7 @@ fn numbered(pages: u64) -> Arc<MemFile> {
     file
 }
 
-/// The numbers of a view's pages, and that both ends of each say the same.
+/// Returns the numbers of a view's pages; both ends must agree.
 fn numbers(view: &View) -> Vec<u32> {
     let page = page_size().bytes().get();
     let at = |offset| {
@@ -53,7 +52,7 @@ fn pages_read_in_the_order_given_and_neighbours_are_one_mapping() {
     let view = space.view(&file, &[extent(9, 1), extent(2, 2), extent(4, 1), extent(0, 1)]);
     let view = view.unwrap();
     assert_eq!(numbers(&view), [9, 2, 3, 4, 0]);
-    // 9, then 2 to 4, then 0, and what is behind.
+    // The mappings: 9, 2 to 4, 0, and the gap after them.
     assert_eq!(view.len(), bytes(5));
     let other = space.view(&file, &[extent(3, 1)]).unwrap();
     other.write(Bytes::ZERO, &77_u32.to_le_bytes()).unwrap();
@@ -85,13 +84,13 @@ fn dropped_views_are_unmapped_later_and_together() {
     let usage = space.usage();
     assert_eq!((usage.views, usage.mappings, usage.lazy), (0, 6, bytes(3)));
     assert_eq!(usage.free, bytes(5));
-    // Addresses of views that are still mapped go to nobody.
+    // Addresses that are still mapped have no new use.
     let fourth = space.view(&file, &[extent(0, 1)]).unwrap();
     assert!(!at.contains(&fourth.as_ptr().addr()));
     space.flush().unwrap();
     let usage = space.usage();
     assert_eq!((usage.mappings, usage.lazy, usage.free), (2, Bytes::ZERO, bytes(7)));
-    // More than four pages on the list are flushed by the drop.
+    // The list holds four pages; a fifth flushes it.
     drop(space.view(&file, &[extent(0, 5)]).unwrap_err());
     drop(fourth);
     drop(space.view(&file, &[extent(0, 4)]).unwrap());
@@ -130,7 +129,7 @@ fn a_limit_on_mappings_counts_dropped_views_and_is_named() {
     let text = error.to_string();
     assert!(matches!(error, Error::ViewLimit { asked: 6, used: 5, limit: 10, .. }), "{text}");
     assert!(text.contains("6 mappings") && text.contains("5 of at most 10"), "{text}");
-    // Nothing was lost, and the next one works.
+    // The refusal changed nothing.
     let rest = space.view(&file, &scattered[4..8]).unwrap();
     assert_eq!((numbers(&half), numbers(&rest)), (vec![0, 2, 4, 6], vec![8, 10, 12, 14]));
 }

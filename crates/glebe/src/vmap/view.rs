@@ -1,13 +1,12 @@
-//! [`View`]: pages that are mapped side by side.
+//! [`View`]: pages mapped side by side.
 //!
-//! Offsets are bytes from its start. Others may change the bytes, through the file or another view,
-//! so they are copied: a copy that races with another gives bytes of both and nothing worse. Others
-//! may also take pages away, and a page that was never touched may not be had. So the kernel
-//! copies, at a system call each: a page that is not there is an error and no signal.
+//! Offsets are bytes from the view's start. The file or another view may change the bytes, so they
+//! are copied: racing copies only mix bytes. Pages may be missing, so the kernel copies, by one
+//! system call: a missing page is an error and no signal.
 //!
 //! # Safety
-//! The addresses are this view's from its making to its drop, checked against its end, and asked
-//! in a forked child before they are used.
+//! A live view owns its addresses. `checked` compares an access with the view's end, and refuses in
+//! a forked child.
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -18,11 +17,11 @@ use super::{Error, MemFile};
 use crate::sys::peek::{peek, poke};
 use crate::units::{Bytes, Pages};
 
-/// Pages of a file, side by side until this is dropped.
+/// Pages of a file, mapped side by side until the view is dropped.
 #[derive(Debug)]
 pub struct View {
     space: Arc<Inner>,
-    /// Its pages would go with the last owner of the file.
+    /// The last owner of the file frees its pages.
     _file: Arc<MemFile>,
     taken: Taken,
     addr: usize,
@@ -35,14 +34,14 @@ impl View {
         Self { space, _file: file, taken, addr, len }
     }
 
-    /// Bytes in it.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> Bytes {
         self.len
     }
 
-    /// Its first byte. What is done through the pointer is the caller's to order and to bound; the
-    /// touch of a page that is not to be had is SIGBUS; in a forked child nothing is mapped there.
+    /// Returns the address of the first byte. The caller must order and bound accesses. Touching a
+    /// missing page raises SIGBUS. A forked child has nothing mapped there.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         ptr::with_exposed_provenance_mut(self.addr)
@@ -51,8 +50,8 @@ impl View {
     /// Copies bytes out.
     ///
     /// # Errors
-    /// [`Error::BeyondView`], [`Error::Forked`]; [`Error::Lost`], with what is before it copied;
-    /// [`Error::Os`] where a filter denies such copies.
+    /// [`Error::BeyondView`], [`Error::Forked`]; [`Error::Lost`], after copying the bytes before
+    /// the missing one; [`Error::Os`] if a filter denies copies.
     pub fn read(&self, offset: Bytes, buf: &mut [u8]) -> Result<(), Error> {
         let addr = self.checked(offset, buf.len())?;
         self.whole(offset, buf.len(), peek(addr, buf)?)
@@ -61,10 +60,10 @@ impl View {
     /// Copies bytes in.
     ///
     /// # Errors
-    /// As [`View::read`].
+    /// Like [`View::read`].
     pub fn write(&self, offset: Bytes, bytes: &[u8]) -> Result<(), Error> {
         let addr = self.checked(offset, bytes.len())?;
-        // SAFETY: `checked` says that the target is this view's, of which no slice is made.
+        // SAFETY: `checked` found the target in this view, and no slice of a view exists.
         let copied = unsafe { poke(addr, bytes)? };
         self.whole(offset, bytes.len(), copied)
     }
@@ -76,7 +75,7 @@ impl View {
         Err(Error::Lost { offset: offset + Bytes::new(copied as u64) })
     }
 
-    /// The address of `offset`, where `len` bytes from it are this view's.
+    /// Returns the address of `offset` if the view has `len` bytes from there.
     fn checked(&self, offset: Bytes, len: usize) -> Result<usize, Error> {
         let end = offset.checked_add(Bytes::new(len as u64));
         if end.is_none_or(|end| end > self.len) {
@@ -88,7 +87,7 @@ impl View {
         Ok(self.addr + offset.as_usize())
     }
 
-    /// Whether this is a forked child, which has no such view.
+    /// Returns true in a forked child, where nothing is mapped.
     #[must_use]
     pub fn is_lost_by_fork(&self) -> bool {
         self.space.is_lost_by_fork()

@@ -1,7 +1,7 @@
-//! Copies in and out of a region: of what is not marked, and of what is marked and still there.
+//! [`Region`]'s copies: in and out of unmarked memory, and out of marked memory that is present.
 //!
-//! Owns nothing. The region's lock is shared meanwhile, so that nothing is marked, unmarked or
-//! dropped; the kernel may take a marked page at any time, which a read of it tells.
+//! They share the region's lock, so nobody marks, unmarks or drops meanwhile. The kernel may free a
+//! marked page at any time; a read reports it lost.
 
 use super::engine::Backend;
 use super::state::State;
@@ -13,10 +13,10 @@ use crate::sys::{atfork, peek};
 use crate::units::{Bytes, Pages};
 
 impl Region {
-    /// Copies bytes out, marked or not, if all of them are there; leaves the marks as they are.
+    /// Copies bytes out of marked or unmarked memory if no page is lost. Marks do not change.
     ///
     /// # Errors
-    /// [`Error::Beyond`]; [`Error::Purged`] if a page is lost: `buf` then holds anything;
+    /// [`Error::Beyond`]; [`Error::Purged`] if a page is lost, with unspecified contents of `buf`;
     /// [`Error::Os`] if the kernel refuses the copy.
     pub fn try_read(&self, offset: Bytes, buf: &mut [u8]) -> Result<(), Error> {
         let Some(pages) = self.touched(offset, buf.len())? else { return Ok(()) };
@@ -26,7 +26,7 @@ impl Region {
             self.mapping.read(offset, buf);
             return Ok(());
         }
-        // In a child that could not be armed a lost page would read as zeros.
+        // In an unarmed child a lost page would read as zeros.
         let told = state.as_deref().filter(|state| !state.is_unarmed).map(|state| &state.backend);
         let lost = match told {
             None => marked,
@@ -42,7 +42,7 @@ impl Region {
         Err(Error::Purged { offset: Pages::new(page).bytes(self.page) })
     }
 
-    /// Copies bytes out of memory that is not marked.
+    /// Copies bytes out of unmarked memory.
     ///
     /// # Errors
     /// [`Error::Beyond`], [`Error::Marked`].
@@ -54,10 +54,10 @@ impl Region {
         Ok(())
     }
 
-    /// Copies bytes into memory that is not marked.
+    /// Copies bytes into unmarked memory.
     ///
     /// # Errors
-    /// [`Error::Beyond`], [`Error::Marked`]: nothing is written then.
+    /// [`Error::Beyond`], [`Error::Marked`]: nothing is written.
     pub fn write(&self, offset: Bytes, bytes: &[u8]) -> Result<(), Error> {
         let Some(pages) = self.touched(offset, bytes.len())? else { return Ok(()) };
         let _state = self.shared();
@@ -66,12 +66,12 @@ impl Region {
         Ok(())
     }
 
-    /// The lock, shared; none in a process in which it may never be released.
+    /// Returns `None` in a process without fork steps, where the lock may never be released.
     pub(super) fn shared(&self) -> Option<RwLockReadGuard<'_, State>> {
         (!atfork::is_without_steps()).then(|| read(&self.locked.state))
     }
 
-    /// The pages that hold `count` bytes from `offset`; none for no bytes.
+    /// Returns the pages that hold the bytes; `None` for 0 bytes.
     fn touched(&self, offset: Bytes, count: usize) -> Result<Option<Extent>, Error> {
         let end = offset.checked_add(Bytes::new(count as u64)).unwrap_or(Bytes::new(u64::MAX));
         if end > self.len() {

@@ -1,22 +1,21 @@
-//! [`Adopted`]: the caller's own memory, taken as it is and given back as it was.
+//! [`Adopted`] takes over the caller's own memory and returns it as it was.
 //!
-//! Taken is the part that is whole pages, if all of it can be volatile ([`classify`]). While it is
-//! adopted the kernel makes no huge pages of it, since that would undo a mark unseen; the advice
-//! that was there before comes back at the end, but for mappings that had none where the machine
-//! makes huge pages of everything: these get `MADV_HUGEPAGE`, which means the same there.
+//! It takes the whole pages, if all can be volatile ([`classify`]). Meanwhile the kernel makes no
+//! huge pages of them, which would silently undo a mark. Former advice returns at the end; if the
+//! machine makes huge pages everywhere, mappings without advice get `MADV_HUGEPAGE`, which means
+//! the same there.
 //!
-//! With the scan engine it is *armed*, registered with the userfaultfd, only where it is marked:
-//! the caller may use the rest as any memory, holes too. A page that was never touched gets the
-//! page of zeros before, so that it is not taken for a lost one. Each armed run is counted in the
-//! [`Budget`]. What the caller maps there meanwhile is not armed and so not this region's any
-//! more; the kernel says that with ENOENT.
+//! The scan engine *arms* (registers with the userfaultfd) only marked parts: the caller may use
+//! the rest like any memory, holes included. An untouched page gets the page of zeros first, so
+//! that it does not look lost. The [`Budget`] counts armed runs. A new mapping there is not armed
+//! and no longer the region's; the kernel answers ENOENT.
 //!
-//! Positions are base pages from the region's start. All calls are made under the region's lock,
-//! held alone. Cost: two system calls a mark and one an unmark, beside those of the engine.
-//! Source: ioctl_userfaultfd(2), madvise(2).
+//! Unit: base pages from the region's start. Calls need the region's exclusive lock. Cost beside
+//! the engine's: three system calls per mark, one per unmark. Source: ioctl_userfaultfd(2),
+//! madvise(2).
 //!
 //! # Safety
-//! The memory is the caller's, who has promised to leave it to the region while it is marked.
+//! The caller has promised to leave the memory to the region while it is marked.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -31,10 +30,10 @@ use crate::sys::uffd::Uffd;
 use crate::sys::vma::{self, classify, classify_watched, Refusal, Vma};
 use crate::units::{Bytes, PageSize};
 
-/// Armed ranges: one armed in the middle of a mapping makes three of it.
+/// Armed ranges. Arming the middle of a mapping makes three of it.
 static RANGES: Budget = Budget::one_in(8);
 
-/// Memory that is not glebe's, as long as a region is made of it.
+/// The caller's memory while a region uses it.
 #[derive(Debug)]
 pub(super) struct Adopted {
     base: usize,
@@ -45,7 +44,7 @@ pub(super) struct Adopted {
 }
 
 impl Adopted {
-    /// Takes the whole pages of `len` bytes at `addr`; how many bytes these are.
+    /// Takes the whole pages of `len` bytes at `addr`, and returns their length.
     pub(super) fn new(addr: usize, len: Bytes, page: PageSize) -> Result<(Self, Bytes), Error> {
         let range = inner(addr, len, page)?;
         classify(&range)?;
@@ -55,17 +54,15 @@ impl Adopted {
         Ok((Self { base: range.start, page, armed: Runs::default(), share, _huge: huge }, len))
     }
 
-    /// The address of the first page.
     pub(super) fn base(&self) -> usize {
         self.base
     }
 
-    /// What is armed, in ascending runs.
     pub(super) fn armed(&self) -> impl Iterator<Item = Extent> + '_ {
         self.armed.iter()
     }
 
-    /// Arms `pages`, of which none is, and fills their holes with zeros before.
+    /// Fills the holes of `pages`, which are not armed, and arms them.
     pub(super) fn arm(&mut self, pages: Extent, uffd: &Uffd) -> Result<(), Error> {
         self.armed.insert(pages);
         if let Err(Exhausted { used: armed, limit }) = self.share.set(self.armed.count()) {
@@ -73,12 +70,12 @@ impl Adopted {
             return Err(Error::MapBudget { armed, limit });
         }
         let (addr, len) = pages.place(self.base, self.page);
-        // SAFETY: as the file's head says: the caller is about to have it marked.
+        // SAFETY: as the file's head says; the caller is about to have it marked.
         let made = unsafe {
             advise(addr, len, Advice::PopulateRead)
                 .and_then(|()| uffd.arm(addr, len))
-                // Changes no page that is there, but gives a mapping that was never written what
-                // fork looks for: else a child would find holes where pages were.
+                // Changes no present page, but gives a mapping that was never written what fork
+                // looks for: without it a child would find holes.
                 .and_then(|()| uffd.fill_holes(addr, self.page.bytes()))
         };
         made.map_err(|error| {
@@ -87,17 +84,16 @@ impl Adopted {
         })
     }
 
-    /// Ends the arming of `pages`, whose holes are filled. Where the kernel has no mapping left to
-    /// split one with, they stay armed: then a hole that the caller makes there is SIGBUS at the
-    /// next touch, which the budget keeps from happening.
+    /// Disarms `pages`, which have no holes. If the kernel has no mapping left for the split, they
+    /// stay armed, and a touch of a later hole raises SIGBUS. The budget prevents this.
     pub(super) fn disarm(&mut self, pages: Extent, uffd: &Uffd) {
         self.forget(pages);
         let (addr, len) = pages.place(self.base, self.page);
-        // SAFETY: as the file's head says; nothing there is marked any more.
+        // SAFETY: as the file's head says; all pages there are unmarked.
         if unsafe { uffd.disarm(addr, len) }.is_ok() {
             return;
         }
-        // Something else lies there in part: only what is still armed is this region's.
+        // Another mapping covers a part: only armed parts are still the region's.
         for part in armed_parts(&(addr..addr + len.as_usize())).unwrap_or_default() {
             // SAFETY: as above.
             let _ = unsafe { uffd.disarm(part.start, Bytes::new((part.end - part.start) as u64)) };
@@ -110,7 +106,7 @@ impl Adopted {
         self.share.set_beyond(self.armed.count());
     }
 
-    /// Why the kernel refused to have `pages` marked: what they are, where that is why.
+    /// Explains a refused mark by the kind of memory, if possible.
     pub(super) fn explain(&self, pages: Extent, error: OsError) -> Error {
         let (addr, len) = pages.place(self.base, self.page);
         match classify_watched(&(addr..addr + len.as_usize())) {
@@ -120,7 +116,7 @@ impl Adopted {
     }
 }
 
-/// The whole pages of `len` bytes at `addr`.
+/// Returns the whole pages of `len` bytes at `addr`.
 fn inner(addr: usize, len: Bytes, page: PageSize) -> Result<Range<usize>, Error> {
     let limit = Bytes::new(usize::MAX as u64);
     let end = usize::try_from(len.get()).ok().and_then(|len| addr.checked_add(len));
@@ -134,12 +130,12 @@ fn inner(addr: usize, len: Bytes, page: PageSize) -> Result<Range<usize>, Error>
     Ok(start..end)
 }
 
-/// Where the kernel makes no huge pages as long as this lives, and may again afterwards.
+/// Ranges without huge pages while this lives.
 #[derive(Debug)]
 struct NoHugePages(Vec<Range<usize>>);
 
 impl NoHugePages {
-    /// All of a range, or nothing of it.
+    /// Refuses huge pages in all of `range`, or on an error in none of it.
     fn new(range: &Range<usize>) -> Result<Self, OsError> {
         let everywhere = transparent_huge_pages_everywhere();
         let may = |vma: &Vma| vma.has("hg") || (everywhere && !vma.has("nh"));
@@ -159,13 +155,13 @@ impl Drop for NoHugePages {
     fn drop(&mut self) {
         for range in &self.0 {
             let len = Bytes::new((range.end - range.start) as u64);
-            // SAFETY: no contents change. Where it is refused, huge pages stay away.
+            // SAFETY: no contents change. If refused, huge pages stay away.
             let _ = unsafe { advise(range.start, len, Advice::HugePage) };
         }
     }
 }
 
-/// The parts of a range that a userfaultfd watches.
+/// Returns the parts of `range` that a userfaultfd watches.
 pub(super) fn armed_parts(range: &Range<usize>) -> Result<Vec<Range<usize>>, OsError> {
     let all = vma::among(range)?;
     let watched = all.iter().filter(|vma| vma.has("um"));

@@ -1,10 +1,10 @@
-//! [`Caps`]: how much marked memory a region may hold, and for how long; and what a reclaimer
-//! takes of it.
+//! [`Caps`] limits how much marked memory a region may hold, and for how long. Reclaimers shed
+//! marked memory here.
 //!
-//! Two caps hold at once: the program's own, and that of the reclaimer that has the region, which
-//! follows what is free. The second is for the process that set it: in a forked child nobody would
-//! ever lift it. Both are words that a mark reads under the region's lock. Unit: pages, at most
-//! [`NO_CAP`]. Cost: O(log n) for each range that goes, n ranges marked.
+//! Two caps apply: the program's, and the cap of the reclaimer that claimed the region. The
+//! reclaimer's cap follows the free memory and applies only in its process: in a forked child
+//! nobody would lift it. A mark reads both under the region's lock. Unit: pages, at most
+//! [`NO_CAP`]. Cost: O(log n) per dropped range, for n marked ranges.
 
 use std::time::{Duration, Instant};
 
@@ -19,11 +19,11 @@ use crate::units::{Bytes, Pages};
 
 const NO_CAP: u64 = u64::MAX;
 
-/// See the module.
+/// The limits on marked memory.
 #[derive(Debug)]
 pub(super) struct Caps {
     own: MappedWord,
-    /// Where the claim is held in this process.
+    /// Applies while this process holds the claim.
     reclaimers: MappedWord,
     claim: Claim,
     max_age: Option<Duration>,
@@ -35,7 +35,7 @@ impl Caps {
         Self { own, reclaimers: MappedWord::new(NO_CAP), claim, max_age: options.max_age }
     }
 
-    /// The lower of both.
+    /// Returns the lower of both caps.
     #[inline]
     fn cap(&self) -> u64 {
         let own = self.own.load(Ordering::Relaxed);
@@ -52,12 +52,12 @@ fn pages_of(cap: Option<Bytes>) -> u64 {
 }
 
 impl Region {
-    /// Changes the cap that the region was [made with](Options::cap), or takes it away. What is
-    /// marked beyond it is dropped at once, the oldest of the lowest priority first.
+    /// Changes the cap that the region was [made with](Options::cap), or removes it. Drops marked
+    /// memory beyond it, the oldest of the lowest priority first.
     ///
     /// # Errors
-    /// [`Error::ZeroCap`], [`Error::Cloned`]: nothing has changed. [`Error::Os`] where memory
-    /// cannot be dropped: the cap holds, and the next mark tries again.
+    /// [`Error::ZeroCap`], [`Error::Cloned`]: nothing has changed. [`Error::Os`] if memory cannot
+    /// be dropped: the cap applies, and the next mark tries again.
     pub fn set_cap(&self, cap: Option<Bytes>) -> Result<(), Error> {
         if cap == Some(Bytes::ZERO) {
             return Err(Error::ZeroCap);
@@ -68,7 +68,8 @@ impl Region {
         self.keep_caps(&mut state)
     }
 
-    /// Gives the region to a reclaimer; false if another has it. Marks know their age from now on.
+    /// Gives the region to a reclaimer; returns false if another has it. Marks record their time
+    /// from now on.
     pub(crate) fn claim(&self, holder: Holder) -> Result<bool, Error> {
         let mut state = self.alone()?;
         if !self.caps.claim.take(holder) {
@@ -79,12 +80,12 @@ impl Region {
         Ok(true)
     }
 
-    /// Takes the region back from a reclaimer, and its cap away.
+    /// Takes the region back and removes the reclaimer's cap.
     pub(crate) fn release(&self, holder: Holder) {
         self.caps.claim.release(holder);
     }
 
-    /// As [`Region::set_cap`], the reclaimer's; zero is a cap, and none is none.
+    /// Sets the reclaimer's cap. Zero is a cap; `None` removes it.
     pub(crate) fn limit_marked(&self, cap: Option<Bytes>) -> Result<(), Error> {
         let cap = pages_of(cap);
         if self.caps.reclaimers.swap(cap, Ordering::Relaxed) == cap {
@@ -94,21 +95,22 @@ impl Region {
         self.keep_caps(&mut state)
     }
 
-    /// Marked memory that glebe has not dropped, of each priority. The kernel may have taken some.
+    /// Returns marked memory that glebe has not dropped, by priority. The kernel may have freed
+    /// some.
     pub(crate) fn held_by_priority(&self) -> [Bytes; Priority::COUNT] {
         let Ok(state) = self.alone() else { return [Bytes::ZERO; Priority::COUNT] };
         state.marks.held_by_priority().map(|pages| Pages::new(pages).bytes(self.page))
     }
 
-    /// When the oldest that is marked and held, of a priority, was marked.
+    /// Returns the time of a priority's oldest mark that is not dropped.
     pub(crate) fn oldest(&self, priority: Priority) -> Option<Instant> {
         let (_, since) = self.alone().ok()?.marks.oldest(priority)?;
         self.made.checked_add(since)
     }
 
-    /// Drops the oldest that is marked, of a priority, up to `most`, and rounded up to a granule;
-    /// of memory that was marked after `until` nothing but the first. Returns what it freed: what
-    /// the kernel had taken before is not in it.
+    /// Drops the oldest marked memory of a priority, up to `most` rounded up to a granule. Stops at
+    /// a range marked after `until`, unless it is the first. Returns the bytes freed, without those
+    /// that the kernel had freed.
     pub(crate) fn shed(
         &self,
         priority: Priority,
@@ -132,19 +134,18 @@ impl Region {
         Ok(Pages::new(freed).bytes(self.page))
     }
 
-    /// Drops the start of a range, as many pages as are wanted in whole granules; returns how many
-    /// were in memory.
+    /// Drops the first `wanted` pages, in whole granules. Returns the number that was in memory.
     fn shed_of(&self, state: &mut State, range: Extent, wanted: u64) -> Result<u64, Error> {
         let granule = self.granule.pages_down(self.page).get();
         let len = wanted.next_multiple_of(granule).min(range.len());
         let part = Extent::new(range.start(), len).unwrap_or(range);
-        // Where it cannot be told it is taken to be there.
+        // Counts pages as present if the engine cannot tell.
         let resident = state.backend.resident(part).map_or(part.len(), Pages::get);
         state.drop_held(part)?;
         Ok(resident)
     }
 
-    /// The time since the region was made, where ages matter.
+    /// Returns the time since the region was made, or zero if ages do not matter.
     #[inline]
     pub(super) fn now(&self) -> Duration {
         match self.caps.max_age.is_some() || self.caps.claim.is_held() {
@@ -153,7 +154,7 @@ impl Region {
         }
     }
 
-    /// Drops what is beyond the cap or too old.
+    /// Drops marked memory beyond the cap or too old.
     #[inline]
     pub(super) fn keep_caps(&self, state: &mut State) -> Result<(), Error> {
         let cap = self.caps.cap();

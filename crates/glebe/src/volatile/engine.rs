@@ -1,4 +1,4 @@
-//! [`Engine`], the public name, and `Backend`, the engine at work.
+//! [`Engine`] names an engine; `Backend` is the engine at work.
 
 use std::fmt;
 
@@ -9,17 +9,17 @@ use crate::extent::Extent;
 use crate::sys::page_size;
 use crate::units::{PageSize, Pages};
 
-/// How lost pages are known.
+/// The method that detects lost pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Engine {
-    /// By the page tables, with a userfaultfd: contents are never altered while marked, and a
-    /// touch of a lost page is SIGBUS with its address.
+    /// Uses the page tables and a userfaultfd. Marked contents never change. A touch of a lost page
+    /// raises SIGBUS with its address.
     #[default]
     Scan,
-    /// By a word of each page, exchanged while it is marked: works without userfaultfd and unmarks
-    /// without a system call, but one for each run that is lost. Runs of more than 8 pages of a
-    /// region's own memory are left as they are and unmarked with a few, where the kernel has
-    /// `PAGEMAP_SCAN` (Linux 6.7). A touch of a lost page finds zeros.
+    /// Replaces the first word of each marked page. Needs no userfaultfd. An unmark makes one
+    /// system call per lost run. Runs of more than 8 pages of a region's own memory keep their
+    /// words if the kernel has `PAGEMAP_SCAN` (Linux 6.7); their unmark makes a few calls. A touch
+    /// of a lost page finds zeros.
     Tag,
 }
 
@@ -39,8 +39,7 @@ pub(super) enum Backend {
 }
 
 impl Backend {
-    /// The engine that is asked for, or the one that can be had; `is_own` and `without_scan` as for
-    /// either.
+    /// Creates the requested engine, or by default `Scan` if the machine allows it, else `Tag`.
     pub(super) fn new(
         engine: Option<Engine>,
         base: usize,
@@ -59,7 +58,6 @@ impl Backend {
         })
     }
 
-    /// Drops the contents of marked pages.
     pub(super) fn drop_pages(&self, pages: Extent) -> Result<(), OsError> {
         match self {
             Self::Scan(scan) => scan.drop_pages(pages),
@@ -67,7 +65,7 @@ impl Backend {
         }
     }
 
-    /// How many of some marked pages are in memory.
+    /// Returns the number of marked `pages` in memory.
     pub(super) fn resident(&self, pages: Extent) -> Result<Pages, OsError> {
         match self {
             Self::Scan(scan) => scan.resident(pages),
@@ -75,13 +73,12 @@ impl Backend {
         }
     }
 
-    /// Drops the contents of parts and calls them lost.
+    /// Drops all `parts` and returns them as lost.
     pub(super) fn lose(&self, parts: &[Extent]) -> Result<Vec<Extent>, OsError> {
         parts.iter().try_for_each(|part| self.drop_pages(*part))?;
         Ok(parts.to_vec())
     }
 
-    /// Its public name.
     pub(super) fn engine(&self) -> Engine {
         match self {
             Self::Scan(_) => Engine::Scan,

@@ -1,4 +1,4 @@
-//! [`Error`]: why memory cannot be volatile, or not be read or written as it is, with the values.
+//! [`Error`] says why a call on volatile memory failed, with the values.
 
 use std::time::Duration;
 
@@ -6,152 +6,152 @@ use crate::error::OsError;
 use crate::sys::vma::Refusal;
 use crate::units::{Bytes, Pages};
 
-/// Why a call on volatile memory failed.
+/// The reason why a call on volatile memory failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A range that does not begin and end where its pages, or granules, do.
+    /// The range does not start and end at page or granule boundaries.
     #[error("{:#x} is not a multiple of {granule}", offset.get())]
     Unaligned {
-        /// The offset, or the address, of the end at fault.
+        /// Offset or address of the unaligned end.
         offset: Bytes,
-        /// What it must be a multiple of.
+        /// Required alignment.
         granule: Bytes,
     },
-    /// A range of no bytes, or one that ends before it starts.
+    /// The range has no bytes, or ends before it starts.
     #[error("a range of no bytes")]
     Empty,
-    /// A range that ends beyond the region, or the address space.
+    /// The range ends beyond the region or the address space.
     #[error("a range ends at {:#x}; the limit is {:#x}", end.get(), limit.get())]
     Beyond {
-        /// Where it ends; the greatest number on overflow.
+        /// Its end; the greatest number on overflow.
         end: Bytes,
-        /// How far it may go.
+        /// Greatest allowed end.
         limit: Bytes,
     },
-    /// Some of it is marked volatile, where only what is not may be used.
+    /// A page is marked, where only unmarked memory is allowed.
     #[error("the page at {:#x} is marked volatile", offset.get())]
     Marked {
-        /// The first such page.
+        /// First marked page.
         offset: Bytes,
     },
-    /// Some of it is lost.
+    /// A page is lost.
     #[error("the page at {:#x} was purged", offset.get())]
     Purged {
-        /// The first such page.
+        /// First lost page.
         offset: Bytes,
     },
-    /// Memory that cannot be volatile.
+    /// The memory cannot be volatile.
     #[error(transparent)]
     Unsuitable(Refusal),
-    /// Arming more ranges could use up the mappings that the process may have.
+    /// More armed ranges could use up the process's mappings.
     #[error("{armed} ranges are armed, of {limit} that may be")]
     MapBudget {
         /// Ranges armed now.
         armed: u64,
-        /// The limit: a share of `vm.max_map_count`.
+        /// A share of `vm.max_map_count`.
         limit: u64,
     },
-    /// A cap of no bytes.
+    /// A cap is 0 bytes.
     #[error("a cap of 0 bytes; without a cap nothing is dropped")]
     ZeroCap,
-    /// This kernel loses pages that were written.
+    /// This kernel loses, or may lose, written pages.
     #[error("the self-test failed on Linux {release}: {what}; needed is {needed} or later")]
     SelfTest {
-        /// The kernel's release.
+        /// Kernel release.
         release: String,
-        /// What was seen.
+        /// Fault found.
         what: String,
-        /// The first release that is known to be right.
+        /// First release known to be right.
         needed: &'static str,
     },
-    /// A page is there but cannot be made safe, as one whose hardware failed.
+    /// A present page can be neither kept nor freed, for example after a hardware failure.
     #[error("the page at {:#x} and {pages} from it can be neither kept nor taken", offset.get())]
     Stuck {
-        /// Where the page begins.
+        /// Start of the page.
         offset: Bytes,
-        /// How many were tried at once.
+        /// Pages tried at once.
         pages: Pages,
     },
-    /// Another handler of SIGBUS was installed after glebe's, and is asked first.
+    /// Another SIGBUS handler was installed after glebe's and runs first.
     #[error(
         "another SIGBUS handler was installed over glebe's: whether a touch of a lost page would \
         be refilled is for that one to say"
     )]
     HandlerCovered,
-    /// The process was made by clone(2) and not by the C library's fork: no lock can be taken.
+    /// clone(2) made this process without the C library's fork, so no lock can be taken.
     #[error("this process was cloned without the C library: it can unmark, but not mark or drop")]
     Cloned,
-    /// An option of shared memory that cannot be.
+    /// An option of shared memory is out of range.
     #[error("{what}: {value}; the limit is {limit}")]
     BadOption {
-        /// What is wrong with it.
+        /// Fault found.
         what: &'static str,
-        /// What was asked for.
+        /// Requested value.
         value: u64,
-        /// The least or the most that can be.
+        /// Least or greatest allowed value.
         limit: u64,
     },
-    /// A file that cannot hold shared volatile memory.
+    /// The file cannot hold shared volatile memory.
     #[error("not a file that can be shared and purged: {0}")]
     UnsuitableFile(String),
-    /// A file that holds no shared volatile memory, or that of another version or machine.
+    /// The file holds no shared volatile memory, or is from another version or machine.
     #[error("not a file of shared volatile memory: {what} is {value:#x}, not {expected:#x}")]
     BadFile {
-        /// Which part of its header.
+        /// Part of the header.
         what: &'static str,
-        /// What stands there.
+        /// Value found.
         value: u64,
-        /// What should, or its limit.
+        /// Expected value, or its limit.
         expected: u64,
     },
-    /// The file was cut, or could not give a page of what it says it has; what was there is gone.
+    /// The file was cut or could not supply a page; the contents there are lost.
     #[error("the file has {len} or lost a page; {needed} are needed")]
     Truncated {
-        /// Its length now.
+        /// Length now.
         len: Bytes,
-        /// The length that it had.
+        /// Required length.
         needed: Bytes,
     },
-    /// As many processes use the file as can.
+    /// The file has no place for another process.
     #[error("{holders} processes use the file, as many as can")]
     NoHolderLeft {
-        /// How many.
+        /// Processes that use it.
         holders: u32,
     },
-    /// Another process joins or purges at this time; some may be stopped at it.
+    /// Another process or thread is joining or purging; it may be stopped.
     #[error("{what} is under way in another process or thread; waited for {waited:?}")]
     Busy {
-        /// What it does.
+        /// Its operation.
         what: &'static str,
-        /// For how long this was waited for.
+        /// Time waited.
         waited: Duration,
     },
-    /// A granule is being purged by a process that lives, and takes long.
+    /// A live process has been purging a granule for too long.
     #[error("the granule at {:#x} is being purged; waited for {waited:?}", offset.get())]
     PurgeUnderWay {
-        /// Where it begins.
+        /// Start of the granule.
         offset: Bytes,
-        /// For how long this was waited for.
+        /// Time waited.
         waited: Duration,
     },
-    /// A granule is pinned as often as can be counted.
+    /// This process's pin counter of a granule is full.
     #[error("the granule at {:#x} has {limit} pins of this process, the most", offset.get())]
     PinsExhausted {
-        /// Where it begins.
+        /// Start of the granule.
         offset: Bytes,
-        /// The most.
+        /// Greatest count.
         limit: u64,
     },
-    /// More would be pinned than the file's creator allows a process.
+    /// The call would exceed the pin quota that the file's creator set per process.
     #[error("{pinned} granules are pinned by this process; the file's quota is {quota}")]
     Quota {
-        /// Granules pinned before the call.
+        /// Granules pinned before.
         pinned: u64,
-        /// How many may be.
+        /// Granules allowed.
         quota: u64,
     },
-    /// A pin that was made before this process was forked, and is its parent's.
+    /// The pin belongs to the process that this one was forked from.
     #[error("the pin is of the process that this one was forked from")]
     Forked,
     /// The kernel refused a call.

@@ -1,19 +1,19 @@
-//! What regions do around fork(2): no lock is held by a thread that the child lacks, and the child
-//! can lose and unmark before other code runs in it.
+//! Regions follow fork(2) by the step of this file ([`atfork`]): a child inherits no lock of a
+//! missing thread, and can lose and unmark pages before other code runs.
 //!
-//! The C library's fork runs the step of this file ([`atfork`]). Before: the list of regions is
-//! locked, then each region's lock is taken alone, then its log of unmarks. Nobody holds one of
-//! these and waits for an earlier one, since no call of a region makes, ends or forks one. After:
-//! they are released; in the child each region is armed anew first, with a userfaultfd of its
-//! own. A page that was purged before the fork is a hole in the child as well, so it reports as
-//! purged there. Where arming fails, the region is *unarmed*: what is marked is lost there.
+//! Before a fork, the step locks the list of regions, then each region exclusively, then its log of
+//! unmarks. No thread holds a later lock and waits for an earlier one, since no call on a region
+//! creates or drops a region, or forks. After the fork the step releases them. In the child it
+//! first arms each region anew, with the child's own userfaultfd. Pages purged before the fork are
+//! holes there too, and reported. If arming fails, the region is *unarmed*: its marked pages count
+//! as lost.
 //!
-//! A child that runs no step takes no lock at all ([`atfork::is_without_steps`]): what it does
-//! with a region needs the bits of the marked pages only.
+//! A child without the step takes no lock ([`atfork::is_without_steps`]): its calls need only the
+//! bits of the marked pages.
 //!
 //! # Safety
-//! The guards in the static are of locks that the entries beside them keep alive; they are made
-//! and dropped by the forking thread, and forks go one after the other.
+//! The guards in `HELD` are of locks that the entries beside them keep alive. The forking thread
+//! makes and drops them, and forks run one at a time.
 #![allow(unsafe_code)]
 
 use std::mem::transmute;
@@ -31,10 +31,10 @@ type List = Vec<Weak<Locked>>;
 
 static LIST: StaticMutex<List> = StaticMutex::new(Vec::new());
 
-/// Whether a thread waits for the locks of regions; guarded by the list's lock.
+/// Nonzero while a forking thread waits for regions; changed under the list's lock.
 static IS_WAITING: MappedWord = MappedWord::new(0);
 
-/// A region's place in the list; it leaves the list when this is dropped.
+/// A region's place in the list, which it leaves on drop.
 #[derive(Debug)]
 pub(super) struct Entry(*const Locked);
 
@@ -43,10 +43,9 @@ unsafe impl Send for Entry {}
 // SAFETY: as above.
 unsafe impl Sync for Entry {}
 
-/// Adds the step around fork(2) that regions need, as the first region does; takes the lock of the
-/// steps then and not later. For those who have steps of their own ([`atfork::add`]) and locks
-/// that they hold while they call regions: added afterwards, their steps run first before a fork
-/// and last after it.
+/// Adds the fork step of regions, and takes the lock of the steps for this. The first region calls
+/// this too. Call it earlier if you hold locks during calls on regions and have steps of your own
+/// ([`atfork::add`]); add those afterwards. Later steps run first before a fork and last after it.
 ///
 /// # Errors
 /// As [`atfork::add`].
@@ -60,7 +59,6 @@ pub fn follow_forks() -> Result<(), OsError> {
     Ok(())
 }
 
-/// Lists a region.
 pub(super) fn enter(region: &Arc<Locked>) -> Entry {
     LIST.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(region));
     Entry(Arc::as_ptr(region))
@@ -68,7 +66,7 @@ pub(super) fn enter(region: &Arc<Locked>) -> Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        // There the list may be locked for ever; and no fork looks at it any more.
+        // Without the step, the list may be locked for ever, and no fork reads it.
         if !atfork::is_without_steps() {
             let mut list = LIST.lock().unwrap_or_else(PoisonError::into_inner);
             list.retain(|listed| listed.as_ptr() != self.0);
@@ -76,14 +74,14 @@ impl Drop for Entry {
     }
 }
 
-/// A region whose locks are held over a fork; the guards go first.
+/// A region whose locks are held over a fork. The guards are dropped first.
 struct HeldRegion {
     log: MutexGuard<'static, Log>,
     state: RwLockWriteGuard<'static, State>,
     locked: Arc<Locked>,
 }
 
-/// What is held over a fork; the regions' locks go first.
+/// The regions' locks are dropped first.
 struct Held {
     regions: Vec<HeldRegion>,
     list: Option<StaticMutexGuard<'static, List>>,
@@ -94,8 +92,8 @@ unsafe impl Send for Held {}
 
 static HELD: StaticMutex<Held> = StaticMutex::new(Held { regions: Vec::new(), list: None });
 
-/// Lets a thread that is about to fork have its turn: the locks are not fair, and threads that mark
-/// and unmark without a pause would keep it out for long. Before a region's lock is taken.
+/// Waits for a forking thread, before a region's lock is taken. The locks are not fair: threads
+/// that mark and unmark without a pause would keep it out for long.
 #[inline]
 pub(super) fn give_way() {
     if IS_WAITING.load(Ordering::Relaxed) != 0 {
@@ -134,7 +132,7 @@ fn child() {
 fn release(first: impl Fn(&mut HeldRegion)) {
     let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
     held.regions.iter_mut().for_each(first);
-    // Whatever ends with a region that was dropped meanwhile ends without the locks of this file.
+    // Unlocks `HELD` first: dropping `regions` may free the state of a dropped region.
     let regions = std::mem::take(&mut held.regions);
     let list = held.list.take();
     drop(held);

@@ -1,10 +1,10 @@
-//! Which pages of a region are marked: [`Marks`], the ranges with their priority and age, and
-//! [`Bitmap`], a bit a page, which a signal handler can read.
+//! [`Marks`] holds the marked ranges with priority and age; [`Bitmap`] holds one bit per page,
+//! which signal handlers can read.
 //!
-//! Pure arithmetic on page positions. Invariants: ranges do not overlap and are not empty; each
-//! range that may still be dropped is in the queue, if there is one, exactly once, by priority and
-//! then by age; a bit is set exactly where a range is (the holder changes both). A call costs
-//! O(log n) and O(log n) for each range that it touches; the bitmap O(words).
+//! Invariants: ranges are not empty and do not overlap; the queue, if any, holds exactly the ranges
+//! that may be dropped, by priority, then age; a bit is set exactly where a range is (the holder
+//! changes both). Unit: pages. Cost: O(log n) per call and per range touched; O(words) for the
+//! bitmap.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ use super::Priority;
 use crate::extent::{push, Extent};
 use crate::sync::{MappedWord, Ordering};
 
-/// Ascending extents that do not touch; one of them, as a rule, which takes no allocation.
+/// Ascending extents that do not touch; usually one, which needs no allocation.
 #[derive(Debug)]
 pub(super) enum Parts {
     One(Extent),
@@ -34,37 +34,37 @@ impl Deref for Parts {
     }
 }
 
-/// A marked range, from its key in the map up to `end`.
+/// A marked range, from its key in the map to `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Mark {
     end: u64,
     priority: Priority,
-    /// When it was marked, since the region was made.
+    /// Time since the region was made.
     since: Duration,
-    /// Which mark it was, counted from the region's first; parts of one mark share it.
+    /// Number of the mark, shared by its parts.
     order: u64,
-    /// Whether its contents were dropped here, so that nothing is left to drop.
+    /// True if glebe dropped the contents.
     dropped: bool,
 }
 
-/// Where no page is.
+/// A position beyond all pages.
 const LAST: u64 = u64::MAX;
 
-/// The marked ranges of a region.
 #[derive(Debug)]
 pub(super) struct Marks {
-    /// And one of no pages, behind them all: a map that is never empty keeps its node.
+    /// Also an empty range at `LAST`: a map that is never empty keeps its node.
     ranges: BTreeMap<u64, Mark>,
-    /// Priority, order and start of what may be dropped, where something is by itself.
+    /// Priority, order and start of ranges that may be dropped; `None` if glebe drops nothing by
+    /// itself.
     queue: Option<BTreeSet<(Priority, u64, u64)>>,
     last_order: u64,
     pages: u64,
-    /// Of each priority.
+    /// Pages not dropped, by priority.
     held_pages: [u64; Priority::COUNT],
 }
 
 impl Marks {
-    /// None yet; `queued` where [`Marks::first_to_drop`] and [`Marks::aged`] will be asked.
+    /// `queued` lets [`Marks::first_to_drop`] and [`Marks::aged`] answer.
     pub(super) fn new(queued: bool) -> Self {
         let (priority, since) = (Priority::HIGHEST, Duration::ZERO);
         let last = Mark { end: LAST, priority, since, order: 0, dropped: true };
@@ -77,7 +77,7 @@ impl Marks {
         }
     }
 
-    /// Has [`Marks::first_to_drop`] and its like answer from now on.
+    /// Lets [`Marks::first_to_drop`] and its like answer from now on.
     pub(super) fn start_queue(&mut self) {
         if self.queue.is_none() {
             let held = self.ranges.iter().filter(|(_, mark)| !mark.dropped);
@@ -86,22 +86,20 @@ impl Marks {
         }
     }
 
-    /// Pages marked.
     pub(super) fn pages(&self) -> u64 {
         self.pages
     }
 
-    /// Pages marked and not dropped here.
+    /// Returns the number of pages marked and not dropped.
     pub(super) fn held_pages(&self) -> u64 {
         self.held_pages.iter().sum()
     }
 
-    /// These, of each priority.
     pub(super) fn held_by_priority(&self) -> [u64; Priority::COUNT] {
         self.held_pages
     }
 
-    /// What of `extent` is not marked.
+    /// Returns the unmarked parts of `extent`.
     pub(super) fn outside(&self, extent: Extent) -> Vec<Extent> {
         let mut gaps = Vec::new();
         let mut at = extent.start();
@@ -113,7 +111,7 @@ impl Marks {
         gaps
     }
 
-    /// Marks what of `extent` is not marked yet and returns it.
+    /// Marks the unmarked parts of `extent` and returns them.
     #[inline]
     pub(super) fn insert(&mut self, extent: Extent, priority: Priority, now: Duration) -> Parts {
         self.last_order += 1;
@@ -135,10 +133,9 @@ impl Marks {
         new
     }
 
-    /// Takes the marks off `extent`.
     #[inline]
     pub(super) fn remove(&mut self, extent: Extent) {
-        // As a rule what was marked together is unmarked together.
+        // Usually a range is unmarked as it was marked.
         match self.ranges.entry(extent.start()) {
             Entry::Occupied(entry) if entry.get().end == extent.end() => {
                 let mark = entry.remove();
@@ -148,7 +145,7 @@ impl Marks {
         }
     }
 
-    /// What of `extent` is marked.
+    /// Returns the marked parts of `extent`.
     #[inline]
     pub(super) fn within(&self, extent: Extent) -> Parts {
         let first = self.ranges.range(..=extent.start()).next_back();
@@ -160,7 +157,7 @@ impl Marks {
         Parts::Many(parts)
     }
 
-    /// What of `extent` is marked and not dropped yet.
+    /// Returns the parts that are marked and not dropped.
     pub(super) fn held_within(&self, extent: Extent) -> Vec<Extent> {
         let mut parts = Vec::new();
         let held = self.touching(extent).filter(|(_, mark)| !mark.dropped);
@@ -168,7 +165,7 @@ impl Marks {
         parts
     }
 
-    /// What of `extent` is marked and not dropped yet; it counts as dropped from now on.
+    /// Counts marked parts as dropped; returns the newly dropped ones.
     pub(super) fn drop_within(&mut self, extent: Extent) -> Vec<Extent> {
         let mut parts = Vec::new();
         for (part, mark) in self.cut(extent) {
@@ -180,7 +177,7 @@ impl Marks {
         parts
     }
 
-    /// What of `extent` is marked holds something again, as if it had been marked at `now`.
+    /// Counts marked parts as marked at `now` and not dropped: they were refilled.
     pub(super) fn renew(&mut self, extent: Extent, now: Duration) {
         self.last_order += 1;
         let (since, order) = (now, self.last_order);
@@ -190,18 +187,17 @@ impl Marks {
         }
     }
 
-    /// What is to be dropped first: the oldest range of the lowest priority.
+    /// Returns the oldest of the lowest-priority ranges that may be dropped.
     pub(super) fn first_to_drop(&self) -> Option<Extent> {
         let (_, _, start) = *self.queue.as_ref()?.first()?;
         Extent::between(start, self.ranges.get(&start)?.end)
     }
 
-    /// All that is marked.
     pub(super) fn all(&self) -> Parts {
         Extent::new(0, u64::MAX).map_or(Parts::Many(Vec::new()), |all| self.within(all))
     }
 
-    /// A range that may be dropped and is at least `age` old at `now`.
+    /// Returns a range that may be dropped and is at least `age` old.
     pub(super) fn aged(&self, age: Duration, now: Duration) -> Option<Extent> {
         Priority::all().find_map(|priority| {
             let (oldest, since) = self.oldest(priority)?;
@@ -209,16 +205,16 @@ impl Marks {
         })
     }
 
-    /// The oldest range of a priority that may be dropped, and when it was marked.
+    /// Returns the oldest range of a priority that may be dropped, and the time of its mark.
     pub(super) fn oldest(&self, priority: Priority) -> Option<(Extent, Duration)> {
-        // Within a priority the order is that of age.
+        // Within a priority, the queue is sorted by age.
         let first = self.queue.as_ref()?.range((priority, 0, 0)..).next();
         let (_, _, start) = *first.filter(|(of, ..)| *of == priority)?;
         let mark = self.ranges.get(&start)?;
         Some((Extent::between(start, mark.end)?, mark.since))
     }
 
-    /// The parts of marked ranges that lie in `extent`.
+    /// Returns the parts of marked ranges in `extent`.
     fn touching(&self, extent: Extent) -> impl Iterator<Item = (Extent, Mark)> + '_ {
         let before = self.ranges.range(..=extent.start()).next_back();
         let first = before.map_or(extent.start(), |(start, _)| *start);
@@ -228,7 +224,7 @@ impl Marks {
         })
     }
 
-    /// Takes the parts that lie in `extent` out, leaving what sticks out at either end.
+    /// Removes the parts in `extent`; keeps the rest of ranges at its ends.
     fn cut(&mut self, extent: Extent) -> Vec<(Extent, Mark)> {
         let parts: Vec<_> = self.touching(extent).collect();
         for (part, mark) in &parts {
@@ -262,7 +258,7 @@ impl Marks {
         }
     }
 
-    /// After a range was taken out.
+    /// Updates counts and queue after a removal.
     #[inline]
     fn forget(&mut self, start: u64, mark: Mark) {
         self.pages -= mark.end - start;
@@ -304,8 +300,7 @@ impl Marks {
 
 const WORD: u64 = u64::BITS as u64;
 
-/// A bit for each page. Those of marked pages are changed under the region's lock and read without
-/// it.
+/// One bit per page. Bits of marked pages change under the region's lock and are read without it.
 ///
 /// ```text
 /// word i   bit b = page 64 i + b
@@ -316,19 +311,18 @@ pub(super) struct Bitmap {
 }
 
 impl Bitmap {
-    /// All clear.
     pub(super) fn new(pages: u64) -> Self {
         Self { words: (0..pages.div_ceil(WORD)).map(|_| MappedWord::new(0)).collect() }
     }
 
-    /// Whether the page's bit is set. Takes no lock: may be asked in a signal handler.
+    /// Returns true if the bit is set. Signal handlers may call it: no lock.
     #[inline]
     pub(super) fn get(&self, page: u64) -> bool {
         let word = &self.words[(page / WORD) as usize];
         word.load(Ordering::Acquire) >> (page % WORD) & 1 == 1
     }
 
-    /// The first page of `extent` whose bit is set.
+    /// Returns the first page of `extent` whose bit is set.
     pub(super) fn first_in(&self, extent: Extent) -> Option<u64> {
         words_of(extent).find_map(|(word, mask)| {
             let found = self.words[word].load(Ordering::Acquire) & mask;
@@ -336,7 +330,7 @@ impl Bitmap {
         })
     }
 
-    /// Takes no lock: may be called in a signal handler.
+    /// Takes no lock: signal handlers may call it.
     #[inline]
     pub(super) fn set(&self, extent: Extent) {
         for (word, mask) in words_of(extent) {
@@ -344,7 +338,7 @@ impl Bitmap {
         }
     }
 
-    /// As [`Bitmap::set`].
+    /// Takes no lock.
     #[inline]
     pub(super) fn clear(&self, extent: Extent) {
         for (word, mask) in words_of(extent) {
@@ -352,14 +346,14 @@ impl Bitmap {
         }
     }
 
-    /// The runs of set bits in `extent`.
+    /// Returns the runs of set bits in `extent`.
     pub(super) fn runs_in(&self, extent: Extent) -> Vec<Extent> {
         let mut runs = Vec::new();
         self.runs(extent).for_each(|run| push(&mut runs, run));
         runs
     }
 
-    /// As [`Bitmap::runs_in`], but runs may touch.
+    /// Iterates like [`Bitmap::runs_in`], but runs may touch.
     #[inline]
     pub(super) fn runs(&self, extent: Extent) -> impl Iterator<Item = Extent> + '_ {
         words_of(extent).flat_map(|(word, mask)| {
@@ -374,7 +368,7 @@ impl Bitmap {
     }
 }
 
-/// The words that hold an extent's bits, each with the mask of those.
+/// Returns the words of an extent's bits, each with its mask.
 fn words_of(extent: Extent) -> impl Iterator<Item = (usize, u64)> {
     let (first, last) = (extent.start() / WORD, (extent.end() - 1) / WORD);
     (first..=last).map(move |word| {

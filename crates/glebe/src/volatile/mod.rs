@@ -1,25 +1,19 @@
-//! Volatile memory: its contents may vanish while it is *marked*, and an *unmark* tells exactly
-//! which pages did.
+//! Volatile memory: the kernel may free *marked* pages, and an *unmark* reports which were lost.
 //!
-//! A [`Region`] is a mapping. [`Region::mark`] gives the kernel the right to take pages when it
-//! needs memory; it frees them then instead of swapping or failing. [`Region::unmark`] takes the
-//! right back and returns the pages that were lost, which are zeros now; the others have every
-//! byte. Two engines do that ([`Engine`]). A [`Cache`] does it for values by key; [`Shared`], whose
-//! rules are its own, for a file of several processes, of which glebe itself purges.
+//! A [`Region`] owns a mapping. While pages are marked, the kernel frees them when memory is short,
+//! instead of swapping or failing. Lost pages then read as zeros; all others are unchanged. An
+//! [`Engine`] detects the losses. A [`Cache`] holds values by key. [`Shared`] is a file of several
+//! processes, which glebe itself purges.
 //!
-//! Offsets and lengths are bytes from the region's start; runs of lost pages are in base pages.
-//! Any range of whole granules may be marked and unmarked any number of times, overlapping or
-//! not, by any thread. Marking what is marked changes nothing of it, its age included, but for what
-//! a callback refilled ([`Options::on_lost`]). While memory is marked it must not be written: a
-//! write may cancel the kernel's right to the page without a word or, where the page is gone, raise
-//! SIGBUS (*scan*) or be reported as lost (*tag*; with huge pages it may be taken for what was
-//! there). What is mapped anew over a marked part is not volatile, but for *tag*, which cannot see
-//! it ([`Options::build_over`]).
+//! Any thread may mark and unmark any range of whole granules; ranges may overlap. A second mark
+//! changes nothing, not even the age, unless the callback refilled pages ([`Options::on_lost`]). A
+//! program must not write to marked memory. The write may silently keep the page; on a lost page it
+//! raises SIGBUS (*scan*), or the page counts as lost (*tag*; in long runs perhaps as kept). A new
+//! mapping over a marked part is not volatile; *tag* cannot see it ([`Options::build_over`]).
 //!
-//! One lock a region: whoever marks, unmarks or drops holds it alone, whoever reads or writes
-//! by the calls here shares it. Beside it, held for a few instructions, the log of unmarks under
-//! way. The one callback is [`Options::on_lost`]. Source: "Volatile Ranges v10" (Minchan Kim and
-//! John Stultz, linux-mm, January 2014); madvise(2).
+//! Units: bytes from the region's start; base pages in runs of lost pages. Locks: one per region,
+//! exclusive for mark, unmark and drop, shared for copies; one for the log of unmarks. Source:
+//! "Volatile Ranges v10" (Minchan Kim and John Stultz, linux-mm, January 2014); madvise(2).
 
 mod access;
 mod adopted;

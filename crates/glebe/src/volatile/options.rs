@@ -1,8 +1,7 @@
-//! [`Options`]: what a region is to be like, and how it comes to be: the mapping is brought into
-//! the state that the engine starts from.
+//! [`Options`] describes and builds a region: the mapping gets the engine's initial state.
 //!
 //! # Safety
-//! Memory of the caller's is taken at the caller's word.
+//! The caller vouches for memory that it passes in.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -23,7 +22,7 @@ use crate::sync::RwLock;
 use crate::sys::{commit, madvise, page_size};
 use crate::units::{Bytes, PageSize};
 
-/// What a [`Region`] is to be like; from [`Region::options`].
+/// The options of a [`Region`], from [`Region::options`].
 #[derive(Clone, Debug, Default)]
 #[must_use = "options do nothing until the region is made"]
 pub struct Options {
@@ -36,64 +35,62 @@ pub struct Options {
 }
 
 impl Options {
-    /// This engine or an error, instead of *scan* where the machine has it, else *tag*.
+    /// Requires this engine. The default is *scan* if the machine allows it, else *tag*.
     pub fn engine(self, engine: Engine) -> Self {
         Self { engine: Some(engine), ..self }
     }
 
-    /// Whether the memory is in transparent huge pages, which are then marked and lost whole. All
-    /// of it is populated when the region is made.
+    /// Uses transparent huge pages, which are marked and lost as a whole. All memory is then
+    /// populated at once.
     pub fn huge(self, huge: bool) -> Self {
         Self { huge, ..self }
     }
 
-    /// At most so much memory is held by what is marked: more of it is dropped after each mark,
-    /// the oldest of the lowest priority first.
+    /// Limits the memory of marked pages. Each mark then drops the excess, the oldest of the lowest
+    /// priority first.
     pub fn cap(self, cap: Bytes) -> Self {
         Self { cap: Some(cap), ..self }
     }
 
-    /// What has been marked so long is dropped at the next mark of new memory in the region.
-    /// Nothing is dropped between marks: a region that marks nothing more keeps what it has
-    /// marked until it is unmarked, or the kernel takes it.
+    /// Drops memory marked for at least `age`, at the region's next mark of new memory. Nothing is
+    /// dropped between marks.
     pub fn max_age(self, age: Duration) -> Self {
         Self { max_age: Some(age), ..self }
     }
 
-    /// Whether to work as on a kernel without `PAGEMAP_SCAN` (before Linux 6.7). For tests.
+    /// Works as on a kernel without `PAGEMAP_SCAN` (before Linux 6.7). For tests.
     #[doc(hidden)]
     pub fn without_pagemap_scan(self, without: bool) -> Self {
         Self { without_scan: without, ..self }
     }
 
-    /// Has `refill` give the contents of a marked page that is touched after it was lost; the touch
-    /// is then made again. Such a page counts as kept at the next unmark. The kernel has no right
-    /// to it, and caps do not count it, until the region's next [`Region::mark`] or
-    /// [`Region::drop_now`], of whatever range: then it counts as marked just then. An unmark
-    /// under way at that time may tell it lost, and it holds what was given and not zeros. With the
-    /// *tag* engine the callback is never called.
+    /// Makes `refill` supply the contents of a lost marked page when it is touched; the touch is
+    /// then repeated. The next unmark counts the page as kept. The kernel may not free it and caps
+    /// do not count it until the region's next [`Region::mark`] or [`Region::drop_now`] of any
+    /// range; then it counts as just marked. An unmark under way may report it lost although it
+    /// holds the supplied contents. *tag* never calls `refill`.
     ///
-    /// The first region with a callback installs the SIGBUS handler, in front of those that the
-    /// program has. Where one of the program's was put in front of it since, a region with a
-    /// callback is refused ([`Error::HandlerCovered`]): a loss that never reached the callback
-    /// would be the end of the process. One that is installed while regions with callbacks live
-    /// has to pass on what is not its own; nobody asks whether it does. So a program's own
-    /// handlers are best installed first.
+    /// The first region with a callback installs glebe's SIGBUS handler in front of the program's.
+    /// If the program has put another in front since, building a region with a callback fails
+    /// ([`Error::HandlerCovered`]): a loss that did not reach the callback would end the process. A
+    /// handler installed later must pass on foreign signals; glebe does not check this. So install
+    /// your handlers first.
     ///
     /// # Safety
-    /// While the region lives, and on any thread, `refill` may be called with `data` in a signal
-    /// handler: it allocates nothing, takes no lock, does not unwind, touches no page of the region
-    /// and returns null or the address of bytes that stay until it is called again on the thread.
+    /// While the region lives, any thread may call `refill` with `data` in a signal handler.
+    /// `refill` allocates nothing, takes no lock, does not unwind and touches no page of the
+    /// region. It returns null, or the address of bytes that stay until its next call on the
+    /// thread.
     pub unsafe fn on_lost(self, refill: Refill, data: *const ()) -> Self {
         Self { on_lost: Some(OnLost { refill, data }), ..self }
     }
 
-    /// A region of its own memory: `len` bytes, rounded up to whole granules, all zeros.
+    /// Builds a region of its own memory: `len` bytes, rounded up to whole granules, all zeros.
     ///
     /// # Errors
-    /// [`Error::Empty`] for a length of zero, [`Error::ZeroCap`], [`Refusal::Locked`] where the
-    /// process locks all its memory, [`Error::SelfTest`], [`Error::HandlerCovered`], or what the
-    /// kernel refuses: memory, or the engine that was asked for.
+    /// [`Error::Empty`] if `len` is 0, [`Error::Beyond`], [`Error::ZeroCap`], [`Refusal::Locked`]
+    /// if the process locks all its memory, [`Error::SelfTest`], [`Error::HandlerCovered`], or the
+    /// kernel's refusal of memory or engine.
     pub fn build(self, len: Bytes) -> Result<Region, Error> {
         self.check()?;
         if len == Bytes::ZERO {
@@ -105,7 +102,7 @@ impl Options {
         let whole = len.pages_up(grain).checked_bytes(grain);
         let too_long = Error::Beyond { end: len, limit: Bytes::new(usize::MAX as u64) };
         let whole = whole.ok_or(too_long)?;
-        // All of the region would be populated before the kernel refuses to take pages of it.
+        // The kernel would refuse only after the whole region was populated.
         if let Some(addr) = commit::locked_page()? {
             return Err(Refusal::Locked { at: addr }.into());
         }
@@ -114,29 +111,28 @@ impl Options {
         self.region(mapping, grain, backend, None)
     }
 
-    /// A region of the caller's memory: the whole base pages of `len` bytes at `addr`, whose
-    /// contents stay. [`Options::huge`] means nothing here. At its end what is marked is unmarked,
-    /// without a word about what was lost.
+    /// Builds a region over the caller's memory: the whole base pages of `len` bytes at `addr`,
+    /// contents included. [`Options::huge`] has no effect. The drop of the region unmarks
+    /// everything and reports no losses.
     ///
-    /// What is mapped over a marked part meanwhile is not volatile, and nothing of it is lost or
-    /// told lost, with the *scan* engine. The *tag* engine cannot see a new mapping: it sees
-    /// words that it did not write, leaves them, and tells these pages lost; [`Region::drop_now`]
-    /// and caps drop them. In a child a new mapping is taken for what was there before.
+    /// If something else is mapped over a marked part, *scan* neither loses it nor reports it lost.
+    /// The *tag* engine cannot see the new mapping. It leaves words that it did not write and
+    /// reports these pages lost; [`Region::drop_now`] and caps drop them. A child takes a new
+    /// mapping for the old memory.
     ///
-    /// The granule is a base page, in huge pages too: a mark of part of a huge page makes the
-    /// kernel split it, and of a whole one that is marked at once all is lost, or kept by a write
-    /// or an unmark of any of it, together. What was lost comes back as base pages.
+    /// The granule is a base page, even in huge pages. The kernel splits a huge page that is marked
+    /// in part. A huge page that is marked at once is lost as a whole, or kept as a whole by a
+    /// write or an unmark of any part. Lost memory returns as base pages.
     ///
     /// # Errors
-    /// [`Error::Empty`] where there is no whole page; [`Error::Beyond`]; [`Error::Unsuitable`] for
-    /// memory that cannot be volatile; [`Error::ZeroCap`], [`Error::SelfTest`],
-    /// [`Error::HandlerCovered`], or what the kernel refuses.
+    /// [`Error::Empty`] without a whole page; [`Error::Beyond`]; [`Error::Unsuitable`] if the
+    /// memory cannot be volatile; [`Error::ZeroCap`], [`Error::SelfTest`],
+    /// [`Error::HandlerCovered`], or the kernel's refusal.
     ///
     /// # Safety
-    /// The memory stays mapped, or is mapped anew, and can be read and written as long as the
-    /// region lives; no other region is of it. No reference to a page exists while it is marked,
-    /// and none to a page that the region's calls read or write; the contents of marked pages may
-    /// vanish.
+    /// While the region lives, the memory stays mapped, or is mapped anew, readable and writable,
+    /// and belongs to no other region. No reference to a page exists while it is marked, or while
+    /// the region's calls read or write it. Contents of marked pages may vanish.
     pub unsafe fn build_over(self, addr: *mut u8, len: Bytes) -> Result<Region, Error> {
         self.check()?;
         let page = page_size();
@@ -151,7 +147,6 @@ impl Options {
         self.region(mapping, page, backend, Some(adopted))
     }
 
-    /// What any region needs.
     fn check(&self) -> Result<(), Error> {
         if self.cap == Some(Bytes::ZERO) {
             return Err(Error::ZeroCap);
@@ -203,12 +198,12 @@ impl Options {
         })
     }
 
-    /// Brings fresh memory into the state that the engine starts from.
+    /// Brings fresh memory into the engine's initial state.
     fn prepared(&self, mapping: &Mapping, huge: Option<PageSize>) -> Result<Backend, Error> {
         let base = mapping.addr();
         let pages = mapping.len().pages_down(page_size()).get();
         let backend = Backend::new(self.engine, base, pages, huge, true, self.without_scan)?;
-        // Refused where the process locks its memory; there is nothing to lose yet.
+        // Refused if the process locks its memory. Nothing can be lost yet.
         mapping.offer().map_err(|error| match error.kind() {
             std::io::ErrorKind::InvalidInput => Error::from(Refusal::Locked { at: base }),
             _ => error.into(),
@@ -217,7 +212,7 @@ impl Options {
             mapping.prefer_huge_pages()?;
             mapping.populate(Bytes::ZERO, mapping.len())?;
         }
-        // A huge page made of marked pages would not be marked. Kernels without them refuse.
+        // A huge page made of marked pages would not be marked. Kernels without huge pages refuse.
         let refused = mapping.refuse_huge_pages();
         if huge.is_some() {
             refused?;

@@ -1,19 +1,19 @@
-//! [`Priority`]: the order in which glebe itself drops what is marked.
+//! [`Priority`] orders the marked ranges that glebe itself drops.
 
-/// Which marked ranges glebe drops first, 0 to 7, the lowest first. The kernel knows of none and
-/// purges in the order of marking.
+/// The priority of a marked range, 0 to 7. glebe drops the lowest first; the kernel purges in the
+/// order of marking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Priority(u8);
 
 impl Priority {
-    /// Dropped before all others.
+    /// Dropped first.
     pub const LOWEST: Self = Self(0);
-    /// Where there is no reason for another.
+    /// The default.
     pub const NORMAL: Self = Self(4);
-    /// Dropped after all others.
+    /// Dropped last.
     pub const HIGHEST: Self = Self(7);
 
-    /// A priority; `None` above [`Priority::HIGHEST`].
+    /// Creates a priority; `None` above [`Priority::HIGHEST`].
     #[must_use]
     pub const fn new(priority: u8) -> Option<Self> {
         if priority <= Self::HIGHEST.0 {
@@ -23,21 +23,18 @@ impl Priority {
         }
     }
 
-    /// The bare number.
+    /// Returns the number.
     #[must_use]
     pub const fn get(self) -> u8 {
         self.0
     }
 
-    /// How many there are.
     pub(crate) const COUNT: usize = Self::HIGHEST.0 as usize + 1;
 
-    /// Its place among them, from 0.
     pub(crate) const fn place(self) -> usize {
         self.0 as usize
     }
 
-    /// From the lowest to the highest.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         (Self::LOWEST.0..=Self::HIGHEST.0).map(Self)
     }

@@ -1,9 +1,9 @@
-//! [`Refills`]: whether caches may fill up again, or memory was just taken from them.
+//! [`Refills`] tells caches whether they may fill up again after memory was taken from them.
 //!
-//! A value that whoever watches memory sets and that caches read before they compute what they
-//! lost. Without it what was shed would be back at once. A "no" ends by itself, so that a watcher
-//! that has ended, or did not come along into a forked child, keeps no cache empty. Cost of a look:
-//! one load while refills are allowed, and a look at the clock while they are not. No lock.
+//! A watcher sets the value; caches read it before they compute lost contents again. Otherwise shed
+//! memory would be back at once. A ban expires, so that a watcher that ended, or is missing in a
+//! forked child, keeps no cache empty. Cost of a read: one load, plus a look at the clock during a
+//! ban. No lock.
 //!
 //! ```text
 //! until   milliseconds since the value was made   0 = allowed
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use crate::sync::{MappedWord, Ordering};
 
-/// Whether caches may fill up again. Clones are the same value; a new one says yes.
+/// The permission for caches to fill up again, granted at first. Clones share one value.
 ///
 /// ```
 /// use std::time::Duration;
@@ -37,14 +37,14 @@ struct Word {
 }
 
 impl Refills {
-    /// A value of its own, which allows refills.
+    /// Creates a separate value that allows refills.
     #[must_use]
     pub fn new() -> Self {
         Self(Arc::new(Word { made: Instant::now(), until: MappedWord::new(0) }))
     }
 
-    /// Whether a cache may compute again what it lost. What a program cannot do without it
-    /// computes either way, and does not keep.
+    /// Returns true if a cache may compute lost contents again. During a ban, contents that the
+    /// program needs are computed but not kept.
     #[must_use]
     #[inline]
     pub fn are_allowed(&self) -> bool {
@@ -54,7 +54,7 @@ impl Refills {
         }
     }
 
-    /// Allows no refill for so long, from now on. A second call replaces the first.
+    /// Forbids refills for `time` from now on, in place of an earlier ban.
     pub fn withhold(&self, time: Duration) {
         let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         self.0.until.store(self.0.now().saturating_add(millis).max(1), Ordering::Relaxed);

@@ -1,7 +1,6 @@
-//! [`Region`]: memory that is marked, unmarked and dropped.
-//!
-//! Owns the mapping, the lock of its state and what is counted. Positions are base pages from the
-//! region's start. Cost: that of the engine, and O(log n) for n marked ranges.
+//! [`Region`] is memory that a program marks, unmarks and drops. It owns the mapping, the lock of
+//! its state, and counters. Unit: base pages from its start. Cost: the engine's, plus O(log n) for
+//! n marked ranges.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,7 +20,7 @@ use crate::sync::{prefetch_at, read, try_write, write, RwLockWriteGuard};
 use crate::sys::{atfork, vma};
 use crate::units::{Bytes, PageSize, Pages};
 
-/// Memory whose contents may be given up and taken back.
+/// Memory that can be marked: the kernel may free its pages until they are unmarked.
 ///
 /// ```
 /// use glebe::units::Bytes;
@@ -40,16 +39,16 @@ use crate::units::{Bytes, PageSize, Pages};
 /// ```
 #[derive(Debug)]
 pub struct Region {
-    /// Dropped first: a handler may be using what follows.
+    /// Dropped first: a signal handler may be using the fields below.
     pub(super) _touches: Option<Touches>,
-    /// Forks know of the locks by it; gone before the mapping, or a child would arm what lies
-    /// there then.
+    /// Place in the list of forks. Dropped before `mapping`, or a child would arm memory mapped
+    /// there later.
     pub(super) _entry: fork::Entry,
     pub(super) mapping: Mapping,
     pub(super) page: PageSize,
     pub(super) granule: Bytes,
     pub(super) engine: Engine,
-    /// Where the marks are; changed under the lock, read by signal handlers too.
+    /// Changed under the lock; signal handlers read it without the lock.
     pub(super) marked: Arc<Bitmap>,
     pub(super) locked: Arc<Locked>,
     pub(super) counts: Counts,
@@ -63,12 +62,12 @@ const _: () = {
 };
 
 impl Region {
-    /// What a region can be like.
+    /// Returns the default options.
     pub fn options() -> Options {
         Options::default()
     }
 
-    /// A region of its own memory, with default options.
+    /// Creates a region with its own memory and default options.
     ///
     /// # Errors
     /// As [`Options::build`].
@@ -76,44 +75,44 @@ impl Region {
         Self::options().build(len)
     }
 
-    /// Bytes of the region: whole granules.
+    /// Returns the length in bytes: whole granules.
     #[must_use]
     pub fn len(&self) -> Bytes {
         self.mapping.len()
     }
 
-    /// The first address.
+    /// Returns the first address.
     #[must_use]
     pub fn addr(&self) -> usize {
         self.mapping.addr()
     }
 
-    /// The first byte. What is done through the pointer is the caller's to order and to bound.
+    /// Returns a pointer to the first byte. The caller orders and bounds all accesses through it.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.mapping.as_ptr()
     }
 
-    /// The engine at work.
+    /// Returns the engine at work.
     #[must_use]
     pub fn engine(&self) -> Engine {
         self.engine
     }
 
-    /// What is marked and, as a rule, lost together: a base page or a huge page. Of a huge page
-    /// that the kernel split, single base pages may be lost.
+    /// Returns the unit of marks and usually of losses, in bytes: a base page or a huge page. If
+    /// the kernel splits a huge page, it may free single base pages.
     #[must_use]
     pub fn granule(&self) -> Bytes {
         self.granule
     }
 
-    /// Gives the kernel the right to a range of whole granules. Memory beyond a cap, or marked
-    /// longer than the options say, is dropped afterwards.
+    /// Marks a range of whole granules: the kernel may free its pages. Then drops marked memory
+    /// beyond the cap or age of the options.
     ///
     /// # Errors
     /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`], [`Error::MapBudget`],
     /// [`Error::Cloned`]: nothing has changed. [`Error::Unsuitable`] or [`Error::Os`]: the range
-    /// may count as marked, and is to be unmarked.
+    /// may count as marked; unmark it.
     pub fn mark(&self, range: Range<Bytes>, priority: Priority) -> Result<(), Error> {
         let pages = self.checked(&range)?;
         self.fetch(&range);
@@ -129,7 +128,7 @@ impl Region {
         } else if !refilled {
             return Ok(());
         }
-        // First of all of them: what fails below leaves a range that counts as marked.
+        // Sets all bits first: if a step below fails, the range counts as marked.
         new.iter().for_each(|part| self.marked.set(*part));
         let given = new.iter().map(|part| {
             let marked = match &state.backend {
@@ -142,21 +141,21 @@ impl Region {
         self.keep_caps(&mut state)
     }
 
-    /// Takes the right to a range of whole granules back; what of it was not marked is left as
-    /// it is. Returns the pages that were lost, which are zeros now. Of unmarks that overlap
-    /// each is told what another found lost that had not returned when it began; what one had
-    /// found that had not returned when its process forked is told in the child by the next.
+    /// Unmarks a range of whole granules and returns the lost pages, which now read as zeros.
+    /// Unmarked parts do not change. Also returns losses that an overlapping unmark found and had
+    /// not returned when this one began. If a fork cuts an unmark short, the child's next unmark
+    /// returns its losses.
     ///
-    /// With the *tag* engine a page of a short run in whose first word somebody wrote while it was
-    /// marked is told lost as well. It is zeros too, but in a region of the
-    /// [caller's memory](Options::build_over): there it may be something that was mapped since, and
-    /// stays as it is. Of a longer run a lost page in which somebody wrote is taken for kept, and
-    /// where pages went just then, or are shared with a child, one of zeros may be told lost.
+    /// With *tag*, a page of a short run ([`Engine::Tag`]) also counts as lost if its first word
+    /// was written while marked. It is zeroed too, except in the [caller's
+    /// memory](Options::build_over), where it may be a new mapping. In longer runs, a lost page
+    /// that was written counts as kept. A page of zeros may count as lost if pages were freed just
+    /// then, or are shared with a child.
     ///
     /// # Errors
     /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`]; [`Error::Os`] and
-    /// [`Error::Stuck`] where the kernel cannot make a page safe: the range is still marked then,
-    /// and what was lost is told by the next unmark.
+    /// [`Error::Stuck`] if the kernel cannot make a page safe: the range stays marked, and the next
+    /// unmark reports the losses.
     pub fn unmark(&self, range: Range<Bytes>) -> Result<Purged, Error> {
         let pages = self.checked(&range)?;
         self.fetch(&range);
@@ -173,7 +172,7 @@ impl Region {
         Ok(Purged::from_runs(lost))
     }
 
-    /// Unmarks pages; returns those that were lost.
+    /// Returns the lost pages.
     #[inline]
     pub(super) fn unmark_now(
         &self,
@@ -209,8 +208,8 @@ impl Region {
         Ok(lost)
     }
 
-    /// Pages that are told lost, but in which somebody wrote: zeros from now on. Of the caller's
-    /// memory they may be a new mapping, which holds what no call of the region is to touch.
+    /// Zeroes pages that count as lost because they were written. The caller's memory stays: it may
+    /// be a new mapping.
     fn settle_overwritten(&self, state: &State, found: &[Extent]) {
         if found.is_empty() {
             return;
@@ -224,12 +223,12 @@ impl Region {
         }
     }
 
-    /// Drops the contents of what is marked in a range of whole granules: it is lost from now
-    /// on, and marked still. Returns how much of it had not been dropped by glebe before.
+    /// Drops the marked pages in a range of whole granules: they are lost, and stay marked. Returns
+    /// the bytes that glebe had not dropped before.
     ///
     /// # Errors
-    /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`], [`Error::Cloned`]; [`Error::Os`],
-    /// and then some of it may have been dropped.
+    /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`], [`Error::Cloned`]; [`Error::Os`]:
+    /// some of it may have been dropped.
     pub fn drop_now(&self, range: Range<Bytes>) -> Result<Bytes, Error> {
         let pages = self.checked(&range)?;
         let mut state = self.alone()?;
@@ -239,12 +238,12 @@ impl Region {
         Ok(dropped.bytes(self.page))
     }
 
-    /// The counters, and what there is now. Reads `/proc/self/smaps`: as long as a process has
-    /// much mapped, this takes milliseconds.
+    /// Returns the counters and the current state. Reads `/proc/self/smaps`, which takes
+    /// milliseconds if the process has much mapped.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let Some(state) = self.shared() else { return self.stats_cloned() };
-        // What cannot be told is taken to be there.
+        // Counts pages as resident if the engine cannot tell.
         let held = |part: &Extent| state.backend.resident(*part).map_or(part.len(), Pages::get);
         let (lazy_free, unreclaimable) = self.in_rss();
         Stats {
@@ -258,8 +257,8 @@ impl Region {
         }
     }
 
-    /// What the kernel itself counts as reclaimable, and what is in memory besides; none where it
-    /// does not say. Beside a region of the caller's memory may lie more that it counts with it.
+    /// Returns the resident pages that the kernel counts as reclaimable, and the others. Zeros if
+    /// it does not say; includes neighbours of the caller's memory in the same mapping.
     fn in_rss(&self) -> (Pages, Pages) {
         let range = self.addr()..self.addr() + self.len().as_usize();
         let usage = vma::usage(&range).unwrap_or_default();
@@ -268,8 +267,8 @@ impl Region {
         (Pages::new(lazy_free), Pages::new(rss.saturating_sub(lazy_free)))
     }
 
-    /// Has the processor look for the first word while the lock is taken. Not with the engine that
-    /// touches no page: the kernel would have to flush what the processor has learnt.
+    /// Prefetches the first word while the lock is taken. Not for *scan*, which touches no page:
+    /// the kernel would have to flush the TLB entry.
     #[inline]
     fn fetch(&self, range: &Range<Bytes>) {
         if self.engine == Engine::Tag {
@@ -277,8 +276,7 @@ impl Region {
         }
     }
 
-    /// Gives the kernel the right again to marked pages that were refilled; whether there were any.
-    /// On an error they stay noted.
+    /// Lets the kernel free refilled pages again; returns true if any. On an error they stay noted.
     #[inline]
     pub(super) fn settle_refilled(&self, state: &mut State) -> Result<bool, Error> {
         let Some(refilled) = state.refilled.clone() else { return Ok(false) };
@@ -302,7 +300,7 @@ impl Region {
         Ok(())
     }
 
-    /// The lock, held alone, of a region that can mark.
+    /// Locks the state exclusively, for a mark or drop.
     #[inline]
     pub(super) fn alone(&self) -> Result<RwLockWriteGuard<'_, State>, Error> {
         if atfork::is_without_steps() {
@@ -314,7 +312,7 @@ impl Region {
         Ok(state)
     }
 
-    /// The pages of a range, which is not empty, aligned, and inside.
+    /// Returns the pages of an aligned, non-empty range inside the region.
     #[inline]
     fn checked(&self, range: &Range<Bytes>) -> Result<Extent, Error> {
         let granule = self.granule;
@@ -333,7 +331,6 @@ impl Region {
         Ok(extent)
     }
 
-    /// What a refused mark is called.
     fn refused(&self, pages: Extent, error: OsError, state: &State) -> Error {
         match &state.adopted {
             Some(adopted) => adopted.explain(pages, error),
@@ -346,14 +343,14 @@ impl Region {
 }
 
 impl Drop for Region {
-    /// The caller's memory is left as any memory is, with no mark that could take it later.
+    /// Unmarks the caller's memory, so that it cannot be lost later.
     fn drop(&mut self) {
         if atfork::is_without_steps() || read(&self.locked.state).adopted.is_none() {
             return;
         }
         let _ = self.unmark(Bytes::ZERO..self.len());
         let mut state = write(&self.locked.state);
-        // Where that was refused: a hole is zeros to the caller, not SIGBUS.
+        // After a failed unmark, the caller's holes must not raise SIGBUS.
         let left = state.marks.all();
         state.disarm(&left);
     }
@@ -361,7 +358,6 @@ impl Drop for Region {
 
 #[cfg(test)]
 impl Region {
-    /// Whether the page that holds an offset is marked.
     pub(super) fn is_marked(&self, offset: Bytes) -> bool {
         offset < self.len() && self.marked.get(offset.pages_down(self.page).get())
     }

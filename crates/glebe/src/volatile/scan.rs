@@ -1,21 +1,21 @@
-//! The *scan* engine: what is lost is seen by the kernel's page tables, and contents are never
-//! altered while marked.
+//! The *scan* engine finds lost pages in the page tables and never alters marked contents.
 //!
-//! The region is armed whole, once, with a userfaultfd in SIGBUS mode. Invariant: a page that is
-//! not marked is never a hole, so that a touch of it never is SIGBUS; every hole is marked, and
-//! lost. Whoever unmarks looks at residence first: a hole is lost and gets the page of zeros
-//! last of all, the page of zeros is kept as it is, any other page is made dirty by
-//! `MADV_POPULATE_WRITE`, which cancels the kernel's right to it. A page in swap, or being moved,
-//! may be marked as well, so it is treated like one in memory. A page that goes between the look
-//! and the populate is a hole at the next look: nobody but this engine fills holes.
+//! A userfaultfd in SIGBUS mode arms a region's own memory as a whole, and the caller's memory
+//! where it is marked (`adopted`). Invariants: an armed page that is not marked is never a hole, so
+//! its touch raises no SIGBUS; every hole is marked, and lost.
 //!
-//! All calls are made under the region's lock, held alone. Cost: a system call to mark; one to
-//! unmark a few pages that are there, else one to look at a window, one a chunk of pages that are
-//! there, one a run that is lost. Sources: madvise(2), PAGEMAP_SCAN(2const), userfaultfd(2).
+//! An unmark looks at residence first. It fills holes with the page of zeros, last of all; a page
+//! of zeros stays. It makes other pages dirty by `MADV_POPULATE_WRITE`, which keeps them, even in
+//! swap or during a migration. If the kernel frees a page after the look, the next look finds a
+//! hole: only this engine fills holes.
+//!
+//! Changes need the region's exclusive lock. Cost: one system call per mark; one per unmark of a
+//! few present pages, else one look per window and one call per chunk of present pages and per lost
+//! run. Sources: madvise(2), PAGEMAP_SCAN(2const), userfaultfd(2).
 //!
 //! # Safety
-//! Every range is inside the region's mapping, which the region owns, and is marked, or about to
-//! be: its owner has agreed to lose the contents.
+//! Every range is in the region's mapping, and is marked or about to be: its owner has agreed to
+//! lose the contents.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -33,17 +33,17 @@ use crate::sys::pagemap::{Pagemap, Reading, Residence, Run};
 use crate::sys::uffd::Uffd;
 use crate::units::{Bytes, PageSize, Pages};
 
-/// Up to so many pages are populated without a look: one call where all are there.
+/// Up to this many pages are populated without a look: one call suffices if all are present.
 const FEW_PAGES: u64 = 16;
-/// Looked at in one go: what is seen is acted on before much of it can change.
+/// Bytes per look, few enough that little changes before the engine acts on the result.
 const WINDOW: Bytes = Bytes::mib(32);
-/// Populated in one go: what is gone in the middle costs one chunk again. After a fork each page
-/// is copied, so it is also what may be charged before an error is seen.
+/// Bytes per populate call. A loss repeats one call. After a fork the call copies each page, so
+/// this also bounds the memory charged before an error shows.
 const CHUNK: Bytes = Bytes::mib(4);
-/// A chunk that cannot be populated and has no hole is tried so often; a migration ends sooner.
+/// Tries of a chunk that has no hole but cannot be populated; a migration ends sooner.
 const TRIES_MAX: u32 = 100;
 
-/// What a process has once for all its regions: ends with the last of them.
+/// The descriptors of a process, shared by its regions; closed with the last one.
 #[derive(Debug)]
 pub(super) struct Kernel {
     uffd: Uffd,
@@ -54,9 +54,9 @@ pub(super) struct Kernel {
 static SHARED: StaticMutex<Weak<Kernel>> = StaticMutex::new(Weak::new());
 
 impl Kernel {
-    /// That of this process, which is another than its parent's; as a rule one for all.
+    /// Returns the descriptors of this process; a child opens its own.
     fn of_process() -> Result<Arc<Self>, OsError> {
-        // Never waited for: in a child, the holder may be a thread of the parent's.
+        // Never waits: in a child, the holder may be a thread of the parent.
         let mut shared = SHARED.try_lock().ok();
         let known = shared.as_ref().and_then(|shared| shared.upgrade());
         if let Some(kernel) = known.filter(|kernel| !kernel.guard.is_child()) {
@@ -74,7 +74,6 @@ impl Kernel {
     }
 }
 
-/// The engine of one region.
 #[derive(Debug)]
 pub(super) struct Scan {
     kernel: Arc<Kernel>,
@@ -86,8 +85,8 @@ pub(super) struct Scan {
 }
 
 impl Scan {
-    /// The engine of a region at `base`, in huge pages or not; `without_scan` reads a word a page
-    /// also where the kernel could tell runs.
+    /// Creates the engine of a region at `base`. `without_scan` reads a word per page even if the
+    /// kernel can report runs.
     pub(super) fn new(
         base: usize,
         page: PageSize,
@@ -100,38 +99,36 @@ impl Scan {
         Ok(Self { kernel, number, reading, base, page, huge })
     }
 
-    /// In a child: the inherited descriptors are the parent's, and nothing is armed. A lost page
-    /// is a hole still, as long as no other code has run.
+    /// Opens a child's own descriptors. Nothing is armed in the child. A lost page is still a hole
+    /// if no other code has run.
     pub(super) fn follow_fork(&mut self) -> Result<(), OsError> {
         self.kernel = Kernel::of_process()?;
         self.number.store(self.kernel.uffd.descriptor() as u64, Ordering::Release);
         Ok(())
     }
 
-    /// The number of the descriptor, for a signal handler while the engine lives; it is another
-    /// one in a child.
+    /// Returns the descriptor's number for signal handlers; it changes in a child.
     pub(super) fn number(&self) -> Arc<MappedWord> {
         Arc::clone(&self.number)
     }
 
-    /// Whether the descriptors are those of the parent, whose memory they mean.
+    /// Returns true if the descriptors refer to the parent's memory.
     pub(super) fn is_inherited(&self) -> bool {
         self.kernel.guard.is_child()
     }
 
-    /// The descriptor.
     pub(super) fn uffd(&self) -> &Uffd {
         &self.kernel.uffd
     }
 
-    /// Arms `pages`; who calls fills the holes that are not marked.
+    /// Arms `pages`. The caller fills unmarked holes.
     pub(super) fn arm(&self, pages: Extent) -> Result<(), OsError> {
         let (addr, len) = pages.place(self.base, self.page);
         // SAFETY: as the file's head says.
         unsafe { self.kernel.uffd.arm(addr, len) }
     }
 
-    /// Ends the arming of `pages`; where that is refused, holes there stay SIGBUS.
+    /// Disarms `pages`. If the kernel refuses, holes still raise SIGBUS.
     pub(super) fn disarm(&self, pages: Extent) {
         let (addr, len) = pages.place(self.base, self.page);
         // SAFETY: as the file's head says.
@@ -147,8 +144,8 @@ impl Scan {
         Ok(())
     }
 
-    /// Gives the kernel the right to `pages`. What is in swap is brought in before: the kernel
-    /// would drop it at once.
+    /// Lets the kernel free `pages`. Swapped pages are brought in first: the kernel would drop them
+    /// at once.
     #[inline]
     pub(super) fn mark(&self, pages: Extent, swap: bool) -> Result<(), OsError> {
         let (addr, len) = pages.place(self.base, self.page);
@@ -164,21 +161,21 @@ impl Scan {
         }
     }
 
-    /// Gives the kernel the right again to marked pages that were refilled. They stay base pages.
+    /// Lets the kernel free refilled pages again. They stay base pages.
     pub(super) fn mark_again(&self, pages: Extent, swap: bool) -> Result<(), OsError> {
         let (addr, len) = pages.place(self.base, self.page);
         // SAFETY: as the file's head says.
         unsafe {
             if swap {
-                // A page of them that was lost again is an error here, and no matter.
+                // Fails if a page was lost again, which does not matter.
                 let _ = advise(addr, len, Advice::PopulateRead);
             }
             advise(addr, len, Advice::Free)
         }
     }
 
-    /// Takes the right to `parts` back and returns what of them is lost, which is zeros now. On an
-    /// error nothing has changed but that less of them may be lost later.
+    /// Unmarks `parts` and returns the lost pages, now zeros. On an error nothing has changed,
+    /// except that fewer pages can be lost.
     #[inline]
     pub(super) fn unmark(&self, parts: &[Extent]) -> Result<Vec<Extent>, Error> {
         match parts {
@@ -192,7 +189,7 @@ impl Scan {
     #[cold]
     fn unmark_any(&self, parts: &[Extent]) -> Result<Vec<Extent>, Error> {
         self.unmark_all(parts).or_else(|error| {
-            // Memory of another kind that was mapped there since is no more this region's.
+            // Other memory mapped there since is no longer this region's.
             let ours = self.still_armed(parts)?;
             if ours == parts {
                 return Err(error);
@@ -212,7 +209,7 @@ impl Scan {
         for run in &lost {
             if let Err(error) = self.fill_lost(*run, &mut filled) {
                 for run in &filled {
-                    // Zeros that look kept would be worse: all of them are holes again.
+                    // Makes the filled pages holes again: zeros that look kept would be worse.
                     self.drop_pages(*run)?;
                 }
                 return Err(error.into());
@@ -222,18 +219,17 @@ impl Scan {
         Ok(filled)
     }
 
-    /// Has the reclaimer tell the processors at once what it took of this process: until then reads
-    /// may find what was there. By offering a page of zeros, of which the kernel takes nothing.
+    /// Makes the kernel flush the TLB entries of pages that it freed: until then, reads may find
+    /// the old contents. Offers a page of zeros for this, which stays.
     #[cold]
     fn tell_processors(&self, filled: Extent) {
         let (addr, _) = filled.place(self.base, self.page);
-        // SAFETY: as the file's head says; the page is shared, and stays.
+        // SAFETY: as the file's head says; the page of zeros is shared, and stays.
         let _ = unsafe { advise(addr, self.page.bytes(), Advice::Free) };
     }
 
-    /// Fills lost pages and adds to `filled` those that are armed. The kernel says of the others
-    /// that nothing is there to fill: a new mapping, whose holes nobody lost. It says so too of
-    /// a run of several mappings, whose parts are tried then.
+    /// Fills lost pages; adds armed ones to `filled`. ENOENT means a new mapping, whose holes are
+    /// no losses, or a run of several mappings: so the halves are tried.
     fn fill_lost(&self, pages: Extent, filled: &mut Vec<Extent>) -> Result<(), OsError> {
         let (addr, len) = pages.place(self.base, self.page);
         match self.kernel.uffd.fill_holes(addr, len) {
@@ -255,7 +251,6 @@ impl Scan {
         Ok(())
     }
 
-    /// What of `parts` is armed.
     pub(super) fn still_armed(&self, parts: &[Extent]) -> Result<Vec<Extent>, OsError> {
         let mut armed = Vec::new();
         for part in parts {
@@ -268,14 +263,13 @@ impl Scan {
         Ok(armed)
     }
 
-    /// Drops the contents of marked pages.
     pub(super) fn drop_pages(&self, pages: Extent) -> Result<(), OsError> {
         let (addr, len) = pages.place(self.base, self.page);
         // SAFETY: as the file's head says.
         unsafe { advise(addr, len, Advice::DontNeed) }
     }
 
-    /// How many of `pages` are in memory, the page of zeros apart.
+    /// Returns the number of `pages` that hold memory, without the page of zeros.
     pub(super) fn resident(&self, pages: Extent) -> Result<Pages, OsError> {
         let runs = self.look(pages)?;
         let held = runs.iter().filter(|run| run.residence == Residence::Page);
@@ -283,7 +277,7 @@ impl Scan {
         Ok(Bytes::new(bytes).pages_down(self.page))
     }
 
-    /// As [`Scan::settle`], a window at a time.
+    /// Settles `pages` window by window.
     fn settle_windows(&self, pages: Extent, lost: &mut Vec<Extent>) -> Result<(), Error> {
         let window = WINDOW.pages_down(self.page).get().max(1);
         let mut at = pages.start();
@@ -294,7 +288,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Makes every page of the window safe or finds it lost.
+    /// Makes each page safe, or adds it to `lost`.
     fn settle(&self, window: Extent, lost: &mut Vec<Extent>) -> Result<(), Error> {
         let mut rest = Some(window);
         let mut tries = 0;
@@ -323,7 +317,8 @@ impl Scan {
         Ok(())
     }
 
-    /// Populates up to the first chunk of which something is gone: where it begins, and whether.
+    /// Populates chunks. Returns the start of the first chunk with a missing page and true, or the
+    /// end and false.
     fn populate_chunks(&self, pages: Extent) -> Result<(u64, bool), OsError> {
         let chunk = CHUNK.pages_down(self.page).get().max(1);
         let mut at = pages.start();
@@ -336,11 +331,11 @@ impl Scan {
         Ok((at, false))
     }
 
-    /// Makes pages dirty, which cancels their mark; false if one is not there.
+    /// Makes pages dirty, which cancels their mark. Returns false if a page is missing.
     #[inline]
     fn populate(&self, pages: Extent) -> Result<bool, OsError> {
         let (addr, len) = pages.place(self.base, self.page);
-        // SAFETY: contents stay; a page that is not there is an error in an armed range.
+        // SAFETY: contents stay; a missing page is an error in an armed range.
         unsafe { populate_armed(addr, len) }
     }
 
@@ -349,7 +344,6 @@ impl Scan {
         self.kernel.pagemap.runs(addr, len, self.reading)
     }
 
-    /// The pages of a run.
     fn pages_of(&self, run: Run) -> Option<Extent> {
         let pages = |bytes: usize| Bytes::new(bytes as u64).pages_down(self.page).get();
         Extent::new(pages(run.start - self.base), pages(run.end - run.start))

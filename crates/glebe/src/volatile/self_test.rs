@@ -1,12 +1,11 @@
-//! The self-test, once a process: refuses kernels on which a page that was written after its mark
-//! can be purged.
+//! The self-test refuses kernels that can purge a page written after its mark. It runs once per
+//! process.
 //!
-//! A few pages are written and offered to the kernel (`MADV_FREE`), every other one is written
-//! again, and the kernel is told to reclaim them all (`MADV_PAGEOUT`): what was written must be
-//! there, and of the rest each page whole or not at all. Before Linux 6.1 no release is accepted,
-//! since some purge written pages after a fork (arm64, before 5.10), which a test of a few pages
-//! cannot rule out. Where the kernel refuses one of these calls nothing is proved and nothing
-//! refused: a mark will meet the same. Cost: some 20 system calls.
+//! It writes a few pages, offers them (`MADV_FREE`), writes every other one again, and makes the
+//! kernel reclaim all (`MADV_PAGEOUT`). Pages written again must be intact. Releases before Linux
+//! 6.1 are refused: some purge written pages after a fork (arm64, before 5.10), which a test of a
+//! few pages cannot rule out. If the kernel refuses a call, the test passes: a mark will meet the
+//! same refusal. Cost: some 20 system calls.
 
 use super::Error;
 use crate::error::OsError;
@@ -15,21 +14,20 @@ use crate::sync::First;
 use crate::sys::{page_size, process};
 use crate::units::{Bytes, Pages};
 
-/// The first release that is known to be right.
+/// First release known to be right.
 const NEEDED: &str = "6.1";
 const NEEDED_VERSION: (u32, u32) = (6, 1);
 const PAGES: u64 = 16;
-/// Where a page is written again: not in the word that the first write is checked by.
+/// Offset of the second write, outside the word that checks the first.
 const AGAIN: u64 = 64;
 
-/// Why the kernel is refused.
 #[derive(Clone, Debug)]
 struct Failure {
     release: String,
     what: String,
 }
 
-/// What the self-test of this process found.
+/// Returns the result of this process's test.
 pub(super) fn passed() -> Result<(), Error> {
     static FOUND: First<Result<(), Failure>> = First::new();
     let found = FOUND.get_or_compute(|| {
@@ -51,18 +49,18 @@ fn verdict(release: &str, lost: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Major and minor number of a release.
+/// Returns the major and minor number.
 fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// Has the kernel reclaim marked pages: how many were lost of those written after the mark, and how
-/// many were taken of the others.
+/// Makes the kernel reclaim marked pages. Returns how many were lost although written after the
+/// mark, and how many of the others were taken.
 fn look() -> Result<(u64, u64), OsError> {
     let page = page_size();
     let mapping = Mapping::aligned(Pages::new(PAGES).bytes(page), page, Visibility::ORDINARY)?;
-    // Kernels without huge pages refuse, and make none.
+    // Kernels without huge pages refuse.
     let _ = mapping.refuse_huge_pages();
     let at = |index: u64| Pages::new(index).bytes(page);
     let again = |index: u64| at(index) + Bytes::new(AGAIN);

@@ -1,4 +1,4 @@
-//! What a region's lock guards.
+//! [`State`] is the data under a region's lock. Its methods run under the exclusive lock.
 
 use std::sync::Arc;
 
@@ -14,40 +14,38 @@ use crate::sync::RwLock;
 use crate::sys::swap;
 use crate::units::Pages;
 
-/// Up to so many pages the question for swap would cost more than the mark.
+/// Marks of at most this many pages do not look for swap each time: the look would cost more.
 const SMALL_PAGES: u64 = 16;
 const SWAP_KNOWN_FOR: u32 = 256;
 
-/// What of a region a fork locks.
+/// The parts of a region that a fork locks.
 #[derive(Debug)]
 pub(super) struct Locked {
     pub(super) state: RwLock<State>,
     pub(super) calls: Calls,
 }
 
-/// What the lock guards.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) marks: Marks,
-    /// Where a callback refills lost pages.
+    /// `None` without a callback.
     pub(super) refilled: Option<Arc<Refilled>>,
     pub(super) backend: Backend,
-    /// Where the memory is the caller's.
+    /// Set if the caller owns the memory.
     pub(super) adopted: Option<Adopted>,
-    /// All pages of the region.
     pub(super) all: Extent,
-    /// Whether this is a child in which the backend could not be made to work: a write to a lost
-    /// page may have gone unseen there, so all that is marked is lost.
+    /// True in a child whose backend could not be armed. A write to a lost page may go unseen
+    /// there, so all marked pages count as lost.
     pub(super) is_unarmed: bool,
-    /// Whether the machine had swap when it was last asked.
+    /// True if the machine had swap at the last look.
     pub(super) swap: bool,
-    /// Small marks until it is asked again.
+    /// Small marks left until the next look.
     pub(super) swap_known_for: u32,
 }
 
 impl State {
-    /// Learns whether there is swap. A small mark may miss that it was turned on just before:
-    /// then what is in it is lost early, and told.
+    /// Updates `swap`. A small mark may miss swap that was just turned on: its swapped pages are
+    /// then lost early, and reported.
     #[inline]
     pub(super) fn look_for_swap(&mut self, pages: u64) {
         if pages <= SMALL_PAGES && self.swap_known_for > 0 {
@@ -58,8 +56,8 @@ impl State {
         self.swap_known_for = SWAP_KNOWN_FOR;
     }
 
-    /// Drops what of `pages` is marked and was not dropped before. What is refused is tried again
-    /// by the next call.
+    /// Drops marked pages that are not dropped yet; returns their number. The next call retries
+    /// after a refusal.
     pub(super) fn drop_held(&mut self, pages: Extent) -> Result<Pages, OsError> {
         let mut dropped = Pages::ZERO;
         for part in self.marks.held_within(pages) {
@@ -72,8 +70,8 @@ impl State {
         Ok(dropped)
     }
 
-    /// What of a marked part is this region's still: what the caller mapped there since is not to
-    /// go.
+    /// Returns `part` without mappings that the caller made there since, which must keep their
+    /// contents.
     pub(super) fn droppable(&self, part: Extent) -> Result<Vec<Extent>, OsError> {
         match (&self.backend, &self.adopted) {
             (Backend::Scan(scan), Some(_)) => scan.still_armed(&[part]),
@@ -81,8 +79,7 @@ impl State {
         }
     }
 
-    /// Before `pages` are marked: arms what of the caller's memory is not marked yet, all of it or
-    /// nothing.
+    /// Arms the unmarked parts of the caller's memory before a mark: all or none.
     #[inline]
     pub(super) fn arm(&mut self, pages: Extent) -> Result<(), Error> {
         let Self { marks, backend: Backend::Scan(scan), adopted: Some(adopted), .. } = self else {
@@ -98,14 +95,14 @@ impl State {
         Ok(())
     }
 
-    /// After `parts` were unmarked, of the caller's memory.
+    /// Disarms the caller's memory after an unmark.
     pub(super) fn disarm(&mut self, parts: &[Extent]) {
         let Self { backend: Backend::Scan(scan), adopted: Some(adopted), .. } = self else {
             return;
         };
         for part in parts {
-            // A child that has no descriptor of its own: nothing is armed in it, and the
-            // parent's would be disarmed.
+            // Without a userfaultfd of its own, nothing is armed in this child, and a call would
+            // disarm the parent's memory.
             if scan.is_inherited() {
                 adopted.forget(*part);
             } else {
@@ -114,19 +111,19 @@ impl State {
         }
     }
 
-    /// In a child, before other code runs in it.
+    /// Arms the backend in a child, before other code runs there.
     pub(super) fn follow_fork(&mut self) {
         self.is_unarmed |= self.arm_again().is_err();
     }
 
-    /// In a child that could not be armed at first, where something is to be marked: what is
-    /// marked already is lost.
+    /// Arms a child whose first arming failed, before a mark or drop. Its marked pages are then
+    /// lost.
     #[inline]
     pub(super) fn arm_late(&mut self) -> Result<(), OsError> {
         if self.is_unarmed {
             self.arm_again()?;
             if let Err(error) = self.fill_again() {
-                // An unmarked hole must not be SIGBUS.
+                // An unmarked hole must not raise SIGBUS.
                 self.disarm_again();
                 return Err(error);
             }
@@ -135,9 +132,9 @@ impl State {
         Ok(())
     }
 
-    /// Makes a child's memory what an armed region's is.
     fn fill_again(&self) -> Result<(), OsError> {
-        // What a write had filled is a hole again, and what an unmark dropped is none.
+        // A write may have filled a lost page, so all marked pages are dropped. Unmarks in this
+        // child left holes, which are filled.
         self.backend.lose(&self.marks.all())?;
         if let (Backend::Scan(scan), None) = (&self.backend, &self.adopted) {
             self.marks.outside(self.all).into_iter().try_for_each(|gap| scan.fill_holes(gap))?;

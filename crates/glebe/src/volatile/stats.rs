@@ -1,7 +1,5 @@
-//! Statistics of volatile memory: one table, as the reserve's.
-//!
-//! Identity, exact while no call is under way: pages ever marked are those that are marked still
-//! and those that were purged or rescued by an unmark ([`Stats::check`] tests it).
+//! Statistics of volatile memory, in one table like the reserve's. Pages ever marked are the pages
+//! still marked, purged or rescued; this is exact while no call is under way ([`Stats::check`]).
 
 use super::Engine;
 use crate::stats::{json, openmetrics, statistics, text, Set};
@@ -33,11 +31,11 @@ statistics! {
     durations {}
 }
 
-/// What every name in OpenMetrics begins with.
 const PREFIX: &str = "glebe_volatile_";
 
 impl Counts {
-    /// As [`Counts::add`], of a counter that changes only under the region's lock, held alone.
+    /// Adds without a locked instruction, to counters that change only under the region's exclusive
+    /// lock.
     #[inline]
     pub(super) fn add_alone(&self, counter: Counter, n: u64) {
         self.0.add_alone(counter as usize, n);
@@ -45,22 +43,22 @@ impl Counts {
 }
 
 impl Stats {
-    /// One JSON object; names end in their unit where it is not a count.
+    /// Returns one JSON object. Names end in their unit unless they are counts.
     #[must_use]
     pub fn to_json(&self) -> String {
         let numbers = json(&self.rows());
         format!("{{ \"engine\": \"{}\", {}", self.engine, numbers.trim_start_matches(['{', ' ']))
     }
 
-    /// OpenMetrics 1.0 text; pages of memory are bytes there, and the label `engine` names it.
+    /// Returns OpenMetrics 1.0 text. Memory is in bytes; the label `engine` names the engine.
     #[must_use]
     pub fn to_openmetrics(&self) -> String {
         let labels = vec![("engine", self.engine.to_string())];
         openmetrics(PREFIX, page_size().bytes(), &[Set { labels, rows: self.rows() }])
     }
 
-    /// As [`Stats::to_openmetrics`], for several regions in one text; the label `region` holds
-    /// the name that stands beside each. Names must differ: a series may not come twice.
+    /// Returns one [`Stats::to_openmetrics`] text for several regions. The label `region` holds the
+    /// name beside each; names must differ.
     #[must_use]
     pub fn openmetrics_of(regions: &[(&str, &Stats)]) -> String {
         let labels = |name: &str, stats: &Stats| {
@@ -73,10 +71,11 @@ impl Stats {
         openmetrics(PREFIX, page_size().bytes(), &sets)
     }
 
-    /// Tests the identity of the module's head; it holds while no call is under way.
+    /// Tests that `marked_ever` is `marked` + `purged` + `rescued`, which holds while no call is
+    /// under way.
     ///
     /// # Errors
-    /// Its values, where it does not hold.
+    /// The values, if the sum is wrong.
     pub fn check(&self) -> Result<(), String> {
         if self.marked_ever == self.marked.get() + self.purged + self.rescued {
             return Ok(());

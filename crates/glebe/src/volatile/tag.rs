@@ -1,26 +1,24 @@
-//! The *tag* engine: a page that is lost is known by its first word, with no userfaultfd.
+//! The *tag* engine detects a lost page by its first word and needs no userfaultfd.
 //!
-//! To mark, the first word of each page is exchanged for the page's *tag*, a number that only
-//! this region knows, and saved out of line; then the kernel gets the right to the page. A lost
-//! page reads as zeros. To unmark, the word is compared and exchanged back, which is a store and
-//! so cancels the kernel's right, with no system call. The kernel takes the page out of the page
-//! table before it looks whether the page is dirty, so the exchange either comes first and keeps
-//! the page, or finds zeros. A run that is lost costs a call, after which every processor finds
-//! zeros. Long runs have no tags (`untagged`). The idea is Kevin Easton's (linux-mm, April 2014),
-//! and found in Chromium's `MadvFreeDiscardableMemoryPosix` and in skeeto's `purgeable`.
+//! A mark saves the first word of each page out of line and puts the page's *tag* there, a number
+//! that only this region knows. A lost page reads as zeros. An unmark exchanges the tag for the
+//! saved word. This store keeps the page, without a system call. The kernel removes a page from the
+//! page table before it checks for dirtiness, so the exchange either keeps the page or finds zeros.
+//! One system call per lost run makes all processors find zeros. Long runs have no tags
+//! (`untagged`).
 //!
 //! ```text
 //! marked page   word 0 = tag        lost page   word 0 = 0        else: written while marked
 //! ```
 //!
-//! Pages that hold no memory are left as they are: they are zeros, and cannot be lost. Changes
-//! are made under the region's lock held alone, and nobody writes what is about to be marked, so
-//! a store sets a tag. Cost: a store and an exchange a page. A touch of a lost page is no SIGBUS:
-//! it finds zeros.
+//! Pages without memory get no tag: they are zeros and cannot be lost. Changes need the region's
+//! exclusive lock. Nobody writes pages that are about to be marked, so a plain store sets a tag.
+//! Cost: a store and an exchange per page. Source: Kevin Easton (linux-mm, April 2014); also
+//! Chromium's `MadvFreeDiscardableMemoryPosix` and skeeto's `purgeable`.
 //!
 //! # Safety
-//! The words are inside the region's mapping, at multiples of a page, and are only touched as
-//! atomics here while the page is marked.
+//! The words are inside the region's mapping, at page boundaries, and are touched only as atomics
+//! here while the page is marked.
 #![allow(unsafe_code)]
 
 mod untagged;
@@ -38,25 +36,24 @@ use crate::sys::madvise::Advice;
 use crate::sys::pagemap::{Pagemap, Reading, Residence};
 use crate::units::{Bytes, PageSize, Pages};
 
-/// Up to so many pages are looked at one by one, so that no system call is made where all were
-/// written, and have tags, so that none is made to unmark them. Where processors are virtual, the
-/// calls that longer runs take instead are the cheaper ones, and at half the length about as dear.
+/// Up to this many pages are checked word by word and get tags: if all were written, this saves the
+/// look and the calls of an unmark. In virtual machines, system calls are cheaper for longer runs,
+/// and cost about the same at half this length.
 const FEW_PAGES: u64 = 8;
-/// How many pages ahead of the one at hand a word is fetched.
+/// Distance of the prefetch in pages.
 const AHEAD: u64 = 8;
 /// Bytes of a tag.
 const WORD: usize = size_of::<u64>();
 
-/// What an unmark found.
+/// The result of an unmark.
 #[derive(Debug, Default)]
 pub(super) struct Found {
-    /// What is lost, in no order.
+    /// Lost pages, in no order.
     pub(super) lost: Vec<Extent>,
-    /// What of that was written while it was marked, so that it holds something.
+    /// Lost pages that were written while marked and so hold something.
     pub(super) overwritten: Vec<Extent>,
 }
 
-/// The engine of one region.
 #[derive(Debug)]
 pub(super) struct Tag {
     base: usize,
@@ -65,20 +62,20 @@ pub(super) struct Tag {
     secret: u64,
     /// First words of tagged pages.
     saved: Box<[MappedWord]>,
-    /// Which pages have a tag.
+    /// Pages with a tag.
     tagged: Bitmap,
-    /// Which are marked without one. What is marked and neither held no memory.
+    /// Pages marked without a tag. Marked pages in neither bitmap held no memory.
     untagged: Bitmap,
-    /// Whether the memory is the region's own: nobody maps anything else there.
+    /// True if nobody maps anything else over the memory.
     is_own: bool,
-    /// Whether long runs need no tags.
+    /// True if long runs need no tags.
     spares_tags: bool,
     pagemap: Option<(Pagemap, Reading)>,
 }
 
 impl Tag {
-    /// The engine of a region of `pages` at `base`, which are its own or somebody's who may map
-    /// something else there; `huge` and `without_scan` as for the other engine.
+    /// Creates the engine of a region at `base`. `is_own` is false if its owner may map something
+    /// else there; `without_scan` is as in `Scan::new`.
     pub(super) fn new(
         base: usize,
         pages: u64,
@@ -102,24 +99,24 @@ impl Tag {
         }
     }
 
-    /// In a child the parent's map would be read.
+    /// The inherited pagemap is the parent's.
     pub(super) fn follow_fork(&mut self) {
         let without_scan = matches!(self.pagemap, Some((_, Reading::Entries)));
         self.pagemap = open_pagemap(without_scan);
     }
 
-    /// Gives the kernel the right to what of `pages` holds memory.
+    /// Lets the kernel free `pages`, if they hold memory.
     #[inline]
     pub(super) fn mark(&self, pages: Extent, swap: bool) -> Result<(), OsError> {
         if let (Some(huge), Some((pagemap, reading))) = (self.huge, &self.pagemap) {
             let (addr, len) = pages.place(self.base, self.page);
             rejoin(pagemap, *reading, addr, len, huge);
         }
-        // Of a few pages one look at each tells: what is not zero is there.
+        // A page with a nonzero word is present, so a few pages need no system call.
         if pages.len() <= FEW_PAGES && self.all_written(pages) {
             return self.offer(pages);
         }
-        // Where the kernel does not tell, each of them may hold memory.
+        // If the kernel does not tell, each page may hold memory.
         let held = self.holding(pages).unwrap_or_else(|_| vec![pages]);
         let offered = held.into_iter().map(|run| {
             if self.spares_tags && run.len() > FEW_PAGES {
@@ -128,17 +125,18 @@ impl Tag {
                 self.offer(run)
             }
         });
-        // All of them, also after one that is refused: what counts as marked can be dropped.
+        // Continues after a refusal: all pages count as marked, and only offered ones can be
+        // dropped.
         offered.fold(Ok(()), Result::and)
     }
 
-    /// Whether every page's first word is not zero.
+    /// Returns true if every first word is nonzero.
     #[inline]
     fn all_written(&self, pages: Extent) -> bool {
         (pages.start()..pages.end()).all(|page| self.word(page).load(Ordering::Relaxed) != 0)
     }
 
-    /// Tags pages that hold memory and gives the kernel the right to them.
+    /// Tags pages that hold memory and lets the kernel free them.
     #[inline]
     fn offer(&self, pages: Extent) -> Result<(), OsError> {
         for page in pages.start()..pages.end() {
@@ -148,8 +146,8 @@ impl Tag {
         self.advise(pages, Advice::Free)
     }
 
-    /// Starts to fetch the word of a page that comes after `page` in `run`: each page is a miss of
-    /// its own, and an exchange waits for all that is under way.
+    /// Prefetches the word of a later page: each is a cache miss, and an exchange waits for all
+    /// accesses under way.
     #[inline]
     fn fetch_ahead(&self, page: u64, run: Extent) {
         if page + AHEAD < run.end() {
@@ -157,7 +155,6 @@ impl Tag {
         }
     }
 
-    /// Saves a page's first word and puts the tag there.
     #[inline]
     fn put_tag(&self, page: u64) {
         let word = self.word(page);
@@ -165,7 +162,6 @@ impl Tag {
         word.store(self.tag(page), Ordering::Release);
     }
 
-    /// Takes the right to `parts` back.
     #[inline]
     pub(super) fn unmark(&self, parts: &[Extent]) -> Found {
         let (mut found, mut gone) = (Found::default(), Vec::new());
@@ -181,7 +177,8 @@ impl Tag {
         found
     }
 
-    /// As [`Tag::unmark`], of tagged pages; what is lost and was not overwritten is `gone`.
+    /// Unmarks tagged pages. Lost pages are added to `gone`, or to `found` if they were
+    /// overwritten.
     #[inline]
     fn unmark_tagged(&self, run: Extent, found: &mut Found, gone: &mut Vec<Extent>) {
         for page in run.start()..run.end() {
@@ -197,25 +194,24 @@ impl Tag {
         }
     }
 
-    /// Makes lost pages zeros for every processor. The reclaimer takes pages out of the page table
-    /// before it tells the processors: until then reads may find what was there, and this call has
-    /// them told. What was overwritten keeps its contents, and so does the caller's memory, which
-    /// may be another mapping by now.
+    /// Makes lost pages read as zeros on every processor: the kernel unmaps pages before it flushes
+    /// the TLBs, and this call forces the flush. Overwritten pages stay, and so does the caller's
+    /// memory, which may be a new mapping.
     #[cold]
     fn tell_processors(&self, gone: &[Extent], overwritten: &[Extent]) {
         let advice = if self.is_own { Advice::DontNeed } else { Advice::Cold };
         let gone = gone.iter().map(|run| (run, advice));
         for (run, advice) in gone.chain(overwritten.iter().map(|run| (run, Advice::Cold))) {
-            // Where it is refused, as in locked memory, they are zeros for this processor at least.
+            // If refused, as in locked memory, at least this processor finds zeros.
             let _ = self.advise(*run, advice);
         }
     }
 
-    /// Puts the saved word back where the tag is, else returns the word that is there.
+    /// Puts the saved word back if the tag is there, else returns the word found.
     #[inline]
     fn take_back(&self, page: u64) -> Result<(), u64> {
         let (word, tag) = (self.word(page), self.tag(page));
-        // Looked at first: an exchange would allocate a page for what is lost.
+        // Looks first: an exchange would allocate a page for a lost one.
         match word.load(Ordering::Acquire) {
             seen if seen == tag => {
                 let saved = self.saved[page as usize].load(Ordering::Acquire);
@@ -225,21 +221,20 @@ impl Tag {
         }
     }
 
-    /// Drops the contents of marked pages.
     pub(super) fn drop_pages(&self, pages: Extent) -> Result<(), OsError> {
         let runs = [&self.tagged, &self.untagged].map(|bits| bits.runs_in(pages));
         runs.iter().flatten().try_for_each(|run| self.advise(*run, Advice::DontNeed))
     }
 
-    /// Copies bytes out of pages that may be marked; a page that is lost where one is.
+    /// Copies bytes out of pages that may be marked. Returns a lost page if it finds one.
     pub(super) fn try_read(&self, offset: Bytes, buf: &mut [u8]) -> Result<Option<u64>, OsError> {
         let at = self.base + offset.as_usize();
         // SAFETY: the caller has checked the range against the mapping.
         unsafe {
             racy::copy(buf.as_mut_ptr(), ptr::with_exposed_provenance(at), buf.len());
         }
-        // A page whose tag is there now was there during the copy: a lost one never gets it back
-        // while the region's lock is held.
+        // A page whose tag is there now was present during the copy: a lost page never gets it back
+        // under the region's lock.
         fence(Ordering::Acquire);
         let end = Bytes::new(offset.get() + buf.len() as u64);
         let (first, last) = (offset.pages_down(self.page), end.pages_up(self.page));
@@ -261,12 +256,12 @@ impl Tag {
         read.map_or(Ok(None), |read| self.lost_untagged(read))
     }
 
-    /// How many of `pages` are in memory.
+    /// Returns the number of `pages` that hold memory.
     pub(super) fn resident(&self, pages: Extent) -> Result<Pages, OsError> {
         Ok(Pages::new(self.holding(pages)?.iter().map(|run| run.len()).sum()))
     }
 
-    /// Which of `pages` hold memory, or may.
+    /// Returns the pages that may hold memory.
     fn holding(&self, pages: Extent) -> Result<Vec<Extent>, OsError> {
         let Some((pagemap, reading)) = &self.pagemap else { return Ok(vec![pages]) };
         let (addr, len) = pages.place(self.base, self.page);
@@ -275,13 +270,12 @@ impl Tag {
         Ok(held.filter_map(|run| self.pages_of(run.start, run.end)).collect())
     }
 
-    /// The pages of a run of addresses.
     fn pages_of(&self, start: usize, end: usize) -> Option<Extent> {
         let pages = |bytes: usize| Bytes::new(bytes as u64).pages_down(self.page).get();
         Extent::new(pages(start - self.base), pages(end - start))
     }
 
-    /// The tag of a page: not zero, and not the same for two pages.
+    /// Returns a page's tag: nonzero, and different for each page.
     #[inline]
     fn tag(&self, page: u64) -> u64 {
         // Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014).
@@ -291,13 +285,13 @@ impl Tag {
         (mixed ^ (mixed >> 31)).max(1)
     }
 
-    /// The first word of a page.
+    /// Returns the first word of a page.
     #[inline]
     fn word(&self, page: u64) -> &MappedWord {
         let at = self.base + Pages::new(page).bytes(self.page).as_usize();
         debug_assert!((page as usize) < self.saved.len() && at % WORD == 0);
-        // SAFETY: pages are below `saved.len()`, so the word is in the mapping, which outlives
-        // the engine; a page boundary aligns it; it is only touched as an atomic.
+        // SAFETY: pages are below `saved.len()`, so the word is in the mapping, which lives while
+        // the engine is used; a page boundary aligns it; it is only touched as an atomic.
         unsafe { &*ptr::with_exposed_provenance(at) }
     }
 }

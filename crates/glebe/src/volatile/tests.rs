@@ -1,5 +1,5 @@
-//! Both engines, by each way of reading residence, with losses injected as the kernel would make
-//! them: `MADV_DONTNEED` on marked pages.
+//! These tests run both engines with each way of reading residence. They inject losses as the
+//! kernel makes them: `MADV_DONTNEED` on marked pages.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -12,7 +12,7 @@ use crate::sys::madvise::{advise, Advice};
 use crate::sys::{madvise, page_size};
 use crate::units::{Bytes, Pages};
 
-/// Every engine and way; the reasons for those that are not here are printed.
+/// Runs `body` for every engine and way, or prints why not.
 fn each(body: impl Fn(&dyn Fn(u64) -> Region)) {
     for engine in [Engine::Scan, Engine::Tag] {
         for without_scan in [false, true] {
@@ -40,7 +40,7 @@ fn extent(start: u64, len: u64) -> Extent {
     Extent::new(start, len).unwrap()
 }
 
-/// A page's contents: never zeros, another for each page and version.
+/// Returns contents that are never zeros and differ by page and version.
 fn contents(page: u64, version: u64) -> Vec<u8> {
     let word = (page << 32 | version << 8 | 0x5A).to_ne_bytes();
     word.repeat(bytes(1).as_usize() / word.len())
@@ -56,7 +56,7 @@ fn page_of(region: &Region, page: u64) -> Vec<u8> {
     buf
 }
 
-/// As the kernel takes pages: the caller says that they are marked.
+/// Takes marked pages as the kernel does.
 fn purge(region: &Region, start: u64, len: u64) {
     assert!((start..start + len).all(|page| region.is_marked(bytes(page))));
     // SAFETY: inside the region, marked, and no reference to it exists.
@@ -85,7 +85,7 @@ fn what_was_lost_is_told_page_by_page_and_the_rest_is_kept() {
             let purged = region.unmark(range(0, pages)).unwrap();
             assert_eq!(purged.runs(), lost, "{}", region.engine());
             expect(&region, 0..pages, &lost);
-            // Nothing is marked any more, so nothing is lost, and it can be used again.
+            // No page is marked any more, so none is lost, and all can be used again.
             assert!(region.unmark(range(0, pages)).unwrap().is_empty());
             fill(&region, 0..pages);
             region.mark(range(0, pages), Priority::NORMAL).unwrap();
@@ -104,7 +104,7 @@ fn what_an_unmark_that_a_fork_cut_short_had_found_is_told_in_the_child() {
             fill(&region, 0..pages);
             region.mark(range(0, pages), Priority::NORMAL).unwrap();
             purge(&region, 3, 3);
-            // As another thread's, up to just before it returns.
+            // Acts like another thread, up to just before the return.
             let mut call = region.locked.calls.begin();
             let mut state = write(&region.locked.state);
             let mut lost = region.unmark_now(&mut state, extent(0, pages)).unwrap();
@@ -230,7 +230,7 @@ fn marked_memory_is_read_without_a_signal_and_never_stale() {
         }
         assert!(matches!(region.read(bytes(8), &mut buf), Err(Error::Marked { .. })));
         assert_eq!(region.stats().reads_lost, 2);
-        // Reading unmarked nothing.
+        // The reads unmarked nothing.
         assert_eq!(region.unmark(range(0, 40)).unwrap().runs(), [extent(9, 1)]);
         expect(&region, 0..40, &[extent(9, 1)]);
     });
@@ -268,7 +268,7 @@ fn caps_drop_the_oldest_of_the_lowest_priority() {
         region.mark(range(0, 10), Priority::HIGHEST).unwrap();
         region.mark(range(20, 5), Priority::NORMAL).unwrap();
         region.mark(range(30, 5), Priority::NORMAL).unwrap();
-        // No-op: it keeps its age.
+        // Changes nothing, not even the age.
         region.mark(range(20, 5), Priority::NORMAL).unwrap();
         assert_eq!(region.stats().dropped_by_cap, 0);
         region.mark(range(40, 7), Priority::NORMAL).unwrap();
@@ -290,7 +290,7 @@ fn runs_with_and_without_tags_are_told_as_one() {
     each(|make| {
         let region = make(200);
         fill(&region, 0..200);
-        // The short ones have tags, where the engine has any.
+        // Short runs have tags, if the engine has any.
         for (start, len) in [(0, 4), (4, 96), (100, 5), (110, 60), (190, 2)] {
             region.mark(range(start, len), Priority::NORMAL).unwrap();
         }
@@ -323,7 +323,7 @@ fn a_page_written_while_marked_is_told_apart_by_its_word() {
     fill(&region, 0..4);
     region.mark(range(0, 4), Priority::NORMAL).unwrap();
     let write = |page: u64, offset: usize| {
-        // SAFETY: inside the region; this is what its user must not do.
+        // SAFETY: inside the region; users must not do this.
         unsafe { region.as_ptr().add(bytes(page).as_usize() + offset).write_volatile(0x77) };
     };
     write(1, 0);
@@ -373,8 +373,8 @@ fn huge_pages_are_marked_and_lost_whole_and_made_again() {
         let small = Bytes::ZERO..bytes(1);
         assert!(matches!(region.mark(small, Priority::NORMAL), Err(Error::Unaligned { .. })));
         drop(region);
-        // The kernel splits what is written while a child of another test's shares it, and may
-        // have no huge page for a while.
+        // The kernel splits a huge page written while a child of another test shares it, and may
+        // lack huge pages for a while.
         let mut was_huge = false;
         let stays_huge = (0..100).any(|_| {
             let region = options().build(Bytes::new(3 * granule.get())).unwrap();
@@ -394,8 +394,8 @@ fn huge_pages_are_marked_and_lost_whole_and_made_again() {
     }
 }
 
-/// Fills, marks, loses and fills again; whether all was in huge pages that should be, `None` if it
-/// was not from the first on.
+/// Fills, marks, loses and fills again. Returns true if all that should be was in huge pages;
+/// `None` if it was not at first.
 fn huge_round(region: &Region, granule: Bytes) -> Option<bool> {
     let all = || Bytes::ZERO..region.len();
     let in_huge = || {

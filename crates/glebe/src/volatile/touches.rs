@@ -1,21 +1,20 @@
-//! [`Touches`]: lost pages that a callback fills again when an instruction touches them, in the
-//! SIGBUS handler of [`sigbus`](crate::sys::sigbus); and [`Refilled`], which pages those were.
+//! [`Touches`] refills lost pages from a callback when an instruction touches them, in the SIGBUS
+//! handler ([`sigbus`](crate::sys::sigbus)). [`Refilled`] records these pages.
 //!
-//! The handler reads two things of a region without its lock: the bits of the marked pages, and
-//! the descriptor that fills holes; and it notes what it has refilled. A hole that is not marked is
-//! on its way to zeros (an unmark tells it lost) and gets them from whoever is first. A system call
-//! that is given a lost page answers EFAULT, asks nobody, and may have done part of its work.
+//! The handler takes no lock. If a hole is not marked, an unmark reports it lost and is about to
+//! zero it; the handler zeroes it too. A system call that meets a lost page returns EFAULT without
+//! the callback, perhaps after part of its work.
 //!
-//! A refilled page is dirty, so the kernel has no right to it, and it may have counted as dropped.
-//! The handler can do no more than note it, since it has no lock: an unmark under way might have
-//! made the page safe just before. The region's next mark or drop, which holds the lock alone,
-//! gives the kernel the right again and counts the page as marked just then.
+//! A refilled page is dirty, so the kernel may not free it, and it may count as dropped. Without
+//! the lock the handler can only note it: an unmark might just have made it safe. The region's next
+//! mark or drop holds the lock, lets the kernel free the page again, and counts it as marked at
+//! that time.
 //!
-//! Cost: a touch that is refilled, a signal and an ioctl; a look where nothing was, one load.
+//! Cost: a signal and an ioctl per refill; one load if no page was refilled.
 //!
 //! # Safety
-//! The handler works on `Shared`, which the watch outlives no more than it may: it is dropped
-//! first, and its removal waits for handlers. Only missing pages are written.
+//! The handler uses `Shared`. The watch is dropped before it and waits for handlers. Only missing
+//! pages are written.
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
@@ -30,48 +29,45 @@ use crate::sync::{MappedWord, Ordering};
 use crate::sys::page_size;
 use crate::sys::sigbus::{fill, Handler, Outcome, Watch};
 
-/// Gives the contents of a lost page: the address of `len` bytes, or null, and the touch is a real
-/// SIGBUS. The offset of the page is from the region's start; the last argument is that of
-/// [`Options::on_lost`](super::Options::on_lost). Bytes that are themselves not to be had count as
-/// null.
+/// Supplies the contents of a lost page: the address of `len` bytes, or null for a real SIGBUS.
+/// `offset` is in bytes from the region's start; `data` is from
+/// [`Options::on_lost`](super::Options::on_lost). Unreadable bytes count as null.
 pub type Refill = unsafe extern "C" fn(offset: u64, len: usize, data: *const ()) -> *const u8;
 
-/// A callback and its data.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OnLost {
     pub(super) refill: Refill,
     pub(super) data: *const (),
 }
 
-// SAFETY: the data is only handed to the callback, and whoever gave both answers for calls on any
-// thread.
+// SAFETY: the data is only passed to the callback; the caller of `Options::on_lost` vouches for
+// calls on any thread.
 unsafe impl Send for OnLost {}
 // SAFETY: as above.
 unsafe impl Sync for OnLost {}
 
-/// What the handler needs to know of a region.
+/// The handler's view of a region.
 #[derive(Debug)]
 struct Shared {
     base: usize,
     page: usize,
     marked: Arc<Bitmap>,
     refilled: Arc<Refilled>,
-    /// The userfaultfd; another one in a child.
+    /// Number of the userfaultfd; another one in a child.
     descriptor: Arc<MappedWord>,
     on_lost: OnLost,
 }
 
-/// Touches of a region's lost pages, refilled while this lives.
+/// Refills a region's lost pages while this lives.
 #[derive(Debug)]
 pub(super) struct Touches {
-    /// Dropped before what it uses.
+    /// Dropped before `shared`, which it uses.
     _watch: Watch,
     shared: Box<Shared>,
 }
 
 impl Touches {
-    /// Those of a region whose marked pages have a bit in `marked`, and whose holes are filled by
-    /// the descriptor.
+    /// Watches a region. `marked` has the bits of its marked pages; `descriptor` fills its holes.
     pub(super) fn of(
         mapping: &Mapping,
         marked: &Arc<Bitmap>,
@@ -89,32 +85,31 @@ impl Touches {
         let shared = Box::new(Shared { base, page, marked, refilled, descriptor, on_lost });
         let range = base..base + mapping.len().as_usize();
         let data = ptr::from_ref(&*shared).cast();
-        // SAFETY: `shared` stays where it is and is freed after the watch. `on_touch` makes system
-        // calls and calls what `Options::on_lost` was promised to be fit for it.
+        // SAFETY: `shared` stays in place and is freed after the watch. `on_touch` makes only
+        // system calls and runs the callback, which `Options::on_lost` requires to be fit for it.
         let watch = unsafe { handler.watch(range, on_touch, data) }?;
         Ok(Self { _watch: watch, shared })
     }
 
-    /// Where the handler notes what it has refilled.
     pub(super) fn refilled(&self) -> Arc<Refilled> {
         Arc::clone(&self.shared.refilled)
     }
 }
 
-/// In the signal handler.
+/// Runs in the signal handler.
 unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Outcome {
-    // SAFETY: the data of the watch in `Touches::of`, which lives.
+    // SAFETY: `data` is the `Shared` of `Touches::of`, which outlives the watch.
     let shared = unsafe { &*data.cast::<Shared>() };
     let (base, page) = (shared.base, shared.page);
     let number = addr.wrapping_sub(base) / page;
     let at = base.wrapping_add(number.wrapping_mul(page));
     let descriptor = shared.descriptor.load(Ordering::Acquire) as RawFd;
     let filled = if !shared.marked.get(number as u64) {
-        // SAFETY: only a missing page is written, of which nothing can hold a reference.
+        // SAFETY: only a missing page is written, to which nothing can refer.
         unsafe { fill::zero(descriptor, at, page, page) }
     } else {
         let OnLost { refill, data } = shared.on_lost;
-        // SAFETY: whoever set the callback answers for its call here.
+        // SAFETY: the caller of `Options::on_lost` vouches for this call.
         let from = unsafe { refill((at - base) as u64, page, data) };
         if from.is_null() {
             return Outcome::Pass;
@@ -133,10 +128,10 @@ unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Outcome {
     }
 }
 
-/// Marked pages that the handler has filled again.
+/// The marked pages that the handler has refilled.
 ///
-/// The handler sets a page's bit and then `any`; the others clear `any` and then read the bits, so
-/// that no bit stays unseen for good.
+/// The handler sets a bit and then `any`; readers clear `any` and then read the bits. So no bit
+/// stays unseen for good.
 #[derive(Debug)]
 pub(super) struct Refilled {
     bits: Bitmap,
@@ -145,18 +140,17 @@ pub(super) struct Refilled {
 }
 
 impl Refilled {
-    /// None yet, of a region of `pages`.
     fn new(pages: u64) -> Self {
         Self { bits: Bitmap::new(pages), pages, any: MappedWord::new(0) }
     }
 
-    /// Notes a page, in the signal handler.
+    /// Runs in the signal handler, too.
     fn note(&self, page: u64) {
         Extent::new(page, 1).into_iter().for_each(|page| self.bits.set(page));
         self.any.store(1, Ordering::Release);
     }
 
-    /// Forgets pages, which are not marked any more.
+    /// Forgets pages that are no longer marked.
     #[inline]
     pub(super) fn forget(&self, pages: Extent) {
         if self.any.load(Ordering::Relaxed) != 0 {
@@ -164,7 +158,7 @@ impl Refilled {
         }
     }
 
-    /// Returns what was noted, and forgets it.
+    /// Returns the noted pages and forgets them.
     #[inline]
     pub(super) fn take(&self) -> Vec<Extent> {
         if self.any.load(Ordering::Relaxed) == 0 {
@@ -177,7 +171,6 @@ impl Refilled {
         runs
     }
 
-    /// Notes runs that were taken.
     pub(super) fn put_back(&self, runs: &[Extent]) {
         runs.iter().flat_map(|run| run.start()..run.end()).for_each(|page| self.note(page));
     }

@@ -1,21 +1,21 @@
-//! What unmarks find: [`Purged`], and [`Calls`], by which each of several under way at once is told
-//! what an overlapping one found lost before either returned.
+//! [`Purged`] lists the pages that an unmark found lost; [`Calls`] shares losses between
+//! overlapping unmarks.
 //!
-//! Without it the later of two overlapping unmarks would find the zeros that the first left for
-//! a lost page, and call them kept. Time is a counter that each call moves on when it begins and
-//! when it returns. A loss is kept while a call is under way that began before its finder
-//! returned. One lock, held for a few instructions, after the region's where both are; calls are
-//! few, so lists do. A call that has not to wait for the region's lock and finds no loss, its own
-//! or another's, leaves the log alone.
+//! Without [`Calls`], the later unmark would find the zeros that the first left for a lost page,
+//! and report it kept. A counter is the clock: each call advances it when it begins and when it
+//! returns. The log keeps a loss while a call is under way that began before the finder returned.
+//! Its lock is held for a few instructions, after the region's lock if both are needed. Calls are
+//! few, so lists suffice. A call that need not wait for the region's lock leaves the log alone
+//! while there are no losses.
 //!
-//! A child has none of the calls under way in its parent: what these found lost, and no call that
-//! has returned was told, is told by the child's next unmark of it.
+//! In a child, the parent's calls never return. The child's next unmark reports losses that they
+//! found and no returned call has reported.
 
 use crate::extent::{merged, within, without, Extent};
 use crate::sync::{lock, AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::units::Pages;
 
-/// The pages that were lost, exactly: ascending runs with a page that was kept between any two.
+/// The exact set of lost pages: ascending runs, with a kept page between any two.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use = "the contents of these pages are gone"]
 pub struct Purged {
@@ -23,52 +23,52 @@ pub struct Purged {
 }
 
 impl Purged {
-    /// From runs in any order, which may overlap.
+    /// Accepts runs in any order, even overlapping.
     #[inline]
     pub(super) fn from_runs(runs: Vec<Extent>) -> Self {
         Self { runs: if runs.is_empty() { runs } else { merged(runs) } }
     }
 
-    /// The runs of lost pages, in pages from the region's start.
+    /// Returns the runs of lost pages, in pages from the region's start.
     #[must_use]
     pub fn runs(&self) -> &[Extent] {
         &self.runs
     }
 
-    /// How many pages were lost.
+    /// Returns the number of lost pages.
     #[must_use]
     pub fn pages(&self) -> Pages {
         Pages::new(self.runs.iter().map(|run| run.len()).sum())
     }
 
-    /// Whether nothing was lost.
+    /// Returns true if no page was lost.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 }
 
-/// What one unmark found lost.
+/// The losses that one unmark found.
 #[derive(Debug)]
 struct Loss {
-    /// When its finder began, which names it.
+    /// Start time of the finder, which names it.
     finder: u64,
-    /// When its finder returned.
+    /// Return time of the finder.
     returned: Option<u64>,
     runs: Vec<Extent>,
-    /// Others that were told of what lies in an extent of theirs: when they began.
+    /// Other calls that got losses of `runs`: start time and extent.
     told: Vec<(u64, Extent)>,
-    /// What of the runs no call that has returned was told of.
+    /// Parts of `runs` that no returned call has reported.
     untold: Vec<Extent>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Log {
     time: u64,
-    /// When the calls under way began.
+    /// Start times of the calls under way.
     under_way: Vec<u64>,
     losses: Vec<Loss>,
-    /// Lost before this process was forked, and told to nobody.
+    /// Losses from before a fork that no call has reported.
     untold: Vec<Extent>,
 }
 
@@ -76,16 +76,15 @@ pub(super) struct Log {
 #[derive(Debug)]
 pub(super) struct Calls {
     log: Mutex<Log>,
-    /// How many losses the log holds that somebody may have to be told: none, as a rule. Grows
-    /// under the region's lock only.
+    /// Losses in the log; usually 0. Grows only under the region's lock.
     losses: AtomicU64,
 }
 
-/// An unmark under way; it returns when this is dropped.
+/// An unmark under way; its drop is the return.
 #[derive(Debug)]
 pub(super) struct Call<'a> {
     calls: &'a Calls,
-    /// None while no other call has to know of this one.
+    /// Start time; `None` if the call is not listed.
     began: Option<u64>,
 }
 
@@ -94,21 +93,21 @@ impl Calls {
         Self { log: Mutex::new(Log::default()), losses: AtomicU64::new(0) }
     }
 
-    /// An unmark begins; before it waits for the region's lock.
+    /// Begins an unmark before it waits for the region's lock.
     #[inline]
     pub(super) fn begin(&self) -> Call<'_> {
         Call { calls: self, began: Some(self.list()) }
     }
 
-    /// An unmark begins that had not to wait: the caller holds the region's lock alone. Nobody
-    /// adds a loss until it is released, so there is nothing to be told where there is none now.
+    /// Begins an unmark that got the region's exclusive lock without waiting. Nobody adds a loss
+    /// meanwhile, so with an empty log the call need not be listed.
     #[inline]
     pub(super) fn begin_held(&self) -> Call<'_> {
         let is_told = self.losses.load(Ordering::Acquire) != 0;
         Call { calls: self, began: is_told.then(|| self.list()) }
     }
 
-    /// Lists a call; the time.
+    /// Lists a call and returns its start time.
     fn list(&self) -> u64 {
         let mut log = lock(&self.log);
         log.time += 1;
@@ -117,12 +116,11 @@ impl Calls {
         began
     }
 
-    /// The lock, held over a fork.
     pub(super) fn hold(&self) -> MutexGuard<'_, Log> {
         lock(&self.log)
     }
 
-    /// In a child: the calls of the parent's other threads never return here.
+    /// Ends the parent's calls in a child, and keeps losses that they did not report.
     pub(super) fn follow_fork(&self, log: &mut Log) {
         let cut_short = log.losses.drain(..).filter(|loss| loss.returned.is_none());
         log.untold.extend(cut_short.flat_map(|loss| loss.untold));
@@ -130,7 +128,6 @@ impl Calls {
         self.count(log);
     }
 
-    /// Counts what the log, whose lock is held, has for those who call next.
     fn count(&self, log: &Log) {
         let losses = log.losses.len() + log.untold.len();
         self.losses.store(losses as u64, Ordering::Release);
@@ -138,11 +135,11 @@ impl Calls {
 }
 
 impl Call<'_> {
-    /// Adds to `lost` what others found lost in `extent`, then keeps all of it for others. Under
-    /// the region's lock, after the pages were looked at.
+    /// Adds other calls' losses in `extent` to `lost`, and logs its own. Runs under the region's
+    /// lock, after the pages were looked at.
     #[inline]
     pub(super) fn share(&mut self, extent: Extent, lost: &mut Vec<Extent>) {
-        // What another found before is seen here: the region's lock lay between.
+        // This load sees earlier losses: they were logged under the region's lock.
         if lost.is_empty() && self.calls.losses.load(Ordering::Acquire) == 0 {
             return;
         }
@@ -152,7 +149,8 @@ impl Call<'_> {
         log.untold = without(&log.untold, extent);
         let own = lost.clone();
         for loss in &mut log.losses {
-            // Returned before this began: its caller knew, and this one may rely on that.
+            // Skips losses that were returned before this call began: the program knew them by
+            // then.
             if loss.returned.is_none_or(|returned| returned > began) {
                 lost.extend(within(&loss.runs, extent));
                 loss.told.push((began, extent));
@@ -245,7 +243,7 @@ mod tests {
         let mut lost = vec![extent(0, 1)];
         first.share(extent(0, 4), &mut lost);
         assert_eq!(lost, [extent(0, 1), extent(2, 2)]);
-        // In a child of the child the first one has not returned either.
+        // In the grandchild, the first call has not returned.
         in_child();
         let mut lost = Vec::new();
         second.share(extent(0, 100), &mut lost);

@@ -1,11 +1,11 @@
-//! What is done with the objects of a [`ObjectPool`]: insert, read, replace, remove.
+//! Calls on the objects of an [`ObjectPool`].
 //!
-//! Bytes are encoded and decoded here and nowhere below. Cost beside the codec's: an insert, a
-//! remove: one lock that only objects of the same class share, a copy, no allocation; a read: no
-//! lock.
+//! The layers below see only stored bytes: this one compresses and decompresses. Cost without the
+//! codec: an insert or remove takes one lock, which objects of other classes do not share, and
+//! allocates nothing. A read takes no lock. Inserts and reads copy once.
 //!
 //! # Safety
-//! Bytes of an object are lent for the time of a copy, between pin and unpin.
+//! Bytes of an object are borrowed only between pin and unpin.
 #![allow(unsafe_code)]
 
 use crate::units::Bytes;
@@ -17,11 +17,10 @@ use crate::zpool::memory::account::NoRoom;
 use crate::zpool::objects::{Pinned, Stored};
 use crate::zpool::pool::ObjectPool;
 
-/// Attempts to make room, against other threads that take it.
+/// Attempts to make room, since other threads may take it.
 const ROOM_ATTEMPTS: u32 = 256;
 
 impl ObjectPool {
-    /// The place that a handle means.
     #[inline]
     fn of(&self, handle: Handle) -> Result<(u32, u32), Error> {
         self.alive()?;
@@ -46,8 +45,8 @@ impl ObjectPool {
     /// Stores an object.
     ///
     /// # Errors
-    /// [`Error::Empty`] and [`Error::TooLong`] for what no pool takes, [`Error::Full`] at the
-    /// limit, or what the kernel refuses.
+    /// [`Error::Empty`], [`Error::TooLong`]: no pool takes this length. [`Error::Full`]: the limit
+    /// leaves no room. Other errors of the kernel.
     #[inline]
     pub fn insert(&self, bytes: &[u8]) -> Result<Handle, Error> {
         self.checked_len(bytes.len())?;
@@ -57,7 +56,7 @@ impl ObjectPool {
         Ok(Handle::new(self.number, named, index))
     }
 
-    /// Hands what is to be stored of an object to `store`, and once more where room is made.
+    /// Passes the stored form of `object` to `store`, again each time that room was made.
     #[inline]
     fn store<T>(
         &self,
@@ -77,7 +76,6 @@ impl ObjectPool {
         done
     }
 
-    /// Writes an object to the start of `buf` whose stored bytes are `stored`; its length.
     pub(crate) fn decode(
         &self,
         pinned: &Pinned,
@@ -87,12 +85,11 @@ impl ObjectPool {
         self.coder.decode(pinned.entry, stored, buf)
     }
 
-    /// The length of an object whose stored bytes are `stored`.
     pub(crate) fn len_of_stored(&self, pinned: &Pinned, stored: &[u8]) -> Result<usize, Error> {
         self.coder.len(pinned.entry, stored)
     }
 
-    /// Does again what met `error`, after there is room.
+    /// Makes room and calls `again`, until it succeeds or nothing more can be freed.
     #[cold]
     fn with_room<T>(
         &self,
@@ -120,11 +117,11 @@ impl ObjectPool {
         }
     }
 
-    /// Pins the object of a handle, which counts as read.
+    /// Pins the object of a handle, which then counts as read.
     #[inline]
     pub(crate) fn pinned(&self, handle: Handle) -> Result<Pinned, Error> {
         let (index, named) = self.of(handle)?;
-        // No error is made that is not wanted: it would have to be dropped.
+        // `ok_or` would make and drop an error each time.
         let Some(pinned) = self.objects.pin(index, named) else { return Err(Error::Stale) };
         if !pinned.is_referenced {
             self.objects.memory.zspages.refer(pinned.entry.place().zspage);
@@ -132,10 +129,11 @@ impl ObjectPool {
         Ok(pinned)
     }
 
-    /// The length of an object, as it was given.
+    /// Returns the length of an object as given.
     ///
     /// # Errors
-    /// [`Error::Stale`], [`Error::Foreign`]: it is not there. [`Error::Codec`]: it is damaged.
+    /// [`Error::Stale`], [`Error::Foreign`]: the object does not exist. [`Error::Codec`]: it is
+    /// damaged.
     pub fn len_of(&self, handle: Handle) -> Result<usize, Error> {
         let (index, named) = self.of(handle)?;
         let entry = self.objects.entry(index, named).ok_or(Error::Stale)?;
@@ -143,17 +141,18 @@ impl ObjectPool {
             return self.coder.len(entry, &[]);
         }
         let pinned = self.objects.pin(index, named).ok_or(Error::Stale)?;
-        // SAFETY: not used after the unpin below.
+        // SAFETY: nothing uses `stored` after the unpin below.
         let stored = unsafe { self.objects.bytes(&pinned) };
         let len = self.coder.len(pinned.entry, stored);
         self.objects.unpin(&pinned);
         len
     }
 
-    /// Copies an object to the start of `buf`; its length. After an error `buf` may hold anything.
+    /// Copies an object to the start of `buf` and returns its length. After an error, `buf` may
+    /// hold anything.
     ///
     /// # Errors
-    /// [`Error::Stale`], [`Error::Foreign`]: it is not there. [`Error::BufferTooSmall`].
+    /// [`Error::Stale`], [`Error::Foreign`]: the object does not exist. [`Error::BufferTooSmall`].
     /// [`Error::Codec`]: its bytes are damaged.
     #[inline]
     pub fn read(&self, handle: Handle, buf: &mut [u8]) -> Result<usize, Error> {
@@ -166,10 +165,9 @@ impl ObjectPool {
         done
     }
 
-    /// Writes a pinned object to the start of `buf`; its length.
     #[inline]
     pub(crate) fn copy_out(&self, pinned: &Pinned, buf: &mut [u8]) -> Result<usize, Error> {
-        // SAFETY: used in this call alone, whose caller has the pin.
+        // SAFETY: only this call uses the slice, and its caller holds the pin.
         let stored = unsafe { self.objects.bytes(pinned) };
         if pinned.entry.kind() != Kind::Raw {
             return self.coder.decode(pinned.entry, stored, buf);
@@ -180,12 +178,12 @@ impl ObjectPool {
         Ok(len)
     }
 
-    /// An object's bytes for a short time: in place where they are stored as they are, which they
-    /// all are without codec; otherwise decoded to memory that the guard allocates.
+    /// Lends the bytes of an object for a short time: in place if they are stored as given, always
+    /// so without a codec, otherwise as a decompressed copy.
     ///
     /// # Errors
-    /// [`Error::Stale`], [`Error::Foreign`]: it is not there. [`Error::Codec`]: its bytes are
-    /// damaged.
+    /// [`Error::Stale`], [`Error::Foreign`]: the object does not exist. [`Error::Codec`]: its bytes
+    /// are damaged.
     pub fn get(&self, handle: Handle) -> Result<Guard<'_>, Error> {
         let pinned = self.pinned(handle)?;
         let guard = Guard::in_place(&self.objects, pinned);
@@ -200,12 +198,12 @@ impl ObjectPool {
         Ok(Guard::copy(bytes))
     }
 
-    /// Stores other bytes under the same handle. Whoever reads meanwhile has the old ones or the
-    /// new ones.
+    /// Stores other bytes under the same handle. A concurrent reader gets either the old bytes or
+    /// the new ones.
     ///
     /// # Errors
-    /// As [`ObjectPool::insert`] and [`ObjectPool::read`]; the object is as it was, if it still is
-    /// there.
+    /// See [`ObjectPool::insert`] and [`ObjectPool::read`]. The object is unchanged if it still
+    /// exists.
     pub fn replace(&self, handle: Handle, bytes: &[u8]) -> Result<(), Error> {
         self.checked_len(bytes.len())?;
         let (index, named) = self.of(handle)?;
@@ -222,7 +220,7 @@ impl ObjectPool {
     /// Removes an object.
     ///
     /// # Errors
-    /// [`Error::Stale`], [`Error::Foreign`]: it is not there.
+    /// [`Error::Stale`], [`Error::Foreign`]: the object does not exist.
     #[inline]
     pub fn remove(&self, handle: Handle) -> Result<(), Error> {
         let (index, named) = self.of(handle)?;
@@ -233,8 +231,8 @@ impl ObjectPool {
         Ok(())
     }
 
-    /// Stores a pinned object anew whose stored bytes are `stored`, unless it is not the same any
-    /// more. Ends the pin.
+    /// Writes a pinned object to a new slot and ends the pin. Returns false if the object changed
+    /// or is damaged, or without room.
     pub(crate) fn restore(
         &self,
         (index, named): (u32, u32),

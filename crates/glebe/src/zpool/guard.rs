@@ -1,18 +1,17 @@
-//! [`Guard`]: the bytes of an object where they lie.
+//! [`Guard`]: the bytes of an object.
 //!
 //! # Safety
-//! A guard holds a pin, by which the bytes stay as they are, from its making to its drop.
+//! A guard holds a pin from its creation to its drop, which keeps the bytes unchanged.
 #![allow(unsafe_code)]
 
 use std::ops::Deref;
 
 use crate::zpool::objects::{Objects, Pinned};
 
-/// The bytes of an object: in place where they are stored as they are, otherwise a decoded copy.
+/// The bytes of an object: in place if stored as given, otherwise a decompressed copy.
 ///
-/// While one in place is there, the object's place is not used anew, also where the object is
-/// removed or replaced; and some other places are not, since guards are counted in few counters.
-/// So keep it for the time of a look. A copy keeps nothing.
+/// A guard in place keeps the object's slot from being reused, even after a remove or replace, and
+/// some other slots, since zspages share pin counters. Keep it only briefly. A copy keeps nothing.
 #[derive(Debug)]
 pub struct Guard<'a>(Held<'a>);
 
@@ -23,17 +22,15 @@ enum Held<'a> {
 }
 
 impl<'a> Guard<'a> {
-    /// Takes a pin over.
     pub(crate) fn in_place(objects: &'a Objects, pinned: Pinned) -> Self {
         Self(Held::InPlace { objects, pinned })
     }
 
-    /// Of bytes of its own.
     pub(crate) fn copy(bytes: Vec<u8>) -> Self {
         Self(Held::Copy(bytes))
     }
 
-    /// Whether the bytes are where they are stored.
+    /// Returns true if these are the stored bytes in place.
     #[must_use]
     pub fn is_in_place(&self) -> bool {
         matches!(self.0, Held::InPlace { .. })
@@ -46,7 +43,7 @@ impl Deref for Guard<'_> {
     #[inline]
     fn deref(&self) -> &[u8] {
         match &self.0 {
-            // SAFETY: the slice cannot outlive this guard, whose drop alone unpins.
+            // SAFETY: the slice cannot outlive this guard, and only the guard's drop unpins.
             Held::InPlace { objects, pinned } => unsafe { objects.bytes(pinned) },
             Held::Copy(bytes) => bytes,
         }

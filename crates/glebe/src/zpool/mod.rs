@@ -1,9 +1,9 @@
-//! Objects of any size up to a page, packed across page borders into a few pages at a time.
+//! Object pools pack objects of up to a page across page borders, into a few pages at a time.
 //!
-//! An *object* lies in a *slot* of a *zspage*, a run of 1 to 16 pages. A zspage has slots of one
-//! *size class*; the *table* ([`Table`]) is the set of classes in use. A [`Handle`] stays the same
-//! when objects are moved: *compaction* empties zspages, whose pages go back to the kernel. A
-//! [`Codec`] makes objects smaller.
+//! An *object* occupies a *slot* of a *zspage*, a run of 1 to 16 pages. All slots of a zspage have
+//! one *size class*. A [`Table`] is the set of classes in use. *Compaction* moves objects out of
+//! sparse zspages and frees their pages; a [`Handle`] stays valid when its object moves. A
+//! [`Codec`] compresses objects.
 //!
 //! ```
 //! use glebe::zpool::{Error, ObjectPool};

@@ -1,17 +1,17 @@
-//! [`Objects`]: what may be done with objects, by entry; no handles, no limits' policy, no codec.
+//! [`Objects`] inserts, reads, replaces and removes objects by entry.
 //!
-//! Objects never change in place. An insert takes an entry and a slot, writes the bytes while
-//! nobody can know of them, and publishes the entry. A remove changes the entry, then gives the
-//! slot up. A replace writes a new slot, changes the entry, then gives the old slot up. A reader
-//! holds no lock and waits for nobody: see [`pins`](crate::zpool::memory::pins).
+//! An object never changes in place. An insert writes a slot that no entry names, then publishes
+//! the entry. A remove changes the entry, then gives the slot up. A replace writes a new slot,
+//! changes the entry, then gives the old slot up. A reader holds no lock and waits for no thread:
+//! see [`pins`](crate::zpool::memory::pins).
 //!
-//! The entry of an object in a slot changes only under the lock of the class that its zspage
-//! belongs to. That class is read without a lock and checked again under it. The entry changes by
-//! compare and exchange, since it may have been read before the lock was taken.
+//! The entry of an object in a slot changes only under the lock of its zspage's class. Callers read
+//! the class and the entry without a lock. Under the lock they check the class again, and change
+//! the entry by compare and exchange.
 //!
 //! # Safety
-//! Bytes are written to a slot that was allocated and not published, and lent while they are
-//! pinned and the entry was seen unchanged after the pin.
+//! A call writes only to a slot that it allocated and has not published. Bytes are lent only while
+//! they are pinned and after the entry was seen unchanged behind the pin.
 #![allow(unsafe_code)]
 
 use crate::sync::{AtomicU64, MutexGuard, Ordering};
@@ -21,10 +21,9 @@ use crate::zpool::entry::word::{Entry, Kind};
 use crate::zpool::memory::account::NoRoom;
 use crate::zpool::shared::Memory;
 
-/// Objects of a retired class that are moved at a time.
+/// Objects of a retired class that one [`Objects::drain`] moves.
 const DRAIN: usize = 8;
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Objects {
     pub(crate) memory: Memory,
@@ -32,23 +31,22 @@ pub(crate) struct Objects {
     pub(crate) filled: Filled,
 }
 
-/// An object as it is to be stored.
+/// The stored form of an object.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Stored<'a> {
-    /// In a slot: 1 byte to a page, of `kind` already. `len` is the object's own length.
+    /// Stored in a slot: 1 byte to a page, already of `kind`. `len` is the object's own length.
     Bytes { kind: Kind, bytes: &'a [u8], len: usize },
-    /// In the entry alone.
+    /// Stored in the entry only.
     Filled { fill: u32, len: usize },
 }
 
 impl<'a> Stored<'a> {
-    /// As it is.
     pub(crate) fn raw(bytes: &'a [u8]) -> Self {
         Self::Bytes { kind: Kind::Raw, bytes, len: bytes.len() }
     }
 }
 
-/// Objects that stand in their entries alone: no class has them. Relaxed counters.
+/// Counts of objects without a slot, which belong to no class. All counters are relaxed.
 #[derive(Debug, Default)]
 pub(crate) struct Filled {
     came: AtomicU64,
@@ -66,31 +64,29 @@ impl Filled {
         self.went.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many came and went, and the bytes of those that came.
+    /// Returns the objects added and removed, and the bytes added.
     pub(crate) fn counts(&self) -> (u64, u64, u64) {
         let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
         (load(&self.came), load(&self.went), load(&self.given))
     }
 }
 
-/// An object whose bytes stay where they are until [`Objects::unpin`].
+/// An object whose bytes stay in place until [`Objects::unpin`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pinned {
     pub(crate) entry: Entry,
-    /// Where they begin; of a sealed zspage's, counted from its first byte.
+    /// Offset of the bytes; in a sealed zspage, from its first byte.
     at: usize,
     pub(crate) is_referenced: bool,
     pub(crate) is_sealed: bool,
 }
 
 impl Pinned {
-    /// Where the bytes begin, for models.
     #[cfg(loom)]
     pub(crate) fn start(&self) -> usize {
         self.at
     }
 
-    /// Where the bytes begin, counted from the first of its sealed zspage.
     pub(crate) fn offset(&self) -> usize {
         debug_assert!(self.is_sealed);
         self.at
@@ -98,7 +94,7 @@ impl Pinned {
 }
 
 impl Objects {
-    /// Stores an object: the entry's index and the use of it that a handle is to name.
+    /// Returns the entry's index and the use number for the handle.
     #[inline]
     pub(crate) fn insert(&self, stored: Stored<'_>) -> Result<(u32, u32), NoRoom> {
         let memory = &self.memory;
@@ -115,8 +111,7 @@ impl Objects {
         }
     }
 
-    /// Writes an object to a new slot that belongs to an entry, if it needs one; what the entry is
-    /// to be.
+    /// Writes an object to a new slot, if it needs one. Returns the entry to publish.
     #[inline]
     fn write(&self, stored: Stored<'_>, index: u32, named: u32) -> Result<Entry, NoRoom> {
         let (kind, bytes, len) = match stored {
@@ -139,19 +134,17 @@ impl Objects {
             state.count_in(bytes.len(), len);
             break spot;
         };
-        // SAFETY: the slot is this call's alone until its entry is published.
+        // SAFETY: only this call uses the slot until its entry is published.
         unsafe { memory.pages.frames().write(spot.at, bytes) };
         Ok(Entry::live(kind, spot.place, bytes.len(), named))
     }
 
-    /// The entry of an object, if it is there.
     #[inline]
     pub(crate) fn entry(&self, index: u32, named: u32) -> Option<Entry> {
         let entry = self.memory.entries.load(index);
         self.memory.entries.is(index, entry, named).then_some(entry)
     }
 
-    /// Pins an object, if it is there.
     #[inline]
     pub(crate) fn pin(&self, index: u32, named: u32) -> Option<Pinned> {
         let memory = &self.memory;
@@ -163,7 +156,7 @@ impl Objects {
             let place = entry.place();
             memory.pins.pin(place.zspage);
             if self.entry(index, named) == Some(entry) {
-                // The zspage cannot go while the pin is seen, so what is said of it holds.
+                // The pin keeps the zspage, so these facts stay true.
                 let about = memory.zspages.about(place.zspage);
                 let size = self.classes.get(about.class).map_or(0, |class| class.size());
                 let first = if about.is_sealed { 0 } else { memory.pages.start_of(about.page) };
@@ -175,26 +168,24 @@ impl Objects {
         }
     }
 
-    /// The stored bytes of a pinned object that is not sealed.
+    /// Returns the stored bytes of a pinned object.
     ///
     /// # Safety
-    /// They are not used after the [`Objects::unpin`].
+    /// The caller does not use them after [`Objects::unpin`].
     #[inline]
     pub(crate) unsafe fn bytes(&self, pinned: &Pinned) -> &[u8] {
         assert!(!pinned.is_sealed, "{:?} is sealed", pinned.entry);
-        // SAFETY: while the pin stands, the slot is neither written nor given back.
+        // SAFETY: the pin keeps the slot from being written or given back.
         unsafe { self.memory.pages.frames().bytes(pinned.at, pinned.entry.len()) }
     }
 
-    /// Lends the stored bytes of a pinned object that is not sealed for the time of a call; the
-    /// pin is still there.
+    /// Lends `then` the stored bytes of a pinned object.
     #[inline]
     pub(crate) fn with_bytes<R>(&self, pinned: &Pinned, then: impl FnOnce(&[u8]) -> R) -> R {
-        // SAFETY: the caller has the pin, and no bytes leave `then`.
+        // SAFETY: the caller holds the pin, and no bytes leave `then`.
         then(unsafe { self.bytes(pinned) })
     }
 
-    /// Ends a pin.
     #[inline]
     pub(crate) fn unpin(&self, pinned: &Pinned) {
         if pinned.entry.has_place() {
@@ -202,7 +193,7 @@ impl Objects {
         }
     }
 
-    /// Removes an object; whether it was there.
+    /// Returns true if the object existed.
     #[inline]
     pub(crate) fn remove(&self, index: u32, named: u32) -> bool {
         let Some(was) = self.change(index, named, |_| true, Entry::freed, || ()) else {
@@ -212,7 +203,7 @@ impl Objects {
         true
     }
 
-    /// Stores another object under the same entry; false if there is none any more.
+    /// Returns false if the object no longer exists.
     pub(crate) fn replace(
         &self,
         index: u32,
@@ -227,8 +218,8 @@ impl Objects {
         Ok(false)
     }
 
-    /// Stores a pinned object in another way, unless it is not the same any more or lies
-    /// elsewhere. Ends the pin.
+    /// Stores a pinned object in another form and ends the pin. Returns false if the object changed
+    /// or moved.
     pub(crate) fn recode(
         &self,
         index: u32,
@@ -243,7 +234,7 @@ impl Objects {
                 return Err(error);
             }
         };
-        // While pinned, the slot is nobody else's: the same word means the same bytes.
+        // The pin keeps the slot from being reused, so an equal word means equal bytes.
         let same = |entry: Entry| entry == pinned.entry;
         let done = self.change(index, named, same, |_| new, || self.unpin(pinned));
         if done.is_none() {
@@ -253,8 +244,8 @@ impl Objects {
         Ok(done.is_some())
     }
 
-    /// Changes an entry to `to` of it, if it is one that `is` wants, and gives the slot up that it
-    /// named; what it was. `then` is done in between.
+    /// Changes an entry that satisfies `is`, calls `then`, and gives up the old slot. Returns the
+    /// old entry.
     #[inline]
     fn change(
         &self,
@@ -278,7 +269,8 @@ impl Objects {
             let about = memory.zspages.about(place.zspage);
             let Some(class) = self.classes.get(about.class) else { continue };
             let mut state = class.lock();
-            // What names a slot here nobody else changes now. The same word may be another use.
+            // No other thread changes an entry of a slot here now. An equal word may be another
+            // use, so the epoch is checked.
             if !state.has(memory, place.zspage)
                 || !memory.entries.is_of_epoch(index, named)
                 || !memory.entries.exchange(index, entry, to(entry))
@@ -293,7 +285,7 @@ impl Objects {
         }
     }
 
-    /// Gives back what was written and never published.
+    /// Undoes [`Objects::write`] of an unpublished entry.
     fn take_back(&self, entry: Entry) {
         if !entry.has_place() {
             return self.filled.went();
@@ -308,12 +300,12 @@ impl Objects {
         }
     }
 
-    /// Removes the objects of a zspage; how many.
+    /// Returns the number of objects removed.
     pub(crate) fn evict(&self, zspage: u32) -> usize {
         self.evict_by(zspage, |state| state.evict(&self.memory, zspage))
     }
 
-    /// Removes the objects of a zspage that `evict` removes; how many.
+    /// Removes the objects that `evict` selects. Returns their number.
     pub(crate) fn evict_by(
         &self,
         zspage: u32,
@@ -330,15 +322,14 @@ impl Objects {
         gone.len()
     }
 
-    /// Compacts the class of a number, as far as `work` allows. `None` where another thread has it
-    /// and `wait` does not say otherwise.
+    /// Returns `None` if another thread holds the class's lock and `wait` is false.
     pub(crate) fn compact(&self, number: u32, work: &mut Work, wait: bool) -> Option<Stop> {
         let class = self.classes.get(number)?;
         let mut state = if wait { class.lock() } else { class.try_lock()? };
         Some(state.compact(&self.memory, work))
     }
 
-    /// Frees the slots of all classes that waited for readers who have left; whether a zspage went.
+    /// Frees slots whose readers have left. Returns true if that freed a zspage.
     pub(crate) fn settle(&self) -> bool {
         let settle = |class: &Class| {
             let mut state = class.lock();
@@ -347,7 +338,7 @@ impl Objects {
         self.memory.waiting() > 0 && self.classes.all().filter(|class| settle(class)).count() > 0
     }
 
-    /// Two classes, locked, in the order of numbers.
+    /// Locks two classes, lower number first.
     pub(crate) fn both(
         &self,
         one: u32,
@@ -361,7 +352,7 @@ impl Objects {
         Some(if one < other { (lower, higher) } else { (higher, lower) })
     }
 
-    /// Moves a few objects out of a retired class; whether any was moved.
+    /// Moves objects out of a retired class. Returns true if it moved any.
     pub(crate) fn drain(&self, work: &mut Work) -> Result<bool, NoRoom> {
         let (number, found) = loop {
             let Some(number) = self.classes.retired() else { return Ok(false) };
@@ -381,17 +372,16 @@ impl Objects {
             if !still || !Classes::fits(&to, len) {
                 continue;
             }
-            // Another object may have come to the slot.
+            // The slot may hold another object by now, which moves instead.
             from.move_to(&self.memory, &mut to, place, work)?;
         }
         Ok(work.moved > before)
     }
 
-    /// Turns a stored byte of an object over, as a fault of the memory would.
     #[cfg(test)]
     pub(crate) fn damage(&self, (index, named): (u32, u32), at: usize) {
         let pinned = self.pin(index, named).expect("an object");
-        // SAFETY: within the object, which the test alone uses.
+        // SAFETY: the byte is within the object, which only the test uses.
         unsafe {
             let byte = !self.bytes(&pinned)[at];
             self.memory.pages.frames().write(pinned.at + at, &[byte]);

@@ -1,4 +1,4 @@
-//! What a pool is made with.
+//! [`Options`] of a pool.
 
 use std::time::{Duration, Instant};
 
@@ -7,59 +7,58 @@ use crate::zpool::codec::Codec;
 use crate::zpool::error::Error;
 use crate::zpool::sizes::table::{Rules, Table};
 
-/// What happens when a limit leaves no room, after compaction has freed what it could.
+/// The action at a limit that leaves no room, even after compaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum AtLimit {
-    /// The call is refused.
+    /// Returns an error.
     #[default]
     Refuse,
-    /// Objects are removed, a whole zspage of them at a time, until there is room. The zspage that
-    /// goes is the oldest of a sample of those that were not read since they were last looked
-    /// at; of few zspages the sample is all of them.
+    /// Removes whole zspages of objects until the call has room. Each is the oldest zspage of a
+    /// sample, among those not read since the last look. In a small pool the sample has all
+    /// zspages.
     EvictOldest,
 }
 
-/// When zspages are compacted.
+/// The times at which a pool compacts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Compaction {
-    /// A little with each remove or replace, once it would free more than a two-thousandth of
-    /// the pool's pages; before anything is refused or evicted; and by request.
+    /// A little with each remove or replace, once a two-thousandth of the pool's pages could be
+    /// freed; and as `Manual`.
     #[default]
     Automatic,
-    /// Before anything is refused or evicted, and by request.
+    /// Before anything is refused or evicted, and on request.
     Manual,
 }
 
-/// How size classes are chosen.
+/// The choice of a pool's size classes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TableChoice {
-    /// By the kernel's rules with chains that suit the size: 4 pages in a small pool, 8 in one
-    /// that may hold 64 MiB or more.
+    /// The kernel's rules, with zspages of up to 4 pages, or 8 if the pool may hold 64 MiB or more.
     BySize,
-    /// By these rules, and never otherwise.
+    /// These rules, for good.
     Rules(Rules),
-    /// By the kernel's rules for a small pool at first, then by what the pool holds: whenever its
-    /// pages have become a sixteenth more or fewer, classes are chosen for the lengths there are,
-    /// if that saves more than it costs to move what is there.
+    /// Classes that fit the objects in the pool. It begins with the kernel's rules for a small
+    /// pool. Each time the pages in use changed by a sixteenth, it chooses new classes if they save
+    /// more than moving the objects costs.
     #[default]
     Fitted,
 }
 
-/// The most that one call of [`compact`](super::ObjectPool::compact) does. It stops at the first
-/// object that takes it over the budget.
+/// The most that one call of [`compact`](super::ObjectPool::compact) does. It may exceed the budget
+/// by a few KiB of moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Budget {
-    /// Until so many pages were freed.
+    /// Until this many pages were freed.
     Pages(Pages),
-    /// Until so much time has passed.
+    /// Until this much time has passed.
     Time(Duration),
     /// Until nothing is left to free.
     All,
 }
 
 impl Budget {
-    /// When it ends, if that is a time.
+    /// Returns the end of the budget, if it is a time.
     ///
     /// # Errors
     /// [`Error::NoBudget`] for a budget of zero.
@@ -72,7 +71,7 @@ impl Budget {
     }
 }
 
-/// What a pool is made with.
+/// The options of a pool.
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct Options {
@@ -81,66 +80,65 @@ pub struct Options {
     pub(crate) table: TableChoice,
     pub(crate) compaction: Compaction,
     pub(crate) codec: Codec,
-    /// Whether zspages are sealed: then so many pages wait for the next ones.
+    /// The number of pages kept for new zspages, if zspages are sealed.
     pub(crate) lends: Option<Pages>,
 }
 
-/// From a limit of this on, zspages may be longer.
 const LARGE: Bytes = Bytes::mib(64);
 const CHAIN_SMALL: Pages = Pages::new(4);
 const CHAIN_LARGE: Pages = Pages::new(8);
-/// Where classes are chosen for what there is.
 const CHAIN_FITTED: Pages = Pages::new(10);
-/// The least size of a slot, as a part of a page: zspages of one page have so many slots.
+/// Log2 of the smallest slots per page: a zspage has at most `SLOTS_MAX`.
 const SLOTS_A_PAGE_SHIFT: u32 = 10;
 
 impl Options {
-    /// The most that the pool may hold, everything counted: objects, rounding, free slots, tables
-    /// and the state of codecs. Without one, or with `u64::MAX`, as much as the machine has
-    /// available when the pool is made. A pool reserves addresses for one to two times its limit
-    /// and for its tables. They are no memory. Without a limit it reserves no more than half of
-    /// what the process may still have (`RLIMIT_AS`).
+    /// Sets the most bytes that the pool may hold: objects, rounding, free slots, tables and the
+    /// state of codecs. The default, and `u64::MAX`, is the memory available on the machine when
+    /// the pool is made.
     ///
-    /// With zstd each thread that codes or decodes at the same time as others takes a state of its
-    /// own, of a few hundred KiB: where objects may not be evicted for it, the limit is passed by
-    /// that until some go.
+    /// A pool reserves addresses, which are no memory, for its tables and for one to two times its
+    /// limit. Without a limit it reserves at most half of what the process may still have
+    /// (`RLIMIT_AS`).
+    ///
+    /// With zstd, each thread that compresses or decompresses at the same time as others needs some
+    /// hundred KiB. If the pool may not evict objects for that, it exceeds its limit until some are
+    /// removed.
     pub fn limit(mut self, limit: Bytes) -> Self {
         self.limit = Some(limit);
         self
     }
 
-    /// What happens at the limit.
+    /// Sets what happens at the limit.
     pub fn at_limit(mut self, at_limit: AtLimit) -> Self {
         self.at_limit = at_limit;
         self
     }
 
-    /// How size classes are chosen.
+    /// Sets how size classes are chosen.
     pub fn table(mut self, choice: TableChoice) -> Self {
         self.table = choice;
         self
     }
 
-    /// When zspages are compacted.
+    /// Sets when zspages are compacted.
     pub fn compaction(mut self, compaction: Compaction) -> Self {
         self.compaction = compaction;
         self
     }
 
-    /// How objects are made smaller; LZ4 if nothing is said. With [`Codec::None`] everything is
-    /// stored as it is, what one word fills as well.
+    /// Sets the codec. [`Codec::None`] stores all objects as given, including those that repeat one
+    /// value.
     pub fn codec(mut self, codec: Codec) -> Self {
         self.codec = codec;
         self
     }
 
-    /// Lets zspages be sealed, and keeps so many of their pages for the next ones.
+    /// Lets zspages be sealed, and keeps `keep` pages for new ones.
     pub(crate) fn lend(mut self, keep: Pages) -> Self {
         self.lends = Some(keep);
         self
     }
 
-    /// The table for a pool of up to `limit`.
     pub(crate) fn first_table(&self, limit: Bytes) -> Result<Table, Error> {
         let page = crate::sys::page_size();
         let rules = match self.table {
@@ -152,15 +150,15 @@ impl Options {
     }
 }
 
-/// The kernel's rules, with as many slots in a page as a zspage of it may have.
+/// Returns the kernel's rules, with at most `SLOTS_MAX` slots in a zspage of one page.
 fn rules_of(page: PageSize, chain: Pages) -> Rules {
     let rules = Rules::of_page(page);
     let least = Bytes::new(page.bytes().get() >> SLOTS_A_PAGE_SHIFT);
     Rules { chain, min: rules.min.max(least), ..rules }
 }
 
-/// What tables are fitted by: lengths to half a step of the kernel's, and no zspage of more slots
-/// than it may have.
+/// Returns the rules of fitted tables: half the kernel's step, and at most `SLOTS_MAX` slots in a
+/// zspage.
 pub(crate) fn fitted_rules(page: PageSize) -> Rules {
     let rules = Rules::of_page(page);
     let (step, chain) = (Bytes::new(rules.step.get() / 2), CHAIN_FITTED);

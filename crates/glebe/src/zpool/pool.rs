@@ -1,6 +1,6 @@
-//! [`ObjectPool`]: what a pool consists of, how it is made, and its table of size classes.
+//! [`ObjectPool`]: its parts, how it is made, and its table.
 //!
-//! Every call asks first whether this is a forked child ([`ObjectPool::alive`]).
+//! Each call first refuses to run in a forked child ([`ObjectPool::alive`]).
 
 use crate::sync::{MappedWord, Ordering};
 use crate::sys::claim::Claim;
@@ -25,11 +25,11 @@ use crate::zpool::sizes::table::Table;
 use crate::zpool::space::Space;
 use crate::zpool::stats::Stats;
 
-/// Where the machine does not say what it has.
+/// The assumed size of a machine that does not report it.
 const LIMIT_UNKNOWN: Bytes = Bytes::gib(4);
 static POOLS: MappedWord = MappedWord::new(0);
 
-/// Objects of 1 byte to a page, packed across page borders. See the module's head.
+/// A pool of objects of 1 byte to a page. See the module's head.
 #[derive(Debug)]
 pub struct ObjectPool {
     pub(crate) objects: Objects,
@@ -39,13 +39,12 @@ pub struct ObjectPool {
     pub(crate) evictor: Evictor,
     pub(crate) compactor: Compactor,
     pub(crate) refit: Refit,
-    /// Whether a reclaimer has it.
     pub(crate) claim: Claim,
     guard: ForkGuard,
 }
 
 impl ObjectPool {
-    /// What a pool is made with.
+    /// Returns the default options.
     pub fn options() -> Options {
         Options::default()
     }
@@ -89,42 +88,42 @@ impl ObjectPool {
         Ok(pool)
     }
 
-    /// What the pool takes before it holds anything.
     fn fixed_bytes(&self) -> u64 {
         let pins = self.objects.memory.pins.held_bytes();
         let table = self.refit.table().held().get();
         size_of::<Self>() as u64 + pins + table + self.objects.classes.held_bytes()
     }
 
-    /// Changes the size classes while the pool is in use. Handles stay what they are. Objects of
-    /// classes that are no longer there are moved bit by bit, by whoever compacts and, where that
-    /// is automatic, by whoever inserts or removes. From then on the pool chooses none by itself.
+    /// Changes the size classes while the pool is in use. Handles stay valid.
+    /// [`ObjectPool::compact`] moves objects of removed classes; with automatic compaction, inserts
+    /// and removes move a few each. The pool chooses no table from then on.
     ///
     /// # Errors
-    /// [`Error::Rules`], [`Error::Classes`]: the pool cannot have this table; nothing was changed.
+    /// [`Error::Rules`], [`Error::Classes`]: the pool cannot have this table; nothing changed.
     pub fn set_table(&self, table: &Table) -> Result<(), Error> {
         self.alive()?;
         self.refit.set(&self.objects, table)
     }
 
-    /// The table in use.
+    /// Returns the table in use.
     #[must_use]
     pub fn table(&self) -> Table {
         self.refit.table()
     }
 
-    /// Pages that [`ObjectPool::compact`] would free now, if nobody reads or writes meanwhile.
-    /// Exact, as long as no class is retired, as [`ObjectPool::set_table`] and the pool itself do:
-    /// pages of such are not counted, and their objects will go to slots of others that are.
-    /// O(classes).
+    /// Returns the pages that [`ObjectPool::compact`] would free if no thread read or wrote
+    /// meanwhile. O(classes).
+    ///
+    /// The number is exact unless a class is retired, by [`ObjectPool::set_table`] or the pool.
+    /// Then it lacks the pages that the class will free, and counts free slots that the class's
+    /// objects will take.
     #[must_use]
     pub fn freeable(&self) -> Pages {
         let classes = self.objects.classes.all();
         Pages::new(classes.map(|class| class.lock().freeable_pages()).sum())
     }
 
-    /// Compacts, as far as the budget allows. Objects that are being read or written meanwhile are
-    /// passed over.
+    /// Compacts within `budget`. Passes over objects that threads read or write meanwhile.
     ///
     /// # Errors
     /// [`Error::NoBudget`] for a budget of zero.
@@ -133,29 +132,29 @@ impl ObjectPool {
         compact(&self.objects, budget)
     }
 
-    /// Changes the limit. Where the pool holds more, it compacts and, if it may, evicts.
+    /// Changes the limit. A pool that holds more compacts and, if allowed, evicts.
     ///
     /// # Errors
-    /// [`Error::LimitBelowHeld`]: it cannot shed enough; the limit stays as it was, what was shed
-    /// is shed.
+    /// [`Error::LimitBelowHeld`]: the pool cannot shed enough. The limit stays; evicted objects are
+    /// gone.
     pub fn set_limit(&self, limit: Bytes) -> Result<(), Error> {
         self.alive()?;
         self.evictor.set_limit(&self.objects, limit)
     }
 
-    /// Bytes that the pool holds, everything counted; of small tables some KiB more than there are.
+    /// Returns the bytes held, everything counted. Small tables count some KiB ahead.
     #[must_use]
     pub fn held(&self) -> Bytes {
         Bytes::new(self.objects.memory.account.held())
     }
 
-    /// The limit of what the pool holds; `u64::MAX` without one.
+    /// Returns the limit in bytes; `u64::MAX` without one.
     #[must_use]
     pub fn limit(&self) -> Bytes {
         Bytes::new(self.objects.memory.account.limit())
     }
 
-    /// The statistics now: O(zspages).
+    /// Returns the statistics. O(zspages).
     #[must_use]
     pub fn stats(&self) -> Stats {
         if self.alive().is_ok() {
@@ -164,14 +163,14 @@ impl ObjectPool {
         Stats::of(&self.objects, self.refit.vectors(&self.objects))
     }
 
-    /// Does what is due after an object went.
+    /// Does what is due after an object was removed.
     #[inline]
     pub(crate) fn after_gone(&self) {
         self.compactor.after_gone(&self.objects);
         self.refit.look_if_due(&self.objects);
     }
 
-    /// Charges the state of codecs where it grew. The caller pins nothing.
+    /// Charges the codec's state if it grew. The caller holds no pin.
     #[inline]
     pub(crate) fn count_codec(&self) {
         if self.coder.has_grown() {
@@ -192,8 +191,8 @@ impl Options {
     /// Makes the pool.
     ///
     /// # Errors
-    /// Rules that make no table, a codec's bad parameters, a limit that an empty pool passes, or
-    /// what the kernel refuses: addresses for the limit, in a process with a limit on those.
+    /// Rules that make no table, bad parameters of a codec, a limit that an empty pool exceeds, or
+    /// a process that may have too few addresses for the limit.
     pub fn build(self) -> Result<ObjectPool, Error> {
         ObjectPool::new(&self)
     }

@@ -1,5 +1,5 @@
-//! [`Memory`]: what the classes of a pool share: entries, zspages' numbers, pages, pins, and the
-//! account of it all. Each part has its own lock, or none; a class's lock is taken before them.
+//! [`Memory`]: the parts that all classes of a pool share. Each has its own lock or none. A class's
+//! lock is taken before these.
 
 use crate::sync::{lock, AtomicU64, Mutex, Ordering};
 use crate::zpool::entry::table::Entries;
@@ -8,10 +8,9 @@ use crate::zpool::memory::pages::Pages;
 use crate::zpool::memory::pins::Pins;
 use crate::zpool::memory::zspages::Zspages;
 
-/// Classes that a pool may have at a time, those among them that are being emptied.
+/// The most classes of a pool, including those being emptied.
 pub(crate) const CLASSES_MAX: u32 = 512;
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) entries: Entries,
@@ -19,13 +18,13 @@ pub(crate) struct Memory {
     pub(crate) pages: Pages,
     pub(crate) pins: Pins,
     pub(crate) account: Account,
-    /// Whether zspages are sealed: then empty ones leave, since the staging is small.
+    /// True if zspages are sealed. Empty ones are then freed at once: the staging is small.
     pub(crate) lends: bool,
-    /// Pages that compaction would free, or some more.
+    /// Pages that compaction would free; never too low.
     pub(crate) freeable: AtomicU64,
     /// Slots, and pages of sealed zspages, that wait for readers.
     pub(crate) waiting: AtomicU64,
-    /// Sealed zspages that ended, whose numbers are still taken.
+    /// Sealed zspages that ended and keep their numbers.
     ended: Mutex<Vec<u32>>,
     any_ended: AtomicU64,
 }
@@ -53,14 +52,13 @@ impl Memory {
         }
     }
 
-    /// A sealed zspage has ended; who copied its bytes is told by [`Memory::take_ended`].
+    /// Records an ended zspage for [`Memory::take_ended`].
     pub(crate) fn add_ended(&self, zspage: u32) {
         lock(&self.ended).push(zspage);
         self.any_ended.store(1, Ordering::Relaxed);
     }
 
-    /// Sealed zspages that have ended since. Their numbers are given back by
-    /// [`Zspages::drop_number`].
+    /// Returns sealed zspages that ended. [`Zspages::drop_number`] frees their numbers.
     #[inline]
     pub(crate) fn take_ended(&self) -> Vec<u32> {
         if self.any_ended.load(Ordering::Relaxed) == 0 {
@@ -71,13 +69,11 @@ impl Memory {
         std::mem::take(&mut ended)
     }
 
-    /// Pages that compaction would free, or some more.
     #[inline]
     pub(crate) fn freeable(&self) -> u64 {
         self.freeable.load(Ordering::Relaxed)
     }
 
-    /// What waits for readers.
     #[inline]
     pub(crate) fn waiting(&self) -> u64 {
         self.waiting.load(Ordering::Relaxed)

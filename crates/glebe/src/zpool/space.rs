@@ -1,9 +1,8 @@
-//! [`Space`]: the addresses that a pool reserves, for its pages and for its tables.
+//! [`Space`] reserves addresses for a pool's pages and tables.
 //!
-//! Addresses are no memory, but a process may have a limit on them (`RLIMIT_AS`, or
-//! `RLIMIT_MEMLOCK` where it locks its memory). A pool with a limit of its own then takes what that
-//! limit needs, or is refused. A pool without one takes at most half of what can be had, and the
-//! process keeps the rest. Unit: bytes of objects and of all that belongs to them, and pages.
+//! Addresses are no memory, but a process may have a limit on them: `RLIMIT_AS`, or
+//! `RLIMIT_MEMLOCK` if it locks its memory. A pool without a limit takes at most half of the
+//! addresses that the process may have. Unit: bytes held, or pages.
 
 use crate::error::OsError;
 use crate::units::{Bytes, PageSize, Pages};
@@ -14,30 +13,26 @@ use crate::zpool::memory::frames::Frames;
 use crate::zpool::memory::words::Words;
 use crate::zpool::memory::zspages::Zspages;
 
-/// Addresses for each page of the limit: runs of pages are taken where they fit, so that what is
-/// free may lie in pieces.
+/// Pages of addresses per page of the limit: runs need adjacent pages, and free ones may be
+/// scattered.
 const PER_LIMIT: u64 = 2;
-/// Where there are no more addresses.
+/// Fallback for a process that may have fewer addresses.
 const PER_LIMIT_MIN: u64 = 1;
-/// The least limit that addresses are reserved for.
 const LIMIT_MIN: Bytes = Bytes::mib(1);
-/// Entries that are numbered at most.
 const ENTRIES_MAX: u64 = 1 << INDEX_BITS;
-/// Pages that are numbered at most: each may be a zspage.
+/// Each page may be a zspage.
 const PAGES_MAX: u64 = 1 << ZSPAGE_BITS;
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Space {
     pub(super) frames: Frames,
     pub(super) entries: Tables,
     pub(super) zspages: Words,
-    /// Pages of the frames.
     pub(super) pages: u32,
 }
 
 impl Space {
-    /// Space for a pool that may hold `limit`, whose objects take `smallest` each at least.
+    /// Reserves space for a pool that may hold `limit` in objects of at least `smallest` bytes.
     ///
     /// # Errors
     /// What mmap(2) refuses: a limit of the process.
@@ -50,11 +45,11 @@ impl Space {
         made.or_else(|_| Self::reserve(limit, PER_LIMIT_MIN, smallest, page))
     }
 
-    /// Space for a pool that may hold all memory that is available, or as much as the process may
-    /// have addresses for.
+    /// Reserves space for a pool that may hold `all`, or less if the process may not have the
+    /// addresses.
     ///
     /// # Errors
-    /// As [`Space::for_limit`], where not even a small pool fits.
+    /// See [`Space::for_limit`]. Not even a small pool fits then.
     pub(super) fn for_all(all: Bytes, smallest: Bytes, page: PageSize) -> Result<Self, OsError> {
         let (mut limit, mut is_cut) = (all.max(LIMIT_MIN), false);
         loop {
@@ -62,7 +57,7 @@ impl Space {
             let is_least = limit == LIMIT_MIN;
             match made {
                 Ok(space) if !is_cut || is_least => return Ok(space),
-                // The rest of the process keeps as much.
+                // Halves once more: the process keeps the other half.
                 Ok(_) => is_cut = false,
                 Err(error) if is_least => return Err(error),
                 Err(_) => is_cut = true,

@@ -1,17 +1,15 @@
-//! [`Staging`]: a pool whose zspages its holder takes elsewhere; all that the two know of each
-//! other.
+//! [`Staging`]: a pool whose zspages a holder moves elsewhere. Pool and holder know nothing else of
+//! each other.
 //!
-//! Objects come into zspages in ordinary memory. The holder *seals* zspages
-//! ([`Staging::to_seal`]): it copies their bytes and keeps account of where they are. From then on
-//! it is asked for an object's bytes: a [`Pinned`] object that is sealed has the number of its
-//! zspage and an offset there. The holder says which pages of a zspage are *lost*, and their
-//! objects end. The pool says which zspages *ended*, and the holder drops their pages.
+//! New objects enter zspages in ordinary memory. The holder *seals* zspages ([`Staging::to_seal`]):
+//! it copies their bytes and from then on serves reads of them. A sealed [`Pinned`] object gives
+//! its zspage and an offset there. The holder reports *lost* pages of a zspage, and the pool ends
+//! their objects. The pool reports *ended* zspages, and the holder drops their bytes.
 //!
-//! Lock: none of its own; that of one class for each step, and none while bytes are copied. Cost:
-//! that of the step.
+//! Lock: one class's per step, none while bytes are copied.
 //!
 //! # Safety
-//! A zspage that is about to be sealed has no writer and gets none, and keeps its pages.
+//! A zspage that is about to be sealed has no writer, gets none, and keeps its pages.
 #![allow(unsafe_code)]
 
 use super::class::{Begun, Fullness, State};
@@ -22,27 +20,26 @@ use super::pool::ObjectPool;
 use super::shared::CLASSES_MAX;
 use crate::sync::{MappedWord, Ordering};
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Staging {
     pool: ObjectPool,
-    /// The class at which the search for a zspage to seal goes on.
+    /// The class where the search continues.
     next_class: MappedWord,
 }
 
-/// Zspages to seal, one after the other; the next is looked for when that before is sealed.
+/// Zspages to seal; each is searched after the previous one was sealed.
 #[derive(Debug)]
 pub(crate) struct ToSeal<'a> {
     staging: &'a Staging,
-    /// Ends when so few pages are in ordinary memory.
+    /// Ends the iteration when at most this number of pages is in ordinary memory.
     enough: u64,
     fullness: Fullness,
-    /// Classes in a row that had none.
+    /// Classes in a row without a zspage to seal.
     without: u32,
 }
 
-/// A zspage whose bytes its holder copies elsewhere, page by page. Dropped before
-/// [`Sealing::finish`], it leaves the zspage as it was.
+/// A zspage whose bytes the holder copies, page by page. A drop without [`Sealing::finish`] leaves
+/// it unsealed.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Sealing<'a> {
@@ -53,33 +50,30 @@ pub(crate) struct Sealing<'a> {
 }
 
 impl<'a> Sealing<'a> {
-    /// Begins to seal a zspage of the class of a number, if there is one.
     pub(super) fn begin(objects: &'a Objects, class: u32, fullness: Fullness) -> Option<Self> {
         let begun = objects.classes.get(class)?.lock().begin_seal(&objects.memory, fullness)?;
         Some(Self { objects, class, begun, is_copied: false })
     }
 
-    /// The zspage's number.
     pub(crate) fn zspage(&self) -> u32 {
         self.begun.zspage
     }
 
-    /// How many of its pages have bytes.
+    /// Returns the number of pages that have bytes.
     pub(crate) fn pages(&self) -> u32 {
         self.begun.len.div_ceil(self.objects.memory.pages.page_bytes() as usize) as u32
     }
 
-    /// The bytes of one of its pages.
     pub(crate) fn page(&self, nth: u32) -> &[u8] {
         assert!(nth < self.begun.pages, "page {nth} of {}", self.begun.pages);
         let pages = &self.objects.memory.pages;
         let (start, len) = (pages.start_of(self.begun.page + nth), pages.page_bytes() as usize);
-        // SAFETY: as the module says, as long as this is there: the pages are present, nobody
-        // writes there, and they are given back at the end alone.
+        // SAFETY: until this is dropped, the pages are present, no thread writes to them, and they
+        // are not given back.
         unsafe { pages.frames().bytes(start, len) }
     }
 
-    /// The bytes are elsewhere now, and who is asked for them knows where.
+    /// Seals the zspage: the holder has copied the bytes.
     pub(crate) fn finish(mut self) {
         self.is_copied = true;
     }
@@ -110,7 +104,7 @@ impl<'a> Iterator for ToSeal<'a> {
             }
             let class = staging.next_class.load(Ordering::Relaxed) as u32 % CLASSES_MAX;
             let found = Sealing::begin(&staging.pool.objects, class, self.fullness);
-            // All full ones of a class, but of those that are not full one a class.
+            // Seals all full zspages of a class in a row, but others one per class.
             if found.is_none() || self.fullness == Fullness::Fullest {
                 staging.next_class.store((class + 1).into(), Ordering::Relaxed);
             }
@@ -124,77 +118,73 @@ impl<'a> Iterator for ToSeal<'a> {
 }
 
 impl Staging {
-    /// A pool that is made with `options`.
+    /// Makes a pool.
     ///
     /// # Errors
-    /// As [`Options::build`].
+    /// See [`Options::build`].
     pub(crate) fn new(options: Options) -> Result<Self, Error> {
         Ok(Self { pool: options.build()?, next_class: MappedWord::new(0) })
     }
 
-    /// The pool, for what does not depend on where objects are.
+    /// Returns the pool, for calls that do not depend on where objects are.
     #[inline]
     pub(crate) fn pool(&self) -> &ObjectPool {
         &self.pool
     }
 
-    /// Pages of zspages in ordinary memory.
+    /// Returns the pages in ordinary memory.
     #[inline]
     pub(crate) fn used_pages(&self) -> u64 {
         self.pool.objects.memory.pages.used()
     }
 
-    /// Objects in slots.
     pub(crate) fn objects(&self) -> u64 {
         self.pool.objects.classes.all().map(|class| class.lock().counts.objects).sum()
     }
 
-    /// No zspage ever has this number or a higher one.
+    /// Returns a number above all that zspages ever get.
     pub(crate) fn zspages_max(&self) -> usize {
         self.pool.objects.memory.zspages.most()
     }
 
-    /// No zspage has this number or a higher one now.
+    /// Returns a number above all zspages now.
     pub(crate) fn zspages_end(&self) -> u32 {
         self.pool.objects.memory.zspages.made().1
     }
 
-    /// Whether the bytes of a zspage are elsewhere.
     pub(crate) fn is_sealed(&self, zspage: u32) -> bool {
         self.pool.objects.memory.zspages.about(zspage).is_sealed
     }
 
-    /// Zspages to seal until `enough` pages or fewer are in ordinary memory: full ones of any
-    /// class first, then the fullest.
+    /// Returns zspages to seal until `enough` pages are in ordinary memory: full ones of any class
+    /// first, then the fullest.
     pub(crate) fn to_seal(&self, enough: u64) -> ToSeal<'_> {
         ToSeal { staging: self, enough, fullness: Fullness::Full, without: 0 }
     }
 
-    /// Gives memory that sealed zspages left back to the kernel, but for some that is kept.
+    /// Gives free pages back to the kernel, except those to keep.
     pub(crate) fn trim(&self) {
         self.pool.objects.memory.pages.trim(&self.pool.objects.memory.account);
     }
 
-    /// Frees the slots that waited for readers who have left.
     pub(crate) fn settle(&self) {
         self.pool.objects.settle();
     }
 
-    /// Sealed zspages whose last object is gone. Each keeps its number until
-    /// [`Staging::drop_number`].
+    /// Returns sealed zspages that ended. Each keeps its number until [`Staging::drop_number`].
     #[inline]
     pub(crate) fn take_ended(&self) -> Vec<u32> {
         self.pool.objects.memory.take_ended()
     }
 
-    /// Lets a zspage that ended go: what its holder knew of it is forgotten.
+    /// Frees an ended zspage's number. The holder has dropped its bytes.
     pub(crate) fn drop_number(&self, zspage: u32) {
         let memory = &self.pool.objects.memory;
         memory.zspages.drop_number(&memory.account, zspage);
     }
 
-    /// Ends the objects of a sealed zspage that have bytes in one of `pages`, a bit each; how many.
-    /// None if `is_same` says no under the class's lock.
+    /// Ends the objects with bytes in `pages`, a bit mask, unless `is_same` returns false under the
+    /// class's lock. Returns their number.
     pub(crate) fn lose(&self, zspage: u32, pages: u32, is_same: impl Fn() -> bool) -> usize {
         let Objects { memory, .. } = &self.pool.objects;
         let lose = |state: &mut State| match is_same() {
@@ -204,8 +194,8 @@ impl Staging {
         self.pool.objects.evict_by(zspage, lose)
     }
 
-    /// The objects of a sealed zspage, each by the index of its entry and what a handle names, if
-    /// of the slots that were ever used so many quarters or fewer are.
+    /// Returns the index and use number of each object if at most `quarters` quarters of the slots
+    /// ever used are in use.
     pub(crate) fn sparse_objects(&self, zspage: u32, quarters: u32) -> Vec<(u32, u32)> {
         let Objects { memory, classes, .. } = &self.pool.objects;
         let class = classes.get(memory.zspages.about(zspage).class);
@@ -214,37 +204,32 @@ impl Staging {
         found.into_iter().flatten().map(named).collect()
     }
 
-    /// What a handle of the entry at `index` names now.
     pub(crate) fn named(&self, index: u32) -> u32 {
         let entries = &self.pool.objects.memory.entries;
         entries.named(index, entries.load(index))
     }
 
-    /// Pins an object, if it is there, until [`Staging::unpin`].
     #[inline]
     pub(crate) fn pin(&self, index: u32, named: u32) -> Option<Pinned> {
         self.pool.objects.pin(index, named)
     }
 
-    /// Ends a pin.
     #[inline]
     pub(crate) fn unpin(&self, pinned: &Pinned) {
         self.pool.objects.unpin(pinned);
     }
 
-    /// Lends the bytes of a pinned object that is not sealed for the time of a call.
     #[inline]
     pub(crate) fn with_bytes<R>(&self, pinned: &Pinned, then: impl FnOnce(&[u8]) -> R) -> R {
         self.pool.objects.with_bytes(pinned, then)
     }
 
-    /// Brings a pinned object whose stored bytes are `stored` back to ordinary memory, unless it
-    /// has changed since. Ends the pin.
+    /// Moves a pinned object back to ordinary memory and ends the pin. Returns false if it changed
+    /// or found no room.
     pub(crate) fn restore(&self, object: (u32, u32), pinned: &Pinned, stored: &[u8]) -> bool {
         self.pool.restore(object, pinned, stored)
     }
 
-    /// Removes an object; whether it was there.
     pub(crate) fn remove(&self, index: u32, named: u32) -> bool {
         let gone = self.pool.objects.remove(index, named);
         self.pool.after_gone();

@@ -1,13 +1,12 @@
-//! Statistics of a pool: totals from one table, and each class by itself.
+//! Statistics of a pool: totals and classes.
 //!
-//! Identities, exact while no call is under way ([`Stats::check`] tests them):
+//! These identities hold while no call is under way ([`Stats::check`] tests them):
 //!
-//! * `inserted = objects + removed + evicted`, where a replace counts as one of each of the first
-//!   and the second
+//! * `inserted = objects + removed + evicted`; a replace is one insert and one remove
 //! * `held_bytes = used_pages + kept_pages, in bytes, + metadata_bytes`
 //! * `inserted_stored_bytes <= inserted_bytes`
 //! * `stored_bytes <= slot_bytes <= used_pages + sealed_pages, in bytes`
-//! * the sums over the classes and the same-filled objects, which no class has, are the totals
+//! * each total is the sum over the classes and the same-filled objects, which belong to no class
 
 use std::fmt::Write;
 
@@ -71,7 +70,7 @@ statistics! {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClassStats {
-    /// The longest object that goes there.
+    /// Bytes of the longest object that the class takes.
     pub size: Bytes,
     /// Pages of a zspage.
     pub pages_per_zspage: Pages,
@@ -81,32 +80,30 @@ pub struct ClassStats {
     pub groups: [u64; GROUPS],
     /// Slots of all zspages.
     pub allocated: u64,
-    /// Objects there.
+    /// Objects stored.
     pub used: u64,
-    /// Slots that wait until nobody reads there.
+    /// Slots that wait for readers to leave.
     pub limbo: u64,
-    /// Bytes of the objects as they are stored.
+    /// Bytes of the objects as stored.
     pub stored: Bytes,
     /// Zspages.
     pub zspages: u64,
-    /// Those among them whose pages are lent by a reserve.
+    /// Zspages whose pages a reserve lends.
     pub sealed: u64,
-    /// Pages of them that compaction would free.
+    /// Pages that compaction would free.
     pub freeable: Pages,
-    /// Whether the table has it no more: it is being emptied.
+    /// True if the class is not in the table and is being emptied.
     pub is_retired: bool,
 }
 
-/// What every name in OpenMetrics begins with, and that of a class.
 const PREFIX: &str = "glebe_zpool_";
 const CLASS_PREFIX: &str = "glebe_zpool_class_";
 
-/// The groups as the kernel's columns name them, from the emptiest to the full.
+/// Groups as the kernel names them, emptiest first.
 const FULLNESS: [&str; GROUPS] =
     ["0%", "10%", "20%", "30%", "40%", "50%", "60%", "70%", "80%", "90%", "99%", "100%"];
 
 impl ClassStats {
-    /// What goes up and down; the rest tells the class from others.
     fn rows(&self) -> Vec<Row<'_>> {
         let row = |name, unit, value, what| Row { name, value: Value::Gauge(unit, value), what };
         vec![
@@ -120,7 +117,7 @@ impl ClassStats {
         ]
     }
 
-    /// No two classes have all of them in common.
+    /// Returns labels that no two classes share.
     fn labels(&self) -> Vec<(&'static str, String)> {
         vec![
             ("size", self.size.get().to_string()),
@@ -129,7 +126,7 @@ impl ClassStats {
         ]
     }
 
-    /// The names of the columns of the kernel's own table of a pool's classes, a line.
+    /// Returns the head line of the kernel's table of classes.
     #[must_use]
     pub fn table_head() -> String {
         let mut out = String::from(" class  size");
@@ -140,7 +137,7 @@ impl ClassStats {
         out
     }
 
-    /// A line of that table, of the class with `number`.
+    /// Returns the line of that table for this class.
     #[must_use]
     pub fn table_row(&self, number: u64) -> String {
         let mut out = format!("{number:>6} {:>5}", self.size.get());
@@ -169,7 +166,8 @@ impl ClassStats {
 }
 
 impl Stats {
-    /// Those of `objects`, with small vectors of so many bytes, of which so many are charged.
+    /// Collects the statistics. `vectors` and `charged` are the bytes of small vectors and the
+    /// bytes charged for them.
     pub(crate) fn of(objects: &Objects, (vectors, charged): (u64, u64)) -> Self {
         let memory = &objects.memory;
         let mut stats = Self::default();
@@ -229,15 +227,16 @@ impl Stats {
 }
 
 impl Stats {
-    /// Bytes of zspages' pages beyond those stored, as a part of those stored: what the kernel
-    /// calls its pool's waste. Zero where nothing is stored.
+    /// Returns the bytes of pages beyond those stored, as a part of those stored: the kernel's
+    /// waste. Zero for an empty pool.
     #[must_use]
     pub fn overhead_of_pages(&self) -> f64 {
         let pages = Pages::new(self.used_pages).bytes(page_size());
         self.beyond_stored(pages.get())
     }
 
-    /// All bytes held beyond those stored, as a part of those stored. Zero where nothing is.
+    /// Returns all bytes held beyond those stored, as a part of those stored. Zero for an empty
+    /// pool.
     #[must_use]
     pub fn overhead(&self) -> f64 {
         self.beyond_stored(self.held_bytes)
@@ -250,7 +249,7 @@ impl Stats {
         (held as f64 - self.stored_bytes as f64) / self.stored_bytes as f64
     }
 
-    /// The classes in the columns of the kernel's own table.
+    /// Returns the classes as the kernel's table.
     #[must_use]
     pub fn class_table(&self) -> String {
         let rows = self.classes.iter().enumerate();
@@ -262,9 +261,8 @@ impl Stats {
         self.classes.iter().filter(|class| class.zspages > 0)
     }
 
-    /// One JSON object of the totals and, in `classes`, of each class that has zspages; names end
-    /// in their unit where it is not a count. `groups` are zspages by fullness, as in
-    /// [`ClassStats::groups`].
+    /// Returns one JSON object of the totals and of the `classes` that have zspages. Names end with
+    /// their unit unless it is a count. `groups` is [`ClassStats::groups`].
     #[must_use]
     pub fn to_json(&self) -> String {
         let classes: Vec<String> = self.classes_in_use().map(ClassStats::to_json).collect();
@@ -273,8 +271,8 @@ impl Stats {
         format!("{totals}, \"classes\": [{}] }}", classes.join(", "))
     }
 
-    /// OpenMetrics 1.0 text of the totals, and of each class that has zspages by size and shape;
-    /// pages of memory are bytes there.
+    /// Returns OpenMetrics 1.0 text of the totals and of the classes that have zspages, by size and
+    /// shape, in bytes.
     #[must_use]
     pub fn to_openmetrics(&self) -> String {
         let page = page_size().bytes();
@@ -285,10 +283,10 @@ impl Stats {
         families(CLASS_PREFIX, page, &classes) + &openmetrics(PREFIX, page, &totals)
     }
 
-    /// Tests the identities of the module's head; they hold while no call is under way.
+    /// Checks the identities, which hold while no call is under way.
     ///
     /// # Errors
-    /// Which one does not hold, with its values.
+    /// The identity that does not hold, with its values.
     pub fn check(&self) -> Result<(), String> {
         let page = page_size().bytes().get();
         let same = |what: &str, a: u64, b: u64| {

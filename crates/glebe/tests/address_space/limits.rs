@@ -1,4 +1,4 @@
-//! Limits of the process on its addresses (`ulimit -v`) and on its memory (`ulimit -d`).
+//! Tests `ulimit -v` (address space) and `ulimit -d` (data).
 
 use glebe::units::{Bytes, Pages};
 use glebe::vmap::Space;
@@ -7,14 +7,13 @@ use glebe::zpool::{AtLimit, Error, ObjectPool};
 
 use super::{limit, status};
 
-/// Leaves this process `more` addresses beyond those it has.
+/// Allows `more` bytes of further address space. Returns the limit.
 fn leave(more: Bytes) -> Bytes {
     let all = status("VmSize") + more;
     limit(libc::RLIMIT_AS, all);
     all
 }
 
-/// Stores objects that do not compress, so many that their bytes are `len` at least.
 fn holds(pool: &ObjectPool, len: Bytes) {
     let mut state = 1_u64;
     let mut object = [0_u8; 4000];
@@ -73,7 +72,7 @@ fn what_does_not_fit_names_the_limit() {
 #[test]
 fn a_pool_takes_memory_as_it_grows() {
     glebe_testing::alone!();
-    // What is reserved does not count as the data of the process; what holds objects does.
+    // `RLIMIT_DATA` counts pages of objects, but not reserved addresses.
     limit(libc::RLIMIT_DATA, status("VmData") + Bytes::mib(64));
     let pool = ObjectPool::options().build().unwrap();
     holds(&pool, Bytes::mib(16));

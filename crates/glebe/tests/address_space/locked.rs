@@ -1,5 +1,5 @@
-//! A process that locks its memory (`mlockall`): what it reserves is neither populated nor locked,
-//! and what objects take is.
+//! Tests `mlockall`: the kernel must not populate or lock reserved addresses, but must lock
+//! objects.
 
 use std::sync::Arc;
 
@@ -17,14 +17,13 @@ use glebe::zpool::{Budget, ObjectPool};
 
 use super::{limit, sealed, sealed_areas, status};
 
-/// What a part may take beside the memory that it is asked for.
+/// Memory that a part may use beyond the request.
 const LITTLE: Bytes = Bytes::mib(8);
-/// More addresses than this a faulty part does not get, so that it does not fill the machine.
+/// Address space limit; a faulty part must not fill the machine.
 const GUARD: Bytes = Bytes::gib(4);
 
-/// Locks the memory of this process; false where that is refused.
 fn lock_memory(flags: libc::c_int) -> bool {
-    // SAFETY: the memory of this process.
+    // SAFETY: `mlockall` takes a number and changes no contents.
     let locked = unsafe { libc::mlockall(flags) } == 0;
     if !locked {
         println!("skipped: mlockall: {}", std::io::Error::last_os_error());
@@ -32,13 +31,12 @@ fn lock_memory(flags: libc::c_int) -> bool {
     locked
 }
 
-/// Has this process lock its memory; false where that is refused.
 fn all_is_locked() -> bool {
     limit(libc::RLIMIT_AS, GUARD);
     lock_memory(libc::MCL_CURRENT | libc::MCL_FUTURE)
 }
 
-/// How much more memory is present, and locked, after `body`; and what it made.
+/// Returns the present and locked bytes that `body` added.
 fn taken<T>(body: impl FnOnce() -> T) -> (Bytes, Bytes, T) {
     let (present, locked) = (status("VmRSS"), status("VmLck"));
     let made = body();
@@ -66,7 +64,6 @@ fn a_pool_of_objects_takes_what_it_holds() {
     }
 }
 
-/// Bytes that no codec makes fewer.
 fn object(nth: u64) -> Vec<u8> {
     let mut words = [0_u64; 500];
     let mut state = nth;
@@ -77,23 +74,21 @@ fn object(nth: u64) -> Vec<u8> {
     words.map(u64::to_ne_bytes).concat()
 }
 
-/// When the pool's addresses were locked.
 #[derive(Clone, Copy, PartialEq)]
 enum Locked {
-    /// With each page.
+    /// The kernel locks each page when the pool commits it.
     AsItComes,
-    /// All of them, by `mlockall` after the pool was made.
+    /// `mlockall` locked all addresses after the build.
     Already,
 }
 
-/// The pool's pages are locked while it has them, and go when it has them no more.
 fn stores_and_gives_back(pool: &ObjectPool, how: Locked) {
     let empty = (status("VmRSS"), pool.held());
     let mappings = map_count().unwrap();
     let objects = 0..5000;
     let (present, locked, handles) =
         taken(|| objects.clone().map(|nth| pool.insert(&object(nth)).unwrap()).collect::<Vec<_>>());
-    // The committed part is one mapping, however many steps it took; the rest is another.
+    // All committed pages form one mapping, and the rest a second one.
     let more = map_count().unwrap().saturating_sub(mappings);
     assert!(more <= 32, "{more} mappings more");
     let held = pool.held() - empty.1;
@@ -130,7 +125,7 @@ fn a_pool_that_was_there_before_gives_back_too() {
 fn a_process_that_may_lock_little_has_a_small_pool() {
     glebe_testing::alone!();
     let all = limit(libc::RLIMIT_MEMLOCK, Bytes::mib(128));
-    // SAFETY: gives up rights of this process; refused to one that has none.
+    // SAFETY: `setresuid` takes numbers. It only gives up rights, or fails.
     unsafe { libc::setresuid(65534, 65534, 65534) };
     if !lock_memory(libc::MCL_FUTURE) {
         return;
@@ -191,7 +186,7 @@ fn addresses_for_views_are_not_locked() {
 #[test]
 fn volatile_memory_is_refused_before_it_is_there() {
     glebe_testing::alone!();
-    // The kernel has passed its test.
+    // This build runs the kernel's self-test before memory is locked.
     let page = Bytes::new(1);
     if let Err(error) = Region::options().build(page) {
         return println!("skipped: {error}");
@@ -211,7 +206,7 @@ fn memory_at_a_multiple_takes_no_more_than_its_length() {
     if !all_is_locked() {
         return;
     }
-    // What is present now is as much as ever was.
+    // Raises the present memory to its peak, so that VmHWM shows growth.
     let fill = vec![1_u8; Bytes::mib(16).as_usize()];
     let before = status("VmHWM");
     let huge = PageSize::new(2 << 20).unwrap();
@@ -236,7 +231,7 @@ fn a_reserve_with_room_locks_what_it_has() {
     let made = taken(|| Reserve::options().room(room).build_on(contig).unwrap());
     let (present, _, reserve) = made;
     println!("room for {room}: {present} present");
-    // The tables, which the kernel populates at once where all is locked.
+    // Page tables: `mlockall` populates them.
     assert!(present <= LITTLE + Bytes::new(room.get() / 16), "{present} present");
     let more = Bytes::mib(64);
     let mut seen = Vec::new();
@@ -249,7 +244,7 @@ fn a_reserve_with_room_locks_what_it_has() {
         }
         is_right
     };
-    // The thread that waits for the test may give memory of its own back meanwhile.
+    // The harness's thread may free memory meanwhile, so one good try suffices.
     assert!((0..5).any(comes), "{more} came: present and locked {seen:?}");
     println!("{more} came: present and locked {seen:?}");
     let before = (status("VmRSS"), status("VmLck"));
@@ -259,7 +254,6 @@ fn a_reserve_with_room_locks_what_it_has() {
     assert!(gone.0 >= more.saturating_sub(LITTLE) && gone.1 >= more.saturating_sub(LITTLE));
 }
 
-/// Whether the kernel locks what is at an address.
 fn is_locked(addr: usize) -> bool {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let (mut is_there, mut flags) = (false, "");
@@ -277,7 +271,7 @@ fn is_locked(addr: usize) -> bool {
 
 const BUDGET: Bytes = Bytes::mib(4);
 
-/// Writes to each page of a region, and reads all again: no more is present than the budget.
+/// Writes each page and reads it back. Asserts that only the budget is present.
 fn is_paged_in_its_budget(region: &Paged) {
     let offsets = || (0..region.len().get()).step_by(page_size().bytes().as_usize());
     let (present, ..) = taken(|| {
@@ -325,7 +319,7 @@ fn a_region_of_swap_is_present_and_locked_as_far_as_its_budget() {
 fn a_region_of_swap_that_may_not_be_locked_is_refused() {
     glebe_testing::alone!();
     limit(libc::RLIMIT_MEMLOCK, Bytes::mib(64));
-    // SAFETY: gives up rights of this process; refused to one that has none.
+    // SAFETY: `setresuid` takes numbers. It only gives up rights, or fails.
     unsafe { libc::setresuid(65534, 65534, 65534) };
     if !lock_memory(libc::MCL_FUTURE) {
         return;

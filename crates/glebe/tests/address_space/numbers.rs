@@ -1,4 +1,4 @@
-//! The largest numbers that a caller can give, the least, and those beside a limit.
+//! Tests the largest and smallest arguments, and those next to a limit.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ fn a_large_limit_makes_a_large_pool() {
     }
 }
 
-/// Numbers beside which sums and roundings go wrong.
+/// Numbers at which sums and roundings may overflow.
 const NUMBERS: [u64; 13] = [
     0,
     1,
@@ -51,11 +51,11 @@ fn pages_and_bytes() -> impl Iterator<Item = (Pages, Bytes)> {
     NUMBERS.into_iter().map(|number| (Pages::new(number), Bytes::new(number)))
 }
 
-/// No such number ends in a panic, and what is made works.
+/// Tests that no number causes a panic, and that everything built works.
 #[test]
 fn no_number_is_too_large_to_be_refused() {
     glebe_testing::alone!();
-    // A number that is accepted at first is refused by this call.
+    // This limit refuses large numbers that the library accepts.
     limit(libc::RLIMIT_AS, status("VmSize") + Bytes::gib(1));
     zpool();
     reserve();
@@ -122,7 +122,7 @@ fn reserve() {
 fn contig() {
     let few = Bytes::new(3 * page_size().bytes().get());
     let plain = || Contig::options().source(Source::Plain).pin(false);
-    // It looks at every frame of the machine.
+    // `explain` reads every frame of the machine.
     let every = if is_long() { 1 } else { 3 };
     for (_, bytes) in pages_and_bytes().step_by(every) {
         let _ = explain(bytes);
@@ -200,7 +200,6 @@ fn volatile() {
     }
 }
 
-/// More pages than an area may have.
 const TOO_MANY: Pages = Pages::new((1 << 28) + 1);
 
 fn swap() {
@@ -281,10 +280,10 @@ fn of_region(bytes: Bytes) {
     region.stats().check().unwrap();
 }
 
-/// What is present beside what was touched.
+/// Memory that may be present beyond the touched pages.
 const LITTLE: Bytes = Bytes::mib(16);
 
-/// How much more memory is present after `make`, if what it makes is to be had.
+/// Asserts that `make` adds little present memory. Skips if `make` fails.
 fn taken<T>(what: &str, make: impl FnOnce() -> Result<T, Error>) {
     let before = status("VmRSS");
     match make() {

@@ -1,4 +1,4 @@
-//! The bank: a busy program's pages are in it, and memory is drawn from it.
+//! Tests the bank while it holds a busy program's pages.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,14 +13,14 @@ use super::busy::{be_busy, Busy};
 use super::machine::{assert_as_before, block_of, block_size, blocks, frames, movable, turn};
 use super::{assert_one_run, cannot, drawn};
 
-/// How long others may hold pages of the bank.
+/// Time that others may hold pages of the bank.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Drops the bank also where a test fails.
+/// The bank's blocks, given up when dropped.
 pub struct Bank(pub Vec<u64>);
 
 impl Bank {
-    /// One block, where the machine has one and no bank.
+    /// Adds a block to an empty bank. Returns `None` if the machine cannot.
     pub fn of_one_block() -> Option<Self> {
         if !bank::status().unwrap().blocks.is_empty() {
             println!("skipped: the machine has a bank, which is not the test's");
@@ -33,15 +33,14 @@ impl Bank {
         }
     }
 
-    /// How many pages of the first `len` bytes of a program lie in it.
+    /// Returns the number of bank pages in the first `len` bytes of a program.
     pub fn pages_of(&self, busy: &Busy, len: u64) -> usize {
         let frames = frames(busy.pid(), busy.addr & !0xfff, len);
         frames.iter().filter(|frame| self.0.contains(&block_of(**frame))).count()
     }
 }
 
-/// Gives the whole bank back, and waits for pages that others hold there for a moment; how many
-/// blocks went.
+/// Gives back the bank, and waits for pages in use. Returns the number of blocks.
 pub fn give_up() -> usize {
     let (begin, mut gone) = (Instant::now(), 0);
     loop {
@@ -78,7 +77,7 @@ fn memory_is_drawn_from_under_a_busy_program() {
     assert_one_run(&memory);
     let first = memory.runs()[0].pfn.unwrap().get();
     let why = memory.why_not_better();
-    // On a busy machine a block may not be emptied in the second that it is given.
+    // On a busy machine the kernel may miss the deadline.
     let is_busy =
         |why: &String| ["evacuated again", "not done after"].iter().any(|it| why.contains(it));
     if why.iter().any(is_busy) {
@@ -154,7 +153,7 @@ fn a_reserve_seeks_its_run_in_the_bank_where_there_is_one() {
             let first = contig.runs()[0].pfn.unwrap().get();
             assert_eq!((contig.runs().len(), block_of(first)), (1, bank.0[0]));
         }
-        // Others hold pages of the block that cannot be moved just now.
+        // Others hold immovable pages of the block.
         other => {
             let why = contig.why_not_better();
             assert!(why.iter().any(|why| why.starts_with("memory blocks")), "{other}: {why:?}");

@@ -1,5 +1,4 @@
-//! A child that fills memory with words of its own, and then writes and checks them without pause
-//! until it is told to stop.
+//! A child that fills memory with its own words, then rewrites and checks them until it is stopped.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -11,7 +10,7 @@ use glebe_testing::process::child_of;
 const MIB: &str = "GLEBE_TEST_BUSY_MIB";
 const GROUP: &str = "GLEBE_TEST_BUSY_GROUP";
 
-/// What it saw.
+/// Words checked, wrong words, longest time for 64 words.
 #[derive(Debug)]
 pub struct Report {
     pub checked: u64,
@@ -19,7 +18,7 @@ pub struct Report {
     pub worst_stall: Duration,
 }
 
-/// The child, as its parent has it.
+/// The parent's handle of the child.
 pub struct Busy {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -28,12 +27,13 @@ pub struct Busy {
 }
 
 impl Busy {
-    /// Starts a child of `test`, which must call [`be_busy`] there, and waits until it has `mib`.
+    /// Starts a child of `test`, which must call [`be_busy`], and waits until it has filled `mib`
+    /// MiB.
     pub fn start(test: &str, mib: u64) -> Self {
         Self::run(child_of(test), mib)
     }
 
-    /// The same in a memory cgroup.
+    /// Starts the child in a memory cgroup.
     pub fn start_in(group: &Path, test: &str, mib: u64) -> Self {
         let mut command = child_of(test);
         command.env(GROUP, group);
@@ -55,7 +55,7 @@ impl Busy {
         self.child.id()
     }
 
-    /// Tells it to stop.
+    /// Stops the child.
     pub fn stop(mut self) -> Report {
         drop(self.stdin.take());
         let told = self.lines.by_ref().map_while(Result::ok).find_map(|line| {
@@ -75,7 +75,7 @@ impl Drop for Busy {
     }
 }
 
-/// The child: writes a random word and checks another, until its standard input ends.
+/// Runs the child until its standard input ends.
 pub fn be_busy() {
     if let Some(group) = std::env::var_os(GROUP) {
         let procs = Path::new(&group).join("cgroup.procs");

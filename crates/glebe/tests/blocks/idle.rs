@@ -1,4 +1,4 @@
-//! Memory blocks beside pages that lie idle in the hugetlb pool, on their node or on another.
+//! Tests memory blocks beside idle pages of the hugetlb pool, on the same node or another.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
@@ -17,7 +17,6 @@ use crate::node_pool::{counts, is_all_on, several, Idle};
 const PAGES: u64 = 16;
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Memory of evacuated blocks; `None` where the machine has none now.
 fn drawn(node: Option<Node>, len: Bytes) -> Option<Contig> {
     let options = Contig::options().source(Source::Blocks);
     let memory = match node {
@@ -26,14 +25,13 @@ fn drawn(node: Option<Node>, len: Bytes) -> Option<Contig> {
     };
     match memory {
         Ok(memory) => Some(memory),
-        // That is what idle pages of the pool once led to.
+        // Idle pages must not cause these errors.
         Err(error @ (Error::BlocksTaken { .. } | Error::NoBlocks { .. })) => panic!("{error}"),
         Err(error) if cannot(&error) => None,
         Err(error) => panic!("{error}"),
     }
 }
 
-/// Draws blocks of `node`, or of any, beside pages that lie idle on `idle_on`.
 fn draw_beside(node: Option<Node>, idle_on: Node) {
     let before = blocks();
     let Some(_idle) = Idle::on(idle_on, PAGES) else { return };
@@ -109,7 +107,7 @@ fn a_process_that_is_killed_leaves_the_idle_pages_and_no_others() {
     const TEST: &str = "blocks::idle::a_process_that_is_killed_leaves_the_idle_pages_and_no_others";
     if is_child() {
         let Some(_memory) = drawn(None, Bytes::mib(64)) else { return };
-        // SAFETY: ends this process alone.
+        // SAFETY: `kill` ends this process only.
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         return;
     }

@@ -1,7 +1,6 @@
-//! kill -9 at random moments: whoever comes next finds nothing off line, and no movable block
-//! without an owner.
+//! Tests kill -9 at random moments: the next command leaves no block off line or without an owner.
 //!
-//! `GLEBE_TEST_KILLS` sets how many, 20 unless given.
+//! `GLEBE_TEST_KILLS` sets the number of kills, 20 by default.
 
 use std::process::{Child, Stdio};
 use std::thread;
@@ -17,7 +16,7 @@ use super::machine::{assert_as_before, base, blocks, persistent, record, turn};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Kills its child also where a test fails.
+/// A child, killed when dropped.
 struct Victim(Child);
 
 impl Victim {
@@ -39,7 +38,7 @@ fn a_kill_at_any_moment_leaves_nothing_after_the_next_command() {
     const TEST: &str = "blocks::kills::a_kill_at_any_moment_leaves_nothing_after_the_next_command";
     if is_child() {
         loop {
-            // A machine that has no blocks now may have some in the next moment.
+            // A machine without suitable blocks may soon have some.
             let _ = Contig::options().source(Source::Blocks).build(Bytes::mib(64));
         }
     }
@@ -63,7 +62,7 @@ fn a_kill_at_any_moment_leaves_nothing_after_the_next_command() {
         mended += u64::from(!notes.is_empty());
         assert_eq!(record(), "", "kill {kill}: {notes:?}");
         assert_as_before(&before);
-        // Surplus pages end with their process, a moment after it.
+        // The kernel frees surplus pages shortly after a process has died.
         wait_until("the pool is as before", PATIENCE, || persistent() == pool);
     }
     println!("{kills} kills, {mended} of them left something to mend");

@@ -1,4 +1,4 @@
-//! The machine's memory blocks, read as an outsider would; the turn of who may touch them.
+//! Reads memory blocks without the library, and gives tests their turn.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,20 +13,19 @@ use crate::turn::{Turn, POOL};
 const ROOT: &str = "/sys/devices/system/memory";
 const RECORD: &str = "/run/glebe/blocks";
 
-/// How long others may keep pages in a block that is to go back to its zone: then it stays movable,
-/// is nobody's, and whatever call comes next tries again.
+/// Time that others may keep pages in a block that must return to its zone. Until then the block is
+/// movable without an owner, and each call tries again.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// State and zones of every block.
+/// State and zones by block number.
 pub type Blocks = BTreeMap<u64, (String, String)>;
 
-/// The turn of a test, on a machine whose blocks this process may take off line, and whose pool no
-/// other test changes for good.
+/// Takes a turn at the blocks, and a shared one at the pool. Returns `None` if the machine cannot.
 pub fn turn() -> Option<[Option<Turn>; 2]> {
     turn_with(Turn::shared)
 }
 
-/// The same, and no other test uses the pool.
+/// Takes a turn at the blocks, and an exclusive one at the pool.
 pub fn turn_at_pool() -> Option<[Option<Turn>; 2]> {
     turn_with(Turn::alone)
 }
@@ -50,7 +49,7 @@ fn turn_with(pool: impl FnOnce(&str) -> Option<Turn>) -> Option<[Option<Turn>; 2
     }
 }
 
-/// Waits until something is so, with calls that mend what is left, and not for ever.
+/// Waits at most `PATIENCE`. The calls mend what killed processes left.
 fn wait_until(is_so: impl Fn() -> bool) {
     let begin = Instant::now();
     while !is_so() && begin.elapsed() < slowed(PATIENCE) {
@@ -76,30 +75,30 @@ pub fn blocks() -> Blocks {
     blocks
 }
 
-/// The blocks in ZONE_MOVABLE.
+/// Returns the blocks in ZONE_MOVABLE.
 pub fn movable() -> Vec<u64> {
     let blocks = blocks();
     blocks.iter().filter(|(_, (_, zone))| zone == "Movable").map(|(number, _)| *number).collect()
 }
 
-/// The length of a block in bytes.
+/// Returns the bytes of a block.
 pub fn block_size() -> u64 {
     let text = fs::read_to_string(Path::new(ROOT).join("block_size_bytes")).unwrap();
     u64::from_str_radix(text.trim(), 16).unwrap()
 }
 
-/// What is on record, in words; nothing where no block is.
+/// Returns the record of blocks, empty if none is recorded.
 pub fn record() -> String {
     fs::read_to_string(RECORD).unwrap_or_default()
 }
 
-/// Persistent pages of the pool, but for those that others have added for the moment.
+/// Returns the persistent pages, without temporary additions by other processes.
 pub fn base() -> i128 {
     let _lock = PoolLock::acquire().unwrap();
     persistent()
 }
 
-/// Persistent pages of the pool.
+/// Returns the persistent pages, with temporary additions.
 pub fn persistent() -> i128 {
     let [all, surplus] = ["nr_hugepages", "surplus_hugepages"].map(|name| -> i128 {
         fs::read_to_string(Path::new(POOL).join(name)).unwrap().trim().parse().unwrap()
@@ -107,7 +106,7 @@ pub fn persistent() -> i128 {
     all - surplus
 }
 
-/// Asserts that all blocks are on line, in the zones where they were, or are again.
+/// Asserts that all blocks are as in `before`.
 pub fn assert_as_before(before: &Blocks) {
     wait_until(|| !record().contains("nobody"));
     let now = blocks();
@@ -117,7 +116,7 @@ pub fn assert_as_before(before: &Blocks) {
     }
 }
 
-/// Frames of 4 KiB pages, `u64::MAX` where none is, of process `pid`.
+/// Returns the frame of each page of `pid`; `u64::MAX` for an absent page.
 pub fn frames(pid: u32, addr: usize, len: u64) -> Vec<u64> {
     use std::os::unix::fs::FileExt;
     let page = glebe::sys::page_size().bytes().get();
@@ -128,7 +127,7 @@ pub fn frames(pid: u32, addr: usize, len: u64) -> Vec<u64> {
     words.map(|word| if word >> 63 == 1 { word & ((1 << 55) - 1) } else { u64::MAX }).collect()
 }
 
-/// The block of a frame.
+/// Returns the block of a frame.
 pub fn block_of(frame: u64) -> u64 {
     frame / (block_size() / glebe::sys::page_size().bytes().get())
 }

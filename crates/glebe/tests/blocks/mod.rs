@@ -1,5 +1,5 @@
-//! Memory blocks on the machine itself: evacuated, drawn from, given back, mended; as root. What
-//! the tests change they put back; they take turns, since blocks are the whole machine's.
+//! Tests real memory blocks, as root. Tests restore their changes and take turns, because the
+//! machine shares its blocks.
 //!
 //! # Safety
 //! fork, in a process that runs one test; the parent waits.
@@ -23,7 +23,7 @@ use glebe_testing::time::is_long;
 
 use machine::{assert_as_before, base, block_of, block_size, blocks, frames, movable, turn};
 
-/// Why a machine cannot serve a test at this moment, if it cannot; other errors fail the test.
+/// Returns true if the machine cannot serve a test now. Other errors must fail it.
 fn cannot(error: &Error) -> bool {
     let short = matches!(
         error,
@@ -34,7 +34,7 @@ fn cannot(error: &Error) -> bool {
             | Error::BlocksTaken { .. }
             | Error::CgroupLimit { .. }
     );
-    // More pages lie idle in the pool than the blocks hold.
+    // The pool has more idle pages than the blocks hold.
     let short = short || matches!(error, Error::NoBlocks { why } if why.contains("lie idle"));
     if short {
         println!("skipped: {error}");
@@ -42,7 +42,6 @@ fn cannot(error: &Error) -> bool {
     short
 }
 
-/// `len` of evacuated blocks; `None` where the machine has none now.
 fn drawn(len: Bytes) -> Option<Contig> {
     match Contig::options().source(Source::Blocks).build(len) {
         Ok(memory) => Some(memory),
@@ -51,12 +50,11 @@ fn drawn(len: Bytes) -> Option<Contig> {
     }
 }
 
-/// Whether each frame follows the one before; a page that is not there has none.
 fn are_adjacent(frames: &[u64]) -> bool {
     frames.windows(2).all(|pair| pair[0].checked_add(1) == Some(pair[1]))
 }
 
-/// Asserts that all frames are side by side, by a way of this test's own.
+/// Asserts adjacent frames, read without the library.
 fn assert_one_run(memory: &Contig) {
     let frames = frames(std::process::id(), memory.mapping().addr(), memory.len().get());
     assert!(are_adjacent(&frames), "{:?}", memory.runs());
@@ -135,15 +133,14 @@ fn a_forked_child_gives_nothing_back() {
     if is_child() {
         let Some(memory) = drawn(Bytes::mib(2)) else { return };
         let while_held = movable();
-        // SAFETY: no other thread of this process holds a lock that the child would need: the
-        // test runs alone in it.
+        // SAFETY: this process runs one test, so no other thread holds a lock that the child needs.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             drop(memory);
-            // SAFETY: ends the child without running what belongs to the parent.
+            // SAFETY: `_exit` runs no exit handlers of the parent.
             unsafe { libc::_exit(0) };
         }
-        // SAFETY: writes nothing.
+        // SAFETY: `waitpid` writes nothing through null.
         unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
         assert_eq!(movable(), while_held);
         assert_eq!(memory.verify().unwrap(), []);

@@ -1,4 +1,4 @@
-//! Others at work meanwhile: who takes the same block off line, and a program in a memory cgroup.
+//! Tests other programs at work: one takes the block off line, one runs in a memory cgroup.
 
 use std::fs;
 use std::path::PathBuf;
@@ -17,15 +17,13 @@ use super::{are_adjacent, assert_one_run, drawn};
 use crate::cgroup::Group;
 use crate::stressed::Stop;
 
-/// Draws while the other works, at least.
+/// Least number of draws.
 const DRAWS: u32 = 12;
-/// And until the other has had the block off line so often.
+/// Rounds of the other program to wait for.
 const CYCLES: u32 = 3;
-/// For the kernel, to move a page.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Takes a block off line and puts it back, as another program would, until told to stop. Returns
-/// how often it could.
+/// Takes a block off line and on again until `stop`. Sets `cycles` after `CYCLES` rounds.
 fn cycle(block: u64, stop: &AtomicBool, cycles: &AtomicBool) -> u32 {
     let state = PathBuf::from(format!("/sys/devices/system/memory/memory{block}/state"));
     let mut went = 0;
@@ -33,7 +31,7 @@ fn cycle(block: u64, stop: &AtomicBool, cycles: &AtomicBool) -> u32 {
         if fs::write(&state, "offline").is_ok() {
             went += 1;
             std::thread::yield_now();
-            // Whoever is at it just now is done soon.
+            // Another process is changing the block, and will finish soon.
             while fs::write(&state, "online_kernel").is_err()
                 && fs::read_to_string(&state).unwrap().trim() != "online"
             {
@@ -46,8 +44,8 @@ fn cycle(block: u64, stop: &AtomicBool, cycles: &AtomicBool) -> u32 {
     went
 }
 
-/// Whether memory is one run while another takes its block off line. The kernel may move pages of
-/// it then, if it finds others; the owner can learn that.
+/// Returns true if the memory is still one run. The kernel may move pages while another program
+/// takes the block off line; `verify` must report the move.
 fn is_one_run_still(memory: &Contig) -> bool {
     let end = Instant::now() + slowed(PATIENCE);
     loop {
@@ -55,7 +53,7 @@ fn is_one_run_still(memory: &Contig) -> bool {
         if are_adjacent(&frames) {
             return true;
         }
-        // One that is on its way has no frame.
+        // A moving page has no frame.
         if !frames.contains(&u64::MAX) {
             assert!(!memory.verify().unwrap().is_empty(), "{:?}", memory.runs());
             return false;
@@ -89,7 +87,7 @@ fn a_block_that_another_takes_off_line_meanwhile_is_nobodys_loss() {
     assert_eq!(super::machine::record(), "");
 }
 
-/// The machine's `auto_online_blocks`, put back when dropped.
+/// The machine's `auto_online_blocks`, restored when dropped.
 struct AutoOnline(String);
 
 impl AutoOnline {
@@ -134,7 +132,8 @@ fn a_program_in_a_memory_cgroup_is_moved_within_its_limit() {
     let before = blocks();
     let Some(bank) = Bank::of_one_block() else { return };
     let len = block_size();
-    // Its words, a byte for each, and its code, which would come and go as page cache in less.
+    // The child's words, their rounds, and its code, which the kernel would otherwise drop and
+    // reread.
     let limit = Bytes::new(2 * len + 2 * len / 8) + Bytes::mib(100);
     let group = match Group::make(limit) {
         Ok(group) => group,

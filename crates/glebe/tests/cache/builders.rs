@@ -1,4 +1,4 @@
-//! Builders: one for all who miss at once; those that fail, panic, or ask the cache themselves.
+//! Tests builders: one serves all threads that miss at once; some fail, panic or call the cache.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use super::{build, caches, is_of, Words};
 const LEN: usize = 3000;
 const THREADS: u64 = 8;
 
-/// How often a builder runs while so many threads miss one key at once, and how many are kept.
+/// Returns the numbers of builds and of kept entries.
 fn stampede(cache: &Words) -> (u64, u64) {
     let (builds, kept) = (AtomicU64::new(0), AtomicU64::new(0));
     let barrier = Barrier::new(THREADS as usize);
@@ -50,7 +50,7 @@ fn what_is_not_kept_is_built_once_for_all_who_wait() {
     for cache in caches(Bytes::mib(4), &Words::options().refills(refills.clone())) {
         refills.withhold(Duration::from_secs(3600));
         let (builds, kept) = stampede(&cache);
-        // One that came late builds by itself.
+        // A late thread builds for itself.
         let stats = cache.stats();
         assert!(builds < THREADS && kept == 0, "{builds} {kept}");
         assert_eq!((stats.not_kept, stats.handed), (builds, THREADS - builds));
@@ -121,7 +121,7 @@ fn a_builder_may_build_another_key_but_not_its_own() {
     for cache in caches(Bytes::mib(4), &Words::options()) {
         let mut inner = None;
         let outer = |words: &mut [u64]| {
-            // Nobody waits here: it is not there yet.
+            // `get` does not wait for this thread's own build.
             assert!(cache.get(&1).is_none());
             inner = Some(cache.get_or_build(1, LEN, build(1)).map(drop));
             let other = cache.get_or_build(2, LEN, build(2))?;

@@ -1,4 +1,4 @@
-//! A forked child has a cache of its own, whatever other threads do at that time.
+//! Tests that a forked child has its own cache, whatever other threads do.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -76,7 +76,7 @@ fn children_of_a_busy_process_can_use_the_cache() {
                         let entry = cache.get_or_build(key, LEN, build(key)).unwrap();
                         assert!(is_of(&entry, key));
                         drop(entry);
-                        // What is built is in the way of no fork.
+                        // Removals cause builds, which must not block a fork.
                         cache.remove(&(key / 2));
                     }
                 });

@@ -1,5 +1,5 @@
-//! Caches in volatile memory: several threads, builders that fail, forks, and real pressure.
-#![allow(unsafe_code)] // Safety: the modules that make children say what they need it for.
+//! Tests caches in volatile memory: threads, failing builders, forks, memory pressure.
+#![allow(unsafe_code)] // Safety: each module that makes children states its reasons.
 
 mod builders;
 mod fork;
@@ -13,7 +13,6 @@ use glebe::volatile::{Cache, CacheOptions, Engine};
 
 type Words = Cache<u64, u64>;
 
-/// Caches with each engine that this machine has.
 fn caches(addresses: Bytes, options: &CacheOptions<u64, u64>) -> Vec<Words> {
     let made = [Engine::Scan, Engine::Tag].map(|engine| {
         let cache = options.clone().engine(engine).build(addresses);
@@ -24,7 +23,6 @@ fn caches(addresses: Bytes, options: &CacheOptions<u64, u64>) -> Vec<Words> {
     caches
 }
 
-/// A builder of words that tell the key they are built for.
 fn build(key: u64) -> impl FnOnce(&mut [u64]) -> Result<(), Infallible> {
     move |words| {
         (0..).zip(words).for_each(|(nth, word)| *word = word_of(key, nth));

@@ -1,5 +1,5 @@
-//! Real pressure: a cache with addresses for more than a memory cgroup allows, whose values are
-//! always right, and nobody is killed.
+//! Tests a cache with more addresses than its memory cgroup allows: values stay right, and the
+//! kernel kills no process.
 
 use std::path::Path;
 
@@ -13,9 +13,9 @@ use crate::cgroup::{enter, Group};
 const LIMIT: Bytes = Bytes::mib(48);
 const GROUP: &str = "GLEBE_TEST_CACHE_CGROUP";
 const TEST: &str = "cache::pressure::the_kernel_takes_entries_and_kills_nobody";
-/// 64 KiB.
+/// 64 KiB of words.
 const LEN: usize = 8192;
-/// 128 MiB in all.
+/// 128 MiB of entries.
 const KEYS: u64 = 2048;
 
 fn in_group(group: &Path) {
@@ -28,10 +28,9 @@ fn in_group(group: &Path) {
         let stats = cache.stats();
         println!("{:?}\n{stats}", cache.engine());
         stats.check().unwrap();
-        // Addresses were there for all of them: what is missing was taken by the kernel.
+        // Addresses sufficed, so the kernel took the missing entries.
         assert!(stats.purges > 0 && stats.evicted == 0 && cache.len() as u64 == KEYS);
         let whole = (0..KEYS).filter(|key| cache.get(key).is_some()).count() as u64;
-        // Some of it fits, and is there.
         assert!(whole * 4 > LIMIT.get() / (LEN as u64 * 8) && whole < KEYS, "{whole}");
         if cache.engine() == Engine::Tag {
             println!("{whole} of {KEYS} are whole in the end");

@@ -1,5 +1,5 @@
-//! Threads that look up, build, remove, offer and lose at once: every value is its key's, what is
-//! held never changes, and no key is built by two at a time unless it is removed meanwhile.
+//! Tests threads that look up, build, remove, offer and lose at once. Held entries never change.
+//! Two threads build a key at once only after a removal.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -13,11 +13,10 @@ use glebe_testing::time::Storm;
 use super::{build, caches, is_of, Words};
 
 const KEYS: u64 = 24;
-/// Keys from here on are removed at times.
+/// First key that threads also remove.
 const REMOVED: u64 = 16;
 const USUAL: Duration = Duration::from_millis(200);
 
-/// An xorshift of Marsaglia's.
 struct Random(u64);
 
 impl Random {
@@ -29,7 +28,6 @@ impl Random {
     }
 }
 
-/// Says whether the threads met all that the test is about.
 fn is_met(stats: &CacheStats) -> bool {
     stats.hits > 0 && stats.purges > 0 && stats.rebuilds > 0
 }

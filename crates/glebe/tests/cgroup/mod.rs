@@ -1,10 +1,11 @@
-//! A memory cgroup of a test's own, or of a benchmark's, with a limit and no swap, below this
-//! process's own group: of version 1, or of version 2 where a group above passes the memory
-//! controller on. Nothing is switched on for it. Removed when dropped. The program runs itself in
-//! it as a child process: who is killed there is counted, and this process is outside. A run that
-//! was killed leaves the directory; the next one removes it.
+//! Makes a memory cgroup without swap below this process's own group. The program runs itself
+//! inside as a child, so kills are counted and spare the parent.
+//!
+//! The group is of version 1, or of version 2 below a group that passes on the memory controller;
+//! nothing is switched on. A killed run leaves its directory to the next run.
+//!
 //! Source: admin-guide/cgroup-v1/memory, admin-guide/cgroup-v2, cgroups(7).
-#![allow(dead_code)] // each program takes a part
+#![allow(dead_code)] // each program uses a part
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ use glebe::units::Bytes;
 
 const PREFIX: &str = "glebe-test-";
 
-/// A group.
+/// A memory cgroup, removed when dropped.
 #[derive(Debug)]
 pub struct Group {
     dir: PathBuf,
@@ -23,7 +24,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// A group that may hold `limit`; why there is none.
+    /// Makes a group with this limit. Fails with the reason.
     pub fn make(limit: Bytes) -> Result<Self, String> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let (parent, is_v2) = parent(Path::new("/"))?;
@@ -31,26 +32,26 @@ impl Group {
         let nth = NEXT.fetch_add(1, Ordering::Relaxed);
         let dir = parent.join(format!("{PREFIX}{}-{nth}", std::process::id()));
         fs::create_dir(&dir).map_err(|e| format!("no memory cgroup: {}: {e}", dir.display()))?;
-        // From here on the drop removes it.
+        // From here on, a drop removes the directory.
         let group = Self { dir, is_v2 };
         let (most, swap) = match is_v2 {
             true => ("memory.max", "memory.swap.max"),
-            // A limit with swap, if it is the same, is met first.
+            // A limit on memory and swap with an equal value would take effect first.
             false => ("memory.limit_in_bytes", "memory.swappiness"),
         };
         let written = fs::write(group.dir.join(most), limit.get().to_string());
         written.map_err(|error| format!("no memory cgroup: the limit: {error}"))?;
-        // Only kernels with swap have it.
+        // Only kernels with swap have this file.
         let _ = fs::write(group.dir.join(swap), "0");
         Ok(group)
     }
 
-    /// Its directory.
+    /// Returns the directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Lets what does not fit go to the machine's swap.
+    /// Allows the machine's swap.
     pub fn allow_swap(&self) -> std::io::Result<()> {
         match self.is_v2 {
             true => fs::write(self.dir.join("memory.swap.max"), "max"),
@@ -58,7 +59,7 @@ impl Group {
         }
     }
 
-    /// Processes that were killed for want of memory.
+    /// Returns the number of kills for lack of memory.
     pub fn kills(&self) -> u64 {
         let name = if self.is_v2 { "memory.events" } else { "memory.oom_control" };
         let text = fs::read_to_string(self.dir.join(name)).expect("it is there");
@@ -66,12 +67,12 @@ impl Group {
     }
 }
 
-/// Puts this process into the group of directory `dir`.
+/// Moves this process into the group at `dir`.
 pub fn enter(dir: &Path) {
     fs::write(dir.join("cgroup.procs"), std::process::id().to_string()).unwrap();
 }
 
-/// Takes the limit off the group of directory `dir`.
+/// Removes the limit of the group at `dir`.
 pub fn lift(dir: &Path) -> std::io::Result<()> {
     match dir.join("memory.max") {
         v2 if v2.exists() => fs::write(v2, "max"),
@@ -79,8 +80,7 @@ pub fn lift(dir: &Path) -> std::io::Result<()> {
     }
 }
 
-/// The directory below which a group is made, and whether it is of version 2; `root` is `/` but for
-/// fixtures.
+/// Returns the directory for new groups, and true for version 2. `root` is `/` except in fixtures.
 pub fn parent(root: &Path) -> Result<(PathBuf, bool), String> {
     let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
     let (mountinfo, groups) = (read("proc/self/mountinfo"), read("proc/self/cgroup"));
@@ -99,7 +99,7 @@ pub fn parent(root: &Path) -> Result<(PathBuf, bool), String> {
     Ok((found.ok_or(why)?, mount.is_v2()))
 }
 
-/// Removes what killed runs have left; a group with anyone inside cannot be removed.
+/// Removes groups of killed runs. The kernel keeps a group with processes.
 fn sweep(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -112,9 +112,9 @@ fn sweep(parent: &Path) {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Else what it holds of the page cache keeps it alive.
+        // Page cache would keep the group alive.
         let _ = fs::write(self.dir.join("memory.force_empty"), "0");
-        // A group stays busy until the last process in it has been waited for; it has.
+        // The caller has waited for every process, so the group is not busy.
         if let Err(error) = fs::remove_dir(&self.dir) {
             eprintln!("{} is left: {error}", self.dir.display());
         }

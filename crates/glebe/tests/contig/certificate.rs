@@ -1,4 +1,4 @@
-//! What is proved of memory, beside frames read by a way of this test's own.
+//! Compares certificates and queries with frames from the page map.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -63,7 +63,6 @@ fn a_certificate_with_frames_is_its_owners_alone() {
     }
 }
 
-/// What the kernel counts as pinned of this process.
 fn pinned() -> Bytes {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmPin:")).unwrap();

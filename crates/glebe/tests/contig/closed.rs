@@ -1,4 +1,4 @@
-//! A process that may not open its own page map, or that sees processes alone below `/proc`.
+//! Tests a process that may not open its page map, or that sees only processes in `/proc`.
 //!
 //! # Safety
 //! prctl, unshare and mount, in processes that run one test.
@@ -23,9 +23,9 @@ use super::NOBODY;
 
 const LEN: Bytes = Bytes::mib(8);
 
-/// As every process becomes that changes its user.
+/// A change of user also makes a process undumpable.
 fn become_undumpable() {
-    // SAFETY: takes integers.
+    // SAFETY: `prctl` takes integers here.
     let refused = unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
     assert_eq!(refused, 0);
     let error = File::open("/proc/self/pagemap").expect_err("it is root's");
@@ -71,10 +71,10 @@ fn a_process_that_is_not_dumpable_has_all_but_frames() {
     }
 }
 
-/// Mounts a `/proc` of processes alone, for this process and its children.
+/// Mounts a `/proc` that shows only processes.
 fn hide_the_machine() -> io::Result<()> {
     let mount = |what: &CStr, at: &CStr, kind: &CStr, flags, data: &CStr| {
-        // SAFETY: strings that outlive the call.
+        // SAFETY: the strings outlive the call.
         match unsafe {
             libc::mount(what.as_ptr(), at.as_ptr(), kind.as_ptr(), flags, data.as_ptr().cast())
         } {
@@ -82,7 +82,7 @@ fn hide_the_machine() -> io::Result<()> {
             _ => Err(io::Error::last_os_error()),
         }
     };
-    // SAFETY: takes flags.
+    // SAFETY: `unshare` takes flags.
     if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -106,7 +106,7 @@ fn a_process_that_sees_processes_alone_has_a_reserve_and_a_reclaimer() {
     let mut child = child_of(
         "contig::closed::a_process_that_sees_processes_alone_has_a_reserve_and_a_reclaimer",
     );
-    // SAFETY: system calls alone.
+    // SAFETY: after the fork, `hide_the_machine` makes system calls only.
     unsafe { child.pre_exec(hide_the_machine) };
     match child.status() {
         Ok(status) => assert!(status.success()),

@@ -1,11 +1,11 @@
-//! Contiguous memory through its public face: as root, as nobody, in a small cgroup, killed.
+//! Tests contiguous memory as root, as nobody, after forks and under signals.
 //!
-//! Other processes may use the hugetlb pools at the same time. What is asserted of a pool is its
-//! *base*: its persistent pages, read under the lock, which all that keep to the lock leave alone.
-//! Others may not, so a base that moved is read again after doing the same once more.
+//! Other processes may use the hugetlb pools meanwhile. Tests therefore assert only the *base* of a
+//! pool: its persistent pages, read under the lock. Programs that respect the lock keep the base.
+//! After a change by another program, a test repeats its steps.
 //!
 //! # Safety
-//! fork, waitpid and a timer whose handler does nothing, in processes that run one test.
+//! fork, waitpid and a timer with an empty handler, in processes that run one test.
 #![allow(unsafe_code)]
 
 mod certificate;
@@ -28,14 +28,13 @@ use pool::Machine;
 
 const NOBODY: u32 = 65534;
 
-/// The machine, where this process may change its pool, and a turn: no other test empties the pool
-/// or changes it for good meanwhile.
+/// Returns the machine and a turn, unless this process cannot change the pool.
 fn machine() -> Option<(Machine, Option<Turn>)> {
     let turn = Turn::shared(POOL);
     Machine::privileged().map(|machine| (machine, turn))
 }
 
-/// Frames of the pages in `len` bytes from `addr`, by a way of this test's own.
+/// Reads frames without the library.
 fn frames(addr: usize, len: u64) -> Vec<u64> {
     use std::os::unix::fs::FileExt;
     let page = page_size().bytes().get();
@@ -115,17 +114,16 @@ fn the_pool_is_as_before_after_a_drop_and_after_a_failure() {
 fn a_forked_child_neither_gives_back_nor_unmaps() {
     if is_child() {
         let memory = Contig::options().source(Source::HUGETLB_2M).build(Bytes::mib(4)).unwrap();
-        // SAFETY: no other thread of this process holds a lock that the child would need: the
-        // test runs alone in it.
+        // SAFETY: this process runs one test, so no other thread holds a lock that the child needs.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             let lost = memory.mapping().is_lost_by_fork() && memory.verify().is_err();
             drop(memory);
-            // SAFETY: ends the child without running what belongs to the parent.
+            // SAFETY: `_exit` runs no exit handlers of the parent.
             unsafe { libc::_exit(i32::from(!lost)) };
         }
         let mut status = 0;
-        // SAFETY: writes to a local.
+        // SAFETY: `waitpid` writes a local.
         unsafe { libc::waitpid(pid, &mut status, 0) };
         assert_eq!(status, 0);
         memory.mapping().write(Bytes::ZERO, &[1]);
@@ -158,7 +156,7 @@ fn nobody_gets_what_can_be_had_and_no_more_is_told() {
         let told = memory.why_not_better().iter().any(|why| why.contains("root"));
         assert!(told || memory.held_by() != HeldBy::Nothing);
         assert_eq!(memory.verify().unwrap(), []);
-        // More than a grain is never proved.
+        // Without frames, only a grain is proved.
         let error = Contig::options().require_run(Bytes::mib(4)).build(Bytes::mib(4)).unwrap_err();
         assert!(matches!(error, Error::NotContiguous { .. }), "{error}");
         return;

@@ -1,4 +1,4 @@
-//! Pages and runs come from the NUMA node that was asked for, also where others have idle pages.
+//! Tests that memory comes from the requested NUMA node, even if others have idle pages.
 
 use std::time::{Duration, Instant};
 
@@ -14,9 +14,9 @@ use crate::turn::{Turn, POOL};
 
 const PAGES: u64 = 16;
 const HUGE: u64 = 2 << 20;
-/// A longer run takes too long to zero in an emulated machine.
+/// Longest run; an emulated machine takes too long to zero more.
 const RUN_MAX: Bytes = Bytes::mib(64);
-/// For a search on a machine that is not slow.
+/// Search time, before `GLEBE_SLOW`.
 const SEARCH: Duration = Duration::from_secs(6);
 
 fn turn() -> Option<Option<Turn>> {
@@ -24,7 +24,6 @@ fn turn() -> Option<Option<Turn>> {
     Machine::privileged().map(|_| turn)
 }
 
-/// Pages of a node, of which the memory that is asked for may have as many as lie idle there.
 fn take_beside(node: Node, idle_on: Node, is_file: bool) {
     let Some(_idle) = Idle::on(idle_on, PAGES) else { return };
     let before = [node, idle_on].map(counts);
@@ -51,7 +50,7 @@ fn pages_of_each_node_are_had_whatever_lies_idle_on_which() {
     }
 }
 
-/// The longest run of free huge pages of a node, or of any; none where frames are hidden.
+/// Returns the longest run of free huge pages. `None` if frames are hidden.
 fn longest_free(node: Option<Node>) -> Option<Bytes> {
     let block = Pages::new(HUGE / page_size().bytes().get());
     let uses = uses(block).ok()?;
@@ -60,8 +59,7 @@ fn longest_free(node: Option<Node>) -> Option<Bytes> {
     Some(all.into_iter().map(|(_, len)| len.bytes(page_size())).max().unwrap_or_default())
 }
 
-/// Every other one of some huge pages of a node. The others were given back, so that free memory is
-/// in pieces.
+/// Every other huge page of a series on a node; the rest is free, in fragments.
 struct Pieces(Vec<Contig>);
 
 impl Pieces {
@@ -101,11 +99,11 @@ fn a_run_that_is_free_on_a_node_is_had() {
                 assert_eq!(memory.runs().len(), 1, "{:?}", memory.runs());
                 assert!(node.is_none_or(|node| is_all_on(&memory, node)), "{:?}", memory.runs());
             }
-            // Others may have split the run.
+            // Another process may have split the run.
             Err(Error::NotContiguous { .. }) if longest_free(node) < Some(len) => {
                 println!("skipped: the run is no longer free")
             }
-            // A run may be longer than what a search leaves to the machine.
+            // A search may not take this much from the machine.
             Err(error @ (Error::TooLarge { .. } | Error::CgroupLimit { .. })) => {
                 println!("skipped: {error}")
             }

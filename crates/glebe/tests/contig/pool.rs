@@ -1,4 +1,4 @@
-//! The 2 MiB pool, read as an outsider would.
+//! Reads the 2 MiB pool without the library.
 
 use std::fs;
 use std::path::Path;
@@ -9,11 +9,11 @@ use glebe::units::Bytes;
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 const ATTEMPTS: usize = 8;
 
-/// A machine whose pool this process may change and whose frames it may see.
+/// A machine whose pool this process may change, with visible frames.
 pub struct Machine(());
 
 impl Machine {
-    /// `None`, and a printed reason, where the pool cannot be changed.
+    /// Returns `None`, and prints the reason, for another machine.
     pub fn privileged() -> Option<Self> {
         if fs::OpenOptions::new().write(true).open(Path::new(POOL).join("nr_hugepages")).is_err() {
             println!("skipped: the 2 MiB pool cannot be changed");
@@ -32,12 +32,12 @@ impl Machine {
         }
     }
 
-    /// Asserts that `body` leaves the persistent pages as many as they were.
+    /// Asserts that `body` keeps the base.
     pub fn base_is_kept(&self, body: impl FnMut()) {
         self.try_base_is_kept(body).unwrap();
     }
 
-    /// As [`Machine::base_is_kept`], or what was seen instead.
+    /// Runs `body` until it keeps the base. Fails after `ATTEMPTS` tries.
     pub fn try_base_is_kept(&self, mut body: impl FnMut()) -> Result<(), String> {
         let mut seen = Vec::new();
         for _ in 0..ATTEMPTS {
@@ -54,8 +54,8 @@ impl Machine {
     }
 }
 
-/// Persistent pages, and the limit on surplus pages: while the lock is held nobody of ours changes
-/// either for the moment. Surplus pages come and go with who uses them.
+/// Returns persistent pages and the surplus limit. Under the lock, no glebe process has changed
+/// either temporarily.
 fn base() -> (i128, i128) {
     let _lock = PoolLock::acquire().unwrap();
     let names = ["nr_hugepages", "surplus_hugepages", "nr_overcommit_hugepages"];

@@ -1,4 +1,4 @@
-//! A reserve of whoever may neither grow a pool nor see frames.
+//! Tests a reserve of the user nobody, who may neither grow a pool nor see frames.
 
 use std::os::unix::process::CommandExt;
 

@@ -1,5 +1,5 @@
-//! A program whose timer rings ten thousand times a second gets its memory all the same: a signal
-//! ends the kernel's search for pages early, and that is no want of them.
+//! Tests a program whose timer signals 10,000 times a second. A signal ends the kernel's search for
+//! pages early, which must not count as a lack of pages.
 
 use std::ptr;
 
@@ -12,18 +12,17 @@ use glebe_testing::time::is_long;
 use super::pool::Machine;
 use crate::turn::{Turn, POOL};
 
-/// Pages beyond those that lie idle.
 const BEYOND: u64 = 64;
-/// The number without `GLEBE_LONG`, which doubles it.
+/// `GLEBE_LONG` doubles this.
 const TRIES: usize = 6;
 
 extern "C" fn ring(_: libc::c_int) {}
 
-/// Rings for this thread until the process ends; calls are not restarted.
+/// Signals this thread until the process ends, without `SA_RESTART`.
 fn ring_ten_thousand_times_a_second() {
     let every = libc::timespec { tv_sec: 0, tv_nsec: 100_000 };
     let times = libc::itimerspec { it_interval: every, it_value: every };
-    // SAFETY: the handler does nothing, and the kernel reads and fills locals.
+    // SAFETY: the handler does nothing, and the kernel reads and writes locals.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = ring as *const () as usize;
@@ -65,7 +64,7 @@ fn a_signal_while_pages_are_found_is_not_told_as_a_want_of_them() {
     }
     let _turn = Turn::alone(POOL);
     let Some(_machine) = Machine::privileged() else { return };
-    // Where there is not the memory without signals it tells nothing of them.
+    // A lack of memory without signals proves nothing.
     match Contig::options().source(Source::HUGETLB_2M).build(Bytes::mib(512)) {
         Err(error @ (Error::PoolShort { .. } | Error::TooLarge { .. })) => {
             println!("skipped: {error}");

@@ -1,9 +1,9 @@
-//! Whether every byte of a reserve can be used; several test programs share this file.
+//! Uses a whole reserve, for several tests.
 
 use glebe::reserve::{Put, Request, Reserve};
 use glebe::sys::page_size;
 
-/// Uses every byte for first class and then every page for tenants.
+/// Uses every byte for first class, then every page for a tenant.
 pub fn use_all(reserve: &Reserve) {
     let all = Request::new(reserve.len()).any();
     let mut block = reserve.alloc(all).unwrap();

@@ -1,7 +1,7 @@
-//! A life of an area of a swap cache: filled, read, changed to other policies, taken and dropped.
+//! The life of an area of a swap cache: filled, read, given other policies, taken and dropped.
 //!
-//! Whatever call fails: a page whose store was not refused is there with its own bytes until it
-//! ends, a page whose store was refused is not there, and what was counted is what is there.
+//! Whichever call fails: a page that was stored has its own bytes until it is removed, a refused
+//! page is absent, and the statistics match the contents.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -19,11 +19,11 @@ use super::{Errors, Outcome};
 const PAGES: u64 = 40;
 const RESERVE: Bytes = Bytes::mib(2);
 const FILE_LIMIT: Bytes = Bytes::mib(1);
-/// Less than what is stored takes.
+/// Less than the stored pages take.
 const WRITE_BACK: Bytes = Bytes::new(16 << 10);
 const PUT_BACK: Bytes = Bytes::new(96 << 10);
 
-/// Some compress, some do not, some are one word over and over.
+/// Returns bytes: some pages compress, some do not, some repeat one byte.
 fn page_of(n: u64, version: u8) -> Rc<[u8]> {
     let byte = |at: usize| match n % 3 {
         0 => version,
@@ -33,7 +33,7 @@ fn page_of(n: u64, version: u8) -> Rc<[u8]> {
     remembered(n, version, || (0..page_size().bytes().as_usize()).map(byte).collect())
 }
 
-/// What must be there, and what it met.
+/// The area, the versions that it must hold, and the first error.
 struct Life {
     area: Area,
     known: Vec<Option<u8>>,
@@ -41,7 +41,7 @@ struct Life {
 }
 
 impl Life {
-    /// What a call gave, if it was not refused; a page is never damaged.
+    /// Returns the result unless it was refused. Panics if a page is damaged.
     fn keep<T>(&mut self, result: Result<T, Error>) -> Option<T> {
         if let Err(refused) = &result {
             use Error::{Full, Os, Pool};
@@ -70,10 +70,10 @@ impl Life {
     }
 }
 
-/// One life, with a file in that folder or with none; the first error is its outcome.
+/// Runs one life, with a file in `dir` or without one. Returns the first error.
 pub fn live(dir: Option<&Path>) -> Outcome {
     let has_file = dir.is_some();
-    // Not of the machine's pool, whose free pages others use meanwhile.
+    // Other processes use the free pages of the machine's hugetlb pool.
     let plain = Contig::options().source(Source::Plain);
     let reserve = Reserve::options().memory(plain).build(RESERVE)?;
     let cache = SwapCache::on(&reserve)?;

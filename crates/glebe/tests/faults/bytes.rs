@@ -1,5 +1,5 @@
-//! Bytes that lives write and compare with. Each is made once: made again in each life, they would
-//! take more time than the library.
+//! Bytes that lives write and compare. Making them in each life would take longer than the
+//! library's work.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -9,10 +9,10 @@ use std::sync::OnceLock;
 
 use glebe::sys::page_size;
 
-/// Different pages.
+/// Number of different pages.
 const PAGES: usize = 251;
 
-/// Bytes that follow from the key; never zero.
+/// Returns the page for `index`; no byte is zero.
 pub fn page_of(index: u64) -> &'static [u8] {
     static ALL: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
     let page = page_size().bytes().as_usize();
@@ -20,7 +20,7 @@ pub fn page_of(index: u64) -> &'static [u8] {
     &all[(index % PAGES as u64) as usize]
 }
 
-/// Returns the bytes that `make` gives for a version of a thing, kept for each caller.
+/// Returns the bytes of `make`, cached for each caller, thing and version.
 #[track_caller]
 pub fn remembered(thing: u64, version: u8, make: impl FnOnce() -> Vec<u8>) -> Rc<[u8]> {
     type Key = (&'static Location<'static>, u64, u8);

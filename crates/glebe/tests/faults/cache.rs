@@ -1,7 +1,7 @@
-//! A life of a cache in volatile memory: made, filled, marked, lost, found, built again, emptied.
+//! The life of a cache in volatile memory: made, filled, marked, lost, found, built again, cleared.
 //!
-//! Once it is made, whatever call fails costs the keeping of a value and never the value: each is
-//! its key's, and no lookup is an error.
+//! After the cache is made, a failed call may cost a kept value, but each value belongs to its key
+//! and no lookup fails.
 
 use std::convert::Infallible;
 
@@ -13,7 +13,7 @@ use super::bytes::page_of;
 use super::Outcome;
 
 const KEYS: u64 = 8;
-/// Of each value.
+/// Pages of each value.
 const PAGES: usize = 3;
 
 fn is_of(value: &[u8], key: u64) -> bool {
@@ -34,7 +34,7 @@ fn look_up(cache: &Cache<u64, u8>, key: u64) {
 pub fn live(engine: Engine) -> Outcome {
     let bytes = |pages| Pages::new(pages).bytes(page_size());
     let options = Cache::<u64, u8>::options().engine(engine).hot(bytes(4));
-    // Not for all of them: some go for others.
+    // Too small for all values.
     let cache = options.build(bytes(20))?;
     (0..KEYS).for_each(|key| look_up(&cache, key));
     cache.offer_all();

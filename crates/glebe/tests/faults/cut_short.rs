@@ -1,6 +1,4 @@
-//! A walk that does not come to its end: it panics while every call fails, or is killed.
-//!
-//! The pool has what it had.
+//! Tests that a walk cut short, by a panic or a kill, leaves the pool as it was.
 
 use std::env;
 use std::process::{Command, Stdio};
@@ -24,11 +22,11 @@ const TEST: &str = "cut_short::a_walk_that_is_cut_short_leaves_nothing";
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn grown() -> Result<Contig, glebe::contig::Error> {
-    // More than the foreign pages, so that the pool is grown.
+    // More than the foreign pages, so the pool grows.
     Contig::options().source(Source::HUGETLB_2M).build(Bytes::mib(16))
 }
 
-/// Does not come to the end of a walk.
+/// Panics or is killed during a walk.
 fn end(is_kill: bool) {
     let fault = |nth| Fault { nth, choice: 0, lasting: Lasting::EveryCall };
     arm(fault(u64::MAX));
@@ -47,7 +45,6 @@ fn end(is_kill: bool) {
     let _ = with_fault(&life, fault(calls * 2));
 }
 
-/// Cuts a walk short.
 fn cut_short(how: &str) {
     let mut command = child_of(TEST);
     command.env(MARK, how).stdout(Stdio::null()).stderr(Stdio::null());

@@ -1,11 +1,11 @@
-//! One file that the library opens by its path is missing, or closed to the process, as in a
-//! sandbox. The library still makes a reserve, a volatile region and a reclaimer. A source of
-//! memory that needs the file says so.
+//! Tests a sandbox: a file that the library opens by path is missing or inaccessible. The library
+//! still makes a reserve, a volatile region and a reclaimer. A source of memory that needs the file
+//! names it in the error.
 //!
-//! Each life runs in a forked child, which knows nothing of an earlier one.
+//! Each life runs in a forked child without knowledge of earlier lives.
 //!
 //! # Safety
-//! fork, waitpid and _exit, in a process that runs one test.
+//! fork, waitpid and _exit are called in a process that runs one test.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -26,19 +26,19 @@ use glebe_testing::alone;
 use super::{hugetlb, Outcome};
 
 const LEN: Bytes = Bytes::mib(4);
-/// Of a search for runs, which opens files of its own.
+/// Length of a search for runs, which opens files of its own.
 const SEARCH: Duration = Duration::from_millis(50);
 
-/// Returns what `body` says in a forked child.
+/// Returns the result of `body` in a forked child.
 fn in_child(body: impl FnOnce() -> String) -> String {
     let (mut from_child, mut to_parent) = UnixStream::pair().expect("two sockets");
-    // SAFETY: the test runs alone, and no other thread of it is in the library or the allocator.
+    // SAFETY: the test runs alone, so no other thread is in the library or the allocator.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "fork");
     if pid == 0 {
         let said = catch_unwind(AssertUnwindSafe(body));
         let is_said = said.is_ok_and(|said| to_parent.write_all(said.as_bytes()).is_ok());
-        // SAFETY: ends the child without running what belongs to the parent.
+        // SAFETY: ends the child without running destructors of the parent's values.
         unsafe { libc::_exit(i32::from(!is_said)) };
     }
     drop(to_parent);
@@ -61,7 +61,8 @@ fn paths_of(life: &dyn Fn() -> Outcome) -> BTreeSet<PathBuf> {
     paths.lines().map(PathBuf::from).collect()
 }
 
-/// Denies each file to a life of its own; `may_fail` where an error may say what is needed.
+/// Denies each file in a life of its own. With `may_fail`, a life may return an error that names
+/// the file.
 fn deny_each(name: &str, may_fail: bool, life: &dyn Fn() -> Outcome) -> BTreeSet<PathBuf> {
     let paths = paths_of(life);
     let mut refusals = 0;

@@ -1,4 +1,4 @@
-//! Where a life has its files: in memory, where a call that waits for a disk waits for nothing.
+//! Keeps the files of a life in memory, where no call waits for a disk.
 
 use std::env;
 use std::fs::File;
@@ -9,11 +9,11 @@ use glebe_testing::Scratch;
 
 const SHM: &str = "/dev/shm";
 
-/// Makes a folder on tmpfs, or returns why there is none.
+/// Makes a folder on tmpfs. Fails without one.
 pub fn in_memory(what: &str) -> Result<Scratch, std::io::Error> {
     File::options().write(true).custom_flags(libc::O_TMPFILE).open(SHM)?;
-    // This process runs one test, which has started no thread. The library keeps a lock in the
-    // temporary folder, and that one stays where it is.
+    // This process runs one test, which has started no thread. TMPDIR is restored, because the
+    // library keeps a lock file in the usual folder.
     let usual = env::var_os("TMPDIR");
     env::set_var("TMPDIR", SHM);
     let made = Scratch::new(what);
@@ -24,8 +24,8 @@ pub fn in_memory(what: &str) -> Result<Scratch, std::io::Error> {
     Ok(made)
 }
 
-/// Makes a folder for the files of a life, in memory if there is such a place. A long walk takes
-/// the temporary folder: its file system may know calls that tmpfs refuses.
+/// Makes a folder for a life, in memory if possible. Long walks use the temporary folder, which may
+/// support calls that tmpfs refuses.
 pub fn folder(what: &str) -> Scratch {
     match is_long() {
         true => Scratch::new(what),

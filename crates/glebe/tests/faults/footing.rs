@@ -1,7 +1,7 @@
-//! Counts what a process holds: mappings, descriptors, threads, huge pages.
+//! [`Footing`] counts what a process holds: mappings, descriptors, threads, huge pages.
 //!
 //! # Safety
-//! Options of the allocator are integers.
+//! The allocator's options are integers.
 #![allow(unsafe_code)]
 
 use std::fs::{self, File};
@@ -13,32 +13,32 @@ use std::time::Duration;
 use glebe::contig::PoolLock;
 use glebe_testing::time::wait_until;
 
-/// How long threads that have been told to end may take to do so, on a busy machine.
+/// Time for threads to end on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// More threads than a life has at once. The C library keeps the stack of a thread that ended.
+/// More threads than a life has at once. The C library caches stacks of ended threads.
 const STACKS: usize = 6;
 
-/// Counts the things held at one moment. The heap is left out, and `steady` keeps all of malloc
-/// there.
+/// The resources of a process at one moment, without the heap. After [`steady`], malloc uses only
+/// the heap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Footing {
     mapped_bytes: u64,
     mappings: usize,
     descriptors: usize,
     threads: usize,
-    /// KiB of hugetlb pages.
+    /// Hugetlb pages in KiB.
     hugetlb: u64,
 }
 
-/// Makes now what would be made in the midst of a walk and kept: the pool's lock file, and stacks
-/// for later threads. Keeps allocations in one heap and out of mappings of their own.
+/// Makes in advance the things that a walk would make and keep: the pool's lock file, and stacks
+/// for threads. Confines malloc to one heap.
 pub fn steady() {
     // SAFETY: takes integers; both are options of the allocator.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 1);
         libc::mallopt(libc::M_MMAP_MAX, 0);
     }
-    // The first lock makes what is kept for all later ones.
+    // The first lock makes things that later locks reuse.
     let _ = PoolLock::within(Duration::ZERO);
     let threads = threads_at_first();
     let all_run = Barrier::new(STACKS);
@@ -50,15 +50,15 @@ pub fn steady() {
     Footing::of_threads(threads);
 }
 
-/// Returns how many threads ran at the first call. A test calls it before any life: a thread of the
-/// library that is about to end would be taken for one that stays.
+/// Returns the number of threads at the first call, which must precede all lives: an ending thread
+/// of the library would count as permanent.
 pub fn threads_at_first() -> usize {
     static FIRST: OnceLock<usize> = OnceLock::new();
     *FIRST.get_or_init(running)
 }
 
 impl Footing {
-    /// Waits until at most so many threads run, and counts.
+    /// Waits until at most `threads` threads run, then counts.
     pub fn of_threads(threads: usize) -> Self {
         let now = Self::now();
         if now.threads <= threads {
@@ -69,7 +69,7 @@ impl Footing {
     }
 
     fn now() -> Self {
-        // First: a thread that has ended by now maps nothing any more.
+        // Read first: threads that have ended by then map nothing any more.
         let status = read("/proc/self/status");
         let maps = read("/proc/self/maps");
         let ours = maps.lines().filter(|line| !line.ends_with("[heap]"));
@@ -87,12 +87,12 @@ impl Footing {
         }
     }
 
-    /// Whether the same is held now, once threads that are about to end have ended.
+    /// Returns true if the process holds the same now, after threads have ended.
     pub fn is_kept(&self) -> bool {
         Self::of_threads(self.threads) == *self
     }
 
-    /// As [`Footing::is_kept`], or what is held instead.
+    /// Compares like [`Footing::is_kept`]. Returns a difference as an error.
     pub fn check(&self, what: &str) -> Result<(), String> {
         let now = Self::of_threads(self.threads);
         if now == *self {
@@ -102,19 +102,18 @@ impl Footing {
     }
 }
 
-/// Threads of this process.
+/// Returns the number of running threads.
 pub fn running() -> usize {
     number(&read("/proc/self/status"), "Threads:") as usize
 }
 
-/// The text of a file of the kernel's, which is long enough for most in one read.
+/// Reads a kernel file, usually in one read.
 fn read(path: &str) -> String {
     let mut text = String::with_capacity(16 << 10);
     File::open(path).unwrap().read_to_string(&mut text).unwrap();
     text
 }
 
-/// The number in the line that begins so.
 fn number(status: &str, name: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
     line.split_whitespace().next().unwrap().parse().unwrap()

@@ -1,7 +1,8 @@
-//! Free pages in the pool that are somebody else's: a give-back of too many takes these.
+//! [`ForeignPages`] adds another owner's free pages to the pool, so that giving back too many pages
+//! takes some of these.
 //!
-//! They are set aside by a child, this program once more, for as long as the pipe to it is open:
-//! they go back also where a test panics with faults still armed, and where it is killed.
+//! A child, this program again, holds them while a pipe to it is open. They go back even if a test
+//! panics with armed faults or is killed.
 
 use std::env;
 use std::io::{BufRead, BufReader, Read};
@@ -14,7 +15,7 @@ use glebe_testing::process::child_of;
 use crate::hugetlb::Turn;
 
 const MARK: &str = "GLEBE_FAULTS_FOREIGN_PAGES";
-/// The test that such a child runs.
+/// The child's test.
 const TEST: &str = "foreign::pages_that_were_set_aside_go_back";
 const SET_ASIDE: &str = "set aside: ";
 const ALL: &str = "all";
@@ -22,12 +23,12 @@ const ALL: &str = "all";
 /// Pages that a child has set aside.
 pub struct ForeignPages {
     child: Child,
-    // Open for as long as the child may write to it.
+    // Stays open, since the child may still write.
     _said: BufReader<ChildStdout>,
 }
 
 impl ForeignPages {
-    /// Adds `pages`, all or none; why not is printed.
+    /// Adds all `pages`. Returns `None` and prints why if it cannot.
     pub fn add(pages: u64) -> Option<Self> {
         let mut command = child_of(TEST);
         command.env(MARK, pages.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -57,7 +58,7 @@ impl Drop for ForeignPages {
     }
 }
 
-/// Sets pages aside until the standard input ends.
+/// Sets pages aside until the input ends.
 fn set_aside(pages: u64) {
     let Source::Hugetlb(size) = Source::HUGETLB_2M else { unreachable!() };
     let grown = grow_pool(size, pages, false);

@@ -1,7 +1,7 @@
-//! Walks in the machine's pool of huge pages, one at a time.
+//! Walks in the machine's hugetlb pool, one at a time.
 //!
 //! # Safety
-//! A lock of a descriptor that is open.
+//! The only unsafe call locks an open descriptor.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -20,26 +20,25 @@ use crate::reserve::{live, GRANULE, LEN, ONE};
 use crate::walk::{walk_all, walk_once};
 use crate::{resized, scrambled};
 
-/// The machine's pool while no other walk of this program changes it: each compares what the pool
-/// has before and after a life.
+/// The machine's pool, used by no other walk of this program. Each walk compares the pool before
+/// and after a life.
 pub struct Turn {
     pub machine: Machine,
     _lock: File,
 }
 
 impl Turn {
-    /// Waits for the others. `None`, and a printed reason, where the pool cannot be changed.
+    /// Waits for other walks. Returns `None` and prints why if the pool cannot be changed.
     pub fn take() -> Option<Self> {
         let lock = lock();
         Machine::privileged().map(|machine| Self { machine, _lock: lock })
     }
 }
 
-/// Waits until no other walk of this program has the pool, and keeps it until the file is closed.
-/// The kernel gives it up for a process that dies.
+/// Locks the pool against other walks of this program until the file is closed or the process dies.
 pub fn lock() -> File {
     let program = File::open("/proc/self/exe").expect("this program");
-    // SAFETY: takes a descriptor that is open.
+    // SAFETY: `program` is an open descriptor.
     while unsafe { libc::flock(program.as_raw_fd(), libc::LOCK_EX) } != 0 {
         let error = io::Error::last_os_error();
         assert_eq!(error.kind(), io::ErrorKind::Interrupted, "{error}");
@@ -68,7 +67,7 @@ fn a_pool_that_is_grown_for_pages_in_order() {
 fn a_run_that_is_searched_for() {
     alone!();
     let Some(turn) = Turn::take() else { return };
-    // The search makes some calls for each page: few pages keep the walk short.
+    // The search makes calls for each page.
     let most = Bytes::mib(if is_long() { 64 } else { 16 });
     let options = || Contig::options().source(Source::HUGETLB_2M).search(most).threads(1);
     let life = || {
@@ -113,7 +112,7 @@ fn a_file_of_pages_that_are_moved() {
     let Some(_foreign) = ForeignPages::add(scrambled::PAGES as u64) else { return };
     walk_all(Some(&turn.machine), "hugetlb file, moved", || scrambled::live(false));
     let (name, searched) = ("hugetlb file, searched", || scrambled::live(true));
-    // The search looks at all of the machine's memory in each life.
+    // Each search scans the machine's memory.
     match is_long() {
         true => walk_all(Some(&turn.machine), name, searched),
         false => drop(walk_once(Some(&turn.machine), name, searched)),
@@ -125,6 +124,6 @@ fn whatever_source_is_best() {
     alone!();
     let turn = Turn::take();
     let machine = turn.as_ref().map(|turn| &turn.machine);
-    // After nearly every fault the library takes another source: errors are not counted.
+    // Other sources make up for most faults, so no error is required.
     walk_once(machine, "any source", || live(Contig::options(), LEN, ONE));
 }

@@ -1,7 +1,8 @@
-//! A life of a pool of objects on lent pages, beside a cache that stores pages compressed: made,
-//! filled, taken back in part, dropped.
+//! The life of an object pool on lent pages, beside a compressed page cache: made, filled, recalled
+//! in part, dropped.
 //!
-//! Whatever call fails: what is read is what was put, and what was counted is what is held.
+//! Whichever call fails: reads return the bytes that were put, and the statistics match the
+//! contents.
 
 use glebe::contig::{Contig, Source};
 use glebe::reserve::Reserve;
@@ -16,7 +17,7 @@ fn bytes_of(n: usize) -> Vec<u8> {
     vec![n as u8; 100 + n * 37 % 3000]
 }
 
-/// One life; the first error is its outcome.
+/// Runs one life. Returns the first error.
 pub fn live() -> Outcome {
     let memory = Contig::options().source(Source::Plain).build(Bytes::mib(2))?;
     let builder = Reserve::options().page_cache(Codec::Lz4);

@@ -1,7 +1,8 @@
-//! The lock of a file: whichever call fails, the drop ends the lock, and a refusal leaves none.
+//! Tests that a drop ends the lock of a file whichever call fails, and that a refusal leaves no
+//! lock.
 //!
 //! # Safety
-//! The kernel fills a local, and looks at a descriptor that is open.
+//! The kernel fills a local and looks at an open descriptor.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -15,13 +16,13 @@ use glebe_testing::alone;
 use crate::walk::walk_all;
 use crate::{files, Outcome};
 
-/// Whether another process would find the file locked.
+/// Returns true if another process would find the file locked.
 fn is_locked(path: &Path) -> bool {
     let Ok(file) = File::open(path) else { return false };
-    // SAFETY: all zeros is a value.
+    // SAFETY: all zeros is a valid `flock`.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = libc::F_WRLCK as libc::c_short;
-    // SAFETY: see the head of the file.
+    // SAFETY: the descriptor is open and the kernel writes to the local `lock`.
     let told = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
     assert_eq!(told, 0, "F_OFD_GETLK");
     libc::c_int::from(lock.l_type) != libc::F_UNLCK

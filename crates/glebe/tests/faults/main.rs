@@ -1,14 +1,13 @@
-//! The n-th kernel call fails, for many n or for every n of a reserve's life: from the build, over
-//! blocks, promises and the page cache, to the drop; and of a volatile region's life, of a cache's
-//! in one, of a shared file's, of views', of a pool's of objects and of a store's.
+//! Fault tests: the n-th kernel call of a life fails, for many or all n. There are lives of a
+//! reserve (blocks, promises, page cache), a volatile region, a cache in one, a shared file, views,
+//! an object pool and a store.
 //!
-//! Whatever fails, a call succeeds or says what was refused, no byte is wrong, and nothing is
-//! left: no mapping, descriptor or thread, no page of the pool.
-//! Where it was the give-back itself that failed, the next reserve makes up for it, and the test
-//! makes one to see that. One fault at a time, and then faults that last: of the one call, as
-//! where a filter denies it, and of every call.
+//! Whichever call fails: a library call succeeds or says what was refused, no byte is wrong, and no
+//! mapping, descriptor, thread or page of the pool leaks. If the call that gives something back
+//! fails, the next life makes up for it, which the test checks. A fault hits one call, or lasts:
+//! for all calls of one name, as under a seccomp filter, or for every call.
 //!
-//! Faults and what is held are counted for the whole process, so each walk has one of its own.
+//! Faults and resources are counted for the whole process, so each walk has a process of its own.
 
 #[allow(dead_code)]
 #[path = "../contig/pool.rs"]
@@ -50,7 +49,7 @@ use walk::{walk_all, walk_once};
 
 type Outcome = Result<(), Box<dyn Error>>;
 
-/// The first error of a life that is allowed to fail; it is the outcome.
+/// The first error of a life, which is its outcome.
 struct Errors<E>(Option<E>);
 
 impl<E: Error + 'static> Errors<E> {
@@ -58,7 +57,7 @@ impl<E: Error + 'static> Errors<E> {
         Self(None)
     }
 
-    /// What a call gave, if it was not refused.
+    /// Returns the result unless it was refused.
     fn keep<T>(&mut self, result: Result<T, E>) -> Option<T> {
         result.map_err(|error| self.0.get_or_insert(error)).ok()
     }
@@ -68,7 +67,7 @@ impl<E: Error + 'static> Errors<E> {
     }
 }
 
-/// Lives nearly every life once, so that the heap is a used one. How they end does not matter.
+/// Runs nearly every life once to use the heap. Ignores the outcomes.
 fn live_all_else() {
     let dir = files::folder("all");
     let dir = dir.path();
@@ -252,7 +251,7 @@ fn statistics_that_are_served() {
     let scratch = files::folder("served");
     let dir = scratch.path().join("stats");
     let life = || {
-        let _ = std::fs::remove_dir_all(&dir); // a socket may be left where unlink failed
+        let _ = std::fs::remove_dir_all(&dir); // a socket stays if unlink failed
         let contig = Contig::options().source(Source::Plain).build(GRANULE)?;
         let reserve = Reserve::options().build_on(contig)?;
         reserve.serve_stats_in(&dir)?;

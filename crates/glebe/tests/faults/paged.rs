@@ -1,8 +1,8 @@
-//! A life of a region: made, written past its budget, read, kept in memory, in part discarded,
+//! The life of a region: made, written past its budget, read, kept in memory, discarded in part,
 //! its budget lowered.
 //!
-//! Whatever call fails: what a write returned from is there with its own bytes, what a refused
-//! write was to change is as it was, and what was counted is what is there.
+//! Whichever call fails: a written page has its bytes, a page whose write was refused is unchanged,
+//! and the statistics match the contents.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ use super::{Errors, Outcome};
 const PAGES: u64 = 40;
 const BUDGET: u64 = 12;
 const POOL_LIMIT: Bytes = Bytes::mib(2);
-/// Where what does not compress goes to the file.
+/// A small limit, which sends incompressible pages to the file.
 const POOL_LIMIT_SMALL: Bytes = Bytes::new(96 << 10);
 const FILE_LIMIT: Bytes = Bytes::mib(4);
 
@@ -38,7 +38,7 @@ struct Life {
 }
 
 impl Life {
-    /// What a call gave, if it was not refused; a page is never damaged.
+    /// Returns the result unless it was refused. Panics if a page is damaged.
     fn keep<T>(&mut self, result: Result<T, Error>) -> Option<T> {
         if let Err(refused) = &result {
             use Error::{Budget, BudgetBelowPinned, Os, Pool};
@@ -73,8 +73,8 @@ impl Life {
     }
 }
 
-/// One life, whose pages leave by moves or not, and go to a file in that folder or to none; the
-/// first error is its outcome.
+/// Runs one life, with or without moves, and with a file in `dir` or without one. Returns the first
+/// error.
 pub fn live(moves: bool, dir: Option<&Path>) -> Outcome {
     let options = match dir {
         Some(dir) => Store::options().pool_limit(POOL_LIMIT_SMALL).file_in(dir, FILE_LIMIT),
@@ -95,7 +95,7 @@ pub fn live(moves: bool, dir: Option<&Path>) -> Outcome {
         assert!(life.versions[3..7].contains(&0) || kept == expected.concat());
     }
     for page in 10..14 {
-        // Refused, it is as it was.
+        // A refused discard changes nothing.
         let discarded = life.region.discard(at(page), at(1));
         if life.keep(discarded).is_some() {
             life.versions[page as usize] = 0;

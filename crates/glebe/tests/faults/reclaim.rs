@@ -1,7 +1,7 @@
-//! A life of a reclaimer: made, given a region, a pool and a reserve, asked to shed; it ends.
+//! The life of a reclaimer: made, given a region, a pool and a reserve, asked to shed, ended.
 //!
-//! Whatever call fails: a look sheds or is an error, and what it says was freed is gone from the
-//! parts. The limit is a file of this test's own.
+//! Whichever call fails: a look sheds or returns an error, and the parts have lost the bytes
+//! reported as freed. The limit is this test's own file.
 
 use std::fs;
 use std::io;
@@ -19,7 +19,7 @@ use super::Outcome;
 
 const LIMIT: Bytes = Bytes::mib(64);
 
-/// Makes a tree of files in which a group has room for nothing.
+/// Makes the kernel files of a group whose memory is used up.
 pub fn tree(root: &Path) -> io::Result<()> {
     let group = root.join("sys/fs/cgroup");
     fs::create_dir_all(&group)?;
@@ -33,7 +33,7 @@ pub fn tree(root: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// One life in a machine as those files say.
+/// Runs one life with the files below `root`.
 pub fn live(root: &Path) -> Outcome {
     let region = Arc::new(Region::new(Bytes::mib(1))?);
     region.write(Bytes::ZERO, &[1; 1 << 16])?;

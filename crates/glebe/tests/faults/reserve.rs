@@ -1,4 +1,4 @@
-//! A life of a reserve: built, used in all ways, and dropped.
+//! The life of a reserve: built, used in all ways, dropped.
 
 use glebe::contig::Options;
 use glebe::reserve::{Block, Error, Namespace, Put, Request, Reserve};
@@ -12,14 +12,14 @@ pub const ONE: Pages = Pages::new(1);
 pub const GRANULE: Bytes = Bytes::mib(2);
 pub const LEN: Bytes = Bytes::mib(6);
 
-/// A block filled with `fill`, or the error.
+/// Returns a block filled with `fill`.
 fn filled(reserve: &Reserve, request: Request, fill: u8) -> Result<(Block, u8), Error> {
     let mut block = reserve.alloc(request)?;
     block.bytes_mut()?.fill(fill);
     Ok((block, fill))
 }
 
-/// No page of the cache holds another's bytes.
+/// Asserts that cached pages hold their own bytes.
 pub fn look_at_all(pool: &Namespace, pages: u64) -> Result<(), Error> {
     let mut buf = page_of(0).to_vec();
     for index in 0..pages {
@@ -30,7 +30,7 @@ pub fn look_at_all(pool: &Namespace, pages: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// Builds a reserve, uses all that it has, and drops it.
+/// Runs one life. Returns the first error.
 pub fn live(options: Options, len: Bytes, zero_ahead: Pages) -> Outcome {
     let reserve = Reserve::options().zero_ahead(zero_ahead).build_on(options.build(len)?)?;
     let all = reserve.len().get();
@@ -66,7 +66,7 @@ pub fn live(options: Options, len: Bytes, zero_ahead: Pages) -> Outcome {
     drop((taken, blocks));
     pool.invalidate_all()?;
     if zero_ahead == Pages::ZERO {
-        reserve.stats().check()?; // else the thread may be at work
+        reserve.stats().check()?; // otherwise the thread may be at work
     }
     assert_eq!(reserve.stats().held, Pages::ZERO);
     errors.outcome()

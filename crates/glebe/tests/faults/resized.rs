@@ -1,4 +1,4 @@
-//! A reserve that grows and shrinks, whole lives of it.
+//! The life of a reserve that grows and shrinks.
 
 use glebe::contig::Options;
 use glebe::reserve::{Error, Request, Reserve};
@@ -10,10 +10,10 @@ use super::reserve::{look_at_all, GRANULE};
 use super::{Errors, Outcome};
 
 const ROOM: Bytes = Bytes::mib(8);
-/// Pages that are put into the cache beside those for which there is memory.
+/// Pages put into the cache beyond its memory.
 const MORE: u64 = 100;
 
-/// One life; the first error is its outcome.
+/// Runs one life. Returns the first error.
 pub fn live(options: Options) -> Outcome {
     let builder = Reserve::options().room(ROOM);
     let reserve = builder.memory(options).build(GRANULE)?;

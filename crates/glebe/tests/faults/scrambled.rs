@@ -1,8 +1,8 @@
-//! A file of huge pages that had to be put in order: whatever fails, what the library says of its
-//! frames is what page frames read here say, and every page is there.
+//! The life of a file of huge pages that must be put in order. Whichever call fails: the library
+//! names the frames that the page map shows, and every page is present.
 //!
 //! # Safety
-//! A mapping of this file's own, whose pages nobody refers to.
+//! The mapping belongs to this file, and no reference to its pages exists.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -21,7 +21,7 @@ pub const PAGES: usize = 8;
 const PRESENT: u64 = 1 << 63;
 const FRAME: u64 = (1 << 55) - 1;
 
-/// The frame behind an address; `None` if no page is there.
+/// Returns the frame of a page, if present.
 fn frame(addr: usize) -> Option<u64> {
     let page = page_len() as usize;
     let mut word = [0; 8];
@@ -31,27 +31,27 @@ fn frame(addr: usize) -> Option<u64> {
     (word & PRESENT != 0).then_some(word & FRAME)
 }
 
-/// Takes `count` huge pages of the hugetlb pool, as far as it has them free, and gives them back in
-/// the order of `arrange`, which has their frames: those given back last are handed out first.
+/// Takes `count` free pages of the hugetlb pool and frees them in the order of `arrange`, which
+/// gets their frames. The kernel hands out the last freed pages first.
 fn give_back(count: usize, arrange: impl Fn(&[u64]) -> Vec<usize>) {
     let len = count * HUGE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | libc::MAP_HUGE_2MB;
     let access = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping at a place of the kernel's choice.
+    // SAFETY: maps new memory at an address that the kernel chooses.
     let base = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, -1, 0) };
     if base == libc::MAP_FAILED {
         return;
     }
     let at = |page: usize| base.wrapping_byte_add(page * HUGE);
-    // SAFETY: the mapping of above; a populated one has every page.
+    // SAFETY: the mapping from above; after success every page is present.
     if unsafe { libc::madvise(base, len, libc::MADV_POPULATE_WRITE) } == 0 {
         let huge = |page| frame(at(page).addr()).unwrap() / (HUGE as u64 / page_len());
         for page in arrange(&(0..count).map(huge).collect::<Vec<_>>()) {
-            // SAFETY: as above.
+            // SAFETY: a page of the mapping from above, to which no reference exists.
             unsafe { libc::madvise(at(page), HUGE, libc::MADV_DONTNEED) };
         }
     }
-    // SAFETY: as above, unmapped once.
+    // SAFETY: the mapping from above, unmapped once.
     unsafe { libc::munmap(base, len) };
 }
 
@@ -65,7 +65,7 @@ fn ascending(frames: &[u64]) -> Vec<usize> {
     all
 }
 
-/// Has it hand out next no two pages that lie side by side.
+/// Makes the pool hand out pages that are not adjacent.
 pub fn scramble() {
     give_back(PAGES, |frames| {
         let all = ascending(frames);
@@ -74,9 +74,9 @@ pub fn scramble() {
     });
 }
 
-/// Memory is made of pages that do not lie side by side; each of them is there, and in the frame
-/// that the library names, if it names one. The library searches for a long run, or takes what the
-/// pool has.
+/// Makes memory of pages that are not adjacent. Checks that each page is present, in the frame that
+/// the library names if it names one. The library searches for a long run, or takes the pool's next
+/// pages.
 pub fn live(searches: bool) -> Outcome {
     scramble();
     let len = Bytes::new((PAGES * HUGE) as u64);
@@ -89,7 +89,7 @@ pub fn live(searches: bool) -> Outcome {
     for page in 0..PAGES {
         let addr = contig.mapping().addr() + page * HUGE;
         let named = contig.query(addr).expect("an address of the memory");
-        // Hidden where the library could not read it.
+        // `None` if the library could not read it.
         let is_there = named.pfn.is_none_or(|pfn| frame(addr) == Some(pfn.get()));
         assert!(is_there, "{named:?}");
         contig.mapping().write(Bytes::new((page * HUGE) as u64), b"there");

@@ -1,7 +1,7 @@
-//! A life of a store: made, filled past its budget, read, written, its objects taken and freed.
+//! The life of a store: made, filled past its budget, read, written, its objects taken and freed.
 //!
-//! Whatever call fails: what an insert gave a key for is there with its own bytes until it ends,
-//! and what was counted is what is there.
+//! Whichever call fails: an object with a key has its own bytes until it is removed, and the
+//! statistics match the contents.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -16,11 +16,11 @@ use super::{Errors, Outcome};
 const OBJECTS: usize = 30;
 const BUDGET: Pages = Pages::new(14);
 const POOL_LIMIT: Bytes = Bytes::mib(2);
-/// Where what does not compress goes to the file.
+/// A small limit, which sends incompressible objects to the file.
 const POOL_LIMIT_SMALL: Bytes = Bytes::new(96 << 10);
 const FILE_LIMIT: Bytes = Bytes::mib(4);
 
-/// Some compress, some do not, some are one word over and over.
+/// Returns bytes: some objects compress, some do not, some repeat one byte.
 fn bytes_of(n: usize, version: u8) -> Rc<[u8]> {
     let page = page_size().bytes().as_usize();
     let len = if n % 8 == 0 { 3 * page + 5 } else { page - n };
@@ -32,7 +32,7 @@ fn bytes_of(n: usize, version: u8) -> Rc<[u8]> {
     remembered(n as u64, version, || (0..len).map(byte).collect())
 }
 
-/// Objects with their versions, and what it met.
+/// The store, its objects with versions, and the first error.
 struct Life {
     store: Store,
     objects: Vec<(usize, u8, Key)>,
@@ -40,7 +40,7 @@ struct Life {
 }
 
 impl Life {
-    /// What a call gave, if it was not refused; an object is never damaged.
+    /// Returns the result unless it was refused. Panics if an object is damaged.
     fn keep<T>(&mut self, result: Result<T, Error>) -> Option<T> {
         if let Err(refused) = &result {
             use Error::{Budget, Full, Os, Pool};
@@ -71,7 +71,7 @@ impl Life {
     }
 }
 
-/// One life, with a file in that folder or with none; the first error is its outcome.
+/// Runs one life, with a file in `dir` or without one. Returns the first error.
 pub fn live(dir: Option<&Path>) -> Outcome {
     let budget = BUDGET.bytes(page_size());
     let options = match dir {
@@ -109,7 +109,7 @@ pub fn live(dir: Option<&Path>) -> Outcome {
             }
         }
     }
-    // At addresses of the first, some of whose pages the kernel may have left.
+    // The kernel may have left pages at these reused addresses.
     for n in 0..OBJECTS / 4 {
         let made = life.store.create(bytes_of(n, 0).len());
         let is_zero = made.map(|object| object.iter().all(|byte| *byte == 0));

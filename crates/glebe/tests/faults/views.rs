@@ -1,6 +1,6 @@
-//! A life of views of a file: made, filled, dropped.
+//! The life of views of a file: made, filled, dropped.
 //!
-//! Whatever call fails: bytes are where they were written, and all pages come back.
+//! Whichever call fails: bytes are where they were written, and all pages come back.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use glebe::vmap::{MemFile, Space};
 
 use super::Outcome;
 
-/// One life; the first error is its outcome.
+/// Runs one life. Returns the first error.
 pub fn live() -> Outcome {
     let page = page_size().bytes();
     let file = Arc::new(MemFile::new(Pages::new(16).bytes(page_size()))?);
@@ -33,7 +33,7 @@ pub fn live() -> Outcome {
         }
     }
     error = error.or(space.flush().err());
-    // What could not be unmapped then is unmapped now, or with the space.
+    // Unmaps what the first flush could not; the drop of the space does the rest.
     let again = space.flush();
     let usage = space.usage();
     assert_eq!(usage.views, 0);

@@ -1,13 +1,13 @@
-//! A life of a volatile region: made, written, marked, purged in part, read, unmarked, dropped.
+//! The life of a volatile region: made, written, marked, purged in part, read, unmarked, dropped.
 //!
-//! Whatever call fails: no page that was not lost holds other bytes, what was lost is told by the
-//! first unmark that succeeds, and zeros are never called kept. The region is of its own memory in
-//! base pages or huge pages, of the caller's, or one with a callback for lost pages; with that,
-//! reads that ask nobody first are among the calls. The callback itself runs in a signal handler,
-//! where a fault is a real SIGBUS: nothing is touched here without asking.
+//! Whichever call fails: pages that were not lost hold their bytes, the first successful unmark
+//! reports the lost ones, and zeros are never reported as kept. The memory is the region's own in
+//! base or huge pages, the caller's, or the region's with a callback for lost pages, which adds
+//! reads without a check. The callback runs in a signal handler, where a fault is a real SIGBUS, so
+//! these lives touch no page without a check.
 //!
 //! # Safety
-//! Memory of this file's own, which outlives the regions over it.
+//! The memory belongs to this file and outlives the regions over it.
 #![allow(unsafe_code)]
 
 use std::error::Error;
@@ -26,7 +26,6 @@ use super::reserve::LEN;
 use super::walk::walk_all;
 use super::Outcome;
 
-/// What the region is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
     Own,
@@ -35,17 +34,16 @@ pub enum Memory {
     Refilled,
 }
 
-/// Pages and what is done with them.
 struct Shape {
     pages: u64,
-    /// Long and short, as they are unmarked in different ways; both lose pages.
+    /// A long and a short range, which are unmarked in different ways.
     marked: [Range<u64>; 2],
     lost: [Range<u64>; 3],
-    /// Read while they may be marked, each by a call that may fail: all, or those at the edges.
+    /// Pages read by `try_read` while they may be marked: all, or those at edges.
     looked_at: Vec<u64>,
 }
 
-/// Attempts at an unmark: a fault that does not last is gone by then.
+/// Attempts at an unmark; a fault that does not last is then over.
 const ATTEMPTS: u32 = 3;
 
 impl Memory {
@@ -73,7 +71,7 @@ impl Memory {
 
 const HUGE: Bytes = Bytes::mib(2);
 
-/// Memory of the caller's own, unmapped when dropped.
+/// The caller's own memory, unmapped when dropped.
 struct Callers(*mut libc::c_void, usize);
 
 impl Callers {
@@ -89,7 +87,7 @@ impl Callers {
 
 impl Drop for Callers {
     fn drop(&mut self) {
-        // SAFETY: exactly the range that mmap gave, of which the region is gone.
+        // SAFETY: exactly the range that mmap returned; the region over it is gone.
         unsafe { libc::munmap(self.0, self.1) };
     }
 }
@@ -103,10 +101,10 @@ fn bytes(pages: &Range<u64>) -> Range<Bytes> {
     at(pages.start)..at(pages.end)
 }
 
-/// As the kernel takes pages, and by no call that a fault meets.
+/// Drops pages as the kernel does, without a call that faults reach.
 fn purge(region: &Region, pages: &Range<u64>) {
     let range = bytes(pages);
-    // SAFETY: inside the region, whose pages there are marked.
+    // SAFETY: the range is inside the region, and its pages are marked.
     let made = unsafe {
         let at = region.as_ptr().add(range.start.as_usize());
         libc::madvise(at.cast(), (range.end - range.start).as_usize(), libc::MADV_DONTNEED)
@@ -114,17 +112,17 @@ fn purge(region: &Region, pages: &Range<u64>) {
     assert_eq!(made, 0);
 }
 
-/// Whether the page is among those that were purged.
 fn was_lost(purged: &[Range<u64>], page: u64) -> bool {
     purged.iter().any(|run| run.contains(&page))
 }
 
-/// Every page that can be read holds what it should, and no lost one can while it is marked.
+/// Asserts that readable pages hold the right bytes, and that lost pages are unreadable while
+/// marked.
 fn look(region: &Region, memory: Memory, purged: &[Range<u64>], marked: &[Range<u64>]) {
     let mut buf = page_of(0).to_vec();
     let shape = memory.shape();
     for page in 0..shape.pages {
-        // No call of the kernel's, and none of the region's where it is marked.
+        // `read` makes no kernel call and refuses marked pages.
         if region.read(bytes(&(page..page + 1)).start, &mut buf).is_ok() {
             let zeros = buf.iter().all(|byte| *byte == 0);
             let lost = was_lost(purged, page);
@@ -146,17 +144,17 @@ fn look(region: &Region, memory: Memory, purged: &[Range<u64>], marked: &[Range<
     }
 }
 
-/// One life; the first error is its outcome.
+/// Runs one life. Returns the first error.
 pub fn live(options: Options, memory: Memory) -> Outcome {
     let shape = memory.shape();
     let len = bytes(&(0..shape.pages)).end;
     // Dropped after the region.
     let callers = (memory == Memory::Callers).then(|| Callers::new(len));
     let region = match &callers {
-        // SAFETY: the memory outlives the region, whose calls alone reach it.
+        // SAFETY: the memory outlives the region, and only the region's calls access it.
         Some(callers) => unsafe { options.build_over(callers.0.cast(), len) }?,
         None if memory == Memory::Refilled => {
-            // SAFETY: the callback allocates nothing, takes no lock and touches nothing.
+            // SAFETY: the callback allocates nothing, takes no lock and touches no memory.
             let options = unsafe { options.on_lost(refill, ptr::null()) };
             options.build(len)?
         }
@@ -166,7 +164,7 @@ pub fn live(options: Options, memory: Memory) -> Outcome {
     first.map_or(Ok(()), Err)
 }
 
-/// The first error that left the region in use, or one that made it of none.
+/// Returns the first error, as `Err` if it made the region unusable.
 fn use_all(
     region: &Region,
     memory: Memory,
@@ -179,7 +177,7 @@ fn use_all(
     let mut purged = Vec::new();
     for range in &shape.marked {
         match region.mark(bytes(range), Priority::NORMAL) {
-            // The kernel takes no page that it was not given.
+            // Only marked pages can be lost.
             Ok(()) => {
                 let lost = shape.lost.iter().filter(|lost| range.contains(&lost.start));
                 purged.extend(lost.cloned());
@@ -215,12 +213,13 @@ fn use_all(
     Ok(first)
 }
 
-/// Two mappings side by side for which huge pages were asked, each of so many pages.
+/// Maps two adjacent mappings of `each` pages with MADV_HUGEPAGE. Returns `None` if the kernel
+/// refuses it.
 fn hugged(each: u64) -> Option<Range<usize>> {
     let len = bytes(&(0..each)).end.as_usize();
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: memory of the test's own; the advice changes no contents.
+    // SAFETY: the memory belongs to the test, and the advice changes no contents.
     unsafe {
         let at = libc::mmap(ptr::null_mut(), 2 * len, protection, flags, -1, 0);
         assert_ne!(at, libc::MAP_FAILED);
@@ -230,7 +229,7 @@ fn hugged(each: u64) -> Option<Range<usize>> {
     }
 }
 
-/// Memory that was refused has the advice that it had.
+/// A refused build leaves the memory's advice unchanged.
 #[test]
 fn refused_memory_is_as_it_was() {
     alone!();
@@ -244,7 +243,7 @@ fn refused_memory_is_as_it_was() {
         for nth in 1.. {
             arm(Fault { nth, choice: 0, lasting: Lasting::Once });
             let at = ptr::with_exposed_provenance_mut(range.start);
-            // SAFETY: the test's own, which outlives the region.
+            // SAFETY: the memory belongs to the test and outlives the region.
             let made = unsafe { Region::options().engine(engine).build_over(at, len) };
             let met = disarm();
             refusals += u32::from(made.is_err());
@@ -258,11 +257,11 @@ fn refused_memory_is_as_it_was() {
         }
     }
     assert!(refusals > 0, "no fault was met");
-    // SAFETY: its own, and no region is left.
+    // SAFETY: the memory belongs to the test, and no region over it remains.
     unsafe { libc::munmap(ptr::with_exposed_provenance_mut(range.start), len.as_usize()) };
 }
 
-/// Calls made by `of`, of which the first is refused if that is asked for.
+/// Returns the number of calls in `of`. The first fails if `refuse_first`.
 fn calls(refuse_first: bool, of: impl FnOnce()) -> u64 {
     let nth = if refuse_first { 1 } else { u64::MAX };
     arm(Fault { nth, choice: 0, lasting: Lasting::Once });
@@ -270,9 +269,8 @@ fn calls(refuse_first: bool, of: impl FnOnce()) -> u64 {
     disarm().calls
 }
 
-/// How many calls marks and unmarks make: what is in swap is brought in first, where there may be
-/// swap; a large range is populated in parts; the tag engine unmarks a small one without any, but
-/// one for each run of it that is lost.
+/// A mark first loads swapped pages if swap may exist. Large ranges are populated in parts. The tag
+/// engine unmarks a small range with one call for each lost run.
 #[test]
 fn marks_make_the_calls_they_need() {
     alone!();
@@ -290,10 +288,10 @@ fn marks_make_the_calls_they_need() {
         let unmark = || drop(region.unmark(range.clone()).unwrap());
         let without = calls(false, mark);
         let to_unmark = calls(false, unmark);
-        // The question for swap comes first; refused, there may be some.
+        // The first call asks whether swap exists. If the call fails, the mark assumes swap.
         let with = calls(true, mark);
         unmark();
-        // Where the tag engine's pages all have tags, it needs none either way.
+        // Without untagged pages, the tag engine needs no call.
         if engine == Engine::Scan || to_unmark > 0 {
             assert!(with > without, "{with} calls with swap, {without} without");
             let parts = range.end.get() / Bytes::mib(4).get();
@@ -313,7 +311,7 @@ fn marks_make_the_calls_they_need() {
     }
 }
 
-/// Walks the lives of regions of one engine and one memory, with PAGEMAP_SCAN and without.
+/// Walks the lives of one engine and memory, with and without PAGEMAP_SCAN.
 fn walk_both(engine: Engine, memory: Memory) {
     for without_scan in [false, true] {
         let options = Region::options().engine(engine).without_pagemap_scan(without_scan);
@@ -375,7 +373,7 @@ fn tag_refilled() {
     walk_both(Engine::Tag, Memory::Refilled);
 }
 
-/// Other lives leave bytes in the heap. A region keeps no less for that.
+/// Other lives leave stale bytes in the heap, which must not matter to a region.
 #[test]
 fn own_after_the_heap_was_used_for_all_else() {
     alone!();

@@ -1,10 +1,10 @@
-//! A walk: one life again and again, each time with another of its kernel calls failing.
+//! A walk runs one life repeatedly, each time with another failing kernel call.
 //!
-//! A life of hundreds of calls makes most of them from a few places. So the short walk groups the
-//! calls by name and by stack. In each group it fails the first call, the second, the last, and a
-//! share of the others, which a seed picks. `GLEBE_SEED` repeats a
-//! choice, and `GLEBE_LONG` fails every call. Threads of the library may shift the numbers from
-//! life to life; then a number stands for a call near the one that was chosen.
+//! A life makes most of its hundreds of calls from a few places. So the short walk groups the calls
+//! by name and stack. In each group it fails the first, the second and the last call, and a share
+//! of the others, which a seed picks. `GLEBE_SEED` repeats a choice; `GLEBE_LONG` fails every call.
+//! Library threads may shift the numbers between lives; a number then hits a call near the chosen
+//! one.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -18,24 +18,23 @@ use crate::footing::{steady, threads_at_first, Footing};
 use crate::pool::Machine;
 use crate::Outcome;
 
-/// Lives without a fault, in which the library makes what it makes once.
+/// Lives before a walk, in which the library makes what it makes once.
 const SETTLING: usize = 2;
-/// Lives whose calls are recorded. Where others get in its way the library tries again and makes
-/// more calls, so the shortest life counts.
+/// Recorded lives. The shortest counts, because contention makes the library retry.
 const RECORDED: usize = 2;
-/// Attempts at one fault in a pool that others may change too.
+/// Attempts at one fault if others may change the pool.
 const ATTEMPTS: u32 = 3;
-/// One of so many of the calls that are neither the first, the second nor the last of their stack.
+/// The walk fails one in this many of a stack's other calls.
 const SHARE: u64 = 20;
-/// A walk ends after so many chosen calls in a row that a life did not make: lives vary a little.
+/// A walk ends after this many chosen calls in a row that lives did not make. Lives vary a little.
 const UNMET: u32 = 3;
 
-/// One life with a fault in it; what was met, and how it ended.
+/// Runs one life with a fault. Returns the faults met and the outcome.
 pub fn with_fault(life: &impl Fn() -> Outcome, fault: Fault) -> (Met, Outcome) {
     struct Armed;
     impl Drop for Armed {
         fn drop(&mut self) {
-            disarm(); // where a life panics
+            disarm(); // if a life panics
         }
     }
     arm(fault);
@@ -44,8 +43,8 @@ pub fn with_fault(life: &impl Fn() -> Outcome, fault: Fault) -> (Met, Outcome) {
     (disarm(), outcome)
 }
 
-/// Lets calls fail once with each of two errors, then from one on all of that name, then from one
-/// on all.
+/// Fails single calls with each of two errors; then, from a chosen call on, all calls of its name;
+/// then all calls.
 pub fn walk_all(machine: Option<&Machine>, name: &str, life: impl Fn() -> Outcome) {
     let walk = Walk::of(machine, name, life);
     for ways in [(Lasting::Once, 2), (Lasting::ThisCall, 1), (Lasting::EveryCall, 1)] {
@@ -54,15 +53,15 @@ pub fn walk_all(machine: Option<&Machine>, name: &str, life: impl Fn() -> Outcom
     }
 }
 
-/// Lets calls fail once.
+/// Fails single calls.
 pub fn walk_once(machine: Option<&Machine>, name: &str, life: impl Fn() -> Outcome) -> Seen {
     Walk::of(machine, name, life).fail((Lasting::Once, 1))
 }
 
-/// Says in one line how a walk went.
+/// The results of a walk.
 #[derive(Default)]
 pub struct Seen {
-    /// The most calls of a life without a fault, and the stacks that led to them.
+    /// Most calls of a life without a fault, and their stacks.
     points: usize,
     stacks: usize,
     faults: u64,
@@ -89,7 +88,7 @@ struct Walk<'a, L> {
     machine: Option<&'a Machine>,
     name: &'a str,
     life: L,
-    /// Of this process before the first life.
+    /// Threads of this process before the first life.
     threads: usize,
     seed: u64,
 }
@@ -106,12 +105,12 @@ impl<'a, L: Fn() -> Outcome> Walk<'a, L> {
     fn whole_life(&self) {
         let lived = (self.life)();
         lived.unwrap_or_else(|error| panic!("{} without a fault: {error}", self.name));
-        // The stack of a thread that has not ended yet would not be there for the next.
+        // The next life needs the stacks of ending threads.
         Footing::of_threads(self.threads);
     }
 
-    /// The calls of a life without a fault, as the library is now: it does not ask again for some
-    /// of what was refused once.
+    /// Returns the calls of a life without a fault. They change with time: the library does not
+    /// repeat some calls that were refused before.
     fn points(&self) -> Vec<Point> {
         let lives = (0..RECORDED).map(|_| {
             record();
@@ -121,8 +120,8 @@ impl<'a, L: Fn() -> Outcome> Walk<'a, L> {
         lives.min_by_key(Vec::len).expect("a life")
     }
 
-    /// Lets chosen calls fail until none is left to fail. In each of the walks a call returns
-    /// another of the errors that fit it.
+    /// Fails chosen calls until the life makes no more. Each walk takes another of the fitting
+    /// errors.
     fn fail(&self, (lasting, walks): (Lasting, usize)) -> Seen {
         let begin = Instant::now();
         let mut seen = Seen::default();
@@ -130,7 +129,7 @@ impl<'a, L: Fn() -> Outcome> Walk<'a, L> {
             let salt = self.seed ^ (lasting as u64) << 8 ^ choice as u64;
             let (mut next, mut is_over) = (1, false);
             while !is_over {
-                // Where a life made more calls than were recorded, the rest is recorded anew.
+                // Records again if a life made more calls than recorded.
                 let points = self.points();
                 seen.note(&points);
                 let mut footing = Footing::of_threads(self.threads);
@@ -155,11 +154,11 @@ impl<'a, L: Fn() -> Outcome> Walk<'a, L> {
         seen
     }
 
-    /// Lets one call fail; whether it was not made.
+    /// Fails one call. Returns true if it was not made.
     fn attempt(&self, footing: &mut Footing, fault: Fault, seen: &mut Seen) -> bool {
         let mut last = Ok(false);
-        // Others may change the pool without the lock. Their change then looks like one of the
-        // life's, but not at the same call again and again.
+        // Other processes may change the pool without the lock. Their change looks like a leak, but
+        // not in every attempt.
         for attempt in 0..ATTEMPTS {
             if attempt > 0 {
                 *footing = Footing::of_threads(self.threads);
@@ -180,7 +179,7 @@ impl<'a, L: Fn() -> Outcome> Walk<'a, L> {
         last.unwrap_or_else(|what| panic!("{}, {fault:?}: {what}", self.name))
     }
 
-    /// Lives once with the fault and checks what is left. Returns true if no such call was made.
+    /// Runs one life with the fault and checks for leaks. Returns true if the call was not made.
     fn step(&self, before: &Footing, fault: Fault, seen: &mut Seen) -> Result<bool, String> {
         let (met, outcome) = with_fault(&self.life, fault);
         let what = format!("{fault:?} {:?}: {:?}", met.refused.first(), outcome.as_ref().err());
@@ -194,7 +193,7 @@ impl<'a, L: Fn() -> Outcome> Walk<'a, L> {
             assert!(!error.to_string().is_empty());
         }
         if !before.is_kept() {
-            // Only a call that gives something back may leave it for later.
+            // A failed call that gives something back may leave it to the next life.
             seen.made_up_for.extend(met.refused.first().map(|(call, _)| *call));
             let next = (self.life)();
             next.unwrap_or_else(|error| panic!("{what}, and then without a fault: {error}"));
@@ -204,7 +203,7 @@ impl<'a, L: Fn() -> Outcome> Walk<'a, L> {
     }
 }
 
-/// The numbers of the calls that each stack leads to.
+/// Groups the numbers of the calls by stack.
 fn by_stack(points: &[Point]) -> HashMap<Point, Vec<u64>> {
     let mut stacks = HashMap::<_, Vec<_>>::new();
     for (nth, point) in (1..).zip(points) {
@@ -213,7 +212,6 @@ fn by_stack(points: &[Point]) -> HashMap<Point, Vec<u64>> {
     stacks
 }
 
-/// The numbers of the calls that fail.
 fn chosen(points: &[Point], all: bool, salt: u64) -> Vec<u64> {
     let is_picked = |nth: u64| all || mixed(salt ^ mixed(nth)) % SHARE == 0;
     let mut chosen = Vec::new();
@@ -228,7 +226,7 @@ fn chosen(points: &[Point], all: bool, salt: u64) -> Vec<u64> {
     chosen
 }
 
-/// A number with the bits of another, mixed (splitmix64).
+/// Mixes bits (splitmix64).
 fn mixed(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -247,7 +245,7 @@ fn seed() -> u64 {
     })
 }
 
-/// All numbers that must be chosen are, and the share of the others depends on the seed.
+/// The required calls are chosen, and a share of the others by the seed.
 #[test]
 fn first_second_and_last_of_each_stack_fail_and_a_share_of_the_others() {
     let point = |stack| Point { call: "mmap", stack };

@@ -1,7 +1,8 @@
-//! A life of a pool: made, filled, emptied in part, compacted, its table changed, dropped.
+//! The life of an object pool: made, filled, emptied in part, compacted, its table changed,
+//! dropped.
 //!
-//! Whatever call fails: what an insert gave a handle for is there with its own bytes until it is
-//! removed, and what was counted is what is held.
+//! Whichever call fails: an object with a handle has its own bytes until it is removed, and the
+//! statistics match.
 
 use glebe::units::{Bytes, Pages};
 use glebe::zpool::{Budget, Handle, ObjectPool, Rules, Table};
@@ -21,7 +22,7 @@ fn look(pool: &ObjectPool, handles: &[(usize, Handle)]) {
     }
 }
 
-/// One life; the first error is its outcome.
+/// Runs one life. Returns the first error.
 pub fn live() -> Outcome {
     let pool = ObjectPool::options().limit(LIMIT).build()?;
     let (mut handles, mut error) = (Vec::new(), None);

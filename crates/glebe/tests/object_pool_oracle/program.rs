@@ -1,8 +1,8 @@
-//! [`run`]: a byte string as a program of calls, each answered by a pool on lent pages and by a
-//! plain map: what is read is what was put last, or it was lost.
+//! [`run`] executes bytes as calls on a pool on lent pages and on a map. A read returns the last
+//! bytes put, or the object is lost.
 //!
-//! The first bytes choose the pool, the rest are calls of a few bytes each; what the program's end
-//! cuts off reads as zero. First class takes blocks in between, and writes all over them.
+//! The first bytes choose the pool; each call takes a few more. Bytes beyond the end read as zero.
+//! In between, first class takes blocks and overwrites them.
 
 use std::collections::HashMap;
 
@@ -12,13 +12,13 @@ use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::zpool::{Budget, Codec, Error, Handle, Zstd};
 
-#[allow(clippy::duplicate_mod)] // a fuzz target has this file alone
+#[allow(clippy::duplicate_mod)] // a fuzz target includes only this file
 #[path = "../zpool_oracle/calls.rs"]
 mod calls;
 
 use calls::{object, Program};
 
-/// Bytes of the reserve: two granules.
+/// Two granules.
 const LEN: Bytes = Bytes::mib(4);
 
 struct Both {
@@ -137,7 +137,7 @@ impl Both {
 /// Runs a program.
 ///
 /// # Panics
-/// If the pool gives other bytes than were put, or a block is written.
+/// If the pool returns wrong bytes, or anyone writes to a block.
 pub fn run(bytes: &[u8]) {
     let mut program = Program(bytes);
     let mut both = Both::new(&mut program);

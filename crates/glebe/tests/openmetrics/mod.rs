@@ -1,4 +1,4 @@
-//! Statistics as OpenMetrics text: what a strict reader finds in them, and what it refuses.
+//! Tests statistics as OpenMetrics text with a strict parser.
 
 mod parser;
 
@@ -12,7 +12,7 @@ use glebe::units::{Bytes, Pages};
 
 use parser::{parse, Family};
 
-/// A reserve that has done some of everything.
+/// Returns a reserve with events of every kind.
 fn busy() -> Reserve {
     let contig = Contig::options().source(Source::Plain).build(Bytes::mib(4)).unwrap();
     let reserve = Reserve::options().build_on(contig).unwrap();
@@ -188,7 +188,7 @@ fn every_statistic_is_there_in_base_units() {
         let found = value(&families, sample);
         assert!((found - expected).abs() < 1e-12, "{sample}: {found}, not {expected}");
     }
-    // The histogram has its own rows in the glossary, all else one each.
+    // The glossary has one row for each statistic except the histogram.
     let single = Stats::describe().lines().filter(|line| !line.starts_with("alloc_")).count();
     let failures = families.iter().filter(|f| f.name == "glebe_reserve_alloc_failures").count();
     assert_eq!(families.len(), single + failures + 1);

@@ -1,12 +1,11 @@
-//! A strict reader of OpenMetrics 1.0 text, of counters, gauges and histograms only.
+//! A strict parser of OpenMetrics 1.0 counters, gauges and histograms.
 //!
-//! Stricter than the format where glebe has no use for a liberty: every family has a type and a
-//! help, there are no time stamps and no exemplars. Source: OpenMetrics 1.0.0, "ABNF" and
-//! "Metric types".
+//! It is stricter than the format: each family needs a type and a help text, and no sample has a
+//! time stamp or an exemplar. Source: OpenMetrics 1.0.0, "ABNF" and "Metric types".
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One line that holds a value.
+/// A line with a value.
 #[derive(Debug)]
 pub struct Sample {
     pub name: String,
@@ -14,7 +13,7 @@ pub struct Sample {
     pub value: f64,
 }
 
-/// A metric family: its metadata, then its samples.
+/// Metadata and samples.
 #[derive(Debug, Default)]
 pub struct Family {
     pub name: String,
@@ -25,7 +24,7 @@ pub struct Family {
 }
 
 impl Family {
-    /// What the names of its samples may be, the family's own first.
+    /// Returns the names that this family reserves, its own first.
     fn names(&self) -> Vec<String> {
         let ends: &[&str] = match &*self.kind {
             "counter" => &["", "_total", "_created"],
@@ -105,7 +104,7 @@ impl Family {
     }
 }
 
-/// The families of `text`, or what is wrong with it.
+/// Returns the families, or the first fault.
 pub fn parse(text: &str) -> Result<Vec<Family>, String> {
     let body = text.strip_suffix("# EOF\n").ok_or("the end is not # EOF")?;
     if !body.is_empty() && !body.ends_with('\n') {
@@ -229,7 +228,7 @@ fn unescape(text: &str) -> Result<String, String> {
     Ok(out)
 }
 
-/// A number as the format writes it; Rust reads further spellings, which are refused.
+/// Parses a number, and refuses spellings that only Rust reads.
 fn number(text: &str) -> Result<f64, String> {
     let plain = text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c))
         && text.chars().all(|c| c.is_ascii_digit() || "+-.eE".contains(c));

@@ -1,4 +1,4 @@
-//! What can be wrong with limits, files, parts and other reclaimers.
+//! Tests faults of limits, files, parts and other reclaimers.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixListener;
@@ -19,12 +19,12 @@ use super::fixture::Tree;
 const LIMIT: Bytes = Bytes::mib(160);
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A margin that no speed changes: usage in a tree jumps.
+/// Returns a policy that ignores the speed of a rise, because usage in a tree jumps.
 fn policy() -> Policy {
     Policy::default().margin(Bytes::mib(8)).lead(Duration::ZERO)
 }
 
-/// A reclaimer with a budget of a GiB, all held, which tells what was asked for.
+/// The budget, all in use, shows what the reclaimer asked for.
 fn with_budget(tree: &Tree) -> (Reclaimer, Budget) {
     let (reclaimer, budget) =
         (Reclaimer::below(tree.root(), policy()).unwrap(), Budget::new(Bytes::gib(1)));
@@ -55,7 +55,7 @@ fn without_a_limit_the_machine_decides() {
     let tree = Tree::new("machine").machine(Bytes::gib(8), Bytes::mib(2));
     let (reclaimer, _budget) = with_budget(&tree);
     assert_eq!(reclaimer.poll().unwrap().asked, Bytes::mib(8));
-    // As does the machine where it has less room than the group.
+    // The machine also decides if it has less room than the group.
     let tree = Tree::v2("less", LIMIT, Bytes::mib(80)).machine(Bytes::gib(8), Bytes::mib(3));
     let (reclaimer, _budget) = with_budget(&tree);
     assert_eq!(reclaimer.poll().unwrap().asked, Bytes::mib(7));
@@ -67,12 +67,12 @@ fn a_limit_that_is_no_number_is_told_and_the_machine_decides() {
     let (reclaimer, _budget) = with_budget(&tree);
     for text in ["plenty\n", "-1\n", "", "99999999999999999999999\n", "\u{fffd}\0"] {
         tree.set("sys/fs/cgroup/a/memory.max", text);
-        // The machine decides, and has room; what was wrong with the group is told.
+        // The machine decides and has room; `watched` names the group's fault.
         let done = reclaimer.poll();
         assert!(done.is_ok_and(|done| done.asked == Bytes::ZERO), "{text:?}");
         let why = reclaimer.watched().unwrap().limit.unwrap_err();
         assert!(why.contains("sys/fs/cgroup/a"), "{why}");
-        // Where the machine says nothing either, that is an error.
+        // A reclaimer cannot be made if the machine's figures are missing too.
         let (there, away) = (tree.root().join("proc/meminfo"), tree.root().join("meminfo"));
         std::fs::rename(&there, &away).unwrap();
         let error = Reclaimer::below(tree.root(), policy()).unwrap_err();
@@ -82,7 +82,6 @@ fn a_limit_that_is_no_number_is_told_and_the_machine_decides() {
     tree.set("sys/fs/cgroup/a/memory.max", "max\n");
     assert_eq!(reclaimer.poll().unwrap().asked, Bytes::ZERO);
     assert_eq!(reclaimer.watched().unwrap().limit, Ok("the machine".to_owned()));
-    // And it is seen again.
     tree.set("sys/fs/cgroup/a/memory.max", &LIMIT.get().to_string());
     assert_eq!(reclaimer.poll().unwrap().asked, Bytes::mib(8));
 }
@@ -94,12 +93,12 @@ fn a_group_that_shrinks_or_is_throttled_is_seen_at_the_next_look() {
     assert_eq!(reclaimer.poll().unwrap().asked, Bytes::ZERO);
     tree.set("sys/fs/cgroup/a/memory.max", &Bytes::mib(104).get().to_string());
     assert_eq!(reclaimer.poll().unwrap().asked, Bytes::mib(6));
-    // The lower limit of version 2, at which the group is slowed down.
+    // The kernel throttles a group of version 2 above this limit.
     let tree = Tree::v2("high", LIMIT, Bytes::mib(100));
     tree.set("sys/fs/cgroup/a/memory.high", &Bytes::mib(103).get().to_string());
     let (reclaimer, _budget) = with_budget(&tree);
     assert_eq!(reclaimer.poll().unwrap().asked, Bytes::mib(7));
-    // Below what is used, and zero.
+    // Limits below the usage, and zero.
     for limit in [Bytes::mib(50), Bytes::ZERO] {
         tree.set("sys/fs/cgroup/a/memory.max", &limit.get().to_string());
         assert!(reclaimer.poll().is_ok());
@@ -124,7 +123,7 @@ fn a_group_of_version_2_tells_that_it_met_its_limit() {
     assert_eq!((notices(), notices()), (1, 1));
     events(4, 9);
     assert_eq!(notices(), 2);
-    // A plain file cannot be waited for; that it is looked at all the same was just seen.
+    // epoll cannot wait for a plain file, but the looks above read it.
     let why = reclaimer.watched().unwrap().threshold.unwrap_err();
     assert!(why.contains("epoll_ctl"), "{why}");
 }
@@ -138,7 +137,7 @@ fn a_reserve_that_makes_no_room_is_left_alone() {
     let reserve = Reserve::options().room(Bytes::mib(64)).memory(plain);
     let reserve = reserve.build(Bytes::mib(64)).unwrap();
     reclaimer.add(Part::reserve(&reserve, Bytes::ZERO)).unwrap();
-    // The tree's usage does not fall, whatever is shed.
+    // Usage in the tree never falls.
     assert_eq!(reclaimer.poll().unwrap().freed(), Bytes::mib(8));
     assert_eq!(reclaimer.poll().unwrap().asked, Bytes::ZERO);
 }
@@ -164,7 +163,8 @@ fn what_a_region_had_marked_is_no_file_as_far_as_the_kernel_says() {
             format!("file {}\nshmem {}\ninactive_file {}\n", file << 20, shared << 20, 16 << 20);
         tree.set("sys/fs/cgroup/a/memory.stat", &stat);
     };
-    // Of 16 MiB on the list so much is no file, of whomever; the region has 12.
+    // The inactive list has 16 MiB. `others` MiB of it are no file pages; the region can account
+    // for at most 12 MiB of these.
     for (others, asked) in [(0, 0), (8, 0), (9, 3), (12, 6), (16, 6)] {
         let tree = Tree::v2("listed", LIMIT, LIMIT);
         set(&tree, 16 - others + 5, 5);
@@ -224,7 +224,7 @@ fn the_thread_is_one_and_ends_with_the_reclaimer() {
     tree.set_used(LIMIT);
     wait_until("the thread asks", PATIENCE, || budget.allowed() < Bytes::gib(1));
     assert_eq!(count(), 1);
-    // With a second one that waits for long.
+    // The drop must wake the second reclaimer's thread, which waits long.
     let idle = Tree::new("idle").machine(Bytes::gib(8), Bytes::gib(8));
     let second = Reclaimer::below(idle.root(), policy()).unwrap();
     second.start().unwrap();
@@ -240,7 +240,7 @@ fn a_program_waits_for_the_descriptor_or_by_the_call() {
     let is_readable = |millis| {
         let fd = reclaimer.as_fd().as_raw_fd();
         let mut asked = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        // SAFETY: one structure of this function's own.
+        // SAFETY: `poll` writes one local structure.
         #[allow(unsafe_code)]
         let told = unsafe { libc::poll(&raw mut asked, 1, millis) };
         told == 1
@@ -258,7 +258,7 @@ fn a_program_waits_for_the_descriptor_or_by_the_call() {
     assert!(begin.elapsed() >= Duration::from_millis(20));
 }
 
-/// What the environment names is of the whole process: a child of this program, so.
+/// Runs in a child, because the environment belongs to the whole process.
 #[test]
 fn what_the_environment_names_is_watched_until_it_ends() {
     const PATH: &str = "GLEBE_TEST_PRESSURE";
@@ -300,7 +300,7 @@ fn what_the_environment_names_is_watched_until_it_ends() {
 
 #[test]
 fn notices_that_are_refused_are_named_and_no_error() {
-    // Of version 1, without the file that thresholds are armed by; no PSI.
+    // A group of version 1 without `cgroup.event_control`, and no PSI.
     let mount = "33 20 0:29 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
     let dir = "sys/fs/cgroup/memory/a";
     let tree = Tree::new("refused")
@@ -315,7 +315,6 @@ fn notices_that_are_refused_are_named_and_no_error() {
     let used = Bytes::mib(158).get().to_string();
     tree.set(&format!("{dir}/memory.usage_in_bytes"), &used);
     assert_eq!(reclaimer.poll().unwrap().asked, Bytes::mib(8), "of the group and those below");
-    // The limit with swap is another one.
     tree.set(&format!("{dir}/memory.memsw.limit_in_bytes"), &Bytes::mib(170).get().to_string());
     tree.set(&format!("{dir}/memory.memsw.usage_in_bytes"), &Bytes::mib(169).get().to_string());
     let (other, _budget) = with_budget(&tree);

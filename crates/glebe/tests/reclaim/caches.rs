@@ -1,5 +1,4 @@
-//! A cache in volatile memory is a part: its entries go by priority, and stay away while refills
-//! are withheld.
+//! Tests a cache as a part: entries go by priority, and stay away while refills are withheld.
 
 use std::convert::Infallible;
 use std::thread::sleep;

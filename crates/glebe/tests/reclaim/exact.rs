@@ -1,4 +1,4 @@
-//! What is asked for goes, and no more: judged by the group's own usage, before and after.
+//! Tests that parts free what the reclaimer asks for, and no more.
 
 use std::sync::Arc;
 
@@ -14,13 +14,13 @@ use super::margin::full_pool;
 
 const LIMIT: Bytes = Bytes::mib(96);
 
-/// A reclaimer for which memory becomes short by what a margin of a quarter asks for.
+/// The margin is the largest, a quarter of the limit, so memory is short.
 fn short() -> Reclaimer {
     Reclaimer::new(Policy::default().margin(Bytes::gib(1)).keep_files(false)).unwrap()
 }
 
-/// Asked for something, and had that and no more than a tenth and a `granule` beyond, both by what
-/// the parts say and by what the kernel does.
+/// Asserts that the parts' figures and the kernel's are within a tenth of the request; a `granule`
+/// more is allowed.
 fn check(done: &Reclaimed, granule: Bytes) {
     assert!(done.asked > Bytes::mib(1), "{done:?}");
     let most = done.asked.get() + done.asked.get() / 10 + granule.get();
@@ -88,7 +88,7 @@ fn of_a_reserve_and_what_first_class_holds_stays() {
         check(&done, Bytes::mib(2));
         let len = || reserve.len().bytes(glebe::page_size());
         assert_eq!(len(), Bytes::mib(56).saturating_sub(done.freed()));
-        // Down to the least and no further.
+        // The reserve keeps its least length.
         let other = more();
         (0..3).for_each(|_| assert!(reclaimer.poll().is_ok()));
         assert_eq!(len(), Bytes::mib(36));

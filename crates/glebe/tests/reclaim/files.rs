@@ -1,4 +1,4 @@
-//! A working set of files is kept beside marked memory that wants more than there is.
+//! Tests that a working set of files stays cached beside marked memory.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -14,11 +14,11 @@ use super::inside::{inside, is_inside, GROUP};
 
 const LIMIT: Bytes = Bytes::mib(96);
 const FILE: Bytes = Bytes::mib(48);
-/// With the file more than the limit.
+/// Exceeds the limit together with the file.
 const MARKED: Bytes = Bytes::mib(64);
 const BLOCK: Bytes = Bytes::mib(1);
 
-/// A sparse file that is gone with its descriptor.
+/// The file ends with its descriptor.
 fn sparse_file() -> File {
     let dirs = [PathBuf::from(env!("CARGO_MANIFEST_DIR")), std::env::temp_dir()];
     let name = format!(".glebe-reclaim-{}", std::process::id());
@@ -33,7 +33,7 @@ fn sparse_file() -> File {
     file
 }
 
-/// Pages of files that the kernel dropped and read again in the group of this process.
+/// Returns the file pages that the kernel dropped and read again in this group.
 fn refaults(group: &Path) -> Option<u64> {
     let text = std::fs::read_to_string(group.join("memory.stat")).unwrap();
     let value = |line: &str| {
@@ -79,12 +79,12 @@ fn files_in_use_are_kept_and_marked_memory_is_what_fits_beside_them() {
             }
         }
         let stats = region.stats();
-        // What is left of the limit but for the file, the margin and the program.
+        // The region holds what the file, the margin and the program leave of the limit.
         let held = stats.resident.bytes(glebe::page_size());
         assert!(held > Bytes::mib(20) && held < LIMIT.saturating_sub(FILE), "{held}: {stats}");
         assert!(stats.dropped_by_cap > 0, "{stats}");
         let again = refaults(&group).unwrap() - before.unwrap();
-        // Of 64 passes a round over its 12288 pages.
+        // Each round reads the file's 12288 pages 64 times.
         assert!(
             again < 31 * rounds,
             "{again} pages were dropped and read again: {}",

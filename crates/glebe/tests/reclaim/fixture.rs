@@ -1,4 +1,4 @@
-//! A tree of files as a machine has that runs this process in a group of version 2.
+//! A tree of files as on a machine that runs this process in a group of version 2.
 
 use std::fs;
 use std::path::Path;
@@ -6,16 +6,16 @@ use std::path::Path;
 use glebe::units::Bytes;
 use glebe_testing::Scratch;
 
-/// See the module. Removed when dropped.
+/// Fixture files, removed when dropped.
 pub struct Tree(Scratch);
 
 impl Tree {
-    /// An empty tree.
+    /// Makes an empty tree.
     pub fn new(name: &str) -> Self {
         Self(Scratch::new(name))
     }
 
-    /// A group with a limit, on a machine that has room.
+    /// Makes a tree with a limited group, on a machine with room.
     pub fn v2(name: &str, limit: Bytes, used: Bytes) -> Self {
         let mount = "30 20 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
         let tree = Self::new(name).machine(Bytes::gib(8), Bytes::gib(4));
@@ -25,7 +25,7 @@ impl Tree {
         tree
     }
 
-    /// What /proc/meminfo says.
+    /// Writes `/proc/meminfo`.
     pub fn machine(self, total: Bytes, available: Bytes) -> Self {
         let kib = |bytes: Bytes| bytes.get() >> 10;
         let text = format!(
@@ -36,25 +36,25 @@ impl Tree {
         self.file("proc/meminfo", &text)
     }
 
-    /// A file, made or written over.
+    /// Writes a file.
     pub fn file(self, path: &str, text: &str) -> Self {
         self.set(path, text);
         self
     }
 
-    /// As [`Tree::file`].
+    /// Writes a file.
     pub fn set(&self, path: &str, text: &str) {
         let path = self.root().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     }
 
-    /// What the group uses.
+    /// Sets the group's usage.
     pub fn set_used(&self, used: Bytes) {
         self.set("sys/fs/cgroup/a/memory.current", &format!("{}\n", used.get()));
     }
 
-    /// Its place.
+    /// Returns the root of the tree.
     pub fn root(&self) -> &Path {
         self.0.path()
     }

@@ -1,4 +1,4 @@
-//! Forks: the child has no reclaimer, no thread of it, and none of its caps.
+//! Tests that a forked child has no reclaimer, thread or caps of its parent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ fn in_a_child_every_call_says_so_and_caps_are_gone() {
         region.mark(Bytes::ZERO..region.len(), Priority::NORMAL).unwrap();
         region.stats().dropped_by_cap > 0
     };
-    // Many: at whatever the thread is about.
+    // Forks meet the thread at different steps.
     for _ in 0..50 {
         let mut inherited = Some(Reclaimer::below(tree.root(), Policy::default()).unwrap());
         inherited.as_ref().unwrap().start().unwrap();

@@ -1,5 +1,5 @@
-//! Runs a test's body in a child process inside a memory cgroup.
-#![allow(dead_code)] // each program takes a part
+//! Runs a test's body in a child inside a memory cgroup.
+#![allow(dead_code)] // each program uses a part
 
 use std::process::Stdio;
 
@@ -8,22 +8,22 @@ use glebe_testing::process::child_of;
 
 use crate::cgroup::{enter, Group};
 
-/// Names the directory of the group, in the child.
+/// Set to the group's directory in the child.
 pub const GROUP: &str = "GLEBE_TEST_CGROUP";
 
-/// How a child ended.
+/// The end of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Its body returned.
+    /// The body returned.
     Well,
-    /// The kernel killed it for want of memory.
+    /// Killed for lack of memory.
     Killed,
-    /// No memory cgroup can be made here.
+    /// No memory cgroup can be made.
     Skipped,
 }
 
-/// Does `body` in a child inside a group that may hold `limit`; `test` is the test that calls this.
-/// In the child this does not return.
+/// Runs `body` in a child of the test `test`, in a group with this limit. Never returns in the
+/// child.
 ///
 /// # Panics
 /// If the body panics.
@@ -52,7 +52,7 @@ pub fn inside(limit: Bytes, test: &str, body: impl FnOnce()) -> End {
     End::Well
 }
 
-/// Whether this is such a child.
+/// Returns true in a child of [`inside`].
 pub fn is_inside() -> bool {
     std::env::var_os(GROUP).is_some()
 }

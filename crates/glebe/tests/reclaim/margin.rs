@@ -1,7 +1,6 @@
-//! Usage that rises to the limit and beyond what is left is met before the kernel kills.
+//! Tests that the reclaimer meets a rise of usage before the kernel kills.
 //!
-//! What is in the way is something that the kernel cannot take by itself: objects of a pool. The
-//! run without a reclaimer shows that the kernel would have killed.
+//! The kernel cannot free a pool's objects by itself: without a reclaimer, it kills.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -15,16 +14,14 @@ use glebe_testing::memory::rise;
 use super::inside::{inside, is_inside, End};
 
 const LIMIT: Bytes = Bytes::mib(64);
-/// Held by the pool.
 const POOL: Bytes = Bytes::mib(40);
-/// What rises beside it: more than is left.
+/// Bytes of the rise: more than the pool leaves.
 const RISE: Bytes = Bytes::mib(40);
 const A_SECOND: Bytes = Bytes::mib(100);
-/// Runs, of which none may end by a kill.
 const RUNS: usize = 20;
 const OBJECT_WORDS: u64 = 250;
 
-/// A pool that holds [`POOL`] of objects that are all different.
+/// Makes a pool with `held` bytes of distinct objects.
 pub fn full_pool(held: Bytes) -> Arc<ObjectPool> {
     let options = ObjectPool::options().codec(Codec::None).at_limit(AtLimit::EvictOldest);
     let pool = options.limit(Bytes::gib(1)).build().unwrap();
@@ -37,7 +34,7 @@ pub fn full_pool(held: Bytes) -> Arc<ObjectPool> {
     Arc::new(pool)
 }
 
-/// Runs `body` in `runs` processes, two at a time, each in a group that may hold `limit`.
+/// Runs `body` in `runs` processes, two at a time, each in its own group.
 fn is_met(test: &str, runs: usize, limit: Bytes, body: impl Fn() + Sync) {
     if is_inside() {
         inside(limit, test, &body);
@@ -58,7 +55,6 @@ fn is_met(test: &str, runs: usize, limit: Bytes, body: impl Fn() + Sync) {
     });
 }
 
-/// What rises is met by what a pool gives.
 fn pool_gives_way() {
     let reclaimer = Reclaimer::new(Policy::default()).unwrap();
     let pool = full_pool(POOL);
@@ -67,7 +63,7 @@ fn pool_gives_way() {
     black_box(rise(RISE.as_usize(), A_SECOND.get()));
     let stats = reclaimer.stats();
     assert!(stats.freed_objects > 0, "{stats}");
-    // No more than was needed, and what is beyond the margin then.
+    // The pool frees only what the rise and the margin need.
     assert!(pool.held() > Bytes::mib(3), "{}: {stats}", pool.held());
 }
 
@@ -77,13 +73,14 @@ fn a_rise_is_met_in_time_20_times_of_20() {
     is_met(test, RUNS, LIMIT, pool_gives_way);
 }
 
-/// A user who may not arm thresholds; the list of tests is read, and stdout is open, before.
+/// Runs as a user who may not arm thresholds. The child changes its user after it has opened its
+/// files.
 #[test]
 fn and_by_the_clock_alone_without_privileges() {
     const NOBODY: u32 = 65534;
     let test = "reclaim::margin::and_by_the_clock_alone_without_privileges";
     is_met(test, RUNS / 4, LIMIT, || {
-        // SAFETY: no pointer. It fails for a user who has none to give up.
+        // SAFETY: both calls take numbers, and fail without the right to change the user.
         #[allow(unsafe_code)]
         let _ = unsafe { libc::setgid(NOBODY) + libc::setuid(NOBODY) };
         let reclaimer = Reclaimer::new(Policy::default()).unwrap();
@@ -105,7 +102,6 @@ fn without_a_reclaimer_the_same_rise_ends_by_a_kill() {
     assert!(end != End::Well, "nothing was shown");
 }
 
-/// With volatile memory beside it, which goes first; the pool keeps what need not go.
 #[test]
 fn volatile_memory_goes_before_objects() {
     const TEST: &str = "reclaim::margin::volatile_memory_goes_before_objects";
@@ -127,8 +123,7 @@ fn volatile_memory_goes_before_objects() {
     });
 }
 
-/// Volatile memory that is in use again is on the kernel's list of files still. Without the marks
-/// before it is the same memory, and not there.
+/// Tests memory in use again after a mark: the kernel still has it on its list of file pages.
 #[test]
 fn memory_that_was_marked_and_is_in_use_again_passes_for_no_file() {
     const TEST: &str =

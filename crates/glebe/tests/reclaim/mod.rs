@@ -1,5 +1,4 @@
-//! The reclaimer: under real limits, in a memory cgroup of its own; on fixture trees of limits that
-//! the machine does not have; and after forks.
+//! Tests the reclaimer: under real limits in its own group, on fixture trees, and after forks.
 
 mod bad_days;
 mod caches;

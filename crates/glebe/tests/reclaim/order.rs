@@ -1,4 +1,4 @@
-//! The order among parts, and what marks and caps know of it.
+//! Tests the order in which parts are shed, and caps on marked memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,12 +20,11 @@ fn region(len: u64) -> Arc<Region> {
     Arc::new(region)
 }
 
-/// Which MiB of a region are lost, all of it being unmarked.
+/// Unmarks the region. Returns the lost MiB.
 fn lost(region: &Region) -> Vec<u64> {
     lost_of(region, Bytes::ZERO..region.len())
 }
 
-/// As [`lost`], of a range.
 fn lost_of(region: &Region, range: std::ops::Range<Bytes>) -> Vec<u64> {
     let page = glebe::page_size().bytes().get();
     let lost = region.unmark(range).unwrap();
@@ -35,12 +34,12 @@ fn lost_of(region: &Region, range: std::ops::Range<Bytes>) -> Vec<u64> {
     mib
 }
 
-/// A margin that no speed changes: usage in a tree jumps.
+/// Returns a policy that ignores the speed of a rise, because usage in a tree jumps.
 pub fn policy() -> Policy {
     Policy::default().margin(Bytes::mib(8)).lead(Duration::ZERO)
 }
 
-/// A group of 160 MiB of which so much is used.
+/// Makes a group of 160 MiB with `used` MiB in use.
 pub fn tree(name: &str, used: u64) -> Tree {
     Tree::v2(name, Bytes::mib(160), Bytes::mib(used))
 }
@@ -63,14 +62,14 @@ fn the_oldest_of_all_regions_goes_first_within_a_priority() {
     mark(&other, mib(7, 8), Priority::LOWEST);
     mark(&one, mib(7, 8), Priority::HIGHEST);
     assert!(reclaimer.poll().unwrap().asked == Bytes::ZERO);
-    // A MiB and a quarter of the margin: the lowest priority, and then the oldest of each region.
+    // Short by 1 MiB and a quarter of the margin: the lowest priority goes first, then the oldest
+    // ranges.
     tree.set_used(Bytes::mib(153));
     let done = reclaimer.poll().unwrap();
     assert_eq!(done.asked, Bytes::mib(3));
     assert_eq!(done.freed_of(Class::Volatile(Priority::LOWEST)), Bytes::mib(1));
     assert_eq!(done.freed_of(Class::Volatile(Priority::NORMAL)), Bytes::mib(2));
     assert_eq!((lost_of(&one, mib(0, 4)), lost_of(&other, mib(0, 8))), (vec![0], vec![0, 7]));
-    // Of one range as much as is needed, its start.
     let done = reclaimer.poll().unwrap();
     assert_eq!(done.asked, Bytes::mib(1), "the highest is all that is left");
     assert_eq!(lost_of(&one, mib(0, 8)), [7]);
@@ -91,7 +90,7 @@ fn of_a_range_the_start_goes_and_a_younger_one_stays() {
     assert_eq!((lost_of(&one, mib(0, 8)), lost_of(&other, mib(0, 8))), (vec![1, 2, 3, 4], vec![]));
 }
 
-/// What is free in the group, beyond the margin, is what marked memory may grow by.
+/// Marked memory may grow by the group's room beyond the margin.
 #[test]
 fn marked_memory_stays_within_what_is_free() {
     let region = region(32);
@@ -105,7 +104,6 @@ fn marked_memory_stays_within_what_is_free() {
     let page = glebe::page_size().bytes().get();
     assert_eq!(region.stats().dropped_by_cap, (2 << 20) / page);
     assert_eq!(lost(&region), [0, 1]);
-    // Without the reclaimer there is no such cap.
     drop(reclaimer);
     region.mark(mib(0, 32), Priority::NORMAL).unwrap();
     assert_eq!(region.stats().dropped_by_cap, (2 << 20) / page);
@@ -139,10 +137,10 @@ fn refills_and_budgets_follow_with_hysteresis() {
     let done = reclaimer.poll().unwrap();
     assert_eq!(done.freed_of(Class::Budgets), Bytes::mib(8));
     assert_eq!((done.freed(), budget.allowed()), (Bytes::ZERO, Bytes::mib(22)));
-    // It is on its way: not asked for again.
+    // The budget is about to give this memory.
     assert_eq!(reclaimer.poll().unwrap().asked, Bytes::ZERO);
     assert!(!refills.are_allowed());
-    // Not short, but not calm either: as it was.
+    // Memory is neither short nor calm, so nothing changes.
     tree.set_used(Bytes::mib(148));
     budget.set_held(Bytes::mib(20));
     std::thread::sleep(Duration::from_millis(80));

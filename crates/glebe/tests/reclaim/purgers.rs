@@ -1,5 +1,4 @@
-//! Files that processes share, as parts: their order beside other parts, and what keeps them from
-//! being shed.
+//! Tests shared files as parts: their order, and reasons not to shed them.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -11,7 +10,7 @@ use glebe::volatile::{Engine, Order, Priority, Purger, Region, Shared};
 use super::fixture::Tree;
 use super::order::{mib, policy, tree};
 
-/// A file of so many MiB, all there, in granules of 64 KiB; and its purger.
+/// Makes a file of `len` MiB, all present, with granules of 64 KiB, and its purger.
 fn shared(len: u64) -> (Shared, Arc<Purger>) {
     let granule = Bytes::new(64 << 10);
     let shared = Shared::options().granule(granule).create(Bytes::mib(len)).unwrap();
@@ -26,7 +25,7 @@ fn mark(shared: &Shared, range: std::ops::Range<Bytes>) {
     shared.mark(range, Priority::NORMAL, Order::Fifo).unwrap();
 }
 
-/// Which MiB were lost.
+/// Unmarks the file. Returns the lost MiB.
 fn lost(shared: &Shared) -> Vec<u64> {
     let page = glebe::page_size().bytes().get();
     let lost = shared.unmark(Bytes::ZERO..shared.len()).unwrap();
@@ -75,7 +74,7 @@ fn what_a_file_has_marked_is_no_page_cache_and_goes_when_memory_is_short() {
     let reclaimer = Reclaimer::below(tree.root(), policy().keep_files(false)).unwrap();
     reclaimer.add(&purger).unwrap();
     assert_eq!(reclaimer.poll().unwrap().asked, Bytes::ZERO);
-    // Page cache of 8 MiB is the group's own, whatever is marked.
+    // Page cache counts as room, whatever is marked.
     tree.set_used(Bytes::mib(158));
     assert_eq!(reclaimer.poll().unwrap().asked, Bytes::ZERO);
     tree.set_used(Bytes::mib(164));
@@ -101,7 +100,7 @@ fn a_file_that_cannot_be_purged_keeps_no_other() {
     assert_eq!(reclaimer.shed(Bytes::mib(1)).unwrap().freed(), Bytes::mib(1));
     drop(pin);
     assert_eq!((lost(&bad).len(), lost(&good)), (0, vec![0]));
-    // And where its owner has dropped it.
+    // A dropped purger sheds nothing.
     drop(of_good);
     assert_eq!(reclaimer.shed(Bytes::mib(2)).unwrap().freed(), Bytes::ZERO);
 }
@@ -113,7 +112,7 @@ fn one_purger_has_a_file_until_it_is_dropped() {
     let second = Purger::adopt(fd()).unwrap();
     assert!(first.claim().unwrap() && first.claim().unwrap());
     assert!(!second.claim().unwrap());
-    // Its purges go on.
+    // A purger without the claim can still purge.
     mark(&file, mib(0, 1));
     assert_eq!(second.purge(Bytes::mib(1), Priority::HIGHEST).unwrap(), Bytes::mib(1));
     assert_eq!(second.freed()[4], Bytes::mib(1));

@@ -1,4 +1,4 @@
-//! A cache in a shared file: several processes that build, wait, purge and are killed.
+//! Tests a cache in a shared file with processes that build, wait, purge and are killed.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -30,13 +30,12 @@ fn cache_of(granules: u64, options: SharedCacheOptions) -> SharedCache {
     SharedCache::over(Arc::new(shared), options).unwrap()
 }
 
-/// As another process opens it.
+/// Opens the cache like another process.
 fn other(cache: &SharedCache, options: SharedCacheOptions) -> SharedCache {
     let copy = cache.shared().fd().try_clone_to_owned().unwrap();
     SharedCache::over(Arc::new(Shared::options().adopt(copy).unwrap()), options).unwrap()
 }
 
-/// The value of a key, which tells it from all others of the same length.
 fn value_of(key: u64, len: usize) -> Vec<u8> {
     let mut state = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -46,7 +45,7 @@ fn value_of(key: u64, len: usize) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-/// Of a length that the key says, up to two pages.
+/// Returns the correct value of `key`, up to two pages.
 fn right(key: u64) -> Vec<u8> {
     let most = at(2).as_usize() - 16;
     value_of(key, (key.wrapping_mul(2_654_435_761) % most as u64) as usize)
@@ -64,7 +63,6 @@ fn build(cache: &SharedCache, key: u64) -> Vec<u8> {
     value
 }
 
-/// What there is of a key, which is right.
 fn look(cache: &SharedCache, key: u64) -> bool {
     let mut value = Vec::new();
     let is_there = cache.get(&key.to_ne_bytes(), &mut value).unwrap();
@@ -105,7 +103,7 @@ trait LenPages {
 }
 
 impl LenPages for Vec<u8> {
-    /// Pages of the value with its key and checksum.
+    /// Counts key and checksum too.
     fn len_pages(&self) -> Pages {
         Bytes::new(self.len() as u64 + 16).pages_up(page_size())
     }
@@ -174,7 +172,7 @@ fn patience_ends_and_a_removal_reaches_a_builder() {
     let cache = cache_of(100, options().patience(Duration::from_millis(20)));
     let (mut value, begin) = (Vec::new(), Instant::now());
     let outer = |value: &mut Vec<u8>| {
-        // The slot is this builder's own; the second one waits, builds and does not keep.
+        // The outer builder owns the slot; the inner one waits and keeps nothing.
         assert_eq!(build(&cache, 3), right(3));
         assert!(!cache.remove(&3_u64.to_ne_bytes()).unwrap());
         fill_in(value, &right(3))
@@ -192,7 +190,7 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Two processes' caches against a map: what is there is right, what nobody took is there.
+    /// Compares the caches of two processes with a map.
     #[test]
     fn a_cache_is_a_map_that_forgets(steps in prop::collection::vec(any::<(u8, u8)>(), 1..200)) {
         let first = cache_of(200, options());
@@ -206,7 +204,7 @@ proptest! {
                     map.insert(key, true);
                 }
                 3 | 4 => {
-                    // Six keys never fill a set: what was kept and not taken is found.
+                    // Six keys never fill a set, so no entry is displaced.
                     prop_assert_eq!(look(cache, key), map.get(&key) == Some(&true));
                 }
                 5 => {
@@ -228,7 +226,7 @@ proptest! {
     }
 }
 
-/// More keys than slots, purges in between: whatever is found is right, and slots are used again.
+/// Uses more keys than slots.
 #[test]
 fn threads_find_what_is_right_while_entries_go() {
     let cache = cache_of(64, options());
@@ -258,7 +256,6 @@ fn threads_find_what_is_right_while_entries_go() {
     assert!(shared.pinned == Pages::ZERO && shared.marked <= stats.total, "{shared}");
 }
 
-/// Processes and threads that miss one key at once: one of all builds it.
 #[test]
 fn a_stampede_builds_once() {
     glebe_testing::alone!();
@@ -299,7 +296,7 @@ fn a_stampede_builds_once() {
     assert_eq!(built, KEYS, "{}", cache.stats());
 }
 
-/// A builder that is killed frees its key, also where a process with its number comes after it.
+/// In round 1 a new process takes over the killed builder's number.
 #[test]
 fn a_killed_builder_is_not_waited_for() {
     glebe_testing::alone!();
@@ -316,7 +313,7 @@ fn a_killed_builder_is_not_waited_for() {
         });
         child.link.hear();
         child.kill();
-        // It has the lowest number that is free: that of the child.
+        // The lowest free number was the child's.
         let _next = (round == 1).then(|| other(&cache, options()));
         let begin = Instant::now();
         cache.get_or_build(b"key", &mut value, |_| Ok::<_, ()>(())).unwrap();
@@ -328,8 +325,7 @@ fn a_killed_builder_is_not_waited_for() {
     assert_eq!(cache.stats().not_kept, 0);
 }
 
-/// Children are killed at any moment, and the others never find anything but what is right.
-/// `GLEBE_KILLS` says how many.
+/// Kills children at random moments; `GLEBE_KILLS` sets their number.
 #[test]
 fn processes_killed_as_they_write_leave_nothing_wrong() {
     glebe_testing::alone!();
@@ -362,7 +358,7 @@ fn processes_killed_as_they_write_leave_nothing_wrong() {
     (0..40).for_each(|key| assert_eq!(build(&cache, key), right(key)));
     println!("{hits} hits");
     assert!(hits > 100 && cache.stats().waited == 0, "{}", cache.stats());
-    // No slot is left to the dead: a lookup waits for none, and all can be kept.
+    // Dead processes hold no slots.
     assert_eq!(cache.stats().not_kept, 0);
     cache.stats().check().unwrap();
 }
@@ -394,7 +390,6 @@ fn a_process_killed_at_every_step_leaves_nothing_wrong() {
     assert_eq!((cache.stats().waited, cache.stats().not_kept), (0, 0));
 }
 
-/// Who comes later finds what is there, though nobody was left, and may purge it.
 #[test]
 fn entries_outlive_their_processes_and_can_be_purged_then() {
     let Some(dir) = files::Tmpfs::new("shared-cache") else { return };
@@ -425,20 +420,20 @@ fn a_forked_child_goes_on_and_ends_nothing_of_its_parents() {
     };
     cache.get_or_build(&3_u64.to_ne_bytes(), &mut value, forks).unwrap();
     assert!(look(&cache, 1) && look(&cache, 2) && look(&cache, 3));
-    // The builder itself returns twice.
+    // This builder forks, so it returns twice.
     let (mut pid, mut status) = (-1, -1);
     let splits = |value: &mut Vec<u8>| {
-        // SAFETY: the child does as little as those of `Process`.
+        // SAFETY: the child makes no more calls than a child of `Process`.
         pid = unsafe { libc::fork() };
         if pid > 0 {
-            // SAFETY: the child made above; `status` is this test's. The child goes first.
+            // SAFETY: `pid` is the child, `status` a local. The child ends first.
             assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
         }
         fill_in(value, &right(4))
     };
     cache.get_or_build(&4_u64.to_ne_bytes(), &mut value, splits).unwrap();
     if pid == 0 {
-        // SAFETY: ends the child.
+        // SAFETY: `_exit` takes no pointer.
         unsafe { libc::_exit(i32::from(cache.stats().not_kept != 1 || value != right(4))) };
     }
     assert_eq!(status, 0);
@@ -473,7 +468,7 @@ fn a_file_that_holds_something_else_or_no_set_is_refused() {
         let is_bad = matches!(error, Error::BadFile { .. }) && error.to_string().contains(what);
         assert!(is_bad, "{error}");
     }
-    // As a creator leaves it that was killed after the magic.
+    // A creator killed after the magic leaves this.
     let shared = make(100);
     let pin = shared.pin(range(0, 1)).unwrap();
     pin.write(Bytes::ZERO, b"glebeshc").unwrap();
@@ -508,9 +503,8 @@ fn creators_at_once_make_one_cache() {
     }
 }
 
-/// Words of the index and entries, of which every value may stand there.
 fn spoil(file: &File, from: u64, len: u64, random: &mut u64) {
-    // A turn, a phase, and what would be a length or a holder.
+    // Packs a turn, a phase, and a length or holder.
     let state = |turn: u64, phase: u64, low: u64| (turn << 34) | (phase << 32) | low;
     let noise = |random: &mut u64| match seed(random) % 4 {
         0 => state(seed(random), seed(random) % 3, seed(random) % 20_000),
@@ -524,8 +518,7 @@ fn spoil(file: &File, from: u64, len: u64, random: &mut u64) {
     }
 }
 
-/// Somebody fills index, entries and the file's state with anything while the cache is used: no
-/// call dies, each ends, and nothing is found that is not right.
+/// Overwrites index, entries and state while the cache is used.
 #[test]
 fn a_spoilt_index_costs_misses_and_nothing_else() {
     let cache = cache_of(64, options().patience(Duration::from_millis(2)));
@@ -538,7 +531,7 @@ fn a_spoilt_index_costs_misses_and_nothing_else() {
         scope.spawn(|| {
             let mut random = 1;
             while goes_on() {
-                // Behind the header, which is read once; in the entries less often.
+                // Skips the header, which is read only once.
                 spoil(&file, data + 128, at(1).get() - 128, &mut random);
                 if seed(&mut random) % 8 == 0 {
                     spoil(&file, data + 128, at(60).get(), &mut random);

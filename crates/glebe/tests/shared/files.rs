@@ -1,7 +1,7 @@
-//! Files that are none of the kind, and files that are cut while they are used.
+//! Tests unsuitable files, and files that are cut in use.
 //!
 //! # Safety
-//! Calls on descriptors of this test's own; a byte of a mapping that lives.
+//! System calls use descriptors of this test; the byte written is mapped.
 
 use std::fs::{self, File};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -14,7 +14,7 @@ use glebe_testing::Scratch;
 use super::process::{End, Process};
 use super::*;
 
-/// A directory on tmpfs of this test's own.
+/// A directory on tmpfs, removed when dropped.
 pub struct Tmpfs(PathBuf);
 
 impl Tmpfs {
@@ -39,14 +39,14 @@ impl Drop for Tmpfs {
 }
 
 fn memfd(flags: libc::c_uint) -> Option<File> {
-    // SAFETY: a constant name; the descriptor is nobody else's.
+    // SAFETY: a constant name; the `File` owns the new descriptor.
     unsafe {
         let fd = libc::memfd_create(c"test".as_ptr(), flags | libc::MFD_CLOEXEC);
         (fd >= 0).then(|| OwnedFd::from_raw_fd(fd).into())
     }
 }
 
-/// That neither a user nor a purger takes a file; why not.
+/// Returns why users and purgers refuse the file.
 fn refused(file: &File) -> String {
     let copy = || OwnedFd::from(file.try_clone().unwrap());
     let error = Shared::options().adopt(copy()).unwrap_err();
@@ -69,7 +69,7 @@ fn what_is_no_file_in_memory_is_refused() {
     let scratch = Scratch::new("shared-kinds");
     let path = |name: &str| scratch.path().join(name);
     let fifo = std::ffi::CString::new(path("fifo").to_str().unwrap()).unwrap();
-    // SAFETY: a string that ends.
+    // SAFETY: `fifo` is a C string.
     assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) }, 0);
     symlink("/dev/null", path("link")).unwrap();
     for (path, what) in [
@@ -88,7 +88,7 @@ fn what_is_no_file_in_memory_is_refused() {
     if let Some(huge) = memfd(libc::MFD_HUGETLB) {
         assert!(refused(&huge).contains("not on tmpfs"));
     }
-    // A file on a disk, where the scratch directory is on one.
+    // This file is on a disk if the scratch directory is on one.
     let disk = File::options().read(true).write(true).create_new(true).open(path("disk")).unwrap();
     refused(&disk);
     match Shared::options().create_at(&path("made"), at(1)) {
@@ -136,7 +136,7 @@ fn a_file_of_another_content_or_access_is_refused() {
     short.set_len(at(3).get()).unwrap();
     assert!(refused(&short).contains("are needed"));
     let sealed = copy();
-    // SAFETY: an open descriptor.
+    // SAFETY: `sealed` is an open descriptor.
     let made =
         unsafe { libc::fcntl(sealed.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_FUTURE_WRITE) };
     assert_eq!(made, 0);
@@ -153,7 +153,7 @@ fn a_file_at_a_path_is_made_once_and_opened_by_others() {
     symlink(&path, dir.join("link")).unwrap();
     assert!(refused_at(&dir.join("link")).contains("symbolic link"));
     made.pin(range(4, 4)).unwrap().write(at(1), b"x").unwrap();
-    // Whatever the second asks for, the file says.
+    // The file decides the granule, not the opener.
     let other = Shared::options().granule(at(1)).open(&path).unwrap();
     assert_eq!((other.len(), other.granule()), (at(12), at(4)));
     let mut byte = [0];
@@ -163,7 +163,7 @@ fn a_file_at_a_path_is_made_once_and_opened_by_others() {
     assert!(matches!(fourth, [Ok(_), Err(Error::NoHolderLeft { holders: 3 })]));
 }
 
-/// Where a file is cut, which part of it is gone first.
+/// Lengths that each cut off another part first.
 fn cuts(len: u64) -> [u64; 4] {
     let page = page_size().bytes().get();
     [0, 1, len - page, len / 2]
@@ -175,7 +175,7 @@ fn who_uses_a_file_that_is_cut_is_told_and_lives() {
     let Some(dir) = Tmpfs::new("cut") else { return };
     for nth in 0..4 {
         let path = dir.join(&format!("cut-{nth}"));
-        // In a child: a touch that goes wrong is its end, and not that of the other tests.
+        // Runs in a child, because a bad touch kills the process.
         let child = Process::start(|_| {
             let shared = Shared::options().create_at(&path, at(64)).unwrap();
             fill(&shared);
@@ -196,11 +196,11 @@ fn who_uses_a_file_that_is_cut_is_told_and_lives() {
             is_cut(shared.purge(at(64), Priority::HIGHEST).map(drop).unwrap_err());
             is_cut(shared.drop_now(range(0, 64)).map(drop).unwrap_err());
             is_cut(pin.restored().unwrap_err());
-            // It sees less of the file, and may miss nothing.
+            // The purger uses less of the file, so it may succeed.
             _ = purger.look().map_err(is_cut);
             _ = purger.purge(at(64), Priority::HIGHEST).map_err(is_cut);
             _ = shared.stats();
-            // SAFETY: mapped as long as `shared` lives.
+            // SAFETY: the memory is mapped while `shared` lives.
             unsafe { shared.as_ptr().add(buf.len()).write_volatile(1) };
             let next = Shared::options().open(&path).unwrap_err();
             assert!(matches!(next, Error::Truncated { .. } | Error::BadFile { .. }), "{next}");
@@ -218,7 +218,7 @@ fn nobody_cuts_a_file_without_a_name() {
     }
 }
 
-/// Somebody forbids writing while the file is used: nothing can be purged, and nothing is lost.
+/// Seals the file against writing while it is used.
 #[test]
 fn what_was_sealed_meanwhile_keeps_all() {
     let file = memfd(libc::MFD_ALLOW_SEALING).unwrap();
@@ -231,7 +231,7 @@ fn what_was_sealed_meanwhile_keeps_all() {
     let shared = Shared::options().adopt(file.try_clone().unwrap().into()).unwrap();
     fill(&shared);
     let other = purger(&shared);
-    // SAFETY: an open descriptor.
+    // SAFETY: `file` is an open descriptor.
     let made =
         unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_FUTURE_WRITE) };
     assert_eq!(made, 0, "{}", std::io::Error::last_os_error());
@@ -247,12 +247,12 @@ fn what_was_sealed_meanwhile_keeps_all() {
     assert!(shared.unmark(range(0, 4)).unwrap().is_empty());
 }
 
-/// Where there is no `/proc`, or this user may not open the file anew: said, and nothing held.
+/// Hides `/proc`, so that no file can be opened anew.
 #[test]
 fn a_file_that_cannot_be_opened_anew_is_refused() {
     glebe_testing::alone!();
     let child = Process::start(|_| {
-        // SAFETY: this child's own view of the machine, which nobody else sees.
+        // SAFETY: constant strings; the mounts are in the child's own namespace.
         let hidden = unsafe {
             let none = std::ptr::null::<libc::c_char>();
             libc::unshare(libc::CLONE_NEWNS) == 0

@@ -1,7 +1,7 @@
-//! A file on a tmpfs that is full: errors, never a signal.
+//! Tests a file on a full tmpfs: calls return errors and raise no signal.
 //!
 //! # Safety
-//! The mounts are in a namespace of a child's own.
+//! The mounts are in a child's own namespace.
 
 use std::fs;
 use std::path::Path;
@@ -13,16 +13,16 @@ use glebe_testing::Scratch;
 use super::process::{End, Process};
 use super::*;
 
-/// Mounts a tmpfs of so many pages, which this process alone sees.
+/// Mounts a tmpfs that only this process sees.
 fn mount(dir: &Path, pages: u64) -> bool {
     let dir = std::ffi::CString::new(dir.to_str().unwrap()).unwrap();
     let options = std::ffi::CString::new(format!("nr_blocks={pages}")).unwrap();
     let none = ptr::null::<libc::c_char>();
     let kind = c"tmpfs".as_ptr();
-    // SAFETY: takes no pointer.
+    // SAFETY: takes no pointers.
     let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
     let flags = libc::CLONE_NEWNS | if user == 0 { 0 } else { libc::CLONE_NEWUSER };
-    // SAFETY: as above.
+    // SAFETY: takes no pointers.
     if unsafe { libc::unshare(flags) } != 0 {
         return false;
     }
@@ -35,7 +35,7 @@ fn mount(dir: &Path, pages: u64) -> bool {
             return false;
         }
     }
-    // SAFETY: strings that end.
+    // SAFETY: all strings are C strings.
     unsafe {
         let private = libc::MS_REC | libc::MS_PRIVATE;
         libc::mount(none, c"/".as_ptr(), none, private, ptr::null()) == 0
@@ -53,7 +53,7 @@ fn on_a_full_file_system_calls_fail_and_purges_make_room() {
         }
         link.tell(1);
         let path = scratch.path().join("file");
-        // More words and tables than fit.
+        // State words and tables do not fit into the tmpfs.
         let shared = Shared::options().holders(4).create_at(&path, at(1 << 20)).unwrap();
         let purger = Purger::open(&path).unwrap();
         let full = |error: Error| match error {
@@ -67,7 +67,7 @@ fn on_a_full_file_system_calls_fail_and_purges_make_room() {
         assert!(count > 16, "{count} granules fit");
         shared.mark(range(0, count), Priority::NORMAL, Order::Fifo).unwrap();
         fs::write(scratch.path().join("rest"), vec![1; at(64).as_usize()]).unwrap_err();
-        // State that has no page yet.
+        // The state of these granules has no page yet.
         full(shared.pin(range(1 << 19, 1)).map(drop).unwrap_err());
         full(shared.mark(range(1 << 18, 1), Priority::NORMAL, Order::Fifo).unwrap_err());
         full(shared.unmark(range(1 << 17, 1)).map(drop).unwrap_err());

@@ -1,5 +1,4 @@
-//! Files whose state somebody has filled with anything: no call dies, none goes beyond its file,
-//! and each ends.
+//! Tests files with arbitrary state: every call ends, none crashes, none leaves the file.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -24,7 +23,6 @@ proptest! {
     }
 }
 
-/// The state changes in the middle of calls.
 #[test]
 fn calls_end_while_somebody_spoils_the_state() {
     let shared = Shared::options().holders(3).create(at(program::GRANULES)).unwrap();
@@ -65,7 +63,6 @@ fn calls_end_while_somebody_spoils_the_state() {
     assert!(calls.load(Ordering::Relaxed) > 10);
 }
 
-/// Every word of the state has every bit set, or the same few.
 #[test]
 fn words_of_one_kind_are_survived() {
     for byte in [0x00, 0x01, 0x04, 0x05, 0x0C, 0x0D, 0x0F, 0x55, 0xAA, 0xFF] {

@@ -1,5 +1,5 @@
-//! A process that is killed at every step of what it does, one after the other: a join, a purge, a
-//! pin, an unmark. What it leaves is in nobody's way, and the others see a granule purged or not.
+//! Kills a process at every step of a join, a purge, a pin and an unmark. Other processes are never
+//! blocked, and see each granule as purged or whole.
 
 #[cfg(feature = "faults")]
 mod at_every_step {
@@ -8,7 +8,7 @@ mod at_every_step {
     use crate::shared::process::{End, Process};
     use crate::shared::*;
 
-    /// Kills a child before its n-th step of `body`, for every n; then `look` looks. How many.
+    /// Kills a child before each step of `body`, and then runs `look`. Returns the number of steps.
     fn kill_at_every_step(
         make: impl Fn() -> Shared,
         body: impl Fn(&Shared),
@@ -31,7 +31,6 @@ mod at_every_step {
         0
     }
 
-    /// Every granule is told lost and empty, or holds its number.
     fn is_told_or_there(shared: &Shared, lost: &Purged, nth: u64) {
         let granules = shared.len().pages_down(page_size()).get();
         for granule in 0..granules {
@@ -46,7 +45,7 @@ mod at_every_step {
         glebe_testing::alone!();
         let make = || {
             let shared = filled(6);
-            // In the way of one run.
+            // This pin splits the granules into two runs.
             std::mem::forget(shared.pin(range(3, 1)).unwrap());
             shared
         };
@@ -68,7 +67,7 @@ mod at_every_step {
                 assert_eq!(purger(shared).look().unwrap().holders.len(), 1, "step {nth}");
             },
         );
-        // A join, the lock, and for two runs claims, dooms and ends.
+        // The steps are a join, the lock, and claims, dooms and ends for two runs.
         assert!(steps > 25, "{steps} steps");
     }
 
@@ -83,7 +82,7 @@ mod at_every_step {
             let shared = filled(4);
             let file = shared.fd().try_clone_to_owned().unwrap();
             let child = Process::start(|link| {
-                // The parent's place is gone when the child takes its own.
+                // The child joins after the parent has left.
                 link.hear();
                 arm(Fault { nth, choice: 0, lasting: Lasting::Kills });
                 body(&shared);
@@ -98,7 +97,7 @@ mod at_every_step {
             if end == End::Exit(0) {
                 break;
             }
-            // What the child's own unmark was told, it was told.
+            // The child's own unmark may have reported granules 0 and 1.
             for granule in 0..4 {
                 let is_lost =
                     runs(&lost).iter().any(|(at, len)| (*at..at + len).contains(&granule));
@@ -124,7 +123,7 @@ mod at_every_step {
         };
         kill_at_every_step(make, body, |shared, nth| {
             let rest = purge_all(shared);
-            // All that has memory may go: two granules have none, or that which the pin gave them.
+            // Granules 0 and 1 have no pages, unless the pin gave them some.
             assert!(rest >= at(4), "step {nth}: {rest}");
             assert_eq!(runs(&shared.unmark(range(2, 4)).unwrap()), [(2, 4)], "step {nth}");
         });

@@ -1,7 +1,7 @@
-//! Touches of lost granules, where the program asked for a signal.
+//! Tests touches of lost granules in programs that asked for a signal.
 //!
 //! # Safety
-//! Bytes of mappings that live; the children die of what they should.
+//! Touched bytes are mapped; children die only where expected.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
@@ -16,7 +16,7 @@ fn options() -> SharedOptions {
     Shared::options().sigbus(true)
 }
 
-/// A file that tells of touches; none where userfaultfd is refused.
+/// Returns `None` where userfaultfd is refused.
 fn told(granules: u64) -> Option<Shared> {
     match options().create(at(granules)) {
         Ok(shared) => {
@@ -32,7 +32,7 @@ fn told(granules: u64) -> Option<Shared> {
 }
 
 fn touch(shared: &Shared, granule: u64) -> u8 {
-    // SAFETY: mapped as long as `shared` lives.
+    // SAFETY: the memory is mapped while `shared` lives.
     unsafe { shared.as_ptr().add(at(granule).as_usize()).read_volatile() }
 }
 
@@ -41,7 +41,7 @@ fn a_touch_of_a_marked_granule_that_was_lost_is_a_signal() {
     glebe_testing::alone!();
     let Some(shared) = told(4) else { return };
     for lost in [false, true] {
-        // A child that has joined, and one that has not: there such a touch finds zeros.
+        // A child that has not joined reads zeros.
         for joins in [false, true] {
             let child = Process::start(|_| {
                 if joins {
@@ -53,7 +53,7 @@ fn a_touch_of_a_marked_granule_that_was_lost_is_a_signal() {
             let end = if dies { End::Signal(libc::SIGBUS) } else { End::Exit(0) };
             assert_eq!(child.end(), end, "lost {lost}, joins {joins}");
             if lost && !joins {
-                // It has a page again by that touch.
+                // That touch gave the granule a page again.
                 shared.mark(range(1, 1), Priority::NORMAL, Order::Fifo).unwrap();
                 _ = shared.unmark(range(1, 1)).unwrap();
                 shared.mark(range(1, 1), Priority::NORMAL, Order::Fifo).unwrap();
@@ -74,12 +74,11 @@ fn what_is_pinned_or_not_marked_is_there() {
     assert_eq!(runs(pin.lost()), [(0, 2)]);
     assert_eq!(runs(&shared.unmark(range(2, 4)).unwrap()), [(2, 4)]);
     assert_eq!((touch(&shared, 2), touch(&other, 3), touch(&shared, 5)), (0, 0, 0));
-    // Others are seen whose touches nobody asked for.
+    // A mapping without `sigbus` reads zeros.
     let plain = Shared::options().adopt(shared.fd().try_clone_to_owned().unwrap()).unwrap();
     assert_eq!(touch(&plain, 7), 0);
 }
 
-/// A process that is purged by another gets the signal where it has a mapping of the page.
 #[test]
 fn a_page_in_use_goes_from_every_process() {
     glebe_testing::alone!();
@@ -103,7 +102,7 @@ fn a_page_in_use_goes_from_every_process() {
     assert_eq!(end, End::Signal(libc::SIGBUS));
 }
 
-/// Somebody makes all counts of pins zero and takes the data: calls on a pin say so.
+/// Zeroes all pin counts and punches the data from outside.
 #[test]
 fn pins_that_somebody_uncounted_end_no_reader() {
     glebe_testing::alone!();
@@ -113,26 +112,25 @@ fn pins_that_somebody_uncounted_end_no_reader() {
         let (file, total) = super::program::file_of(&shared);
         let page = at(1).get();
         let state = total - shared.len().get();
-        // Behind the header and the words; the last two pages are not the counts'.
+        // Counts begin after header and words; the last two pages hold none.
         let counts = vec![0; (state - 4 * page) as usize];
         file.write_all_at(&counts, 2 * page).unwrap();
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         let (from, len) = (state as libc::off_t, shared.len().get() as libc::off_t);
-        // SAFETY: a call on a descriptor; the data is marked, and nothing refers to it.
+        // SAFETY: an open descriptor, and no reference to the data.
         assert_eq!(unsafe { libc::fallocate(file.as_raw_fd(), mode, from, len) }, 0);
         let mut bytes = [0; 100];
         let read = pin.read(at(2), &mut bytes);
         assert!(matches!(read, Err(Error::Truncated { .. })), "{read:?}");
         let written = pin.write(at(3), &bytes);
         assert!(matches!(written, Err(Error::Truncated { .. })), "{written:?}");
-        // Nor does a touch through the pointer.
+        // A touch through the pointer succeeds too.
         assert_eq!(touch(&shared, 4), 0);
         drop(pin);
     });
     assert_eq!(child.end(), End::Exit(0));
 }
 
-/// A pinned granule whose page somebody else has punched is no reason to die.
 #[test]
 fn a_pinned_page_that_somebody_took_is_there_again() {
     let Some(shared) = told(4) else { return };
@@ -149,12 +147,12 @@ fn take(shared: &Shared, granule: u64) {
     let offset = total - shared.len().get() + at(granule).get();
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     let (offset, len) = (offset as libc::off_t, at(1).get() as libc::off_t);
-    // SAFETY: an open descriptor.
+    // SAFETY: `file` is an open descriptor.
     assert_eq!(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset, len) }, 0);
 }
 
-/// The handler has the descriptor and the number of the thread that joined, not of one that was
-/// too late.
+/// The SIGBUS handler must use the descriptor and number of the thread that joined, not of a thread
+/// that lost the race.
 #[test]
 fn touches_are_settled_after_threads_of_a_child_joined_at_once() {
     glebe_testing::alone!();

@@ -1,6 +1,5 @@
-//! Shared volatile memory through the public interface: processes that share a file, are forked,
-//! stopped and killed; files that are cut, full, or none of the kind.
-#![allow(unsafe_code)] // Safety: each module says what it needs it for.
+//! Tests shared volatile memory through the public interface.
+#![allow(unsafe_code)] // Safety: each module states its reasons.
 
 mod cache;
 mod files;
@@ -20,7 +19,6 @@ use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Order, Priority, Purged, Purger, Shared};
 
-/// So many granules, which are pages in most tests.
 fn at(granule: u64) -> Bytes {
     Pages::new(granule).bytes(page_size())
 }
@@ -33,7 +31,7 @@ fn runs(purged: &Purged) -> Vec<(u64, u64)> {
     purged.runs().iter().map(|run| (run.start(), run.len())).collect()
 }
 
-/// A file whose granules each hold their number, from 1 on, and are marked.
+/// Creates a file of marked granules. Each holds its number plus one.
 fn filled(granules: u64) -> Shared {
     let shared = Shared::options().create(at(granules)).unwrap();
     fill(&shared);
@@ -49,7 +47,6 @@ fn fill(shared: &Shared) {
     shared.mark(Bytes::ZERO..shared.len(), Priority::NORMAL, Order::Fifo).unwrap();
 }
 
-/// What the first byte of a granule is.
 fn byte_of(shared: &Shared, granule: u64) -> u8 {
     let mut byte = [0xEE];
     shared.pin(range(granule, 1)).unwrap().read(Bytes::ZERO, &mut byte).unwrap();

@@ -1,7 +1,7 @@
-//! Memory of the program's own that its processes share.
+//! Tests the program's own memory, shared between its processes.
 //!
 //! # Safety
-//! Mappings of the tests' own, which live longer than what is made of them.
+//! The mappings outlive all values made of them.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -14,7 +14,6 @@ use super::files::Tmpfs;
 use super::process::{sleep_on, End, Process};
 use super::*;
 
-/// A mapping, unmapped when dropped.
 struct Mapped(*mut libc::c_void, usize);
 
 impl Mapped {
@@ -24,7 +23,7 @@ impl Mapped {
 
     fn with(granules: u64, access: i32, flags: i32, file: Option<&File>) -> Self {
         let (len, fd) = (at(granules).as_usize(), file.map_or(-1, AsRawFd::as_raw_fd));
-        // SAFETY: at an address of the kernel's choice.
+        // SAFETY: the kernel chooses the address.
         let at = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, fd, 0) };
         assert_ne!(at, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
         Self(at, len)
@@ -35,7 +34,7 @@ impl Mapped {
     }
 
     fn over(&self) -> Result<Shared, Error> {
-        // SAFETY: see the head.
+        // SAFETY: the mapping outlives the value.
         unsafe { Shared::options().over(self.0.cast(), Bytes::new(self.1 as u64)) }
     }
 
@@ -44,24 +43,23 @@ impl Mapped {
     }
 
     fn touch(&self, granule: u64) -> u8 {
-        // SAFETY: mapped.
+        // SAFETY: the byte is mapped.
         unsafe { self.byte(granule).read_volatile() }
     }
 
     fn put(&self, granule: u64, byte: u8) {
-        // SAFETY: mapped.
+        // SAFETY: the byte is mapped.
         unsafe { self.byte(granule).write_volatile(byte) }
     }
 }
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: exactly the range that mmap gave.
+        // SAFETY: `mmap` returned this range.
         unsafe { libc::munmap(self.0, self.1) };
     }
 }
 
-/// What is marked by one process is purged by another and told to a third.
 fn is_shared_by_processes(memory: &Mapped) {
     for granule in [1, 2, 3, 5] {
         memory.put(granule, granule as u8 + 1);
@@ -130,7 +128,7 @@ fn other_memory_is_refused() {
     let read_only = Mapped::with(2, libc::PROT_READ, libc::MAP_SHARED | libc::MAP_ANONYMOUS, None);
     assert!(matches!(unsuitable(&read_only), Refusal::ReadOnly { .. }));
     let gone = Mapped::shared(3);
-    // SAFETY: its own middle page.
+    // SAFETY: the page is in this test's mapping.
     unsafe { libc::munmap(gone.byte(1).cast(), at(1).as_usize()) };
     assert!(matches!(unsuitable(&gone), Refusal::Unmapped { .. }));
     let scratch = Scratch::new("shared-over");
@@ -146,15 +144,15 @@ fn other_memory_is_refused() {
     let page = at(1).get();
     for (offset, len) in [(1, page), (0, page + 1), (page / 2, page)] {
         let addr = memory.byte(0).wrapping_add(offset as usize);
-        // SAFETY: see the head.
+        // SAFETY: the mapping outlives the value.
         let error = unsafe { Shared::options().over(addr, Bytes::new(len)) }.unwrap_err();
         let is_told = matches!(error, Error::Unaligned { .. });
         assert!(is_told, "{offset} {len}: {error}");
     }
-    // SAFETY: as above.
+    // SAFETY: the mapping outlives the value.
     let told = unsafe { Shared::options().sigbus(true).over(memory.byte(0), at(2)) }.unwrap_err();
     assert!(matches!(told, Error::BadOption { .. }), "{told}");
-    // SAFETY: nothing is touched.
+    // SAFETY: the call is refused before any touch.
     let beyond = unsafe { Shared::options().over(ptr::without_provenance_mut(!0xFFF), at(2)) };
     assert!(matches!(beyond.unwrap_err(), Error::Beyond { .. } | Error::Unaligned { .. }));
 }

@@ -1,8 +1,8 @@
-//! Forked processes that are told when to go on.
+//! Forks processes and steers them through pipes.
 //!
 //! # Safety
-//! A child has one thread and copies of all locks; it uses the allocator, which the C library
-//! makes ready for it, and files of its test. It ends by _exit, or an alarm ends it.
+//! A child has one thread and copies of all locks. It uses the allocator, which the C library
+//! resets, and files of its test. It ends by `_exit` or an alarm.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -18,7 +18,7 @@ fn patience_s() -> libc::c_uint {
     slowed(PATIENCE).as_secs() as libc::c_uint
 }
 
-/// A pipe each way.
+/// Pipes in both directions.
 pub struct Link {
     from: File,
     to: File,
@@ -38,33 +38,33 @@ impl Link {
     }
 }
 
-/// How a process ended.
+/// The way in which a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Exit(i32),
     Signal(i32),
 }
 
-/// A child.
+/// A forked child.
 pub struct Process {
     pub pid: i32,
     pub link: Link,
 }
 
 impl Process {
-    /// Forks a child that runs `body`; its exit status is 0, or 101 where that panics.
+    /// Forks a child that runs `body` and exits with 0, or with 101 after a panic.
     pub fn start(body: impl FnOnce(Link)) -> Self {
-        // SAFETY: fork(2), as the file's head says.
+        // SAFETY: the child follows the head's rules.
         Self::start_by(|| unsafe { libc::fork() }, body)
     }
 
-    /// As [`Process::start`], by another call that forks.
+    /// Forks like [`Process::start`], with another system call.
     pub fn start_by(fork: impl FnOnce() -> i32, body: impl FnOnce(Link)) -> Self {
         let ((child_from, to), (from, child_to)) = (pipe(), pipe());
         let pid = fork();
         assert!(pid >= 0, "{}", std::io::Error::last_os_error());
         if pid == 0 {
-            // SAFETY: the alarm and the exit take no pointer.
+            // SAFETY: takes no pointers.
             unsafe {
                 libc::alarm(patience_s());
                 let link = Link { from: child_from, to: child_to };
@@ -75,18 +75,18 @@ impl Process {
         Self { pid, link: Link { from, to } }
     }
 
-    /// Ends it by SIGKILL.
+    /// Kills the child and waits for its end.
     pub fn kill(&self) {
         signal(self.pid, libc::SIGKILL);
         assert_eq!(self.end(), End::Signal(libc::SIGKILL));
     }
 
-    /// Waits for its end.
+    /// Waits until the child ends.
     pub fn end(&self) -> End {
         let begin = Instant::now();
         loop {
             let mut status = 0;
-            // SAFETY: waits for the child made above; `status` is this frame's.
+            // SAFETY: `pid` is this value's child, `status` a local.
             let waited = unsafe { libc::waitpid(self.pid, &raw mut status, libc::WNOHANG) };
             if waited == self.pid && libc::WIFEXITED(status) {
                 return End::Exit(libc::WEXITSTATUS(status));
@@ -100,10 +100,9 @@ impl Process {
     }
 }
 
-/// The end to read from, and the one to write to.
 fn pipe() -> (File, File) {
     let mut ends = [0; 2];
-    // SAFETY: fills the local with descriptors that nobody else has.
+    // SAFETY: fills a local; only the `File`s own the descriptors.
     unsafe {
         assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0);
         let [read, write] = ends.map(|end| File::from(OwnedFd::from_raw_fd(end)));
@@ -111,22 +110,22 @@ fn pipe() -> (File, File) {
     }
 }
 
-/// Sends a signal to a process that this test started.
+/// Sends a signal to a process of this test.
 pub fn signal(pid: i32, signal: i32) {
-    // SAFETY: takes no pointer.
+    // SAFETY: takes no pointers.
     assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
 }
 
-/// Puts off the alarm that ends this child, which is at work.
+/// Restarts the alarm of a busy child.
 pub fn stay() {
-    // SAFETY: takes no pointer.
+    // SAFETY: takes no pointers.
     unsafe { libc::alarm(patience_s()) };
 }
 
-/// Does nothing until killed, by an alarm if by nobody else.
+/// Sleeps until killed, at the latest by the alarm.
 pub fn sleep_on() -> ! {
     loop {
-        // SAFETY: takes no pointer.
+        // SAFETY: takes no pointers.
         unsafe {
             libc::alarm(patience_s());
             libc::pause();

@@ -1,7 +1,7 @@
-//! Pins and places of processes: killed, forked, cloned, executed, stopped.
+//! Tests pins and holder places of processes that are killed, forked, cloned, executed or stopped.
 //!
 //! # Safety
-//! See `process`. Calls on descriptors of this test's own, and pages of its own file.
+//! Children follow the rules of `process`; system calls use this test's own file.
 
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
@@ -12,12 +12,12 @@ use glebe_testing::time::{slowed, wait_until};
 use super::process::{signal, sleep_on, End, Process};
 use super::*;
 
-/// Where a process locks a byte while it joins.
+/// Offset of the byte that a joining process locks.
 const JOIN: i64 = 1 << 62;
 
-/// Drops what a child has inherited; its parent's is another.
+/// Drops a child's inherited copy.
 fn drop_copy<T>(of: &T) {
-    // SAFETY: the child does not use it any more, and ends by _exit.
+    // SAFETY: the child uses the value no more, and ends by `_exit`.
     drop(unsafe { std::ptr::read(of) });
 }
 
@@ -27,7 +27,7 @@ fn a_killed_process_has_no_pin_though_its_child_lives() {
     let shared = filled(8);
     let pinner = Process::start(|link| {
         let _pin = shared.pin(range(2, 3)).unwrap();
-        // SAFETY: see the head.
+        // SAFETY: the child only sleeps.
         let child = unsafe { libc::fork() };
         if child == 0 {
             sleep_on();
@@ -39,14 +39,14 @@ fn a_killed_process_has_no_pin_though_its_child_lives() {
     assert_eq!(purge_all(&shared), at(5));
     assert_eq!(purger(&shared).look().unwrap().holders.len(), 2);
     pinner.kill();
-    // Not before, and not one moment later.
+    // The kill frees the pinned granules at once.
     assert_eq!(purge_all(&shared), at(3));
     assert_eq!(purger(&shared).look().unwrap().holders.len(), 1);
     signal(child, libc::SIGKILL);
     assert_eq!(runs(&shared.unmark(range(0, 8)).unwrap()), [(0, 8)]);
 }
 
-/// A holder's number is used again, and nothing of the one before is left.
+/// Reuses the holder number of killed processes 200 times.
 #[test]
 fn whoever_comes_after_a_killed_process_has_none_of_its_pins() {
     glebe_testing::alone!();
@@ -103,8 +103,7 @@ fn a_forked_child_has_pins_of_its_own() {
     assert_eq!(purge_all(&shared), at(2));
 }
 
-/// The parent goes, and the child, which has made no call yet, keeps nothing alive; once it has,
-/// it does.
+/// Kills a parent whose child has or has not made a call.
 #[test]
 fn a_child_uses_the_file_from_its_first_call_on() {
     glebe_testing::alone!();
@@ -140,7 +139,7 @@ fn pins_end_with_the_program() {
         link.tell(0);
         link.hear();
         let (path, stay) = (c"/bin/sleep".as_ptr(), c"1000".as_ptr());
-        // SAFETY: constants, and a list that ends.
+        // SAFETY: constants, and a list that ends with null.
         unsafe { libc::execl(path, path, stay, std::ptr::null::<libc::c_char>()) };
     });
     program.link.hear();
@@ -157,7 +156,7 @@ fn a_child_that_the_c_library_does_not_know_is_told() {
     let shared = filled(4);
     let clone = || {
         let none = std::ptr::null::<u8>();
-        // SAFETY: no flag but the signal at its end: a copy of the process, on the same stack.
+        // SAFETY: without CLONE_VM the child is a copy, with its own stack.
         unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, none, none, none, none) as i32 }
     };
     let pin = shared.pin(range(0, 2)).unwrap();
@@ -187,7 +186,7 @@ fn a_join_ends_although_another_process_is_stopped_at_its_own() {
     let stopped = Process::start(|link| {
         let path = format!("/proc/self/fd/{}", shared.fd().as_raw_fd());
         let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
-        // SAFETY: zeros are a value; the kernel reads the local.
+        // SAFETY: an all-zero `flock` is valid, and only read.
         unsafe {
             let mut lock: libc::flock = std::mem::zeroed();
             lock.l_type = libc::F_WRLCK as libc::c_short;
@@ -208,7 +207,6 @@ fn a_join_ends_although_another_process_is_stopped_at_its_own() {
     adopt().unwrap();
 }
 
-/// Threads of a child that all make its first call.
 #[test]
 fn threads_of_a_child_take_one_place() {
     glebe_testing::alone!();

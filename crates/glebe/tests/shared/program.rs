@@ -1,7 +1,7 @@
-//! A byte string as the state of a shared file, and calls on it.
+//! Runs a byte string as calls on a shared file, and writes it over the file's state.
 //!
-//! The header that says the layout is right, or else the file is refused; all that changes, words,
-//! counts, clock, is bytes of the string, and is written anew between calls.
+//! The header's layout stays correct, else the file would be refused. Everything that changes
+//! (words, counts, clock) is overwritten, also between calls.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -12,14 +12,14 @@ use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Order, Priority, Purger, Shared};
 
 pub const GRANULES: u64 = 24;
-/// Where the words of the header are that change, in bytes.
+/// Offset of the header's changing words, in bytes.
 const CHANGING: u64 = 9 * 8;
 
 fn at(granule: u64) -> Bytes {
     Pages::new(granule).bytes(page_size())
 }
 
-/// Writes bytes of the string over the state that changes.
+/// Overwrites the changing state.
 pub fn spoil(file: &File, state: u64, program: &[u8], from: usize) {
     if program.is_empty() {
         return;
@@ -36,7 +36,7 @@ pub fn spoil(file: &File, state: u64, program: &[u8], from: usize) {
     }
 }
 
-/// The file that another process would have, and its length.
+/// Opens the file like another process; returns its length too.
 pub fn file_of(shared: &Shared) -> (File, u64) {
     let path = format!("/proc/self/fd/{}", shared.fd().as_raw_fd());
     let file = File::options().read(true).write(true).open(path).expect("its own file");
@@ -44,7 +44,7 @@ pub fn file_of(shared: &Shared) -> (File, u64) {
     (file, total)
 }
 
-/// Runs a string.
+/// Runs a string as a program of calls.
 pub fn run(program: &[u8]) {
     let options = || Shared::options().holders(3).pin_quota(at(GRANULES));
     let shared = options().create(at(GRANULES)).expect("memory");
@@ -73,7 +73,7 @@ pub fn run(program: &[u8]) {
     }
     drop(pins);
     let _ = shared.stats().to_openmetrics();
-    // Nothing was added behind the end, and what the layout says is as it was.
+    // The length and the layout did not change.
     assert_eq!(file.metadata().expect("an open file").len(), total);
     drop(Purger::adopt(copy()).expect("the layout stays"));
 }

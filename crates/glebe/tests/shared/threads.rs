@@ -1,4 +1,4 @@
-//! Threads of one process on the same granules.
+//! Tests threads of one process on common granules.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -10,13 +10,11 @@ use super::*;
 
 const GRANULES: u64 = 8;
 const USUAL: Duration = Duration::from_millis(350);
-/// As long as too little was purged, on a machine that is busy with much else.
+/// Time limit for `ENOUGH`, even on a busy machine.
 const GRACE: Duration = Duration::from_secs(30);
-/// Granules that are purged at least.
 const ENOUGH: u64 = 100;
 
-/// Pinners rebuild what they are told lost, and never find another's byte or a hole; purgers take
-/// what nobody has pinned.
+/// A pinner must never find another granule's byte or a hole.
 #[test]
 fn what_threads_have_pinned_is_whole() {
     let shared = filled(GRANULES);
@@ -30,7 +28,7 @@ fn what_threads_have_pinned_is_whole() {
     std::thread::scope(|scope| {
         for thread in 0..2_u64 {
             let (shared, rebuilt, failed, goes_on) = (&shared, &rebuilt, &failed, &goes_on);
-            // Granules of its own: a rebuild by two at once is the program's to order.
+            // The program must order concurrent rebuilds, so pinners share no granules.
             let own = thread * GRANULES / 2..(thread + 1) * GRANULES / 2;
             scope.spawn(move || {
                 let mut random = 0x9e37_79b9_u64 + thread;

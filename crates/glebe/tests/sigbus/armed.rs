@@ -1,4 +1,4 @@
-//! Memory whose pages can be lost: an anonymous mapping, armed to raise SIGBUS.
+//! Anonymous memory that raises SIGBUS where its pages are lost.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use glebe::sys::page_size;
 use glebe::sys::sigbus::fill;
 
-/// `_UFFDIO` ioctl type.
+/// Type of the userfaultfd ioctls.
 const TYPE: u32 = 0xAA;
 const USER_MODE_ONLY: libc::c_int = 1;
 const FEATURE_SIGBUS: u64 = 1 << 7;
@@ -16,7 +16,7 @@ pub fn page() -> usize {
     page_size().bytes().as_usize()
 }
 
-/// Pages that begin missing.
+/// A mapping whose pages are missing at first.
 pub struct Armed {
     at: usize,
     pages: usize,
@@ -24,12 +24,12 @@ pub struct Armed {
 }
 
 impl Armed {
-    /// None, and why, where there is no userfaultfd.
+    /// Maps missing pages; returns `None` without userfaultfd.
     pub fn empty(pages: usize) -> Option<Self> {
         Self::new(pages).map_err(|why| println!("skipped: userfaultfd: {why}")).ok()
     }
 
-    /// All of `byte`.
+    /// Maps pages filled with `byte`.
     pub fn full(pages: usize, byte: u8) -> Option<Self> {
         let armed = Self::empty(pages)?;
         (0..pages).for_each(|i| armed.fill(i, byte));
@@ -42,8 +42,7 @@ impl Armed {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         };
-        // SAFETY: new descriptors and mappings of this value's own; the structures are the
-        // kernel's.
+        // SAFETY: this value owns descriptor and mapping, and the arrays have the kernel's layout.
         unsafe {
             let fd = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | USER_MODE_ONLY);
             if fd < 0 {
@@ -87,12 +86,12 @@ impl Armed {
     pub fn fill_from(&self, page_number: usize, bytes: &[u8]) {
         assert_eq!(bytes.len(), page());
         let to = self.addr(page_number, 0);
-        // SAFETY: the mapping is this value's own and only raw pointers lead to it.
+        // SAFETY: this value owns the mapping, which has no references.
         unsafe { fill::copy(self.fd(), to, bytes.as_ptr(), page(), page()) }.unwrap();
     }
 
     pub fn lose(&self, page_number: usize) {
-        // SAFETY: as above.
+        // SAFETY: this value owns the mapping, which has no references.
         let rc =
             unsafe { libc::madvise(self.ptr(page_number, 0).cast(), page(), libc::MADV_DONTNEED) };
         assert_eq!(rc, 0);
@@ -101,7 +100,7 @@ impl Armed {
 
 impl Drop for Armed {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's own.
+        // SAFETY: this value owns the mapping.
         unsafe { libc::munmap(self.ptr(0, 0).cast(), self.pages * page()) };
     }
 }

@@ -1,4 +1,4 @@
-//! The handler that was there before, and the default.
+//! Tests the earlier SIGBUS handler and the default action.
 
 use std::fs::File;
 use std::io;
@@ -19,12 +19,11 @@ static ASKED: AtomicU64 = AtomicU64::new(0);
 static ADDR: AtomicUsize = AtomicUsize::new(0);
 static CODE: AtomicI32 = AtomicI32::new(0);
 static BLOCKED: AtomicU64 = AtomicU64::new(0);
-/// The file that the earlier handlers make long enough.
+/// The file that the earlier handlers extend.
 static FILE: AtomicI32 = AtomicI32::new(-1);
 
-/// The signals of interest that are blocked in this thread, one bit each.
 fn blocked() -> u64 {
-    // SAFETY: fills a set of this function's own.
+    // SAFETY: the call fills a local set.
     unsafe {
         let mut now = std::mem::zeroed();
         libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), &mut now);
@@ -39,7 +38,7 @@ fn blocked() -> u64 {
 fn settle() {
     CALLS.fetch_add(1, SeqCst);
     BLOCKED.store(blocked(), SeqCst);
-    // SAFETY: a descriptor of the test's own, or none.
+    // SAFETY: `FILE` is a descriptor of the test, or -1.
     unsafe { libc::ftruncate(FILE.load(SeqCst), page() as libc::off_t) };
 }
 
@@ -50,7 +49,7 @@ unsafe extern "C" fn plain(signal: c_int) {
 
 unsafe extern "C" fn full(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     assert!(signal == libc::SIGBUS && !context.is_null());
-    // SAFETY: the kernel's.
+    // SAFETY: the kernel's `info` is valid.
     unsafe {
         ADDR.store((*info).si_addr().addr(), SeqCst);
         CODE.store((*info).si_code, SeqCst);
@@ -58,9 +57,8 @@ unsafe extern "C" fn full(signal: c_int, info: *mut siginfo_t, context: *mut c_v
     settle();
 }
 
-/// Sets an action, with SIGUSR1 in its mask.
 fn set(handler: usize, flags: c_int) {
-    // SAFETY: the handlers of this file are of the kind that the flags say.
+    // SAFETY: the handlers match the flags.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler;
@@ -71,7 +69,7 @@ fn set(handler: usize, flags: c_int) {
 }
 
 fn is_set() -> usize {
-    // SAFETY: asks only.
+    // SAFETY: fills only a local.
     unsafe {
         let mut now: libc::sigaction = std::mem::zeroed();
         assert_eq!(libc::sigaction(libc::SIGBUS, ptr::null(), &mut now), 0);
@@ -85,16 +83,16 @@ unsafe extern "C" fn ask(_: usize, _: *const ()) -> Outcome {
 }
 
 fn watch(range: std::ops::Range<usize>) -> Watch {
-    // SAFETY: no data; the callback counts.
+    // SAFETY: the callback uses no data.
     unsafe { Handler::install().unwrap().watch(range, ask, ptr::null()) }.unwrap()
 }
 
 fn read(at: *const u8) -> u8 {
-    // SAFETY: a mapped page of the test's own; its loss is what is tested.
+    // SAFETY: the page is mapped; its loss is expected.
     unsafe { at.read_volatile() }
 }
 
-/// Runs `body` in a process that runs `test` alone, which dies of SIGBUS.
+/// Runs `body` in a child that runs only `test`; SIGBUS must kill it.
 fn dies(test: &str, body: fn()) {
     if is_child() {
         leave_no_core();
@@ -106,11 +104,11 @@ fn dies(test: &str, body: fn()) {
 
 fn leave_no_core() {
     let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: reads the structure.
+    // SAFETY: reads a local.
     unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) };
 }
 
-/// A page of an empty file: a touch of it is SIGBUS until the file is long enough.
+/// A page of an empty file, whose touch raises SIGBUS.
 struct Truncated {
     file: File,
     at: *mut u8,
@@ -118,7 +116,7 @@ struct Truncated {
 
 impl Truncated {
     fn new() -> Self {
-        // SAFETY: a new file and a new mapping.
+        // SAFETY: file and mapping are new.
         let (file, at) = unsafe {
             let fd = libc::memfd_create(c"truncated".as_ptr(), libc::MFD_CLOEXEC);
             assert!(fd >= 0, "{}", io::Error::last_os_error());
@@ -185,7 +183,7 @@ fn a_plain_handler_has_what_is_not_watched() {
         assert_eq!(blocked(), 0);
     }
     assert_eq!(ASKED.load(SeqCst), 0);
-    // Where the watch passes, the earlier handler has it too.
+    // If the watch passes, the earlier handler runs too.
     let watched = watch(file.at.addr()..file.at.addr() + page());
     file.touch(18);
     assert_eq!((ASKED.load(SeqCst), CALLS.load(SeqCst)), (1, 4));
@@ -214,8 +212,8 @@ fn what_was_sent_is_nobodys_touch() {
     set(full as *const () as usize, libc::SA_SIGINFO);
     let Some(armed) = Armed::empty(1) else { return };
     let _watch = watch(armed.range());
-    // SAFETY: sends to this thread, first as anybody may, then with what only the kernel
-    // says of a memory failure and of a misaligned access.
+    // SAFETY: the signals go to this thread: one with a user's code, others with the kernel's codes
+    // for memory failure and misaligned access.
     unsafe {
         libc::raise(libc::SIGBUS);
         assert_eq!((CALLS.load(SeqCst), CODE.load(SeqCst)), (1, libc::SI_TKILL));
@@ -224,7 +222,7 @@ fn what_was_sent_is_nobodys_touch() {
             let mut info: siginfo_t = std::mem::zeroed();
             info.si_signo = libc::SIGBUS;
             info.si_code = code;
-            // The address follows three numbers and padding.
+            // The address follows three `c_int`s and padding.
             ptr::from_mut(&mut info).cast::<usize>().add(2).write(armed.addr(0, 5));
             let (pid, tid) = (libc::getpid(), libc::gettid());
             let sent = libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, tid, libc::SIGBUS, &info);
@@ -251,7 +249,7 @@ fn the_default_kills_who_is_sent_it() {
     dies("sigbus::chain::the_default_kills_who_is_sent_it", || {
         set(libc::SIG_DFL, 0);
         Handler::install().unwrap();
-        // SAFETY: sends to this thread.
+        // SAFETY: `raise` signals this thread.
         unsafe { libc::raise(libc::SIGBUS) };
     });
 }
@@ -259,7 +257,7 @@ fn the_default_kills_who_is_sent_it() {
 #[test]
 fn a_watch_that_passes_leaves_the_default() {
     if Armed::empty(1).is_none() {
-        return; // which said why
+        return; // `Armed::empty` printed the reason
     }
     dies("sigbus::chain::a_watch_that_passes_leaves_the_default", || {
         set(libc::SIG_DFL, 0);
@@ -274,11 +272,11 @@ fn ignored_is_ignored_when_sent() {
     glebe_testing::alone!();
     set(libc::SIG_IGN, 0);
     Handler::install().unwrap();
-    // SAFETY: sends to this thread.
+    // SAFETY: `raise` signals this thread.
     unsafe { libc::raise(libc::SIGBUS) };
 }
 
-/// As the kernel has it: a fault cannot be ignored.
+/// Asserts that a fault kills although SIGBUS is ignored, as in the kernel.
 #[test]
 fn ignored_kills_when_touched() {
     dies("sigbus::chain::ignored_kills_when_touched", || {
@@ -289,7 +287,7 @@ fn ignored_kills_when_touched() {
     });
 }
 
-/// Looks at a dying child as a debugger does: each SIGBUS that it gets.
+/// Traces a dying child, like a debugger.
 #[test]
 fn what_kills_names_the_exact_address() {
     glebe_testing::alone!();
@@ -298,7 +296,7 @@ fn what_kills_names_the_exact_address() {
     let file = Truncated::new();
     let at = file.at.wrapping_add(345);
     leave_no_core();
-    // SAFETY: the child only touches; the parent reads what the kernel says of it.
+    // SAFETY: the child only touches memory; the parent fills locals.
     unsafe {
         let null = ptr::null_mut::<c_void>();
         let child = libc::fork();

@@ -1,7 +1,7 @@
-//! Touches of memory that is gone: settled by a callback, or passed on.
+//! Tests touches of lost memory, which a callback settles or passes on.
 //!
-//! A process has one handler, which stays. So a test has a process of its own if it installs
-//! another handler first, or if a signal kills it.
+//! A process has one handler, which stays. Tests that install another one first, or die of a
+//! signal, therefore run in their own process.
 #![allow(unsafe_code)]
 
 mod armed;

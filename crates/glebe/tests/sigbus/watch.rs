@@ -1,4 +1,4 @@
-//! Watches: the callback, what it is told, and its end.
+//! Tests watches: the callback, its arguments, and the removal.
 
 use std::ptr;
 use std::sync::atomic::{
@@ -14,27 +14,26 @@ use super::armed::{page, Armed};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What [`refill`] works on and what it was told.
 #[derive(Default)]
 struct Seen {
     fd: i32,
     addr: AtomicUsize,
     touches: AtomicU64,
-    /// How many touches pass between two that resume.
+    /// Number of touches that pass before one resumes.
     passes: u64,
     frame: AtomicUsize,
 }
 
-/// Counts the touch. Fills the page with zeros, unless `passes` says that others are to be asked.
+/// Fills the page with zeros, unless `passes` makes the touch pass.
 unsafe extern "C" fn refill(addr: usize, data: *const ()) -> Outcome {
-    // SAFETY: the watch's data.
+    // SAFETY: the data is a live `Seen`.
     let seen = unsafe { &*data.cast::<Seen>() };
     seen.addr.store(addr, SeqCst);
     seen.frame.store(ptr::from_ref(&addr).addr(), SeqCst);
     if (seen.touches.fetch_add(1, SeqCst) + 1) % (seen.passes + 1) != 0 {
         return Outcome::Pass;
     }
-    // SAFETY: a page of the test's own mapping. The first call is to fail and to set errno.
+    // SAFETY: the page is the test's own. The first call must fail and set errno.
     unsafe {
         assert_eq!(fill::zero(-1, addr & !(page() - 1), page(), page()), Err(libc::EBADF));
         fill::zero(seen.fd, addr & !(page() - 1), page(), page()).unwrap();
@@ -44,12 +43,12 @@ unsafe extern "C" fn refill(addr: usize, data: *const ()) -> Outcome {
 
 fn watch(armed: &Armed, seen: &Seen) -> Watch {
     let handler = Handler::install().unwrap();
-    // SAFETY: `seen` outlives the watch in every test; the callback only makes system calls.
+    // SAFETY: `seen` outlives the watch; the callback makes only system calls.
     unsafe { handler.watch(armed.range(), refill, ptr::from_ref(seen).cast()) }.unwrap()
 }
 
 fn read(at: *const u8) -> u8 {
-    // SAFETY: mapped memory of the test's own, whose loss is settled by its watch.
+    // SAFETY: the memory is mapped; the watch settles a loss.
     unsafe { at.read_volatile() }
 }
 
@@ -65,9 +64,8 @@ fn a_callback_learns_the_exact_address_and_refills() {
         assert_eq!(read(armed.ptr(i, offset)), 0);
         assert_eq!(seen.addr.load(SeqCst), armed.addr(i, offset));
     }
-    // A store too, which then stands.
     armed.lose(2);
-    // SAFETY: as in `read`.
+    // SAFETY: the memory is mapped; the watch settles a loss.
     unsafe { armed.ptr(2, 77).write_volatile(9) };
     assert_eq!((read(armed.ptr(2, 77)), read(armed.ptr(2, 78))), (9, 0));
     assert_eq!(seen.touches.load(SeqCst), 5);
@@ -76,7 +74,7 @@ fn a_callback_learns_the_exact_address_and_refills() {
 #[test]
 fn what_a_callback_filled_in_is_read() {
     unsafe extern "C" fn ones(addr: usize, data: *const ()) -> Outcome {
-        // SAFETY: the data is the armed memory; the source is a page of it that is there.
+        // SAFETY: the data is the armed memory; its first page is present.
         unsafe {
             let armed = &*data.cast::<Armed>();
             let to = addr & !(page() - 1);
@@ -89,7 +87,7 @@ fn what_a_callback_filled_in_is_read() {
     let Some(armed) = Armed::full(4, 1) else { return };
     (1..4).for_each(|i| armed.lose(i));
     let handler = Handler::install().unwrap();
-    // SAFETY: the armed memory outlives the watch; the callback makes one system call.
+    // SAFETY: the memory outlives the watch; the callback makes one system call.
     let watch = unsafe { handler.watch(armed.range(), ones, ptr::from_ref(&armed).cast()) };
     assert!((0..4 * page()).all(|offset| read(armed.ptr(0, offset)) == 1));
     drop(watch);
@@ -102,7 +100,7 @@ fn a_system_call_gets_efault() {
     let _watch = watch(&armed, &seen);
     armed.lose(1);
     let mut pipe = [0; 2];
-    // SAFETY: the descriptors are this test's own; a lost page is an error of the call.
+    // SAFETY: the test owns the descriptors; a lost page fails the call.
     unsafe {
         assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
         assert_eq!(libc::write(pipe[1], armed.ptr(1, 0).cast(), 8), -1);
@@ -118,7 +116,7 @@ fn errno_is_kept() {
     let Some(armed) = Armed::empty(1) else { return };
     let seen = Seen { fd: armed.fd(), ..Seen::default() };
     let _watch = watch(&armed, &seen);
-    // SAFETY: this thread's errno; mapped memory of the test's own.
+    // SAFETY: errno is this thread's, and the memory is mapped.
     unsafe {
         *libc::__errno_location() = 77;
         armed.ptr(0, 3).read_volatile();
@@ -136,7 +134,7 @@ fn the_handler_runs_on_the_alternate_stack() {
         s.spawn(|| {
             let stack = vec![0u8; 1 << 17];
             let range = stack.as_ptr_range();
-            // SAFETY: the stack outlives its use: the thread's own is put back before it goes.
+            // SAFETY: the stack outlives its use: `before` is restored first.
             unsafe {
                 let (mut own, mut before) =
                     (std::mem::zeroed::<libc::stack_t>(), std::mem::zeroed());
@@ -152,7 +150,7 @@ fn the_handler_runs_on_the_alternate_stack() {
     });
 }
 
-/// All are asked until the last one resumes, in whatever slots they are.
+/// Fills several chunks of watches.
 #[test]
 fn more_watches_than_one_chunk_holds() {
     let Some(armed) = Armed::full(1, 1) else { return };
@@ -171,7 +169,6 @@ fn more_watches_than_one_chunk_holds() {
     }
 }
 
-/// Each thread's own watches come and go, and each is asked every time.
 #[test]
 fn threads_watch_at_the_same_time() {
     if Armed::empty(1).is_none() {
@@ -193,9 +190,9 @@ fn threads_watch_at_the_same_time() {
     });
 }
 
-/// The earlier handler of a test that runs alone: fills the page, by the descriptor in `FILLS`.
+/// Fills the page by the descriptor in `FILLS`.
 unsafe extern "C" fn fill_behind(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel's; a page of the test's own mapping.
+    // SAFETY: the kernel's `info` is valid; the page is the test's own.
     unsafe {
         let at = (*info).si_addr().addr() & !(page() - 1);
         fill::zero(FILLS.load(SeqCst), at, page(), page()).unwrap();
@@ -203,10 +200,10 @@ unsafe extern "C" fn fill_behind(_: i32, info: *mut libc::siginfo_t, _: *mut lib
 }
 static FILLS: AtomicI32 = AtomicI32::new(-1);
 
-/// Sets [`fill_behind`], before glebe's handler is there.
+/// Must run before glebe's handler is installed.
 fn set_fill_behind(armed: &Armed) {
     FILLS.store(armed.fd(), SeqCst);
-    // SAFETY: a handler of the kind that the flags say.
+    // SAFETY: the handler matches the flags.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = fill_behind as *const () as usize;
@@ -215,14 +212,13 @@ fn set_fill_behind(armed: &Armed) {
     }
 }
 
-/// The data of a watch is marked as gone right after its removal; a callback that still sees it
-/// then, or enters after, says so.
+/// Marks the data as gone after the removal; a later callback sets `AFTER_END`.
 #[test]
 fn no_handler_uses_a_watch_that_was_removed() {
     glebe_testing::alone!();
     static AFTER_END: AtomicBool = AtomicBool::new(false);
     unsafe extern "C" fn look(_: usize, data: *const ()) -> Outcome {
-        // SAFETY: the data is never freed, only marked.
+        // SAFETY: the data is never freed.
         let gone = unsafe { &*data.cast::<AtomicBool>() };
         for _ in 0..200 {
             if gone.load(SeqCst) {
@@ -264,7 +260,7 @@ fn no_handler_uses_a_watch_that_was_removed() {
     assert!(!AFTER_END.load(SeqCst));
 }
 
-/// A thread that stands in a callback does not exist in a child: a removal there does not wait.
+/// The child has no thread in a callback, so a removal there must not wait.
 #[test]
 fn a_child_does_not_wait_for_its_parents_handlers() {
     glebe_testing::alone!();
@@ -279,15 +275,15 @@ fn a_child_does_not_wait_for_its_parents_handlers() {
     let Some(armed) = Armed::empty(1) else { return };
     set_fill_behind(&armed);
     let handler = Handler::install().unwrap();
-    // SAFETY: no data.
+    // SAFETY: the callback uses no data.
     let watch = unsafe { handler.watch(armed.range(), stay, ptr::null()) }.unwrap();
     thread::scope(|s| {
         s.spawn(|| assert_eq!(read(armed.ptr(0, 0)), 0));
         while STATE.load(SeqCst) == 0 {
             thread::yield_now();
         }
-        // SAFETY: the child drops a watch, which allocates nothing, and leaves by _exit; an
-        // alarm ends it should that wait.
+        // SAFETY: the child drops a watch, which allocates nothing, and leaves by `_exit`. If the
+        // drop waits, an alarm ends the child.
         let status = unsafe {
             let pid = libc::fork();
             if pid == 0 {
@@ -305,18 +301,17 @@ fn a_child_does_not_wait_for_its_parents_handlers() {
     });
 }
 
-/// The page that the handlers of [`signals_nest`] touch.
 static LOST_PAGE: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 
-/// Loses that page and touches it. Another handler may bring it back in between.
+/// Loses `LOST_PAGE` and touches it; another handler may fill it in between.
 fn touch_another() {
     let at = LOST_PAGE.load(SeqCst);
-    // SAFETY: a page of the test's own, whose loss is settled by a watch.
+    // SAFETY: the page is the test's own, and a watch settles its loss.
     unsafe { assert_eq!(libc::madvise(at.cast(), page(), libc::MADV_DONTNEED), 0) };
     assert_eq!(read(at), 0);
 }
 
-/// Another signal's handler, and a callback, touch lost pages within a touch.
+/// Touches lost pages within a touch, in a signal handler and in a callback.
 #[test]
 fn signals_nest() {
     glebe_testing::alone!();
@@ -327,7 +322,7 @@ fn signals_nest() {
     }
     unsafe extern "C" fn callback(addr: usize, data: *const ()) -> Outcome {
         touch_another();
-        // SAFETY: as for this function.
+        // SAFETY: `refill` requires what this function requires.
         unsafe { refill(addr, data) }
     }
     let (Some(armed), Some(other)) = (Armed::full(2, 4), Armed::empty(1)) else { return };
@@ -336,7 +331,7 @@ fn signals_nest() {
     let of_other = Seen { fd: other.fd(), ..Seen::default() };
     let _others = watch(&other, &of_other);
     let handler = Handler::install().unwrap();
-    // SAFETY: the data outlives the watch; the signal's handler does what it may.
+    // SAFETY: the data outlives the watch; the handler is async-signal-safe.
     let _watch = unsafe {
         libc::signal(libc::SIGUSR1, on_signal as *const () as usize);
         handler.watch(armed.range(), callback, ptr::from_ref(&seen).cast()).unwrap()
@@ -345,7 +340,7 @@ fn signals_nest() {
     thread::scope(|s| {
         s.spawn(|| {
             while !done.load(SeqCst) {
-                // SAFETY: the thread lives as long as this scope.
+                // SAFETY: the thread outlives this scope.
                 unsafe { libc::pthread_kill(me, libc::SIGUSR1) };
                 thread::yield_now();
             }
@@ -362,7 +357,7 @@ fn signals_nest() {
 }
 
 fn this_thread() -> libc::pthread_t {
-    // SAFETY: takes nothing.
+    // SAFETY: takes no arguments.
     unsafe { libc::pthread_self() }
 }
 

@@ -1,12 +1,11 @@
-//! Processes that share a file of volatile memory, and are killed at any moment.
+//! Stresses processes that share a file of volatile memory and are killed at random moments.
 //!
-//! A thread of this process and a second process each have half of the granules: they pin, look,
-//! rebuild what was lost, write anew, unmark and mark. A third process purges. The last two are
-//! killed by SIGKILL every few milliseconds and started again. What every granule must hold is in
-//! the `oracle`. No granule is empty or older than it says unless it was told lost; what is pinned
-//! stays as it is; and once a process was waited for, nothing is pinned by it: all that it had
-//! marked can be purged at once. The same in a memory cgroup that is too small (`pressed`).
-//! `GLEBE_STRESS_SECONDS` says for how long. Seeds are fixed; the interleaving is not.
+//! A thread of this process and a second process each own half of the granules: they pin, check,
+//! rebuild, write, unmark and mark. A third purges. The latter two are killed every few
+//! milliseconds and restarted. The `oracle` knows each granule's contents. Invariants: no granule
+//! is empty or outdated unless reported lost; a pinned granule does not change; a killed process,
+//! once waited for, pins nothing. `pressed` repeats this in a memory cgroup that is too small.
+//! `GLEBE_STRESS_SECONDS` sets the duration. Seeds are fixed; the interleaving is not.
 #![allow(unsafe_code)] // Safety: see `oracle` and `process`.
 
 mod oracle;
@@ -25,23 +24,21 @@ use crate::shared::process::{self, End, Process};
 use crate::stressed::{self, spawn, version, Random, Stop};
 use oracle::{Count, Oracle, Seen};
 
-/// Of each half.
+/// Granules of each half.
 const HALF: u64 = 48;
 const USUAL: Duration = Duration::from_millis(1500);
-/// Beyond the time of the stress, while too little has happened.
+/// Extra time while too little has happened.
 const GRACE: Duration = Duration::from_secs(40);
-/// How long a process lives at most, and how long a pin is held.
+/// Longest life of a process, and longest pin.
 const LIFE: Duration = Duration::from_millis(12);
 const HOLD: Duration = Duration::from_micros(30);
 
-/// Where granules lie.
 fn range(shared: &Shared, start: u64, len: u64) -> Range<Bytes> {
     let at = |granule| Bytes::new(granule * shared.granule().get());
     at(start)..at(start + len)
 }
 
-/// What a call gave; none where a purger or a joining process was in the way for too long, as one
-/// that gets no processor may be.
+/// Returns `None` if a purger or a joining process was in the way for too long.
 fn given<T>(oracle: &Oracle, result: Result<T, Error>) -> Option<T> {
     match result {
         Ok(given) => Some(given),
@@ -53,12 +50,10 @@ fn given<T>(oracle: &Oracle, result: Result<T, Error>) -> Option<T> {
     }
 }
 
-/// One user of granules that are nobody else's.
 struct User<'a> {
     shared: &'a Shared,
     oracle: &'a Oracle,
     random: Random,
-    /// What a granule holds.
     bytes: Vec<u8>,
 }
 
@@ -68,7 +63,6 @@ impl<'a> User<'a> {
         Self { shared, oracle, random: Random(seed), bytes }
     }
 
-    /// One step on one of its granules.
     fn step(&mut self, own: &Range<u64>) {
         let granule = own.start + self.random.below(own.end - own.start);
         match self.random.below(5) {
@@ -77,7 +71,6 @@ impl<'a> User<'a> {
         }
     }
 
-    /// Pins, looks, rebuilds or writes anew, looks again.
     fn pin(&mut self, granule: u64) {
         let Some(pin) = given(self.oracle, self.shared.pin(range(self.shared, granule, 1))) else {
             return;
@@ -91,7 +84,8 @@ impl<'a> User<'a> {
             stressed::fill(&mut self.bytes, granule, next);
             pin.write(Bytes::ZERO, &self.bytes).unwrap();
             self.mark(granule);
-            // In this order: whoever is killed in between leaves it lost, and may leave anything.
+            // If the process is killed between these calls, the granule stays lost and may hold
+            // anything.
             self.oracle.done(granule, next);
             let Some(()) = given(self.oracle, pin.restored()) else { return };
         }
@@ -101,10 +95,9 @@ impl<'a> User<'a> {
         assert_eq!(version(&self.bytes, granule), Some(now), "{granule} was pinned");
     }
 
-    /// Unmarks, writes, marks again.
     fn unmark(&mut self, granule: u64) {
         let before = self.oracle.seen(granule);
-        // What the unmark tells is told to nobody if this process is killed then.
+        // If the process is killed after the unmark, the report is lost.
         let next = self.oracle.begin(granule);
         let Some(lost) = given(self.oracle, self.shared.unmark(range(self.shared, granule, 1)))
         else {
@@ -136,7 +129,6 @@ impl<'a> User<'a> {
         {}
     }
 
-    /// What was found under a pin.
     fn judge(&self, granule: u64, is_lost: bool) {
         self.oracle.count(if is_lost { Count::Lost } else { Count::Intact }, 1);
         if let (Seen::Holds(expected), false) = (self.oracle.seen(granule), is_lost) {
@@ -146,7 +138,6 @@ impl<'a> User<'a> {
     }
 }
 
-/// A process that does nothing but purge.
 fn purge_for_ever(purger: &Purger, oracle: &Oracle, seed: u64) {
     let mut random = Random(seed);
     loop {
@@ -159,7 +150,6 @@ fn purge_for_ever(purger: &Purger, oracle: &Oracle, seed: u64) {
     }
 }
 
-/// Nothing keeps what a dead process had marked.
 fn nothing_is_pinned(shared: &Shared, oracle: &Oracle, own: &Range<u64>, process: i32) {
     let look = Purger::adopt(shared.fd().try_clone_to_owned().unwrap()).unwrap().look().unwrap();
     let ids: Vec<_> = look.holders.iter().map(|holder| holder.process).collect();
@@ -170,14 +160,13 @@ fn nothing_is_pinned(shared: &Shared, oracle: &Oracle, own: &Range<u64>, process
     }
     for granule in own.clone() {
         let Some(pin) = given(oracle, shared.pin(range(shared, granule, 1))) else { continue };
-        // What is known to hold something was marked as well.
+        // A granule known to hold data was also marked.
         if let Seen::Holds(_) = oracle.seen(granule) {
             assert!(!pin.lost().is_empty(), "{granule} was kept by a pin of a dead process");
         }
     }
 }
 
-/// Starts processes and kills them, until the time is over.
 fn kill_and_start(shared: &Shared, oracle: &Oracle, stop: &AtomicBool, time: Duration) {
     let (begin, mut random) = (Instant::now(), Random(7));
     let second = HALF..2 * HALF;
@@ -210,7 +199,6 @@ fn kill_and_start(shared: &Shared, oracle: &Oracle, stop: &AtomicBool, time: Dur
     kill(&purging);
 }
 
-/// Kills a process that would have gone on.
 fn kill(process: &Process) {
     process::signal(process.pid, libc::SIGKILL);
     assert_eq!(process.end(), End::Signal(libc::SIGKILL), "its assertion is printed above");

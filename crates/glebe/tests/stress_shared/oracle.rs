@@ -1,20 +1,20 @@
-//! What every granule must hold, in memory that all processes of the test share.
+//! Knows every granule's contents, in memory shared by all processes of the test.
 //!
 //! ```text
 //! word of a granule   version << 1 | is known
 //! ```
 //!
-//! A granule's word is changed by its one user. While it changes the granule, or asks what was
-//! lost, the word says that nothing is known: a user that is killed then leaves it so.
+//! Only a granule's user changes its word. It says "unknown" while the user changes the granule or
+//! asks for losses, and stays so if the user is killed.
 //!
 //! # Safety
-//! The words are mapped as long as the oracle lives, and atomics.
+//! The words are atomics and stay mapped.
 
 use std::fmt;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What was done, by all processes.
+/// An event counted over all processes.
 #[derive(Clone, Copy, Debug)]
 pub enum Count {
     Intact,
@@ -26,23 +26,23 @@ pub enum Count {
 
 const COUNTS: [Count; 5] = [Count::Intact, Count::Lost, Count::Purged, Count::Kills, Count::Waited];
 
-/// What is known of a granule.
+/// The oracle's knowledge of a granule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
     Unknown,
-    /// This version, unless it is told lost.
+    /// This version, unless reported lost.
     Holds(u64),
 }
 
-/// See the module.
+/// The words and counts.
 pub struct Oracle {
     words: *const AtomicU64,
     granules: u64,
 }
 
-// SAFETY: atomics, in memory that stays.
+// SAFETY: atomics, which stay mapped.
 unsafe impl Sync for Oracle {}
-// SAFETY: as above.
+// SAFETY: atomics, which stay mapped.
 unsafe impl Send for Oracle {}
 
 impl Oracle {
@@ -50,7 +50,7 @@ impl Oracle {
         let len = (granules as usize + COUNTS.len()) * size_of::<AtomicU64>();
         let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: at an address of the kernel's choice; it is never unmapped.
+        // SAFETY: the kernel chooses the address, and the mapping stays.
         let at = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, -1, 0) };
         assert_ne!(at, libc::MAP_FAILED);
         Self { words: at.cast(), granules }
@@ -71,14 +71,14 @@ impl Oracle {
         }
     }
 
-    /// Nothing is known from now on; the next version.
+    /// Marks the contents as unknown; returns the next version.
     pub fn begin(&self, granule: u64) -> u64 {
         let version = (self.word(granule).load(Ordering::SeqCst) >> 1) + 1;
         self.word(granule).store(version << 1, Ordering::SeqCst);
         version
     }
 
-    /// It holds this version.
+    /// Records the granule's version.
     pub fn done(&self, granule: u64, version: u64) {
         self.word(granule).store(version << 1 | 1, Ordering::SeqCst);
     }
@@ -87,7 +87,7 @@ impl Oracle {
         self.word(self.granules + count as u64).fetch_add(n, Ordering::Relaxed);
     }
 
-    /// Whether enough has happened to show something.
+    /// Returns true if enough has happened.
     pub fn is_enough(&self) -> bool {
         let done =
             [(Count::Intact, 100), (Count::Lost, 100), (Count::Purged, 100), (Count::Kills, 10)];

@@ -1,8 +1,8 @@
-//! Two users and a purger of one file in a memory cgroup that holds less than all of them want.
+//! Runs two users and a purger of a file in a memory cgroup that is too small.
 //!
-//! A process has memory of its own by turns, so that the file must shrink and may grow again; the
-//! kernel takes nothing of such a file, and kills. One user is killed twice a second and started
-//! again. The purger is a [`Reclaimer`], which decides by the group's limit.
+//! Another process takes and frees memory in turns, so the file must shrink and may grow again. The
+//! kernel cannot reclaim from this file; it would kill. One user is killed twice a second. The
+//! purger is a [`Reclaimer`], which follows the group's limit.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,19 +23,17 @@ use crate::stressed::{spawn, Random, Stop};
 
 const TEST: &str = "stress_shared::pressed::nothing_is_killed_and_nothing_is_lost_untold";
 const LIMIT: Bytes = Bytes::mib(80);
-/// All of them together are 48 MiB.
+/// All granules together have 48 MiB.
 const GRANULE: Bytes = Bytes::new(512 << 10);
-/// Memory that another process takes and frees by turns, how much it takes in a second, and its
-/// pause after that.
+/// Memory that another process takes and frees, its rate per second, and its pause.
 const OTHERS: Bytes = Bytes::mib(48);
 const A_SECOND: Bytes = Bytes::mib(100);
 const REST_OF_OTHERS: Duration = Duration::from_millis(480);
 const USUAL: Duration = Duration::from_millis(2500);
 const LIFE: Duration = Duration::from_millis(500);
-/// Between two steps of a user: it builds anew at some tens of MiB a second.
+/// Limits the rebuilds of a user to some tens of MiB a second.
 const REST: Duration = Duration::from_millis(20);
 
-/// Memory that comes and goes.
 fn others() {
     loop {
         process::stay();
@@ -44,7 +42,6 @@ fn others() {
     }
 }
 
-/// Purges as the group's limit asks for.
 fn purge(shared: &Shared, oracle: &Oracle) {
     let purger = Arc::new(Purger::adopt(shared.fd().try_clone_to_owned().unwrap()).unwrap());
     let reclaimer = Reclaimer::new(Policy::default()).unwrap();
@@ -66,7 +63,6 @@ fn use_for_ever(shared: &Shared, oracle: &Oracle, seed: u64, until: impl Fn() ->
     }
 }
 
-/// In the group.
 fn load() {
     let len = Bytes::new(2 * HALF * GRANULE.get());
     let shared = Shared::options().granule(GRANULE).create(len).unwrap();

@@ -1,4 +1,4 @@
-//! Forks in the mix: the child unmarks what it inherits, and finds it told or whole.
+//! Forks during the stress: a child finds each page lost or whole.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::stressed::{in_child, page_buffer, End};
 
 const FORK_EVERY: Duration = Duration::from_millis(200);
 
-/// Forks now and then until the time is over, and a while longer if regions have shown nothing.
+/// Forks until `time` is over, up to `GRACE` longer if a region has shown nothing.
 pub(super) fn fork_until(shared: &Shared, time: Duration) {
     let begin = Instant::now();
     let is_over = || {
@@ -29,8 +29,8 @@ pub(super) fn fork_until(shared: &Shared, time: Duration) {
     }
 }
 
-/// With `rest` nobody is in the middle of a step, so that the child knows what every page must
-/// hold; without, it only has to come through.
+/// Forks a child that unmarks all. With `rest`, no thread is within a step, so the child knows all
+/// contents; without, its calls must only succeed.
 fn fork(shared: &Shared, rest: bool) {
     let mut page = page_buffer();
     let alone = rest.then(|| shared.step.write());
@@ -43,7 +43,7 @@ fn fork(shared: &Shared, rest: bool) {
 
 const FAILED: u8 = 16;
 
-/// In a child: one bit for each kind of fault.
+/// Returns a bit for each kind of fault in a child.
 fn faults(ground: &Ground, bytes: &mut [u8], rest: bool) -> u8 {
     let own = ground.own();
     let Ok(purged) = ground.region.unmark(range(0, own)) else { return FAILED };

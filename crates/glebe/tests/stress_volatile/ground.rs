@@ -1,11 +1,10 @@
-//! [`Ground`]: one region of the stress, and what each of its owned pages must hold.
+//! [`Ground`] is a region of the stress, with the expected contents of its owned pages.
 //!
-//! All grounds of a run live in one child, under one limit, so that a fork finds every kind of
-//! region at once. Unit: pages.
+//! All grounds live in one child under one limit, so a fork inherits every kind. Unit: pages.
 //!
 //! # Safety
-//! Adopted memory lives as long as the process, and only the region's calls reach it. The refill
-//! returns bytes of a page that is set before the region is made and never changed.
+//! Adopted memory lives as long as the process; only the region's calls access it. The refill's
+//! page is set before the region is made and never changes.
 
 use std::fmt;
 use std::ptr;
@@ -20,25 +19,25 @@ use glebe::volatile::{Engine, Region};
 use super::oracle::{Oracle, REFILL};
 use super::Counts;
 
-/// Which kind of region.
+/// The kind of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Its own memory, in base pages; sharers too.
+    /// Own memory in base pages, also used by sharers.
     Own,
-    /// Its own memory, in huge pages.
+    /// Own memory in huge pages.
     Huge,
     /// The caller's memory.
     Over,
-    /// Its own memory, with a callback that refills what is touched.
+    /// Own memory, whose callback refills touched pages.
     Refilled,
 }
 
 impl Kind {
-    /// All.
+    /// All kinds.
     pub const ALL: [Self; 4] = [Self::Own, Self::Huge, Self::Over, Self::Refilled];
 }
 
-/// A region, and its owned pages from the start on.
+/// A region, which begins with the owned pages.
 pub(super) struct Ground {
     pub(super) kind: Kind,
     pub(super) region: Region,
@@ -49,15 +48,15 @@ pub(super) struct Ground {
     pub(super) chunk: u64,
     pub(super) chunks: u64,
     pub(super) owners: u64,
-    /// Readers keep away while it is set.
+    /// Keeps readers away while set.
     pub(super) left_alone: AtomicBool,
     shown: AtomicBool,
-    /// The most pages that were seen huge.
+    /// The most pages seen in huge pages.
     huge_pages: AtomicU64,
 }
 
 impl Ground {
-    /// A region of `kind` with `extra` pages behind the owned ones.
+    /// Makes a region of `kind` with `extra` pages behind the owned ones.
     pub(super) fn new(kind: Kind, engine: Engine, extra: u64) -> Self {
         let page = page_size();
         let grain = match kind {
@@ -74,7 +73,7 @@ impl Ground {
         let region = match kind {
             Kind::Own | Kind::Huge => options.build(len),
             Kind::Over => {
-                // SAFETY: new memory, which lives as long as the process and nothing else uses.
+                // SAFETY: new memory that lives as long as the process, without other users.
                 unsafe {
                     let (access, kind) = (
                         libc::PROT_READ | libc::PROT_WRITE,
@@ -87,7 +86,7 @@ impl Ground {
             }
             Kind::Refilled => {
                 PAGE.get_or_init(|| vec![REFILL; page.bytes().as_usize()]);
-                // SAFETY: `refill` allocates nothing, takes no lock, and its bytes stay.
+                // SAFETY: `refill` neither allocates nor locks, and its bytes stay.
                 unsafe { options.on_lost(refill, ptr::null()) }.build(len)
             }
         };
@@ -106,24 +105,24 @@ impl Ground {
         }
     }
 
-    /// Takes note of what an owner has counted so far.
+    /// Records whether the owner's `counts` show something.
     pub(super) fn show(&self, counts: &Counts) {
         if counts.shown_nothing(self.kind, self.region.engine()).is_none() {
             self.shown.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether the kernel is known to have taken and left something of it.
+    /// Returns true if the kernel took some pages and left others.
     pub(super) fn has_shown(&self) -> bool {
         self.shown.load(Ordering::Relaxed)
     }
 
-    /// Owned pages.
+    /// Returns the number of owned pages.
     pub(super) fn own(&self) -> u64 {
         self.chunk * self.chunks
     }
 
-    /// The first pages of the chunks of an owner.
+    /// Returns the first page of each chunk of an owner.
     pub(super) fn chunks_of(&self, owner: u64) -> Vec<u64> {
         let chunks = 0..self.chunks;
         chunks
@@ -132,7 +131,7 @@ impl Ground {
             .collect()
     }
 
-    /// Looks at how many pages are in huge pages now (proc_pid_smaps(5), `AnonHugePages`).
+    /// Updates `huge_pages` from `AnonHugePages` (proc_pid_smaps(5)).
     pub(super) fn look_for_huge_pages(&self) {
         let from = self.region.addr();
         let to = from + self.region.len().as_usize();
@@ -151,15 +150,13 @@ impl Ground {
         self.huge_pages.fetch_max(pages, Ordering::Relaxed);
     }
 
-    /// Copies a page out by touching it, word by word, as a program does that asks nobody. For
-    /// regions that refill what is lost.
+    /// Copies a page by plain loads. Only for regions that refill.
     pub(super) fn touch(&self, page: u64, bytes: &mut [u8]) {
         const WORD: usize = size_of::<u64>();
         assert!(self.kind == Kind::Refilled && page < self.own() && bytes.len() == whole());
         let at = self.region.addr() + Pages::new(page).bytes(page_size()).as_usize();
         for (nth, word) in bytes.chunks_exact_mut(WORD).enumerate() {
-            // SAFETY: inside the region, aligned as a page is, only read, and as an atomic; a lost
-            // page is refilled.
+            // SAFETY: inside the region, aligned, and only read, atomically; a loss is refilled.
             let value = unsafe { AtomicU64::from_ptr((at + nth * WORD) as *mut u64) };
             word.copy_from_slice(&value.load(Ordering::Relaxed).to_ne_bytes());
         }
@@ -177,10 +174,9 @@ fn whole() -> usize {
     page_size().bytes().as_usize()
 }
 
-/// What a refill gives.
 static PAGE: OnceLock<Vec<u8>> = OnceLock::new();
 
 unsafe extern "C" fn refill(_offset: u64, len: usize, _data: *const ()) -> *const u8 {
-    // Set before the region is made; no allocation, no lock.
+    // `PAGE` was set before, so this neither allocates nor locks.
     PAGE.get().filter(|page| page.len() >= len).map_or(ptr::null(), |page| page.as_ptr())
 }

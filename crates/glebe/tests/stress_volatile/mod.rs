@@ -1,22 +1,17 @@
-//! Threads that mark, write, read and unmark regions while the kernel takes from them.
+//! Stresses regions: threads mark, write, read and unmark while the kernel takes pages.
 //!
-//! In a memory cgroup, beside a thread that reads a file longer than its limit and one that
-//! allocates and frees. The regions are of every [`Kind`], all at once. *Owners* have pages of
-//! their own, in runs that lie between those of others, and know of each what it must hold: they
-//! mark runs of any place and length, unmark others, write, read and drop. Every page they unmark
-//! is either told as lost and empty, or holds their last version. A *reader* reads any of these
-//! pages meanwhile, by every way that there is, and tells a state from the next by its word in the
-//! `oracle`; where touches of lost pages are refilled, a page holds what it must, or from some byte
-//! on what the callback gave. *Sharers* mark and unmark overlapping runs of pages that belong to
-//! none of them; now and then one looks at all of them alone, and every page that is empty must
-//! have been told to one of them at least. Meanwhile children are *forked* that unmark what they
-//! inherit.
+//! In a memory cgroup, one thread reads a file longer than the limit, another allocates and frees.
+//! Regions of every [`Kind`] exist at once. *Owners* mark any run of their own pages, unmark,
+//! write, read and drop; each page that they unmark is reported lost and empty, or holds their last
+//! version. A *reader* reads all these pages in every way, and sees changes of state in the page's
+//! word of the `oracle`; a refilled page is right up to some byte, and then holds the callback's
+//! bytes. *Sharers* mark and unmark overlapping runs of common pages; sometimes one checks them:
+//! each empty page must have been reported to a sharer. *Forked* children unmark inherited pages.
 //!
-//! A run in which the kernel purged nothing of a region, or everything, has shown nothing of it: it
-//! goes on for a while, and is done again if nothing comes of that. No more may be told as lost
-//! than the kernel says that it took (`pglazyfreed` of the whole machine, with some leeway). Seeds
-//! are fixed; the interleaving is not. `GLEBE_STRESS_SECONDS` says how long each engine is at it.
-//! Units: pages.
+//! A run shows nothing of a region that lost no page, or every page: it is prolonged, and then
+//! repeated. Reported losses may exceed the kernel's count (`pglazyfreed`, machine-wide) only by a
+//! leeway. Seeds are fixed; the interleaving is not. `GLEBE_STRESS_SECONDS` sets the duration per
+//! engine. Units: pages.
 #![allow(unsafe_code)] // Safety: see `ground` and `stressed`.
 
 mod forked;
@@ -48,49 +43,46 @@ use crate::turn::Turn;
 use ground::{Ground, Kind};
 
 const LIMIT: Bytes = Bytes::mib(96);
-/// Read over and over: several times the limit.
+/// Bytes of the file: several times the limit.
 const FILE: Bytes = Bytes::mib(384);
-/// Had and given back: with the regions all unmarked, copied by a fork, it fits into the limit.
+/// Bytes that fit into the limit beside all regions, unmarked and copied by a fork.
 const ANON: Bytes = Bytes::mib(8);
 const ANON_REST: Duration = Duration::from_millis(2);
 const SHARERS: u64 = 2;
-/// Pages of sharers, behind those of owners.
+/// Pages of sharers, behind the owners' pages.
 const SHARED: u64 = 1024;
-/// Told as lost for each page that the kernel counts as taken: a huge page in parts can lose some
-/// of them uncounted.
+/// Most losses per page that the kernel counts as taken; it can miss parts of a split huge page.
 const LEEWAY: f64 = 1.25;
 const USUAL: Duration = Duration::from_millis(1500);
-/// Beyond the time of the stress, while a region has shown nothing.
+/// Extra time while a region has shown nothing.
 const GRACE: Duration = Duration::from_secs(40);
-/// Runs in which the kernel left some region alone, which is its choice.
+/// Attempts, because the kernel may take nothing from a region.
 const ATTEMPTS: usize = 3;
-/// What the kernel counts as taken, of the whole machine.
 const COUNTS: &str = "/proc/vmstat";
 const GROUP: &str = "GLEBE_TEST_CGROUP";
-/// How a child ends that has shown nothing.
+/// Exit status of a child that has shown nothing.
 const NOTHING_SHOWN: i32 = 3;
 
-/// What was done and found.
 #[derive(Clone, Debug, Default)]
 struct Counts {
-    /// Pages that held what they should when they were unmarked.
+    /// Pages that held the right contents at their unmark.
     intact_pages: u64,
     /// Pages that the kernel took.
     purged_pages: u64,
-    /// Pages that a callback had refilled.
+    /// Pages that a callback refilled.
     refilled_pages: u64,
-    /// Pages without what was written last, though nothing said that it was lost.
+    /// Pages without their last write that were not reported lost.
     lost_writes: u64,
-    /// Pages with something older than what was written last.
+    /// Pages with an older version.
     stale_reads: u64,
-    /// Lost pages that were told as intact.
+    /// Lost pages that were reported intact.
     false_intact: u64,
-    /// Pages told as lost that were not, or not marked.
+    /// Pages reported lost that were not.
     false_purged: u64,
 }
 
 impl Counts {
-    /// Why a region with these counts has shown nothing, if so.
+    /// Returns why these counts show nothing, if so.
     fn shown_nothing(&self, kind: Kind, engine: Engine) -> Option<&'static str> {
         let refills = kind == Kind::Refilled && engine == Engine::Scan;
         match self {
@@ -111,27 +103,23 @@ impl Counts {
         self.false_purged += other.false_purged;
     }
 
-    /// The faults, which must be 0.
     fn faults(&self) -> [u64; 4] {
         [self.lost_writes, self.stale_reads, self.false_intact, self.false_purged]
     }
 
-    /// Panics on any fault.
     fn check(&self) {
         assert_eq!(self.faults(), [0; 4], "{self:?}");
     }
 }
 
-/// What the threads of a child share.
 struct Shared {
-    /// In the order of [`Kind::ALL`]; the first has sharers too.
+    /// In the order of [`Kind::ALL`]; the first also has sharers.
     grounds: Vec<Ground>,
-    /// Held shared for a step of an owner, and alone where a fork wants all of them at rest.
+    /// Locked exclusively by a fork that needs all owners at rest.
     step: RwLock<()>,
     sharing: RwLock<()>,
-    /// Of the sharers' pages, those told as lost since all were looked at.
+    /// Sharers' pages reported lost since the last check.
     told: Vec<AtomicBool>,
-    /// Version of the sharers' pages.
     versions: Mutex<Vec<u64>>,
     stop: AtomicBool,
 }
@@ -154,18 +142,15 @@ impl Shared {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// The ground that has sharers.
     fn common(&self) -> &Ground {
         &self.grounds[0]
     }
 
-    /// Its first page of theirs.
     fn base(&self) -> u64 {
         self.common().own()
     }
 }
 
-/// In the child.
 fn inside(group: &Path, engine: Engine) {
     cgroup::enter(group);
     let signals = Signals::start(Duration::from_millis(1));
@@ -215,7 +200,7 @@ fn inside(group: &Path, engine: Engine) {
     }
 }
 
-/// A file without a name, on a disk: what a tmpfs holds is not given back.
+/// Creates a nameless file on a disk: the kernel cannot reclaim tmpfs.
 fn sparse_file() -> File {
     let dirs = [PathBuf::from(env!("CARGO_MANIFEST_DIR")), std::env::temp_dir()];
     let name = format!(".glebe-pressure-{}", std::process::id());
@@ -229,7 +214,7 @@ fn sparse_file() -> File {
     file
 }
 
-/// Reads through the page cache: the kernel can always take back what was read.
+/// Fills the page cache, which the kernel can always reclaim.
 fn read_file(file: &File, shared: &Shared) {
     let mut block = vec![0; Bytes::mib(1).as_usize()];
     for at in (0..FILE.get()).step_by(block.len()).cycle() {
@@ -240,7 +225,7 @@ fn read_file(file: &File, shared: &Shared) {
     }
 }
 
-/// Has memory by turns that the kernel cannot take back.
+/// Uses memory that the kernel cannot reclaim.
 fn allocate(shared: &Shared) {
     while !shared.stopped() {
         let mut memory = vec![0_u8; ANON.as_usize()];
@@ -250,13 +235,11 @@ fn allocate(shared: &Shared) {
     }
 }
 
-/// Marked pages that the kernel took so far, of all processes.
 fn lazy_freed() -> u64 {
     let text = fs::read_to_string(COUNTS).unwrap();
     text.lines().find_map(|line| line.strip_prefix("pglazyfreed ")?.parse().ok()).unwrap()
 }
 
-/// Bytes from the start of the region to page `first` and to the end of `pages` from there.
 fn range(first: u64, pages: u64) -> Range<Bytes> {
     let at = |page: u64| Pages::new(page).bytes(page_size());
     at(first)..at(first + pages)

@@ -1,12 +1,12 @@
-//! [`Oracle`]: what each page of an owner must hold, in one word that others can read.
+//! [`Oracle`] has the expected contents of each owned page, in a word that other threads can read.
 //!
 //! ```text
 //!  63            4     3        2       1       0
 //! | version       | busy | dropped | empty | marked |
 //! ```
-//! Only the owner of a page stores its word: *busy* while it changes the page or its mark, so that
-//! whoever reads the same word that is not busy before and after has seen one state. *Empty*: the
-//! page holds zeros, because it was never written or its loss was told.
+//! Only a page's owner stores its word. *Busy* is set during a change; a reader that finds the same
+//! word, not busy, before and after its read has seen one state. *Empty*: the page holds zeros,
+//! because it was never written or its loss was reported.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,52 +18,52 @@ const DROPPED: u64 = 1 << 2;
 const BUSY: u64 = 1 << 3;
 const VERSION_SHIFT: u32 = 4;
 
-/// What a page must hold.
+/// The expected contents of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct State {
-    /// Of the last write; 0 before the first.
+    /// Version of the last write; 0 before the first.
     pub(super) version: u64,
-    /// Whether it is marked.
+    /// True if the page is marked.
     pub(super) marked: bool,
-    /// Whether it holds zeros.
+    /// True if the page holds zeros.
     pub(super) empty: bool,
-    /// Whether it was dropped on purpose since it was marked.
+    /// True if dropped on purpose since the mark.
     pub(super) dropped: bool,
 }
 
-/// What a page holds, against its state.
+/// The contents of a page, compared with its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Contents {
-    /// What it must.
+    /// The expected contents.
     Right,
-    /// Zeros where there must be something.
+    /// Zeros instead of data.
     Zeros,
-    /// What a callback gives in the place of what was lost, from some byte on.
+    /// The callback's bytes, from some byte on.
     Refilled,
-    /// Something older.
+    /// An older version.
     Stale,
-    /// Something else.
+    /// Other bytes.
     Wrong,
 }
 
-/// Every byte that a callback gives; no page is filled with it.
+/// Every byte of a refill; no page is filled with this byte.
 pub(super) const REFILL: u8 = 0x77;
 
-/// One word a page.
+/// One word per page.
 pub(super) struct Oracle {
     words: Vec<AtomicU64>,
-    /// Whether lost pages may be refilled.
+    /// True if lost pages may be refilled.
     refilled: bool,
 }
 
 impl Oracle {
-    /// Pages that are empty and not marked.
+    /// Makes the words of empty, unmarked pages.
     pub(super) fn new(pages: u64, refilled: bool) -> Self {
         Self { words: (0..pages).map(|_| AtomicU64::new(EMPTY)).collect(), refilled }
     }
 
-    /// What `bytes`, read from `page`, are against its state. A page may be lost, and refilled,
-    /// while it is read: then its beginning is as it was.
+    /// Compares `bytes` with the state of `page`. A page refilled during the read keeps its first
+    /// bytes.
     pub(super) fn judge(&self, state: State, bytes: &[u8], page: u64) -> Contents {
         match state.judge(bytes, page) {
             is @ (Contents::Stale | Contents::Wrong) if self.refilled && state.marked => {
@@ -82,32 +82,32 @@ impl Oracle {
         }
     }
 
-    /// The state of a page by its owner.
+    /// Returns a page's state to its owner.
     pub(super) fn state(&self, page: u64) -> State {
         State::of(self.words[page as usize].load(Ordering::Relaxed))
     }
 
-    /// The state of a page and its word, for whoever does not own it; `None` while it changes.
+    /// Returns state and word to other threads; `None` during a change.
     pub(super) fn stable(&self, page: u64) -> Option<(State, u64)> {
         let word = self.words[page as usize].load(Ordering::SeqCst);
         (word & BUSY == 0).then(|| (State::of(word), word))
     }
 
-    /// Whether the page has been in one state since [`Oracle::stable`] gave its word. Every change
-    /// but of marks of itself has a further version, and a mark is only set on an unmarked page.
+    /// Returns true if the page has not changed since [`Oracle::stable`] returned `word`. Every
+    /// change but a mark increments the version, and only unmarked pages get a mark.
     pub(super) fn is_still(&self, page: u64, word: u64) -> bool {
         std::sync::atomic::fence(Ordering::SeqCst);
         self.words[page as usize].load(Ordering::SeqCst) == word
     }
 
-    /// The owner begins to change `pages`.
+    /// Marks pages as busy, for a change.
     pub(super) fn begin(&self, first: u64, pages: u64) {
         for page in first..first + pages {
             self.words[page as usize].fetch_or(BUSY, Ordering::SeqCst);
         }
     }
 
-    /// The owner has changed the page to `state`.
+    /// Stores the state after a change.
     pub(super) fn end(&self, page: u64, state: State) {
         self.words[page as usize].store(state.word(), Ordering::SeqCst);
     }
@@ -131,7 +131,7 @@ impl State {
             | bit(self.dropped, DROPPED)
     }
 
-    /// What `bytes`, read from `page`, are against this.
+    /// Compares `bytes`, read from `page`, with this state.
     pub(super) fn judge(self, bytes: &[u8], page: u64) -> Contents {
         let zeros = bytes.iter().all(|&byte| byte == 0);
         match stressed::version(bytes, page) {

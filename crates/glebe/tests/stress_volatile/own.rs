@@ -1,4 +1,4 @@
-//! Owners of pages, and readers of any of them.
+//! Implements owners of pages, and readers.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -12,13 +12,12 @@ use super::oracle::{Contents, State};
 use super::{range, Counts, Shared};
 use crate::stressed::{fill, page_buffer, Random};
 
-/// Most pages of one write.
 const WRITE_MAX: u64 = 16;
-/// Between two steps, so that what is marked stays so for a while.
+/// Pause between steps, so that pages stay marked for a while.
 const REST_MAX: Duration = Duration::from_micros(1500);
-/// What an unmark kept has been used, and is taken last: of few pages that are long at a step some
-/// must be made anew after so many steps, and left alone until the kernel took any, or for so many
-/// times so long.
+/// Steps between pauses of an owner of huge pages. The kernel takes used pages last, and an unmark
+/// counts as use. Steps cover many of the few huge pages, so the owner must renew some and leave
+/// all alone until the kernel takes one, for `HUGE_LOOKS` times `HUGE_REST` at most.
 const HUGE_STEPS: u64 = 12;
 const HUGE_LOOKS: u32 = 60;
 const HUGE_REST: Duration = Duration::from_millis(20);
@@ -32,7 +31,7 @@ struct Owner<'a> {
     page: Vec<u8>,
 }
 
-/// Steps at random on the pages of owner `id` until told to stop; then everything is looked at.
+/// Makes random steps on the pages of owner `id`, and finally unmarks all.
 pub(super) fn own(shared: &Shared, ground: &Ground, id: u64) -> Counts {
     let random = Random(id << 32 | (ground.kind as u64) << 48 | 1);
     let mut owner =
@@ -59,7 +58,7 @@ pub(super) fn own(shared: &Shared, ground: &Ground, id: u64) -> Counts {
     owner.counts
 }
 
-/// Before there is any pressure: all pages of an owner are written, and marked and unmarked once.
+/// Writes, marks and unmarks all pages of an owner before there is pressure.
 pub(super) fn begin(shared: &Shared, ground: &Ground, id: u64) -> Counts {
     let random = Random(1);
     let mut owner =
@@ -90,7 +89,7 @@ impl Owner<'_> {
         }
     }
 
-    /// Marks all chunks, the first with contents that are new, gives the kernel time, and unmarks.
+    /// Renews the first chunk, marks all, gives the kernel time, and unmarks.
     fn leave_alone(&mut self, chunks: &[u64]) {
         let (shared, pages) = (self.shared, self.ground.chunk);
         for &chunk in chunks {
@@ -103,7 +102,7 @@ impl Owner<'_> {
             }
             self.mark(chunk, pages);
         }
-        // A read would count as a use, of a huge page as a whole.
+        // A read would count as a use of the whole huge page.
         self.ground.left_alone.store(true, Ordering::Relaxed);
         let resident = || self.ground.region.stats().resident;
         let before = resident();
@@ -161,8 +160,7 @@ impl Owner<'_> {
         self.counts.check();
     }
 
-    /// New versions for the pages of the run up to the first that is marked, and a look at whether
-    /// that is refused.
+    /// Writes new versions up to the first marked page, whose write must be refused.
     fn write(&mut self, first: u64, pages: u64) {
         let oracle = &self.ground.oracle;
         let mut at = first;
@@ -193,7 +191,6 @@ impl Owner<'_> {
         }
     }
 
-    /// Gives new contents to what is empty, a page at a time.
     fn rewrite_empty(&mut self, first: u64, pages: u64) {
         for page in first..first + pages {
             if self.ground.oracle.state(page).empty {
@@ -202,7 +199,6 @@ impl Owner<'_> {
         }
     }
 
-    /// Reads without unmarking, as its owner: what is not marked must be there.
     fn look(&mut self, first: u64, pages: u64) {
         for page in first..first + pages {
             let state = self.ground.oracle.state(page);
@@ -213,12 +209,12 @@ impl Owner<'_> {
 }
 
 impl Counts {
-    /// Of a page that was in state `was`, was told as lost or not, and then was read.
+    /// Counts a page that was in state `was` and held `is` after an unmark.
     pub(super) fn judge_unmarked(&mut self, was: State, lost: bool, is: Contents) {
         match (lost, is) {
-            // Told as lost too, if it was refilled while it was unmarked.
+            // A page refilled during the unmark may also be reported lost.
             (_, Contents::Refilled) if was.marked => self.refilled_pages += 1,
-            // Told, and empty: whatever it was.
+            // A page reported lost must be empty.
             (true, Contents::Zeros | Contents::Right) if was.marked => {
                 if !matches!(is, Contents::Zeros) && !was.empty {
                     self.false_purged += 1;
@@ -237,7 +233,6 @@ impl Counts {
         }
     }
 
-    /// Of a page in one state that was read without unmarking.
     fn judge_read(
         &mut self,
         ground: &Ground,
@@ -260,13 +255,12 @@ impl Counts {
     }
 }
 
-/// Reads pages of any owner of a ground until told to stop: through the region, without asking the
-/// kernel first, and, where what is lost is refilled, by touching it.
+/// Reads random pages: by `try_read`, and by plain loads if touches refill.
 pub(super) fn read(shared: &Shared, ground: &Ground) -> Counts {
     let mut counts = Counts::default();
     let mut random = Random(!0);
     let mut bytes = page_buffer();
-    // The other engine never calls back: a touch of a lost page is zeros there.
+    // The tag engine never calls back: lost pages read as zeros.
     let touches = ground.kind == Kind::Refilled && ground.region.engine() == Engine::Scan;
     while !shared.stopped() {
         let page = random.below(ground.own());
@@ -301,10 +295,10 @@ pub(super) fn offset(page: u64) -> Bytes {
     Pages::new(page).bytes(page_size())
 }
 
-/// For each page of the run whether it is told as lost.
+/// Returns for each page whether it is reported lost.
 ///
 /// # Errors
-/// If the list is not in order, not merged, or has pages that were not asked about.
+/// The runs are out of order, not merged, or outside the range.
 pub(super) fn lost(purged: &Purged, first: u64, pages: u64) -> Result<Vec<bool>, String> {
     let mut lost = vec![false; pages as usize];
     let mut last = None;

@@ -1,4 +1,4 @@
-//! Sharers: threads that mark and unmark the same pages, none of which is anyone's own.
+//! Implements sharers: threads that mark and unmark common pages.
 
 use std::sync::atomic::Ordering;
 use std::sync::PoisonError;
@@ -10,10 +10,9 @@ use super::{range, Counts, Shared, SHARED};
 use crate::stressed::{fill, page_buffer, Random};
 
 const REST_MAX: Duration = Duration::from_micros(1500);
-/// Steps of a sharer between two looks at everything.
 const LOOK_EVERY: u64 = 64;
 
-/// Steps at random until told to stop.
+/// Makes random steps until stopped.
 pub(super) fn share(shared: &Shared, id: u64) -> Counts {
     let mut counts = Counts::default();
     let mut random = Random(id << 40 | 7);
@@ -45,7 +44,6 @@ fn step(shared: &Shared, random: &mut Random, at: u64, pages: u64) {
     unmark(shared, at, pages);
 }
 
-/// Unmarks and notes what is told as lost.
 fn unmark(shared: &Shared, at: u64, pages: u64) {
     let purged = shared.common().region.unmark(range(shared.base() + at, pages)).unwrap();
     let lost = lost(&purged, shared.base() + at, pages).unwrap();
@@ -54,8 +52,7 @@ fn unmark(shared: &Shared, at: u64, pages: u64) {
     }
 }
 
-/// Alone: unmarks everything, and compares what was told with what is there; then everything is
-/// written again where it was lost.
+/// Excludes other sharers, unmarks all, and compares reports with contents.
 fn look(shared: &Shared, counts: &mut Counts) {
     let _alone = shared.sharing.write();
     let _step = shared.step.read();

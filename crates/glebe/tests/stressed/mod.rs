@@ -1,5 +1,5 @@
-//! What stress tests share: numbers by chance, contents that say whose they are, forked children
-//! that end in time, and signals.
+//! Helpers for stress tests: random numbers, contents that identify their owner, forked children,
+//! and signals.
 #![allow(unsafe_code)] // Safety: fork, waitpid, _exit and signals; each block says why.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -12,12 +12,11 @@ use glebe_testing::time::slowed;
 
 pub mod signals;
 
-/// Bytes of a word.
 const WORD: usize = size_of::<u64>();
-/// How long a child may take, on a machine that is busy with much else.
+/// Time limit of a child, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Stops the others when the scope ends, by panic too.
+/// Sets the flag when dropped, also by a panic.
 pub struct Stop<'a>(pub &'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -26,7 +25,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Starts a thread; if it panics it tells the others to stop.
+/// Starts a thread that sets `stop` if it panics.
 pub fn spawn<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     stop: &'scope AtomicBool,
@@ -40,12 +39,12 @@ pub fn spawn<'scope, T: Send + 'scope>(
     })
 }
 
-/// A page's worth of bytes.
+/// Returns a page of zero bytes.
 pub fn page_buffer() -> Vec<u8> {
     vec![0; page_size().bytes().as_usize()]
 }
 
-/// The finalizer of SplitMix64: a bijection that spreads every bit.
+/// The finalizer of SplitMix64, a bijection that spreads every bit.
 pub fn mix(mut word: u64) -> u64 {
     word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -53,11 +52,11 @@ pub fn mix(mut word: u64) -> u64 {
     word ^ word >> 31
 }
 
-/// A sequence of numbers by [`mix`].
+/// A random sequence made by [`mix`].
 pub struct Random(pub u64);
 
 impl Random {
-    /// A number below `end`; 0 if that is 0.
+    /// Returns a number below `end`; 0 if `end` is 0.
     pub fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_add(1);
         ((u128::from(mix(self.0)) * u128::from(end)) >> 64) as u64
@@ -69,15 +68,15 @@ impl Random {
     }
 }
 
-/// Fills `bytes` with the version `version` of what `name` names: any byte of another name, of
-/// another version or of none is seen. No word is 0 but by chance.
+/// Fills `bytes` with a version of `name`; any foreign byte can be detected. A word is 0 only by
+/// chance.
 pub fn fill(bytes: &mut [u8], name: u64, version: u64) {
     for (at, word) in bytes.chunks_exact_mut(WORD).enumerate() {
         word.copy_from_slice(&word_of(name, version, at).to_ne_bytes());
     }
 }
 
-/// The version of `name` that `bytes` hold; `None` if they are not wholly one.
+/// Returns the version of `name`, or `None` unless all `bytes` belong to it.
 pub fn version(bytes: &[u8], name: u64) -> Option<u64> {
     let version = u64::from_ne_bytes(bytes.get(..WORD)?.try_into().ok()?);
     let mut words = bytes.chunks_exact(WORD).enumerate();
@@ -94,31 +93,31 @@ fn word_of(name: u64, version: u64, at: usize) -> u64 {
     }
 }
 
-/// How a child ended.
+/// The way in which a child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It returned this; 101 if it panicked.
+    /// Exit status; 101 after a panic.
     Exit(u8),
-    /// By this signal; SIGKILL if it did not end in time.
+    /// Signal that ended it; SIGKILL after the time limit.
     Signal(i32),
 }
 
-/// Runs `body` in a forked child, whose exit status is what it returns. The child has one thread
-/// and a copy of every lock as it was: `body` may take none that another thread may have held.
+/// Runs `body` in a forked child, which exits with its result. The child has one thread and copies
+/// of all locks, so `body` must take no lock that another thread may hold.
 pub fn in_child(body: impl FnOnce() -> u8) -> End {
-    // SAFETY: the child only runs `body` and ends at once, without a destructor of the parent's.
+    // SAFETY: the child only runs `body` and exits, without destructors of the parent.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "{}", std::io::Error::last_os_error());
     if pid == 0 {
         signals::in_child();
         let status = catch_unwind(AssertUnwindSafe(body)).unwrap_or(101);
-        // SAFETY: as above.
+        // SAFETY: `_exit` takes no pointers and runs no destructors.
         unsafe { libc::_exit(libc::c_int::from(status)) }
     }
     let begin = Instant::now();
     loop {
         let mut status = 0;
-        // SAFETY: waits for the child made above; `status` is this frame's.
+        // SAFETY: `pid` is the child, `status` a local.
         let waited = unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) };
         if waited == pid && libc::WIFEXITED(status) {
             return End::Exit(libc::WEXITSTATUS(status) as u8);
@@ -127,7 +126,7 @@ pub fn in_child(body: impl FnOnce() -> u8) -> End {
             return End::Signal(libc::WTERMSIG(status));
         }
         if begin.elapsed() > slowed(PATIENCE) {
-            // SAFETY: takes no pointer; the child is not waited for yet, so the number is its own.
+            // SAFETY: takes no pointers; `pid` is still the child's.
             unsafe { libc::kill(pid, libc::SIGKILL) };
         }
         std::thread::sleep(Duration::from_millis(1));

@@ -1,7 +1,6 @@
-//! [`Signals`]: SIGPROF to every thread of the process, so many times a second, as a profiler or a
-//! language's run time sends signals: wherever a thread stands, within a system call too. Half of
-//! the time the kernel restarts interrupted calls (`SA_RESTART`), half of the time they end with
-//! EINTR. The handler only counts. A forked child has a timer of its own.
+//! [`Signals`] sends SIGPROF to every thread of the process at a fixed interval, like a profiler.
+//! The signals hit any code, also system calls, which the kernel restarts (`SA_RESTART`) or fails
+//! with EINTR in turns. The handler only counts. A forked child has its own timer.
 
 use std::fs;
 use std::mem;
@@ -11,16 +10,15 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Between two changes of `SA_RESTART`, and between two looks for new threads.
+/// Time between changes of `SA_RESTART`, and between searches for threads.
 const CHANGE_EVERY: Duration = Duration::from_millis(300);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Signals that came, in this process.
 static CAME: AtomicU64 = AtomicU64::new(0);
-/// Between two signals of a thread; 0 while there are none.
+/// Microseconds between signals; 0 if off.
 static EVERY_US: AtomicI64 = AtomicI64::new(0);
 
-/// Sends signals until it is dropped. One at a time.
+/// Sends signals until dropped. Only one may exist.
 pub struct Signals {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -31,7 +29,7 @@ extern "C" fn count(_: libc::c_int) {
 }
 
 impl Signals {
-    /// Sends each thread a signal after each such time from now on, threads of later too.
+    /// Sends each thread, also later ones, a signal every `every`.
     pub fn start(every: Duration) -> Self {
         handle(libc::SA_RESTART);
         EVERY_US.store(every.as_micros() as i64, Ordering::Relaxed);
@@ -40,7 +38,7 @@ impl Signals {
         Self { stop, thread: Some(thread::spawn(move || send(every, &told))) }
     }
 
-    /// Signals that came so far.
+    /// Returns the number of signals received.
     pub fn came(&self) -> u64 {
         CAME.load(Ordering::Relaxed)
     }
@@ -50,26 +48,24 @@ impl Drop for Signals {
     fn drop(&mut self) {
         EVERY_US.store(0, Ordering::Relaxed);
         self.stop.store(true, Ordering::Relaxed);
-        // A panic there has been printed.
+        // The thread has printed its own panic.
         self.thread.take().map(JoinHandle::join);
     }
 }
 
-/// In a forked child: a signal after each such time of its own CPU, if the parent has signals.
+/// Starts a timer of CPU time in a forked child, if the parent sends signals.
 pub fn in_child() {
     let every_us = EVERY_US.load(Ordering::Relaxed);
     if every_us > 0 {
         let every = libc::timeval { tv_sec: 0, tv_usec: every_us };
         let timer = libc::itimerval { it_interval: every, it_value: every };
-        // SAFETY: `timer` is a live local. What is refused leaves a child without signals.
+        // SAFETY: `timer` is a live local. If the call is refused, the child gets no signals.
         unsafe { libc::setitimer(libc::ITIMER_PROF, &raw const timer, ptr::null_mut()) };
     }
 }
 
-/// Has signals counted.
 fn handle(flags: libc::c_int) {
-    // SAFETY: an all-zero `sigaction` is a valid one, it is a local, and `count` has the
-    // signature of a handler and makes no call.
+    // SAFETY: an all-zero `sigaction` is valid; `count` is a handler that makes no call.
     let rc = unsafe {
         let mut action: libc::sigaction = mem::zeroed();
         action.sa_sigaction = count as *const () as usize;
@@ -79,9 +75,8 @@ fn handle(flags: libc::c_int) {
     assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Sends to every thread but this one; one that has ended meanwhile is refused.
 fn send(every: Duration, stop: &AtomicBool) {
-    // SAFETY: both take nothing.
+    // SAFETY: takes no arguments.
     let (process, own) = unsafe { (libc::getpid(), libc::gettid()) };
     let (begin, mut looked) = (Instant::now(), None::<Instant>);
     let mut there: Vec<libc::pid_t> = Vec::new();
@@ -95,7 +90,7 @@ fn send(every: Duration, stop: &AtomicBool) {
             handle(if nth % 2 == 0 { libc::SA_RESTART } else { 0 });
         }
         for thread in &there {
-            // SAFETY: takes no pointer; a signal that the process handles.
+            // SAFETY: takes no pointers; the process handles the signal.
             unsafe { libc::syscall(libc::SYS_tgkill, process, *thread, libc::SIGPROF) };
         }
         thread::sleep(every);

@@ -1,5 +1,5 @@
-//! What a recall costs of lent pages that hold an area's pages, under each policy, beside clean
-//! pages of the page cache: medians of turns that take each contestant in order.
+//! Measures recalls of lent pages with an area's pages, under each policy, against clean pages of
+//! the page cache. Prints medians.
 
 use std::time::Instant;
 
@@ -12,9 +12,9 @@ use super::page_of;
 const RESERVE: Bytes = Bytes::mib(64);
 const TURNS: usize = 16;
 const RUNS: [u64; 3] = [64, 512, 8192];
-/// More than the processor's caches hold.
+/// More bytes than the processor's caches hold.
 const CACHES: usize = 128 << 20;
-/// Pages of an area: compressed they take more than there is.
+/// Pages of the area. Even compressed, they exceed the reserve.
 const PAGES: u64 = 40_000;
 const BATCH: u64 = 128;
 
@@ -23,7 +23,6 @@ enum Tenant {
     Area(Box<Area>),
 }
 
-/// A tenant of a reserve of its own.
 struct Case {
     name: &'static str,
     reserve: Reserve,
@@ -47,7 +46,7 @@ impl Case {
         Self { name, reserve, tenant: Tenant::Area(Box::new(area)), next: 0 }
     }
 
-    /// Fills what is free of the reserve, with so many pages at most.
+    /// Fills free pages of the reserve, about `most` at most.
     fn fill(&mut self, pages: &[Vec<u8>], most: u64) {
         let end = self.next + most;
         while self.next < end && self.reserve.stats().free > Pages::new(16) {
@@ -67,7 +66,7 @@ impl Case {
         }
     }
 
-    /// Microseconds of one alloc, and tenants' pages that it took.
+    /// Returns the microseconds of an allocation, and the tenants' pages that it took.
     fn recall(&self, pages: u64) -> (f64, u64) {
         let before = self.reserve.stats().recalled;
         let begin = Instant::now();
@@ -88,14 +87,13 @@ pub fn measure() {
     calls();
 }
 
-/// Microseconds of each of `count` calls.
+/// Returns the mean microseconds of a call.
 fn time(count: u64, mut call: impl FnMut(u64)) -> f64 {
     let begin = Instant::now();
     (0..count).for_each(&mut call);
     begin.elapsed().as_nanos() as f64 / 1e3 / count as f64
 }
 
-/// What stores and loads cost a page, and what memory a stored page takes.
 fn calls() {
     const COUNT: u64 = 4096;
     let pages: Vec<_> = (0..COUNT).map(|n| page_of(n, 2)).collect();
@@ -144,7 +142,7 @@ fn recalls() {
         for turn in 0..TURNS {
             cases.iter_mut().for_each(|case| case.fill(&pages, run * 3));
             for nth in (turn..turn + cases.len()).map(|nth| nth % cases.len()) {
-                // Else what the codec or the file displaced would tell the contestants apart.
+                // Evicts the processor's caches, because their contents would favour some cases.
                 cold.iter_mut().step_by(64).for_each(|byte| *byte = byte.wrapping_add(1));
                 let (one, pages) = cases[nth].recall(run);
                 micros[nth].push(one);

@@ -1,5 +1,4 @@
-//! The file of a store, a region or an area, by its descriptor: another one in its place is a
-//! device that refuses.
+//! Replaces the file of a store, region or area by its descriptor, to simulate a refusing device.
 
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
@@ -7,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// What a device does.
+/// The behaviour of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Device {
     Works,
@@ -16,13 +15,13 @@ pub enum Device {
     RefusesAll,
 }
 
-/// A file without a name that this process has open; it works again before its owner is dropped.
+/// A nameless open file, which must work again before its owner is dropped.
 pub struct Descriptor {
     number: RawFd,
     works: OwnedFd,
 }
 
-/// The files of this process in a folder.
+/// Returns the open files of this process in a folder.
 pub fn descriptors_in(dir: &Path) -> Vec<Descriptor> {
     let links = fs::read_dir("/proc/self/fd").unwrap().map_while(Result::ok);
     let is_in = |link: &PathBuf| {
@@ -34,7 +33,7 @@ pub fn descriptors_in(dir: &Path) -> Vec<Descriptor> {
     let numbers = all.iter().filter_map(number);
     numbers
         .map(|number| {
-            // SAFETY: open while its owner lives, which the caller has.
+            // SAFETY: the descriptor is open while its owner lives.
             let works = unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned().unwrap();
             Descriptor { number, works }
         })
@@ -42,18 +41,18 @@ pub fn descriptors_in(dir: &Path) -> Vec<Descriptor> {
 }
 
 impl Descriptor {
-    /// The file, opened once more.
+    /// Opens the file once more.
     pub fn open(&self, options: &OpenOptions) -> File {
         options.open(format!("/proc/self/fd/{}", self.works.as_raw_fd())).unwrap()
     }
 
-    /// The number that the owner knows, and one of the file itself.
+    /// Returns the owner's descriptor, and one of the real file.
     pub fn numbers(&self) -> (RawFd, RawFd) {
         (self.number, self.works.as_raw_fd())
     }
 
     pub fn set(&self, device: Device) {
-        // SAFETY: takes no pointer.
+        // SAFETY: takes no pointers.
         let flags = unsafe { libc::fcntl(self.works.as_raw_fd(), libc::F_GETFL) };
         let mut options = OpenOptions::new();
         options.custom_flags(flags & libc::O_DIRECT);
@@ -67,22 +66,22 @@ impl Descriptor {
     }
 
     fn put(&self, other: RawFd) {
-        // SAFETY: takes no pointer; the number stays its owner's.
+        // SAFETY: takes no pointers, and the number stays its owner's.
         let done = unsafe { libc::dup3(other, self.number, libc::O_CLOEXEC) };
         assert_eq!(done, self.number, "{}", std::io::Error::last_os_error());
     }
 }
 
-/// Whether an error is of a device that refuses so.
+/// Returns true for an error of a refusing device.
 pub fn is_refusal(error: &glebe::swap::Error) -> bool {
     let text = error.to_string();
     text.contains("Bad file descriptor") && (text.contains("pwrite") || text.contains("pread"))
 }
 
-/// Free blocks of the file system of a folder.
+/// Returns the free blocks of a file system.
 pub fn free_blocks(dir: &Path) -> u64 {
     let dir = CString::new(dir.to_str().unwrap()).unwrap();
-    // SAFETY: a string that ends, and a local that the call fills.
+    // SAFETY: `dir` is a C string, and the call fills a local.
     unsafe {
         let mut stat: libc::statvfs = std::mem::zeroed();
         assert_eq!(libc::statvfs(dir.as_ptr(), &raw mut stat), 0);

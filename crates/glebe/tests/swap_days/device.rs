@@ -1,4 +1,4 @@
-//! Devices that are full or refuse, once and for ever, and files that somebody else changes.
+//! Tests devices that are full or refuse, and files changed by others.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -10,7 +10,7 @@ use super::descriptor::{descriptors_in, is_refusal, Descriptor, Device};
 use super::process::with_own_disk;
 use super::{Kind, Paged, KINDS, PAGES};
 
-/// Each kind, plain and encrypted, with its file, all pages written.
+/// Runs `test` for each kind, plain and encrypted, with all pages written.
 fn each(name: &str, test: impl Fn(Kind, &Paged, &Descriptor)) {
     for (kind, is_sealed) in KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
         let scratch = Scratch::new(&format!("{name}-{kind:?}-{is_sealed}"));
@@ -24,7 +24,7 @@ fn each(name: &str, test: impl Fn(Kind, &Paged, &Descriptor)) {
     }
 }
 
-/// Writes all pages; what must be there then, and the errors.
+/// Writes all pages; returns the resulting versions, and the errors.
 fn write_all(paged: &Paged, was: &[u64], version: u64) -> (Vec<u64>, Vec<Error>) {
     let mut errors = Vec::new();
     let mut write = |(n, was): (u64, &u64)| {
@@ -46,7 +46,7 @@ fn a_device_that_refuses_to_write_loses_nothing() {
             assert!(errors.len() > 30, "{kind:?}: {} refused", errors.len());
             errors.iter().for_each(|error| assert!(is_refusal(error), "{kind:?}: {error}"));
             known = now;
-            // What can be read is right, and the others are when the device works again.
+            // Readable pages are right now, and all pages once the device works again.
             for (n, version) in (0..).zip(&known) {
                 match paged.read(n) {
                     Ok(found) => assert_eq!(found, *version, "{kind:?}, page {n}"),
@@ -81,7 +81,7 @@ fn a_device_that_refuses_once_has_one_call_refused() {
                 file.set(Device::Works);
                 assert_eq!(paged.read(n).unwrap(), now, "{kind:?}, page {n}");
             }
-            // An area reads nothing to write.
+            // An area reads nothing in order to write.
             let expects = kind != Kind::Area || device == Device::RefusesWrites;
             assert!((refused > 0) == expects && refused <= PAGES / 8, "{kind:?}: {refused}");
             paged.check_all(&known);
@@ -128,7 +128,6 @@ fn what_somebody_else_did_to_the_file_is_an_error_and_never_data() {
             }
             assert!(damaged.len() > 40, "{kind:?}: {} damaged", damaged.len());
             paged.check();
-            // The others live on, with the file.
             let rest: Vec<_> = (0..PAGES).filter(|n| !damaged.contains(n)).collect();
             for version in 2..6 {
                 rest.iter().for_each(|n| paged.write(*n, version).unwrap());
@@ -158,7 +157,7 @@ fn a_full_disk_refuses_and_loses_nothing() {
             for error in &errors {
                 assert!(error.to_string().contains("No space left"), "{kind:?}: {error}");
             }
-            // To read a page another may have to leave.
+            // A read may have to evict another page.
             for (n, version) in (0..).zip(&known) {
                 match paged.read(n) {
                     Ok(found) => assert_eq!(found, *version, "{kind:?}, page {n}"),
@@ -170,7 +169,7 @@ fn a_full_disk_refuses_and_loses_nothing() {
     });
 }
 
-/// There open(2) with O_DIRECT is refused, and makes a name all the same.
+/// On ramfs, open(2) with O_DIRECT fails but creates a name.
 #[test]
 fn where_no_file_is_written_past_the_page_cache_no_name_is_left() {
     glebe_testing::alone!();

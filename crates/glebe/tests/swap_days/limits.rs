@@ -1,4 +1,4 @@
-//! Limits of the process and filters of system calls.
+//! Tests limits of the process and filters of system calls.
 
 use std::thread;
 
@@ -10,9 +10,8 @@ use glebe_testing::Scratch;
 use super::descriptor::descriptors_in;
 use super::{pages, Kind, Paged, KINDS, PAGES};
 
-/// Sets a limit of this process.
 fn limit(resource: libc::__rlimit_resource_t, most: u64) {
-    // SAFETY: a local, written and then read.
+    // SAFETY: uses only a local.
     unsafe {
         let mut limit: libc::rlimit = std::mem::zeroed();
         assert_eq!(libc::getrlimit(resource, &raw mut limit), 0);
@@ -21,7 +20,6 @@ fn limit(resource: libc::__rlimit_resource_t, most: u64) {
     }
 }
 
-/// A line of `/proc/self/status`, in bytes.
 fn status(key: &str) -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).unwrap();
@@ -33,7 +31,7 @@ fn works(paged: &Paged) {
     paged.check_all(&[1; PAGES as usize]);
 }
 
-/// So much of each that a limit stands against it.
+/// Builds a `kind` so large that a limit may forbid it.
 fn large(kind: Kind) -> Result<(), Error> {
     let large = Bytes::gib(8);
     match kind {
@@ -64,8 +62,7 @@ fn beyond_a_limit_on_addresses_the_error_names_it_and_what_fits_works() {
     }
 }
 
-/// As under `vm.overcommit_memory=2`, private memory that may be written counts, and addresses
-/// alone do not.
+/// RLIMIT_DATA counts writable private memory, like `vm.overcommit_memory=2`.
 #[test]
 fn beyond_a_limit_on_memory_too() {
     glebe_testing::alone!();
@@ -103,7 +100,7 @@ fn where_eight_files_may_be_open_they_work_or_say_what_could_not_be_opened() {
                 Err(error) => panic!("{kind:?}: {error}"),
             }
         }
-        // Each time one more is somebody else's, up to all.
+        // Each round leaves one descriptor less.
         let Ok(file) = std::fs::File::open("/dev/null") else { break };
         taken.push(file);
     }
@@ -117,8 +114,7 @@ fn instruction(code: u32, k: u32, jump_if_not: u8) -> libc::sock_filter {
     libc::sock_filter { code: code as u16, jt: 0, jf: jump_if_not, k }
 }
 
-/// Has the kernel refuse userfaultfd(2) to this thread, by its device too; false where there are
-/// no filters.
+/// Makes the kernel refuse userfaultfd(2) and its device to this thread.
 fn deny_userfaultfd(errno: i32) -> bool {
     let word = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
     let is = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
@@ -141,7 +137,7 @@ fn deny_userfaultfd(errno: i32) -> bool {
         answer(libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: the program outlives the call that copies it; it is of this thread alone.
+    // SAFETY: the program outlives the call; it filters only this thread.
     unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
             && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0

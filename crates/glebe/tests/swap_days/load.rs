@@ -1,4 +1,4 @@
-//! Many threads, signals all the time, a thread that blocks SIGBUS, guards that are never dropped.
+//! Tests many threads, constant signals, a blocked SIGBUS, and leaked guards.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,13 +16,12 @@ use crate::stressed::{self, signals::Signals, Random, Stop};
 
 /// Many more threads than a budget has pages.
 const THREADS: u64 = 250;
-/// Threads with `GLEBE_LONG`. They may take a minute: threads that seek room keep the processors
-/// from threads that have it.
+/// Threads with `GLEBE_LONG`. They may take a minute, because threads that wait for room compete
+/// with threads that have it.
 const THREADS_LONG: u64 = 1000;
-/// How long a call may be refused for what passes, on a machine that is busy with much else.
+/// Time limit for retries, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The result, once others have unpinned enough.
 fn retry<T>(call: impl Fn() -> Result<T, Error>) -> T {
     let begin = Instant::now();
     loop {
@@ -54,7 +53,7 @@ fn hundreds_of_threads_each_have_their_page() {
                     }
                     if let Paged::Region(region) = paged {
                         let word = region.as_ptr().wrapping_add(pages(n).as_usize()).cast::<u64>();
-                        // SAFETY: a word of a region that lives, of this thread's page.
+                        // SAFETY: the word is in a live region, in this thread's page.
                         assert_eq!(unsafe { word.read_volatile() }, 3);
                     }
                 };
@@ -92,7 +91,6 @@ fn signals_all_the_time_are_no_errors() {
     }
 }
 
-/// Writes, reads and touches pages of its own.
 fn signalled(paged: &Paged, whose: u64, stop: &AtomicBool) {
     let (mut known, mut random) = ([0; PAGES as usize], Random(whose));
     let mut version = 0;
@@ -107,13 +105,13 @@ fn signalled(paged: &Paged, whose: u64, stop: &AtomicBool) {
         if let Paged::Region(region) = paged {
             let other = random.below(PAGES / 2) * 2 + whose;
             let word = region.as_ptr().wrapping_add(pages(other).as_usize()).cast::<u64>();
-            // SAFETY: a word of a region that lives, of a page of this thread's.
+            // SAFETY: the word is in a live region, in this thread's page.
             assert_eq!(unsafe { word.read_volatile() }, known[other as usize], "page {other}");
         }
     }
 }
 
-/// Only a touch of a region needs SIGBUS.
+/// Only touches of a region need SIGBUS.
 #[test]
 fn calls_of_a_thread_that_blocks_sigbus_work() {
     for kind in KINDS {
@@ -121,7 +119,7 @@ fn calls_of_a_thread_that_blocks_sigbus_work() {
         let Some(paged) = Paged::new(kind, scratch.path(), PAGES, false) else { continue };
         thread::scope(|scope| {
             scope.spawn(|| {
-                // SAFETY: a set and a mask of this thread's own.
+                // SAFETY: the calls use a local set and this thread's mask.
                 unsafe {
                     let mut set = std::mem::zeroed();
                     libc::sigemptyset(&mut set);
@@ -140,7 +138,7 @@ fn calls_of_a_thread_that_blocks_sigbus_work() {
     }
 }
 
-/// Of what a region has in memory for ever; a store's guards are in its own tests.
+/// Tests leaked guards of a region; the tests of stores have their own.
 #[test]
 fn guards_that_are_held_for_ever_are_told_and_the_rest_leaves() {
     let scratch = Scratch::new("guards");
@@ -161,7 +159,6 @@ fn guards_that_are_held_for_ever_are_told_and_the_rest_leaves() {
     paged.check();
 }
 
-/// A guard reads the budget while another thread changes it.
 #[test]
 fn a_budget_is_what_the_last_call_made_it_beside_guards() {
     let Ok(region) = Store::options().build_region(pages(400), pages(200)) else {

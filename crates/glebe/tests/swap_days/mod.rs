@@ -1,9 +1,9 @@
-//! Bad days of a store, a region and an area side by side: devices that refuse, files that others
-//! change, limits of the process, filters, forks, kills, signals, many threads.
+//! Tests stores, regions and areas under bad conditions: refusing devices, files changed by others,
+//! limits, filters, forks, kills, signals, many threads.
 //!
-//! Whatever happens: a call succeeds or says what was refused, no byte is wrong, a refused write
-//! leaves what was there (of an area: nothing), and nothing is left behind.
-#![allow(unsafe_code)] // Safety: calls on descriptors, limits and children of the tests' own.
+//! Invariants: a call succeeds or reports the refusal; no byte is wrong; a refused write keeps the
+//! old contents (an area: none); nothing is left behind.
+#![allow(unsafe_code)] // Safety: own descriptors, limits and children.
 
 pub mod descriptor;
 mod device;
@@ -20,7 +20,7 @@ use glebe::units::{Bytes, Pages};
 
 use crate::stressed;
 
-/// Pages of each; a part of them fits into budget and pool.
+/// Pages of each; only some fit into budget and pool.
 const PAGES: u64 = 120;
 const BUDGET: u64 = 32;
 const POOL_LIMIT: Bytes = Bytes::new(128 << 10);
@@ -30,7 +30,6 @@ fn pages(count: u64) -> Bytes {
     Pages::new(count).bytes(page_size())
 }
 
-/// Which of the three.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Store,
@@ -40,7 +39,7 @@ enum Kind {
 
 const KINDS: [Kind; 3] = [Kind::Store, Kind::Region, Kind::Area];
 
-/// One of the three, whose pages are read and written by number.
+/// A store, region or area, used by page number.
 enum Paged {
     Store(Box<Store>, Vec<Key>),
     Region(Box<Region>),
@@ -74,7 +73,7 @@ impl Paged {
         })
     }
 
-    /// None where the machine has no userfaultfd(2).
+    /// Returns `None` without userfaultfd(2).
     fn new(kind: Kind, dir: &Path, count: u64, is_sealed: bool) -> Option<Self> {
         match Self::build(kind, dir, count, is_sealed) {
             Err(Error::Os(error)) if error.call() == "userfaultfd" => {
@@ -85,7 +84,7 @@ impl Paged {
         }
     }
 
-    /// Writes a page of noise that follows from number and version.
+    /// Writes noise that follows from number and version.
     fn write(&self, n: u64, version: u64) -> Result<(), Error> {
         let mut page = stressed::page_buffer();
         stressed::fill(&mut page, n, version);
@@ -98,7 +97,7 @@ impl Paged {
         }
     }
 
-    /// The version of a page, all of which must be of it; 0 if nothing was written there.
+    /// Returns the page's version; 0 if never written.
     fn read(&self, n: u64) -> Result<u64, Error> {
         let mut page = stressed::page_buffer();
         match self {
@@ -116,7 +115,7 @@ impl Paged {
         Ok(stressed::version(&page, n).unwrap_or_else(|| panic!("page {n}: not one whole page")))
     }
 
-    /// The version that is there after a write, and why it was refused.
+    /// Returns the version that must be there after a write, and the error of a refusal.
     fn after(&self, written: Result<(), Error>, was: u64, version: u64) -> (u64, Option<Error>) {
         match (written, self) {
             (Ok(()), _) => (version, None),

@@ -1,4 +1,4 @@
-//! Forks, and processes that are killed while they write: nothing of them stays on the disk.
+//! Tests forks, and kills during writes: nothing may stay on the disk.
 
 use std::ffi::{CStr, CString};
 use std::fs;
@@ -21,17 +21,16 @@ use super::descriptor::free_blocks;
 use super::{Kind, Paged, KINDS, PAGES};
 use crate::stressed::{self, End, Stop};
 
-/// Names the kind and the folder of a process that will be killed.
+/// Kind and folder of the process to kill.
 const VICTIM: &str = "GLEBE_SWAP_DAYS_VICTIM";
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Mounts a file system in memory, of so many pages where it has a limit, which the calling thread
-/// and what it starts alone see.
+/// Mounts a file system in memory that only the calling thread and its children see.
 fn mount(dir: &Path, kind: &CStr, pages: u64) -> bool {
     let dir = CString::new(dir.to_str().unwrap()).unwrap();
     let options = CString::new(format!("nr_blocks={pages}")).unwrap();
     let (none, kind) = (ptr::null::<libc::c_char>(), kind.as_ptr());
-    // SAFETY: strings that end.
+    // SAFETY: all strings are C strings.
     unsafe {
         libc::unshare(libc::CLONE_NEWNS) == 0
             && libc::mount(none, c"/".as_ptr(), none, libc::MS_REC | libc::MS_PRIVATE, ptr::null())
@@ -40,22 +39,21 @@ fn mount(dir: &Path, kind: &CStr, pages: u64) -> bool {
     }
 }
 
-/// A mount, until this is dropped.
 struct Mounted<'a>(&'a Path);
 
 impl Drop for Mounted<'_> {
     fn drop(&mut self) {
         let dir = CString::new(self.0.to_str().unwrap()).unwrap();
-        // SAFETY: a string that ends.
+        // SAFETY: `dir` is a C string.
         unsafe { libc::umount2(dir.as_ptr(), libc::MNT_DETACH) };
     }
 }
 
-/// Has the calling thread see a file system of its own, and what it starts.
+/// Runs `body` with a file system that only the calling thread and its children see.
 pub fn with_own_disk(kind: &CStr, pages: u64, body: impl FnOnce(&Path)) {
     let scratch = Scratch::new("disk");
     if mount(scratch.path(), kind, pages) {
-        // Else the folder below stays.
+        // Uncovers the folder below, so that it can be removed.
         let _mounted = Mounted(scratch.path());
         body(scratch.path());
     } else {
@@ -67,7 +65,7 @@ fn named(name: &str) -> Kind {
     KINDS.into_iter().find(|kind| format!("{kind:?}") == name).expect("a kind")
 }
 
-/// Not a test of anything: the process that is killed. It has a child, and writes for ever.
+/// Runs the process to kill: it has a child and writes forever.
 #[test]
 fn a_victim() {
     let Some(victim) = std::env::var_os(VICTIM) else { return };
@@ -76,11 +74,11 @@ fn a_victim() {
     let Some(paged) = Paged::new(named(kind), &dir, PAGES, false) else {
         return println!("\nnone");
     };
-    // SAFETY: the child reads until its input ends, and then ends.
+    // SAFETY: the child reads until its input ends, and exits.
     if unsafe { libc::fork() } == 0 {
         let mut rest = [0; 1];
         let _ = std::io::stdin().read(&mut rest);
-        // SAFETY: takes nothing.
+        // SAFETY: takes no pointers.
         unsafe { libc::_exit(0) };
     }
     println!("\nready");
@@ -114,15 +112,13 @@ fn a_process_that_is_killed_while_it_writes_leaves_no_name_and_no_block() {
             assert_eq!(status.signal(), Some(libc::SIGKILL), "it ended before: {status}");
             assert_eq!(fs::read_dir(dir).unwrap().count(), 0, "{kind:?}: a name is left");
             println!("{kind:?}: {before} blocks were free, {during} when it was killed");
-            // Its child lives on, and has nothing of it once it has run its step of the fork.
+            // The victim's child lives on; its fork handler releases the file.
             wait_until("no block is left", PATIENCE, || free_blocks(dir) == before);
             drop(input);
         }
     });
 }
 
-/// A child that drops what it inherited, while threads of its parent were at work, waits for
-/// nobody, and its parent has all that it had.
 #[test]
 fn a_child_is_refused_drops_what_it_has_and_its_parent_goes_on() {
     glebe_testing::alone!();
@@ -150,7 +146,7 @@ fn a_child_is_refused_drops_what_it_has_and_its_parent_goes_on() {
                 let end = stressed::in_child(|| {
                     let refused = [paged.write(1, 1), paged.read(1).map(drop)];
                     let is_told = refused.iter().all(|it| matches!(it, Err(Error::Forked)));
-                    // SAFETY: the child's own copy, dropped once.
+                    // SAFETY: this is the child's own copy, dropped once.
                     drop(unsafe { ptr::read(&raw const *paged) });
                     u8::from(!is_told)
                 });

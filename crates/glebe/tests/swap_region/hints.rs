@@ -1,4 +1,4 @@
-//! What the program says of pages, and what comes of it.
+//! Tests hints about pages.
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn check_page(region: &Region, at: u64) {
         .for_each(|word| assert_eq!(load(region, word), word_of(word, 1), "page {at}"));
 }
 
-/// Pages that came to memory, or back to it, while `work` is done.
+/// Returns the pages that `work` brings to memory.
 fn came(region: &Region, work: impl FnOnce()) -> u64 {
     let before = region.stats();
     work();
@@ -26,7 +26,7 @@ fn came(region: &Region, work: impl FnOnce()) -> u64 {
 
 #[test]
 fn cold_pages_leave_first_and_no_sooner_than_they_must() {
-    // One range, and as many as there are pages, which follow one another.
+    // Makes one call for the range, or one per page.
     for step in [24, 1] {
         both(128, 64, |region| {
             (0..64).for_each(|at| fill_page(region, at));
@@ -64,7 +64,7 @@ fn what_will_be_needed_is_there_at_its_touch() {
         let read_before = came(region, || region.will_need(pages(10), pages(20)).unwrap());
         assert!((20..=24).contains(&read_before), "{read_before}");
         assert_eq!(came(region, || (10..30).for_each(|at| check_page(region, at))), 0);
-        // Of more than the budget holds, the first.
+        // Beyond the budget, only the first pages are loaded.
         assert!(came(region, || region.will_need(pages(64), pages(192)).unwrap()) <= 68);
         assert!(region.stats().charged <= Pages::new(64));
         check(region, 1);
@@ -76,7 +76,7 @@ fn what_is_discarded_takes_no_memory_and_is_zeros() {
     both(256, 64, |region| {
         fill(region, 1);
         let before = region.stats();
-        // In memory, in the window and compressed; two pages in part.
+        // Discards resident, window and compressed pages, and two pages only in part.
         region.discard(pages(10) + Bytes::new(8), pages(230) - Bytes::new(16)).unwrap();
         let after = region.stats();
         after.check().unwrap();

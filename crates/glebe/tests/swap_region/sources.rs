@@ -1,5 +1,5 @@
-//! Pages of a region that are not in memory, as bytes that other parts of the library read and
-//! write: each touch runs the code of a region in the middle of theirs.
+//! Passes non-resident pages of a region to other parts of the library: each touch runs the
+//! region's code in the middle of theirs.
 
 use glebe::reserve::{Put, Reserve};
 use glebe::swap::cache::SwapCache;
@@ -9,7 +9,7 @@ use super::*;
 
 const LEN: u64 = 192;
 
-/// A region that holds the words of round 1 and little memory, and pages of another to write to.
+/// A source with the words of round 1 and few resident pages, and a target.
 struct Cold {
     source: Region,
     target: Region,
@@ -24,24 +24,22 @@ impl Cold {
         Some(Self { source, target })
     }
 
-    /// Bytes from a page on, of which most are not in memory.
     fn bytes(&self, first: u64, count: u64) -> &[u8] {
         let at = self.source.as_ptr().wrapping_add(pages(first).as_usize());
-        // SAFETY: pages of a region that lives, which nobody writes any more.
+        // SAFETY: the pages are in a live region that is no longer written.
         unsafe { std::slice::from_raw_parts(at, pages(count).as_usize()) }
     }
 
-    /// Has `read` write pages to the other region, and compares them with those from `first` on.
+    /// Asserts that `read` writes the pages of the source.
     fn is_same(&self, first: u64, count: u64, read: impl FnOnce(&mut [u8])) {
         let at = self.target.as_ptr().wrapping_add(pages(first).as_usize());
-        // SAFETY: as above; this is the only slice of the other region.
+        // SAFETY: the pages are in a live region, and this is its only slice.
         let to = unsafe { std::slice::from_raw_parts_mut(at, pages(count).as_usize()) };
         read(to);
         assert!(to == self.bytes(first, count), "{count} pages from page {first} on");
     }
 }
 
-/// Calls `test` for codecs that a region and another part may have.
 fn each(test: impl Fn(&Cold, Codec)) {
     let zstd = || Codec::Zstd(Zstd::default());
     for (of_region, of_part) in [
@@ -118,7 +116,7 @@ fn other_memory_takes_and_gives_them() {
     let Some(region) = region_of(Store::options(), LEN, 16) else { return };
     region.write_at(Bytes::ZERO, cold.bytes(0, LEN)).unwrap();
     cold.is_same(0, LEN, |to| region.read_at(Bytes::ZERO, to).unwrap());
-    // Of the region itself.
+    // Copies the region onto itself.
     cold.source.write_at(Bytes::ZERO, cold.bytes(0, LEN)).unwrap();
     cold.is_same(0, LEN, |to| cold.source.read_at(Bytes::ZERO, to).unwrap());
 

@@ -1,4 +1,4 @@
-//! Threads that write and read the same pages, each its own words, while pages leave.
+//! Tests threads that use their own words of common pages while pages leave.
 
 use std::thread;
 
@@ -6,7 +6,6 @@ use super::*;
 
 const THREADS: u64 = 4;
 
-/// Each thread counts in its own word of every page, and knows how far it is.
 fn count_beside(region: &Region, turns: u64) {
     let pages = region.len().pages_down(page_size()).get();
     let words = page() as u64 / 8;
@@ -44,12 +43,11 @@ fn no_write_is_lost_beside_evictions() {
 
 #[test]
 fn what_a_thread_discards_is_zeros_and_no_others_page_is_lost() {
-    // The budget is less than one thread has: also one that runs alone has its pages leave.
+    // The budget is below one thread's pages, so even a thread that runs alone evicts.
     both(256, 24, |region| {
         thread::scope(|scope| {
             for thread in 0..THREADS {
                 scope.spawn(move || {
-                    // Every fourth page is this thread's.
                     let mut words = vec![0_u64; 64];
                     for turn in 0..4_000 {
                         let nth = mix(turn << 8 | thread) % 64;
@@ -83,7 +81,7 @@ fn no_write_is_lost_beside_changes_of_budget_guards_and_copies() {
                 let budget = 8 + mix(turn) % 100;
                 region.set_budget(pages(budget)).unwrap();
                 let at = mix(turn << 1) % 250;
-                // Words that no counter has.
+                // No counter uses this word.
                 region.write_at(pages(at) + Bytes::new(8), &turn.to_ne_bytes()).unwrap();
                 let mut seen = [0; 8];
                 region.read_at(pages(at) + Bytes::new(8), &mut seen).unwrap();

@@ -1,4 +1,4 @@
-//! What surrounds a process: fork, system calls, devices, signals and their stacks, other advice.
+//! Tests a region with forks, system calls, devices, signals and other advice.
 
 use std::time::Duration;
 use std::{io, ptr, thread};
@@ -19,13 +19,13 @@ fn a_forked_child_has_no_region_and_the_parents_pages_still_leave() {
     let Some(region) = full(64, 16) else { return };
     let word = word_at(&region, 3);
     let mut status = 0;
-    // SAFETY: the child makes calls that need no other thread, and dies of its touch.
+    // SAFETY: the child needs no other thread, and dies of its touch.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let is_told = matches!(region.read_at(Bytes::ZERO, &mut [0]), Err(Error::Forked))
             && matches!(region.resident(Bytes::ZERO, Bytes::ZERO), Err(Error::Forked))
             && matches!(region.arm_thread(), Err(Error::Forked));
-        // SAFETY: as above.
+        // SAFETY: these calls need no other thread.
         unsafe {
             libc::signal(libc::SIGSEGV, libc::SIG_DFL);
             if is_told {
@@ -34,7 +34,7 @@ fn a_forked_child_has_no_region_and_the_parents_pages_still_leave() {
             libc::_exit(1);
         }
     }
-    // SAFETY: a child of this call's own.
+    // SAFETY: `pid` is the child, `status` a local.
     assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
     assert_eq!((libc::WIFSIGNALED(status), libc::WTERMSIG(status)), (true, libc::SIGSEGV));
     check(&region, 1);
@@ -48,9 +48,9 @@ fn a_system_call_gets_what_is_resident_alone() {
     use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixStream;
     let Some(region) = full(64, 16) else { return };
-    // The first page left long ago.
+    // The first page has left.
     let (_reader, writer) = UnixStream::pair().unwrap();
-    // SAFETY: bytes of a region that lives.
+    // SAFETY: the bytes are in a live region.
     let write = || unsafe { libc::write(writer.as_raw_fd(), region.as_ptr().cast(), page()) };
     assert_eq!((write(), io::Error::last_os_error().raw_os_error()), (-1, Some(libc::EFAULT)));
     let guard = region.resident(Bytes::ZERO, pages(1)).unwrap();
@@ -64,17 +64,16 @@ fn what_the_program_discards_is_zeros_and_no_touch_waits_for_ever() {
         fill(region, 1);
         let discard = |first: u64, count: u64| {
             let at = region.as_ptr().wrapping_add(pages(first).as_usize()).cast();
-            // SAFETY: pages of a region that lives; nobody has a reference to them.
+            // SAFETY: the pages are in a live region and have no references.
             let rc = unsafe { libc::madvise(at, pages(count).as_usize(), libc::MADV_DONTNEED) };
             assert_eq!(rc, 0);
         };
         let (last, words) = (word_at(region, 63 * page() as u64 / 8 + 4), page() as u64 / 8);
-        // Just written, so at home.
         store(region, 63 * words + 4, 9);
         discard(63, 1);
-        // SAFETY: a word of a region that lives.
+        // SAFETY: the word is in a live region.
         assert_eq!(unsafe { last.read_volatile() }, 0);
-        // Discarded, and gone past by the hand before it is touched.
+        // The clock hand passes the discarded page before its touch.
         store(region, 63 * words + 4, 9);
         discard(63, 1);
         (0..60 * words).for_each(|at| assert_eq!(load(region, at), word_of(at, 1)));
@@ -95,7 +94,7 @@ fn a_thread_that_would_die_of_a_touch_is_told() {
     let region = &region;
     thread::scope(|scope| {
         scope.spawn(|| {
-            // SAFETY: a set and a mask of this thread's own.
+            // SAFETY: the calls use a local set and this thread's mask.
             unsafe {
                 let mut set = std::mem::zeroed();
                 libc::sigemptyset(&mut set);
@@ -105,34 +104,33 @@ fn a_thread_that_would_die_of_a_touch_is_told() {
                 libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, ptr::null_mut());
             }
             region.arm_thread().unwrap();
-            // The least that the kernel takes has no room for a handler.
+            // The least stack that the kernel takes is too small for the handler.
             let mut small = vec![0_u8; libc::MINSIGSTKSZ];
             let mut before: libc::stack_t = alternate(ptr::null_mut(), 0, libc::SS_DISABLE);
             let stack = alternate(small.as_mut_ptr(), small.len(), 0);
-            // SAFETY: the stack outlives its use, which ends below.
+            // SAFETY: the stack outlives its use.
             assert_eq!(unsafe { libc::sigaltstack(&stack, &mut before) }, 0);
             let said = region.arm_thread();
             assert!(matches!(said, Err(Error::SignalStack { .. })), "{said:?}");
             let none = alternate(ptr::null_mut(), 0, libc::SS_DISABLE);
-            // SAFETY: as above.
+            // SAFETY: this ends the use of `small`.
             assert_eq!(unsafe { libc::sigaltstack(&none, ptr::null_mut()) }, 0);
-            // On the thread's own stack.
+            // The handler now runs on the thread's own stack.
             region.arm_thread().unwrap();
             check(region, 1);
-            // On as little as a thread may have.
             let mut enough = vec![0_u8; 64 << 10];
             let stack = alternate(enough.as_mut_ptr(), enough.len(), 0);
-            // SAFETY: as above.
+            // SAFETY: the stack outlives its use.
             assert_eq!(unsafe { libc::sigaltstack(&stack, ptr::null_mut()) }, 0);
             region.arm_thread().unwrap();
             check(region, 1);
-            // SAFETY: that of the runtime, which frees it later.
+            // SAFETY: `before` is the runtime's stack, which the runtime frees later.
             assert_eq!(unsafe { libc::sigaltstack(&before, ptr::null_mut()) }, 0);
         });
     });
 }
 
-/// The flags of the mapping that holds an address, as the kernel shows them.
+/// Returns the `VmFlags` of the mapping at `addr`.
 fn flags_at(addr: usize) -> Option<String> {
     let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let holds = |line: &str| {
@@ -156,11 +154,11 @@ fn neither_huge_pages_nor_children_nor_core_dumps() {
     }
 }
 
-/// Has a device pin pages, as long as the descriptor is open.
+/// Makes a device pin pages while the descriptor is open.
 fn pinned_by_a_ring(at: *mut u8, count: u64) -> Option<std::os::fd::OwnedFd> {
     use std::os::fd::FromRawFd;
     let iovec = libc::iovec { iov_base: at.cast(), iov_len: pages(count).as_usize() };
-    // SAFETY: the structures are this call's own, and as long as the kernel's.
+    // SAFETY: the structures are locals of the kernel's size.
     unsafe {
         let mut params = [0_u8; 120];
         let ring = libc::syscall(libc::SYS_io_uring_setup, 4, params.as_mut_ptr());
@@ -197,7 +195,7 @@ fn pages_that_a_device_has_pinned_stay_and_are_told() {
     let words = page() as u64 / 8;
     (5 * words..8 * words).for_each(|at| assert_eq!(load(&region, at), word_of(at, 1)));
     drop(ring);
-    // The kernel ends a ring a little later.
+    // The kernel frees a ring with some delay.
     let is_lowered = || region.set_budget(pages(2)).is_ok();
     wait_until("the pages are unpinned", Duration::from_secs(10), is_lowered);
     (0..3).for_each(|_| check(&region, 1));

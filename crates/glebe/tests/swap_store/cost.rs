@@ -1,4 +1,4 @@
-//! What pins cost: medians of turns that take each contestant in order.
+//! Measures the cost of pins: medians of turns.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,14 +20,14 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Nanoseconds of each of `count` calls.
+/// Returns the mean nanoseconds of a call.
 fn time(count: u64, mut call: impl FnMut(u64)) -> f64 {
     let begin = Instant::now();
     (0..count).for_each(&mut call);
     begin.elapsed().as_nanos() as f64 / count as f64
 }
 
-/// Pages that compress as C headers and libraries do, to about a half.
+/// Returns a page that compresses to half, like C headers and libraries.
 fn half_of(n: u64) -> Vec<u8> {
     let (noise, text) = (bytes_of(n, page(), Matter::Noise), bytes_of(n, page(), Matter::Text));
     let from = |at: usize| if at / 64 % 2 == 0 { noise[at] } else { text[at] };
@@ -82,7 +82,7 @@ pub fn measure() {
         now.push(time(1 << 18, |n| {
             black_box(hot.pin_mut(few[n as usize % 64]).unwrap()[0]);
         }));
-        // In order, twice as many as fit: each is cold.
+        // Pins in order over twice the pages that fit, so each pin is cold.
         now.push(time(OBJECTS, |n| {
             black_box(kept.pin(kept_keys[n as usize]).unwrap()[0]);
         }));
@@ -92,7 +92,7 @@ pub fn measure() {
         now.push(time(OBJECTS, |n| {
             black_box(written.pin_mut(written_keys[n as usize]).unwrap()[0]);
         }));
-        // Beyond every threshold of malloc: mapped, touched, and given back.
+        // The vector exceeds every threshold of malloc, so it is mapped, touched and unmapped.
         let len = FAULTS as usize * page();
         now.push(time(1, |_| drop(black_box(vec![turn as u8 + 1; len]))) / FAULTS as f64);
         let objects: Vec<Vec<u8>> = (0..512).map(half_of).collect();

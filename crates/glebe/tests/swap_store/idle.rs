@@ -1,5 +1,5 @@
-//! A store whose file is also in the idle part of a reserve: what first class takes is read from
-//! the file, and no byte is another.
+//! Tests a store whose file is cached in idle memory of a reserve: once first class took it, loads
+//! read the file.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -20,13 +20,12 @@ fn dir() -> PathBuf {
     std::env::temp_dir()
 }
 
-/// Of which nearly all copies are in the file.
+/// Returns options that keep nearly all copies in the file.
 fn in_file() -> Options {
     let options = Store::options().pool_limit(Bytes::new(256 << 10)).capacity(Bytes::mib(64));
     options.file_in(dir(), Bytes::mib(64))
 }
 
-/// Takes all of a reserve, the longest runs first, and writes it.
 fn take_all(reserve: &Reserve) -> Vec<Block> {
     let mut blocks = Vec::new();
     loop {
@@ -58,7 +57,7 @@ fn loads_read_idle_memory_until_first_class_wants_it_and_again_when_it_has_it_no
     let before = store.stats();
     assert!(before.loaded_idle > 40 && before.read_back == 0, "{before}");
     assert!(reserve.stats().live > Pages::new(1000), "{}", reserve.stats());
-    // All at once, and nothing is left to be read but from the file.
+    // All memory is taken, so loads must read the file.
     let blocks = take_all(&reserve);
     let held: u64 = blocks.iter().map(|block| block.pages().get()).sum();
     assert_eq!((Pages::new(held), reserve.stats().live), (reserve.len(), Pages::ZERO));
@@ -66,7 +65,7 @@ fn loads_read_idle_memory_until_first_class_wants_it_and_again_when_it_has_it_no
     let during = store.stats();
     assert!(during.read_back > 40, "{during}");
     drop(blocks);
-    // What is read of the file now is in idle memory from then on.
+    // Loads from the file refill idle memory.
     check_all(&store, &keys, &all);
     let middle = store.stats();
     check_all(&store, &keys, &all);
@@ -82,7 +81,6 @@ fn loads_read_idle_memory_until_first_class_wants_it_and_again_when_it_has_it_no
     assert_eq!(reserve.stats().live, Pages::ZERO, "of a store that ended");
 }
 
-/// What threads do to a store beside what they know of it.
 fn change(store: &Store, whose: u64, stop: &AtomicBool) {
     let (mut known, mut order) = (HashMap::new(), Vec::new());
     let mut random = whose;

@@ -1,7 +1,7 @@
-//! The key of an encrypted file: a core dump has it nowhere, and a forked child neither.
+//! Tests that the key of an encrypted file is in no core dump and in no forked child.
 //!
-//! Each 32 bytes of memory are tried on a record of the file whose bytes are known. The cipher is
-//! ChaCha20 as RFC 8439 has it.
+//! The tests try every 32 bytes of memory as the key of a record with known contents. The cipher is
+//! ChaCha20 (RFC 8439).
 #![allow(unsafe_code)] // Safety: touches of a region that lives.
 
 use std::fs::{self, File};
@@ -17,7 +17,6 @@ use glebe::units::{Bytes, Pages};
 use super::sealed::Dir;
 use super::{bytes_of, page, Matter};
 
-/// What each object begins with.
 const HEAD: [u32; 4] = [0x2545_f491, 0x9fb2_1c65, 0x1ce4_e5b9, 0x1331_11eb];
 const OBJECTS: u64 = 150;
 
@@ -29,14 +28,14 @@ fn object(n: u64) -> Vec<u8> {
     bytes
 }
 
-/// The start of a record: its nonce, and the first words of the key stream.
+/// A record's nonce, and the first words of its key stream.
 struct Record {
     nonce: [u32; 2],
     stream: [u32; 4],
 }
 
 impl Record {
-    /// The record that a file begins with: 8 bytes of nonce, 16 of tag, the bytes.
+    /// Reads 8 bytes of nonce, 16 of tag, then the contents.
     fn first_of(file: &File) -> Self {
         let mut bytes = [0; 40];
         file.read_exact_at(&mut bytes, 0).unwrap();
@@ -45,9 +44,9 @@ impl Record {
         Self { nonce: [word(0), word(1)], stream }
     }
 
-    /// Whether a key makes this record's stream.
+    /// Returns true if the key makes this record's stream.
     fn is_of(&self, key: &[u32]) -> bool {
-        // Most words of a process are nothing like a key.
+        // Skips most words, which cannot be a key.
         if key[0] == 0 || key[3] == 0 || key[7] == 0 || key[0] == key[1] {
             return false;
         }
@@ -78,7 +77,6 @@ fn quarter(x: &mut [u32; 16], [a, b, c, d]: [usize; 4]) {
     }
 }
 
-/// A mapping that can be read and written.
 struct Mapped {
     range: std::ops::Range<u64>,
     name: String,
@@ -114,11 +112,10 @@ fn all_mapped() -> Vec<Mapped> {
     all
 }
 
-/// The mappings of this process that have the key of a record.
 fn that_have_the_key_of(record: &Record) -> Vec<Mapped> {
     let memory = File::open("/proc/self/mem").unwrap();
     let mut all = all_mapped();
-    // What is read comes to lie in memory that is dumped: so what is not dumped is read last.
+    // Reads undumped mappings last, because reading copies them into a dumped buffer.
     all.sort_by_key(|mapped| mapped.has("dd"));
     let mut bytes = vec![0; (64 << 10) + 28];
     all.retain(|mapped| {
@@ -134,8 +131,8 @@ fn that_have_the_key_of(record: &Record) -> Vec<Mapped> {
     all
 }
 
-/// Has a thread do `work` that writes objects to an encrypted file in a directory and reads some
-/// back, and searches all memory for the key while the thread waits.
+/// Runs `work`, which uses an encrypted file, in a thread, and searches all memory for the key
+/// while it waits.
 fn is_nowhere<T>(name: &str, work: impl FnOnce(&Path) -> Option<T> + Send) {
     let dir = Dir::new(name);
     let (done, is_done) = channel();
@@ -204,7 +201,7 @@ fn the_key_of_a_region_is_in_no_core_dump() {
         (0..OBJECTS).for_each(|n| region.write_at(at(n), &object(n)).unwrap());
         (0..OBJECTS).for_each(|n| {
             let word = region.as_ptr().wrapping_add(at(n).as_usize()).cast::<u32>();
-            // SAFETY: a word of a region that lives.
+            // SAFETY: the word is in a live region.
             assert_eq!(unsafe { word.read_volatile() }, HEAD[0]);
         });
         assert!(region.stats().read_back > 0, "{}", region.stats());

@@ -1,4 +1,4 @@
-//! Files that are encrypted: their bytes are not what was stored, and a changed one is an error.
+//! Tests encrypted files: they contain no plain bytes, and changes are errors.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Read;
@@ -15,7 +15,7 @@ use super::{bytes_of, page, Matter};
 const LIMIT: Bytes = Bytes::mib(32);
 const UNIT: usize = 512;
 
-/// A directory of a test's own, whose files can be told by their path.
+/// A directory whose open files are found by path.
 pub(super) struct Dir(Scratch);
 
 impl Dir {
@@ -27,7 +27,7 @@ impl Dir {
         self.0.path()
     }
 
-    /// The file without a name that this process has in the directory, opened once more.
+    /// Opens this process's nameless file once more.
     pub(super) fn file(&self) -> File {
         let mut links = fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
         let is_here =
@@ -48,12 +48,12 @@ fn options(dir: &Path) -> Options {
     options.file_in(dir, LIMIT)
 }
 
-/// A page of noise, which goes to the file as it is.
+/// Returns noise, which a plain file stores unchanged.
 fn noise(n: u64) -> Vec<u8> {
     bytes_of(n, page(), Matter::Noise)
 }
 
-/// How many of the first pages have bytes in a file that are theirs.
+/// Returns how many pages have plain bytes in a file.
 fn found(bytes: &[u8], pages: u64) -> usize {
     let heads: std::collections::HashSet<_> = bytes.chunks_exact(8).collect();
     (0..pages).filter(|n| noise(*n).chunks_exact(8).take(8).all(|w| heads.contains(w))).count()
@@ -75,7 +75,7 @@ fn no_plain_byte_of_an_object_is_in_the_file_and_a_flipped_one_is_an_error() {
     let bytes = dir.bytes();
     assert!(bytes.len() > 600 * page(), "{} bytes", bytes.len());
     assert_eq!(found(&bytes, 1000), 0);
-    // Every record has a unit whose first byte is another now.
+    // Flips a bit in each unit, and so in each record.
     let file = dir.file();
     for at in (0..bytes.len()).step_by(UNIT) {
         file.write_all_at(&[bytes[at] ^ 0x10], at as u64).unwrap();

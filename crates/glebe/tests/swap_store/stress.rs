@@ -1,8 +1,8 @@
-//! Threads on one store whose budget is a part of what they have: each changes objects of its own
-//! and reads everybody's; objects come and go, are hinted at, and the budget changes.
+//! Stresses a store with threads whose objects exceed its budget. Each changes its own objects, and
+//! reads all, while the budget changes.
 //!
-//! An object says whose it is and how often it was written, and the rest of its bytes follows from
-//! that. So another object's bytes, a mixture, and a write that was lost are seen at once.
+//! The bytes of an object contain its number and version and follow from them. This reveals foreign
+//! bytes, mixtures and lost writes.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Mutex;
@@ -17,19 +17,18 @@ use crate::stressed::{mix, Stop};
 
 const THREADS: usize = 4;
 const OBJECTS: usize = 48;
-/// A quarter of what there is, roughly.
+/// Pages: roughly a quarter of all.
 const BUDGET: u64 = 120;
-/// What is stored of a third that does not compress, and little more.
+/// Bytes: little more than the stored copies of the incompressible third.
 const POOL_LIMIT: u64 = 600 << 10;
-/// How long one call may be refused for what passes, on a machine that is busy with much else.
+/// Time limit for retries, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 const USUAL: Duration = Duration::from_millis(1500);
 
-/// What is known of an object, beside the store.
 #[derive(Default)]
 struct Known {
     key: Mutex<Option<Key>>,
-    /// The last version that was written whole.
+    /// The last version written completely.
     version: AtomicU64,
 }
 
@@ -57,8 +56,7 @@ fn len_of(whose: usize) -> usize {
     }
 }
 
-/// A word of an object but for its first: what does not compress, what does, and what is all the
-/// same with the first.
+/// Returns a word after the first: noise, compressible, or equal to the first.
 fn word_of(whose: usize, version: u64, at: usize) -> u64 {
     match whose % 3 {
         0 => mix((whose as u64) << 40 ^ version << 16 ^ at as u64),
@@ -78,7 +76,7 @@ fn write(bytes: &mut [u8], whose: usize, version: u64) {
     }
 }
 
-/// The version of an object, all of which is of that version.
+/// Returns the version, and asserts that the object is whole.
 fn version_of(bytes: &[u8], whose: usize) -> u64 {
     assert_eq!(bytes.len(), len_of(whose));
     let head = u64::from_le_bytes(bytes[..8].try_into().unwrap());
@@ -91,7 +89,7 @@ fn version_of(bytes: &[u8], whose: usize) -> u64 {
     version
 }
 
-/// Where it says that there is no room just now, for what others have pinned or are bringing in.
+/// Returns true if room is missing only because of other threads' pins or loads.
 fn is_passing(error: &Error) -> bool {
     matches!(error, Error::Budget { .. } | Error::Full { .. } | Error::Pinned)
 }
@@ -109,7 +107,6 @@ fn retry<T>(mut call: impl FnMut() -> Result<T, Error>) -> T {
     }
 }
 
-/// Reads any object; its owner may write or free it meanwhile.
 fn read(shared: &Shared, whose: usize) {
     let known = &shared.known[whose];
     let Some(key) = *known.key.lock().unwrap() else { return };
@@ -127,7 +124,6 @@ fn read(shared: &Shared, whose: usize) {
     }
 }
 
-/// Makes, changes, ends or hints at an object of the caller's own.
 fn change(shared: &Shared, rng: &mut Rng, whose: usize) {
     let (store, known) = (&shared.store, &shared.known[whose]);
     let key = *known.key.lock().unwrap();
@@ -185,7 +181,7 @@ fn work(shared: &Shared, thread: usize) {
 
 #[test]
 fn threads_lose_no_write_and_see_no_other_byte() {
-    // A pool that kept copies fill now and then.
+    // Kept copies fill this pool at times.
     run(Store::options().pool_limit(Bytes::new(POOL_LIMIT)), |stats| stats.kept_dropped > 0);
 }
 

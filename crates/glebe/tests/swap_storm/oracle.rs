@@ -1,5 +1,5 @@
-//! The other process: it holds the expected contents, sends the steps, checks what the user read,
-//! and kills the user at random moments.
+//! The other process: it expects contents, sends steps, checks the answers, and kills the user at
+//! random moments.
 
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -10,10 +10,10 @@ use std::sync::atomic::AtomicU64;
 use super::user::{len_of, Answer, Step, What};
 use super::*;
 
-/// Steps that are asked for at once, at most.
+/// Most steps of a request.
 const BATCH: u64 = 64;
 
-/// What a thread of the user must have, and what was seen of it.
+/// The expected contents of a user's thread, and counts.
 #[derive(Default)]
 pub struct Oracle {
     rng: u64,
@@ -25,7 +25,7 @@ pub struct Oracle {
     pub steps: u64,
     pub read: u64,
     pub refused: u64,
-    /// Disk blocks that the user's files had when it was killed.
+    /// Disk blocks of the user's files at the kill.
     pub blocks: u64,
 }
 
@@ -54,7 +54,7 @@ impl Oracle {
         self.version += THREADS;
         let count = if self.has_region { What::ALL.len() } else { What::ReadRegion as usize };
         let mut what = What::ALL[self.below(count as u64) as usize];
-        // More is made than is ended.
+        // Replaces most removals, so that more is made than removed.
         if matches!(what, What::TakeObject | What::DropPage) && self.below(4) > 0 {
             what = What::ALL[what as usize - 1];
         }
@@ -62,7 +62,6 @@ impl Oracle {
         Step { what, at: self.below(end) as u32, version: self.version }
     }
 
-    /// A read of each place.
     fn all(&self) -> Vec<Step> {
         let of = |what, end: u64| (0..end as u32).map(move |at| Step { what, at, version: 0 });
         let regions = if self.has_region { PAGES } else { 0 };
@@ -72,7 +71,7 @@ impl Oracle {
             .collect()
     }
 
-    /// Checks an answer, and knows what is there then; false if the step was refused.
+    /// Checks an answer; returns false if the step was refused.
     fn check(&mut self, step: Step, answer: &Answer) -> bool {
         let Step { what, at, version } = step;
         let (known, len, is_zeros) = match what {
@@ -86,7 +85,7 @@ impl Oracle {
         self.steps += 1;
         if *answer == Answer::Refused {
             self.refused += 1;
-            // An area's page that could not be stored is not there.
+            // A refused store leaves the place empty.
             *known = known.filter(|_| what != What::StorePage);
             return false;
         }
@@ -114,7 +113,7 @@ impl Oracle {
         true
     }
 
-    /// Has steps made; those that were refused.
+    /// Sends steps; returns those refused.
     fn ask(&mut self, user: &mut UnixStream, steps: &[Step]) -> io::Result<Vec<Step>> {
         let mut asked = (steps.len() as u32).to_le_bytes().to_vec();
         steps.iter().for_each(|step| asked.extend(step.to_bytes()));
@@ -130,7 +129,7 @@ impl Oracle {
         Ok(refused)
     }
 
-    /// Asks until it is time, and then for all that is there.
+    /// Sends random steps, and at the end reads everything.
     fn work(
         &mut self,
         user: &mut UnixStream,
@@ -161,18 +160,18 @@ impl Oracle {
     }
 }
 
-/// Two ends of a connection, of which a child that is started has the other by its number.
+/// Returns two ends; a child inherits the second.
 fn connection() -> (UnixStream, OwnedFd) {
     let (own, other) = UnixStream::pair().unwrap();
     own.set_read_timeout(Some(slowed(PATIENCE))).unwrap();
-    // SAFETY: a new descriptor, which a child inherits.
+    // SAFETY: `dup` returns a new descriptor, which a child inherits.
     let other = unsafe { OwnedFd::from_raw_fd(libc::dup(other.as_raw_fd())) };
     (own, other)
 }
 
-/// A user of a policy that is killed, in a folder; what was seen.
+/// Starts, checks and kills a user; returns the counts.
 pub fn round(test: &str, dir: &Path, policy: Policy, round: u64) -> Oracle {
-    // Open until the user is killed, for it ends by itself when one is closed.
+    // The user would end if one of these were closed.
     let (mut own, others): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| connection()).unzip();
     let numbers: Vec<_> = others.iter().map(|fd| fd.as_raw_fd().to_string()).collect();
     let mut user = child_of(test);
@@ -182,7 +181,7 @@ pub fn round(test: &str, dir: &Path, policy: Policy, round: u64) -> Oracle {
     let has_region = has_regions();
     let (is_over, is_killed) = (AtomicBool::new(false), AtomicBool::new(false));
     let begun = AtomicU64::new(0);
-    // Every other round all is read before the user is killed.
+    // Every other round reads everything before the kill.
     let reads_all = round % 2 == 0;
     let work = |whose: u64, stream: &mut UnixStream| {
         let mut oracle = Oracle::new(whose, round, has_region);
@@ -219,7 +218,7 @@ pub fn round(test: &str, dir: &Path, policy: Policy, round: u64) -> Oracle {
     })
 }
 
-/// Kills the user, of which nothing is left; returns how many disk blocks its files had.
+/// Kills the user and asserts that nothing remains; returns the disk blocks of its files.
 fn kill(user: &mut Child, dir: &Path, is_killed: &AtomicBool) -> u64 {
     let (files, blocks) = files_of(user.id(), dir);
     is_killed.store(true, Ordering::SeqCst);

@@ -1,21 +1,22 @@
-//! The process that will be killed: it does what the oracle's process says, and tells what it read.
+//! The process to be killed: it makes the steps sent by the oracle's process, and returns what it
+//! read.
 //!
-//! It knows of no byte what it must be: of its objects it has the keys alone.
+//! It knows no contents, only the keys of its objects.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 
 use super::*;
 
-/// Bytes of a step on the wire: what, where, and the version to write.
+/// Bytes of an encoded step.
 pub const STEP: usize = 16;
 
-/// A step at a place that belongs to one thread.
+/// The kind of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum What {
     ReadObject,
-    /// Makes the object, or reads it and writes it.
+    /// Inserts the object, or reads and overwrites it.
     WriteObject,
     TakeObject,
     StorePage,
@@ -24,9 +25,9 @@ pub enum What {
     DropPage,
     ReadRegion,
     WriteRegion,
-    /// Reads it by address, and then writes it so.
+    /// Reads and overwrites the page by plain loads and stores.
     TouchRegion,
-    /// Has it in memory, reads it and writes it.
+    /// Pins, reads and overwrites the page.
     PinRegion,
 }
 
@@ -50,7 +51,7 @@ impl What {
     }
 }
 
-/// One step.
+/// A step of the user.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
     pub what: What,
@@ -76,15 +77,15 @@ impl Step {
     }
 }
 
-/// What came of a step.
+/// The result of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// For what passes.
+    /// A temporary refusal.
     Refused,
     Done,
-    /// Nothing is there.
+    /// The place is empty.
     Absent,
-    /// What was there.
+    /// The bytes read.
     Read(Vec<u8>),
 }
 
@@ -119,12 +120,11 @@ impl Answer {
     }
 }
 
-/// Bytes of an object of a place.
+/// Returns the bytes of the object at a place.
 pub fn len_of(at: u32) -> usize {
     1 + (mix(at.into()) % (5 * page() as u64)) as usize
 }
 
-/// A thread of the user.
 struct Hand<'a> {
     storm: &'a Storm,
     whose: u64,
@@ -206,7 +206,7 @@ impl Hand<'_> {
                 let new = bytes_of(version, page());
                 for (at, (word, new)) in out.chunks_mut(8).zip(new.chunks(8)).enumerate() {
                     let place = first.wrapping_add(at);
-                    // SAFETY: a word of a region that lives, of a page of this thread's alone.
+                    // SAFETY: the word is in a live region, in this thread's page.
                     unsafe {
                         word.copy_from_slice(&place.read_volatile().to_ne_bytes());
                         place.write_volatile(u64::from_ne_bytes(new.try_into().unwrap()));
@@ -218,7 +218,7 @@ impl Hand<'_> {
     }
 }
 
-/// Does what is asked until nobody asks any more.
+/// Makes the requested steps until the connection ends.
 pub fn serve(storm: &Storm, whose: u64, mut asked: UnixStream) {
     let mut hand = Hand { storm, whose, keys: vec![None; OBJECTS] };
     let mut count = [0; 4];

@@ -1,5 +1,5 @@
-//! The caller's own memory: what of it is taken, what is refused, and that it is armed only as
-//! long as it is marked.
+//! Tests regions over the caller's memory: which memory is refused, and that it is armed only while
+//! marked.
 
 use std::ptr;
 
@@ -14,7 +14,7 @@ use super::memory::{fill, is_filled, lost, page, pages, purge, whole, with_engin
 pub const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 pub const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 
-/// Memory of the test's own.
+/// Memory of a test.
 pub struct Mapped {
     pub at: *mut u8,
     pub len: usize,
@@ -22,7 +22,7 @@ pub struct Mapped {
 
 impl Mapped {
     pub fn new(len: usize, protection: i32, flags: i32) -> Option<Self> {
-        // SAFETY: at an address of the kernel's choice.
+        // SAFETY: the kernel chooses the address.
         let at = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
         (at != libc::MAP_FAILED).then_some(Self { at: at.cast(), len })
     }
@@ -31,21 +31,21 @@ impl Mapped {
         Self::new(count * page(), READ_WRITE, PRIVATE).unwrap()
     }
 
-    /// Between pages that cannot be touched: no mapping beside it becomes one with it. These two
-    /// pages of address space are not given back.
+    /// Maps memory between pages without access, so that no mapping merges with it. Those pages
+    /// stay mapped.
     pub fn apart(count: usize) -> Self {
         let len = count * page();
         let whole = Self::new(len + 2 * page(), libc::PROT_NONE, PRIVATE).unwrap();
         let at = whole.at.wrapping_add(page());
         std::mem::forget(whole);
-        // SAFETY: its own pages, to which nothing refers.
+        // SAFETY: the pages are this value's own and have no references.
         assert_eq!(unsafe { libc::mprotect(at.cast(), len, READ_WRITE) }, 0);
         Self { at, len }
     }
 
-    /// Puts other memory in the place of a page.
+    /// Replaces a page by a new mapping.
     pub fn replace(&self, index: usize, flags: i32) {
-        // SAFETY: one of its own pages, to which nothing refers.
+        // SAFETY: the page is this value's own and has no references.
         unsafe {
             let at = self.at.byte_add(index * page()).cast();
             assert_eq!(libc::mmap(at, page(), READ_WRITE, flags | libc::MAP_FIXED, -1, 0), at);
@@ -57,11 +57,11 @@ impl Mapped {
     }
 
     pub fn adopted_by(&self, options: glebe::volatile::Options) -> Result<Region, Error> {
-        // SAFETY: the memory outlives the region, and its contents may go while marked.
+        // SAFETY: the memory outlives the region, and may vanish while marked.
         unsafe { options.build_over(self.at, Bytes::new(self.len as u64)) }
     }
 
-    /// Pages that a userfaultfd watches.
+    /// Returns the pages that a userfaultfd watches.
     pub fn armed(&self) -> usize {
         let range = self.at.addr()..self.at.addr() + self.len;
         let watched = |vma: &vma::Vma| vma.has("um");
@@ -78,12 +78,12 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: its own, and nothing refers to it.
+        // SAFETY: the mapping is this value's own and has no references.
         unsafe { libc::munmap(self.at.cast(), self.len) };
     }
 }
 
-/// Memory of its own, and the region of all of it, for each engine that this machine has.
+/// Returns memory and its region, for each engine.
 fn with_each_engine(count: usize) -> impl Iterator<Item = (Mapped, Region)> {
     [Engine::Scan, Engine::Tag].into_iter().filter_map(move |engine| {
         let mapped = Mapped::of_pages(count);
@@ -101,23 +101,23 @@ fn with_each_engine(count: usize) -> impl Iterator<Item = (Mapped, Region)> {
 fn the_whole_pages_inside_are_taken() {
     let mapped = Mapped::of_pages(6);
     for options in [Region::options(), Region::options().engine(Engine::Tag)] {
-        // SAFETY: as in `adopted`.
+        // SAFETY: the memory outlives the region.
         let region = unsafe {
             options.build_over(mapped.at.byte_add(3), Bytes::new(4 * page() as u64)).unwrap()
         };
         assert_eq!(region.addr(), mapped.at.addr() + page());
         assert_eq!(region.len(), pages(0..3).end);
     }
-    // SAFETY: as above.
+    // SAFETY: the call is refused before any touch.
     let none = unsafe {
         let at = mapped.at.byte_add(1);
         Region::options().build_over(at, Bytes::new(2 * page() as u64 - 2))
     };
     assert!(matches!(none, Err(Error::Empty)), "{none:?}");
-    // SAFETY: as above; nothing is touched.
+    // SAFETY: the call is refused before any touch.
     let beyond = unsafe { Region::options().build_over(mapped.at, Bytes::new(u64::MAX)) };
     assert!(matches!(beyond, Err(Error::Beyond { .. })), "{beyond:?}");
-    // SAFETY: as above.
+    // SAFETY: the call is refused before any touch.
     let empty = unsafe { Region::options().build_over(mapped.at, Bytes::ZERO) };
     assert!(matches!(empty, Err(Error::Empty)), "{empty:?}");
 }
@@ -136,7 +136,7 @@ fn a_lost_page_is_reported_and_the_rest_kept() {
         assert_eq!(lost(region.unmark(whole(&region))), [4], "{:?}", region.engine());
         assert!(is_filled(&region, 0..4) && is_filled(&region, 6..16));
         drop(region);
-        // SAFETY: its own memory, which is the caller's again.
+        // SAFETY: the memory is mapped, and the region was dropped.
         assert_eq!(unsafe { mapped.at.byte_add(4 * page()).read_volatile() }, 0);
     }
 }
@@ -144,8 +144,8 @@ fn a_lost_page_is_reported_and_the_rest_kept() {
 #[test]
 fn a_run_of_lost_pages_may_reach_over_several_mappings() {
     let mapped = Mapped::of_pages(8);
-    // Other advice makes another mapping of it.
-    // SAFETY: its own memory.
+    // Different advice splits the mapping.
+    // SAFETY: the advice keeps the contents.
     unsafe {
         libc::madvise(mapped.at.byte_add(4 * page()).cast(), 4 * page(), libc::MADV_DONTDUMP);
     }
@@ -172,8 +172,8 @@ fn memory_is_armed_while_it_is_marked_and_no_longer() {
         assert_eq!(mapped.armed(), 10);
         let _ = region.unmark(pages(0..4)).unwrap();
         assert_eq!(mapped.armed(), 8);
-        // A page that nobody wrote before the mark is zeros, not lost, and no SIGBUS.
-        // SAFETY: its own memory.
+        // An unwritten page is not lost and raises no SIGBUS.
+        // SAFETY: the memory is the test's own.
         assert_eq!(unsafe { mapped.at.byte_add(7 * page()).read_volatile() }, 0);
         drop(region);
         assert_eq!(mapped.armed(), 0);
@@ -199,13 +199,13 @@ fn a_touch_of_a_lost_page_is_sigbus_while_it_is_marked() {
 fn memory_that_is_given_back_marked_does_not_vanish_later() {
     const PAGES: u64 = 512;
     let page_out = |mapped: &Mapped| {
-        // SAFETY: its own memory; what is not marked is only written to swap, if there is any.
+        // SAFETY: the memory is the test's own; unmarked pages can only go to swap.
         unsafe { libc::madvise(mapped.at.cast(), mapped.len, libc::MADV_PAGEOUT) };
     };
     for (mapped, region) in with_each_engine(PAGES as usize) {
         let engine = region.engine();
         fill(&region, 0..PAGES);
-        // What is marked still goes at once, so the call is one that could take it.
+        // Shows first that `page_out` takes marked pages.
         region.mark(whole(&region), Priority::NORMAL).unwrap();
         page_out(&mapped);
         let taken = lost(region.unmark(whole(&region))).len() as u64;
@@ -219,7 +219,7 @@ fn memory_that_is_given_back_marked_does_not_vanish_later() {
         page_out(&mapped);
         assert_eq!(mapped.armed(), 0, "{engine:?}");
         let again = mapped.adopted_by(Region::options().engine(engine)).unwrap();
-        // Under real pressure some may have gone before the end.
+        // Real memory pressure may have taken some pages before the drop.
         let kept = (0..PAGES).filter(|page| is_filled(&again, *page..page + 1)).count();
         assert!(kept as u64 > PAGES / 2, "{kept} of {PAGES} pages, {engine:?}");
     }
@@ -234,23 +234,22 @@ fn a_new_mapping_over_marked_memory_is_not_volatile() {
         purge(&region, 1..2);
         mapped.replace(2, PRIVATE);
         mapped.replace(3, PRIVATE);
-        // SAFETY: its own new page.
+        // SAFETY: the new page is the test's own.
         unsafe { mapped.at.byte_add(3 * page()).write_volatile(9) };
         let purged = lost(region.unmark(whole(&region)));
         if engine == Engine::Scan {
             assert_eq!(purged, [1]);
-            // SAFETY: its own new pages.
+            // SAFETY: the new pages are the test's own.
             unsafe {
                 assert_eq!(mapped.at.byte_add(3 * page()).read_volatile(), 9);
                 assert_eq!(mapped.at.byte_add(2 * page()).read_volatile(), 0);
             }
         } else {
-            // Zeros where the tag stood look lost; something else looks overwritten.
+            // Zeros look lost here, and other contents look overwritten.
             assert_eq!(purged, [1, 2, 3]);
         }
         assert!(is_filled(&region, 0..1) && is_filled(&region, 4..8));
         assert_eq!(mapped.armed(), 0);
-        // And it can be marked, since it is of a kind that can.
         region.mark(whole(&region), Priority::NORMAL).unwrap();
         assert!(lost(region.unmark(whole(&region))).is_empty());
     }
@@ -258,7 +257,7 @@ fn a_new_mapping_over_marked_memory_is_not_volatile() {
 
 #[test]
 fn what_cannot_be_written_any_more_is_left_alone() {
-    // More than what is unmarked without a look, and as much.
+    // The engine unmarks 8 pages without a look, but not 64.
     for count in [8, 64] {
         let mapped = Mapped::of_pages(count);
         let Ok(region) = mapped.adopted_by(Region::options().engine(Engine::Scan)) else {
@@ -269,7 +268,7 @@ fn what_cannot_be_written_any_more_is_left_alone() {
         region.mark(whole(&region), Priority::NORMAL).unwrap();
         purge(&region, 1..2);
         mapped.replace(3, PRIVATE);
-        // SAFETY: its own pages, to which nothing refers.
+        // SAFETY: the pages are the test's own and have no references.
         unsafe {
             let read_only = mapped.at.byte_add(3 * page());
             read_only.write_volatile(7);
@@ -294,7 +293,7 @@ fn memory_that_became_another_kind_is_refused_by_name() {
             matches!(refused, Error::Unsuitable(Refusal::Shared { at: addr, .. }) if addr == at),
             "{refused:?}"
         );
-        // It counts as marked, and nothing of it is lost.
+        // The page counts as marked, and loses nothing.
         assert!(lost(region.unmark(whole(&region))).is_empty());
         assert_eq!(mapped.armed(), 0);
         assert!(is_filled(&region, 0..8));
@@ -344,7 +343,7 @@ fn arming_stops_before_the_process_has_no_mapping_left() {
         panic!("{refused:?}");
     };
     assert_eq!((at, armed, told), (limit, limit, limit));
-    // What is refused is not marked, and room comes back.
+    // The refused page is not marked; an unmark makes room.
     region.write(pages(2 * at..2 * at + 1).start, &[1]).unwrap();
     assert!(lost(region.unmark(pages(0..2))).is_empty());
     region.mark(pages(2 * at..2 * at + 1), Priority::NORMAL).unwrap();
@@ -354,7 +353,7 @@ fn arming_stops_before_the_process_has_no_mapping_left() {
 #[test]
 fn huge_page_advice_comes_back_when_the_memory_is_given_back() {
     let mapped = Mapped::of_pages(8);
-    // SAFETY: its own memory.
+    // SAFETY: the advice keeps the contents.
     if unsafe { libc::madvise(mapped.at.cast(), mapped.len, libc::MADV_HUGEPAGE) } != 0 {
         println!("skipped: no transparent huge pages");
         return;
@@ -374,7 +373,7 @@ fn a_child_without_a_descriptor_leaves_the_parents_memory_armed() {
     for region in mapped.adopted().into_iter().filter(|r| r.engine() == Engine::Scan) {
         fill(&region, 0..8);
         region.mark(whole(&region), Priority::NORMAL).unwrap();
-        // The parent in question is a child that has a descriptor of its own.
+        // The parent in question is a child, which has its own descriptor.
         assert!(child_says(fork, || {
             assert!(limit_files(0));
             let unarmed = child_says(fork, || lost(region.unmark(whole(&region))).len() == 8);
@@ -407,11 +406,11 @@ fn what_is_mapped_over_a_marked_part_is_not_dropped() {
         fill(&region, 0..4);
         region.mark(whole(&region), Priority::NORMAL).unwrap();
         mapped.replace(1, PRIVATE);
-        // SAFETY: the page is mapped anew, and nothing refers to it.
+        // SAFETY: the page is new and has no references.
         unsafe { mapped.at.byte_add(page()).write_volatile(7) };
         assert_eq!(region.drop_now(whole(&region)).unwrap(), pages(0..3).end);
         assert_eq!(lost(region.unmark(whole(&region))), [0, 2, 3]);
-        // SAFETY: as above.
+        // SAFETY: the page is mapped.
         assert_eq!(unsafe { mapped.at.byte_add(page()).read_volatile() }, 7);
     }
 }

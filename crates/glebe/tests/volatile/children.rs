@@ -1,4 +1,4 @@
-//! Children by fork and by clone, and what a touch does in one.
+//! Makes children by fork and by clone.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr;
@@ -11,7 +11,7 @@ use super::memory::page;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Runs `check` in a child that `make` makes; whether it said yes in time.
+/// Returns true if `check` returned true in a child, in time.
 pub fn child_says(make: fn() -> i32, check: impl FnOnce() -> bool) -> bool {
     let status = status_of(make, check);
     if libc::WIFSIGNALED(status) {
@@ -20,11 +20,11 @@ pub fn child_says(make: fn() -> i32, check: impl FnOnce() -> bool) -> bool {
     libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
 }
 
-/// As [`child_says`]: how the child ended, as waitpid(2) tells it.
+/// Runs `check` in a child; returns its status of waitpid(2).
 pub fn status_of(make: fn() -> i32, check: impl FnOnce() -> bool) -> i32 {
     let pid = make();
     assert!(pid >= 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: the child runs `check` and leaves by _exit; an alarm ends it if it hangs.
+    // SAFETY: the child runs `check` and leaves by `_exit`; an alarm ends a hang.
     unsafe {
         if pid == 0 {
             libc::alarm(slowed(PATIENCE).as_secs() as libc::c_uint);
@@ -37,24 +37,24 @@ pub fn status_of(make: fn() -> i32, check: impl FnOnce() -> bool) -> i32 {
     }
 }
 
-/// By the C library.
+/// Forks with the C library.
 pub fn fork() -> i32 {
-    // SAFETY: the child does only what `child_says` has it do.
+    // SAFETY: the child only does what `status_of` does.
     unsafe { libc::fork() }
 }
 
-/// As fork(2), but the C library does not know.
+/// Forks without the C library's knowledge.
 pub fn raw_clone() -> i32 {
     let none = ptr::null::<u8>();
-    // SAFETY: no flag but the signal at its end: a copy of the process, on the same stack.
+    // SAFETY: without CLONE_VM the child is a copy, with its own stack.
     unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, none, none, none, none) as i32 }
 }
 
 static ADDRESS: AtomicUsize = AtomicUsize::new(0);
 
-/// Keeps the address and puts a page there, so that the touch ends.
+/// Maps a page at the address, so that the touch ends.
 extern "C" fn on_sigbus(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel's `info` of a fault; the page there is lost.
+    // SAFETY: the kernel's `info` is valid; the page is lost.
     unsafe {
         let at = (*info).si_addr();
         ADDRESS.store(at.addr(), Ordering::Relaxed);
@@ -64,10 +64,10 @@ extern "C" fn on_sigbus(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void
     }
 }
 
-/// Reads the byte at `at`; the address of the SIGBUS that it raised. Only in a child: it changes
-/// the signal's handler and maps memory there.
+/// Reads the byte at `at`; returns the address of its SIGBUS. Only for children: changes the
+/// handler and maps memory.
 pub fn sigbus_at(at: usize) -> Option<usize> {
-    // SAFETY: a handler of this file; the byte is in a mapping of the caller's.
+    // SAFETY: the handler has the right signature, and the byte is in the caller's mapping.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = on_sigbus;

@@ -1,7 +1,6 @@
-//! Processes that may not make every system call: no userfaultfd, as in a container, and hardly
-//! any at all.
+//! Tests processes with filters: no userfaultfd, as in a container, or hardly any system call.
 //!
-//! Safety: filters are set in children only, which end by a call that each filter allows.
+//! Safety: filters are set in children only, whose end each filter allows.
 
 use std::mem::offset_of;
 
@@ -21,7 +20,7 @@ fn load(offset: usize) -> libc::sock_filter {
     libc::sock_filter { code, jt: 0, jf: 0, k: offset as u32 }
 }
 
-/// Passes over `miss` instructions unless the value that was loaded is `k`.
+/// Skips `miss` instructions unless the loaded value is `k`.
 fn unless(k: u32, miss: u8) -> libc::sock_filter {
     let code = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
     libc::sock_filter { code, jt: 0, jf: miss, k }
@@ -31,7 +30,7 @@ fn answer(k: u32) -> libc::sock_filter {
     libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k }
 }
 
-/// As Docker's default profile does: EPERM, here by way of the device file too.
+/// Refuses userfaultfd and its device with EPERM, like Docker's profile.
 fn deny_userfaultfd() -> bool {
     let denied = answer(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
     let number = load(offset_of!(libc::seccomp_data, nr));
@@ -49,7 +48,6 @@ fn deny_userfaultfd() -> bool {
     set(&mut filter)
 }
 
-/// Every ioctl of this request answers this error.
 fn deny_ioctl(request: u32, error: i32) -> bool {
     set(&mut [
         load(offset_of!(libc::seccomp_data, nr)),
@@ -61,10 +59,10 @@ fn deny_ioctl(request: u32, error: i32) -> bool {
     ])
 }
 
-/// Sets a filter for the calling process, a child of the test's; whether it is there.
+/// Sets a filter for the calling process, a child; returns true on success.
 fn set(filter: &mut [libc::sock_filter]) -> bool {
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: the program outlives the call that copies it; the process is a child of the test's.
+    // SAFETY: the program outlives the call; the process is a child.
     let is_set = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
             && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
@@ -75,7 +73,7 @@ fn set(filter: &mut [libc::sock_filter]) -> bool {
     is_set
 }
 
-/// As an older kernel answers, an emulator, and a filter.
+/// Fails PAGEMAP_SCAN as an older kernel, an emulator or a filter does.
 #[test]
 fn where_no_pages_are_scanned_their_entries_tell() {
     glebe_testing::alone!();
@@ -95,7 +93,7 @@ fn where_no_pages_are_scanned_their_entries_tell() {
     }
 }
 
-/// The kernel stops to tell what is there in the middle: what a drop says is gone is, and is told.
+/// Makes PAGEMAP_SCAN fail: a drop must then drop exactly the pages that an unmark reports.
 #[test]
 fn what_was_dropped_is_gone_also_after_a_mark_that_was_hindered() {
     glebe_testing::alone!();
@@ -136,7 +134,7 @@ fn where_userfaultfd_is_denied_the_other_engine_is_taken() {
         let fell_back = own.engine() == Engine::Tag && adopted.engine() == Engine::Tag;
         is_refused && fell_back && goes_round(&own) && goes_round(&adopted)
     };
-    // The child may have a descriptor already, for the regions of other tests; its child has none.
+    // This child may already have a descriptor; its own child has none.
     assert!(child_says(fork, || {
         if !deny_userfaultfd() {
             return true;
@@ -145,8 +143,8 @@ fn where_userfaultfd_is_denied_the_other_engine_is_taken() {
     }));
 }
 
-/// Unmarks in a child that is killed for every system call but read, write and exit, and returns
-/// how the child ended.
+/// Unmarks in a child that is killed for any system call but read, write and exit. Returns its
+/// status.
 fn unmarks_in_silence(region: &Region, losses: &[u64]) -> i32 {
     status_of(fork, || {
         let round = || {
@@ -155,12 +153,12 @@ fn unmarks_in_silence(region: &Region, losses: &[u64]) -> i32 {
             marks.for_each(|range| region.mark(range, Priority::NORMAL).unwrap());
             losses.iter().for_each(|page| purge(region, *page..*page + 1));
         };
-        // Once before, so that the heap has room.
+        // The first round grows the heap.
         round();
         drop(lost(region.unmark(whole(region))));
         fill(region, 0..64);
         round();
-        // SAFETY: the child's own; it ends by the plain exit(2), which the strict mode allows.
+        // SAFETY: the call affects only the child, which ends by exit(2), as the mode allows.
         unsafe {
             if libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_STRICT) != 0 {
                 libc::_exit(2);
@@ -176,7 +174,7 @@ fn unmarks_in_silence(region: &Region, losses: &[u64]) -> i32 {
 #[test]
 fn the_tag_engine_unmarks_without_a_system_call() {
     glebe_testing::alone!();
-    // Over the caller's memory too: the processors must be told of what is lost.
+    // Uses the caller's memory too, where all processors must see a loss.
     let mapped = Mapped::of_pages(64);
     for (engine, is_own) in [(Engine::Tag, true), (Engine::Tag, false), (Engine::Scan, true)] {
         let options = Region::options().engine(engine);
@@ -198,8 +196,8 @@ fn the_tag_engine_unmarks_without_a_system_call() {
                 println!("skipped: no strict seccomp");
                 return;
             }
-            // What is lost takes one, and the other engine always does: that is what the test can
-            // see.
+            // Losses need a system call, and the scan engine always makes one. Those kills show
+            // that the test detects calls.
             let is_silent = engine == Engine::Tag && losses.is_empty();
             let killed = libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL;
             let fine = libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0;

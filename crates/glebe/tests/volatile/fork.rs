@@ -1,5 +1,5 @@
-//! fork and exec: volatility is inherited, a purged page still reports as purged in the child, and
-//! where that cannot be known all that is marked does.
+//! Tests fork and exec: children inherit volatility and losses. If losses cannot be known, all
+//! marked pages count as lost.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ fn a_purged_page_reports_as_purged_in_the_child_and_in_the_parent() {
             let marked_there = region.write(pages(4..5).start, &[1]);
             let purged = lost(region.unmark(whole(&region)));
             let kept = is_filled(&region, 0..2) && is_filled(&region, 3..8);
-            // And it all works there as before.
+            // The region continues to work.
             fill(&region, 0..8);
             let again = region.mark(pages(1..6), Priority::NORMAL).is_ok();
             purge(&region, 5..6);
@@ -77,7 +77,7 @@ fn huge_pages_that_a_child_shares_are_kept_page_by_page() {
             let first = lost(region.unmark(whole(&region)));
             let kept = is_filled(&region, 0..each + 2) && is_filled(&region, each + 5..all);
             fill(&region, 0..all);
-            // Now some are the child's own, and the others shared still.
+            // Now the child owns some pages and shares others.
             region.mark(whole(&region), Priority::NORMAL).unwrap();
             purge(&region, 1..2);
             let second = lost(region.unmark(whole(&region)));
@@ -88,7 +88,7 @@ fn huge_pages_that_a_child_shares_are_kept_page_by_page() {
         });
         assert!(said, "{engine}");
         let said = child_says(fork, || {
-            // All of it is the parent's, and nothing was lost.
+            // All pages are shared, and nothing was lost.
             let kept = lost(region.unmark(whole(&region))).is_empty();
             kept && is_filled(&region, 0..all) && region.stats().check().is_ok()
         });
@@ -134,7 +134,7 @@ fn forks_beside_threads_that_mark_and_unmark_end() {
             }
             let bad = (0..100).filter(|_| {
                 !child_says(fork, || {
-                    // What the parent's threads were about to lose, and to tell, is over.
+                    // The first unmark ends what the parent's threads had begun.
                     region.unmark(whole(&region)).is_ok()
                         && region.mark(whole(&region), Priority::NORMAL).is_ok()
                         && lost(region.unmark(whole(&region))).is_empty()
@@ -200,7 +200,7 @@ fn a_fork_in_another_librarys_thread_is_no_different() {
     }
 }
 
-/// In a process of one thread: a child made so inherits the locks that other threads hold.
+/// Uses a process of one thread, because a raw clone inherits the locks of other threads.
 #[test]
 fn a_child_made_without_the_c_library_loses_what_is_marked_and_harms_nobody() {
     glebe_testing::alone!();
@@ -213,15 +213,15 @@ fn a_child_made_without_the_c_library_loses_what_is_marked_and_harms_nobody() {
                 let purged = lost(region.unmark(whole(&region)));
                 purged == [2, 3, 4, 5] && lost(region.unmark(whole(&region))).is_empty()
             });
-            // Nothing was filled through the parent's descriptor.
+            // The child filled no page through the parent's descriptor.
             said && lost(region.unmark(whole(&region))) == [3]
         })
     }));
 }
 
-/// Sets the number of descriptors that the calling process may have.
+/// Sets the number of descriptors of this process.
 pub fn limit_files(count: u64) -> bool {
-    // SAFETY: reads and writes the child's own limit.
+    // SAFETY: uses only a local.
     unsafe {
         let mut limit: libc::rlimit = std::mem::zeroed();
         libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
@@ -248,9 +248,9 @@ fn a_child_that_cannot_arm_loses_what_is_marked() {
                     && lost(region.unmark(whole(&region))) == [2, 3, 4, 5]
             });
             let again = child_says(fork, || {
-                // A write to a page that may be lost, then room for a descriptor.
+                // Writes to a page that may be lost, and then makes room for a descriptor.
                 purge(&region, 3..4);
-                // SAFETY: a page of the region.
+                // SAFETY: a byte of the region.
                 unsafe { region.as_ptr().byte_add(3 * page()).write_volatile(1) };
                 lost(region.unmark(pages(2..3))) == [2] && raised() && {
                     region.mark(pages(0..1), Priority::NORMAL).unwrap();

@@ -1,4 +1,4 @@
-//! Regions of both engines, their contents, and purges made on purpose.
+//! Makes regions of both engines, fills them, and purges pages.
 
 use std::ops::Range;
 use std::ptr;
@@ -7,22 +7,22 @@ use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Engine, Error, Options, Purged, Region};
 
-/// Bytes in a page.
+/// Returns the bytes of a page.
 pub fn page() -> usize {
     page_size().bytes().as_usize()
 }
 
-/// Pages as bytes from the region's start.
+/// Converts pages to bytes from the region's start.
 pub fn pages(range: Range<u64>) -> Range<Bytes> {
     Pages::new(range.start).bytes(page_size())..Pages::new(range.end).bytes(page_size())
 }
 
-/// All of a region.
+/// Returns the whole range of a region.
 pub fn whole(region: &Region) -> Range<Bytes> {
     Bytes::ZERO..region.len()
 }
 
-/// What `make` makes with each engine that this machine has.
+/// Calls `make` with each engine; returns the supported regions.
 pub fn with_engines(make: impl Fn(Options) -> Result<Region, Error>) -> Vec<Region> {
     let made =
         [Engine::Scan, Engine::Tag].map(|engine| (engine, make(Region::options().engine(engine))));
@@ -37,7 +37,7 @@ pub fn with_engines(make: impl Fn(Options) -> Result<Region, Error>) -> Vec<Regi
     all
 }
 
-/// A region of so many pages for each engine that this machine has.
+/// Makes a region for each engine.
 pub fn regions(count: u64) -> impl Iterator<Item = Region> {
     with_engines(|options| options.build(pages(0..count).end)).into_iter()
 }
@@ -46,14 +46,14 @@ fn pattern(index: u64) -> Vec<u8> {
     (0..page()).map(|i| (i as u64 * 7 + index * 13 + 1) as u8).collect()
 }
 
-/// Writes to each page what [`is_filled`] looks for.
+/// Fills each page with the pattern of [`is_filled`].
 pub fn fill(region: &Region, range: Range<u64>) {
     for index in range {
         region.write(pages(index..index).start, &pattern(index)).unwrap();
     }
 }
 
-/// Whether each page still holds what [`fill`] wrote.
+/// Returns true if each page holds the pattern of [`fill`].
 pub fn is_filled(region: &Region, mut range: Range<u64>) -> bool {
     range.all(|index| {
         let mut seen = vec![0; page()];
@@ -61,20 +61,20 @@ pub fn is_filled(region: &Region, mut range: Range<u64>) -> bool {
     })
 }
 
-/// Takes marked pages as the kernel would under pressure.
+/// Takes marked pages, like the kernel under pressure.
 pub fn purge(region: &Region, range: Range<u64>) {
     let range = pages(range);
     let at = ptr::with_exposed_provenance_mut(region.addr() + range.start.as_usize());
-    // SAFETY: pages of the region that the caller marked.
+    // SAFETY: the caller has marked these pages of the region.
     let done =
         unsafe { libc::madvise(at, (range.end - range.start).as_usize(), libc::MADV_DONTNEED) };
     assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Has the kernel take what it may of a region; which pages are lost then.
+/// Makes the kernel reclaim; returns the lost pages.
 pub fn reclaim(region: &Region, count: u64) -> Vec<u64> {
     let at = ptr::with_exposed_provenance_mut(region.addr());
-    // SAFETY: pages of the region; no contents change but of those that may vanish.
+    // SAFETY: the pages are the region's, and only volatile contents change.
     let done = unsafe { libc::madvise(at, region.len().as_usize(), libc::MADV_PAGEOUT) };
     assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
     let is_lost = |index: &u64| {
@@ -84,7 +84,7 @@ pub fn reclaim(region: &Region, count: u64) -> Vec<u64> {
     (0..count).filter(is_lost).collect()
 }
 
-/// The pages that an unmark found lost.
+/// Returns the pages reported lost.
 pub fn lost(purged: Result<Purged, Error>) -> Vec<u64> {
     purged.unwrap().runs().iter().flat_map(|run| run.start()..run.end()).collect()
 }

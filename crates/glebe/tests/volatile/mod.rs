@@ -1,5 +1,5 @@
-//! Volatile memory through the public interface, on both engines.
-#![allow(unsafe_code)] // Safety: each module says what it needs it for.
+//! Tests volatile memory through the public interface, on both engines.
+#![allow(unsafe_code)] // Safety: each module states its reasons.
 
 mod accounting;
 mod adopted;

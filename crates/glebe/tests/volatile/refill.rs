@@ -1,6 +1,6 @@
-//! Refills of touched pages and reads by a guard, in children and in the caller's own memory.
+//! Tests refills in children and in the caller's memory.
 //!
-//! Safety: the callback computes an address; what it points to outlives the regions.
+//! Safety: the callback's bytes outlive the regions.
 
 use std::ptr;
 
@@ -14,19 +14,18 @@ unsafe extern "C" fn same(_: u64, _: usize, data: *const ()) -> *const u8 {
     data.cast()
 }
 
-/// Options of a region whose lost pages come back full of sevens.
+/// Returns options whose callback refills with sevens.
 pub fn refilled(sevens: &[u8]) -> Options {
-    // SAFETY: the callback returns bytes that outlive the region.
+    // SAFETY: the callback's bytes outlive the region.
     unsafe { Region::options().engine(Engine::Scan).on_lost(same, sevens.as_ptr().cast()) }
 }
 
 pub fn touch(region: &Region, number: usize) -> u8 {
     let at = region.as_ptr().wrapping_add(number * page() + 5);
-    // SAFETY: a page of the region; its loss is refilled.
+    // SAFETY: the byte is in the region, and a loss is refilled.
     unsafe { at.read_volatile() }
 }
 
-/// Marks all, loses page 1, and meets that by a read and by a touch.
 fn goes_round(region: &Region) -> bool {
     region.mark(whole(region), Priority::NORMAL).unwrap();
     purge(region, 1..2);
@@ -64,7 +63,7 @@ fn pages_of_the_callers_memory_are_refilled() {
     let sevens = vec![7; page()];
     let mut own = vec![3_u8; 6 * page()];
     let len = Bytes::new(own.len() as u64);
-    // SAFETY: the memory outlives the region and is used by way of it alone.
+    // SAFETY: the memory outlives the region and is only used through it.
     let region = match unsafe { refilled(&sevens).build_over(own.as_mut_ptr(), len) } {
         Ok(region) => region,
         Err(why) => {
@@ -75,7 +74,7 @@ fn pages_of_the_callers_memory_are_refilled() {
     assert!(goes_round(&region) && goes_round(&region));
     assert_eq!((touch(&region, 0), touch(&region, 1), touch(&region, 2)), (3, 7, 3));
     drop(region);
-    // SAFETY: the test's own.
+    // SAFETY: the memory is the test's own.
     assert_eq!(unsafe { ptr::from_ref(&own[0]).read_volatile() }, 3);
 }
 
@@ -90,21 +89,21 @@ fn a_handler_in_front_of_glebes_is_an_error_and_not_the_end() {
         println!("skipped: {why}");
         return;
     }
-    // In a child, whose handler is no other test's.
+    // A child's handler affects no other test.
     assert!(child_says(fork, || {
-        // SAFETY: all zeros is a `sigaction`; the handlers are this file's and glebe's.
+        // SAFETY: an all-zero `sigaction` is valid.
         let (mut own, mut glebes): (libc::sigaction, libc::sigaction) =
             unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
         own.sa_sigaction = of_the_programs as *const () as usize;
-        // SAFETY: as above.
+        // SAFETY: `own` is a valid action of this file.
         assert_eq!(unsafe { libc::sigaction(libc::SIGBUS, &own, &mut glebes) }, 0);
         let refused = matches!(make(), Err(Error::HandlerCovered));
-        // Reads do without it.
+        // Reads do not need the handler.
         let region = Region::options().engine(Engine::Scan).build(pages(0..4).end).unwrap();
         region.mark(whole(&region), Priority::NORMAL).unwrap();
         purge(&region, 1..2);
         let told = region.try_read(pages(1..2).start, &mut [0; 9]);
-        // SAFETY: as above.
+        // SAFETY: `glebes` is the action that the kernel returned.
         assert_eq!(unsafe { libc::sigaction(libc::SIGBUS, &glebes, ptr::null_mut()) }, 0);
         refused && matches!(told, Err(Error::Purged { .. })) && goes_round(&make().unwrap())
     }));

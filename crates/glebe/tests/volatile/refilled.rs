@@ -1,10 +1,10 @@
-//! Pages that were lost and filled again can be lost again: filled by the program after an unmark,
-//! or by the callback in the signal handler, in single pages and in huge ones, on both engines.
+//! Tests that lost and refilled pages can be lost again, whether the program refilled them after an
+//! unmark or the callback did.
 //!
-//! Each test has a process of its own, in which no other test forks: the kernel does not take pages
-//! that a child shares.
+//! Each test has its own process, where no other test forks: the kernel takes no pages that a child
+//! shares.
 //!
-//! Safety: the callback returns bytes that outlive the regions.
+//! Safety: the callback's bytes outlive the regions.
 
 use std::time::{Duration, Instant};
 
@@ -19,11 +19,9 @@ use super::refill::{refilled, touch};
 
 const COUNT: u64 = 256;
 const CAP: u64 = 16;
-/// Pages that wait in a processor's batch, out of reach of a reclaim: some of each processor that
-/// the thread has run on.
+/// Pages in processors' batches, which a reclaim misses.
 const MISSED_MAX: u64 = 64;
 
-/// Regions without a callback: of each engine, in base pages and in huge ones.
 fn without_callback() -> Vec<Region> {
     let small = with_engines(|options| options.build(pages(0..COUNT).end));
     let len = Bytes::mib(4);
@@ -37,7 +35,6 @@ fn without_callback() -> Vec<Region> {
     small.into_iter().chain(huge).collect()
 }
 
-/// Regions with the callback, of glebe's memory and of `mapped`.
 fn with_callback(sevens: &[u8], mapped: &Mapped, cap: Option<u64>) -> Vec<Region> {
     let options = || {
         let options = refilled(sevens);
@@ -60,7 +57,6 @@ fn mark(region: &Region) {
     region.mark(whole(region), Priority::NORMAL).unwrap();
 }
 
-/// Whether the kernel takes nearly all of a region.
 fn is_reclaimed(region: &Region) -> bool {
     let count = count(region);
     let begin = Instant::now();
@@ -72,7 +68,6 @@ fn is_reclaimed(region: &Region) -> bool {
     }
 }
 
-/// Touches every page, which holds sevens then.
 fn touch_all(region: &Region) {
     (0..count(region)).for_each(|number| assert_eq!(touch(region, number as usize), 7));
 }
@@ -101,7 +96,6 @@ fn what_the_program_filled_after_an_unmark_is_taken_again() {
     }
 }
 
-/// Loses and refills again and again what is marked all the time.
 fn goes_round(region: &Region) {
     let count = count(region);
     fill(region, 0..count);
@@ -172,7 +166,7 @@ fn a_cap_counts_what_the_callback_filled() {
         mark(&region);
         for _ in 0..3 {
             assert!(region.stats().resident.get() <= CAP, "{}", region.stats());
-            // A few were never dropped.
+            // A few pages were never dropped.
             let sevens = (0..count(&region)).filter(|page| touch(&region, *page as usize) == 7);
             assert!(sevens.count() as u64 + CAP >= count(&region));
             mark(&region);

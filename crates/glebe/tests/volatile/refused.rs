@@ -1,6 +1,6 @@
-//! What memory a region cannot be made of, and whose arguments are wrong: each by its name.
+//! Tests that unsuitable memory and wrong arguments are refused by their own errors.
 //!
-//! Safety: memory of the tests' own, or refused before anything is done with it.
+//! Safety: the memory is the tests' own, or refused before any use.
 
 use std::os::fd::AsRawFd;
 use std::ptr;
@@ -33,7 +33,7 @@ fn what_cannot_be_volatile_is_refused_by_name() {
     let at = part.at.addr() + 2 * page();
     assert!(matches!(refused(&part), Error::Unsuitable(Refusal::Shared { at: a, .. }) if a == at));
     let locked = Mapped::of_pages(2);
-    // SAFETY: its own page.
+    // SAFETY: the page is the test's own.
     if unsafe { libc::mlock(locked.at.byte_add(page()).cast(), page()) } == 0 {
         let at = locked.at.addr() + page();
         assert!(
@@ -51,16 +51,16 @@ fn what_cannot_be_volatile_is_refused_by_name() {
     if let Some(vdso) = all.iter().find(|vma| vma.path == "[vdso]") {
         let at = ptr::with_exposed_provenance_mut(vdso.start);
         let len = Bytes::new((vdso.end - vdso.start) as u64);
-        // SAFETY: refused before anything is done with it.
+        // SAFETY: the call is refused before any touch.
         let refused = unsafe { Region::options().build_over(at, len).unwrap_err() };
         assert!(matches!(refused, Error::Unsuitable(Refusal::Special { .. })), "{refused:?}");
     }
 }
 
-/// What makes volatile of memory at an address; not to be used but where it is refused.
+/// Builds a region over memory that must be refused.
 fn refused_at(engine: Engine, at: usize, len: u64) -> Option<Error> {
     let at = ptr::with_exposed_provenance_mut(at);
-    // SAFETY: refused before anything is done with it, which is what is tested.
+    // SAFETY: the call is refused before any touch.
     unsafe { Region::options().engine(engine).build_over(at, Bytes::new(len)) }.err()
 }
 
@@ -73,7 +73,7 @@ fn glebes_own_memory_is_refused() {
     let mut own: Vec<usize> = regions.iter().map(Region::addr).collect();
     own.push(reserve.contig().mapping().addr());
     own.push(reserve.contig().mapping().addr() + (1 << 20));
-    // The words by which a forked child is known.
+    // Mappings wiped on fork: glebe detects a child by their words.
     let all = vma::among(&(0..usize::MAX)).unwrap();
     let wiped: Vec<_> = all.iter().filter(|vma| vma.has("wf")).map(|vma| vma.start).collect();
     if wiped.is_empty() {
@@ -87,11 +87,11 @@ fn glebes_own_memory_is_refused() {
             assert!(is_named, "{at:#x}, {engine:?}: {refused:?}");
         }
     }
-    // Memory of the program's in front of it is no reason to take it.
+    // A range is refused even if it begins with the program's own memory.
     let region = &regions[0];
     let before = region.addr() - page();
     let flags = PRIVATE | libc::MAP_FIXED_NOREPLACE;
-    // SAFETY: NOREPLACE keeps what is mapped already.
+    // SAFETY: NOREPLACE replaces no mapping.
     let at = unsafe {
         let at = ptr::with_exposed_provenance_mut(before);
         libc::mmap(at, page(), READ_WRITE, flags, -1, 0)
@@ -109,8 +109,8 @@ fn glebes_own_memory_is_refused() {
     }
     let (was, len) = (region.addr(), region.len());
     drop(regions);
-    // What is the program's by now can be taken.
-    // SAFETY: as above.
+    // Memory that is now the program's is accepted.
+    // SAFETY: NOREPLACE replaces no mapping.
     let at = unsafe {
         let at = ptr::with_exposed_provenance_mut(was);
         libc::mmap(at, len.as_usize(), READ_WRITE, flags, -1, 0)
@@ -125,7 +125,7 @@ fn glebes_own_memory_is_refused() {
 fn a_private_mapping_of_a_file_is_refused() {
     let file = std::fs::File::open("/proc/self/exe").unwrap();
     for protection in [READ_WRITE, libc::PROT_READ] {
-        // SAFETY: at an address of the kernel's choice; writes stay with the process.
+        // SAFETY: the kernel chooses the address, and the mapping is private.
         let at = unsafe {
             let fd = file.as_raw_fd();
             libc::mmap(ptr::null_mut(), page(), protection, libc::MAP_PRIVATE, fd, 0)
@@ -184,7 +184,7 @@ fn a_process_that_locks_all_its_memory_has_no_region() {
             continue;
         }
         assert!(child_says(fork, || {
-            // SAFETY: the child's own memory.
+            // SAFETY: the child locks its own memory.
             if unsafe { libc::mlockall(libc::MCL_FUTURE) } != 0 {
                 println!("skipped: mlockall: {}", std::io::Error::last_os_error());
                 return true;
@@ -193,7 +193,7 @@ fn a_process_that_locks_all_its_memory_has_no_region() {
                 options().build(pages(0..2).end),
                 Err(Error::Unsuitable(Refusal::Locked { .. }))
             );
-            // What was there before is not locked.
+            // Earlier memory is not locked.
             refused && mapped.adopted_by(options()).is_ok()
         }));
     }

@@ -1,6 +1,6 @@
-//! What a system call makes of a lost page: EFAULT, and no signal.
+//! Tests system calls on a lost page: EFAULT, and no signal.
 //!
-//! Safety: the calls are given pages of a region, which the kernel checks.
+//! Safety: the kernel checks the pages that the calls get.
 
 use std::os::fd::AsRawFd;
 
@@ -19,21 +19,20 @@ fn a_lost_page_is_efault_to_read_and_to_write() {
         fill(&region, 0..4);
         region.mark(whole(&region), Priority::NORMAL).unwrap();
         purge(&region, 2..3);
-        // A kind of file that copies all it is given at once.
-        // SAFETY: the name is a string that ends; the descriptor is new.
+        // A memfd copies all bytes in one go.
+        // SAFETY: the name is a C string, and the descriptor is new.
         let file = unsafe { libc::memfd_create(c"efault".as_ptr(), libc::MFD_CLOEXEC) };
         assert!(file >= 0);
-        // SAFETY: nobody else has it.
+        // SAFETY: the descriptor has no other owner.
         let file: std::fs::File = unsafe { std::os::fd::FromRawFd::from_raw_fd(file) };
         file.set_len(4 * page() as u64).unwrap();
         let at = |number: usize| region.as_ptr().wrapping_add(number * page()).cast();
         let fd = file.as_raw_fd();
-        // SAFETY: the kernel checks each page; those of the region that are written are lost, or
-        // not marked.
+        // SAFETY: the kernel checks each page; only lost or unmarked pages are written.
         unsafe {
             assert_eq!(result(libc::pwrite(fd, at(2), page(), 0)), Err(libc::EFAULT));
             assert_eq!(result(libc::pread(fd, at(2), page(), 0)), Err(libc::EFAULT));
-            // What lies before the lost page is done.
+            // The pages before the lost one are written.
             assert_eq!(result(libc::pwrite(fd, at(1), 2 * page(), 0)), Ok(page()));
             assert_eq!(lost(region.unmark(pages(2..3))), [2]);
             assert_eq!(result(libc::pwrite(fd, at(1), 2 * page(), 0)), Ok(2 * page()));

@@ -1,10 +1,10 @@
-//! What the programs for pools share: where they are read from, and objects to put.
+//! Helpers for programs on pools: their reader, and objects.
 
-/// What is left of a program.
+/// The unread rest of a program.
 pub struct Program<'a>(pub &'a [u8]);
 
 impl Program<'_> {
-    /// The next byte, or zero at its end.
+    /// Returns the next byte, or zero at the end.
     pub fn next(&mut self) -> u8 {
         let Some((&first, rest)) = self.0.split_first() else { return 0 };
         self.0 = rest;
@@ -16,7 +16,7 @@ impl Program<'_> {
     }
 }
 
-/// Bytes that look random, are all the same, or repeat.
+/// Returns bytes that look random, are equal, or repeat.
 pub fn object(kind: u8, seed: u64, len: usize) -> Vec<u8> {
     let random = |at: u64| (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (at * at * 41)) >> 5;
     let byte = |at: u64| match kind % 4 {

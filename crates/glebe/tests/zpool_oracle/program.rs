@@ -1,8 +1,7 @@
-//! [`run`]: a byte string as a program of calls, each answered by a pool and by a plain map.
+//! [`run`] runs a byte string as calls on a pool and a map, and compares the answers.
 //!
-//! The first bytes choose the pool, the rest are calls of a few bytes each; what the program's end
-//! cuts off reads as zero. Every answer must be what the map says, and bytes that a guard holds may
-//! not change, whatever is called. Lengths are bytes.
+//! The first bytes choose the pool; each call takes a few more. Bytes beyond the end are zero.
+//! Bytes held by a guard must never change. Lengths are bytes.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -19,15 +18,15 @@ mod calls;
 
 use calls::{object, Program};
 
-/// What a full pool may leave unused: a zspage, and a step of its tables.
+/// Bytes that a full pool may leave unused: a zspage, and a table step.
 const SLACK: u64 = 1 << 18;
-/// What other tables may take beyond a limit that was reached before them.
+/// Bytes that changed tables may take beyond the limit.
 const TABLES: u64 = 1 << 18;
-/// Guards at one time.
 const GUARDS_MAX: usize = 8;
 
 impl Program<'_> {
-    /// 0 to one more than a page: mostly short or one of few, so that slots are used again.
+    /// Returns a length of 0 to a page plus 1 byte; mostly one of few values, so that slots are
+    /// reused.
     fn len(&mut self) -> usize {
         let page = page();
         match self.next() % 8 {
@@ -39,7 +38,7 @@ impl Program<'_> {
         }
     }
 
-    /// A budget, and the number in it.
+    /// Returns a budget, and its number.
     fn budget(&mut self) -> (u8, Budget) {
         let amount = self.next() / 4;
         let budget = match self.next() % 4 {
@@ -58,7 +57,7 @@ impl Program<'_> {
         Rules { chain, step, min, merge: self.next() % 2 == 0, ..rules }
     }
 
-    /// What the pool is made with, whether it evicts, whether it changes its table.
+    /// Returns options, and whether the pool evicts and fits its table.
     fn options(&mut self) -> (Options, bool, bool) {
         let limit = Bytes::new([512 << 10, 1 << 20, 3 << 20, 64 << 20][self.below(4)]);
         let evicts = self.next() % 2 == 1;
@@ -83,24 +82,23 @@ fn page() -> usize {
 struct Both<'a> {
     pool: &'a ObjectPool,
     evicts: bool,
-    /// Whether its table was changed, or may be at any time.
+    /// True if the table may differ from the first.
     has_other_table: bool,
     limit: Bytes,
-    /// That which address space was reserved for.
+    /// Address space is reserved for this limit.
     first_limit: Bytes,
     map: HashMap<Handle, Vec<u8>>,
-    /// The keys of the map, to choose one by number.
+    /// The keys of the map, by number.
     order: Vec<Handle>,
     gone: HashSet<Handle>,
     last_gone: Option<Handle>,
     held: Vec<(Guard<'a>, Vec<u8>)>,
-    /// Objects that the pool has evicted.
     evicted: u64,
-    /// Objects made so far, the source of their bytes.
+    /// Objects made so far, which seed their bytes.
     seed: u64,
 }
 
-/// Runs `program` on both and compares.
+/// Runs `program` on a pool and a map.
 ///
 /// # Panics
 /// At the first difference.
@@ -168,7 +166,7 @@ impl<'a> Both<'a> {
         self.last_gone = Some(handle);
     }
 
-    /// What was evicted reads as gone, and as much as the pool says; nothing else does.
+    /// Removes evicted objects from the map; their number must match.
     fn find_evicted(&mut self) {
         let evicted = self.pool.stats().evicted;
         assert!(self.evicts || evicted == 0, "evicted without leave");
@@ -188,7 +186,7 @@ impl<'a> Both<'a> {
         self.evicted = evicted;
     }
 
-    /// Whether a refusal is one of those a limited pool may make.
+    /// Returns true if a full pool may give this error.
     fn is_full(&self, error: &Error) -> bool {
         match error {
             Error::Full { held, limit, .. } => {
@@ -201,7 +199,7 @@ impl<'a> Both<'a> {
         }
     }
 
-    /// Some of about the same length, so that short programs fill pools.
+    /// Inserts objects of similar length, so that short programs fill pools.
     fn insert_some(&mut self, program: &mut Program<'_>) {
         let (many, len) = (1 + program.below(32), program.len());
         let (spread, kind) = (1 + program.below(200), program.next());
@@ -233,7 +231,7 @@ impl<'a> Both<'a> {
         self.went(at);
     }
 
-    /// Every so manieth, which leaves holes.
+    /// Removes every n-th object, which leaves holes.
     fn remove_many(&mut self, program: &mut Program<'_>) {
         let (every, from) = (2 + program.below(4), program.below(4));
         for at in (0..self.order.len()).rev().filter(|at| at % every == from) {
@@ -254,7 +252,7 @@ impl<'a> Both<'a> {
             }
             Err(Error::Empty) => assert_eq!(len, 0),
             Err(Error::TooLong { .. }) => assert!(len > page()),
-            // It was evicted to make room for itself.
+            // The object was evicted to make room for itself.
             Err(Error::Stale) => assert!(self.evicts, "an object is gone"),
             Err(error) => assert!(self.is_full(&error), "{error}"),
         }
@@ -298,7 +296,7 @@ impl<'a> Both<'a> {
         any.into_iter().chain(self.last_gone).for_each(|handle| self.is_gone(handle));
     }
 
-    /// A made-up handle is refused, or names what its number says.
+    /// A made-up handle must be refused, unless the map has it.
     fn forged(&mut self, program: &mut Program<'_>) {
         let bit = program.next() % 64;
         let Some((_, handle)) = self.nth(program) else { return };
@@ -322,10 +320,10 @@ impl<'a> Both<'a> {
 
     fn compact(&mut self, program: &mut Program<'_>) {
         let (amount, budget) = program.budget();
-        // Slots that waited for readers make room, and empty zspages, without compaction.
+        // Slots that waited for readers empty zspages without compaction.
         let stats = self.pool.stats();
         let limbo = stats.limbo_slots;
-        // Their objects go to slots of others, which are no more to be freed then.
+        // Objects of retired classes fill slots of others, so fewer pages are freeable.
         let retired = stats.classes.iter().any(|class| class.is_retired);
         let freeable = self.pool.freeable();
         let done = match self.pool.compact(budget) {
@@ -372,7 +370,7 @@ impl<'a> Both<'a> {
                 assert_eq!(self.pool.table().classes(), table.classes());
                 self.has_other_table = true;
             }
-            // Classes that are still being emptied take the room.
+            // Classes that are being emptied still count, so there may be too many.
             Err(Error::Classes { .. }) => {}
             Err(error) => panic!("{error}"),
         }
@@ -388,7 +386,6 @@ impl<'a> Both<'a> {
         assert!(self.held.iter().all(|(guard, bytes)| **guard == **bytes), "held bytes changed");
     }
 
-    /// All that the map has is there, and nothing is left once it was removed.
     fn end(mut self) {
         self.order.iter().for_each(|&handle| self.is_object(handle));
         self.held.clear();

@@ -1,17 +1,16 @@
-//! Memory of the caller's that a process shares with its children, some of it volatile.
+//! The caller's memory that a process shares with its children, some of it volatile.
 //!
-//! One shared region over each mapping, made at the first call that makes some of it volatile, and
-//! inherited by the children that are forked after that: what is volatile and what was lost is the
-//! same for all of them. So a region stays when nothing is volatile any more; it goes when other
-//! memory was mapped over all of it and a call finds that. Positions are base pages, by number of
-//! the address space. Lock: that of the list, held over a fork, and never over a call on a region,
-//! which may wait for a fork.
+//! [`Family`] has a shared region over each mapping. The first mark makes the region, and children
+//! that are forked later inherit it, so all processes see the same volatile and lost pages. A
+//! region stays even without volatile pages; it ends when a call finds other memory mapped over all
+//! of it. Positions are base pages, numbered from address 0. Lock: the list's, held during a fork,
+//! never during a call on a region, which may wait for a fork.
 //!
-//! The kernel takes none of this memory. [`purge`] does, where all of a mapping is what it was,
-//! since it frees by address. A touch of what was taken finds zeros.
+//! The kernel never takes this memory. [`purge`] takes it by address, so only if all of a mapping
+//! still is the same memory. A touch of purged memory finds zeros.
 //!
 //! # Safety
-//! The header asks of the caller that the memory is his and stays mapped while it is volatile.
+//! The header demands that the caller owns the memory and keeps it mapped while it is volatile.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -30,7 +29,7 @@ use crate::references;
 use crate::runs::split;
 use crate::table::lock;
 
-/// The regions of all mappings, and the process whose thread purges them.
+/// The regions, and the process whose thread purges them.
 #[derive(Debug)]
 pub(in super::super) struct Family {
     members: Vec<Entry>,
@@ -39,19 +38,18 @@ pub(in super::super) struct Family {
 
 static FAMILY: Mutex<Family> = Mutex::new(Family { members: Vec::new(), reclaims: None });
 
-/// The list's lock, held over a fork.
 pub(in super::super) fn hold_family() -> MutexGuard<'static, Family> {
     lock(&FAMILY)
 }
 
-/// A region, and what of it no call found to be other memory by now: ascending runs.
+/// A region, and its pages that no call found replaced: ascending runs.
 #[derive(Clone, Debug)]
 struct Entry {
     member: Arc<Member>,
     live: Vec<Extent>,
 }
 
-/// A region over a mapping, or what of it no other region had.
+/// A region over the part of a mapping that no other region covers.
 #[derive(Debug)]
 struct Member {
     shared: Shared,
@@ -64,7 +62,7 @@ impl Member {
         let range = addresses(pages);
         let len = Bytes::new((range.end - range.start) as u64);
         let addr = std::ptr::with_exposed_provenance_mut(range.start);
-        // SAFETY: the caller's duty, as the header says.
+        // SAFETY: the caller vouches for the memory.
         let shared = unsafe { Shared::options().over(addr, len)? };
         Ok(Self { shared, of: of.clone(), pages })
     }
@@ -74,7 +72,7 @@ impl Member {
         offset(part.start())..offset(part.end())
     }
 
-    /// Whether all of it is the memory that it was, and may go.
+    /// Returns true if all pages still are the same memory, which can be purged.
     fn is_whole(&self) -> bool {
         let range = addresses(self.pages);
         let mut at = range.start;
@@ -89,7 +87,7 @@ impl Member {
 }
 
 impl Family {
-    /// What of `pages` no region has.
+    /// Returns the parts of `pages` that no region covers.
     fn gaps(&self, pages: Option<Extent>) -> Vec<Extent> {
         let mut gaps: Vec<_> = pages.into_iter().collect();
         for live in self.members.iter().flat_map(|entry| &entry.live) {
@@ -101,16 +99,16 @@ impl Family {
     /// Gives up the references of threads that a child lacks.
     ///
     /// # Safety
-    /// As [`references::forget_others`].
+    /// The contract of [`references::forget_others`] holds.
     pub(in super::super) unsafe fn forget_parents(&self) {
         for entry in &self.members {
-            // SAFETY: the caller's duty.
+            // SAFETY: the caller guarantees it.
             unsafe { references::forget_others(&entry.member) };
         }
     }
 }
 
-/// The regions that have some of `pages`, and which.
+/// Returns the regions over `pages`, each with its part of them.
 fn among(pages: Extent) -> Vec<(Arc<Member>, Extent)> {
     let mut found = Vec::new();
     for entry in &lock(&FAMILY).members {
@@ -120,22 +118,21 @@ fn among(pages: Extent) -> Vec<(Arc<Member>, Extent)> {
     found
 }
 
-/// Has all of `pages` be of some region.
+/// Makes regions until they cover all of `pages`.
 fn adopt(pages: Extent, of: &SharedAt) -> Result<(), Failure> {
     loop {
-        // Of all the mapping, so that calls on many parts of it make few regions.
+        // A new region covers a gap of the whole mapping, so calls on many parts make few regions.
         let gaps = lock(&FAMILY).gaps(pages_of(of));
         let Some(gap) = gaps.into_iter().find(|gap| gap.overlaps(pages)) else { return Ok(()) };
         let member = Arc::new(Member::new(gap, of)?);
         let mut family = lock(&FAMILY);
-        // Else another thread was first.
+        // If the gap has changed, another thread was first.
         if family.gaps(Some(gap)) == [gap] {
             family.members.push(Entry { member, live: vec![gap] });
         }
     }
 }
 
-/// Makes `pages` of a mapping volatile.
 pub(super) fn mark(pages: Extent, of: &SharedAt) -> Result<(), Failure> {
     adopt(pages, of)?;
     for (member, part) in among(pages) {
@@ -144,7 +141,7 @@ pub(super) fn mark(pages: Extent, of: &SharedAt) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Makes `pages` non-volatile; what was lost is added to `lost`, also before an error.
+/// Adds the lost pages to `lost`, even before an error.
 pub(super) fn unmark(pages: Extent, lost: &mut Vec<Extent>) -> Result<(), Failure> {
     for (member, part) in among(pages) {
         let told = member.shared.unmark(member.offsets(part))?;
@@ -154,7 +151,7 @@ pub(super) fn unmark(pages: Extent, lost: &mut Vec<Extent>) -> Result<(), Failur
     Ok(())
 }
 
-/// Forgets what is other memory now.
+/// Forgets the parts of regions where other memory is mapped now.
 pub(super) fn forget_replaced(parts: &[Part]) {
     let mut gone = Vec::new();
     let mut family = lock(&FAMILY);
@@ -171,7 +168,7 @@ pub(super) fn forget_replaced(parts: &[Part]) {
         gone.extend((!stays).then(|| Arc::clone(&entry.member)));
         stays
     });
-    // Their end is a call.
+    // The drop of `gone` ends regions, which is a call on them.
     drop(family);
 }
 
@@ -179,7 +176,7 @@ fn all() -> Vec<Arc<Member>> {
     lock(&FAMILY).members.iter().map(|entry| Arc::clone(&entry.member)).collect()
 }
 
-/// About how much a purge could take.
+/// Returns about the bytes that a purge could free.
 pub(in super::super) fn held() -> Bytes {
     let members = all();
     let pages = members.iter().map(|member| {
@@ -189,8 +186,8 @@ pub(in super::super) fn held() -> Bytes {
     Pages::new(pages.sum()).bytes(page_size())
 }
 
-/// Takes up to `target` of what is volatile, rounded up to pages; how much. Memory that another
-/// process purges meanwhile is passed over.
+/// Purges up to `target` bytes, rounded up to pages, and returns the bytes freed. Skips memory that
+/// another process purges. Fails only if it freed nothing.
 pub(in super::super) fn purge(target: Bytes) -> Result<Bytes, Failure> {
     let (mut freed, mut failed) = (Bytes::ZERO, None);
     for member in all().iter().filter(|member| member.is_whole()) {
@@ -209,7 +206,7 @@ pub(in super::super) fn purge(target: Bytes) -> Result<Bytes, Failure> {
     }
 }
 
-/// Notes that a thread of this process purges from now on; whether none did.
+/// Notes that a thread of this process purges. Returns false if one already does.
 pub(in super::super) fn begin_reclaim() -> bool {
     let mut family = lock(&FAMILY);
     let runs = family.reclaims.is_some_and(|of| !of.is_child());
@@ -219,7 +216,7 @@ pub(in super::super) fn begin_reclaim() -> bool {
     !runs
 }
 
-/// Notes that there is no such thread.
+/// Notes that no thread purges.
 pub(in super::super) fn end_reclaim() {
     lock(&FAMILY).reclaims = None;
 }

@@ -1,7 +1,7 @@
-//! [`Walk`]: which parts of a range can become volatile, and where that ends.
+//! [`Walk`]: the parts of a range that can become volatile, up to the first memory that cannot.
 //!
-//! Positions are base pages, by number of the address space. Cost: reads the list of mappings, once
-//! and once more for each mapping of shared memory and each hole. Holds nothing.
+//! Positions are base pages, numbered from address 0. Cost: reads the list of mappings once, and
+//! again for each shared mapping and each hole. No lock.
 
 use std::ops::Range;
 
@@ -13,21 +13,18 @@ use glebe::volatile::{Error, Refusal};
 
 use crate::runs::between;
 
-/// Memory of one kind.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
     pub(super) pages: Extent,
-    /// What it is of, where processes share it.
+    /// The mapping, if processes share it.
     pub(super) shared: Option<SharedAt>,
 }
 
-/// What is mapped in a range, from its start to the first memory that cannot be volatile.
 pub(super) struct Walk {
-    /// Memory that can be.
     pub(super) parts: Vec<Part>,
-    /// Where it stops: the end of the last part, and in front of what stops it.
+    /// The page that stopped the walk, or the end of the last part.
     pub(super) end: u64,
-    /// Why that is not the end of the range.
+    /// The first refusal, holes included; `None` if all of the range can be volatile.
     pub(super) refused: Option<Error>,
 }
 
@@ -36,12 +33,10 @@ pub(super) fn addresses(pages: Extent) -> Range<usize> {
     pages.start() as usize * page..pages.end() as usize * page
 }
 
-/// The page of an address.
 pub(crate) fn number(addr: usize) -> u64 {
     Bytes::new(addr as u64).pages_down(page_size()).get()
 }
 
-/// The pages of a mapping.
 pub(super) fn pages_of(of: &SharedAt) -> Option<Extent> {
     between(number(of.range.start), number(of.range.end))
 }
@@ -71,7 +66,7 @@ impl Walk {
             let is_hole = matches!(refusal, Refusal::Unmapped { .. });
             walk.refused.get_or_insert(refusal.into());
             if !is_hole {
-                // Holes in front of it count.
+                // Holes before the refused memory count as done.
                 walk.end = stop;
                 return Ok(walk);
             }
@@ -89,7 +84,7 @@ impl Walk {
     }
 }
 
-/// The memory that was refused for being shared, if it lies in memory alone.
+/// Returns the mapping that was refused as shared, if it exists only in memory.
 fn shared(refusal: Refusal) -> Result<SharedAt, Refusal> {
     let Refusal::Shared { at, .. } = refusal else { return Err(refusal) };
     vma::shared_at(at).map_err(|why| match why {
@@ -98,7 +93,7 @@ fn shared(refusal: Refusal) -> Result<SharedAt, Refusal> {
     })
 }
 
-/// Where the memory begins that a refusal is about.
+/// Returns the first address of the refused memory.
 pub(super) fn place_of(refusal: &Refusal) -> Option<usize> {
     match refusal {
         Refusal::Unmapped { at }

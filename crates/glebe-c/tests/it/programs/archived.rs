@@ -1,8 +1,9 @@
-//! The programs of C against the static library: most are one program, so that it is linked once.
+//! Runs the C programs with the static library. Most are linked into one program, to link the
+//! library only once.
 //!
-//! The library is one object: a program that calls anything of it has all of it. The name under
-//! which the program runs says which of them it is. `glebe_vrange.h` may add code that runs before
-//! `main`: each program that includes it is linked by itself.
+//! The library is one object, so a program that calls any of it contains all of it. The name of the
+//! program selects the test. `glebe_vrange.h` may add code that runs before `main`, so each test
+//! that includes it is linked by itself.
 
 use std::fmt::Write;
 use std::fs;
@@ -15,7 +16,7 @@ use glebe_testing::Scratch;
 use super::{built_once, runs, By, V10, WARNINGS};
 use crate::built::{has, root, run as run_it};
 
-/// The programs that are linked together, and options of the compiler.
+/// Programs that are linked together, and compiler options.
 type Together = (&'static [&'static str], &'static [&'static str]);
 
 const ALL: [Together; 3] = [
@@ -24,7 +25,7 @@ const ALL: [Together; 3] = [
     (&["v10"], &["-D_GNU_SOURCE", V10[0], V10[1]]),
 ];
 
-/// Runs a program of the tests, linked with the static library, as each of these.
+/// Runs a test program as each of these users.
 pub fn run(source: &str, by: &[By]) {
     if !has("cc") {
         return;
@@ -34,13 +35,12 @@ pub fn run(source: &str, by: &[By]) {
     let mut all = ALL.iter().zip(&PROGRAMS);
     let (together, program) = all.find(|((names, _), _)| names.contains(&name)).expect(name);
     let scratch = Scratch::readable("archived");
-    // Where other users can read it. A process of its own copies it, so that no child of another
-    // thread has the copy open for writing.
+    // Other users can read the copy. `cp` makes it, so that no child of another thread has it open
+    // for writing.
     run_it(Command::new("cp").arg(program.get_or_init(|| linked(together))).arg(scratch.path()));
     runs(&scratch.path().join("archived"), source, by);
 }
 
-/// Compiles and links programs.
 fn linked((names, options): &Together) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("glebe-c-archived").join(names[0]);
     let _ = fs::remove_dir_all(&folder);
@@ -72,7 +72,7 @@ fn linked((names, options): &Together) -> PathBuf {
     program
 }
 
-/// Returns a `main` that goes on in the one that the program's name says.
+/// Returns the code of a `main` that calls the test named by `arguments[0]`.
 fn choice_of_main(names: &[&str]) -> String {
     let mut code = String::from("#include <string.h>\n");
     let mut choices = String::new();

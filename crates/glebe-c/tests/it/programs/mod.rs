@@ -1,5 +1,5 @@
-//! C and C++ programs that call all of the interface, against the shared and the static library,
-//! as the caller and, where that is root, as a user without privileges.
+//! Runs C and C++ programs that call all of the interface, with both libraries, as the caller and,
+//! if that is root, as a user without privileges.
 
 mod archived;
 #[path = "../../../../glebe/tests/cgroup/mod.rs"]
@@ -18,11 +18,10 @@ use glebe_testing::Scratch;
 
 use crate::built::{has, libraries, root, run};
 
-/// An id with no privilege: the kernel's overflow uid.
+/// The kernel's overflow uid, which has no privileges.
 const NOBODY: u32 = 65_534;
 const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
 
-/// A folder with the libraries, for all tests of this program.
 fn built_once() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -34,8 +33,7 @@ fn built_once() -> &'static Path {
     })
 }
 
-/// Compiles a program of the tests, as `program` of the folder that it gives, beside the shared
-/// library: other users can read both.
+/// Returns a folder with the compiled `program` and the shared library; other users can read both.
 fn compiled(compiler: &str, options: &[&str], source: &str) -> Scratch {
     let scratch = Scratch::readable("programs");
     let library = "libglebe.so.0";
@@ -56,18 +54,16 @@ fn compiled(compiler: &str, options: &[&str], source: &str) -> Scratch {
     scratch
 }
 
-/// The user that runs a program.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum By {
     Caller,
-    /// A user without privileges, where the caller is root.
+    /// A user without privileges, if the caller is root.
     Other,
 }
 
 const BOTH: &[By] = &[By::Caller, By::Other];
 
-/// Returns the users that run one of several forms of a program: one each, or both where
-/// `GLEBE_LONG` asks for that.
+/// Returns one user for one of several forms of a program; both if `GLEBE_LONG` asks for that.
 fn of_several(by: By) -> &'static [By] {
     match by {
         _ if is_long() => BOTH,
@@ -76,10 +72,9 @@ fn of_several(by: By) -> &'static [By] {
     }
 }
 
-/// Runs a program of the tests as each of these users.
 fn runs(program: &Path, source: &str, by: &[By]) {
     let is_root = glebe::sys::process::effective_user() == 0;
-    // Where several programs are linked into one, this name chooses.
+    // If several programs are linked into one, this name selects.
     let name = source.split('.').next().expect("a name");
     let ends_well = |command: &mut Command| {
         let output = run(command.arg0(name).current_dir("/"));
@@ -92,18 +87,17 @@ fn runs(program: &Path, source: &str, by: &[By]) {
         } else if *user == By::Other {
             println!("skipped: {source} as another user (the caller is not root)");
         }
-        // Then the caller runs it once.
+        // Without root, the caller runs the program once.
         if *user == By::Caller || is_root || by.len() == 1 {
             ends_well(&mut command);
         }
     }
     if source == "place.c" && by.contains(&By::Caller) {
-        // Its reserves have counted writers, and say why.
+        // Without rseq, its reserves have counted writers.
         ends_well(Command::new(program).env("GLIBC_TUNABLES", "glibc.pthread.rseq=0"));
     }
 }
 
-/// Compiles a program against the shared library, and runs it.
 fn compile_and_run(compiler: &str, options: &[&str], source: &str, by: &[By]) {
     if has(compiler) {
         let scratch = compiled(compiler, options, source);
@@ -111,14 +105,13 @@ fn compile_and_run(compiler: &str, options: &[&str], source: &str, by: &[By]) {
     }
 }
 
-/// A program of C: as the caller against the shared library, as the other user against the static
-/// one.
+/// Uses the shared library as the caller, and the static one as the other user.
 fn from_c(source: &str) {
     compile_and_run("cc", &["-std=c99"], source, of_several(By::Caller));
     archived::run(source, of_several(By::Other));
 }
 
-/// A program of C++, as each user against the shared library.
+/// Uses the shared library as each user.
 fn from_cpp(source: &str) {
     compile_and_run("c++", &["-std=c++11"], source, BOTH);
 }
@@ -145,7 +138,7 @@ fn volatile_memory_from_cpp() {
 
 const V10: [&str; 2] = ["-include", "glebe_vrange.h"];
 
-/// Whatever the program asks of the C library's headers, and wherever it does.
+/// The program may define any feature macros, anywhere.
 #[test]
 fn a_program_of_the_patches_builds_unchanged_from_c() {
     let all: [&[&str]; 4] = [
@@ -172,7 +165,7 @@ fn a_program_of_the_patches_builds_unchanged_from_cpp() {
     }
 }
 
-/// The thread that purges is there where it was asked for, by a call or by the header.
+/// The purging thread runs if a call or the header asks for it.
 #[test]
 fn memory_that_a_process_shares_with_its_children_is_volatile() {
     from_c("family.c");
@@ -181,7 +174,7 @@ fn memory_that_a_process_shares_with_its_children_is_volatile() {
     from_cpp("family.cpp");
 }
 
-/// The names of a patched kernel's headers are there where they are asked for, and nowhere else.
+/// The names of a patched kernel's headers are defined only on request.
 #[test]
 fn the_names_of_the_patches_are_defined_on_request() {
     if !has("cc") {
@@ -196,7 +189,7 @@ fn the_names_of_the_patches_are_defined_on_request() {
         command.arg("-I").arg(root().join("include")).args(V10).args([define, "-fsyntax-only"]);
         assert_eq!(command.arg(&source).output().unwrap().status.success(), compiles, "{define}");
     }
-    // Sources of assembly are given the same options.
+    // Assembly sources get the same options.
     let source = scratch.path().join("empty.S");
     fs::write(&source, "").unwrap();
     let object = scratch.path().join("empty.o");
@@ -277,7 +270,7 @@ fn reclaimers_from_c() {
     from_c("reclaimer.c");
 }
 
-/// Inside a group with a limit, into which the program goes by itself.
+/// The program moves itself into a cgroup with a memory limit.
 #[test]
 fn reclaimers_under_pressure() {
     if !has("cc") {
@@ -322,7 +315,7 @@ fn the_header_compiles_alone_in_every_standard() {
             command.args([standard, "-fsyntax-only", "-x", language]).args(WARNINGS);
             run(command.args(["-Wconversion", "-Wundef"]).arg(&header));
         }
-        // Before and behind the C library's own declarations, which it must not contradict.
+        // The header must agree with the C library's declarations, before or after them.
         let oldest = if language == "c" { "-std=c90" } else { "-std=c++98" };
         for standard in standards.into_iter().chain([oldest]) {
             let theirs = ["unistd.h", "signal.h"];

@@ -1,4 +1,4 @@
-//! What becomes of options and of what the environment had.
+//! Tests of the values of LD_PRELOAD and GLEBE_MALLOC.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn ours_is_preloaded_first_and_what_was_there_is_kept() {
     assert_eq!(all(None), "/lib/g.so");
     assert_eq!(all(Some("")), "/lib/g.so");
     assert_eq!(all(Some("/a.so b.so:/c.so")), "/lib/g.so:/a.so b.so:/c.so");
-    // Nested: no second time, unless something else comes before.
+    // A nested run adds the library again only if another library was put first.
     for twice in ["/lib/g.so", "/lib/g.so:/a.so", ":/lib/g.so /a.so"] {
         assert_eq!(all(Some(twice)), twice);
     }
@@ -46,7 +46,7 @@ fn statistics_have_a_form_a_file_or_both() {
     let own = &*format!("pid={}", std::process::id());
     assert_eq!(stats(None).unwrap(), ["stats", own]);
     assert_eq!(words_of("json"), ["format=json", "stats", own]);
-    // Each process has a file of its own, or it has not.
+    // The number is added unless each process has its own file.
     assert_eq!(words_of("/a/%p"), ["stats=/a/%p"]);
     assert_eq!(words_of("/%%p/%%%p"), ["stats=/%%p/%%%p"]);
     assert_eq!(words_of("/a/%%p"), ["stats=/a/%%p", own]);
@@ -55,7 +55,7 @@ fn statistics_have_a_form_a_file_or_both() {
     let here = env::current_dir().unwrap();
     let file = |name: &str| format!("stats={}/{name}", here.display());
     assert_eq!(words_of("out"), [&*file("out"), own]);
-    // A file of that name needs its folder.
+    // `./` distinguishes the file from the format.
     assert_eq!(words_of("./text"), [&*file("./text"), own]);
     for wrong in ["", "json:", "a,b", "json:/a,b"] {
         assert!(stats(Some(OsStr::new(wrong))).is_err(), "{wrong}");

@@ -1,4 +1,4 @@
-//! Command lines and files that cannot be: the exit status and the reason of each.
+//! Tests that wrong command lines and unsuitable files are refused with a reason.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{symlink, FileExt, MetadataExt};
@@ -10,7 +10,6 @@ use glebe_testing::Scratch;
 use super::purging::output;
 use super::Tmpfs;
 
-/// What a refusal says; its status is 1.
 fn refused(args: &[&str]) -> String {
     let output = output(args);
     let said = String::from_utf8(output.stderr).unwrap();
@@ -59,7 +58,7 @@ fn a_file_that_is_none_of_the_kind_is_named_with_the_reason() {
     };
     copy("version", 1, 7);
     copy("granules", 4, u64::MAX);
-    // Its state alone would need terabytes of address space and a bit of every page of them.
+    // Needs terabytes of address space and a bit for each page of it.
     copy("vast", 4, 1 << 42);
     copy("cut", 1, 1).set_len(1 << 12).unwrap();
     let cases = [

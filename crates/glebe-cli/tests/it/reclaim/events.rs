@@ -1,4 +1,4 @@
-//! Each line of the log, when what it tells of happens, and not again.
+//! Tests that the log reports each event once.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -13,8 +13,8 @@ use rustix::process::Signal;
 use super::purging::{glebe, patience, Purging};
 use super::{lost, mark, mib, Fake, Tmpfs};
 
-/// Returns a time in which the command looks at the files once, as it does each second, or twice
-/// where `GLEBE_LONG` asks for that.
+/// Returns a time with one check of the files, or with two if `GLEBE_LONG` is set. The command
+/// checks every second.
 fn a_look() -> Duration {
     Duration::from_millis(if is_long() { 2300 } else { 1300 })
 }
@@ -60,7 +60,7 @@ fn a_shortage_is_told_once_and_what_was_purged_of_which_file() {
     fake.lack(Bytes::mib(4));
     let line = purging.says("memory is short");
     assert!(line.contains("of 1 GiB, ") && line.contains(" are to go"), "{line}");
-    // The group never gets better, so everything goes; the lowest first.
+    // The fake group stays short, so everything is purged, lowest priority first.
     let line = purging.says("one: purged ");
     assert!(line.contains("4 MiB of priority 0"), "{line}");
     let heard = purging.listen(a_look());
@@ -102,7 +102,7 @@ fn pins_over_the_quota_are_told_until_they_fall() {
     assert_eq!(purging.listen(a_look()), Vec::<String>::new());
     drop(some);
     assert_eq!(purging.listen(a_look()), Vec::<String>::new());
-    // It fell, so it is told again.
+    // The pins fell below the quota before.
     let all = shared.pin(mib(0, 8)).unwrap();
     purging.says(&over.replace("3 MiB", "8 MiB"));
     drop((all, more));
@@ -155,7 +155,7 @@ fn a_file_that_is_replaced_is_purged_as_long_as_it_is_used() {
     assert_eq!(purging.listen(a_look()), Vec::<String>::new());
     let new = dir.shared("cache", 8);
     purging.says("cache: 8 MiB");
-    // And without a moment between.
+    // Now without a moment in between.
     let next = dir.shared("next", 2);
     fs::rename(dir.join("next"), &path).unwrap();
     purging.says("cache: was replaced by another file");

@@ -1,4 +1,4 @@
-//! Files that are made to harm a purger: it goes on, and other files are purged.
+//! Tests that files made to harm a purger do not stop it from purging other files.
 
 use std::fs::File;
 use std::io::Read;
@@ -13,12 +13,11 @@ use glebe_testing::time::{is_long, storm, wait_until};
 use super::purging::Purging;
 use super::{lost, mark, mib, Fake, Tmpfs};
 
-/// Returns how long others do their worst.
+/// Returns the time of an attack.
 fn a_while() -> Duration {
     storm(Duration::from_millis(if is_long() { 2000 } else { 1000 }))
 }
 
-/// Numbers that look random, each time the same.
 struct Numbers(u64);
 
 impl Numbers {
@@ -55,7 +54,7 @@ fn random_state_keeps_no_other_file_from_being_purged() {
     let time = a_while();
     fake.lack(Bytes::mib(4));
     while begin.elapsed() < time {
-        // Behind what says where things are: pids, clock, words, counts.
+        // Spares the first 9 words, which say where things are.
         let at = 9 * 8 + numbers.next() % (state - 9 * 8 - 8) / 8 * 8;
         let at = if numbers.next() % 2 == 0 { page + at % page } else { at };
         let value = match numbers.next() % 3 {
@@ -91,7 +90,7 @@ fn a_file_that_is_cut_while_it_is_purged_is_left_and_others_are_not() {
     while begin.elapsed() < time {
         for len in [whole, page, whole, page * 5, whole - 1] {
             file.set_len(len).unwrap();
-            // Marked and present, says the state that is there again: it is purged as it goes.
+            // The words say marked and present, so the purger purges the file while it is cut.
             let words = 0b1001_u64.to_ne_bytes().repeat(256);
             let _ = file.write_all_at(&words, page).map(|()| file.set_len(len));
             thread::sleep(Duration::from_millis(1));
@@ -104,7 +103,7 @@ fn a_file_that_is_cut_while_it_is_purged_is_left_and_others_are_not() {
     assert_eq!(purging.end().code(), Some(0));
 }
 
-/// Locks the byte that a purger locks, by F_OFD_SETLK, until its input ends.
+/// Locks the purger's byte with F_OFD_SETLK until the input ends.
 const LOCK: &str = "
 import fcntl, struct, sys
 file = open(sys.argv[1], 'r+b')

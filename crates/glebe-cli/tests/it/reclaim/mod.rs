@@ -1,7 +1,6 @@
-//! `glebe reclaim` as a person or a service manager meets it: files, signals, lines of the log.
+//! Tests `glebe reclaim` as a user or a service manager runs it: files, signals, lines of the log.
 //!
-//! To make memory short, most tests give the command a directory that looks like a memory
-//! cgroup of version 2, and write into it what the kernel would.
+//! Most tests make memory short in a directory that looks like a memory cgroup of version 2.
 
 mod bad_input;
 mod events;
@@ -26,7 +25,7 @@ use glebe::volatile::{Order, Priority, Shared};
 pub(crate) struct Tmpfs(pub PathBuf);
 
 impl Tmpfs {
-    /// None, with a reason that is printed, where there is no tmpfs.
+    /// Returns `None` and prints the reason if tmpfs is missing.
     pub(crate) fn new() -> Option<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let nth = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -45,7 +44,7 @@ impl Tmpfs {
         self.0.join(name)
     }
 
-    /// A file of so many MiB, all there and nothing marked, in granules of 64 KiB.
+    /// Makes a file of `mib` MiB in granules of 64 KiB, present and unmarked.
     pub(crate) fn shared(&self, name: &str, mib: u64) -> Shared {
         filled(Shared::options().granule(GRANULE).create_at(&self.join(name), Bytes::mib(mib)))
     }
@@ -69,7 +68,7 @@ pub(crate) fn filled(made: Result<Shared, glebe::volatile::Error>) -> Shared {
     shared
 }
 
-/// The `mib` from `at` on.
+/// Returns the range of `mib` MiB from `at` MiB on.
 pub(crate) fn mib(at: u64, mib: u64) -> Range<Bytes> {
     Bytes::mib(at)..Bytes::mib(at + mib)
 }
@@ -78,7 +77,7 @@ pub(crate) fn mark(shared: &Shared, range: Range<Bytes>, priority: u8) {
     shared.mark(range, Priority::new(priority).unwrap(), Order::Fifo).unwrap();
 }
 
-/// Bytes that a file's purges have taken, which its unmark tells.
+/// Unmarks the file and returns the purged bytes.
 pub(crate) fn lost(shared: &Shared) -> Bytes {
     let purged = shared.unmark(Bytes::ZERO..shared.len()).unwrap();
     purged.pages().bytes(glebe::page_size())
@@ -88,7 +87,7 @@ pub(crate) fn lost(shared: &Shared) -> Bytes {
 pub(crate) struct Fake(pub PathBuf);
 
 impl Fake {
-    /// With a limit of 1 GiB, of which nothing is used.
+    /// Makes a group with a limit of 1 GiB and no usage.
     pub(crate) fn new(dir: &Tmpfs) -> Self {
         let fake = Self(dir.join("group"));
         fs::create_dir(&fake.0).unwrap();
@@ -100,19 +99,19 @@ impl Fake {
     }
 
     fn set(&self, name: &str, text: &str) {
-        // As the kernel's: never half written.
+        // Readers never see half a file.
         let new = self.0.join("new");
         fs::write(&new, text).unwrap();
         let _ = fs::rename(&new, self.0.join(name));
     }
 
-    /// So much is used. Files that are open stay as they are: it is written in place.
+    /// Sets the usage in place, because readers keep the file open.
     pub(crate) fn use_up(&self, used: Bytes) {
         let path = self.0.join("memory.current");
         fs::write(path, format!("{:<20}\n", used.get())).unwrap();
     }
 
-    /// Makes so much memory missing from the margin of 64 MiB.
+    /// Makes `missing` bytes missing from a margin of 64 MiB.
     pub(crate) fn lack(&self, missing: Bytes) {
         self.use_up(Bytes::gib(1) - Bytes::mib(64) + missing);
     }

@@ -1,4 +1,4 @@
-//! `--once` and `--dry-run`: what goes first, of several files.
+//! Tests the order in which `--once` and `--dry-run` purge several files.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -19,14 +19,14 @@ fn told(args: &[&str]) -> String {
 fn the_lowest_priority_of_all_files_goes_first_and_in_it_the_oldest() {
     let Some(dir) = Tmpfs::new() else { return };
     let (one, two) = (dir.shared("one", 8), dir.shared("two", 8));
-    // In this order they were marked.
+    // The marks are made in this order.
     mark(&one, mib(0, 1), 4);
     mark(&two, mib(0, 1), 4);
     mark(&one, mib(1, 1), 4);
     mark(&two, mib(1, 1), 4);
     mark(&one, mib(7, 1), 0);
     mark(&two, mib(4, 2), 7);
-    // Last in, first out goes before the others of its priority.
+    // A `Lifo` mark is purged before the other marks of its priority.
     two.mark(mib(7, 1), Priority::NORMAL, Order::Lifo).unwrap();
     let (a, b) = (dir.join("one"), dir.join("two"));
     let (a, b) = (a.to_str().unwrap(), b.to_str().unwrap());
@@ -46,7 +46,7 @@ fn the_lowest_priority_of_all_files_goes_first_and_in_it_the_oldest() {
     assert_eq!(would, format!("{four}3 MiB would be freed\n"));
     let done = told(&["--once", "3M", a, b]);
     assert_eq!(done, format!("{four}3 MiB freed\n"));
-    // Which of them: those marked first.
+    // The oldest marks are purged.
     let is_lost = |shared: &glebe::volatile::Shared, at| {
         let purged = shared.unmark(mib(at, 1)).unwrap();
         !purged.is_empty()
@@ -65,9 +65,9 @@ fn ages_alternate_between_files_to_the_granule() {
             let at = Bytes::new(granule * super::GRANULE.get());
             at..at + super::GRANULE
         };
-        // Younger ones lie in front.
+        // In `one`, younger marks are in front.
         mark(&one, range(granules - 1 - granule), 4);
-        // Ages are microseconds: no two marks are of one age.
+        // Ages are microseconds, and must differ.
         sleep(Duration::from_micros(2));
         mark(&two, range(granule), 4);
         sleep(Duration::from_micros(2));

@@ -1,4 +1,4 @@
-//! Two purgers of a file, files that are not there yet, and files of other users.
+//! Tests two purgers of one file, files that do not exist yet, and files of other users.
 
 use std::os::unix::fs::{chown, PermissionsExt};
 use std::os::unix::process::CommandExt;
@@ -24,7 +24,7 @@ fn the_second_purger_of_a_file_says_so_and_ends_or_waits() {
     let mut second = Purging::start([path.to_str().unwrap(), "--wait"]);
     second.says("cache: another purger has it");
     assert_eq!(second.listen(Duration::from_millis(1500)), Vec::<String>::new());
-    // Killed, it has it no more.
+    // The end of the first purger releases its claim.
     drop(first);
     second.says("cache: 1 MiB");
     second.ends_well();
@@ -66,7 +66,7 @@ fn no_name_of_a_file_makes_a_line_or_moves_a_cursor() {
     purging.ends_well();
     let refused = output([dir.join("b\nc")]);
     let said = String::from_utf8(refused.stderr).unwrap();
-    // Memory blocks that another process lost may be told of too, each in a line.
+    // Notes about repaired memory blocks may appear too.
     assert!(said.lines().all(|line| line.starts_with("glebe: ")), "{said:?}");
     assert_eq!(said.lines().filter(|line| line.contains("b\\nc")).count(), 1, "{said:?}");
 }
@@ -97,11 +97,10 @@ fn a_user_purges_its_own_file_and_root_anybodys() {
     purging.says("cache: 4 MiB");
     fake.lack(Bytes::mib(4));
     purging.says("cache: purged 2 MiB: 2 MiB of priority 0");
-    // Signals of root reach it.
+    // Root may signal the purger.
     purging.ends_well();
 }
 
-/// Whether another user can run the program.
 fn is_reachable(program: &str) -> bool {
     let mut command = std::process::Command::new(program);
     command.arg("--version").uid(NOBODY).gid(NOBODY);

@@ -1,5 +1,5 @@
-//! Two processes in a memory cgroup with a limit share a file, and one of them uses up memory at a
-//! known speed; the purger is outside. Nobody is killed as long as there is marked memory.
+//! Tests that the kernel kills no process while marked memory remains. Two processes in a memory
+//! cgroup share a file, and one uses up memory at a known speed. The purger is outside.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -16,12 +16,12 @@ use super::{filled, lost, mib, Tmpfs, GRANULE};
 
 const LIMIT: Bytes = Bytes::mib(192);
 const CACHE_MIB: u64 = 112;
-/// What is used up, beyond what the limit leaves.
+/// Memory that is used up; exceeds what the limit leaves.
 const RISE: Bytes = Bytes::mib(112);
 const A_SECOND: Bytes = Bytes::mib(100);
 const ROLE: &str = "GLEBE_TEST_RECLAIM_GROUP";
 
-/// In the group: fills the file and marks it.
+/// Fills and marks the file, inside the group.
 fn fill(path: &std::path::Path) -> Shared {
     let made = Shared::options().granule(GRANULE).create_at(path, Bytes::mib(CACHE_MIB));
     let shared = filled(made);
@@ -68,7 +68,7 @@ fn a_rise_is_met_before_the_kernel_kills() {
     let mut filler = child(&group, "fill", &path).spawn().unwrap();
     let mut lines = BufReader::new(filler.stdout.take().unwrap()).lines().map_while(Result::ok);
     assert!(lines.any(|line| line.ends_with("filled")), "it ended");
-    // It sees no more of the fill, which is a much faster rise.
+    // The purger starts after the fill, a much faster rise.
     let options = ["-v", "--wait", "--cgroup", group.dir().to_str().unwrap()];
     let mut purging = Purging::start(options.iter().copied().chain([path.to_str().unwrap()]));
     purging.says("cache: 112 MiB in granules");
@@ -81,7 +81,7 @@ fn a_rise_is_met_before_the_kernel_kills() {
     drop(filler.stdin.take());
     let lost = lines.find_map(|line| line.strip_prefix("lost ")?.parse::<u64>().ok()).unwrap();
     assert!(filler.wait().unwrap().success());
-    // What was missing and the margin went, and not everything.
+    // The missing memory and the margin are purged, but not everything.
     let missing = CACHE_MIB + (RISE.get() >> 20) - (LIMIT.get() >> 20);
     println!("{lost} MiB were purged; {missing} MiB were missing");
     assert!((missing..CACHE_MIB).contains(&lost), "{lost} MiB, missing {missing}");

@@ -1,4 +1,4 @@
-//! A `glebe reclaim` that runs, and its log.
+//! [`Purging`] runs `glebe reclaim` and reads its log.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use glebe_testing::time::{slowed, wait_until};
 use rustix::process::{kill_process, Pid, Signal};
 
-/// How long something may take that takes a second at most.
+/// Limit of waits that normally take at most a second.
 pub(crate) fn patience() -> Duration {
     slowed(Duration::from_secs(20))
 }
@@ -21,11 +21,11 @@ pub(crate) fn output<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S
     glebe().arg("reclaim").args(args).stdin(Stdio::null()).output().expect("the program starts")
 }
 
-/// Ended when dropped.
+/// A running purger, killed when dropped.
 pub(crate) struct Purging {
     child: Child,
     lines: Receiver<String>,
-    /// What it said so far.
+    /// Its log so far.
     pub said: Vec<String>,
 }
 
@@ -48,7 +48,7 @@ impl Purging {
         Self { child, lines, said: Vec::new() }
     }
 
-    /// Waits for the next line that has `text` in it, and forgets those before.
+    /// Waits for a line that contains `text`; drops earlier lines.
     #[track_caller]
     pub(crate) fn says(&mut self, text: &str) -> String {
         let end = Instant::now() + patience();
@@ -68,7 +68,7 @@ impl Purging {
         }
     }
 
-    /// Waits, and takes all lines that come meanwhile.
+    /// Collects the lines that arrive within `time`.
     pub(crate) fn listen(&mut self, time: Duration) -> Vec<String> {
         let end = Instant::now() + time;
         let mut heard = Vec::new();
@@ -88,7 +88,6 @@ impl Purging {
         kill_process(pid, signal).expect("it runs");
     }
 
-    /// Waits for its end.
     pub(crate) fn end(&mut self) -> ExitStatus {
         let mut ended = None;
         wait_until("its end", Duration::from_secs(20), || {
@@ -98,7 +97,7 @@ impl Purging {
         ended.expect("it has ended")
     }
 
-    /// Has it end, which it does well.
+    /// Terminates the purger and asserts success.
     #[track_caller]
     pub(crate) fn ends_well(&mut self) {
         self.signal(Signal::TERM);

@@ -1,4 +1,4 @@
-//! The allocator itself, as it is built beside the command, and what the flags have it do.
+//! Tests the flags with the real allocator.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,7 +12,7 @@ use super::{cc, ok, said, Place, LIBRARY, MAPS};
 #[path = "../../../../glebe-preload/tests/it/libraries.rs"]
 mod libraries;
 
-/// Says its number, after what it is told to do; it ends by `exit`, as many a shell does not.
+/// Prints its process number and ends with `exit`, which many shells do not.
 const PROGRAM: &str = r#"
 #include <signal.h>
 #include <stdio.h>
@@ -29,7 +29,7 @@ int main(int count, char **arguments) {
 }
 "#;
 
-/// Runs the program in the allocator, with these flags of ours; what it printed to its outputs.
+/// Runs the program under the allocator. Returns its place, standard output and standard error.
 fn run(flags: &[&str], told: &str) -> Option<(Place, String, String)> {
     let place = Place::new();
     let program = place.path("program");
@@ -69,7 +69,7 @@ fn statistics_are_printed_at_exit_and_only_if_asked_for() {
 
 #[test]
 fn a_file_for_each_process_has_its_statistics() {
-    // In a folder that the program leaves.
+    // The path is relative to a folder that the program leaves.
     let Some((place, out, err)) = run(&["--stats=json:%p.json"], "start") else { return };
     let pids: Vec<&str> = out.lines().collect();
     assert!(pids.len() == 2 && err.is_empty(), "{out}{err}");

@@ -1,4 +1,4 @@
-//! Command lines that are wrong: status 2 and what to say instead.
+//! Tests that wrong command lines have status 2 and a helpful message.
 
 use std::ffi::OsStr;
 

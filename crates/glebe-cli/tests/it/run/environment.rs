@@ -1,10 +1,10 @@
-//! LD_PRELOAD and GLEBE_MALLOC, as the program finds them.
+//! Tests LD_PRELOAD and GLEBE_MALLOC in the program.
 
 use std::ffi::OsStr;
 
 use super::{ok, Place, MAPS};
 
-/// What the program finds in one variable, without the number of its process, which is checked.
+/// Returns GLEBE_MALLOC, with the process number checked and replaced by `N`.
 fn options_of(printed: &str) -> Option<String> {
     let found = found(printed, "GLEBE_MALLOC")?;
     let pid = found.split(',').find_map(|word| word.strip_prefix("pid="));
@@ -12,7 +12,6 @@ fn options_of(printed: &str) -> Option<String> {
     Some(found.replace(&format!(",pid={}", pid.unwrap_or_default()), ",pid=N"))
 }
 
-/// What the program finds in one variable.
 fn found(printed: &str, name: &str) -> Option<String> {
     printed.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix('=')?.to_owned()))
 }
@@ -85,7 +84,7 @@ fn options_count_in_the_order_that_the_manual_says() {
     }
     let here = place.path("out.json");
     assert_eq!(options("", &["--stats=out.json"]), format!("stats={},pid=N", here.display()));
-    // The allocator reads %p and %% in a path; a folder's name is no pattern.
+    // The allocator expands %p and %% in a path, so the command must escape the folder's name.
     let folder = place.path("50%p");
     std::fs::create_dir(&folder).unwrap();
     let flags = ["--malloc", "--stats=%p", "--", "env"].map(OsStr::new);

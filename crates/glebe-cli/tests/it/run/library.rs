@@ -1,4 +1,4 @@
-//! Where the library is looked for, and which libraries are refused.
+//! Tests the search for the library, and which libraries are refused.
 
 use std::env;
 use std::ffi::OsStr;
@@ -9,7 +9,7 @@ use std::process::Command;
 
 use super::{ok, refused, Place, LIBRARY};
 
-/// The library that a command preloads, of `program` with the flags before it.
+/// Returns the preloaded library. The command must end with [`PRINT`].
 fn preloaded(command: &mut Command) -> PathBuf {
     let printed = ok(command);
     PathBuf::from(printed.trim_end())
@@ -27,7 +27,7 @@ fn beside_the_command_comes_first_then_the_folders_of_the_prefix() {
             return;
         }
     }
-    // By a link from elsewhere it is the same command.
+    // A link to the command finds the same library.
     let link = place.path("link");
     symlink(place.path("bin/glebe"), &link).unwrap();
     for folder in folders {
@@ -64,7 +64,7 @@ fn a_file_or_a_folder_can_be_given_and_counts_alone() {
         (place.path("other"), &other),
         (other.clone(), &other),
         (renamed.clone(), &renamed),
-        // From the working directory, and given to the program from the root.
+        // A relative path becomes absolute.
         ("other".into(), &other),
         ("other/renamed.so".into(), &renamed),
         ("./bin/../other".into(), &place.path("bin/../other").join(LIBRARY)),
@@ -105,7 +105,7 @@ fn a_path_that_the_loader_would_split_is_refused_with_the_reason() {
         let line = refused(place.command(&flags).arg("true"), 125);
         assert!(line.contains(&format!("because of the {byte}")), "{line}");
         assert!(line.contains(library.to_str().unwrap()), "{line}");
-        // As the error says.
+        // The message suggests a link.
         symlink(&library, place.path("link.so")).unwrap();
         let flags = ["--malloc", "--lib", "link.so", "cat", super::MAPS].map(OsStr::new);
         assert!(ok(&mut place.command(&flags)).contains(library.to_str().unwrap()));

@@ -1,4 +1,4 @@
-//! Which program a name means: what execvp takes.
+//! Tests that names of programs mean what execvp takes them for.
 
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
@@ -27,7 +27,7 @@ fn the_first_that_may_be_executed_in_path_is_taken() {
     let found = |path: &str| ok(place.malloc("prog", &[]).env("PATH", path)).trim().to_owned();
     assert_eq!(found(&path(&["nothing", "folder", "plain", "first", "second"])), "first");
     assert_eq!(found(&path(&["second", "first"])), "second");
-    // A folder from the working directory; and an empty one, which is that itself.
+    // A relative folder, and an empty one, which means the working directory.
     assert_eq!(found("second"), "second");
     place.write("prog", "#!/bin/sh\necho here\n");
     for empty in ["", ":/nothing", "/nothing:", "/nothing::/bin"] {
@@ -66,11 +66,11 @@ fn what_is_not_there_or_cannot_be_executed_has_the_status_of_env() {
         ("/dev/null", 126),
     ];
     for (name, status) in cases {
-        // A folder of PATH that may not be searched makes a difference to execvp.
+        // PATH has only searchable folders: execvp treats others differently.
         let path = "/usr/bin:/bin";
         let line = refused(place.malloc(name, &[]).env("PATH", path), status);
         assert!(line.contains(name.trim_start_matches("./")), "{line}");
-        // The same without us, but for an empty name, of which env has its own idea.
+        // `env` gives this status too, except for an empty name.
         let mut bare = std::process::Command::new("env");
         let bare = bare
             .arg("--")

@@ -1,7 +1,7 @@
-//! `glebe run` as its user meets it: what the program finds, which programs are refused, and that
-//! a refused one would indeed have run without the library.
+//! Tests `glebe run`: the program's environment, refused programs, and that these would have run
+//! without the library.
 //!
-//! A shared library that does nothing stands in for the allocator; `allocator.rs` has the real one.
+//! A stand-in library replaces the allocator, except in `allocator.rs`.
 
 mod allocator;
 mod bad_input;
@@ -23,14 +23,13 @@ use std::sync::OnceLock;
 
 use glebe_testing::Scratch;
 
-/// An id with no privilege: the kernel's overflow uid.
+/// The kernel's overflow uid, without privileges.
 const NOBODY: u32 = 65_534;
-/// The file that is looked for.
 const LIBRARY: &str = "libglebe_malloc.so";
-/// What a program prints to show whether the library is in it.
+/// Shows a program's libraries.
 const MAPS: &str = "/proc/self/maps";
 
-/// A folder with the command in `bin`, which everybody may read; removed when dropped.
+/// A folder readable by everybody, with the command in `bin`.
 struct Place(Scratch);
 
 impl Place {
@@ -41,7 +40,7 @@ impl Place {
         place
     }
 
-    /// The same with a library beside the command; `None`, with the reason, without a compiler.
+    /// Also puts a library beside the command. Returns `None` without a compiler.
     fn with_library() -> Option<Self> {
         let place = Self::new();
         place.add_library("bin")?;
@@ -52,12 +51,10 @@ impl Place {
         self.0.path().join(name.as_ref())
     }
 
-    /// The library beside the command.
     fn library(&self) -> PathBuf {
         self.path("bin").join(LIBRARY)
     }
 
-    /// Puts the stand-in into a folder.
     fn add_library(&self, folder: &str) -> Option<PathBuf> {
         let path = self.path(folder).join(LIBRARY);
         fs::create_dir_all(self.path(folder)).unwrap();
@@ -65,7 +62,7 @@ impl Place {
         Some(path)
     }
 
-    /// Compiles a C program that does nothing; `None`, with the reason, if it cannot be.
+    /// Compiles a program that does nothing. Returns `None` on failure.
     fn compile(&self, name: &str, options: &[&str]) -> Option<PathBuf> {
         let path = self.path(name);
         cc("int main(void) { return 0; }", &path, options).then_some(path)
@@ -73,8 +70,8 @@ impl Place {
 
     /// Writes a file that everybody may execute.
     ///
-    /// Another process writes it: a descriptor of this one might be open in a child that another
-    /// thread forks at the same time, and nothing can be executed while it is open for writing.
+    /// Another process writes it: if this one did, a child forked by another thread could inherit
+    /// the writable descriptor, and nobody could execute the file.
     fn write(&self, name: impl AsRef<OsStr>, contents: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(name);
         let mut shell = Command::new("sh");
@@ -85,7 +82,7 @@ impl Place {
         path
     }
 
-    /// Copies a program, as [`Place::write`] does.
+    /// Copies a program in another process, as [`Place::write`] does.
     fn copy(&self, from: &str, name: &str) -> PathBuf {
         let path = self.path(name);
         let copied = Command::new("cp").arg("-L").arg(from).arg(&path).status().unwrap();
@@ -94,13 +91,13 @@ impl Place {
         path
     }
 
-    /// Copies `cat`, which shows what is mapped into it.
+    /// Copies `cat`, which can print its maps.
     fn cat(&self, name: &str) -> PathBuf {
         let cat = ["/usr/bin/cat", "/bin/cat"].into_iter().find(|path| Path::new(path).exists());
         self.copy(cat.expect("cat"), name)
     }
 
-    /// `glebe run` with these arguments, in an environment that has PATH alone.
+    /// Returns `glebe run` with these arguments and only PATH in its environment.
     fn command(&self, arguments: &[&OsStr]) -> Command {
         let mut command = Command::new(self.path("bin/glebe"));
         command.arg("run").args(arguments).current_dir(self.0.path()).env_clear();
@@ -108,7 +105,7 @@ impl Place {
         command
     }
 
-    /// `glebe run --malloc -- PROGRAM ARGUMENTS`.
+    /// Returns `glebe run --malloc -- PROGRAM ARGUMENTS`.
     fn malloc(&self, program: impl AsRef<OsStr>, arguments: &[&str]) -> Command {
         let mut command = self.command(&["--malloc".as_ref(), "--".as_ref(), program.as_ref()]);
         command.args(arguments);
@@ -116,7 +113,7 @@ impl Place {
     }
 }
 
-/// Compiles C; says that tests are skipped if that cannot be.
+/// Compiles C. On failure, says that the test is skipped.
 fn cc(source: &str, to: &Path, options: &[&str]) -> bool {
     let from = to.with_extension("c");
     fs::write(&from, source).unwrap();
@@ -130,7 +127,7 @@ fn cc(source: &str, to: &Path, options: &[&str]) -> bool {
     false
 }
 
-/// The bytes of the library that stands in for the allocator, compiled once.
+/// Returns the stand-in library, compiled once.
 fn stand_in() -> Option<&'static [u8]> {
     static BUILT: OnceLock<Option<Vec<u8>>> = OnceLock::new();
     let build = || {
@@ -146,7 +143,7 @@ fn said(output: &Output) -> (String, String) {
     (text(&output.stdout), text(&output.stderr))
 }
 
-/// What a program printed that ended well and had nothing to complain of.
+/// Asserts success without messages and returns the standard output.
 fn ok(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let (out, err) = said(&output);
@@ -154,7 +151,7 @@ fn ok(command: &mut Command) -> String {
     out
 }
 
-/// The one line of a command that did not run its program.
+/// Asserts that the command did not run its program and returns its one line.
 fn refused(command: &mut Command, status: i32) -> String {
     let output = command.output().unwrap();
     let (out, err) = said(&output);
@@ -164,15 +161,14 @@ fn refused(command: &mut Command, status: i32) -> String {
     err
 }
 
-/// Whether the program at `path`, which prints its maps, has the library in it if a shell says
-/// LD_PRELOAD to the loader.
+/// Returns true if LD_PRELOAD puts the library into `program`, which prints its maps.
 fn takes_library(library: &Path, program: &mut Command) -> bool {
     let output = program.arg(MAPS).env("LD_PRELOAD", library).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     said(&output).0.contains(library.to_str().unwrap())
 }
 
-/// Has the command run as a user without privileges; `None`, with the reason, if it cannot be.
+/// Removes privileges. Returns `None` if the caller is not root.
 fn as_nobody(command: &mut Command) -> Option<&mut Command> {
     if fs::metadata("/proc/self").unwrap().uid() != 0 {
         println!("skipped: as uid {NOBODY} (the caller is not root)");

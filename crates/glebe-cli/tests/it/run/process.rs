@@ -1,4 +1,4 @@
-//! The program is this process: its number, status, signals and descriptors.
+//! Tests that this process becomes the program: number, status, signals and descriptors.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
@@ -38,7 +38,7 @@ fn a_signal_reaches_the_program_since_it_is_this_process() {
 fn the_program_sees_its_own_name_and_arguments() {
     let Some(place) = Place::with_library() else { return };
     assert_eq!(ok(&mut place.malloc("cat", &["/proc/self/cmdline"])), "cat\0/proc/self/cmdline\0");
-    // Without `--`, a flag after the program is the program's; a second `--` is, too.
+    // Flags after the program belong to the program, and so does a second `--`.
     let flags = ["--malloc", "printf", "%s,", "--stats", "--", "--malloc"].map(OsStr::new);
     assert_eq!(ok(&mut place.command(&flags)), "--stats,--,--malloc,");
     assert_eq!(ok(&mut place.malloc("printf", &["%s,", "--", "--lib"])), "--,--lib,");
@@ -53,12 +53,13 @@ fn input_folder_and_descriptors_are_the_caller_s() {
     assert_eq!(child.wait_with_output().unwrap().stdout, b"through");
     let folder = ok(&mut place.malloc("pwd", &["-P"]));
     assert_eq!(folder.trim(), std::fs::canonicalize(place.0.path()).unwrap().to_str().unwrap());
-    // Whatever this test has inherited, the program has no more than without us.
+    // `glebe run` adds no descriptor to the inherited ones.
     let mut bare = Command::new("ls");
     assert_eq!(ok(&mut place.malloc("ls", &["/proc/self/fd"])), ok(bare.arg("/proc/self/fd")));
 }
 
-/// The bits of signals in one line of the status of a program that `caller` has glebe run.
+/// Returns the signal bits in one line of the status of a program that glebe runs after the shell
+/// code `caller`.
 fn signals(place: &Place, caller: &str, line: &str) -> u64 {
     let glebe = "exec \"$0\" run --malloc -- cat /proc/self/status";
     let mut shell = Command::new("sh");
@@ -73,7 +74,7 @@ fn ignored_signals_stay_ignored_and_no_others_are() {
     let Some(place) = Place::with_library() else { return };
     let bit = |signal: Signal| 1_u64 << (signal.as_raw() - 1);
     let both = bit(Signal::PIPE) | bit(Signal::USR1);
-    // What the caller of this test ignores is not its business.
+    // The caller of this test may ignore signals.
     let default = signals(&place, "", "SigIgn:") & both;
     assert_eq!(default & bit(Signal::PIPE), 0);
     assert_eq!(signals(&place, "trap '' PIPE; ", "SigIgn:") & both, default | bit(Signal::PIPE));

@@ -1,4 +1,4 @@
-//! Programs in which the library would not be, and that it would not be in them.
+//! Tests that programs are refused if the loader would ignore the library, and that it would.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{chown, PermissionsExt};
@@ -10,7 +10,7 @@ use rustix::process::getuid;
 
 use super::{as_nobody, cc, ok, refused, said, takes_library, Place, MAPS, NOBODY};
 
-/// A program that prints the file in its first argument, without any library.
+/// Prints the file in its last argument.
 const STATIC_CAT: &str = r#"
 #include <stdio.h>
 int main(int count, char **arguments) {
@@ -50,14 +50,14 @@ fn a_program_for_another_c_library_is_refused() {
         let line = refused(&mut place.malloc(&program, &[]), 125);
         assert!(line.contains(&format!("uses {libc} (its loader is {loader})")), "{line}");
     }
-    // A loader of the GNU C library elsewhere is none of these: the kernel is asked.
+    // A GNU loader at another path is accepted; the kernel then refuses.
     let Some(program) = place.compile("nix", &["-Wl,--dynamic-linker=/nix/ld-linux.so.2"]) else {
         return;
     };
     assert!(refused(&mut place.malloc(&program, &[]), 127).contains("execve("));
 }
 
-/// Writes a copy of a program with other bytes at these places.
+/// Copies `program` with other bytes at some offsets.
 fn patched(place: &Place, name: &str, program: &Path, patches: &[(usize, &[u8])]) -> PathBuf {
     let mut bytes = fs::read(program).unwrap();
     for (at, patch) in patches {
@@ -77,7 +77,7 @@ fn a_program_for_another_processor_is_refused() {
     let unknown = patched(&place, "unknown", &cat, &[(18, &0xABCD_u16.to_ne_bytes())]);
     let line = refused(&mut place.malloc(&unknown, &[]), 125);
     assert!(line.contains("is for ELF machine 43981 (64 bits)"), "{line}");
-    // The header of a program of 32 bits that has no parts.
+    // A 32-bit header without program headers.
     let mut header = vec![0; 52];
     header[..7].copy_from_slice(b"\x7fELF\x01\x01\x01");
     header[16..20].copy_from_slice(&[2, 0, 3, 0]);
@@ -91,7 +91,7 @@ fn a_damaged_program_cannot_be_executed() {
     let Some(place) = Place::with_library() else { return };
     let cat = place.cat("cat");
     let whole = fs::read(&cat).unwrap();
-    // Headers where no bytes are; a loader's path that is too long; a file that is cut anywhere.
+    // Headers beyond the end, a loader path that is too long, truncated files.
     let part = |index: usize| 64 + 56 * index;
     let is_loader = |index: &usize| whole[part(*index)..][..4] == 3_u32.to_ne_bytes();
     let loader = (0..13).find(is_loader).expect("a loader's path");
@@ -108,7 +108,7 @@ fn a_damaged_program_cannot_be_executed() {
     }
 }
 
-/// Whether files on this file system can be setuid.
+/// Returns true if files can be setuid here.
 fn has_setuid(place: &Place) -> bool {
     let fs = statvfs(place.0.path()).unwrap();
     let has = getuid().is_root() && !fs.f_flag.contains(StatVfsMountFlags::NOSUID);
@@ -146,19 +146,19 @@ fn a_program_that_gains_nothing_by_its_bits_is_run() {
         let maps = ok(&mut place.malloc(cat, &[MAPS]));
         assert!(maps.contains(library.to_str().unwrap()), "{cat:?}");
     };
-    // The owner, and the group, are the caller's own.
+    // Owner and group are the caller's.
     let own = place.cat("own");
     fs::set_permissions(&own, Permissions::from_mode(0o6755)).unwrap();
     runs(&own);
     if !has_setuid(&place) {
         return;
     }
-    // Setgid without the right to execute means no setgid.
+    // Setgid without group execute permission has another meaning.
     let lock = place.cat("lock");
     chown(&lock, None, Some(NOBODY)).unwrap();
     fs::set_permissions(&lock, Permissions::from_mode(0o2745)).unwrap();
     runs(&lock);
-    // A process without new privileges takes no notice of the bits.
+    // A process with no_new_privs ignores the bits.
     let cat = place.cat("setuid");
     chown(&cat, Some(NOBODY), None).unwrap();
     fs::set_permissions(&cat, Permissions::from_mode(0o4755)).unwrap();
@@ -186,7 +186,7 @@ fn a_program_with_capabilities_is_refused_where_they_count() {
     if let Err(e) = setxattr(&cat, "security.capability", &value, XattrFlags::empty()) {
         return println!("skipped: file capabilities: {e}");
     }
-    // Root has them anyway.
+    // Root gains nothing.
     assert!(ok(&mut place.malloc(&cat, &[MAPS])).contains(place.library().to_str().unwrap()));
     if !has_setuid(&place) {
         return;
@@ -194,7 +194,7 @@ fn a_program_with_capabilities_is_refused_where_they_count() {
     let mut bare = Command::new(&cat);
     let Some(bare) = as_nobody(&mut bare) else { return };
     let bare = bare.arg(MAPS).env("LD_PRELOAD", place.library()).output().unwrap();
-    // A process that executes it with capabilities may not read its own maps.
+    // A process that gained capabilities cannot read its maps.
     assert!(!said(&bare).0.contains(place.library().to_str().unwrap()), "{bare:?}");
     let mut command = place.malloc(&cat, &[MAPS]);
     let line = refused(as_nobody(&mut command).expect("as before"), 125);
@@ -208,7 +208,7 @@ fn what_cannot_be_read_is_run_with_a_warning() {
     fs::set_permissions(&echo, Permissions::from_mode(0o111)).unwrap();
     let mut command = place.malloc(&echo, &["here"]);
     if getuid().is_root() {
-        as_nobody(&mut command); // Root could read it.
+        as_nobody(&mut command); // Root could read the file.
     }
     let output = command.output().unwrap();
     let (out, err) = said(&output);

@@ -1,4 +1,4 @@
-//! Scripts are followed to the program that reads them, as far as the kernel follows them.
+//! Tests that scripts are followed to their interpreter, as in the kernel.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -7,7 +7,8 @@ use std::process::Command;
 
 use super::{ok, refused, Place, MAPS};
 
-/// Scripts `s1` to `s<count>`, each the interpreter of the one before, the last read by `by`.
+/// Writes scripts `s1` to `s<count>`, each the interpreter of the one before, the last read by
+/// `by`.
 fn chain(place: &Place, count: u32, by: &str) -> PathBuf {
     for number in 1..=count {
         let next = place.path(format!("s{}", number + 1)).display().to_string();
@@ -23,7 +24,7 @@ fn a_script_is_run_with_the_library_in_its_interpreter() {
     let library = place.library().display().to_string();
     let script = place.write("script", format!("#!/bin/sh -e\ncat {MAPS} /proc/$$/maps\n"));
     assert_eq!(ok(&mut place.malloc(&script, &[])).matches(&library).count() % 2, 0);
-    // Without `#!`, the shell reads it; its interpreter may be named from the working directory.
+    // A shell runs a file without `#!`. Interpreters may be relative.
     let plain = place.write("plain", format!("exec cat {MAPS}\n"));
     assert!(ok(&mut place.malloc(&plain, &[])).contains(&library));
     place.cat("own-cat");
@@ -43,7 +44,7 @@ fn a_chain_is_followed_as_far_as_the_kernel_follows_it() {
             false => assert!(refused(&mut command, 126).contains("more than 5 scripts")),
         }
     }
-    // One that is its own interpreter ends, too.
+    // A script may be its own interpreter.
     let own = place.path("own");
     place.write("own", format!("#!{}\n", own.display()));
     assert!(refused(&mut place.malloc(&own, &[]), 126).contains("more than 5 scripts"));

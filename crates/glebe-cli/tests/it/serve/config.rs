@@ -1,4 +1,4 @@
-//! `--config`: every option by its long name, and what is refused.
+//! Tests that `--config` takes every option by its long name and refuses others.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,7 +8,7 @@ use glebe_testing::Scratch;
 
 use super::{dialogue, glebe, list, output, Serving};
 
-/// The long names of the options that `--help` shows.
+/// Returns the long options in `--help`.
 fn options() -> Vec<String> {
     let help = output(&["serve", "--help"]);
     let text = String::from_utf8(help.stdout).expect("text");

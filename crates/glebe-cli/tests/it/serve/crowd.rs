@@ -1,4 +1,4 @@
-//! Ten thousand connections: served, and refused beyond the limit.
+//! Tests that 10,000 connections are served and further ones refused.
 
 use std::io::{Read, Write};
 
@@ -7,12 +7,12 @@ use rustix::process::{getrlimit, setrlimit, Resource};
 use super::{dialogue, list, Serving};
 
 const SERVED: usize = 10_000;
-/// Descriptors of the test beside its connections.
+/// Descriptors of the test besides its connections.
 const OWN: u64 = 200;
 
 #[test]
 fn ten_thousand_connections_are_served_and_the_next_are_refused() {
-    // Its limit of descriptors is the whole process's.
+    // The limit of descriptors applies to the whole process.
     glebe_testing::alone!();
     let mut limit = getrlimit(Resource::Nofile);
     let needed = SERVED as u64 + OWN;
@@ -37,17 +37,17 @@ fn ten_thousand_connections_are_served_and_the_next_are_refused() {
         assert_eq!(answer, "ERROR Too many open connections\r\n");
     }
     let stats = list(&mut conns[SERVED - 1], "stats");
-    // The socket that is listened at is counted as memcached counts it.
+    // The count includes the listening socket, as in memcached.
     for row in ["STAT curr_connections 10001", "STAT rejected_connections 20"] {
         assert!(stats.iter().any(|other| other == row), "no {row} in {stats:?}");
     }
-    // As many as went may come.
+    // Closed connections make room for new ones.
     conns.truncate(SERVED / 2);
     let begin = std::time::Instant::now();
     while conns.len() < SERVED {
         let mut conn = serving.connect();
         let mut answer = [0; 2];
-        // One that is refused may be closed before it writes.
+        // A refused connection may close before the write.
         if conn.write_all(b"mn\r\n").is_ok()
             && conn.read_exact(&mut answer).is_ok()
             && &answer == b"MN"

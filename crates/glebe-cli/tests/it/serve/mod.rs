@@ -1,5 +1,4 @@
-//! `glebe serve` and `glebe recall` as a person or a service manager meets them: processes, files,
-//! signals, sockets.
+//! Tests `glebe serve` and `glebe recall` as a user or a service manager runs them.
 
 mod config;
 mod crowd;
@@ -13,7 +12,7 @@ use std::time::Duration;
 
 use glebe_testing::time::{slowed, wait_until};
 
-/// How long something may take that takes no time.
+/// Limit of waits that normally take no time.
 fn patience() -> Duration {
     slowed(Duration::from_secs(20))
 }
@@ -26,17 +25,17 @@ fn output(args: &[&str]) -> Output {
     glebe().args(args).stdin(Stdio::null()).output().expect("the program starts")
 }
 
-/// A server that is ended when dropped.
+/// A running server, killed when dropped.
 struct Serving {
     child: Child,
-    // Open, for what it says later.
+    // Kept open for later output.
     _stdout: BufReader<ChildStdout>,
-    /// What it said at its start.
+    /// Its first lines.
     said: Vec<String>,
 }
 
 impl Serving {
-    /// Starts `command`, and waits until it has said so many lines.
+    /// Starts `command` and reads `lines` lines.
     fn start(command: &mut Command, lines: usize) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
         let mut stdout = BufReader::new(child.stdout.take().expect("a pipe"));
@@ -44,7 +43,7 @@ impl Serving {
         Self { child, _stdout: stdout, said }
     }
 
-    /// One that listens at a free port, with these options too.
+    /// Starts a server at a free port.
     fn at_a_port(options: &[&str]) -> Self {
         let mut command = glebe();
         command.args(["serve", "--memcached", "--no-stats", "-l", "127.0.0.1:0"]).args(options);
@@ -64,7 +63,7 @@ impl Serving {
         assert!(status.expect("kill").success());
     }
 
-    /// Waits for its end, and asserts that it is a good one.
+    /// Waits for its end and asserts success.
     fn ends_well(&mut self) {
         let mut ended = None;
         wait_until("its end", Duration::from_secs(20), || {
@@ -89,7 +88,7 @@ fn line(from: &mut impl BufRead) -> String {
     line.trim_end().to_owned()
 }
 
-/// Says lines and hears others.
+/// Sends `says` and expects `hears`.
 fn dialogue(stream: &mut (impl Read + Write), says: &str, hears: &str) {
     stream.write_all(says.replace('\n', "\r\n").as_bytes()).expect("taken");
     let mut got = vec![0; hears.replace('\n', "\r\n").len()];
@@ -97,7 +96,7 @@ fn dialogue(stream: &mut (impl Read + Write), says: &str, hears: &str) {
     assert_eq!(String::from_utf8_lossy(&got).replace("\r\n", "\n"), hears);
 }
 
-/// An answer up to the line `END`.
+/// Sends a command and returns the answer before `END`.
 fn list(stream: &mut (impl Read + Write), says: &str) -> Vec<String> {
     stream.write_all(format!("{says}\r\n").as_bytes()).expect("taken");
     let mut reader = BufReader::new(stream);

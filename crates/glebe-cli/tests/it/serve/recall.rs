@@ -1,4 +1,4 @@
-//! `glebe recall`: first class takes memory inside a server, and its clients see misses.
+//! Tests that `glebe recall` takes memory inside a server, and that clients see misses.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -11,11 +11,11 @@ use glebe_testing::Scratch;
 
 use super::{dialogue, glebe, line, list, output, patience, Serving};
 
-/// A server with a control socket at `path`.
+/// Starts a server with a control socket at `path`.
 fn controlled(dir: &Path, path: &Path) -> Serving {
     let mut command = glebe();
     command.args(["serve", "--memcached", "-m", "16", "-l", "127.0.0.1:0", "--control"]).arg(path);
-    // Where its statistics go.
+    // The folder of the statistics socket.
     command.env("XDG_RUNTIME_DIR", dir);
     Serving::start(&mut command, 3)
 }
@@ -26,8 +26,7 @@ fn stat(stream: &mut TcpStream, name: &str) -> u64 {
     row.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{name} in {rows:?}"))
 }
 
-/// Items of 100 kB, which fill two thirds of the reserve. In a fuller one the index may have no
-/// room for some.
+/// Items of 100 kB. They fill two thirds of the reserve; in a fuller one the index may lack room.
 const ITEMS: usize = 70;
 
 fn fill(stream: &mut TcpStream) {
@@ -67,7 +66,7 @@ fn a_recall_takes_memory_for_a_time_and_gives_it_back() {
     let lost = stat(&mut stream, "recalled_items") + stat(&mut stream, "evictions");
     assert_eq!(left as u64 + lost, ITEMS as u64);
 
-    // Who asked goes, and the memory comes back.
+    // The end of the asking process returns the memory.
     holding.child.kill().expect("killed");
     let is_back = || stat(&mut stream, "limit_now") >= limit;
     wait_until("the memory is back", Duration::from_secs(20), is_back);
@@ -87,7 +86,7 @@ fn a_recall_takes_memory_for_a_time_and_gives_it_back() {
 #[test]
 fn a_control_socket_that_is_named_needs_no_place_for_statistics() {
     let scratch = Scratch::new("no-stats");
-    // Where the folder would be.
+    // This file keeps the server from making a folder for its statistics.
     std::fs::write(scratch.path().join("glebe"), "").expect("written");
     let control = scratch.path().join("control");
     let serving = controlled(scratch.path(), &control);
@@ -110,7 +109,7 @@ fn the_only_server_is_found_and_of_two_one_is_to_be_named() {
         command.args(["serve", "--memcached", "-m", "8", "-l", "127.0.0.1:0"]);
         Serving::start(command.env("XDG_RUNTIME_DIR", scratch.path()), 3)
     };
-    // Root's servers are found, too, and others may be running.
+    // Root also finds servers of other users.
     let is_alone = String::from_utf8_lossy(&recall("4K").stderr).contains("no `glebe serve`");
     if !is_alone {
         eprintln!("skipped: another `glebe serve` is running");
@@ -123,7 +122,7 @@ fn the_only_server_is_found_and_of_two_one_is_to_be_named() {
     let refused = recall("1M");
     assert!(String::from_utf8_lossy(&refused.stderr).contains("--control"), "{refused:?}");
     drop(other);
-    // Its control socket is left, for it was killed.
+    // The killed server left its control socket behind.
     assert!(recall("1M").status.success());
     drop(one);
 }

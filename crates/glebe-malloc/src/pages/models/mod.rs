@@ -1,9 +1,8 @@
-//! The protocol of slices under the model checker: `RUSTFLAGS="--cfg loom"`.
+//! Checks the protocol of slices with the model checker: `RUSTFLAGS="--cfg loom"`.
 //!
-//! The code is the library's own; a cell stands for a slice's memory. Its owner writes and reads
-//! it, and a call on the slice writes it, as the kernel may after it was marked: the checker finds
-//! each access that is not in order with another. The model that must fail takes a slice without
-//! waiting for the call, as a program did that lost data.
+//! A cell is a slice's memory: its owner uses it, and a call writes it, as the kernel may after
+//! marking. The checker finds unordered accesses. The model that must fail takes a slice without
+//! awaiting the call: a program once lost data in this way.
 
 use std::sync::Arc;
 
@@ -17,7 +16,6 @@ use super::unit::Unit;
 
 const GONE: u64 = 0;
 
-/// A slice, its memory and the right.
 struct Model {
     state: State,
     right: Right,
@@ -25,7 +23,7 @@ struct Model {
     calls: AtomicUsize,
 }
 
-// SAFETY: accesses of the memory are what the checker looks at.
+// SAFETY: the checker examines the accesses to the memory.
 #[allow(unsafe_code)]
 unsafe impl Sync for Model {}
 // SAFETY: as above.
@@ -33,7 +31,7 @@ unsafe impl Sync for Model {}
 unsafe impl Send for Model {}
 
 impl Model {
-    /// A slice that was in use and is free now.
+    /// Returns a freed slice.
     fn hot() -> Arc<Self> {
         let model = Self {
             state: State::default(),
@@ -47,7 +45,7 @@ impl Model {
     }
 
     fn write(&self, value: u64) {
-        // SAFETY: the checker says whether anyone else is here.
+        // SAFETY: the checker reports any concurrent access.
         #[allow(unsafe_code)]
         self.memory.with_mut(|memory| unsafe { *memory = value });
     }
@@ -63,7 +61,7 @@ impl Model {
         self.state.take().unwrap_or_else(|| self.state.take_after_call(&self.right, none))
     }
 
-    /// Uses the slice and frees it; it is zeros where it is gone.
+    /// Uses and frees the slice. A gone one must be zero.
     fn reuse(&self, value: u64) {
         if self.take() == Slice::Gone {
             assert_eq!(self.read(), GONE, "what is gone reads as zeros");
@@ -74,7 +72,7 @@ impl Model {
         assert!(self.state.free(Turn::of(2)));
     }
 
-    /// A call that marks or drops, where the slice is free.
+    /// Marks or drops a free slice.
     fn call(&self, becomes: Slice) {
         let held = self.right.take();
         if self.state.claim(|_| true).is_some() {
@@ -87,7 +85,7 @@ impl Model {
     }
 }
 
-/// Runs every schedule with at most so many preemptions.
+/// Runs all schedules with at most `preemptions`.
 fn explore(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -151,7 +149,7 @@ fn a_fork_finds_no_claim_and_its_parts_give_the_right_up() {
     });
 }
 
-/// A slice that a thread had claimed which did not come along into this process.
+/// Returns a slice claimed by a thread that this process lacks.
 fn orphan() -> Arc<Model> {
     let mut model = Arc::into_inner(Model::hot()).unwrap();
     assert!(model.state.claim(|_| true).is_some());
@@ -160,7 +158,7 @@ fn orphan() -> Arc<Model> {
 }
 
 impl Model {
-    /// As the space does: what was claimed and left behind is hot again.
+    /// Makes a slice hot that was left claimed, like the space.
     fn hold(&self) -> Held<'_> {
         let held = self.right.take();
         if held.is_inherited {
@@ -194,7 +192,7 @@ fn what_was_claimed_before_a_fork_is_repaired_once() {
     });
 }
 
-/// Two slices of a unit, in use.
+/// Returns two used slices of a unit.
 fn unit() -> Arc<(Unit, [State; 2])> {
     let both = (Unit::default(), [State::default(), State::default()]);
     both.1.iter().for_each(|state| assert_eq!(state.take(), Some(Slice::Gone)));
@@ -202,7 +200,7 @@ fn unit() -> Arc<(Unit, [State; 2])> {
     Arc::new(both)
 }
 
-/// Frees both slices in a thread each, `free` a step, beside a keeper that looks twice.
+/// Frees each slice in its own thread, by `free`, while a keeper looks twice.
 fn two_free(free: fn(&Unit, &State) -> bool) {
     let both = unit();
     let frees = [0, 1].map(|nth| {
@@ -238,7 +236,7 @@ fn a_unit_that_is_told_first_hides_a_slice() {
     });
 }
 
-/// Takes the slice as if a call were none.
+/// Takes the slice in spite of a call.
 fn seize(model: &Model) {
     let was = model.state.take();
     if was.is_none() {

@@ -1,4 +1,4 @@
-//! The meta commands that change items: `ms`, `md`, `ma`.
+//! Executes the meta commands that change items: `ms`, `md`, `ma`.
 
 use super::{all_repeated, repeat, ttl, with_key, BAD_KEY};
 use crate::protocol::{Flags, Key, Verb};
@@ -6,7 +6,6 @@ use crate::server::answer::{flag, line, number};
 use crate::server::execute::{refused, Hands, Next, NOT_NUMERIC};
 use crate::store::{Changed, Count, Head, Meta, Outcome};
 
-/// `ms`.
 pub(in crate::server) fn set(
     hands: &mut Hands<'_>,
     input: &[u8],
@@ -89,7 +88,6 @@ fn set_key(
     next
 }
 
-/// `md`.
 pub(in crate::server) fn delete(
     hands: &mut Hands<'_>,
     sent: Key<'_>,
@@ -127,7 +125,7 @@ fn delete_key(
     }
     let goes_on = !flags.has(b'x') || matches!(done, Changed::Done(..));
     if flags.has(b'I') && goes_on {
-        // The number was compared already where the value was dropped.
+        // `clear` has compared it.
         let cas = meta.cas.filter(|_| !flags.has(b'x'));
         done = store.make_stale(key, &Meta { cas, ..meta }, flags.ttl.is_some(), &mut hands.room);
     } else if !flags.has(b'x') {
@@ -147,7 +145,6 @@ fn delete_key(
     all_repeated(out, code, sent, flags);
 }
 
-/// `ma`.
 pub(in crate::server) fn arithmetic(
     hands: &mut Hands<'_>,
     sent: Key<'_>,

@@ -1,14 +1,12 @@
-//! `stats items` and `stats slabs`: the numbers of each class that has items.
+//! Answers `stats items` and `stats slabs` for classes with items.
 //!
-//! memcached cuts pages up in chunks of one size. Here a chunk is an item of the class's mean
-//! length, and what the class's pages have beside items would hold the free ones. Large items have
-//! pages of their own.
+//! memcached divides pages into chunks. Here a chunk is an item of the class's mean length, and the
+//! gaps of its pages count as free chunks.
 
 use super::{Counters, Shared, Stats};
 use crate::server::counters::Sums;
 use crate::store::Held;
 
-/// Of a class: its number, items, their bytes, and the bytes of its pages.
 struct Class {
     number: usize,
     items: u64,
@@ -16,7 +14,6 @@ struct Class {
     of_pages: u64,
 }
 
-/// The classes that have items.
 fn classes(held: &Held) -> impl Iterator<Item = Class> {
     let (items, bytes) = (held.large_items, held.large_bytes);
     let large = Class { number: 2, items, bytes, of_pages: bytes };
@@ -75,7 +72,6 @@ pub(super) fn slabs(shared: &Shared, stats: &mut Stats<'_>) {
     stats.put("total_malloced", held.used);
 }
 
-/// Returns the counts of commands that met items of a class.
 fn counts(sums: &Sums, large: bool) -> [(&'static str, u64); 8] {
     let of = |all: u64, of_large: u64| if large { of_large } else { all.saturating_sub(of_large) };
     [

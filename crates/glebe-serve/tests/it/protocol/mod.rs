@@ -1,4 +1,4 @@
-//! The parser beside a model of it: lines made of what commands are made of, broken in many ways.
+//! Compares the parser with a model, on lines broken in many ways.
 
 mod model;
 

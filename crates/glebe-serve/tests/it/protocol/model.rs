@@ -1,5 +1,5 @@
-//! What a line asks for, by the plainest means: words in vectors, numbers by the standard library,
-//! flags in a map. Slow, and told as text, so that it can be compared with what the parser says.
+//! [`model`] parses lines slowly and simply, into text: words in vectors, numbers by the standard
+//! library, flags in a map.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ fn i(word: &[u8]) -> Option<i64> {
     let text = std::str::from_utf8(word).ok().filter(|text| !text.starts_with('+'))?;
     let digits = text.trim_start_matches('-');
     let number = text.parse::<i64>().ok().filter(|n| digits.len() <= 20 && *n > i64::MIN)?;
-    // A small number below zero, as 32 bits without a sign.
+    // A small negative number as unsigned 32 bits.
     let is_below_zero = (4_292_375_296..4_294_967_296).contains(&number);
     Some(if is_below_zero { number - 4_294_967_296 } else { number })
 }
@@ -34,7 +34,7 @@ fn wrong(answer: &str, swallow: u64, noreply: bool) -> String {
     format!("wrong {answer} swallow {swallow} noreply {noreply}")
 }
 
-/// What the model says of a line.
+/// Parses a line with the model.
 pub fn model(line: &[u8]) -> String {
     let words = words(line);
     let Some(verb) = words.first() else { return wrong(BAD_FORMAT, 0, false) };
@@ -185,7 +185,7 @@ fn meta(words: &[Vec<u8>]) -> String {
             letter if b"NTRCEDJFOMbcfhIklLPqstuvx".contains(&letter) => continue,
             _ => return wrong("CLIENT_ERROR invalid flag", swallow, false),
         };
-        // The last one that is wrong is the one told of.
+        // The answer reports the last malformed flag.
         first_wrong = Some(why);
     }
     if let Some(why) = first_wrong {
@@ -232,7 +232,7 @@ fn meta_of(verb: &str, key: &Key<'_>, len: u64, flags: &Flags<'_>) -> String {
     )
 }
 
-/// What the parser says of a line, in the model's words.
+/// Parses a line with the parser. Returns the model's text.
 pub fn parsed(line: &[u8]) -> String {
     match protocol::parse(line) {
         Command::Get { keys, cas, touch } => {
@@ -272,8 +272,8 @@ pub fn parsed(line: &[u8]) -> String {
     }
 }
 
-/// Takes `bytes` apart as a connection does, and compares each line with the model; then does it
-/// again as if they came one by one.
+/// Splits `bytes` like a connection does. Compares each line with the model, and checks its
+/// prefixes.
 pub fn check(bytes: &[u8]) {
     let mut rest = bytes;
     loop {
@@ -291,7 +291,7 @@ pub fn check(bytes: &[u8]) {
                 assert!(!line.contains(&b'\n'));
                 assert!(used - line.len() <= 2);
                 assert_eq!(parsed(line), model(line), "{}", show(line));
-                // No part of the line is a line, nor too long where the whole is not.
+                // A prefix is neither a line nor too long.
                 for cut in (0..used.min(300)).chain(used.saturating_sub(3)..used) {
                     let part = &rest[..cut];
                     let is_long = cut > protocol::KEYS_PIECE;

@@ -1,9 +1,9 @@
-//! The bank: memory blocks that an administrator has made movable, and keeps so until they are
-//! dropped or the machine starts anew. The whole system uses them, for programs and page cache,
-//! until memory of the source [`Blocks`](super::super::Source::Blocks) is drawn from them.
+//! The bank is a set of memory blocks that an administrator made movable until they are dropped or
+//! the machine reboots. All programs use them, until memory of the source
+//! [`Blocks`](super::super::Source::Blocks) is drawn from them.
 //!
-//! Lengths are bytes, rounded up to blocks. Each call takes the lock of the hugetlb pools; adding
-//! and dropping evacuate each block, some 12 ms to 0.4 s.
+//! Lengths are bytes, rounded up to blocks. Each call takes the lock of the hugetlb pools. Adding
+//! and dropping evacuate each block, in 12 ms to 0.4 s.
 
 use super::plan::{check, plan, Wanted, Whose};
 use super::record::{Line, Owner};
@@ -18,43 +18,43 @@ use crate::units::{Bytes, Pages};
 /// A memory block on record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// Its number.
+    /// Number.
     pub number: u64,
-    /// What of it is in no use.
+    /// Free bytes.
     pub free: Bytes,
-    /// What programs and page cache use.
+    /// Bytes used by programs and page cache.
     pub used: Bytes,
-    /// What is in hugetlb pools, drawn by programs.
+    /// Bytes in hugetlb pools, drawn by programs.
     pub drawn: Bytes,
 }
 
-/// The bank, and what else is on record.
+/// The bank, and other blocks on record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// The length of a block.
+    /// Bytes of a block.
     pub block: Bytes,
-    /// The blocks of the bank, in order of number.
+    /// The bank's blocks in order of number.
     pub blocks: Vec<Block>,
-    /// Blocks that living processes have made movable for themselves.
+    /// Blocks that living processes made movable.
     pub processes: Vec<Block>,
-    /// Blocks that nobody owns and that could not be given back yet.
+    /// Blocks without an owner that could not be given back yet.
     pub ownerless: Vec<Block>,
-    /// All memory that is movable, by the bank or by others.
+    /// All movable bytes.
     pub movable: Bytes,
-    /// All memory on line.
+    /// All bytes on line.
     pub memory: Bytes,
-    /// What was mended on the way.
+    /// Repairs made on the way.
     pub notes: Vec<String>,
 }
 
-/// What a change of the bank did, or would do.
+/// A change of the bank, made or planned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// The blocks, in the order in which they were taken.
+    /// Blocks, in the order of taking.
     pub blocks: Vec<u64>,
-    /// Their length together.
+    /// Bytes of all.
     pub len: Bytes,
-    /// What was mended on the way, and why there are no more.
+    /// Repairs made on the way, and why there are no more blocks.
     pub notes: Vec<String>,
 }
 
@@ -62,12 +62,12 @@ fn begin() -> Result<BlockWork, Error> {
     BlockWork::begin(&Place::default(), PoolLock::PATIENCE)
 }
 
-/// Adds blocks of together at least `len` to the bank, in as few stretches as there are. Where
-/// fewer can be had, those, with a note of why. With `dry_run` nothing is touched.
+/// Adds blocks of at least `len` to the bank, in the fewest stretches. If only some can be added,
+/// it notes why. With `dry_run` it touches nothing.
 ///
 /// # Errors
-/// [`Error::NoBlocks`], [`Error::TooMuchMovable`], [`Error::NoRoomToEvacuate`]; why not one block
-/// can be had.
+/// [`Error::NoBlocks`], [`Error::TooMuchMovable`], [`Error::NoRoomToEvacuate`]; why no block could
+/// be added.
 pub fn add(len: Bytes, dry_run: bool) -> Result<Change, Error> {
     if len == Bytes::ZERO {
         return Err(Error::ZeroLength);
@@ -92,7 +92,7 @@ pub fn add(len: Bytes, dry_run: bool) -> Result<Change, Error> {
     Ok(Change { blocks: added, len, notes: work.notes })
 }
 
-/// Adds the longest stretch of up to `missing` bytes; none where a block of it resisted.
+/// Adds the longest stretch of up to `missing` bytes, or nothing if a block resisted.
 fn add_stretch(
     work: &mut BlockWork,
     missing: Bytes,
@@ -100,7 +100,7 @@ fn add_stretch(
     stuck: &mut Vec<u64>,
     dry_run: bool,
 ) -> Result<Vec<u64>, Error> {
-    // What a dry run adds must be left out too.
+    // Blocks of a dry run are not on record.
     let out: Vec<u64> = added.iter().chain(&*stuck).copied().collect();
     let want = Wanted { len: missing, node: None, own: &[], stuck: &out, of: Whose::Kernels };
     let stretch = plan(work, &want)?.blocks;
@@ -117,8 +117,8 @@ fn add_stretch(
     Ok(Vec::new())
 }
 
-/// Drops blocks of together at least `len` out of the bank, or all: they are the kernel's again.
-/// Those with the fewest pages in use go first; one of which pages are drawn stays, and is named.
+/// Gives blocks of at least `len`, or all, from the bank back to the kernel, fewest pages in use
+/// first. A block with drawn pages stays, and a note names it.
 ///
 /// # Errors
 /// [`Error::NoBlocks`]; if the lock cannot be had.
@@ -147,7 +147,7 @@ pub fn drop(len: Option<Bytes>) -> Result<Change, Error> {
     Ok(Change { blocks: dropped, len, notes: work.notes })
 }
 
-/// What the bank has, and who uses it. Mends what killed processes left.
+/// Returns the bank's blocks and their use. Mends what killed processes left.
 ///
 /// ```
 /// match glebe::contig::bank::status() {

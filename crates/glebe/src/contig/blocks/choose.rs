@@ -1,42 +1,38 @@
-//! Which blocks are taken. Pure, but for the look at a block that a caller passes in.
+//! Chooses blocks. Pure, except for the passed function that looks at a block.
 //!
-//! A *stretch* is blocks side by side on one node. Of all stretches that are long enough the one
-//! is taken that disturbs least: of blocks that are movable already rather than of others, then
-//! the one with the fewest pages to move. A sample of each block says where to look; every page of
-//! a block is looked at before it is taken. Occupancies are base pages.
+//! A *stretch* is adjacent blocks on one node. The best has the fewest blocks of the kernel, then
+//! the fewest pages to move. Samples say where to look; before a block is taken, every page is
+//! checked. Occupancies are base pages.
 
 use std::collections::BTreeMap;
 
 use crate::sys::kpage::Occupancy;
 use crate::sys::numa::Node;
 
-/// How much is disturbed by taking a block, least first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Disturbs {
-    /// It is the bank's.
+    /// The bank's.
     Bank,
-    /// It is movable already.
+    /// Movable already.
     Movable,
-    /// It is the kernel's.
+    /// The kernel's.
     Kernel,
-    /// It is the kernel's, and of the few that devices with short addresses need.
+    /// The kernel's, of the few that devices with short addresses need.
     Devices,
 }
 
-/// A block that may be taken, as far as its state and its owner go.
+/// A block whose state and owner allow taking it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
     pub number: u64,
     pub node: Option<Node>,
     pub disturbs: Disturbs,
-    /// A sample of its pages.
     pub sample: Occupancy,
 }
 
-/// Blocks side by side, and how many of their pages must be moved.
+/// Adjacent blocks, and how many pages must move.
 pub(super) type Stretch = (Vec<u64>, u64);
 
-/// Looks at blocks, each once.
 pub(super) struct Search<'a, E> {
     candidates: Vec<Candidate>,
     look: &'a dyn Fn(u64) -> Result<Occupancy, E>,
@@ -44,12 +40,12 @@ pub(super) struct Search<'a, E> {
 }
 
 impl<'a, E> Search<'a, E> {
-    /// Of `candidates`, in order of number; `look` counts all pages of one.
+    /// Searches `candidates`, in order of number. `look` counts all pages of a block.
     pub fn new(candidates: Vec<Candidate>, look: &'a dyn Fn(u64) -> Result<Occupancy, E>) -> Self {
         Self { candidates, look, seen: BTreeMap::new() }
     }
 
-    /// The best stretch of `len` blocks without those of `but`, if one is long enough.
+    /// Returns the best stretch of `len` blocks without `but`.
     pub fn stretch(&mut self, len: u64, but: &[u64]) -> Result<Option<Stretch>, E> {
         for window in self.windows(len, but) {
             if self.all_fit(&window)? {
@@ -60,13 +56,12 @@ impl<'a, E> Search<'a, E> {
         Ok(None)
     }
 
-    /// Leaves blocks of other nodes out from now on.
     pub fn on(&mut self, node: Option<Node>) -> &mut Self {
         self.candidates.retain(|candidate| candidate.node == node);
         self
     }
 
-    /// Every stretch of `len` blocks of which no sample speaks against it, best first.
+    /// Returns every stretch of `len` blocks that samples allow, best first.
     fn windows(&self, len: u64, but: &[u64]) -> Vec<Vec<u64>> {
         let usable = |candidate: &&Candidate| {
             candidate.sample.fixed == 0
@@ -104,14 +99,14 @@ impl<'a, E> Search<'a, E> {
         let mut seen = (self.look)(number)?;
         let of_this = self.candidates.iter().find(|candidate| candidate.number == number);
         if of_this.is_some_and(|candidate| candidate.disturbs < Disturbs::Kernel) {
-            // The kernel has no pages of its own in movable memory.
+            // Movable memory has no pages of the kernel.
             seen.movable += std::mem::take(&mut seen.unmarked);
         }
         self.seen.insert(number, seen);
         Ok(seen)
     }
 
-    /// The most blocks side by side that hold nothing in the way. Looks at all.
+    /// Returns the length of the longest stretch that may be taken. Checks every candidate.
     pub fn longest(&mut self) -> Result<u64, E> {
         let (mut longest, mut at) = (0, 0);
         let mut before: Option<Candidate> = None;
@@ -127,8 +122,9 @@ impl<'a, E> Search<'a, E> {
         Ok(longest)
     }
 
-    /// Of the kernel's blocks seen, one with nothing but unmarked frames in the way: the fewest, or
-    /// none, and then the fewest pages to move. `None` where no block has such frames.
+    /// Returns the block of the kernel with the fewest unmarked frames, then the fewest pages to
+    /// move, and nothing else in the way. Returns `None` if no block has only unmarked frames in
+    /// the way.
     pub fn most_likely(&self) -> Option<u64> {
         let may_fit = |seen: &Occupancy| fits(Occupancy { unmarked: 0, ..*seen });
         if self.count(|seen| seen.unmarked > 0 && may_fit(seen)) == 0 {
@@ -142,13 +138,11 @@ impl<'a, E> Search<'a, E> {
         likely.min().map(|(_, _, number)| number)
     }
 
-    /// How many of the blocks seen are so.
     pub fn count(&self, is: impl Fn(&Occupancy) -> bool) -> u64 {
         self.seen.values().filter(|seen| is(seen)).count() as u64
     }
 }
 
-/// Whether a block may be taken.
 fn fits(seen: Occupancy) -> bool {
     seen.is_movable() && seen.pool == 0
 }
@@ -173,7 +167,7 @@ mod tests {
             .collect()
     }
 
-    /// The best stretch; if there is none, the longest.
+    /// Returns the best stretch, or else the longest length.
     fn find(candidates: &[Candidate], len: u64, fixed: &[u64]) -> Result<Vec<u64>, u64> {
         let look = |number: u64| {
             let of = candidates.iter().find(|c| c.number == number).unwrap();

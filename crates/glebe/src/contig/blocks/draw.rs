@@ -1,10 +1,10 @@
-//! The huge pages of evacuated blocks, out of the hugetlb pool.
+//! Draws the huge pages of evacuated blocks into the hugetlb pool.
 //!
-//! The kernel fills the pool from movable memory first, and of that from the pages that have been
-//! free longest. So the pool grows in steps, each a single write, until the wanted frames are seen
-//! in it; a step's pages are on top of the pool, and are what a mapping gets. They are promised to
-//! a mapping under the lock and populated without it, where another may draw from the pool too: the
-//! frames are read then. Counts and frames are huge pages.
+//! The kernel fills the pool from movable memory first, beginning with the pages that were free
+//! longest. So the pool grows in steps, each a single write, until it has the wanted frames. The
+//! newest pages are on top of the pool, and a mapping gets them. They are promised under the lock
+//! but populated without it. Other programs may then draw from the pool too, so the frames are read
+//! afterwards. Counts and frames are huge pages.
 
 use std::ops::Range;
 
@@ -15,18 +15,18 @@ use crate::contig::Error;
 use crate::error::OsError;
 use crate::mapping::Mapping;
 
-/// Pages that are added at a time until the first of the wanted ones comes.
+/// Pages added at a time before the first wanted one.
 const STEP: u64 = 64;
-/// Steps that bring none of them, at most.
+/// Limit of further steps without a wanted page.
 const VAIN_MAX: u32 = 3;
 
-/// A mapping that gets the wanted pages when it is populated, and perhaps some more; and one of
-/// others that came meanwhile, which keeps these in the pool until the wanted ones are out of it.
+/// The mapping that gets the wanted pages, and perhaps more; and a mapping that keeps the other new
+/// pages in the pool until then.
 pub(super) type Drawn = (Mapping, Option<Mapping>);
 
-/// Puts the blocks of `plan`, whose frames are `within`, back as movable memory and has the pool
-/// take each at once, before others do; grows the pool by up to `most` until as many wanted pages
-/// lie in it side by side as `builder` needs. `None` where they do not come.
+/// Puts the blocks of `plan`, whose frames are `within`, back as movable memory, and has the pool
+/// take each at once. Grows the pool, by `most` in all, until it has the needed adjacent pages.
+/// `None` if they do not come.
 pub(super) fn draw(
     work: &BlockWork,
     builder: &Builder<'_>,
@@ -74,7 +74,6 @@ pub(super) fn draw(
     })
 }
 
-/// The most frames side by side.
 fn longest(frames: &[u64]) -> u64 {
     frames.chunk_by(|a, b| a + 1 == *b).map(<[u64]>::len).max().unwrap_or(0) as u64
 }

@@ -1,20 +1,19 @@
-//! The source [`Blocks`](super::Source::Blocks): one run out of evacuated memory blocks.
+//! Implements the source [`Blocks`](super::Source::Blocks): one run out of evacuated memory blocks.
 //!
-//! The fewest blocks side by side that hold the length and nothing that cannot be moved are taken
-//! off line, which moves what is in them elsewhere, and put back as movable memory; then the huge
-//! pages of exactly those frames are taken, and the frames read. One more block is evacuated for
-//! the time of it where movable memory has nothing else free: the kernel keeps the last pages of a
-//! zone. When the memory is dropped its blocks go back to the zone where they were.
+//! It takes the fewest suitable adjacent blocks off line, which moves their pages elsewhere, and
+//! puts them back as movable memory. Then it takes the huge pages of exactly these frames and reads
+//! the frames. The kernel keeps the last pages of a zone, so one more block is evacuated for the
+//! moment if nothing else is free in movable memory. When the memory is dropped, its blocks return
+//! to their zone.
 //!
-//! Nothing is touched where too little memory would be left to evacuate into, or where too much
-//! would be movable: the kernel cannot use movable memory for itself. What is under way, and which
-//! blocks are movable because of us, is on record ([`record`]) with an owner that shows that it
-//! lives ([`owner`]); the next holder of the lock ends what a killed process left.
+//! Nothing is touched if too little memory would be left, or too much would be movable, since the
+//! kernel cannot use movable memory for itself. A record lists the blocks that glebe changes or
+//! made movable ([`record`]), each with an owner that shows that it lives ([`owner`]). The next
+//! holder of the lock mends what a killed process left.
 //!
-//! Lengths are bytes, blocks have numbers. Evacuating costs some 12 ms for the first block, 1 ms
-//! for each further one, and 12 µs for every page in use. Lock: that of the hugetlb pools, while
-//! blocks are moved and pages are taken, not while pages are zeroed. Source:
-//! admin-guide/mm/memory-hotplug.
+//! Lengths are bytes; blocks have numbers. Cost: 12 ms for the first block, 1 ms for each further
+//! one, 12 µs for each page in use. Lock: the one of the hugetlb pools, but not while pages are
+//! zeroed. Source: admin-guide/mm/memory-hotplug.
 
 pub mod bank;
 mod choose;
@@ -44,23 +43,19 @@ use crate::sys::memory_block::Zone;
 use crate::sys::page_size;
 use crate::units::{Bytes, PageSize};
 
-/// How long the kernel may try to empty one block.
+/// Time that the kernel may take to empty a block.
 const BLOCK_PATIENCE: Duration = Duration::from_secs(1);
-/// How long to wait for the lock when blocks are given back.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
-/// Blocks that may resist before the call is given up: the kernel logs each.
+/// Most blocks that may resist, since the kernel logs each.
 const STUCK_MAX: usize = 3;
-/// Attempts to have the pages of blocks that were evacuated.
 const ATTEMPTS: u32 = 8;
-/// What is told of an attempt that is made again.
 const TAKEN: &str = "others took pages of evacuated memory blocks first; they were evacuated again";
 
-/// Why a long-term pin is not to be had.
 pub(super) const WHY_NOT_PINNED: &str = "memory blocks are movable memory: a long-term pin would \
     move the pages out of it, and the run would be gone";
 
-/// Blocks that are movable for one [`Contig`](super::Contig). They go back when this is dropped;
-/// what cannot go stays on record, and the next that takes the lock tries again.
+/// The movable blocks of one [`Contig`](super::Contig), given back on drop. Blocks that cannot go
+/// stay on record, and the next holder of the lock tries again.
 #[derive(Debug)]
 pub(super) struct Held {
     blocks: Vec<u64>,
@@ -84,7 +79,6 @@ impl Held {
         }
     }
 
-    /// Splits off the blocks that are not in `kept`.
     fn split_off(&mut self, kept: &[u64]) -> Self {
         let (own, rest) = self.blocks.iter().partition(|block| kept.contains(block));
         self.blocks = own;
@@ -95,7 +89,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // The pages have gone: none of this memory is surplus any more.
+        // No memory of this call is surplus any more, so the promise may end.
         drop(self.idle.take());
         if self.blocks.is_empty() || self.guard.is_child() {
             return;
@@ -105,7 +99,7 @@ impl Drop for Held {
         let this = work.book.this_process(&work.lock).ok();
         for block in &self.blocks {
             let owner = work.book.of(*block).map(|line| line.owner);
-            // Not one that was mended meanwhile, and is another's now.
+            // Skips a block that was mended and has another owner now.
             if owner == Some(Owner::Nobody) || owner == this {
                 let _ = work.give_back(*block);
             }
@@ -113,11 +107,10 @@ impl Drop for Held {
     }
 }
 
-/// What one call wants, and what it has learnt.
 struct Call<'a> {
     options: &'a Options,
     builder: Builder<'a>,
-    /// The length of a block.
+    /// Bytes of a block.
     block: Bytes,
     held: Held,
     stuck: Vec<Stuck>,
@@ -152,14 +145,13 @@ pub(super) fn build(options: &Options, len: Bytes) -> Result<Contig, Error> {
     Err(Error::BlocksTaken { attempts: ATTEMPTS })
 }
 
-/// The huge pages that memory of blocks is made of.
 fn smallest_size() -> Result<PageSize, Error> {
     let none = || Error::NoSuchSize { size: page_size(), listed: sizes() };
     smallest_hugetlb().ok_or_else(none)
 }
 
 impl Call<'_> {
-    /// Evacuates blocks and has their pages promised; `None`: try again.
+    /// Evacuates blocks and has their pages promised. `None` means: try again.
     fn evacuate(&mut self, len: Bytes) -> Result<Option<(Vec<u64>, draw::Drawn)>, Error> {
         let (options, builder) = (self.options, &mut self.builder);
         let mut work = BlockWork::begin(&options.place, options.patience())?;
@@ -201,7 +193,6 @@ impl Call<'_> {
         Ok(drawn.map(|drawn| (plan.blocks, drawn)))
     }
 
-    /// The huge pages of blocks side by side.
     fn within(&self, blocks: &[u64]) -> Range<u64> {
         let each = self.block.get() / self.builder.pool.size().bytes().get();
         let first = blocks.first().copied().unwrap_or(0);
@@ -217,7 +208,8 @@ impl Call<'_> {
     }
 }
 
-/// Refuses where more idle pages would be kept from others than the blocks of `plan` hold.
+/// Returns an error if more idle pages would be kept from other programs than the blocks of `plan`
+/// hold.
 fn check_idle(builder: &Builder<'_>, block: Bytes, plan: &Plan) -> Result<(), Error> {
     let (size, blocks) = (builder.pool.size(), plan.blocks.len() as u64);
     let (idle, hold) = (builder.idle_to_keep()?, blocks * block.pages_down(size).get());
@@ -233,8 +225,8 @@ fn check_idle(builder: &Builder<'_>, block: Bytes, plan: &Plan) -> Result<(), Er
     Err(Error::NoBlocks { why })
 }
 
-/// Of a refusal for want of memory, that others took it meanwhile: pages of the pool, or what the
-/// kernel needs to put a block back on line.
+/// Returns `None` if other programs took the memory: the pool's pages, or what the kernel needs to
+/// put a block on line.
 fn none_if_short<T>(error: Error) -> Result<Option<T>, Error> {
     match error {
         Error::Os(error) if error.kind() == ErrorKind::OutOfMemory => Ok(None),
@@ -242,14 +234,14 @@ fn none_if_short<T>(error: Error) -> Result<Option<T>, Error> {
     }
 }
 
-/// Whether blocks are on record, of the bank or of processes: without any there is no bank.
+/// Returns true if blocks are on record. Without a record there is no bank.
 pub(super) fn has_record(place: &Place) -> bool {
     let mut records = place.locks.iter().map(|lock| lock.with_file_name(owner::NAME));
     records.any(|path| file::link_metadata(&path).is_ok_and(|meta| meta.len() > 0))
 }
 
-/// Whether blocks for `len` could be evacuated now: of the bank, and of anybody. Mends what killed
-/// processes left, and touches nothing else.
+/// Plans `len` with the bank's blocks and with all blocks, without touching them. Mends what killed
+/// processes left.
 ///
 /// # Errors
 /// [`Error::NoBlocks`]; if the lock cannot be had.
@@ -265,9 +257,9 @@ pub(super) fn outlook(len: Bytes) -> Result<[Result<(), Error>; 2], Error> {
     }))
 }
 
-/// Ends what killed processes left of memory blocks: puts back on line what is off line, and gives
-/// movable blocks without an owner back to the kernel. Returns what was done. Costs one look at a
-/// file where there is nothing to do, or the caller is not root.
+/// Mends what killed processes left of memory blocks: puts blocks on line, and gives movable blocks
+/// without an owner back to the kernel. Returns the repairs. Costs a look at a file if nothing is
+/// on record or the caller is not root.
 ///
 /// # Errors
 /// If the lock cannot be had within `patience`, or the record cannot be read.

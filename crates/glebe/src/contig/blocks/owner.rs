@@ -1,7 +1,7 @@
-//! The record of blocks on the machine, and the claims by which processes show that they live.
+//! [`Book`] is the machine's record of blocks. Claims show which processes live.
 //!
-//! It lies beside the lock of the hugetlb pools, and is read and written under that lock alone. It
-//! is empty where no block is on it.
+//! The file is next to the lock of the hugetlb pools, and used under that lock only. Without blocks
+//! it is empty.
 
 use super::record::{header, Line, Owner, Record};
 use crate::contig::pool::PoolLock;
@@ -10,18 +10,18 @@ use crate::sys::lock_file::LockFile;
 
 pub(super) const NAME: &str = "blocks";
 
-/// The record, as long as the lock is held.
+/// The record, while the lock is held.
 #[derive(Debug)]
 pub(super) struct Book {
     file: &'static LockFile,
     boot_id: String,
     record: Record,
-    /// Whether the file has a header of this boot.
+    /// The file has a header of this boot.
     begun: bool,
 }
 
 impl Book {
-    /// Reads the record; the second part says what in it made no sense.
+    /// Reads the record. The strings describe malformed lines.
     pub fn open(lock: &PoolLock) -> Result<(Self, Vec<String>), OsError> {
         let file = LockFile::at(&lock.locked().path().with_file_name(NAME));
         let boot_id = lock.boot_id().to_owned();
@@ -35,7 +35,7 @@ impl Book {
         }
         let book = Self { file, boot_id, record, begun };
         if let Some(own) = lock.locked().own_claim() {
-            // The lock file may be a new one.
+            // The lock file may be newer than the claim.
             if !lock.locked().is_claimed(own)? {
                 lock.locked().claim(own)?;
             }
@@ -71,7 +71,6 @@ impl Book {
         Ok(())
     }
 
-    /// Whether the owner of a line lives.
     pub fn lives(&self, lock: &PoolLock, owner: Owner) -> Result<bool, OsError> {
         match owner {
             Owner::Bank => Ok(true),
@@ -80,7 +79,6 @@ impl Book {
         }
     }
 
-    /// This process as an owner.
     pub fn this_process(&self, lock: &PoolLock) -> Result<Owner, OsError> {
         if let Some(own) = lock.locked().own_claim() {
             return Ok(Owner::Process(own));

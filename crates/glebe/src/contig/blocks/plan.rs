@@ -1,9 +1,8 @@
-//! Which blocks a call takes, and whether it may.
+//! Plans which blocks a call takes, and checks that it may.
 //!
-//! Frames without a flag are the kernel's, or free in the list of one processor. Where these stand
-//! in the way, those lists are emptied and the blocks looked at anew. Where that does not help, the
-//! block most likely to be emptied goes off line and comes back as it was: the attempt alone
-//! empties them all. Lengths are bytes.
+//! A frame without a flag is the kernel's, or free in the list of one processor. If such frames are
+//! in the way, those lists are emptied. If that does not help, the block most likely to be emptied
+//! is taken off line and put back, which empties all lists. Lengths are bytes.
 
 use super::choose::{Disturbs, Search};
 use super::work::BlockWork;
@@ -14,50 +13,45 @@ use crate::sys::numa::Node;
 use crate::sys::{meminfo, page_size, zones};
 use crate::units::{Bytes, Pages};
 
-/// Left free when blocks are evacuated: a share of what is available, and at least so much.
+/// Share of the available memory that must stay free.
 const MARGIN_SHARE: u64 = 10;
 const MARGIN_MIN: Bytes = Bytes::gib(1);
-/// The share of memory that may be movable.
+/// Share of memory that may be movable.
 const MOVABLE_SHARE: u64 = 4;
-/// What the kernel keeps free of movable memory: at most a share of it, and so much more.
+/// The kernel keeps at most this share of movable memory free, plus `KEPT_MIN`.
 const KEPT_SHARE: u64 = 256;
 const KEPT_MIN: Bytes = Bytes::mib(8);
 
-/// What a call wants.
 pub(super) struct Wanted<'a> {
     pub len: Bytes,
     pub node: Option<Node>,
-    /// Blocks that it has already, of attempts that others foiled, oldest first.
+    /// Blocks from earlier attempts that other programs foiled, oldest first.
     pub own: &'a [u64],
-    /// Blocks that it tried in vain.
+    /// Blocks that could not be emptied.
     pub stuck: &'a [u64],
-    /// Of whom.
     pub of: Whose,
 }
 
-/// Whose blocks may be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::contig) enum Whose {
-    /// The bank's, others that are movable, the kernel's.
+    /// The bank's, other movable blocks, the kernel's.
     Anybodys,
-    /// The bank's alone: an administrator has said that they may.
+    /// Only the bank's, which an administrator allowed.
     Banks,
-    /// The kernel's, for the bank; fewer than wanted will do.
+    /// Only the kernel's, for the bank; fewer blocks will do.
     Kernels,
 }
 
-/// What it takes.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
-    /// Side by side, in order of number.
+    /// Adjacent blocks in order of number.
     pub blocks: Vec<u64>,
-    /// The node that they are on.
     pub node: Option<Node>,
-    /// One more to put back behind them, where the kernel would keep the last pages of `blocks`.
+    /// A block to put back last, if the kernel would keep the last pages of `blocks`.
     pub slack: Option<u64>,
 }
 
-/// Chooses, and refuses what may not be.
+/// Chooses blocks and checks that they may be taken.
 ///
 /// # Errors
 /// [`Error::BlocksShort`], [`Error::TooMuchMovable`], [`Error::NoRoomToEvacuate`].
@@ -76,20 +70,18 @@ pub(super) fn plan(work: &mut BlockWork, wanted: &Wanted<'_>) -> Result<Plan, Er
     planned.map_err(|(error, _)| error)
 }
 
-/// Whether there is a plan, as things are. Nothing is touched.
 pub(super) fn outlook(work: &BlockWork, wanted: &Wanted<'_>) -> Result<Plan, Error> {
     plan_once(work, wanted)?.map_err(|(error, _)| error)
 }
 
-/// Refuses where `more` blocks cannot become movable, whichever they are.
+/// Refuses `more` movable blocks, whichever they are, if there is no room.
 pub(super) fn check(all: &[MemoryBlock], more: u64, size: Bytes) -> Result<(), Error> {
     check_share(all, more, size)?;
     let taken = Bytes::new(more.saturating_mul(size.get()));
     room_in(meminfo::available()?, taken, Bytes::ZERO)
 }
 
-/// Why there is no plan; where frames without a flag stand in the way, a block of the kernel's that
-/// can be emptied, or the one most like it.
+/// The refusal, and the block most likely to be emptied if frames without a flag are in the way.
 type Short = (Error, Option<u64>);
 
 fn plan_once(work: &BlockWork, wanted: &Wanted<'_>) -> Result<Result<Plan, Short>, Error> {
@@ -123,8 +115,8 @@ fn plan_once(work: &BlockWork, wanted: &Wanted<'_>) -> Result<Result<Plan, Short
     let whole = Bytes::new(blocks.len() as u64 * size.get());
     let node_of = |number: u64| all.iter().find(|block| block.number == number)?.node;
     let node = blocks.first().and_then(|first| node_of(*first));
-    // Of blocks that an attempt before this left, one stays as it is: what others want of movable
-    // memory they take from there first.
+    // The oldest block left by earlier attempts becomes the slack, if another is left. Other
+    // programs take movable memory from that one first.
     let is_left = |own: &&u64| !blocks.contains(own) && node_of(**own) == node;
     let left: Vec<u64> = wanted.own.iter().filter(is_left).copied().collect();
     let is_again = !wanted.own.is_empty();
@@ -145,14 +137,13 @@ fn plan_once(work: &BlockWork, wanted: &Wanted<'_>) -> Result<Result<Plan, Short
     Ok(Ok(Plan { blocks, node, slack }))
 }
 
-/// Whether movable memory of the node would have too little free behind what is wanted.
+/// Returns true if the node's movable memory would have too little free beyond `len`.
 fn needs_slack(blocks: Bytes, len: Bytes, node: Option<Node>) -> Result<bool, Error> {
     let free = free_in_zones(Zone::Movable.as_str(), node)?;
     let kept = KEPT_MIN + Bytes::new((free.get() + blocks.get()) / KEPT_SHARE);
     Ok(free + blocks < len + kept)
 }
 
-/// Refuses where too much memory would be movable.
 fn check_share(all: &[MemoryBlock], more: u64, size: Bytes) -> Result<(), Error> {
     let online = all.iter().filter(|block| block.state == State::Online).count() as u64;
     let movable = all.iter().filter(|block| block.zone == Some(Zone::Movable)).count() as u64;
@@ -165,7 +156,6 @@ fn check_share(all: &[MemoryBlock], more: u64, size: Bytes) -> Result<(), Error>
     Err(Error::TooMuchMovable { more, movable, limit })
 }
 
-/// Refuses where too little memory would be left.
 fn room_in(available: Bytes, taken: Bytes, occupied: Bytes) -> Result<(), Error> {
     let margin = MARGIN_MIN.max(Bytes::new(available.get() / MARGIN_SHARE));
     match taken.checked_add(margin).is_some_and(|needed| needed <= available) {
@@ -191,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_quarter_of_memory_may_be_movable() {
-        let size = Bytes::gib(2); // as large as blocks are
+        let size = Bytes::gib(2); // as large as blocks get
         assert!(check_share(&blocks(16, 2), 2, size).is_ok());
         let refused = check_share(&blocks(16, 2), 3, size).unwrap_err().to_string();
         let figures = ["6 GiB", "4 GiB", "8 GiB"];

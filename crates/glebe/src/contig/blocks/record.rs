@@ -1,35 +1,34 @@
-//! What is written down of memory blocks before they are touched. Pure: text in, text out.
+//! [`Record`] lists memory blocks before they are changed. Pure: text in, text out.
 //!
-//! Lines of equal length, so that one is replaced in one write within a page, which a kill does not
-//! cut; numbers in decimal, filled up with spaces:
+//! Lines have equal length and do not cross pages, so a kill cannot cut the write of a line.
+//! Numbers are decimal; spaces fill lines up:
 //!
 //! ```text
 //! glebe-blocks 1 BOOT_ID
 //! BLOCK ZONE OWNER
 //! ```
 //!
-//! `BLOCK` is the block's number, `ZONE` where it was before, `OWNER` one of `bank`, `nobody` and
-//! the claim of a process as `process N`. Free lines are spaces. Text of another boot says nothing
-//! of this one; lines that make no sense are passed over.
+//! `BLOCK` is a number, `ZONE` the zone before the change, `OWNER` `bank`, `nobody` or `process N`
+//! with the process's claim. Free lines are spaces. Text of another boot and malformed lines are
+//! ignored.
 
 use crate::sys::memory_block::Zone;
 
 const HEADER: &str = "glebe-blocks 1";
-/// Bytes of a line, its end included.
+/// Bytes of a line with its end.
 pub(super) const LINE: usize = 64;
 
-/// For whom a block is movable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
     /// The bank, for good.
     Bank,
-    /// The process that has this claim.
+    /// The process with this claim.
     Process(u32),
-    /// Nobody any more: it could not be given back yet.
+    /// Nobody: it could not be given back yet.
     Nobody,
 }
 
-/// A block that is touched, or movable because of us.
+/// A block being changed, or movable because of glebe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Line {
     pub block: u64,
@@ -51,14 +50,13 @@ impl Line {
     }
 }
 
-/// The lines of a record, `None` where one is free.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Record {
     pub slots: Vec<Option<Line>>,
 }
 
 impl Record {
-    /// Reads a record; the second part says what was passed over.
+    /// Parses a record. The strings describe ignored lines.
     pub fn parse(text: &[u8], boot_id: &str) -> (Self, Vec<String>) {
         let mut lines = text.chunks(LINE).map(String::from_utf8_lossy);
         let header = lines.next().unwrap_or_default();
@@ -79,7 +77,6 @@ impl Record {
         (Self { slots }, ignored)
     }
 
-    /// The lines that are not free.
     pub fn lines(&self) -> impl Iterator<Item = Line> + '_ {
         self.slots.iter().filter_map(|slot| *slot)
     }
@@ -88,7 +85,7 @@ impl Record {
         self.lines().find(|line| line.block == block)
     }
 
-    /// Sets the line of a block. Returns the place in the text and the bytes to write there.
+    /// Sets a block's line. Returns where to write which bytes.
     pub fn set(&mut self, line: Line) -> (u64, Vec<u8>) {
         let own = self.slots.iter().position(|slot| slot.is_some_and(|s| s.block == line.block));
         let free = || self.slots.iter().position(Option::is_none);
@@ -100,7 +97,7 @@ impl Record {
         self.text(slot)
     }
 
-    /// Frees the line of a block, if it has one.
+    /// Frees a block's line. Returns where to write which bytes.
     pub fn strike(&mut self, block: u64) -> Option<(u64, Vec<u8>)> {
         let of = |slot: &Option<Line>| slot.is_some_and(|line| line.block == block);
         let slot = self.slots.iter().position(of)?;
@@ -121,7 +118,6 @@ impl Record {
     }
 }
 
-/// The first line.
 pub(super) fn header(boot_id: &str) -> Vec<u8> {
     filled(&format!("{HEADER} {boot_id}"))
 }

@@ -1,4 +1,4 @@
-//! What is mended of memory blocks, and what a pinned page does, on the machine itself; as root.
+//! Tests repairs of memory blocks, and a pinned page, on the machine itself as root.
 
 use super::plan::{plan, Wanted, Whose};
 use super::record::Line;
@@ -16,7 +16,7 @@ fn begin() -> Result<BlockWork, Error> {
     BlockWork::begin(&Place::default(), LOCK)
 }
 
-/// A block that can be evacuated, and where it is. It goes back there also where a test fails.
+/// A block that can be evacuated. It returns to its zone, even if a test fails.
 struct Good {
     block: u64,
     zone: Zone,
@@ -46,8 +46,8 @@ impl Good {
         Some(Self { block, zone, _turn: turn })
     }
 
-    /// Notes the block down as `owner`'s, takes it off line and, where `movable`, puts it back as
-    /// movable memory.
+    /// Records the block for `owner`, takes it off line, and with `movable` puts it back as movable
+    /// memory.
     fn leave(&self, owner: Owner, movable: bool) -> bool {
         let mut work = begin().unwrap();
         work.note_down(self.block, owner).unwrap();
@@ -68,7 +68,7 @@ impl Good {
         (block.state, block.zone, work.book.of(self.block))
     }
 
-    /// Asserts that the next that takes the lock says `what`, and puts the block back.
+    /// Asserts that the next holder of the lock notes `what` and puts the block back.
     fn assert_mended(&self, what: &str) {
         let work = begin().unwrap();
         let of_it = format!("memory block {}", self.block);

@@ -1,20 +1,16 @@
-//! Drawing chosen pages into a pool: huge pages that are free now, of the longest runs.
+//! Draws chosen pages into a pool: free huge pages of the longest runs.
 //!
-//! The kernel does not let a caller choose what a pool grows by. So the pool grows, by promises to
-//! mappings of ours and without a page zeroed ([`promised`](super::promised)), until
-//! /proc/kpageflags shows the wanted pages in it; from then on nobody else can take them. What
-//! others took before is seen, and the choice made anew of what came. Then the promises are given
-//! back, the page that came last first. A wanted page that went is among the next that the pool
-//! gets, if not always the very next: pages of unmovable page blocks come after all others. So the
-//! pool grows until it is back, and only then the page on top is touched. A process that is killed
-//! meanwhile leaves nothing but a limit on surplus pages that is raised. This order holds within
-//! one NUMA node only, so pages are drawn on one node at a time ([`nodes`](super::nodes)).
+//! No caller can choose the pages that a pool grows by. So the pool grows by promises to mappings
+//! of ours, which zero nothing ([`promised`](super::promised)), until /proc/kpageflags shows the
+//! wanted pages in it. Then no other program can take them. If other programs took some before, the
+//! choice is made again. Now the promises end, newest page first. When a wanted page leaves the
+//! pool, the pool grows until the page is back: it is among the next pages, but pages of unmovable
+//! page blocks come last. Then the page on top is touched. A kill leaves only a raised limit on
+//! surplus pages. The order holds only within one NUMA node ([`nodes`](super::nodes)).
 //!
-//! 6 µs for each page that the pool grows by, as many for each by which it shrinks, and the zeroing
-//! of those touched, 0.1 to 0.6 ms each, 3 ms of memory that a virtual machine's host has yet to
-//! give. These are zeroed under the lock of the pools: another that grows them would take them. It
-//! is held for [`TURN`] at a time; who waits for it comes in between. Frames are counted in huge
-//! pages.
+//! Cost: 6 µs for each page that the pool grows or shrinks by, and the zeroing of the touched
+//! pages. Lock: the one of the pools, also during zeroing, since a program that grows the pool
+//! would take the pages. It is released after each [`TURN`]. Frames are huge pages.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -34,22 +30,21 @@ use crate::sys::one_processor::OneProcessor;
 use crate::sys::zones;
 use crate::units::Pages;
 
-/// How long the lock is held when the pool has grown, but for the end of a step.
+/// Time that the lock is held once the pool has grown, plus one step.
 const TURN: Duration = Duration::from_millis(500);
-/// Pages that the pool grows or shrinks by in one step.
+/// Pages that one step adds or removes.
 const STEP: u64 = 64;
-/// Pages after which what came is looked at, since it may do as well as what is wanted; then after
-/// twice as many, and so on.
+/// Pages until the first check whether the new pages form an equally good run. Later checks double
+/// it.
 const LOOK_FIRST: u64 = 256;
-/// Turns that bring nothing, at most.
+/// Most turns that bring no page.
 const VAIN_MAX: u32 = 2;
 
-/// The pages to draw next, and the longest run that could be had.
+/// The pages to draw next, and the longest possible run.
 pub(super) type Seen = (BTreeSet<u64>, Pages);
 
 impl Builder<'_> {
-    /// Takes in hand the free pages that make the longest runs with those in hand, the longest run
-    /// first, as they were just seen.
+    /// Draws the free pages that make the longest runs with the pages in hand, longest run first.
     pub(super) fn draw(
         &mut self,
         frames: &Frames,
@@ -79,7 +74,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Looks for the free pages to draw next, those in the lists of single processors too.
+    /// Looks for pages to draw next, also in processors' own lists.
     pub(super) fn see(&self, frames: &Frames) -> Result<Seen, Error> {
         zones::empty_processor_lists();
         let (size, in_hand) = (self.pool.size(), self.held.numbers());
@@ -89,8 +84,8 @@ impl Builder<'_> {
         Ok(self.wanted(free))
     }
 
-    /// Which of `pages` to draw next, none where nothing is gained by them, and the longest run
-    /// that could be had. A run that is longer than what is in hand comes before all others.
+    /// Returns the pages to draw next, if any would help, and the longest possible run. A run
+    /// longer than all in hand is drawn first.
     fn wanted(&self, pages: Vec<u64>) -> Seen {
         let held = &self.held;
         let keep = usize::try_from(self.pages).unwrap_or(usize::MAX);
@@ -109,7 +104,7 @@ impl Builder<'_> {
         (kept.into_iter().filter(|number| !in_hand.contains(number)).collect(), longest)
     }
 
-    /// Draws those of `wanted` that are on one node, by a thread that stays there.
+    /// Draws the wanted pages of one node, on a thread that stays there.
     fn draw_on_one_node(
         &mut self,
         lock: &PoolLock,
@@ -134,11 +129,12 @@ impl Builder<'_> {
     ) -> Result<(), Error> {
         let size = self.pool.size();
         let (mut idle, mut promised) = (Promised::new(size), Promised::new(size));
-        // Idle pages would be promised before the pool grows.
+        // Promises idle pages first: otherwise the next promises would get them, and the pool would
+        // not grow.
         idle.more(self, self.machine_pool()?.counts()?.available())?;
         let _stays = self.pool.node().map(Stays::on);
         self.grow_until(&mut promised, most, frames, &mut wanted)?;
-        // On a busy machine that alone may take longer, and would be for nothing.
+        // Does not count the growth: on a busy machine it may take longer than a turn.
         let began = Instant::now();
         while !wanted.is_empty() && began.elapsed() < TURN && !self.effort.is_over() {
             let top = STEP.min(promised.pages());
@@ -158,8 +154,8 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Gives the `top` pages that came last back; if some of `these` are among them, brings pages
-    /// into the pool again until those are in it. Which they are, and how many pages came.
+    /// Gives back the `top` newest pages. If some of `these` leave the pool with them, grows it
+    /// until they are back. Returns them, and how many pages came.
     fn look_below(
         &self,
         promised: &mut Promised,
@@ -184,8 +180,8 @@ impl Builder<'_> {
         Ok((gone, came))
     }
 
-    /// Grows the pool, to `most` promised pages, until `wanted` is in it, or something as good, or
-    /// no more can be had; then `wanted` is the best of what came.
+    /// Grows the pool, up to `most` promised pages, until it has `wanted`. If other new pages are
+    /// as good, or the pool cannot grow, `wanted` becomes the best of the new pages.
     fn grow_until(
         &self,
         promised: &mut Promised,
@@ -197,8 +193,8 @@ impl Builder<'_> {
         let of_others = in_pool(frames, size)?;
         let mut look_at = LOOK_FIRST;
         while !self.are_in_pool(wanted, frames)? && !self.effort.is_over() {
-            // More than there are would have the kernel reclaim and compact for them.
-            // Where nobody says how many there are, the pool has what it has.
+            // Asking for more pages than exist would make the kernel reclaim and compact. Without a
+            // number, the pool does not grow.
             let obtainable = zones::obtainable(size, self.pool.node()).unwrap_or(0);
             let step = STEP.min(obtainable).min(most - promised.pages().min(most));
             let came = promised.more(self, step)?;
@@ -218,7 +214,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Takes those of the `top` pages that came last which are in `these`, one by one.
+    /// Takes the pages of `these` that are among the `top` newest, one by one.
     fn take_from_top(
         &mut self,
         promised: &mut Promised,
@@ -238,8 +234,8 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Populates a mapping of promised pages and takes them in hand; none where others took pages
-    /// of the node first.
+    /// Populates promised pages and takes them in hand, unless other programs took the node's pages
+    /// first.
     pub fn take_all(&mut self, mapping: Option<Mapping>) -> Result<(), Error> {
         let Some(mapping) = mapping else { return Ok(()) };
         self.gate.check(mapping.len())?;
@@ -250,7 +246,6 @@ impl Builder<'_> {
         Ok(self.held.add(mapping, self.pool.size())?)
     }
 
-    /// Those that are not in the pool.
     fn gone(&self, numbers: &BTreeSet<u64>, frames: &Frames) -> Result<BTreeSet<u64>, OsError> {
         let mut gone = BTreeSet::new();
         for number in numbers {

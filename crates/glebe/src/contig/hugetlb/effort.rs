@@ -1,4 +1,4 @@
-//! [`Effort`]: how much a search may cost, and what it did, in words.
+//! [`Effort`] limits a search, and records its steps in words.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -9,33 +9,30 @@ use crate::sys::numa::Node;
 use crate::sys::{meminfo, node_memory, processor_time};
 use crate::units::{Bytes, PageSize};
 
-/// What a search leaves to the machine, at least.
+/// Bytes that a search leaves to the machine, at least.
 const LEAVE: Bytes = Bytes::gib(1);
-/// And at least this share of what is available.
+/// Part of the available memory that a search leaves, at least: a tenth.
 const LEAVE_SHARE: u64 = 10;
-/// Work of a search of up to a GiB, and of each GiB beyond: time on a processor.
+/// Processor time of a search for each GiB or part of one.
 const TIME: Duration = Duration::from_secs(2);
-/// The most wall time, as many times that: where others run too.
+/// Limit of the wall time as a multiple of that: other programs run too.
 const WALL_TIMES: u32 = 5;
-/// As many times that for a run without which the caller has nothing.
+/// Factor of the time for a required run.
 const REQUIRED: u32 = 3;
 
-/// What a search may cost.
 #[derive(Debug)]
 pub(super) struct Effort {
     began: Instant,
-    /// Of this thread, then.
+    /// Processor time of this thread at the start.
     worked: Duration,
-    /// Whether the caller gave the time: it is wall time then, and counts from his call.
+    /// True if the caller set the time; it is then wall time from the call on.
     is_given: bool,
     time: Duration,
-    /// Bytes to look at, at most.
     memory: Bytes,
     tried: Vec<String>,
 }
 
 impl Effort {
-    /// For `len` bytes, unless the caller said otherwise.
     pub fn new(len: Bytes, options: &Options) -> Self {
         let gib = Bytes::gib(1).get();
         let whole = u32::try_from(len.get().div_ceil(gib)).unwrap_or(u32::MAX).max(1);
@@ -53,7 +50,6 @@ impl Effort {
         }
     }
 
-    /// Whether the time is over.
     pub fn is_over(&self) -> bool {
         let worked = || processor_time::of_thread().saturating_sub(self.worked);
         self.is_over_after(self.began.elapsed(), worked)
@@ -66,17 +62,17 @@ impl Effort {
         }
     }
 
-    /// What is left of the time that the caller gave.
+    /// Returns the time left, if the caller set it.
     pub fn left(&self) -> Option<Duration> {
         self.is_given.then(|| self.time.saturating_sub(self.began.elapsed()))
     }
 
-    /// Whether there is time for a step that cannot be ended early and takes about so long.
+    /// Returns true if a step of this length, which cannot end early, fits.
     pub fn has_time_for(&self, step: Duration) -> bool {
         self.left().is_none_or(|left| left >= step)
     }
 
-    /// Does what is no work of the search's, unless the caller gave the time.
+    /// Runs `what` without counting its processor time.
     pub fn apart<T>(&mut self, what: impl FnOnce() -> T) -> T {
         let before = processor_time::of_thread();
         let result = what();
@@ -84,17 +80,15 @@ impl Effort {
         result
     }
 
-    /// Pages that a pool may grow by to look at them, on a node or on all.
+    /// Returns the number of pages that a pool may grow by for the search.
     pub fn may_grow(&self, size: PageSize, node: Option<Node>) -> Result<u64, Error> {
         Ok(spare(node)?.min(self.memory).pages_down(size).get())
     }
 
-    /// Pages to look at, at most.
     pub fn looks_at(&self, size: PageSize) -> u64 {
         self.memory.pages_down(size).get()
     }
 
-    /// Writes down what was tried.
     pub fn note(&mut self, what: String) {
         self.tried.push(what);
     }
@@ -108,7 +102,7 @@ impl fmt::Display for Effort {
     }
 }
 
-/// Memory that a search may have for a moment, of a node or of all, beyond what was asked for.
+/// Returns the bytes that a search may take for a moment, from a node or from all.
 pub(super) fn spare(node: Option<Node>) -> Result<Bytes, Error> {
     let available = match node {
         Some(node) => node_memory::of(node)?.available,
@@ -155,7 +149,7 @@ mod tests {
         assert!(given.is_over_after(seconds(3), no_work));
         assert!(!given.is_over_after(seconds(2), || seconds(100)));
         assert!(!given.has_time_for(seconds(4)));
-        // It counts from the caller's call, whichever source comes to search.
+        // The caller's call starts the time, whichever source searches.
         let began = Instant::now().checked_sub(seconds(3));
         assert!(Effort::new(Bytes::gib(1), &Options { began, ..options }).is_over());
     }

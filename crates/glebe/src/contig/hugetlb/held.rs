@@ -1,6 +1,4 @@
-//! [`Held`]: huge pages in hand, in an order that is not theirs to keep.
-//!
-//! Counts and frames are huge pages.
+//! [`Held`] owns huge pages in hand, in any order. Counts and frames are huge pages.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -12,27 +10,24 @@ use crate::sys::page_size;
 use crate::sys::pagemap::Pagemap;
 use crate::units::PageSize;
 
-/// Pages in hand: the mappings they are in, and where they lie.
 #[derive(Default)]
 pub(in crate::contig) struct Held {
     pub parts: Vec<Mapping>,
-    /// Of each page its part, and its number there.
+    /// Part and index of each page.
     places: Vec<(usize, u64)>,
     pub frames: Vec<u64>,
 }
 
 impl Held {
-    /// How many.
     pub fn pages(&self) -> u64 {
         self.frames.len() as u64
     }
 
-    /// Which they are.
     pub fn numbers(&self) -> BTreeSet<u64> {
         self.frames.iter().copied().collect()
     }
 
-    /// Takes the pages of `mapping`, which are present, in hand.
+    /// Adds the pages of `mapping`, which are present.
     pub fn add(&mut self, mapping: Mapping, size: PageSize) -> Result<(), OsError> {
         let entries = Pagemap::open()?.entries(mapping.addr(), mapping.len(), size)?;
         let per_page = size.bytes().pages_down(page_size());
@@ -45,26 +40,25 @@ impl Held {
         Ok(())
     }
 
-    /// Which `keep` pages make the fewest runs.
     pub fn plan(&self, keep: u64) -> Plan {
         fewest_runs(&self.frames, usize::try_from(keep).unwrap_or(usize::MAX))
     }
 
-    /// Whether they are one mapping of `pages` in ascending order already. As few runs as planned
-    /// are not enough: each may ascend, and the next begin below it.
+    /// Returns true if the pages are one ascending mapping of `pages`. Few runs are not enough: a
+    /// run may begin below the previous one.
     pub fn came_so(&self, pages: u64) -> bool {
         self.parts.len() == 1 && self.pages() == pages && self.frames.is_sorted()
     }
 
-    /// Where those are that `plan` keeps, ascending.
+    /// Returns the places of the kept pages, by ascending frame.
     pub fn stretches(&self, plan: &Plan, keep: u64, size: PageSize) -> Vec<Stretch> {
         let keep = usize::try_from(keep).unwrap_or(usize::MAX);
         let kept = plan.give_back.iter().rev().take(keep);
         Stretch::of_pages(kept.map(|n| self.places[*n]), size)
     }
 
-    /// One mapping of `pages` of them whose frames are side by side and in `within`, ascending; the
-    /// rest is given back. `None` where so many are not.
+    /// Maps `pages` adjacent pages in `within`, ascending, and gives the rest back. `None` if no
+    /// run is that long.
     pub fn run_within(
         self,
         within: &Range<u64>,
@@ -81,7 +75,6 @@ impl Held {
         Mapping::gathered(self.parts, &stretches, size).map(Some)
     }
 
-    /// Gives pages back, by index, in that order.
     pub fn give_back(&mut self, pages: &[usize]) -> Result<(), OsError> {
         for n in pages {
             let (part, index) = self.places[*n];

@@ -1,15 +1,14 @@
-//! Promises idle pages of the pool to mappings that nobody touches: else the kernel would keep
-//! these, and free pages that were added for a mapping.
+//! Promises the pool's idle pages to mappings that nobody touches. Otherwise the kernel would keep
+//! these pages, and free the pages that were added for a mapping.
 //!
-//! When a counter of persistent pages is lowered, the kernel first frees pages that nobody was
-//! promised, the newest first, and only then makes pages in use surplus. It compares the pools of
-//! all nodes, and frees pages of the node whose counter is lowered.
+//! If a counter of persistent pages is lowered, the kernel first frees pages without a promise,
+//! newest first, then makes pages in use surplus. It compares the pools of all nodes, but frees on
+//! the lowered node. If a promise ends, the kernel frees idle pages of nodes with surplus pages. So
+//! a promise lasts while this process has surplus pages on a node with idle pages ([`Kept`]).
+//! Surplus pages of other processes are unknown.
 //!
-//! When a promise ends, the kernel frees idle pages of nodes that have surplus pages. So a promise
-//! lasts as long as surplus pages of this process on a node that has idle ones ([`Kept`]). Nothing
-//! is known of surplus pages of other processes. Counts are huge pages. Lock: one of the process,
-//! for a moment in which nobody forks. Source: mm/hugetlb.c (`set_max_huge_pages`,
-//! `return_unused_surplus_pages`).
+//! Counts are huge pages. Lock: a lock of the process, held briefly while no thread forks. Source:
+//! mm/hugetlb.c (`set_max_huge_pages`, `return_unused_surplus_pages`).
 
 use std::io::ErrorKind;
 use std::sync::PoisonError;
@@ -22,12 +21,11 @@ use crate::sys::atfork;
 use crate::sys::fork::ForkGuard;
 use crate::units::Pages;
 
-/// Attempts to promise what others take at the same moment.
+/// Attempts, since other programs take pages at the same moment.
 const ATTEMPTS: u32 = 4;
 
-/// What is kept for all holders of a process.
 struct All {
-    /// The process, as a guard numbers it: a forked child begins anew.
+    /// Fork generation of the process: a child begins anew.
     of: u64,
     holders: usize,
     /// Mappings that nobody touches.
@@ -36,12 +34,12 @@ struct All {
 
 static ALL: StaticMutex<All> = StaticMutex::new(All { of: 0, holders: 0, promised: Vec::new() });
 
-/// Looks at what is kept while nobody forks: so no child has the lock held.
+/// Runs `work` while no thread forks, so no child inherits the lock held.
 fn with_all<T>(work: impl FnOnce(&mut All) -> T) -> T {
     atfork::without_forks(|| work(&mut ALL.lock().unwrap_or_else(PoisonError::into_inner)))
 }
 
-/// A share in the promises of this process, which end with the last share.
+/// A share in the process's promises, which end with the last share.
 #[derive(Debug)]
 pub(in crate::contig) struct Kept(ForkGuard);
 
@@ -50,7 +48,7 @@ impl Kept {
         let guard = ForkGuard::new();
         with_all(|all| {
             if all.of != guard.generation() {
-                // The parent's mappings are not in this process.
+                // A child does not have the parent's mappings.
                 std::mem::forget(std::mem::take(&mut all.promised));
                 (all.of, all.holders) = (guard.generation(), 0);
             }
@@ -63,7 +61,7 @@ impl Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        // A forked child has no share.
+        // A child has no share.
         if self.0.is_child() {
             return;
         }
@@ -80,11 +78,11 @@ impl Drop for Kept {
 }
 
 impl Builder<'_> {
-    /// Promises all that lies idle in the pool, on every node, to mappings that nobody touches.
+    /// Promises the idle pages of all nodes to mappings that nobody touches.
     ///
     /// # Errors
-    /// The limit of a cgroup that they do not fit; [`OutOfMemory`](ErrorKind::OutOfMemory) where
-    /// others are always quicker.
+    /// An exceeded cgroup limit; [`OutOfMemory`](ErrorKind::OutOfMemory) if other programs were
+    /// quicker each time.
     pub fn promise_idle(&mut self) -> Result<(), Error> {
         for attempt in 1.. {
             let idle = self.machine_pool()?.counts()?.available();
@@ -105,7 +103,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Idle pages whose promise would have to last as long as memory that is added beside them.
+    /// Returns the idle pages whose promise must outlive this call if pages are added beside them.
     pub fn idle_to_keep(&self) -> Result<u64, Error> {
         let are_here = self.pool.counts()?.free > 0;
         let size = self.pool.size();
@@ -114,7 +112,7 @@ impl Builder<'_> {
         Ok(if are_here { all } else { 0 })
     }
 
-    /// Ends the promise, or has the process keep it as long as what is returned lives.
+    /// Ends the promise, or returns a share that keeps it.
     pub fn kept_idle(&mut self) -> Result<Option<Kept>, Error> {
         let are_here = self.pool.counts()?.free > 0;
         let promised = std::mem::take(&mut self.idle);

@@ -1,10 +1,10 @@
-//! [`Nodes`]: on which NUMA node a huge page lies, where there are several.
+//! [`Nodes`] says which NUMA node a huge page is on.
 //!
 //! The kernel takes surplus pages from the caller's node first (6.12: from the first node that the
-//! thread's policy allows), then from other nodes, and frees them on all nodes in turn. So the page
-//! that came last is the first that goes within one node only, and a search works on one node at a
-//! time, by a thread that runs there and is bound to it. It leaves out nodes where the thread may
-//! use no processor. Frames are huge pages. Source: mm/hugetlb.c (`gather_surplus_pages`).
+//! policy allows) and frees them on all nodes in turn. Only within a node is the newest page freed
+//! first. So a search works on one node at a time, by a thread bound to it, and skips nodes whose
+//! processors the thread may not use. Frames are huge pages. Source: mm/hugetlb.c
+//! (`gather_surplus_pages`).
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -15,16 +15,14 @@ use crate::sys::page_size;
 use crate::sys::zones::frames_of_nodes;
 use crate::units::{PageSize, Pfn};
 
-/// The frames of each node on which pages may be chosen.
+/// The frames that may be chosen.
 pub(super) enum Nodes {
-    /// There is one, which has all.
     One,
-    /// There are several, each with stretches of frames.
+    /// Stretches of frames with their nodes.
     Several(Vec<(Node, Range<u64>)>),
 }
 
 impl Nodes {
-    /// Of the machine; of `only` one, if that is given.
     pub fn of_machine(size: PageSize, only: Option<Node>) -> Self {
         if numa::online().len() == 1 {
             return Self::One;
@@ -38,7 +36,6 @@ impl Nodes {
         Self::Several(open.map(|(node, frames)| (node, huge(frames))).collect())
     }
 
-    /// Returns whether any page may be chosen.
     pub fn are_any(&self) -> bool {
         match self {
             Self::One => true,
@@ -46,18 +43,16 @@ impl Nodes {
         }
     }
 
-    /// Whether a page lies where it may be chosen.
     pub fn have(&self, number: u64) -> bool {
         matches!(self, Self::One) || self.of(number).is_some()
     }
 
-    /// The node of a page, if there are several.
     pub fn of(&self, number: u64) -> Option<Node> {
         let Self::Several(stretches) = self else { return None };
         stretches.iter().find(|(_, frames)| frames.contains(&number)).map(|(node, _)| *node)
     }
 
-    /// Those of `numbers` that are on the node where most of them are, and that node.
+    /// Returns the node that has most of `numbers`, and its numbers.
     pub fn most(&self, mut numbers: BTreeSet<u64>) -> (BTreeSet<u64>, Option<Node>) {
         let on = |node: Option<Node>| numbers.iter().filter(|n| self.of(**n) == node).count();
         let nodes: BTreeSet<Option<Node>> = numbers.iter().map(|n| self.of(*n)).collect();
@@ -67,8 +62,8 @@ impl Nodes {
     }
 }
 
-/// Keeps the thread on a node, as far as that may be, until it is dropped.
-#[allow(dead_code)] // Each part ends with it.
+/// Keeps the thread on a node until it is dropped, if the kernel allows that.
+#[allow(dead_code)] // Each part acts until it is dropped.
 pub(super) struct Stays(Option<OneProcessor>, Option<ThreadPolicy>);
 
 impl Stays {

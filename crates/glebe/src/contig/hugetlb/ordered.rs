@@ -1,16 +1,13 @@
-//! Huge pages in physical order.
+//! Puts huge pages in physical order.
 //!
-//! The pages are taken as the pool hands them out, or as a [`search`](super::search) chose them,
-//! and their frames read. The fewest runs that suffice are kept: every page is zeroed once.
+//! It reads the frames of the pages, which come in any order or were chosen by a
+//! [`search`](super::search), and keeps the fewest runs that suffice. Private pages are moved: 8 µs
+//! a stretch, and each stretch is a mapping (VMA) of the kernel's.
 //!
-//! Pages of the caller's alone are moved into order, some 8 µs for each stretch that did not come
-//! so; the mapping is as many to the kernel as there are stretches. A file's pages are where their
-//! offset says: they are given back in descending order of frames and taken again, which zeroes
-//! them once more, and relies on the pool being a stack: the page freed last is handed out first
-//! (as measured; the kernel does not promise it). So what came out is compared with what was
-//! planned, and the attempt repeated if somebody else drew from the pool in between.
-//!
-//! Counts and frames are huge pages.
+//! Pages of a file are freed by descending frame and taken again, which zeroes them twice. That
+//! relies on a pool that hands out the page freed last first (measured; the kernel does not promise
+//! it). So the result is compared with the plan, and the attempt repeated if other programs drew
+//! from the pool. Counts and frames are huge pages.
 
 use super::held::Held;
 use super::{Builder, Order, STRETCHES_MAX};
@@ -18,11 +15,10 @@ use crate::contig::order::Plan;
 use crate::contig::{runs, Error, Run};
 use crate::mapping::{Mapping, Stretch};
 
-/// Attempts to have a file's pages in order.
 const ATTEMPTS: u32 = 4;
 
 impl Builder<'_> {
-    /// As few runs as the pages that were looked at allow, ascending.
+    /// Maps the pages in the fewest runs, ascending.
     pub(super) fn map_in_order(&mut self) -> Result<Mapping, Error> {
         for attempt in 1.. {
             self.search()?;
@@ -48,7 +44,6 @@ impl Builder<'_> {
         unreachable!("the last attempt returns")
     }
 
-    /// Moves the pages that are kept side by side; where that is refused, takes what comes.
     fn moved(&mut self, held: Held, stretches: &[Stretch]) -> Result<Mapping, Error> {
         match Mapping::gathered(held.parts, stretches, self.pool.size()) {
             Ok(mapping) => return Ok(mapping),
@@ -62,8 +57,8 @@ impl Builder<'_> {
         Ok(mapping)
     }
 
-    /// Frees the pages in hand and maps those that are kept once more, to be populated in order.
-    /// Where the pool cannot be locked, they are mapped as they come.
+    /// Frees the pages in hand and maps the kept ones again, unpopulated. Without the lock they get
+    /// any order.
     fn taken_again(&mut self, mut held: Held, plan: &Plan) -> Result<Mapping, Error> {
         let pages = self.pages;
         let kept = held.frames.len().saturating_sub(usize::try_from(pages).unwrap_or(usize::MAX));
@@ -79,7 +74,7 @@ impl Builder<'_> {
                 return self.take(pages);
             }
         };
-        // While some pages are surplus, those that are not wanted leave the pool.
+        // Unwanted pages leave the pool while it has surplus.
         held.give_back(others)?;
         let pool = self.pool.clone();
         let taken = lock.with_pages(&pool, 0, |_| {
@@ -88,7 +83,7 @@ impl Builder<'_> {
         });
         drop(lock);
         match taken {
-            // Somebody else was quicker.
+            // Other programs were quicker.
             Err(Error::PoolShort { .. }) => self.take(pages),
             taken => taken,
         }

@@ -1,9 +1,8 @@
-//! [`Promised`]: huge pages that are in the pool because mappings of ours were promised them, and
-//! that nobody has zeroed.
+//! [`Promised`] owns huge pages of the pool that are promised to mappings of ours and not zeroed.
 //!
-//! They are *surplus*: a promise that is given back takes its page out of the pool, and the kernel
-//! gives all back when the process ends, however it does. The page that came last is on top: it is
-//! the first that goes, and the one that a mapping gets that is touched. Counts are huge pages.
+//! They are *surplus*: a page leaves the pool when its promise ends, and all leave when the process
+//! ends in any way. The newest page leaves first, and a touched mapping gets it. Counts are huge
+//! pages.
 
 use std::io::ErrorKind;
 
@@ -13,7 +12,7 @@ use crate::error::OsError;
 use crate::mapping::Mapping;
 use crate::units::{Bytes, PageSize, Pages};
 
-/// Mappings of pages that are set aside and not touched, the last that came on top.
+/// Untouched mappings, newest last.
 pub(super) struct Promised {
     mappings: Vec<Mapping>,
     size: PageSize,
@@ -28,8 +27,7 @@ impl Promised {
         self.mappings.iter().map(|mapping| mapping.len().pages_up(self.size).get()).sum()
     }
 
-    /// Has `pages` more set aside: all of them, or none where the pool cannot be given them.
-    /// Returns how many came.
+    /// Sets aside `pages` more, or none. Returns how many came.
     pub fn more(&mut self, builder: &Builder<'_>, pages: u64) -> Result<u64, Error> {
         if pages == 0 {
             return Ok(0);
@@ -44,7 +42,7 @@ impl Promised {
         }
     }
 
-    /// Gives the last `pages` back.
+    /// Gives back the newest `pages`.
     pub fn less(&mut self, pages: u64) -> Result<(), OsError> {
         let mut left = Pages::new(pages).bytes(self.size);
         while left > Bytes::ZERO {
@@ -60,7 +58,7 @@ impl Promised {
         Ok(())
     }
 
-    /// The mapping on top, which gets the pages that came last when it is touched.
+    /// Returns the newest mapping, which gets the newest pages when touched.
     pub fn take(&mut self) -> Option<Mapping> {
         self.mappings.pop()
     }

@@ -1,20 +1,16 @@
-//! The search for the longest runs of huge pages.
+//! Searches for the longest runs of huge pages.
 //!
-//! What costs least comes first, and the search ends when a run is long enough:
+//! The cheapest step comes first, and the search ends when a run is long enough:
 //!
-//! 1. pages that lie idle in the pool, which are there to be used;
-//! 2. where no free run is long enough, a compaction of the machine's memory;
-//! 3. pages that are free, of the longest runs ([`survey`](super::survey)), drawn into the pool
-//!    ([`draw`](super::draw)); if others were quicker, a compaction and once more;
-//! 4. pages of the next larger size, split;
-//! 5. where frames are hidden, or no page may be chosen, pages as the pool hands them out, ever
-//!    more of them.
+//! 1. take the pool's idle pages;
+//! 2. compact memory, if no free run is long enough;
+//! 3. draw free pages of the longest runs ([`survey`](super::survey)) into the pool
+//!    ([`draw`](super::draw)); if other programs were quicker, compact and draw again;
+//! 4. split pages of the next larger size;
+//! 5. if frames are hidden or no page may be chosen, take ever more pages in the pool's order.
 //!
-//! What is missing in number at the end is had as it comes. No step has the kernel drop more of
-//! the page cache than the pages taken need, but the fourth: to make one larger page it moves or
-//! drops what stands there.
-//!
-//! Counts and frames are huge pages.
+//! Missing pages come last, in the pool's order. Only step 4 makes the kernel drop more page cache
+//! than the pages need: it clears out a whole larger page. Counts and frames are huge pages.
 
 use std::time::{Duration, Instant};
 
@@ -30,24 +26,23 @@ use crate::sys::kpage::Frames;
 use crate::sys::meminfo;
 use crate::units::{Bytes, Pages};
 
-/// Of pages from this size on no more than needed are taken to choose from, unless a run is asked
-/// for: each is long, and zeroing it costs seconds.
+/// Pages of this size are only taken as needed, unless the caller asks for a run: zeroing a page
+/// takes seconds.
 const LARGE: Bytes = Bytes::gib(1);
-/// The kernel takes this long to make such a page.
+/// Time to make a page of 1 GiB.
 const LARGE_TIME: Duration = Duration::from_millis(250);
-/// The kernel takes this long at most to compact a GiB of the machine's memory.
+/// Most time to compact a GiB of memory.
 const COMPACTION_TIME: Duration = Duration::from_millis(80);
-/// Pages are taken in steps of this length where they may not contain the required run.
+/// Length of a step if the pages may not contain the required run.
 const STEP: Bytes = Bytes::mib(64);
 
-/// A pool of larger pages, and how many of them hold the whole length.
+/// A pool of larger pages, and how many hold the whole length.
 struct Larger {
     pool: Pool,
     pages: u64,
 }
 
 impl Builder<'_> {
-    /// Takes pages in hand, and more where longer runs are wanted than those make.
     pub(super) fn search(&mut self) -> Result<(), Error> {
         let Some(run) = self.run_sought() else {
             let needed = self.take(self.pages)?;
@@ -63,7 +58,7 @@ impl Builder<'_> {
         let frames = frames.filter(|_| is_small && (self.may_choose() || !self.may_grow()));
         if let Some(frames) = frames.as_ref().filter(|_| self.may_choose()) {
             self.choose(frames)?;
-            // Pages as they come would make no longer run than those that were chosen.
+            // Pages in the pool's order would make no longer run.
             let is_chosen = !self.effort.is_over() && self.pool.counts()?.available() == 0;
             if self.is_refused() && is_chosen {
                 return Err(self.too_short());
@@ -83,13 +78,12 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Whether a run is required that is not in hand.
     fn is_refused(&self) -> bool {
         self.options.required.is_some_and(|required| required > self.longest_in_hand())
     }
 
-    /// Takes what lies idle, which is no part of the search: for as long as that takes, if the run
-    /// that is required may be there.
+    /// Takes idle pages. This does not count as search: if the required run may be among them, it
+    /// ignores the deadline.
     fn take_idle_first(&mut self, frames: Option<&Frames>) -> Result<(), Error> {
         let until = self.until;
         if let (Some(frames), Some(required), true) =
@@ -105,8 +99,8 @@ impl Builder<'_> {
         taken
     }
 
-    /// Has the pages that are missing as they come: a few at a time, and only while there is time,
-    /// where a run is required that is not in hand.
+    /// Takes the missing pages in the pool's order. Without the required run in hand, it takes them
+    /// in steps until the deadline.
     fn take_missing(&mut self) -> Result<(), Error> {
         let size = self.pool.size();
         let missing = |this: &Self| this.pages.saturating_sub(this.held.pages());
@@ -131,8 +125,8 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Whether as many of the `missing` pages as the required run needs can be had in time, where
-    /// `step` of them take as long as `pace`.
+    /// Returns true if enough missing pages for the required run can come in time; `step` pages
+    /// take `pace`.
     fn has_time_at(&mut self, pace: Duration, step: u64, missing: u64) -> bool {
         let size = self.pool.size();
         let run = self.options.required.map_or(missing, |run| run.pages_up(size).get());
@@ -146,7 +140,7 @@ impl Builder<'_> {
         has_time
     }
 
-    /// A refusal of a few pages, as one of all.
+    /// Turns a refusal of a step into one of all pages.
     fn whole(&self, error: Error) -> Error {
         match error {
             Error::PoolShort { size, got, path, how_to, .. } => {
@@ -157,12 +151,10 @@ impl Builder<'_> {
         }
     }
 
-    /// Whether a run is long enough.
     fn is_had(&self) -> bool {
         self.held.plan(self.pages).longest >= self.run
     }
 
-    /// The run to look for, if any.
     fn run_sought(&self) -> Option<usize> {
         let size = self.pool.size();
         let options = self.options;
@@ -173,16 +165,15 @@ impl Builder<'_> {
             (Some(run), _) => run.pages_up(size).get(),
             (None, Some(_)) => self.pages,
         };
-        // A longer one than all of the pages cannot be.
+        // No run is longer than all pages.
         Some(usize::try_from(run.min(self.pages)).unwrap_or(usize::MAX))
     }
 
-    /// Has the longest runs that are free, or can be made so.
     fn choose(&mut self, frames: &Frames) -> Result<(), Error> {
         let mut seen = self.see(frames)?;
         let mut compacted = false;
         if seen.1.get() < self.run as u64 {
-            // Before pages are taken that would stand in the way.
+            // Compacts before it takes pages that would be in the way.
             compacted = self.compact();
             seen = self.see(frames)?;
         }
@@ -215,7 +206,6 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Compacts the machine's memory, where that is allowed.
     fn compact(&mut self) -> bool {
         let gib = meminfo::total().map_or(0, |total| total.get() >> 30);
         let times = u32::try_from(gib).unwrap_or(u32::MAX).max(1);
@@ -223,7 +213,8 @@ impl Builder<'_> {
             self.effort.note("no time for a compaction".to_owned());
             return false;
         }
-        // It may take longer than the search has, and is for nothing if what it made is not drawn.
+        // Compaction does not count: it may use up the time, but is useless unless its result is
+        // drawn.
         let compacted = self.effort.apart(compact_memory);
         self.effort.note(match &compacted {
             Ok(()) => "memory was compacted".to_owned(),
@@ -232,7 +223,7 @@ impl Builder<'_> {
         compacted.is_ok()
     }
 
-    /// Takes ever more of what the pool hands out, until a run is long enough or nothing is left.
+    /// Takes ever more pages in the pool's order, until a run is long enough.
     fn widen(&mut self, may_grow: bool) -> Result<(), Error> {
         if self.is_had() {
             return Ok(());
@@ -260,7 +251,6 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Takes up to `most` of the pages that lie idle in the pool.
     fn take_idle(&mut self, most: u64) -> Result<(), Error> {
         let pages = most.min(self.pool.counts()?.available());
         let len = Pages::new(pages).checked_bytes(self.pool.size());
@@ -268,13 +258,13 @@ impl Builder<'_> {
             return Ok(());
         }
         match self.mapped(pages) {
-            // Somebody else was quicker.
+            // Other programs were quicker.
             Err(Error::Os(_)) => Ok(()),
             mapped => self.extend(mapped?),
         }
     }
 
-    /// Up to `most` pages, at least one; `None` where none can be had.
+    /// Maps up to `most` pages; `None` if there is no page.
     fn take_some(&mut self, most: u64) -> Result<Option<Mapping>, Error> {
         let have = self.pool.counts()?.available();
         let more = match self.may_grow() {
@@ -297,28 +287,28 @@ impl Builder<'_> {
         })
     }
 
-    /// Populates `mapping` and takes its pages in hand.
     fn extend(&mut self, mapping: Mapping) -> Result<(), Error> {
-        // Threads that draw from the pool in turn leave no two pages side by side as they were.
+        // Threads that draw in turn separate adjacent pages, so one thread populates a long
+        // mapping.
         let few = mapping.len().pages_up(self.pool.size()).get() <= super::STRETCHES_MAX as u64;
         let order = if few || self.options.mappable { Order::Any } else { Order::Strict };
         self.fill(&mapping, order)?;
         Ok(self.held.add(mapping, self.pool.size())?)
     }
 
-    /// The pool whose pages split into pages of this size, if it may be grown.
+    /// Returns the pool whose pages split into pages of this size, if it may grow.
     fn larger_pool(&self) -> Option<Larger> {
         let size = self.pool.size();
         let pools =
             sizes().into_iter().filter_map(|larger| Pool::below(&self.options.place.pools, larger));
-        // Nobody can say on which node a page is split.
+        // No caller can choose the node of the split.
         let pool = pools
             .filter(|_| self.may_grow() && self.pool.node().is_none())
             .find(|pool| pool.is_writable() && pool.demote_size() == Some(size))?;
         Some(Larger { pages: self.len.pages_up(pool.size()).get(), pool })
     }
 
-    /// Pages that come of splitting larger ones, where the machine's memory is enough for those.
+    /// Maps parts of split pages, if memory has room for the larger pages.
     fn take_split(&mut self, larger: &Larger) -> Result<Option<Mapping>, Error> {
         let needed = Pages::new(larger.pages).checked_bytes(larger.pool.size());
         let free = machine_available()?;

@@ -1,5 +1,5 @@
-//! The protocol on a fixture: pools that are plain files, so that the machine's are left alone.
-//! A fixture never grows by itself; its counters are what a test or the lock's holder wrote.
+//! Tests the protocol on a fixture of plain files, which leaves the machine's pools alone. It never
+//! grows by itself: a test or the lock's holder writes its counters.
 
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
@@ -85,7 +85,7 @@ fn pages_are_added_and_taken_off_by_the_same_difference() {
     let lock = pool.lock();
     let came = lock.with_pages(&pool.pool(), 3, |came| {
         assert_eq!(pool.get("nr_hugepages"), 13);
-        pool.set("nr_hugepages", 18); // somebody else adds five
+        pool.set("nr_hugepages", 18); // another program adds five
         Ok::<_, OsError>(came)
     });
     assert_eq!((came.unwrap(), pool.get("nr_hugepages")), (3, 15));
@@ -117,7 +117,7 @@ fn the_part_on_a_node_is_counted_and_changed_by_itself() {
         Ok::<_, OsError>(came)
     });
     assert_eq!((came.unwrap(), of_node().unwrap(), pool.get("nr_hugepages")), (3, 4, 10));
-    // A process that had raised it was killed.
+    // A process was killed after the raise.
     lock.write(&[Window { node: Some(Node(1)), ..window(Counter::Pages, 4, 3) }]).unwrap();
     fs::write(dir.join("nr_hugepages"), "7").unwrap();
     drop(lock);
@@ -131,7 +131,7 @@ fn pages_are_added_step_by_step_and_all_go() {
     pool.set("surplus_hugepages", 4);
     let lock = pool.lock();
     let steps = lock.with_growth(&pool.pool(), 40, |growing| {
-        pool.set("surplus_hugepages", 0); // as the kernel does when the surplus is made persistent
+        pool.set("surplus_hugepages", 0); // the kernel makes surplus persistent
         let mut came = vec![growing.by(32)?];
         assert_eq!((pool.get("nr_hugepages"), lock.read()?.0[0].by), (42, 44));
         came.extend([growing.by(1)?, growing.by(64)?, growing.by(1)?]);
@@ -261,7 +261,7 @@ fn a_split_gives_contiguous_pages_and_all_are_given_back() {
         return;
     }
     let persistent = || [&small, &large].map(|pool| pool.counts().unwrap().persistent());
-    // Who does not keep to the lock may change the pools meanwhile; mostly nobody does.
+    // Programs that ignore the lock may change the pools meanwhile, but mostly do not.
     let is_kept = |_| {
         let lock = PoolLock::acquire().unwrap();
         let before = persistent();

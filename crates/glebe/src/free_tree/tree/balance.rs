@@ -1,14 +1,13 @@
-//! Storage, and how nodes are split, joined and evened out.
+//! Storage of nodes. Nodes split, merge and share lanes.
 //!
-//! Owns nothing. Every step here keeps the extents and their order as they are, and moves lanes
-//! between two neighbours below one parent, or adds or takes away the root. So maxima are computed
-//! again for these two lanes of the parent only.
+//! Each step keeps the extents and their order. It moves lanes between two neighbours below one
+//! parent, or adds or removes the root, so only these two lanes of the parent need new maxima.
 
 use super::super::lanes::{insert, remove, Counts, Lane};
 use super::{Inner, Leaf, Path, Spot, Tree};
 
 impl<L: Lane, const B: usize> Tree<L, B> {
-    /// Makes room in a full leaf, to which `path` leads; says where `at` belongs then.
+    /// Makes room in a full leaf, and returns the new spot for `at`.
     #[cold]
     pub(super) fn make_room(&mut self, path: &mut Path, leaf: usize, at: L) -> Spot {
         self.refresh_all();
@@ -28,19 +27,17 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         spot
     }
 
-    /// Puts a root above the root.
     fn raise_root(&mut self) {
         let root = self.acquire_inner();
         self.inners[root as usize].key[0] = L::ZERO;
         self.inners[root as usize].child[0] = self.root;
         self.inner_counts[root as usize] = 1;
-        // The old root becomes a child: its level is one more.
+        // The old root is one level deeper now.
         self.height += 1;
         self.root = root;
         self.recompute(0, root as usize, 0);
     }
 
-    /// Splits the full node at `level`, whose parent has room.
     fn split(&mut self, path: &Path, level: usize, left: usize) {
         let (parent, lane) = (path.node(level - 1), path.lane(level - 1));
         let right = match level == self.height {
@@ -60,8 +57,8 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         self.recompute(level - 1, parent, lane + 1);
     }
 
-    /// Joins what has too few lanes, from the leaf that `path` leads to upward, with a neighbour,
-    /// or gives it some of the neighbour's.
+    /// Merges nodes with too few lanes, from the leaf up, with a neighbour, or takes some of its
+    /// lanes.
     #[cold]
     pub(super) fn even_out(&mut self, path: &Path, leaf: usize) {
         self.refresh_all();
@@ -94,7 +91,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         }
     }
 
-    /// Bytes of the nodes that are in the tree.
     pub(in crate::free_tree) fn used_bytes(&self) -> usize {
         let leaf = size_of::<Leaf<L, B>>() + size_of::<u8>();
         let inner = size_of::<Inner<L, B>>() + size_of::<u8>() + self.classes * size_of::<[L; B]>();
@@ -102,8 +98,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
             + (self.inners.len() - self.spare_inners.len()) * inner
     }
 
-    /// Takes the emptied right neighbour of `left_lane` out of `parent`; its maxima become the
-    /// left one's.
+    /// Removes the empty right neighbour and gives its maxima to the left one.
     fn drop_right(&mut self, level: usize, parent: usize, left_lane: usize) {
         let (right_lane, count) = (left_lane + 1, usize::from(self.inner_counts[parent]));
         let right = self.inners[parent].child[right_lane];
@@ -121,7 +116,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         }
     }
 
-    /// Moves lanes between two neighbours until the left one uses `target`.
+    /// Moves lanes until the left node has `target`.
     fn shift(&mut self, level: usize, (left, right): (usize, usize), target: usize) {
         let counts = Counts { left: self.used(level, left), right: self.used(level, right) };
         let (left_count, right_count) = (target as u8, (counts.left + counts.right - target) as u8);
@@ -143,14 +138,13 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         (self.inner_counts[left], self.inner_counts[right]) = (left_count, right_count);
     }
 
-    /// Computes the maxima in `lane` of an inner node again.
     fn recompute(&mut self, level: usize, n: usize, lane: usize) {
         let child = self.inners[n].child[lane] as usize;
         for class in 0..self.classes {
             let max = self.max_below(level + 1, child, class);
             self.maxima[n * self.classes + class][lane] = max;
             if max == L::ZERO {
-                // Nor for larger alignments.
+                // Larger alignments are zero too.
                 for above in class + 1..self.classes {
                     self.maxima[n * self.classes + above][lane] = max;
                 }
@@ -205,7 +199,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
     }
 }
 
-/// Two elements.
 fn pair<T>(all: &mut [T], a: usize, b: usize) -> (&mut T, &mut T) {
     if a < b {
         let (head, tail) = all.split_at_mut(b);

@@ -1,29 +1,27 @@
-//! What changes a tree: extents cut, taken, added and joined.
+//! Cuts, removes, adds and joins extents. Owns nothing.
 //!
-//! Owns nothing. The order is always: make room, while nothing has changed; write the leaf; settle
-//! the maxima above; even out what has become too small. Making room and evening out move lanes
-//! between neighbours below one parent, so that they change no maximum above that parent.
+//! The order is always: make room, before anything changes; write the leaf; update the maxima
+//! above; balance nodes that became too small. Making room and balancing move lanes below one
+//! parent, so no maximum above it changes.
 
 use super::super::lanes::{insert, remove, Lane};
 use super::{Entry, Path, Paths, Spot, Tree};
 
-/// Why a change was refused.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::free_tree) enum Refused<L> {
-    /// An extent is in the way, which is this one.
+    /// This extent is in the way.
     Overlaps(Entry<L>),
-    /// There are as many extents as there may be.
     Full,
 }
 
-/// No extent, as unused lanes have it: nothing of it is usable.
+/// No extent: the value of unused lanes.
 const fn none<L: Lane>() -> Entry<L> {
     (L::ZERO, L::ZERO)
 }
 
 impl<L: Lane, const B: usize> Tree<L, B> {
-    /// Takes `len` positions from `at` out of the extent at `spot`, which has them; refuses if that
-    /// leaves two extents and there may be no more.
+    /// Takes `len` positions from `at` out of the extent at `spot`, which has them. Fails if this
+    /// leaves two extents and the tree is full.
     #[inline(always)]
     pub(in crate::free_tree) fn carve(
         &mut self,
@@ -66,7 +64,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         Ok(())
     }
 
-    /// As [`Tree::add`].
     #[inline(always)]
     pub(super) fn add_with(
         &mut self,
@@ -135,21 +132,21 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         Ok(())
     }
 
-    /// Makes one of `before`, which lies before `spot`, `len` positions after it, and `after`,
-    /// which lies at `spot` or after it.
+    /// Joins `before`, just before `spot`, the `len` positions after it, and `after`, at `spot` or
+    /// later.
     #[inline(always)]
     fn join(&mut self, path: &mut Path, spot: Spot, before: Entry<L>, len: L, after: Entry<L>) {
         if spot.lane == 0 || spot.lane == self.count(spot.leaf) {
             return self.join_apart(path, spot, before, len, after);
         }
-        // The whole has no less of any alignment than its parts had: maxima only grow.
+        // The whole has at least what its parts had, so maxima only grow.
         let whole = (before.0, before.1 + len + after.1);
         self.write(Spot { lane: spot.lane - 1, ..spot }, whole);
         self.settle_grown(path, before, whole);
         self.take_out(path, spot, false);
     }
 
-    /// The same where the two are in two leaves.
+    /// Joins extents in two leaves.
     #[cold]
     fn join_apart(
         &mut self,
@@ -174,7 +171,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         (leaf.start[spot.lane], leaf.len[spot.lane]) = entry;
     }
 
-    /// Puts an extent into a leaf that has room.
+    /// Inserts an extent into a leaf with room.
     #[inline(always)]
     fn put_in(&mut self, spot: Spot, (start, len): Entry<L>) {
         let count = self.count(spot.leaf);
@@ -185,7 +182,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         self.len += 1;
     }
 
-    /// Takes an extent out of its leaf, and settles the maxima if asked.
+    /// Removes an extent. Updates the maxima if `settle`.
     #[inline(always)]
     fn take_out(&mut self, path: &mut Path, spot: Spot, settle: bool) {
         let old = self.entry(spot);
@@ -196,7 +193,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         self.leaf_counts[spot.leaf] -= 1;
         self.len -= 1;
         if spot.lane == 0 && count > 1 {
-            // The extent before may reach past the key by now, and start there when it is cut.
+            // The extent before may reach past the old key, and a cut could make it start there.
             let first = self.leaves[spot.leaf].start[0];
             self.set_key(path, first);
         }
@@ -208,8 +205,8 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         }
     }
 
-    /// Makes the next leaf's key no less than its extents need it, after the extent at `spot` has
-    /// been cut to start later.
+    /// Raises the next leaf's key if a cut moved the start of the extent at `spot` to it or past
+    /// it.
     #[inline(always)]
     fn raise_next_key(&mut self, path: &mut Path, spot: Spot) {
         if self.height == 0 || spot.lane + 1 < self.count(spot.leaf) {
@@ -225,7 +222,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         }
     }
 
-    /// Sets the key of the leaf that `path` leads to, and of the nodes that begin with it.
+    /// Sets the key of the path's leaf and of the nodes that begin with it.
     #[inline(always)]
     fn set_key(&mut self, path: &Path, key: L) {
         let Some(level) = (0..self.height).rev().find(|&level| path.lane[level] > 0) else {

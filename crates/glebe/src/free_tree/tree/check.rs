@@ -1,11 +1,9 @@
-//! The check of all that the tree's documentation says always holds.
+//! Checks all documented invariants in one walk from the root. O(n x classes).
 //!
-//! Owns nothing. One walk from the root; maxima are computed in another way than changes compute
-//! them. O(n x classes).
+//! It computes maxima in another way than changes do.
 
 use super::{Lane, Tree};
 
-/// What a walk has met so far.
 struct Seen<L> {
     leaves: usize,
     inners: usize,
@@ -15,7 +13,6 @@ struct Seen<L> {
 }
 
 impl<L: Lane, const B: usize> Tree<L, B> {
-    /// Panics, with what is broken, unless the module's invariants hold.
     pub(in crate::free_tree) fn check(&self) {
         let mut seen = Seen { leaves: 0, inners: 0, extents: 0, last_start: None, last_end: None };
         self.check_below(0, self.root as usize, None, &mut seen);
@@ -31,7 +28,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         assert_eq!(self.maxima.len(), self.inners.len() * self.classes);
     }
 
-    /// Checks the subtree, and returns its maxima by class.
+    /// Returns the maxima by class.
     fn check_below(&self, level: usize, n: usize, key: Option<L>, seen: &mut Seen<L>) -> Vec<L> {
         if level == self.height {
             return self.check_leaf(level, n, key, seen);
@@ -98,7 +95,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         maxima
     }
 
-    /// What the vectors have room for, which no call may change.
     #[cfg(test)]
     pub(in crate::free_tree) fn capacity(&self) -> [usize; 5] {
         [

@@ -1,25 +1,23 @@
-//! A tree of few extents, which is one leaf: its lanes are looked at one by one.
+//! A tree of few extents is one leaf, whose lanes are read one by one.
 //!
-//! Owns nothing. A space of which hardly anything has been given back has its free extents side by
-//! side in a root without maxima, and a call has so little to do that what the other ways do first
-//! would be most of it.
+//! If little of a space was given back, its extents fit in a root without maxima. The general path
+//! would take longer to prepare than to search.
 
 use super::super::lanes::{usable, Lane};
 use super::{count_visit, Need, Tree};
 
-/// Extents of a tree that are few.
 const FEW: usize = 3;
 
 impl<L: Lane, const B: usize> Tree<L, B> {
-    /// Lanes of the only leaf, if they are few.
+    /// Returns the number of extents if they are few.
     #[inline(always)]
     fn few(&self) -> Option<usize> {
         const { assert!(FEW < B, "a lane more than few") };
         (self.height == 0 && self.len <= FEW).then_some(self.len)
     }
 
-    /// Takes the lowest place that is as `need` says, if extents are few, nothing but their start
-    /// has to change, and nothing is against it.
+    /// Takes the lowest place that meets `need`, if this only moves an extent's start. `None`: the
+    /// general path decides.
     #[inline(always)]
     pub(in crate::free_tree) fn take_of_few(&mut self, need: &Need<L>) -> Option<L> {
         let count = self.few().filter(|_| need.low == L::ZERO)?;
@@ -40,7 +38,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         None
     }
 
-    /// Adds an extent if extents are few and nothing is against it; whether it did.
+    /// Adds an extent. False: the general path decides.
     #[inline(always)]
     pub(in crate::free_tree) fn add_to_few(&mut self, start: L, len: L) -> bool {
         let Some(count) = self.few() else { return false };
@@ -53,7 +51,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
             at += 1;
         }
         let before = if at > 0 { leaf.start[at - 1] + leaf.len[at - 1] } else { L::ZERO };
-        // Unused lanes begin after all others; but only used ones can be joined.
+        // Unused lanes sort last, but only used ones can be joined.
         let after = leaf.start[at];
         if before > start || after < end {
             return false;

@@ -1,30 +1,30 @@
-//! The maxima, kept right while extents change.
+//! The maxima, and how they follow changes.
 //!
-//! Owns [`Stale`]: of which leaves the rows of classes may tell of extents that are gone. What is
-//! taken is often given back soon, so that a leaf of which the longest extent shrank is only noted,
-//! with the way to it. It is looked at when a search needs a row of its class, when lanes are about
-//! to move between nodes, or when too many have been noted since. The first class is always right.
+//! Owns [`Stale`], the leaves whose rows may count vanished extents. Positions are often given back
+//! soon, so a leaf whose longest extent shrank is only noted. Its rows are recomputed when a search
+//! needs one, when lanes will move between nodes, or when another leaf needs the place. The first
+//! class is always right.
 
 use super::super::lanes::{usable, Lane};
 use super::{count_visit, Entry, Path, Tree};
 
-/// Leaves that may be noted at once: as many may a search look at in vain.
+/// Most noted leaves. Each may mislead a search once.
 const LEAVES: usize = 16;
 
-/// Classes that are looked at together; a tree with more than the first has whole groups of others.
+/// Classes handled together. Those after the first form whole groups.
 pub(super) const GROUP: usize = 4;
 
-/// The leaves of which rows may be too large, each in one of two places that its number gives.
+/// The leaves whose rows may be too large. A leaf's number gives its two possible places.
 #[derive(Clone, Debug)]
 pub(super) struct Stale<L> {
-    /// The classes of which one may be, a bit each.
+    /// The noted classes of all leaves, a bit each.
     any: u64,
-    /// The classes by place; if none, nothing is noted there.
+    /// The noted classes by place, 0 if empty.
     classes: [u64; LEAVES],
     leaves: [u32; LEAVES],
-    /// What it was that shrank, if nothing else did: once that is back, the rows are right.
+    /// The extent that shrank, if only one did: with it back, the rows are right.
     gone: [Entry<L>; LEAVES],
-    /// The ways to them, which stay right: no lane moves between nodes while a leaf is noted.
+    /// The paths stay right: no lane moves between nodes while a leaf is noted.
     paths: [Path; LEAVES],
 }
 
@@ -39,7 +39,6 @@ impl<L: Lane> Stale<L> {
         }
     }
 
-    /// Whether a row of the class above `leaf` may be too large.
     #[cfg(any(test, fuzzing))]
     pub(super) fn is(&self, leaf: usize, class: usize) -> bool {
         (0..LEAVES).any(|i| self.leaves[i] as usize == leaf && self.classes[i] >> class & 1 == 1)
@@ -56,14 +55,13 @@ impl<L: Lane> Stale<L> {
         self.any = self.classes.iter().fold(0, |any, classes| any | classes);
     }
 
-    /// Where `leaf` is noted or may be; in that order.
+    /// The two places for `leaf`, preferred one first.
     #[inline(always)]
     fn places(leaf: u32) -> [usize; 2] {
         let first = leaf as usize % LEAVES;
         [first, first ^ 1]
     }
 
-    /// The place where `leaf` is noted.
     #[inline(always)]
     fn place(&self, leaf: u32) -> Option<usize> {
         let noted = |&place: &usize| self.leaves[place] == leaf && self.classes[place] != 0;
@@ -72,8 +70,7 @@ impl<L: Lane> Stale<L> {
 }
 
 impl<L: Lane, const B: usize> Tree<L, B> {
-    /// Makes the maxima above a leaf right again, in which `old` has become `new`, which has all
-    /// that `old` had.
+    /// Updates the maxima above a leaf after `old` grew to `new`, which has all that `old` had.
     #[inline(always)]
     pub(super) fn settle_grown(&mut self, path: &Path, old: Entry<L>, new: Entry<L>) {
         if self.height == 0 {
@@ -86,7 +83,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         };
         if let Some(place) = noted {
             if self.stale.gone[place] == new {
-                // No row that tells of it has been looked at since.
+                // The rows still count this extent.
                 return self.stale.set(place, 0);
             }
         }
@@ -96,7 +93,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
             let (rows, masks) = self.group(path, from);
             let lane = path.lane(self.height - 1);
             let mut up: u64 = 0;
-            // No branch, so that no row waits for another.
+            // Without a branch, no row waits for another.
             for i in 0..GROUP {
                 up |= u64::from(usable(new.0, new.1, masks[i]) > rows[i][lane]) << i;
             }
@@ -116,7 +113,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         }
     }
 
-    /// The same where `old` has become `new` and `rest`, all of which `old` had.
+    /// Updates the maxima after `old` shrank to `new` and `rest`.
     #[inline(always)]
     pub(super) fn settle_shrunk(
         &mut self,
@@ -144,7 +141,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
             }
             from += GROUP;
         }
-        // Of those, the ones of which less is left; nothing is, of an extent that is gone.
+        // Only classes with less left stay. A removed extent leaves nothing.
         let mut left = if new.1 == L::ZERO { 0 } else { down };
         while left != 0 {
             let class = left.trailing_zeros() as usize;
@@ -157,7 +154,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         }
     }
 
-    /// The rows of a group above the leaf that `path` leads to, and what their classes mask.
     #[inline(always)]
     fn group(&self, path: &Path, from: usize) -> (&[[L; B]; GROUP], &[L; GROUP]) {
         let rows = &self.maxima[path.node(self.height - 1) * self.classes + from..];
@@ -165,17 +161,15 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         (rows, self.masks[from..].first_chunk().expect("whole groups of classes"))
     }
 
-    /// Whether no class after that of `mask` is different for an extent that was changed to
-    /// another: none has anything of larger alignments, or both end where one began and the first
-    /// of the largest alignment so far is the same.
+    /// Returns true if no class beyond `mask` differs between two extents: neither has a multiple
+    /// of this alignment, or both have the same end and first multiple of it.
     #[inline(always)]
     fn is_done(extents: [Entry<L>; 2], mask: L, same_end: bool) -> bool {
         let [old, new] = extents.map(|it| usable(it.0, it.1, mask));
         old == new && (same_end || old == L::ZERO)
     }
 
-    /// Notes that the rows above the leaf that `path` leads to may be too large for the classes,
-    /// which `gone` had the most of.
+    /// Notes that the rows of `classes` above the leaf may be too large: `gone` was their maximum.
     #[inline(always)]
     fn note(&mut self, path: &Path, classes: u64, gone: Entry<L>) {
         self.stale.any |= classes;
@@ -195,8 +189,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         self.stale.paths[place].become_like(path, self.height);
     }
 
-    /// Notes no longer, of the leaf that `path` leads to and is noted at `place`, the classes for
-    /// which `new` there has all that the rows tell of.
+    /// Clears noted classes of a leaf if `new`, in this leaf, has all that their rows claim.
     #[inline(always)]
     fn forget(&mut self, path: &Path, place: usize, new: Entry<L>) {
         let (row, lane) = (path.node(self.height - 1) * self.classes, path.lane(self.height - 1));
@@ -210,7 +203,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         self.stale.set(place, self.stale.classes[place] & !all);
     }
 
-    /// As [`Tree::refresh`].
     #[inline(always)]
     pub(super) fn refresh_with(&mut self, place: usize) {
         let mut path = Path::new();
@@ -225,7 +217,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         }
     }
 
-    /// Makes all maxima right.
+    /// Recomputes all noted maxima.
     #[inline(always)]
     pub(super) fn refresh_all(&mut self) {
         if self.stale.any != 0 {
@@ -233,7 +225,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         }
     }
 
-    /// Makes the maxima of a class right, so that no search goes down in vain.
+    /// Recomputes the noted maxima of a class.
     #[inline(always)]
     pub(in crate::free_tree) fn refresh_class(&mut self, log: u32) {
         let classes = 1 << self.class(log);
@@ -252,7 +244,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         self.stale.any = self.stale.classes.iter().fold(0, |any, classes| any | classes);
     }
 
-    /// Makes the maxima of one class right again, where one below has come to have `has`.
+    /// Raises a class's maxima above a leaf to `has`.
     #[inline(always)]
     fn climb_grown(&mut self, path: &Path, class: usize, has: L) {
         for level in (0..self.height).rev() {
@@ -266,7 +258,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         }
     }
 
-    /// The same where one below has no longer `had`.
+    /// Lowers a class's maxima above a leaf that lost `had`.
     #[inline(always)]
     fn climb_shrunk(&mut self, path: &Path, class: usize, had: L) {
         let mut n = path.leaf as usize;
@@ -274,7 +266,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
             count_visit();
             let parent = path.node(level);
             let (index, lane) = (parent * self.classes + class, path.lane(level));
-            // A smaller one was not the most; of equals, one may be left.
+            // A smaller value was no maximum. An equal one may remain.
             if had < self.maxima[index][lane] {
                 return;
             }

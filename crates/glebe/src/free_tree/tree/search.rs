@@ -1,25 +1,22 @@
-//! The search for the lowest fit.
+//! The search for the lowest fit reads a row of maxima and a child at each level, then a leaf.
 //!
-//! Owns nothing. It reads one row of maxima and one child at each level, and then a leaf. It
-//! goes up again only where a row promised what the leaf does not hold: for an alignment that is no
-//! class, and at the few leaves of which the maxima may be too large.
+//! It goes back up only if a row promised more than the leaf holds: for alignments without a class,
+//! or above the few leaves with maxima too large.
 
 use super::super::lanes::{at_least, rank, usable, Lane};
 use super::{Entry, Path, Spot, Tree, NOWHERE};
 
-/// What a place must have: `len` positions from a multiple of `mask + 1`, in `low..high`.
+/// A request: `len` positions from a multiple of `mask + 1`, within `low..high`.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::free_tree) struct Need<L> {
     pub(in crate::free_tree) len: L,
     pub(in crate::free_tree) mask: L,
-    /// The logarithm of `mask + 1`.
     pub(in crate::free_tree) log: u32,
     pub(in crate::free_tree) low: L,
     pub(in crate::free_tree) high: L,
 }
 
 impl<L: Lane> Need<L> {
-    /// `len` from a multiple of `align` on, in a window.
     #[inline(always)]
     pub(in crate::free_tree) fn of(len: u64, align: u64, (low, high): (u64, u64)) -> Self {
         let [len, mask, low, high] = [len, align - 1, low, high].map(L::of);
@@ -28,7 +25,7 @@ impl<L: Lane> Need<L> {
 }
 
 impl<L: Lane, const B: usize> Tree<L, B> {
-    /// The lowest place that is as `need` says, and where the extent is that it lies in.
+    /// Returns the lowest place that meets `need`, and its extent.
     #[inline(always)]
     pub(in crate::free_tree) fn find(&self, need: &Need<L>, path: &mut Path) -> Option<(Spot, L)> {
         let found = if need.low > L::ZERO {
@@ -43,11 +40,11 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         let spot = found?;
         let (start, _) = self.entry(spot);
         let place = start + start.pad(need.mask);
-        // All others are higher.
+        // Every other place is higher.
         (place + need.len <= need.high).then_some((spot, place))
     }
 
-    /// A place at the start of the window, in the extent before `spot`.
+    /// Looks at the window's start, in the extent before `spot`.
     #[inline(always)]
     fn find_in_before(&self, need: &Need<L>, path: &mut Path, spot: Spot) -> Option<(Spot, L)> {
         let fits = |(start, len): Entry<L>| {
@@ -68,8 +65,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         Some((before, place))
     }
 
-    /// The first extent that fits, beginning at lane `from` of node `n` at `level`, unless the
-    /// window ends before it; and the way there.
+    /// Finds the first fit from lane `from` of node `n` on, unless the window ends before it.
     #[inline(always)]
     fn first_fit(
         &self,
@@ -81,11 +77,11 @@ impl<L: Lane, const B: usize> Tree<L, B> {
     ) -> Option<Spot> {
         let class = self.class(need.log);
         path.leaf = NOWHERE;
-        // All places are here or later, if it is not 0.
+        // If not 0, every place starts here or later.
         let mut next = L::ZERO;
         loop {
             if next > L::ZERO && level < self.height {
-                // What lies in the child before may reach past the key, and nothing further back.
+                // Only the child just before may reach past this key.
                 from = from.max(rank(&self.inners[n].key, next).saturating_sub(2));
             }
             let later = (u64::from(u32::MAX) << from) as u32;
@@ -98,7 +94,8 @@ impl<L: Lane, const B: usize> Tree<L, B> {
                 if self.leaves[n].start[0] >= need.high {
                     return None;
                 }
-                // A place after a whole leaf: what lies before it is passed by.
+                // No extent here fits. If the leaf is shorter than the alignment, the first
+                // multiple after its end is next.
                 if need.mask > self.masks[class] {
                     let (start, len) = self.entry(Spot { leaf: n, lane: self.count(n) - 1 });
                     if need.mask >= start - self.leaves[n].start[0] {

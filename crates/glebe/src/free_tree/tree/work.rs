@@ -1,17 +1,16 @@
-//! The calls that are made all the time, compiled once more for processors with wider registers.
+//! The most frequent calls, compiled again for processors with wide vectors.
 //!
-//! Owns nothing. The loops over lanes are plain ones of which the compiler makes vector
-//! instructions; what every x86-64 processor has is four lanes at a time, without a maximum of
-//! unsigned ones. What gains from wide vectors below these calls is `inline(always)`.
+//! The compiler vectorizes plain loops over lanes. Every x86-64 processor has vectors of four
+//! lanes, without an unsigned maximum. The functions that these calls use are `inline(always)` if
+//! they gain from wider vectors.
 //!
 //! # Safety
-//! [`Tree::wide`] is [`is_wide`], which says yes only where all features are there.
+//! [`Tree::wide`] is the result of [`is_wide`], which checks every feature that the code may use.
 #![allow(unsafe_code)]
 
 use super::super::lanes::Lane;
 use super::{Need, Paths, Refused, Tree};
 
-/// Whether the processor has wide vectors, and whatever else the code for them uses.
 pub(super) fn is_wide() -> bool {
     #[cfg(target_arch = "x86_64")]
     {
@@ -26,7 +25,7 @@ pub(super) fn is_wide() -> bool {
 }
 
 impl<L: Lane, const B: usize> Tree<L, B> {
-    /// Takes the lowest place that is as `need` says; `None` if there is none.
+    /// Takes the lowest place that meets `need`.
     pub(in crate::free_tree) fn take_lowest(
         &mut self,
         paths: &mut Paths,
@@ -34,7 +33,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
     ) -> Result<Option<L>, Refused<L>> {
         #[cfg(target_arch = "x86_64")]
         if self.wide {
-            // SAFETY: as the file's head says.
+            // SAFETY: `wide` is set, so `is_wide` found all features.
             return unsafe { self.take_lowest_wide(paths, need) };
         }
         self.take_lowest_with(paths, need)
@@ -63,8 +62,8 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         Ok(Some(at))
     }
 
-    /// Adds an extent, as one with those that it touches; refuses if any of it is there already, or
-    /// if it touches none and there may be no more.
+    /// Adds an extent and joins it with those that it touches. Fails if a part of it is there, or
+    /// if it touches none and the tree is full.
     pub(in crate::free_tree) fn add(
         &mut self,
         paths: &mut Paths,
@@ -73,7 +72,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
     ) -> Result<(), Refused<L>> {
         #[cfg(target_arch = "x86_64")]
         if self.wide {
-            // SAFETY: as the file's head says.
+            // SAFETY: `wide` is set, so `is_wide` found all features.
             return unsafe { self.add_wide(paths, start, len) };
         }
         self.add_with(paths, start, len)
@@ -85,11 +84,11 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         self.add_with(paths, start, len)
     }
 
-    /// Makes the maxima right again of the leaf that is noted at `place`.
+    /// Recomputes the maxima above the leaf noted at `place`.
     pub(in crate::free_tree) fn refresh(&mut self, place: usize) {
         #[cfg(target_arch = "x86_64")]
         if self.wide {
-            // SAFETY: as the file's head says.
+            // SAFETY: `wide` is set, so `is_wide` found all features.
             return unsafe { self.refresh_wide(place) };
         }
         self.refresh_with(place)

@@ -1,10 +1,10 @@
-//! Restartable sequences as a model: steps that a barrier can keep from being taken.
+//! Models restartable sequences as steps that a barrier can prevent.
 //!
-//! Each tenant's thread runs on a cpu of its own, whose lock it holds for one step at a time; a
-//! step makes at most one store. The barrier takes the lock of each cpu in turn and marks its
-//! sequence as aborted, which is what the kernel's inter-processor interrupt does: a sequence may
-//! stop after any of its stores, and both sides see what the other did before.
-#![allow(unsafe_code)] // Safety: a fill reads `len` bytes at `from`, as its caller vouches.
+//! Each tenant thread has a cpu, and locks it for one step at a time, with at most one store. The
+//! barrier locks each cpu in turn and marks its sequence as aborted, like the kernel's
+//! inter-processor interrupt: a sequence may stop after any store, and each side sees what the
+//! other did before.
+#![allow(unsafe_code)] // Safety: the caller of a fill vouches for `len` bytes at `from`.
 
 use std::cell::Cell;
 
@@ -15,7 +15,6 @@ use crate::sync::{fence, lock, AtomicU64, Mutex, Ordering};
 /// Words of side data of a page.
 pub(crate) const META_WORDS: usize = 1;
 
-/// How a sequence ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Done,
@@ -24,7 +23,7 @@ pub(crate) enum Outcome {
     Aborted,
 }
 
-/// The condition under which a sequence may commit.
+/// The condition for a commit.
 #[derive(Clone, Copy)]
 pub(crate) struct Guard<'a> {
     pub(crate) word: &'a AtomicU64,
@@ -32,7 +31,7 @@ pub(crate) struct Guard<'a> {
     pub(crate) expect: u64,
 }
 
-/// As the crate's own, over model words.
+/// Like the crate's own, with model words.
 pub(crate) struct Fill<'a> {
     pub(crate) target: &'a AtomicU64,
     pub(crate) claim: u64,
@@ -44,27 +43,26 @@ pub(crate) struct Fill<'a> {
     pub(crate) len: usize,
 }
 
-/// What is left out, to see a model fail for it.
+/// The part that a model leaves out, so that it fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     None,
-    /// The barrier.
     Barrier,
-    /// Nothing: the kernel refuses the barrier, and says so.
+    /// Nothing is left out, but the kernel refuses the barrier.
     Refused,
-    /// The test of the page word, at the start of a fill.
+    /// The test of the page word before a fill.
     Reload,
-    /// The closers, in the guard.
+    /// The closers in the guard.
     Closers,
-    /// The epoch, in the guard.
+    /// The epoch in the guard.
     Epoch,
-    /// The writers: a counted tenant's copy runs while first class takes the page.
+    /// The count of writers: a tenant copies while first class takes the page.
     Writers,
 }
 
 #[derive(Debug)]
 pub(crate) struct Critical {
-    /// Whether the sequence that runs there has been aborted. Empty: writers are counted.
+    /// True once the cpu's sequence was aborted. Empty if writers are counted.
     cpus: Box<[Mutex<bool>]>,
     fault: Fault,
 }
@@ -73,21 +71,21 @@ loom::thread_local! {
     static CPU: Cell<usize> = Cell::new(0);
 }
 
-/// Puts the calling thread on a cpu. A thread that never says so is on the first.
+/// Moves the calling thread to `cpu`; a thread starts on the first.
 pub(crate) fn run_on(cpu: usize) {
     CPU.with(|now| now.set(cpu));
 }
 
-/// Ends a sequence early.
+/// An error ends the sequence early.
 type Step<T> = Result<T, Outcome>;
 
 impl Critical {
-    /// By restartable sequences, on as many cpus.
+    /// Creates restartable sequences on `cpus`.
     pub(crate) fn restartable(cpus: usize, fault: Fault) -> Self {
         Self { cpus: (0..cpus).map(|_| Mutex::new(false)).collect(), fault }
     }
 
-    /// By counting writers.
+    /// Creates the mode that counts writers.
     pub(crate) fn counted(fault: Fault) -> Self {
         Self::restartable(0, fault)
     }
@@ -96,7 +94,6 @@ impl Critical {
         self.cpus.is_empty() && self.fault != Fault::Writers
     }
 
-    /// Aborts every sequence that runs.
     pub(crate) fn barrier(&self) -> Result<(), OsError> {
         if self.fault == Fault::Refused {
             return Err(OsError::new("membarrier", "", std::io::Error::other("refused")));
@@ -117,7 +114,6 @@ impl Critical {
         Some(&self.cpus[CPU.with(Cell::get)])
     }
 
-    /// Starts a sequence by its first step, the test of the guard.
     fn begin(&self, guard: Guard<'_>) -> Step<()> {
         let Some(cpu) = self.cpu() else { return Ok(()) };
         let epoch = GranuleWord(u64::MAX).open_expect();
@@ -145,7 +141,6 @@ impl Critical {
         act()
     }
 
-    /// Exchanges `target` while the guard matches.
     pub(crate) fn exchange(
         &self,
         guard: Guard<'_>,
@@ -166,7 +161,7 @@ impl Critical {
     /// # Safety
     /// `from` is readable for `len` bytes.
     pub(crate) unsafe fn fill(&self, guard: Guard<'_>, fill: &Fill<'_>) -> Outcome {
-        // SAFETY: says the caller.
+        // SAFETY: the caller vouches that `from` is readable for `len` bytes.
         let bytes = unsafe { std::slice::from_raw_parts(fill.from, fill.len) };
         let (Ok(end) | Err(end)) = self.begin(guard).and_then(|()| self.copy(fill, bytes));
         end

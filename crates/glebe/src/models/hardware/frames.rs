@@ -1,12 +1,10 @@
-//! Pages of two words in place of mapped memory. Accesses are relaxed, as plain copies are.
+//! Pages of two words in place of mapped memory. Accesses are relaxed, like plain copies.
 
 use crate::sync::{AtomicU64, Ordering};
 use crate::units::PageSize;
 
-/// Words in a page.
 pub(crate) const WORDS: usize = 2;
 const WORD_BYTES: usize = size_of::<u64>();
-/// Bytes in a page.
 pub(crate) const PAGE_BYTES: usize = WORDS * WORD_BYTES;
 
 #[derive(Debug)]

@@ -1,7 +1,6 @@
-//! A shared file of one granule, whose data is one word, and its locks.
+//! A shared file of one granule, with one word of data, and its locks.
 //!
-//! A process ends when its threads end and its locks are taken away: that is all that the kernel
-//! does of a kill.
+//! A killed process ends its threads and loses its locks: the kernel does no more.
 
 use std::io;
 
@@ -10,10 +9,10 @@ use crate::extent::Extent;
 use crate::sync::{MappedWord, Ordering};
 
 const HOLDERS: usize = 2;
-/// What the data is until it is punched.
+/// The data until a punch.
 pub(crate) const CONTENTS: u64 = 7;
 
-/// Where a purger is killed in the call that frees memory.
+/// The moment of a purger's death, in the call that frees memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Killed {
     Never,
@@ -67,12 +66,12 @@ impl Ledger {
         Ok(self.alive[holder as usize].load(Ordering::Acquire) != 0)
     }
 
-    /// The process of a holder ends.
+    /// Ends the process of a holder.
     pub(crate) fn kill(&self, holder: u32) {
         self.alive[holder as usize].store(0, Ordering::Release);
     }
 
-    /// A thread that is to be killed gets an error, after which it does nothing but end.
+    /// Frees the granule. A thread to be killed gets an error, and then only ends.
     pub(crate) fn punch(&self, granules: Extent) -> Result<(), OsError> {
         let killed = KILLED.with(std::cell::Cell::get);
         if killed != Killed::BeforePunch && granules.len() > 0 {
@@ -91,7 +90,7 @@ impl Ledger {
         self.purge_lock.compare_exchange(0, 1, ok, failed).is_ok()
     }
 
-    /// Its holder unlocks it, or is killed.
+    /// Unlocks, also for a killed holder.
     pub(crate) fn unlock(&self) {
         self.purge_lock.store(0, Ordering::Release);
     }
@@ -99,7 +98,7 @@ impl Ledger {
 
 loom::thread_local!(static KILLED: std::cell::Cell<Killed> = std::cell::Cell::new(Killed::Never));
 
-/// Has the calling thread be killed there.
+/// Kills the calling thread in its next punch.
 pub(crate) fn be_killed(killed: Killed) {
     KILLED.with(|cell| cell.set(killed));
 }

@@ -1,18 +1,17 @@
-//! Slots of two model words in place of bytes. Accesses are relaxed, as plain copies are.
+//! Slots of two model words in place of bytes. Accesses are relaxed, like plain copies.
 //!
 //! # Safety
-//! The functions are unsafe as those are that they stand for; nothing here is.
+//! The functions are unsafe like the real ones, but do nothing unsafe.
 #![allow(unsafe_code)]
 
 use crate::error::OsError;
 use crate::sync::{MappedWord, Ordering};
 
 const WORD: usize = size_of::<u64>();
-/// Bytes of a slot, of which the first words are there.
+/// Bytes of a slot; only its first words exist.
 const SLOT: usize = 256;
 const SLOT_WORDS: usize = 2;
 
-/// Runs of one call.
 pub(crate) const DISCARD_MAX: usize = 2;
 
 #[derive(Debug)]
@@ -23,7 +22,6 @@ impl Frames {
         Self((0..slots * SLOT_WORDS).map(|_| MappedWord::new(0)).collect())
     }
 
-    /// The words of an object.
     pub(crate) fn words(&self, start: usize) -> &[MappedWord] {
         assert_eq!(start % SLOT, 0);
         &self.0[start / SLOT * SLOT_WORDS..][..SLOT_WORDS]

@@ -1,7 +1,7 @@
-//! Tables of model words, which must lie in ordinary memory.
+//! Tables of model words, in ordinary memory.
 //!
 //! # Safety
-//! Only the name of what is unsafe elsewhere.
+//! The trait is unsafe like the real one, but asks for nothing.
 #![allow(unsafe_code)]
 
 use std::ops::Deref;
@@ -25,15 +25,15 @@ impl Tables {
     }
 }
 
-/// As in the library; nothing here relies on it.
+/// Replaces the library's trait, and no code here relies on it.
 ///
 /// # Safety
-/// None.
+/// The trait asks for nothing.
 pub(crate) unsafe trait Zeros {}
 
 // SAFETY: the trait asks for nothing.
 unsafe impl Zeros for AtomicU64 {}
-// SAFETY: likewise.
+// SAFETY: the trait asks for nothing.
 unsafe impl<const N: usize> Zeros for [AtomicU64; N] {}
 
 #[derive(Debug)]

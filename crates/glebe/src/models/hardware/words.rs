@@ -1,4 +1,4 @@
-//! Tables of model words, which must lie in ordinary memory and are always present.
+//! Tables of model words, in ordinary memory and always present.
 
 use std::ops::Deref;
 
@@ -6,9 +6,9 @@ use crate::error::OsError;
 use crate::sync::{MappedWord, Ordering};
 use crate::units::Bytes;
 
-/// Words of a page of the models.
+/// Words of a page.
 const PAGE: usize = 64;
-/// The first words of a page: what threads share lies there.
+/// Words of a page that threads share: the first ones.
 const USED: usize = 8;
 
 #[derive(Debug)]
@@ -25,7 +25,7 @@ impl Words {
         Ok(())
     }
 
-    /// The first words of a page: models use no others.
+    /// Clears the first words of a page; models use no others.
     #[allow(clippy::unnecessary_wraps)]
     pub(crate) fn discard(&self, index: usize, page: Bytes) -> Result<(), OsError> {
         let first = index * page.get() as usize / size_of::<u64>();

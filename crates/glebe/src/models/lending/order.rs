@@ -1,19 +1,18 @@
-//! In which order readers see the pages that were put under one key.
+//! Models the order of pages that readers see under one key.
 
 use super::*;
 
-/// What a reader makes of the generation in an entry.
+/// A reader's treatment of the generation in an entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reader {
     Heeds,
-    /// Takes the page in whatever use it is.
+    /// Takes the page in any use.
     Ignores,
 }
 
-/// The one key of the models of reads in their order; its versions differ by their bytes.
+/// The only key of these models; versions differ in their bytes.
 const KEY: u64 = 7;
 
-/// Claims `page` for the key, which cannot fail before the threads start.
 fn claimed(lent: &Lent, page: usize) -> Claim {
     lent.claim(page).expect("free")
 }
@@ -22,7 +21,7 @@ fn filled(lent: &Lent, claim: Claim, version: u64) -> Result<PageUse, NotFilled>
     lent.fill(claim, [KEY], &bytes_of(words_of(version)))
 }
 
-/// The end of a put: publishes what it filled, or else ends what there was.
+/// Ends a put: publishes the page, or removes the key's entry if the fill failed.
 fn publish(lent: &Lent, index: &Index, filled: Result<PageUse, NotFilled>) {
     let held = |other| match lent.holds_use(other) {
         Some(_) => Held::Same,
@@ -37,7 +36,7 @@ fn publish(lent: &Lent, index: &Index, filled: Result<PageUse, NotFilled>) {
     }
 }
 
-/// The version that a reader finds under the key.
+/// Returns the version that a reader finds.
 fn version(lent: &Lent, index: &Index, reader: Reader) -> Option<u64> {
     let mut buf = [0; PAGE_BYTES];
     let take = |at: PageUse| {
@@ -51,8 +50,8 @@ fn version(lent: &Lent, index: &Index, reader: Reader) -> Option<u64> {
     Some(found)
 }
 
-/// The key's page 0 was recalled, and its entry is still there: gives the claim of a new put into
-/// that page.
+/// Leaves a stale entry of page 0, which was recalled. Returns the claim of a new put into that
+/// page.
 fn claimed_with_a_stale_entry(lent: &Lent, index: &Index) -> Claim {
     publish(lent, index, filled(lent, claimed(lent, 0), 1));
     lent.recall(&EDGE, false, true).expect("waits");
@@ -60,8 +59,8 @@ fn claimed_with_a_stale_entry(lent: &Lent, index: &Index) -> Claim {
     claimed(lent, 0)
 }
 
-/// A put of a newer page, and a reader, who finds an older one elsewhere; the newer page is
-/// recalled between the reads, and may not have been published by then.
+/// A put of a newer page, and a reader that finds an older one elsewhere. The newer page is
+/// recalled between the reads, perhaps unpublished.
 fn reads_during_a_put(reader: Reader) {
     let (lent, index) = (
         lent(1, Critical::restartable(1, Fault::None)),
@@ -69,7 +68,7 @@ fn reads_during_a_put(reader: Reader) {
     );
     let index = Arc::new(index);
     let claim = claimed_with_a_stale_entry(&lent, &index);
-    // Publishing would end the stale entry; that generations alone suffice is shown here.
+    // Keeps the stale entry, which publishing would end, to show that generations suffice.
     let old = filled(&lent, claimed(&lent, 1), 2).expect("alone");
     index.publish(HASH, old, |_| Held::Other).expect("room");
     let put = {
@@ -101,8 +100,8 @@ fn order_of_reads_needs_the_generation() {
     explore_large(2, || reads_during_a_put(Reader::Ignores));
 }
 
-/// Two puts of one key at once, one of them into the page of a stale entry, and a reader. The
-/// first thread only waits, so no preemption is needed for the three in any order.
+/// Two puts of one key, one into the page of a stale entry, and a reader. The first thread only
+/// waits, so the three run in any order without a preemption.
 fn reads_during_two_puts(reader: Reader) {
     let (lent, index) = (
         lent(1, Critical::restartable(2, Fault::None)),

@@ -1,16 +1,16 @@
-//! The barrier, on the machine's own restartable sequences: what one was storing when its guard
-//! was closed is not stored once the barrier is over.
+//! Tests the barrier with the machine's own restartable sequences: once its guard was closed, a
+//! sequence stores nothing after the barrier.
 //!
-//! Each round catches a writer in the middle of a copy that takes far longer than a close and a
-//! barrier do. Its last word then gets a mark, which a copy that went on would overwrite. Rounds
-//! in which the writer was not caught are not counted; there is no time limit to be late for.
+//! Each round closes the guard in the middle of a copy, which takes far longer than close and
+//! barrier. It then marks the last word, which a continued copy would overwrite. Only rounds that
+//! met a copy count, so no time limit is needed.
 
 use super::*;
 use std::thread;
 
-/// Rounds that count. One is enough where the barrier is missing and the writer runs meanwhile.
+/// Rounds that must catch a copy. A single one fails if the barrier is missing.
 const CAUGHT: u32 = 200;
-/// So many that the copy takes 100 µs and more.
+/// Words of a copy, which takes at least 100 µs.
 const COPY_WORDS: usize = 1 << 19;
 const OPEN: u64 = 1;
 const STOPPED: u64 = u64::MAX - OPEN;
@@ -18,20 +18,19 @@ const CLAIM: u64 = 5;
 const COMMIT: u64 = 6;
 const MARK: u64 = u64::MAX;
 
-/// What writer and taker share.
 struct Shared {
     critical: Critical,
-    /// `OPEN` and the number of a round; zero, closed; or `STOPPED`.
+    /// `OPEN` and the number of a round; zero if closed; or `STOPPED`.
     guard: AtomicU64,
     target: AtomicU64,
-    /// The first word is the round, as soon as its fill has begun.
+    /// Word 0 is the number of the round once its fill has begun.
     meta: [AtomicU64; rseq::META_WORDS],
     page: Vec<AtomicU64>,
-    /// The last round whose fill is over.
+    /// The last round whose fill has ended.
     over: AtomicU64,
 }
 
-/// Stops the writer when the scope ends, by panic too.
+/// Stops the writer at the end of the scope, also after a panic.
 struct Stop<'a>(&'a AtomicU64);
 
 impl Drop for Stop<'_> {
@@ -52,7 +51,7 @@ impl Shared {
         }
     }
 
-    /// Fills once in each round, from when it is opened.
+    /// Fills once in each round after it is opened.
     fn write(&self) {
         let from = vec![0_u64; COPY_WORDS];
         loop {
@@ -76,15 +75,15 @@ impl Shared {
                 from: from.as_ptr().cast(),
                 len: size_of_val(&*from),
             };
-            // SAFETY: both are vectors of that length; whoever else has the words of `page` uses
-            // them as atomics.
+            // SAFETY: both are vectors of that length; other users access the words of `page` as
+            // atomics.
             while unsafe { self.critical.fill(guard, &fill) } == Outcome::Aborted {}
             self.over.store(round, Ordering::Release);
         }
     }
 
-    /// Closes the guard on a fill, and asserts that nothing is stored after the barrier; whether
-    /// the fill was under way.
+    /// Closes the guard and asserts that no store follows the barrier. Returns true if it met a
+    /// fill.
     fn catch(&self, round: u64) -> bool {
         let last = &self.page[COPY_WORDS - 1];
         self.target.store(CLAIM, Ordering::Relaxed);

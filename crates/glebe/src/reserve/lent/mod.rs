@@ -1,20 +1,18 @@
-//! The lending protocol: tenants copy into pages that first class does not hold, first class
-//! takes them back at once, and no tenant ever writes a page that first class holds.
+//! [`Lent`]: the lending protocol. Tenants copy into pages that first class does not hold. First
+//! class takes them back at once, and no tenant ever writes to a page that first class holds.
 //!
-//! Owns the granule words, the page words, the key words beside each page, and the bytes. The
-//! tenants' half is here: claim a page, fill it, read it, drop it. A tenant is refused, never made
-//! to wait. First class's half is in [`recall`]. Which page a tenant uses and which block first
-//! class takes is decided above; the caller of a recall owns its block's positions.
+//! Owns the granule words, page words, key words and bytes. This file has the tenants' half: claim,
+//! fill, read and drop a page; a tenant is refused and never waits. [`recall`] has first class's
+//! half. Callers choose the pages and blocks; the caller of a recall owns the positions.
 //!
-//! Why a page of a block is never written by a tenant: a tenant commits a claim or a fill only in
-//! a guarded sequence ([`super::access`]) that sees its granule open and in the epoch of its
-//! claim. A recall first closes its granules, then ends all sequences by one barrier, and only
-//! then changes epochs and page words, so that an interrupted sequence finds the granule closed,
-//! or another epoch, or another page word than its claim.
+//! Proof that no tenant writes to a block: a tenant commits only in a guarded sequence
+//! ([`super::access`]) that sees its granule open and in the epoch of its claim. A recall first
+//! closes the granules, then ends all sequences by one barrier, and only then changes epochs and
+//! page words. So an interrupted sequence finds a closed granule, another epoch or another page
+//! word.
 //!
-//! Cost: claim, fill and read touch one granule word and one page word. A recall of `n` pages is
-//! two exchanges a granule, one barrier, and one store a page in the at most two granules that it
-//! shares with others.
+//! Cost: claim, fill and read use one granule word and one page word. A recall costs two exchanges
+//! a granule, one barrier, and one store a page in at most two granules that it takes in part.
 
 mod recall;
 mod zero;
@@ -29,50 +27,49 @@ use crate::sync::{fence, prefetch, AtomicU64, Ordering};
 
 pub(crate) use recall::NotTaken;
 
-/// How often a fill that the kernel aborted is tried again: each abort is a preemption or a
-/// signal, so this many in one copy mean that it cannot finish here and now.
+/// Retries of a fill that the kernel aborted by preemption or a signal. After this many, the copy
+/// cannot finish here and now.
 const ABORTS_MAX: u32 = 64;
 
-/// Words kept beside a page, written with it: they say whose bytes it holds.
+/// Key words of a page, written with its bytes, which they identify.
 pub(crate) type Meta = [u64; META_WORDS];
 
-/// What entering a granule adds to its live pages.
+/// The addition to a granule's live pages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Adds {
-    /// Nothing: the page is live already, or will not be.
+    /// Nothing: the page is already live, or will not be.
     Nothing,
-    /// A page, whose granule is then not known to be zero.
+    /// A page, after which the granule is not known to be zero.
     Page,
     /// A page that will be zero.
     ZeroPage,
 }
 
-/// A page that the holder may fill. It must be filled or given up.
+/// A page that must be filled or given up.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Claim {
     pub(crate) page: usize,
     word: PageWord,
     seen: GranuleWord,
-    /// The page held a tenant's page before, which the claim evicted.
+    /// True if a tenant's page was evicted.
     pub(crate) evicted: bool,
 }
 
-/// Why a page could not be claimed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NoClaim {
-    /// Somebody else has it, or first class keeps tenants out.
+    /// Another user has the page, or the granule is closed.
     Taken,
-    /// First class took the granule, and the live page that stood for the claim with it.
+    /// First class took the granule and counted the claim's page as recalled.
     Recalled,
 }
 
-/// Why a claimed page could not be filled. The claim is gone either way.
+/// The reason why a claim ended without a fill.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NotFilled {
-    /// First class took the page, and counted it as recalled.
+    /// First class took the page and counted it as recalled.
     Recalled,
-    /// Interrupted too often.
+    /// The kernel aborted the copy too often.
     Interrupted,
 }
 
@@ -88,8 +85,8 @@ pub(crate) struct Lent {
 }
 
 impl Lent {
-    /// The first `present` of `frames`, free and zero, and room for the rest of `pages`, in
-    /// granules of `1 << shift` pages. Both are multiples of that.
+    /// Makes granules of `1 << shift` pages: `present` pages are free and zero, the others without
+    /// memory. Both are whole granules.
     pub(crate) fn new(
         tables: &mut Tables,
         frames: Frames,
@@ -101,7 +98,7 @@ impl Lent {
         assert!(1 << shift <= PAGES_MAX && whole && present <= pages, "{pages} by 2^{shift}");
         let words: Table<AtomicU64> = tables.zeros(pages)?;
         let meta: Table<[AtomicU64; META_WORDS]> = tables.zeros(pages)?;
-        // Written where there is memory, so that no first put waits for the kernel.
+        // Touches present tables now, so that no first put waits for the kernel.
         for (word, meta) in words.iter().zip(meta.iter()).take(present) {
             word.store(PageWord::fresh().0, Ordering::Relaxed);
             meta.iter().for_each(|word| word.store(0, Ordering::Relaxed));
@@ -141,7 +138,6 @@ impl Lent {
         page >> self.shift
     }
 
-    /// The word of a granule, as it is now.
     #[inline]
     pub(crate) fn granule(&self, granule: usize) -> GranuleWord {
         self.granules.get(granule)
@@ -152,7 +148,6 @@ impl Lent {
         PageWord(self.words[page].load(Ordering::Acquire))
     }
 
-    /// Granules that are known to hold nothing but zeros.
     pub(crate) fn zero_granules(&self) -> u64 {
         self.granules.zero()
     }
@@ -161,11 +156,10 @@ impl Lent {
         Guard { word: self.granules.word(granule), mask: OPEN_MASK, expect: seen.open_expect() }
     }
 
-    /// Exchanges a page word in a guarded sequence.
     #[inline]
     fn exchange(&self, page: usize, seen: GranuleWord, old: PageWord, new: PageWord) -> Outcome {
         let guard = self.guard(self.granule_of(page), seen);
-        // So short a sequence cannot be interrupted each time.
+        // A sequence this short is not aborted each time.
         loop {
             let end = self.critical.exchange(guard, &self.words[page], old.0, new.0);
             if end != Outcome::Aborted {
@@ -174,8 +168,8 @@ impl Lent {
         }
     }
 
-    /// In the epoch of `seen` and while the granule is open: stands for a live page as `adds`
-    /// says, and for a writer where those are counted.
+    /// Adds a live page as `adds` says, and a writer if these are counted. Returns false if the
+    /// granule is closed, in a later epoch than `seen`, or has a full count.
     #[inline]
     fn enter(&self, granule: usize, seen: GranuleWord, adds: Adds) -> bool {
         let counted = self.critical.counts_writers();
@@ -200,7 +194,6 @@ impl Lent {
         self.granules.update(granule, change).is_ok()
     }
 
-    /// The end of a copy, where writers are counted.
     #[inline]
     fn leave(&self, granule: usize) {
         if self.critical.counts_writers() {
@@ -208,20 +201,20 @@ impl Lent {
         }
     }
 
-    /// Takes a live page back out of the count; false if a recall of the whole granule did.
+    /// Subtracts a live page. Returns false if a recall of the whole granule did.
     #[inline]
     fn uncount(&self, granule: usize, seen: GranuleWord) -> bool {
         let same = |now: GranuleWord| now.epoch() == seen.epoch();
         self.granules.update(granule, |now| same(now).then(|| now.with_live_removed(1))).is_ok()
     }
 
-    /// Claims `page` if nobody is at it, evicting a tenant's page that may be there.
+    /// Claims `page`, and evicts a tenant's page in it, unless first class holds it or a tenant is
+    /// writing to it.
     #[inline]
     pub(crate) fn claim(&self, page: usize) -> Result<Claim, NoClaim> {
         self.claim_adding(page, Adds::Page)
     }
 
-    /// As [`Lent::claim`]; `new` is what the claim of an unused page adds.
     #[inline]
     fn claim_adding(&self, page: usize, new: Adds) -> Result<Claim, NoClaim> {
         let granule = self.granule_of(page);
@@ -247,8 +240,7 @@ impl Lent {
         Err(NoClaim::Taken)
     }
 
-    /// Copies one page of `bytes` into the claimed page, with its key words; the use of the page
-    /// that holds them.
+    /// Copies `bytes`, one page, and its key words in. Returns the use.
     #[inline]
     pub(crate) fn fill(
         &self,
@@ -260,7 +252,8 @@ impl Lent {
         self.fill_as(claim, State::Valid, meta, bytes).map(|_| at)
     }
 
-    /// As [`Lent::fill`], committing the page to `state`; the granule as its claim saw it.
+    /// Fills as [`Lent::fill`] does and commits the page to `state`. Returns the granule word of
+    /// the claim.
     #[inline]
     #[allow(unsafe_code)]
     fn fill_as(
@@ -284,9 +277,9 @@ impl Lent {
             len: bytes.len(),
         };
         for _ in 0..ABORTS_MAX {
-            // SAFETY: `bytes` is a slice of one page and the target is a page of the mapping,
-            // which the reserve hands to nobody as a slice while the guard holds; readers copy it
-            // out and check the page word afterwards.
+            // SAFETY: `bytes` is a slice of one page. The target is a page of the mapping, which
+            // the reserve gives to nobody as a slice while the guard holds; readers copy it out and
+            // check the page word afterwards.
             match unsafe { self.critical.fill(guard, &fill) } {
                 Outcome::Done => {
                     self.leave(granule);
@@ -313,7 +306,7 @@ impl Lent {
         NotFilled::Recalled
     }
 
-    /// The words of `page` if it holds a tenant's page.
+    /// Returns the page, granule and key words if `page` holds a tenant's page.
     #[inline]
     pub(crate) fn holds(&self, page: usize) -> Option<(PageWord, GranuleWord, Meta)> {
         let seen = self.granule(self.granule_of(page));
@@ -325,34 +318,31 @@ impl Lent {
         self.unchanged(page, word, seen).then_some((word, seen, meta))
     }
 
-    /// As [`Lent::holds`], if the page still is in the use `at`.
     #[inline]
     pub(crate) fn holds_use(&self, at: PageUse) -> Option<(PageWord, GranuleWord, Meta)> {
         self.holds(at.page).filter(|(word, ..)| word.use_of(at.page) == at)
     }
 
-    /// The key words of `page`, as they are now: a hint.
+    /// Returns the key words unchecked: a hint.
     #[inline]
     pub(crate) fn peek(&self, page: usize) -> Meta {
         self.meta[page].each_ref().map(|m| m.load(Ordering::Relaxed))
     }
 
-    /// Starts to fetch what is kept about `page`.
     #[inline]
     pub(crate) fn prefetch(&self, page: usize) {
         prefetch(&self.words[page]);
         prefetch(&self.meta[page]);
     }
 
-    /// Starts to fetch `page` with what is kept about it: its first lines, from which on the
-    /// processor sees by itself where the copy goes.
+    /// Starts to fetch the words and first lines; the processor predicts the rest of a copy.
     #[inline]
     pub(crate) fn prefetch_page(&self, page: usize) {
         self.prefetch(page);
         self.frames.prefetch(page);
     }
 
-    /// Whether nothing that was read of `page` since `word` and `seen` can have changed.
+    /// Returns true if the data read since `word` and `seen` were valid.
     #[inline]
     fn unchanged(&self, page: usize, word: PageWord, seen: GranuleWord) -> bool {
         fence(Ordering::Acquire);
@@ -360,14 +350,13 @@ impl Lent {
             && self.granule(self.granule_of(page)).epoch() == seen.epoch()
     }
 
-    /// Copies a page out if it still is in the use `at` and holds exactly `key`; else `buf` may
-    /// hold anything.
+    /// Copies a page out if it still is the use `at` and holds `key`. A miss may change `buf`.
     #[inline]
     pub(crate) fn read(&self, at: PageUse, key: &Meta, buf: &mut [u8]) -> bool {
         self.read_part(at, key, 0, buf)
     }
 
-    /// Copies bytes of a page out, from `offset` on, as [`Lent::read`] does all of them.
+    /// Copies bytes from `offset` on as [`Lent::read`] does.
     #[inline]
     pub(crate) fn read_part(&self, at: PageUse, key: &Meta, offset: usize, buf: &mut [u8]) -> bool {
         match self.holds_use(at) {
@@ -379,12 +368,11 @@ impl Lent {
         }
     }
 
-    /// Drops what the use `at` holds. False if that is over, or somebody came first.
     pub(crate) fn discard_use(&self, at: PageUse) -> bool {
         self.holds_use(at).is_some_and(|(word, seen, _)| self.discard(at.page, word, seen))
     }
 
-    /// Drops the tenant's page that was seen as `word`. False if somebody came first.
+    /// Drops the tenant's page seen as `word`, unless another thread interferes.
     pub(crate) fn discard(&self, page: usize, word: PageWord, seen: GranuleWord) -> bool {
         let granule = self.granule_of(page);
         if !seen.is_open() || !self.enter(granule, seen, Adds::Nothing) {

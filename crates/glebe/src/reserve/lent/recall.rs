@@ -1,8 +1,8 @@
-//! First class's half: take a run of pages from the tenants, and give it back.
+//! First class's half of [`Lent`]: takes a run of pages from the tenants and gives it back.
 //!
-//! The caller owns the positions of its run: no two calls work on the same page at once. A run is
-//! its whole granules, taken by a new epoch each, and at most two *edges*, parts of granules that
-//! others use too, taken page by page; in an edge no stored page outside the run is touched.
+//! The caller owns the positions of its run, so no two calls work on one page. A run is whole
+//! granules, each taken by a new epoch, and at most two *edges*: granules shared with others, taken
+//! page by page. Stored pages of an edge outside the run stay.
 
 use std::ops::Range;
 
@@ -11,34 +11,31 @@ use crate::error::OsError;
 use crate::reserve::words::{GranuleWord, PageWord, State};
 use crate::sync::{fence, prefetch, Backoff, Ordering};
 
-/// What a recall did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Recalled {
-    /// Pages that tenants had stored, or were storing.
+    /// Pages that tenants had stored or were storing.
     pub(crate) pages: u64,
-    /// Whether tenants were interrupted by a barrier.
+    /// True if a barrier interrupted tenants.
     pub(crate) barrier: bool,
-    /// Whether the call waited until counted writers had finished.
+    /// True if the call waited for counted writers.
     pub(crate) waited: bool,
 }
 
-/// Why a run was not taken; tenants have all of it again.
+/// The reason why tenants keep a run.
 #[derive(Debug)]
 pub(crate) enum NotTaken {
-    /// A tenant is copying into the run, writers are counted, and the caller would not wait.
+    /// A counted writer copies there, and the caller would not wait.
     Busy,
-    /// The kernel refused the barrier. So many stored pages had been dropped by then.
+    /// The kernel refused the barrier, after `pages` stored pages were dropped.
     NoBarrier { why: OsError, pages: u64 },
 }
 
-/// The part of a run that lies in one granule.
 struct Part {
     granule: usize,
     pages: Range<usize>,
 }
 
 impl Lent {
-    /// The parts of a run, granule by granule.
     fn parts(&self, run: &Range<usize>) -> impl Iterator<Item = Part> + use<> {
         let (run, shift) = (run.clone(), self.shift);
         let granules = (run.start >> shift)..((run.end - 1) >> shift) + 1;
@@ -52,12 +49,11 @@ impl Lent {
         part.pages.len() == self.granule_pages()
     }
 
-    /// Takes `run` from the tenants: when this returns none of its pages is or will be written by
-    /// one until [`Lent::give_back`]. With `zeroed`, every page of it then holds zeros.
+    /// Takes `run`: no tenant writes to it until [`Lent::give_back`]. Zeroes it if `zeroed` is set.
     ///
     /// # Errors
-    /// [`NotTaken::Busy`] only where writers are counted and `wait` is false,
-    /// [`NotTaken::NoBarrier`] only where they are not.
+    /// [`NotTaken::Busy`] only if writers are counted and `wait` is false, [`NotTaken::NoBarrier`]
+    /// only if they are not.
     pub(crate) fn recall(
         &self,
         run: &Range<usize>,
@@ -84,31 +80,30 @@ impl Lent {
                 self.take_edge(&part, zeroed)
             };
         }
-        fence(Ordering::SeqCst); // page words and epochs before what the owner writes
+        fence(Ordering::SeqCst); // page words and epochs before the owner's writes
         Ok(Recalled { pages, barrier: !self.critical.counts_writers(), waited })
     }
 
-    /// Starts to fetch what [`Lent::recall_page`] will touch.
     #[inline]
     pub(crate) fn prefetch_to_recall(&self, page: usize) {
         prefetch(&self.words[page]);
         prefetch(self.granules.word(self.granule_of(page)));
     }
 
-    /// Takes one page by an exchange; whether a tenant had stored something there. `None`, and
-    /// nothing taken, if a tenant is copying into it.
+    /// Takes one page. Returns true if it held a tenant's page; `None` if a tenant is writing to
+    /// it.
     #[inline]
     pub(crate) fn recall_page(&self, page: usize) -> Option<bool> {
         let granule = self.granule_of(page);
         let state = self.take_page(page, self.granule(granule).epoch())?;
         let live = u64::from(state == State::Valid);
         self.granules.change(granule, |now| now.with_held_added(1).with_live_removed(live));
-        fence(Ordering::SeqCst); // the page word before what the owner writes
+        fence(Ordering::SeqCst); // the page word before the owner's writes
         Some(live > 0)
     }
 
-    /// Takes a small run by one exchange a page. An error, nothing taken, and how many stored pages
-    /// were dropped, if a tenant is copying into one of them.
+    /// Takes a small run by an exchange a page. If a tenant writes to a page, takes nothing; the
+    /// error is the number of stored pages dropped.
     fn recall_by_page(&self, run: &Range<usize>, zeroed: bool) -> Result<Recalled, u64> {
         let writing = |page| {
             let epoch = self.granule(self.granule_of(page)).epoch();
@@ -141,7 +136,6 @@ impl Lent {
         Ok(recalled)
     }
 
-    /// Gives back what was taken of an edge so far.
     fn free_taken(&self, part: &Part) {
         let epoch = self.granule(part.granule).epoch();
         let mut freed = 0;
@@ -155,7 +149,6 @@ impl Lent {
         self.granules.change(part.granule, |now| now.with_held_removed(freed));
     }
 
-    /// Takes one page that no tenant is writing, by an exchange; its state before.
     #[inline]
     fn take_page(&self, page: usize, epoch: u64) -> Option<State> {
         let mut old = self.word(page);
@@ -174,17 +167,17 @@ impl Lent {
     }
 
     fn zero_taken(&self, page: usize, count: usize) {
-        fence(Ordering::SeqCst); // readers see the page taken before they can see zeros
+        fence(Ordering::SeqCst); // the taken page word before the zeros
         self.frames.zero(page, count);
     }
 
-    /// Keeps tenants out of every granule of the run. Whether it had to wait for one.
+    /// Closes every granule of the run. Returns true if it waited for a writer.
     fn close(&self, run: &Range<usize>, wait: bool) -> Result<bool, NotTaken> {
         let counted = self.critical.counts_writers();
         let mut waited = false;
         for part in self.parts(run) {
             let mut backoff = Backoff::default();
-            // Full only if as many first-class calls as the field counts are in this granule now.
+            // Waits while the field is full of first-class calls.
             while self.granules.update(part.granule, GranuleWord::closed).is_err() {
                 backoff.wait();
             }
@@ -205,7 +198,7 @@ impl Lent {
         self.granules.change(granule, GranuleWord::reopened);
     }
 
-    /// Takes a whole closed granule, which stays closed; how many pages were live in it.
+    /// Takes a whole closed granule, which stays closed. Returns its live pages.
     fn take_whole(&self, part: &Part, zeroed: bool) -> u64 {
         let pages = part.pages.len();
         let before = self.granules.change(part.granule, |now| now.taken_whole(pages as u64));
@@ -218,8 +211,7 @@ impl Lent {
         before.live()
     }
 
-    /// The epochs of this granule have come round: no page word may keep an old one, which would
-    /// one day be current again.
+    /// Clears page words of old epochs, which would match again after the epoch wrapped.
     #[cold]
     fn forget_epochs(&self, pages: &Range<usize>) {
         for page in pages.clone() {
@@ -228,7 +220,7 @@ impl Lent {
         }
     }
 
-    /// Takes the pages of an edge, whose granule is closed, and reopens it; how many were live.
+    /// Takes an edge of a closed granule and reopens it. Returns the live pages taken.
     fn take_edge(&self, part: &Part, zeroed: bool) -> u64 {
         let epoch = self.granule(part.granule).epoch();
         let (mut held, mut recalled, mut revoked) = (0, 0, 0);
@@ -252,14 +244,14 @@ impl Lent {
         live
     }
 
-    /// Takes one page of a closed granule; whether it was live. Only a page that a tenant was
-    /// writing can be changed by another recall, which revokes it: hence the swap.
+    /// Takes a page of a closed granule. Returns true if it was live. Another recall can change
+    /// only a page in state *writing*, by revoking it, so only that state needs a swap.
     fn take_closed(&self, page: usize, old: PageWord, epoch: u64) -> bool {
         let new = old.next(State::First, epoch);
         match old.state(epoch) {
             State::Writing => {
                 let before = PageWord(self.words[page].swap(new.0, Ordering::AcqRel));
-                // Revoked by a neighbour, it carries the generation that `new` has.
+                // A neighbour revoked the page with the generation of `new`.
                 if before != old {
                     let newer = before.next(State::First, epoch);
                     self.words[page].store(newer.0, Ordering::Release);
@@ -273,14 +265,13 @@ impl Lent {
         }
     }
 
-    /// Ends the claim of a tenant that was interrupted in a page outside the run.
+    /// Ends an interrupted claim outside the run.
     fn revoke(&self, page: usize, old: PageWord, epoch: u64) -> bool {
         let free = old.next(State::Free, epoch);
         let word = &self.words[page];
         word.compare_exchange(old.0, free.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Gives one recalled page back to the tenants.
     #[inline]
     pub(crate) fn give_back_page(&self, page: usize) {
         let granule = self.granule_of(page);
@@ -289,7 +280,6 @@ impl Lent {
         self.granules.change(granule, |now| now.with_held_removed(1));
     }
 
-    /// Gives a recalled run back to the tenants.
     pub(crate) fn give_back(&self, run: &Range<usize>) {
         for part in self.parts(run) {
             let pages = part.pages.len() as u64;
@@ -306,9 +296,8 @@ impl Lent {
         }
     }
 
-    /// Says that the memory of whole granules, which the caller has recalled, is gone. Nobody
-    /// begins anything there; who claimed or read a page before is told apart by the epoch. A
-    /// reader may still be copying: something must be there to read from then on.
+    /// Marks recalled whole granules as without memory; the epoch has ended earlier claims and
+    /// reads. A reader may still be copying, so the addresses must stay readable.
     pub(crate) fn depart(&self, granules: Range<usize>) {
         let pages = self.granule_pages() as u64;
         for granule in granules {
@@ -316,7 +305,7 @@ impl Lent {
         }
     }
 
-    /// Says that absent granules have memory, all zeros. The tenants have it from now on.
+    /// Opens absent granules, which now have zeroed memory.
     pub(crate) fn arrive(&self, granules: Range<usize>) {
         for granule in granules {
             self.granules.change(granule, GranuleWord::arrived);

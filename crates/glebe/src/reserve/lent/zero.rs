@@ -1,30 +1,28 @@
-//! Zeroing ahead of time: a tenant whose pages are all zeros.
+//! Zeroing ahead of time: [`Lent::zero_granule`] works as a tenant that stores zeros.
 //!
-//! A granule is *tracked* while its pages are made zero one by one; whoever else begins to use a
-//! page of it ends that, and who began before is live until its page's word says what it did. So a
-//! granule still tracked after its last page, without live pages and with no word that says other
-//! than zero, holds nothing but zeros.
-//! First class takes the granule at any moment, as from any tenant.
+//! A granule is *tracked* while its pages are zeroed one by one. A tenant that begins to use a page
+//! ends the tracking; one that began before counts as live until its page word shows the use. So
+//! the granule is zero if it is still tracked at the end, has no live page, and all page words say
+//! zero. First class may take it at any moment.
 
 use std::cmp::Reverse;
 
 use super::{Adds, Lent, Meta, NoClaim, NotFilled};
 use crate::reserve::words::{State, ZeroState};
 
-/// What became of an attempt to make a granule zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Zeroed {
-    /// Every page is zero.
+    /// True if every page is zero.
     pub(crate) complete: bool,
-    /// Tenant pages dropped for it.
+    /// Tenant pages dropped.
     pub(crate) evicted: u64,
-    /// Pages that first class took, and counted as recalled, while they were being made zero.
+    /// Pages that first class took meanwhile and counted as recalled.
     pub(crate) recalled: u64,
 }
 
 impl Lent {
-    /// Makes every page of a granule zero, unless first class holds one or somebody comes
-    /// between. `zeros` is one page of them.
+    /// Zeroes every page, unless first class holds one or another user interferes. `zeros` is one
+    /// page.
     pub(crate) fn zero_granule(&self, granule: usize, zeros: &[u8]) -> Zeroed {
         let mut zeroed = Zeroed::default();
         let track = self.granules.update(granule, |now| {
@@ -44,9 +42,9 @@ impl Lent {
         zeroed
     }
 
-    /// Says that a granule is zero, if it is tracked and so are all of its pages. A tenant that
-    /// stood for a page before the granule was tracked may take it only now: as long as it may it
-    /// is live, and what it did before is seen in the page's word.
+    /// Marks a tracked granule as zero if no page is live and all page words say zero. A tenant
+    /// that entered before the tracking counts as live until it claims its page or leaves, and its
+    /// earlier changes show in the page word.
     fn is_made_zero(&self, granule: usize) -> bool {
         let seen = self.granule(granule);
         let first = granule << self.shift;
@@ -60,7 +58,7 @@ impl Lent {
                 .is_ok()
     }
 
-    /// Makes one page zero; false if somebody else is at it.
+    /// Zeroes one page, unless another user interferes.
     fn zero_page(&self, page: usize, zeros: &[u8], zeroed: &mut Zeroed) -> bool {
         let granule = self.granule_of(page);
         if self.word(page).state(self.granule(granule).epoch()) == State::Zero {
@@ -89,8 +87,8 @@ impl Lent {
         }
     }
 
-    /// Where to keep zeros: of the granules that are not zero and cost least the highest, away from
-    /// blocks that want no zeros.
+    /// Returns the granule with the fewest live pages, the highest of equals, since blocks are
+    /// placed low.
     pub(crate) fn zero_candidate(&self) -> Option<usize> {
         let words = (0..self.granules()).map(|granule| (granule, self.granule(granule)));
         words
@@ -99,7 +97,7 @@ impl Lent {
             .map(|(granule, _)| granule)
     }
 
-    /// Whether tenants should leave a zero granule alone to keep `target` of them.
+    /// Returns true if tenants should avoid zero granules, to keep `target` of them.
     pub(crate) fn keeps_zero(&self, target: u64) -> bool {
         target > 0 && self.zero_granules() <= target
     }
@@ -112,21 +110,20 @@ mod tests {
     use crate::sys::page_size;
     use crate::units::Bytes;
 
-    /// A tenant stands for a page, and takes it after it was looked at.
     #[test]
     fn a_page_that_is_about_to_be_claimed_is_not_called_zero() {
         for writers in [Writers::Restartable, Writers::Counted] {
             let reserve = Reserve::options().writers(writers).build(Bytes::mib(2)).unwrap();
             let lent = reserve.inner.get().unwrap().lent();
             let zeros = vec![0; page_size().bytes().as_usize()];
-            // All pages are known to be zero, the granule no more.
+            // The page words still say zero; the granule does not.
             lent.granules.change(0, |now| now.with_zero(ZeroState::Unknown));
             assert!(lent.zero_granule(0, &zeros).complete);
             let seen = lent.granule(0);
             assert!(lent.enter(0, seen, Adds::Page));
             assert!(!lent.zero_granule(0, &zeros).complete);
             assert!(!lent.granule(0).is_zero());
-            // It came too late for one, and the next may.
+            // Ends the late tenant's entry.
             lent.granules.change(0, |now| if now.writers() > 0 { now.unpinned() } else { now });
             assert!(lent.uncount(0, seen));
             assert!(lent.zero_granule(0, &zeros).complete && lent.granule(0).is_zero());

@@ -1,4 +1,4 @@
-//! A pool on lent pages against a plain map: what it gives is what was put, or it was lost.
+//! Tests a pool on lent pages against a plain map: each read returns what was put, or it was lost.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,6 @@ fn page() -> usize {
     page_size().bytes().as_usize()
 }
 
-/// Bytes that shrink to about a third.
 fn bytes_of(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(len);
@@ -39,7 +38,7 @@ fn all_of(reserve: &Reserve) -> Block {
     reserve.alloc(Request::new(reserve.len()).any()).unwrap()
 }
 
-/// Reads an object that is `bytes`, if it was not lost; whether it is there.
+/// Compares an object with `bytes`. Returns false if it was lost.
 fn is_there(pool: &LentObjectPool, handle: Handle, bytes: &[u8]) -> bool {
     let mut buf = vec![0; page()];
     match pool.read(handle, &mut buf) {
@@ -75,7 +74,7 @@ fn objects_go_to_lent_pages_and_come_back() {
         let stats = pool.stats();
         assert!(stats.lent > Pages::new(100), "{codec:?}: {stats}");
         assert!(stats.staged <= stats.staging);
-        // What no slot of a zspage reaches is not lent.
+        // Pages that no slot of a zspage uses are not lent.
         let live = reserve.stats().live;
         assert!(live <= stats.lent && live > Pages::new(100), "{live}");
         for (n, handle) in handles.iter().enumerate() {
@@ -166,7 +165,7 @@ fn what_is_to_be_moved_is_not_lost_while_there_is_room() {
         (0..2500).map(|n| pool.insert(&bytes_of(n, page())).unwrap()).collect();
     let lent = pool.stats().lent;
     assert!(lent > Pages::new(500), "{lent}");
-    // Every page of the reserve is taken once, and then some one by one.
+    // Takes every page of the reserve once, and then some one by one.
     let half = Pages::new(reserve.len().get() / 2);
     let take = |pages| reserve.alloc(Request::new(pages).any()).unwrap();
     let check_while = |block: Block| {
@@ -177,7 +176,7 @@ fn what_is_to_be_moved_is_not_lost_while_there_is_room() {
         drop(block);
     };
     check_while(take(half));
-    // The end of the lower half is held, so that only the upper has room.
+    // Holds the end of the lower half, so that only the upper half has room.
     let two = Pages::new(2);
     let (below, end) = (take(half - two), take(two));
     drop(below);
@@ -193,7 +192,7 @@ fn what_is_to_be_moved_is_not_lost_while_there_is_room() {
     let stats = pool.stats();
     assert!(stats.moved > Pages::ZERO && stats.lost == 0, "{stats}");
     drop(blocks);
-    // No room: what cannot be moved is lost.
+    // Leaves no room, so pages are lost.
     drop(all_of(&reserve));
     let left =
         (0..handles.len()).filter(|n| is_there(&pool, handles[*n], &bytes_of(*n as u64, page())));
@@ -215,7 +214,7 @@ fn a_sealed_zspage_lies_in_one_granule() {
             assert!(several >= least, "{several} zspages of several pages");
             assert!(granules.iter().all(|of| of.iter().all(|n| *n == of[0])), "{granules:?}");
         };
-        // Pages of the cache in between, so that borders of granules are met at any page.
+        // Mixes in pages of the cache, so that borders of granules meet any page of a zspage.
         for n in 0..5000 {
             pool.insert(&bytes_of(n, 1300 + n as usize % 1000)).unwrap();
             if n % 7 == 0 {
@@ -230,7 +229,7 @@ fn a_sealed_zspage_lies_in_one_granule() {
     }
 }
 
-/// Somebody writes over lent pages who may not: what is read is damaged, or as long as it was.
+/// Damages lent pages: a read is an error, or returns the right length.
 #[test]
 fn damaged_bytes_in_lent_pages_are_an_error_and_nothing_else() {
     use std::os::unix::fs::FileExt;
@@ -435,7 +434,6 @@ proptest! {
     }
 }
 
-/// What was lost is not found by a handle that is used again.
 #[test]
 fn handles_of_others_are_errors() {
     let reserve = reserve(2, Writers::Restartable);

@@ -1,7 +1,7 @@
-//! Zspages to lent pages: sealed, and moved out of what first class is about to take.
+//! Sealing of zspages: copies them to lent pages, and moves them away from first class.
 //!
-//! All pages of a zspage are claimed in one granule, wherever the clock is; where it goes on to
-//! another granule it begins there anew, a few times. Cost: a claim and a copy a page.
+//! All pages of a zspage are claimed in one granule, where the clock hand is. If the hand reaches
+//! another granule, the claim starts again there, a few times. Cost: a claim and a copy a page.
 
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -14,23 +14,22 @@ use crate::reserve::words::PageUse;
 use crate::sync::{write, Ordering, RwLock};
 use crate::zpool::Sealing;
 
-/// Granules in which a zspage is tried to be sealed.
+/// Attempts to seal a zspage, each in one granule.
 const TRIES: usize = 4;
-/// Zspages that are swept for each that is sealed.
+/// Zspages swept for each sealed one.
 const SWEPT: u64 = 4;
 
-/// The bytes of a zspage.
 struct Copied<'a> {
     zspage: u32,
     seal: u64,
     pages: Vec<&'a [u8]>,
 }
 
-/// Pages that are looked at for a place to move one to, while first class waits.
+/// Pages that a move looks at for a target while first class waits.
 const LOOKED_AT_MAX: u64 = 2048;
 
 impl Packed {
-    /// Copies a zspage to lent pages; false, and it stays, if these cannot be had.
+    /// Copies a zspage to lent pages. Returns false if these are refused.
     pub(super) fn seal(&self, lender: &Lender, sealing: Sealing<'_>) -> bool {
         let zspage = sealing.zspage();
         if self.refs.prepare(zspage).is_err() {
@@ -49,7 +48,7 @@ impl Packed {
         true
     }
 
-    /// Copies the pages of a zspage to as many of one granule that `claim` gives, or to none.
+    /// Copies a zspage to pages from `claim`: all in one granule, or none.
     fn lend(
         &self,
         lender: &Lender,
@@ -64,7 +63,7 @@ impl Packed {
             }
             let here = lender.lent().granule_of(claim.page);
             if granule.replace(here) != Some(here) && !uses.is_empty() {
-                // What was lent in another granule is copied again.
+                // Copies the earlier pages again, in this granule.
                 self.drop_uses(lender, &mut uses);
                 tries += 1;
             }
@@ -91,14 +90,12 @@ impl Packed {
         }
     }
 
-    /// Whether a page with these key words is one of this pool.
     pub(super) fn is_of(&self, meta: &Meta) -> bool {
         meta[0] == self.name
     }
 
-    /// Moves a zspage, of which first class is about to take a page with these key words, out of
-    /// the run that it takes, to pages that are free or hold no objects. False if no such page
-    /// can be had.
+    /// Moves the zspage with these key words out of `run` to pages that are free or hold no
+    /// objects. Returns false if these are refused.
     pub(super) fn move_out(&self, lender: &Lender, meta: &Meta, run: &Range<usize>) -> bool {
         let page_bytes = self.page.bytes().as_usize();
         let (zspage, seal) = ((meta[1] >> ZSPAGE_AT) as u32, meta[2]);
@@ -110,7 +107,7 @@ impl Packed {
         let moved = with_buffer(uses.len() * page_bytes, |buf| {
             for (nth, (at, page)) in uses.iter().zip(buf.chunks_exact_mut(page_bytes)).enumerate() {
                 if !lender.lent().read(*at, &self.meta(zspage, nth, seal), page) {
-                    // What is left is found lost by whoever reads or sweeps.
+                    // A later read or sweep finds the page lost.
                     return Some(Vec::new());
                 }
             }
@@ -133,21 +130,20 @@ impl Packed {
     }
 }
 
-/// The pools whose pages are moved before first class takes them. First class tries the lock and
-/// does without where it is taken. Cost: one look at each page of a run, and the copies.
+/// The pools whose pages are moved before first class takes them. First class skips the move if the
+/// lock is taken. Cost: one look at each page of a run, and the copies.
 #[derive(Debug, Default)]
 pub(in crate::reserve) struct Movers(RwLock<Vec<Weak<Packed>>>);
 
 impl Movers {
-    /// Has pages of a pool moved as long as it lives.
+    /// Adds a pool, whose pages are moved while it lives.
     pub(in crate::reserve) fn add(&self, packed: &Arc<Packed>) {
         let mut movers = write(&self.0);
         movers.retain(|other| other.strong_count() > 0);
         movers.push(Arc::downgrade(packed));
     }
 
-    /// Moves the pages of those pools out of a run that first class is about to take, as long as
-    /// others can be had. Waits for nobody.
+    /// Moves the pools' pages out of a run until no target is free. Never waits.
     #[cold]
     pub(in crate::reserve) fn move_out(&self, lender: &Lender, run: &Range<usize>) {
         let alive = match self.0.try_read() {

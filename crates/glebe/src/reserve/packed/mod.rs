@@ -1,19 +1,18 @@
 //! [`Packed`]: objects of a compressed pool on pages that the reserve lends.
 //!
-//! Objects come into zspages in ordinary memory, the *staging*. When that is full, zspages are
-//! *sealed*: their pages are copied to lent pages, each claimed and filled like a page of the page
-//! cache, all in one granule, and their own pages serve the next objects. Objects in lent pages
-//! are second class. A recall knows nothing of them: a page is lost when its [`PageUse`] is over,
-//! which a reader sees when it copies the bytes out, and the *sweep* sees where nobody reads.
-//! Objects with bytes in a lost page are gone then; the others of the zspage stay.
+//! New objects go to zspages in ordinary memory, the *staging*. When it fills up, zspages are
+//! *sealed*: copied to lent pages of one granule, claimed and filled as in the page cache. Sealed
+//! objects are second class. A recall does not know them: a page is lost when its [`PageUse`] is
+//! over. A read sees that as it copies, and the *sweep* finds the rest. Objects with bytes in a
+//! lost page are lost; [`Rest`] says whether the zspage's other objects are dropped too.
 //!
-//! Key words of a page: {the pool's number with the highest bit set, zspage and page, the number
-//! of the seal, 0}. They and the use are compared before the copy, and the use after it, so bytes
-//! are those of that page of that zspage or are not used. Nothing is decoded in place.
+//! Key words of a page: {the pool's number with the highest bit set, zspage and page, number of the
+//! seal, 0}. A read compares them and the use before the copy, and the use after it, so it never
+//! uses wrong bytes. Nothing is decoded in place.
 //!
-//! A sealed zspage stays what it is until its last object is gone; then its pages are dropped. No
-//! lock of its own: a zspage is taken out of its class's lists before it is copied. Cost: sealing
-//! is a claim and a copy a page; reading is one or two copies of parts of pages.
+//! A zspage stays sealed until its last object ends; then its pages are dropped. No lock: a zspage
+//! leaves the lists of its class before the copy. Cost: a claim and a copy a page to seal; one or
+//! two partial copies to read.
 
 mod lend;
 mod refs;
@@ -32,63 +31,61 @@ use refs::{Refs, PAGES_MAX};
 
 const ZSPAGE_AT: u32 = 8;
 const _: () = assert!(PAGES_MAX <= 1 << ZSPAGE_AT);
-/// Of so many bytes of the room one is staged in ordinary memory where nothing else is asked for.
+/// Bytes of room for each staged byte, by default.
 const ROOM_PER_STAGED: u64 = 64;
-/// What the tables of a pool may take beside the pages of its objects.
+/// Limit of a pool's tables beside the pages of its objects.
 const TABLES: Bytes = Bytes::mib(16);
-/// Parts of the staging that are free for what comes while zspages are sealed; and as many are
-/// sealed at a time.
+/// Parts of the staging. Sealing begins when less than one is free and ends when two are.
 const PARTS: u64 = 8;
-/// Pages of the staging at least.
+/// Least number of pages in the staging.
 const STAGED_MIN: u64 = 4 * PAGES_MAX as u64;
 
-/// What happens to the other objects of a zspage when one of its pages is lost.
+/// The fate of the other objects when a page of their zspage is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rest {
-    /// They stay, and come together with others where few are left.
+    /// They stay; the sweep gathers the last ones.
     Stays,
-    /// They go too: of a cache they are about as old as what went.
+    /// They are dropped, since objects of a cache are about as old as the lost ones.
     Goes,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Packed {
     pub(super) staging: Staging,
     refs: Refs,
     /// The first key word.
     name: u64,
-    /// Pages of zspages in ordinary memory at most.
+    /// Limit of zspage pages in ordinary memory.
     staged_max: u64,
     page: PageSize,
     rest: Rest,
     seals: MappedWord,
-    /// The zspage at which the sweep goes on.
+    /// The next zspage of the sweep.
     hand: MappedWord,
     pub(super) counters: Counters,
 }
 
-/// What is counted beside the pool's own statistics. Relaxed.
+/// Counts beside the pool's own. Relaxed.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) sealed: MappedWord,
     pub(super) lost: MappedWord,
     pub(super) refused: MappedWord,
-    /// Objects that came back to the staging.
+    /// Objects brought back to the staging.
     pub(super) taken_out: MappedWord,
-    /// Lent pages that were moved before first class took them.
+    /// Lent pages moved before first class took them.
     pub(super) moved_pages: MappedWord,
-    /// Lent pages that were dropped with their zspage.
+    /// Lent pages dropped with their zspage.
     ended_pages: MappedWord,
 }
 
-/// Pages of a zspage that are lost, a bit each.
+/// Lost pages of a zspage, a bit each.
 #[derive(Debug)]
 struct LostPages(u32);
 
 impl Packed {
-    /// In a reserve of at most `room`, with at most `staging` of ordinary memory for objects: a
-    /// part of the room if nothing is said.
+    /// Makes a pool in a reserve of at most `room`. `staging` limits the ordinary memory for
+    /// objects.
     pub(super) fn new(
         lender: &Lender,
         room: Bytes,
@@ -120,7 +117,6 @@ impl Packed {
         })
     }
 
-    /// In which granules each sealed zspage has pages.
     #[cfg(test)]
     pub(super) fn granules(&self, lender: &Lender) -> Vec<Vec<usize>> {
         let end = self.staging.zspages_end();
@@ -135,7 +131,7 @@ impl Packed {
         [self.name, u64::from(zspage) << ZSPAGE_AT | nth as u64, seal, 0]
     }
 
-    /// Whether there may be room for an object: what is staged can be sealed.
+    /// Returns true if an object may find room, after sealing zspages if needed.
     #[inline]
     pub(super) fn has_room(&self, lender: &Lender) -> bool {
         if self.staging.used_pages() < self.staged_max {
@@ -149,7 +145,7 @@ impl Packed {
         has_room
     }
 
-    /// Seals zspages if the staging is nearly full. After each call that adds or removes.
+    /// Seals zspages if the staging is nearly full. Called after each insert or removal.
     #[inline]
     pub(super) fn settle(&self, lender: &Lender) {
         if self.staging.used_pages() > self.staged_max - self.staged_max / PARTS {
@@ -158,7 +154,6 @@ impl Packed {
         self.let_go(lender);
     }
 
-    /// Drops the pages of zspages that ended.
     #[inline]
     fn let_go(&self, lender: &Lender) {
         for zspage in self.staging.take_ended() {
@@ -175,8 +170,7 @@ impl Packed {
         self.counters.ended_pages.fetch_add(pages, Ordering::Relaxed);
     }
 
-    /// Seals zspages until so many pages of the staging are free as are meant to be, or no more
-    /// can be lent.
+    /// Seals zspages until two parts of the staging are free or lending fails.
     #[cold]
     fn seal_some(&self, lender: &Lender) {
         self.staging.settle();
@@ -189,7 +183,7 @@ impl Packed {
         self.staging.trim();
     }
 
-    /// Copies the stored bytes of a pinned object of a sealed zspage to `buf`, which is as long.
+    /// Copies the stored bytes of a pinned, sealed object.
     fn copy_sealed(
         &self,
         lender: &Lender,
@@ -220,7 +214,7 @@ impl Packed {
         Ok(())
     }
 
-    /// Ends the objects that have bytes in lost pages of a zspage of that seal; how many.
+    /// Ends the objects in lost pages of a zspage whose seal is still `seal`.
     fn lose(&self, zspage: u32, seal: u64, lost: &LostPages) {
         let is_same = || self.refs.seal(zspage) == seal;
         let lost = if self.rest == Rest::Goes { u32::MAX } else { lost.0 };
@@ -228,8 +222,8 @@ impl Packed {
         self.counters.lost.fetch_add(objects as u64, Ordering::Relaxed);
     }
 
-    /// Gives the stored bytes of a pinned object to `then`, in place or copied, and ends the pin;
-    /// `None`, and the object is no more, if they are lost.
+    /// Calls `then` with the stored bytes of a pinned object, in place or copied, and unpins it.
+    /// Ends a lost object and returns `None`.
     #[inline]
     pub(super) fn with_stored<R>(
         &self,
@@ -240,7 +234,7 @@ impl Packed {
         self.with_head(lender, pinned, pinned.entry.len(), then)
     }
 
-    /// As [`Packed::with_stored`], of the first `most` bytes.
+    /// Works as [`Packed::with_stored`], on the first `most` bytes.
     #[inline]
     pub(super) fn with_head<R>(
         &self,
@@ -271,7 +265,6 @@ impl Packed {
         })
     }
 
-    /// Drops all lent pages, before the pool ends.
     pub(super) fn drop_all(&self, lender: &Lender) {
         for zspage in 0..self.staging.zspages_end() {
             if self.staging.is_sealed(zspage) {
@@ -281,23 +274,19 @@ impl Packed {
         self.let_go(lender);
     }
 
-    /// Drops a lent page; whether it was there. One that first class keeps from being dropped, as
-    /// it is at the granule, is evicted in its turn.
+    /// Drops a lent page. If first class is at its granule, the page is evicted later.
     fn drop_page(&self, lender: &Lender, at: PageUse) -> bool {
         lender.drop_use(at, Counter::InvalidatedPages)
     }
 
-    /// Bytes of tables beside the pool's own.
     pub(super) fn held_bytes(&self) -> u64 {
         self.refs.held_bytes() + size_of::<Self>() as u64
     }
 
-    /// Objects that were found lost.
     pub(super) fn lost(&self) -> u64 {
         self.counters.lost.load(Ordering::Relaxed)
     }
 
-    /// Pages that objects may take in ordinary memory.
     pub(super) fn staged_max(&self) -> Pages {
         Pages::new(self.staged_max)
     }

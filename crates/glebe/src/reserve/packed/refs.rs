@@ -1,4 +1,4 @@
-//! [`Refs`]: where the pages of sealed zspages are lent.
+//! [`Refs`]: the lent pages of sealed zspages.
 //!
 //! ```text
 //! word 0   the number of the seal; 0: not sealed
@@ -8,9 +8,9 @@
 //!                      +----------+-------------+--------------------+
 //! ```
 //!
-//! Words of a zspage are written before its header says *sealed* and after it has ended, and
-//! otherwise exchanged by whoever moves a page. Memory comes with the zspages of the highest
-//! number and stays. Cost: a cache line or two a zspage. No lock.
+//! A zspage's words are written before word 0 holds the seal and after the zspage has ended; in
+//! between only moves exchange them. The first seal of a zspage number populates its words, which
+//! are kept. Cost: a cache line or two a zspage. No lock.
 
 use crate::error::OsError;
 use crate::reserve::words::PageUse;
@@ -18,18 +18,16 @@ use crate::sync::{AtomicU64, Ordering};
 use crate::units::PageSize;
 use crate::zpool::Words;
 
-/// Pages that a zspage may have.
 pub(in crate::reserve) const PAGES_MAX: usize = 16;
 const STRIDE: usize = 1 + PAGES_MAX;
 const LENT: u64 = 1 << 48;
 const GENERATION_AT: u32 = 32;
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Refs {
     words: Words,
     page: PageSize,
-    /// Pages of `words` that are present, a bit each.
+    /// The populated pages of `words`, a bit each.
     present: Box<[AtomicU64]>,
 }
 
@@ -43,7 +41,6 @@ fn use_of(word: u64) -> Option<PageUse> {
 }
 
 impl Refs {
-    /// Room for zspages of numbers below `most`.
     pub(super) fn new(most: usize, page: PageSize) -> Result<Self, OsError> {
         let words = Words::new(most * STRIDE)?;
         let pages = (words.len() * size_of::<u64>()).div_ceil(page.bytes().as_usize());
@@ -51,7 +48,6 @@ impl Refs {
         Ok(Self { words, page, present })
     }
 
-    /// Makes the words of a zspage present.
     pub(super) fn prepare(&self, zspage: u32) -> Result<(), OsError> {
         let page_words = self.page.bytes().as_usize() / size_of::<u64>();
         let first = zspage as usize * STRIDE;
@@ -65,7 +61,7 @@ impl Refs {
         Ok(())
     }
 
-    /// Says where the pages of a zspage are, which is about to be sealed.
+    /// Records the pages of a zspage before its seal.
     pub(super) fn set(&self, zspage: u32, seal: u64, uses: &[PageUse]) {
         let first = zspage as usize * STRIDE;
         for nth in 0..PAGES_MAX {
@@ -75,7 +71,7 @@ impl Refs {
         self.words[first].store(seal, Ordering::Release);
     }
 
-    /// Forgets a zspage that ended; where its pages were.
+    /// Forgets an ended zspage. Returns its pages.
     pub(super) fn take(&self, zspage: u32) -> impl Iterator<Item = PageUse> + '_ {
         let first = zspage as usize * STRIDE;
         self.words[first].store(0, Ordering::Release);
@@ -83,26 +79,24 @@ impl Refs {
         words.iter().filter_map(|word| use_of(word.swap(0, Ordering::AcqRel)))
     }
 
-    /// The number of a zspage's seal; 0: it is not sealed.
+    /// Returns the seal; 0 if the zspage is not sealed.
     #[inline]
     pub(super) fn seal(&self, zspage: u32) -> u64 {
         self.words[zspage as usize * STRIDE].load(Ordering::Acquire)
     }
 
-    /// Where a page of a zspage is.
     #[inline]
     pub(super) fn at(&self, zspage: u32, nth: usize) -> Option<PageUse> {
         use_of(self.words[zspage as usize * STRIDE + 1 + nth].load(Ordering::Acquire))
     }
 
-    /// Says that a page of a zspage is elsewhere now; false if it was not where it is said.
+    /// Records a moved page of a zspage. Returns false if its place was no longer `from`.
     pub(super) fn exchange(&self, zspage: u32, nth: usize, from: PageUse, to: PageUse) -> bool {
         let word = &self.words[zspage as usize * STRIDE + 1 + nth];
         let (from, to) = (word_of(from), word_of(to));
         word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Bytes of the words that are present, and of what says which are.
     pub(super) fn held_bytes(&self) -> u64 {
         let present = self.present.iter().map(|word| word.load(Ordering::Relaxed).count_ones());
         let pages: u64 = present.map(u64::from).sum();

@@ -1,20 +1,19 @@
-//! What is found lost where nobody reads, and what is left of sparse zspages.
+//! The sweep: finds lost pages that nobody reads, and gathers the objects of sparse zspages.
 //!
-//! Zspages are looked at in the order of their numbers, a few at a time, each call going on where
-//! the last one ended. Cost: some words a page; objects of one sparse zspage are copied a call.
+//! It visits a few zspages by number, from where the last call ended. Cost: some words a page, and
+//! the objects of at most one sparse zspage a call.
 
 use super::{with_buffer, LostPages, Packed, Rest, PAGES_MAX};
 use crate::reserve::lender::Lender;
 use crate::sync::Ordering;
 
-/// Of four slots that were ever used so many are, at most, in a sparse zspage: when it is met by
-/// the sweep, and when it is asked for.
+/// Greatest fill of a sparse zspage, in quarters of its ever used slots: for the sweep, and for a
+/// requested compaction.
 const SPARSE: u32 = 2;
 const SPARSE_ASKED: u32 = 3;
 
 impl Packed {
-    /// Looks at zspages whether their pages are still there, going on where the last call ended;
-    /// and takes the objects out of one that is sparse.
+    /// Looks for lost pages in the next zspages, and takes the objects out of the first sparse one.
     pub(in crate::reserve) fn sweep(&self, lender: &Lender, zspages: u64) {
         let mut sparse = None;
         for zspage in self.next_zspages(zspages) {
@@ -29,7 +28,7 @@ impl Packed {
         self.let_go(lender);
     }
 
-    /// The numbers at which a walk goes on that the calls share.
+    /// Returns the next numbers of a walk that all calls share.
     fn next_zspages(&self, most: u64) -> impl Iterator<Item = u32> {
         let end = self.staging.zspages_end();
         let first = self.hand.fetch_add(most, Ordering::Relaxed);
@@ -37,8 +36,7 @@ impl Packed {
         (0..most.min(end)).map(move |at| (first.wrapping_add(at) % end) as u32)
     }
 
-    /// Brings objects of a sealed zspage back to the staging, so that its pages become free; how
-    /// many.
+    /// Brings sealed objects back to the staging. Returns their number.
     fn take_out(&self, lender: &Lender, objects: &[(u32, u32)]) -> u64 {
         let mut moved = 0;
         for (index, named) in objects {
@@ -61,8 +59,8 @@ impl Packed {
         moved
     }
 
-    /// Takes the objects out of sparse zspages, as long as `goes_on` says of the pages that were
-    /// freed; what was moved and freed.
+    /// Takes the objects out of sparse zspages while `goes_on` accepts the freed pages. Returns the
+    /// objects moved and the pages freed.
     pub(in crate::reserve) fn compact(
         &self,
         lender: &Lender,
@@ -83,7 +81,6 @@ impl Packed {
         (moved, freed())
     }
 
-    /// Ends the objects of a zspage whose pages are lost.
     fn look_at(&self, lender: &Lender, zspage: u32) {
         if !self.staging.is_sealed(zspage) {
             return;

@@ -1,26 +1,24 @@
-//! Pages of one object in one call: [`Namespace::put_run`], [`Namespace::get_run`], and parts of
-//! them by [`Namespace::get_part`].
+//! Runs of pages of one object: [`Namespace::put_run`], [`Namespace::get_run`], and
+//! [`Namespace::get_part`].
 //!
-//! A run is bytes, cut into pages: page `n` of them is the object's page `first + n`. Each page
-//! stands and goes by itself, as if it had been put alone; the calls make one answer of them. What
-//! the last page has beyond the bytes is zero.
+//! Page `n` of a run is the object's page `first + n`. Each page is stored and evicted by itself.
+//! The last page is padded with zeros.
 
 use super::{is_object, with_buffer, Cache, Error, Inner, Key, Namespace, Put, Rejected, Takes};
 use crate::reserve::lender::{Lender, DROPPED};
 use crate::reserve::stats::Counter;
 use crate::sync::Ordering;
 
-/// How often pages of a run are put that its later pages took the place of.
+/// Attempts to put pages that later pages of their run evicted.
 const REPAIRS: u32 = 3;
-/// Pages that a put claims before it fills the first of them. No more than are remembered when they
-/// are dropped, so that a run takes the pages of the one that it replaces.
+/// Pages that a put claims before it fills the first: at most [`DROPPED`], so that a run reuses the
+/// pages of the run that it replaces.
 const BATCH: usize = 8;
 const _: () = assert!(BATCH as u64 <= DROPPED);
 
-/// Whole pages of a run, with their keys; the first ones are there.
+/// Whole pages of a run with their keys, `None` at the end.
 type Batch<'b> = [Option<(Key, &'b [u8])>; BATCH];
 
-/// The keys of the pages of a run, in order.
 #[derive(Clone, Copy)]
 struct Keys<'a> {
     inner: &'a Inner,
@@ -42,7 +40,7 @@ impl<'a> Keys<'a> {
         self.inner.cache.place_of(self.inner.lender(), &self.key(nth)).is_some()
     }
 
-    /// The pages that are not there; the others count as used, so that others go before them.
+    /// Returns the missing pages. Marks the others as used, to evict other pages first.
     fn lost(&self, pages: u64) -> Vec<u64> {
         let lender = self.inner.lender();
         let is_lost = |nth: &u64| match self.inner.cache.place_of(lender, &self.key(*nth)) {
@@ -55,7 +53,6 @@ impl<'a> Keys<'a> {
         (0..pages).filter(is_lost).collect()
     }
 
-    /// Counts pages that were found, and one that was not.
     fn count(&self, loaded: u64, is_hit: bool) {
         self.inner.counts().add(Counter::Loaded, loaded);
         if !is_hit {
@@ -63,8 +60,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// The parts of a run with their keys. The key of the next part is made before a part is
-    /// given, so that what is asked for it first is under way.
+    /// Pairs parts with their keys. Makes the next key early, to fetch its entry ahead.
     fn zip<T: 'a>(
         self,
         parts: impl Iterator<Item = T> + 'a,
@@ -75,10 +71,9 @@ impl<'a> Keys<'a> {
 }
 
 impl Cache {
-    /// As [`Cache::put`] of each part; once one is rejected, of those that have a page already. All
-    /// pages are claimed first and filled by address: so their bytes are copied in one go, to
-    /// neighbours where these were free. Not where writers are counted, for whose end a recall
-    /// waits.
+    /// Puts each part as [`Cache::put`] does; after a rejection only parts that have a page
+    /// already. Claims all pages first and fills them by address, to copy neighbours together. With
+    /// counted writers claims none ahead, since a recall would wait for all.
     fn put_batch(&self, lender: &Lender, batch: &Batch<'_>, takes: Takes) -> Put {
         let mut claims = [const { None }; BATCH];
         let waits = lender.lent().critical().counts_writers();
@@ -116,14 +111,10 @@ impl Namespace {
         Ok(Keys { inner, number: self.number.load(Ordering::Acquire), object, first })
     }
 
-    /// Copies `bytes` in as the pages of `object` from index `first` on, in place of what their
-    /// keys held; the last page may be given in part. All pages are kept, or none, but for
-    /// those that others evict or recall at the same time: none are kept of
-    /// a run whose last pages would take the place of its first ones.
-    ///
-    /// Two runs that are put under the same pages at once may leave pages of both.
-    ///
-    /// O(bytes).
+    /// Copies `bytes` in as the pages of `object` from index `first` on, and replaces older pages.
+    /// The last page may be partial. Keeps all pages or none, unless others evict or recall some
+    /// meanwhile. Keeps none of a run whose last pages would evict its first ones. Two concurrent
+    /// puts to these pages may leave pages of both. O(bytes).
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -155,7 +146,6 @@ impl Namespace {
         Ok(put)
     }
 
-    /// Copies those pages of a run in that `is_wanted` says, until one is rejected.
     fn put_parts(&self, keys: Keys<'_>, bytes: &[u8], is_wanted: impl Fn(u64) -> bool) -> Put {
         let (Inner { cache, .. }, lender) = (keys.inner, keys.inner.lender());
         let page_bytes = keys.page_bytes();
@@ -185,10 +175,8 @@ impl Namespace {
         })
     }
 
-    /// Whether the pages of `object` from index `first` on are there, so many of them. They do not
-    /// count as used, and the statistics count nothing.
-    ///
-    /// O(pages).
+    /// Returns true if all `pages` pages of `object` from index `first` on are present. Marks and
+    /// counts nothing. O(pages).
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -197,10 +185,8 @@ impl Namespace {
         Ok((0..pages).all(|nth| keys.is_there(nth)))
     }
 
-    /// Copies the pages of `object` from index `first` on out, as many as fill `buf`, whose last
-    /// page may be a part of one. `false` is a miss of at least one: then `buf` may hold anything.
-    ///
-    /// O(bytes).
+    /// Copies pages of `object` from index `first` on to `buf`, whose last page may be partial.
+    /// Returns false if a page is missing, and may then change `buf`. O(bytes).
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -217,11 +203,8 @@ impl Namespace {
         Ok(is_hit)
     }
 
-    /// Copies bytes of `object` out, from byte `offset` of its pages on, counted from its page of
-    /// index 0. Only the pages that they lie in are looked at. `false` is a miss of at least one:
-    /// then `buf` may hold anything.
-    ///
-    /// O(bytes).
+    /// Copies bytes of `object` from byte `offset` of its page 0 on. Looks only at the pages that
+    /// hold them. Returns false if one is missing, and may then change `buf`. O(bytes).
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -265,7 +248,7 @@ mod tests {
             let mut got = vec![0xee; len];
             assert!(items.get_run(3, u64::MAX - 2, &mut got).unwrap(), "{len}");
             assert!(got == put, "{len}");
-            // The parts are pages like others.
+            // Single gets find the pages too.
             let (mut one, pages) = (vec![0xee; page], len.div_ceil(page) as u64);
             for nth in 0..pages {
                 assert!(items.get(3, (u64::MAX - 2).wrapping_add(nth), &mut one).unwrap());
@@ -283,7 +266,7 @@ mod tests {
             let items = reserve.page_cache().namespace("items").unwrap();
             let page = page_size().bytes().as_usize();
             let mut put = bytes(5 * page);
-            put[2 * page..4 * page].fill(7); // these two shrink
+            put[2 * page..4 * page].fill(7); // these two pages shrink
             assert_eq!(items.put_run(1, 0, &put).unwrap(), Put::Stored);
             for at in [0, 1, page - 3, page, 2 * page - 1, 3 * page + 5] {
                 for len in [0, 1, 40, page, 2 * page - 5] {
@@ -330,7 +313,7 @@ mod tests {
             }
             stored.push(object);
         }
-        // Crowded buckets of the index take some of them.
+        // Crowded buckets of the index drop some of them.
         let all = |buf: &mut [u8]| {
             stored.iter().filter(|object| items.get(**object, 0, buf).unwrap()).count() as u64
         };
@@ -353,11 +336,11 @@ mod tests {
         let page = page_size().bytes().as_usize();
         let part = reserve.len().get() / 4;
         let put = |object: u64| items.put_run(object, 0, &[object as u8].repeat(page)).unwrap();
-        // Page by page: no longer run need be there.
+        // Takes single pages: no longer run may be free.
         let take =
             || drop((0..part).map(|_| reserve.alloc(Pages::new(1)).unwrap()).collect::<Vec<_>>());
-        // More comes and goes than there are pages: the hand must not come down to what is taken
-        // again and again while there is room above.
+        // Puts and drops more pages than the reserve has. The hand must not reach the pages that
+        // first class takes repeatedly while pages above are free.
         let (mut objects, mut buf) = (0..0, vec![0; page]);
         for _ in 0..24 {
             take();
@@ -391,7 +374,7 @@ mod tests {
         let items = reserve.page_cache().namespace("items").unwrap();
         let (page, pages) = (page_size().bytes().as_usize(), reserve.len().get());
         let _half = reserve.alloc(Request::new(Pages::new(pages / 2)).any()).unwrap();
-        // What is given back last is filled first, and then the clock comes by.
+        // Fills the pages given back first, then those at the hand.
         items.put_run(2, 0, &[1]).unwrap();
         drop((3..pages / 2).map(|_| reserve.alloc(Pages::new(1)).unwrap()).collect::<Vec<_>>());
         let (put, mut got) =
@@ -410,7 +393,7 @@ mod tests {
         let page = page_size().bytes().as_usize();
         let mut page_of = vec![0; page];
         assert_eq!(items.put_run(1, 0, &bytes(3 * page)).unwrap(), Put::Stored);
-        // In as many runs as the reserve has.
+        // Allocates all runs of the reserve.
         let mut blocks = Vec::new();
         while let Some(run) = reserve.largest_run().ok().filter(|run| *run > Pages::ZERO) {
             blocks.push(reserve.alloc(run).unwrap());

@@ -1,14 +1,14 @@
-//! Positions of a reserve that grows and shrinks: other runs, and free pages in whole units.
+//! [`Positions`] of a reserve that grows and shrinks: other runs, and pages in whole units.
 //!
-//! Positions without memory are in no run, and taken for good until there are other runs. Cost: one
-//! step for each free extent, O(n log n) where they are chosen from.
+//! Positions without memory belong to no run and stay taken. Cost: one step a free extent; O(n log
+//! n) to choose among them.
 
 use super::Positions;
 use crate::contig::Run;
 use crate::extent::Extent;
 
-/// The runs of `present` pages, of which those in no known run are one each; none where nothing is
-/// known of any. Both are ascending.
+/// Returns the runs of `present`: pages in no known run are runs of one page. No runs if none is
+/// known.
 pub(crate) fn filled(known: &[Run], present: &[Extent]) -> Vec<Run> {
     let mut all = Vec::with_capacity(known.len());
     if known.is_empty() {
@@ -29,21 +29,19 @@ pub(crate) fn filled(known: &[Run], present: &[Extent]) -> Vec<Run> {
 }
 
 impl Positions {
-    /// Replaces the runs by those of `next`, of which nothing is free yet; what is free stays so.
-    /// Gives what was replaced.
+    /// Replaces the runs by `next`, all taken. Keeps free pages free. Returns the old positions.
     pub(crate) fn replace(&mut self, mut next: Self) -> Self {
         self.free_pages().for_each(|pages| next.free(pages));
         std::mem::replace(self, next)
     }
 
-    /// Free extents of pages, contiguous or not, in ascending order.
     fn free_pages(&self) -> impl Iterator<Item = Extent> + '_ {
         let flat = self.flat.is_some();
         let pages = move |place| Extent::new(self.pages_of(place, flat).start, place.len());
         self.searched(flat).iter().filter_map(pages)
     }
 
-    /// What of each free extent is in whole units of `unit` pages.
+    /// Returns the part of each free extent that consists of whole units.
     fn whole_units(&self, unit: u64) -> impl Iterator<Item = Extent> + '_ {
         self.free_pages().filter_map(move |free| {
             let start = free.start().next_multiple_of(unit);
@@ -51,20 +49,19 @@ impl Positions {
         })
     }
 
-    /// Pages that are free in whole units of `unit` pages.
     pub(crate) fn units(&self, unit: u64) -> u64 {
         self.whole_units(unit).map(Extent::len).sum()
     }
 
-    /// Takes `len` pages in whole units of `unit` pages, the fewest extents and of these the
-    /// highest; how many are free in whole units if those are too few. Both are multiples.
+    /// Takes `len` pages in whole units: the fewest extents, the highest of equals. The error is
+    /// the number of pages free in whole units.
     pub(crate) fn take_units(&mut self, len: u64, unit: u64) -> Result<Vec<Extent>, u64> {
         let mut free: Vec<Extent> = self.whole_units(unit).collect();
         let all = free.iter().map(|pages| pages.len()).sum();
         if all < len {
             return Err(all);
         }
-        // The longest last, of equals the highest.
+        // Sorts by length, then by place.
         free.sort_by_key(|pages| (pages.len(), pages.start()));
         let (mut found, mut missing) = (Vec::new(), len);
         while missing > 0 {

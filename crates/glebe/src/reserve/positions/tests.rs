@@ -1,4 +1,4 @@
-//! Places against a plain list of which pages are free, searched from its first to its last.
+//! Tests the places against a plain list of free pages, searched from its first to its last.
 
 use proptest::prelude::*;
 
@@ -14,14 +14,14 @@ fn contig(pages: u64) -> Contig {
     Contig::options().source(Source::Plain).build(len).expect("ordinary memory")
 }
 
-/// Ordinary memory whose places have the alignment of its pages: a single run of frames that is
-/// known has that of the frames, whatever it is.
+/// Allocates memory in which pages and frames are aligned alike: the places of a known single run
+/// are aligned like its frames.
 fn contig_in_phase(pages: u64) -> Contig {
     let out_of_phase = |contig: &Contig| match contig.runs() {
         [run] => run.pfn.is_some_and(|pfn| pfn.get() % (2 * GRANULE_PAGES) != 0),
         _ => false,
     };
-    // Those that do not do are held, so that other frames come.
+    // Holds unsuitable memory, so that other frames are allocated.
     let mut held = vec![contig(pages)];
     while out_of_phase(&held[held.len() - 1]) {
         held.push(contig(pages));
@@ -33,14 +33,13 @@ fn search(len: u64, align: u64) -> Search {
     Search { len, align, any: true, by_cost: false }
 }
 
-/// What is free, and what each granule costs.
 struct Plain {
     free: Vec<bool>,
     costs: Vec<u64>,
 }
 
 impl Plain {
-    /// Each free run that is as long as can be, in order.
+    /// Returns the longest possible free runs, in order.
     fn runs(&self) -> Vec<Extent> {
         let mut runs: Vec<Extent> = Vec::new();
         for page in (0..self.free.len()).filter(|&page| self.free[page]) {
@@ -58,7 +57,6 @@ impl Plain {
         granules.map(|granule| self.costs[granule as usize]).sum()
     }
 
-    /// Where `search` should lead.
     fn place(&self, search: &Search) -> Option<u64> {
         let Search { len, align, .. } = *search;
         let starts = |run: &Extent| {
@@ -79,7 +77,7 @@ impl Plain {
             };
             return Some(all.iter().copied().find(|&start| is_free(start)).unwrap_or(lowest));
         }
-        // Of equals the lowest; only the first place of a run and those at a granule's start.
+        // Compares the first place of each run and places at the start of a granule.
         let step = align.max(GRANULE_PAGES);
         let firsts = fits.iter().map(|run| starts(run)[0]);
         let steps = all.iter().copied().filter(|start| start % step == 0);
@@ -135,7 +133,7 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Memory comes and goes in whole units while blocks are held, in whatever runs it comes.
+    /// Adds and removes memory in whole units and various runs while blocks are held.
     #[test]
     fn what_is_free_stays_so_and_what_goes_was_free_in_whole_units(
         steps in prop::collection::vec(any::<(u8, u8, u64)>(), 1..60),
@@ -166,7 +164,7 @@ proptest! {
                     set(&mut free, block, true);
                 }
                 1 => {
-                    // Runs of other memory come into the lowest granule that has none.
+                    // Adds two runs in the lowest granule without memory.
                     let is_absent = |granule: &u64| {
                         let all = Extent::new(granule * GRANULE_PAGES, GRANULE_PAGES).unwrap();
                         !present.iter().any(|other| other.overlaps(all))
@@ -270,8 +268,8 @@ fn what_has_no_run_yet_is_passed_over_though_it_costs_nothing() {
     }
 }
 
-/// Frames of three runs: one over the first gibibyte that is counted, one that ends in front of
-/// 16 GiB, and one that begins at 8 GiB; in the order of the mapping.
+/// Frames of three runs, in the order of the mapping: across the first gibibyte, up to 16 GiB, and
+/// from 8 GiB on.
 const RUNS: [(u64, u64); 3] = [(0x3_fff0, 0x4_0020), (0x3f_ff00, 0x100), (0x20_0000, 0x4_0001)];
 
 fn runs_of_frames(are_known: bool) -> (Vec<contig::Run>, u64) {
@@ -322,7 +320,7 @@ fn alignments_beyond_a_gibibyte_are_those_of_the_frames() {
 
 #[test]
 fn of_places_aligned_beyond_a_gibibyte_the_cheapest_is_taken() {
-    // Two gibibytes and more from 4 GiB on: two places at a multiple of 1 GiB, of 2 GiB the second.
+    // The run from 4 GiB on has two places aligned to 1 GiB; only the second is aligned to 2 GiB.
     let len = 0xc_0000;
     let run = contig::Run { pages: Extent::new(0, len).unwrap(), pfn: Some(Pfn::new(0x10_0000)) };
     let mut positions = Positions::of_runs(&[run], len, GRANULE_PAGES).unwrap();

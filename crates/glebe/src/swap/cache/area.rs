@@ -1,12 +1,12 @@
-//! [`Area`]: pages by their offsets, in memory and in a file.
+//! [`Area`]: pages by offset, in memory and in a file.
 //!
-//! A store makes the block first and its entry last, so that an entry names a whole block. A load
-//! copies the entry, reads the block, and looks at the entry again if that failed: a block that was
-//! replaced or moved meanwhile is looked for anew. Every store has a generation of its own, which
-//! is part of the checksum, so a block of another store is never taken for this one's.
+//! A store makes the block first and the entry last, so an entry always names a whole block. If the
+//! read of a block fails, the load looks at the entry again: a store or the cleaner may have
+//! replaced it. Each store has its own generation, which the checksum covers, so a load accepts no
+//! other store's block.
 //!
-//! Locks: the cleaner's hand, then a chunk of entries, then the pools' and the file's; what is
-//! charged last. A call that reads or writes the file holds none, or the hand alone.
+//! Locks, in order: the cleaner's hand, a chunk of entries, pools and file, `unsaved`. A call holds
+//! at most the hand during I/O.
 
 use super::batch::{Batch, Page};
 use super::entries::{Entries, Entry};
@@ -24,15 +24,13 @@ use crate::sys::page_size;
 use crate::units::{Bytes, Pages};
 use crate::zpool::same_filled;
 
-/// The memory for pages that are not saved: so much more addresses than they have bytes, for a
-/// pool's rounding and tables.
+/// The pool's limit is the area's size, plus this part for rounding and tables, plus `OWN_MIN`.
 const OWN_PART: u64 = 8;
 const OWN_MIN: Bytes = Bytes::mib(1);
 
 static AREAS: MappedWord = MappedWord::new(0);
 
-/// Pages of one user of a [`SwapCache`], by their offsets. See [the
-/// module](super).
+/// Pages of one user of a [`SwapCache`], by offset. See [the module](super).
 #[derive(Debug)]
 pub struct Area {
     number: u32,
@@ -42,7 +40,6 @@ pub struct Area {
     pub(super) copies: Copies,
     pub(super) kept: Kept,
     pub(super) unsaved: Unsaved,
-    /// The chunk at which the cleaner goes on.
     pub(super) hand: Mutex<usize>,
     pub(super) counts: Counts,
     stores: MappedWord,
@@ -50,7 +47,6 @@ pub struct Area {
 }
 
 impl Area {
-    /// Of so many pages, which the caller has checked.
     pub(super) fn new(
         cache: &SwapCache,
         pages: Pages,
@@ -74,13 +70,13 @@ impl Area {
         })
     }
 
-    /// The area's number, unlike that of every other of the process.
+    /// Returns the area's number, unique in the process.
     #[must_use]
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// How many pages it may have.
+    /// Returns the number of pages that fit.
     #[must_use]
     pub fn pages(&self) -> Pages {
         Pages::new(self.pages)
@@ -108,20 +104,20 @@ impl Area {
         Key { store: self.number, index: offset as u32, generation }
     }
 
-    /// Stores a page, in the place of the one that may be there.
+    /// Stores a page in place of the earlier one.
     ///
     /// # Errors
-    /// [`Error::Offset`], [`Error::NotAPage`]: nothing was changed. Otherwise nothing is stored at
-    /// the offset: [`Error::Full`] where there is no file and put-back has no room,
-    /// [`Error::FileFull`], [`Error::Os`] for what the device refuses, [`Error::Forked`].
+    /// [`Error::Offset`], [`Error::NotAPage`], [`Error::Forked`] change nothing. Any other error
+    /// leaves the offset empty: [`Error::Full`] if there is no file and put-back is full,
+    /// [`Error::FileFull`], [`Error::Os`] from the device.
     pub fn store(&self, offset: u64, page: &[u8]) -> Result<(), Error> {
         self.store_all([(offset, page)])
     }
 
-    /// Stores pages with as few writes as may be: written through they share segments.
+    /// Stores pages with few writes: those written through share segments.
     ///
     /// # Errors
-    /// As [`Area::store`]; each of the pages is stored whole then, or not at all.
+    /// As [`Area::store`]. Each page is then stored whole or not at all.
     pub fn store_all<'a>(
         &self,
         pages: impl IntoIterator<Item = (u64, &'a [u8])>,
@@ -139,7 +135,6 @@ impl Area {
         self.write_through(&mut batch)
     }
 
-    /// Stores a page in memory, or adds it to those that go to the file.
     fn store_one(&self, offset: u64, page: &[u8], batch: &mut Batch) -> Result<(), Error> {
         let generation = self.stores.fetch_add(1, Ordering::Relaxed) as u32;
         let entry = |copy| Entry { generation, copy, kept: None };
@@ -164,8 +159,8 @@ impl Area {
         })
     }
 
-    /// Charges a block that may be in memory alone, once others are written if need be; false if
-    /// it is to go to the file.
+    /// Charges a block for memory, after writing other pages if necessary. Returns false if the
+    /// block must be written to the file.
     fn make_room(&self, block: Block) -> Result<bool, Error> {
         while !self.unsaved.charge(block.len) {
             let state = self.unsaved.get();
@@ -180,7 +175,7 @@ impl Area {
         Ok(true)
     }
 
-    /// The kernel gave no memory for a block that was charged: the file may have it.
+    /// Releases a charged block that the pool refused. Fails if no file can take it.
     fn give_up(&self, block: Block, error: crate::zpool::Error) -> Result<(), Error> {
         self.unsaved.release(block.len);
         match self.unsaved.has_file() {
@@ -208,7 +203,6 @@ impl Area {
         }
     }
 
-    /// Drops what an entry names that no one can find any more.
     pub(super) fn drop_entry(&self, entry: &Entry) {
         self.copies.drop_copy(entry.copy);
         if let Some(block) = entry.copy.in_pool() {
@@ -228,24 +222,23 @@ impl Area {
         old.is_some()
     }
 
-    /// Copies a page to `out`; false if none is stored there. After an error `out` may hold
+    /// Copies a page to `out`. Returns false if the offset is empty. After an error `out` may hold
     /// anything.
     ///
     /// # Errors
-    /// [`Error::Offset`], [`Error::NotAPage`]; [`Error::DamagedPage`] for a page that is not what
-    /// was stored, [`Error::Os`] for what the device refuses; [`Error::Forked`].
+    /// [`Error::Offset`], [`Error::NotAPage`], [`Error::DamagedPage`], [`Error::Forked`];
+    /// [`Error::Os`] from the device.
     pub fn load(&self, offset: u64, out: &mut [u8]) -> Result<bool, Error> {
         Ok(self.find(offset, out)?.is_some())
     }
 
-    /// As [`Area::load`], and the page is stored no more: it is never written to the file for
-    /// nothing.
+    /// Loads a page as [`Area::load`] does and removes it, so that no later write of it is wasted.
     ///
     /// # Errors
-    /// As [`Area::load`], and the page stays.
+    /// As [`Area::load`]. The page then stays.
     pub fn take(&self, offset: u64, out: &mut [u8]) -> Result<bool, Error> {
         while let Some(entry) = self.find(offset, out)? {
-            // Else it was moved or replaced meanwhile.
+            // Otherwise it was moved or replaced meanwhile.
             if let Some(old) = self.entries.set_if(offset, &entry, None) {
                 self.counts.add(Counter::Ended, 1);
                 self.drop_entry(&old);
@@ -255,7 +248,6 @@ impl Area {
         Ok(false)
     }
 
-    /// Copies a page to `out`; its entry.
     fn find(&self, offset: u64, out: &mut [u8]) -> Result<Option<Entry>, Error> {
         self.check(offset, out.len())?;
         while let Some(entry) = self.entries.get(offset) {
@@ -265,7 +257,7 @@ impl Area {
                     return Ok(Some(entry));
                 }
                 Err(why) => {
-                    // Else it was moved or replaced meanwhile.
+                    // Otherwise it was moved or replaced meanwhile.
                     if self.entries.get(offset).is_some_and(|now| now.is_same(&entry)) {
                         return Err(self.unreadable(offset, why));
                     }
@@ -286,7 +278,7 @@ impl Area {
         }
     }
 
-    /// Reads a page from wherever it is quickest to be had; where that was.
+    /// Reads a page from its fastest copy. Returns the counter of that source.
     fn read(&self, offset: u64, entry: &Entry, out: &mut [u8]) -> Result<Counter, Unreadable> {
         let key = self.key(offset, entry.generation);
         if let (Some(kept), Copy::Block(block)) = (entry.kept, entry.copy) {
@@ -294,7 +286,7 @@ impl Area {
             if self.kept.read(kept, block.len, decode).is_some_and(|read| read.is_ok()) {
                 return Ok(Counter::LoadedKept);
             }
-            // Lost, or damaged: it is of no use to later loads either.
+            // The copy is lost or damaged, so later loads cannot use it.
             let without = Entry { kept: None, ..*entry };
             if self.entries.set_if(offset, entry, Some(without)).is_some() {
                 self.counts.add(Counter::KeptLost, 1);
@@ -305,7 +297,7 @@ impl Area {
         Ok(if entry.copy.is_in_file() { Counter::ReadBack } else { Counter::Loaded })
     }
 
-    /// Drops a page; whether one was stored.
+    /// Drops a page. Returns true if the offset had one.
     ///
     /// # Errors
     /// [`Error::Offset`], [`Error::Forked`].
@@ -314,7 +306,7 @@ impl Area {
         Ok(self.drop_page(offset))
     }
 
-    /// Drops all pages; how many there were. One that is stored meanwhile may stay.
+    /// Drops all pages and returns their number. A page stored meanwhile may stay.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -334,20 +326,20 @@ impl Area {
         dropped
     }
 
-    /// Sets how many bytes of stored pages may wait to be written, compressed; more of them are
-    /// written before this returns. It counts only where there is a file.
+    /// Sets how many bytes of compressed pages may wait to be written. Writes the excess first. Has
+    /// no effect without a file.
     ///
     /// # Errors
-    /// [`Error::FileFull`], [`Error::Os`]: the number is as it was. [`Error::Forked`].
+    /// [`Error::FileFull`], [`Error::Os`]: the number is unchanged. [`Error::Forked`].
     pub fn set_write_back(&self, write_back: Bytes) -> Result<(), Error> {
         self.change_policy(|policy| Policy { write_back, ..policy })
     }
 
-    /// Sets how many bytes of stored pages need not be written, compressed; more of them are
-    /// written before this returns, but for what write-back lets wait.
+    /// Sets how many bytes of compressed pages need never be written. Writes the excess first,
+    /// except for bytes that write-back covers.
     ///
     /// # Errors
-    /// As [`Area::set_write_back`]; [`Error::PutBackBelowStored`] where there is no file.
+    /// As [`Area::set_write_back`]; [`Error::PutBackBelowStored`] without a file.
     pub fn set_put_back(&self, put_back: Bytes) -> Result<(), Error> {
         self.change_policy(|policy| Policy { put_back, ..policy })
     }

@@ -1,27 +1,24 @@
-//! [`Batch`]: blocks on their way to the file.
+//! [`Batch`]: blocks to be written to the file.
 //!
-//! Where the file has no free run for all of them they go in several writes. Each block is handed
-//! on as soon as it is in the file, so that an error loses none that came before.
+//! If no free run fits all blocks, a batch makes several writes. It hands on each block that the
+//! file has, so an error loses no earlier block.
 
 use super::entries::Entry;
 use crate::swap::copies::{Block, Copy};
 use crate::swap::error::Error;
 use crate::swap::file::SpillFile;
 
-/// A page of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Page {
     pub(super) offset: u64,
-    /// What its entry is; of a new page nothing that anybody has seen.
+    /// The page's entry. No thread has seen a new page's entry.
     pub(super) was: Entry,
     pub(super) block: Block,
 }
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pages: Vec<Page>,
-    /// The blocks, one behind the other.
     bytes: Vec<u8>,
 }
 
@@ -35,8 +32,8 @@ impl Batch {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Writes all blocks, and hands each page to `placed`, with its copy in the file and its bytes.
-    /// The batch is empty then, also after an error.
+    /// Writes all blocks. Hands each page to `placed` with its copy in the file and its bytes.
+    /// Empties the batch, also after an error.
     pub(super) fn write(
         &mut self,
         file: &SpillFile,
@@ -65,7 +62,6 @@ impl Batch {
     }
 }
 
-/// The bytes of each page.
 fn records<'a>(
     pages: &'a [Page],
     mut bytes: &'a [u8],

@@ -1,10 +1,10 @@
-//! The cleaner: writes pages to the file that are in ordinary memory alone.
+//! The cleaner: writes pages to the file that only ordinary memory holds.
 //!
-//! Whoever finds no room for a store cleans; there is no thread. It goes round the chunks from
-//! where the last call ended, and writes up to a segment. A page stays readable where it was until
-//! its entry names the file; if it is replaced meanwhile, what was written is given back. An error
-//! changes nothing. Lock: the hand, for the write, so that one cleans at a time; loads, and stores
-//! that have room, wait for none of it.
+//! A store that finds no room cleans; no thread runs in the background. The cleaner continues at
+//! the chunk where the last call ended and writes up to a segment. A page stays readable until its
+//! entry names the file. If it is replaced meanwhile, the cleaner frees the record that it wrote.
+//! An error changes nothing. Lock: the hand, during the write. Loads, and stores that have room, do
+//! not wait for it.
 
 use super::area::Area;
 use super::batch::{Batch, Page};
@@ -17,12 +17,12 @@ use crate::units::Bytes;
 use crate::zpool::with_buffer;
 
 impl Area {
-    /// Writes pages that are in ordinary memory alone, 256 KiB at a time, until `most` bytes are
-    /// written or those that put-back covers are left: for a program that has a moment to spare.
-    /// The bytes written.
+    /// Writes pages that only ordinary memory holds, 256 KiB at a time, until `most` bytes are
+    /// written or put-back covers the rest. Programs may call it when idle. Returns the bytes
+    /// written.
     ///
     /// # Errors
-    /// [`Error::FileFull`], [`Error::Os`]: pages are where they were. [`Error::Forked`].
+    /// [`Error::FileFull`], [`Error::Os`]: the pages are unchanged. [`Error::Forked`].
     pub fn clean(&self, most: Bytes) -> Result<Bytes, Error> {
         self.alive()?;
         let mut written = 0;
@@ -36,7 +36,7 @@ impl Area {
         Ok(Bytes::new(written))
     }
 
-    /// Writes pages if `len` bytes have no room; a number of bytes, 0 if nothing could be done.
+    /// Writes pages if `len` bytes have no room. Returns 0 if it could do nothing.
     pub(super) fn clean_for(&self, len: usize) -> Result<u64, Error> {
         let mut hand = lock(&self.hand);
         if self.unsaved.has_room(len) {
@@ -46,7 +46,6 @@ impl Area {
         self.clean_some(&mut hand, self.unsaved.get().to_write())
     }
 
-    /// Writes what is beyond the limits.
     pub(super) fn clean_down(&self, hand: &mut usize) -> Result<(), Error> {
         let mut backoff = Backoff::default();
         loop {
@@ -59,13 +58,13 @@ impl Area {
                 return Err(Error::PutBackBelowStored { stored, put_back: limit });
             }
             if self.clean_some(hand, stored.get() - limit.get())? == 0 {
-                // Charged by a store that is about to publish it.
+                // A store has charged bytes and will publish their entry soon.
                 backoff.wait();
             }
         }
     }
 
-    /// Writes pages of `most` bytes and one more, at most a segment; how many bytes.
+    /// Writes pages of at least `most` bytes, up to about a segment. Returns their bytes.
     fn clean_some(&self, hand: &mut usize, most: u64) -> Result<u64, Error> {
         let Some(file) = &self.copies.file else { return Ok(0) };
         let mut batch = self.gather(hand, most.min(BATCH as u64));
@@ -84,10 +83,9 @@ impl Area {
         Ok(cleaned)
     }
 
-    /// Reads pages that the file does not have.
     fn gather(&self, hand: &mut usize, most: u64) -> Batch {
         let mut batch = Batch::default();
-        // The chunk at the hand twice: there may be pages before those that were taken last.
+        // The loop visits the first chunk twice: pages may precede the last ones taken.
         for _ in 0..=self.entries.chunks() {
             for (offset, was) in self.entries.chunk(*hand) {
                 if batch.len() as u64 >= most {
@@ -95,7 +93,7 @@ impl Area {
                 }
                 let Some(block) = was.copy.in_pool() else { continue };
                 with_buffer(block.len, |bytes| {
-                    // What is gone was replaced; what is damaged its load will say.
+                    // A missing block was replaced. A damaged one fails at its next load.
                     if self.copies.gather(block, bytes).is_ok() {
                         batch.push(Page { offset, was, block }, bytes);
                     }

@@ -1,4 +1,4 @@
-//! Pages of a program's own pager, compressed, in the idle part of a reserve, and behind it a file.
+//! Compressed pages of a program's own pager, in the idle part of a reserve, with a file behind it.
 //!
 //! ```
 //! use glebe::swap::cache::SwapCache;
@@ -16,23 +16,22 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! An [`Area`] has pages by their offset, and a file of its own or none. A page that the file has
-//! is *saved*. **Lent pages hold copies of saved pages alone.** So a recall finds nothing to write
-//! or to put back: it costs what a recall of clean cache pages costs, under every policy, and never
-//! waits for a device. Pages that are not saved are in ordinary memory of the area, and two numbers
-//! bound the bytes of their blocks:
+//! An [`Area`] stores pages by offset, with or without its own file. A page in the file is *saved*.
+//! **Lent pages hold only copies of saved pages.** So a recall writes nothing: under every policy
+//! it costs as much as a recall of clean cache pages and waits for no device. Other pages use the
+//! area's ordinary memory. Two numbers bound the bytes of their blocks:
 //!
-//! * *write-back*: bytes that wait to be written, a segment at a time, by the store that finds no
-//!   room. [`SwapCache::usual_write_back`] suits most.
-//! * *put-back*: bytes that need not be written, with a file or without.
+//! * *write-back*: bytes that wait to be written. A store that finds no room writes a segment.
+//!   [`SwapCache::usual_write_back`] suits most programs.
+//! * *put-back*: bytes that need not be written, with or without a file.
 //! * Both are zero at first, which is *write-through*: the file has a page when its store returns.
 //!
-//! Same-filled pages take no memory and no file. A page that does not fit is refused, and then
-//! nothing is stored at its offset. A load that finds the kept copy gone reads the file. A checksum
-//! is tested before a block is decoded: a page that fails is an error and never data.
+//! Same-filled pages take no memory and no file. A refused page leaves its offset empty. A load
+//! reads the file if the kept copy is gone. It checks a block before decoding it: a damaged page is
+//! an error, never data.
 //!
-//! Cost: 32 bytes a page, the codec, a write for 256 KiB. Source: Linux's frontswap; GCMA (RFC v2,
-//! 2015), whose three policies these are.
+//! Cost: 32 bytes a page, the codec, one write per 256 KiB. Source: Linux's frontswap; the three
+//! policies of GCMA (RFC v2, 2015).
 
 mod area;
 mod batch;
@@ -43,7 +42,7 @@ mod stats;
 mod swap_cache;
 
 pub use area::Area;
-// Each row says what it counts; the reference lists what programs name.
+// Rows say what they count; the reference lists only types that programs name.
 #[doc(hidden)]
 pub use stats::Stats;
 pub use swap_cache::SwapCache;

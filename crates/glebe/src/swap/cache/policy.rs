@@ -1,24 +1,20 @@
-//! [`Policy`]: how many bytes of an area may be in ordinary memory alone; and [`Unsaved`], which
-//! counts them.
+//! [`Policy`]: limits on bytes that only ordinary memory holds; [`Unsaved`] counts these.
 //!
-//! Invariant: what is charged is at most the two limits together when a page is charged. Bytes are
-//! those of blocks, as the codec made them. Lock: one, for an addition.
+//! Invariant: a charge never exceeds the sum of both limits. Unit: bytes of blocks, after the
+//! codec. Lock: one, for an addition.
 
 use crate::sync::{lock, Mutex};
 use crate::units::Bytes;
 
-/// How many bytes of stored pages may be in ordinary memory and not in the file, compressed.
-/// [`Policy::default`] is write-through: none.
+/// Limits on compressed bytes that the file does not have. Default: write-through, both 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Policy {
-    /// Write-back: bytes that are to be written, when a store finds no room for more. It counts
-    /// only where there is a file.
+    /// Write-back: bytes that wait for a write. Counts only with a file.
     pub(super) write_back: Bytes,
-    /// Put-back: bytes that need not be written, beside those, with a file or without.
+    /// Put-back: further bytes that need not be written.
     pub(super) put_back: Bytes,
 }
 
-/// The bytes of an area that its file does not have.
 #[derive(Debug)]
 pub(super) struct Unsaved {
     state: Mutex<State>,
@@ -28,13 +24,11 @@ pub(super) struct Unsaved {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct State {
     pub(super) policy: Policy,
-    /// Bytes charged.
     pub(super) charged: u64,
     has_file: bool,
 }
 
 impl State {
-    /// The most that may be charged.
     pub(super) fn limit(self) -> u64 {
         let write_back = if self.has_file { self.policy.write_back.get() } else { 0 };
         write_back.saturating_add(self.policy.put_back.get())
@@ -44,12 +38,12 @@ impl State {
         self.charged.saturating_add(len as u64) <= self.limit()
     }
 
-    /// Whether there would be room for `len` once others are written.
+    /// Returns true if writing other pages can make room for `len` bytes.
     pub(super) fn can_wait(self, len: usize) -> bool {
         self.has_file && len as u64 <= self.policy.write_back.get()
     }
 
-    /// Bytes that write-back may write: those of put-back stay.
+    /// Returns the bytes that put-back does not cover.
     pub(super) fn to_write(self) -> u64 {
         self.charged.saturating_sub(self.policy.put_back.get())
     }
@@ -69,7 +63,6 @@ impl Unsaved {
         *lock(&self.state)
     }
 
-    /// Charges `len` bytes if they fit.
     pub(super) fn charge(&self, len: usize) -> bool {
         let mut state = lock(&self.state);
         let fits = state.fits(len);
@@ -79,17 +72,14 @@ impl Unsaved {
         fits
     }
 
-    /// Whether `len` bytes would fit now.
     pub(super) fn has_room(&self, len: usize) -> bool {
         self.get().fits(len)
     }
 
-    /// Takes `len` bytes off that were charged.
     pub(super) fn release(&self, len: usize) {
         lock(&self.state).charged -= len as u64;
     }
 
-    /// Sets the limits.
     pub(super) fn set(&self, policy: Policy) {
         lock(&self.state).policy = policy;
     }

@@ -1,10 +1,8 @@
-//! Statistics of an area: one table, as those of the other parts.
-//!
-//! Identities, exact while no call is under way ([`Stats::check`] tests them):
+//! Statistics of an area. Three identities hold while no call runs:
 //!
 //! * `stored = ended + present_pages`
 //! * `present = unsaved + saved + same_filled`
-//! * `charged <= limit`, and what is charged is what unsaved pages take
+//! * `charged <= limit`, and `charged` is the sum of the blocks of unsaved pages
 
 use super::area::Area;
 use crate::stats::{shown, statistics, texts};
@@ -49,7 +47,7 @@ statistics! {
 }
 
 impl Area {
-    /// The statistics now: O(pages); zeros in a forked child.
+    /// Returns the statistics; zeros in a forked child. Cost: O(pages).
     #[must_use]
     pub fn stats(&self) -> Stats {
         if self.alive().is_err() {
@@ -85,10 +83,10 @@ impl Area {
 }
 
 impl Stats {
-    /// Tests the identities of the module's head; they hold while no call is under way.
+    /// Tests the identities, which hold while no call runs.
     ///
     /// # Errors
-    /// Which one does not hold, with its values.
+    /// The identity that fails, with its values.
     pub fn check(&self) -> Result<(), String> {
         let same = |what: &str, a: u64, b: u64| {
             (a == b).then_some(()).ok_or_else(|| format!("{what}: {a} is not {b}"))

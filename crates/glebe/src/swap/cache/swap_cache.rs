@@ -1,4 +1,4 @@
-//! [`SwapCache`]: memory in which copies of areas' pages are kept, and how areas are made.
+//! [`SwapCache`]: memory for copies of areas' pages.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use crate::sys::page_size;
 use crate::units::{Bytes, Pages};
 use crate::zpool::{AtLimit, Codec, ObjectPool};
 
-/// The most pages of an area.
 const PAGES_MAX: Pages = Pages::new(1 << 28);
-/// Calls at once that may have written what no entry names yet, beside a record for each page.
+/// Calls at once that may write a record before an entry names it. The file has room for these in
+/// addition to a record per page.
 const CALLS_MAX: u64 = 1 << 12;
-/// Of a reserve or a limit, the part that write-back usually has, and the most.
+/// Usual write-back: this part of the reserve or limit, up to `WRITE_BACK_MAX`.
 const WRITE_BACK_PART: u64 = 16;
 const WRITE_BACK_MAX: Bytes = Bytes::mib(16);
 
-/// Memory for copies of the pages of [`Area`]s: the idle part of a reserve, or a pool. See [the
+/// Memory for copies of pages of [`Area`]s: idle memory of a reserve, or a pool. See [the
 /// module](super).
 #[derive(Clone, Debug)]
 pub struct SwapCache {
@@ -42,54 +42,53 @@ impl SwapCache {
         }
     }
 
-    /// In what first class does not hold.
+    /// Uses the part of a reserve that first class does not hold.
     ///
     /// # Errors
-    /// [`Error::Pool`]: the caller is a forked child, or what the kernel refuses.
+    /// [`Error::Pool`] in a forked child, or from the kernel.
     pub fn on(reserve: &Reserve) -> Result<Self, Error> {
         let pool = reserve.object_pool().codec(Codec::None).build()?;
         Ok(Self::new(Kept::Lent(pool), reserve.len().bytes(page_size())))
     }
 
-    /// In up to `limit` of ordinary memory, where there is no reserve.
+    /// Uses up to `limit` of ordinary memory, without a reserve.
     ///
     /// # Errors
-    /// [`Error::Pool`] for a limit that an empty pool passes, or what the kernel refuses.
+    /// [`Error::Pool`] if an empty pool exceeds the limit, or from the kernel.
     pub fn with_limit(limit: Bytes) -> Result<Self, Error> {
         let options = ObjectPool::options().codec(Codec::None).at_limit(AtLimit::EvictOldest);
         Ok(Self::new(Kept::Own(Arc::new(options.limit(limit).build()?)), limit))
     }
 
-    /// How pages of areas made from now on are made smaller; LZ4 if nothing is said.
+    /// Sets the codec of areas made from now on. Default: LZ4.
     #[must_use]
     pub fn codec(self, codec: Codec) -> Self {
         Self { codec, ..self }
     }
 
-    /// Encrypts what areas made from now on write to their files, each by a key that only this
-    /// process has. Needs the feature `encrypt`.
+    /// Encrypts the files of areas made from now on, each with a key that only this process has.
+    /// Needs the feature `encrypt`.
     #[cfg(feature = "encrypt")]
     #[must_use]
     pub fn encrypted(self) -> Self {
         Self { is_encrypted: true, ..self }
     }
 
-    /// What suits most areas as [write-back](Area::set_write_back): a sixteenth of the reserve or
-    /// the limit, and at most 16 MiB.
+    /// Returns the [write-back](Area::set_write_back) that suits most areas: a sixteenth of the
+    /// reserve or limit, at most 16 MiB.
     #[must_use]
     pub fn usual_write_back(&self) -> Bytes {
         Bytes::new(self.room.get() / WRITE_BACK_PART).min(WRITE_BACK_MAX)
     }
 
-    /// Makes an area of so many pages, written through to a file in `dir` of up to `limit` bytes.
-    /// The file has no name, is this process's alone, and is gone with it. What it holds is not
-    /// encrypted if [`SwapCache::encrypted`] does not say so. A page takes whole units of 512 bytes
-    /// of it, one that is written alone whole units of 4 KiB.
+    /// Makes an area that writes through to a file in `dir` of up to `limit` bytes. The file has no
+    /// name and disappears with the process. It is not encrypted unless [`SwapCache::encrypted`]
+    /// was called. A page takes whole units of 512 bytes of the file; written on its own, units of
+    /// 4 KiB.
     ///
     /// # Errors
-    /// [`Error::AreaPages`] for none or too many; [`Error::Pool`] for a codec's parameters;
-    /// [`Error::Os`] for what the kernel refuses: addresses in a process with a limit on those, a
-    /// file in the directory.
+    /// [`Error::AreaPages`]; [`Error::Pool`] for bad codec parameters; [`Error::Os`] if the kernel
+    /// refuses the file, or addresses in a process with a limit on them.
     pub fn area(&self, pages: Pages, dir: &Path, limit: Bytes) -> Result<Area, Error> {
         let pages = checked(pages)?;
         let file = SpillFile::new(dir, limit, pages.get() + CALLS_MAX)?;
@@ -98,8 +97,7 @@ impl SwapCache {
         Area::new(self, pages, Some(file))
     }
 
-    /// Makes an area of so many pages that has no file: it stores what put-back has room for, which
-    /// is nothing until [`Area::set_put_back`] says otherwise.
+    /// Makes an area without a file. It stores nothing until [`Area::set_put_back`] gives it room.
     ///
     /// # Errors
     /// As [`SwapCache::area`].

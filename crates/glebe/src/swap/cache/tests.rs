@@ -1,6 +1,5 @@
-//! What a test outside cannot see: where pages are, devices that refuse, blocks that are damaged,
-//! forks.
-#![allow(unsafe_code)] // Safety: a forked child that allocates nothing.
+//! Tests through internals: positions of pages, failing devices, damaged blocks, forks.
+#![allow(unsafe_code)] // Safety: the forked child allocates nothing.
 
 mod stress;
 
@@ -37,7 +36,7 @@ fn mix(word: u64) -> u64 {
     (word ^ word >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 7
 }
 
-/// A page that compresses to about a half, unlike that of any other `n`.
+/// Returns a page that compresses to about a half and differs for each `n`.
 fn page_of(n: u64) -> Vec<u8> {
     (0..page() as u64)
         .map(|at| if at % 16 < 8 { n as u8 } else { mix(at << 32 | n) as u8 })
@@ -88,7 +87,7 @@ fn check(area: &Area, pages: impl IntoIterator<Item = u64>) {
     area.stats().check().unwrap();
 }
 
-/// First class takes all of a reserve, run by run, writes it, and gives it back.
+/// Allocates a whole reserve as first class, writes it, and frees it.
 fn recall_all(reserve: &Reserve) {
     let mut blocks = Vec::new();
     loop {
@@ -110,7 +109,7 @@ fn written_through_pages_are_in_the_file_and_survive_every_recall() {
     area.store_all((300..).zip(batch.iter().map(Vec::as_slice))).unwrap();
     let stats = area.stats();
     assert_eq!((stats.unsaved, stats.saved, stats.through), (Pages::ZERO, Pages::new(600), 600));
-    // What came together is side by side in the file, and not a page of the device each.
+    // Pages of a batch are adjacent, and do not take a device page each.
     let starts = |pages: std::ops::Range<u64>| {
         let start = |n| area.entries.get(n).unwrap().copy.to_raw()[0];
         pages.filter(|n| start(*n) % 8 != 0).count()
@@ -133,7 +132,6 @@ fn write_back_writes_what_lives_and_only_when_it_must() {
     area.set_write_back(cache.usual_write_back()).unwrap();
     for n in 0..4000 {
         store(&area, [n]);
-        // Seven of eight are dead before anything is written.
         if n % 8 != 0 {
             assert!(area.invalidate_page(n).unwrap());
         }
@@ -155,7 +153,7 @@ fn put_back_needs_no_file_and_refuses_what_it_has_no_room_for() {
     assert!((300..700).contains(&refused.len()), "{}", refused.len());
     recall_all(&reserve);
     check(&area, (0..1000).filter(|n| !refused.contains(n)));
-    // A refused page leaves nothing behind that is older.
+    // A refused store leaves no older page.
     assert!(matches!(area.store(0, &noise_page()), Err(Error::Full { .. })));
     assert_eq!(load(&area, 0).unwrap(), None);
     for n in refused {
@@ -165,7 +163,6 @@ fn put_back_needs_no_file_and_refuses_what_it_has_no_room_for() {
     let below = area.set_policy(put_back(Bytes::new(1000))).unwrap_err();
     assert!(matches!(below, Error::PutBackBelowStored { .. }), "{below}");
     assert_eq!(area.unsaved.get().policy, put_back(Bytes::mib(1)));
-    // Write-back without a file is nothing.
     let nothing = without_file(&cache, 1, Bytes::ZERO);
     nothing.set_write_back(cache.usual_write_back()).unwrap();
     assert!(matches!(nothing.store(0, &page_of(1)), Err(Error::Full { .. })));
@@ -198,7 +195,7 @@ fn write_back_leaves_what_put_back_covers() {
     for n in 0..2000 {
         store(&area, [n]);
         let charged = area.stats().charged_bytes;
-        // A block beyond the segment may go.
+        // The last block may exceed the segment.
         assert!(n < 400 || charged >= Bytes::new(508 << 10), "{n}: {charged}");
     }
     check(&area, 0..2000);
@@ -301,7 +298,6 @@ fn a_file_that_was_cut_or_overwritten_is_an_error_and_never_data() {
             true => file_of(&area).overwrite(),
             false => file_of(&area).cut(Bytes::ZERO),
         }
-        // Kept copies are as good as ever.
         check(&area, 0..500);
         area.kept_gone();
         for n in 0..500 {
@@ -320,14 +316,14 @@ fn a_damaged_kept_copy_is_not_used_and_another_pages_block_neither() {
     let area = with_file(&SwapCache::with_limit(Bytes::mib(4)).unwrap(), 4);
     store(&area, 0..4);
     let of = |n| area.entries.get(n).unwrap();
-    // The copy of another page, whole as it is.
+    // The kept copy of another page, itself intact.
     area.entries.set(1, entries::Entry { kept: of(2).kept, ..of(1) });
     check(&area, [1]);
     assert_eq!(area.stats().kept_lost, 1);
     assert_eq!(of(1).kept, None, "it is of no use");
     area.entries.set(0, entries::Entry { copy: of(3).copy, kept: None, ..of(0) });
     assert!(matches!(load(&area, 0), Err(Error::DamagedPage { offset: 0, .. })));
-    // So that nothing is dropped twice.
+    // Prevents a double drop.
     area.entries.set(0, entries::Entry { copy: Copy::Filled(0), ..of(0) });
 }
 

@@ -4,22 +4,20 @@
 //! range   63 first page 32 | 31 pages 0
 //! ```
 //!
-//! There are some; one more is in the place of the oldest, which is forgotten: it is a hint. Cost:
-//! one atomic operation to add some, a look at each range to take some. No lock.
+//! A range is a hint: when all places are used, a new one replaces the oldest. Cost: one atomic
+//! operation to add, a look at each range to take. No lock.
 
 use std::ops::Range;
 
 use crate::sync::{MappedWord, Ordering};
 
-/// Ranges that can wait.
 const RANGES: usize = 8;
 const LEN_BITS: u32 = 32;
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Cold {
     ranges: [MappedWord; RANGES],
-    /// Which was added last: it counts on, round and round.
+    /// Number of the last range, which selects its place.
     last: MappedWord,
 }
 
@@ -27,7 +25,6 @@ fn parts(range: u64) -> (u64, u64) {
     (range >> LEN_BITS, range & ((1 << LEN_BITS) - 1))
 }
 
-/// A range of which nothing is left is 0.
 fn range_of(first: u64, len: u64) -> u64 {
     if len == 0 {
         0
@@ -45,7 +42,7 @@ impl Cold {
         &self.ranges[nth as usize % RANGES]
     }
 
-    /// Adds pages of the region: to the range that was added last, if they follow it.
+    /// Adds pages, or extends the last range if they follow it.
     pub(super) fn add(&self, pages: Range<u64>) {
         let (from, more) = (pages.start, pages.end.saturating_sub(pages.start));
         if more == 0 {
@@ -62,7 +59,7 @@ impl Cold {
         }
     }
 
-    /// Takes up to so many pages, from the oldest range.
+    /// Takes up to `most` pages of the oldest range.
     pub(super) fn take(&self, most: u64) -> Option<Range<u64>> {
         let last = self.last.load(Ordering::Relaxed);
         let shorter = |range| {

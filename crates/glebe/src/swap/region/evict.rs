@@ -1,26 +1,24 @@
-//! How pages leave a region: two hands go round it, in the order of addresses.
+//! Eviction by two hands, which pass over the region in the order of addresses.
 //!
-//! The first, the *hand*, moves runs of pages into the shadow, where they wait in the *window*: a
-//! touch brings one back for a call, so what is used stays. The second, the *tail*, goes where the
-//! hand has been; what it still finds in the window is compressed there, or found equal to the copy
-//! that was kept, and dropped, many pages in one call. Who brings pages in has as many leave.
-//! A page that cannot be moved (pinned by the kernel, locked or read-only) stays. What the program
-//! called cold leaves before the hand moves, and waits in no window.
+//! The *hand* moves runs of pages into the shadow, where they are in the *window*: a touch brings
+//! one back with one system call, so used pages stay. The *tail* follows. It compresses pages still
+//! in the window, unless they equal a kept copy, and drops many with one system call. A call that
+//! brings in pages evicts the same number. Cold pages leave first and skip the window.
 //!
-//! Pages that are locked or read-only are remembered: a turn of the hand tries one of them again,
-//! and all once it could be moved. They may come to be more than the budget; then others still have
-//! a quarter of it.
+//! A page that cannot be moved (pinned by the kernel, locked or read-only) stays. Locked and
+//! read-only pages are remembered: a turn retries one of them, and all after a success. They may
+//! exceed the budget; other pages then have a quarter of it.
 //!
-//! Without UFFDIO_MOVE there is no window: the hand protects pages from being written, and
-//! compresses and drops them where they are. Nothing is ever copied first and dropped then: a write
-//! between the two would be lost.
+//! Without UFFDIO_MOVE, the region has no window: the hand write-protects pages, and compresses and
+//! drops them in place. A page is never copied while the program can write it: a write before the
+//! drop would be lost.
 //!
-//! Cost: 0.1 to 1 µs a page moved, the codec and a pool's insert for one compressed, the codec and
-//! a comparison for one that has a copy. No lock. Source: the segmented FIFO of VAX/VMS (Turner and
-//! Levy 1981).
+//! Cost: 0.1 to 1 µs per page moved; the codec and a pool's insert per page compressed; the codec
+//! and a comparison per page with a copy. No lock. Source: the segmented FIFO of VAX/VMS (Turner
+//! and Levy 1981).
 //!
 //! # Safety
-//! Pages are moved and protected that this call has taken by their word.
+//! A call moves and protects only pages that it owns by their words.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -45,44 +43,39 @@ use crate::zpool::{same_filled, with_buffer};
 const RUN: u64 = 64;
 /// Pages that the tail passes at once.
 const STEP: u64 = 8;
-/// The part of the budget that leaves in one go, at most [`STEP`] pages if not more are needed.
+/// Part of the budget per turn, at most [`STEP`] pages unless more are needed.
 const STEP_SHARE: u64 = 16;
-/// Pages that do not fit into the pool, until it is taken to be full for all.
+/// Failed copies in one turn that make the pool count as full.
 const REFUSALS: u32 = 2;
-/// How often the hand goes round in vain.
 const ROUNDS: u64 = 2;
 
-/// For whom room is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asker {
-    /// A touch, which cannot be refused: it goes over the budget where nothing can leave.
+    /// A touch, which cannot be refused: it exceeds the budget if nothing can leave.
     Touch,
-    /// A call, which can.
     Call,
-    /// A touch, for pages beside that are not worth going over the budget.
+    /// A touch with read-ahead, for which it does not exceed the budget.
     Ahead,
 }
 
-/// What one turn came to.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
-    /// Pages that room is made for: their owner does not wait for itself.
+    /// Pages that need the room: their owner does not wait for itself.
     own: Range<u64>,
     pub(super) left: u64,
     hope: Hope,
     pub(super) refused: Option<Error>,
     pub(super) refusals: u32,
-    /// The error number of a page that the kernel did not move.
+    /// Error number of a page that the kernel did not move.
     stuck: Option<i32>,
-    /// Whether all pages are tried that were locked or read-only; else whether one was, and
-    /// whether others were passed by.
+    /// True to retry all locked or read-only pages. Otherwise a turn tries one of them and passes
+    /// by the others.
     tries_all: bool,
     tried_one: bool,
     passed_by: bool,
 }
 
 impl Inner {
-    /// Charges pages that are this call's, for which others leave if they must.
     pub(super) fn make_room(&self, own: Range<u64>, asker: Asker) -> Result<(), Error> {
         let pages = own.end - own.start;
         let shed = self.shed(own, asker, || self.charge(pages));
@@ -101,8 +94,8 @@ impl Inner {
         })
     }
 
-    /// Has pages leave for some of this call's until it `is_done`; else why they could not, if not
-    /// for pins alone.
+    /// Evicts pages until `is_done`. If it gives up, it returns the reason, or `None` if only pins
+    /// prevent it.
     pub(super) fn shed(
         &self,
         own: Range<u64>,
@@ -115,7 +108,7 @@ impl Inner {
             if turn.left > 0 {
                 patience.renew();
             } else if turn.passed_by && asker == Asker::Call {
-                // A touch goes over the budget before it takes so long.
+                // A retry of all takes too long for a touch, which exceeds the budget instead.
                 tries_all = true;
             } else if turn.refused.is_some() || !patience.wait(turn.hope) {
                 return if is_done() { Ok(()) } else { Err(self.why(turn)) };
@@ -124,7 +117,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Why pages could not leave, if not for guards: they alone leave no room, or no page is stuck.
+    /// Returns why pages could not leave, `None` if guards are the reason.
     fn why(&self, turn: Turn) -> Option<Error> {
         let is_for_guards = self.pinned() + (turn.own.end - turn.own.start) > self.budget();
         let stuck = turn.stuck.filter(|_| !is_for_guards);
@@ -134,7 +127,6 @@ impl Inner {
         }))
     }
 
-    /// Turns both hands until some pages have left.
     fn turn(&self, own: Range<u64>, tries_all: bool) -> Turn {
         let want = (self.budget() / STEP_SHARE).clamp(1, STEP).max(own.end - own.start);
         let run = self.window_target().min(RUN);
@@ -160,17 +152,15 @@ impl Inner {
         turn
     }
 
-    /// Whether the tail is where the hand is.
     fn is_level(&self) -> bool {
         self.tail.load(Ordering::Relaxed) >= self.hand.load(Ordering::Relaxed)
     }
 
-    /// The pages that so many places of a hand are, in runs.
+    /// Returns the pages at positions of a hand, which wrap at the region's end.
     fn pages_at(&self, from: u64, count: u64) -> impl Iterator<Item = u64> + '_ {
         (from..from + count.min(self.pages())).map(|at| at % self.pages())
     }
 
-    /// Has pages leave, up to [`STEP`], wherever the hands are.
     fn let_leave(&self, pages: Range<u64>, turn: &mut Turn) {
         if self.pager.moves() {
             self.move_all(pages.clone(), turn);
@@ -180,13 +170,11 @@ impl Inner {
         }
     }
 
-    /// Moves the next pages of the hand into the window.
     fn move_out(&self, count: u64, turn: &mut Turn) {
         let from = self.hand.fetch_add(count, Ordering::Relaxed);
         self.move_all(self.pages_at(from, count), turn);
     }
 
-    /// Moves those of some pages into the window that are home.
     fn move_all(&self, pages: impl Iterator<Item = u64>, turn: &mut Turn) {
         let (mut first, mut len) = (0, 0);
         for page in pages {
@@ -202,7 +190,7 @@ impl Inner {
         self.move_run(first, len, turn);
     }
 
-    /// Takes a page that is home, unless somebody is at it.
+    /// Takes a page at home, unless a thread or guard has it.
     fn take(&self, page: u64, turn: &mut Turn) -> bool {
         let slot = self.slot_of(page);
         let word = slot.word();
@@ -221,7 +209,7 @@ impl Inner {
         is_taken
     }
 
-    /// Whether a page is not tried, since it was locked or read-only when it was tried last.
+    /// Returns true if the page was locked or read-only at the last try and this turn skips it.
     fn is_passed_by(&self, slot: Slot<'_>, turn: &mut Turn) -> bool {
         if !slot.is_unmovable() || turn.tries_all {
             return false;
@@ -233,12 +221,11 @@ impl Inner {
         std::mem::replace(&mut turn.tried_one, true)
     }
 
-    /// Moves pages that follow one another and are this call's.
     fn move_run(&self, mut first: u64, mut len: u64, turn: &mut Turn) {
         let mut most = len;
         while len > 0 {
             let bytes = self.offset_of(most.min(len)).as_usize();
-            // SAFETY: home, and this call's; the shadow is empty where a page is not in the window.
+            // SAFETY: this call owns the pages, at home; the shadow is empty outside the window.
             let (moved, refused) =
                 unsafe { self.pager.shift(self.at_shadow(first), self.at_home(first), bytes) };
             let moved = Bytes::new(moved as u64).pages_down(page_size()).get();
@@ -254,7 +241,7 @@ impl Inner {
             }
             (first, len) = (first + moved, len - moved);
             if let Some(errno) = refused {
-                // What the program has locked or protected are mostly pages in a row.
+                // Locked and protected pages are mostly neighbours: try them singly.
                 most = 1;
                 self.remember(first, errno == UNMOVABLE);
                 turn.stuck = self.stay(first, errno).then_some(errno).or(turn.stuck);
@@ -263,13 +250,12 @@ impl Inner {
         }
     }
 
-    /// Puts a page that is this call's where it is now, with the copy that it has.
+    /// Ends this call's ownership of a page; its copy stays.
     fn put(&self, page: u64, state: State) {
         must(self.slot_of(page).word(), |word| word.put(state, word.has_copy()));
     }
 
-    /// A page that could not be moved; whether it is there. One that is missing was discarded by
-    /// the program.
+    /// Ends a failed move. Returns false if the page is missing because the program discarded it.
     fn stay(&self, page: u64, errno: i32) -> bool {
         if errno != MISSING {
             self.counts.add(Counter::Stuck, 1);
@@ -282,7 +268,6 @@ impl Inner {
         false
     }
 
-    /// Compresses and drops the next pages of the tail that are in the window.
     fn drain(&self, turn: &mut Turn) {
         let hand = self.hand.load(Ordering::Relaxed);
         let oldest = hand.saturating_sub(self.pages());
@@ -296,7 +281,7 @@ impl Inner {
         self.drain_all(self.pages_at(from, STEP.min(hand - from)), turn);
     }
 
-    /// Compresses and drops those of up to [`STEP`] pages that are in the window.
+    /// Compresses and drops the pages that are in the window, of up to [`STEP`].
     fn drain_all(&self, pages: impl Iterator<Item = u64>, turn: &mut Turn) {
         let mut leaving = Leaving::new(self, &self.shadow, State::Window);
         for page in pages {
@@ -307,13 +292,12 @@ impl Inner {
         leaving.drop_all(turn);
     }
 
-    /// Compresses and drops the next pages of the hand where they are, protected meanwhile.
     fn take_protected(&self, turn: &mut Turn) {
         let from = self.hand.fetch_add(STEP, Ordering::Relaxed);
         self.take_all_protected(self.pages_at(from, STEP), turn);
     }
 
-    /// Does so with those of up to [`STEP`] pages that are home.
+    /// Evicts in place the pages that are at home, of up to [`STEP`].
     fn take_all_protected(&self, pages: impl Iterator<Item = u64>, turn: &mut Turn) {
         let mut leaving = Leaving::new(self, &self.home, State::Resident);
         for page in pages {
@@ -329,18 +313,17 @@ impl Inner {
         leaving.drop_all(turn);
     }
 
-    /// Protects a page that is this call's, and makes sure that it is there to be read.
+    /// Protects an owned page, after filling it if the program discarded it.
     fn protect(&self, page: u64) -> bool {
         let (at, len) = (self.at_home(page), self.page());
-        // SAFETY: home, and this call's: a touch waits for it.
+        // SAFETY: this call owns the page, at home; a touch waits.
         unsafe {
             self.pager.fill(at, &ZEROS[..len], len).is_ok()
                 && self.pager.protect(at, len, true).is_ok()
         }
     }
 
-    /// Makes sure that there is a copy of a page as it is now; else why not, and then there is
-    /// none.
+    /// Ensures that a page has a copy of `bytes`. After an error it has none.
     pub(super) fn keep(&self, page: u64, bytes: &[u8], has_copy: bool) -> Result<(), Error> {
         let slot = self.slot_of(page);
         if has_copy {

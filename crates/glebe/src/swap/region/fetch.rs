@@ -1,17 +1,16 @@
-//! How a page comes home: at a touch, in the signal handler, or for a call.
+//! Brings pages home: after a touch, in the signal handler, or for a call.
 //!
-//! The thread that touched does it all: it takes the page to itself by its word, makes as much room
-//! as the page takes, decodes the copy into a buffer of its own, and has the kernel copy that into
-//! the hole, whole. A page in the window is moved back. Touches that follow one another are read
-//! ahead: [`AHEAD`] pages decoded one behind the other, and copied in one call.
+//! The touching thread takes the page by its word, makes room, decodes the copy into its own
+//! buffer, and has the kernel copy it whole into the hole. A page in the window is moved back.
+//! Sequential touches read ahead: [`AHEAD`] pages are decoded and then copied with one system call.
 //!
-//! The signal is raised by an instruction of the thread's own that touches the region, so it
-//! interrupts no allocator and none of this crate's locks: what is called here may take the pool's
-//! locks, and allocate, as long as no memory of a region is touched under such a lock.
-//! Cost of a touch of a stored page: signal, checksum, codec and one call; 4 to 6 µs.
+//! Only an instruction that touches the region raises the signal, so the handler never interrupts
+//! an allocator or this crate's locks. It may take the pool's locks and allocate, as long as no
+//! code touches a region under these locks. Cost of a touch of a stored page: signal, checksum,
+//! codec and one system call; 4 to 6 µs.
 //!
 //! # Safety
-//! What is filled, moved or given up are pages of the region that this call has to itself.
+//! A call fills, moves or gives up only pages that it owns.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -34,43 +33,41 @@ use crate::sys::uffd::UNMOVABLE;
 use crate::units::Bytes;
 use crate::zpool::with_buffer;
 
-/// Pages that are loaded at once where touches follow one another.
+/// Pages loaded at once if touches are sequential.
 const AHEAD: u64 = 16;
-/// The part of the budget that is loaded at once at most.
+/// Largest part of the budget loaded at once.
 const AHEAD_SHARE: u64 = 16;
-/// As long as the longest page of any machine.
+/// Zeros for the largest page size of any machine.
 pub(super) static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 pub(super) fn refusal(call: &'static str, errno: i32) -> Error {
     OsError::new(call, "a page of a region", io::Error::from_raw_os_error(errno)).into()
 }
 
-/// That the pages which might leave are locked or protected.
 pub(super) fn unmovable() -> Error {
     let subject = "pages of a region that the program has locked or made read-only";
     OsError::new("UFFDIO_MOVE", subject, io::Error::from_raw_os_error(UNMOVABLE)).into()
 }
 
-/// Has touches of a region served while the watch lives.
 pub(super) fn watch(
     handler: Handler,
     range: Range<usize>,
     inner: &Inner,
 ) -> Result<Watch, OsError> {
-    // SAFETY: the region drops the watch before what it has in a box; what the handler does is said
-    // in the file's head.
+    // SAFETY: the region drops the watch before its boxed `inner`; the head of this file says why
+    // the handler may do its work.
     unsafe { handler.watch(range, on_touch, std::ptr::from_ref(inner).cast()) }
 }
 
-/// Serves a touch of a region, in the signal handler. `data` is its [`Inner`].
+/// Serves a touch in the signal handler. `data` is an [`Inner`].
 unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Outcome {
-    // SAFETY: the watch's data, which lives as long as the watch.
+    // SAFETY: `data` lives as long as the watch.
     let inner = unsafe { &*data.cast::<Inner>() };
     if inner.alive().is_err() {
         return Outcome::Pass;
     }
     let page = (addr - inner.home.addr()) / inner.page();
-    // SAFETY: the handler blocks what is sent, and what follows touches no page that is not there.
+    // SAFETY: the handler blocks sent signals, and `bring` touches no absent page.
     match unsafe { inner.stacks.run(|| inner.bring(page as u64, Asker::Touch)) } {
         Ok(()) => Outcome::Resume,
         Err(Error::LostPage { .. }) => Outcome::Fail(Reason::Damaged),
@@ -82,14 +79,13 @@ unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Outcome {
 }
 
 impl Inner {
-    /// Makes what a thread's first touch would make in the handler.
+    /// Allocates what a first touch would allocate in the handler.
     pub(super) fn warm_up(&self) {
         with_buffer(AHEAD as usize * self.page(), |page| {
             self.copies.warm_up(&page[..self.page()]);
         });
     }
 
-    /// Brings a page home, unless it is there.
     pub(super) fn bring(&self, page: u64, asker: Asker) -> Result<(), Error> {
         let (slot, mut backoff) = (self.slot_of(page), Backoff::default());
         loop {
@@ -109,21 +105,21 @@ impl Inner {
         Error::LostPage { offset: self.offset_of(page), what }
     }
 
-    /// A touch of a page that is home by now. What is missing nevertheless was discarded by the
-    /// program, past this library, and is zeros.
+    /// Serves a touch of a page that is at home by now. If it is missing, the program discarded it
+    /// without this library: it becomes zeros.
     fn confirm(&self, page: u64, slot: Slot<'_>) -> Result<(), Error> {
         if change(slot.word(), Word::moving).is_err() {
-            // Somebody is at it: the touch says again what is missing.
+            // Another thread has the page. The touch is repeated.
             Backoff::default().wait();
             return Ok(());
         }
         let lifted = match self.unprotect(page) {
-            // Another call changes the addresses meanwhile: the touch comes again.
+            // Another thread is changing the mappings. The touch is repeated.
             Err(errno) if errno != EAGAIN => Err(refusal("UFFDIO_WRITEPROTECT", errno)),
             _ => Ok(()),
         };
         let filled = lifted.and_then(|()| {
-            // SAFETY: home, and this call's; what is there stays as it is.
+            // SAFETY: this call owns the page, at home; present bytes stay.
             unsafe { self.pager.fill(self.at_home(page), &ZEROS[..self.page()], self.page()) }
                 .map_err(|errno| refusal("UFFDIO_COPY", errno))
         });
@@ -131,7 +127,7 @@ impl Inner {
         filled
     }
 
-    /// Makes sure that a pinned page can be written, where a protection could not be ended once.
+    /// Makes a pinned page writable, in case its protection could not be ended before.
     pub(super) fn lift(&self, page: u64) -> Result<(), Error> {
         if self.protected.load(Ordering::Acquire) == 0 {
             return Ok(());
@@ -139,16 +135,14 @@ impl Inner {
         self.unprotect(page).map_err(|errno| refusal("UFFDIO_WRITEPROTECT", errno))
     }
 
-    /// Ends the protection of a page that is this call's or pinned, if pages are protected at all.
     pub(super) fn unprotect(&self, page: u64) -> Result<(), i32> {
         if self.pager.moves() {
             return Ok(());
         }
-        // SAFETY: home, and compressed by nobody meanwhile.
+        // SAFETY: the page is at home, and no thread compresses it.
         unsafe { self.pager.protect(self.at_home(page), self.page(), false) }
     }
 
-    /// Brings a page home that this call has taken, as it was.
     fn fetch(&self, page: u64, slot: Slot<'_>, was: Word, asker: Asker) -> Result<(), Error> {
         match was.state() {
             State::Window => self.move_back(page, slot, was),
@@ -159,7 +153,7 @@ impl Inner {
 
     fn move_back(&self, page: u64, slot: Slot<'_>, was: Word) -> Result<(), Error> {
         let len = self.page();
-        // SAFETY: in the window, and this call's.
+        // SAFETY: this call owns the page, in the window.
         let (_, refused) =
             unsafe { self.pager.shift(self.at_home(page), self.at_shadow(page), len) };
         let refused = match refused {
@@ -176,11 +170,10 @@ impl Inner {
         Ok(())
     }
 
-    /// Copies a page back from the window whose place at home the program has locked or protected
-    /// meanwhile.
+    /// Copies a page back from the window if a lock or protection at home prevents a move.
     fn copy_back(&self, page: u64) -> Result<(), i32> {
         let (offset, len) = (self.offset_of(page), Bytes::new(self.page() as u64));
-        // SAFETY: in the window, and this call's; a hole at home, where nobody has seen it.
+        // SAFETY: this call owns the page, in the window; nobody has seen its hole at home.
         unsafe {
             let bytes = self.bytes(&self.shadow, page);
             self.pager.fill(self.at_home(page), bytes, self.page())?;
@@ -200,21 +193,20 @@ impl Inner {
         filled.inspect(|()| self.counts.add(Counter::Created, 1))
     }
 
-    /// Has the kernel copy pages into the holes, which are charged and this call's; else they are
-    /// holes, and not charged.
+    /// Copies bytes into owned, charged holes. After an error they are holes, off the charge.
     fn copy_in(&self, page: u64, bytes: &[u8]) -> Result<(), Error> {
-        // SAFETY: holes, and this call's.
+        // SAFETY: this call owns the holes.
         let filled = unsafe { self.pager.fill(self.at_home(page), bytes, self.page()) };
         filled.map_err(|errno| {
             let len = Bytes::new(bytes.len() as u64);
-            // SAFETY: as above; nobody has seen what came of them.
+            // SAFETY: as above; nobody has seen the new pages.
             let _ = unsafe { self.home.give_back(self.offset_of(page), len) };
             self.release((bytes.len() / self.page()) as u64);
             refusal("UFFDIO_COPY", errno)
         })
     }
 
-    /// Loads a stored page that this call has taken, and some behind it if it follows the last.
+    /// Loads an owned stored page, and following ones if touches are sequential.
     fn load(&self, page: u64, asker: Asker) -> Result<(), Error> {
         let (begun, next) = (Instant::now(), &self.next[lane()]);
         let follows = next.load(Ordering::Relaxed) == page;
@@ -246,7 +238,6 @@ impl Inner {
         }
     }
 
-    /// Takes stored pages behind one; how many.
     fn take_ahead(&self, page: u64) -> u64 {
         let most = AHEAD.min(self.budget() / AHEAD_SHARE).min(self.pages() - page);
         let stored = |word: Word| match word.state() {
@@ -257,15 +248,14 @@ impl Inner {
         (page + 1..page + most).take_while(take).count() as u64
     }
 
-    /// Lets others have pages that were taken and stay as they are.
     fn let_go(&self, pages: Range<u64>) {
         for page in pages {
             must(self.slot_of(page).word(), |word| word.put(State::Stored, true));
         }
     }
 
-    /// Decodes stored pages, which are this call's and charged, up to one that cannot be read, and
-    /// copies them in: how many. What does not come is not charged any more.
+    /// Decodes owned, charged pages until one cannot be read, and copies them in. Returns their
+    /// number and takes the rest off the charge.
     fn read_in(&self, page: u64, count: u64) -> Result<u64, Error> {
         with_buffer(count as usize * self.page(), |buffer| {
             let (mut loaded, mut refused) = (0, None);
@@ -286,12 +276,11 @@ impl Inner {
         })
     }
 
-    /// Ends the load of a page that is home now.
     fn arrive(&self, page: u64) {
         let slot = self.slot_of(page);
         let copy = slot.copy();
         self.counts.add(Counter::ReadBack, u64::from(copy.is_in_file()));
-        // To compare with a copy in the file would take longer than to compress again.
+        // A comparison with a copy in the file costs more than compression.
         let keeps = self.keeps_copies && !copy.is_in_file();
         if !keeps {
             self.copies.drop_copy(copy);

@@ -1,7 +1,7 @@
-//! What the program knows of a region's pages: which it needs soon, not for a while, or no more.
+//! The program's hints: pages that it needs soon, not for a while, or never again.
 //!
-//! Cost: of [`Region::cold`] one atomic operation; of the others as that of pages that come and go,
-//! without the codec for what is discarded. No lock.
+//! Cost: one atomic operation for [`Region::cold`]; a load or eviction per page for the others,
+//! discards without the codec. No lock.
 
 use std::ops::Range;
 
@@ -19,11 +19,11 @@ use crate::sys::page_size;
 use crate::units::Bytes;
 
 impl Region {
-    /// Brings pages to memory that will be needed soon: those that hold the first of the bytes, as
-    /// many as the budget has. They may leave again before they are needed.
+    /// Brings pages to memory that will be needed soon: the first of the range, up to the budget.
+    /// They may leave again before then.
     ///
     /// # Errors
-    /// [`Error::Beyond`]; [`Error::Budget`], [`Error::Full`] and [`Error::Os`] where no room can be
+    /// [`Error::Beyond`]; [`Error::Budget`], [`Error::Full`] or [`Error::Os`] if no room can be
     /// made; [`Error::LostPage`]; [`Error::Forked`].
     pub fn will_need(&self, offset: Bytes, len: Bytes) -> Result<(), Error> {
         let inner = self.inner();
@@ -31,9 +31,8 @@ impl Region {
         pages.take(inner.budget() as usize).try_for_each(|page| inner.prefetch(page))
     }
 
-    /// Says that pages are not needed for a while: where memory is short, those that lie whole in
-    /// the range are the next to leave it. A touch until then does not change that. Of many ranges
-    /// that wait, the oldest are forgotten.
+    /// Marks the whole pages in the range as next to leave when memory is short, even if they are
+    /// touched before. If too many ranges wait, the oldest are forgotten.
     ///
     /// # Errors
     /// [`Error::Beyond`], [`Error::Forked`].
@@ -43,13 +42,13 @@ impl Region {
         Ok(())
     }
 
-    /// Gives up the bytes of the pages that lie whole in the range: they take neither memory nor
-    /// room in pool and file any more, are zeros from then on, and a damaged page is whole again.
+    /// Discards the whole pages in the range. They then take no room in memory, pool or file. They
+    /// read as zeros, even if they were damaged.
     ///
     /// # Errors
-    /// [`Error::Beyond`]; [`Error::Pinned`] if a guard has one of the pages, or a copy is at it for
-    /// long; [`Error::Os`] for memory that the kernel does not take back. Then the first pages may
-    /// be zeros. [`Error::Forked`].
+    /// [`Error::Beyond`]; [`Error::Pinned`] if a guard, or for long a copy, uses a page;
+    /// [`Error::Os`] if the kernel does not take memory back. The first pages may then be zeros.
+    /// [`Error::Forked`].
     pub fn discard(&self, offset: Bytes, len: Bytes) -> Result<(), Error> {
         let inner = self.inner();
         let mut pages = inner.whole(offset, len)?;
@@ -71,14 +70,12 @@ impl Region {
 }
 
 impl Inner {
-    /// The pages that lie whole in a range.
     fn whole(&self, offset: Bytes, len: Bytes) -> Result<Range<u64>, Error> {
         self.checked(offset, len.get())?;
         let (first, end) = (offset.pages_up(page_size()), (offset + len).pages_down(page_size()));
         Ok(first.get()..end.get())
     }
 
-    /// Brings a page home that has bytes elsewhere.
     fn prefetch(&self, page: u64) -> Result<(), Error> {
         match look(self.slot_of(page).word()).state() {
             State::Stored | State::Window => self.bring(page, Asker::Call),
@@ -86,8 +83,7 @@ impl Inner {
         }
     }
 
-    /// Makes holes of the first of these pages, up to one that cannot be had now: why not. What
-    /// became a hole is no more in `pages`.
+    /// Makes holes of the first pages and removes these from `pages`. Returns why it stopped early.
     fn discard(&self, pages: &mut Range<u64>) -> Result<Option<Refusal>, Error> {
         let mut home = Leaving::dead(self, &self.home, State::Resident);
         let mut shadow = Leaving::dead(self, &self.shadow, State::Window);

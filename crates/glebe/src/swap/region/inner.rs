@@ -1,13 +1,12 @@
-//! [`Inner`]: what a region consists of, at one address while it lives, for the signal handler.
+//! [`Inner`]: the parts of a region, at a constant address for the signal handler.
 //!
-//! A page of the region has a slot, whose [word](crate::swap::word) says where its bytes are: at
-//! home, at the same offset of the *shadow* (the page is in the *window*), in a copy, or nowhere
-//! yet. Pages at home and in the window are *charged*. Unit: pages, counted from the start. Lock:
-//! one for changes of the budget, which no touch takes; the rest is words, counters, and the copies
-//! below.
+//! A page's slot has a [word](crate::swap::word), which says where the bytes are: at home, at the
+//! same offset of the *shadow* (the page is in the *window*), in a copy, or nowhere yet. Pages at
+//! home and in the window are *charged*. Unit: pages from the start. Lock: one for changes of the
+//! budget, which no touch takes; all else uses atomic words and `copies`.
 //!
 //! # Safety
-//! A page in the shadow is read by whom its word gives it to, and nobody else has its address.
+//! Only the thread that owns a page by its word uses the page's shadow address.
 #![allow(unsafe_code)]
 
 use super::cold::Cold;
@@ -29,14 +28,14 @@ use crate::sys::sigbus::Stacks;
 use crate::sys::uffd::Pager;
 use crate::units::{Bytes, Pages};
 
-/// The part of the budget that is the window.
 const WINDOW_SHARE: u64 = 8;
-/// The part of the budget that no guard may pin.
+/// Part of the budget that guards cannot pin.
 const UNPINNED_SHARE: u64 = 8;
-/// The part of the budget that there is for all other pages, beside those that cannot be moved.
+/// Part of the budget for movable pages, beyond the unmovable ones.
 const MOVABLE_SHARE: u64 = 4;
 
-/// See the module. The memory goes before the descriptor does, which would make zeros of its holes.
+/// The parts of a region. The memory is dropped before the descriptor, whose end would make holes
+/// read as zeros.
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) home: Mapping,
@@ -44,7 +43,6 @@ pub(super) struct Inner {
     pub(super) pager: Pager,
     pub(super) slots: Slots,
     pub(super) copies: Copies,
-    /// What the signal handler works on.
     pub(super) stacks: Stacks,
     pub(super) counts: Counts,
     pub(super) loads: Histogram,
@@ -53,23 +51,18 @@ pub(super) struct Inner {
     pub(super) keeps_copies: bool,
     charged: MappedWord,
     budget: MappedWord,
-    /// Held by a call that changes the budget.
     pub(super) changes: Mutex<()>,
-    /// Pages in the window.
     pub(super) window: MappedWord,
-    /// Pages that guards have pinned, or are about to.
+    /// Pages pinned by guards, or soon.
     pinned: MappedWord,
-    /// Where pages are moved out next, and where they are taken out of the window: pages that the
-    /// hands have passed, round and round.
+    /// Positions of hand and tail, which count on past the region's end.
     pub(super) hand: MappedWord,
     pub(super) tail: MappedWord,
-    /// Pages that leave before the hand looks for others.
     pub(super) cold: Cold,
-    /// Pages that the program has locked or made read-only, as far as that was found.
     unmovable: MappedWord,
-    /// Pages that stayed, and whose protection the kernel refused to end then.
+    /// Pages that stayed and whose protection could not be ended.
     pub(super) protected: MappedWord,
-    /// The page behind the last that was loaded, by lanes of threads.
+    /// The page after the last one loaded, per lane of threads.
     pub(super) next: [MappedWord; LANES],
     guard: ForkGuard,
 }
@@ -119,7 +112,7 @@ impl Inner {
     }
 
     fn arm(&self) -> Result<(), OsError> {
-        // SAFETY: mapped just now, and nobody touches it before its watch is there.
+        // SAFETY: just mapped; nobody touches the memory before its watch exists.
         unsafe {
             self.pager.arm(self.home.addr(), self.home.len())?;
             if self.pager.moves() {
@@ -129,7 +122,6 @@ impl Inner {
         Ok(())
     }
 
-    /// Refuses a child of fork.
     #[inline]
     pub(super) fn alive(&self) -> Result<(), Error> {
         if self.guard.is_child() {
@@ -138,19 +130,16 @@ impl Inner {
         Ok(())
     }
 
-    /// Pages of the region.
     #[inline]
     pub(super) fn pages(&self) -> u64 {
         u64::from(self.slots.len())
     }
 
-    /// Bytes of a page.
     #[inline]
     pub(super) fn page(&self) -> usize {
         page_size().bytes().as_usize()
     }
 
-    /// The slot of a page of the region.
     #[inline]
     pub(super) fn slot_of(&self, page: u64) -> Slot<'_> {
         self.slots.get(page as u32).expect("a page of the region")
@@ -164,52 +153,46 @@ impl Inner {
         Pages::new(page).bytes(page_size())
     }
 
-    /// The address of a page at home.
     pub(super) fn at_home(&self, page: u64) -> usize {
         self.home.addr() + self.offset_of(page).as_usize()
     }
 
-    /// The address of a page in the window.
     pub(super) fn at_shadow(&self, page: u64) -> usize {
         self.shadow.addr() + self.offset_of(page).as_usize()
     }
 
-    /// Bytes of a page at home or in the shadow.
+    /// Returns the bytes of a page at home or in the shadow.
     ///
     /// # Safety
-    /// The page is there, the caller has it to itself, and nobody writes it meanwhile.
+    /// The page is present, the caller owns it, and nobody writes it meanwhile.
     pub(super) unsafe fn bytes(&self, of: &Mapping, page: u64) -> &[u8] {
         let at = of.as_ptr().wrapping_add(self.offset_of(page).as_usize());
-        // SAFETY: within the mapping, since it is a page of the region; the rest is passed on.
+        // SAFETY: a page of the region is inside the mapping; the caller promises the rest.
         unsafe { std::slice::from_raw_parts(at, self.page()) }
     }
 
-    /// Pages that are charged.
     pub(super) fn charged(&self) -> u64 {
         self.charged.load(Ordering::Relaxed)
     }
 
-    /// Pages of the budget.
     pub(super) fn budget(&self) -> u64 {
         self.budget.load(Ordering::Relaxed)
     }
 
-    /// Sets the budget; what it was.
+    /// Sets the budget. Returns the earlier one, in pages.
     pub(super) fn swap_budget(&self, budget: Bytes) -> Result<u64, Error> {
         Ok(self.budget.swap(pages_of(budget)?, Ordering::Relaxed))
     }
 
-    /// Puts the budget back.
     pub(super) fn restore_budget(&self, pages: u64) {
         self.budget.store(pages, Ordering::Relaxed);
     }
 
-    /// Pages that the window should have.
     pub(super) fn window_target(&self) -> u64 {
         (self.budget() / WINDOW_SHARE).max(1)
     }
 
-    /// Charges pages, if the budget has room, or what there is beside pages that cannot be moved.
+    /// Charges pages within the budget, or a higher limit if pages are unmovable.
     pub(super) fn charge(&self, pages: u64) -> bool {
         let (budget, unmovable) = (self.budget(), self.unmovable.load(Ordering::Relaxed));
         let limit = match unmovable {
@@ -220,7 +203,7 @@ impl Inner {
         self.charged.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
     }
 
-    /// Remembers whether a page that is this call's could be moved; whether it could not before.
+    /// Records if an owned page is unmovable. Returns the earlier record.
     pub(super) fn remember(&self, page: u64, is_unmovable: bool) -> bool {
         let slot = self.slot_of(page);
         let before = slot.is_unmovable();
@@ -232,31 +215,27 @@ impl Inner {
         before
     }
 
-    /// Charges pages, over the budget.
     pub(super) fn charge_over(&self, pages: u64) {
         self.charged.fetch_add(pages, Ordering::Relaxed);
     }
 
-    /// Takes pages off that are gone.
     pub(super) fn release(&self, pages: u64) {
         self.charged.fetch_sub(pages, Ordering::Relaxed);
     }
 
-    /// Pages that guards have pinned.
     pub(super) fn pinned(&self) -> u64 {
         self.pinned.load(Ordering::Relaxed)
     }
 
-    /// Counts pages that a guard is about to pin; false if they would be too many.
+    /// Counts pages that a guard will pin. Returns false if they are too many.
     pub(super) fn count_pins(&self, pages: u64) -> bool {
-        // Once: it may be lowered meanwhile.
+        // Read once: another call may lower it.
         let budget = self.budget();
         let most = budget - (budget / UNPINNED_SHARE).max(1);
         let add = |pinned: u64| Some(pinned + pages).filter(|sum| *sum <= most);
         self.pinned.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
     }
 
-    /// Those pins ended.
     pub(super) fn uncount_pins(&self, pages: u64) {
         self.pinned.fetch_sub(pages, Ordering::Relaxed);
     }
@@ -283,6 +262,6 @@ impl Shelf for Inner {
         self.slots.get(index)
     }
 
-    /// Nothing waits for a page to be let go.
+    /// Does nothing: pages of a region are never dead.
     fn settle(&self, _: Slot<'_>) {}
 }

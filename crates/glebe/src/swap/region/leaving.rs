@@ -1,12 +1,11 @@
-//! [`Leaving`]: pages that leave memory in one go.
+//! [`Leaving`]: pages that leave memory together.
 //!
-//! They are all at home or all in the window, and the call has each to itself by its word from
-//! before it is added until it is dropped or stays. The kernel takes them in one call; what it
-//! refuses is tried alone, and stays if that is refused too. Cost: that of the copies, and 0.1 to
-//! 1 µs a page. No lock.
+//! All are at home, or all in the window. The call owns each by its word from before it is added
+//! until it is dropped or stays. One system call drops all; pages that it refuses are tried singly,
+//! and stay if refused again. Cost: the copies, and 0.1 to 1 µs per page. No lock.
 //!
 //! # Safety
-//! Pages are read and dropped that this call has taken by their word.
+//! A call reads and drops only pages that it owns by their words.
 #![allow(unsafe_code)]
 
 use super::evict::Turn;
@@ -18,20 +17,19 @@ use crate::sync::Ordering;
 use crate::sys::page_size;
 use crate::units::{Bytes, Pages};
 
-/// See the module.
 pub(super) struct Leaving<'a> {
     inner: &'a Inner,
-    /// Where they are, and in which state they stay if they are not dropped.
+    /// The pages' mapping, and the state of pages that stay.
     of: &'a Mapping,
     stays: State,
-    /// Whether their bytes are wanted no more; else each has a copy.
+    /// True if the bytes are discarded; otherwise each page has a copy.
     is_dead: bool,
     pages: [u64; DISCARD_MAX],
     len: usize,
 }
 
 impl Inner {
-    /// Makes a hole of a page that is this call's and in no memory.
+    /// Makes a hole of an owned page that is not in memory.
     pub(super) fn forget(&self, page: u64) {
         let slot = self.slot_of(page);
         self.remember(page, false);
@@ -43,20 +41,19 @@ impl Inner {
 }
 
 impl<'a> Leaving<'a> {
-    /// Of pages that each get a copy.
     pub(super) fn new(inner: &'a Inner, of: &'a Mapping, stays: State) -> Self {
         Self { inner, of, stays, is_dead: false, pages: [0; DISCARD_MAX], len: 0 }
     }
 
-    /// Of pages whose bytes are wanted no more.
     pub(super) fn dead(inner: &'a Inner, of: &'a Mapping, stays: State) -> Self {
         Self { is_dead: true, ..Self::new(inner, of, stays) }
     }
 
-    /// Makes a copy of a page that is this call's; it stays where none can be made.
+    /// Copies and adds an owned page. The page stays if no copy can be made.
     pub(super) fn add(&mut self, page: u64, turn: &mut Turn) {
         let word = self.inner.slot_of(page).word();
-        // SAFETY: there, and this call's: written by nobody, being protected or out of reach.
+        // SAFETY: this call owns the present page, which is protected or out of reach: nobody
+        // writes it.
         let bytes = unsafe { self.inner.bytes(self.of, page) };
         let kept = self.inner.keep(page, bytes, look(word).has_copy());
         if let Err(error) = kept {
@@ -68,15 +65,13 @@ impl<'a> Leaving<'a> {
         self.push(page);
     }
 
-    /// Adds a page that is this call's, as it is.
     pub(super) fn push(&mut self, page: u64) {
         self.pages[self.len] = page;
         self.len += 1;
     }
 
-    /// Ends a page that is gone from memory.
     fn end(&self, page: u64) {
-        // First, so that who finds nobody at the page finds its room.
+        // First: a thread that sees the new word must find the room.
         self.inner.release(1);
         if self.is_dead {
             self.inner.forget(page);
@@ -85,16 +80,14 @@ impl<'a> Leaving<'a> {
         }
     }
 
-    /// Keeps a page where it is.
     fn spare(&self, page: u64, has_copy: bool) {
-        // What stays protected is so until it is touched or pinned.
+        // On failure the page stays protected until a touch or pin.
         if self.stays == State::Resident && self.inner.unprotect(page).is_err() {
             self.inner.protected.fetch_add(1, Ordering::Release);
         }
         must(self.inner.slot_of(page).word(), |word| word.put(self.stays, has_copy));
     }
 
-    /// Drops them.
     pub(super) fn drop_all(self, turn: &mut Turn) {
         let mut ranges = [(0, Bytes::ZERO); DISCARD_MAX];
         let mut count = 0;
@@ -106,7 +99,7 @@ impl<'a> Leaving<'a> {
             let (_, len) = &mut ranges[count - 1];
             *len = *len + Pages::new(1).bytes(page_size());
         }
-        // SAFETY: this call's, and each has a copy or is dead.
+        // SAFETY: this call owns the pages, and each has a copy or is dead.
         let told = unsafe { self.of.give_back_all(&mut ranges[..count]) };
         let told: u64 =
             ranges[..told].iter().map(|(_, len)| len.pages_down(page_size()).get()).sum();

@@ -1,9 +1,8 @@
-//! [`Region`]: ordinary memory of which no more than a budget is resident.
+//! [`Region`]: ordinary memory with at most a budget of it resident.
 //!
-//! The program uses addresses, and pages come and go beneath them: [`fetch`] says how they come,
-//! [`evict`] how they go, [`inner`] what there is, [`pins`] what keeps them, [`hints`] what the
-//! program says of them. A touch of a page that is not there raises SIGBUS, which the handler
-//! settles in the thread that touched.
+//! The program uses addresses; pages arrive and leave under them. [`fetch`] brings pages in,
+//! [`evict`] removes them, [`inner`] holds the parts, [`pins`] keeps pages, [`hints`] takes advice.
+//! A touch of an absent page raises SIGBUS. The handler serves it in the touching thread.
 
 mod cold;
 mod evict;
@@ -27,54 +26,51 @@ use crate::sys::sigbus::{Handler, Watch};
 use crate::sys::{signal_frame, signals};
 use crate::units::Bytes;
 
-/// Bytes that an alternate signal stack must have beside what the kernel puts on it.
+/// Bytes that an alternate signal stack needs beyond the kernel's frame.
 const STACK: usize = 2 << 10;
 
-/// Memory that a program uses by address, of which no more than a budget is resident.
+/// Memory that a program uses by address, with at most a budget of it resident.
 ///
-/// The rest is compressed, in a pool or a file, as in a [`Store`](super::Store). A touch of what is
-/// not there brings it back, in the thread that touched, in some microseconds. Needs
-/// userfaultfd(2), no privilege; far more addresses than memory, twice the length of the region;
-/// and 32 bytes for each page that was ever touched, 4 KiB of them at a time.
+/// The rest is compressed, in a pool or a file, as in a [`Store`](super::Store). A touch of an
+/// absent page brings it back in some microseconds, in the touching thread. A region needs
+/// userfaultfd(2) (without privilege), addresses of twice its length, and 32 bytes per page ever
+/// touched, 4 KiB of them at a time.
 ///
 /// The program may say which pages it [will need](Region::will_need), which are
-/// [cold](Region::cold), and which it wants no more ([discard](Region::discard)).
+/// [cold](Region::cold), and which to [discard](Region::discard).
 ///
-/// Safe code copies in and out ([`Region::read_at`], [`Region::write_at`]) or has part of it
-/// [kept in memory](Region::resident) as a slice. What else is done through [`Region::as_ptr`] is
-/// unsafe code's to answer for:
-/// - System calls and devices get `EFAULT` of what is not there: they need [`Region::resident`].
-///   So does a [view](crate::vmap::View), which copies by system calls.
-/// - A thread that blocks SIGBUS is killed by a touch: see [`Region::arm_thread`]. The handler runs
-///   on the thread's alternate stack if it has one.
-/// - A touch of a page whose copy is damaged or unreadable is SIGBUS to the handler that was there
-///   before, with the address in `si_addr` and the error number in `si_errno`.
-/// - Where nothing can leave memory (no room in pool and file), a touch goes over the budget, which
-///   [`Stats`] tells; calls are refused.
-/// - A forked child does not have the memory: a touch there is SIGSEGV. Calls are
-///   [`Error::Forked`].
-/// - The program may advise on parts (madvise(2)), lock and protect them. What it locks or makes
-///   read-only may stay in memory, over the budget if it must. Where the process locks all that it
-///   maps (mlockall(2)), pages are locked as they come; twice the region's length counts against
-///   `RLIMIT_MEMLOCK`.
-/// - Memory of a region serves no allocator, and is touched under no lock that an allocator takes.
-/// - Where the kernel has no `UFFDIO_MOVE` (before 6.8), devices may not write to what is not kept
-///   in memory, and no part may be made unreadable.
+/// Safe code copies in and out ([`Region::read_at`], [`Region::write_at`]) or [keeps a part in
+/// memory](Region::resident) as a slice. Unsafe code uses [`Region::as_ptr`] and must obey these
+/// rules:
+/// - System calls and devices get `EFAULT` for absent pages and need [`Region::resident`]. So does
+///   a [view](crate::vmap::View), which copies by system calls.
+/// - A touch kills a thread that blocks SIGBUS: see [`Region::arm_thread`]. The handler runs on the
+///   thread's alternate stack, if any.
+/// - A touch of a page with a damaged or unreadable copy calls the earlier SIGBUS handler, with the
+///   address in `si_addr` and the error number in `si_errno`.
+/// - If nothing can leave memory (pool and file are full), a touch exceeds the budget, as [`Stats`]
+///   shows, and calls are refused.
+/// - A forked child does not have the memory: a touch is SIGSEGV, a call [`Error::Forked`].
+/// - The program may advise on parts (madvise(2)), lock and protect them. Locked and read-only
+///   pages may stay in memory, beyond the budget if necessary. If the process locks all its
+///   mappings (mlockall(2)), pages are locked as they arrive; twice the region's length counts
+///   against `RLIMIT_MEMLOCK`.
+/// - A region serves no allocator, and no code touches it under a lock that an allocator takes.
+/// - Without `UFFDIO_MOVE` (before Linux 6.8), devices may write only to resident parts, and no
+///   part may be made unreadable.
 #[derive(Debug)]
 pub struct Region {
-    // Before what it points to.
+    // Dropped before `inner`, which it points to.
     _watch: Watch,
     inner: Box<Inner>,
 }
 
-/// The handler of SIGBUS, which nobody has covered by another.
 fn first_handler() -> Result<Handler, Error> {
     let handler = Handler::install()?;
     handler.is_first()?.then_some(handler).ok_or(Error::HandlerCovered)
 }
 
 impl Region {
-    /// Makes a region of zeros.
     pub(super) fn new(options: &Options, len: Bytes, budget: Bytes) -> Result<Self, Error> {
         let handler = first_handler()?;
         let inner = Box::new(Inner::new(options, len, budget)?);
@@ -88,39 +84,39 @@ impl Region {
         &self.inner
     }
 
-    /// The first byte. What is done through it must stay within [`Region::len`] and be ordered by
-    /// the program.
+    /// Returns the first byte's address. The program orders accesses and stays within
+    /// [`Region::len`].
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.inner.home.as_ptr()
     }
 
-    /// Bytes of addresses.
+    /// Returns the length in bytes.
     #[must_use]
-    #[allow(clippy::len_without_is_empty)] // it never is
+    #[allow(clippy::len_without_is_empty)] // a region is never empty
     pub fn len(&self) -> Bytes {
         self.inner.home.len()
     }
 
-    /// The budget.
+    /// Returns the budget.
     #[must_use]
     pub fn budget(&self) -> Bytes {
         self.inner.offset_of(self.inner.budget())
     }
 
-    /// Whether pages are moved out of the program's reach before they are compressed; else they are
-    /// protected from being written, and wait in no window.
+    /// Returns true if pages leave the program's reach before compression. Otherwise they are
+    /// write-protected, and wait in no window.
     #[must_use]
     pub fn moves_pages(&self) -> bool {
         self.inner.pager.moves()
     }
 
-    /// Changes the budget. Where more is in memory, pages leave it.
+    /// Changes the budget. Evicts pages that exceed it.
     ///
     /// # Errors
-    /// [`Error::NoBudget`] for less than a page; [`Error::BudgetBelowPinned`], [`Error::Full`],
-    /// [`Error::Os`] (the kernel keeps pages in place for a device) where not enough can leave, and
-    /// then the budget is as it was; [`Error::Forked`].
+    /// [`Error::NoBudget`] below a page; [`Error::BudgetBelowPinned`], [`Error::Full`], or
+    /// [`Error::Os`] (the kernel keeps pages for a device) if too little can leave. The budget is
+    /// then unchanged. [`Error::Forked`].
     pub fn set_budget(&self, budget: Bytes) -> Result<(), Error> {
         let inner = self.inner();
         inner.alive()?;
@@ -134,12 +130,13 @@ impl Region {
         })
     }
 
-    /// Readies the calling thread to touch the region through addresses: makes the buffers that its
-    /// first touch would make in the signal handler, and tests what would end the process there.
+    /// Prepares the calling thread to touch the region: allocates buffers that its first touch
+    /// would allocate in the signal handler, and tests for conditions that would end the process
+    /// there.
     ///
     /// # Errors
-    /// [`Error::SignalBlocked`]; [`Error::SignalStack`] for an alternate stack that is too small;
-    /// [`Error::HandlerCovered`]; [`Error::Forked`].
+    /// [`Error::SignalBlocked`], [`Error::SignalStack`], [`Error::HandlerCovered`],
+    /// [`Error::Forked`].
     pub fn arm_thread(&self) -> Result<(), Error> {
         let inner = self.inner();
         inner.alive()?;
@@ -159,7 +156,7 @@ impl Region {
         }
     }
 
-    /// The statistics now: O(pages); zeros in a forked child.
+    /// Returns the statistics; zeros in a forked child. Cost: O(pages).
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.inner.stats()

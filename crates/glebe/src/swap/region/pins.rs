@@ -1,11 +1,11 @@
-//! [`Resident`]: part of a region that stays in memory while the guard lives; copies in and out.
+//! [`Resident`]: a guard that keeps a part of a region in memory. Copies in and out.
 //!
-//! Each page is pinned alone by its word, so that the hand passes it and no other guard or copy is
-//! at it. Cost: one atomic operation a page that is there. No lock.
+//! A guard pins each page exclusively by its word: the hand passes the page, and no other guard or
+//! copy uses it. Cost: one atomic operation per present page. No lock.
 //!
 //! # Safety
-//! A guard has all its pages pinned alone from its making to its drop, so its bytes are there and
-//! no other slice of them is.
+//! A guard has all its pages pinned exclusively during its life: the bytes are present, and no
+//! other slice has them.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -21,23 +21,22 @@ use crate::sync::Backoff;
 use crate::sys::page_size;
 use crate::units::Bytes;
 
-/// How often a copy waits for another that is at the same page: some tens of milliseconds in all.
+/// Waits for a pinned page before a refusal: some tens of milliseconds in all.
 pub(super) const WAITS: u32 = 48;
 
-/// Bytes of a region that stay in memory, to be read and written, also by system calls and devices.
-/// No other guard, and no copy in or out, has a page of them meanwhile.
+/// Bytes of a region that stay in memory, also for system calls and devices. No other guard or copy
+/// uses their pages meanwhile.
 pub struct Resident<'a> {
     inner: &'a Inner,
     pages: Range<u64>,
     bytes: NonNull<[u8]>,
 }
 
-// SAFETY: a guard is the only reference to its bytes, as `&mut [u8]`, which is Send.
+// SAFETY: a guard is the only reference to its bytes, like `&mut [u8]`, which is Send.
 unsafe impl Send for Resident<'_> {}
-// SAFETY: a shared reference to the guard gives out `&[u8]` alone.
+// SAFETY: a shared reference to the guard gives only `&[u8]`.
 unsafe impl Sync for Resident<'_> {}
 
-/// How a page is pinned: by readers, or by one who may write.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Shared,
@@ -45,12 +44,12 @@ enum Way {
 }
 
 impl Region {
-    /// Brings bytes to memory and keeps them there while the guard lives. Its pages count against
-    /// the budget, of which an eighth is for all others.
+    /// Brings bytes to memory and keeps them there while the guard lives. Their pages count against
+    /// the budget. Guards may pin at most seven eighths of it.
     ///
     /// # Errors
-    /// [`Error::Beyond`]; [`Error::Pinned`] if another guard has one of the pages, or a copy is at
-    /// it for long; [`Error::Budget`], [`Error::Full`] and [`Error::Os`] where no room can be made;
+    /// [`Error::Beyond`]; [`Error::Pinned`] if a guard, or for long a copy, uses a page;
+    /// [`Error::Budget`], [`Error::Full`] or [`Error::Os`] if no room can be made;
     /// [`Error::LostPage`]; [`Error::Forked`].
     pub fn resident(&self, offset: Bytes, len: Bytes) -> Result<Resident<'_>, Error> {
         let inner = self.inner();
@@ -73,7 +72,7 @@ impl Region {
         Ok(Resident { inner, pages, bytes: inner.bytes_at(offset, len) })
     }
 
-    /// Copies bytes out. Beside raw writes of the same bytes, some may be older than others.
+    /// Copies bytes out. During raw writes, the result may mix old and new bytes.
     ///
     /// # Errors
     /// As [`Region::resident`]; then `buf` may hold anything.
@@ -107,14 +106,12 @@ impl Region {
 }
 
 impl Inner {
-    /// Bytes at home, of pages of the region.
     fn bytes_at(&self, offset: Bytes, len: Bytes) -> NonNull<[u8]> {
         let at = self.home.as_ptr().wrapping_add(offset.as_usize());
         let bytes = ptr::slice_from_raw_parts_mut(at, len.as_usize());
         NonNull::new(bytes).expect("no mapping is at zero")
     }
 
-    /// The pages that hold `len` bytes from `offset`.
     pub(super) fn checked(&self, offset: Bytes, len: u64) -> Result<Range<u64>, Error> {
         self.alive()?;
         let end = offset.checked_add(Bytes::new(len)).unwrap_or(Bytes::new(u64::MAX));
@@ -125,7 +122,7 @@ impl Inner {
         Ok(first..if len == 0 { first } else { end.pages_up(page_size()).get() })
     }
 
-    /// The pages that hold bytes, and how many of them each holds.
+    /// Returns the pages of a range, with the bytes in each.
     fn pieces(
         &self,
         offset: Bytes,
@@ -139,7 +136,7 @@ impl Inner {
         }))
     }
 
-    /// Pins a page, which comes home first if it must, and can be written then.
+    /// Pins a page and makes it writable; brings it home if necessary.
     fn pin(&self, page: u64, way: Way) -> Result<(), Error> {
         let (word, mut backoff, mut waits) = (self.slot_of(page).word(), Backoff::default(), 0);
         let step = |word: Word| match way {
@@ -178,14 +175,14 @@ impl Deref for Resident<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: all pages are pinned alone; the slice ends before the guard does.
+        // SAFETY: all pages are pinned exclusively; the slice ends before the guard.
         unsafe { self.bytes.as_ref() }
     }
 }
 
 impl DerefMut for Resident<'_> {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and `&mut self` makes the slice the only one.
+        // SAFETY: as above; `&mut self` makes this slice the only one.
         unsafe { self.bytes.as_mut() }
     }
 }

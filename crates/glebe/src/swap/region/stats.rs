@@ -1,4 +1,4 @@
-//! Statistics of a region, in the table of a store: what one of them lacks is zero.
+//! Statistics of a region, in a store's table; inapplicable numbers are 0.
 
 use super::inner::Inner;
 use crate::swap::file::SpillFile;
@@ -9,7 +9,6 @@ use crate::sys::page_size;
 use crate::units::{Bytes, Pages};
 
 impl Inner {
-    /// See [`Region::stats`](super::Region::stats).
     pub(super) fn stats(&self) -> Stats {
         if self.alive().is_err() {
             return Stats::default();

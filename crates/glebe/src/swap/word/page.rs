@@ -1,4 +1,4 @@
-//! The steps of a region's page, beside those of an object in a store.
+//! Further steps for a region's page.
 //!
 //! ```text
 //! hole, stored, window ----> loading ----> resident       a touch brings it in
@@ -8,15 +8,14 @@
 //! stored, failed       ----> loading ----> hole           the same
 //! ```
 //!
-//! Who makes a page loading or leaving has it to itself, and says by [`Word::put`] where it is
-//! then; a touch of it waits. *copy*: there is a copy, which may be older than the page: nobody
-//! sees what the program writes. The generation is zero for ever, and a hole is a page never
-//! touched, or discarded.
+//! The thread that makes a page loading or leaving owns it until [`Word::put`]; a touch meanwhile
+//! waits. *copy*: a copy exists, but may be older than the page, because nothing sees the program's
+//! writes. The generation is always zero. A hole is a page never touched, or discarded.
 
 use super::{Refusal, State, Step, Word, ALONE, BUSY, COPY, PINS};
 
 impl Word {
-    /// To be brought in by the caller.
+    /// Takes a page, to bring it home.
     pub(crate) fn fetching(self) -> Step {
         match self.state() {
             State::Hole | State::Stored | State::Window => Ok(self.with(State::Loading)),
@@ -26,7 +25,7 @@ impl Word {
         }
     }
 
-    /// To be moved out by the caller: nobody has it pinned.
+    /// Takes an unpinned page at home, to move it out.
     pub(crate) fn moving(self) -> Step {
         match self.expect(State::Resident)? {
             word if word.0 & (PINS | ALONE | BUSY) != 0 => Err(Refusal::Unfit),
@@ -34,12 +33,12 @@ impl Word {
         }
     }
 
-    /// To be compressed and dropped by the caller.
+    /// Takes a page in the window, to compress and drop it.
     pub(crate) fn draining(self) -> Step {
         Ok(self.expect(State::Window)?.with(State::Leaving))
     }
 
-    /// To be made a hole by the caller: nobody has it pinned.
+    /// Takes an unpinned page, to make it a hole.
     pub(crate) fn discarding(self) -> Step {
         match self.state() {
             State::Hole => Err(Refusal::Unfit),
@@ -51,7 +50,7 @@ impl Word {
         }
     }
 
-    /// No more the caller's: where it is, and whether there is a copy.
+    /// Ends the caller's ownership.
     pub(crate) fn put(self, state: State, has_copy: bool) -> Step {
         match self.state() {
             State::Loading | State::Leaving => {

@@ -1,4 +1,4 @@
-//! Each step of a word: where it leads, and where it is refused.
+//! Tests the result and the refusals of each step.
 
 use super::*;
 
@@ -91,7 +91,7 @@ fn what_is_used_pinned_or_dead_is_not_chosen() {
         assert_eq!(refused(word.chosen()), Some(Unfit), "{word:?}");
     }
     assert!(used.passed().and_then(Word::chosen).is_ok());
-    // Used and let go while it was copied.
+    // A reader pinned and unpinned it during the copy.
     let chosen = resident().chosen().unwrap();
     let rescued = Word(chosen.pinned(GENERATION).unwrap().0 - 1);
     assert_eq!(refused(rescued.leaving()), Some(Pinned));

@@ -1,5 +1,5 @@
-//! Forks while threads hold the locks of a step, in threads of others, and without the steps.
-#![allow(unsafe_code)] // Safety: fork, clone, waitpid, threads of C; children leave by _exit.
+//! Forks with contended locks, from a thread of the C library, and without the steps.
+#![allow(unsafe_code)] // Safety: fork, clone, waitpid, pthreads; children exit by _exit.
 
 use std::ptr;
 use std::sync::OnceLock;
@@ -7,7 +7,6 @@ use std::sync::OnceLock;
 use super::*;
 use crate::sync::{lock, Mutex, MutexGuard, StaticMutex};
 
-/// Four locks, and the guards of a fork under way.
 struct Locks {
     locks: [StaticMutex<u64>; 4],
     held: StaticMutex<Held>,
@@ -18,7 +17,7 @@ struct Locks {
 
 struct Held(Vec<MutexGuard<'static, u64>>);
 
-// SAFETY: the guards are made and dropped by the thread that forks.
+// SAFETY: the forking thread makes and drops the guards.
 unsafe impl Send for Held {}
 
 static LOCKS: Locks = Locks {
@@ -49,11 +48,11 @@ fn added() {
     ADDED.get_or_init(|| add(&STEP).unwrap());
 }
 
-/// Runs `check` in a child that `make` makes; whether it said yes within 20 seconds.
+/// Returns true if `check` succeeds in a child within 20 seconds.
 fn child_says(make: impl FnOnce() -> i32, check: impl FnOnce() -> bool) -> bool {
     let pid = make();
     assert!(pid >= 0, "{}", io::Error::last_os_error());
-    // SAFETY: the child runs `check` and leaves by _exit; an alarm ends it if it hangs.
+    // SAFETY: the child runs `check` and exits by _exit; an alarm ends it if it hangs.
     unsafe {
         if pid == 0 {
             libc::alarm(20);
@@ -66,14 +65,14 @@ fn child_says(make: impl FnOnce() -> i32, check: impl FnOnce() -> bool) -> bool 
 }
 
 fn fork() -> i32 {
-    // SAFETY: the child does only what `child_says` has it do.
+    // SAFETY: the child only runs the check of `child_says`.
     unsafe { libc::fork() }
 }
 
-/// fork(2) as a program without the C library makes it.
+/// Forks without the C library.
 fn raw_clone() -> i32 {
     let none = ptr::null::<u8>();
-    // SAFETY: no flag but the signal at its end: a copy of the process, on the same stack.
+    // SAFETY: without flags, the child is a copy of the process on the same stack.
     unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, none, none, none, none) as i32 }
 }
 
@@ -118,7 +117,7 @@ fn a_fork_in_another_librarys_thread_runs_the_steps() {
         ptr::with_exposed_provenance_mut(usize::from(said))
     }
     added();
-    // SAFETY: `pthread_t` is a number; the thread is joined before the function returns.
+    // SAFETY: `pthread_t` is a number, and the thread is joined before the function returns.
     unsafe {
         let mut thread = std::mem::zeroed();
         let made = libc::pthread_create(&mut thread, ptr::null(), body, ptr::null_mut());
@@ -134,17 +133,16 @@ fn a_child_made_without_the_c_library_is_known() {
     added();
     assert!(!is_without_steps());
     let grandchild = || is_without_steps();
-    // In a process of one thread: a child made so inherits the locks of the C library that other
-    // threads hold.
+    // Forks first, for a process of one thread: a raw clone inherits the locks of other threads.
     assert!(child_says(fork, || {
         let said = child_says(raw_clone, || {
-            // Its own forks do not wait for locks that nobody will release.
+            // These forks must not wait for locks that no thread will release.
             is_without_steps() && child_says(fork, grandchild) && child_says(raw_clone, grandchild)
         });
         said && !is_without_steps()
     }));
     assert!(!is_without_steps());
-    // The child of a handled child is handled, and one without steps is known there too.
+    // A grandchild by fork runs the steps; a raw clone of a child is detected too.
     assert!(child_says(fork, || {
         !is_without_steps()
             && child_says(fork, || !is_without_steps())

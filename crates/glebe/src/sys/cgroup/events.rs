@@ -1,8 +1,7 @@
-//! [`Events`]: how often a memory cgroup of version 2 met its limits, and a descriptor that tells
-//! when that changes.
+//! [`Events`]: counts how often a version 2 memory cgroup hit its limits.
 //!
-//! The kernel tells by urgent events until the file is read again. In `memory.events`, *high* and
-//! *max* count the times that usage was held back at the limit of that name.
+//! After a change, `memory.events` has an urgent event (EPOLLPRI) until it is read again. Its keys
+//! *high* and *max* count how often the kernel held usage at these limits.
 //! Source: admin-guide/cgroup-v2; kernfs_generic_poll in fs/kernfs/file.c.
 
 use std::fs::{File, OpenOptions};
@@ -13,10 +12,9 @@ use super::value_of;
 use crate::error::OsError;
 use crate::sys::file;
 
-/// The keys that tell of usage at a limit.
 const KEYS: [&str; 2] = ["high", "max"];
 
-/// See the module.
+/// The open `memory.events`, and the last count.
 #[derive(Debug)]
 pub(crate) struct Events {
     path: PathBuf,
@@ -25,7 +23,7 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    /// Begins to count in the group of directory `dir`.
+    /// Starts to count in the cgroup directory `dir`.
     pub(crate) fn open(dir: &Path) -> Result<Self, OsError> {
         let path = dir.join("memory.events");
         let file = file::open(&path, OpenOptions::new().read(true))
@@ -39,7 +37,7 @@ impl Events {
         &self.path
     }
 
-    /// Whether a limit was met since this was last asked.
+    /// Returns true if usage hit a limit since the last call.
     pub(crate) fn has_more(&mut self) -> Result<bool, OsError> {
         let mut buf = [0; 1 << 10];
         let failed = |source| OsError::new("read", self.path.display().to_string(), source);

@@ -1,4 +1,4 @@
-//! Fixture trees of both versions, made in a directory of the test's own.
+//! Fixture trees of both versions.
 
 use std::fs;
 

@@ -1,10 +1,10 @@
-//! [`Charged`]: the memory cgroups above this process, kept open, so that a look at their limits
-//! and usage allocates nothing and opens no file, also where one cannot be read. Where the process
-//! may not open so many (`ulimit -n`), a look opens one at a time.
+//! [`Charged`]: memory cgroups with their files kept open.
 //!
-//! What a look finds is of the whole group, groups below it included. In version 2 the limit is
-//! the lower of `memory.max` and `memory.high`. Unit of refaults: pages. Cost of a look: three or
-//! four reads a level. A group that was removed reads as `ENODEV`.
+//! A look at limits and usage allocates nothing and opens no file, even if it fails. If `ulimit -n`
+//! allows too few open files, a look opens one at a time. It costs three or four reads a level.
+//!
+//! Figures include descendants. The limit of version 2 is the lower of `memory.max` and
+//! `memory.high`. Refaults are pages. Files of a removed group read as `ENODEV`.
 //! Source: admin-guide/cgroup-v1/memory, admin-guide/cgroup-v2.
 
 use std::fs::{File, OpenOptions};
@@ -17,24 +17,22 @@ use crate::sys::file;
 use crate::sys::unread::Unread;
 use crate::units::Bytes;
 
-/// The longest file that is read, beyond which what is looked for does not stand.
+/// Bytes read of a file; the wanted keys are among them.
 const TEXT_MAX: usize = 8 << 10;
 
-/// A group as it was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
     pub(crate) limit: Bytes,
-    /// All that is charged.
+    /// All charged memory.
     pub(crate) used: Bytes,
-    /// Of it the page cache that the kernel drops first, marked memory with it.
+    /// Page cache that the kernel drops first. Includes marked memory.
     pub(crate) inactive_files: Bytes,
-    /// And that which it keeps longer.
+    /// Page cache that the kernel keeps longer.
     pub(crate) active_files: Bytes,
-    /// Of both what is no page of a file: it was marked volatile, whether or not it is in use
-    /// again. `None` where the kernel does not say.
+    /// The part of the two that belongs to no file: memory marked volatile, even if in use again.
+    /// `None` if the kernel does not report it.
     pub(crate) no_files: Option<Bytes>,
-    /// Pages of files that were dropped and read again, since the group was made. `None` where the
-    /// kernel does not say.
+    /// File pages dropped and read again since the group was made; `None` if not reported.
     pub(crate) refaults: Option<u64>,
 }
 
@@ -44,7 +42,6 @@ impl Usage {
     }
 }
 
-/// A group, its files open.
 #[derive(Debug)]
 pub(crate) struct Group {
     dir: PathBuf,
@@ -54,25 +51,24 @@ pub(crate) struct Group {
     stat: Option<Source>,
 }
 
-/// A file of a group: kept open, or opened for each read.
+/// A file of a group, kept open or opened for each read.
 #[derive(Debug)]
 struct Source {
     path: PathBuf,
     file: Option<File>,
 }
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Charged {
     groups: Vec<Group>,
 }
 
 impl Charged {
-    /// Opens the files below `root`, which is `/` but for fixtures. None where there are no lists
-    /// of groups and mounts: nothing is known of groups there.
+    /// Opens this process's groups below `root`: `/` except in tests. `None` without a list of
+    /// groups or mounts.
     ///
     /// # Errors
-    /// If the lists, or a group's files, are there and cannot be opened.
+    /// Fails if a list or a group's file exists but cannot be opened.
     pub(crate) fn open(root: &Path) -> Result<Option<Self>, OsError> {
         keep_if_possible(|keeps| Self::open_above(root, keeps))
     }
@@ -95,10 +91,10 @@ impl Charged {
         Ok(Some(Self { groups }))
     }
 
-    /// Those of these directories.
+    /// Opens the groups of these directories.
     ///
     /// # Errors
-    /// If one is no memory cgroup, or its files cannot be opened.
+    /// Fails if a directory is no memory cgroup, or cannot be opened.
     pub(crate) fn of(dirs: &[PathBuf]) -> Result<Self, OsError> {
         keep_if_possible(|keeps| Self::of_dirs(dirs, keeps))
     }
@@ -116,10 +112,11 @@ impl Charged {
         Ok(Self { groups })
     }
 
-    /// The group with the least room, of those with a limit.
+    /// Returns the limited group with the least room.
     ///
     /// # Errors
-    /// If a file cannot be read, or holds no number: to pass a limit over could end in an OOM kill.
+    /// Fails if a file cannot be read or holds no number: skipping a limit could end in an OOM
+    /// kill.
     pub(crate) fn tightest(&self) -> Result<Option<(&Group, Usage)>, Unread<'_>> {
         let mut tightest: Option<(&Group, Usage)> = None;
         for group in &self.groups {
@@ -132,7 +129,7 @@ impl Charged {
     }
 }
 
-/// Opens groups whose files are kept open; where there are too many, such as are not.
+/// Calls `open(true)`, to keep files open, or `open(false)` if too many are open.
 fn keep_if_possible<T>(open: impl Fn(bool) -> Result<T, OsError>) -> Result<T, OsError> {
     match open(true) {
         Err(error) if matches!(error.errno(), Some(libc::EMFILE | libc::ENFILE)) => open(false),
@@ -141,8 +138,8 @@ fn keep_if_possible<T>(open: impl Fn(bool) -> Result<T, OsError>) -> Result<T, O
 }
 
 impl Group {
-    /// What is limited by itself in `dir`: nothing if it is no memory cgroup, or the top of all;
-    /// in version 1 memory, and memory with swap.
+    /// Opens the limits of `dir`: in version 1 of memory, and of memory with swap. Empty for the
+    /// root cgroup, or if `dir` is no memory cgroup.
     fn open(dir: &Path, is_v2: bool, keeps: bool) -> Result<Vec<Self>, OsError> {
         let limited: &[(&[&str], &str)] = match is_v2 {
             true => &[(&["memory.max", "memory.high"], "memory.current")],
@@ -173,7 +170,7 @@ impl Group {
         self.is_v2
     }
 
-    /// What there is now; `None` without a limit.
+    /// Returns `None` without a limit.
     fn look(&self) -> Result<Option<Usage>, Unread<'_>> {
         let mut limit = UNLIMITED;
         for file in self.limits.iter().flatten() {
@@ -194,7 +191,7 @@ impl Group {
             found.refaults = find("workingset_refault_file");
             let cached = bytes(if self.is_v2 { "file" } else { "cache" }).zip(bytes("shmem"));
             let listed = found.inactive_files + found.active_files;
-            // Shared memory is page cache on the lists of anonymous memory.
+            // Shared memory is page cache, but on the anonymous lists.
             found.no_files =
                 cached.map(|(all, shared)| listed.saturating_sub(all.saturating_sub(shared)));
         }
@@ -204,13 +201,13 @@ impl Group {
     fn text<'a>(&self, source: &Source, buf: &'a mut [u8]) -> Result<&'a str, Unread<'_>> {
         let len = source.read(buf).map_err(|why| Unread::refused(&self.dir, "read", why))?;
         let text = &buf[..len];
-        // Cut at the end of the buffer, it may end within a character.
+        // The end of the buffer may cut a character in two.
         Ok(std::str::from_utf8(text).unwrap_or_else(|error| {
             std::str::from_utf8(&text[..error.valid_up_to()]).unwrap_or_default()
         }))
     }
 
-    /// The number that a file holds; `None` for "max".
+    /// Returns the file's number; `None` for "max".
     fn number(&self, file: &Source) -> Result<Option<u64>, Unread<'_>> {
         let mut buf = [0; 64];
         let text = self.text(file, &mut buf)?.trim();
@@ -234,14 +231,14 @@ impl Source {
     }
 }
 
-/// The number behind `key` in a line of memory.stat, where the sums over a group and those below
-/// it have names of their own in version 1.
+/// Returns the number after `key` in a line of memory.stat. Version 1 has sums over descendants
+/// under `total_`.
 fn value(line: &str, key: &str, is_v2: bool) -> Option<u64> {
     let line = if is_v2 { line } else { line.strip_prefix("total_")? };
     line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok()
 }
 
-/// A file of a group; `None` where there is none, or none for this process.
+/// Opens a file. Returns `None` if it is missing or closed to this process.
 fn opened(dir: &Path, name: &str, keeps: bool) -> Result<Option<Source>, OsError> {
     let path = dir.join(name);
     match file::open(&path, OpenOptions::new().read(true)) {

@@ -1,4 +1,4 @@
-//! A forked child, in which words are loaded and stored, no more.
+//! A claim in a process and its forked child.
 #![allow(unsafe_code)]
 
 use super::*;
@@ -11,7 +11,7 @@ fn one_holder_has_it_and_a_child_finds_it_free() {
     claim.release(other);
     assert!(claim.is_held());
     let is_free = || !claim.is_held() && claim.take(Holder::new()) && claim.is_held();
-    // SAFETY: the child loads and stores words.
+    // SAFETY: the child only loads and stores words.
     assert!(unsafe { in_child(is_free) });
     assert!(claim.is_held());
     claim.release(one);

@@ -1,22 +1,22 @@
-//! Which calls led to a fault point: a hash of the return addresses on the stack.
+//! Hashes the call stack of a fault point, while a test notes points.
 //!
-//! Only while a test notes points. It allocates nothing once [`warm_up`] has been called, so that
-//! a signal's handler may pass a point too. Source: backtrace(3); only glibc has it.
+//! Allocates nothing after [`warm_up`], so that signal handlers may pass points. Source:
+//! backtrace(3), only in glibc.
 //!
 //! # Safety
-//! The array has as many entries as the call is told.
+//! The array has the length that backtrace gets.
 #![allow(unsafe_code)]
 
-/// Frames that count, from the innermost on.
+/// Frames hashed, from the innermost.
 #[cfg(target_env = "gnu")]
 const DEPTH: usize = 64;
 
-/// Has the C library load what it needs for [`hash`].
+/// Makes the C library load the code for [`hash`].
 pub(super) fn warm_up() {
     hash();
 }
 
-/// Returns the hash (FNV-1a by words) of this thread's return addresses.
+/// Returns a hash (FNV-1a by words) of this thread's return addresses.
 #[cfg(target_env = "gnu")]
 pub(super) fn hash() -> u64 {
     let mut frames = [std::ptr::null_mut(); DEPTH];

@@ -1,7 +1,7 @@
-//! Holders in threads, in forked children and in processes that end.
+//! Tests holders in threads, in forked children and in processes that end.
 //!
 //! # Safety
-//! fork, waitpid and kill only; children do what is tested and leave by _exit or are killed.
+//! Fork, waitpid and kill only. A child runs its test and then calls _exit or is killed.
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -31,7 +31,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A child that does `body` and then waits to be killed.
+/// Forks a child that runs `body` and then waits to be killed.
 fn child_that(body: impl FnOnce()) -> libc::pid_t {
     let mut pipe = [0; 2];
     // SAFETY: see the head of the file.
@@ -87,14 +87,14 @@ fn a_forked_child_neither_keeps_it_nor_waits_for_its_parents_threads() {
     let held = scratch.lock().lock(PATIENCE).unwrap();
     let lives_on = child_that(|| {});
     drop(held);
-    // Were the child a holder, this would wait for it.
+    // This would wait for ever if the child held the lock.
     drop(scratch.lock().lock(PATIENCE).unwrap());
-    // A child that takes it is a holder of its own, whatever its parent's threads had.
+    // A child can hold the lock, whatever its parent's threads held.
     let mut held = Some(scratch.lock().lock(PATIENCE).unwrap());
     // SAFETY: see the head of the file.
     let waited = unsafe {
         in_child(|| {
-            drop(held.take()); // the parent's, which stays the parent's
+            drop(held.take());
             let error = scratch.lock().lock(Duration::from_millis(20)).err();
             let parent = format!("process {}", libc::getppid());
             error.is_some_and(|error| error.to_string().contains(&parent))
@@ -117,10 +117,10 @@ fn a_killed_holder_leaves_it_free_also_where_its_child_lives_on() {
     let holder = child_that(|| {
         std::mem::forget(lock.lock(PATIENCE).unwrap());
         let pid = child_that(|| {});
-        // SAFETY: the local is as long as it is.
+        // SAFETY: the kernel reads the local.
         unsafe { libc::write(pipe[1], (&raw const pid).cast(), size_of_val(&pid)) };
     });
-    // SAFETY: as above.
+    // SAFETY: the kernel fills the local; the pipe is this test's.
     unsafe {
         let read = libc::read(pipe[0], (&raw mut grandchild).cast(), size_of_val(&grandchild));
         assert_eq!(read, size_of_val(&grandchild) as isize);
@@ -149,7 +149,7 @@ fn the_file_may_be_replaced_by_others() {
     assert!(held.set_record(&[1; RECORD_MAX + 1]).is_err());
 }
 
-/// As a program and its plugin, each of which has a copy of the library.
+/// The copies stand for a program and its plugin.
 #[test]
 fn two_copies_in_one_process_exclude_each_other_and_no_close_ends_a_lock() {
     let scratch = Scratch::new("copies");

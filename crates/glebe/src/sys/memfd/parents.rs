@@ -1,15 +1,14 @@
-//! [`Parents`]: a descriptor that a forked child is not to keep, since it would keep the pages of
-//! its file when the parent is killed.
+//! [`Parents`] closes a descriptor in forked children, which would keep the pages of its file after
+//! the parent is killed.
 //!
-//! In the child the number stays taken, by `/dev/null`, so that what was inherited with it cannot
-//! close somebody else's descriptor. A child that a raw clone made has the file for as long as it
-//! lives.
+//! In the child `/dev/null` takes the descriptor's number, so that an inherited value cannot close
+//! an unrelated descriptor. A child made by a raw clone keeps the file for its whole life.
 //!
-//! Slots are in a list that only grows, are used again, and are taken without a lock: the child
-//! waits for nobody. Cost: two system calls for each fork and one for each such descriptor.
+//! Slots are in a list that only grows. They are reused, and taken without a lock, so the child
+//! waits for nobody. Cost: two system calls per fork, and one per descriptor.
 //!
 //! # Safety
-//! Descriptors that a slot has are open.
+//! The descriptor in a slot is open.
 #![allow(unsafe_code)]
 
 use std::fs::OpenOptions;
@@ -20,13 +19,12 @@ use crate::error::OsError;
 use crate::sync::{List, MappedWord, Ordering};
 use crate::sys::{atfork, file};
 
-/// One more than the descriptor; zero is none.
+/// The descriptor plus one; zero if free.
 type Slot = MappedWord;
 
 static SLOTS: List<Slot> = List::new();
 
-/// A descriptor that is the parent's alone; no longer noted when this is dropped, which is before
-/// it is closed.
+/// A descriptor that children must not keep. Dropped before the descriptor is closed.
 #[derive(Debug)]
 pub(in crate::sys) struct Parents {
     slot: &'static Slot,
@@ -37,22 +35,22 @@ impl Parents {
     /// Notes `descriptor`.
     ///
     /// # Errors
-    /// As [`atfork::add`].
+    /// See [`atfork::add`].
     pub fn note(descriptor: RawFd) -> Result<Self, OsError> {
         Self::follow_forks()?;
         Ok(Self::note_unforked(descriptor))
     }
 
-    /// Adds the step around fork that the notes need.
+    /// Adds the step around fork.
     ///
     /// # Errors
-    /// As [`atfork::add`].
+    /// See [`atfork::add`].
     pub fn follow_forks() -> Result<(), OsError> {
         static STEP: atfork::Step = atfork::Step { prepare: || {}, parent: || {}, child };
         atfork::add(&STEP)
     }
 
-    /// As [`Parents::note`], of one opened under [`atfork::without_forks`], after
+    /// Notes a descriptor that was opened under [`atfork::without_forks`], after
     /// [`Parents::follow_forks`].
     pub fn note_unforked(descriptor: RawFd) -> Self {
         let word = u64::from(descriptor.unsigned_abs()) + 1;
@@ -64,13 +62,13 @@ impl Parents {
 
 impl Drop for Parents {
     fn drop(&mut self) {
-        // Not where a forked child drops its parent's: the child may use the slot for itself.
+        // The word differs if a forked child drops its parent's value after it reused the slot.
         let (free, failed) = (Ordering::Release, Ordering::Relaxed);
         let _ = self.slot.compare_exchange(self.word, 0, free, failed);
     }
 }
 
-/// Puts `/dev/null` in the place of each; where there is none, the descriptors stay.
+/// Replaces each noted descriptor by `/dev/null`, if that can be opened.
 fn child() {
     let taken = || SLOTS.iter().filter(|slot| slot.load(Ordering::Acquire) != 0);
     if taken().next().is_none() {
@@ -81,7 +79,7 @@ fn child() {
     };
     for slot in taken() {
         let descriptor = slot.load(Ordering::Acquire) - 1;
-        // SAFETY: both are open. Where it fails the file stays with the child.
+        // SAFETY: both are open. On failure the child keeps the file.
         unsafe { libc::dup3(null.as_raw_fd(), descriptor as RawFd, libc::O_CLOEXEC) };
         slot.store(0, Ordering::Release);
     }

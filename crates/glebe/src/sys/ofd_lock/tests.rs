@@ -1,4 +1,4 @@
-//! Who has a lock, and when it ends.
+//! Tests who holds a lock and when it ends.
 
 use super::*;
 
@@ -27,19 +27,18 @@ fn a_tied_lock_ends_with_its_mapping_and_no_child_has_it() {
     let file = memfd::make(None).unwrap();
     let tied = Tied::try_take(&file, BYTE).unwrap().expect("nobody has it");
     assert!(Tied::try_take(&file, BYTE).unwrap().is_none());
-    // SAFETY: the child reads a word.
+    // SAFETY: the child only reads a word.
     assert!(!tied.is_inherited() && unsafe { in_child(|| tied.is_inherited()) });
     assert!(is_locked(&file, BYTE..BYTE + 1).unwrap());
     drop(tied);
     assert!(!is_locked(&file, BYTE..BYTE + 1).unwrap());
 }
 
-/// Forks a process that calls `hold`, forks a child of its own and is killed while that child
-/// lives. The process has `bytes` locked until then, and not afterwards.
+/// Forks a process that calls `hold`, forks a child and is killed while the child lives. Checks
+/// that `bytes` are locked until the kill and not afterwards.
 fn is_killed_while_its_child_lives<T>(file: &File, bytes: Range<u64>, hold: impl FnOnce() -> T) {
     let (mut alive, mut ready) = ([0; 2], [0; 2]);
-    // SAFETY: the children call the kernel and code that takes no lock of another thread's; the
-    // pipes are this test's, and `waited` and `byte` locals.
+    // SAFETY: the children take no lock of another thread; the pipes and locals are this test's.
     unsafe {
         assert_eq!(libc::pipe(alive.as_mut_ptr()), 0);
         assert_eq!(libc::pipe(ready.as_mut_ptr()), 0);
@@ -47,8 +46,8 @@ fn is_killed_while_its_child_lives<T>(file: &File, bytes: Range<u64>, hold: impl
         let parent = libc::fork();
         if parent == 0 {
             let _held = hold();
-            // The grandchild lives until the pipe is closed. It has run the steps after fork when
-            // it says that it is there.
+            // The grandchild lives until `alive` is closed. Its byte shows that its steps after
+            // fork have run.
             if libc::fork() == 0 {
                 libc::close(alive[1]);
                 libc::write(ready[1], (&raw const byte).cast(), 1);

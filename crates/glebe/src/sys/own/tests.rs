@@ -1,9 +1,9 @@
-//! Notes that come and go, and those that a child has not.
+//! Tests notes that end, and notes that do not hold in a forked child.
 #![allow(unsafe_code)]
 
 use super::*;
 
-/// Where no memory is, so that no other test's is either.
+/// Nothing can be mapped there, so no other test notes it.
 const BASE: usize = 1 << 60;
 const MANY: usize = 64;
 
@@ -23,7 +23,6 @@ fn what_is_noted_is_found_until_it_is_dropped() {
     drop(notes);
     assert_eq!(first_in(&all), None);
     let again: Vec<Own> = (0..2 * MANY).map(|nth| Own::note(BASE + nth..BASE + nth + 1)).collect();
-    // Other tests have notes too.
     assert!(SLOTS.iter().count() < used + MANY);
     drop(again);
 }
@@ -37,7 +36,7 @@ fn a_child_does_not_find_what_fork_did_not_pass_on() {
     let check = || {
         first_in(&(place..place + 2)) == Some(place) && first_in(&(place + 1..place + 2)).is_none()
     };
-    // SAFETY: the child looks at atomics.
+    // SAFETY: the child only reads atomics.
     assert!(unsafe { crate::sys::child::in_child(check) });
     drop((kept, lost));
 }

@@ -1,10 +1,10 @@
-//! Rows that come from a system call made once, in the way in which glebe makes it.
+//! Rows that come from one system call each, made the way glebe makes it.
 //!
 //! Source: memfd_create(2), madvise(2), mbind(2), pagemap(5), userfaultfd(2), rseq(2),
 //! membarrier(2), io_uring_register(2).
 //!
 //! # Safety
-//! The range handed over is a page that this file mapped and nobody else knows, or empty.
+//! The calls get a page that this file mapped and nothing else uses, or an empty range.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -23,12 +23,12 @@ use crate::sys::uffd::{Faults, Uffd};
 use crate::sys::{file, hugetlb, membarrier, page_size};
 use crate::units::Bytes;
 
-/// Key, name, calls, what is needed, and how it is tried.
+/// Key, name, calls, needs, and the attempt.
 type Attempt =
     (&'static str, &'static str, &'static str, &'static str, fn() -> Result<(), OsError>);
 
-/// The calls are those that a seccomp profile may refuse where the kernel has no reason of its own
-/// to refuse with that number; what is needed is told where no profile stands in the way.
+/// `calls` names system calls that a seccomp profile may refuse, unless the kernel itself may
+/// refuse them with the same error. `needs` applies if no profile is the cause.
 const ATTEMPTS: &[Attempt] = &[
     ("memfd", "memfd_create", "memfd_create", "Linux 3.17", || {
         MemFile::new(page_size().bytes()).map(drop)
@@ -170,7 +170,6 @@ pub(super) fn rows(root: &Path) -> impl Iterator<Item = Mechanism> {
     })
 }
 
-/// How a seccomp profile is changed.
 fn allow(calls: &str) -> String {
     format!("allow {calls} in the seccomp profile (docker run --security-opt seccomp=PROFILE.json)")
 }
@@ -179,13 +178,13 @@ fn refused(call: &'static str, source: io::Error) -> OsError {
     OsError::new(call, "an attempt", source)
 }
 
-/// The address of a page that is present, and gone when this is dropped.
+/// A present page. Dropping it unmaps it.
 struct Scratch(usize);
 
 impl Scratch {
     fn new() -> Result<Self, OsError> {
         let page = Self(map(page_size().bytes(), Backing::Ordinary)?);
-        // SAFETY: mapped writable just now, and no reference to it exists.
+        // SAFETY: mapped writable just now, and not referred to.
         unsafe { std::ptr::with_exposed_provenance_mut::<u8>(page.0).write_volatile(1) };
         Ok(page)
     }
@@ -200,22 +199,22 @@ impl Drop for Scratch {
 
 fn advised(advice: Advice) -> Result<(), OsError> {
     let page = Scratch::new()?;
-    // SAFETY: the page is this call's own, and its contents matter to nobody.
+    // SAFETY: the page is this call's, and its contents do not matter.
     unsafe { advise(page.0, page_size().bytes(), advice) }
 }
 
-/// A collapse proper would cost a huge page, so only the advice itself is tried.
+/// A real collapse would cost a huge page, so the range is empty.
 fn collapse() -> Result<(), OsError> {
-    // SAFETY: a range of no bytes.
+    // SAFETY: the range is empty.
     unsafe { advise(0, Bytes::ZERO, Advice::Collapse) }
 }
 
-/// To whichever node is allowed.
+/// Binds a page to the first node that is allowed.
 fn bind() -> Result<(), OsError> {
     let page = Scratch::new()?;
     let mut last = Ok(());
     for node in numa::online() {
-        // SAFETY: the page is this call's own.
+        // SAFETY: the page is this call's.
         last = unsafe { numa::bind(page.0, page_size().bytes(), node) };
         if last.is_ok() {
             break;

@@ -1,11 +1,11 @@
-//! [`Support`]: every kernel mechanism that glebe uses, as this process finds it here and now.
+//! [`Support`] lists every kernel mechanism that glebe uses, as this process finds it now.
 //!
-//! Each row comes from an attempt or from the file that decides, never from the kernel's version:
-//! versions say what a kernel could do, containers and seccomp say what it does. An attempt
-//! leaves nothing behind: no descriptor, no mapping, no registration, no number changed.
-//! A row that is not a plain yes says why and what would turn it on. Values that other processes
-//! change (free pages, usage) are as of the call; everything else is the same twice running.
-//! Cost: some fifty small files and two dozen system calls. No lock.
+//! Each row comes from an attempt or from the deciding file, never from the kernel's version:
+//! containers and seccomp decide what a kernel does. An attempt leaves nothing behind: no
+//! descriptor, mapping or registration, and no changed number. A row other than a plain yes gives
+//! the reason and the remedy. Values that other processes change (free pages, usage) are a
+//! snapshot; everything else repeats from run to run. Cost: about fifty small files and two dozen
+//! system calls. No lock.
 
 mod attempts;
 mod settings;
@@ -18,19 +18,19 @@ use std::path::Path;
 
 use super::file;
 
-/// Whether a mechanism can be used by this process.
+/// Whether this process can use a mechanism.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
-    /// It can be used.
+    /// Usable.
     Yes,
-    /// It can be used within the limits that the row's reason names.
+    /// Usable within the limits that the row's reason names.
     Partly,
-    /// It cannot be used.
+    /// Not usable.
     No,
 }
 
 impl State {
-    /// The word for it: `yes`, `partly`, `no`.
+    /// Returns `yes`, `partly` or `no`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -52,16 +52,15 @@ impl fmt::Display for State {
 pub struct Mechanism {
     /// Unique, dotted, stable between versions: `hugetlb.2048kB`, `uffd.sigbus`.
     pub key: String,
-    /// What it is, in a few words.
+    /// The mechanism in a few words.
     pub name: String,
-    /// Whether it can be used.
+    /// Whether the process can use it.
     pub state: State,
     /// The value found; may be empty.
     pub detail: String,
-    /// Why it is not (wholly) there; empty where `state` is [`State::Yes`].
+    /// Why it is limited or missing; empty for [`State::Yes`].
     pub reason: String,
-    /// The command, option or privilege that would turn it on; empty where `state` is
-    /// [`State::Yes`].
+    /// Command, option or privilege that would turn it on; empty for [`State::Yes`].
     pub remedy: String,
 }
 
@@ -72,18 +71,16 @@ impl Mechanism {
         Self { key, name, state: State::Yes, detail, reason, remedy }
     }
 
-    /// The same row in a lesser state, and why.
     fn but(self, state: State, reason: impl fmt::Display, remedy: impl Into<String>) -> Self {
         Self { state, reason: reason.to_string(), remedy: remedy.into(), ..self }
     }
 
-    /// The same row, which is not there.
     fn not(self, reason: impl fmt::Display, remedy: impl Into<String>) -> Self {
         self.but(State::No, reason, remedy)
     }
 }
 
-/// What this machine and this process's privileges give.
+/// The mechanisms of this machine, as far as this process's privileges allow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Support {
     release: String,
@@ -105,7 +102,7 @@ impl Support {
         Self::probe_below(Path::new("/"))
     }
 
-    /// Probes with the files below `root`. System calls still ask this machine.
+    /// System calls still go to this machine, not to `root`.
     fn probe_below(root: &Path) -> Self {
         let mut mechanisms = settings::rows(root);
         mechanisms.extend(attempts::rows(root));
@@ -113,25 +110,25 @@ impl Support {
         Self { release: release.trim().to_owned(), mechanisms }
     }
 
-    /// The kernel's release, empty where it cannot be read.
+    /// Returns the kernel's release; empty if it cannot be read.
     #[must_use]
     pub fn release(&self) -> &str {
         &self.release
     }
 
-    /// All rows in the order of printing; keys are unique.
+    /// Returns all rows in printing order; keys are unique.
     #[must_use]
     pub fn mechanisms(&self) -> &[Mechanism] {
         &self.mechanisms
     }
 
-    /// The row of that key.
+    /// Returns the row with this key.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&Mechanism> {
         self.mechanisms.iter().find(|row| row.key == key)
     }
 
-    /// Whether the row of that key is there and says yes.
+    /// Returns true if the row with this key says yes.
     #[must_use]
     pub fn has(&self, key: &str) -> bool {
         self.get(key).is_some_and(|row| row.state == State::Yes)

@@ -1,8 +1,8 @@
-//! Rows that come from the file that decides: pools, modes, devices, limits, capabilities.
+//! Rows that come from the deciding file: pools, modes, devices, limits, capabilities.
 //!
-//! Files stand below a root, so that a directory can stand for a machine. Counts of a pool are
-//! pages of its own size. Source: admin-guide/mm/hugetlbpage, admin-guide/mm/transhuge,
-//! userspace-api/dma-buf-heaps, capabilities(7), mlock(2).
+//! All files are below a root, which a test replaces. Counts of a pool are pages of its own size.
+//! Source: admin-guide/mm/hugetlbpage, admin-guide/mm/transhuge, userspace-api/dma-buf-heaps,
+//! capabilities(7), mlock(2).
 
 use std::path::Path;
 
@@ -13,11 +13,10 @@ use crate::sys::hugetlb::Pool;
 use crate::sys::{file, limits, numa};
 use crate::units::{Bytes, PageSize};
 
-/// The kernel's default of `vm.max_map_count`.
 const MAP_COUNT_DEFAULT: u64 = 65_530;
-/// The heap whose buffers are contiguous in no address space but its own.
+/// Prefix of the heaps whose buffers are not physically contiguous.
 const SCATTERED_HEAP: &str = "system";
-/// Bit, name and what it opens to glebe.
+/// Bit and name of a capability, and its use in glebe.
 const WANTED: [(u32, &str, &str); 5] = [
     (1, "CAP_DAC_OVERRIDE", "pools and cgroups"),
     (IPC_LOCK, "CAP_IPC_LOCK", "mlock without limit"),
@@ -51,7 +50,6 @@ pub(super) fn rows(root: &Path) -> Vec<Mechanism> {
     rows
 }
 
-/// `2048kB`, as the kernel names directories.
 fn named(size: PageSize) -> String {
     format!("{}kB", size.bytes().get() >> 10)
 }
@@ -82,7 +80,7 @@ fn pool(pools: &Path, size: PageSize) -> Mechanism {
         if writable.is_ok() { "can be grown" } else { "cannot be grown by this process" }
     );
     let row = Mechanism { detail, ..row };
-    // What a mapping could still have without a larger pool.
+    // A mapping could get this many pages without a larger pool.
     let available = counts.available() + overcommit.saturating_sub(counts.surplus);
     match writable {
         Ok(()) => row,
@@ -189,7 +187,7 @@ fn locked_memory(without_limit: bool) -> Mechanism {
     }
 }
 
-/// What the groups above this process leave it of `resources`.
+/// Describes the tightest limits in this process's cgroup and its ancestors.
 fn groups(key: &str, name: &str, root: &Path, resources: &[Resource]) -> Mechanism {
     let row = Mechanism::yes(key, name, "");
     let mut told = Vec::new();
@@ -212,7 +210,6 @@ fn groups(key: &str, name: &str, root: &Path, resources: &[Resource]) -> Mechani
     Mechanism { detail: told.join("; "), ..row }
 }
 
-/// The effective set, by bit.
 fn capabilities(status: &Path) -> Result<u64, OsError> {
     let text = file::text(status)?;
     let line = text.lines().find_map(|line| line.strip_prefix("CapEff:"));

@@ -1,4 +1,4 @@
-//! The probe on directories that stand for machines this one is not.
+//! Tests the probe on directories that represent other machines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,7 +10,7 @@ use super::{Mechanism, State, Support};
 struct Machine(PathBuf);
 
 impl Machine {
-    /// A machine with nothing; `name` is the test's, so that none shares a directory.
+    /// `name` is unique to the test, so tests share no directory.
     fn new(name: &str) -> Self {
         let dir = std::env::temp_dir().join(format!("glebe-probe-{}-{name}", std::process::id()));
         for root in ["proc", "sys", "dev"] {
@@ -48,7 +48,6 @@ impl Drop for Machine {
     }
 }
 
-/// What holds of every probe.
 fn check_rows(support: &Support) {
     let mut keys = BTreeSet::new();
     for row in support.mechanisms() {
@@ -97,7 +96,7 @@ fn an_empty_machine_has_a_reason_for_everything() {
         assert!(!support.has(key));
     }
     assert!(row(&support, "numa").reason.contains("No such file"));
-    // No group is seen that limits anything.
+    // No cgroup sets a limit.
     assert_eq!(row(&support, "cgroup.memory").detail, "no limit");
     assert_eq!(support.get("no.such.key"), None);
     assert!(!support.has("no.such.key"));
@@ -109,7 +108,7 @@ fn dma_heaps() {
     machine.file("dev/dma_heap/default_cma_region", "").file("dev/dma_heap/system", "");
     let support = machine.probe();
     assert_eq!(row(&support, "dma_heap.default_cma_region").state, State::Yes);
-    // The system heap has buffers, and they are not contiguous.
+    // The system heap has buffers, but they are not contiguous.
     assert_eq!(row(&support, "dma_heap.system").state, State::Partly);
     assert_eq!(support.get("dma_heap"), None);
 }
@@ -137,7 +136,7 @@ fn pools_of_every_size() {
     let odd = row(&support, "hugetlb.32768kB");
     assert_eq!(odd.state, State::No);
     assert!(odd.reason.contains("\"many\""), "{odd:?}");
-    // Smallest first, as numbers and not as names.
+    // Sorted as numbers, not as names.
     let keys: Vec<&str> = support.mechanisms().iter().map(|row| &*row.key).take(3).collect();
     assert_eq!(keys, ["hugetlb.64kB", "hugetlb.32768kB", "hugetlb.1048576kB"]);
 }
@@ -192,7 +191,7 @@ fn the_least_limit_on_the_way_up_is_told() {
 #[test]
 fn v1_in_a_container_that_sees_the_hosts_path() {
     let machine = Machine::new("v1");
-    // The mount's root is the container's group; white space in it is escaped.
+    // The mount's root is the container's cgroup; white space in it is escaped.
     let mounts = "35 31 0:32 /docker\\040x /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
     machine.file("proc/self/mountinfo", mounts);
     machine.file("proc/self/cgroup", "4:cpu:/\n5:memory:/docker x/job\n0::/\n");
@@ -203,7 +202,7 @@ fn v1_in_a_container_that_sees_the_hosts_path() {
     assert!(detail.starts_with("limit 4 MiB, usage 2 MiB, "), "{detail}");
     assert!(detail.ends_with("memory/job/memory.limit_in_bytes"), "{detail}");
 
-    // No limit is a number near the largest, whatever the page size.
+    // Without a limit the file holds a number near the maximum, which depends on the page size.
     machine.file(&format!("{dir}/memory.limit_in_bytes"), "9223372036854771712\n");
     assert_eq!(row(&machine.probe(), "cgroup.memory").detail, "no limit");
 }
@@ -242,7 +241,7 @@ fn leaves_a_machine_as_it_was() {
     assert_eq!(contents(&machine.0), before);
 }
 
-/// The key as the manual has it, with what the machine lists replaced.
+/// Replaces the part of a key that the machine lists, as the manual does.
 fn documented(key: &str) -> String {
     let families = [("hugetlb.", "SIZE"), ("demote.", "SIZE"), ("dma_heap.", "NAME")];
     match families.iter().find(|(family, _)| key.starts_with(family)) {

@@ -1,15 +1,15 @@
-//! The two sequences of [`super::Rseq`] in assembly for aarch64.
+//! The sequences of [`super::Rseq`] in aarch64 assembly.
 //!
 //! # Safety
-//! Writes only what it is told to and the calling thread's own rseq area; see the module above.
+//! See the parent module.
 #![allow(unsafe_code)]
 
 use super::{outcome, AtomicU64, Fill, Guard, Outcome};
 use std::arch::asm;
 use std::mem::offset_of;
 
-/// As on x86: descriptor, the store that arms it, the test of the guard. Labels: 2 start, 3 one
-/// past the commit, 4 abort, 5 way out, 6 refused, 7 lost.
+/// Opens a sequence as on x86-64. Labels: 2 start, 3 behind the commit, 4 abort, 5 exit, 6 refused,
+/// 7 lost.
 macro_rules! arm {
     () => {
         concat!(
@@ -32,8 +32,7 @@ macro_rules! arm {
     };
 }
 
-/// The ways out: done, refused, lost, aborted behind the signature that the kernel asks for; and
-/// the disarming store.
+/// Sets the outcome's code and disarms. The kernel wants the signature before the abort address.
 macro_rules! disarm {
     () => {
         concat!(
@@ -61,8 +60,8 @@ pub unsafe fn compare_exchange(
     new: u64,
 ) -> Outcome {
     let code: u64;
-    // SAFETY: reads the guard, exchanges the target by an exclusive pair whose store is the
-    // commit, and writes the thread's own rseq area; every path meets at label 5.
+    // SAFETY: reads the guard, exchanges the target by an exclusive pair whose store is the commit,
+    // and writes the thread's own rseq area. Every path meets at label 5.
     unsafe {
         asm!(
             "8:",
@@ -91,12 +90,12 @@ pub unsafe fn compare_exchange(
 }
 
 /// # Safety
-/// As [`super::Rseq::fill`].
+/// See [`super::Rseq::fill`].
 #[inline]
 pub unsafe fn fill(offset: isize, guard: Guard<'_>, fill: &Fill<'_>) -> Outcome {
     let code: u64;
-    // SAFETY: writes only what `Fill` names and the thread's own rseq area; every path meets
-    // at label 5. The barrier keeps the claim, stored earlier, ahead of the bytes.
+    // SAFETY: writes only what `Fill` names and the thread's own rseq area. Every path meets at
+    // label 5. The barrier orders the earlier store of the claim before the bytes.
     unsafe {
         asm!(
             arm!(),

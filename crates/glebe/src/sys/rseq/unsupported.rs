@@ -1,5 +1,4 @@
-//! Where no sequence is written for the processor: [`super::Rseq::find`] says so, and none of this
-//! is reached.
+//! For other processors: [`super::Rseq::find`] fails there, so this code is never reached.
 #![allow(unsafe_code)]
 
 use super::{AtomicU64, Fill, Guard, Outcome};

@@ -1,14 +1,13 @@
-//! The SIGBUS handler that was there before: kept, and called as the kernel would have.
+//! The earlier SIGBUS handler: kept, and called as the kernel would have called it.
 //!
-//! What its flags and mask ask for is done as far as one handler can for another: the signals of
-//! its mask are blocked around it, `SA_NODEFER`, `SA_SIGINFO`, `SA_RESETHAND` and `SA_RESTART` are
-//! obeyed. It runs on the alternate stack where the thread has one, asked for or not.
-//! Source: sigaction(2), the kernel's `force_sig_info_to_task`: a fault whose signal is ignored is
-//! deadly all the same.
+//! Its flags and mask are obeyed as far as possible: the signals of its mask are blocked while it
+//! runs, and `SA_NODEFER`, `SA_SIGINFO`, `SA_RESETHAND` and `SA_RESTART` apply. It runs on the
+//! thread's alternate stack if there is one, asked for or not. Source: sigaction(2), the kernel's
+//! `force_sig_info_to_task`: a fault kills even if its signal is ignored.
 //!
 //! # Safety
-//! The earlier handler is called with what the kernel passed to this one. What is kept of it is
-//! never freed, since a handler may be reading it.
+//! The earlier handler gets the kernel's arguments. Its record is never freed, since a handler may
+//! be reading it.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -20,31 +19,31 @@ use libc::{c_int, c_void, sigaction, siginfo_t, sigset_t, ucontext_t};
 use crate::sync::{MappedByte, MappedPtr, Ordering};
 use crate::sys::fault::point;
 
-/// A handler as `SA_SIGINFO` wants it.
+/// A handler with `SA_SIGINFO`.
 pub type Full = unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
 type Plain = unsafe extern "C" fn(c_int);
 
 struct Earlier {
     action: sigaction,
-    /// One call is all that `SA_RESETHAND` gives it.
+    /// Not zero after the one call that `SA_RESETHAND` allows.
     spent: MappedByte,
 }
 
 /// Set before the first signal can reach this library's handler.
 static EARLIER: MappedPtr<Earlier> = MappedPtr::new(ptr::null_mut());
 
-/// What is installed now.
+/// Returns the installed action.
 pub fn current() -> io::Result<sigaction> {
     let mut now = MaybeUninit::uninit();
     // SAFETY: a null action changes nothing; the call fills `now`.
     match unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), now.as_mut_ptr()) } {
-        // SAFETY: filled.
+        // SAFETY: the call filled `now`.
         0 => Ok(unsafe { now.assume_init() }),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Installs `handler` in front of what is there; by several threads at once, with the same result.
+/// Installs `handler` in front. Several threads may do so at once.
 pub fn install(handler: Full) -> io::Result<()> {
     point("sigaction")?;
     let ours = handler as *const () as usize;
@@ -60,20 +59,20 @@ pub fn install(handler: Full) -> io::Result<()> {
     action.sa_sigaction = ours;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
     action.sa_mask = all_sent();
-    // A signal that is ignored interrupts no system call.
+    // An ignored signal interrupts no system call.
     if before.sa_flags & libc::SA_RESTART != 0 || before.sa_sigaction == libc::SIG_IGN {
         action.sa_flags |= libc::SA_RESTART;
     }
     let mut replaced = MaybeUninit::uninit();
-    // SAFETY: both are this function's own; the handler is async-signal-safe.
+    // SAFETY: both are locals; the handler is async-signal-safe.
     if unsafe { libc::sigaction(libc::SIGBUS, &action, replaced.as_mut_ptr()) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: filled by the call that succeeded.
+    // SAFETY: filled.
     let replaced = unsafe { replaced.assume_init() };
-    // SAFETY: kept above, by this thread or another, and never freed.
+    // SAFETY: kept above, and never freed.
     let kept = unsafe { &(*EARLIER.load(Ordering::Acquire)).action };
-    // The program may have changed it since it was kept; another thread may have been here.
+    // The program may have changed its handler since, or another thread installed ours.
     if replaced.sa_sigaction != ours && replaced.sa_sigaction != kept.sa_sigaction {
         keep(replaced);
     }
@@ -85,12 +84,12 @@ fn keep(action: sigaction) {
     EARLIER.store(Box::into_raw(earlier), Ordering::Release);
 }
 
-/// Does what the earlier handler, or the default, would have done.
+/// Does what the earlier handler or the default would have done.
 ///
 /// # Safety
-/// In the handler, with its arguments.
+/// Called in the handler, with its arguments.
 pub unsafe fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: set before the handler was installed, and never freed; the kernel's `info`.
+    // SAFETY: set before the handler was installed, never freed; the kernel's `info`.
     let (earlier, code) = unsafe { (&*EARLIER.load(Ordering::Acquire), (*info).si_code) };
     let action = &earlier.action;
     let once = action.sa_flags & libc::SA_RESETHAND != 0;
@@ -104,17 +103,16 @@ pub unsafe fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void)
     }
 }
 
-/// Whether the instruction that the signal interrupted raised it, and would raise it again.
+/// Returns true if the interrupted instruction would raise the signal again.
 fn is_fault(code: c_int) -> bool {
     const SI_KERNEL: c_int = 0x80;
     [libc::BUS_ADRALN, libc::BUS_ADRERR, libc::BUS_OBJERR, libc::BUS_MCEERR_AR, SI_KERNEL]
         .contains(&code)
 }
 
-/// Puts the default back, so that the touch, made again, is the end. What was sent is sent again.
+/// Restores the default, so that a repeated touch kills. Raises other signals again.
 fn die(code: c_int) {
-    // SAFETY: all zeros is the default action with an empty mask; raise takes a number. Both may be
-    // called in a signal handler.
+    // SAFETY: zeros are the default action; raise takes a number. Both are async-signal-safe.
     unsafe {
         let default: sigaction = MaybeUninit::zeroed().assume_init();
         libc::sigaction(libc::SIGBUS, &default, ptr::null_mut());
@@ -124,16 +122,15 @@ fn die(code: c_int) {
     }
 }
 
-/// Calls a handler under the mask that it asks for, added to that of the interrupted thread. What
-/// was blocked for this library's own handler is let through, and the thread's mask comes back with
-/// the return from the signal.
+/// Calls a handler with its mask added to the interrupted thread's. Unblocks what only this
+/// library's handler blocked. The return from the signal restores the thread's mask.
 ///
 /// # Safety
-/// `action` names a handler; the rest are the arguments of the signal.
+/// `action` names a handler; the rest are the signal's arguments.
 unsafe fn call(action: &sigaction, signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let mut mask: sigset_t = action.sa_mask;
-    // SAFETY: the set is this function's own, and the mask functions fail for bad numbers only; the
-    // handler is the program's, of the kind that its flags say.
+    // SAFETY: the set is a local, the mask functions fail for bad numbers only, and the flags say
+    // which kind of handler the program's is.
     unsafe {
         if action.sa_flags & libc::SA_NODEFER == 0 {
             libc::sigaddset(&mut mask, libc::SIGBUS);
@@ -150,19 +147,19 @@ unsafe fn call(action: &sigaction, signal: c_int, info: *mut siginfo_t, context:
     }
 }
 
-/// The 64 signals that the kernel knows; behind them in a context is something else.
+/// Returns the 64 signals that the kernel knows. In a context, other data follows.
 ///
 /// # Safety
-/// Points to a set, or to the kernel's part of one.
+/// `set` points to a set, or to the kernel's part of one.
 unsafe fn kernel_bits(set: *const sigset_t) -> u64 {
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees it.
     unsafe { set.cast::<u64>().read() }
 }
 
-/// All signals but those that an instruction raises.
+/// Returns all signals except those that an instruction raises.
 fn all_sent() -> sigset_t {
     let mut set = MaybeUninit::uninit();
-    // SAFETY: sigfillset writes the whole set.
+    // SAFETY: sigfillset fills the set.
     unsafe {
         libc::sigfillset(set.as_mut_ptr());
         let raised = [libc::SIGSEGV, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS];

@@ -1,22 +1,20 @@
-//! Filling a missing page, in a signal handler: of an armed range by two ioctls of userfaultfd; of
-//! a file that has lost it by memory of the process's own.
+//! Fills a missing page in a signal handler: in an armed range by ioctls of userfaultfd, in a
+//! mapped file by private memory.
 //!
-//! Takes a bare descriptor, since a handler owns nothing; allocates nothing and makes no error
-//! value but the number. Lengths are in bytes, multiples of the page. A page appears whole or not
-//! at all, so nobody reads half of it. Source: ioctl_userfaultfd(2), `UFFDIO_ZEROPAGE`,
-//! `UFFDIO_COPY` (Linux 4.3).
+//! The functions take a bare descriptor, allocate nothing and return errors as numbers. Lengths are
+//! bytes, multiples of the page. A page appears whole or not at all, so nobody reads half of it.
+//! Source: ioctl_userfaultfd(2), `UFFDIO_ZEROPAGE`, `UFFDIO_COPY` (Linux 4.3).
 //!
 //! # Safety
-//! The kernel checks both ranges and writes missing pages only, of ranges that the descriptor has
-//! registered; the structures are laid out as the kernel's.
+//! The kernel checks both ranges and writes only missing pages of ranges registered with the
+//! descriptor. The structures have its layout.
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
 
 /// `_UFFDIO` ioctl type.
 const TYPE: u32 = 0xAA;
-/// A change of the mappings is under way in another thread: how often that is met before EAGAIN
-/// is the answer.
+/// Most retries after EAGAIN or EINTR. EAGAIN means that another thread is changing the mappings.
 const TRIES: u32 = 1000;
 
 /// `struct uffdio_zeropage`.
@@ -25,7 +23,7 @@ struct ZeroPage {
     start: u64,
     len: u64,
     mode: u64,
-    /// Written by the kernel: bytes done, or the error number, negative.
+    /// Written by the kernel: bytes done, or a negative error number.
     done: i64,
 }
 
@@ -36,21 +34,21 @@ struct Copy {
     from: u64,
     len: u64,
     mode: u64,
-    /// As above.
+    /// Like `ZeroPage::done`.
     done: i64,
 }
 
 const _: () = assert!(size_of::<ZeroPage>() == 32 && size_of::<Copy>() == 40);
 
-/// Fills missing pages with zeros. A page that is there is kept, the rest is filled.
+/// Fills missing pages with zeros and keeps present ones.
 ///
 /// # Errors
-/// The error number: ENOENT for a range that is not (or no more) registered, EINVAL for one that is
-/// not of whole pages, ENOMEM, EAGAIN, and what ioctl_userfaultfd(2) lists besides.
+/// The error number: ENOENT if the range is not (or no longer) registered, EINVAL if it is not
+/// whole pages, ENOMEM, EAGAIN, and others of ioctl_userfaultfd(2).
 ///
 /// # Safety
-/// The descriptor is a userfaultfd's and `page` the size of a page of the range. In the program no
-/// reference to the missing pages exists.
+/// `fd` is a userfaultfd, `page` is the range's page size, and the program has no reference to the
+/// missing pages.
 pub unsafe fn zero(fd: RawFd, to: usize, len: usize, page: usize) -> Result<(), i32> {
     fill(len, page, |at, len| {
         let (start, len) = (to.wrapping_add(at) as u64, len as u64);
@@ -61,13 +59,13 @@ pub unsafe fn zero(fd: RawFd, to: usize, len: usize, page: usize) -> Result<(), 
     })
 }
 
-/// Fills missing pages with a copy of `from`. A page that is there is kept, the rest is filled.
+/// Fills missing pages with a copy of `from` and keeps present ones.
 ///
 /// # Errors
-/// As [`zero`]; EFAULT where `from` is lost or unmapped.
+/// The errors of [`zero`]; EFAULT if `from` is missing or unmapped.
 ///
 /// # Safety
-/// As [`zero`].
+/// See [`zero`].
 pub unsafe fn copy(
     fd: RawFd,
     to: usize,
@@ -78,35 +76,35 @@ pub unsafe fn copy(
     fill(len, page, |at, len| {
         let (to, from) = (to.wrapping_add(at) as u64, from.addr().wrapping_add(at) as u64);
         let mut arg = Copy { to, from, len: len as u64, mode: 0, done: 0 };
-        // SAFETY: the kernel reads and writes one `Copy`, and checks the addresses in it.
+        // SAFETY: the kernel reads and writes one `Copy`, and checks its addresses.
         let rc = unsafe { libc::ioctl(fd, libc::_IOWR::<Copy>(TYPE, 3), &mut arg) };
         (rc, arg.done)
     })
 }
 
-/// Maps zeros of the process's own in the place of what is mapped.
+/// Replaces a mapping by private zeros.
 ///
 /// # Errors
 /// The error number: ENOMEM for too many mappings.
 ///
 /// # Safety
-/// The range is whole pages of the caller's mapping, of which nothing in the program is a reference
-/// but to atomics; what is written there is seen by nobody else.
+/// The range is whole pages of the caller's mapping, and the program has no reference to it except
+/// to atomics. No other process sees what is written there afterwards.
 pub unsafe fn replace(at: usize, len: usize) -> Result<(), i32> {
     let (access, fixed) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_FIXED);
     let flags = fixed | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let addr = std::ptr::with_exposed_provenance_mut(at);
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller guarantees it.
     let mapped = unsafe { libc::mmap(addr, len, access, flags, -1, 0) };
     if mapped == libc::MAP_FAILED {
-        // SAFETY: the C library's own word of this thread.
+        // SAFETY: errno is this thread's own.
         return Err(unsafe { *libc::__errno_location() });
     }
     Ok(())
 }
 
-/// Calls `once` with the offset and length of what is left until nothing is. The kernel fills
-/// pages of one mapping in a call: where the program has split it, a part of the length is tried.
+/// Calls `once` with the offset and length of the rest until all is done. The kernel fills pages of
+/// one VMA per call: if the program has split the range, this tries shorter lengths.
 fn fill(
     len: usize,
     page: usize,
@@ -120,12 +118,12 @@ fn fill(
             (at, most) = (at + now, longer(now));
             continue;
         }
-        // SAFETY: the C library's own word of this thread, which the call has just set.
+        // SAFETY: errno is this thread's own.
         let errno = unsafe { *libc::__errno_location() };
         match (errno, usize::try_from(done)) {
             (libc::EAGAIN, Ok(some @ 1..)) => at += some,
             (libc::EAGAIN | libc::EINTR, _) if tries < TRIES => tries += 1,
-            // Somebody else was first: its page is as good.
+            // Another thread was first: its page is as good.
             (libc::EEXIST, _) => at += page,
             (libc::ENOENT, _) if now > page => most = shorter(now, page),
             _ => return Err(errno),
@@ -134,12 +132,12 @@ fn fill(
     Ok(())
 }
 
-/// Half of a length, in whole pages, one at least: to be tried where the kernel refuses all of it.
+/// Returns half of `len`, in whole pages, to try after a refusal.
 pub(crate) fn shorter(len: usize, page: usize) -> usize {
     (len / 2 / page * page).max(page)
 }
 
-/// The length to be tried after one was done.
+/// Returns the length to try after a success.
 pub(crate) fn longer(len: usize) -> usize {
     len.saturating_mul(2)
 }

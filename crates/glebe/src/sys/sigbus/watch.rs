@@ -1,20 +1,20 @@
-//! The watched ranges: without a lock, for signal handlers and for whoever forks.
+//! The watched ranges, lock-free: signal handlers and forked children use them.
 //!
-//! Invariants: a slot is a watch's while it is `taken`, and in use while its `end` is not zero;
-//! `end` is stored last when a slot is filled and cleared first when it is emptied; the rest of a
-//! slot is written only by who took it, when no handler is in it. A handler enters a slot by
-//! counting itself and then looks at `end` again; a removal clears `end` and then waits until the
-//! count is zero. One of the two sees the other, since both orders are sequentially consistent.
+//! A watch owns its slot while `taken` is set; the slot is in use while `end` is not zero. Filling
+//! a slot stores `end` last; emptying it clears `end` first. Only the owner writes the rest, while
+//! no handler is inside. A handler enters by increasing `inside` and then checks `end` again; a
+//! removal clears `end` and then waits until `inside` is zero. Both orders are sequentially
+//! consistent, so one of the two sees the other.
 //!
-//! The counts lie on a page that fork wipes: the handlers of the parent's other threads do not
-//! exist in the child, which would wait for them for ever.
+//! Fork wipes the page of the counts: a child lacks its parent's other handlers and would wait for
+//! them for ever.
 //!
-//! Slots come in chunks that are never freed and used again. Cost of a look: two loads for each
-//! slot ever used; of a removal: the time until the last handler has left, mostly nothing.
+//! Slots are in chunks. They are never freed, but used again. Cost of a lookup: two loads per slot
+//! ever used; of a removal: the time until the last handler has left, mostly nothing.
 //!
 //! # Safety
-//! A callback and its data are used only between entering and leaving the slot, while the watch
-//! lives: the caller of [`add`] answers for them until then.
+//! A callback and its data are used only inside the slot, while the watch lives. Until then the
+//! caller of [`add`] answers for them.
 #![allow(unsafe_code)]
 
 use std::mem::transmute;
@@ -29,15 +29,15 @@ use crate::sys::page_size;
 
 use super::{Decide, Outcome};
 
-/// How many share a page of counts.
+/// Slots per page of counts.
 const SLOTS: usize = 128;
 
 #[derive(Debug)]
 struct Slot {
-    /// One: some watch's.
+    /// 1 if a watch owns the slot.
     taken: MappedWord,
     start: MappedWord,
-    /// Zero: not in use.
+    /// 0 if the slot is not in use.
     end: MappedWord,
     /// A [`Decide`].
     decide: MappedPtr<()>,
@@ -46,14 +46,13 @@ struct Slot {
     inside: &'static MappedWord,
 }
 
-/// Slots by the page that their counts are in.
+/// The counts of a chunk share a page.
 static CHUNKS: List<[Slot; SLOTS]> = List::new();
 
-/// A watched range; dropping it ends that, once no handler is in it any more.
+/// A watched range. Dropping it ends the watch, after the last handler has left its slot.
 #[derive(Debug)]
 pub struct Watch(&'static Slot);
 
-/// Watches a range that is not empty.
 pub(super) fn add(range: Range<usize>, decide: Decide, data: *const ()) -> Result<Watch, OsError> {
     let slot = match CHUNKS.iter().flatten().find(|slot| slot.take()) {
         Some(slot) => slot,
@@ -70,13 +69,13 @@ pub(super) fn add(range: Range<usize>, decide: Decide, data: *const ()) -> Resul
     Ok(Watch(slot))
 }
 
-/// Words that are zero in a child.
+/// Returns words that fork zeroes in the child.
 fn wiped_counts() -> Result<&'static [MappedWord; SLOTS], OsError> {
     let len = page_size().bytes();
     assert!(len.as_usize() >= size_of::<[MappedWord; SLOTS]>());
     let addr = wiped_page()?;
     std::mem::forget(Own::note(addr..addr + len.as_usize()));
-    // SAFETY: mapped for good, and long enough.
+    // SAFETY: long enough, and never unmapped.
     Ok(unsafe { &*ptr::with_exposed_provenance(addr) })
 }
 
@@ -98,13 +97,13 @@ impl Slot {
         }
     }
 
-    /// Whether it was nobody's, and is the caller's now.
+    /// Takes the slot; returns true if it was free.
     fn take(&self) -> bool {
         self.taken.load(Ordering::Relaxed) == 0 && self.taken.swap(1, Ordering::Acquire) == 0
     }
 
     fn holds(&self, addr: usize) -> bool {
-        // `end` first: with it comes the `start` that was stored before it.
+        // `end` first: it makes the `start` stored before it visible.
         let end = self.end.load(Ordering::SeqCst);
         (self.start.load(Ordering::Relaxed)..end).contains(&(addr as u64))
     }
@@ -115,12 +114,12 @@ impl Slot {
         }
         self.inside.fetch_add(1, Ordering::SeqCst);
         let mut outcome = Outcome::Pass;
-        // Again: it may have become another range's before this handler was counted.
+        // Again: the slot may have got another range before `inside` counted this handler.
         if self.holds(addr) {
             let decide = self.decide.load(Ordering::Relaxed);
             let data = self.data.load(Ordering::Relaxed);
-            // SAFETY: stored from a `Decide`, before the `end` that was just seen. The watch lives
-            // and its removal waits for this handler, so the caller of `add` answers for the call.
+            // SAFETY: stored from a `Decide` before the `end` just seen. The watch lives and its
+            // removal waits for this handler, so the caller of `add` answers for the call.
             outcome = unsafe { transmute::<*mut (), Decide>(decide)(addr, data) };
         }
         self.inside.fetch_sub(1, Ordering::Release);

@@ -1,14 +1,13 @@
-//! [`Pager`]: a descriptor by which pages of armed ranges are moved, or taken by write protection.
+//! [`Pager`]: moves or write-protects pages of armed ranges by a userfaultfd.
 //!
-//! Its calls on pages are for signal handlers: they allocate nothing, and their error is the
-//! number. Lengths are in bytes, whole pages. A page is moved whole or not at all, with what was
-//! written to it until then. The kernel moves pages of one mapping in a call, and none that are
-//! read-only, or locked where their place is not: [`UNMOVABLE`]. Source: UFFDIO_MOVE(2const) (Linux
-//! 6.8), UFFDIO_WRITEPROTECT(2const) (5.7).
+//! Calls on pages are for signal handlers: they allocate nothing and return errors as numbers.
+//! Lengths are bytes, whole pages. A page moves whole or not at all, with all earlier writes. The
+//! kernel moves pages of one VMA per call, and none that are read-only, or locked while their
+//! target is not: [`UNMOVABLE`]. Source: UFFDIO_MOVE(2const) (Linux 6.8),
+//! UFFDIO_WRITEPROTECT(2const) (5.7).
 //!
 //! # Safety
-//! The kernel checks the ranges; the structures are laid out as the kernel's. What is moved or
-//! protected is the caller's, as the functions ask.
+//! The kernel checks the ranges. The structures have its layout. The caller owns the pages.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -23,13 +22,13 @@ use crate::units::Bytes;
 const REGISTER_MODE_WP: u64 = 1 << 1;
 const FEATURE_PAGEFAULT_WP: u64 = 1 << 0;
 const FEATURE_MOVE: u64 = 1 << 16;
-/// There was no page where one was to be moved from.
+/// No page is at the source of a move.
 pub(crate) const MISSING: i32 = libc::ENOENT;
-/// The program has locked or protected the page, or the place where it should go.
+/// The program locked or protected the page or its target.
 pub(crate) const UNMOVABLE: i32 = libc::EINVAL;
 const MODE_WP: u64 = 1 << 0;
-/// A change of the mappings is under way in another thread: how often that is met in a row before
-/// EAGAIN is the answer.
+/// Most retries in a row after EAGAIN or EINTR. EAGAIN means that another thread is changing the
+/// mappings.
 const TRIES: u32 = 1000;
 
 /// `struct uffdio_move`.
@@ -39,7 +38,7 @@ struct Move {
     from: u64,
     len: u64,
     mode: u64,
-    /// Written by the kernel: bytes moved, or the error number, negative.
+    /// Written by the kernel: bytes moved, or a negative error number.
     done: i64,
 }
 
@@ -53,7 +52,6 @@ struct Protect {
 
 const _: () = assert!(size_of::<Move>() == 40 && size_of::<Protect>() == 24);
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Pager {
     uffd: Uffd,
@@ -61,7 +59,7 @@ pub(crate) struct Pager {
 }
 
 impl Pager {
-    /// A descriptor that moves pages, where the kernel can and `moves`; else one that protects
+    /// Opens a descriptor that moves pages if `moves` and the kernel can, or else one that protects
     /// them.
     pub(crate) fn open(moves: bool) -> Result<Self, OsError> {
         let by_move = || Uffd::open_for(FEATURE_SIGBUS | FEATURE_MOVE, "UFFD_FEATURE_MOVE");
@@ -73,7 +71,7 @@ impl Pager {
         Ok(Self { uffd, moves: false })
     }
 
-    /// Whether pages are moved; else they are protected.
+    /// Returns true if pages are moved, false if protected.
     pub(crate) fn moves(&self) -> bool {
         self.moves
     }
@@ -81,35 +79,35 @@ impl Pager {
     /// Arms a range: a touch of a missing or protected page is SIGBUS.
     ///
     /// # Safety
-    /// As [`Uffd::register`].
+    /// See [`Uffd::register`].
     pub(crate) unsafe fn arm(&self, addr: usize, len: Bytes) -> Result<(), OsError> {
         let writes = if self.moves { 0 } else { REGISTER_MODE_WP };
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller guarantees it.
         unsafe { self.uffd.register_for(addr, len, REGISTER_MODE_MISSING | writes) }.map(drop)
     }
 
-    /// Moves pages to where there are none: how many bytes were, from the first on, and why no
-    /// more.
+    /// Moves pages to where there are none. Returns the bytes moved, from the first on, and the
+    /// error number that ended the move early.
     ///
     /// # Safety
-    /// Both ranges are the caller's; nobody has a reference to what is moved.
+    /// The caller owns both ranges, and no reference to the moved bytes exists.
     pub(crate) unsafe fn shift(&self, to: usize, from: usize, len: usize) -> (usize, Option<i32>) {
         let page = page_size().bytes().as_usize();
         let (mut at, mut most, mut tries) = (0, len, 0);
         while at < len {
             let (to, from, now) = ((to + at) as u64, (from + at) as u64, most.min(len - at));
             let mut arg = Move { to, from, len: now as u64, mode: 0, done: 0 };
-            // SAFETY: the kernel reads and writes one `Move`; the ranges are the caller's.
+            // SAFETY: the kernel reads and writes one `Move`; the caller owns the ranges.
             let moved = unsafe { self.control(libc::_IOWR::<Move>(TYPE, 0x05), &mut arg) };
             match (moved, usize::try_from(arg.done)) {
                 (Ok(()), _) => (at, most, tries) = (at + now, fill::longer(now), 0),
-                // A run of which the first pages moved.
+                // Part of the run moved.
                 (Err(_), Ok(some @ 1..)) => (at, tries) = (at + some, 0),
                 (Err(libc::EAGAIN | libc::EINTR), _) if tries < TRIES => tries += 1,
                 // Linux 6.18 moves a page that it has just migrated, tries again, and finds the
                 // page that it has moved.
                 (Err(libc::EEXIST), _) if is_missing(from as usize) => (at, tries) = (at + page, 0),
-                // Perhaps of two mappings.
+                // The run may span two VMAs.
                 (Err(UNMOVABLE), _) if now > page => most = fill::shorter(now, page),
                 (Err(errno), _) => return (at, Some(errno)),
             }
@@ -117,15 +115,15 @@ impl Pager {
         (at, None)
     }
 
-    /// Protects pages from being written, or ends that.
+    /// Protects pages from writes if `is_on`, or ends that.
     ///
     /// # Safety
-    /// The range is the caller's, who is ready for the signals.
+    /// The caller owns the range and is ready for the signals.
     pub(crate) unsafe fn protect(&self, at: usize, len: usize, is_on: bool) -> Result<(), i32> {
         let mode = if is_on { MODE_WP } else { 0 };
         for _ in 0..TRIES {
             let mut arg = Protect { start: at as u64, len: len as u64, mode };
-            // SAFETY: the kernel reads one `Protect`; the range is the caller's.
+            // SAFETY: the kernel reads one `Protect`; the caller owns the range.
             match unsafe { self.control(libc::_IOWR::<Protect>(TYPE, 0x06), &mut arg) } {
                 Err(libc::EAGAIN | libc::EINTR) => {}
                 done => return done,
@@ -134,34 +132,33 @@ impl Pager {
         Err(libc::EAGAIN)
     }
 
-    /// Fills missing pages with a copy of `from`; what is there stays.
+    /// Fills missing pages with a copy of `from` and keeps present ones.
     ///
     /// # Safety
-    /// The range is the caller's, and armed by this descriptor.
+    /// The caller owns the range, which this descriptor armed.
     pub(crate) unsafe fn fill(&self, to: usize, from: &[u8], page: usize) -> Result<(), i32> {
         refusal("ioctl")?;
-        // SAFETY: `from` is a slice; the rest is passed on.
+        // SAFETY: `from` is a slice; the caller owns the range.
         unsafe { fill::copy(self.uffd.descriptor(), to, from.as_ptr(), from.len(), page) }
     }
 
-    /// One ioctl, which allocates nothing where it is refused.
+    /// Makes one ioctl; allocates nothing if it fails.
     ///
     /// # Safety
-    /// As [`Uffd::control`].
+    /// See [`Uffd::control`].
     unsafe fn control<T>(&self, request: libc::Ioctl, arg: &mut T) -> Result<(), i32> {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller guarantees it.
         let done = unsafe { self.uffd.control(request, arg) };
         done.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))
     }
 }
 
-/// Whether no page is at an address.
 fn is_missing(addr: usize) -> bool {
     let mut seen = [1];
     mincore::look(addr, &mut seen).is_ok() && seen[0] & 1 == 0
 }
 
-/// What a test has the next call of that name answer.
+/// Returns the error that a test wants of the next call of this name.
 fn refusal(call: &'static str) -> Result<(), i32> {
     let refused = |error: io::Error| error.raw_os_error().unwrap_or(libc::EIO);
     point(call).map_err(refused)
@@ -174,12 +171,12 @@ mod tests {
 
     const PAGES: usize = 3;
 
-    /// New memory that the pager has armed, with pages where `bytes` has one.
+    /// Maps and arms memory, with a page for each byte in `bytes`.
     fn armed(pager: &Pager, bytes: [Option<u8>; PAGES]) -> usize {
         let page = page_size().bytes().as_usize();
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping, which is this test's and stays; bytes within it.
+        // SAFETY: a new mapping of this test, which stays.
         unsafe {
             let at = libc::mmap(std::ptr::null_mut(), PAGES * page, protection, flags, -1, 0);
             assert_ne!(at, libc::MAP_FAILED);
@@ -204,19 +201,19 @@ mod tests {
         // SAFETY: this test's, and nothing refers to it.
         assert_eq!(unsafe { pager.shift(to, from, PAGES * page) }, (PAGES * page, None));
         let at = |nth: usize| std::ptr::with_exposed_provenance::<u8>(to + nth * page);
-        // SAFETY: pages that are there.
+        // SAFETY: present pages.
         assert_eq!([0, 1, 2].map(|nth| unsafe { at(nth).read_volatile() }), [7, 1, 9]);
 
         let from = armed(&pager, [Some(2), None, None]);
-        // SAFETY: as above.
+        // SAFETY: this test's, and nothing refers to it.
         assert_eq!(unsafe { pager.shift(to, from, page) }, (0, Some(libc::EEXIST)));
     }
 
-    /// Makes a mapping of its own of the page in the middle.
+    /// Splits the middle page off as a VMA.
     fn split(at: usize) -> usize {
         let page = page_size().bytes().as_usize();
         let middle = std::ptr::with_exposed_provenance_mut(at + page);
-        // SAFETY: memory of a test; it changes no contents.
+        // SAFETY: a test's memory; changes no contents.
         assert_eq!(unsafe { libc::madvise(middle, page, libc::MADV_RANDOM) }, 0);
         at
     }
@@ -224,7 +221,7 @@ mod tests {
     fn bytes_at(at: usize) -> [u8; PAGES] {
         let page = page_size().bytes().as_usize();
         let at = |nth: usize| std::ptr::with_exposed_provenance::<u8>(at + nth * page);
-        // SAFETY: pages that are there, of a test.
+        // SAFETY: present pages of a test.
         std::array::from_fn(|nth| unsafe { at(nth).read_volatile() })
     }
 
@@ -260,7 +257,7 @@ mod tests {
         assert_eq!(unsafe { pager.shift(to, from, PAGES * page) }, (PAGES * page, None));
         assert_eq!(bytes_at(to), [7, 8, 9]);
         let middle = std::ptr::with_exposed_provenance_mut(to + page);
-        // SAFETY: as above.
+        // SAFETY: this test's, and nothing refers to it.
         unsafe {
             assert_eq!(libc::mprotect(middle, page, libc::PROT_READ), 0);
             assert_eq!(pager.shift(from, to, PAGES * page), (page, Some(UNMOVABLE)));

@@ -1,8 +1,8 @@
-//! [`classify`]: whether memory can be volatile, and if not, what it is.
+//! [`classify`]: tells if memory can be volatile, and if not, why.
 //!
-//! Volatile memory is private, anonymous, in base or transparent huge pages, writable, and free to
-//! go: `MADV_FREE` refuses the rest with one EINVAL for all of it. Which of several reasons is
-//! told: the first in the order of [`Refusal`], of the lowest mapping that has one.
+//! Volatile memory is private, anonymous, in base or transparent huge pages, readable and writable,
+//! and not locked. `MADV_FREE` answers EINVAL for all other memory. The lowest unfit mapping is
+//! reported, with the first reason in the order of the checks.
 
 use std::fs::Metadata;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use crate::sys::memory_file::{is_tmpfs, MemoryFile};
 use crate::sys::{file, own, page_size};
 use crate::units::Bytes;
 
-/// Why memory cannot be volatile. Addresses are the first to which it applies.
+/// The reason why memory cannot be volatile, and the first address to which it applies.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -34,17 +34,18 @@ pub enum Refusal {
         /// Size of the pages.
         page: Bytes,
     },
-    /// A device, a mapping of page frames, the kernel's own, or one that always loses its pages.
+    /// A device, a mapping of page frames, the kernel's own memory, or memory that always loses its
+    /// pages.
     #[error("special mapping at {at:#x} (VmFlags {flag}, {name:?})")]
     Special {
         /// First address.
         at: usize,
-        /// The letter pair of `VmFlags` that says so.
+        /// The letter pair of `VmFlags` that shows it.
         flag: &'static str,
         /// The mapping's name, often empty.
         name: String,
     },
-    /// Seen by other processes: it belongs to all who map it.
+    /// Memory that other processes see: it belongs to all who map it.
     #[error("shared memory at {at:#x} ({name:?})")]
     Shared {
         /// First address.
@@ -57,7 +58,7 @@ pub enum Refusal {
     FilePrivate {
         /// First address.
         at: usize,
-        /// Of the file.
+        /// Inode of the file.
         inode: u64,
         /// The file's path.
         name: String,
@@ -68,21 +69,21 @@ pub enum Refusal {
         /// First address.
         at: usize,
     },
-    /// Not readable and writable.
+    /// Memory that is not both readable and writable.
     #[error("memory at {at:#x} is {permissions}: it must be readable and writable")]
     ReadOnly {
         /// First address.
         at: usize,
-        /// As `/proc/self/maps` shows them.
+        /// Permissions, as in `/proc/self/maps`.
         permissions: String,
     },
-    /// This library's own: a reserve, a table, a word that it keeps.
+    /// This library's own memory: a reserve, a table, a word.
     #[error("the memory at {at:#x} is glebe's own")]
     Own {
         /// First address.
         at: usize,
     },
-    /// Private, where only what processes share can be.
+    /// Private memory where shared memory is required.
     #[error("private memory at {at:#x} ({name:?}): no other process shares it")]
     Private {
         /// First address.
@@ -98,12 +99,12 @@ pub enum Refusal {
         /// The file's path.
         name: String,
     },
-    /// Registered with a userfaultfd that is not this library's to use.
+    /// Memory registered with a userfaultfd that this library may not use.
     #[error("a userfaultfd watches the memory at {at:#x} (VmFlags {flag})")]
     Watched {
         /// First address.
         at: usize,
-        /// The letter pair of `VmFlags` that says so.
+        /// The letter pair of `VmFlags` that shows it.
         flag: &'static str,
     },
     /// `/proc/self/smaps` could not be read.
@@ -122,67 +123,67 @@ const SPECIAL: [&str; 5] = ["io", "pf", "mm", "dp", "ss"];
 /// Missing pages, write protection, minor faults.
 const WATCHED: [&str; 3] = ["um", "uw", "ui"];
 
-/// Whether all of a range of the calling process can be volatile.
+/// Returns Ok if all of a range of the calling process can be volatile.
 ///
-/// The answer is of this moment: whoever maps something else there later makes it untrue, and the
-/// calls that mark the memory find out.
+/// The answer holds for this moment. If somebody maps something else there later, the calls that
+/// mark the memory find out.
 ///
 /// # Errors
-/// What the first memory is that cannot be.
+/// The reason against the first unfit memory.
 pub fn classify(range: &Range<usize>) -> Result<(), Refusal> {
     check_all(range, &WATCHED)
 }
 
-/// As [`classify`], of memory that a userfaultfd of the caller's may watch.
+/// Classifies like [`classify`], but a userfaultfd of the caller may watch the memory.
 ///
 /// # Errors
-/// As there, less [`Refusal::Watched`].
+/// The errors of [`classify`] except [`Refusal::Watched`].
 pub fn classify_watched(range: &Range<usize>) -> Result<(), Refusal> {
     check_all(range, &[])
 }
 
-/// Whether all of a range of the calling process is shared memory that has no other place than
-/// memory: of the kernel's own file system for that, whose device is `in_memory`, or on tmpfs.
+/// Returns Ok if all of a range of the calling process is shared memory that exists only in memory:
+/// in the kernel's internal file system, whose device is `in_memory`, or on tmpfs.
 ///
 /// # Errors
-/// What the first memory is that is not.
+/// The reason against the first unfit memory.
 pub fn classify_shared(range: &Range<usize>, in_memory: u64) -> Result<(), Refusal> {
     let refuse = |vma: &Vma, at: usize| refuse_shared(vma, at, in_memory);
     check_by(&among(range)?, range, &refuse)
 }
 
-/// Shared memory that lies in memory alone, and where it is mapped.
+/// Shared memory that exists only in memory, and its mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedAt {
-    /// The addresses of the mapping.
+    /// Addresses of the mapping.
     pub range: Range<usize>,
-    /// What the memory is of.
+    /// Device of the memory's file.
     pub device: u64,
-    /// As above.
+    /// Inode of the memory's file.
     pub inode: u64,
-    /// Where in the file address zero would be.
+    /// Offset in the file that address zero would have.
     pub base: u64,
 }
 
 impl SharedAt {
-    /// Whether an address of both, where there is one, is the same memory.
+    /// Returns true if an address in both mappings is the same memory.
     #[must_use]
     pub fn is_same_memory(&self, other: &Self) -> bool {
         (self.device, self.inode, self.base) == (other.device, other.inode, other.base)
     }
 }
 
-/// What every memfd of this library is called.
+/// Begins the names of all memfds of this library.
 const OWN_NAME: &str = "/memfd:glebe ";
 
-/// The mapping that holds an address, of shared memory as [`classify_shared`] has it.
+/// Returns the mapping of shared memory that holds an address, checked like [`classify_shared`].
 ///
 /// # Errors
-/// As there; [`Refusal::Own`] where some of it is this library's.
+/// The errors of [`classify_shared`]; [`Refusal::Own`] if the mapping holds memory of this library.
 pub fn shared_at(at: usize) -> Result<SharedAt, Refusal> {
     static IN_MEMORY: First<Option<u64>> = First::new();
     let page = page_size().bytes();
-    // Where none can be made, that of no file.
+    // If no memfd can be made: a device that no file has.
     let of_memfd = || MemoryFile::new(page).and_then(|file| file.device()).ok();
     let in_memory = IN_MEMORY.get_or_compute(of_memfd).unwrap_or(u64::MAX);
     let vmas = among(&(at..at.saturating_add(1)))?;
@@ -205,7 +206,6 @@ fn check_all(range: &Range<usize>, watched: &[&'static str]) -> Result<(), Refus
     own.map_or(Ok(()), |at| Err(Refusal::Own { at }))
 }
 
-/// [`classify`] of mappings that were read.
 pub(super) fn check(
     vmas: &[Vma],
     range: &Range<usize>,
@@ -214,7 +214,7 @@ pub(super) fn check(
     check_by(vmas, range, &|vma, at| refuse(vma, at, watched))
 }
 
-/// Every mapping of a range, which has no hole.
+/// Checks all mappings of a range, and for holes.
 fn check_by(
     vmas: &[Vma],
     range: &Range<usize>,
@@ -243,7 +243,7 @@ fn refuse(vma: &Vma, at: usize, watched: &[&'static str]) -> Result<(), Refusal>
     if let Some(flag) = flag_of(&SPECIAL) {
         return Err(Refusal::Special { at, flag, name: name() });
     }
-    // The kernel's own: [vdso], [vvar], [vsyscall] have no inode and cannot grow or move.
+    // [vdso], [vvar] and [vsyscall], the kernel's own, have no inode and cannot grow or move.
     if vma.has("de") && vma.inode == 0 {
         return Err(Refusal::Special { at, flag: "de", name: name() });
     }
@@ -290,15 +290,16 @@ fn refuse_shared(vma: &Vma, at: usize, in_memory: u64) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Whether the file is on a tmpfs that this process sees mounted; it may have no name any more. A
-/// file whose mount is not seen may be found by its path.
+/// Returns true if the file, even without a name, is on a tmpfs mount that this process sees, or
+/// its path is on tmpfs.
 fn is_on_tmpfs(vma: &Vma) -> bool {
     let mounts = file::read_text(Path::new("/proc/self/mountinfo")).unwrap_or_default();
     mounts.lines().any(|mount| is_tmpfs_of(mount, vma.device)) || is_named_on_tmpfs(vma)
 }
 
-/// `24 1 0:22 / /dev/shm rw,nosuid shared:4 - tmpfs tmpfs rw`: the third field is the device, in
-/// decimal digits. Source: proc_pid_mountinfo(5).
+/// Returns true for a line of mountinfo about a tmpfs on `device`. Its third field is the device,
+/// in decimal: `24 1 0:22 / /dev/shm rw,nosuid shared:4 - tmpfs tmpfs rw`. Source:
+/// proc_pid_mountinfo(5).
 pub(super) fn is_tmpfs_of(mount: &str, device: u64) -> bool {
     let number = |text: &str| text.parse::<u32>().ok();
     let (fields, kind) = mount.split_once(" - ").unwrap_or_default();
@@ -308,7 +309,7 @@ pub(super) fn is_tmpfs_of(mount: &str, device: u64) -> bool {
         && kind.starts_with("tmpfs ")
 }
 
-/// Whether the file at the mapping's path is that one, and on tmpfs.
+/// Returns true if the path still names the file, and is on tmpfs.
 fn is_named_on_tmpfs(vma: &Vma) -> bool {
     let path = Path::new(&vma.path);
     let is_it = |meta: Metadata| (meta.dev(), meta.ino()) == (vma.device, vma.inode);

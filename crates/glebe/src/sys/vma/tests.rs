@@ -1,4 +1,4 @@
-//! The parser against texts, hostile ones among them, and each answer against a real mapping.
+//! Tests the parser with texts, some hostile, and each answer with a real mapping.
 #![allow(unsafe_code)] // Safety: every mapping is the test's own.
 
 use std::ffi::CStr;
@@ -135,7 +135,7 @@ fn the_first_address_that_cannot_be_is_told() {
     assert!(matches!(of(0x9000..0xa000), Err(Refusal::Unmapped { at: 0x9000 })));
 }
 
-/// A mapping of the test's own, of two pages unless said otherwise.
+/// A mapping that the test owns.
 struct Mapped {
     at: usize,
     len: usize,
@@ -148,7 +148,6 @@ impl Mapped {
         (at != libc::MAP_FAILED).then(|| Self { at: at.expose_provenance(), len })
     }
 
-    /// Private, anonymous, between two pages without access, so that it is a mapping by itself.
     fn anonymous(protection: i32) -> Self {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         Self::new(two_pages(), protection, flags, -1).unwrap()
@@ -177,9 +176,9 @@ fn two_pages() -> usize {
 }
 
 fn memfd(name: &CStr) -> i32 {
-    // SAFETY: a name that ends; the descriptor stays open until the process ends.
+    // SAFETY: a terminated name; the descriptor stays open.
     let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
-    // SAFETY: the descriptor was just made.
+    // SAFETY: a new descriptor.
     assert_eq!(unsafe { libc::ftruncate(fd, two_pages() as i64) }, 0);
     fd
 }
@@ -198,9 +197,9 @@ fn ordinary_memory_can_be_volatile() {
 fn unmapped_memory_is_named_by_its_first_address() {
     let mapped = Mapped::anonymous(READ_WRITE);
     let page = mapped.len / 2;
-    // SAFETY: the second of its own pages; the drop unmaps it once more, which is no error.
+    // SAFETY: its own page; the drop may unmap it again.
     unsafe { libc::munmap(mapped.ptr().byte_add(page), page) };
-    // Another test may map something there meanwhile; then it is not this that is told.
+    // Another test may map memory there meanwhile.
     for _ in 0..100 {
         match mapped.classify() {
             Err(Refusal::Unmapped { at }) => return assert_eq!(at, mapped.at + page),
@@ -214,7 +213,7 @@ fn unmapped_memory_is_named_by_its_first_address() {
 fn locked_memory_is_refused() {
     let mapped = Mapped::anonymous(READ_WRITE);
     let page = mapped.len / 2;
-    // SAFETY: the second of its own pages.
+    // SAFETY: its own page.
     if unsafe { libc::mlock(mapped.ptr().byte_add(page), page) } != 0 {
         println!("skipped: mlock: {}", io::Error::last_os_error());
         return;
@@ -222,7 +221,7 @@ fn locked_memory_is_refused() {
     let refused = mapped.classify().unwrap_err();
     assert!(matches!(refused, Refusal::Locked { at } if at == mapped.at + page), "{refused:?}");
     assert!(refused.to_string().contains("mlock"));
-    // SAFETY: as above.
+    // SAFETY: its own pages.
     unsafe { libc::munlock(mapped.ptr(), mapped.len) };
     mapped.classify().unwrap();
 }
@@ -231,7 +230,7 @@ fn locked_memory_is_refused() {
 fn hugetlb_memory_is_refused() {
     let size = PageSize::new(2 << 20).unwrap();
     let free = Pool::of(size).and_then(|pool| pool.counts().ok()).map_or(0, |it| it.available());
-    // Without MAP_NORESERVE a mapping needs a free page; with it, none until the touch.
+    // With MAP_NORESERVE a mapping needs no free page until the touch.
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB;
     let flags = flags | libc::MAP_HUGE_2MB | libc::MAP_NORESERVE;
     let Some(mapped) = Mapped::new(2 << 20, READ_WRITE, flags, -1) else {
@@ -291,7 +290,7 @@ fn special_mappings_are_refused() {
     if seen == 0 {
         println!("skipped: the kernel maps neither [vvar] nor [vdso]");
     }
-    /// Linux 6.11.
+    /// Since Linux 6.11.
     const MAP_DROPPABLE: i32 = 0x08;
     let flags = MAP_DROPPABLE | libc::MAP_ANONYMOUS;
     let Some(droppable) = Mapped::new(two_pages(), READ_WRITE, flags, -1) else {
@@ -336,10 +335,10 @@ fn what_the_kernel_may_take_is_counted() {
     let before = usage(&range).unwrap();
     assert!(before.rss.get() >= mapped.len as u64, "{before:?}");
     let mut after = before;
-    // New pages wait in a batch of the processor's until more come, and so do those that may go; on
-    // another processor than this thread is on now they are passed over until then.
+    // The kernel keeps new pages, and pages that it may take, in a batch per processor until more
+    // follow. It passes over another processor's batch. So try again, with more pages.
     for _ in 0..1000 {
-        // SAFETY: its own page, whose contents may go.
+        // SAFETY: its own page, whose contents may be lost.
         unsafe { libc::madvise(mapped.ptr(), mapped.len / 2, libc::MADV_FREE) };
         after = usage(&range).unwrap();
         if after.lazy_free > Bytes::ZERO {
@@ -386,7 +385,7 @@ fn a_file_on_tmpfs_without_a_name_is_in_memory() {
     let file = crate::sys::memory_file::MemoryFile::new_at(&path, page_size().bytes());
     std::fs::remove_file(&path).unwrap();
     let file = file.unwrap().unwrap();
-    // SAFETY: at an address of the kernel's choice, for the rest of the process.
+    // SAFETY: at an address of the kernel's choice.
     let at = unsafe { map_file(file.as_file(), Bytes::ZERO, page_size().bytes(), None) }.unwrap();
     let found = shared_at(at).unwrap();
     assert_eq!(found.range, at..at + page_size().bytes().as_usize());
@@ -397,7 +396,7 @@ fn a_file_on_tmpfs_without_a_name_is_in_memory() {
 fn a_memfd_of_this_library_is_its_own() {
     let len = page_size().bytes();
     let file = crate::sys::memory_file::MemoryFile::new(len).unwrap();
-    // SAFETY: at an address of the kernel's choice, for the rest of the process.
+    // SAFETY: at an address of the kernel's choice.
     let at = unsafe { map_file(file.as_file(), Bytes::ZERO, len, None) }.unwrap();
     let refused = shared_at(at).unwrap_err();
     assert!(matches!(refused, Refusal::Own { at: told } if told == at), "{refused}");

@@ -1,10 +1,10 @@
-//! Building a value: in its place, or apart, in ordinary memory, where the cache cannot keep it.
+//! Builds values, in their places or in ordinary memory if the cache cannot keep them.
 //!
-//! Owns nothing. No lock is held while a builder runs. A [`Building`] that is dropped ends what a
-//! builder began that failed or panicked: its memory is given back, and who waits looks again.
+//! Holds no lock while a builder runs. If a builder fails or panics, the drop of its [`Building`]
+//! gives the memory back, and waiters look again.
 //!
 //! # Safety
-//! A place is lent to the builder of its item, unmarked, and to nobody else.
+//! A place is lent unmarked to its item's builder, and to no other thread.
 #![allow(unsafe_code)]
 
 use std::hash::Hash;
@@ -22,7 +22,7 @@ use crate::extent::Extent;
 use crate::sys::page_size;
 use crate::units::Bytes;
 
-/// A builder at work, on an item unless it is in a process that cannot have one.
+/// A builder at work; `id` is `None` in a process that may not take the lock.
 struct Building<'a, K: Hash + Eq, V> {
     cache: &'a Cache<K, V>,
     id: Option<Id>,
@@ -34,7 +34,6 @@ impl<'a, K: Hash + Eq, V> Building<'a, K, V> {
         Self { cache, id, since: Instant::now() }
     }
 
-    /// The builder has returned a value: the item, and how long it took.
     fn end(mut self) -> (Option<Id>, u64) {
         let nanos = u64::try_from(self.since.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.cache.builds.record(nanos);
@@ -57,7 +56,6 @@ impl<K: Hash + Eq, V> Drop for Building<'_, K, V> {
 }
 
 impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
-    /// Builds the value of an item that was just added.
     pub(super) fn build_new<E>(
         &self,
         id: Id,
@@ -73,10 +71,10 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
         }
     }
 
-    /// Gives an item that is to be built an unmarked place of so many pages, if there is one.
+    /// Gives an item that is being built an unmarked place of `pages`, if possible.
     fn find_place(&self, id: Id, pages: u64) -> Option<Extent> {
         self.take_room(id, pages).or_else(|| {
-            // What is hot may be in the way.
+            // Hot entries may occupy the room.
             self.offer_all();
             self.take_room(id, pages)
         })
@@ -86,10 +84,10 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
         let Room { place, left_over, evicted } = self.lock()?.make_room(id, pages);
         self.counts.add(Counter::Evicted, evicted);
         for part in left_over {
-            // Refused, it stays marked, and the kernel may take it.
+            // If the drop fails, the part stays marked for the kernel to take.
             let _ = self.region.drop_now(range_of(part));
         }
-        // What was in the place is of no use.
+        // The place's old contents do not matter.
         let is_unmarked = |place: &Extent| self.region.unmark(range_of(*place)).is_ok();
         let ready = place.filter(is_unmarked);
         if ready.is_none() {
@@ -98,7 +96,7 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
         ready
     }
 
-    /// Builds the value of an item in its place, which is not marked.
+    /// Builds the value of an item in its unmarked place.
     pub(super) fn build_in_place<E>(
         &self,
         id: Id,
@@ -107,7 +105,7 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
         build: impl FnOnce(&mut [V]) -> Result<(), E>,
     ) -> Result<Entry<'_, K, V>, BuildError<E>> {
         let building = Building::begin(self, Some(id));
-        // SAFETY: this thread builds the item, and nothing of the place is marked.
+        // SAFETY: this thread builds the item, and no page of the place is marked.
         let built = unsafe { lend_zeroed(&self.region, place, count, build) };
         built.map_err(BuildError::Builder)?;
         let (_, nanos) = building.end();
@@ -122,7 +120,7 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
         Ok(Entry::new(self, Value::Kept(id, place, count)))
     }
 
-    /// Builds a value in ordinary memory. An item ends with that; who waits for it has the value.
+    /// Builds a value in ordinary memory. Ends the item and hands the value to its waiters.
     pub(super) fn build_apart<E>(
         &self,
         id: Option<Id>,

@@ -1,11 +1,11 @@
-//! [`Entry`]: a value that stays as long as this lives.
+//! [`Entry`]: a value that stays as long as its entry.
 //!
-//! Pins an item of the cache, or shares a value that the cache did not keep. Dropping it costs the
-//! lock, and a system call where another entry stops being hot for it.
+//! An entry pins an item, or shares a value that the cache did not keep. A drop takes the lock, and
+//! makes a system call if another entry then stops being hot.
 //!
 //! # Safety
-//! Whoever makes an entry has pinned the item for it: until the drop its place is not marked and
-//! not written. The module makes them where it pins, and nowhere else.
+//! The code that makes an entry has pinned its item. The item's place is not marked or written
+//! until the drop. Only `lookup` and `building` make entries, where they pin.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -21,7 +21,7 @@ use super::Cache;
 use crate::extent::Extent;
 use crate::volatile::Priority;
 
-/// A value of a [`Cache`], which the kernel cannot take while this lives; derefs to the slice.
+/// A value of a [`Cache`], which the kernel cannot take while the entry lives. Derefs to the slice.
 #[must_use = "the value may be taken once this is dropped"]
 pub struct Entry<'a, K: Hash + Eq, V> {
     cache: &'a Cache<K, V>,
@@ -29,25 +29,24 @@ pub struct Entry<'a, K: Hash + Eq, V> {
 }
 
 pub(super) enum Value<V> {
-    /// The item, pinned, its place, and how many values it has.
+    /// The pinned item, its place, and its number of values.
     Kept(Id, Extent, usize),
     Handed(Handed<V>),
 }
 
 impl<'a, K: Hash + Eq, V> Entry<'a, K, V> {
-    /// Of an item that is pinned for this entry, built in that place with so many `V`.
     pub(super) fn new(cache: &'a Cache<K, V>, value: Value<V>) -> Self {
         Self { cache, value }
     }
 
-    /// Whether the cache keeps the value; else its memory is freed with the last such entry.
+    /// Returns true if the cache keeps the value. Otherwise the last entry that shares it frees it.
     #[must_use]
     pub fn is_kept(&self) -> bool {
         matches!(self.value, Value::Kept(..))
     }
 
-    /// Gives the entry a priority, instead of [`Priority::NORMAL`]: where the cache itself needs
-    /// room, entries of a lower one go first. The kernel knows of none.
+    /// Sets the entry's priority; the default is [`Priority::NORMAL`]. If the cache needs room, it
+    /// evicts entries of lower priority first. The kernel ignores priorities.
     pub fn set_priority(&self, priority: Priority) {
         let Value::Kept(id, ..) = self.value else { return };
         if let Some(mut table) = self.cache.lock() {
@@ -62,7 +61,7 @@ impl<K: Hash + Eq, V: Pod> Deref for Entry<'_, K, V> {
     #[inline]
     fn deref(&self) -> &[V] {
         match &self.value {
-            // SAFETY: as the file's head says.
+            // SAFETY: the item is pinned: see the file's head.
             Value::Kept(_, place, count) => unsafe { values(&self.cache.region, *place, *count) },
             Value::Handed(values) => values,
         }

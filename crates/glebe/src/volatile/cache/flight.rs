@@ -1,20 +1,18 @@
-//! [`Flight`]: where threads wait until something has happened to an item.
+//! [`Flight`]: lets threads wait for a change of an item.
 //!
-//! Made by the first that waits, and done with when it lands. A value that could not be kept is
-//! handed to those who wait, so that it is built once for all of them. Its state changes under the
-//! cache's lock.
+//! The first waiter makes a flight, and it ends when it lands. It hands its waiters a value that
+//! the cache could not keep, so that the value is built once.
 
 use std::sync::Arc;
 
 use crate::sync::{lock, Condvar, Mutex, MutexGuard};
 
-/// A value in ordinary memory.
 pub(super) type Handed<V> = Arc<Vec<V>>;
 
 #[derive(Debug)]
 enum State<V> {
     UnderWay,
-    /// With a value for whoever waited, or none: then they look again.
+    /// With a value for the waiters; without one they look again.
     Landed(Option<Handed<V>>),
 }
 
@@ -31,13 +29,13 @@ impl<V> Default for Flight<V> {
 }
 
 impl<V> Flight<V> {
-    /// Wakes all who wait.
     pub(super) fn land(&self, handed: Option<Handed<V>>) {
         *lock(&self.state) = State::Landed(handed);
         self.woken.notify_all();
     }
 
-    /// Waits until it lands; what is handed over. Without the cache's lock.
+    /// Waits until the flight lands. Returns the handed value. The caller must not hold the cache's
+    /// lock.
     pub(super) fn wait(&self) -> Option<Handed<V>> {
         let mut state = lock(&self.state);
         loop {

@@ -1,13 +1,13 @@
-//! What caches do around fork(2): their locks are held, so that the child has whole tables.
+//! Keeps the tables of caches consistent across fork(2).
 //!
-//! Before: the list of caches is locked, then each cache's lock is taken. Nobody who holds a
-//! cache's lock waits for another lock, or forks. After: they are released; in the child first
-//! what another thread was building or moving there is forgotten, since no thread will end it.
-//! What others had pinned stays pinned. The region follows by its own step.
+//! Before a fork, `prepare` locks the list of caches, then each cache. A holder of a cache's lock
+//! neither waits for another lock nor forks. Afterwards the locks are released. The child first
+//! forgets items that other threads were building or moving, because no thread will end them. Pins
+//! of other threads remain. The region has a step of its own.
 //!
 //! # Safety
-//! The guards in the static are of locks that the pointers beside them keep alive; they are made
-//! and dropped by the forking thread, and forks go one after the other.
+//! The pointers beside the static guards keep their locks alive. The forking thread makes and drops
+//! the guards, and only one fork runs at a time.
 #![allow(unsafe_code)]
 
 use std::hash::Hash;
@@ -21,17 +21,15 @@ use crate::sync::{lock, Mutex, MutexGuard, StaticMutex, StaticMutexGuard};
 use crate::sys::atfork;
 use crate::volatile::follow_forks;
 
-/// A cache's table behind its lock, of whatever types.
 trait Lockable: Send + Sync {
     fn hold(self: Arc<Self>) -> Box<dyn Held>;
 }
 
-/// Such a lock while it is held, until this is dropped.
 trait Held {
     fn follow_fork(&mut self);
 }
 
-/// The guard goes first.
+/// The guard is dropped first.
 struct HeldTable<K: 'static, V: 'static> {
     guard: MutexGuard<'static, Table<K, V>>,
     _table: Arc<Mutex<Table<K, V>>>,
@@ -39,7 +37,7 @@ struct HeldTable<K: 'static, V: 'static> {
 
 impl<K: Hash + Eq + Send + 'static, V: Send + Sync + 'static> Lockable for Mutex<Table<K, V>> {
     fn hold(self: Arc<Self>) -> Box<dyn Held> {
-        // SAFETY: the guard borrows from what `_table` keeps alive and is dropped before it.
+        // SAFETY: `_table` keeps the guard's mutex alive, and is dropped after the guard.
         let guard: MutexGuard<'static, Table<K, V>> = unsafe { transmute(lock(&self)) };
         Box::new(HeldTable { guard, _table: self })
     }
@@ -55,29 +53,27 @@ type List = Vec<Weak<dyn Lockable>>;
 
 static LIST: StaticMutex<List> = StaticMutex::new(Vec::new());
 
-/// What is held over a fork; the tables' locks go first.
+/// The locks held across a fork; those of the tables are dropped first.
 struct AllHeld {
     tables: Vec<Box<dyn Held>>,
     list: Option<StaticMutexGuard<'static, List>>,
 }
 
-// SAFETY: as the file's head says, the guards stay with the forking thread.
+// SAFETY: the guards stay with the forking thread: see the file's head.
 unsafe impl Send for AllHeld {}
 
 static HELD: StaticMutex<AllHeld> = StaticMutex::new(AllHeld { tables: Vec::new(), list: None });
 
-/// A cache's place in the list; it leaves the list when this is dropped.
+/// A cache's place in the list, until the drop.
 #[derive(Debug)]
 pub(super) struct Entry(usize);
 
-/// Adds the steps around fork(2) that a cache needs.
 pub(super) fn follow() -> Result<(), OsError> {
     static STEP: atfork::Step = atfork::Step { prepare, parent, child };
     follow_forks()?;
     atfork::add(&STEP)
 }
 
-/// Lists a cache.
 pub(super) fn enter<K, V>(table: &Arc<Mutex<Table<K, V>>>) -> Entry
 where
     K: Hash + Eq + Send + 'static,
@@ -90,7 +86,7 @@ where
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        // There the list may be locked for ever; and no fork looks at it any more.
+        // Without fork steps the list may stay locked forever, and no fork looks at it again.
         if !atfork::is_without_steps() {
             let mut list = LIST.lock().unwrap_or_else(PoisonError::into_inner);
             list.retain(|listed| listed.as_ptr().cast::<()>().addr() != self.0);
@@ -116,7 +112,7 @@ fn child() {
 fn release(first: impl Fn(&mut Box<dyn Held>)) {
     let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
     held.tables.iter_mut().for_each(first);
-    // A table whose cache was dropped meanwhile ends without the locks of this file.
+    // A table that ends here ends after `HELD` is released; the list is released last.
     let tables = std::mem::take(&mut held.tables);
     let list = held.list.take();
     drop(held);

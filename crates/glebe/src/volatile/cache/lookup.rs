@@ -1,7 +1,7 @@
-//! Lookups: a hit pins, a marked entry is unmarked first, and a miss builds or says so.
+//! Lookups: a hit pins, a marked entry is unmarked first, and a miss builds or returns nothing.
 //!
-//! Owns nothing. Whoever finds an item moving or being built waits for its flight, without the
-//! cache's lock, and then looks again.
+//! A thread that finds an item moving or being built waits for its flight without the cache's lock,
+//! then looks again.
 
 use std::borrow::Borrow;
 use std::hash::Hash;
@@ -18,18 +18,17 @@ use super::{BuildError, Cache};
 use crate::extent::Extent;
 use crate::sync::MutexGuard;
 
-/// A marked item that was unmarked.
 enum Rescued<'a, K: Hash + Eq, V> {
     Whole(Entry<'a, K, V>),
-    /// Unmarked, and some of it is zeros now.
+    /// Unmarked, but some pages are zeros.
     Lost,
-    /// The kernel would not unmark it.
+    /// The kernel refused to unmark it.
     Refused,
 }
 
 impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
-    /// The entry of a key, pinned; none where there is none, where another thread is building it,
-    /// or where the kernel took some of it: then it is no entry any more.
+    /// Returns the pinned entry of a key. Returns `None` if it is missing, another thread is
+    /// building it, or the kernel took a part of it; the entry is then removed.
     pub fn get<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Entry<'_, K, V>>
     where
         K: Borrow<Q>,
@@ -63,17 +62,16 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
         }
     }
 
-    /// The entry of a key, pinned, with the value that it had or that is built now: `build` is
-    /// given `count` zeros. Of threads that miss a key at once one builds and the others wait. What
-    /// cannot be kept, for want of room or of [`refills`](super::CacheOptions::refills), is built
-    /// all the same, in ordinary memory. An entry that is there has the length that it was built
-    /// with.
+    /// Returns the pinned entry of a key, or builds its value: `build` gets `count` zeros. If
+    /// several threads miss a key at once, one builds and the others wait. If room is missing, or
+    /// [`refills`](super::CacheOptions::refills) says no, the value is built in ordinary memory and
+    /// not kept. An existing entry keeps its length.
     ///
-    /// A builder may use the cache, but for the key that it builds. If it fails or panics there is
-    /// no entry, and one of those who wait builds.
+    /// A builder may use the cache, except for the key that it builds. If the builder fails or
+    /// panics, no entry is added, and one of the waiters builds.
     ///
     /// # Errors
-    /// [`BuildError::Builder`] with what the builder says; [`BuildError::TooLong`],
+    /// [`BuildError::Builder`] with the builder's error; [`BuildError::TooLong`],
     /// [`BuildError::Recursion`], [`BuildError::NoMemory`].
     pub fn get_or_build<E>(
         &self,
@@ -136,7 +134,6 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
         }
     }
 
-    /// The entry of an item that is pinned already.
     #[inline]
     fn hit(&self, mut table: MutexGuard<'_, Table<K, V>>, id: Id) -> Entry<'_, K, V> {
         let item = table.item(id);
@@ -148,7 +145,7 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
         Entry::new(self, Value::Kept(id, place, count))
     }
 
-    /// Unmarks a moving item and pins it, if it is whole; else it is moving still.
+    /// Unmarks a moving item, and pins it if it is whole. Otherwise the item is still moving.
     fn rescue(&self, mut table: MutexGuard<'_, Table<K, V>>, id: Id) -> Rescued<'_, K, V> {
         let place = table.item(id).place.expect("a marked item has a place");
         drop(table);
@@ -167,8 +164,8 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
         Rescued::Whole(entry)
     }
 
-    /// Has this thread build an item again that was found lost: its place, which is not marked;
-    /// none where that is not to be.
+    /// Makes this thread build a lost item again. Returns its unmarked place, or `None` if the item
+    /// was removed, has another length, or may not be kept.
     fn begin_again(&self, id: Id, count: usize) -> Option<Extent> {
         let mut table = self.lock()?;
         let item = table.item(id);
@@ -178,13 +175,13 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
         item.phase = Phase::Building(thread::current().id());
         let (place, flight) = (item.place, item.flight.take());
         drop(table);
-        // Who looks for it without a builder need not wait for this one.
+        // Lookups that do not build need not wait for this builder.
         flight.inspect(|flight| flight.land(None));
         self.counts.add(Counter::Rebuilds, 1);
         place
     }
 
-    /// Waits until something has happened to an item; the value if it was not kept.
+    /// Waits until an item has changed. Returns the value if the cache did not keep it.
     fn wait(&self, mut table: MutexGuard<'_, Table<K, V>>, id: Id) -> Option<Handed<V>> {
         let by = thread::current().id();
         let flight = table.begin_wait(by, id);

@@ -1,18 +1,18 @@
-//! [`Cache`]: values by key that the kernel may take when memory is short, and that are built again
-//! when they are asked for.
+//! [`Cache`]: values by key that the kernel may take when memory is short; a later lookup builds
+//! them again.
 //!
-//! Owns a region, and which entry has which pages of it ([`Table`]). The limit is not a size but
-//! the memory of the machine or of the memory cgroup: a cache takes addresses, as many as it may
-//! ever use, and marks what nobody uses, so that the kernel takes that before it swaps or kills. An
-//! entry that lost a page is lost as a whole; what was left of it is given back or built over.
+//! A cache owns a region, and a [`Table`] of the pages of each entry. Its limit is the memory of
+//! the machine or cgroup. A cache reserves addresses for all that it may ever hold and marks unused
+//! entries. The kernel takes these before it swaps or kills. An entry that lost a page is lost as a
+//! whole: the rest is given back or built over.
 //!
-//! What was asked for last is *hot*: not marked, up to [`CacheOptions::hot`]. A hit of a marked
-//! entry costs an unmark and a mark, several times as much as to read it. Entries stop being hot
-//! in the order in which they came, but for those asked for since, and so the kernel, which purges
-//! in the order of marking, takes those first that were not asked for the longest.
+//! Recently used entries are *hot*: unmarked, up to [`CacheOptions::hot`]. A hit of a marked entry
+//! costs an unmark and a mark, several times a read. Entries stop being hot in the order of
+//! arrival, except those used since. The kernel purges in the order of marks, so it takes the least
+//! recently used first.
 //!
-//! One lock, held for some instructions, and never while a builder runs or the kernel is called;
-//! the code of keys, `Hash`, `Eq` and `Clone`, does run under it and must not call the cache.
+//! The only lock is held for some instructions, never during a builder or a system call. The
+//! `Hash`, `Eq` and `Clone` of keys run under it and must not call the cache.
 
 mod building;
 mod bytes;
@@ -48,15 +48,15 @@ use bytes::range_of;
 use stats::{Counter, Counts};
 use table::{Id, Table};
 
-/// Values by key that the kernel may take and that are built again then.
+/// Values by key that the kernel may take, and that are built again later.
 ///
-/// | what there is | take |
+/// | what you have | what to use |
 /// |---|---|
 /// | values that can be built again, found by a key | a `Cache` |
-/// | the same, built once for several processes | a [`SharedCache`](super::SharedCache) |
-/// | a large buffer, of which single pages may be lost and mended | a [`Region`] |
-/// | memory of a file, in use by several processes | [`Shared`](super::Shared) |
-/// | values that nobody can build again, or that must never wait for a builder | ordinary memory |
+/// | these, built once for several processes | a [`SharedCache`](super::SharedCache) |
+/// | a large buffer whose single pages may be lost and repaired | a [`Region`] |
+/// | memory of a file that several processes use | [`Shared`](super::Shared) |
+/// | values that cannot be built again, or must never wait for a builder | ordinary memory |
 ///
 /// ```
 /// use std::convert::Infallible;
@@ -75,15 +75,15 @@ use table::{Id, Table};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Threads share a cache: it is `Send` and `Sync` where its keys are `Send`.
+/// Threads share a cache: it is `Send` and `Sync` if its keys are `Send`.
 ///
-/// A child of fork(2) has a copy, as it has of other memory. One that clone(2) made without the C
-/// library finds nothing in its cache and keeps nothing.
+/// A child of fork(2) has a copy, like of other memory. A child of clone(2) without the C library
+/// finds nothing in the cache and keeps nothing.
 #[derive(Debug)]
 pub struct Cache<K, V> {
-    /// Gone before the rest: forks know of the lock by it.
+    /// Dropped first: forks find the lock by it.
     _entry: fork::Entry,
-    /// Watched by a reclaimer too, which drops what is marked.
+    /// Shared with a reclaimer, which drops marked pages.
     region: Arc<Region>,
     table: Arc<Mutex<Table<K, V>>>,
     counts: Counts,
@@ -99,36 +99,35 @@ const _: () = {
 };
 
 impl<K: Hash + Eq, V> Cache<K, V> {
-    /// What a cache can be like.
+    /// Returns default options.
     pub fn options() -> CacheOptions<K, V> {
         CacheOptions::default()
     }
 
-    /// The memory, for who drops what is marked.
     pub(crate) fn region(&self) -> &Arc<Region> {
         &self.region
     }
 
-    /// Bytes of addresses.
+    /// Returns the bytes of addresses.
     #[must_use]
     pub fn addresses(&self) -> Bytes {
         self.region.len()
     }
 
-    /// The engine that knows what was lost.
+    /// Returns the engine that detects losses.
     #[must_use]
     pub fn engine(&self) -> Engine {
         self.region.engine()
     }
 
-    /// How many entries there are, those that the kernel took since among them. 0 in a process in
-    /// which the lock may never be released.
+    /// Returns the number of entries, including those that the kernel has taken. 0 in a process
+    /// that may not take the lock.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lock().map_or(0, |table| table.len())
     }
 
-    /// The counters, and what there is now.
+    /// Returns the counters and the present gauges.
     #[must_use]
     pub fn stats(&self) -> CacheStats {
         let (kept, hot, marked) = self.lock().map_or((0, 0, 0), |table| table.pages());
@@ -142,29 +141,28 @@ impl<K: Hash + Eq, V> Cache<K, V> {
         }
     }
 
-    /// Marks all that nobody pins, so that the kernel may take it, as a program does that will be
-    /// idle, or was told that memory is short.
+    /// Marks all entries without pins, so that the kernel may take them. For programs that become
+    /// idle or learn that memory is short.
     pub fn offer_all(&self) {
         self.offer(0);
     }
 
-    /// Drops the contents of all that is marked, as the kernel would under pressure. Returns how
-    /// much was not dropped here before. The entries are found lost when they are asked for.
+    /// Drops the contents of all marked entries, like the kernel under pressure. Returns the bytes
+    /// dropped here for the first time. Later lookups find the entries lost.
     ///
     /// # Errors
-    /// As [`Region::drop_now`].
+    /// Fails like [`Region::drop_now`].
     pub fn drop_marked(&self) -> Result<Bytes, Error> {
         self.region.drop_now(Bytes::ZERO..self.region.len())
     }
 
-    /// Marks young items, those that came first, until no more than so many pages of them are left.
+    /// Marks young items, oldest first, until at most `most` pages of them are left.
     fn offer(&self, most: u64) {
         while let Some(id) = self.lock().and_then(|mut table| table.oldest_young(most)) {
             self.offer_one(id);
         }
     }
 
-    /// Marks a moving item.
     fn offer_one(&self, id: Id) {
         let Some(mut table) = self.lock() else { return };
         let (place, priority) = (table.item(id).place, table.item(id).priority);
@@ -183,7 +181,7 @@ impl<K: Hash + Eq, V> Cache<K, V> {
         }
     }
 
-    /// Gives back the memory of a moving item, which ends; its place may be used again.
+    /// Ends a moving item and gives its memory back. Its place may be used again.
     fn give_up(&self, id: Id) {
         let Some(mut table) = self.lock() else { return };
         table.unlist(id);
@@ -197,8 +195,9 @@ impl<K: Hash + Eq, V> Cache<K, V> {
         gone.flight.inspect(|flight| flight.land(None));
     }
 
-    /// Drops the contents of a place, which is marked then. Whether it may be used again: also
-    /// where the kernel would not mark it, as where the process has locked its memory since.
+    /// Drops the contents of a place. Returns true if the place may be used again. It is marked
+    /// then, or unmarked if the kernel refused the mark, for example because the process has locked
+    /// its memory.
     fn release(&self, place: Extent) -> bool {
         let range = range_of(place);
         let marked = self.region.mark(range.clone(), Priority::LOWEST);
@@ -210,7 +209,6 @@ impl<K: Hash + Eq, V> Cache<K, V> {
         is_back
     }
 
-    /// After the last use of a pinned item by the caller.
     fn unpin(&self, id: Id) {
         let Some(mut table) = self.lock() else { return };
         let ends = table.unpin(id);
@@ -226,7 +224,7 @@ impl<K: Hash + Eq, V> Cache<K, V> {
         }
     }
 
-    /// The lock; none in a process in which it may never be released.
+    /// Takes the lock. Returns `None` in a process where the lock may never be released.
     #[inline]
     fn lock(&self) -> Option<MutexGuard<'_, Table<K, V>>> {
         if atfork::is_without_steps() {
@@ -237,17 +235,17 @@ impl<K: Hash + Eq, V> Cache<K, V> {
 }
 
 impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
-    /// A cache with so many bytes of addresses and default options. Addresses cost 8 bytes a page
-    /// and no more, so they may be most of what the machine has as memory; for more than that the
-    /// kernel may have no mapping.
+    /// Makes a cache with this many bytes of addresses and default options. Addresses cost 8 bytes
+    /// a page, so they may cover most of the machine's memory. The kernel may refuse more than
+    /// that.
     ///
     /// # Errors
-    /// As [`CacheOptions::build`].
+    /// Fails like [`CacheOptions::build`].
     pub fn new(addresses: Bytes) -> Result<Self, Error> {
         Self::options().build(addresses)
     }
 
-    /// Removes an entry; whether there was one. Who has it pinned keeps it to the end; what is
+    /// Removes an entry. Returns true if it existed. Pins of the entry keep its value, and a value
     /// being built is still returned to its builder's caller.
     pub fn remove<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> bool
     where
@@ -264,7 +262,7 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
         true
     }
 
-    /// Removes all entries, as [`Cache::remove`] does one.
+    /// Removes all entries like [`Cache::remove`].
     pub fn clear(&self) {
         let Some(mut table) = self.lock() else { return };
         self.counts.add(Counter::Removed, table.len() as u64);
@@ -276,8 +274,8 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
 }
 
 impl<K, V> Drop for Cache<K, V> {
-    /// In a process that was cloned without the C library another thread may have been changing the
-    /// table: nothing of it is looked at.
+    /// Leaks the table in a process cloned without the C library, where another thread may have
+    /// been changing it.
     fn drop(&mut self) {
         if atfork::is_without_steps() {
             std::mem::forget(Arc::clone(&self.table));

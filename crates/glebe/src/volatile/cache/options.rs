@@ -1,4 +1,4 @@
-//! [`CacheOptions`]: what a cache is to be like.
+//! [`CacheOptions`]: the options of a cache.
 
 use std::hash::Hash;
 use std::marker::PhantomData;
@@ -19,11 +19,11 @@ use crate::sys::page_size;
 use crate::units::{Bytes, Pages};
 use crate::volatile::{Engine, Error, Refills, Region};
 
-/// Of the addresses, the part that is hot where nothing is said, up to [`HOT_MOST`].
+/// Default share of hot memory, 1/8 of the addresses or cap, at most [`HOT_MOST`].
 const HOT_SHARE: u64 = 8;
 const HOT_MOST: Bytes = Bytes::mib(32);
 
-/// What a [`Cache`] is to be like; from [`Cache::options`].
+/// Options of a [`Cache`]; from [`Cache::options`].
 #[derive(Clone, Debug)]
 #[must_use = "options do nothing until the cache is made"]
 pub struct CacheOptions<K, V> {
@@ -42,35 +42,36 @@ impl<K, V> Default for CacheOptions<K, V> {
 }
 
 impl<K, V> CacheOptions<K, V> {
-    /// This engine or an error, instead of *scan* where the machine has it, else *tag*.
+    /// Sets the engine. The build fails if the machine lacks it. Default: *scan* if the machine has
+    /// it, else *tag*.
     pub fn engine(self, engine: Engine) -> Self {
         Self { engine: Some(engine), ..self }
     }
 
-    /// Entries have at most so many bytes of memory together: others go first, the oldest of the
-    /// lowest priority. Without a cap the machine's memory is the limit.
+    /// Sets the most bytes of memory of all entries. At the cap a new entry evicts the oldest of
+    /// the lowest priority. Default: only the machine's memory limits them.
     pub fn cap(self, cap: Bytes) -> Self {
         Self { cap: Some(cap), ..self }
     }
 
-    /// So many bytes of what nobody pins may be left unmarked, those asked for last: hits of them
-    /// make no system call, and the kernel cannot take them. 0 marks everything at once. Else an
-    /// eighth of the addresses, or of the cap, and at most 32 MiB.
+    /// Sets how many bytes of unpinned entries, the last used, stay unmarked. Their hits make no
+    /// system call, and the kernel cannot take them. 0 marks every entry at once. Default: an
+    /// eighth of the addresses or of the cap, at most 32 MiB.
     pub fn hot(self, hot: Bytes) -> Self {
         Self { hot: Some(hot), ..self }
     }
 
-    /// Asks this value before it keeps what is built: while it says no, what is missed is built in
-    /// ordinary memory, handed to the caller and not kept. Else all is kept.
+    /// Sets the value that decides if built values are kept: while it withholds refills, they are
+    /// built in ordinary memory for the caller. Default: all are kept.
     pub fn refills(self, refills: Refills) -> Self {
         Self { refills, ..self }
     }
 
-    /// A cache with `addresses` bytes of addresses, rounded up to pages: longer values cannot be
-    /// kept, nor more at a time. They cost 8 bytes a page.
+    /// Makes a cache with `addresses` bytes of addresses, rounded up to pages. They limit the
+    /// length of a value and of all kept values together, and cost 8 bytes a page.
     ///
     /// # Errors
-    /// [`Error::ZeroCap`], and as [`Options::build`](crate::volatile::Options::build).
+    /// [`Error::ZeroCap`], and the errors of [`Options::build`](crate::volatile::Options::build).
     pub fn build(self, addresses: Bytes) -> Result<Cache<K, V>, Error>
     where
         K: Hash + Eq + Clone + Send + 'static,
@@ -102,7 +103,7 @@ impl<K, V> CacheOptions<K, V> {
     }
 }
 
-/// A tree in which all places are free and that never runs out of storage.
+/// Returns a tree with all places free, and with enough storage for any split.
 fn free_places(all: Extent) -> Result<FreeTree, OsError> {
     let most = usize::try_from(all.len() / 2 + 1).unwrap_or(usize::MAX);
     let mut free = FreeTree::with_classes(all, most, Classes::None)?;

@@ -1,7 +1,7 @@
-//! Statistics of a cache: one table, as those of the other parts.
+//! Statistics of a cache.
 //!
-//! Identity, exact while no call is under way ([`Stats::check`]): a lookup that is no hit is a
-//! miss, and each miss is told so, built, handed what another built, failed or refused.
+//! While no call is under way ([`Stats::check`]): misses = told + built + handed + failed +
+//! refused.
 
 use crate::stats::{shown, statistics, texts};
 use crate::sys::page_size;
@@ -36,10 +36,10 @@ statistics! {
 }
 
 impl Stats {
-    /// Tests the identity of the module's head; it holds while no call is under way.
+    /// Checks the identity of the module's head. It holds while no call is under way.
     ///
     /// # Errors
-    /// Its values, where it does not hold.
+    /// Returns the values if it does not hold.
     pub fn check(&self) -> Result<(), String> {
         let Self { misses, told, built, handed, failed, refused, .. } = self;
         if *misses == told + built + handed + failed + refused {

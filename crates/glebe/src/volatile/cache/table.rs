@@ -1,16 +1,16 @@
-//! [`Table`]: which entries there are, where they lie, and in which state each is.
+//! [`Table`]: the entries of a cache, their places and states.
 //!
-//! Pure bookkeeping under the cache's lock: no memory is touched and no kernel called. Positions
-//! are base pages of the region. An item is in one [`Phase`] at a time:
+//! Pure bookkeeping under the cache's lock: touches no memory of the region and makes no system
+//! call. Positions are base pages of the region. An item is in one [`Phase`] at a time:
 //!
 //! ```text
 //! Building --> Safe --> Moving --> Marked --> Moving --> Safe or Building
 //! ```
 //!
-//! Invariants: a key leads to at most one item; places do not overlap; a free place was never used
-//! or is marked, so that free memory is the kernel's to take, but where it refused a mark and for
-//! some after a fork ([`Table::follow_fork`]); only safe items are pinned; a safe item that nobody
-//! pins is *young*: once in a queue. A moving item belongs to one thread, which calls the kernel
+//! Invariants: a key leads to at most one item. Places do not overlap. A free place was never used
+//! or is marked, so that the kernel may take it, except if the kernel refused a mark, and for some
+//! after a fork ([`Table::follow_fork`]). Only safe items are pinned. A safe item without pins is
+//! *young*: it is once in a queue. A moving item belongs to one thread, which makes system calls
 //! for it and waits for no other item meanwhile. Cost: O(1) for a hit of a safe item, else O(log n)
 //! for n items.
 
@@ -27,41 +27,37 @@ use crate::extent::{without, Extent};
 use crate::free_tree::FreeTree;
 use crate::volatile::Priority;
 
-/// Names an item while it lives.
 pub(super) type Id = usize;
 
-/// What happens to an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// A thread builds its value.
+    /// A thread builds the value.
     Building(ThreadId),
-    /// A thread marks, unmarks or drops its memory.
+    /// A thread marks, unmarks or drops the memory.
     Moving,
-    /// Its value is there and stays.
+    /// The value is complete and unmarked.
     Safe,
-    /// The kernel may take it; the number orders marks.
+    /// The kernel may take the value. The number is the order of marks.
     Marked(u64),
 }
 
-/// An entry, or one that is being made or given back.
+/// An entry, also while it is built or given back.
 #[derive(Debug)]
 pub(super) struct Item<K, V> {
     key: K,
     pub(super) phase: Phase,
-    /// None where the value is built in ordinary memory.
+    /// `None` if the value is built in ordinary memory.
     pub(super) place: Option<Extent>,
-    /// How many `V` it has.
     pub(super) count: usize,
     pub(super) priority: Priority,
     pub(super) pins: usize,
-    /// Whether its key leads to it.
+    /// True if the key leads to the item.
     pub(super) is_listed: bool,
-    /// Its turn in the queue of the young, if it is there.
+    /// Turn in the queue of young items, if queued.
     turn: Option<u64>,
-    /// Whether it was asked for since it came into the queue.
+    /// True if it was looked up since it was queued.
     is_used: bool,
     pub(super) build_nanos: u64,
-    /// Where others wait for it.
     pub(super) flight: Option<Arc<Flight<V>>>,
 }
 
@@ -71,42 +67,38 @@ impl<K, V> Item<K, V> {
     }
 }
 
-/// What a key leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     Nothing,
-    /// Pinned now for who asked.
+    /// Pinned for the caller.
     Safe(Id),
-    /// Was marked, and is the caller's to move.
+    /// Was marked; the caller moves it now.
     Marked(Id),
     Moving(Id),
     Building(Id),
 }
 
-/// A place, if there is one, and what went for it.
+/// A place, if found, and the evictions for it.
 #[derive(Debug)]
 pub(super) struct Room {
     pub(super) place: Option<Extent>,
-    /// Marked memory outside the place, of items that are no more.
+    /// Marked memory of evicted items outside the place.
     pub(super) left_over: Vec<Extent>,
-    /// How many items went.
     pub(super) evicted: u64,
 }
 
-/// All items of a cache.
 #[derive(Debug)]
 pub(super) struct Table<K, V> {
     ids: HashMap<K, Id>,
     items: Vec<Option<Item<K, V>>>,
     unused: Vec<Id>,
     free: FreeTree,
-    /// Young items by their turn.
     young: BTreeMap<u64, Id>,
     young_pages: u64,
-    /// Marked items, the first to go in front.
+    /// Marked items, the first to evict in front.
     marked: BTreeMap<(Priority, u64), Id>,
     marked_pages: u64,
-    /// Of turns and of marks.
+    /// The last turn or order of a mark.
     last_order: u64,
     kept_pages: u64,
     cap_pages: u64,
@@ -114,7 +106,7 @@ pub(super) struct Table<K, V> {
 }
 
 impl<K, V> Table<K, V> {
-    /// No items yet in the places that are `free`, of which `cap_pages` may be used at a time.
+    /// Makes a table without items. At most `cap_pages` of the `free` places are used at a time.
     pub(super) fn new(free: FreeTree, cap_pages: u64) -> Self {
         Self {
             ids: HashMap::new(),
@@ -132,27 +124,24 @@ impl<K, V> Table<K, V> {
         }
     }
 
-    /// How many keys lead to an item.
     pub(super) fn len(&self) -> usize {
         self.ids.len()
     }
 
-    /// Pages that items have, and how many of them are young and marked items'.
+    /// Returns the pages of all items, of young ones and of marked ones.
     pub(super) fn pages(&self) -> (u64, u64, u64) {
         (self.kept_pages, self.young_pages, self.marked_pages)
     }
 
-    /// The item of an id.
     pub(super) fn item(&mut self, id: Id) -> &mut Item<K, V> {
         self.items[id].as_mut().expect("an id is held only while its item lives")
     }
 
-    /// The ids that keys lead to.
     pub(super) fn listed(&self) -> Vec<Id> {
         self.ids.values().copied().collect()
     }
 
-    /// Takes the place from an item that is being built: it is marked still, and free again.
+    /// Frees the place, still marked, of an item that is being built.
     pub(super) fn take_place(&mut self, id: Id) {
         if let Some(place) = self.item(id).place.take() {
             self.kept_pages -= place.len();
@@ -160,7 +149,6 @@ impl<K, V> Table<K, V> {
         }
     }
 
-    /// Pins a safe item.
     #[inline]
     pub(super) fn pin(&mut self, id: Id) {
         let item = self.item(id);
@@ -168,8 +156,8 @@ impl<K, V> Table<K, V> {
         item.is_used = true;
     }
 
-    /// Takes a pin off; whether it was the last of an item that no key leads to, which is moving
-    /// now and to be given back.
+    /// Unpins an item. Returns true if this was the last pin of a removed item. The item is then
+    /// moving, and the caller gives it up.
     #[inline]
     pub(super) fn unpin(&mut self, id: Id) -> bool {
         let item = self.item(id);
@@ -189,7 +177,6 @@ impl<K, V> Table<K, V> {
         false
     }
 
-    /// Gives an item the last turn of the young.
     fn line_up(&mut self, id: Id) {
         self.last_order += 1;
         let turn = self.last_order;
@@ -197,8 +184,8 @@ impl<K, V> Table<K, V> {
         self.young.insert(turn, id);
     }
 
-    /// The young item whose turn it is, if they have more than `most` pages; one that was asked for
-    /// since it lined up goes to the end instead. It is moving now, and to be marked.
+    /// Takes the first young item for marking, if young items have more than `most` pages; it is
+    /// moving then. Items used since they were queued are queued again instead.
     pub(super) fn oldest_young(&mut self, most: u64) -> Option<Id> {
         while self.young_pages > most {
             let (_, id) = self.young.pop_first()?;
@@ -208,7 +195,7 @@ impl<K, V> Table<K, V> {
                 self.line_up(id);
                 continue;
             }
-            // One that is pinned comes back when it is not.
+            // A pinned item is queued again by its unpin.
             let (is_free, pages) = (item.pins == 0, item.pages());
             self.young_pages -= pages;
             if is_free {
@@ -219,7 +206,7 @@ impl<K, V> Table<K, V> {
         None
     }
 
-    /// A marked item, or a safe one that nobody pins, is the caller's alone now.
+    /// Gives the caller a marked item, or a safe one without pins.
     pub(super) fn begin_move(&mut self, id: Id) {
         let item = self.item(id);
         debug_assert!(item.pins == 0 && matches!(item.phase, Phase::Safe | Phase::Marked(_)));
@@ -235,7 +222,6 @@ impl<K, V> Table<K, V> {
         }
     }
 
-    /// A moving item is marked now.
     pub(super) fn set_marked(&mut self, id: Id) {
         self.last_order += 1;
         let order = self.last_order;
@@ -246,19 +232,17 @@ impl<K, V> Table<K, V> {
         self.marked_pages += pages;
     }
 
-    /// The marked item that goes first.
     pub(super) fn first_to_go(&self) -> Option<Id> {
         self.marked.first_key_value().map(|(_, id)| *id)
     }
 
-    /// A place is free; it is marked or was never used.
+    /// Frees a place, which is marked or was never used.
     pub(super) fn put_back(&mut self, place: Extent) {
         self.free.free(place).expect("places do not overlap");
     }
 }
 
 impl<K: Hash + Eq, V> Table<K, V> {
-    /// The item of a key.
     #[inline]
     pub(super) fn find<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Id>
     where
@@ -267,7 +251,7 @@ impl<K: Hash + Eq, V> Table<K, V> {
         self.ids.get(key).copied()
     }
 
-    /// What a key leads to; a safe item is pinned, a marked one begins to move.
+    /// Looks up a key. Pins a safe item and begins to move a marked one.
     #[inline]
     pub(super) fn look<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Found
     where
@@ -288,13 +272,13 @@ impl<K: Hash + Eq, V> Table<K, V> {
         }
     }
 
-    /// Adds an item that a thread builds, without a place, for a key that leads to none.
+    /// Adds an item without a place, for a new key, which `by` builds.
     pub(super) fn add(&mut self, key: K, count: usize, by: ThreadId) -> Id
     where
         K: Clone,
     {
         let id = self.unused.last().copied().unwrap_or(self.items.len());
-        // The caller's code runs here: should it panic, nothing has changed.
+        // `clone` and `hash` of the key may panic; nothing has changed so far.
         self.ids.insert(key.clone(), id);
         if self.unused.pop().is_none() {
             self.items.push(None);
@@ -315,7 +299,7 @@ impl<K: Hash + Eq, V> Table<K, V> {
         id
     }
 
-    /// Gives an item that is being built a place of `pages`, for which marked items may have to go.
+    /// Gives an item that is being built a place of `pages`. May evict marked items.
     pub(super) fn make_room(&mut self, id: Id, pages: u64) -> Room {
         let mut room = Room { place: None, left_over: Vec::new(), evicted: 0 };
         if pages > self.cap_pages {
@@ -333,7 +317,7 @@ impl<K: Hash + Eq, V> Table<K, V> {
             }
             let Some(gone) = self.first_to_go() else { return room };
             if let Some(place) = self.take_out(gone).place {
-                // Who gets it unmarks it before use, so that a late drop of it finds no mark.
+                // The place's next item unmarks it before use, so a late drop of it finds no mark.
                 self.put_back(place);
                 room.left_over.push(place);
             }
@@ -341,7 +325,6 @@ impl<K: Hash + Eq, V> Table<K, V> {
         }
     }
 
-    /// No key leads to an item any more.
     pub(super) fn unlist(&mut self, id: Id) {
         let item = self.items[id].as_mut().expect("an id is held only while its item lives");
         if std::mem::take(&mut item.is_listed) {
@@ -349,8 +332,8 @@ impl<K: Hash + Eq, V> Table<K, V> {
         }
     }
 
-    /// No key leads to an item any more; whether it is moving now, for the caller to give back.
-    /// Else who pins, builds or moves it ends it.
+    /// Removes an item's key. Returns true if the item is now moving and the caller must give it
+    /// up. Otherwise the thread that pins, builds or moves the item ends it.
     pub(super) fn begin_removal(&mut self, id: Id) -> bool {
         self.unlist(id);
         let item = self.item(id);
@@ -361,8 +344,9 @@ impl<K: Hash + Eq, V> Table<K, V> {
         goes
     }
 
-    /// In a child, whose only thread is `by`: ends what another thread was building or moving, and
-    /// forgets who waited. What memory it has comes back with the place's next use.
+    /// Ends the items that threads other than `by` were building or moving, and forgets waits. For
+    /// a child of fork, whose only thread is `by`. Their memory is recovered when their places are
+    /// used again.
     pub(super) fn follow_fork(&mut self, by: ThreadId) {
         self.waits.clear();
         for id in 0..self.items.len() {
@@ -379,8 +363,7 @@ impl<K: Hash + Eq, V> Table<K, V> {
         }
     }
 
-    /// Ends an item that nobody pins; its place, which is not free yet, and whoever waits are the
-    /// caller's.
+    /// Ends an item without pins. The caller frees its place and wakes its waiters.
     pub(super) fn take_out(&mut self, id: Id) -> Item<K, V> {
         self.unlist(id);
         if !matches!(self.item(id).phase, Phase::Building(_) | Phase::Moving) {

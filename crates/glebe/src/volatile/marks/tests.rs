@@ -1,4 +1,4 @@
-//! The range map and the bitmap against a list with one entry a page.
+//! Tests of the range map and the bitmap against a list of one entry per page.
 
 use proptest::prelude::*;
 
@@ -6,7 +6,7 @@ use super::*;
 
 const PAGES: u64 = 200;
 
-/// What the oracle knows of a page.
+/// The oracle's entry for a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Page {
     priority: Priority,
@@ -43,7 +43,7 @@ fn steps() -> impl Strategy<Value = Step> {
 
 type Pages = Vec<Option<Page>>;
 
-/// The runs of pages of which `is` holds.
+/// Returns the runs of pages that satisfy `is`.
 fn runs(pages: &Pages, within: Extent, is: impl Fn(&Option<Page>) -> bool) -> Vec<Extent> {
     let mut runs = Vec::new();
     for at in within.start()..within.end() {
@@ -64,7 +64,7 @@ fn drop_in(pages: &mut Pages, extent: Extent) {
     }
 }
 
-/// Whether `first` begins with a page that no held page goes before.
+/// Returns true if no held page precedes the start of `first` in the order of drops.
 fn goes_first(pages: &Pages, first: Option<Extent>) -> bool {
     let key = |page: &Page| (page.priority, page.order);
     let least = pages.iter().flatten().filter(|page| !page.dropped).map(key).min();

@@ -1,25 +1,26 @@
-//! [`Guard`]: touches of pages that the file has lost, settled in the SIGBUS handler.
+//! [`Guard`]: settles touches of pages that the file lacks, in the SIGBUS handler.
 //!
-//! Two reasons for one. A file that is not sealed can be cut, or its file system be full: a touch
-//! then finds zeros of the process's own in the place of the page, or of all that was cut off, and
-//! the ledger says for ever that it is *broken*. So no call dies of what others do to the file, and
-//! later ones are [`Error::Truncated`](crate::volatile::Error::Truncated). And where it was asked
-//! for, touches of the data that find no page are SIGBUS: those of granules that are not
-//! marked, or that this process has pinned, get a page; the others are the program's to see. The
-//! pins are counted here as well, apart from the file, whose counts anybody may change: a granule
-//! that is pinned by these counts alone was tampered with, and the file is broken from then on.
+//! If the file is not sealed, another process may cut it, or its file system may be full. On a
+//! touch the handler then maps zeros over the page, or over all that was cut off, and marks the
+//! ledger *broken* for good. So no call crashes, and later calls return
+//! [`Error::Truncated`](crate::volatile::Error::Truncated).
+//!
+//! If the program asked for it, a touch of missing data raises SIGBUS. The handler gives a page to
+//! granules that are unmarked, or pinned by this process; the program sees the other touches. The
+//! guard counts this process's pins outside the file too, where no other process can change them.
+//! If a marked granule has pins only by these counts, the file was tampered with and becomes
+//! broken.
 //!
 //! ```text
-//! own count of a granule   process, 32 bits | pins, 32 bits: of another process they are none
+//! own count of a granule   process, 32 bits | pins, 32 bits: 0 pins for another process
 //! ```
 //!
-//! A file that is sealed against cuts and whose touches are not asked for has no handler. Cost: as
-//! `sys::sigbus`. In a forked child touches are seen from its first call on.
+//! A sealed file without that option has no handler. A forked child sees touches from its first
+//! call on. Cost: see `sys::sigbus`.
 //!
 //! # Safety
-//! The handler works on `Watched`, which its watches do not outlive: they are dropped first, which
-//! waits for handlers. What is mapped over was a mapping of the ledger or of the data, to which
-//! there are no references but of atomics.
+//! The handler uses `Watched`. The watches are dropped before it, and their drop waits for
+//! handlers. The zeros replace pages of the ledger or the data, to which only atomics refer.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -39,34 +40,30 @@ use crate::sys::uffd::Uffd;
 use crate::units::Bytes;
 use crate::volatile::Error;
 
-/// No descriptor, and no holder.
 const NONE: u64 = u64::MAX;
 
-/// What the handler needs to know.
 #[derive(Debug)]
 struct Watched {
     ledger: Arc<Ledger>,
     descriptor: RawFd,
-    /// Addresses of the data, where it is mapped.
     data: Option<Range<usize>>,
-    /// The userfaultfd of this process, and its number among the holders.
+    /// This process's userfaultfd, and its holder's number.
     uffd: MappedWord,
     holder: MappedWord,
-    /// The own counts, a word a granule, where touches are told.
+    /// Own counts, one per granule, if the program asked for SIGBUS.
     pinned: Box<[MappedWord]>,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Guard {
-    /// Dropped before what they use.
+    /// Dropped before `watched` and the ledger.
     _watches: Vec<Watch>,
     watched: Box<Watched>,
     sigbus: bool,
 }
 
 impl Guard {
-    /// Guards a ledger, and the data where it is mapped.
     pub(super) fn new(
         ledger: &Arc<Ledger>,
         data: Option<&Mapping>,
@@ -90,26 +87,26 @@ impl Guard {
             }
             let at = ptr::from_ref(&*watched).cast();
             for range in data.into_iter().chain([ledger.place()]) {
-                // SAFETY: `watched` stays where it is and is freed after the watches. `on_touch`
-                // makes system calls and changes atomics.
+                // SAFETY: `watched` has a fixed address and is freed after the watches. `on_touch`
+                // only makes system calls and changes atomics.
                 watches.push(unsafe { handler.watch(range, on_touch, at) }?);
             }
         }
         Ok(Self { _watches: watches, watched, sigbus })
     }
 
-    /// Has the kernel tell of touches in this process, where the program asked for it.
+    /// Arms SIGBUS on touches in this process, if the program asked for it.
     ///
-    /// Of threads of a forked child that join at once, only one gets past the arming: the kernel
-    /// refuses a second descriptor for the same memory (EBUSY). So the handler never has the
-    /// descriptor of a thread that was too late.
+    /// If threads of a forked child join at once, only one arms: the kernel refuses a second
+    /// descriptor for the same memory (EBUSY). So the handler never gets the descriptor of a thread
+    /// that was too late.
     pub(super) fn armed(&self, joined: Joined) -> Result<Joined, Error> {
         let Some(data) = self.watched.data.as_ref().filter(|_| self.sigbus) else {
             return Ok(joined);
         };
         let uffd = Uffd::open_sigbus()?;
-        // SAFETY: the mapping is the data's; whoever touches a missing page asked for the signal,
-        // or is a call of the crate's, which touches pinned granules alone.
+        // SAFETY: the range is the data's mapping. The program asked for SIGBUS on its touches; the
+        // crate touches only pinned or unmarked granules, to which the handler gives pages.
         unsafe { uffd.arm(data.start, Bytes::new(data.len() as u64))? };
         self.watched.holder.store(joined.holder.into(), Ordering::Release);
         self.watched.uffd.store(u64::from(uffd.descriptor().unsigned_abs()), Ordering::Release);
@@ -118,7 +115,7 @@ impl Guard {
 }
 
 impl Guard {
-    /// Counts a pin of a granule by `process`, the calling one. Before its first touch.
+    /// Counts a pin of `process`, the calling one, before its first touch.
     #[inline]
     pub(super) fn pinned(&self, process: u32, index: u64) {
         if let Some(own) = self.watched.pinned.get(index as usize) {
@@ -128,7 +125,6 @@ impl Guard {
         }
     }
 
-    /// The pin has ended.
     #[inline]
     pub(super) fn unpinned(&self, process: u32, index: u64) {
         if let Some(own) = self.watched.pinned.get(index as usize) {
@@ -138,20 +134,18 @@ impl Guard {
     }
 }
 
-/// The word of a granule that `process` has pinned so often.
 fn own_count(process: u32, pins: u64) -> u64 {
     u64::from(process) << 32 | pins
 }
 
-/// The pins of `process`, if there are any.
 fn own_pins(word: u64, process: u32) -> Option<u64> {
     let pins = word & u64::from(u32::MAX);
     (word >> 32 == process.into() && pins > 0).then_some(pins)
 }
 
-/// In the signal handler.
+/// Runs in the signal handler.
 unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Outcome {
-    // SAFETY: the data of the watches in `Guard::new`, which live.
+    // SAFETY: `data` is the `Watched` of a live watch, from `Guard::new`.
     let watched = unsafe { &*data.cast::<Watched>() };
     let (state, layout) = (watched.ledger.place(), watched.ledger.layout());
     let of_data = watched.data.clone().filter(|data| data.contains(&addr));
@@ -162,7 +156,7 @@ unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Outcome {
     let page = layout.page as usize;
     let at = place.start + (addr - place.start) / page * page;
     let there = len_of(watched.descriptor).map_or(0, |len| len.next_multiple_of(layout.page));
-    // The first address of this mapping that the file has nothing for.
+    // First address of this mapping beyond the end of the file.
     let cut = place.start + there.saturating_sub(begin).min(place.len() as u64) as usize;
     if at >= cut {
         return watched.give_zeros(cut..place.end);
@@ -177,17 +171,17 @@ unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Outcome {
 }
 
 impl Watched {
-    /// The file cannot give these pages: zeros, and no call goes well from now on.
+    /// Maps zeros over pages that the file lacks, and breaks the ledger.
     fn give_zeros(&self, place: Range<usize>) -> Outcome {
         self.ledger.break_down();
-        // SAFETY: pages of a mapping of the ledger or of the data, as the file's head says.
+        // SAFETY: the pages belong to a mapping of the ledger or the data: see the file's head.
         match unsafe { fill::replace(place.start, place.len()) } {
             Ok(()) => Outcome::Resume,
             Err(_) => Outcome::Pass,
         }
     }
 
-    /// A page of the data is missing that the file could have.
+    /// Settles a touch of missing data that the file could hold.
     fn settle(&self, uffd: RawFd, offset: u64, at: usize, page: usize) -> Outcome {
         let index = offset / self.ledger.layout().granule;
         let word = Word(self.ledger.word(index).load(Ordering::SeqCst));
@@ -197,7 +191,7 @@ impl Watched {
             }
             self.ledger.break_down();
         }
-        // SAFETY: only a missing page is written, of which nothing can hold a reference.
+        // SAFETY: the ioctl writes only a missing page, to which no reference can exist.
         match unsafe { fill::zero(uffd, at, page, page) } {
             Ok(()) => Outcome::Resume,
             Err(_) => Outcome::Pass,

@@ -1,67 +1,60 @@
-//! [`Layout`]: where everything lies in a file of shared volatile memory.
+//! [`Layout`]: the offset of each part of a file of shared volatile memory.
 //!
 //! ```text
 //! header    one page: words of 64 bits, in this machine's byte order
 //!   0 magic | 1 version | 2 page | 3 granule | 4 granules | 5 holders | 6 data at | 7 total
 //!   8 quota | 9 clock | 10 purged | 11 purges | 32.. of each holder: process
 //!   160.. of each holder: when it joined
-//! words     one of each granule (`word`)
-//! tables    of each holder, in whole pages: 16 bits of each granule, four to a word (`protocol`)
-//! fence     a page that is there and one that is not: a search for state ends here, not in data
-//! data      from a multiple of the granule and of the page; or it is elsewhere (`store`)
-//! locks     bytes that do not exist: join, purge, purger, one of each holder
+//! words     one per granule (`word`)
+//! tables    one per holder, whole pages: 16 bits per granule, four to a word (`protocol`)
+//! fence     an allocated page, then a hole: a search for state ends here, not in the data
+//! data      from a multiple of the granule and of the page; or elsewhere (`store`)
+//! locks     bytes that do not exist: join, purge, purger, one per holder
 //! ```
 //!
-//! Offsets and lengths are bytes. The whole is sparse: what was never touched takes no memory. The
-//! header is read once, when the file is opened, and only a layout that follows from its numbers
-//! is taken: nothing that another process writes later is used as a place or a length.
+//! Offsets and lengths are bytes. The file is sparse: untouched parts take no memory. A process
+//! reads the header once, at the opening, and accepts only a layout that follows from its numbers.
+//! So nothing that another process writes later becomes an offset or a length.
 
 use crate::sys::page_size;
 use crate::units::Bytes;
 use crate::volatile::Error;
 
-/// "glebevol" as its bytes are in memory.
+/// "glebevol" in memory order.
 pub(super) const MAGIC: u64 = u64::from_ne_bytes(*b"glebevol");
-/// Of a file without data, which only its maker and that one's children use.
+/// The magic of a file without data, used only by its maker and the maker's children.
 const MAGIC_OVER: u64 = u64::from_ne_bytes(*b"glebeovr");
 const VERSION: u64 = 1;
-/// Words of the header that are checked.
+/// Words of the header that `read` checks.
 const FIXED: usize = 9;
-/// Words of the header.
 const HOLDERS_AT: u64 = 32;
 const JOINED_AT: u64 = HOLDERS_AT + HOLDERS_MAX as u64;
-/// A quota that is none.
 pub(super) const NO_QUOTA: u64 = u64::MAX;
-/// The most holders that a file can have.
 pub(super) const HOLDERS_MAX: u32 = 128;
-/// Where the bytes that are locked begin, behind all data.
+/// Offset of the lock bytes, behind all data.
 const LOCKS_AT: u64 = 1 << 62;
-/// The most that lies before the data: each process that opens the file keeps a bit a page of it.
+/// Most bytes before the data. Each process that opens the file keeps one bit per page of them.
 const LEDGER_MAX: u64 = 1 << 38;
 pub(super) const WORD: u64 = size_of::<u64>() as u64;
 /// The header fits into the smallest page of any machine.
 const _: () = assert!((JOINED_AT + HOLDERS_MAX as u64) * WORD <= 1 << 12);
 
-/// Pages between the tables and the data, of which the first is there.
+/// Pages between the tables and the data. The first is allocated.
 const FENCE_PAGES: u64 = 2;
 
-/// A word of the header that changes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Field {
-    /// The time of the last mark.
+    /// Time of the last mark, in microseconds.
     Clock,
-    /// Bytes that purges freed.
     PurgedBytes,
-    /// Purges that freed something.
     Purges,
-    /// A holder's process, which is a hint, or 0: its table holds nothing.
+    /// Process number of a holder, a hint; 0 if its table is empty.
     Process(u32),
-    /// When a holder joined, in microseconds: tells it from an earlier process of that number.
+    /// Time of a holder's join in microseconds: distinguishes processes that reuse a number.
     Joined(u32),
 }
 
 impl Field {
-    /// The offset of the word.
     pub(super) fn at(self) -> u64 {
         let word = match self {
             Self::Clock => 9,
@@ -85,14 +78,13 @@ pub(super) struct Layout {
     pub(super) quota: u64,
     table_len: u64,
     tables_at: u64,
-    /// Where the state ends, and the data begins that is in the file.
+    /// End of the state, and start of data in the file.
     pub(super) data_at: u64,
-    /// Bytes of the file.
     pub(super) total: u64,
 }
 
 impl Layout {
-    /// The layout of `len` bytes of data, rounded up to whole granules.
+    /// Lays out `len` bytes of data, rounded up to whole granules.
     pub(super) fn new(
         len: Bytes,
         granule: Bytes,
@@ -119,12 +111,11 @@ impl Layout {
         Self::of(page, granule, len.get().div_ceil(granule), holders, quota).ok_or(too_long)
     }
 
-    /// The same for a file that has the state alone; its data is elsewhere.
+    /// Returns the layout of a file that holds only the state.
     pub(super) fn without_data(self) -> Self {
         Self { total: self.data_at, ..self }
     }
 
-    /// Whether the data is not in the file.
     fn is_without_data(&self) -> bool {
         self.total == self.data_at
     }
@@ -150,22 +141,19 @@ impl Layout {
         })
     }
 
-    /// Bytes of the header that say it.
     pub(super) const HEADER: usize = FIXED * WORD as usize;
 
-    /// The header's words, the magic first.
     fn words(&self) -> [u64; FIXED] {
         let Self { page, granule, granules, holders, quota, data_at, total, .. } = *self;
         let magic = if self.is_without_data() { MAGIC_OVER } else { MAGIC };
         [magic, VERSION, page, granule, granules, holders.into(), data_at, total, quota]
     }
 
-    /// The header as its bytes are in the file.
     pub(super) fn header(&self) -> Vec<u8> {
         self.words().iter().flat_map(|word| word.to_ne_bytes()).collect()
     }
 
-    /// The layout that a header says, of a file of `len` bytes.
+    /// Reads the layout from the header of a file of `len` bytes.
     pub(super) fn read(header: &[u8; Self::HEADER], len: Bytes) -> Result<Self, Error> {
         let mut words = [0; FIXED];
         for (word, bytes) in words.iter_mut().zip(header.chunks_exact(WORD as usize)) {
@@ -210,32 +198,27 @@ impl Layout {
         Bytes::new(self.granule)
     }
 
-    /// Bytes of data.
     pub(super) fn len(&self) -> Bytes {
         Bytes::new(self.granules * self.granule)
     }
 
-    /// The offset of a granule's word.
     pub(super) fn word_at(&self, index: u64) -> u64 {
         self.page + index * WORD
     }
 
-    /// The offset of the word that holds a granule's count in a table.
+    /// Returns the offset of the word that holds a granule's count in a table.
     pub(super) fn counts_at(&self, holder: u32, index: u64) -> u64 {
         self.table_at(holder) + index / super::protocol::COUNTS * WORD
     }
 
-    /// The offset and length of a table.
     pub(super) fn table(&self, holder: u32) -> (u64, u64) {
         (self.table_at(holder), self.table_len)
     }
 
-    /// The offset and length of all tables.
     pub(super) fn tables(&self) -> (u64, u64) {
         (self.tables_at, self.table_len * u64::from(self.holders))
     }
 
-    /// The offset of the page that is always there.
     pub(super) fn fence(&self) -> u64 {
         let (at, len) = self.tables();
         at + len
@@ -245,20 +228,19 @@ impl Layout {
         self.tables_at + u64::from(holder) * self.table_len
     }
 
-    /// The byte that a process locks while it joins.
+    /// Locked by a process while it joins.
     pub(super) const JOIN: u64 = LOCKS_AT;
-    /// The byte that a purger locks.
+    /// Locked by a purger during a purge.
     pub(super) const PURGE: u64 = LOCKS_AT + 1;
 
-    /// The byte that the one purger of the file locks as long as it lives.
+    /// Locked by the one claiming purger of the file as long as it lives.
     pub(super) const PURGER: u64 = LOCKS_AT + 2;
 
-    /// The byte that a holder locks as long as it lives.
+    /// Returns the byte that a holder locks as long as it lives.
     pub(super) fn holder_lock(holder: u32) -> u64 {
         LOCKS_AT + 16 + u64::from(holder)
     }
 
-    /// The bytes that all holders lock.
     pub(super) fn holder_locks(&self) -> std::ops::Range<u64> {
         Self::holder_lock(0)..Self::holder_lock(self.holders)
     }
@@ -294,7 +276,7 @@ mod tests {
         assert_eq!(Layout::read(&header, total).unwrap(), layout);
         let short = Layout::read(&header, total - Bytes::new(1)).unwrap_err();
         assert!(matches!(short, Error::Truncated { .. }), "{short}");
-        // Every word but the quota decides.
+        // `read` checks every word but the quota.
         for at in 0..FIXED - 1 {
             for value in [0, 1, 3, u64::MAX, 1 << 62, 1 << 63] {
                 let mut wrong = header;
@@ -302,7 +284,7 @@ mod tests {
                 if wrong != header {
                     match Layout::read(&wrong, total) {
                         Err(Error::BadFile { .. } | Error::Truncated { .. }) => {}
-                        // Other tables may end in the same place.
+                        // Another number of tables may end here too.
                         Ok(other) => assert!(at == 5 && other.total == layout.total, "{other:?}"),
                         Err(error) => panic!("{at} {value:#x}: {error}"),
                     }
@@ -323,7 +305,7 @@ mod tests {
             refused(page, granule, holders, None);
         }
         assert!(refused(page, page, 1, Some(Bytes::new(1))).contains("quota"));
-        // The last: each process keeps bits of the words and tables.
+        // The last exceeds `LEDGER_MAX`.
         for len in [u64::MAX, 1 << 62, 1 << 52] {
             assert!(refused(Bytes::new(len), page, 1, None).contains("limit"));
         }

@@ -1,22 +1,20 @@
 //! Volatile memory of a file that several processes map: [`Shared`].
 //!
-//! The state belongs to the file, a memfd or a file on tmpfs, and every process that maps it sees
-//! it: which *granules* are marked, which were lost, and how often each process has each *pinned*.
-//! The kernel takes nothing of such memory by itself. A purge does: by any process that uses the
-//! file, or by one that only looks after its memory ([`Purger`]). It takes marked granules that
-//! nobody has pinned, those of the lowest priority first, and of equal priority in the order that
-//! their marks say.
+//! The file, a memfd or a file on tmpfs, holds the state for all processes that map it: the marked
+//! *granules*, the lost ones, and the *pins* of each process on each granule. Only purges free this
+//! memory, never the kernel. Any process that uses the file may purge, and so may a [`Purger`]. A
+//! purge takes marked granules without pins: lowest priority first, then by [`Order`].
 //!
-//! A pin takes no system call. It is counted in a table of its process, which has a lock that the
-//! kernel drops exactly when the process's memory goes: so the pins of a killed process are gone,
-//! and its children, who have their own, keep none of them. A purger that was killed leaves some
-//! granules half purged; whoever meets one goes on where it stopped.
+//! A pin of present granules makes no system call. It counts in a table of its process, together
+//! with a lock that the kernel releases exactly when the process's memory ends. So the pins of a
+//! killed process end with it, and a forked child inherits none. If a purger is killed halfway, the
+//! next process that meets one of its granules finishes the purge.
 //!
-//! Volatility lasts while a process uses the file. When none does nothing is purged, and the next
-//! one finds nothing marked; what was lost before it is still told by its unmarks.
+//! Volatility lasts while some process uses the file. Without one nothing is purged. The next user
+//! finds nothing marked, but its unmarks still return earlier losses.
 //!
-//! Whoever may write the file may break what it holds, but not the processes that map it: see
-//! `layout`, `word`, `guard`. Locks: of bytes of the file, join before purge; none else.
+//! A process that may write the file can spoil its contents, not crash the processes that map it:
+//! see `layout`, `word`, `guard`. Locks: bytes of the file, join before purge.
 
 mod cache;
 mod guard;

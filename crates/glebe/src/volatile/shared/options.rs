@@ -1,11 +1,10 @@
-//! [`SharedOptions`]: what a shared file is to be like, and how one comes to be or is opened.
+//! [`SharedOptions`]: creates and opens shared files.
 //!
-//! The creator writes the header, the magic last, so that nobody takes a file that is half made.
-//! Whoever opens one takes all that can be told from the header, and none of these options but
-//! [`SharedOptions::sigbus`].
+//! The creator writes the magic last, so that nobody opens an unfinished file. An opener takes the
+//! layout from the header and uses only [`SharedOptions::sigbus`] of its options.
 //!
 //! # Safety
-//! Memory of the caller's is taken at the caller's word.
+//! The caller of [`SharedOptions::over`] vouches for its memory.
 #![allow(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -26,11 +25,11 @@ use crate::sys::{file, page_size};
 use crate::units::{Bytes, PageSize};
 use crate::volatile::Error;
 
-/// Addresses of larger granules are multiples of no more than this.
+/// Largest alignment of the data's address.
 const ALIGN_MAX: Bytes = Bytes::mib(2);
 const HOLDERS: u32 = 64;
 
-/// What a [`Shared`] is to be like; from [`Shared::options`].
+/// Options of a [`Shared`]; from [`Shared::options`].
 #[derive(Clone, Debug)]
 #[must_use = "options do nothing until the file is made or opened"]
 pub struct SharedOptions {
@@ -45,34 +44,33 @@ impl SharedOptions {
         Self { granule: None, holders: HOLDERS, pin_quota: None, sigbus: false }
     }
 
-    /// What is marked, pinned and lost as a whole: a power of two, at least a base page, which it
-    /// is where nothing is said.
+    /// Sets the granule, the unit of marks, pins and losses: a power of two, at least a base page.
+    /// Default: a base page.
     pub fn granule(self, granule: Bytes) -> Self {
         Self { granule: Some(granule), ..self }
     }
 
-    /// How many processes can use the file at once, 128 at most; 64 where nothing is said. A
-    /// process counts once for each [`Shared`] of the file that it has.
+    /// Sets how many processes can use the file at once, at most 128. Default: 64. A process counts
+    /// once for each [`Shared`] of the file.
     pub fn holders(self, holders: u32) -> Self {
         Self { holders, ..self }
     }
 
-    /// How much each of these may have pinned at once, in whole granules; all where nothing is
-    /// said.
+    /// Sets how much each process may pin at once, in whole granules. Default: no limit.
     pub fn pin_quota(self, quota: Bytes) -> Self {
         Self { pin_quota: Some(quota), ..self }
     }
 
-    /// Whether a touch of a lost page, without a pin, is SIGBUS while it is marked; else it finds
-    /// zeros. A system call that is given a page without memory then answers EFAULT, marked or not.
-    /// Needs userfaultfd. The first such file installs glebe's SIGBUS handler, in front of
-    /// those that the program has.
+    /// Sets if an unpinned touch of a lost, marked page raises SIGBUS. Default: the touch finds
+    /// zeros. With `true` system calls fail with EFAULT on every page without memory. Needs
+    /// userfaultfd. The first file with this option installs glebe's SIGBUS handler in front of the
+    /// program's.
     pub fn sigbus(self, sigbus: bool) -> Self {
         Self { sigbus, ..self }
     }
 
-    /// A new file without a name, of `len` bytes of data, rounded up to whole granules, all zeros.
-    /// Others get it by its [descriptor](Shared::fd). Nobody can change its length.
+    /// Creates a file without a name, of `len` zero bytes, rounded up to whole granules. Other
+    /// processes get it by its [descriptor](Shared::fd). Nobody can change its length.
     ///
     /// # Errors
     /// [`Error::BadOption`], [`Error::Empty`], [`Error::Beyond`]; what the kernel refuses.
@@ -83,11 +81,11 @@ impl SharedOptions {
         self.use_file(file, layout)
     }
 
-    /// As [`SharedOptions::create`], a file at `path`, which must not be there yet and be on tmpfs;
-    /// for this user alone. It stays until it is removed.
+    /// Creates a file at `path`, on tmpfs, for this user only. The path must not exist. The file
+    /// stays until it is removed.
     ///
     /// # Errors
-    /// As there; [`Error::UnsuitableFile`] on another file system.
+    /// Fails like [`SharedOptions::create`]; [`Error::UnsuitableFile`] on another file system.
     pub fn create_at(self, path: &Path, len: Bytes) -> Result<Shared, Error> {
         let layout = self.layout(len)?;
         let made = MemoryFile::new_at(path, Bytes::new(layout.total))?;
@@ -96,13 +94,13 @@ impl SharedOptions {
         self.use_file(file, layout)
     }
 
-    /// Opens the file at `path`, which is no symbolic link, but may be the name of a descriptor,
+    /// Opens the file at `path`: no symbolic link, but possibly a descriptor's name,
     /// `/proc/PID/fd/N`.
     ///
     /// # Errors
-    /// [`Error::UnsuitableFile`], [`Error::BadFile`], [`Error::Truncated`] for a file that is none
-    /// of this kind; [`Error::HandlerCovered`] for one that may be cut; [`Error::NoHolderLeft`];
-    /// [`Error::Busy`]; what the kernel refuses, as where there is no `/proc`.
+    /// [`Error::UnsuitableFile`], [`Error::BadFile`], [`Error::Truncated`] for a file of another
+    /// kind; [`Error::HandlerCovered`] for one that may be cut; [`Error::NoHolderLeft`];
+    /// [`Error::Busy`]; what the kernel refuses, for example without `/proc`.
     pub fn open(self, path: &Path) -> Result<Shared, Error> {
         let file = MemoryFile::open(path)?.map_err(Error::UnsuitableFile)?;
         let layout = read_header(&file)?;
@@ -112,28 +110,27 @@ impl SharedOptions {
     /// Opens the file of a descriptor, which another process may have sent.
     ///
     /// # Errors
-    /// As [`SharedOptions::open`].
+    /// Fails like [`SharedOptions::open`].
     pub fn adopt(self, descriptor: OwnedFd) -> Result<Shared, Error> {
         let file = MemoryFile::adopt(descriptor.into())?.map_err(Error::UnsuitableFile)?;
         let layout = read_header(&file)?;
         self.use_file(file, layout)
     }
 
-    /// Memory of the caller's that processes share: `len` bytes at `addr`, of a file on tmpfs, a
-    /// memfd, or `MAP_SHARED | MAP_ANONYMOUS`. Its contents stay. Those who use it are this process
-    /// and the children that it forks afterwards: what is marked, pinned and lost stands in a file
-    /// of its own, which only they have ([`Shared::fd`] is of no use to others). At the end the
-    /// memory is left as it is.
+    /// Shares the caller's memory: `len` bytes at `addr` of a tmpfs file, a memfd or
+    /// `MAP_SHARED | MAP_ANONYMOUS`. Its contents stay, also at the end. Only this process and
+    /// children that it forks later can use it, because its state is in a file of their own:
+    /// [`Shared::fd`] is of no use to other processes.
     ///
     /// # Errors
-    /// As [`SharedOptions::create`]; [`Error::Unaligned`] for an address that no page or a length
-    /// that no granule is a part of; [`Error::Unsuitable`] for other memory; [`Error::BadOption`]
-    /// with [`SharedOptions::sigbus`].
+    /// Fails like [`SharedOptions::create`]; [`Error::Unaligned`] for an address that is no
+    /// multiple of the page, or a length that is no multiple of the granule; [`Error::Unsuitable`]
+    /// for other memory; [`Error::BadOption`] with [`SharedOptions::sigbus`].
     ///
     /// # Safety
-    /// The memory stays mapped as long as this lives, and in every child that uses it, and can be
-    /// read and written; nobody cuts its file. No reference to a granule exists while it is marked
-    /// and not pinned; the contents of such granules may vanish.
+    /// While this lives, and in every child that uses it, the memory stays mapped, readable and
+    /// writable, and nobody cuts its file. No reference to a granule exists while it is marked and
+    /// not pinned, because its contents may vanish.
     pub unsafe fn over(self, addr: *mut u8, len: Bytes) -> Result<Shared, Error> {
         let (addr, page) = (addr.expose_provenance(), page_size().bytes());
         let layout = self.layout(len)?.without_data();
@@ -153,7 +150,7 @@ impl SharedOptions {
         classify_shared(&(addr..end), file.device()?)?;
         write_header(&file, &layout)?;
         let ledger = Arc::new(Ledger::with(file, layout, Store::Memory(addr))?);
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller vouches for the memory.
         let data = unsafe { Mapping::borrowed(addr, len) };
         let guard = Guard::new(&ledger, None, false)?;
         let membership = Membership::new(join(&ledger)?);
@@ -178,7 +175,6 @@ impl SharedOptions {
 
 const _: () = assert!(HOLDERS <= HOLDERS_MAX);
 
-/// Says what the file is, the magic last.
 fn write_header(file: &MemoryFile, layout: &Layout) -> Result<(), Error> {
     let header = layout.header();
     let (magic, rest) = header.split_at(WORD as usize);
@@ -189,7 +185,6 @@ fn write_header(file: &MemoryFile, layout: &Layout) -> Result<(), Error> {
     Ok(())
 }
 
-/// The layout that the header of a file says.
 pub(super) fn read_header(file: &MemoryFile) -> Result<Layout, Error> {
     let mut header = [0; Layout::HEADER];
     let read = file::read_some_at(file.as_file(), &mut header, 0);

@@ -1,11 +1,11 @@
-//! [`Order`]: which of several granules of one priority go first.
+//! [`Order`]: which granules of one priority are purged first.
 
-/// Which of the granules marked with one priority are purged first.
+/// The order in which granules of one priority are purged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Order {
-    /// Those marked first.
+    /// First marked, first purged.
     #[default]
     Fifo,
-    /// Those marked last, and all of these before any of [`Order::Fifo`].
+    /// Last marked, first purged, and before any of [`Order::Fifo`].
     Lifo,
 }

@@ -1,15 +1,14 @@
-//! Pins against purges: who may still use a granule, and who may take it.
+//! The protocol between pins and purges.
 //!
-//! A *pinner* counts itself in its process's own table and then loads the granule's word. A
-//! *purger*, who has the purge lock, claims the word and then looks at the tables. All four are
-//! sequentially consistent, so one of the two sees the other: the pinner takes its count back and
-//! waits, or the purger gives the granule up. A purger that finds no pin dooms the granule; from
-//! then on its bytes may go. Counts of a process that has ended count for nothing. Its table is not
-//! cleared here: the next process that takes it does that, before it pins.
+//! A *pinner* increments its count in its process's table, then loads the granule's word. A
+//! *purger*, which holds the purge lock, claims the word, then looks at the tables. All four steps
+//! are sequentially consistent, so at least one sees the other: the pinner takes its count back and
+//! waits, or the purger gives the granule up. Without a pin the purger dooms the granule, and its
+//! bytes may be freed from then on. Counts of an ended process do not count; the next process that
+//! takes its table clears them before it pins.
 //!
-//! [`finish`] does a purger's second half for any granules that are purging: its own, or those of
-//! a purger that was killed. Lock: the purge lock, for [`claim`] and [`finish`]. Four counts share
-//! a word. Cost of a pin and its end: two exchanges, a load.
+//! [`finish`] does the second half of a purge, also for a killed purger. Lock: [`claim`] and
+//! [`finish`] need the purge lock. Cost of a pin and an unpin: two exchanges and a load.
 
 use super::ledger::Ledger;
 use super::word::{change, Word};
@@ -17,24 +16,21 @@ use crate::error::OsError;
 use crate::extent::{push, Extent};
 use crate::sync::{after_exchange, MappedWord, Ordering};
 
-/// The most pins of a granule in one process.
 pub(crate) const PINS_MAX: u64 = u16::MAX as u64;
 /// Granules whose counts share a word.
 pub(crate) const COUNTS: u64 = 4;
 const COUNT_BITS: u64 = u64::BITS as u64 / COUNTS;
 
-/// What came of an attempt to pin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tried {
-    /// It is pinned: it stays until the pin ends. Whether it is the process's first of the granule.
+    /// The granule stays. `is_first`: the process had no other pin on it.
     Pinned { word: Word, is_first: bool },
-    /// A purger has it, or had when it was killed.
+    /// A purger is taking the granule, or was killed meanwhile.
     Purging,
-    /// There are [`PINS_MAX`].
+    /// The process has [`PINS_MAX`] pins on it.
     Exhausted,
 }
 
-/// The count of granule `index` in the word that holds it.
 fn count_of(word: u64, index: u64) -> u64 {
     word >> shift(index) & PINS_MAX
 }
@@ -60,8 +56,8 @@ pub(crate) fn try_pin(ledger: &Ledger, holder: u32, index: u64) -> Tried {
     Tried::Pinned { word, is_first: count_of(before, index) == 0 }
 }
 
-/// Ends a pin; whether it was the process's last of the granule. A count that somebody else made
-/// zero stays.
+/// Ends a pin. Returns true if it was the process's last on the granule. A count of 0, which
+/// another process must have written, stays.
 #[inline]
 pub(crate) fn unpin(ledger: &Ledger, holder: u32, index: u64) -> bool {
     let counts = ledger.counts(holder, index);
@@ -70,24 +66,22 @@ pub(crate) fn unpin(ledger: &Ledger, holder: u32, index: u64) -> bool {
     done.is_ok_and(|before| count_of(before, index) == 1)
 }
 
-/// The pins of a granule in one table.
 pub(crate) fn pins(counts: &MappedWord, index: u64) -> u64 {
     count_of(counts.load(Ordering::SeqCst), index)
 }
 
-/// How many of the granules that share a word are pinned.
 pub(crate) fn pinned_in(counts: &MappedWord) -> u64 {
     let word = counts.load(Ordering::Relaxed);
     (0..COUNTS).filter(|at| count_of(word, *at) > 0).count() as u64
 }
 
-/// Claims a granule whose word was `seen`, if it still is.
+/// Claims a granule if its word is still `seen`.
 pub(crate) fn claim(ledger: &Ledger, index: u64, seen: Word) -> bool {
     let (order, word) = (Ordering::SeqCst, ledger.word(index));
     seen.is_candidate() && word.compare_exchange(seen.0, seen.claimed().0, order, order).is_ok()
 }
 
-/// Whether a process that lives has the granule pinned. The caller has claimed it before.
+/// Returns true if a live process has the granule pinned. The caller claimed it before.
 pub(crate) fn is_pinned(ledger: &Ledger, index: u64) -> Result<bool, OsError> {
     after_exchange();
     for holder in 0..ledger.holders() {
@@ -101,8 +95,8 @@ pub(crate) fn is_pinned(ledger: &Ledger, index: u64) -> Result<bool, OsError> {
     Ok(false)
 }
 
-/// Takes what is claimed and not pinned, of `granules` that may be purging or not, and carries out
-/// what was doomed before; how many granules lost their bytes.
+/// Frees the doomed granules of `granules`, and the claimed ones that nobody has pinned. Returns
+/// the number freed.
 pub(crate) fn finish(ledger: &Ledger, granules: Extent) -> Result<u64, OsError> {
     let mut doomed = Vec::new();
     for index in granules.start()..granules.end() {
@@ -124,7 +118,7 @@ pub(crate) fn finish(ledger: &Ledger, granules: Extent) -> Result<u64, OsError> 
     Ok(gone)
 }
 
-/// Whether a granule is doomed, once it has been decided where it was claimed.
+/// Returns true if a granule is doomed; decides a claimed one first.
 fn is_doomed(ledger: &Ledger, index: u64) -> Result<bool, OsError> {
     let at = ledger.word(index);
     let word = Word(at.load(Ordering::SeqCst));

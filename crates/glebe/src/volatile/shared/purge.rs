@@ -1,10 +1,9 @@
-//! Purges: which granules go, and the lock that makes a purger one of its kind.
+//! Purges: the choice of granules, and the lock that admits one purger at a time.
 //!
-//! One purger a file at a time, by a lock of a byte of it ([`PurgeLock`]). A purge looks at every
-//! word that was ever used, O(granules), takes the first of the order until the target is met, and
-//! frees neighbours by one call. Those that turn out to be pinned are left, and further ones of the
-//! order take their place. Where the kernel refuses to free, words are put back as they were.
-//! Counted in granules.
+//! [`PurgeLock`] locks a byte of the file. A purge looks at every word that was ever used,
+//! O(granules), takes granules in order up to the target, and frees neighbours by one call. Later
+//! granules replace pinned ones. If the kernel refuses to free, the words are restored. Counts are
+//! granules.
 
 use std::collections::BinaryHeap;
 use std::ops::RangeInclusive;
@@ -20,14 +19,14 @@ use crate::sys::ofd_lock::{is_locked, Description};
 use crate::units::Bytes;
 use crate::volatile::{Error, Priority};
 
-/// Bytes that are freed by one call at most: pins of them wait for it.
+/// Most bytes freed by one call: their pins wait for it.
 const RUN_MAX: u64 = 8 << 20;
 
 /// The right to change words that are purging.
 #[derive(Debug)]
 pub(super) struct PurgeLock(Description);
 
-/// A granule that may go: the order of these is the order in which they do.
+/// A granule that may be purged. Values sort in the order of purging.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Candidate {
     pub(super) priority: Priority,
@@ -35,10 +34,8 @@ pub(super) struct Candidate {
     pub(super) index: u64,
 }
 
-/// Granules or bytes, of each priority.
 pub(super) type ByLevel<T> = [T; Priority::COUNT];
 
-/// Takes the purge lock, if nobody has it.
 pub(super) fn try_lock(ledger: &Ledger) -> Result<Option<PurgeLock>, Error> {
     let file = ledger.file().as_file();
     if is_locked(file, Layout::PURGE..Layout::PURGE + 1)? {
@@ -48,7 +45,6 @@ pub(super) fn try_lock(ledger: &Ledger) -> Result<Option<PurgeLock>, Error> {
     Ok(description.try_lock(Layout::PURGE)?.then_some(PurgeLock(description)))
 }
 
-/// Waits for the purge lock.
 pub(super) fn lock(ledger: &Ledger, patience: Duration) -> Result<PurgeLock, Error> {
     let description = Description::reopen(ledger.file().as_file())?;
     if description.lock(Layout::PURGE, patience)? {
@@ -65,14 +61,14 @@ impl Drop for PurgeLock {
 }
 
 impl PurgeLock {
-    /// Finishes what a killed purger left of `granules`; how many lost their bytes.
+    /// Finishes the purge of `granules`, also a killed purger's. Returns the number freed.
     pub(super) fn finish(&self, ledger: &Ledger, granules: Extent) -> Result<u64, Error> {
         let freed = finish(ledger, granules)?;
         count(ledger, freed);
         Ok(freed)
     }
 
-    /// Finishes what a killed purger left anywhere.
+    /// Finishes a killed purger's work anywhere.
     pub(super) fn finish_left(&self, ledger: &Ledger) -> Result<(), Error> {
         for run in ledger.noted()? {
             for index in run.start()..run.end() {
@@ -85,8 +81,8 @@ impl PurgeLock {
         Ok(())
     }
 
-    /// Frees up to `target` granules of at most `up_to` in `within`, in order; how many went, of
-    /// each priority.
+    /// Frees up to `target` granules of `within`, of at most priority `up_to`, in order. Returns
+    /// the number freed, by priority.
     pub(super) fn purge(
         &self,
         ledger: &Ledger,
@@ -108,15 +104,15 @@ impl PurgeLock {
                             (freed[priority.place()] + gone, all + gone)
                     }
                     Err(error) if all == 0 => return Err(error),
-                    Err(_) => return Ok(freed), // the next call says why
+                    Err(_) => return Ok(freed), // the next call returns the error
                 }
             }
         }
         Ok(freed)
     }
 
-    /// Takes what nobody has pinned of these; how many went. Part of them may be gone where the
-    /// last ones failed: then that is no error.
+    /// Frees the granules that nobody has pinned. Returns the number freed. Fails only before the
+    /// first is freed.
     pub(super) fn take_all(
         &self,
         ledger: &Ledger,
@@ -136,13 +132,13 @@ impl PurgeLock {
         Ok(freed)
     }
 
-    /// Claims neighbours and takes those that nobody has pinned.
+    /// Claims neighbours, and frees those that nobody has pinned.
     fn take(&self, ledger: &Ledger, run: &[(Candidate, Word)]) -> Result<u64, Error> {
         let [(first, _), ..] = run else { return Ok(0) };
         let Some(granules) = Extent::new(first.index, run.len() as u64) else { return Ok(0) };
         let claimed: Vec<_> = run.iter().map(|(at, seen)| claim(ledger, at.index, *seen)).collect();
         self.finish(ledger, granules).inspect_err(|_| {
-            // What is still purging has its bytes.
+            // Granules that are still purging have their bytes.
             for ((at, seen), _) in run.iter().zip(claimed).filter(|(_, claimed)| *claimed) {
                 let _ = change(ledger.word(at.index), |word| word.is_purging().then_some(*seen));
             }
@@ -150,7 +146,7 @@ impl PurgeLock {
     }
 }
 
-/// The first `most` candidates of the order behind one, with their words, first one first.
+/// Returns the first `most` candidates after `behind`, in order, with their words.
 pub(super) fn candidates(
     ledger: &Ledger,
     most: u64,
@@ -159,7 +155,7 @@ pub(super) fn candidates(
     behind: Option<Candidate>,
 ) -> Result<Vec<(Candidate, Word)>, Error> {
     let most = usize::try_from(most).unwrap_or(usize::MAX);
-    // The greatest on top, which goes when a smaller one comes.
+    // The heap's top is the last candidate; an earlier one replaces it.
     let mut first = BinaryHeap::new();
     for run in ledger.noted()?.iter().filter_map(|run| run.intersection(within)) {
         for index in run.start()..run.end() {
@@ -181,8 +177,7 @@ pub(super) fn candidates(
     Ok(first.into_sorted_vec().into_iter().map(|(at, word)| (at, Word(word))).collect())
 }
 
-/// Purges for whoever may: up to `target` bytes, rounded up to granules; how many went, of each
-/// priority.
+/// Purges up to `target` bytes, rounded up to granules. Returns the bytes freed, by priority.
 pub(super) fn purge(
     ledger: &Ledger,
     target: Bytes,
@@ -192,7 +187,7 @@ pub(super) fn purge(
     let lock = try_lock(ledger)?.ok_or(Error::Busy { what: "a purge", waited: Duration::ZERO })?;
     lock.finish_left(ledger)?;
     let all = Extent::new(0, ledger.layout().granules).ok_or(Error::Empty)?;
-    // Nobody uses the file: nothing of it is volatile.
+    // A file that nobody uses holds nothing volatile.
     if !ledger.has_holder()? {
         return Ok(ByLevel::default());
     }
@@ -200,7 +195,6 @@ pub(super) fn purge(
     Ok(freed.map(|granules| Bytes::new(granules * granule)))
 }
 
-/// Adds to what the file says of its purges.
 fn count(ledger: &Ledger, freed: u64) {
     if freed > 0 {
         let bytes = freed * ledger.layout().granule;

@@ -1,7 +1,7 @@
-//! [`Purger`]: a look at a file of others', and purges of it.
+//! [`Purger`]: looks at a file that other processes use, and purges it.
 //!
-//! It maps what says how things stand, not the data, and does not join: it keeps no volatility
-//! alive. What the file says is taken as a hint of what to purge, and never as a place or a length.
+//! The purger maps the state, not the data, and does not join: it keeps no file volatile. It takes
+//! the file's contents for hints of what to purge, never for an offset or a length.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -23,18 +23,17 @@ use crate::sys::ofd_lock::Description;
 use crate::units::Bytes;
 use crate::volatile::{Error, Priority};
 
-/// Whoever purges a file that others use.
+/// A purger of a file that others use.
 #[derive(Debug)]
 pub struct Purger {
-    // Before what it watches.
+    // Dropped before the ledger that it watches.
     _guard: Guard,
     ledger: Arc<Ledger>,
-    /// Holds the lock of the file's one purger.
+    /// The lock of the file's one claiming purger.
     claim: Mutex<Option<Description>>,
-    /// Bytes that this purger freed.
     freed: ByLevel<MappedWord>,
     pub(super) queue: Mutex<Queue>,
-    /// Which reclaimer of this process has it.
+    /// The reclaimer of this process that uses this purger.
     pub(crate) taken: Claim,
 }
 
@@ -42,38 +41,38 @@ pub struct Purger {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
-    /// The number that it gave itself: a hint, of its own PID namespace.
+    /// Process number that the process wrote: a hint, in its own PID namespace.
     pub process: u32,
-    /// What it has pinned, in whole granules.
+    /// Bytes pinned, in whole granules.
     pub pinned: Bytes,
 }
 
-/// How a file stands, at one moment of each granule.
+/// The state of a file, each granule read at its own moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Look {
-    /// What a purge could free of each priority: marked, present, and pinned by nobody. Nothing
-    /// where no process uses the file.
+    /// Bytes of each priority that a purge could free: marked, present, not pinned. 0 without
+    /// users.
     pub marked_bytes: [Bytes; Priority::COUNT],
-    /// The first key of each priority's order, where there is anything. The keys of several files
-    /// are comparable where their processes share a clock: the lower goes first.
+    /// Lowest key of each priority that has any; the lower key is purged first. Keys of several
+    /// files are comparable if their processes share a clock.
     pub oldest: [Option<u64>; Priority::COUNT],
-    /// What only pins keep from being purged: marked, present, and pinned by some process.
+    /// Bytes that only pins keep from purges: marked, present, pinned by some process.
     pub pinned_bytes: Bytes,
-    /// The processes that use the file now.
+    /// Processes that use the file now.
     pub holders: Vec<Holder>,
-    /// What each of them may have pinned; none without a quota.
+    /// Pin quota of each process in bytes, if limited.
     pub quota: Option<Bytes>,
-    /// What purges have freed since the file was made.
+    /// Bytes freed by purges since the file was made.
     pub purged: Bytes,
 }
 
 impl Purger {
-    /// Opens the file at `path`, which is no symbolic link, but may be the name of a descriptor,
+    /// Opens the file at `path`: no symbolic link, but possibly a descriptor's name,
     /// `/proc/PID/fd/N`.
     ///
     /// # Errors
-    /// As [`SharedOptions::open`](super::SharedOptions::open).
+    /// Fails like [`SharedOptions::open`](super::SharedOptions::open).
     pub fn open(path: &Path) -> Result<Self, Error> {
         Self::of(MemoryFile::open(path)?.map_err(Error::UnsuitableFile)?)
     }
@@ -81,7 +80,7 @@ impl Purger {
     /// Opens the file of a descriptor.
     ///
     /// # Errors
-    /// As [`Purger::open`].
+    /// Fails like [`Purger::open`].
     pub fn adopt(descriptor: OwnedFd) -> Result<Self, Error> {
         Self::of(MemoryFile::adopt(descriptor.into())?.map_err(Error::UnsuitableFile)?)
     }
@@ -99,9 +98,9 @@ impl Purger {
         })
     }
 
-    /// Takes the file for this purger, until it is dropped; whether it has it. For programs that
-    /// look after the memory of others, of which two would purge too much. Does not exclude
-    /// purges of those who did not ask.
+    /// Claims the file for this purger until the drop. Returns true if this purger has the claim.
+    /// Two programs that look after one file would purge too much. Purges without a claim stay
+    /// possible.
     ///
     /// # Errors
     /// [`Error::Cloned`], [`Error::Truncated`]; what the kernel refuses.
@@ -117,25 +116,25 @@ impl Purger {
         Ok(is_taken)
     }
 
-    /// The file.
+    /// Returns the file's descriptor.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.ledger.file().as_file().as_fd()
     }
 
-    /// Bytes of data.
+    /// Returns the length of the data.
     #[must_use]
     pub fn len(&self) -> Bytes {
         self.ledger.layout().len()
     }
 
-    /// What is purged as a whole.
+    /// Returns the granule, the unit of purges.
     #[must_use]
     pub fn granule(&self) -> Bytes {
         Bytes::new(self.ledger.layout().granule)
     }
 
-    /// What this purger has freed so far, of each priority.
+    /// Returns the bytes that this purger has freed, by priority.
     #[must_use]
     pub fn freed(&self) -> [Bytes; Priority::COUNT] {
         std::array::from_fn(|level| Bytes::new(self.freed[level].load(Ordering::Relaxed)))
@@ -149,7 +148,7 @@ impl Purger {
         &self.ledger
     }
 
-    /// Looks at all of the file, O(granules).
+    /// Looks at the whole file, O(granules).
     ///
     /// # Errors
     /// [`Error::Truncated`], [`Error::Cloned`]; what the kernel refuses.
@@ -194,11 +193,11 @@ impl Purger {
         Ok(look)
     }
 
-    /// As [`Shared::purge`](super::Shared::purge). Where no process uses the file nothing of it is
-    /// volatile, and nothing is purged.
+    /// Purges like [`Shared::purge`](super::Shared::purge). Frees nothing of a file that no process
+    /// uses, because it holds nothing volatile.
     ///
     /// # Errors
-    /// As there.
+    /// Fails like [`Shared::purge`](super::Shared::purge).
     pub fn purge(&self, target: Bytes, up_to: Priority) -> Result<Bytes, Error> {
         self.begin()?;
         let freed = purge::purge(&self.ledger, target, up_to)?;
@@ -216,7 +215,7 @@ impl Purger {
             return Err(Error::Cloned);
         }
         self.ledger.whole()?;
-        // The last of the file's users may have taken tables out.
+        // A process that joined an unused file may have freed table pages.
         self.ledger.forget_backed();
         Ok(())
     }

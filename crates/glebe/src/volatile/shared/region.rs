@@ -1,9 +1,9 @@
-//! [`Shared`]: the data of a shared file, mapped, and the calls on it.
+//! [`Shared`]: the mapped data of a shared file, and the calls on it.
 //!
-//! Ranges are bytes from the start of the data, whole granules; runs of lost pages are base pages.
-//! Every call may come from any thread of any process that has joined; none takes a lock but the
-//! purge lock. Each granule changes by one exchange of its word: two calls on overlapping ranges
-//! may each be first at some of it.
+//! Ranges are bytes from the start of the data, in whole granules; runs of lost pages are base
+//! pages. Any thread of any joined process may call. The only lock is the purge lock, and the join
+//! lock in a forked child's first call. Each granule changes by one exchange of its word, so two
+//! calls on overlapping ranges may each be first on some granules.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -48,7 +48,7 @@ use crate::volatile::{Error, Priority, Purged};
 /// ```
 #[derive(Debug)]
 pub struct Shared {
-    // In this order: the lock goes before what it stands for.
+    // Drop order: the membership's lock first, then the mappings.
     membership: Membership,
     guard: Guard,
     data: Mapping,
@@ -63,7 +63,7 @@ const _: () = {
 };
 
 impl Shared {
-    /// What a shared file is to be like, and where it comes from.
+    /// Returns default options, to create or open a file.
     pub fn options() -> SharedOptions {
         SharedOptions::new()
     }
@@ -77,38 +77,39 @@ impl Shared {
         Self { membership, guard, data, ledger, counts: Counts::new() }
     }
 
-    /// Bytes of data.
+    /// Returns the length of the data.
     #[must_use]
     pub fn len(&self) -> Bytes {
         self.ledger.layout().len()
     }
 
-    /// What is marked, pinned and lost as a whole.
+    /// Returns the granule: the unit of marks, pins and losses.
     #[must_use]
     pub fn granule(&self) -> Bytes {
         self.ledger.layout().granule()
     }
 
-    /// The file, for other processes to have.
+    /// Returns the file's descriptor, to pass to other processes.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.ledger.file().as_file().as_fd()
     }
 
-    /// The first byte of the data. Others may change all of it at any time, and what is marked and
-    /// not pinned may become zero: no reference to it may be made. A touch of what the file could
-    /// not give memory for, on a full tmpfs, is SIGBUS; of pinned granules there is none.
+    /// Returns the address of the data. Make no reference to it: other processes may change it, and
+    /// marked granules without a pin may become zero. If a full tmpfs has no memory for a page, its
+    /// touch raises SIGBUS, except in a pinned granule.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.data.as_ptr()
     }
 
-    /// Lets purges take granules. Those that are marked keep their priority and their place.
+    /// Marks granules, so that purges may take them. Already marked ones keep their priority and
+    /// order.
     ///
     /// # Errors
     /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`] for the range;
-    /// [`Error::PurgeUnderWay`]; as [`Shared::pin`] where the process was forked or cloned; what
-    /// the kernel refuses. Some of the range may be marked then.
+    /// [`Error::PurgeUnderWay`]; after a fork or clone the errors of [`Shared::pin`]; what the
+    /// kernel refuses. Part of the range may be marked then.
     pub fn mark(&self, range: Range<Bytes>, priority: Priority, order: Order) -> Result<(), Error> {
         let granules = self.begin(&range)?;
         let time = tick(self.ledger.field(Field::Clock), uptime::micros());
@@ -128,7 +129,7 @@ impl Shared {
         self.whole()
     }
 
-    /// Which of `granules` the file has data of, where words do not say so of all.
+    /// Returns the granules that have data in the file; empty if all words say present.
     fn unknown(&self, granules: Extent) -> Result<Vec<Extent>, Error> {
         let mut all = granules.start()..granules.end();
         if all.all(|index| self.word(index).is_present()) {
@@ -141,11 +142,11 @@ impl Shared {
         Word(self.ledger.word(index).load(Ordering::SeqCst))
     }
 
-    /// Ends the right of purges to granules; which of their pages were lost, and were not told
-    /// before. Of several unmarks at once, at least one is told of each.
+    /// Unmarks granules. Returns the lost pages that no unmark has returned. If several unmarks run
+    /// at once, at least one of them returns each lost page.
     ///
     /// # Errors
-    /// As [`Shared::mark`]. What was lost is then told by the next unmark.
+    /// Fails like [`Shared::mark`]. The next unmark then returns the losses.
     pub fn unmark(&self, range: Range<Bytes>) -> Result<Purged, Error> {
         let granules = self.begin(&range)?;
         for index in granules.start()..granules.end() {
@@ -157,7 +158,7 @@ impl Shared {
         for index in granules.start()..granules.end() {
             let told = |word: Word| (word.is_lost() && !word.is_marked()).then(|| word.unmarked());
             let told = change(self.ledger.word(index), told);
-            // Marked again meanwhile: told here, and once more.
+            // If another call marked it again, this unmark returns the loss, and so does the next.
             if told.map_or_else(|now| now.is_lost(), |(was, _)| was.is_lost()) {
                 Extent::new(index, 1).into_iter().for_each(|one| push(&mut lost, one));
             }
@@ -168,15 +169,15 @@ impl Shared {
         Ok(purged)
     }
 
-    /// Keeps granules from being purged, marked or not, and gives them memory, until the pin is
-    /// dropped. Where there is nothing to wait for and they have memory, this takes no system call.
+    /// Gives granules memory, and keeps them from purges until the pin is dropped. Makes no system
+    /// call if they have memory and no purge of them is under way.
     ///
     /// # Errors
     /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`] for the range;
-    /// [`Error::PinsExhausted`], [`Error::Quota`]; [`Error::PurgeUnderWay`] if a purger is stopped
-    /// at one of them; [`Error::NoHolderLeft`], [`Error::Busy`] in a forked child that has to join;
-    /// [`Error::Cloned`]; [`Error::Truncated`]; what the kernel refuses, above all memory. Nothing
-    /// is pinned then.
+    /// [`Error::PinsExhausted`], [`Error::Quota`]; [`Error::PurgeUnderWay`] if a purger was
+    /// stopped; [`Error::NoHolderLeft`], [`Error::Busy`] in a forked child that has to join;
+    /// [`Error::Cloned`]; [`Error::Truncated`]; what the kernel refuses, mostly memory. Nothing is
+    /// pinned then.
     #[inline]
     pub fn pin(&self, range: Range<Bytes>) -> Result<Pin<'_>, Error> {
         let granules = self.begin(&range)?;
@@ -186,11 +187,11 @@ impl Shared {
         Ok(pin)
     }
 
-    /// Takes marked granules that nobody has pinned, of `up_to` at most, lowest priority first,
-    /// until `target` bytes are free, rounded up to whole granules; how many bytes.
+    /// Frees marked granules without pins, of at most priority `up_to`, lowest first, up to
+    /// `target` bytes, rounded up to granules. Returns the bytes freed.
     ///
     /// # Errors
-    /// [`Error::Busy`] if another process or thread purges; as [`Shared::mark`].
+    /// [`Error::Busy`] if another process or thread purges; the errors of [`Shared::mark`].
     pub fn purge(&self, target: Bytes, up_to: Priority) -> Result<Bytes, Error> {
         self.joined()?;
         let freed = purge::purge(&self.ledger, target, up_to)?;
@@ -200,10 +201,10 @@ impl Shared {
         Ok(freed)
     }
 
-    /// Takes what is marked in a range and nobody has pinned; how many pages.
+    /// Frees the marked granules of a range that have no pins. Returns the base pages freed.
     ///
     /// # Errors
-    /// As [`Shared::purge`], but it waits a while for another.
+    /// Fails like [`Shared::purge`], but waits up to a second for another purger.
     pub fn drop_now(&self, range: Range<Bytes>) -> Result<Pages, Error> {
         let granules = self.begin(&range)?;
         let lock = purge::lock(&self.ledger, PATIENCE)?;
@@ -214,15 +215,15 @@ impl Shared {
         Ok(Pages::new(pages))
     }
 
-    /// What was done by this process, and what the file is like now. What is counted now is 0 where
-    /// the file cannot be looked at.
+    /// Returns this process's counters and the file's gauges. Gauges are 0 if the file cannot be
+    /// read.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let holder = self.joined().ok().map(|joined| joined.holder);
         self.counts.gauged(&self.ledger, holder)
     }
 
-    /// What every call on a range begins with: its granules, whose words have memory.
+    /// Checks a range and allocates its words. Returns its granules.
     #[inline]
     fn begin(&self, range: &Range<Bytes>) -> Result<Extent, Error> {
         let granules = self.checked(range)?;
@@ -231,7 +232,7 @@ impl Shared {
         Ok(granules)
     }
 
-    /// The place of this process, which joins where it has none.
+    /// Returns the place of this process. Joins first if necessary.
     #[inline]
     pub(super) fn joined(&self) -> Result<&Joined, Error> {
         if atfork::is_without_steps() {
@@ -244,7 +245,7 @@ impl Shared {
         }
     }
 
-    /// That no page of the file was found missing.
+    /// Fails if a page of the file was found missing.
     #[inline]
     pub(super) fn whole(&self) -> Result<(), Error> {
         self.ledger.whole()
@@ -265,19 +266,16 @@ impl Shared {
         &self.data
     }
 
-    /// Base pages of so many granules.
     #[inline]
     pub(super) fn pages(&self, granules: u64) -> u64 {
         granules * (self.granule().get() >> page_size().shift())
     }
 
-    /// Runs of granules as runs of pages.
     pub(super) fn in_pages(&self, granules: &[Extent]) -> Vec<Extent> {
         let run = |run: &Extent| Extent::new(self.pages(run.start()), self.pages(run.len()));
         merged(granules.iter().filter_map(run).collect())
     }
 
-    /// The granules of a range, which is not empty, aligned, and inside.
     #[inline]
     fn checked(&self, range: &Range<Bytes>) -> Result<Extent, Error> {
         let granule = self.granule();

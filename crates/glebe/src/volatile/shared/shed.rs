@@ -1,11 +1,11 @@
-//! What a reclaimer takes of a file in turn with its other parts: the oldest of a priority, as
-//! long as no other part has older.
+//! Sheds granules for a reclaimer, which sheds several parts in turn, always the oldest of a
+//! priority.
 //!
-//! [`Queue`] keeps the first candidates of one priority from one shed to the next: a scan of all
-//! words, O(granules), is due once a priority and look and not once a turn. What it says may be
-//! out of date; a purge looks at each word again. A look at a large file is repeated only after a
-//! rest that is some times as long. Ages are on the scale of the machine's clock, what is last in,
-//! first out before all else. Lock: the queue's, before the purge lock.
+//! [`Queue`] keeps the first candidates of one priority between sheds. So a scan of all words,
+//! O(granules), happens once per priority and look, not once per turn. The queue may be out of
+//! date; a purge checks each word again. A look at a large file is repeated only after a rest of
+//! several times its length. Ages are times of the machine's clock; last in, first out counts as
+//! oldest. Lock: the queue's, before the purge lock.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use crate::sys::uptime;
 use crate::units::Bytes;
 use crate::volatile::{Error, Priority};
 
-/// When the machine's clock was 0, the same for all files.
+/// The moment when the machine's clock was 0, equal for all files.
 static ZERO: First<Instant> = First::new();
 
 fn zero() -> Instant {
@@ -28,33 +28,32 @@ fn zero() -> Instant {
     now.checked_sub(Duration::from_micros(uptime::micros())).unwrap_or(now)
 }
 
-/// A look is not repeated before it has been so many times as long as it took.
+/// Rest after a look, in lengths of that look.
 const REST: u32 = 8;
-/// Nor much longer: it may have taken so long for want of a processor.
+/// Longest rest. The look may have been slow only for lack of a processor.
 const REST_MAX: Duration = Duration::from_millis(500);
 
-/// What a purge takes next: in the order of these.
+/// A piece that a purge takes next. Values sort in the order of purging.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct Next {
-    /// Its priority.
+    /// Priority of the piece.
     pub priority: Priority,
-    /// Its place within the priority, comparable with that of other files of the machine.
+    /// Place within the priority, comparable with other files of the machine.
     pub key: u64,
-    /// How much it is.
+    /// Length in bytes.
     pub len: Bytes,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Queue {
-    /// When the machine's clock was 0.
     zero: Instant,
     looked: Option<Instant>,
     took: Duration,
     sheddable: ByLevel<Bytes>,
     oldest: ByLevel<Option<i64>>,
-    /// The first candidates of a priority, and the one behind which there may be more.
+    /// The first candidates of `level`. More may follow `behind`.
     level: Option<Priority>,
     first: VecDeque<(Candidate, Word)>,
     behind: Option<Candidate>,
@@ -79,7 +78,6 @@ impl Queue {
         self.first.clear();
     }
 
-    /// The time of a place in the order.
     fn time(&self, micros: i64) -> Instant {
         let distance = Duration::from_micros(micros.unsigned_abs());
         let time = match micros {
@@ -89,7 +87,7 @@ impl Queue {
         time.unwrap_or(self.zero)
     }
 
-    /// The last place in the order that is not behind a time.
+    /// Returns the last place in the order that is not after `time`.
     fn micros(&self, time: Instant) -> i64 {
         let most = |distance: Duration| i64::try_from(distance.as_micros()).unwrap_or(i64::MAX);
         match time.checked_duration_since(self.zero) {
@@ -101,23 +99,22 @@ impl Queue {
         }
     }
 
-    /// Where the next candidate stands.
     fn next(&self) -> Option<i64> {
         self.first.front().map(|(candidate, _)| candidate.key.micros())
     }
 
-    /// How many of the first stand no later than `last`.
+    /// Returns the number of queued candidates up to `last`.
     fn until(&self, last: i64) -> usize {
         self.first.partition_point(|(candidate, _)| candidate.key.micros() <= last)
     }
 }
 
 impl Purger {
-    /// What a purge of `target` bytes would take now, in order; the last may be more than is
-    /// missing. For this file alone: the order of several is that of their lists, sorted.
+    /// Returns the pieces that a purge of `target` bytes would take, in order. The last may exceed
+    /// the target. To order several files, merge and sort their lists.
     ///
     /// # Errors
-    /// As [`Purger::look`].
+    /// Fails like [`Purger::look`].
     pub fn next(&self, target: Bytes) -> Result<Vec<Next>, Error> {
         self.begin()?;
         let (ledger, granule) = (self.ledger(), self.granule());
@@ -142,7 +139,7 @@ impl Purger {
         Ok(next)
     }
 
-    /// What it could shed of each priority; nothing where it cannot be looked at.
+    /// Returns the bytes that a shed could free, by priority; zeros if the file cannot be read.
     pub(crate) fn sheddable(&self) -> [Bytes; Priority::COUNT] {
         let (queue, begin) = (&mut *lock(&self.queue), Instant::now());
         let rest = (queue.took * REST).min(REST_MAX);
@@ -151,7 +148,7 @@ impl Purger {
         }
         queue.forget();
         let look = self.look().unwrap_or_default();
-        // Words may say that there is more than the file has.
+        // Words may claim more memory than the file has.
         let mut there = self.ledger().file().allocated().unwrap_or(Bytes::ZERO);
         queue.sheddable = look.marked_bytes.map(|marked| {
             let marked = marked.min(there);
@@ -164,15 +161,15 @@ impl Purger {
         queue.sheddable
     }
 
-    /// When the oldest of a priority was marked, as of the last look and what was shed since.
+    /// Returns when the oldest granule of a priority was marked, by the last look and later sheds.
     pub(crate) fn oldest(&self, priority: Priority) -> Option<Instant> {
         let queue = lock(&self.queue);
         queue.oldest[priority.place()].map(|micros| queue.time(micros))
     }
 
-    /// Purges the oldest of a priority, up to `most`, rounded up to a granule; of what was marked
-    /// after `until` nothing but the first. Where it fails, or finds nothing, it says until the
-    /// next look that there is none.
+    /// Purges up to `most` bytes of a priority, rounded up to a granule, oldest first. Only the
+    /// first may be marked after `until`. If this fails or finds nothing, `oldest` returns `None`
+    /// until the next look.
     pub(crate) fn shed(
         &self,
         priority: Priority,
@@ -226,7 +223,6 @@ impl Purger {
         Ok(Bytes::new(freed * granule))
     }
 
-    /// Puts the next candidates into the queue, which is empty.
     fn fill(&self, queue: &mut Queue, priority: Priority, most: u64) -> Result<(), Error> {
         let levels = priority..=priority;
         let found = candidates(self.ledger(), most, levels, self.all()?, queue.behind)?;

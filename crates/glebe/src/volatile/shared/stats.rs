@@ -1,7 +1,6 @@
-//! Statistics of shared volatile memory: what this process did, and how the file stands.
+//! Statistics of shared volatile memory: counters of this process and gauges of the file.
 //!
-//! What is counted now is of one moment of each granule, and of all processes, but for what is
-//! pinned.
+//! Gauges cover all processes, except `pinned`, and read each granule at its own moment.
 
 use super::ledger::Ledger;
 use super::word::Word;
@@ -36,16 +35,14 @@ statistics! {
     durations {}
 }
 
-/// What every name in OpenMetrics begins with.
 const PREFIX: &str = "glebe_shared_";
 
 impl Counts {
-    /// The counters, and how the file stands.
     pub(super) fn gauged(&self, ledger: &Ledger, holder: Option<u32>) -> Stats {
         let mut stats = self.sum();
         let granule = Bytes::new(ledger.layout().granule);
         stats.total = ledger.layout().len().pages_down(page_size());
-        // What cannot be looked at stays 0.
+        // Gauges stay 0 if the file cannot be read.
         let _ = stats.look(ledger, granule);
         let pinned = holder.and_then(|holder| ledger.pinned_by(holder).ok()).unwrap_or(0);
         stats.pinned = Pages::new(pinned * granule.pages_down(page_size()).get());
@@ -73,27 +70,26 @@ impl Stats {
         Ok(())
     }
 
-    /// One JSON object; names end in their unit where it is not a count.
+    /// Returns one JSON object. Names end in their unit unless they count.
     #[must_use]
     pub fn to_json(&self) -> String {
         json(&self.rows())
     }
 
-    /// OpenMetrics 1.0 text; pages of memory are bytes there.
+    /// Returns OpenMetrics 1.0 text, with memory in bytes.
     #[must_use]
     pub fn to_openmetrics(&self) -> String {
         text_of(&[(vec![], self)])
     }
 
-    /// As [`Stats::to_openmetrics`], for several files in one text; the label `file` holds the name
-    /// that stands beside each. Names must differ.
+    /// Returns the OpenMetrics text of several files. The label `file` holds the name given with
+    /// each; names must differ.
     #[must_use]
     pub fn openmetrics_of(files: &[(&str, &Stats)]) -> String {
         let labelled = |(name, stats): &(&str, _)| (vec![("file", (*name).to_owned())], *stats);
         text_of(&files.iter().map(labelled).collect::<Vec<_>>())
     }
 
-    /// What is marked with one priority.
     fn level(&self, level: Priority, mut labels: Labels) -> Set<'static> {
         let marked = self.by_priority[usize::from(level.get())].get();
         let value = Value::Gauge(Unit::Bytes, marked);
@@ -105,7 +101,6 @@ impl Stats {
 
 type Labels = Vec<(&'static str, String)>;
 
-/// The text of several files, each with labels of its own.
 fn text_of(files: &[(Labels, &Stats)]) -> String {
     let page = page_size().bytes();
     let mut all = Vec::new();

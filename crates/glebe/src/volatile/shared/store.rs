@@ -1,13 +1,12 @@
-//! [`Store`]: where the data lies: in the file behind what is said of it, or in memory of the
-//! caller's that other processes share.
+//! [`Store`]: where the data is: in the file behind the state, or in the caller's shared memory.
 //!
-//! Offsets and lengths are bytes from the start of the data, whole pages. Of the caller's memory
-//! there is no descriptor: it is freed by MADV_REMOVE, in the file that it is of, for every process
-//! that maps it, and looked at by mincore(2), by which a page that was swapped out is not there.
+//! Offsets and lengths are bytes from the start of the data, whole pages. The caller's memory has
+//! no descriptor. MADV_REMOVE frees it in its file, for every process that maps it. mincore(2)
+//! finds its pages, but not those swapped out.
 //!
 //! # Safety
-//! Memory of the caller's stays mapped as long as this lives, by the caller's word; who may lose
-//! its bytes is for the words of the ledger to say.
+//! The caller keeps its memory mapped as long as the store lives. The ledger's words decide which
+//! bytes may be lost.
 #![allow(unsafe_code)]
 
 use crate::error::OsError;
@@ -19,36 +18,33 @@ use crate::units::{Bytes, Pages};
 /// See the module.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Store {
-    /// In the file from this offset on.
     File(u64),
-    /// In memory from this address on.
     Memory(usize),
 }
 
 impl Store {
-    /// Gives a part memory; what has some keeps it.
+    /// Allocates a part; existing contents stay.
     pub(super) fn allocate(self, file: &MemoryFile, at: u64, len: u64) -> Result<(), OsError> {
         match self {
             Self::File(start) => file.allocate(start + at, len),
             Self::Memory(addr) => {
-                // SAFETY: the caller's memory, of which no byte changes.
+                // SAFETY: in the caller's memory; no byte changes.
                 unsafe { advise(addr + at as usize, Bytes::new(len), Advice::PopulateWrite) }
             }
         }
     }
 
-    /// Takes the memory of a part away.
     pub(super) fn punch(self, file: &MemoryFile, at: u64, len: u64) -> Result<(), OsError> {
         match self {
             Self::File(start) => file.punch(start + at, len),
             Self::Memory(addr) => {
-                // SAFETY: the caller's memory, of which nobody relies on these bytes.
+                // SAFETY: in the caller's memory; nobody relies on these bytes.
                 unsafe { advise(addr + at as usize, Bytes::new(len), Advice::Remove) }
             }
         }
     }
 
-    /// The stretches of a part that hold data, from where to where.
+    /// Returns the parts that hold data, as start and end offsets.
     pub(super) fn data(
         self,
         file: &MemoryFile,

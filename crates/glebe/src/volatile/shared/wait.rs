@@ -1,9 +1,8 @@
-//! Waiting for a purger, who lives and will be done, or was killed and is done for.
+//! Waits for a purger, and finishes its purge if it was killed.
 //!
-//! Nobody is told when a purge ends; the words are looked at again and again. After a while whoever
-//! waits asks for the purge lock: it is free if the purger is dead, and then the waiter finishes
-//! what that one began. Bounds: a purge takes milliseconds; [`PATIENCE`] ends the wait for a
-//! purger that lives and does nothing, as one that was stopped.
+//! A purger does not notify waiters, so a waiter polls the word. After a while it also tries the
+//! purge lock, which is free if the purger is dead; the waiter then finishes the purge. A purge
+//! takes milliseconds; [`PATIENCE`] limits the wait for a stopped purger.
 
 use std::time::{Duration, Instant};
 
@@ -16,11 +15,11 @@ use crate::sync::{Backoff, Ordering};
 use crate::units::Bytes;
 use crate::volatile::Error;
 
-/// How long a purger is left alone.
+/// Time during which a waiter only polls.
 const LEFT_ALONE: Duration = Duration::from_millis(1);
 
-/// Waits until granule `index` is not purging; of `granules`, which hold it, those that a killed
-/// purger left are finished as well.
+/// Waits until granule `index` is not purging. If its purger was killed, finishes `granules`, which
+/// include it.
 #[cold]
 pub(super) fn for_purge(ledger: &Ledger, index: u64, granules: Extent) -> Result<(), Error> {
     let (begin, mut backoff) = (Instant::now(), Backoff::default());
@@ -41,8 +40,8 @@ pub(super) fn for_purge(ledger: &Ledger, index: u64, granules: Extent) -> Result
     Ok(())
 }
 
-/// Changes the word of a granule that is not purging as `with` says, until it says no; the word
-/// before, or the one refused.
+/// Changes the word of a granule by `with` once the granule is not purging. Returns the word
+/// before, or the word that `with` refused.
 pub(super) fn change_idle(
     ledger: &Ledger,
     index: u64,

@@ -1,23 +1,23 @@
-//! [`Word`]: all that is known of one granule, in 64 bits that every process of the file shares.
+//! [`Word`]: the state of one granule, in 64 bits that every process of the file shares.
 //!
 //! ```text
 //! 63 ........ 7 | 6 ... 4  | 3       | 2       | 1    | 0
 //! key           | priority | present | purging | lost | marked
 //!
-//! idle      neither purging
-//! claimed   purging, present:    a purger looks whether anyone has it pinned; may go back to idle
-//! doomed    purging, not present, lost: nobody has; its bytes go, and it ends idle
+//! idle      not purging
+//! claimed   purging, present:           the purger looks for pins, and may go back to idle
+//! doomed    purging, not present, lost: no pin was found; the bytes are freed, then idle
 //! ```
 //!
-//! *present*: it may hold memory. *lost*: what it held is gone and nobody was told. Only the holder
-//! of the purge lock changes a word that is purging. A word says which of the two steps its purger
-//! had reached, so that another can go on where one was killed: a claim may be undone, a doom must
-//! be carried out, since its bytes may be gone.
+//! *present*: the granule may hold memory. *lost*: its contents are gone, and no unmark has
+//! returned the loss. Only the holder of the purge lock changes a purging word. The word records
+//! which of the two steps its purger reached, so that another can continue after a kill. A claim
+//! may be undone. A doom must be carried out, because the bytes may be gone already.
 //!
-//! *key*: of equal priority, the lower goes first: `CENTRE` + t for first in, first out, `CENTRE` -
-//! t for last in, first out; t is the time of the mark in microseconds, one more than the one
-//! before where the clock has not moved. Anybody may have written anything: every 64 bits are a
-//! word, and none is used as a place or a length.
+//! *key*: within a priority the lower key is purged first: `CENTRE + t` for first in, first out,
+//! `CENTRE - t` for last in, first out. `t` is the mark's time in microseconds, always above the
+//! last mark's. A process may write any 64 bits: all are valid, and no offset or length comes from
+//! them.
 
 use super::Order;
 use crate::sync::{MappedWord, Ordering};
@@ -39,12 +39,12 @@ const _: () = assert!((CENTRE + CENTRE - 1) << KEY_SHIFT >> KEY_SHIFT == CENTRE 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Word(pub(crate) u64);
 
-/// When something was marked, and which of its kind goes first.
+/// Orders the marks of one priority: the lower key is purged first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key(u64);
 
 impl Key {
-    /// The key of a mark at `time`, which [`tick`] told.
+    /// Returns the key of a mark at `time`, a result of [`tick`].
     pub(crate) fn new(order: Order, time: u64) -> Self {
         let time = time.min(CENTRE - 1);
         match order {
@@ -65,19 +65,17 @@ impl Key {
         self.0
     }
 
-    /// Its place in the order on a scale of time: the time of the mark, before 0 for last in,
-    /// first out.
+    /// Returns the time of the mark in microseconds, negative for last in, first out.
     pub(crate) fn micros(self) -> i64 {
         self.0 as i64 - CENTRE as i64
     }
 }
 
-/// As [`Key::micros`], of a key's number.
 pub(super) fn micros_of(key: u64) -> i64 {
     Key(key).micros()
 }
 
-/// The time of the next mark by the clock of the file, which holds that of the last one.
+/// Returns the time of the next mark, and stores it in the file's clock.
 pub(crate) fn tick(clock: &MappedWord, now: u64) -> u64 {
     let next = |last: u64| now.max(last.saturating_add(1)).min(CENTRE - 1);
     let done = clock.fetch_update(Ordering::AcqRel, Ordering::Acquire, |last| Some(next(last)));
@@ -112,7 +110,7 @@ impl Word {
         self.is_purging() && !self.is_present()
     }
 
-    /// Whether a purger may claim it.
+    /// Returns true if a purger may claim the granule.
     pub(crate) fn is_candidate(self) -> bool {
         self.is_marked() && self.is_present() && !self.is_purging()
     }
@@ -131,18 +129,18 @@ impl Word {
         Self(key.0 << KEY_SHIFT | u64::from(priority.get()) << PRIORITY_SHIFT | flags)
     }
 
-    /// Idle and not marked before.
+    /// Marks an idle, unmarked word.
     pub(crate) fn marked(self, priority: Priority, key: Key, holds_memory: bool) -> Self {
         let found = if holds_memory { PRESENT } else { 0 };
         Self(self.with_key(key, priority).0 | MARKED | found)
     }
 
-    /// Not marked, and what was lost has been told.
+    /// Unmarks; the loss has been returned.
     pub(crate) fn unmarked(self) -> Self {
         Self(self.0 & PRESENT)
     }
 
-    /// Not marked; what was lost is still to be told.
+    /// Unmarks; a loss still has to be returned.
     pub(crate) fn ended(self) -> Self {
         Self(self.0 & (PRESENT | LOST))
     }
@@ -151,7 +149,7 @@ impl Word {
         Self(self.0 | PRESENT)
     }
 
-    /// Rebuilt: young again, of the same priority and order.
+    /// Ends the loss. A marked word keeps priority and order, as if marked at `time`.
     pub(crate) fn restored(self, time: u64) -> Self {
         let renewed = self.with_key(Key::new(self.key().order(), time), self.priority());
         Self(if self.is_marked() { renewed.0 } else { self.0 } & !LOST)
@@ -174,7 +172,7 @@ impl Word {
     }
 }
 
-/// Changes a word as `with` says, until it says no; the word before and after, or the one refused.
+/// Changes a word by `with`. Returns the words before and after, or the word that `with` refused.
 pub(crate) fn change(
     at: &MappedWord,
     with: impl Fn(Word) -> Option<Word>,

@@ -1,23 +1,22 @@
-//! Long runs of the *tag* engine: marked without tags, so that no word of them is touched.
+//! The *tag* engine marks long runs without tags, so that it touches none of their words.
 //!
-//! Where the kernel gets the right to a page it clears the page's accessed and dirty bits, and
-//! the first touch after that has the processor set them again, which in a virtual machine takes
-//! longer than all the rest of an unmark. So the page tables tell what is lost, as they tell the
-//! *scan* engine: whoever unmarks looks at residence. Holes, and pages of zeros that are shared,
-//! are lost, since a lost page gets only these for as long as nobody writes. The others are made
-//! dirty by `MADV_POPULATE_WRITE`, which cancels the kernel's right. It would fill a page that went
-//! since the look, but not unseen: the kernel counts the page faults of each thread, those of its
-//! system calls among them (`are_counted`). If the count stands still, nothing went.
+//! `MADV_FREE` clears a page's accessed and dirty bits. The next touch makes the processor set them
+//! again, which in a virtual machine takes longer than the rest of an unmark. So the page tables
+//! show the losses, as in the *scan* engine: holes and shared pages of zeros are lost, since a lost
+//! page becomes nothing else while nobody writes. `MADV_POPULATE_WRITE` makes the other pages
+//! dirty, which keeps them. It would fill a page freed since the look, but the kernel counts each
+//! thread's page faults, also in system calls (`are_counted`). If the count is unchanged, no page
+//! was freed.
 //!
-//! If it moved, pages went, or were copied after a fork, or brought in from swap. Then, and where a
-//! call is refused, each page of that chunk is read. A word that is not zero is of a page that is
-//! there, and exchanging it for itself keeps the page. One that holds only zeros is told lost:
-//! zeros are what it holds, either way.
+//! If the count changed, pages were freed, copied after a fork, or brought in from swap. Then, or
+//! if a call is refused, each page of the chunk is read. A nonzero word shows that its page is
+//! present; exchanging it for itself keeps the page. A page of zeros is reported lost: it is zeros
+//! either way.
 //!
-//! What is not seen: a write to a lost page, which breaks the region's rule. So only a region's own
-//! memory is marked so, and with kernels that have `PAGEMAP_SCAN`, which knows the page of zeros.
-//! Under the region's lock, as all of the engine. Cost of an unmark without page faults: a look,
-//! three system calls a chunk, and one a run that is lost.
+//! A write to a lost page goes unseen, but breaks the region's rule. So only a region's own memory
+//! is marked without tags, and only with `PAGEMAP_SCAN`, which identifies the page of zeros. Calls
+//! need the region's lock. Cost of an unmark without faults: a look per window, three system calls
+//! per chunk, and one per lost run.
 //!
 //! # Safety
 //! As in the engine's file.
@@ -35,15 +34,15 @@ use crate::sys::pagemap::{Pagemap, Reading, Residence};
 use crate::sys::{page_faults, page_size};
 use crate::units::{Bytes, Pages};
 
-/// Looked at in one go: what is seen is acted on before much of it can change.
+/// Bytes per look, few enough that little changes before the engine acts on the result.
 const WINDOW: Bytes = Bytes::mib(32);
-/// Populated in one go: what is read if something in it went. After a fork each page is copied, so
-/// it is also what may be charged before an error is seen.
+/// Bytes per populate call, which are all read if a page was lost. After a fork the call copies
+/// each page, so this also bounds the memory charged before an error shows.
 const CHUNK: Bytes = Bytes::mib(4);
 
 impl Tag {
-    /// Gives the kernel the right to pages that hold memory. What is in swap is brought in before:
-    /// the kernel would drop it at once.
+    /// Lets the kernel free pages that hold memory. Swapped pages are brought in first: the kernel
+    /// would drop them at once.
     pub(super) fn offer_untagged(&self, pages: Extent, swap: bool) -> Result<(), OsError> {
         self.untagged.set(pages);
         if swap {
@@ -52,7 +51,7 @@ impl Tag {
         self.advise(pages, Advice::Free)
     }
 
-    /// Takes the right to what of `parts` has no tag back; what of it is lost.
+    /// Unmarks the untagged pages of `parts`; returns the lost ones.
     #[inline]
     pub(super) fn unmark_untagged(&self, parts: &[Extent]) -> Vec<Extent> {
         let mut lost = Vec::new();
@@ -63,7 +62,7 @@ impl Tag {
         lost
     }
 
-    /// Makes every page of the window safe or finds it lost.
+    /// Makes each page safe, or adds it to `lost`.
     fn settle(&self, window: Extent, lost: &mut Vec<Extent>) {
         let Ok(Some(seen)) = self.residences(window) else { return self.keep_all(window, lost) };
         for (run, residence) in seen {
@@ -75,7 +74,7 @@ impl Tag {
         }
     }
 
-    /// Makes pages safe that were there at a look, or finds them lost.
+    /// Keeps pages that a look found present. Adds pages freed since to `lost`.
     fn keep_present(&self, pages: Extent, lost: &mut Vec<Extent>) {
         let populate = || self.advise(pages, Advice::PopulateWrite);
         if faults_of(populate).ok() != Some(0) {
@@ -83,14 +82,14 @@ impl Tag {
         }
     }
 
-    /// Keeps the pages that hold something; the others are lost.
+    /// Keeps pages that hold something; adds the others to `lost`.
     #[cold]
     fn keep_all(&self, pages: Extent, lost: &mut Vec<Extent>) {
         let gone = (pages.start()..pages.end()).filter(|page| !self.keep(*page));
         gone.filter_map(|page| Extent::new(page, 1)).for_each(|page| push(lost, page));
     }
 
-    /// Makes a page dirty if something is in it; whether there is.
+    /// Makes a page dirty and returns true if it holds something.
     fn keep(&self, page: u64) -> bool {
         (0..self.page.bytes().as_usize() / WORD).any(|nth| {
             let at = self.base + Pages::new(page).bytes(self.page).as_usize() + nth * WORD;
@@ -102,7 +101,7 @@ impl Tag {
         })
     }
 
-    /// A lost page among those of `pages` that have no tag; after they were read.
+    /// Returns a lost untagged page, if any. The pages were read before.
     pub(super) fn lost_untagged(&self, pages: Extent) -> Result<Option<u64>, OsError> {
         for run in self.untagged.runs_in(pages) {
             let Some(runs) = self.residences(run)? else { return Ok(Some(run.start())) };
@@ -114,7 +113,7 @@ impl Tag {
         Ok(None)
     }
 
-    /// What is behind `pages`; none in a child that cannot look.
+    /// Returns `None` in a child that cannot look.
     fn residences(&self, pages: Extent) -> Result<Option<Vec<(Extent, Residence)>>, OsError> {
         let Some((pagemap, _)) = &self.pagemap else { return Ok(None) };
         let (addr, len) = pages.place(self.base, self.page);
@@ -125,7 +124,7 @@ impl Tag {
         Ok(Some(in_pages))
     }
 
-    /// Passes parts of `pages` of at most `step` bytes.
+    /// Calls `each` for successive parts of at most `step` bytes.
     fn each_of(&self, pages: Extent, step: Bytes, mut each: impl FnMut(Extent)) {
         let step = step.pages_down(self.page).get().max(1);
         let mut at = pages.start();
@@ -135,7 +134,7 @@ impl Tag {
         }
     }
 
-    /// Gives advice on marked pages, or pages that are about to be.
+    /// Advises on pages that are marked or about to be marked.
     #[inline]
     pub(super) fn advise(&self, pages: Extent, advice: Advice) -> Result<(), OsError> {
         let (addr, len) = pages.place(self.base, self.page);
@@ -144,13 +143,13 @@ impl Tag {
     }
 }
 
-/// Whether long runs need no tags, by what the kernel can tell of memory that is the region's own.
+/// Returns true if a region's own long runs need no tags.
 pub(super) fn is_possible(pagemap: Option<&(Pagemap, Reading)>) -> bool {
     matches!(pagemap, Some((_, Reading::Scan))) && are_counted()
 }
 
-/// Whether a page that `MADV_POPULATE_WRITE` fills counts as a page fault of the thread. Asked once
-/// a process.
+/// Returns true if `MADV_POPULATE_WRITE` counts filled pages as page faults. Tested once per
+/// process.
 fn are_counted() -> bool {
     static COUNTED: First<bool> = First::new();
     *COUNTED.get_or_compute(|| {
@@ -166,7 +165,6 @@ fn are_counted() -> bool {
     })
 }
 
-/// Page faults of the thread while it makes a call.
 #[inline]
 fn faults_of(call: impl FnOnce() -> Result<(), OsError>) -> Result<u64, OsError> {
     let before = page_faults::of_thread()?;
@@ -178,7 +176,7 @@ fn faults_of(call: impl FnOnce() -> Result<(), OsError>) -> Result<u64, OsError>
 mod tests {
     use super::*;
 
-    /// An engine of such pages, each with something in its last word, all marked without tags.
+    /// Makes an engine with pages marked without tags, whose last words hold something.
     fn marked(pages: u64) -> Option<(Mapping, Tag)> {
         let page = page_size();
         let len = Pages::new(pages).bytes(page);
@@ -215,7 +213,7 @@ mod tests {
             for page in losses {
                 tag.advise(one(*page), Advice::DontNeed).unwrap();
             }
-            // As if the look had seen all of them.
+            // Acts as if the look had seen all pages.
             let mut lost = Vec::new();
             tag.keep_present(all(64), &mut lost);
             assert_eq!(lost, losses.iter().map(|page| one(*page)).collect::<Vec<_>>());
@@ -239,7 +237,7 @@ mod tests {
         tag.pagemap = None;
         assert_eq!(tag.lost_untagged(all(64)).unwrap(), Some(0));
         assert_eq!(tag.unmark(&[all(64)]).lost, [one(5)]);
-        // None of the others can go any more.
+        // No other page can be lost any more.
         let _ = tag.advise(all(64), Advice::PageOut);
         let mut byte = [0];
         let kept = (0..64).filter(|page| {

@@ -1,11 +1,12 @@
-//! Huge pages of the *tag* engine, which have no tags: split, shared and taken while marked.
+//! These tests cover huge pages of the *tag* engine, which have no tags: split, shared and taken
+//! while marked.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 
-/// A region of two huge pages, written throughout but for one page, and the pages of each; none
-/// where the machine has no huge page for it.
+/// Makes a region of two written huge pages with one page of zeros; also returns the base pages of
+/// each. `None` if the machine has no huge pages.
 fn make() -> Option<(Region, u64)> {
     let region = match Region::options().engine(Engine::Tag).huge(true).build(bytes(1)) {
         Ok(one) => Region::options().engine(Engine::Tag).huge(true).build(one.len() + one.len()),
@@ -27,7 +28,7 @@ fn make() -> Option<(Region, u64)> {
     Some((region, each))
 }
 
-/// A page that is there and holds zeros.
+/// A present page of zeros.
 const ZEROS: u64 = 7;
 
 fn write_all(region: &Region) {
@@ -44,8 +45,8 @@ fn mark(region: &Region) {
     region.mark(Bytes::ZERO..region.len(), Priority::NORMAL).unwrap();
 }
 
-/// Writes all and marks it as huge pages, in a few attempts: what was split becomes huge again only
-/// if the kernel finds nobody else at its pages.
+/// Writes all and marks it in huge pages, in a few attempts: the kernel joins split pages only if
+/// nobody else uses them.
 fn mark_in_huge(region: &Region) -> bool {
     for _ in 0..20 {
         write_all(region);
@@ -62,7 +63,7 @@ fn mark_in_huge(region: &Region) -> bool {
     false
 }
 
-/// Asks the kernel to make huge pages of an unmarked region's pages; whether it did.
+/// Asks the kernel to make huge pages of unmarked pages; returns true if it did.
 fn join(region: &Region) -> bool {
     for advice in [Advice::HugePage, Advice::Collapse, Advice::NoHugePage] {
         // SAFETY: the region's own memory; contents stay as they are.
@@ -75,7 +76,7 @@ fn unmark(region: &Region) -> Purged {
     region.unmark(Bytes::ZERO..region.len()).unwrap()
 }
 
-/// That what is not lost is what was written, and the rest zeros.
+/// Asserts that lost pages are zeros and others unchanged.
 fn expect_all(region: &Region, lost: &[Extent]) {
     let zeros = extent(ZEROS, 1);
     let mut gone = lost.to_vec();
@@ -84,7 +85,7 @@ fn expect_all(region: &Region, lost: &[Extent]) {
 }
 
 fn touch(region: &Region, page: u64) {
-    // SAFETY: inside the region; a read of marked memory is of whatever is there.
+    // SAFETY: inside the region; a read of marked memory finds whatever is there.
     let word = unsafe { region.as_ptr().add(bytes(page).as_usize()).read_volatile() };
     assert_eq!(word, 0);
 }
@@ -119,7 +120,7 @@ fn what_a_split_huge_page_lost_is_told_page_by_page() {
             return;
         }
         lost.iter().for_each(|run| purge(&region, run.start(), run.len()));
-        // A touch puts a page of zeros there, which is lost all the same.
+        // A touch puts a page of zeros there, which still counts as lost.
         touch(&region, lost[0].start());
         assert_eq!(unmark(&region).runs(), lost);
         expect_all(&region, &lost);
@@ -156,7 +157,7 @@ fn a_read_of_marked_memory_sees_all_that_is_there_and_no_more() {
     expect_all(&region, &[extent(0, each)]);
 }
 
-/// Ends the other thread, also where an assertion fails.
+/// Ends the other thread, even if an assertion fails.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -183,7 +184,7 @@ fn what_the_kernel_takes_meanwhile_is_told_exactly() {
                     _ => (nth * 31 % each, 1),
                 };
                 let at = region.addr() + bytes(at).as_usize();
-                // SAFETY: no contents change but those that are marked.
+                // SAFETY: only marked contents change.
                 unsafe {
                     let _ = advise(at, bytes(len), Advice::PageOut);
                 }

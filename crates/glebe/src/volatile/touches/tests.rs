@@ -1,4 +1,4 @@
-//! Refills, and reads beside them.
+//! These tests cover refills and concurrent reads.
 
 use std::ptr;
 
@@ -16,7 +16,7 @@ fn pages(count: u64) -> Bytes {
     Bytes::new(count * page().get())
 }
 
-/// A region of which page `i` is full of `i + 1`.
+/// Makes a region whose page `i` is full of `i + 1`.
 fn region(options: Options) -> Option<Region> {
     let region = match options.build(pages(8)) {
         Ok(region) => region,
@@ -37,9 +37,9 @@ struct Source {
     last: MappedWord,
 }
 
-/// Even pages are given, odd ones are not.
+/// Supplies even pages only.
 unsafe extern "C" fn give(offset: u64, len: usize, data: *const ()) -> *const u8 {
-    // SAFETY: the test's, which outlives the region.
+    // SAFETY: the test's `Source`, which outlives the region.
     let source = unsafe { &*data.cast::<Source>() };
     source.calls.fetch_add(1, Ordering::SeqCst);
     source.last.store(offset, Ordering::SeqCst);
@@ -78,7 +78,7 @@ fn a_touch_is_refilled_and_a_read_is_told() {
     assert_eq!(runs, [(2, 2), (5, 1)]);
 }
 
-/// The hole of a page that is not marked: an unmark was about to fill it.
+/// An unmarked hole reads as zeros: an unmark was about to fill it.
 #[test]
 fn an_unmarked_hole_is_zeros() {
     let source = Source { bytes: vec![], calls: MappedWord::new(0), last: MappedWord::new(0) };
@@ -86,7 +86,7 @@ fn an_unmarked_hole_is_zeros() {
     // SAFETY: as above.
     let options = unsafe { Region::options().engine(Engine::Scan).on_lost(give, data) };
     let Some(region) = region(options) else { return };
-    // SAFETY: a page of the region, to which nothing refers.
+    // SAFETY: a page of the region, without references.
     unsafe { advise(region.addr() + pages(3).as_usize(), page(), Advice::DontNeed) }.unwrap();
     // SAFETY: a mapped page.
     let read = |i: u64| unsafe { region.as_ptr().add(pages(i).as_usize()).read_volatile() };
@@ -94,13 +94,13 @@ fn an_unmarked_hole_is_zeros() {
     assert_eq!(source.calls.load(Ordering::SeqCst), 0);
 }
 
-/// Readers, touches that are refilled, and losses at once: a page holds its own number, or zeros
-/// where an unmark told it lost.
+/// Reads, refilled touches and losses run at once: a page holds its own number, or a read reports
+/// it lost.
 #[test]
 fn pages_are_read_touched_and_lost_at_once() {
     const ENOUGH: u64 = 200;
     unsafe extern "C" fn number(offset: u64, len: usize, data: *const ()) -> *const u8 {
-        // SAFETY: eight pages, each of its number, which outlive the region.
+        // SAFETY: eight pages, each full of its number, which outlive the region.
         unsafe { data.cast::<u8>().add(offset as usize / len * len) }
     }
     let bytes: Vec<u8> = (1..=8u8).flat_map(|i| vec![i; page().as_usize()]).collect();
@@ -141,7 +141,7 @@ fn pages_are_read_touched_and_lost_at_once() {
             }
         });
         for i in (0..8).cycle().take_while(|_| !done()) {
-            // As the kernel does it: at any moment, without a lock.
+            // Drops pages like the kernel: at any moment, without a lock.
             let at = region.addr() + pages(i).as_usize();
             // SAFETY: a marked page.
             unsafe { advise(at, page(), Advice::DontNeed) }.unwrap();

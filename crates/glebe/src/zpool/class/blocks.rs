@@ -1,4 +1,4 @@
-//! [`Blocks`]: what only its class needs to know of a zspage; [`Groups`]: the zspages of a class by
+//! [`Blocks`]: what only its class needs to know of a zspage. [`Groups`]: the zspages of a class by
 //! fullness.
 //!
 //! ```text
@@ -12,26 +12,28 @@
 //!  6  back pointers, one a slot
 //! ```
 //!
-//! A *back pointer* is the index of the entry whose object lies in the slot, or, with its highest
-//! bit set, the next free slot. A block that leaves is replaced by the last, so blocks take hardly
-//! more memory than zspages are there for. All memory is charged before it is taken.
+//! A *back pointer* is the index of the entry whose object is in the slot or, with its highest bit
+//! set, the next free slot. The last block replaces one that is removed, so blocks take little more
+//! memory than the zspages need. Memory is charged before it is taken.
 //!
-//! Groups are twelve lists through the blocks: empty, below 10 % ... below 100 %, full; the last
-//! that came is first. New objects go to the fullest zspage with room; compaction empties the
-//! emptiest. All of it is under the class's lock. Cost: O(1). Source: `mm/zsmalloc.c` of Linux 6.3
-//! and later.
+//! Groups are twelve lists of blocks: empty, below 10 % ... below 100 %, full. The newest block is
+//! first. A new object takes a slot of the fullest group with room; compaction empties the
+//! emptiest.
+//!
+//! The class's lock protects both types. Cost: O(1). Source: `mm/zsmalloc.c` of Linux 6.3 and
+//! later.
 
 use crate::zpool::memory::account::{Account, NoRoom};
 use crate::zpool::memory::zspages::Zspages;
 
-/// No block or slot.
+/// No block, or no slot.
 pub(crate) const NONE: u32 = u32::MAX;
 const NO_SLOT: u32 = 0xffff;
-/// Beside the first free slot: it is sealed, or about to be, and no slot of it is given out.
+/// Beside the first free slot: the zspage is sealed or about to be, and gives out no slot.
 const IS_SEALED: u32 = 1 << 16;
-/// Of a back pointer: the slot holds no object.
+/// In a back pointer: the slot holds no object.
 const FREE: u32 = 1 << 31;
-/// Of a back pointer: the slot waits for readers to leave.
+/// In a back pointer: the slot waits for readers.
 const LIMBO: u32 = FREE | 1 << 30;
 
 const NUMBER: usize = 0;
@@ -42,11 +44,10 @@ const COUNTS: usize = 4;
 const HEAD: usize = 5;
 const BACK: usize = 6;
 
-/// Room is taken for so large a part of the words more than there are, and so many.
+/// [`Blocks::push`] allocates this part and this number of words ahead.
 const AHEAD_PARTS: usize = 8;
 const AHEAD_WORDS: usize = 32;
 
-/// The blocks of a class's zspages.
 #[derive(Debug)]
 pub(crate) struct Blocks {
     words: Vec<u32>,
@@ -57,24 +58,21 @@ pub(crate) struct Blocks {
     stride: u16,
 }
 
-/// Bytes of so many words.
 const fn bytes_of(words: usize) -> u64 {
     (words * size_of::<u32>()) as u64
 }
 
 impl Blocks {
-    /// For zspages of `objects` slots.
     pub(crate) fn new(objects: u32) -> Self {
         Self { words: Vec::new(), room: 0, len: 0, stride: BACK as u16 + objects as u16 }
     }
 
-    /// How many there are.
     #[inline]
     pub(crate) fn len(&self) -> u32 {
         self.len
     }
 
-    /// Adds the block of a new zspage; its ordinal.
+    /// Returns the new block's ordinal.
     pub(crate) fn push(
         &mut self,
         account: &Account,
@@ -96,7 +94,7 @@ impl Blocks {
         Ok(ordinal)
     }
 
-    /// Takes an unlinked block away. The ordinal of the block that took its place, if any.
+    /// Returns `ordinal` if the last block moved there.
     pub(crate) fn remove(&mut self, account: &Account, ordinal: u32) -> Option<u32> {
         let last = self.len - 1;
         let (left, to) = (self.start(last), self.start(ordinal));
@@ -104,7 +102,7 @@ impl Blocks {
         self.words.truncate(left);
         self.len = last;
         let room = left + left / AHEAD_PARTS + AHEAD_WORDS;
-        // Some more stays, so that a zspage which comes and goes allocates nothing.
+        // Keeps room, so that adding and removing one zspage repeatedly does not allocate.
         if self.room > room + room / AHEAD_PARTS + AHEAD_WORDS {
             self.words.shrink_to(room);
             account.release(bytes_of(self.room - room));
@@ -139,7 +137,7 @@ impl Blocks {
         self.at(ordinal)[PAGE]
     }
 
-    /// Slots in use, those in limbo among them.
+    /// Includes slots in limbo.
     #[inline]
     pub(crate) fn used(&self, ordinal: u32) -> u32 {
         self.at(ordinal)[COUNTS] >> 16
@@ -155,7 +153,7 @@ impl Blocks {
         self.at_mut(ordinal)[which] = to;
     }
 
-    /// Whether it is sealed, or about to be.
+    /// Returns true also for a zspage that is about to be sealed.
     #[inline]
     pub(crate) fn is_sealed(&self, ordinal: u32) -> bool {
         self.at(ordinal)[HEAD] & IS_SEALED != 0
@@ -166,7 +164,7 @@ impl Blocks {
         *head = *head & !IS_SEALED | if sealed { IS_SEALED } else { 0 };
     }
 
-    /// Takes a free slot, of which there is one, for the entry of `index`.
+    /// Takes a free slot, which must exist.
     #[inline]
     pub(crate) fn take_slot(&mut self, ordinal: u32, index: u32) -> u32 {
         let block = self.at_mut(ordinal);
@@ -185,7 +183,6 @@ impl Blocks {
         slot
     }
 
-    /// Gives a slot back.
     #[inline]
     pub(crate) fn free_slot(&mut self, ordinal: u32, slot: u32) {
         let block = self.at_mut(ordinal);
@@ -195,54 +192,48 @@ impl Blocks {
         block[COUNTS] -= 1 << 16;
     }
 
-    /// Marks a slot that waits for readers.
     pub(crate) fn set_limbo(&mut self, ordinal: u32, slot: u32) {
         self.at_mut(ordinal)[BACK + slot as usize] = LIMBO;
     }
 
-    /// The index of the entry whose object lies in a slot, or is being written to it.
+    /// Returns the entry of the object that is in the slot or is being written.
     #[inline]
     pub(crate) fn back(&self, ordinal: u32, slot: u32) -> Option<u32> {
         let back = self.at(ordinal)[BACK + slot as usize];
         (back & FREE == 0).then_some(back)
     }
 
-    /// Slots from the first one that were ever used.
+    /// Returns the number of slots ever used.
     pub(crate) fn fresh(&self, ordinal: u32) -> u32 {
         self.at(ordinal)[COUNTS] & 0xffff
     }
 
-    /// Tells the table where the block is now.
+    /// Records the block's ordinal.
     pub(crate) fn tell(&self, zspages: &Zspages, ordinal: u32) {
         zspages.set_ordinal(self.number(ordinal), ordinal);
     }
 }
 
-/// Fullness groups.
 pub(crate) const GROUPS: usize = 12;
-/// That of zspages of which no slot is in use.
 pub(crate) const EMPTY: usize = 0;
 const FULL: usize = GROUPS - 1;
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Groups {
     heads: [u32; GROUPS],
-    /// Groups with a zspage, a bit each.
+    /// A bit per group that has a zspage.
     present: u32,
     objects: u32,
-    /// 10 / objects in 32 bits of fraction, rounded up: exact for all that a zspage may hold.
+    /// 10 / objects with 32 bits of fraction, rounded up: exact for all sizes of zspages.
     tenths: u64,
 }
 
 impl Groups {
-    /// For zspages of `objects` slots.
     pub(crate) fn new(objects: u32) -> Self {
         let tenths = (10_u64 << 32).div_ceil(objects.into());
         Self { heads: [NONE; GROUPS], present: 0, objects, tenths }
     }
 
-    /// The group of a zspage with `used` slots in use.
     #[inline]
     pub(crate) fn of(&self, used: u32) -> usize {
         if used == 0 {
@@ -254,25 +245,23 @@ impl Groups {
         }
     }
 
-    /// The first zspage of the fullest group that has room.
+    /// Returns a zspage of the fullest group that has room.
     #[inline]
     pub(crate) fn fullest(&self) -> Option<u32> {
         let with_room = self.present & ((1 << FULL) - 1);
         (with_room != 0).then(|| self.heads[with_room.ilog2() as usize])
     }
 
-    /// The first zspage of which no slot is in use.
     #[inline]
     pub(crate) fn empty(&self) -> Option<u32> {
         Some(self.heads[EMPTY]).filter(|head| *head != NONE)
     }
 
-    /// The first full zspage.
     pub(crate) fn full(&self) -> Option<u32> {
         Some(self.heads[FULL]).filter(|head| *head != NONE)
     }
 
-    /// The first zspages of each list, emptiest list first, full ones left out.
+    /// Returns the head of each list but the full one, emptiest first.
     pub(crate) fn emptiest_first(&self) -> impl Iterator<Item = u32> + '_ {
         self.heads[..FULL].iter().copied().filter(|head| *head != NONE)
     }
@@ -305,7 +294,7 @@ impl Groups {
         }
     }
 
-    /// Follows a linked block that has moved to `ordinal`.
+    /// Repairs the list of a block that moved to `ordinal`.
     pub(crate) fn relink(&mut self, blocks: &mut Blocks, ordinal: u32, group: usize) {
         let (prev, next) = (blocks.link(ordinal, PREV), blocks.link(ordinal, NEXT));
         if next != NONE {
@@ -318,7 +307,6 @@ impl Groups {
         }
     }
 
-    /// Zspages of each group.
     pub(crate) fn counts(&self, blocks: &Blocks) -> [u64; GROUPS] {
         let mut counts = [0; GROUPS];
         (0..blocks.len()).for_each(|ordinal| counts[self.of(blocks.used(ordinal))] += 1);

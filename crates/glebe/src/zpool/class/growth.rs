@@ -1,4 +1,4 @@
-//! How a class grows and shrinks: zspages that come and go, and slots that readers have left.
+//! Grows and shrinks a class: adds and frees zspages, and frees slots that readers have left.
 
 use super::{Empty, State};
 use crate::sync::Ordering;
@@ -7,7 +7,7 @@ use crate::zpool::memory::account::NoRoom;
 use crate::zpool::shared::Memory;
 
 impl State {
-    /// A zspage with room where none was: one that readers have left, or a new one.
+    /// Returns a zspage with room when no group has one.
     #[cold]
     pub(super) fn grow_or_settle(&mut self, memory: &Memory) -> Result<u32, NoRoom> {
         if !self.limbo.is_empty() {
@@ -19,7 +19,7 @@ impl State {
         self.grow(memory)
     }
 
-    /// Makes a zspage; its ordinal.
+    /// Returns the new zspage's ordinal.
     pub(super) fn grow(&mut self, memory: &Memory) -> Result<u32, NoRoom> {
         let account = &memory.account;
         let (number, made) = memory.zspages.take(account)?;
@@ -44,7 +44,7 @@ impl State {
         Ok(ordinal)
     }
 
-    /// Frees zspages of which no slot is in use; how many.
+    /// Returns the number of zspages freed.
     pub(crate) fn free_empty(&mut self, memory: &Memory) -> u32 {
         let before = self.zspages();
         while let Some(ordinal) = self.groups.empty() {
@@ -53,7 +53,6 @@ impl State {
         before - self.zspages()
     }
 
-    /// Frees a zspage of which no slot is in use.
     #[cold]
     pub(super) fn shrink(&mut self, memory: &Memory, ordinal: u32) {
         if self.blocks.is_sealed(ordinal) {
@@ -67,7 +66,7 @@ impl State {
         memory.pages.free(page, self.shape.pages);
     }
 
-    /// Takes the block of a zspage away that stands in no list.
+    /// Removes the block of a zspage in no list.
     pub(super) fn drop_block(&mut self, memory: &Memory, ordinal: u32) {
         if let Some(moved) = self.blocks.remove(&memory.account, ordinal) {
             self.blocks.tell(&memory.zspages, moved);
@@ -78,7 +77,7 @@ impl State {
         }
     }
 
-    /// Frees the slots in limbo where nobody reads any more; whether a zspage went.
+    /// Frees slots in limbo whose readers have left. Returns true if that freed a zspage.
     pub(crate) fn settle(&mut self, memory: &Memory) -> bool {
         let waiting = std::mem::take(&mut self.limbo);
         let mut went = false;
@@ -87,7 +86,7 @@ impl State {
         }
         for place in waiting {
             memory.waiting.fetch_sub(1, Ordering::Relaxed);
-            // Where somebody still reads it waits again.
+            // A slot that still has a reader returns to `limbo`.
             went |= self.give_up(memory, place, Empty::Goes);
         }
         went

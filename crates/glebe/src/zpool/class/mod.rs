@@ -1,14 +1,12 @@
-//! [`Class`]: the zspages of one size class, and what may be done with their slots.
+//! [`Class`]: the zspages of one size class and their slots.
 //!
-//! All of it is under the class's lock, held for the time of a search in a list; [`State::pour`]
-//! and [`State::move_to`] alone copy bytes under it, of a bounded number of objects. Only the
-//! holder of this lock changes the *entry* of an object in one of these zspages. A slot is *free*,
-//! *used* (an object's, or being written by an insert that has not published its entry yet), or in
-//! *limbo*: given up while somebody may be reading there; limbo counts as used until no pin is
-//! seen.
+//! The class's lock protects everything here, and only its holder changes the *entry* of an object
+//! in these zspages. Under the lock only [`State::pour`] and [`State::move_to`] copy bytes, of a
+//! bounded number of objects. Two classes are locked lower number first.
 //!
-//! Slack is the number of free slots in zspages; compaction would free `slack / objects` zspages,
-//! which is kept up to date with every slot. Locks of two classes are taken lower number first.
+//! A slot is *free*, *used* or in *limbo*. A used slot has an object, or an insert is still writing
+//! it and has not published the entry. A slot in limbo was given up while a thread may be reading
+//! it; it counts as used until no pin is seen. Compaction would free `slack / objects` zspages.
 
 pub(crate) mod blocks;
 pub(crate) mod classes;
@@ -25,7 +23,6 @@ use blocks::{Blocks, Groups, GROUPS};
 pub(crate) use moves::{Stop, Work};
 pub(crate) use seal::{Begun, Fullness};
 
-/// The geometry of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     /// Bytes from one slot to the next.
@@ -36,23 +33,20 @@ pub(crate) struct Shape {
     pub(crate) objects: u32,
 }
 
-/// See the module.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Class {
-    /// Bytes of a slot, for readers: constant while the class has a zspage.
+    /// Bytes of a slot, for readers. Constant while the class has a zspage.
     size: AtomicU64,
     state: Mutex<State>,
 }
 
 impl Class {
-    /// A class of that number.
     pub(crate) fn new(number: u32, shape: Shape, part_shift: u32) -> Self {
         let state = Mutex::new(State::new(number, shape, part_shift));
         Self { size: AtomicU64::new(shape.size.into()), state }
     }
 
-    /// Bytes of a slot.
     #[inline]
     pub(crate) fn size(&self) -> usize {
         self.size.load(Ordering::Relaxed) as usize
@@ -63,12 +57,11 @@ impl Class {
         lock(&self.state)
     }
 
-    /// The lock, if nobody has it.
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
         self.state.try_lock().ok()
     }
 
-    /// Gives an empty class another shape; the caller has its lock.
+    /// Changes the shape of an empty class.
     pub(crate) fn reshape(&self, state: &mut State, shape: Shape) {
         let counts = state.counts;
         *state = State::new(state.number, shape, state.part_shift);
@@ -80,67 +73,63 @@ impl Class {
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Class>() <= 320, "a pool makes a hundred of them");
 
-/// What becomes of a zspage of which the last slot was given up.
+/// The fate of a zspage whose last slot became free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Empty {
-    /// It stays for the next object, as the only such one of a class that has others.
+    /// It stays for the next object, unless the class has another empty zspage or no other.
     Stays,
-    /// It leaves.
+    /// It is freed.
     Goes,
 }
 
-/// A slot that is the caller's alone, and where its bytes begin.
+/// A slot of the caller's own, and the offset of its bytes.
 #[derive(Debug)]
 pub(crate) struct Spot {
     pub(crate) place: Place,
     pub(crate) at: usize,
 }
 
-/// What is counted in a class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Objects there.
+    /// Objects stored now.
     pub(crate) objects: u64,
-    /// Their stored bytes.
+    /// Their bytes as stored.
     pub(crate) bytes: u64,
-    /// Objects that came by insert or replace.
+    /// Objects added by insert or replace.
     pub(crate) came: u64,
-    /// Bytes of these as they were given.
+    /// Bytes of the added objects as given.
     pub(crate) came_given: u64,
-    /// Bytes of these as they were stored.
+    /// Bytes of the added objects as stored.
     pub(crate) came_stored: u64,
-    /// Objects that went by remove or replace.
+    /// Objects ended by remove or replace.
     pub(crate) went: u64,
-    /// Objects that were evicted.
     pub(crate) evicted: u64,
-    /// Objects that compaction moved within this class or to another.
+    /// Objects moved by compaction, also to another class.
     pub(crate) moved: u64,
-    /// Pages that compaction freed.
+    /// Pages freed by compaction.
     pub(crate) compacted: u64,
 }
 
-/// What the lock of a class guards.
 #[derive(Debug)]
 pub(crate) struct State {
     number: u32,
     shape: Shape,
-    /// Bytes of a part of a page, as a power of two.
     part_shift: u32,
     blocks: Blocks,
     groups: Groups,
-    /// Free slots.
+    /// Free slots of zspages that are not sealed.
     slack: u32,
-    /// Zspages that the pool's count of freeable ones has of this class: see [`State::set_slack`].
+    /// Freeable zspages in the pool's count: see [`State::set_slack`].
     told: u32,
-    /// Slots that objects were given up in while somebody may have been reading them.
+    /// Slots given up while a thread may have been reading them.
     limbo: Vec<Place>,
-    /// Sealed zspages whose own pages wait for readers to leave, and the first of these pages.
+    /// Sealed zspages whose own pages wait for readers, with the first of these pages.
     leaving: Vec<(u32, u32)>,
-    /// Objects by how much smaller they are than a slot, in steps.
+    /// Number of objects, by the parts of a page that they are shorter than a slot.
     pub(crate) below: Vec<u32>,
-    /// The longest object that the table sends here.
+    /// Bytes of the longest object that the table sends here.
     pub(crate) longest: u32,
-    /// It is in no table: nothing new comes in.
+    /// The class is in no table and gets no new object.
     pub(crate) is_retired: bool,
     pub(crate) counts: Counts,
 }
@@ -172,22 +161,18 @@ impl State {
         self.blocks.len()
     }
 
-    /// Zspages that compaction would free.
     fn freeable(&self) -> u32 {
         self.slack / self.shape.objects
     }
 
-    /// Pages that compaction would free.
     pub(crate) fn freeable_pages(&self) -> u64 {
         u64::from(self.freeable()) * u64::from(self.shape.pages)
     }
 
-    /// Slots that wait for readers.
     pub(crate) fn limbo(&self) -> usize {
         self.limbo.len()
     }
 
-    /// Whether anything waits for readers.
     pub(crate) fn is_waiting(&self) -> bool {
         !self.limbo.is_empty() || !self.leaving.is_empty()
     }
@@ -196,13 +181,13 @@ impl State {
         self.groups.counts(&self.blocks)
     }
 
-    /// Bytes that are not charged.
+    /// Returns bytes of vectors, which are not charged here.
     pub(crate) fn held_bytes(&self) -> u64 {
         let limbo = (self.limbo.capacity() + self.leaving.capacity()) * size_of::<Place>();
         (limbo + self.below.capacity() * size_of::<u32>()) as u64
     }
 
-    /// How many objects are as much shorter than a slot as one of `len` bytes.
+    /// Returns the counter in `below` for objects of `len` bytes.
     #[inline]
     fn below_at(&mut self, len: usize) -> &mut u32 {
         let parts = (self.shape.size as usize - len) >> self.part_shift;
@@ -212,14 +197,12 @@ impl State {
         &mut self.below[parts]
     }
 
-    /// Whether a zspage is one of this class.
     #[inline]
     pub(crate) fn has(&self, memory: &Memory, zspage: u32) -> bool {
         let about = memory.zspages.about(zspage);
         about.exists && about.class == self.number
     }
 
-    /// Takes a slot for the object of the entry `index`.
     #[inline]
     pub(crate) fn alloc(&mut self, memory: &Memory, index: u32) -> Result<Spot, NoRoom> {
         let ordinal = match self.groups.fullest() {
@@ -239,8 +222,8 @@ impl State {
         Spot { place: Place { zspage: self.blocks.number(ordinal), slot }, at }
     }
 
-    /// Counts free slots. The pool's count of freeable pages is never too low; it falls some slots
-    /// late, so that an object which comes and goes does not change it.
+    /// Sets the free slots. The pool's count of freeable pages is never too low. It falls half a
+    /// zspage late, so that adding and removing one object repeatedly does not change it.
     #[inline]
     fn set_slack(&mut self, memory: &Memory, slack: u32) {
         let objects = self.shape.objects;
@@ -250,7 +233,6 @@ impl State {
         }
     }
 
-    /// Corrects the pool's count of freeable pages.
     #[cold]
     fn tell(&mut self, memory: &Memory) {
         let (before, now) = (self.told, self.freeable());
@@ -277,7 +259,7 @@ impl State {
         }
     }
 
-    /// Gives a slot up that no entry names any more, or ever did; whether a zspage went with it.
+    /// Gives up a slot that no entry names. Returns true if that freed a zspage.
     #[inline]
     pub(crate) fn give_up(&mut self, memory: &Memory, place: Place, empty: Empty) -> bool {
         let ordinal = memory.zspages.ordinal(place.zspage);
@@ -296,7 +278,7 @@ impl State {
         let used = self.blocks.used(ordinal);
         if !self.blocks.is_sealed(ordinal) {
             self.set_slack(memory, self.slack + 1);
-            // Of a class that has no others nothing stays.
+            // The only zspage of a class is freed when it becomes empty.
             let may_stay = !memory.lends && !self.is_retired && self.zspages() > 1;
             let stays = empty == Empty::Stays && may_stay;
             let is_only = used == 0 && stays && self.groups.empty().is_none();
@@ -314,8 +296,7 @@ impl State {
         true
     }
 
-    /// The object in a slot: its entry's index and the entry. None where the slot is free, or
-    /// still being written.
+    /// Returns `None` if the slot is free or still being written.
     fn object(&self, memory: &Memory, ordinal: u32, slot: u32) -> Option<(u32, Entry)> {
         let index = self.blocks.back(ordinal, slot)?;
         let entry = memory.entries.load(index);
@@ -323,7 +304,7 @@ impl State {
         (entry.has_place() && entry.place() == place).then_some((index, entry))
     }
 
-    /// Counts an object that is about to be published, or was taken back.
+    /// Counts an object before it is published.
     #[inline]
     pub(crate) fn count_in(&mut self, stored: usize, given: usize) {
         self.counts.came += 1;
@@ -332,7 +313,6 @@ impl State {
         self.count_on(stored);
     }
 
-    /// Counts an object that is in a slot here now.
     #[inline]
     fn count_on(&mut self, stored: usize) {
         self.counts.objects += 1;
@@ -340,7 +320,6 @@ impl State {
         *self.below_at(stored) += 1;
     }
 
-    /// Counts an object off that is still in its slot.
     #[inline]
     pub(crate) fn count_off(&mut self, entry: Entry) {
         self.counts.objects -= 1;
@@ -348,11 +327,10 @@ impl State {
         *self.below_at(entry.len()) -= 1;
     }
 
-    /// Tests what must hold between the parts, for tests; the pages of this class that the pool's
-    /// count of freeable ones has.
+    /// Checks the invariants. Returns the pages in the pool's count of freeable ones.
     ///
     /// # Panics
-    /// If it does not.
+    /// If an invariant does not hold.
     #[cfg(test)]
     pub(crate) fn check(&self, memory: &Memory) -> u64 {
         let mut free = 0;
@@ -376,7 +354,7 @@ impl State {
         u64::from(self.told * self.shape.pages)
     }
 
-    /// Tests that each back pointer names the entry that names its slot; no call is under way.
+    /// Checks that each back pointer and its entry name each other. No other call may run.
     #[cfg(test)]
     fn check_back_pointers(&self, memory: &Memory, ordinal: u32) {
         let zspage = self.blocks.number(ordinal);

@@ -1,12 +1,12 @@
-//! What moves or ends the objects of a class: compaction, lower pages, another class, eviction.
+//! Moves or ends the objects of a class: compaction, lower zspage numbers, another class, eviction.
 //!
-//! A moved object keeps its handle: its bytes are copied, then its entry is exchanged, and the old
-//! slot is given up, which readers may hold back. All of it is done under the class's lock, under
-//! which alone an object goes.
+//! A moved object keeps its handle. The mover copies the bytes, exchanges the entry and gives up
+//! the old slot, which readers may delay. All of this happens under the class's lock, without which
+//! no object ends.
 //!
 //! # Safety
-//! The object's slot holds bytes while its entry names it, which the lock keeps it to; the new slot
-//! is nobody's.
+//! Under the lock the entry names the old slot, which thus holds the bytes. No entry names the new
+//! slot, and only this call uses it.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -18,47 +18,42 @@ use crate::zpool::entry::word::{Entry, Place};
 use crate::zpool::memory::account::NoRoom;
 use crate::zpool::shared::Memory;
 
-/// Zspages of one list that are looked at for one to empty.
+/// Zspages of one list among which compaction chooses.
 const CANDIDATES: usize = 8;
 
-/// What compaction may still do, and what it did.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Work {
-    /// Bytes that may be moved.
     pub(crate) bytes_left: usize,
-    /// When it is to stop; looked at after each object.
+    /// Checked after each object.
     pub(crate) until: Option<Instant>,
     pub(crate) moved: u64,
     pub(crate) pages: u64,
 }
 
 impl Work {
-    /// Whether all bytes were moved that may be, or the time is over.
     #[inline]
     pub(crate) fn is_spent(&self) -> bool {
         self.bytes_left == 0 || self.is_late()
     }
 
-    /// Whether its time is over.
     #[inline]
     pub(crate) fn is_late(&self) -> bool {
         self.until.is_some_and(|until| Instant::now() >= until)
     }
 }
 
-/// Why compaction of a class stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
     /// Nothing is left to free.
     Done,
-    /// The budget.
+    /// The budget is used up.
     Spent,
-    /// What is left is pinned or being written.
+    /// The rest is pinned or being written.
     Stuck,
 }
 
 impl State {
-    /// Frees zspages by moving objects of the emptiest into the fullest, as far as `work` allows.
+    /// Frees zspages by moving objects from the emptiest to the fullest.
     pub(crate) fn compact(&mut self, memory: &Memory, work: &mut Work) -> Stop {
         if !self.limbo.is_empty() {
             self.settle(memory);
@@ -82,8 +77,8 @@ impl State {
         stop
     }
 
-    /// The zspage to empty and the one to fill: of those about as full, what leaves has a high
-    /// number and what stays a low one, so that the table of zspages becomes shorter.
+    /// Returns the zspage to empty and the one to fill. In a group it empties a high number and
+    /// fills a low one, which shortens the table of zspages.
     fn pair(&self, memory: &Memory) -> Option<(u32, u32)> {
         let number = |ordinal: &u32| self.blocks.number(*ordinal);
         let to = self.some_of(self.groups.fullest()?).min_by_key(number)?;
@@ -98,14 +93,13 @@ impl State {
         None
     }
 
-    /// The first zspages of a list.
     fn some_of(&self, head: u32) -> impl Iterator<Item = u32> + '_ {
         let next = |ordinal: &u32| Some(self.blocks.link(*ordinal, NEXT)).filter(|at| *at != NONE);
         std::iter::successors(Some(head), next).take(CANDIDATES)
     }
 
-    /// Moves objects from one zspage to another until the first is gone, the second full or the
-    /// budget spent; whether any was moved.
+    /// Moves objects until `from` is freed, `to` is full or the budget is spent. Returns true if it
+    /// moved any.
     fn pour(&mut self, memory: &Memory, from: u32, to: u32, work: &mut Work) -> bool {
         let before = work.moved;
         let (zspage, target) = (self.blocks.number(from), self.blocks.number(to));
@@ -126,7 +120,8 @@ impl State {
         work.moved > before
     }
 
-    /// Moves the objects of a zspage to a new one, which has the lowest number; whether any was.
+    /// Moves the objects of a zspage to a new one, with the lowest free number. Returns true if it
+    /// moved any.
     pub(crate) fn lower(&mut self, memory: &Memory, zspage: u32) -> bool {
         if !self.has(memory, zspage) || memory.pins.is_pinned(zspage) {
             return false;
@@ -138,7 +133,7 @@ impl State {
         let (number, compacted) = (self.blocks.number(to), self.counts.compacted);
         let mut work = Work { bytes_left: usize::MAX, ..Work::default() };
         let moved = self.pour(memory, memory.zspages.ordinal(zspage), to, &mut work);
-        // What was freed here was taken here.
+        // The pages freed here were taken here.
         self.counts.compacted = compacted;
         let to = memory.zspages.ordinal(number);
         if self.blocks.used(to) == 0 {
@@ -147,7 +142,7 @@ impl State {
         moved
     }
 
-    /// Moves the object in a slot to one that is the caller's; whether a zspage went.
+    /// Moves an object to `spot`. Returns true if that freed a zspage.
     fn relocate(
         &mut self,
         memory: &Memory,
@@ -158,7 +153,8 @@ impl State {
     ) -> bool {
         let ordinal = memory.zspages.ordinal(place.zspage);
         let at = self.at(memory, self.blocks.page(ordinal), place.slot);
-        // SAFETY: as the module says.
+        // SAFETY: the old slot holds the object's bytes under this lock, and only this call uses
+        // the new slot.
         unsafe { memory.pages.frames().copy(at, spot.at, entry.len()) };
         let is_moved = memory.entries.exchange(index, entry, entry.moved(spot.place));
         assert!(is_moved, "{entry:?} of entry {index} changed under its class's lock");
@@ -173,7 +169,7 @@ impl State {
         went
     }
 
-    /// Moves the object in a slot to another class, both locked, if there is one that fits.
+    /// Moves an object to another class if it fits there. The caller holds both locks.
     pub(crate) fn move_to(
         &mut self,
         memory: &Memory,
@@ -193,7 +189,7 @@ impl State {
         Ok(())
     }
 
-    /// The first objects of the emptiest zspage, at most so many: where each is and its length.
+    /// Returns the place and stored length of up to `most` objects, emptiest zspages first.
     pub(crate) fn some_objects(&mut self, memory: &Memory, most: usize) -> Vec<(Place, usize)> {
         self.settle(memory);
         let mut found = Vec::new();
@@ -212,14 +208,12 @@ impl State {
         found
     }
 
-    /// Removes every object of a zspage; the indexes of the entries, whose words are free now, and
-    /// what they were.
+    /// Removes every object of a zspage. Returns each entry's index and its old word.
     pub(crate) fn evict(&mut self, memory: &Memory, zspage: u32) -> Vec<(u32, Entry)> {
         self.evict_where(memory, zspage, |_| true)
     }
 
-    /// As [`State::evict`], of objects for whose bytes, counted from the zspage's first, `is`
-    /// says yes.
+    /// Evicts the objects whose byte range in the zspage satisfies `is`.
     pub(super) fn evict_where(
         &mut self,
         memory: &Memory,

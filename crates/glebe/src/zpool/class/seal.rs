@@ -1,5 +1,5 @@
-//! Sealing: a zspage whose bytes were copied elsewhere gives its own pages back and stays what it
-//! is otherwise: its objects have their entries, its slots their back pointers.
+//! Seals zspages: a zspage whose bytes were copied elsewhere gives its own pages back. Its objects
+//! keep their entries, its slots their back pointers.
 //!
 //! ```text
 //! listed -- begin --> about to be sealed -- finish --> sealed -- last slot freed --> ended
@@ -7,14 +7,14 @@
 //!    +--------- abort --------+
 //! ```
 //!
-//! From `begin` on it stands in no list, so no slot of it is given out: with no writer at work
-//! there its bytes stay as they are. Whether one is at work the entries tell: a slot that the
-//! entry of its back pointer does not name is still being written. Between `begin` and `finish`
-//! the zspage is pinned, so that what is removed meanwhile goes to limbo and the zspage does not
-//! end. Readers of own pages are seen by their pins after the header says *sealed*; the pages
-//! wait for them. Free slots of it are no slack: compaction frees nothing by them.
+//! `begin` takes the zspage out of its list, so it gives out no slot. It has no writer, so its
+//! bytes do not change. A slot is still being written if the entry of its back pointer does not
+//! name it. `begin` pins the zspage until `finish` or `abort`. So the slot of a removed object
+//! enters limbo, and the zspage does not end meanwhile. `finish` sets the flag *sealed*, then looks
+//! at the pins: the zspage's own pages wait for its readers. Free slots of a sealed zspage are no
+//! slack, since compaction frees nothing with them.
 //!
-//! An ended zspage keeps its number until who has its bytes has let go of them.
+//! An ended zspage keeps its number until the holder of its bytes has dropped them.
 
 use super::State;
 use crate::sync::Ordering;
@@ -22,30 +22,26 @@ use crate::zpool::class::blocks::{NEXT, NONE};
 use crate::zpool::entry::word::Entry;
 use crate::zpool::shared::Memory;
 
-/// Zspages of a list that are looked at for one without a writer.
+/// Zspages of a list that are tried.
 const CANDIDATES: usize = 8;
 
-/// How full a zspage has to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fullness {
-    /// No slot is free.
     Full,
-    /// The fullest that there is.
     Fullest,
 }
 
-/// A zspage that is about to be sealed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Begun {
     pub(crate) zspage: u32,
     pub(crate) page: u32,
     pub(crate) pages: u32,
-    /// Bytes that slots take.
+    /// Bytes up to the end of the last slot ever used.
     pub(crate) len: usize,
 }
 
 impl State {
-    /// Takes a zspage out of the lists and pins it, to be copied.
+    /// Takes a zspage out of its list and pins it, to be copied.
     pub(crate) fn begin_seal(&mut self, memory: &Memory, fullness: Fullness) -> Option<Begun> {
         let head = match fullness {
             Fullness::Full => self.groups.full(),
@@ -64,7 +60,7 @@ impl State {
         Some(Begun { zspage, page, pages: self.shape.pages, len })
     }
 
-    /// Whether nobody writes to a slot of it.
+    /// Returns true if no slot is being written.
     fn is_published(&self, memory: &Memory, ordinal: u32) -> bool {
         let mut slots = 0..self.blocks.fresh(ordinal);
         slots.all(|slot| {
@@ -73,7 +69,7 @@ impl State {
         })
     }
 
-    /// The bytes are elsewhere now, and readers know where.
+    /// Seals a zspage whose bytes readers now find elsewhere.
     pub(crate) fn finish_seal(&mut self, memory: &Memory, begun: Begun) {
         memory.zspages.set_sealed(begun.zspage);
         memory.pins.unpin(begun.zspage);
@@ -82,7 +78,7 @@ impl State {
         self.settle_leaving(memory);
     }
 
-    /// The bytes could not be copied: everything is as it was.
+    /// Undoes [`State::begin_seal`].
     pub(crate) fn abort_seal(&mut self, memory: &Memory, begun: Begun) {
         memory.pins.unpin(begun.zspage);
         let ordinal = memory.zspages.ordinal(begun.zspage);
@@ -92,7 +88,7 @@ impl State {
         self.set_slack(memory, self.slack + self.shape.objects - used);
     }
 
-    /// Gives own pages of sealed zspages back that nobody reads any more; whether any went.
+    /// Frees own pages of sealed zspages that readers have left. Returns true if it freed any.
     pub(super) fn settle_leaving(&mut self, memory: &Memory) -> bool {
         let before = self.leaving.len();
         let pages = self.shape.pages;
@@ -107,7 +103,7 @@ impl State {
         self.leaving.len() < before
     }
 
-    /// Ends a sealed zspage of which the last slot was freed just now: nobody reads there.
+    /// Ends a sealed zspage whose last slot was freed, so that no thread reads it.
     pub(super) fn end_sealed(&mut self, memory: &Memory, ordinal: u32) {
         let number = self.blocks.number(ordinal);
         if let Some(at) = self.leaving.iter().position(|(zspage, _)| *zspage == number) {
@@ -120,13 +116,13 @@ impl State {
         memory.add_ended(number);
     }
 
-    /// Zspages that have no pages of their own any more.
+    /// Returns the zspages without pages of their own.
     pub(crate) fn sealed(&self) -> u64 {
         let sealed = (0..self.blocks.len()).filter(|ordinal| self.blocks.is_sealed(*ordinal));
         sealed.count().saturating_sub(self.leaving.len()) as u64
     }
 
-    /// Removes the objects of a sealed zspage that have bytes in one of `pages`, a bit each.
+    /// Removes the objects with bytes in one of `pages`, a bit mask.
     pub(crate) fn lose(&mut self, memory: &Memory, zspage: u32, pages: u32) -> Vec<(u32, Entry)> {
         let page = memory.pages.page_bytes() as usize;
         self.evict_where(memory, zspage, |bytes| {
@@ -134,8 +130,8 @@ impl State {
         })
     }
 
-    /// The objects of a sealed zspage, each with its entry's index and the entry, if of the slots
-    /// that were ever used so many quarters or fewer are.
+    /// Returns the index and entry of each object if at most `quarters` quarters of the slots ever
+    /// used are in use.
     pub(crate) fn sparse_objects(
         &self,
         memory: &Memory,

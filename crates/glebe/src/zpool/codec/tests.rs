@@ -1,4 +1,4 @@
-//! Every form there and back, limits, damage.
+//! Tests every codec in both directions, its limits, and damaged bytes.
 
 use super::super::tests::samples::{noise, text};
 use super::*;
@@ -14,7 +14,6 @@ fn encoded(coder: &Coder, object: &[u8], limit: usize) -> (Kind, Vec<u8>) {
     coder.encode(object, limit, |kind, bytes| (kind, bytes.to_vec()))
 }
 
-/// An entry of an object that is so stored.
 fn live(kind: Kind, stored: &[u8]) -> Entry {
     Entry::live(kind, Place { zspage: 0, slot: 0 }, stored.len(), 0)
 }

@@ -1,5 +1,6 @@
-//! Zstandard frames without their first four bytes, length and checksum, in contexts that are
-//! kept: to make one costs more than to code a page. Source: zstd.h.
+//! Zstandard frames without magic number, length and checksum. Source: zstd.h.
+//!
+//! [`Contexts`] keeps its contexts: making one costs more than compressing a page.
 
 use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat};
 
@@ -7,17 +8,17 @@ use super::Zstd;
 use crate::sync::{lock, AtomicU64, Mutex, Ordering};
 use crate::zpool::error::CodecError;
 
-/// Contexts that no thread uses now.
+/// Idle contexts, and the bytes of all.
 #[derive(Debug)]
 pub(super) struct Contexts {
     how: Zstd,
     coders: Mutex<Vec<Coding>>,
     decoders: Mutex<Vec<Decoding>>,
-    /// Of all contexts that were made.
+    /// Bytes of all contexts ever made.
     bytes: AtomicU64,
 }
 
-/// A context, and its bytes when it was looked at last.
+/// A context, and its bytes at the last [`Contexts::count`].
 struct Coding(CCtx<'static>, usize);
 struct Decoding(DCtx<'static>, usize);
 
@@ -33,14 +34,12 @@ impl std::fmt::Debug for Decoding {
     }
 }
 
-/// The most bytes that `len` bytes become.
 pub(super) fn bound(len: usize) -> usize {
     zstd_safe::compress_bound(len)
 }
 
 impl Contexts {
-    /// With what one thread needs for objects of up to `page` bytes, so that there is memory for
-    /// it.
+    /// Makes the contexts that one thread needs, so that their memory is certain.
     pub(super) fn new(how: Zstd, page: usize) -> Result<Self, CodecError> {
         let (given, min, max) = (how.level, zstd_safe::min_c_level(), zstd_safe::max_c_level());
         if !(min..=max).contains(&given) {
@@ -52,12 +51,11 @@ impl Contexts {
         let len = contexts.encode(&object, &mut coded);
         let len = len.ok_or(CodecError::NoMemory { what: "coding context" })?;
         let mut back = object;
-        // What it says of these bytes is all the same: the context is there.
+        // Only the context matters here.
         let _ = contexts.decode(&coded[..len], &mut back)?;
         Ok(contexts)
     }
 
-    /// A context that was of so many bytes is of so many now.
     fn count(&self, was: &mut usize, is: usize) {
         if *was != is {
             let more = (is as u64).wrapping_sub(*was as u64);
@@ -86,8 +84,8 @@ impl Contexts {
         Some(Decoding(context, 0))
     }
 
-    /// Codes into `out`, which has [`bound`] bytes; how many are used. `None` also for want of
-    /// memory: then the object is stored as it is.
+    /// Returns the length of the result. Returns `None` also without memory for a context; the
+    /// object is then stored as given.
     pub(super) fn encode(&self, object: &[u8], out: &mut [u8]) -> Option<usize> {
         let idle = lock(&self.coders).pop();
         let mut context = idle.or_else(|| self.coding())?;
@@ -98,7 +96,6 @@ impl Contexts {
         len
     }
 
-    /// Decodes into `out`; how many bytes that made, or what is wrong.
     pub(super) fn decode(
         &self,
         coded: &[u8],
@@ -114,7 +111,6 @@ impl Contexts {
         Ok(made.map_err(zstd_safe::get_error_name))
     }
 
-    /// Bytes of all contexts.
     #[inline]
     pub(super) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)

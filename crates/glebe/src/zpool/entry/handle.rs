@@ -8,33 +8,32 @@
 //! +---------+--------------+--------------------------+
 //! ```
 //!
-//! `index` is the place of the [entry](super::word), `generation` the one use of it that is meant:
-//! its lower bits stand in the entry, the upper ones in the *epoch* of the entry. `pool` is a
-//! number of the pool, never zero, which wraps. The class is not in it, since compaction and a new
-//! table may move the object to another one: the entry, one load away, names the zspage, and that
-//! its class, so that no lock of the whole pool is taken for a removal either.
+//! `index` names the [entry](super::word). `generation` is the use number: its lower bits are also
+//! in the entry, its upper bits are the entry's *epoch*. `pool` is the pool's number, which wraps
+//! and is never zero. The handle does not name the class, since an object may move to another. The
+//! entry names the zspage and the zspage its class, so that even a removal takes no lock of the
+//! whole pool.
 
 use std::num::NonZeroU64;
 
 use crate::zpool::entry::word::{EPOCH_BITS, GENERATION_BITS};
 
-/// Bits of an entry's index.
 pub(crate) const INDEX_BITS: u32 = 30;
 const USE_BITS: u32 = GENERATION_BITS + EPOCH_BITS;
 const POOL_AT: u32 = INDEX_BITS + USE_BITS;
 const POOL_BITS: u32 = 64 - POOL_AT;
 
-/// The name of one object in one pool, for as long as that object is there.
+/// The name of one object in one pool.
 ///
-/// It stays the same when the object's bytes are moved or replaced. A handle of an object that is
-/// gone is an error wherever it is used, however long it is kept: what a handle is made of is
-/// never used twice. So is one of another pool, of 16383 that a process makes one after the other
-/// (more where pages are larger than 4 KiB).
+/// It stays valid when the object's bytes move or are replaced. No two objects of a pool get the
+/// same handle. So every call refuses the handle of an object that no longer exists, however long
+/// it was kept. A pool also refuses the handles of the 16382 pools that the process makes before or
+/// after it (more with pages above 4 KiB).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Handle(NonZeroU64);
 
 impl Handle {
-    /// `pool` is a number of [`pool_number`].
+    /// Makes a handle. `pool` is a result of [`pool_number`].
     #[inline]
     pub(crate) fn new(pool: u32, generation: u32, index: u32) -> Self {
         let word =
@@ -42,14 +41,14 @@ impl Handle {
         Self(NonZeroU64::new(word).unwrap_or(NonZeroU64::MAX))
     }
 
-    /// The handle as a number, to be kept where a handle cannot be.
+    /// Returns the handle as a number, to be stored elsewhere.
     #[must_use]
     pub const fn to_raw(self) -> u64 {
         self.0.get()
     }
 
-    /// The handle of a number that [`Handle::to_raw`] gave; any other names no object, or
-    /// whichever it happens to name. `None` for zero.
+    /// Returns the handle of a number from [`Handle::to_raw`]. Any other number may name no object
+    /// or a wrong one. Returns `None` for zero.
     #[must_use]
     pub const fn from_raw(raw: u64) -> Option<Self> {
         match NonZeroU64::new(raw) {
@@ -74,7 +73,6 @@ impl Handle {
     }
 }
 
-/// The number of the `nth` pool of a process.
 pub(crate) fn pool_number(nth: u64) -> u32 {
     (nth % ((1 << POOL_BITS) - 1)) as u32 + 1
 }

@@ -1,18 +1,18 @@
-//! [`Entries`]: the entries of a pool by index, which are read without a lock.
+//! [`Entries`] owns the entries of a pool, by index. Readers take no lock.
 //!
-//! Entries lie in *segments* of 64, each with a word of bits that says which are free. All threads
-//! take entries of one *current* segment, by one exchange: what is born at one time lies together,
-//! whatever its class, and so mostly dies together. When the current segment has no free entry,
-//! another takes its place; the first entry that is freed in it makes it *available*. A segment
-//! that is all free is *released*, and a page of nothing but such leaves; lowest first otherwise.
-//! The generations of the entries of a page that left are kept as the highest of them.
+//! 64 entries form a *segment*, with a word of free bits. All threads take entries from one
+//! *current* segment, by one exchange. So objects made at about the same time have neighbouring
+//! entries and mostly end together. Other segments are *available* if some entries are free and
+//! *released* if all are. The next current segment is the lowest available one, the lowest released
+//! one, or a new one. A page whose segments are all released is given back, except one spare page.
 //!
-//! When the generations of an entry have come round, its *epoch* counts one more: a byte an entry,
-//! of which a page is present once an entry there needs it. Both together are the *use* that a
-//! handle names. An entry of which the last epoch is over is *retired*: nobody takes it any more.
+//! The *use number* of an entry is its generation and, above that, its *epoch*: how often the
+//! generation wrapped. Epochs take a byte per entry, in pages that are present only if needed. An
+//! entry after its last epoch is *retired*. A page that was given back keeps the highest use number
+//! of its entries; all continue from there when it returns.
 //!
-//! Whoever frees an entry has stored its free word before. Lock: its own, a few times a segment.
-//! Cost: two exchanges for each object's life.
+//! A caller stores an entry's free word before it frees the entry. Lock: one, taken a few times per
+//! segment. Cost: two exchanges in an object's life.
 
 mod segments;
 
@@ -23,26 +23,21 @@ use crate::zpool::memory::account::{Account, NoRoom};
 use crate::zpool::memory::words::Words;
 use segments::State;
 
-/// Entries of a segment: the bits of a word.
 const SEGMENT: u32 = u64::BITS;
 const ALL: u64 = u64::MAX;
-/// No segment.
 const NONE: u64 = u64::MAX;
-/// Epochs of a word.
 const EPOCHS: u32 = u64::BITS / EPOCH_BITS;
 const EPOCH_LAST: u32 = (1 << EPOCH_BITS) - 1;
 
-/// What entries lie in.
 #[derive(Debug)]
 pub(crate) struct Tables {
     words: Words,
-    /// Free entries, a word a segment.
+    /// Free bits, a word per segment.
     free: Words,
     epochs: Words,
 }
 
 impl Tables {
-    /// Room for `most` entries at least, in words that `make` gives.
     pub(crate) fn new<E>(
         most: usize,
         page: PageSize,
@@ -61,24 +56,20 @@ const fn words_per_page(page: PageSize) -> u32 {
     (page.bytes().get() / size_of::<u64>() as u64) as u32
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Entries {
     tables: Tables,
-    /// Whether any epoch is not the first.
+    /// 1 once an epoch is not the first.
     has_epochs: AtomicU64,
-    /// After this one an entry is retired.
+    /// The last epoch; an entry is retired after it.
     pub(crate) epoch_last: u32,
-    /// The segment that entries are taken from.
     current: AtomicU64,
     state: Mutex<State>,
     page: PageSize,
-    /// Entries of a page, as a power of two.
     page_shift: u32,
 }
 
 impl Entries {
-    /// No entry yet.
     pub(crate) fn new(tables: Tables, page: PageSize) -> Self {
         let per_page = words_per_page(page);
         Self {
@@ -96,21 +87,20 @@ impl Entries {
         1 << self.page_shift
     }
 
-    /// What an entry says; a free one where there is none.
+    /// Returns a free entry if the index has none.
     #[inline]
     pub(crate) fn load(&self, index: u32) -> Entry {
         let word = self.tables.words.get(index as usize);
         word.map_or(Entry::free(0), |word| Entry::from_raw(word.load(Ordering::SeqCst)))
     }
 
-    /// Whether a word that was loaded before is that of the use of its entry that a handle names.
+    /// Returns true if `entry` is live and of the use `named`.
     #[inline]
     pub(crate) fn is(&self, index: u32, entry: Entry, named: u32) -> bool {
         let low = named & ((1 << GENERATION_BITS) - 1);
         entry.is_live() && entry.generation() == low && self.is_of_epoch(index, named)
     }
 
-    /// Whether a use of an entry is of its present epoch.
     #[inline]
     pub(crate) fn is_of_epoch(&self, index: u32, named: u32) -> bool {
         self.epoch(index) == named >> GENERATION_BITS
@@ -126,37 +116,36 @@ impl Entries {
         (word >> (index % EPOCHS * EPOCH_BITS)) as u32 & EPOCH_LAST
     }
 
-    /// The use of an entry that its next handle names, or the present one does.
+    /// Returns the use number of a live entry, or the next one of a free entry.
     #[inline]
     pub(crate) fn named(&self, index: u32, entry: Entry) -> u32 {
         self.epoch(index) << GENERATION_BITS | entry.generation()
     }
 
-    /// Makes an entry that is still the caller's known: what it wrote before is seen by readers.
+    /// Stores the entry of a new object. Readers of the entry see the caller's earlier writes.
     #[inline]
     pub(crate) fn publish(&self, index: u32, entry: Entry) {
         self.tables.words[index as usize].store(entry.raw(), Ordering::Release);
     }
 
-    /// Changes an entry that is still `from`, of an object in a slot; whether it was.
+    /// Changes an entry that is still `from`, of an object in a slot.
     #[inline]
     pub(crate) fn exchange(&self, index: u32, from: Entry, to: Entry) -> bool {
         let Some(word) = self.tables.words.get(index as usize) else { return false };
         let (from, to) = (from.raw(), to.raw());
-        // No write where it is another: its page may have been given back.
+        // A failed exchange would write too, to a page that may have been given back.
         word.load(Ordering::Relaxed) == from
             && word.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
-    /// Changes an entry that is still `from` and what a handle names, of an object without a
-    /// place; whether it was.
+    /// Changes an entry that is still `from` and of the use `named`, of an object without a slot.
     pub(crate) fn exchange_if(&self, index: u32, named: u32, from: Entry, to: Entry) -> bool {
-        // An epoch begins only under this lock, so none begins between the check and the exchange.
+        // Epochs begin only under this lock, so none begins between the check and the exchange.
         let _state = lock(&self.state);
         self.is_of_epoch(index, named) && self.exchange(index, from, to)
     }
 
-    /// Takes an entry: its index and the use of it that a handle is to name.
+    /// Returns an entry's index and the use number for the handle.
     #[inline]
     pub(crate) fn alloc(&self, account: &Account) -> Result<(u32, u32), NoRoom> {
         loop {
@@ -184,7 +173,7 @@ impl Entries {
         Some(segment * SEGMENT + old.trailing_zeros())
     }
 
-    /// Gives an entry back whose object is gone and whose word says so since it was `was`.
+    /// Frees an entry whose word was `was` and is free now.
     #[inline]
     pub(crate) fn free(&self, account: &Account, index: u32, was: Entry) {
         if was.freed().generation() == 0 && !self.next_epoch(account, index) {
@@ -193,7 +182,7 @@ impl Entries {
         self.put_back(account, index);
     }
 
-    /// Gives an entry back that was never published.
+    /// Frees an entry that was never published.
     #[inline]
     pub(crate) fn put_back(&self, account: &Account, index: u32) {
         let (segment, bit) = (index / SEGMENT, 1 << (index % SEGMENT));
@@ -206,7 +195,7 @@ impl Entries {
         }
     }
 
-    /// Has a free entry go on with the next epoch and this generation, as if others had used it.
+    /// Moves a free entry to its next epoch, as further uses would.
     #[cfg(loom)]
     pub(crate) fn next_epoch_with(&self, index: u32, generation: u32) {
         self.tables.words[index as usize].store(Entry::free(generation).raw(), Ordering::SeqCst);

@@ -8,24 +8,20 @@
 //! +------------+--------+------------------+------+-----+------------+
 //! ```
 //!
-//! Where pages may be larger, four bits more count bytes and four fewer generations. One bit is
-//! spare. A word of zeros is free, of generation zero. The generation of a free word is that of the
-//! next handle; these are its lower bits, [`Entries`](super::table) has the rest. `bytes` are those
-//! stored.
+//! On machines other than x86-64 pages may be larger: there the length has four more bits and the
+//! generation four fewer. A word of zeros is free. A free word has the generation of the next
+//! handle. [`Entries`](super::table) has the upper bits of use numbers. `bytes` counts stored
+//! bytes.
 //!
-//! An object that is half a word over and over has kind *filled*: half a word is in the place of
-//! zspage and slot, `bytes` is the object's length, and nothing is stored.
+//! An object that repeats a 32-bit value is *filled*: the value replaces zspage and slot, `bytes`
+//! is the object's length, and nothing else is stored.
 
-/// Bits of a zspage's number.
 pub(crate) const ZSPAGE_BITS: u32 = 26;
-/// Bits of a slot's number.
 const SLOT_BITS: u32 = 10;
-/// Bits of the number of stored bytes, less one.
+/// Bits of the number of stored bytes, minus one.
 const LENGTH_BITS: u32 = if cfg!(target_arch = "x86_64") { 12 } else { 16 };
 const KIND_BITS: u32 = 3;
-/// Bits of a generation.
 pub(crate) const GENERATION_BITS: u32 = KIND_AT - 1;
-/// Bits of an epoch: how often the generations of an entry came round.
 pub(crate) const EPOCH_BITS: u32 = 8;
 
 const KIND_AT: u32 = LENGTH_AT - KIND_BITS;
@@ -33,37 +29,33 @@ const LENGTH_AT: u32 = SLOT_AT - LENGTH_BITS;
 const SLOT_AT: u32 = ZSPAGE_AT - SLOT_BITS;
 const ZSPAGE_AT: u32 = u64::BITS - ZSPAGE_BITS;
 
-/// Slots that a zspage may have.
+/// The most slots of a zspage.
 pub(crate) const SLOTS_MAX: u32 = 1 << SLOT_BITS;
-/// The largest page whose objects' lengths fit.
+/// The largest page whose object lengths fit.
 pub(crate) const PAGE_MAX: u64 = 1 << LENGTH_BITS;
 
-/// How the bytes of an object are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// There is no object.
+    /// The entry has no object.
     Free,
-    /// As they were given.
+    /// As given.
     Raw,
-    /// A page, coded by the pool's codec.
+    /// A page, compressed by the pool's codec.
     Coded,
-    /// Less than a page, coded; the object's length stands in the last two bytes.
+    /// Less than a page, compressed. The last two bytes are the object's length.
     Short,
-    /// Not at all: half a word over and over.
+    /// In the entry only: a repeated 32-bit value.
     Filled,
 }
 
-/// By number.
 const KINDS: [Kind; 5] = [Kind::Free, Kind::Raw, Kind::Coded, Kind::Short, Kind::Filled];
 
 const FREE: u64 = Kind::Free as u64;
 const FILLED: u64 = Kind::Filled as u64;
 
-/// See the module.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Entry(u64);
 
-/// Where an object's bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) zspage: u32,
@@ -83,12 +75,12 @@ impl Entry {
         self.0
     }
 
-    /// No object; the next handle has `generation`, of which the bits that fit count.
+    /// Makes a free entry with the lower bits of `generation`, for the next handle.
     pub(crate) const fn free(generation: u32) -> Self {
         Self(field(generation as u64, 0, GENERATION_BITS))
     }
 
-    /// An object in a slot. `len`, at least one, is that of the stored bytes.
+    /// Makes the entry of an object in a slot. `len`, at least 1, counts stored bytes.
     #[inline]
     pub(crate) fn live(kind: Kind, place: Place, len: usize, generation: u32) -> Self {
         debug_assert!(place.zspage >> ZSPAGE_BITS == 0 && place.slot < SLOTS_MAX);
@@ -96,7 +88,7 @@ impl Entry {
         Self(Self::place_word(place) | Self::rest(kind, len, generation))
     }
 
-    /// An object of `len` bytes that is `fill` over and over.
+    /// Makes the entry of an object of `len` bytes that repeats `fill`.
     pub(crate) fn filled(fill: u32, len: usize, generation: u32) -> Self {
         Self(u64::from(fill) << SLOT_AT | Self::rest(Kind::Filled, len, generation))
     }
@@ -116,7 +108,7 @@ impl Entry {
 
     #[inline]
     pub(crate) fn kind(self) -> Kind {
-        // No word has a kind that is none of them.
+        // Every word has a valid kind; the remainder only avoids a bounds check.
         KINDS[field(self.0, KIND_AT, KIND_BITS) as usize % KINDS.len()]
     }
 
@@ -130,14 +122,14 @@ impl Entry {
         field(self.0, 0, GENERATION_BITS) as u32
     }
 
-    /// Whether there is an object in a slot.
+    /// Returns true if the object has a slot.
     #[inline]
     pub(crate) fn has_place(self) -> bool {
         let kind = field(self.0, KIND_AT, KIND_BITS);
         kind != FREE && kind != FILLED
     }
 
-    /// Stored bytes of a live object.
+    /// Returns the stored bytes; zero for a filled object.
     #[inline]
     pub(crate) fn len(self) -> usize {
         if field(self.0, KIND_AT, KIND_BITS) == FILLED {
@@ -147,31 +139,27 @@ impl Entry {
         }
     }
 
-    /// What stands in `bytes`: the object's length, but of what is coded.
+    /// Returns the stored bytes, or the length of a filled object.
     #[inline]
     pub(crate) fn bytes(self) -> usize {
         field(self.0, LENGTH_AT, LENGTH_BITS) as usize + 1
     }
 
-    /// What an object is over and over that is filled.
     pub(crate) fn fill(self) -> u32 {
         (self.0 >> SLOT_AT) as u32
     }
 
-    /// Where the bytes are of an object that has a place.
     #[inline]
     pub(crate) fn place(self) -> Place {
         let zspage = field(self.0, ZSPAGE_AT, ZSPAGE_BITS) as u32;
         Place { zspage, slot: field(self.0, SLOT_AT, SLOT_BITS) as u32 }
     }
 
-    /// The same object elsewhere.
     #[inline]
     pub(crate) fn moved(self, to: Place) -> Self {
         Self(self.0 & ((1 << SLOT_AT) - 1) | Self::place_word(to))
     }
 
-    /// What the entry is when the object is gone.
     #[inline]
     pub(crate) fn freed(self) -> Self {
         Self::free(self.generation().wrapping_add(1))

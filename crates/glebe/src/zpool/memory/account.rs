@@ -1,26 +1,22 @@
-//! [`Account`]: the bytes that a pool holds, against its limit.
+//! [`Account`] counts the bytes that a pool holds, against its limit.
 //!
-//! Everything is charged before it is taken: pages of objects, pages of tables, room for zspages'
-//! own words. So the limit is passed by the classes of a new table alone, some tens of KiB at most,
-//! and by the state of codecs for further threads, until objects go or are evicted for the next
-//! insert. Unit: bytes. Cost: an atomic addition each time that pages come or go, none an object.
-//! No lock.
+//! Memory is charged before it is taken. Only the classes of a new table, by some tens of KiB, and
+//! the codec's states for further threads may exceed the limit, until objects are removed or
+//! evicted. Unit: bytes. Cost: an atomic addition whenever pages are taken or given back. No lock.
 
 use crate::error::OsError;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Why memory was not to be had.
 #[derive(Debug)]
 pub(crate) enum NoRoom {
-    /// The limit.
+    /// The limit was reached.
     Limit,
-    /// Address space, or numbers.
+    /// Address space or numbers are used up.
     Space,
-    /// The kernel.
+    /// The kernel refused.
     Os(OsError),
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Account {
     held: AtomicU64,
@@ -29,13 +25,13 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    /// Nothing held; without a limit, `u64::MAX`.
+    /// Takes `u64::MAX` for no limit.
     pub(crate) fn new(limit: u64) -> Self {
         let word = AtomicU64::new;
         Self { held: word(0), most: word(0), limit: word(limit) }
     }
 
-    /// Counts bytes that are about to be taken; false, and nothing counted, if they do not fit.
+    /// Charges bytes that are about to be taken. Returns false and charges nothing above the limit.
     pub(crate) fn charge(&self, bytes: u64) -> bool {
         let limit = self.limit();
         let add = |held: u64| held.checked_add(bytes).filter(|sum| *sum <= limit);
@@ -46,13 +42,12 @@ impl Account {
         })
     }
 
-    /// Counts bytes that are there already, also past the limit.
+    /// Charges bytes that already exist, even above the limit.
     pub(crate) fn charge_past(&self, bytes: u64) {
         let sum = self.held.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.most.fetch_max(sum, Ordering::Relaxed);
     }
 
-    /// Counts bytes off that were given back.
     pub(crate) fn release(&self, bytes: u64) {
         self.held.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -61,7 +56,6 @@ impl Account {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// The most that was ever held.
     pub(crate) fn most(&self) -> u64 {
         self.most.load(Ordering::Relaxed)
     }
@@ -70,7 +64,7 @@ impl Account {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Sets another limit. What is held above it stays, and nothing is added until it fits.
+    /// Sets the limit. Nothing above it is freed, but later charges must fit.
     pub(crate) fn set_limit(&self, limit: u64) {
         self.limit.store(limit, Ordering::Relaxed);
     }

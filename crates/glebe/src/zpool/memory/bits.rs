@@ -1,17 +1,16 @@
-//! [`Bits`]: a set of small numbers that gives runs of them, lowest first.
+//! [`Bits`]: a set of small numbers, from which the lowest run of a length can be taken.
 //!
-//! Pages that are free, numbers that zspages may have, segments of entries. A hint for each length
-//! says below which word no such run is, so that a search seldom looks twice at the same words.
-//! Cost: a bit a number; a search is O(words) at worst. No lock.
+//! A hint per run length skips words known to have no such run. Cost: a bit per number; a search is
+//! O(words) at worst. No lock.
 
-/// The longest run that is asked for.
+/// The longest run that can be taken.
 pub(crate) const RUN_MAX: u32 = 16;
 
-/// Room for so many times the words there are is given up.
+/// [`Bits::shrink`] keeps room for at most this many times the words in use.
 const SPARE_PARTS: usize = 2;
 
-/// Makes a vector longer, with room for an eighth more at most: many are as large as the pool is,
-/// and count as held.
+/// Makes a vector longer, with room for at most an eighth more, since many grow with the pool and
+/// count as held.
 pub(crate) fn resize_close<T: Clone>(all: &mut Vec<T>, len: usize, value: T) {
     if all.capacity() < len {
         all.reserve_exact(len + len / 8 - all.len());
@@ -19,11 +18,10 @@ pub(crate) fn resize_close<T: Clone>(all: &mut Vec<T>, len: usize, value: T) {
     all.resize(len, value);
 }
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Bits {
     words: Vec<u64>,
-    /// By length less one: no run of that length begins in a word before this one.
+    /// By length minus one: no run begins in a word before this one.
     hints: [u32; RUN_MAX as usize],
     len: usize,
 }
@@ -31,7 +29,6 @@ pub(crate) struct Bits {
 const WORD: u32 = u64::BITS;
 
 impl Bits {
-    /// How many numbers are in it.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -42,7 +39,7 @@ impl Bits {
         word.is_some_and(|word| word >> (number % WORD) & 1 == 1)
     }
 
-    /// Adds `count` numbers from `first` on, none of which is in it.
+    /// Adds `count` numbers from `first` on, which are not in the set.
     pub(crate) fn put(&mut self, first: u32, count: u32) {
         let words = (first + count).div_ceil(WORD) as usize;
         if self.words.len() < words {
@@ -58,7 +55,7 @@ impl Bits {
         self.hints.iter_mut().for_each(|hint| *hint = (*hint).min(from));
     }
 
-    /// Takes `count` numbers from `first` on out of it, all of which are in it.
+    /// Removes `count` numbers from `first` on, which are in the set.
     pub(crate) fn remove(&mut self, first: u32, count: u32) {
         self.len -= count as usize;
         self.each_word(first, count, |word, mask| {
@@ -77,7 +74,7 @@ impl Bits {
         }
     }
 
-    /// The lowest run of `count` numbers, which is taken out.
+    /// Removes the lowest run of `count` numbers. Returns its start.
     pub(crate) fn take(&mut self, count: u32) -> Option<u32> {
         let hint = count as usize - 1;
         let mut at = self.hints[hint] as usize;
@@ -86,7 +83,7 @@ impl Bits {
             if low != 0 {
                 let high = self.words.get(at + 1).copied().unwrap_or(0);
                 let mut runs = u128::from(high) << WORD | u128::from(low);
-                // Each bit of `runs` says that so many bits from it on are set.
+                // A bit of `runs` is set if `have` bits from it on are set.
                 let mut have = 1;
                 while have < count {
                     let step = have.min(count - have);
@@ -107,7 +104,7 @@ impl Bits {
         None
     }
 
-    /// Takes out how many of the numbers from `first` on are in it, `most` at most.
+    /// Removes up to `most` numbers of the run that begins at `first`. Returns their count.
     pub(crate) fn take_at(&mut self, first: u32, most: u32) -> u32 {
         let count = (0..most).take_while(|n| self.contains(first + n)).count() as u32;
         if count > 0 {
@@ -116,7 +113,7 @@ impl Bits {
         count
     }
 
-    /// The highest numbers, as one run of `most` at most, which is taken out: first and count.
+    /// Removes up to `most` numbers of the highest run. Returns the start and count.
     pub(crate) fn take_highest(&mut self, most: u32) -> Option<(u32, u32)> {
         self.shrink();
         let last = *self.words.last()?;
@@ -126,7 +123,7 @@ impl Bits {
         Some((end - count, count))
     }
 
-    /// Gives up room behind the highest number.
+    /// Frees room above the highest number.
     pub(crate) fn shrink(&mut self) {
         while self.words.last() == Some(&0) {
             self.words.pop();
@@ -136,7 +133,6 @@ impl Bits {
         }
     }
 
-    /// Bytes that it takes.
     pub(crate) fn held_bytes(&self) -> u64 {
         (self.words.capacity() * size_of::<u64>()) as u64
     }

@@ -1,12 +1,11 @@
-//! [`Frames`]: the bytes of a pool's objects, in address space of their own.
+//! [`Frames`]: the bytes of a pool's objects, in their own address space.
 //!
-//! Positions are bytes from the start. Bytes of a slot are written by whoever has the slot alone,
-//! before an entry names it, and never again until it is given up and nobody reads it any more:
-//! so they are lent as slices ([`pins`](crate::zpool::memory::pins)).
+//! Positions are bytes from the start. A thread writes a slot only before an entry names it. No
+//! thread writes it again until it was given up and its readers have left. So bytes are lent as
+//! slices: see [`pins`](crate::zpool::memory::pins).
 //!
 //! # Safety
-//! Every range is checked against the mapping; that nobody writes what another reads is what
-//! callers promise.
+//! Each call checks its range. Callers promise that no thread writes what another reads.
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -17,7 +16,6 @@ use crate::mapping::Reserved;
 pub(crate) use crate::mapping::DISCARD_MAX;
 use crate::units::{Bytes, PageSize, Pages};
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Frames {
     mapping: Reserved,
@@ -25,7 +23,6 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// Address space for `pages` pages.
     pub(crate) fn new(pages: Pages, page: PageSize) -> Result<Self, OsError> {
         let len = pages.checked_bytes(page).unwrap_or(Bytes::new(u64::MAX));
         Ok(Self { mapping: Reserved::new(len, false)?, page })
@@ -38,40 +35,39 @@ impl Frames {
         self.mapping.as_ptr().wrapping_add(start)
     }
 
-    /// Copies bytes in.
+    /// Copies `bytes` to `start`.
     ///
     /// # Safety
-    /// The caller has the range alone.
+    /// No other thread uses the range.
     #[inline]
     pub(crate) unsafe fn write(&self, start: usize, bytes: &[u8]) {
         let to = self.at(start, bytes.len());
-        // SAFETY: `at` checked the range, which is the caller's alone and so not `bytes`.
+        // SAFETY: `at` checked the range; only the caller uses it, so it does not overlap `bytes`.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
     }
 
     /// Copies bytes to another place.
     ///
     /// # Safety
-    /// Nobody writes the first range, the caller has the second alone.
+    /// No thread writes the first range, and no other thread uses the second.
     #[inline]
     pub(crate) unsafe fn copy(&self, from: usize, to: usize, len: usize) {
         let (from, to) = (self.at(from, len), self.at(to, len));
-        // SAFETY: `at` checked both; a range that is the caller's alone overlaps no other.
+        // SAFETY: `at` checked the ranges; only the caller uses the second, so they do not overlap.
         unsafe { ptr::copy_nonoverlapping(from, to, len) }
     }
 
-    /// The bytes of a range.
+    /// Lends a range.
     ///
     /// # Safety
-    /// Nobody writes or gives back the range while the slice is there.
+    /// No thread writes the range or gives it back while the slice exists.
     #[inline]
     pub(crate) unsafe fn bytes(&self, start: usize, len: usize) -> &[u8] {
         let from = self.at(start, len);
-        // SAFETY: `at` checked the range, and the caller promises that it stays as it is.
+        // SAFETY: `at` checked the range; the caller promises that it does not change.
         unsafe { slice::from_raw_parts(from, len) }
     }
 
-    /// Makes pages present.
     pub(crate) fn populate(&self, first: u32, pages: u32) -> Result<(), OsError> {
         let (at, len) = self.range(first, pages);
         self.mapping.populate(at, len)
@@ -80,25 +76,25 @@ impl Frames {
     /// Gives pages back.
     ///
     /// # Safety
-    /// Nobody reads or writes them.
+    /// No thread reads or writes them.
     pub(crate) unsafe fn discard(&self, first: u32, pages: u32) -> Result<(), OsError> {
         let (at, len) = self.range(first, pages);
-        // SAFETY: passed on.
+        // SAFETY: the caller promises that no thread uses the pages.
         unsafe { self.mapping.give_back(at, len) }
     }
 
-    /// As [`Frames::discard`], runs by first page and count, [`DISCARD_MAX`] at most; how many,
-    /// from the first on, are gone.
+    /// Gives back at most [`DISCARD_MAX`] runs, each a first page and a count. Returns how many it
+    /// gave back, from the first on.
     ///
     /// # Safety
-    /// As [`Frames::discard`].
+    /// See [`Frames::discard`].
     pub(crate) unsafe fn discard_all(&self, runs: &[(u32, u32)]) -> usize {
         let mut ranges = [(0, Bytes::ZERO); DISCARD_MAX];
         for (range, (first, pages)) in ranges.iter_mut().zip(runs) {
             let (at, len) = self.range(*first, *pages);
             *range = (at.as_usize(), len);
         }
-        // SAFETY: passed on.
+        // SAFETY: the caller promises that no thread uses the pages.
         unsafe { self.mapping.give_back_all(&mut ranges[..runs.len()]) }
     }
 
@@ -107,7 +103,6 @@ impl Frames {
         (bytes(first), bytes(pages))
     }
 
-    /// The first address and the length, for tests that look at what is resident.
     #[cfg(test)]
     pub(crate) fn range_of_all(&self) -> std::ops::Range<usize> {
         let start = self.mapping.as_ptr().addr();

@@ -1,5 +1,4 @@
-//! What a pool is made of below its objects: addresses, pages, tables of words, numbers of zspages,
-//! pins, and the account of it all.
+//! The parts of a pool below its objects: pages, tables, zspage numbers, pins, and the account.
 
 pub(crate) mod account;
 pub(crate) mod bits;

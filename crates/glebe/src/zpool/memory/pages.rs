@@ -1,17 +1,16 @@
-//! [`Pages`]: where the pages of zspages come from and go.
+//! [`Pages`] supplies the pages of zspages, lowest run first, in address space reserved without
+//! memory.
 //!
-//! Runs of pages, lowest first, in address space that was reserved without memory. A page is
-//! *used* (some zspage's), *kept* (present, nobody's, so that the next zspage costs no call),
-//! *absent*, or beyond the highest that was ever used. Kept pages are few, a share of those used;
-//! what is more leaves by [`Pages::trim`], highest first, and with it the memory. Pages come in
-//! chunks: a call for many costs hardly more than one fault.
+//! A page is *used* (by a zspage), *kept* (present and free, so that the next zspage makes no
+//! system call), *absent*, or above the highest page ever used. Kept pages are a small share of the
+//! used ones; [`Pages::trim`] gives others back to the kernel, highest first. Pages are populated
+//! in chunks: a call for many costs little more than one fault.
 //!
-//! Unit: pages from the start. Invariant: `kept` and `absent` share no page. Lock: its own, taken
-//! inside a class's, held for a search of bits and never over a call. Pages of which the kernel
-//! is being asked are in neither set meanwhile.
+//! Unit: pages from the start. Invariant: `kept` and `absent` share no page, and pages under a
+//! system call are in neither. Lock: one, taken inside a class's and never held over a system call.
 //!
 //! # Safety
-//! Pages are discarded while they are in neither set: nobody's.
+//! Discarded pages are in neither set, so no thread uses them.
 #![allow(unsafe_code)]
 
 use crate::sync::{lock, AtomicU64, Mutex, Ordering};
@@ -19,25 +18,25 @@ use crate::zpool::memory::account::{Account, NoRoom};
 use crate::zpool::memory::bits::{Bits, RUN_MAX};
 use crate::zpool::memory::frames::{Frames, DISCARD_MAX};
 
-/// For each page kept there are so many in use.
+/// Pages in use for each page kept.
 const USED_PER_KEPT: u64 = 2048;
-/// Half of it is what a trim leaves: a zspage of four pages that comes and goes costs no call.
+/// A trim keeps half of this, so that making and freeing a zspage of four pages needs no system
+/// call.
 const KEPT_MIN: u64 = 8;
 const KEPT_MAX: u64 = 64;
-/// Pages of one call at most that gives pages back, and runs of them.
+/// Most pages, and runs, per call that gives pages back.
 const TRIM_PAGES_MAX: u32 = 64;
 const TRIM_RUNS_MAX: usize = DISCARD_MAX;
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Pages {
     frames: Frames,
     page_bytes: u64,
     end: u32,
-    /// The least that may be kept.
+    /// Lower bound of pages to keep.
     keep: u64,
     supply: Mutex<Supply>,
-    /// Both are stored with the lock, and loaded without.
+    /// Stored under the lock, loaded without.
     used: AtomicU64,
     kept: AtomicU64,
 }
@@ -46,12 +45,12 @@ pub(crate) struct Pages {
 struct Supply {
     kept: Bits,
     absent: Bits,
-    /// From here on no page was ever used.
+    /// The first page that was never used.
     fresh: u32,
 }
 
 impl Supply {
-    /// Makes absent pages at the end ones that were never used.
+    /// Turns absent pages at the end into never used ones.
     fn shorten(&mut self) {
         while self.fresh > 0 && self.absent.contains(self.fresh - 1) {
             let Some((first, _)) = self.absent.take_highest(self.fresh) else { return };
@@ -61,14 +60,13 @@ impl Supply {
 }
 
 impl Pages {
-    /// A supply of `end` pages.
     pub(crate) fn new(frames: Frames, page_bytes: u64, end: u32) -> Self {
         let (used, kept) = (AtomicU64::new(0), AtomicU64::new(0));
         let supply = Mutex::new(Supply::default());
         Self { frames, page_bytes, end, keep: KEPT_MIN, supply, used, kept }
     }
 
-    /// Keeps so many pages at least, if it has them.
+    /// Keeps at least `pages` pages, once it has them.
     pub(crate) fn keeping(self, pages: u64) -> Self {
         Self { keep: self.keep.max(pages), ..self }
     }
@@ -78,37 +76,31 @@ impl Pages {
         &self.frames
     }
 
-    /// Bytes of a page.
     #[inline]
     pub(crate) fn page_bytes(&self) -> u64 {
         self.page_bytes
     }
 
-    /// Where a page's bytes begin.
     #[inline]
     pub(crate) fn start_of(&self, page: u32) -> usize {
         page as usize * self.page_bytes as usize
     }
 
-    /// Pages of zspages.
     #[inline]
     pub(crate) fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Pages that are present and nobody's.
     #[inline]
     pub(crate) fn kept(&self) -> u64 {
         self.kept.load(Ordering::Relaxed)
     }
 
-    /// How many pages may be kept.
     #[inline]
     fn kept_bound(&self) -> u64 {
         (self.used() / USED_PER_KEPT).clamp(self.keep, self.keep.max(KEPT_MAX))
     }
 
-    /// A run of present pages.
     pub(crate) fn alloc(&self, account: &Account, count: u32) -> Result<u32, NoRoom> {
         debug_assert!((1..=RUN_MAX).contains(&count));
         let mut supply = lock(&self.supply);
@@ -123,8 +115,8 @@ impl Pages {
             Some(first) => first,
             None => self.beyond(&mut supply, count)?,
         };
-        // What follows comes along, as far as it may be kept even when this run is given back: no
-        // zspage that comes and goes has pages trimmed each time.
+        // Populates following pages too, up to a number that may be kept even once this run is
+        // freed. So a zspage that is made and freed repeatedly causes no trim each time.
         let kept = supply.kept.len() as u64 + u64::from(count);
         let room = self.kept_bound().saturating_sub(kept) as u32;
         let mut ahead = supply.absent.take_at(first + count, room);
@@ -163,7 +155,7 @@ impl Pages {
         Ok(supply.fresh - count)
     }
 
-    /// Makes `count` pages present, and `ahead` behind them if that can be had; how many of those.
+    /// Populates `count` pages, and `ahead` more if possible. Returns how many more.
     fn populate(
         &self,
         account: &Account,
@@ -182,8 +174,8 @@ impl Pages {
                 Err(error) => {
                     account.release(bytes);
                     if *ahead == 0 {
-                        // Some may be there.
-                        // SAFETY: nobody's pages.
+                        // Some pages may be present.
+                        // SAFETY: these pages are in neither set, so no thread uses them.
                         let _ = unsafe { self.frames.discard(first, count) };
                         return Err(NoRoom::Os(error));
                     }
@@ -193,7 +185,6 @@ impl Pages {
         Err(NoRoom::Limit)
     }
 
-    /// Takes a run back.
     pub(crate) fn free(&self, first: u32, count: u32) {
         let mut supply = lock(&self.supply);
         supply.kept.put(first, count);
@@ -201,13 +192,13 @@ impl Pages {
         self.used.store(self.used() - u64::from(count), Ordering::Relaxed);
     }
 
-    /// Gives pages back to the kernel if more are kept than may be. A load where not.
+    /// Gives pages back to the kernel if too many are kept.
     #[inline]
     pub(crate) fn trim(&self, account: &Account) {
         self.trim_above(account, 0);
     }
 
-    /// As [`Pages::trim`], if they are `more` than may be.
+    /// Trims if more than `more` pages too many are kept.
     #[inline]
     pub(crate) fn trim_above(&self, account: &Account, more: u64) {
         let bound = self.kept_bound();
@@ -216,7 +207,7 @@ impl Pages {
         }
     }
 
-    /// Gives pages back until only `left` are kept; how many went.
+    /// Gives back all but `left` kept pages. Returns how many.
     #[cold]
     pub(crate) fn trim_to(&self, account: &Account, left: u64) -> u64 {
         let mut gone = 0;
@@ -237,7 +228,7 @@ impl Pages {
             }
             self.kept.store(supply.kept.len() as u64, Ordering::Relaxed);
             drop(supply);
-            // SAFETY: taken out of the kept ones just now, and not yet anybody's.
+            // SAFETY: these pages were taken out of `kept`, so no thread uses them.
             let went = unsafe { self.frames.discard_all(&runs[..count]) };
             let mut supply = lock(&self.supply);
             let mut pages = 0;
@@ -258,7 +249,6 @@ impl Pages {
         }
     }
 
-    /// Bytes of its own tables.
     pub(crate) fn held_bytes(&self) -> u64 {
         let supply = lock(&self.supply);
         supply.kept.held_bytes() + supply.absent.held_bytes()

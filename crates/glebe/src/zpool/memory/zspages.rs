@@ -11,11 +11,11 @@
 //! +------------------+--------------------+
 //! ```
 //!
-//! The *ordinal* is the place of the zspage's [block](crate::zpool::class::blocks) among those of
-//! its class. `age` counts zspages made before this one, or before it was found to be read. Both
-//! words change under the lock of the class that the zspage belongs to; what is read without it is
-//! proved by the entry that led there, or checked again under the lock. Pages of the table that no
-//! zspage needs leave. Lock: of the numbers alone, taken inside a class's.
+//! The *ordinal* is the index of the zspage's [block](crate::zpool::class::blocks) in its class.
+//! `age` is the count of zspages made when this one was made, or when eviction last found it read.
+//! Both words change under the lock of the zspage's class. Other threads trust them only after they
+//! pinned an entry that led there, or check them again under the lock. Pages of the table without a
+//! zspage are given back. Lock: one, for the numbers, taken inside a class's.
 
 use crate::sync::{lock, Mutex, Ordering};
 use crate::units::PageSize;
@@ -26,20 +26,18 @@ use crate::zpool::memory::words::Words;
 const WORDS: usize = 2;
 const CLASS_AT: u32 = 32;
 const CLASS_BITS: u32 = 12;
-/// Somebody read an object of the zspage since this was last cleared.
+/// Set when an object of the zspage is read.
 const REFERENCED: u64 = 1 << 44;
-/// The zspage exists.
 const EXISTS: u64 = 1 << 45;
-/// Its bytes are elsewhere: it has no pages of its own.
+/// The bytes are elsewhere: the zspage has no pages of its own.
 const SEALED: u64 = 1 << 46;
 const AGE_AT: u32 = 32;
 
-/// Of so many numbers in use one may be free before the table counts as sparse, and of a page of
-/// them one in so many.
+/// The table is sparse if more numbers are free than an eighth of the used ones plus a quarter of a
+/// page.
 const USED_PER_FREE: u32 = 8;
 const PAGE_PER_FREE: u32 = 4;
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Zspages {
     table: Words,
@@ -50,15 +48,14 @@ pub(crate) struct Zspages {
 #[derive(Debug, Default)]
 struct Numbers {
     free: Bits,
-    /// From here on no number was ever used.
+    /// The first number that was never used.
     fresh: u32,
-    /// Zspages of each page of the table; `None` where it is not present.
+    /// Zspages of each page of the table; `None` if the page is absent.
     pages: Vec<Option<u16>>,
     spare: Option<u32>,
     made: u32,
 }
 
-/// What the table says of a zspage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct About {
     pub(crate) class: u32,
@@ -73,12 +70,10 @@ impl Zspages {
         Self { table, page, numbers: Mutex::new(Numbers::default()) }
     }
 
-    /// The words that [`Zspages::new`] wants for `most` zspages.
     pub(crate) const fn table_len(most: usize) -> usize {
         most * WORDS
     }
 
-    /// How many zspages there may be.
     pub(crate) fn most(&self) -> usize {
         self.table.len() / WORDS
     }
@@ -87,7 +82,7 @@ impl Zspages {
         (self.page.bytes().get() / size_of::<[u64; WORDS]>() as u64) as u32
     }
 
-    /// A number for a new zspage, and how many were made with it.
+    /// Returns a number for a new zspage, and the count of zspages made.
     pub(crate) fn take(&self, account: &Account) -> Result<(u32, u32), NoRoom> {
         let mut numbers = lock(&self.numbers);
         let free = numbers.free.take(1);
@@ -132,7 +127,7 @@ impl Zspages {
         Ok(())
     }
 
-    /// Writes what there is to know of a new zspage, under its class's lock.
+    /// Writes a new zspage's words, under the class's lock.
     pub(crate) fn set(&self, (number, made): (u32, u32), class: u32, page: u32, ordinal: u32) {
         let at = number as usize * WORDS;
         self.set_age(number, made, ordinal);
@@ -140,13 +135,13 @@ impl Zspages {
         self.table[at].store(word, Ordering::Release);
     }
 
-    /// Gives a number back, under its class's lock.
+    /// Clears the words and frees the number, under the class's lock.
     pub(crate) fn put_back(&self, account: &Account, number: u32) {
         self.table[number as usize * WORDS].store(0, Ordering::Relaxed);
         self.drop_number(account, number);
     }
 
-    /// Gives a number back that was never set, or was ended.
+    /// Frees a number that was never set or was ended.
     pub(crate) fn drop_number(&self, account: &Account, number: u32) {
         let page = number / self.per_page();
         let mut numbers = lock(&self.numbers);
@@ -156,7 +151,7 @@ impl Zspages {
         if *zspages > 0 {
             return;
         }
-        // The lower of two pages that nobody needs stays.
+        // Keeps the lower of two unused pages.
         if let Some(other) = numbers.spare.replace(page) {
             numbers.spare = Some(page.min(other));
             let leaves = page.max(other);
@@ -168,7 +163,7 @@ impl Zspages {
         }
     }
 
-    /// What the table says of a zspage; nothing sensible where there is none.
+    /// Returns the zspage's first word, which is meaningless if it does not exist.
     #[inline(always)]
     pub(crate) fn about(&self, number: u32) -> About {
         let word = self.table.get(number as usize * WORDS);
@@ -179,25 +174,24 @@ impl Zspages {
         About { class, page: word as u32, exists, is_referenced, is_sealed }
     }
 
-    /// Says that the bytes are elsewhere, under its class's lock. The caller looks at the pins
-    /// after it.
+    /// Marks a zspage as sealed, under the class's lock. The caller loads the pins afterwards.
     pub(crate) fn set_sealed(&self, number: u32) {
         self.table[number as usize * WORDS].fetch_or(SEALED, Ordering::SeqCst);
     }
 
-    /// Ends a sealed zspage, whose number is still taken, under its class's lock.
+    /// Ends a sealed zspage but keeps its number, under the class's lock.
     pub(crate) fn end(&self, number: u32) {
         self.table[number as usize * WORDS].store(0, Ordering::Relaxed);
     }
 
-    /// Remembers that an object was read; the caller has the zspage pinned.
+    /// Records that an object was read. The caller holds a pin.
     #[inline]
     pub(crate) fn refer(&self, number: u32) {
         self.table[number as usize * WORDS].fetch_or(REFERENCED, Ordering::Relaxed);
     }
 
-    /// Forgets it, and counts the zspage as made just now, when `made` were; under its class's
-    /// lock.
+    /// Makes the zspage unread and as young as a new one, under the class's lock. `made` is the
+    /// count of zspages made.
     pub(crate) fn forget(&self, number: u32, made: u32) {
         let at = number as usize * WORDS;
         self.table[at].fetch_and(!REFERENCED, Ordering::Relaxed);
@@ -220,19 +214,19 @@ impl Zspages {
         word.store(age | u64::from(ordinal), Ordering::Relaxed);
     }
 
-    /// How many zspages were made since this one, or since it was found to be read.
+    /// Returns the zspages made since this one, or since eviction last found it read.
     pub(crate) fn age(&self, number: u32, made: u32) -> u32 {
         let word = self.table[number as usize * WORDS + 1].load(Ordering::Relaxed);
         made.wrapping_sub((word >> AGE_AT) as u32)
     }
 
-    /// How many zspages were ever made, and below which number all are.
+    /// Returns the count of zspages made, and a number above all in use.
     pub(crate) fn made(&self) -> (u32, u32) {
         let numbers = lock(&self.numbers);
         (numbers.made, numbers.fresh)
     }
 
-    /// The highest number in use, if there are many free ones below.
+    /// Returns the highest number in use if the table is sparse.
     pub(crate) fn sparse(&self) -> Option<u32> {
         let mut numbers = lock(&self.numbers);
         while numbers.fresh > 0 && numbers.free.contains(numbers.fresh - 1) {
@@ -245,7 +239,7 @@ impl Zspages {
         (free > used / USED_PER_FREE + self.per_page() / PAGE_PER_FREE).then(|| numbers.fresh - 1)
     }
 
-    /// Bytes of its tables: those that are charged, and those that are not.
+    /// Returns the charged and the uncharged bytes of the tables.
     pub(crate) fn held(&self) -> (u64, u64) {
         let numbers = lock(&self.numbers);
         let present = numbers.pages.iter().flatten().count() as u64;

@@ -1,10 +1,9 @@
-//! Room at the limit: pages that are kept, then compaction, then the oldest objects.
+//! Makes room at the limit: gives kept pages back, then compacts, then evicts the oldest objects.
 //!
-//! *Oldest* is a zspage's age, counted in zspages made since; a zspage of which something was
-//! read since it was last looked at is passed over, and as young as one that is made then, so that
-//! it is not met again as the oldest however much one object takes. Candidates are looked at in the
-//! order of their numbers, a bounded number of them for each that goes. Whole zspages go, so what
-//! goes makes room by itself.
+//! The *age* of a zspage is the number of zspages made since. A zspage that was read since the last
+//! look is passed over and becomes as young as a new one; else an object that is read often would
+//! make it the oldest again and again. The search visits a bounded number of zspages per eviction,
+//! by number. An eviction takes a whole zspage, which frees pages without compaction.
 
 use crate::sync::{AtomicU64, Ordering};
 use crate::units::Bytes;
@@ -14,18 +13,16 @@ use crate::zpool::objects::Objects;
 use crate::zpool::options::AtLimit;
 use crate::zpool::policy::compact::compact_for_room;
 
-/// Zspages that are looked at for each that goes.
+/// Zspages in the sample for one eviction.
 const SAMPLE: usize = 64;
-/// Samples of which other threads evict everything first.
+/// Samples that other threads may evict first.
 const LOST_MAX: usize = 32;
-/// Numbers that are passed over at most, where few zspages are left.
+/// Numbers that a sample visits at most.
 const LOOKED_AT_MAX: u32 = 1 << 12;
 
-/// What goes at the limit, and where the search for it goes on.
 #[derive(Debug)]
 pub(crate) struct Evictor {
     at_limit: AtLimit,
-    /// The zspage at which the search goes on.
     hand: AtomicU64,
 }
 
@@ -34,8 +31,8 @@ impl Evictor {
         Self { at_limit, hand: AtomicU64::new(0) }
     }
 
-    /// Makes room for something; false if nothing can go. `trimmed` is whether this was called
-    /// last for the same thing and gave kept pages back, which was not enough.
+    /// Makes room, or returns false if nothing can be freed. `trimmed` is kept between calls for
+    /// one request: true if the last call only gave kept pages back.
     pub(crate) fn make_room(&self, objects: &Objects, trimmed: &mut bool) -> bool {
         let memory = &objects.memory;
         objects.settle();
@@ -49,15 +46,14 @@ impl Evictor {
         self.at_limit == AtLimit::EvictOldest && self.evict_oldest(objects)
     }
 
-    /// What happens at the limit.
     pub(crate) fn at_limit(&self) -> AtLimit {
         self.at_limit
     }
 
-    /// Removes the objects of one old zspage; whether there was one.
+    /// Returns true if it removed objects.
     pub(crate) fn evict_oldest(&self, objects: &Objects) -> bool {
-        // Twice round: those that were read have had their second chance then. And some more,
-        // since other threads may be faster to evict what was found.
+        // Two rounds, since the first passes over zspages that were read, and some samples that
+        // other threads may evict first.
         let (_, end) = objects.memory.zspages.made();
         (0..2 * end as usize / SAMPLE + LOST_MAX).any(|_| self.evict_of_sample(objects))
     }
@@ -88,10 +84,10 @@ impl Evictor {
         evict_oldest_of(objects, &mut found[..count])
     }
 
-    /// Changes the limit. Where the pool holds more, it compacts and, if it may, evicts.
+    /// Changes the limit. A pool that holds more compacts and, if it may, evicts.
     ///
     /// # Errors
-    /// [`Error::LimitBelowHeld`]: it cannot shed enough; the limit stays as it was.
+    /// [`Error::LimitBelowHeld`]: the pool cannot shed enough; the limit stays.
     pub(crate) fn set_limit(&self, objects: &Objects, limit: Bytes) -> Result<(), Error> {
         let account = &objects.memory.account;
         let before = account.limit();
@@ -106,8 +102,8 @@ impl Evictor {
         Ok(())
     }
 
-    /// Charges the state of codecs, which grew with the threads that code at a time, and sheds
-    /// what is too much then. The caller pins nothing.
+    /// Charges the codec's state, which grows with concurrent calls, and sheds what exceeds the
+    /// limit. The caller holds no pin.
     #[cold]
     pub(crate) fn charge_codec(&self, objects: &Objects, coder: &Coder) {
         let account = &objects.memory.account;
@@ -119,8 +115,8 @@ impl Evictor {
     }
 }
 
-/// Evicts the oldest of the zspages found of which something can go: what is gone but still read,
-/// or not yet there, keeps a zspage and cannot.
+/// Evicts the oldest zspage that has an object to evict. All its used slots may be in limbo or
+/// being written.
 fn evict_oldest_of(objects: &Objects, mut found: &mut [(u32, u32)]) -> bool {
     while let Some(nth) = (0..found.len()).max_by_key(|nth| found[*nth].0) {
         let last = found.len() - 1;

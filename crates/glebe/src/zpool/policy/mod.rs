@@ -1,5 +1,4 @@
-//! What a pool does by itself or on demand beside storing objects. Each takes the parts of the pool
-//! that it works on, and keeps only where it goes on.
+//! Policies of a pool: compaction, eviction, the choice of a table, shedding.
 
 pub(crate) mod compact;
 pub(crate) mod evict;

@@ -1,13 +1,13 @@
-//! What follows the number of pages in use: the table of a pool, where [`TableChoice::Fitted`] asks
-//! for that, and the account of small vectors.
+//! [`Refit`] chooses the table of a pool if [`TableChoice::Fitted`] asks for it, and charges small
+//! vectors.
 //!
-//! Both are looked at when the pages in use have become a sixteenth more or fewer since the last
-//! look. The table is changed if the estimate for the objects there are says that it saves enough;
-//! a class that is there stays where that costs less than to move its objects. Vectors of classes
-//! and tables cannot be charged where they grow: they are charged somewhat ahead, so that between
-//! two looks no more is there than is charged. One thread looks; others go on. Unit: bytes. Cost:
-//! two loads an operation; a look is a walk over the classes and a fit of some microseconds to
-//! milliseconds.
+//! It looks each time the pages in use changed by a sixteenth. It changes the table if the estimate
+//! for the present objects saves enough, and keeps a present class if that costs less than moving
+//! its objects. Vectors of classes and tables cannot be charged where they grow. They are charged
+//! ahead, so that they do not outgrow the charge between two looks.
+//!
+//! Unit: bytes. Cost: two loads per operation. A look visits all classes and fits a table, in
+//! microseconds to milliseconds. Lock: one thread looks, others do not wait.
 //!
 //! [`TableChoice::Fitted`]: crate::zpool::options::TableChoice::Fitted
 
@@ -23,26 +23,25 @@ use crate::zpool::shared::CLASSES_MAX;
 use crate::zpool::sizes::fitted::Histogram;
 use crate::zpool::sizes::table::{Rules, RulesError, SizeClass, Table};
 
-/// Slots begin at multiples of this where sizes are such.
+/// Slot sizes are rounded down to this if the class's size allows it.
 const ALIGN: u64 = 8;
-/// Pages below which a table is not worth a look.
+/// Pages in use below which no table is fitted.
 const PAGES_MIN: u64 = 256;
-/// A new table saves at least one byte of so many held.
+/// A new table must save one byte per this many held.
 const HELD_PER_SAVED: f64 = 1000.0;
-/// Held bytes for which one byte is moved.
+/// Bytes held that a moved byte must save.
 const MOVE_COST: f64 = 0.005;
-/// What part of the pages more or fewer makes it look again, and how many at least.
+/// A look is due after a change by this part of the pages and at least this number.
 const CHANGE_PARTS: u64 = 16;
 const CHANGE_MIN: u64 = 16;
-/// Charged ahead of vectors: so much, and a part of what there is.
+/// Bytes charged ahead of the vectors: this many, and a part of their size.
 const AHEAD: u64 = 4 << 10;
 const AHEAD_PARTS: u64 = 8;
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Refit {
     state: Mutex<State>,
     page: PageSize,
-    /// Between which numbers of pages in use nothing is looked at.
+    /// A look is due below `low` and from `high` pages in use on.
     low: AtomicU64,
     high: AtomicU64,
 }
@@ -50,9 +49,8 @@ pub(crate) struct Refit {
 #[derive(Debug)]
 struct State {
     table: Table,
-    /// Whether tables are chosen.
     is_fitted: bool,
-    /// Bytes of vectors that are charged.
+    /// Charged bytes of vectors.
     charged: u64,
 }
 
@@ -62,15 +60,14 @@ impl Refit {
         Self { state, page, low: AtomicU64::new(0), high: AtomicU64::new(0) }
     }
 
-    /// The table in use.
     pub(crate) fn table(&self) -> Table {
         lock(&self.state).table.clone()
     }
 
-    /// Changes the table, for good: from now on none is chosen.
+    /// Changes the table; the pool chooses none from then on.
     ///
     /// # Errors
-    /// Those of [`adopt`]; nothing was changed.
+    /// See [`adopt`].
     pub(crate) fn set(&self, objects: &Objects, table: &Table) -> Result<(), Error> {
         let mut state = lock(&self.state);
         self.change(objects, &mut state.table, table)?;
@@ -78,7 +75,6 @@ impl Refit {
         Ok(())
     }
 
-    /// As [`Refit::set`], under the lock.
     fn change(&self, objects: &Objects, now: &mut Table, table: &Table) -> Result<(), Error> {
         let before = objects.classes.held_bytes() + now.held().get();
         adopt(&objects.classes, table, self.page)?;
@@ -90,7 +86,6 @@ impl Refit {
         Ok(())
     }
 
-    /// Looks, if the pages in use are many more or fewer than at the last look.
     #[inline]
     pub(crate) fn look_if_due(&self, objects: &Objects) {
         let used = objects.memory.pages.used();
@@ -108,7 +103,7 @@ impl Refit {
         if state.is_fitted && used >= PAGES_MIN {
             self.fit(objects, &mut state.table);
         }
-        // Without room it waits until the next look: what was charged ahead lasts until then.
+        // Without room the next look tries again; the bytes charged ahead last until then.
         let (is, account) = (vector_bytes(objects), &objects.memory.account);
         let wanted = is + is / AHEAD_PARTS + AHEAD;
         if wanted <= state.charged || account.charge(wanted - state.charged) {
@@ -122,19 +117,18 @@ impl Refit {
         let fitted = table.fitted(&histogram, MOVE_COST);
         let (now, then) = (table.expected(&histogram), fitted.expected(&histogram));
         if (now - then) * HELD_PER_SAVED >= now {
-            // What does not fit now, with classes still being emptied, is looked at again later.
+            // Too many classes may still be emptied. A later look tries again.
             let _ = self.change(objects, table, &fitted);
         }
     }
 
-    /// Bytes of small vectors that are there, and that are charged.
+    /// Returns the bytes of small vectors, and the bytes charged for them.
     pub(crate) fn vectors(&self, objects: &Objects) -> (u64, u64) {
         let state = lock(&self.state);
         (vector_bytes(objects), state.charged)
     }
 }
 
-/// Bytes of small vectors now.
 fn vector_bytes(objects: &Objects) -> u64 {
     let memory = &objects.memory;
     let tables = memory.pages.held_bytes() + memory.entries.held().1 + memory.zspages.held().1;
@@ -142,7 +136,7 @@ fn vector_bytes(objects: &Objects) -> u64 {
     tables + classes.sum::<u64>()
 }
 
-/// The lengths of the objects that are stored, to a 512th of a page, on the grid of `rules`.
+/// Returns the lengths of stored objects, to a 512th of a page.
 fn histogram(classes: &Classes, rules: &Rules) -> Histogram {
     let mut histogram = Histogram::new(rules);
     let longest = rules.page.bytes().get() as usize;
@@ -160,17 +154,18 @@ fn histogram(classes: &Classes, rules: &Rules) -> Histogram {
     histogram
 }
 
-/// Changes the classes to those of `table`. The caller is the only one that does so now.
+/// Changes the classes. No other thread may do so meanwhile.
 ///
 /// # Errors
-/// [`Error::Rules`], [`Error::Classes`]: a pool of this page cannot have it; nothing was
+/// [`Error::Rules`], [`Error::Classes`]: a pool with this page size cannot have the table; nothing
 /// changed.
 pub(crate) fn adopt(classes: &Classes, table: &Table, machine_page: PageSize) -> Result<(), Error> {
     let (page, own) = (table.rules().page, machine_page.bytes().get());
     RulesError::within("a page in bytes", page.bytes().get(), own, own.min(PAGE_MAX))?;
     RulesError::within("slots in a zspage", table.most_objects().into(), 1, SLOTS_MAX.into())?;
     let shape = |class: &SizeClass| {
-        // Slots as wide as fit, so that classes of the same zspages are one, on words.
+        // Slots are as wide as fits, in words, so that classes with equal zspages have equal
+        // shapes.
         let (least, widest) = (class.size.get(), class.stride(page).get());
         let size = (widest & !(ALIGN - 1)).max(least) as u32;
         let (pages, objects) = (class.pages.get() as u32, class.objects);

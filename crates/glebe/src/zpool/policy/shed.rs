@@ -1,8 +1,8 @@
-//! What a pool on memory of its own gives back when a reclaimer asks: first what is free in it,
-//! then the oldest objects, if it may evict.
+//! Sheds memory of a pool for a reclaimer: first free memory, then the oldest objects, if the pool
+//! may evict.
 //!
-//! Pages leave a batch at a time, so that many cost few calls. What others insert meanwhile counts
-//! against what was freed. Allocates nothing.
+//! Pages are given back in batches, to save calls. Pages that other threads take meanwhile reduce
+//! the result. Allocates nothing.
 
 use crate::sys::claim::Holder;
 use crate::units::{Bytes, Pages};
@@ -11,28 +11,26 @@ use crate::zpool::options::{AtLimit, Budget};
 use crate::zpool::policy::compact::compact;
 use crate::zpool::ObjectPool;
 
-/// Pages that leave together.
 const BATCH: u64 = 32;
 
 impl ObjectPool {
-    /// Gives the pool to a reclaimer; false if another has it.
+    /// Returns false if another reclaimer holds the pool.
     pub(crate) fn claim(&self, holder: Holder) -> Result<bool, Error> {
         self.alive()?;
         Ok(self.claim.take(holder))
     }
 
-    /// Takes it back.
     pub(crate) fn release(&self, holder: Holder) {
         self.claim.release(holder);
     }
 
-    /// What goes without an object: pages that are kept, and what compaction frees.
+    /// Returns what can be shed without an object: kept pages, and what compaction would free.
     pub(crate) fn waste(&self) -> Bytes {
         let kept = self.objects.memory.pages.kept();
         Pages::new(kept + self.objects.memory.freeable()).bytes(self.page)
     }
 
-    /// What goes with objects: nothing if the pool may evict none.
+    /// Returns what can be shed with objects; zero if the pool may not evict.
     pub(crate) fn evictable(&self) -> Bytes {
         let memory = &self.objects.memory;
         let used = memory.pages.used().saturating_sub(memory.freeable());
@@ -42,7 +40,7 @@ impl ObjectPool {
         }
     }
 
-    /// Frees up to `most` of the waste, rounded up to pages; returns how much.
+    /// Sheds up to `most` of the waste, in whole pages. Returns the bytes freed.
     pub(crate) fn shed_waste(&self, most: Bytes) -> Bytes {
         self.shed(most, |missing| {
             compact(&self.objects, Budget::Pages(missing))
@@ -50,13 +48,12 @@ impl ObjectPool {
         })
     }
 
-    /// Frees up to `most` by removing the oldest objects, rounded up to a zspage; returns how much.
+    /// Removes the oldest objects to shed up to `most`, in whole zspages. Returns the bytes freed.
     pub(crate) fn shed_objects(&self, most: Bytes) -> Bytes {
         self.shed(most, |_| self.evictor.evict_oldest(&self.objects))
     }
 
-    /// Lets `step` make pages free, of those that are missing, until enough have left or it can
-    /// make none.
+    /// Gives back up to `most`. `step` frees some of the missing pages, or returns false.
     fn shed(&self, most: Bytes, step: impl Fn(Pages) -> bool) -> Bytes {
         let (pages, account) = (&self.objects.memory.pages, &self.objects.memory.account);
         if self.alive().is_err() {
@@ -75,7 +72,7 @@ impl ObjectPool {
             if kept >= missing.min(BATCH) || !has_more {
                 let gone = pages.trim_to(account, kept.saturating_sub(missing));
                 if gone == 0 {
-                    // The kernel refuses, or others were faster.
+                    // The kernel refused, or other threads took the pages.
                     break;
                 }
                 continue;

@@ -1,56 +1,53 @@
-//! [`Table::fitted`]: the classes that hold given objects in the least memory.
+//! [`Table::fitted`] chooses the classes that hold given objects in the least memory.
 //!
-//! A class of `n` objects, `k` of them in each zspage of `z` bytes, is expected to hold
-//! `n / k` zspages and, of the last one, a part of what is left to fill, `(k - 1) / 2` slots. Held
-//! besides is what an object, a slot, a zspage and a class cost. Few classes round lengths up by
-//! much; many have many zspages that are not full; long zspages have short tails, but more that is
-//! not full. A table is chosen by dynamic programming over the sizes that are in use: the best
-//! classes up to a size are the best up to some smaller one, and one class for what lies between.
+//! A class of `n` objects with `k` slots per zspage is expected to hold `n / k` zspages, plus in
+//! its last zspage a part of `(k - 1) / 2` free slots. Objects, slots, zspages and classes cost
+//! some more bytes each. Fewer classes round lengths up by more; more classes have more zspages
+//! that are not full. Longer zspages have shorter tails but more free slots.
 //!
-//! Sums are in bytes, as `f64`: exact to far more than what an estimate is worth, and the same on
-//! every machine, since nothing is reordered. Cost: O(n x k x log n) for n sizes in use
-//! and k kinds of zspage, since a class's cost is linear in its objects.
+//! Dynamic programming over the sizes in use finds the best table: the best classes up to a size
+//! are the best up to some smaller size, plus one class for the sizes between.
+//!
+//! Sums are bytes as `f64`, far more exact than the estimate, and equal on every machine since
+//! nothing is reordered. Cost: O(n x k x log n) for n sizes in use and k kinds of zspage, since a
+//! class's cost is linear in its objects.
 
 use crate::units::{Bytes, Pages};
 use crate::zpool::sizes::table::{Rules, SizeClass, Table};
 
-/// Bytes held beside the pages of zspages: for each object, its entry; for each slot, its back
-/// pointer; for each zspage, its header and block; for each class.
+/// Bytes held beside pages: an entry, a back pointer, a zspage's header and block, a class.
 const OBJECT: f64 = 8.0;
 const SLOT: f64 = 4.0;
 const ZSPAGE: f64 = 40.0;
 const CLASS: f64 = 640.0;
-/// Of the zspage that a class has not filled, so much is expected to be free, of what would be if
-/// it were used to a random part, as held least on the benchmark's trace.
+/// Expected free slots of the last zspage, relative to a random fill. This value held least on the
+/// benchmark's trace.
 const LEFT: f64 = 0.8;
 
-/// Objects by length.
 #[derive(Clone, Debug)]
 pub(crate) struct Histogram {
     rules: Rules,
-    /// By place on the grid.
+    /// Number of objects by index on the grid.
     objects: Vec<u64>,
 }
 
 impl Histogram {
-    /// No objects, on the grid of `rules`, which make a table.
     pub(crate) fn new(rules: &Rules) -> Self {
         Self { rules: *rules, objects: vec![0; rules.grid_len()] }
     }
 
-    /// Adds `objects` of `len` bytes each, 1 to a page.
     pub(crate) fn add(&mut self, len: usize, objects: u64) {
         let index = self.rules.grid_index(len).expect("1 byte to a page");
         self.objects[index] += objects;
     }
 }
 
-/// What the zspages of one class hold, as a function of its objects.
+/// Bytes that a class holds, linear in its objects.
 #[derive(Clone, Copy, Debug)]
 struct Cost {
     class: SizeClass,
     per_object: f64,
-    /// Of the zspage that is not full, and of the class.
+    /// Bytes of the class and of free slots in its last zspage.
     fixed: f64,
 }
 
@@ -72,17 +69,16 @@ impl Cost {
     }
 }
 
-/// What classes are chosen for.
 struct Goal<'a> {
     histogram: &'a Histogram,
     /// Classes whose objects need not move.
     present: &'a [SizeClass],
-    /// What a moved byte costs, in bytes held.
+    /// Cost of moving a byte, in bytes held.
     move_cost: f64,
 }
 
-/// The kinds of zspage that may be best for objects of up to `size` bytes: each one longer than
-/// those before it, and cheaper an object; then the one that they are in.
+/// Returns the zspages that may be best for objects of up to `size` bytes: each longer than those
+/// before and cheaper per object, and last the present class, which needs no move.
 fn kinds(size: Bytes, goal: &Goal) -> Vec<Cost> {
     let rules = &goal.histogram.rules;
     let mut kinds: Vec<Cost> = Vec::new();
@@ -102,18 +98,17 @@ fn kinds(size: Bytes, goal: &Goal) -> Vec<Cost> {
     kinds
 }
 
-/// The best classes for the smallest sizes in use: one of the sums that are built on.
+/// The best classes for the smallest sizes in use.
 #[derive(Clone, Copy, Debug)]
 struct Best {
-    /// Objects of these sizes.
     objects: u64,
     held: f64,
-    /// The last class, and how many sizes are below it.
+    /// The last class, and the number of sizes in use below it.
     last: Option<(SizeClass, usize)>,
 }
 
-/// Those that can be the best to put one more class on, for some cost of its objects: the lower
-/// convex hull of what is held over objects, both of which ascend.
+/// Results that may be best below one more class, for some cost per object: the lower convex hull
+/// of `held` over `objects`. Both ascend.
 #[derive(Debug, Default)]
 struct Hull(Vec<usize>);
 
@@ -128,7 +123,8 @@ impl Hull {
         self.0.push(index);
     }
 
-    /// The best below a class of all objects above, at `per_object` each.
+    /// Returns the best result below a class that takes the larger objects at `per_object` bytes
+    /// each.
     fn least(&self, bests: &[Best], per_object: f64) -> usize {
         let falls = |two: &[usize]| slope(&bests[two[0]], &bests[two[1]]) < per_object;
         let (mut low, mut high) = (0, self.0.len() - 1);
@@ -162,7 +158,7 @@ impl Goal<'_> {
                 let objects = bests[below].objects + more;
                 bests.push(self.best(&bests, &hull, size, objects));
             } else if index == last {
-                // Nothing is this long, but something may come.
+                // No object has this length yet, but one may be inserted.
                 let class = SizeClass::of(size, Pages::new(1), rules.page);
                 bests.push(Best { last: Some((class, below)), ..bests[below] });
             }
@@ -178,7 +174,6 @@ impl Goal<'_> {
         classes
     }
 
-    /// The best classes for `objects` objects of up to `size` bytes.
     fn best(&self, bests: &[Best], hull: &Hull, size: Bytes, objects: u64) -> Best {
         let mut least = Best { objects, held: f64::INFINITY, last: None };
         for kind in kinds(size, self) {
@@ -193,15 +188,15 @@ impl Goal<'_> {
 }
 
 impl Table {
-    /// The classes that are expected to hold the objects of `histogram` in the least memory.
-    /// Classes of this table are kept where that costs less than to move their objects:
-    /// `move_cost` bytes held for each byte moved. Lengths that no object has find a class too.
+    /// Returns the classes that are expected to hold `histogram` in the least memory. Every length
+    /// has a class. Present classes stay if that costs less than moving their objects, at
+    /// `move_cost` bytes held per byte moved.
     pub(crate) fn fitted(&self, histogram: &Histogram, move_cost: f64) -> Self {
         let goal = Goal { histogram, present: self.classes(), move_cost };
         Self::of_classes(&histogram.rules, goal.classes())
     }
 
-    /// The bytes that this table is expected to hold with the objects of `histogram`.
+    /// Returns the bytes that this table is expected to hold.
     pub(crate) fn expected(&self, histogram: &Histogram) -> f64 {
         let rules = &histogram.rules;
         let mut objects = vec![0; self.classes().len()];
@@ -214,15 +209,14 @@ impl Table {
     }
 }
 
-/// Makes the slots as large as zspages have room for, so that lengths that come later find less
-/// to round up.
+/// Makes slots as large as their zspages allow, so that later lengths need less rounding.
 fn widen(classes: &mut [SizeClass], rules: &Rules) {
     for at in 0..classes.len() {
         let class = classes[at];
         let room = class.pages.bytes(rules.page).get() / u64::from(class.objects);
         let next = classes.get(at + 1).map_or(u64::MAX, |next| next.size.get() - 1);
         let room = room.min(rules.page.bytes().get()).min(next);
-        // A size below the smallest class stays that.
+        // A class below the smallest size of the grid keeps its size.
         if room > rules.min.get() {
             let steps = (room - rules.min.get()) / rules.step.get();
             let size = if room == rules.page.bytes().get() {

@@ -1,4 +1,4 @@
-//! Size classes: tables of them, by the kernel's rules or fitted to the objects at hand.
+//! Tables of size classes, by the kernel's rules or fitted to the objects at hand.
 
 pub(crate) mod fitted;
 pub(crate) mod table;

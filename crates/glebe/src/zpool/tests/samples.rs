@@ -1,6 +1,6 @@
-//! Objects that codecs make smaller, and objects that none does.
+//! Objects that codecs compress, and objects that they cannot.
 
-/// Text-like bytes that depend on `seed`.
+/// Returns bytes like text that depend on `seed`.
 pub(crate) fn text(seed: u64, len: usize) -> Vec<u8> {
     let words: [&[u8]; 6] =
         [b"static int ", b"return ", b"struct page *", b"unsigned ", b"{\n", b");\n"];
@@ -15,7 +15,7 @@ pub(crate) fn text(seed: u64, len: usize) -> Vec<u8> {
     out
 }
 
-/// Bytes that no codec makes smaller.
+/// Returns bytes that no codec makes smaller.
 pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed;
     std::iter::repeat_with(|| {

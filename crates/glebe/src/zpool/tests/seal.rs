@@ -1,4 +1,4 @@
-//! Zspages whose bytes lie with somebody else, here in a map.
+//! Tests sealed zspages, with a map as the holder of their bytes.
 
 use std::collections::HashMap;
 
@@ -11,12 +11,13 @@ use crate::zpool::shared::CLASSES_MAX;
 
 type Name = (u32, u32);
 
-/// Who has the bytes of sealed zspages: by zspage and page.
+/// Bytes of sealed zspages, by zspage and page.
 #[derive(Default)]
 struct Elsewhere(HashMap<(u32, usize), Vec<u8>>);
 
 impl Elsewhere {
-    /// Seals a zspage of the first class from `class` on that has one; its number.
+    /// Seals a zspage of the first class, from `class` on, that has a suitable one. Returns its
+    /// number.
     fn seal(&mut self, pool: &ObjectPool, class: u32, fullness: Fullness) -> Option<u32> {
         let classes = (0..CLASSES_MAX).map(|n| (n + class) % CLASSES_MAX);
         let sealing = classes.filter_map(|n| Sealing::begin(&pool.objects, n, fullness)).next()?;
@@ -46,7 +47,7 @@ impl Elsewhere {
         Some(bytes)
     }
 
-    /// Forgets zspages that have ended.
+    /// Drops zspages that ended.
     fn let_go(&mut self, pool: &ObjectPool) {
         let memory = &pool.objects.memory;
         pool.objects.settle();
@@ -103,7 +104,7 @@ fn no_slot_of_a_sealed_zspage_is_given_out() {
     assert!(elsewhere.read(&pool, gone[0]) == Some(bytes_of(first as u64, 1000)));
 }
 
-/// An entry that names its slot not yet: the bytes may be being written.
+/// While an entry does not name its slot, an insert may be writing the bytes.
 #[test]
 fn a_zspage_is_not_sealed_while_an_object_is_written() {
     let pool = plain().lend(Pages::ZERO).build().unwrap();
@@ -128,7 +129,7 @@ fn pages_of_a_zspage_stay_while_somebody_reads_there() {
     elsewhere.seal(&pool, 0, Fullness::Full).unwrap();
     let others: Vec<Name> = (2..99).map(|n| insert(&pool, &bytes_of(n, page()))).collect();
     assert!(*guard == *bytes && elsewhere.read(&pool, name) == Some(bytes));
-    // Ended while its own pages were still there.
+    // The zspage ends while its own pages are still present.
     pool.remove(handle).unwrap();
     drop(guard);
     elsewhere.let_go(&pool);

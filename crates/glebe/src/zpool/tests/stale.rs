@@ -1,4 +1,4 @@
-//! No handle ever names another object, however often its entry is used.
+//! Tests that a handle never names another object, however often its entry is used.
 
 use super::*;
 use crate::zpool::entry::word::GENERATION_BITS;
@@ -13,7 +13,7 @@ fn a_handle_kept_over_all_generations_stays_stale() {
     for n in 0..3_u32 << GENERATION_BITS {
         let handle = pool.insert(b"other").unwrap();
         assert_ne!(handle, first);
-        // The same word as the first one's, but for the epoch.
+        // The entry's word equals the first one; only the epoch differs.
         if handle.index() == first.index() && n % 64 == 63 || n >> GENERATION_BITS >= 2 {
             assert!(matches!(pool.get(first), Err(Error::Stale)), "after {n}");
         }
@@ -33,7 +33,7 @@ fn no_handle_is_given_twice() {
     let mut pool = plain().build().unwrap();
     pool.objects.memory.entries.epoch_last = 0;
     let mut given = std::collections::HashSet::new();
-    // Pages of entries come and go meanwhile.
+    // Pages of entries are added and given back meanwhile.
     for round in 0..40_u32 {
         let count = if round % 4 == 0 { 3000 } else { 40 };
         for _ in 0..200_000 / count / 10 {

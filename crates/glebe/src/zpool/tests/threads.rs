@@ -1,4 +1,4 @@
-//! Objects that come and go by several threads.
+//! Tests objects that several threads insert, read and remove.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Barrier;
@@ -40,8 +40,8 @@ fn a_place_that_is_read_is_not_written() {
     pool.check();
 }
 
-/// Each handle is removed by several threads at once, while one of them uses the entry again and
-/// again, so that its generations come round.
+/// Several threads remove each handle at once, while one of them uses the entry again until its
+/// generation wraps.
 #[test]
 fn one_of_several_removes_an_object_while_its_entry_is_used_again() {
     const THREADS: u64 = 3;
@@ -72,7 +72,7 @@ fn one_of_several_removes_an_object_while_its_entry_is_used_again() {
             let known = pool.insert(&bytes_of(n, 1000)).unwrap();
             handle.store(known.to_raw(), Ordering::Release);
             for _ in 0..20 {
-                // Nobody else knows this one.
+                // No other thread knows this handle.
                 let unknown = pool.insert(&bytes_of(n, 1000)).unwrap();
                 assert!(pool.remove(unknown).is_ok(), "another removed it");
             }
@@ -131,7 +131,7 @@ fn a_zspage_that_comes_and_goes_with_one_object_stays() {
     let pages = &pool.objects.memory.pages;
     let insert = || pool.insert(&bytes_of(1, 1024)).unwrap();
     let mut all: Vec<Handle> = (0..16_000).map(|_| insert()).collect();
-    // All zspages become full.
+    // Fills all zspages.
     loop {
         let (used, handle) = (pages.used(), insert());
         if pages.used() > used {
@@ -143,7 +143,7 @@ fn a_zspage_that_comes_and_goes_with_one_object_stays() {
     let (made, _) = pool.objects.memory.zspages.made();
     (0..100).for_each(|_| pool.remove(insert()).unwrap());
     assert_eq!(pool.objects.memory.zspages.made().0, made);
-    // It is what compaction would free, and leaves with the last object.
+    // Compaction frees the spare zspage; otherwise it is freed with the last object.
     let freeable = pool.freeable();
     assert!(freeable > Pages::ZERO);
     assert_eq!(pool.compact(Budget::All).unwrap().freed, freeable);

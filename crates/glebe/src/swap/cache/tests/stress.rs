@@ -1,8 +1,8 @@
-//! Threads on one area while first class takes what they are lent, the policy changes and the
-//! device refuses: no byte is wrong, no page is lost, nobody waits for ever.
+//! Threads use one area while first class takes its lent pages, the policy changes and the device
+//! fails. No byte is wrong, no page is lost, no thread waits for ever.
 //!
-//! A page says its offset and version, and the rest of it follows from these. Each offset has one
-//! thread that stores there and knows what must be there; all threads read all offsets.
+//! A page's offset and version determine its bytes. Each offset has one thread that stores there
+//! and knows its contents. All threads read all offsets.
 
 use std::sync::Barrier;
 use std::thread;
@@ -26,7 +26,7 @@ impl Rng {
     }
 }
 
-/// Some are the same all over, some do not compress, most do by half.
+/// Returns a page that is same-filled, incompressible, or compresses to a half.
 fn page_at(offset: u64, version: u64) -> Vec<u8> {
     let head = offset << 32 | version;
     let word = |at: u64| match offset % 8 {
@@ -38,7 +38,7 @@ fn page_at(offset: u64, version: u64) -> Vec<u8> {
     (0..page() as u64 / 8).flat_map(|at| word(at).to_le_bytes()).collect()
 }
 
-/// The version of a page, all of which is of that version and offset.
+/// Returns the version of a page. Asserts that its bytes match.
 fn version_of(offset: u64, page: &[u8]) -> u64 {
     let head = u64::from_le_bytes(*page.first_chunk().unwrap());
     let version = head & u64::from(u32::MAX);
@@ -52,7 +52,7 @@ fn version_of(offset: u64, page: &[u8]) -> u64 {
 struct Shared {
     area: Area,
     storm: Storm,
-    /// The version that is being stored at each offset, or was last.
+    /// The last version at each offset whose store has begun.
     begun: Vec<AtomicU64>,
     has_file: bool,
     has_faults: bool,
@@ -66,7 +66,7 @@ impl Shared {
         })
     }
 
-    /// Whether a call was made; a refusal must be one that the test brings about.
+    /// Returns `None` after a refusal that the test causes. Panics on others.
     fn allowed<T>(&self, result: Result<T, Error>) -> Option<T> {
         match result {
             Ok(done) => Some(done),
@@ -109,7 +109,7 @@ impl Shared {
         self.finish(whose, &known);
     }
 
-    /// When the device works again, all is there that should be.
+    /// Asserts, once the device works again, that every page is as expected.
     fn finish(&self, whose: u64, known: &[Option<u64>]) {
         if self.area.copies.file.is_some() {
             refuse(&self.area, 0);
@@ -133,7 +133,6 @@ impl Shared {
         }
     }
 
-    /// Reads what others write.
     fn read(&self) {
         let (mut rng, mut out) = (Rng(77), vec![0; page()]);
         while !self.is_over() {
@@ -158,7 +157,6 @@ impl Shared {
     }
 }
 
-/// First class takes runs of every size, and writes all of each.
 fn recall(reserve: &Reserve, shared: &Shared) {
     let (mut rng, mut blocks) = (Rng(55), Vec::new());
     while !shared.is_over() {
@@ -225,7 +223,7 @@ fn in_a_pool_of_its_own() {
     run(None, true, false);
 }
 
-/// A block goes, or moves, while it is read: the load looks again.
+/// Replaces or moves a block while loads read it: they must look again.
 fn replaced_all_the_time(area: &Area) {
     let (until, begun) = (Instant::now() + storm(USUAL) / 2, AtomicU64::new(0));
     thread::scope(|scope| {
@@ -237,7 +235,7 @@ fn replaced_all_the_time(area: &Area) {
             }
         });
         let (mut out, mut last) = (vec![0; page()], 0);
-        // How often it is there depends on the device: a store that writes leaves none meanwhile.
+        // A store removes the page until the device has written it, so a load may find none.
         while Instant::now() < until {
             if area.load(2, &mut out).unwrap() {
                 let version = version_of(2, &out);
@@ -271,7 +269,6 @@ fn a_page_in_memory_that_is_replaced_all_the_time_is_read_whole() {
     replaced_all_the_time(&area);
 }
 
-/// A page that is stored while an older one is taken is not taken unseen.
 #[test]
 fn a_page_that_is_stored_while_it_is_taken_is_there_or_was_taken() {
     let area = with_file(&SwapCache::with_limit(Bytes::mib(1)).unwrap(), 4);
@@ -279,7 +276,7 @@ fn a_page_that_is_stored_while_it_is_taken_is_there_or_was_taken() {
     for version in (2..600).step_by(2) {
         area.set_policy(Policy::default()).unwrap();
         area.store(2, &page_at(2, version - 1)).unwrap();
-        // So that the file is read, for long enough.
+        // Forces a slow read of the file.
         area.kept_gone();
         area.set_policy(put_back(Bytes::mib(1))).unwrap();
         let was_there = thread::scope(|scope| {

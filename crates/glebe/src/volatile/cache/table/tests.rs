@@ -3,7 +3,7 @@
 use super::*;
 
 impl<K: Hash + Eq, V> Table<K, V> {
-    /// Tests the invariants of the file's head.
+    /// Checks the invariants of the table's head.
     pub(in crate::volatile::cache) fn check_invariants(&self) {
         let items = || self.items.iter().enumerate();
         let live = || items().filter_map(|(id, item)| Some((id, item.as_ref()?)));

@@ -1,15 +1,14 @@
-//! Who waits for which item, so that nobody waits for himself.
+//! Records which thread waits for which item, so that no thread waits for itself.
 //!
-//! A thread that builds may ask for what another builds, which may ask for what the first builds:
-//! before a thread waits, the circle is looked for, under the cache's lock. Cost: O(threads that
-//! wait) for each in the chain; no chain is longer than threads build.
+//! A builder may wait for another builder, which may want the first one's value. So a thread looks
+//! for a circle, under the cache's lock, before it waits. Cost: O(waiting threads) for each builder
+//! in the chain.
 
 use std::sync::Arc;
 use std::thread::ThreadId;
 
 use super::{Flight, Id, Phase, Table};
 
-/// A thread that waits for an item.
 #[derive(Debug)]
 pub(super) struct Wait<V> {
     by: ThreadId,
@@ -18,8 +17,8 @@ pub(super) struct Wait<V> {
 }
 
 impl<K, V> Table<K, V> {
-    /// Whether a thread that waits for an item would wait for itself: its builder is the thread, or
-    /// waits, over however many others, for what the thread builds.
+    /// Returns true if thread `by` would wait for itself: it builds the item, or the item's builder
+    /// waits, possibly over others, for an item that `by` builds.
     pub(in crate::volatile::cache) fn is_in_circle(&self, by: ThreadId, mut id: Id) -> bool {
         loop {
             let builder = match self.items[id].as_ref().map(|item| item.phase) {
@@ -35,14 +34,13 @@ impl<K, V> Table<K, V> {
         }
     }
 
-    /// Whether what a thread waits for has not happened: else it has not woken up yet, and the id
-    /// may be another item's.
+    /// Returns true if a thread still waits. After its flight has landed, the id may be another
+    /// item's.
     fn is_on(&self, wait: &Wait<V>) -> bool {
         let flight = self.items[wait.id].as_ref().and_then(|item| item.flight.as_ref());
         flight.is_some_and(|flight| Arc::ptr_eq(flight, &wait.flight))
     }
 
-    /// A thread begins to wait for an item; the flight to wait for.
     pub(in crate::volatile::cache) fn begin_wait(
         &mut self,
         by: ThreadId,
@@ -53,7 +51,6 @@ impl<K, V> Table<K, V> {
         flight
     }
 
-    /// A thread waits no more.
     pub(in crate::volatile::cache) fn end_wait(&mut self, by: ThreadId) {
         self.waits.retain(|wait| wait.by != by);
     }

@@ -1,8 +1,7 @@
-//! Random programs beside an oracle: a map from keys to what was built last, of which what is
-//! marked may be lost.
+//! Random programs beside an oracle: a map from keys to the values built last.
 //!
-//! What is pinned or hot must be found with its values, what was lost must not, and what is marked
-//! may be either, but with its values. What was handed out never changes.
+//! Pinned and hot entries must be found, lost ones must not be, and marked ones may be. Every entry
+//! found has the built values, and no entry changes while it is held.
 
 use std::collections::HashMap;
 
@@ -43,7 +42,6 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What the map knows of an entry.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
     Hot,
@@ -53,11 +51,11 @@ enum State {
 
 struct Oracle<'a> {
     cache: &'a Cache<u32, u32>,
-    /// Whether entries stop being hot, or go, by themselves.
+    /// True if room is short: entries may be marked or evicted at any time.
     is_tight: bool,
-    /// What was built last, how long it is, and its state.
+    /// The value built last, its length and state.
     map: HashMap<u32, (u32, usize, State)>,
-    /// Entries that are held: their key, and what was built.
+    /// Keys and values of the entries held.
     held: Vec<(u32, u32, Entry<'a, u32, u32>)>,
     last: u32,
 }
@@ -68,7 +66,6 @@ impl<'a> Oracle<'a> {
         self.held.iter().any(|(k, v, entry)| *k == key && v == value && entry.is_kept())
     }
 
-    /// After an entry was found or not.
     fn judge(&mut self, key: u32, found: Option<Entry<'a, u32, u32>>) {
         let known = self.map.get(&key).copied();
         let must =
@@ -154,7 +151,7 @@ impl<'a> Oracle<'a> {
             Op::DropMarked => {
                 self.cache.drop_marked().unwrap();
                 let marked = self.map.values_mut().filter(|known| known.2 == State::Marked);
-                // What has no page cannot be lost.
+                // An entry without pages cannot be lost.
                 marked.filter(|known| known.1 > 0).for_each(|known| known.2 = State::Lost);
             }
             Op::Lose { key, nth } => {

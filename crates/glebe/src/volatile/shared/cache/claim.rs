@@ -1,10 +1,10 @@
-//! [`Claim`]: a slot that a thread writes; and how it comes by one.
+//! [`Claim`]: a slot that a thread writes, and how the thread gets it.
 //!
-//! Two lookups that miss one key at once may claim two slots of its set. Each notes the key's hash
-//! and then looks at the set, all sequentially consistent, so that one sees the other at least. The
-//! upper of two slots gives way to the lower, and either to one that is building. The lower waits
-//! until the upper has decided, which may not have seen it. Cost: two exchanges and a look at the
-//! set; a system call for each other writer, to see whether it lives.
+//! Two lookups that miss one key may claim two slots of its set. Each stores the key's hash, then
+//! looks at the set. All steps are sequentially consistent, so at least one sees the other. A claim
+//! in the upper slot gives way to one in the lower slot, and both give way to a build. The lower
+//! waits until the upper has decided, because the upper may not have seen it. Cost: two exchanges,
+//! a look at the set, and a system call for each other writer, to see if it lives.
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ use crate::sync::{fence, Backoff, Ordering};
 use crate::units::Bytes;
 use crate::volatile::Error;
 
-/// A slot that is empty again when this is dropped, unless it was kept.
+/// A claimed slot. The drop empties it unless the value was kept.
 #[derive(Debug)]
 pub(super) struct Claim<'a> {
     cache: &'a SharedCache,
@@ -27,7 +27,7 @@ pub(super) struct Claim<'a> {
 }
 
 impl SharedCache {
-    /// Claims a slot of the set for a hash that nobody else builds; none if there is no such.
+    /// Claims a slot for a hash, unless another writer builds it or no slot is free to claim.
     pub(super) fn claim(&self, hash: u64) -> Result<Option<Claim<'_>>, Error> {
         let joined = self.shared.joined()?;
         let writer = Writer::new(joined.holder, joined.since);
@@ -43,8 +43,9 @@ impl SharedCache {
         Ok(builds.then_some(claim))
     }
 
-    /// The slot of a set to be written next: one that held the same key and was lost, an empty one,
-    /// any that was lost, or that which was marked first. What another has just built is left.
+    /// Returns the slot of the set to write next: a lost entry of this hash, else an empty slot or
+    /// lost entry, else the entry marked first. Skips slots of live writers. An entry just built is
+    /// the last choice.
     fn victim(&self, hash: u64) -> Result<Option<(u64, State)>, Error> {
         let mut best: Option<((u32, u64), u64, State)> = None;
         for slot in self.places.set_of(hash) {
@@ -63,7 +64,7 @@ impl SharedCache {
         Ok(best.map(|(_, slot, state)| (slot, state)))
     }
 
-    /// Whether the writer of a slot is the one that builds for a hash, as the module's head says.
+    /// Returns true if this slot's writer builds the hash: see the module's head.
     fn is_first(&self, slot: u64, hash: u64) -> Result<bool, Error> {
         let (begin, mut backoff) = (Instant::now(), Backoff::default());
         for other in self.places.set_of(hash).filter(|other| *other != slot) {
@@ -88,14 +89,13 @@ impl SharedCache {
         word.compare_exchange(was.0, next.0, order, order).is_ok()
     }
 
-    /// Between two steps of a writer.
     fn step(&self) {
         self.shared.ledger().step();
     }
 }
 
 impl Claim<'_> {
-    /// Goes on to a phase of the same turn; not if somebody else has the slot now.
+    /// Moves to a phase of the same turn. Returns false if another writer has the slot.
     fn turn_to(&mut self, phase: Phase) -> bool {
         let next = self.state.with(phase);
         let is_done = self.cache.exchange(self.slot, self.state, next);
@@ -103,17 +103,18 @@ impl Claim<'_> {
         is_done
     }
 
-    /// Writes `body`, the value built and its key, and lets all read it; whether it is kept.
+    /// Writes `body`, the value and then the key, and publishes it. Returns true if it is kept.
     pub(super) fn keep(mut self, key_len: usize, body: &[u8]) -> Result<bool, Error> {
-        // A builder may have forked: the slot is the parent's.
+        // After a fork in the builder the slot is the parent's.
         if self.joined.is_inherited() {
             return Ok(false);
         }
         let len = HEAD + body.len() as u64;
         let (cache, range) = (self.cache, self.cache.places.range(self.slot, len));
         let pin = cache.shared.pin(range.clone())?;
-        // Ends what was noted of the entry before: a loss, an age. Marked while it is written, it
-        // is a purge's as soon as this process is killed. Where that is refused a hit marks it.
+        // The unmark ends the loss and the mark of the earlier entry. The entry is marked before it
+        // is written, so that a purge can take it if this process is killed. If the mark fails, a
+        // hit makes it.
         drop(cache.shared.unmark(range.clone())?);
         let _ = cache.shared.mark(range, cache.priority, Order::Fifo);
         fence(Ordering::SeqCst);

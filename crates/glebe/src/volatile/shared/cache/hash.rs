@@ -1,21 +1,20 @@
-//! A keyed 64-bit hash of bytes: which set a key belongs to, and whether an entry is whole.
+//! A keyed 64-bit hash of bytes: chooses a key's set, and checks that an entry is whole.
 //!
-//! All processes of a file must compute the same, whatever they were built by: the standard
-//! library's hashers promise no such thing. Sixteen bytes a step, a multiplication each. It finds
-//! what was torn or lost, not what somebody forged who may write the file.
+//! Processes of different builds must compute the same hash, which the standard library's hashers
+//! do not promise. It takes 16 bytes and one multiplication a step. It detects torn and lost
+//! entries, not forged ones.
 
-/// Odd numbers with as many ones as zeros, about.
+/// Odd constants with about half of their bits set.
 const FIRST: u64 = 0x9e37_79b9_7f4a_7c15;
 const SECOND: u64 = 0xd6e8_feb8_6659_fd93;
 const STEP: usize = 16;
 
-/// The upper half of the product laid over the lower.
+/// Folds the 128-bit product: upper half xor lower half.
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     product as u64 ^ (product >> u64::BITS) as u64
 }
 
-/// The hash of `bytes` under `seed`.
 pub(super) fn hash(seed: u64, bytes: &[u8]) -> u64 {
     let secret = fold(seed ^ FIRST, SECOND);
     let step = |state: u64, bytes: &[u8]| {
@@ -53,7 +52,7 @@ mod tests {
             all += 1;
         }
         assert_eq!(seen.len(), all);
-        // Spread over sets by the upper bits.
+        // The upper bits choose the set.
         let sets = (0_u32..4096).map(|n| hash(7, &n.to_ne_bytes()) >> 60);
         let mut counts = [0; 16];
         sets.for_each(|set| counts[set as usize] += 1);

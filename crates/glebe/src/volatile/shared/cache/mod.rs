@@ -1,15 +1,15 @@
-//! [`SharedCache`]: values by key that the processes of a [`Shared`] build once for all of them.
+//! [`SharedCache`]: values by key that the processes of a [`Shared`] build once for all.
 //!
-//! Owns the data of the file: an index that is never marked, and entries that are, so that purges
-//! take them (`places`). A hash says to which eight slots a key may go. A slot has one word, which
-//! says what it holds or who writes it (`state`); no other lock, and none while anyone reads.
+//! The cache owns the file's data: an index that is never marked, and marked entries, which purges
+//! can take (`places`). The hash of a key chooses a set of eight slots. A word per slot says what
+//! it holds or who writes it (`state`). Readers take no lock.
 //!
-//! A reader pins the entry, looks at the word, copies, and looks again; a checksum of the turn, the
-//! value and the key must fit. So what was lost, torn, left half written by a killed process or
-//! spoilt by a hostile one is a miss: nothing in the file is used as a place, and a length only
-//! within an entry. A writer is dead when its process is, and its slot is anyone's.
+//! A reader pins the entry, checks the word, copies, and checks again. A checksum of the turn, the
+//! value and the key must fit. So an entry that is lost, torn, half written by a killed process or
+//! spoilt by a hostile one is a miss. Nothing in the file is used as an offset, and a length only
+//! within an entry. A writer is dead when its process is; its slot is then free to claim.
 //!
-//! Cost of a hit: a pin of the entry's granules, a copy and the checksum; no system call.
+//! Cost of a hit: a pin of the entry's granules, a copy and a checksum; no system call.
 
 mod claim;
 mod hash;
@@ -41,27 +41,27 @@ use places::{Places, HEAD};
 use state::{Phase, State, Writer};
 use stats::{Counter, Counts, Stats};
 
-/// Why [`SharedCache::get_or_build`] has no value that it could keep.
+/// Why [`SharedCache::get_or_build`] returned an error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SharedBuildError<E> {
     /// The builder failed.
     #[error("{0}")]
     Builder(E),
-    /// A key and its value that are longer than an entry of the cache.
+    /// The key and its value are longer than an entry.
     #[error(
         "a key and its value of {len} bytes; an entry of the shared cache has room for {limit}"
     )]
     TooLong {
-        /// Bytes of both; of the key alone where that is too long.
+        /// Bytes of both, or of the key if that is too long already.
         len: usize,
-        /// The most that there may be.
+        /// Most bytes of both.
         limit: usize,
     },
 }
 
-/// Values by key, both bytes, that several processes share, that purges take and that are built
-/// again then.
+/// Values by key, both bytes, shared by several processes. Purges may take a value, which is then
+/// built again.
 ///
 /// ```
 /// use std::convert::Infallible;
@@ -83,7 +83,7 @@ pub enum SharedBuildError<E> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Threads share it. A forked child joins the file by itself and goes on with the same entries.
+/// Threads share the cache. A forked child joins the file by itself and sees the same entries.
 #[derive(Debug)]
 pub struct SharedCache {
     shared: Arc<Shared>,
@@ -95,24 +95,21 @@ pub struct SharedCache {
     counts: Counts,
 }
 
-/// What a look at a slot found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
-    /// The value, which was copied out.
     Hit,
-    /// A process that lives writes the key, or another of its hash.
+    /// A live process writes this key, or another key of its hash.
     Busy,
     Nothing,
 }
 
-/// What a lookup that may build came to.
 enum Sought<'a> {
     Hit,
-    /// To be built; and kept, where there is a claim.
+    /// The caller builds, and keeps the value if it has a claim.
     Missing(Option<Claim<'a>>),
 }
 
-/// A builder at work.
+/// Counts a failure unless the builder succeeds.
 struct Building<'a>(&'a Counts);
 
 impl Drop for Building<'_> {
@@ -122,38 +119,38 @@ impl Drop for Building<'_> {
 }
 
 impl SharedCache {
-    /// What a cache can be like.
+    /// Returns default options.
     pub fn options() -> SharedCacheOptions {
         SharedCacheOptions::default()
     }
 
-    /// The cache in `shared`: made there if the data begins with zeros, else that which is there.
-    /// It takes all of the data: nobody else may use any.
+    /// Opens the cache in `shared`, or makes it if the data begins with zeros. The cache takes all
+    /// of the data: the program must not use any of it.
     ///
     /// # Errors
-    /// [`Error::BadFile`] where something else stands; [`Error::BadOption`] for entries that are no
-    /// whole granules or of which a set does not fit; as [`Shared::pin`].
+    /// [`Error::BadFile`] if the data holds something else; [`Error::BadOption`] if entries are not
+    /// whole granules or no set of 8 fits; the errors of [`Shared::pin`].
     pub fn over(shared: Arc<Shared>, options: SharedCacheOptions) -> Result<Self, Error> {
         options.over(shared)
     }
 
-    /// The file that it lies in.
+    /// Returns the cache's file.
     #[must_use]
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
-    /// The most bytes that a key and its value may have together.
+    /// Returns the most bytes that a key and its value may have together.
     #[must_use]
     pub fn limit(&self) -> Bytes {
         self.places.entry() - Bytes::new(HEAD)
     }
 
-    /// Copies a value out, in place of what `value` holds; whether there was one. Else `value` is
-    /// empty. Waits for nobody who builds it.
+    /// Copies a value into `value`, replacing its contents. Returns true if it was found; else
+    /// empties `value`. Does not wait for a builder.
     ///
     /// # Errors
-    /// As [`Shared::pin`].
+    /// Fails like [`Shared::pin`].
     pub fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
         let found = self.find(key, self.hash(key), value);
         let is_hit = matches!(found, Ok(Found::Hit));
@@ -167,13 +164,12 @@ impl SharedCache {
         found.map(|_| is_hit)
     }
 
-    /// As [`SharedCache::get`], and where there is none builds it into `value`, which is empty
-    /// then. Others who miss the key meanwhile, in any process, wait a while for this builder. What
-    /// the file cannot take is built and not kept, as where [`get`](SharedCache::get) would be an
-    /// error.
+    /// Returns a value like [`SharedCache::get`], or builds it into the emptied `value`. Meanwhile
+    /// other lookups of the key, in any process, wait a while for this builder. A value that the
+    /// file cannot take is built and not kept, also where [`get`](SharedCache::get) would fail.
     ///
     /// # Errors
-    /// [`SharedBuildError`]. Of a value that is too long, `value` has all.
+    /// [`SharedBuildError`]. `value` holds the whole value even if it is too long.
     pub fn get_or_build<E>(
         &self,
         key: &[u8],
@@ -210,11 +206,11 @@ impl SharedCache {
         fits
     }
 
-    /// Removes an entry, for all processes; whether there was one. What is being built is returned
-    /// to its builder's caller, and not kept.
+    /// Removes an entry for all processes. Returns true if it existed. A value being built is
+    /// returned to its builder's caller, and not kept.
     ///
     /// # Errors
-    /// As [`Shared::pin`].
+    /// Fails like [`Shared::pin`].
     pub fn remove(&self, key: &[u8]) -> Result<bool, Error> {
         self.shared.joined()?;
         let (hash, mut is_removed) = (self.hash(key), false);
@@ -233,7 +229,7 @@ impl SharedCache {
         Ok(is_removed)
     }
 
-    /// What this process did, and how much the cache can hold.
+    /// Returns this process's counters, and the pages of all entries.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let entry = self.places.entry().pages_down(page_size()).get();
@@ -248,7 +244,7 @@ impl SharedCache {
         Ok(())
     }
 
-    /// Looks for a value until it is there, or this thread may build it, or has waited too long.
+    /// Looks for a value until it is found, this thread may build it, or the patience ends.
     fn seek(&self, key: &[u8], value: &mut Vec<u8>) -> Result<Sought<'_>, Error> {
         let (hash, begin, mut backoff) = (self.hash(key), Instant::now(), Backoff::default());
         let mut waits = 0;
@@ -262,7 +258,7 @@ impl SharedCache {
             }
             if found == Found::Nothing {
                 if let Some(claim) = self.claim(hash)? {
-                    // Another may have built it between the look and the claim.
+                    // Another thread may have built it between the look and the claim.
                     let is_there = self.find(key, hash, value)? == Found::Hit;
                     return Ok(if is_there { Sought::Hit } else { Sought::Missing(Some(claim)) });
                 }
@@ -276,7 +272,6 @@ impl SharedCache {
         }
     }
 
-    /// Looks for a value in all slots of its set.
     fn find(&self, key: &[u8], hash: u64, value: &mut Vec<u8>) -> Result<Found, Error> {
         self.shared.joined()?;
         let mut found = Found::Nothing;
@@ -295,7 +290,7 @@ impl SharedCache {
                 Phase::Kept(len) if self.copy_out(slot, state, len.into(), key, value)? => {
                     return Ok(Found::Hit);
                 }
-                // Written meanwhile, it was not lost.
+                // An entry that was overwritten meanwhile was not lost.
                 Phase::Kept(_) => {
                     self.counts.add(Counter::Lost, u64::from(self.state(slot) == state));
                 }
@@ -304,7 +299,7 @@ impl SharedCache {
         Ok(found)
     }
 
-    /// Copies the value of a slot that says to hold `len` bytes; whether it is whole and the key's.
+    /// Copies out a slot's value of `len` bytes. Returns true if it is whole and of this key.
     fn copy_out(
         &self,
         slot: u64,
@@ -318,7 +313,7 @@ impl SharedCache {
         let Some(value_len) = value_len else { return Ok(false) };
         let body_len = (len - HEAD) as usize;
         let has_room = value.try_reserve(body_len.saturating_sub(value.len())).is_ok();
-        // A pin would give what is lost memory again.
+        // Checks for losses first: a pin would give lost granules new memory.
         if !has_room || self.is_lost(slot, len) {
             return Ok(false);
         }
@@ -337,13 +332,13 @@ impl SharedCache {
             && value.ends_with(key);
         value.truncate(value_len as usize);
         if is_whole && !self.mark_of(slot).is_marked() {
-            // Of an earlier life of the file. Refused, it stays as it is.
+            // Left unmarked by an earlier life of the file. If the mark fails, it stays unmarked.
             let _ = self.shared.mark(range, self.priority, Order::Fifo);
         }
         Ok(is_whole)
     }
 
-    /// Whether the process that writes a slot lives, and is not a later one of its number.
+    /// Returns true if the writer's process lives and its number was not reused.
     fn lives(&self, writer: Writer) -> Result<bool, Error> {
         let (ledger, holder) = (self.shared.ledger(), u32::from(writer.holder));
         let own = self.shared.joined()?;
@@ -354,17 +349,17 @@ impl SharedCache {
         Ok(Writer::new(holder, since) == writer && ledger.is_alive(holder)?)
     }
 
-    /// Not 0, which empty slots have.
+    /// Returns a hash that is not 0, the hash of empty slots.
     fn hash(&self, key: &[u8]) -> u64 {
         hash(self.seed, key).max(1)
     }
 
-    /// Of a value and its key, of this length, in this turn of a slot.
+    /// Returns the checksum of a value and its key in this turn of a slot.
     fn checksum(&self, state: State, key_len: usize, body: &[u8]) -> u64 {
         hash(self.seed ^ state.turn() << 32 ^ key_len as u64, body)
     }
 
-    /// Whether any granule of the first `len` bytes of a slot was lost.
+    /// Returns true if a granule of the slot's first `len` bytes was lost.
     fn is_lost(&self, slot: u64, len: u64) -> bool {
         let range = self.places.range(slot, len.min(self.places.entry().get()));
         let [start, end] =
@@ -373,7 +368,6 @@ impl SharedCache {
         (start..end).any(|index| word(index).is_lost())
     }
 
-    /// The word of the first granule of a slot.
     fn mark_of(&self, slot: u64) -> Word {
         let first = self.places.range(slot, 1).start.get() / self.shared.granule().get();
         Word(self.shared.ledger().word(first).load(Ordering::SeqCst))

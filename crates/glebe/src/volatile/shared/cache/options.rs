@@ -1,8 +1,8 @@
-//! [`SharedCacheOptions`], and how the index of a cache comes into a file.
+//! [`SharedCacheOptions`], and the making of a cache's index.
 //!
-//! Each word of the header is set by an exchange of 0: of several processes that begin at once the
-//! first sets it and all take what stands there, and what a killed one left is completed by the
-//! next. A file that holds something else is refused.
+//! A compare-and-exchange with 0 sets each word of the header. So processes that start at once all
+//! take the first one's words, and the next process completes the header of a killed one. A file
+//! with other contents is refused.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -18,14 +18,14 @@ use crate::sync::Ordering;
 use crate::units::Bytes;
 use crate::volatile::{Error, Priority, Refills};
 
-/// "glebeshc" as its bytes are in memory.
+/// "glebeshc" in memory order.
 const MAGIC: u64 = u64::from_ne_bytes(*b"glebeshc");
 const VERSION: u64 = 1;
-/// Of an entry, where nothing is said and granules are no longer.
+/// Default entry, unless the granule is longer.
 const ENTRY: Bytes = Bytes::new(16 << 10);
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// What a [`SharedCache`] is to be like; from [`SharedCache::options`].
+/// Options of a [`SharedCache`]; from [`SharedCache::options`].
 #[derive(Clone, Debug)]
 #[must_use = "options do nothing until a cache is made of them"]
 pub struct SharedCacheOptions {
@@ -43,32 +43,32 @@ impl Default for SharedCacheOptions {
 }
 
 impl SharedCacheOptions {
-    /// The most bytes that a value and its key may have together, with 8 more: whole granules, less
-    /// than 4 GiB. An entry has memory for what it holds alone, in granules. Else 16 KiB, or a
-    /// granule if that is longer. Who opens the cache of another takes that one's.
+    /// Sets the bytes of an entry: a value, its key and 8 bytes more; whole granules, less than 4
+    /// GiB. Default: 16 KiB, or a granule if that is longer. An entry takes memory only for the
+    /// granules that it fills. An existing cache keeps its own length.
     pub fn entry(self, entry: Bytes) -> Self {
         Self { entry: Some(entry), ..self }
     }
 
-    /// How long a lookup waits for another that builds the same value, before it builds one for
-    /// itself. Else 100 milliseconds.
+    /// Sets how long a lookup waits for another builder of its value before it builds itself.
+    /// Default: 100 milliseconds.
     pub fn patience(self, patience: Duration) -> Self {
         Self { patience, ..self }
     }
 
-    /// The priority of what this process puts in: purges take the lowest first. Else
+    /// Sets the priority of this process's entries: purges take the lowest first. Default:
     /// [`Priority::NORMAL`].
     pub fn priority(self, priority: Priority) -> Self {
         Self { priority, ..self }
     }
 
-    /// Asks this value before it keeps what is built: while it says no, what is missed is built and
-    /// not kept. Else all is kept.
+    /// Sets the value that decides if built values are kept: while it withholds refills, they are
+    /// not. Default: all are kept.
     pub fn refills(self, refills: Refills) -> Self {
         Self { refills, ..self }
     }
 
-    /// The cache in the data of `shared`, which is made if the data begins with zeros.
+    /// Opens the cache in `shared`, or makes it if the data begins with zeros.
     pub(super) fn over(self, shared: Arc<Shared>) -> Result<SharedCache, Error> {
         let (len, granule) = (shared.len(), shared.granule());
         let entry = self.entry.unwrap_or(ENTRY.max(granule)).get();
@@ -77,7 +77,7 @@ impl SharedCacheOptions {
             let what = "an entry is no whole granules, of 4 GiB or more, or a set of 8 has no room";
             return Err(Error::BadOption { what, value: entry, limit });
         }
-        // A touch must need no memory: the file system may be full.
+        // Pins allocate the index, because a later touch of it must not need memory.
         drop(shared.pin(Bytes::ZERO..granule)?);
         let granules = Extent::new(0, len.get() / granule.get()).ok_or(Error::Empty)?;
         shared.ledger().touch_words(granules)?;
@@ -96,14 +96,14 @@ impl SharedCacheOptions {
     }
 }
 
-/// Sets a word of the header if it is 0; what stands there.
+/// Sets a word of the header if it is 0. Returns its value.
 fn first(shared: &Shared, head: Head, value: u64) -> u64 {
     let word = Ledger::word_in(shared.data(), head.at());
     let set = word.compare_exchange(0, value, Ordering::SeqCst, Ordering::SeqCst);
     set.err().unwrap_or(value)
 }
 
-/// As [`first`], where nothing else may stand.
+/// Sets a word like [`first`]; fails if it has another value.
 fn settle(shared: &Shared, head: Head, what: &'static str, expected: u64) -> Result<(), Error> {
     let value = first(shared, head, expected);
     if value == expected {

@@ -1,4 +1,4 @@
-//! [`Places`]: where the words and the entries of a cache lie in the data of its file.
+//! [`Places`]: the offsets of a cache's words and entries in the data of its file.
 //!
 //! ```text
 //! header    0 magic | 1 version | 2 bytes of an entry | 3 seed | .. 15 nothing
@@ -6,9 +6,9 @@
 //! entries   from a granule on, one of each slot:  checksum | value | key
 //! ```
 //!
-//! Offsets and lengths are bytes; words are of this machine's byte order. All follows from the
-//! length of the data, the granule and the bytes of an entry, which are checked when the cache is
-//! opened and never read from the file again. The granules of header and sets are never marked.
+//! Offsets and lengths are bytes; words have this machine's byte order. All offsets follow from the
+//! data's length, the granule and the entry's length, which the opener checks and never reads
+//! again. The granules of header and sets are never marked.
 
 use std::ops::Range;
 
@@ -19,12 +19,10 @@ use crate::units::Bytes;
 pub(super) const WAYS: u64 = 8;
 const SLOT: u64 = 2 * WORD;
 const SET: u64 = WAYS * SLOT;
-/// Bytes of the header.
 const HEADER: u64 = SET;
-/// Bytes of an entry before its value.
+/// Bytes of an entry before its value: the checksum.
 pub(super) const HEAD: u64 = WORD;
 
-/// A word of the header.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Head {
     Magic,
@@ -45,13 +43,12 @@ pub(super) struct Places {
     granule: u64,
     entry: u64,
     sets: u64,
-    /// Where the entries begin.
     entries_at: u64,
 }
 
 impl Places {
-    /// Those of data of this length: none unless a set of entries fits, and none for entries that
-    /// are no whole granules or too long for their length to be noted.
+    /// Lays out data of `len` bytes. `None` if no set fits, or if an entry is not whole granules or
+    /// its length exceeds 32 bits.
     pub(super) fn new(len: Bytes, granule: Bytes, entry: u64) -> Option<Self> {
         let (len, granule) = (len.get(), granule.get());
         if entry == 0 || entry % granule != 0 || entry > u32::MAX.into() {
@@ -59,14 +56,13 @@ impl Places {
         }
         let of_sets = |sets: u64| (HEADER + sets * SET).next_multiple_of(granule);
         let entries = WAYS * entry;
-        // As many as there would be room for but for the rounding up to a granule.
+        // Rounding up to a granule may cost one set.
         let most = len.saturating_sub(HEADER) / (entries + SET);
         let fits = |sets: &u64| of_sets(*sets) + sets * entries <= len;
         let sets = [most, most.saturating_sub(1)].into_iter().find(fits)?;
         (sets > 0).then(|| Self { granule, entry, sets, entries_at: of_sets(sets) })
     }
 
-    /// Bytes of an entry.
     pub(super) fn entry(&self) -> Bytes {
         Bytes::new(self.entry)
     }
@@ -75,28 +71,25 @@ impl Places {
         self.sets * WAYS
     }
 
-    /// Bytes of header and sets.
     pub(super) fn index_len(&self) -> u64 {
         self.entries_at
     }
 
-    /// The slots of the set of a hash.
+    /// Returns the slots of a hash's set.
     pub(super) fn set_of(&self, hash: u64) -> Range<u64> {
         let set = ((u128::from(hash) * u128::from(self.sets)) >> u64::BITS) as u64;
         set * WAYS..(set + 1) * WAYS
     }
 
-    /// The offset of a slot's hash.
     pub(super) fn hash_at(&self, slot: u64) -> u64 {
         HEADER + slot * SLOT
     }
 
-    /// The offset of a slot's state.
     pub(super) fn state_at(&self, slot: u64) -> u64 {
         self.hash_at(slot) + WORD
     }
 
-    /// The granules that hold the first `len` bytes of a slot's entry, as a range of bytes.
+    /// Returns the bytes of the granules that hold the first `len` bytes of a slot's entry.
     pub(super) fn range(&self, slot: u64, len: u64) -> Range<Bytes> {
         let start = self.entries_at + slot * self.entry;
         Bytes::new(start)..Bytes::new(start + len.next_multiple_of(self.granule))

@@ -1,4 +1,4 @@
-//! [`State`]: what a slot holds or who writes it, in 64 bits that every process of the file shares.
+//! [`State`]: the contents or writer of a slot, in 64 bits that every process of the file shares.
 //!
 //! ```text
 //! 63 .. 34 | 33 32 | 31 ...... 0
@@ -8,9 +8,9 @@
 //!                   one turn more            the same turn; empty where nothing is kept
 //! ```
 //!
-//! Each arrow is one exchange of the whole word. A writer whose process has ended, or that was
-//! taken for one, finds another word, and publishes nothing. Every 64 bits are a state: who reads
-//! one checks the length and whether the holder lives.
+//! Each arrow is one exchange of the word. A writer that died, or was taken for dead, finds another
+//! word and publishes nothing. All 64-bit values are valid: a reader checks the length and if the
+//! holder lives.
 
 const PHASE_SHIFT: u32 = 32;
 const TURN_SHIFT: u32 = 34;
@@ -21,28 +21,25 @@ const STAMP_MASK: u64 = (1 << HOLDER_SHIFT) - 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct State(pub(super) u64);
 
-/// What a slot is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Empty,
-    /// Holds so many bytes, or says so.
+    /// The slot says that it holds this many bytes.
     Kept(u32),
-    /// Somebody has it who looks whether another builds the same.
+    /// The writer looks for another builder of the same key.
     Claimed(Writer),
-    /// Nobody else does.
+    /// The writer found no other builder, and builds.
     Building(Writer),
 }
 
-/// A process that writes a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Writer {
     pub(super) holder: u8,
-    /// The lower bits of the time at which it joined.
+    /// Lower bits of the time of its join.
     stamp: u32,
 }
 
 impl Writer {
-    /// The holder of that number that joined at `since`.
     pub(super) fn new(holder: u32, since: u64) -> Self {
         Self { holder: holder as u8, stamp: (since & STAMP_MASK) as u32 }
     }
@@ -53,7 +50,7 @@ impl Writer {
 }
 
 impl State {
-    /// How often the slot was claimed, some 2^30 times round.
+    /// Returns how often the slot was claimed, modulo 2^30.
     pub(super) fn turn(self) -> u64 {
         self.0 >> TURN_SHIFT
     }
@@ -69,7 +66,7 @@ impl State {
         }
     }
 
-    /// In the same turn.
+    /// Returns another phase of this turn.
     pub(super) fn with(self, phase: Phase) -> Self {
         let (code, low) = match phase {
             Phase::Empty => (0, 0),
@@ -80,7 +77,7 @@ impl State {
         Self(self.turn() << TURN_SHIFT | code << PHASE_SHIFT | low)
     }
 
-    /// Claimed for the next turn.
+    /// Returns the next turn, claimed.
     pub(super) fn claimed(self, writer: Writer) -> Self {
         Self(self.0.wrapping_add(1 << TURN_SHIFT)).with(Phase::Claimed(writer))
     }

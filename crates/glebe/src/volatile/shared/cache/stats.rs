@@ -1,7 +1,6 @@
-//! Statistics of a shared cache: what this process did with it.
+//! Statistics of a shared cache, of this process.
 //!
-//! Identity, exact while no call is under way ([`Stats::check`]): each miss is told so, built, or
-//! its builder failed.
+//! While no call is under way ([`Stats::check`]): misses = told + built + failed.
 
 use crate::stats::{shown, statistics, texts};
 use crate::sys::page_size;
@@ -26,10 +25,10 @@ statistics! {
 }
 
 impl Stats {
-    /// Tests the identity of the module's head; it holds while no call is under way.
+    /// Checks the identity of the module's head. It holds while no call is under way.
     ///
     /// # Errors
-    /// Its values, where it does not hold.
+    /// Returns the values if it does not hold.
     pub fn check(&self) -> Result<(), String> {
         let Self { misses, told, built, failed, .. } = self;
         if *misses == told + built + failed {

@@ -1,4 +1,4 @@
-//! Words that only another process could have put there at that moment, one by one.
+//! Words that only another process could have written at that moment.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn cache(patience: Duration) -> SharedCache {
     SharedCache::over(Arc::new(shared), options).unwrap()
 }
 
-/// One that lives, and one of an earlier process with its number.
+/// Returns a live writer, and an earlier process's with its number.
 fn writers(cache: &SharedCache) -> [Writer; 2] {
     let joined = cache.shared.joined().unwrap();
     [0, 1].map(|gone| Writer::new(joined.holder, joined.since + gone))
@@ -22,7 +22,7 @@ fn put(cache: &SharedCache, slot: u64, hash: u64, state: State) {
     cache.word(cache.places.state_at(slot)).store(state.0, Ordering::SeqCst);
 }
 
-/// Whether a claim is had while another slot has the same hash.
+/// Returns true if a claim succeeds beside another slot of this hash.
 fn is_claimed_beside(cache: &SharedCache, slot: u64, phase: Phase) -> bool {
     let hash = cache.hash(KEY);
     put(cache, slot, hash, State(0).with(phase));
@@ -36,13 +36,13 @@ fn of_two_that_claim_one_hash_one_builds() {
     let cache = cache(Duration::from_millis(5));
     let [lives, dead] = writers(&cache);
     for (slot, phase, is_claimed) in [
-        // The claim is of the lowest slot that is free: 1, or 0.
+        // The claim takes the lowest free slot: 1, or 0.
         (0, Phase::Claimed(lives), false),
         (0, Phase::Building(lives), false),
         (0, Phase::Claimed(dead), true),
         (7, Phase::Building(lives), false),
         (7, Phase::Building(dead), true),
-        // It may never have seen this one, and is waited for.
+        // This writer may not have seen the claim, which waits for it.
         (7, Phase::Claimed(lives), false),
     ] {
         assert_eq!(is_claimed_beside(&cache, slot, phase), is_claimed, "{slot} {phase:?}");
@@ -82,11 +82,12 @@ fn what_was_written_for_another_key_or_turn_is_not_found() {
         cache.find(key, cache.hash(key), &mut value).unwrap() == Found::Hit
     };
     assert!(find(KEY, state));
-    // Built between a look and a claim: the claim leaves it, and the next look finds it.
+    // A value was built between a look and a claim: the claim spares it, and the next look finds
+    // it.
     let claim = cache.claim(hash).unwrap();
     assert!(claim.is_some() && find(KEY, state));
     drop(claim);
-    // A key of the same length and, as far as the slot says, of the same hash.
+    // The slot has the hash of another key, of equal length or of none.
     assert!(!find(b"yek", state) && !find(b"", state));
     let Phase::Kept(len) = state.phase() else { panic!("{state:?}") };
     let [lives, _] = writers(&cache);

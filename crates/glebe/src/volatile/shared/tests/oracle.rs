@@ -1,13 +1,12 @@
-//! Random calls through two users of one file, compared with an oracle that is plainly right.
+//! Random calls through two users of one file, compared with a simple oracle.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// What a granule is to be like.
 #[derive(Clone, Copy, Debug, Default)]
 struct Granule {
-    /// Priority, order, and where in the order it stands: the least goes first.
+    /// Priority, order, and place in the order: the least is purged first.
     mark: Option<(u8, Order, i64)>,
     is_present: bool,
     is_lost: bool,
@@ -120,10 +119,8 @@ fn lost_of(purged: &Purged) -> Vec<u64> {
     purged.runs().iter().flat_map(|run| run.start()..run.end()).collect()
 }
 
-/// A pin, its run, and which user made it.
 type Pinned<'a> = (Pin<'a>, Range<u64>);
 
-/// One call through `shared`, by both.
 fn step<'a>(
     shared: &'a Shared,
     pins: &mut Vec<Pinned<'a>>,
@@ -174,7 +171,6 @@ fn step<'a>(
     }
 }
 
-/// The file is as the oracle says.
 fn compare(shared: &Shared, oracle: &Oracle) {
     let stats = shared.stats();
     let count = |is: fn(&Granule) -> bool| {
@@ -209,7 +205,7 @@ proptest! {
             let run = *start..(start + len).min(GRANULES);
             step(shared, &mut pins, &mut oracle, call, run);
             compare(&one, &oracle);
-            // Contents of what is pinned, which does not change what is marked.
+            // The pinned contents; to read them changes no mark.
             for (pin, run) in &pins {
                 let mut buf = vec![0; pin.len().as_usize()];
                 pin.read(Bytes::ZERO, &mut buf).unwrap();

@@ -1,6 +1,5 @@
-//! Under the lock of [`Entries`]: which segments may be taken from, and which pages are present.
-//!
-//! Cost: O(1) a call, but a page's entries where one comes or goes.
+//! The locked part of [`Entries`]: available and released segments, and present pages. O(1) per
+//! call, or the entries of a page that is added or given back.
 
 use super::{Entries, ALL, EPOCHS, EPOCH_BITS, EPOCH_LAST, SEGMENT};
 use crate::sync::{lock, Ordering};
@@ -14,30 +13,27 @@ use crate::zpool::memory::words::Words;
 pub(super) struct State {
     pub(super) available: Bits,
     pub(super) released: Bits,
-    /// From here on no segment was ever used.
+    /// The first segment that was never used.
     pub(super) fresh: u32,
     pub(super) pages: Vec<Page>,
-    /// Pages of `free` that are present: those of segments of pages that are present.
+    /// Present pages of `free`: those that a present page of entries needs.
     pub(super) free_pages: Bits,
-    /// Pages of `epochs` that are present.
     pub(super) epoch_pages: Bits,
-    /// A page without segments that is still present.
+    /// A present page without segments in use.
     pub(super) spare: Option<u32>,
 }
 
-/// A page of entries.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Page {
     pub(super) segments: u16,
-    /// Entries that are retired.
     pub(super) retired: u16,
     pub(super) is_present: bool,
-    /// What uses begin with.
+    /// The first use number of all entries of the page.
     pub(super) base: u32,
 }
 
 impl Entries {
-    /// Makes a segment with free entries current, if it still is the one that has none.
+    /// Makes a segment with free entries current, if `had` still is.
     #[cold]
     pub(super) fn refill(&self, account: &Account, had: u64) -> Result<(), NoRoom> {
         let mut state = lock(&self.state);
@@ -61,7 +57,6 @@ impl Entries {
         Ok(())
     }
 
-    /// Makes a segment usable.
     fn begin(&self, account: &Account, state: &mut State, segment: u32) -> Result<(), NoRoom> {
         if segment as usize >= self.tables.free.len() {
             return Err(NoRoom::Space);
@@ -78,7 +73,7 @@ impl Entries {
         let Page { is_present, base, .. } = state.pages[page as usize];
         if !is_present {
             self.come(account, &self.tables.words, page)?;
-            // A page that just came is all zeros.
+            // A new page is all zeros.
             if base != 0 {
                 self.rebase(page, base);
             }
@@ -93,7 +88,7 @@ impl Entries {
         Ok(())
     }
 
-    /// Makes every entry of a page of which none is used begin with a use.
+    /// Starts every entry of an unused page with the use number `base`.
     fn rebase(&self, page: u32, base: u32) {
         let (per_page, word) = (self.words_per_page() as usize, Entry::free(base).raw());
         let first = page as usize * per_page;
@@ -101,7 +96,7 @@ impl Entries {
         words.iter().for_each(|at| at.store(word, Ordering::Relaxed));
         let epoch = u64::from(base >> GENERATION_BITS);
         if epoch != 0 {
-            // The page of these is present: `base` was the use of an entry here.
+            // This page of epochs is present: an entry here reached the epoch of `base`.
             let word = epoch * (u64::MAX / u64::from(EPOCH_LAST));
             let words =
                 &self.tables.epochs[first / EPOCHS as usize..][..per_page / EPOCHS as usize];
@@ -120,7 +115,7 @@ impl Entries {
         })
     }
 
-    /// Begins an epoch of an entry; false if there is none left, or no memory to count it.
+    /// Returns false if no epoch is left, or no memory to count it.
     #[cold]
     pub(super) fn next_epoch(&self, account: &Account, index: u32) -> bool {
         if self.epoch(index) >= self.epoch_last {
@@ -140,7 +135,7 @@ impl Entries {
         true
     }
 
-    /// Takes an entry out of use for good; a page that has no other leaves.
+    /// Takes an entry out of use for good. A page without any other is given back.
     #[cold]
     pub(super) fn retire(&self, account: &Account, index: u32) {
         let mut state = lock(&self.state);
@@ -157,10 +152,10 @@ impl Entries {
         }
     }
 
-    /// A page is not present any more: the page of words of free entries goes, all zero, that it
-    /// shares with others, if these are not either.
+    /// Gives back the page of `free` that covers `page`, now all zeros, if no other page of entries
+    /// needs it.
     fn let_free_go(&self, account: &Account, state: &mut State, page: u32) {
-        // A page of these words serves as many pages of entries as a segment has entries.
+        // A page of `free` covers `SEGMENT` pages of entries.
         let shared = SEGMENT;
         let (nth, first) = (page / shared, page / shared * shared);
         let pages = state.pages[first as usize..].iter().take(shared as usize);
@@ -191,7 +186,8 @@ impl Entries {
         }
         let page = self.page_of(segment);
         let free = &self.tables.free[segment as usize];
-        // No write where one is in use, or another thread released it: its page may be gone.
+        // A failed exchange would write too. If an entry is in use or the segment was released, the
+        // page may be gone.
         let all_free = free.load(Ordering::Relaxed) == ALL;
         if !all_free || free.compare_exchange(ALL, 0, Ordering::AcqRel, Ordering::Relaxed).is_err()
         {
@@ -203,7 +199,7 @@ impl Entries {
         state.released.put(segment, 1);
         state.pages[page as usize].segments -= 1;
         if state.pages[page as usize].segments == 0 {
-            // The lower of two pages without segments stays, for who comes next.
+            // Keeps the lower of two spare pages.
             let spare = state.spare.replace(page);
             if let Some(other) = spare {
                 state.spare = Some(page.min(other));
@@ -212,7 +208,6 @@ impl Entries {
         }
     }
 
-    /// Gives a page back.
     fn go(&self, account: &Account, state: &mut State, page: u32) {
         let per_page = self.words_per_page();
         let about = &mut state.pages[page as usize];
@@ -227,7 +222,6 @@ impl Entries {
         }
     }
 
-    /// The page in which a segment lies.
     fn page_of(&self, segment: u32) -> u32 {
         (segment * SEGMENT) >> self.page_shift
     }
@@ -236,7 +230,7 @@ impl Entries {
         Entry::from_raw(self.tables.words[index as usize].load(Ordering::Acquire))
     }
 
-    /// Bytes of its tables: those that are charged, and those that are not.
+    /// Returns the charged and the uncharged bytes of the tables.
     pub(crate) fn held(&self) -> (Bytes, u64) {
         let state = lock(&self.state);
         let present = state.pages.iter().filter(|page| page.is_present).count() as u64;

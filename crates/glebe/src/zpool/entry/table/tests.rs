@@ -1,4 +1,4 @@
-//! Entries against a map, while pages of them come and go.
+//! Tests entries against a map, while pages of entries are added and given back.
 
 use std::collections::HashMap;
 
@@ -9,11 +9,10 @@ use crate::sys::page_size;
 use crate::zpool::entry::word::{Kind, Place};
 use crate::zpool::memory::account::Account;
 
-/// Entries, what was given out, and what each says.
 struct Both {
     entries: Entries,
     account: Account,
-    /// By index: the use, what it says.
+    /// Use number and entry, by index.
     live: HashMap<u32, (u32, Entry)>,
     gone: Vec<(u32, u32)>,
     made: u32,
@@ -33,7 +32,7 @@ impl Both {
         Self { entries, account: Account::new(u64::MAX), live, gone, made: 0 }
     }
 
-    /// No two are the same, of those with a place.
+    /// Makes an entry that differs from all others that have a slot.
     fn some_entry(&mut self, named: u32) -> Entry {
         self.made += 1;
         match self.made % 4 {
@@ -101,7 +100,7 @@ enum Op {
     Add(usize),
     Replace(usize),
     Remove(usize),
-    /// All but one in so many, from one on.
+    /// Removes all entries from `from` on, except one in `keep`.
     Thin {
         keep: usize,
         from: usize,
@@ -140,7 +139,7 @@ fn run(ops: Vec<Op>) {
     all.into_iter().for_each(|index| both.remove(index));
     both.check();
     let page = page_size().bytes().get();
-    // The current segment's page, a spare one, and those of the tables.
+    // The current segment's page, the spare page, and pages of the tables.
     assert!(both.account.held() <= 6 * page, "{} bytes are left", both.account.held());
 }
 
@@ -159,7 +158,7 @@ fn words_of_free_entries_leave_with_the_pages_that_share_them() {
     (0..3 * shared).for_each(|_| both.add());
     let count = |both: &Both| lock(&both.entries.state).free_pages.len();
     assert_eq!(count(&both), 3);
-    // Of the first third a spare page of entries is left, of the second four entries.
+    // The first third keeps its spare page of entries, the second keeps four entries.
     let stays = |at: &u32| at % (shared / 4) == 3;
     (0..shared).for_each(|index| both.remove(index));
     (shared..2 * shared).filter(|at| !stays(at)).for_each(|at| both.remove(at));
@@ -175,8 +174,8 @@ fn words_of_free_entries_leave_with_the_pages_that_share_them() {
     both.check();
 }
 
-/// An entry of the second page is in its second epoch, and that page is gone: the first page, which
-/// is empty too, stays as the spare one.
+/// Makes an entry of the second page reach its second epoch, then gives that page back. The first
+/// page, also empty, is the spare one.
 fn in_a_later_epoch() -> Both {
     let per_page = words_per_page(page_size());
     let (mut both, at) = (Both::new(EPOCH_LAST), per_page + 7);
@@ -188,7 +187,7 @@ fn in_a_later_epoch() -> Both {
             both.add();
         }
     }
-    // The current segment is another page's.
+    // The current segment is in another page.
     (0..SEGMENT).for_each(|_| both.add());
     (0..2 * per_page).for_each(|at| both.remove(at));
     both.gone.clear();
@@ -211,7 +210,7 @@ fn uses_outlive_a_page_that_went() {
     (0..4 * per_page).for_each(|_| both.add());
     (0..3 * per_page).for_each(|at| both.remove(at));
     assert!(lock(&both.entries.state).pages.iter().any(|page| !page.is_present));
-    // No use is given twice, which is looked at with each.
+    // [`Both::add`] checks that no use number repeats.
     (0..3 * per_page).for_each(|_| both.add());
     both.check();
 }

@@ -1,4 +1,4 @@
-//! Fitted tables against all tables there are, and against those of the rules.
+//! Tests fitted tables against all possible tables, and against tables by rules.
 
 use proptest::prelude::*;
 
@@ -10,7 +10,7 @@ fn rules(step: u64, chain: u64) -> Rules {
     Rules { step: Bytes::new(step), chain: Pages::new(chain), ..Rules::of_page(page) }
 }
 
-/// A table is good if it is one: it ascends, ends with a page, and holds every length.
+/// Checks that a table ascends, ends with a page, and holds every length.
 fn check(table: &Table) {
     let page = table.rules().page;
     let classes = table.classes();
@@ -27,7 +27,7 @@ fn check(table: &Table) {
     }
 }
 
-/// The least that any classes for `objects` are expected to hold, by trying all.
+/// Returns the least bytes that any classes are expected to hold, by trying all.
 fn naive(sizes: &[(u64, u64)], rules: &Rules) -> f64 {
     let Some(((size, _), below)) = sizes.split_last() else { return 0.0 };
     let size = Bytes::new(*size);
@@ -49,7 +49,7 @@ fn histogram(rules: &Rules, objects: &[(usize, u64)]) -> Histogram {
     histogram
 }
 
-/// The best table where nothing has to move.
+/// Returns the best table if moves cost nothing.
 fn fitted(histogram: &Histogram) -> Table {
     Table::by_rules(&histogram.rules).unwrap().fitted(histogram, 0.0)
 }
@@ -112,7 +112,7 @@ proptest! {
         prop_assert!(held(&free) <= held(&dear) * (1.0 + 1e-9));
         prop_assert!(held(&free) <= held(&present) * (1.0 + 1e-9));
         prop_assert!(moved(&dear) <= moved(&free));
-        // Every class that objects are in is one that there was.
+        // Every class that has objects existed before.
         for (at, n) in now.objects.iter().enumerate() {
             let class = dear.classes()[dear.class_of(rules.grid_size(at).as_usize()).unwrap()];
             let known = present.classes().iter().any(|of| of.same_zspages(&class));
@@ -132,14 +132,15 @@ fn a_pool_of_nothing_has_one_class() {
 
 #[test]
 fn one_size_gets_the_zspage_that_wastes_least_of_so_many() {
-    // 3 of 1360 bytes fill a page but for 16 bytes: longer zspages only save headers.
+    // Three slots of 1360 bytes leave 16 bytes of a page: longer zspages save only headers.
     let shape = |n: u64, len: usize| {
         let table = fitted(&histogram(&rules(16, 8), &[(len, n)]));
         let class = table.classes()[0];
         (class.pages.get(), class.objects)
     };
     assert_eq!(shape(100, 1350), (1, 3));
-    // What 3 pages save for each object pays only if there are many, 6 pages' headers later.
+    // Three pages save bytes for each object, which pays only for many objects; six pages save only
+    // headers, for even more.
     assert_eq!(shape(1, 2448), (1, 1));
     assert_eq!(shape(500, 2448), (3, 5));
     assert_eq!(shape(100_000, 2448), (6, 10));

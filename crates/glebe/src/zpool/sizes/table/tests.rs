@@ -1,10 +1,10 @@
-//! Tables against those of the kernel, which a report lists, and against their definition.
+//! Tests tables against the kernel's tables and against their definition.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// Size, objects, pages: size classes of 4 KiB pages, up to 4 pages a zspage.
+/// Size, slots and pages of the kernel's classes for 4 KiB pages and up to 4 pages per zspage.
 #[rustfmt::skip]
 const CHAIN_4: [(u64, u32, u64); 69] = [
     (32, 128, 1), (48, 256, 3), (64, 64, 1), (80, 51, 1), (96, 128, 3), (112, 73, 2),
@@ -21,7 +21,7 @@ const CHAIN_4: [(u64, u32, u64); 69] = [
     (3072, 4, 3), (3264, 5, 4), (4096, 1, 1),
 ];
 
-/// Size, objects, pages: size classes of 4 KiB pages, up to 8 pages a zspage.
+/// Size, slots and pages of the kernel's classes for 4 KiB pages and up to 8 pages per zspage.
 #[rustfmt::skip]
 const CHAIN_8: [(u64, u32, u64); 119] = [
     (32, 128, 1), (48, 256, 3), (64, 64, 1), (80, 256, 5), (96, 128, 3), (112, 256, 7),
@@ -155,7 +155,7 @@ fn any_rules() -> impl Strategy<Value = Rules> {
     )
 }
 
-/// Fewest pages of those that leave the least tail, by trying all.
+/// Returns the fewest pages that leave the least tail, by trying all.
 fn naive_pages(size: u64, rules: &Rules) -> u64 {
     if size.is_power_of_two() {
         return 1;
