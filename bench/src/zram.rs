@@ -1,7 +1,7 @@
-//! [`Device`]: a compressed block device of this run's own.
+//! [`Device`]: a compressed block device of this run.
 //!
-//! Made by `hot_add`, so that it is never one in use, and removed when dropped. Compresses by LZ4.
-//! Units: the machine's pages, bytes. Source: Documentation/admin-guide/blockdev/zram.rst.
+//! `hot_add` makes a new device, never one in use; dropping removes it. Compresses with LZ4. Units:
+//! pages, bytes. Source: Documentation/admin-guide/blockdev/zram.rst.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -15,11 +15,10 @@ use crate::Outcome;
 
 const CONTROL: &str = "/sys/class/zram-control";
 
-/// The number of a device, which is removed when this is dropped.
+/// The number of a device. Dropping this removes the device.
 pub(crate) struct Device(u32);
 
 impl Device {
-    /// A device of `len`, or why there is none.
     pub(crate) fn new(len: Bytes) -> Outcome<Self> {
         let number = fs::read_to_string(Path::new(CONTROL).join("hot_add"));
         let number = number.map_err(|e| match e.kind() {
@@ -37,16 +36,16 @@ impl Device {
         format!("zram{}", self.0)
     }
 
-    fn node(&self) -> String {
+    pub(crate) fn node(&self) -> String {
         format!("/dev/zram{}", self.0)
     }
 
-    /// Opens it for direct I/O, once the machine has made its node.
+    /// Opens the device for direct I/O, once its node exists.
     pub(crate) fn open(&self) -> io::Result<File> {
         let (node, mut options) = (self.node(), OpenOptions::new());
         options.read(true).write(true).custom_flags(libc::O_DIRECT | libc::O_CLOEXEC);
         patiently(|| {
-            // Else an ordinary file would be written to.
+            // A missing node could be an ordinary file.
             match fs::metadata(&node)?.file_type().is_block_device() {
                 true => options.open(&node),
                 false => Err(io::ErrorKind::NotFound.into()),
@@ -65,7 +64,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // udev looks at each new device, and may still have it open.
+        // udev may still have the device open.
         let removed = patiently(|| {
             self.set("reset", "1")?;
             fs::write(Path::new(CONTROL).join("hot_remove"), self.0.to_string())

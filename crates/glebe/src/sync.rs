@@ -1,12 +1,14 @@
-//! Atomics and locks, from the standard library or, under `--cfg loom`, from the model checker.
+//! Atomics and locks from the standard library or, under `--cfg loom`, from the model checker.
 //!
-//! Nothing else in the crate names `std::sync::atomic` or `std::sync::Mutex`. What is computed once
-//! for the whole process is a `First`: a forked child waits for nobody's `OnceLock`.
+//! Only this module and tests name `std::sync::atomic` and `std::sync::Mutex`. A value computed
+//! once per process is a `First`, because a forked child may wait for ever for a `OnceLock`.
 
 mod first;
 mod list;
 #[cfg(loom)]
 mod model;
+
+use std::sync::TryLockError;
 
 pub(crate) use first::First;
 pub(crate) use list::List;
@@ -24,61 +26,63 @@ pub(crate) use std::sync::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
 
-/// In mapped memory or in a `static`, where the model checker's own types cannot be: so is
-/// `MappedWord`, but in models.
+/// Atomics for mapped memory and statics, where loom's types cannot be. `MappedWord` is one too,
+/// except in models.
 pub(crate) use std::sync::atomic::{AtomicPtr as MappedPtr, AtomicU8 as MappedByte};
 
-/// A word that the kernel compares for a thread that waits for it.
+/// A word that the kernel compares for a waiting thread (futex).
 pub use std::sync::atomic::AtomicU32 as FutexWord;
 
-/// A lock in a `static`, where the model checker's own type cannot be.
+/// A lock for statics, where loom's own type cannot be.
 pub(crate) use std::sync::{Mutex as StaticMutex, MutexGuard as StaticMutexGuard};
 
-/// Locks `mutex`; a panic in an earlier holder is no reason to stop, since no critical section
-/// of this crate runs a caller's code.
+/// Locks `mutex` even if a holder panicked: no critical section of this crate runs a caller's code.
 #[inline]
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// As [`lock`], with others who only read.
+/// Locks for reading, like [`lock`].
 #[inline]
 pub(crate) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
     lock.read().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// As [`lock`], alone.
+/// Locks for writing, like [`lock`].
 #[inline]
 pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// As [`write`], if that needs no waiting.
+/// Locks for writing, or returns `None` if the lock is held.
 #[inline]
 pub(crate) fn try_write<T>(lock: &RwLock<T>) -> Option<RwLockWriteGuard<'_, T>> {
-    lock.try_write().ok()
+    match lock.try_write() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }
 
-/// Waits for another thread where no lock can be waited for: call [`Backoff::wait`] until it is
-/// over. The first turns spin, some microseconds in all; each later one sleeps, up to a
-/// millisecond.
+/// Waits for another thread where no lock can be used: call [`Backoff::wait`] until the wait is
+/// over. The first turns spin, some microseconds in all. Later turns sleep, up to a millisecond
+/// each.
 ///
-/// Nothing here yields: sched_yield(2) of a real-time thread lets no ordinary one run on its
-/// processor, which may be the one that is waited for.
+/// No turn yields: sched_yield(2) of a real-time thread lets no ordinary thread run on its
+/// processor, and the awaited thread may need that processor.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
     turns: u32,
 }
 
 impl Backoff {
-    /// Turns that spin, each twice as long as the one before.
+    /// Turns that spin, each twice as long as the last.
     #[cfg(not(loom))]
     const SPINS: u32 = 8;
-    /// The first sleep is a millisecond divided by two to this power; the next is twice as long.
+    /// The first sleep is 1 ms / 2^HALVINGS; each next is twice as long.
     #[cfg(not(loom))]
     const HALVINGS: u32 = 6;
 
-    /// Waits a little, longer than the last time.
     #[cold]
     pub(crate) fn wait(&mut self) {
         #[cfg(loom)]
@@ -94,18 +98,17 @@ impl Backoff {
     }
 }
 
-/// Starts to fetch the cache line of `word`, without waiting for it.
 #[inline]
 pub(crate) fn prefetch<T>(word: &T) {
     prefetch_at(std::ptr::from_ref(word).cast());
 }
 
-/// Starts to fetch the cache line at an address, which need not be valid.
+/// Prefetches the cache line at an address, valid or not.
 #[inline]
 #[allow(unsafe_code)]
 pub(crate) fn prefetch_at(address: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a hint: it reads nothing and cannot fault.
+    // SAFETY: a hint, which reads nothing and cannot fault.
     unsafe {
         use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
         _mm_prefetch::<_MM_HINT_T0>(address.cast());
@@ -114,9 +117,9 @@ pub(crate) fn prefetch_at(address: *const u8) {
     let _ = address;
 }
 
-/// Between an exchange of one word and a load of another, all sequentially consistent, where no
-/// two threads may each miss what the other exchanged. The orderings say so already; the model
-/// checker knows it of fences alone.
+/// Separates an exchange of one word from a load of another, both sequentially consistent, so that
+/// two threads cannot each miss the other's exchange. The orderings ensure this; loom needs a fence
+/// to see it.
 #[inline]
 pub(crate) fn after_exchange() {
     #[cfg(loom)]

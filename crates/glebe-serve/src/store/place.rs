@@ -1,7 +1,7 @@
-//! Where items get their places, and how they give them up.
+//! Allocates and frees items' memory.
 //!
-//! Room is made before a place is looked for: items of the shards go, in turn, small ones by
-//! segments of the log and large ones one by one, in proportion to the bytes of either.
+//! A store makes room first. Shards evict in turn: small items by segments, large ones singly, in
+//! proportion to the bytes of each kind.
 
 use std::sync::atomic::Ordering;
 
@@ -10,16 +10,15 @@ use super::memory::Full;
 use super::shard::{Entry, Shard, FETCHED, FLUSHED, LARGE};
 use super::{count, Head, Refused, Room, Store};
 
-/// How often pages are asked for before an item is refused, and before others go for it.
+/// Attempts to get pages. The first `PATIENCE` evict nothing.
 pub(super) const TRIES: u32 = 64;
 const PATIENCE: u32 = 4;
-/// Segments that one item waits for beyond its own bytes. Where the limit came down by more, since
-/// first class took some, other items and the next tick free the rest.
+/// Maximum segments that an item waits for, beyond its own bytes. If a recall lowered the limit by
+/// more, other items and the next tick free the rest.
 const FREED_MAX: u64 = 4;
-/// Of a segment that is recycled so many quarters at most are kept; the rest makes room.
+/// Quarters of a recycled segment kept at most.
 const KEPT_QUARTERS: usize = 3;
 
-/// An item to be stored.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Item<'a> {
     pub(super) head: Head,
@@ -28,17 +27,15 @@ pub(super) struct Item<'a> {
     pub(super) hash: u64,
 }
 
-/// The place of an item.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Placed {
-    /// In the log of its shard, under whose lock it will be added.
+    /// In the log, added later under the shard's lock.
     Small,
-    /// In the page cache, where it is.
     Large(u64),
 }
 
 impl Store {
-    /// Makes room for an item, and puts it into the page cache if it is large.
+    /// Makes room for an item, and writes a large one.
     pub(super) fn place(&self, item: &Item<'_>, room: &mut Room) -> Result<Placed, Refused> {
         let (total, page) = (item.head.total(), self.memory.page());
         if total as u64 > self.item_bytes {
@@ -56,7 +53,6 @@ impl Store {
             }
             if let Ok(number) = self.put_large(item, room) {
                 self.change_large(pages as i64, 1);
-                count(&self.events.stored);
                 return Ok(Placed::Large(Entry::large(number, pages as u64)));
             }
             self.free_pages(nth, pages as u64, room);
@@ -64,8 +60,7 @@ impl Store {
         Err(self.no_memory(item))
     }
 
-    /// Frees pages for an item that was refused any for the time numbered `nth`, though the limit
-    /// allows it: first class is taking some. At first they are only being looked for again.
+    /// Evicts for attempt `nth`, refused within the limit because first class is taking pages.
     #[cold]
     fn free_pages(&self, nth: u32, pages: u64, room: &mut Room) {
         let mut freed = if nth < PATIENCE { pages } else { 0 };
@@ -75,21 +70,19 @@ impl Store {
         }
     }
 
-    /// As [`Store::free_pages`], for a segment of a log.
     #[cold]
     pub(super) fn free_segment(&self, nth: u32, room: &mut Room) {
         let page = self.memory.page();
         self.free_pages(nth, (segment_bytes(page) / page) as u64, room);
     }
 
-    /// Counts an item that found no room.
     pub(super) fn no_memory(&self, item: &Item<'_>) -> Refused {
         self.events.no_memory.count(self.is_large(item.head.total()));
         Refused::NoMemory
     }
 
-    /// The entry of an item that has its place; one that is small gets it now. An error: others are
-    /// to go first.
+    /// Returns the entry of a placed item. A small item is written to the log, which may lack
+    /// pages.
     #[inline]
     pub(super) fn enter(
         &self,
@@ -105,15 +98,14 @@ impl Store {
                     shard.log.add(&self.memory, &item.head, item.key, item.value)
                 };
                 let spot = self.with_log(shard, add)?;
-                count(&self.events.stored);
                 Entry::new(spot.to_word(), item.hash, 0, now)
             }
         };
         entry.set_end(item.head.exptime != 0);
+        count(&self.events.stored);
         Ok(entry)
     }
 
-    /// Changes a log, and counts the segments that came and went.
     #[inline]
     pub(super) fn with_log<R>(&self, shard: &mut Shard, change: impl FnOnce(&mut Shard) -> R) -> R {
         let before = shard.log.sealed();
@@ -126,7 +118,6 @@ impl Store {
         done
     }
 
-    /// Puts the head, the key and the value into pages.
     fn put_large(&self, item: &Item<'_>, room: &mut Room) -> Result<u64, Full> {
         let (page, number) = (self.memory.page(), self.memory.number());
         let start = item.head.value_at();
@@ -149,16 +140,15 @@ impl Store {
         self.large_items.fetch_add(items, Ordering::Relaxed);
     }
 
-    /// Makes room for so many bytes more, or as much of it as an item waits for; false if nothing
-    /// can go.
+    /// Makes room for `bytes`, within [`FREED_MAX`]. Returns false if nothing can be freed.
     #[inline]
     fn make_room(&self, bytes: usize, room: &mut Room) -> bool {
         let most = bytes as u64 + FREED_MAX * segment_bytes(self.memory.page()) as u64;
         self.free_bytes(bytes, most, room)
     }
 
-    /// Lets items go until so many bytes more are within the limit, or `most` bytes are free for
-    /// it; false if nothing can go.
+    /// Evicts until `bytes` more fit the limit, or `most` bytes are free. Returns false if nothing
+    /// can be freed.
     #[inline]
     pub(super) fn free_bytes(&self, bytes: usize, most: u64, room: &mut Room) -> bool {
         let (mut freed, most) = (0, most / self.memory.page() as u64);
@@ -170,9 +160,8 @@ impl Store {
         true
     }
 
-    /// Lets items of one shard go, of all in turn; where none may go, brings those in sparse
-    /// segments together. Returns the pages that are free then; none of those that were lost.
-    /// `None` if nothing can be done.
+    /// Evicts a large item or a segment from the next shard; without eviction, compacts a sparse
+    /// segment. Returns the pages freed, not counting lost ones; `None` if nothing can be freed.
     #[cold]
     fn evict(&self, room: &mut Room) -> Option<u64> {
         for _ in 0..self.shards.len() {
@@ -195,7 +184,7 @@ impl Store {
         None
     }
 
-    /// Recycles the oldest segment of at most `live` bytes of items; the pages that are free then.
+    /// Recycles a segment with at most `live` bytes of items. Returns the pages freed.
     fn recycle(&self, shard: &mut Shard, live: usize, room: &mut Room) -> Option<u64> {
         let take = |shard: &mut Shard| shard.log.recycle(&self.memory, live, &mut room.segment);
         let recycled = self.with_log(shard, take)?;
@@ -206,8 +195,8 @@ impl Store {
         Some(recycled.pages.saturating_sub(used))
     }
 
-    /// Brings items of a log together that is mostly gaps, so that those which are stored again and
-    /// again keep to little memory, and to the processor's caches.
+    /// Compacts a log of mostly gaps, so that items stored repeatedly stay in little memory and in
+    /// the processor's caches.
     #[inline]
     pub(super) fn tidy(&self, shard: &mut Shard, room: &mut Room) {
         if shard.log.is_mostly_gaps() {
@@ -215,10 +204,10 @@ impl Store {
         }
     }
 
-    /// Takes the items of a segment that left the log to its head, if they are worth it.
+    /// Moves items of a recycled segment to the head, and drops those not read lately.
     fn keep_some(&self, shard: &mut Shard, recycled: &Recycled, bytes: &[u8]) {
         let mut left = bytes.len() / 4 * KEPT_QUARTERS;
-        // What is sparse makes room by itself.
+        // Sparse segments free memory without dropping items.
         let is_sparse = recycled.live <= bytes.len() / 2 || !self.evict;
         for (spot, head) in recycled.items(bytes) {
             let (_, hash) = self.hash(head.key(Recycled::item(spot, bytes)));
@@ -236,7 +225,6 @@ impl Store {
                     left -= taken(spot.len);
                     shard.at_mut(at).place = new.to_word();
                 }
-                // Nobody wants it, or there is no room.
                 None | Some(Err(Full)) => self.count_evicted(shard.remove(at)),
             }
         }
@@ -258,26 +246,26 @@ impl Store {
         }
     }
 
-    /// The item of an entry that no longer is in its shard is lost.
+    /// Counts and frees a lost item, already removed from the index.
     pub(super) fn forget_lost(&self, shard: &mut Shard, entry: Entry) {
         self.events.recalled.count(entry.is_large());
         self.discard(shard, entry);
     }
 
-    /// An item's time is over.
+    /// Counts and frees an expired or flushed item, already removed from the index.
     pub(super) fn expire(&self, shard: &mut Shard, entry: Entry) {
         self.count_unfetched(entry);
         self.discard(shard, entry);
     }
 
-    /// Gives up the place of an item whose entry no longer is in its shard.
+    /// Frees an item, already removed from the index.
     pub(super) fn discard(&self, shard: &mut Shard, entry: Entry) {
         if let Some(large) = self.release(shard, entry) {
             self.drop_large(large);
         }
     }
 
-    /// As [`Store::discard`], but for a large item, which can be dropped without the lock.
+    /// Frees a small item. Returns the entry of a large one, which needs no lock to be dropped.
     #[inline]
     pub(super) fn release(&self, shard: &mut Shard, entry: Entry) -> Option<Entry> {
         if entry.is_large() {
@@ -288,7 +276,7 @@ impl Store {
         None
     }
 
-    /// Gives up the pages of a large item; how many of them were there.
+    /// Frees a large item. Returns the pages that were present.
     pub(super) fn drop_large(&self, entry: Entry) -> u64 {
         let (number, pages) = entry.pages();
         self.change_large(-(pages as i64), -1);

@@ -1,4 +1,4 @@
-//! The store by its own calls: lengths, recalls, the limit, changes, threads.
+//! Tests of [`Store`]: lengths, recalls, limit, changes, threads.
 
 use super::*;
 use crate::protocol::Verb;
@@ -45,6 +45,19 @@ fn values_of_every_length_come_back_whole() {
     assert!(get(&store, b"long", &mut room) == Some(long));
     store.delete(b"long", None, &mut room);
     assert_eq!(get(&store, b"long", &mut room), None);
+}
+
+#[test]
+fn a_refused_value_is_not_counted_as_stored() {
+    let (store, mut room) = (store(16), Room::default());
+    let lens = [100, 8 * store.memory.page()];
+    for (nth, len) in (0_u64..).zip(lens) {
+        let (key, value) = (format!("key{len}"), value(len, nth));
+        set(&store, key.as_bytes(), &value, &mut room);
+        let added = store.store(key.as_bytes(), Verb::Add, &Meta::default(), &value, &mut room);
+        assert_eq!(added.expect("room").outcome, Outcome::NotStored);
+        assert_eq!(store.events.stored.load(Ordering::Relaxed), nth + 1, "{len} bytes");
+    }
 }
 
 #[test]
@@ -185,7 +198,7 @@ fn a_longer_key_is_no_lost_item_to_who_looks_for_a_short_one() {
     let key = [b'k'; 200];
     set(&store, &key, b"value", &mut room);
     let (nth, hash) = store.hash(&key);
-    // As if the short key had the same hash.
+    // Pretends that the short key has the same hash.
     let mut shard = store.shard(nth);
     assert!(store.locate(&mut shard, (hash, b"k"), false, &mut room).is_none());
     let found = store.locate(&mut shard, (hash, &key), false, &mut room);
@@ -202,7 +215,7 @@ fn a_set_goes_over_whatever_is_there_and_counts_what_was_over() {
         set(&store, key.as_bytes(), &value(len, 1), &mut room);
         set(&store, key.as_bytes(), &value(len, 2), &mut room);
         assert_eq!(get(&store, key.as_bytes(), &mut room), Some(value(len, 2)));
-        // One that has its end from the first, and one that is given it.
+        // Expiry by the store, then by a touch.
         for touched in [false, true] {
             if touched {
                 store.touch(key.as_bytes(), ends.exptime, &mut room).expect("there");

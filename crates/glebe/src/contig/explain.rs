@@ -1,10 +1,8 @@
-//! Whether one physically contiguous run could be had: [`explain`] says so without taking anything.
+//! [`explain`] says whether one physically contiguous run could be had, without taking memory.
 //!
-//! It reads the use of every frame, if the kernel shows frames to the caller, and looks for the
-//! longest run of huge pages that are idle in a pool, or free for a pool to grow by. Frames are
-//! looked at in blocks of the pool's page, since that is how it gives memory: of each pool, until
-//! one has the run. Others take and give meanwhile, and the kernel may move what lies between two
-//! runs, so the answer is of the moment. Cost: half a second for 24 GiB and each pool.
+//! It looks for the longest run of huge pages that are idle in a pool or free, in blocks of the
+//! pool's page, until a pool has the run. The answer holds for the moment. Cost: half a second for
+//! 24 GiB and each pool.
 
 use super::populate::{machine_available, Gate};
 use super::{blocks, pool_sizes, smallest_hugetlb, Error};
@@ -15,21 +13,21 @@ use crate::sys::madvise::transparent_huge_page;
 use crate::sys::{buddyinfo, page_size};
 use crate::units::{Bytes, PageSize, Pages};
 
-/// Whether memory could be had now.
+/// The answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// From what is there.
+    /// Idle pages form the run.
     Now,
-    /// By growing the hugetlb pool, which this process may; the kernel must find the pages.
+    /// The hugetlb pool can grow by it, if the kernel finds the pages.
     ByGrowth,
-    /// Not by this process, or not at all.
+    /// This process cannot get the run.
     No,
     /// Frames are hidden from this process.
     Unknown,
 }
 
 impl Verdict {
-    /// One word.
+    /// Returns one or two words.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -41,19 +39,19 @@ impl Verdict {
     }
 }
 
-/// Whether one run of a length could be had.
+/// The prospects of a run.
 #[derive(Clone, Debug)]
 pub struct Outlook {
-    /// Whether it could.
+    /// The answer.
     pub verdict: Verdict,
-    /// What that rests on.
+    /// Reason.
     pub why: String,
-    /// What to do to have it, or to know.
+    /// Remedies.
     pub helps: Vec<String>,
 }
 
-/// Whether one physically contiguous run of `len` could be had now, and by which means. Nothing is
-/// taken or changed.
+/// Says whether one physically contiguous run of `len` could be had, and how. Takes no memory. As
+/// root it undoes changes that killed processes left.
 ///
 /// ```
 /// let outlook = glebe::contig::explain(glebe::units::Bytes::mib(64))?;
@@ -62,7 +60,7 @@ pub struct Outlook {
 /// ```
 ///
 /// # Errors
-/// [`Error::ZeroLength`], or what cannot be read.
+/// [`Error::ZeroLength`], or a file that cannot be read.
 pub fn explain(len: Bytes) -> Result<Outlook, Error> {
     if len == Bytes::ZERO {
         return Err(Error::ZeroLength);
@@ -73,7 +71,7 @@ pub fn explain(len: Bytes) -> Result<Outlook, Error> {
     }
     let available = machine_available()?;
     let mut outlooks = Vec::new();
-    // The smallest pages first: most runs can be made of them.
+    // Small pages first: they form the most runs.
     for pool in pool_sizes().into_iter().rev().filter_map(Pool::of) {
         outlooks.push(by_pool(len, available, &pool)?);
         if outlooks.last().is_some_and(|outlook| outlook.verdict == Verdict::Now) {
@@ -87,10 +85,12 @@ pub fn explain(len: Bytes) -> Result<Outlook, Error> {
     };
     let size = smallest_hugetlb().unwrap_or(page_size());
     let rounded = len.pages_up(size).checked_bytes(size).unwrap_or(Bytes::new(u64::MAX));
+    if matches!(judged.verdict, Verdict::Now | Verdict::ByGrowth) {
+        return Ok(judged);
+    }
     Ok(with_blocks(judged, blocks::outlook(rounded)))
 }
 
-/// What one pool could do, of the run in its pages.
 fn by_pool(len: Bytes, available: Bytes, pool: &Pool) -> Result<Outlook, Error> {
     let size = pool.size();
     let rounded = len.pages_up(size).checked_bytes(size).unwrap_or(Bytes::new(u64::MAX));
@@ -103,7 +103,6 @@ fn by_pool(len: Bytes, available: Bytes, pool: &Pool) -> Result<Outlook, Error> 
     Ok(judge(&Seen { len, size, idle, available, may_grow, runs }))
 }
 
-/// The outlook of the pool that could do most; of the first of those that could do as much.
 fn best(outlooks: Vec<Outlook>) -> Option<Outlook> {
     let rank = |outlook: &Outlook| match outlook.verdict {
         Verdict::Now => 0,
@@ -114,11 +113,7 @@ fn best(outlooks: Vec<Outlook>) -> Option<Outlook> {
     outlooks.into_iter().min_by_key(rank)
 }
 
-/// Adds what memory blocks could do where nothing else has the run.
 fn with_blocks(mut said: Outlook, blocks: Result<[Result<(), Error>; 2], Error>) -> Outlook {
-    if matches!(said.verdict, Verdict::Now | Verdict::ByGrowth) {
-        return said;
-    }
     match blocks {
         Ok([Ok(()), _]) => {
             said.verdict = Verdict::ByGrowth;
@@ -136,7 +131,6 @@ fn with_blocks(mut said: Outlook, blocks: Result<[Result<(), Error>; 2], Error>)
     said
 }
 
-/// The page that the whole length fits into, in words, if one is there.
 fn within_a_page(len: Bytes) -> Result<Option<String>, Error> {
     if len <= page_size().bytes() {
         return Ok(Some(format!("within one page of {}", page_size().bytes())));
@@ -159,18 +153,16 @@ fn within_a_page(len: Bytes) -> Result<Option<String>, Error> {
     }))
 }
 
-/// What is known of the machine.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     len: Bytes,
-    /// A page of the pool.
     size: PageSize,
-    /// Pages that the pool can give.
+    /// Bytes that the pool can give.
     idle: Bytes,
-    /// Memory that a pool could grow by.
+    /// Bytes that a pool could grow by.
     available: Bytes,
     may_grow: bool,
-    /// The longest run idle in the pools, and of that with free memory; none if frames are hidden.
+    /// Longest idle run, and longest run of idle and free memory; `None` if frames are hidden.
     runs: Option<(Bytes, Bytes)>,
 }
 
@@ -238,7 +230,7 @@ fn judge(seen: &Seen) -> Outlook {
     said(Verdict::No, why, helps)
 }
 
-/// The kernel parameters that set `pages` aside at boot.
+/// Returns the kernel parameters that reserve `pages` at boot.
 #[must_use]
 pub fn boot_parameter(size: PageSize, pages: u64) -> String {
     let size = match size.bytes().get() {
@@ -292,7 +284,7 @@ mod tests {
     #[test]
     fn the_pool_that_could_do_most_answers() {
         let size = PageSize::new(1 << 30).unwrap();
-        // Of the small pages a cgroup may have none, and there are large ones that lie idle.
+        // A cgroup may forbid small pages while large ones are idle.
         let refused = Outlook { verdict: Verdict::No, why: "a limit".to_owned(), helps: vec![] };
         let idle = Bytes::gib(2);
         let large = judge(&Seen { size, idle, runs: Some((idle, idle)), ..seen(2048) });
@@ -313,8 +305,6 @@ mod tests {
         assert!(told.helps[0].contains("glebe bank add"), "{told:?}");
         let told = with_blocks(no(), Ok([short(), short()]));
         assert!(told.helps.last().unwrap().contains("said so"), "{told:?}");
-        let told = with_blocks(judge(&seen(32)), Err(Error::ZeroLength));
-        assert_eq!((told.verdict, told.helps.len()), (Verdict::Now, 0));
     }
 
     #[test]

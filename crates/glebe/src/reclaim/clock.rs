@@ -1,55 +1,83 @@
-//! [`Due`]: when to look next, so that usage cannot pass the margin unseen. Pure.
+//! [`Due`] computes when to look next, before usage can pass the margin. Pure.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::policy::Policy;
 use super::pressure::Pressure;
 use crate::units::Bytes;
 
-/// Usage is taken to rise no faster than this in a second, where it was not seen to.
+/// Bytes a second: the least speed to expect.
 const SPEED: u64 = 512 << 20;
 const PAUSE_MIN: Duration = Duration::from_millis(10);
-/// Where a threshold tells in time.
+/// Pause if a threshold reports the rise in time.
 const PAUSE_TOLD: Duration = Duration::from_millis(250);
-/// Few files are less than this part of the limit, as a shift.
+/// Files below this part of the limit are few, as a shift.
 const FEW_FILES_SHIFT: u32 = 4;
-/// While memory is, or just was, short.
+/// Pause while memory is short, and for [`ALERT`] after.
 const PAUSE_SHORT: Duration = Duration::from_millis(2);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// After a look that could not tell.
+/// Pause after a look that could read no limit.
 pub(super) const PAUSE_BLIND: Duration = Duration::from_secs(1);
-/// So long after it was short.
 const ALERT: Duration = Duration::from_secs(1);
-/// There is room in plenty with so many margins to be had.
+/// Room of this many margins is plenty.
 pub(super) const CALM_MARGINS: u64 = 2;
 
-/// What the next look depends on.
+/// The longest delay of a look is remembered for this time.
+const REMEMBERED_FOR: Duration = Duration::from_secs(600);
+
+/// The longest recent delay between the time of a look and its start: other programs, the
+/// hypervisor or a limit on processor time kept the thread from running.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Lateness {
+    due: Option<Instant>,
+    longest: Duration,
+    noted: Option<Instant>,
+}
+
+impl Lateness {
+    /// Notes that the next look is due at `due`.
+    pub(super) fn expect(&mut self, due: Instant) {
+        self.due = Some(due);
+    }
+
+    /// Notes a look at `now`. Returns the longest recent delay.
+    pub(super) fn look(&mut self, now: Instant) -> Duration {
+        let delay = self.due.map_or(Duration::ZERO, |due| now.saturating_duration_since(due));
+        let is_old = |noted: Instant| now.saturating_duration_since(noted) > REMEMBERED_FOR;
+        if delay >= self.longest || self.noted.is_none_or(is_old) {
+            (self.longest, self.noted) = (delay, Some(now));
+        }
+        self.longest
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Due<'a> {
     pub(super) policy: &'a Policy,
     pub(super) pressure: &'a Pressure,
     pub(super) marked: Bytes,
-    /// How long ago memory was short, if it ever was.
+    /// Time since memory was short.
     pub(super) since_short: Option<Duration>,
-    /// Whether the kernel tells when usage rises from where it is.
+    /// True if the kernel will report a rise.
     pub(super) tells_above: bool,
-    /// Whether this look came before its time, by a notice of the kernel's.
+    /// True if a notice of the kernel caused this look.
     pub(super) was_told: bool,
 }
 
 impl Due<'_> {
-    /// How long nothing can happen that matters: until the margin would be used up at the speed
-    /// that usage is taken to rise with.
+    /// Returns the time until the next look: the room beyond the margin lasts so far at the
+    /// expected speed.
     pub(super) fn pause(&self) -> Duration {
         let Self { policy, pressure, marked, .. } = *self;
         let still = policy.still_margin(pressure.limit).get();
         let is_alert = self.since_short.is_some_and(|since| since < ALERT);
         let least = if is_alert { PAUSE_SHORT } else { PAUSE_MIN };
         let speed = pressure.rise_a_second.get().saturating_mul(2).max(SPEED);
-        // The kernel takes marked memory itself.
+        // The kernel frees marked memory by itself.
         let room = pressure.room().get().saturating_add(marked.get());
         let mut pause = time_for(room.saturating_sub(still), speed);
-        // Of page cache it tells as well, so it says nothing where there is much.
+        // A threshold counts files too. If files are many, other memory can replace them without
+        // crossing it.
         let has_few_files = pressure.files.get() < pressure.limit.get() >> FEW_FILES_SHIFT;
         if self.tells_above && !is_alert && has_few_files {
             pause = pause.max(PAUSE_TOLD);
@@ -67,7 +95,6 @@ impl Due<'_> {
     }
 }
 
-/// How long so many bytes last.
 fn time_for(bytes: u64, a_second: u64) -> Duration {
     let micros = u128::from(bytes) * 1_000_000 / u128::from(a_second.max(1));
     Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)).min(PAUSE_MAX)
@@ -107,12 +134,29 @@ mod tests {
     }
 
     #[test]
+    fn the_longest_delay_is_remembered_for_a_while() {
+        let (begin, millis) = (Instant::now(), Duration::from_millis);
+        let mut lateness = Lateness::default();
+        assert_eq!(lateness.look(begin), Duration::ZERO);
+        let mut look = |due: Duration, at: Duration| {
+            lateness.expect(begin + due);
+            lateness.look(begin + at)
+        };
+        assert_eq!(look(millis(10), millis(60)), millis(50));
+        assert_eq!(look(millis(70), millis(71)), millis(50));
+        assert_eq!(look(millis(90), millis(80)), millis(50), "a notice came first");
+        assert_eq!(look(millis(100), millis(180)), millis(80));
+        let later = millis(181) + REMEMBERED_FOR;
+        assert_eq!(look(later - millis(3), later), millis(3));
+    }
+
+    #[test]
     fn notices_make_it_wait_longer_and_look_again_soon() {
         let used = Bytes::mib(960 - 64);
         assert_eq!(pause(used, |_| ()), Duration::from_millis(125));
         assert_eq!(pause(used, |due| due.tells_above = true), PAUSE_TOLD);
         assert_eq!(pause(used, |due| due.was_told = true), PAUSE_MIN);
-        // Marked memory is kept within what is free, which no threshold tells.
+        // No threshold reports that marked memory outgrows what is free.
         let marked = |due: &mut Due<'_>| {
             due.tells_above = true;
             due.marked = Bytes::mib(1);

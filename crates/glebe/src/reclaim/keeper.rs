@@ -1,16 +1,15 @@
-//! `Keeper`: what a reclaimer's lock guards: the parts, and one look at them after the other.
+//! `Keeper`: the parts of a reclaimer, and its looks, behind the reclaimer's lock.
 //!
-//! A look reads the pressure, plans, sheds, and, where parts freed less than was asked of them,
-//! looks again. Then it sets what follows from the pressure: the caps of marked memory, whether
-//! caches may refill, what budgets allow, and when to look next. Where parts have not changed it
-//! allocates nothing itself, but what the sensor does and, inside them, parts that are cut.
+//! A look reads the pressure, plans and sheds, and repeats this if parts freed too little. Then it
+//! sets caps of marked memory, refills, budgets, and the time of the next look. It allocates
+//! nothing itself; the sensor may, and so may a part that sheds.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::apply::{apply, Reclaimed};
 use super::class::Class;
-use super::clock::{Due, CALM_MARGINS};
+use super::clock::{Due, Lateness, CALM_MARGINS};
 use super::part::Handle;
 use super::plan::{plan, plan_for, PartStats};
 use super::policy::Policy;
@@ -22,38 +21,37 @@ use crate::sys::claim::Holder;
 use crate::units::Bytes;
 use crate::volatile::Refills;
 
-/// Looks within one: parts that freed too little are not asked for ever.
+/// Rounds of one look, for parts that free too little.
 const ROUNDS: usize = 4;
-/// How long reserves are left alone after shrinking them made no room.
+/// Time to leave reserves alone after shrinking made no room.
 const FUTILE_FOR: Duration = Duration::from_secs(60);
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Keeper {
+    given: Policy,
+    /// The given policy, with a longer lead if looks came late.
     policy: Policy,
+    lateness: Lateness,
     holder: Holder,
     parts: Vec<Handle>,
-    /// Of each part, in the same order.
+    /// In the order of `parts`.
     stats: Vec<PartStats>,
     sensor: Sensor,
     watch: Watch,
     refills: Refills,
     is_withheld: bool,
     short_at: Option<Instant>,
-    /// When shrinking reserves made no room.
     futile_at: Option<Instant>,
 }
 
-/// What a look came to.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
     pub(super) pressure: Pressure,
     pub(super) margin: Bytes,
     pub(super) marked: Bytes,
     pub(super) reclaimed: Reclaimed,
-    /// Whether refills are withheld from now on, and were not.
+    /// True if refills are withheld from this look on.
     pub(super) withheld: bool,
     pub(super) was_told: bool,
-    /// When the next look is due.
     pub(super) pause: Duration,
 }
 
@@ -66,11 +64,12 @@ impl Keeper {
         refills: Refills,
     ) -> Result<Self, Error> {
         let mut sensor = Sensor::new(root, groups)?;
-        // Says so now if it is blind.
         sensor.look(Lazy::default())?;
         let watch = Watch::new(bell, root, sensor.group());
         Ok(Self {
+            given: policy,
             policy,
+            lateness: Lateness::default(),
             holder: Holder::new(),
             parts: Vec::new(),
             stats: Vec::new(),
@@ -85,19 +84,19 @@ impl Keeper {
 
     pub(super) fn add(&mut self, part: Part) -> Result<(), Error> {
         self.parts.push(part.claimed(self.holder)?);
-        // So that no look allocates.
+        // Then no look allocates.
         self.stats.reserve(self.parts.len());
         Ok(())
     }
 
-    /// What is looked at and waited for.
     pub(super) fn watched(&self) -> Watched {
         self.watch.watched(self.sensor.limit())
     }
 
-    /// One look, and what follows.
+    /// Looks once, sheds, and sets all that follows.
     pub(super) fn look(&mut self, bell: &Bell, was_told: bool) -> Result<Seen, Error> {
         let now = Instant::now();
+        self.policy = self.given.late_by(self.lateness.look(now));
         let was_told = self.watch.settle(bell) || was_told;
         let mut seen = Seen { was_told, ..Seen::default() };
         let mut look = self.observe(&mut seen.marked)?;
@@ -114,7 +113,7 @@ impl Keeper {
             let of_others = done.freed().saturating_sub(volatile.saturating_sub(seen.marked));
             self.sensor.gave_up(of_others);
             seen.reclaimed.add(&done);
-            // All but a tenth: the rest is not worth a round.
+            // The last tenth is not worth another round.
             if done.freed().get() >= done.asked.get() - done.asked.get() / 10 {
                 break;
             }
@@ -128,13 +127,14 @@ impl Keeper {
         let level = Some(level).filter(|level| look.pressure.used < *level);
         let group = self.sensor.group();
         let is_new = group.is_some_and(|group| self.watch.arm(bell, group, level, now));
-        // A new one tells nothing of what was crossed before.
+        // A new threshold does not report an earlier crossing.
         seen.pause = self.pause(&seen, !is_new, now);
         bell.wake_after(seen.pause)?;
+        self.lateness.expect(Instant::now() + seen.pause);
         Ok(seen)
     }
 
-    /// Sheds so much, however much there is to be had.
+    /// Sheds `target` bytes, even if memory is not short.
     pub(super) fn shed(&mut self, target: Bytes) -> Result<Reclaimed, Error> {
         let mut marked = Bytes::ZERO;
         let before = self.observe(&mut marked)?;
@@ -144,8 +144,8 @@ impl Keeper {
         Ok(done)
     }
 
-    /// Huge pages that a reserve gives back may stay in their pool, and are no help then: reserves
-    /// are left alone for a while.
+    /// Stops shedding from reserves for a while if it made no room: huge pages may stay in their
+    /// pool.
     fn judge_reserves(&mut self, done: &Reclaimed, now: Instant) {
         let given = done.freed_of(Class::Reserve);
         if given > Bytes::ZERO && done.measured.get() < given.get() / 2 {
@@ -153,7 +153,7 @@ impl Keeper {
         }
     }
 
-    /// Looks at parts and pressure; `marked` is what is marked that the kernel may take.
+    /// Reads parts and pressure, and sets `marked` to the marked bytes that the kernel may free.
     fn observe(&mut self, marked: &mut Bytes) -> Result<Look, Error> {
         let is_futile = self.futile_at.is_some_and(|at| at.elapsed() < FUTILE_FOR);
         let Self { parts, stats, .. } = self;
@@ -176,7 +176,7 @@ impl Keeper {
         self.sensor.look(Lazy { marked: *marked, most })
     }
 
-    /// Lets marked memory grow by what is free beyond the margin, in equal shares.
+    /// Lets marked memory grow by the free bytes beyond the margin, in equal shares.
     fn set_caps(&self, pressure: &Pressure, reclaimed: &mut Reclaimed) {
         let regions = self.parts.iter().filter(|part| part.is_volatile()).count() as u64;
         let share = self.policy.limits_marked(pressure).then(|| {
@@ -188,8 +188,8 @@ impl Keeper {
         }
     }
 
-    /// Withholds refills and keeps budgets low while memory is short, and for a while after;
-    /// whether that begins now.
+    /// Withholds refills and keeps budgets low while memory is short, and a while after. Returns
+    /// true if that begins now.
     fn set_refills(&mut self, pressure: &Pressure, done: &Reclaimed, now: Instant) -> bool {
         let margin = self.policy.margin_at(pressure);
         let was_withheld = self.is_withheld;
@@ -216,7 +216,6 @@ impl Keeper {
         false
     }
 
-    /// When the next look is due; `is_armed` says whether a threshold tells of what is to come.
     fn pause(&self, seen: &Seen, is_armed: bool, now: Instant) -> Duration {
         let due = Due {
             policy: &self.policy,
@@ -231,7 +230,7 @@ impl Keeper {
 }
 
 impl Drop for Keeper {
-    /// Caps go with the claims.
+    /// A region whose claim ends loses its cap.
     fn drop(&mut self) {
         self.parts.iter().for_each(|part| part.release(self.holder));
         self.refills.allow();

@@ -1,25 +1,27 @@
-//! [`Policy`]: how far from the limit shedding begins, and what it is for. Plain numbers.
+//! [`Policy`]: how far below the limit shedding begins, and what it protects.
 
 use std::time::Duration;
 
 use super::pressure::{Pressure, Scope};
 use crate::units::Bytes;
 
-/// The margin is this part of the limit, as a shift, and within these bounds.
+/// Default margin as a part of the limit, as a shift, within these bounds.
 const MARGIN_SHIFT: u32 = 4;
 const MARGIN_MIN: Bytes = Bytes::mib(4);
 const MARGIN_MAX: Bytes = Bytes::mib(256);
-/// Of the limit the margin is never more than this part at rest, and than that however fast usage
-/// rises.
+/// Largest margin as a part of the limit, as shifts: at rest, and during a rise.
 const STILL_SHIFT_MAX: u32 = 2;
 const RISING_SHIFT_MAX: u32 = 1;
-/// A rise is looked ahead for so long.
 const LEAD: Duration = Duration::from_millis(100);
+/// A delay may be this many times as long as the longest before.
+const LATE_FACTOR: u32 = 4;
+/// Longer delays say nothing of the next one: the machine slept.
+const LATE_MAX: Duration = Duration::from_secs(1);
 const WITHHOLD: Duration = Duration::from_secs(1);
-/// Shedding ends so much beyond the margin, a part of it as a shift: the next poll finds it calm.
+/// Shedding aims beyond the margin by this part of it, as a shift, so that the next look is calm.
 const BEYOND_SHIFT: u32 = 2;
 
-/// When to shed.
+/// Rules for when to shed, and how much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     margin: Option<Bytes>,
@@ -35,28 +37,33 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Sheds while less than `margin` can be had; by itself a sixteenth of the limit, of 4 to
-    /// 256 MiB.
+    /// Sheds while the room is below `margin`; by default a sixteenth of the limit, 4 to 256 MiB.
     #[must_use]
     pub fn margin(self, margin: Bytes) -> Self {
         Self { margin: Some(margin), ..self }
     }
 
-    /// Adds to the margin what usage rises by in so much time, at the speed measured.
+    /// Adds to the margin the rise of usage within `lead`, at the measured speed. The default is
+    /// 100 ms. A reclaimer whose looks came late plans for four times the longest delay of the last
+    /// ten minutes, if that is longer.
     #[must_use]
     pub fn lead(self, lead: Duration) -> Self {
         Self { lead, ..self }
     }
 
-    /// Whether marked memory, in a group with a limit, stays so little that the kernel drops no
-    /// file page for it. Yes by itself. No leaves it to the kernel, which takes marked memory and
-    /// files by turns.
+    /// Lengthens the lead of a reclaimer whose looks come late by up to `delay`.
+    pub(super) fn late_by(self, delay: Duration) -> Self {
+        self.lead(self.lead.max(LATE_FACTOR * delay.min(LATE_MAX)))
+    }
+
+    /// Keeps marked memory of a limited group so small that the kernel drops no file for it
+    /// (default). Otherwise the kernel takes both in turn.
     #[must_use]
     pub fn keep_files(self, keeps: bool) -> Self {
         Self { keeps_files: keeps, ..self }
     }
 
-    /// How long [`Refills`](crate::volatile::Refills) are withheld after memory was short.
+    /// Sets how long [`Refills`](crate::volatile::Refills) stay withheld after a shortage.
     #[must_use]
     pub fn withhold(self, time: Duration) -> Self {
         Self { withhold: time, ..self }
@@ -66,14 +73,14 @@ impl Policy {
         self.withhold
     }
 
-    /// What is to be had at rest.
+    /// Returns the bytes of room to keep at rest.
     #[must_use]
     pub fn still_margin(&self, limit: Bytes) -> Bytes {
         let part = Bytes::new(limit.get() >> MARGIN_SHIFT).clamp(MARGIN_MIN, MARGIN_MAX);
         self.margin.unwrap_or(part).min(Bytes::new(limit.get() >> STILL_SHIFT_MAX))
     }
 
-    /// What is to be had now: with what comes within the lead.
+    /// Returns the bytes of room to keep now, expected rise included.
     #[must_use]
     pub fn margin_at(&self, pressure: &Pressure) -> Bytes {
         let rise = u128::from(pressure.rise_a_second.get()) * self.lead.as_millis() / 1000;
@@ -83,13 +90,13 @@ impl Policy {
         Bytes::new(still.get().saturating_add(ahead.get())).min(most)
     }
 
-    /// How much everything is short: enough that the next look finds it calm.
+    /// Returns the bytes to shed of any class, enough that the next look is calm.
     #[must_use]
     pub fn short(&self, pressure: &Pressure) -> Bytes {
         missing(pressure.room(), self.margin_at(pressure))
     }
 
-    /// How much marked memory is too much for the files beside it.
+    /// Returns the bytes of marked memory to shed for the files beside it.
     #[must_use]
     pub fn crowded(&self, pressure: &Pressure) -> Bytes {
         if !self.limits_marked(pressure) {
@@ -98,13 +105,11 @@ impl Policy {
         missing(pressure.free(), self.still_margin(pressure.limit))
     }
 
-    /// Whether marked memory is kept within what is free.
     pub(super) fn limits_marked(&self, pressure: &Pressure) -> bool {
         self.keeps_files && pressure.scope == Scope::Group
     }
 }
 
-/// What `had` lacks, where that is less than the margin.
 fn missing(had: Bytes, margin: Bytes) -> Bytes {
     if had >= margin {
         return Bytes::ZERO;

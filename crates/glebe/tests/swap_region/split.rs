@@ -1,13 +1,13 @@
-//! Regions of which the program has advised on, locked or protected parts. Each such call splits
-//! the kernel's mapping, and parts that are locked or read-only cannot be moved.
+//! Tests regions with parts that the program advised on, locked or protected. Each call splits the
+//! kernel's mapping (VMA); locked or read-only parts cannot be moved.
 
 use super::*;
 
 const LEN: u64 = 280;
 const BUDGET: u64 = 96;
 
-/// Calls `change` on parts of a region, by address and length: of every 40 pages, 17 from the
-/// third on, from page `from` to page `to`. False where the kernel refuses it.
+/// Calls `change` on 17 of every 40 pages, by address and length. Returns false if the kernel
+/// refuses.
 fn change_parts(
     region: &Region,
     (from, to): (u64, u64),
@@ -19,7 +19,6 @@ fn change_parts(
     })
 }
 
-/// Reads, writes and copies all of a region that `fill` has filled, past every border.
 fn use_all(region: &Region) {
     check(region, 1);
     check(region, 1);
@@ -40,7 +39,7 @@ fn parts_that_the_program_advised_on_come_and_go_as_the_rest_does() {
     glebe_testing::alone!();
     both(LEN, BUDGET, |region| {
         fill(region, 1);
-        // SAFETY: it changes no contents.
+        // SAFETY: the advice changes no contents.
         let advise = |at, len| unsafe { libc::madvise(at, len, libc::MADV_RANDOM) };
         assert!(change_parts(region, (0, LEN - 20), advise));
         use_all(region);
@@ -52,13 +51,13 @@ fn parts_that_the_program_advised_on_come_and_go_as_the_rest_does() {
 #[test]
 fn parts_that_the_program_locked_hold_what_was_written() {
     glebe_testing::alone!();
-    // SAFETY: it changes no contents.
+    // SAFETY: the lock changes no contents.
     let lock = |at: *mut _, len| unsafe { libc::mlock2(at, len, libc::MLOCK_ONFAULT) };
-    // SAFETY: as above. It also asks for all pages, which the kernel cannot have.
-    let lock_all = |at: *mut _, len| unsafe { libc::mlock(at, len).min(0) };
-    // SAFETY: as above.
+    // SAFETY: the lock changes no contents. `mlock` also tries to load all pages, which fails.
+    let lock_all = |at: *mut _, len| unsafe { libc::mlock(at, len).max(0) };
+    // SAFETY: the unlock changes no contents.
     let unlock = |at: *mut _, len| unsafe { libc::munlock(at, len) };
-    // Less than the budget, and more: then no call finds room until some are unlocked.
+    // If the locked parts exceed the budget, no call finds room until some are unlocked.
     for (to, is_little) in [(120, true), (LEN - 20, false)] {
         both(LEN, BUDGET, |region| {
             fill(region, 1);
@@ -88,7 +87,7 @@ fn parts_that_the_program_locked_hold_what_was_written() {
 #[test]
 fn parts_that_the_program_made_read_only_are_read_and_later_written() {
     glebe_testing::alone!();
-    // SAFETY: pages of a region that lives, and nobody writes them while they are read-only.
+    // SAFETY: the region is live, and not written while read-only.
     let protect = |access| move |at, len| unsafe { libc::mprotect(at, len, access) };
     both(LEN, BUDGET, |region| {
         fill(region, 1);
@@ -111,7 +110,7 @@ fn parts_that_the_program_made_unreadable_come_back_as_they_were() {
             return println!("skipped: no UFFDIO_MOVE");
         }
         fill(region, 1);
-        // SAFETY: pages of a region that lives, and nobody touches them while they are unreadable.
+        // SAFETY: the region is live, and not touched while unreadable.
         let protect = |access| move |at, len| unsafe { libc::mprotect(at, len, access) };
         assert!(change_parts(region, (0, LEN - 20), protect(libc::PROT_NONE)));
         let words_of_page = page() as u64 / 8;

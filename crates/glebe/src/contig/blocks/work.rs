@@ -1,11 +1,12 @@
-//! [`BlockWork`]: the acts on memory blocks, under the lock of the hugetlb pools.
+//! [`BlockWork`] changes memory blocks, under the lock of the hugetlb pools.
 //!
-//! Each act is written down first, so that the next holder of the lock can end it. A block goes off
-//! line and comes back at once: off line it is memory that the system lacks. One that holds pages
-//! of a hugetlb pool is left alone, since taking it off line would move or take somebody's pages.
+//! It records each change first, so that the next holder of the lock can undo it. It puts a block
+//! back at once: the system lacks the memory of a block off line. It leaves out blocks with hugetlb
+//! pages, which would be moved or lost.
 
 use std::io::ErrorKind;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::choose::{Candidate, Disturbs};
 use super::owner::Book;
@@ -14,21 +15,24 @@ use super::BLOCK_PATIENCE;
 use crate::contig::pool::{Place, PoolLock};
 use crate::contig::Error;
 use crate::error::OsError;
+use crate::sys::hugetlb::{self, Pool};
 use crate::sys::kpage::{Frames, Occupancy};
 use crate::sys::memory_block::{MemoryBlock, MemoryBlocks, State, Zone};
 use crate::sys::numa::Node;
 
-/// Every so many frames of a block one is looked at to tell how full it is.
+/// Distance of the sampled frames.
 const SAMPLE_EVERY: u64 = 1 << 11;
+/// The longest wait for surplus pages to leave a pool, and the pause between two looks.
+const SURPLUS_PATIENCE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(5);
 
-/// A block that could not be evacuated, and why.
 #[derive(Debug)]
 pub(super) struct Stuck {
     pub block: u64,
     pub error: OsError,
 }
 
-/// The right to touch memory blocks, until this is dropped.
+/// The right to change memory blocks, until dropped.
 #[derive(Debug)]
 pub(super) struct BlockWork {
     pub lock: PoolLock,
@@ -39,10 +43,10 @@ pub(super) struct BlockWork {
 }
 
 impl BlockWork {
-    /// Takes the lock and mends what others left.
+    /// Takes the lock and mends what killed processes left.
     ///
     /// # Errors
-    /// [`Error::NoBlocks`] where blocks cannot be taken off line at all; if the lock cannot be had.
+    /// [`Error::NoBlocks`] if blocks cannot be taken off line; if the lock cannot be had.
     pub fn begin(place: &Place, patience: Duration) -> Result<Self, Error> {
         let no = |why: String| Error::NoBlocks { why };
         let blocks = machine_blocks()?;
@@ -59,7 +63,7 @@ impl BlockWork {
         Ok(work)
     }
 
-    /// Of `all`, the blocks that may be taken by one that has `own` already, in order of number.
+    /// Returns the blocks of `all` that a caller with `own` may take, in order of number.
     pub fn candidates(
         &self,
         all: &[MemoryBlock],
@@ -89,13 +93,13 @@ impl BlockWork {
         Ok(candidates)
     }
 
-    /// What the pages of a block are: all, or those up to the first that cannot be moved.
+    /// Counts a block's pages: all, or up to the first immovable one.
     pub fn look(&self, number: u64, all: bool) -> Result<Occupancy, Error> {
         Ok(self.frames.occupancy(self.blocks.first_frame(number), self.blocks.pages(), all)?)
     }
 
-    /// Empties `numbers` and puts them back as movable memory of `owner`; blocks of the bank stay
-    /// the bank's. All of them or none.
+    /// Empties all of `numbers` and puts them back as movable memory of `owner`, or none. The
+    /// bank's blocks stay the bank's.
     pub fn evacuate(&mut self, numbers: &[u64], owner: Owner) -> Result<(), Result<Stuck, Error>> {
         self.empty(numbers, owner)?;
         for number in numbers {
@@ -107,7 +111,7 @@ impl BlockWork {
         Ok(())
     }
 
-    /// Takes blocks off line for `owner`, all of them or none.
+    /// Takes all of `numbers` off line for `owner`, or none.
     pub fn empty(&mut self, numbers: &[u64], owner: Owner) -> Result<(), Result<Stuck, Error>> {
         let is_new = |number: &&u64| self.book.of(**number).is_none();
         let new: Vec<u64> = numbers.iter().filter(is_new).copied().collect();
@@ -124,8 +128,8 @@ impl BlockWork {
         Ok(())
     }
 
-    /// Gives blocks back of which one could not be had, those of the bank too where `disown`. What
-    /// fails stays on record, and is mended by the next that takes the lock.
+    /// Gives `numbers` back after one of them failed; with `disown`, also blocks of the bank.
+    /// Blocks that fail stay on record for the next holder of the lock.
     pub fn bring_back(&mut self, numbers: &[u64], disown: bool) {
         for number in numbers {
             if let (true, Some(line)) = (disown, self.book.of(*number)) {
@@ -135,8 +139,8 @@ impl BlockWork {
         }
     }
 
-    /// Empties a block and puts it back as it was. The kernel empties the lists of single
-    /// processors on the way, where free pages have no flag.
+    /// Empties a block and puts it back as it was. That empties the lists of single processors,
+    /// whose free pages have no flag.
     pub fn cycle(&mut self, number: u64) -> Result<(), Error> {
         let owner = self.book.this_process(&self.lock)?;
         self.note_down(number, owner)?;
@@ -145,7 +149,7 @@ impl BlockWork {
         Ok(emptied?)
     }
 
-    /// Writes down that a block is about to be touched.
+    /// Records a block before it is changed.
     pub fn note_down(&mut self, number: u64, owner: Owner) -> Result<(), Error> {
         let line = match self.book.of(number) {
             Some(line) if line.owner == Owner::Bank => return Ok(()),
@@ -158,8 +162,8 @@ impl BlockWork {
         Ok(self.book.set(line)?)
     }
 
-    /// Puts a block back to where it was before, unless it is the bank's, and strikes it out.
-    /// Where that fails it stays on record, as nobody's.
+    /// Puts a block into its old zone and strikes it out. On failure the block stays on record
+    /// without an owner. A block of the bank is only put on line.
     pub fn give_back(&mut self, number: u64) -> Result<(), Error> {
         let Some(line) = self.book.of(number) else { return Ok(()) };
         let block = self.blocks.read(number)?;
@@ -178,7 +182,7 @@ impl BlockWork {
         Ok(())
     }
 
-    /// As [`BlockWork::give_back`] of a block of the bank, which stays the bank's where that fails.
+    /// Gives a block of the bank back; on failure it stays the bank's.
     pub fn drop_from_bank(&mut self, number: u64) -> Result<(), Error> {
         let Some(line) = self.book.of(number) else { return Ok(()) };
         let block = self.blocks.read(number)?;
@@ -186,13 +190,25 @@ impl BlockWork {
         Ok(self.book.strike(number)?)
     }
 
-    /// Puts a block into `zone`, if it is not there.
+    /// Counts the pages of hugetlb pools in a block. The kernel takes surplus pages of a process
+    /// that just ended out of the pools a moment later, so this waits for those.
+    fn pages_of_pools(&self, number: u64) -> Result<u64, Error> {
+        let begin = Instant::now();
+        loop {
+            let pages = self.look(number, true)?.pool;
+            if pages == 0 || !has_surplus() || begin.elapsed() > SURPLUS_PATIENCE {
+                return Ok(pages);
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+
     fn back_to(&mut self, zone: Zone, block: MemoryBlock) -> Result<(), Error> {
         let (number, movable) = (block.number, zone == Zone::Movable);
         match block.state {
             State::Online if block.zone != Some(Zone::Movable) || movable => return Ok(()),
             State::Online => {
-                let pool = self.look(number, true)?.pool;
+                let pool = self.pages_of_pools(number)?;
                 if pool > 0 {
                     let why = format!("holds {pool} pages of hugetlb pools");
                     return Err(Error::BlockStays { block: number, why });
@@ -206,7 +222,7 @@ impl BlockWork {
             }
         }
         if let Err(error) = self.blocks.put_on_line(number, movable) {
-            // Another may have been faster.
+            // Other programs may have been quicker.
             if self.blocks.read(number)?.state != State::Online {
                 return Err(error.into());
             }
@@ -219,7 +235,8 @@ impl BlockWork {
         Ok(())
     }
 
-    /// Ends what others left: blocks off line come back, blocks of nobody go back to the kernel.
+    /// Mends what killed processes left: blocks off line come back, blocks without an owner go to
+    /// the kernel.
     fn mend(&mut self) -> Result<(), Error> {
         for line in self.book.lines() {
             let block = match self.blocks.read(line.block) {
@@ -265,7 +282,11 @@ impl BlockWork {
     }
 }
 
-/// The blocks of the machine.
+fn has_surplus() -> bool {
+    let pools = hugetlb::sizes().into_iter().filter_map(Pool::of);
+    pools.filter_map(|pool| pool.counts().ok()).any(|counts| counts.surplus > 0)
+}
+
 pub(super) fn machine_blocks() -> Result<MemoryBlocks, Error> {
     MemoryBlocks::machine().map_err(|error| {
         let why = format!("{error}; the kernel needs CONFIG_MEMORY_HOTREMOVE");
@@ -273,8 +294,8 @@ pub(super) fn machine_blocks() -> Result<MemoryBlocks, Error> {
     })
 }
 
-/// Whether a block is the last or first of a zone other than Normal: without it the zone would be
-/// shorter, and the kernel would put the block back elsewhere.
+/// Returns true for the first or last block of a zone other than Normal. Without it the zone would
+/// shrink, and the kernel would put the block elsewhere.
 fn is_border(all: &[MemoryBlock], at: usize) -> bool {
     let zone = all[at].zone;
     let of_zone = |other: Option<&MemoryBlock>| other.is_some_and(|other| other.zone == zone);

@@ -1,4 +1,4 @@
-//! Tables, and random parts against the rules in words.
+//! Tables of plans, and random parts checked against the rules.
 
 use proptest::prelude::*;
 
@@ -12,7 +12,7 @@ fn group(limit: u64, used: u64, files: u64, idle: u64) -> Pressure {
     Pressure { scope: Scope::Group, limit, used, files, idle_files, ..Pressure::default() }
 }
 
-/// A part of so many MiB of each class: priorities 0 and 4, waste, objects, budgets, reserve.
+/// MiB by class: priorities 0 and 4, waste, objects, budgets, reserve.
 fn part(mib: [u64; 6]) -> PartStats {
     let mut part = PartStats { is_charged: true, ..PartStats::default() };
     let volatile = |priority| Class::Volatile(Priority::new(priority).unwrap());
@@ -30,7 +30,8 @@ fn told(targets: &Targets) -> [u64; 6] {
 #[test]
 fn each_class_gives_all_it_has_before_the_next_gives_any() {
     let parts = [part([1, 2, 1, 0, 3, 8]), part([1, 0, 0, 4, 0, 0])];
-    // Used, files, idle files; what goes. Margin 8, made up to 10. All files are idle, but below.
+    // Used, files, idle files; bytes of each class. Margin 8, shedding to 10. First all files are
+    // idle.
     let table = [
         ((100, 8, 8), [0; 6]),
         ((100, 7, 7), [2, 1, 0, 0, 0, 0]),
@@ -39,11 +40,10 @@ fn each_class_gives_all_it_has_before_the_next_gives_any() {
         ((98, 0, 0), [2, 2, 1, 3, 0, 0]),
         ((100, 0, 0), [2, 2, 1, 4, 1, 0]),
         ((104, 0, 0), [2, 2, 1, 4, 1, 0]),
-        // Room enough, but files that are in use would have to go: volatile memory alone.
+        // Enough room, but files in use would be dropped: only volatile memory gives.
         ((100, 60, 0), [2, 2, 0, 0, 0, 0]),
         ((93, 60, 0), [2, 1, 0, 0, 0, 0]),
         ((92, 60, 0), [0; 6]),
-        // Both.
         ((100, 4, 0), [2, 2, 1, 1, 0, 0]),
     ];
     for ((used, files, idle), gone) in table {
@@ -95,6 +95,13 @@ fn the_margin_grows_with_the_speed_of_the_rise_to_half_and_is_a_quarter_at_rest(
     assert_eq!(rising(0), Bytes::mib(20));
     assert_eq!(rising(100), Bytes::mib(30));
     assert_eq!(rising(1 << 40), Bytes::mib(160));
+    let late = |delay_ms| {
+        let policy = policy.late_by(Duration::from_millis(delay_ms));
+        policy.margin_at(&Pressure { rise_a_second: Bytes::mib(100), ..group(320, 0, 0, 0) })
+    };
+    assert_eq!(late(25), Bytes::mib(30), "within the lead");
+    assert_eq!(late(50), Bytes::mib(40));
+    assert_eq!(late(3_600_000), Bytes::mib(160));
     assert_eq!(Policy::default().still_margin(Bytes::gib(64)), Bytes::mib(256));
     assert_eq!(Policy::default().still_margin(Bytes::mib(8)), Bytes::mib(2));
     assert_eq!(Policy::default().still_margin(Bytes::ZERO), Bytes::ZERO);
@@ -135,12 +142,12 @@ proptest! {
         }
         let there = |class| there(&parts, class, pressure.scope);
         prop_assert!(Class::all().all(|class| targets.of(class) <= there(class)));
-        // A class gives something only where those before it give all they have.
+        // A class gives only if all classes before it give all they have.
         let last = Class::all().filter(|class| targets.of(*class) > Bytes::ZERO).last();
         for class in Class::all().take_while(|class| Some(*class) < last) {
             prop_assert_eq!(targets.of(class), there(class), "{}", class);
         }
-        // What is missing is had, where there is so much.
+        // The targets cover what is missing, if the parts have enough.
         let all: u128 = Class::all().map(|class| u128::from(there(class).get())).sum();
         let coming = sum(&parts, pressure.scope, |part| part.coming);
         let least = all.min(short.saturating_sub(coming).get().into());

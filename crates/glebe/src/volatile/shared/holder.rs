@@ -1,16 +1,17 @@
-//! [`Membership`]: this process's place among those that use the file.
+//! [`Membership`]: this process's place among the holders of the file.
 //!
-//! A *holder* is a number with a byte of the file, which its process keeps locked by a mapping, and
-//! a table of pins. Joining takes the lowest number that nobody has. Whoever joins while nobody is
-//! joined finds the volatility of before ended, and says so in every word. A join lock keeps that
-//! apart from other joins: it is held for a few system calls, and the wait for it ends.
+//! A *holder* is a number with a table of pins and a lock byte of the file, which its process keeps
+//! locked by a mapping. A process joins by taking the lowest free number. If nobody else is joined,
+//! it first unmarks every word. A join lock excludes other joins; a process holds it for a few
+//! system calls, and waits for it no longer than [`PATIENCE`].
 //!
-//! A forked child has its parent's number at first, and joins anew at its first call, which a load
-//! tells. Threads that do so at once each join, and all but one leave again: nobody waits for a
-//! thread that a fork may have left behind. What the parent had is leaked in the child, some words.
+//! A forked child has its parent's number until its first call, which notices by one load and joins
+//! anew. If several threads join at once, all but one leave again: no thread waits for one that the
+//! fork may have left behind. The child leaks the parent's `Joined`, a few words.
 //!
 //! # Safety
-//! The pointer is null or to a box that is freed by the owner's drop alone.
+//! `current` points to a box that only the drop of `Membership` frees; it is null only during the
+//! drop.
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -26,40 +27,37 @@ use crate::sys::uffd::Uffd;
 use crate::sys::uptime;
 use crate::volatile::Error;
 
-/// How long to wait for another process that joins or purges.
+/// Longest wait for another process that joins or purges.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How often a thread that could not join looks for one that could, a tenth of a second in all.
+/// Looks of a thread that failed to join for another thread's place: a tenth of a second in all.
 const TURNS: u32 = 120;
 
-/// A number among the holders, while this lives.
+/// A holder's number, taken until the drop.
 #[derive(Debug)]
 pub(super) struct Joined {
     pub(super) holder: u32,
-    /// The process that joined.
     pub(super) process: u32,
-    /// When it joined, in microseconds, as the file says of the number.
+    /// Time of the join in microseconds, also stored in the file.
     pub(super) since: u64,
-    /// Granules that are pinned, where there is a quota.
+    /// Pinned granules, counted only with a quota.
     pinned: MappedWord,
-    /// Says that touches of lost pages are SIGBUS.
+    /// Makes touches of lost pages SIGBUS.
     _armed: Option<Uffd>,
     tied: Tied,
 }
 
 impl Joined {
-    /// Whether it is the parent's of this forked process.
+    /// Returns true in a forked child whose parent joined.
     #[inline]
     pub(super) fn is_inherited(&self) -> bool {
         self.tied.is_inherited()
     }
 
-    /// With what tells of touches, until it goes.
     pub(super) fn with(self, uffd: Uffd) -> Self {
         Self { _armed: Some(uffd), ..self }
     }
 
-    /// Counts a granule that is pinned, if the quota allows another.
     #[inline]
     pub(super) fn charge(&self, quota: u64) -> Result<(), Error> {
         if quota == NO_QUOTA {
@@ -70,11 +68,18 @@ impl Joined {
         charged.map(drop).map_err(|pinned| Error::Quota { pinned, quota })
     }
 
-    /// A granule is pinned no more.
+    /// Charges a granule even above the quota.
+    #[cold]
+    pub(super) fn charge_beyond(&self, quota: u64) {
+        if quota != NO_QUOTA {
+            self.pinned.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     #[inline]
     pub(super) fn discharge(&self, quota: u64) {
         if quota != NO_QUOTA {
-            // Not below: somebody may have made counts of pins zero and more again.
+            // The count may be 0: another process may have changed the counts of pins.
             let fewer = |pinned: u64| pinned.checked_sub(1);
             let _ = self.pinned.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
         }
@@ -92,16 +97,16 @@ impl Membership {
         Self { current: MappedPtr::new(Box::into_raw(Box::new(joined))) }
     }
 
-    /// The place of the calling process; none in a forked child that has not joined.
+    /// Returns the place of the calling process; `None` in a forked child that has not joined.
     #[inline]
     pub(super) fn get(&self) -> Option<&Joined> {
-        // SAFETY: never null but in the drop, and freed there alone.
+        // SAFETY: only the drop sets null and frees the box.
         let joined = unsafe { &*self.current.load(Ordering::Acquire) };
         (!joined.is_inherited()).then_some(joined)
     }
 
-    /// Joins by `join`, in a forked child. Where another thread was first, its place is taken; that
-    /// may also be why `join` is refused.
+    /// Joins by `join` in a forked child. Returns another thread's place if that thread joined
+    /// first, which may also be why `join` failed.
     #[cold]
     pub(super) fn join_anew(
         &self,
@@ -117,7 +122,7 @@ impl Membership {
         match self.current.compare_exchange(was, own, set, seen) {
             // SAFETY: as in `get`.
             Ok(_) => Ok(unsafe { &*own }),
-            // SAFETY: `own` was seen by nobody else; the other is as in `get`.
+            // SAFETY: no other thread saw `own`; `first` is valid as in `get`.
             Err(first) => unsafe {
                 drop(Box::from_raw(own));
                 Ok(&*first)
@@ -125,7 +130,6 @@ impl Membership {
         }
     }
 
-    /// The place that another thread takes about now.
     fn wait_for_another(&self) -> Option<&Joined> {
         let mut backoff = Backoff::default();
         (0..TURNS).find_map(|_| {
@@ -138,15 +142,14 @@ impl Membership {
 impl Drop for Membership {
     fn drop(&mut self) {
         let last = self.current.swap(ptr::null_mut(), Ordering::AcqRel);
-        // SAFETY: made by `new` or `join_anew`, and no reference outlives `self`. In a child it is
-        // the parent's copy, whose lock is left alone.
+        // SAFETY: `new` or `join_anew` made the box, and no reference outlives `self`. In a child
+        // the box is a copy, whose drop does not release the parent's lock.
         drop(unsafe { Box::from_raw(last) });
     }
 }
 
-/// Takes the lowest number that is free.
 pub(super) fn join(ledger: &Ledger) -> Result<Joined, Error> {
-    // What was there when this process was forked may be gone.
+    // Pages allocated before a fork may have been freed since.
     ledger.forget_backed();
     let lock = Description::reopen(ledger.file().as_file())?;
     if !lock.lock(Layout::JOIN, PATIENCE)? {
@@ -168,7 +171,7 @@ fn join_locked(ledger: &Ledger) -> Result<Joined, Error> {
         }
         let tied = Tied::try_take(ledger.file().as_file(), Layout::holder_lock(holder))?;
         let Some(tied) = tied else { continue };
-        // The counts of whoever had it before.
+        // The counts belong to the number's previous process.
         ledger.clear_table(holder)?;
         let process = std::process::id();
         let since = uptime::micros();
@@ -181,7 +184,7 @@ fn join_locked(ledger: &Ledger) -> Result<Joined, Error> {
     Err(Error::NoHolderLeft { holders: ledger.holders() })
 }
 
-/// Nobody used the file: what was marked is so no more, and all pins are gone.
+/// Unmarks every granule and drops all pins of a file that nobody uses.
 fn end_volatility(ledger: &Ledger) -> Result<(), Error> {
     let lock = purge::lock(ledger, PATIENCE)?;
     lock.finish_left(ledger)?;

@@ -1,8 +1,8 @@
-//! [`Pin`]: granules that no purge takes as long as it lives.
+//! [`Pin`]: granules that no purge takes.
 //!
-//! Offsets are bytes from the first one pinned. A pin is its process's: a forked child may drop
-//! what it inherits, and nothing else. What was lost before is told and stays noted, until the
-//! program says that it is [restored](Pin::restored) or unmarks it.
+//! Offsets are bytes from the first pinned one. A pin belongs to its process: a forked child can
+//! only drop it. A loss stays recorded until the program calls [restored](Pin::restored) or unmarks
+//! it.
 
 use super::holder::Joined;
 use super::layout::Field;
@@ -15,14 +15,13 @@ use crate::sys::uptime;
 use crate::units::Bytes;
 use crate::volatile::{Error, Purged};
 
-/// Granules that stay; from [`Shared::pin`].
+/// Pinned granules; from [`Shared::pin`].
 #[derive(Debug)]
 #[must_use = "what is pinned is so until this is dropped"]
 pub struct Pin<'a> {
     shared: &'a Shared,
     joined: &'a Joined,
     start: u64,
-    /// Of what is pinned so far.
     end: u64,
     lost: Purged,
 }
@@ -53,7 +52,6 @@ impl<'a> Pin<'a> {
         Ok(pin)
     }
 
-    /// Pins the next granule.
     #[inline]
     fn add(&mut self, index: u64, granules: Extent) -> Result<Word, Error> {
         let ledger = self.shared.ledger();
@@ -62,7 +60,11 @@ impl<'a> Pin<'a> {
             match try_pin(ledger, holder, index) {
                 Tried::Pinned { word, is_first } => {
                     if let Some(Err(error)) = is_first.then(|| self.joined.charge(layout.quota)) {
-                        unpin(ledger, holder, index);
+                        // Another thread may have pinned the granule since: its pin keeps a charge.
+                        self.joined.charge_beyond(layout.quota);
+                        if unpin(ledger, holder, index) {
+                            self.joined.discharge(layout.quota);
+                        }
                         return Err(error);
                     }
                     self.shared.guard().pinned(self.joined.process, index);
@@ -78,35 +80,35 @@ impl<'a> Pin<'a> {
         }
     }
 
-    /// Gives pinned granules memory: a touch of them needs none, and may not fail.
+    /// Allocates pinned granules, so that no touch of them can fail for lack of memory.
     #[cold]
     fn populate(&self, absent: Extent) -> Result<(), Error> {
         let ledger = self.shared.ledger();
         ledger.allocate(absent)?;
         for index in absent.start()..absent.end() {
             let _ = change(ledger.word(index), |word| {
-                // One that is claimed just now is present, and its purger will see the pin.
+                // A granule claimed just now is present, and its purger will see the pin.
                 (!word.is_purging() && !word.is_present()).then(|| word.with_present())
             });
         }
         Ok(())
     }
 
-    /// Bytes pinned.
+    /// Returns the bytes pinned.
     #[must_use]
     pub fn len(&self) -> Bytes {
         Bytes::new((self.end - self.start) * self.shared.granule().get())
     }
 
-    /// The pages that had been lost when this was made, and were not restored: zeros, or what
-    /// somebody has written since. In pages from the start of the data.
+    /// Returns the pages, from the start of the data, that were lost when the pin was made. They
+    /// hold zeros, or what a process has written since.
     #[must_use = "the contents of these pages are gone"]
     pub fn lost(&self) -> &Purged {
         &self.lost
     }
 
-    /// Says that lost granules hold again what they should: they are told lost no more, and those
-    /// that are marked are as young as if marked just now.
+    /// Ends the losses: the lost granules have contents again. Marked ones count as marked just
+    /// now.
     ///
     /// # Errors
     /// [`Error::Forked`], [`Error::Cloned`], [`Error::Truncated`], [`Error::PurgeUnderWay`].
@@ -122,11 +124,11 @@ impl<'a> Pin<'a> {
         self.shared.whole()
     }
 
-    /// Copies bytes out. Another thread or process may be changing them.
+    /// Copies bytes out. Other threads and processes may change them meanwhile.
     ///
     /// # Errors
-    /// [`Error::Beyond`] what is pinned; [`Error::Forked`], [`Error::Cloned`],
-    /// [`Error::Truncated`], and then `buf` holds anything.
+    /// [`Error::Beyond`] the pinned bytes; [`Error::Forked`], [`Error::Cloned`],
+    /// [`Error::Truncated`], and then the contents of `buf` are undefined.
     #[inline]
     pub fn read(&self, offset: Bytes, buf: &mut [u8]) -> Result<(), Error> {
         let at = self.place(offset, buf.len())?;
@@ -134,10 +136,10 @@ impl<'a> Pin<'a> {
         self.shared.whole()
     }
 
-    /// Copies bytes in. Another thread or process may be reading or changing them.
+    /// Copies bytes in. Other threads and processes may access them meanwhile.
     ///
     /// # Errors
-    /// As [`Pin::read`].
+    /// Fails like [`Pin::read`].
     #[inline]
     pub fn write(&self, offset: Bytes, bytes: &[u8]) -> Result<(), Error> {
         let at = self.place(offset, bytes.len())?;
@@ -145,15 +147,14 @@ impl<'a> Pin<'a> {
         self.shared.whole()
     }
 
-    /// The first byte pinned. Others may change the bytes at any time: no reference to them may be
-    /// made, but to atomics.
+    /// Returns the address of the first pinned byte. Make no reference to it except to atomics:
+    /// other processes may change the bytes at any time.
     #[must_use]
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         self.shared.as_ptr().wrapping_add((self.start * self.shared.granule().get()) as usize)
     }
 
-    /// Where bytes lie in the data that are all pinned.
     #[inline]
     fn place(&self, offset: Bytes, count: usize) -> Result<Bytes, Error> {
         self.check()?;
@@ -164,10 +165,10 @@ impl<'a> Pin<'a> {
         Ok(Bytes::new(self.start * self.shared.granule().get()) + offset)
     }
 
-    /// That the pin is this process's and the file is whole.
+    /// Fails in a forked child, or if a page of the file was found missing.
     #[inline]
     fn check(&self) -> Result<(), Error> {
-        // A process that was cloned without fork steps is a child of the pin's as well.
+        // A process cloned without fork steps is a child too.
         if self.joined.is_inherited() {
             return Err(Error::Forked);
         }

@@ -1,34 +1,53 @@
 //! LZ4 blocks, by the reference implementation. Source: LZ4 block format description.
 //!
-//! `lzzzz` borrows a state that the thread has once. The caller's bytes may lie in a
-//! [region](crate::swap::Region), where a touch runs the codec of the region in a signal handler:
-//! so they are copied before the state is borrowed. Longer objects, for which that costs more, get
-//! a state of their own on the stack.
+//! `lzzzz` borrows one state per thread. The caller's bytes may be in a
+//! [region](crate::swap::Region): touching them may run the region's codec in a signal handler, on
+//! the same thread. So [`encode`] copies the bytes before it borrows the state. Copying costs more
+//! for objects above `COPIED_MAX`; `compress_fill` uses a state on the stack for them.
 
 use super::with_buffer;
 
-/// The longest object that is copied: a page of any machine.
+/// The longest object that [`encode`] copies, in bytes: a page of any machine.
 const COPIED_MAX: usize = 64 << 10;
 
-/// The most bytes that `len` bytes become.
+/// Exists while `lzzzz` has its state of the thread. A thread destroys its locals in reverse order,
+/// so this one goes first. A later destructor may still call [`encode`].
+struct HasState;
+
+impl HasState {
+    fn new() -> Self {
+        // Makes the state.
+        let _ = lzzzz::lz4::compress(&[0], &mut [0; 32], lzzzz::lz4::ACC_LEVEL_DEFAULT);
+        Self
+    }
+}
+
+impl Drop for HasState {
+    // Without a destructor the thread would never destroy it.
+    fn drop(&mut self) {}
+}
+
+thread_local! {
+    static HAS_STATE: HasState = HasState::new();
+}
+
 pub(super) fn bound(len: usize) -> usize {
     lzzzz::lz4::max_compressed_size(len)
 }
 
-/// Codes into `out`, which has [`bound`] bytes; how many are used.
 pub(super) fn encode(object: &[u8], out: &mut [u8]) -> Option<usize> {
     if object.len() > COPIED_MAX {
-        // All of the object, since `out` has room for whatever it becomes.
+        // `out` has room for any result, so this reads all of `object`.
         let (read, len) = lzzzz::lz4::compress_fill(object, out).ok()?;
         return (read == object.len()).then_some(len);
     }
+    HAS_STATE.try_with(|_| ()).ok()?;
     with_buffer(object.len(), |copy| {
         copy.copy_from_slice(object);
         lzzzz::lz4::compress(copy, out, lzzzz::lz4::ACC_LEVEL_DEFAULT).ok()
     })
 }
 
-/// Decodes into `out`; how many bytes that made, or what is wrong.
 pub(super) fn decode(coded: &[u8], out: &mut [u8]) -> Result<usize, &'static str> {
     lzzzz::lz4::decompress(coded, out).map_err(|_| "malformed or too long")
 }

@@ -1,12 +1,12 @@
-//! Codecs of a pool: how the bytes of an object are stored.
+//! Codecs decide how the bytes of an object are stored.
 //!
-//! A [`Codec`] is what a caller chooses; [`Coder`] is it at work. Objects that are half a word over
-//! and over are seen before any codec; what does not go to a smaller class when coded is stored as
-//! it is. No header: a coded object shorter than a page has its length in the two bytes after what
-//! the codec made. LZ4 and zstd are features of the crate; without them they are refused.
+//! [`Codec`] is the caller's choice, [`Coder`] does the work. Any codec but [`Codec::None`] stores
+//! an object that repeats one 32-bit value as that value only. An object that would not move to a
+//! smaller class is stored as given. Compressed bytes have no header. If the object is shorter than
+//! a page, its length follows in two bytes. LZ4 and zstd are features of the crate.
 //!
-//! Cost: LZ4 some 8 µs to code and 2 µs to decode a page of 4 KiB of text, zstd some 20 and 7.
-//! Locks: one for the idle contexts of zstd, held to take one out or put it back.
+//! Cost per page of 4 KiB of text: LZ4 compresses in about 8 µs and decompresses in 2 µs, zstd in
+//! 20 and 7. Locks: one per list of idle zstd contexts, held to take one out or put it back.
 
 #[cfg(feature = "lz4")]
 mod lz4;
@@ -20,27 +20,27 @@ use crate::zpool::entry::word::{Entry, Kind};
 use crate::zpool::error::{CodecError, Error};
 use crate::zpool::objects::Stored;
 
-/// Bytes of the length that follows the coded bytes of an object shorter than a page.
+/// Bytes of the length that follows the compressed bytes of an object shorter than a page.
 const LENGTH: usize = size_of::<u16>();
 
-/// How objects are made smaller.
+/// The compression of a pool's objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Codec {
-    /// Not at all. The default where the crate is built without `lz4`.
+    /// No compression. The default if the crate is built without `lz4`.
     #[cfg_attr(not(feature = "lz4"), default)]
     None,
-    /// LZ4: quick both ways. With the feature `lz4`.
+    /// LZ4: fast in both directions. Needs the feature `lz4`.
     #[cfg_attr(feature = "lz4", default)]
     Lz4,
-    /// Zstandard: smaller, three times as long to read. With the feature `zstd`.
+    /// Zstandard: smaller results, three times as slow to read. Needs the feature `zstd`.
     Zstd(Zstd),
 }
 
-/// The level that codes a page four times as small as it was at LZ4's pace divided by three.
+/// The default level: it compresses a page to a quarter, at a third of LZ4's speed.
 const ZSTD_LEVEL: i32 = 1;
 
-/// How zstd codes.
+/// Parameters of zstd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Zstd {
     level: i32,
@@ -53,26 +53,25 @@ impl Default for Zstd {
 }
 
 impl Zstd {
-    /// At a level of zstd's own; higher is smaller and slower, below zero quicker.
+    /// Selects one of zstd's levels. Higher levels compress better and slower; negative ones are
+    /// faster.
     #[must_use]
     pub fn new(level: i32) -> Self {
         Self { level }
     }
 }
 
-/// Bytes of a word.
 const WORD: usize = size_of::<u64>();
 
-/// The word that fills all of `object`, which is a whole number of words.
+/// Returns the word that `object` repeats, if it consists of whole words.
 pub(crate) fn same_filled(object: &[u8]) -> Option<u64> {
     let word = object.first_chunk::<WORD>()?;
     let whole = object.len() % WORD == 0;
-    // Most objects that are not filled differ at their end already.
+    // Most other objects already differ at their end.
     let filled = whole && object.ends_with(word) && object[WORD..] == object[..object.len() - WORD];
     filled.then(|| u64::from_le_bytes(*word))
 }
 
-/// A codec at work.
 #[derive(Debug)]
 enum Engine {
     None,
@@ -91,7 +90,7 @@ impl Engine {
             Codec::Lz4 => Ok(Self::Lz4),
             #[cfg(feature = "zstd")]
             Codec::Zstd(how) => Ok(Self::Zstd(zstd::Contexts::new(*how, page)?)),
-            #[allow(unreachable_patterns)] // with both features
+            #[allow(unreachable_patterns)] // reachable only if the feature is off
             Codec::Lz4 => Err(CodecError::Missing { codec: "lz4" }),
             #[allow(unreachable_patterns)]
             Codec::Zstd(_) => Err(CodecError::Missing { codec: "zstd" }),
@@ -108,7 +107,7 @@ impl Engine {
         }
     }
 
-    /// The most bytes that `len` bytes become.
+    /// Returns the most bytes that `len` bytes become.
     fn bound(&self, len: usize) -> usize {
         match self {
             Self::None => len,
@@ -119,7 +118,7 @@ impl Engine {
         }
     }
 
-    /// Codes into `out`, which has [`Engine::bound`] bytes; how many are used.
+    /// Returns the length of the result. `out` must have [`Engine::bound`] bytes.
     fn encode(&self, object: &[u8], out: &mut [u8]) -> Option<usize> {
         match self {
             Self::None => {
@@ -133,7 +132,7 @@ impl Engine {
         }
     }
 
-    /// Decodes into `out`; how many bytes that made, or what is wrong.
+    /// Returns the length of the result, or the fault in `coded`.
     fn decode(
         &self,
         coded: &[u8],
@@ -152,12 +151,11 @@ impl Engine {
     }
 }
 
-/// A codec at work, for many threads.
 #[derive(Debug)]
 pub(crate) struct Coder {
     engine: Engine,
     page: usize,
-    /// Bytes of the working state when they were counted last.
+    /// Bytes of the working state at the last [`Coder::count`].
     counted: AtomicU64,
 }
 
@@ -165,9 +163,10 @@ thread_local! {
     static BUFFERS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A buffer of `len` bytes, kept by the thread; contents unspecified. Another one within `work`.
+/// Lends `work` a buffer with unspecified contents, which the thread keeps. A nested call gets
+/// another one.
 pub(crate) fn with_buffer<R>(len: usize, work: impl FnOnce(&mut [u8]) -> R) -> R {
-    // In a destructor of the thread's there are none any more.
+    // Destructors that run after the one of `BUFFERS` cannot use it.
     let kept = BUFFERS.try_with(|kept| kept.borrow_mut().pop());
     let mut buffer = kept.ok().flatten().unwrap_or_default();
     if buffer.len() < len {
@@ -178,13 +177,12 @@ pub(crate) fn with_buffer<R>(len: usize, work: impl FnOnce(&mut [u8]) -> R) -> R
     done
 }
 
-/// Writes `word` over and over.
 fn fill(out: &mut [u8], word: [u8; WORD / 2]) {
     out.chunks_mut(word.len()).for_each(|chunk| chunk.copy_from_slice(&word[..chunk.len()]));
 }
 
 impl Coder {
-    /// For objects of at most `page` bytes, which is at most 64 KiB.
+    /// Makes a coder for objects of at most `page` bytes, up to 64 KiB.
     ///
     /// # Errors
     /// [`CodecError::Missing`], [`CodecError::Level`], [`CodecError::NoMemory`].
@@ -192,14 +190,13 @@ impl Coder {
         Ok(Self { engine: Engine::new(codec, page)?, page, counted: AtomicU64::new(0) })
     }
 
-    /// Whether objects are stored as they are.
     #[inline]
     pub(crate) fn is_off(&self) -> bool {
         matches!(self.engine, Engine::None)
     }
 
-    /// Makes of an object what a pool stores. `pays` says of a number of bytes whether they go to
-    /// a smaller class than the object as it is.
+    /// Passes the stored form of `object` to `store`. `pays` returns true if that many bytes need a
+    /// smaller class.
     pub(crate) fn stored<R>(
         &self,
         object: &[u8],
@@ -219,15 +216,15 @@ impl Coder {
         }
     }
 
-    /// Codes an object, if that makes it at most `limit` bytes long, and hands it to `store`.
+    /// Compresses `object` for `store`. Passes it as given if the result is longer than `limit` or
+    /// no shorter.
     pub(crate) fn encode<R>(
         &self,
         object: &[u8],
         limit: usize,
         store: impl FnOnce(Kind, &[u8]) -> R,
     ) -> R {
-        // LZ4's own state goes before the buffer of a thread that ends.
-        if self.is_off() || BUFFERS.try_with(|_| ()).is_err() {
+        if self.is_off() {
             return store(Kind::Raw, object);
         }
         let (kind, tail) =
@@ -244,7 +241,7 @@ impl Coder {
         })
     }
 
-    /// The length of an object whose stored bytes are `stored`.
+    /// Returns the length of the object.
     ///
     /// # Errors
     /// [`CodecError::Corrupt`].
@@ -265,7 +262,8 @@ impl Coder {
             .ok_or_else(|| self.corrupt(stored, "its length is not that of an object below a page"))
     }
 
-    /// Writes an object to the start of `out`; its length. On an error `out` may hold anything.
+    /// Writes an object to the start of `out` and returns its length. After an error, `out` may
+    /// hold anything.
     ///
     /// # Errors
     /// [`CodecError::Corrupt`], [`CodecError::NoMemory`], [`Error::BufferTooSmall`].
@@ -286,16 +284,15 @@ impl Coder {
         Ok(out.len())
     }
 
-    /// Codes an object of any length, if that makes it at most `limit` bytes long, and hands it to
-    /// `store`.
+    /// Compresses an object of any length for `store`. Passes `None` if the result is longer than
+    /// `limit`.
     pub(crate) fn encode_block<R>(
         &self,
         object: &[u8],
         limit: usize,
         store: impl FnOnce(Option<&[u8]>) -> R,
     ) -> R {
-        // LZ4's own state goes before the buffer of a thread that ends.
-        if self.is_off() || BUFFERS.try_with(|_| ()).is_err() {
+        if self.is_off() {
             return store(None);
         }
         with_buffer(self.engine.bound(object.len()), |buffer| {
@@ -304,7 +301,7 @@ impl Coder {
         })
     }
 
-    /// Decodes what [`Coder::encode_block`] made of an object as long as `out`.
+    /// Decompresses a result of [`Coder::encode_block`]. `out` has the length of the object.
     ///
     /// # Errors
     /// [`CodecError::Corrupt`], [`CodecError::NoMemory`].
@@ -317,7 +314,6 @@ impl Coder {
         }
     }
 
-    /// As [`Coder::decode`], of what [`Coder::encode`] made.
     pub(crate) fn decode_coded(
         &self,
         kind: Kind,
@@ -339,7 +335,6 @@ impl Coder {
         Error::Codec(CodecError::Corrupt { len, codec, what })
     }
 
-    /// Bytes of the working state.
     #[inline]
     fn bytes(&self) -> u64 {
         match &self.engine {
@@ -349,20 +344,19 @@ impl Coder {
         }
     }
 
-    /// Whether the working state is not what was counted.
+    /// Returns true if the state changed since the last [`Coder::count`].
     #[inline]
     pub(crate) fn has_grown(&self) -> bool {
         self.bytes() != self.counted.load(Ordering::Relaxed)
     }
 
-    /// Counts the bytes of the working state: those that were counted before, and those of now.
+    /// Returns the previous and the new bytes of the state.
     pub(crate) fn count(&self) -> (u64, u64) {
         let now = self.bytes();
         (self.counted.swap(now, Ordering::Relaxed), now)
     }
 }
 
-/// The first `len` bytes of a buffer.
 fn start_of(out: &mut [u8], len: usize) -> Result<&mut [u8], Error> {
     let given = out.len();
     out.get_mut(..len).ok_or(Error::BufferTooSmall { given, len })

@@ -1,11 +1,9 @@
-//! Compaction of a pool: by request, and by itself.
+//! Compacts a pool, on request and automatically.
 //!
-//! Objects of a class's emptiest zspages go to its fullest, by
-//! [`State::compact`](crate::zpool::class::State::compact), a bounded number of bytes under one
-//! hold of the class's lock. Zspages of high numbers are given low ones, so that the table of
-//! zspages becomes shorter when they become few. By itself a pool compacts a little whenever an
-//! object goes, as long as more than a share of its pages would be freed; so nobody does more than
-//! a bounded amount.
+//! [`State::compact`](crate::zpool::class::State::compact) moves objects from a class's emptiest
+//! zspages to its fullest, a bounded number of bytes per hold of the class's lock. Zspages with
+//! high numbers get low ones, which shortens the table of zspages. Automatic compaction does a
+//! bounded amount with each remove, if more than a share of the pages is freeable.
 
 use crate::sync::{AtomicU64, Ordering};
 use crate::units::Pages;
@@ -14,45 +12,43 @@ use crate::zpool::error::Error;
 use crate::zpool::objects::Objects;
 use crate::zpool::options::{Budget, Compaction};
 
-/// Bytes that are moved under one hold of a lock, and between two looks at the clock: of zspages
-/// that are nearly empty they free dozens of pages, which leave by a call each.
+/// Bytes moved per hold of a lock and per look at the budget. From nearly empty zspages this frees
+/// dozens of pages, which may take a system call each.
 const STEP_BYTES: usize = 4 << 10;
-/// Bytes that are moved by a thread that removes an object.
+/// Bytes moved by one remove.
 const OWN_STEP_BYTES: usize = 8 << 10;
-/// Of so many pages one may be freeable before a pool compacts by itself.
+/// Automatic compaction starts above one freeable page in this many.
 const PAGES_PER_FREEABLE: u64 = 2000;
-/// Pages beyond those that may be kept which are gathered before they leave together.
+/// Pages above the bound of kept pages that gather before a trim.
 const GATHERED: u64 = 32;
-/// Zspages that are given a lower number at a time.
+/// Zspages that one automatic step gives a lower number.
 const LOWERED_MAX: usize = 3;
-/// Of so many pages freed one zspage is given a lower number, and some besides.
+/// [`compact`] gives one zspage per this many freed pages a lower number, and some more.
 const PAGES_PER_LOWERED: u64 = 8;
 const LOWERED_MIN: u64 = 16;
-/// Freeable pages that are not worth it: a zspage that comes and goes stays, however long it is.
+/// Freeable pages to ignore: one empty zspage of any length stays for the next object.
 const FREEABLE_MIN: u64 = 10;
-/// Whenever so many more slots wait for readers, it is looked whether these have left.
+/// [`Compactor::after_gone`] looks for finished readers when the count of waiting slots is a
+/// multiple of this.
 const WAITING: u64 = 64;
-/// Objects that a full step of draining moves, times the bytes of each, at most.
-const DRAIN_BYTES: usize = 16 << 10;
 
-/// What a compaction did.
+/// The result of a compaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Compacted {
-    /// Objects that were moved.
+    /// Objects moved.
     pub moved: u64,
-    /// Pages that were freed.
+    /// Pages freed.
     pub freed: Pages,
 }
 
-/// When a pool compacts, and where it goes on.
+/// When a pool compacts, and where it continues.
 #[derive(Debug)]
 pub(crate) struct Compactor {
     when: Compaction,
-    /// The class at which compaction by itself goes on.
     next_class: AtomicU64,
 }
 
-/// Compacts `objects`, as far as the budget allows.
+/// Compacts within `budget`.
 ///
 /// # Errors
 /// [`Error::NoBudget`] for a budget of zero.
@@ -80,7 +76,7 @@ fn compact_until(objects: &Objects, work: &mut Work, is_spent: impl Fn(&Work) ->
             break;
         }
     }
-    // Once round: what a class has left then is being used.
+    // Visits each class once: the rest is in use.
     for class in 0..objects.classes.all().count() as u32 {
         let mut stop = None;
         while memory.freeable() > 0 && !is_spent(work) && stop.is_none_or(|it| it == Stop::Spent) {
@@ -96,7 +92,7 @@ impl Compactor {
         Self { when, next_class: AtomicU64::new(0) }
     }
 
-    /// Does what is due after an object went.
+    /// Compacts a little if due, after an object was removed.
     #[inline]
     pub(crate) fn after_gone(&self, objects: &Objects) {
         let memory = &objects.memory;
@@ -118,7 +114,7 @@ impl Compactor {
     fn compact_some(&self, objects: &Objects) {
         let memory = &objects.memory;
         let mut work = Work { bytes_left: OWN_STEP_BYTES, ..Work::default() };
-        // Where the last one stopped, so that no class is left out for long.
+        // Starts where the last call stopped, so that every class gets its turn.
         let from = self.next_class.load(Ordering::Relaxed) as u32;
         let count = objects.classes.all().count() as u32;
         for class in (from..from + count).map(|class| class % count) {
@@ -133,19 +129,18 @@ impl Compactor {
         memory.pages.trim(&memory.account);
     }
 
-    /// Moves a few objects to classes of a new table, where that is automatic.
+    /// Moves a few objects out of retired classes, if compaction is automatic.
     #[inline]
     pub(crate) fn drain_if_due(&self, objects: &Objects) {
         if objects.classes.is_draining() && self.when == Compaction::Automatic {
-            let mut work = Work { bytes_left: DRAIN_BYTES, ..Work::default() };
-            // Without room it goes on when there is some.
+            let mut work = Work::default();
+            // Without room, a later call continues.
             let _ = objects.drain(&mut work);
         }
     }
 }
 
-/// Gives a zspage of a high number a low one, where the table of zspages is sparse; whether it
-/// did.
+/// Lowers the number of a zspage if the table of zspages is sparse. Returns true if it did.
 fn lower_one(objects: &Objects) -> bool {
     let memory = &objects.memory;
     let Some(zspage) = memory.zspages.sparse() else { return false };
@@ -153,7 +148,7 @@ fn lower_one(objects: &Objects) -> bool {
     class.is_some_and(|class| class.lock().lower(memory, zspage))
 }
 
-/// Compacts until some pages are free, or nothing more can be; whether any came.
+/// Compacts until a zspage was freed. Returns false if none could be.
 pub(crate) fn compact_for_room(objects: &Objects) -> bool {
     let mut work = Work::default();
     compact_until(objects, &mut work, |work| work.pages > 0);

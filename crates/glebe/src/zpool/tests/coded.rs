@@ -1,4 +1,4 @@
-//! Objects of every kind come back as they were given, or as an error.
+//! Tests that objects of every kind are read as given, and that damage is an error.
 
 use super::samples::{noise, text};
 use super::*;
@@ -48,7 +48,7 @@ fn every_length_of_every_kind_comes_back() {
             assert_eq!(*guard, **object);
             assert_eq!(guard.is_in_place(), kind(&pool, *handle) == Kind::Raw);
         }
-        // Each becomes another one, of another kind mostly.
+        // Replaces each object by another, mostly of another kind.
         for n in 0..all.len() {
             let object = all[(n * 7 + 3) % all.len()].1.clone();
             pool.replace(all[n].0, &object).unwrap();
@@ -83,7 +83,7 @@ fn what_is_filled_takes_no_slot_and_what_does_not_pay_is_raw() {
         assert_eq!(*pool.get(*handle).unwrap(), *(n as u32).to_le_bytes().repeat(page() / 4));
     }
     let raw = pool.insert(&noise(1, page())).unwrap();
-    // Some bytes fewer, but in the same class.
+    // Compresses by some bytes, but not to a smaller class.
     let mut hardly = noise(1, page());
     hardly[..60].fill(0);
     let hardly = pool.insert(&hardly).unwrap();
@@ -110,9 +110,9 @@ fn damaged_bytes_are_an_error_and_nothing_else() {
                 pool.objects.damage(name, at);
                 match pool.read(handle, &mut buf) {
                     Err(Error::Codec(CodecError::Corrupt { .. })) => refused += 1,
-                    // Without a checksum a letter may have changed; its length has not.
+                    // Without a checksum a byte may differ; the length does not.
                     Ok(now) => assert_eq!(now, len),
-                    // The length itself may be damaged.
+                    // A damaged length is `Corrupt` too.
                     other => panic!("{other:?}"),
                 }
                 let _ = (pool.get(handle).map(|guard| guard.len()), pool.len_of(handle));
@@ -144,7 +144,8 @@ proptest! {
     }
 }
 
-/// A thread's own memory ends before what the thread made earlier.
+/// A thread destroys its locals in reverse order. The thread makes this test's value before the
+/// codec's state, and before or after the pool's buffers.
 #[test]
 fn a_destructor_of_a_thread_may_store_and_read() {
     struct AtEnd(std::sync::Arc<ObjectPool>, std::sync::mpsc::Sender<bool>);
@@ -157,10 +158,15 @@ fn a_destructor_of_a_thread_may_store_and_read() {
         }
     }
     thread_local!(static AT_END: std::cell::OnceCell<AtEnd> = const { std::cell::OnceCell::new() });
-    for codec in codecs() {
+    for (codec, has_buffers) in
+        codecs().into_iter().flat_map(|codec| [(codec.clone(), false), (codec, true)])
+    {
         let pool = std::sync::Arc::new(ObjectPool::options().codec(codec).build().unwrap());
         let (said, hears) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
+            if has_buffers {
+                with_buffer(1, |_| ());
+            }
             let other = std::sync::Arc::clone(&pool);
             AT_END.with(|at_end| assert!(at_end.set(AtEnd(other, said)).is_ok()));
             let handle = pool.insert(&text(2, 900)).unwrap();
