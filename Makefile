@@ -1,28 +1,28 @@
 # Every command of the project. Needs Rust, Python 3 and a C compiler.
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
-# The profile and the packages that the command and the C libraries are built with; their folder.
+# The profile and the packages of the command and the C libraries, and the folder of that build.
 PROFILE ?= release
 PACKAGES ?= -p glebe-c -p glebe-cli -p glebe-preload
 BUILT := $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 GLEBE := $(BUILT)/glebe
 BENCH := $(BUILT)/glebe-bench
 
-# What clippy and the layers look at: everything, with the features of the tests.
+# What clippy and the layers check: everything, with the features of the tests.
 TESTED := --workspace --features glebe/faults
-# As .ci/run builds: what incremental builds keep is work and 4 GB of disk.
+# Like .ci/run: incremental builds would cost work and 4 GB of disk.
 export CARGO_INCREMENTAL ?= 0
 
-# Where `make install` puts things; DESTDIR goes before it for the copying alone.
+# The folder for `make install`. DESTDIR goes before it only for copying.
 PREFIX ?= /usr/local
 export PREFIX DESTDIR
 
-# This file says that everything that is installed is built, so root, who may have no cargo, only
-# copies. A newer source makes it again; SOURCES has folders too, which a deleted file makes newer.
+# This file says that everything to install is built: root, who may have no cargo, only copies. A
+# newer source rebuilds it. SOURCES includes folders, which are newer after a file is deleted.
 READY := $(BUILT)/.ready-to-install
 SOURCES := $(shell find Makefile scripts/static_library.sh Cargo.toml Cargo.lock crates/*/Cargo.toml crates/*/build.rs crates/*/src)
 
-# The modules without system calls, which Miri can run.
+# Modules without system calls, which Miri can run.
 PURE := error:: extent:: free_tree:: stats:: units:: zpool::sizes::table::
 
 .PHONY: help build demo test test-long bench aged fuzz sanitize miri doc man install uninstall python
@@ -34,16 +34,16 @@ help:
 	@echo "make test-long  the same with whole state spaces, longer storms and tests of the benchmarks"
 	@echo "make lint     format, clippy, oldest Rust, docs, layers, style, unsafe list, licences, aarch64"
 	@echo "make bench    the benchmarks, programs under malloc, the stress tests; minutes each"
-	@echo "make aged     age this machine, and judge what contiguous memory is had of it (root, minutes)"
+	@echo "make aged     age this machine, and judge the contiguous memory it gives (root, minutes)"
 	@echo "make fuzz     a minute of each fuzz target"
 	@echo "make sanitize the reserve under the address and the thread sanitizer, with a nightly"
 	@echo "make miri     the modules without system calls under Miri, if it is installed"
 	@echo "make doc      the documentation, in $(TARGET)/doc"
-	@echo "make man      brings the manual pages in man/ in step with the command"
+	@echo "make man      update the manual pages in man/ from the command"
 	@echo "make python   the wheel for Python, in $(TARGET)/wheels; pip fetches what builds it"
 	@echo "make build    the command, the C library and the allocator, as they are installed"
 	@echo "make install  these, manual pages and shell completions, in PREFIX ($(PREFIX)), under"
-	@echo "              DESTDIR if set; builds nothing that is built; make uninstall takes them away"
+	@echo "              DESTDIR if set; builds only what is missing; make uninstall removes them"
 
 build: $(READY)
 
@@ -57,7 +57,7 @@ $(READY): $(SOURCES)
 	scripts/static_library.sh $(BUILT) $(BUILT)/static/libglebe.a
 	touch $@
 
-# The demo needs the command alone.
+# The demo needs only the command.
 demo: SHOWN := $(TARGET)/demo
 demo:
 	cargo build --profile demo -p glebe-cli
@@ -79,7 +79,7 @@ bench:
 	GLEBE_STRESS_SECONDS=120 cargo test --release -p glebe --test it stress
 	GLEBE_STRESS_SECONDS=120 cargo test --release -p glebe-preload --test it stress_malloc
 
-# Fills memory, and takes memory blocks off line and back.
+# Fills memory, and takes memory blocks offline and back.
 aged:
 	scripts/aged/test_aged.py
 	scripts/aged/accept.py --blocks 10 --json $(TARGET)/aged.json
@@ -101,7 +101,7 @@ miri:
 	    echo "skipped: Miri (no nightly toolchain with the miri component)"; \
 	fi
 
-# Libraries for C are left out: their references are headers, and they have the names of others.
+# Leaves out the C libraries, whose reference is their headers, and which share names with others.
 doc:
 	cargo doc --workspace --exclude glebe-c --exclude glebe-preload \
 	    --exclude glebe-python --lib --no-deps
@@ -124,11 +124,11 @@ fmt:
 clippy:
 	cargo clippy $(TESTED) --all-targets -- -D warnings
 
-# Without the codecs of object pools the library needs no C compiler.
+# Without the codecs for object pools the library needs no C compiler.
 no-codecs:
 	CC=false cargo check -p glebe --no-default-features --all-targets
 
-# The oldest compiler that is promised, where it is installed.
+# Checks with the oldest supported compiler, if it is installed.
 msrv:
 	@version=$$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml); \
 	if cargo +$$version --version >/dev/null 2>&1; then \
@@ -152,7 +152,7 @@ shape:
 unsafe-list:
 	scripts/unsafe_list.py
 
-# Advisories are left out: they would have to be fetched.
+# Leaves out advisories, which would need the network.
 deny:
 	@if command -v cargo-deny >/dev/null 2>&1; then \
 	    cargo deny --offline check bans licenses sources; \

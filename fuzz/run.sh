@@ -1,10 +1,10 @@
 #!/bin/sh
-# Builds every fuzz target as cargo-fuzz would, without needing it, and runs each for the given
-# number of seconds (60 if none is given). Inputs that found something new stay in corpus/TARGET,
-# an input that fails in artifacts/TARGET; to run one again: its path as the target's argument.
+# Builds every fuzz target as cargo-fuzz would, without needing it, and runs each for $1 seconds (60
+# by default). Keeps inputs that found something new in corpus/TARGET, and an input that fails in
+# artifacts/TARGET. To run an input again, pass its path to the target.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
-# Apart from the other build's: the flags differ.
+# A folder of its own, since the flags differ from the other build's.
 target_dir=$(realpath -m "${CARGO_TARGET_DIR:-$here/target}")/fuzz
 cd "$here"
 seconds=${1:-60}
@@ -21,7 +21,7 @@ RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-
     cargo +nightly build --release --bins --target "$triple" --target-dir "$target_dir"
 
 export dir="$target_dir/$triple/release" seconds
-# As many at once as there are processors; the output of each is printed when it ends.
+# Runs as many at once as there are processors, and prints the output of each when it ends.
 for source in fuzz_targets/*.rs; do
     basename "$source" .rs
 done | xargs -P "$(nproc)" -n 1 sh -euc '

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Builds the library and its C interface for aarch64, so that aarch64-only code, inline assembly
-# included, compiles.
+# Builds the library and its C interface for aarch64, to see that aarch64-only code and assembly
+# compile.
 #
-# Needs an aarch64 standard library of the compiler used, from the first of:
+# Needs the compiler's standard library for aarch64. Takes the first of:
 #   1. the installed toolchain;
 #   2. Debian's packages of one Rust release for both architectures, unpacked (not installed) under
-#      the target folder with an apt state of its own: the machine's packages stay as they are.
-# Where neither is to be had, prints `skipped: ...` and succeeds. No aarch64 linker is needed: the
-# libraries are compiled and assembled, not linked.
+#      the target folder with an apt state of its own: the machine's packages stay unchanged.
+# Prints `skipped: ...` and succeeds if it gets neither. Needs no aarch64 linker: the libraries are
+# compiled and assembled, not linked.
 #
-# AARCH64_STD=debian leaves out the first.
+# AARCH64_STD=debian skips 1.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -30,20 +30,20 @@ toolchain_has_std() {
     compgen -G "$libs/libstd-*.rlib" >/dev/null
 }
 
-# Direct dependencies of package $1 whose name matches $2.
+# Prints direct dependencies of package $1 whose name matches $2.
 depends_on() {
     apt-cache depends --no-recommends --no-suggests "$1" 2>/dev/null |
         sed -n 's/^ *|\?Depends: //p' | grep -E "$2" || true
 }
 
-# Everything the compiler loads that is not on every machine which has a C compiler.
-# Without these the private copy of a library could differ from the loader that is used.
+# Prints the libraries that the compiler loads and that a machine with a C compiler may lack. libc
+# and its kin are left out: a private copy could differ from the loader in use.
 shared_libraries_of() {
     apt-cache depends --recurse --important "$1" 2>/dev/null | sed -n 's/^ *|\?Depends: //p' |
         grep -E '^lib' | grep -vE '^lib(c6|gcc-s1|stdc\+\+6|crypt1)(:|$)' | sort -u || true
 }
 
-# Prints the packages that make up a cross compiler, or nothing where Debian has none.
+# Prints the packages of a cross compiler, or nothing if Debian has none.
 packages() {
     local rustc dev std
     for rustc in rustc-web rustc; do
@@ -58,8 +58,8 @@ packages() {
     done
 }
 
-# Fetches and unpacks Debian's compiler into $sysroot; the wrapper script is written last, so that
-# its presence says the rest is whole.
+# Fetches and unpacks Debian's compiler into $sysroot. Writes the wrapper script last: its presence
+# means that the rest is complete.
 unpack_debian() {
     local work=$1 sources=/etc/apt/sources.list wanted deb
     [ -f /etc/apt/sources.list.d/debian.sources ] && sources=/etc/apt/sources.list.d/debian.sources
@@ -116,14 +116,14 @@ else
     export RUSTC=$compiler
 fi
 
-# The C sources of dependencies are not what is checked here, and nothing is linked: where there is
-# no cross compiler, the machine's own stands in for it.
+# Only Rust code is checked here, and nothing is linked: without a cross compiler the machine's own
+# compiles the C sources of dependencies.
 if ! command -v aarch64-linux-gnu-gcc >/dev/null; then
     export CC_aarch64_unknown_linux_gnu=cc AR_aarch64_unknown_linux_gnu=ar
 fi
 
-# Dead code kept and optimisation off: functions that would be inlined are compiled and assembled
-# too, not left to the crates that call them. (Generic functions still are.)
+# Keeps dead code and turns optimisation off: functions that would be inlined into other crates are
+# compiled and assembled here too. (Generic functions are not.)
 unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-D warnings -C link-dead-code"
 export CARGO_PROFILE_DEV_OPT_LEVEL=0

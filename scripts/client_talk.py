@@ -1,22 +1,22 @@
 #!/usr/bin/env python3
-"""A conversation with a server of memcached's protocol through a Python client.
+"""Talks to a server of memcached's protocol through a Python client.
 
     scripts/client_talk.py pymemcache|pylibmc|django PORT
 
 Stores, reads, exchanges, counts and deletes values of many lengths under keys of many lengths, and
-waits for one to expire. Exit status: 0 if every answer was right, 3 if the client is missing.
+waits for one to expire. Exits with 0 if every answer was right, with 3 if the client is missing.
 """
 
 import sys
 import time
 
 HOST = "127.0.0.1"
-# Lengths of values: none, one byte, around a page, around two, nearly as much as an item may have.
+# Lengths of values in bytes: around 0, one page, two pages, and nearly the most of an item.
 LENGTHS = [0, 1, 100, 4000, 4095, 4096, 4097, 8191, 8193, 100_000, 1_000_000]
 KEY_MAX = 250
-# More than an item may have with its key, by default.
+# More bytes than the default limit of an item with its key.
 TOO_LONG = 1 << 20
-# An item's time has the grain of a second.
+# Seconds. Items expire on whole seconds.
 EXPIRES, OVER = 1, 2.5
 
 
@@ -31,7 +31,7 @@ def short(value):
 
 
 def refused(what, error, call):
-    """Whether a call is refused by an error of that class."""
+    """Exits with a message unless the call raises an error of this class."""
     try:
         got = call()
     except error:

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Programs and tests that others wrote for memcached, each against a `glebe serve` of its own.
+"""Runs programs and tests that others wrote for memcached, each against its own `glebe serve`.
 
     scripts/client_tests.py [--glebe target/debug/glebe] [--checkouts FOLDER] [NAME ...]
 
-With what is installed: a conversation through each Python client, the examples of docs/serve.md as
-they stand there, memccapable, memtier_benchmark. FOLDER (or GLEBE_CHECKOUTS) may hold the projects'
-own tests in `pymemcache`, `pylibmc`, `django` and `memcached`, checked out at the version that is
-installed. Nothing of them is kept. Prints a table, and `skipped:` and why for what is not there.
-Exit status: 0 if nothing failed, 1 otherwise.
+Uses what is installed: a conversation through each Python client, the examples of docs/serve.md,
+memccapable, memtier_benchmark. FOLDER (or GLEBE_CHECKOUTS) may hold checkouts of the projects' own
+tests in `pymemcache`, `pylibmc`, `django` and `memcached`, at the installed versions. Keeps nothing
+of them. Prints a table, and `skipped:` with the reason for what is missing.
+Exits with 0 if nothing failed, with 1 otherwise.
 """
 
 import argparse
@@ -22,19 +22,19 @@ import time
 
 SCRIPTS = pathlib.Path(__file__).resolve().parent
 PAGE = SCRIPTS.parent / "docs" / "serve.md"
-# The port that the page names.
+# The port in the page's examples.
 PAGE_PORT = "11211"
-# How long the page's blocks are held, and are here.
+# Times for which the page's blocks hold memory: in the page, and here.
 PAGE_HELD, HELD = "10s", "1s"
-# Clients may be packages of the system's Python and not of the one that is first in PATH.
+# The system's Python may have clients that the first Python in PATH lacks.
 PYTHONS = list(dict.fromkeys([sys.executable, shutil.which("python3"), "/usr/bin/python3"]))
-# Seconds that one of the short ones, and a whole suite, may take.
+# Seconds that a short test, and a whole suite, may take.
 PATIENCE, PATIENCE_SUITE = 60, 600
-# What of the suites needs a server with TLS; one at the usual port; keys that text cannot have.
+# Tests left out: they need a server with TLS, the usual port, or keys that text cannot have.
 PYMEMCACHE_LEFT_OUT = "not tls"
 PYLIBMC_LEFT_OUT = "not test_no_autoconf and not test_utf8_encoding and not test_zerokey"
-# A plugin of pytest: tests of pylibmc's that ask for the binary protocol are held in the text one,
-# and those that name a port name the server's.
+# A plugin for pytest: pylibmc's tests that ask for the binary protocol use the text protocol, and
+# tests that name a port use the server's.
 PYLIBMC_PLUGIN = """
 import os, pylibmc, tests
 tests.PylibmcTestCase.memcached_port = os.environ["MEMCACHED_PORT"]
@@ -46,15 +46,15 @@ tests.make_test_client.__defaults__ = (Client, *tests.make_test_client.__default
 
 
 class Skipped(Exception):
-    """It cannot be run here, and why."""
+    """The reason why a test cannot run here."""
 
 
 class Failed(Exception):
-    """What went wrong."""
+    """The error of a test."""
 
 
 class Server:
-    """A `glebe serve` at a free port, which is ended on leaving."""
+    """A `glebe serve` at a free port, ended on leaving."""
 
     def __init__(self, glebe, *options, command=None, env=None):
         own = [glebe, "serve", "--memcached", "--no-stats", "-l", "127.0.0.1:0", *options]
@@ -106,13 +106,13 @@ def main():
 
 
 def checkout(args, name):
-    """The folder of a suite's project; None where there is none."""
+    """Returns the folder of a suite's project, or None if there is none."""
     path = pathlib.Path(args.checkouts or "/nonexistent") / name.removesuffix("-suite")
     return path if path.is_dir() else None
 
 
 def run(command, patience=PATIENCE, **how):
-    """Its output, standard error with it, if it ends well."""
+    """Returns a command's output with its standard error. Raises Failed if the command fails."""
     ran = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
                          stderr=subprocess.STDOUT, timeout=patience, errors="replace", **how)
     if ran.returncode:
@@ -122,7 +122,7 @@ def run(command, patience=PATIENCE, **how):
 
 
 def python_with(*modules):
-    """A Python that has them all."""
+    """Returns a Python that has all of these modules."""
     for python in filter(None, PYTHONS):
         has = subprocess.run([python, "-c", "import " + ", ".join(modules)], capture_output=True)
         if has.returncode == 0:
@@ -131,7 +131,7 @@ def python_with(*modules):
 
 
 def talk(client, *modules):
-    """A short conversation through an installed client."""
+    """Returns a test: a short conversation through an installed client."""
     def test(glebe, _checkout, _scratch):
         python = python_with(client, *modules)
         with Server(glebe) as server:
@@ -172,7 +172,7 @@ def memtier(glebe, _checkout, _scratch):
 
 
 def pytest_suite(checkout, modules, tests, *options, **env):
-    """What a suite of pytest's says of itself, run outside its own configuration."""
+    """Runs a pytest suite without its configuration. Returns the line that sums it up."""
     python = python_with("pytest", *modules)
     command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull,
                f"--rootdir={checkout}", *options, tests]
@@ -235,7 +235,7 @@ def memcached_suite(glebe, checkout, _scratch):
     return out.strip().splitlines()[-1]
 
 
-# The command for the page's blocks: other servers may run, at the usual port.
+# The command in the page's blocks, at another port: other servers may use the usual one.
 COMMAND = """#!/bin/sh
 verb=$1
 shift
@@ -248,9 +248,9 @@ esac
 
 
 def page(glebe, _checkout, scratch):
-    """The page's blocks, in order. What begins with `glebe serve` runs to the end of the page; the
-    other `sh` blocks run as they stand. A `toml` block configures another server. Python blocks are
-    files with the name that their first line gives; all but the settings are run."""
+    """Runs the page's blocks in order. An `sh` block that begins with `glebe serve` runs to the end
+    of the page; the other `sh` blocks run as they are. A `toml` block configures another server. A
+    Python block is a file with the name in its first line, and runs unless it is the settings."""
     text = PAGE.read_text()
     blocks = re.findall(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     with Server(glebe) as free:
@@ -297,7 +297,7 @@ def config(block, scratch, env, glebe):
 
 
 def example(block, scratch, env):
-    """Runs an example; why it cannot be, if so."""
+    """Runs an example. Returns why it cannot run, or None."""
     name = re.match(r"# (\w+\.py)\b", block)
     if not name:
         raise Failed(f"an example that names no file: {block[:60]!r}")

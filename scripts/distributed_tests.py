@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""distributed's own tests of spilling, on files behind a cache of glebe's.
+"""Runs distributed's own tests of spilling on files behind a cache of glebe.
 
-A worker of distributed spills to `zict.File`. Here that is `zict.Cache(zict.File(...), cache)`, the
-cache in a reserve, and the tests are theirs, unchanged. They run twice: once with the reserve free,
-once while a block takes all of it after every put, so that each entry is lost before it is read.
+A worker of distributed spills to `zict.File`. Here it spills to `zict.Cache(zict.File(...),
+cache)`, with the cache in a reserve. The tests are unchanged and run twice: with the reserve free,
+and with a block that takes all of it after every put, so that each entry is lost before it is read.
 
     scripts/distributed_tests.py [CHECKOUT]
 
-Run it by a Python that has glebe, distributed, zict and pytest: `scripts/python.sh test` does.
-CHECKOUT is a work tree or a git directory; without it the repository is cloned at the version that
-is installed. Says `skipped:` where neither can be had. Nothing of theirs is kept.
-Exit status: 0 if all passed but those of KNOWN, which must fail, or it was skipped; 1 otherwise.
+Needs a Python with glebe, distributed, zict and pytest: `scripts/python.sh test` has one. CHECKOUT
+is a work tree or a git directory; without it the script clones the repository at the installed
+version. Prints `skipped:` if it gets neither. Keeps nothing of distributed.
+Exits with 0 if all tests but those of KNOWN passed, or it was skipped; with 1 otherwise.
 """
 
 import importlib.util
@@ -24,11 +24,11 @@ import tempfile
 PUBLIC = "https://github.com/dask/distributed"
 TESTS = "distributed/tests/test_spill.py"
 PATIENCE_S = 120
-# What must fail, and why.
+# Tests that must fail, and why.
 KNOWN = {}
-# Tests that refuse a file; root may write to a folder without the right to.
+# Known failures as root: root may write to a folder without the right to.
 KNOWN_ROOT = {"test_spillbuffer_oserror": "root writes where a mode forbids it"}
-# Taken by pytest from the folder of the tests: what a worker spills to.
+# A plugin for pytest: replaces what a worker spills to.
 CONFTEST = '''
 import os
 from collections.abc import MutableMapping
@@ -106,7 +106,7 @@ def skip(why):
 
 
 def take(checkout, folder):
-    """Puts the tests into the folder; why it cannot."""
+    """Puts the tests into the folder. Returns why it cannot, or None."""
     import distributed
 
     tag = distributed.__version__
@@ -140,7 +140,7 @@ def clone(tag, to):
 
 
 def check(folder, loses):
-    """Whether all passed but the known ones, and the cache was asked."""
+    """Runs the tests. Returns true if only known ones failed and the cache was used."""
     environment = dict(os.environ, GLEBE_LOSE=str(int(loses)))
     command = [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider",
                "test_spill.py"]

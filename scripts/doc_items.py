@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Prints how many items the documentation of the library lists; run after `cargo doc`.
+"""Prints the number of items in the library's documentation, after `cargo doc`.
 
-Usage: doc_items.py TARGET. Exits 1 if there are more than a reader can be asked to look through.
+Usage: doc_items.py TARGET. Exits with 1 if there are more than ITEMS_MAX.
 """
 
 import pathlib

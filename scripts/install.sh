@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Puts what is built already, the C library, the allocator and the command, where compilers,
-# pkg-config, CMake, shells and man find it; or takes the same files away.
+# Installs what is already built (the C library, the allocator, the command) where compilers,
+# pkg-config, CMake, shells and man find it, or removes the same files.
 #
 # Usage: install.sh FOLDER-OF-THE-BUILD
 #        install.sh --uninstall
-# PREFIX (/usr/local), LIBDIR and INCLUDEDIR are where it is used; DESTDIR is put before them for
-# the copying alone, as packages want it.
+# PREFIX (/usr/local), LIBDIR and INCLUDEDIR name the folders for use. DESTDIR goes before them only
+# for copying, for packages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,8 +23,8 @@ include_from_cmake=$(realpath -m -s --relative-to="$libdir/cmake/glebe" "$includ
 libs=${DESTDIR:-}$libdir
 share=${DESTDIR:-}$prefix/share
 
-# Every file goes through `place`, so that what is taken away is what was put there.
-# Places a file at $2, made by the command that follows, with mode $1.
+# Places a file at $2, made by the command that follows, with mode $1. With --uninstall, removes the
+# file instead: since every file is placed here, exactly these are removed.
 place() {
     local mode=$1 at=$2
     shift 2
@@ -48,8 +48,8 @@ template() {
     printf '%s\n' "$text" >"$2"
 }
 
-# The unit that gives back, when it begins and when it ends, the memory blocks that ended programs
-# left. It is installed and not enabled.
+# Prints the unit that gives back memory blocks of ended programs, when it starts and when it stops.
+# It is installed but not enabled.
 unit() {
     printf '%s\n' \
         "[Unit]" \
@@ -70,7 +70,7 @@ place 755 "$libs/libglebe.so.$version" cp "$built/libglebe.so"
 place link "$libs/$soname" ln -s "libglebe.so.$version"
 place link "$libs/libglebe.so" ln -s "$soname"
 place 644 "$libs/libglebe.a" cp "$built/static/libglebe.a"
-# Programs open it by its path, in LD_PRELOAD: it has no version in its name.
+# Without a version in its name: programs open it by its path, in LD_PRELOAD.
 place 755 "$libs/libglebe_malloc.so" cp "$built/libglebe_malloc.so"
 for header in crates/glebe-c/include/*.h crates/glebe-preload/include/*.h; do
     place 644 "${DESTDIR:-}$includedir/${header##*/}" cp "$header"

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Programs that others wrote, run with another malloc preloaded, each compared with itself without.
+"""Runs programs that others wrote with another malloc preloaded, and compares each with itself.
 
     scripts/malloc_programs.py --lib LIBRARY [--long] [--only PROGRAM] [--in CIRCUMSTANCE]
     scripts/malloc_programs.py --self-test
 
-Each program must say the same, leave the same files, say nothing more on standard error, end well,
-in time, and leave no process. Each runs plainly; some run also in the other circumstances: with
-parts of the allocator off, as another user, with kernel calls denied, in a small memory cgroup,
-with few addresses. With --long all do, on more data. With --self-test the library is one of
-several with a known fault, which must be seen. Prints a table, and `skipped:` and why for what is
-not there. Exit status: 0 if nothing failed, 1 otherwise.
+Each program must print the same, leave the same files, add nothing to standard error, succeed in
+time, and leave no process. Each runs plainly; some also run in other circumstances: with parts of
+the allocator off, as another user, with kernel calls denied, in a small memory cgroup, with few
+addresses. With --long all do, on more data. With --self-test the library is one of several with a
+known fault, which must be noticed. Prints a table, and `skipped:` with the reason for what is
+missing. Exits with 0 if nothing failed, with 1 otherwise.
 """
 
 import argparse
@@ -29,20 +29,20 @@ from programs.cases import CASES, EVERYWHERE, MUCH_ADDRESS_SPACE, OTHERS
 from programs.place import (Failed, NOBODY, Place, Skipped, SOURCES, adopt_orphans, end_children,
                             left_running)
 
-# Seconds that one command of a program may take.
+# Seconds that a program's command may take.
 PATIENCE, PATIENCE_LONG, PATIENCE_SELF_TEST = 60, 300, 10
 SCALE_LONG = 4
 ADDRESS_LIMIT = 3 << 30
-# What a group may hold beyond what the program took at most without a limit: allocators for many
-# threads keep a few huge pages more, whatever the program's size.
+# What a cgroup may hold beyond the program's peak without a limit: allocators for many threads keep
+# a few huge pages more, whatever the program's size.
 ROOM, ROOM_KIB = 1.25, 8 << 10
-# The programs that a small group is for: those that take memory, free it and take it again.
+# Programs for a small cgroup: they take memory, free it and take it again.
 GROUPED = ["threads", "python", "redis"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Circumstance:
-    """What else is there when a program runs."""
+    """The conditions in which a program runs."""
     name: str
     options: str = ""
     uid: int | None = None
@@ -53,7 +53,7 @@ class Circumstance:
 
 
 def circumstances(folder):
-    """All that can be had here; why a circumstance cannot be is said."""
+    """Returns the circumstances that this machine allows. Prints why others are skipped."""
     every = [Circumstance("plain"), Circumstance("thread=off", options="thread=off"),
              Circumstance("huge=off", options="huge=off"),
              Circumstance("pages=off", options="pages=off"),
@@ -98,20 +98,20 @@ def main():
     adopt_orphans()
     with tempfile.TemporaryDirectory(prefix="glebe-programs-") as folder:
         folder = pathlib.Path(folder)
-        # Other users come through here.
+        # Other users need to pass through the folder.
         folder.chmod(0o755)
         if args.self_test:
             return self_test(folder)
         if not args.lib or not os.path.exists(args.lib):
             parser.error(f"--lib {args.lib}: not there; cargo build -p glebe-preload")
-        # Where every user can read it.
+        # A place where every user can read the library.
         library = pathlib.Path(shutil.copy(args.lib, folder))
         library.chmod(0o755)
         return 1 if run_all(args, folder, library) else 0
 
 
 def run_all(args, folder, library):
-    """How many runs failed."""
+    """Returns the number of runs that failed."""
     runs = Runs(folder, SCALE_LONG if args.long else 1, PATIENCE_LONG if args.long else PATIENCE)
     every = circumstances(folder)
     if args.circumstances:
@@ -134,14 +134,14 @@ def wanted(name, circumstance, args):
 
 
 class Runs:
-    """Runs programs, and keeps what each came to without another malloc, and the memory it took."""
+    """Runs programs. Keeps each one's result without another malloc, and its peak."""
 
     def __init__(self, folder, scale, patience):
         self.folder, self.scale, self.patience = folder, scale, patience
         self.bare, self.peaks_kib = {}, {}
 
     def report(self, name, circumstance, library):
-        """Runs and compares; prints a line; whether all was well."""
+        """Runs and compares a program, and prints a line. Returns true if all was well."""
         begin, good = time.monotonic(), True
         if name in OTHERS and os.geteuid() == 0 and circumstance.uid is None:
             circumstance = dataclasses.replace(circumstance, uid=OTHERS[name])
@@ -180,7 +180,8 @@ class Runs:
         return f"the same, in {seconds:.1f} s{limit}"
 
     def without(self, name, circumstance):
-        """What the program comes to by itself: it is the same in all circumstances of a user."""
+        """Returns the program's result without the library, which is equal for all of a user's
+        circumstances."""
         key = name, circumstance.uid
         if key not in self.bare:
             plain = Circumstance("without", uid=circumstance.uid)
@@ -191,7 +192,7 @@ class Runs:
         return self.bare[key]
 
     def peak_kib(self, name):
-        """The memory that the program takes by itself."""
+        """Returns the program's peak without the library, in KiB."""
         if name not in self.peaks_kib:
             with Group("programs") as group:
                 self.once(name, Circumstance("without", group=group), None)
@@ -207,7 +208,7 @@ class Runs:
             return place.found(said)
 
 
-# A fault, what must be said of a program that has it, and that program.
+# For each fault: the words that must report it (None: no report), and a program that notices it.
 FAULTS = {
     "NONE": (None, "threads"),
     "FORGETS": ("realloc has lost", "threads"),
@@ -220,7 +221,7 @@ FAULTS = {
 
 
 def self_test(folder):
-    """Every fault must be seen, and none where there is none."""
+    """Checks that every fault is noticed, and that no fault is seen where there is none."""
     runs, unseen = Runs(folder, 1, PATIENCE_SELF_TEST), 0
     for fault, (expected, name) in FAULTS.items():
         library = folder / f"{fault}.so"

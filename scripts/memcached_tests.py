@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""memcached's own tests, run against `glebe serve`.
+"""Runs memcached's own tests against `glebe serve`.
 
-Takes a checkout of memcached, or its git directory, and the command `glebe`. In a temporary folder
-it puts the tests beside a wrapper that bears the name of the server they start, runs each, and
-prints a table. Nothing of memcached is kept. Says `skipped:` where the checkout or Perl is missing.
+Takes a checkout of memcached, or its git directory, and the command `glebe`. Puts the tests into a
+temporary folder beside a wrapper with the name of the server they start, runs each, and prints a
+table. Keeps nothing of memcached. Prints `skipped:` if the checkout or Perl is missing.
 
     scripts/memcached_tests.py [--glebe target/debug/glebe] CHECKOUT [TEST ...]
 
-The lists below name each test of memcached's: those that run, and those that do not, and why. Exit
-status: 0 if each test that runs ended as it should, and the lists name all there are; 1 otherwise.
+The lists below name each test of memcached: those that run, and those that do not, and why. Exits
+with 0 if each test ended as expected and the lists name all tests; with 1 otherwise.
 """
 
 import argparse
@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 
-# Of the tests: those of the text and meta protocols, of options and of general statistics.
+# Tests that run: of the text and meta protocols, of options and of general statistics.
 TESTS = """
     00-startup 64bit binary-get bogus-commands cas daemonize dash-M evictions expirations flags
     flush-all getandtouch getset idle-timeout incrdecr issue_104 issue_108 issue_14 issue_140
@@ -32,7 +32,7 @@ TESTS = """
     multiversioning noreply quit refhang shutdown slabhang slabs-cas stats stats-conns stats-detail
     touch unixsocket whitespace conn-limits metaget maxconns chunked-items strtol-testing
 """.split()
-# Those that do not run: by a pattern for their names, and why.
+# Tests that do not run: a pattern for their names, and why.
 LEFT_OUT = {
     r"ascii-auth2?": "a file of users and passwords (-Y), which is not read here",
     r"binary": "the binary protocol, which is not spoken here",
@@ -48,10 +48,10 @@ LEFT_OUT = {
     r"udp": "UDP, which is not spoken here",
     r"watcher.*": "the command watch, which is not here",
 }
-# Tests that name memcached's class of items of 70 kB; the names in it that ours has.
+# Tests that name memcached's class of 70 kB items, and the names to replace by glebe's class.
 CLASS = [('{"items:31:', '{"items:2:'), ('{"31:', '{"2:')]
 CLASSES = ["issue_163", "issue_22", "slabs-cas"]
-# What is known not to pass, and why.
+# Tests that are known to fail, and why.
 KNOWN = {
     "00-startup": "wants -B binary to start, which is refused, and -C to take items' numbers away",
     "64bit": "wants memcached's allocator to report what a hook in it says",
@@ -62,8 +62,8 @@ KNOWN = {
     "conn-limits": "wants -o read_buf_mem_limit to bound small answers that a client takes",
 }
 
-# The wrapper. `-d` is not an option of `glebe serve`, which runs in the foreground: with it the
-# wrapper ends once the server listens.
+# The wrapper. `glebe serve` has no `-d` and runs in the foreground: with `-d` the wrapper exits
+# when the server listens.
 WRAPPER = """#!/bin/sh
 for word; do
     case $word in
@@ -83,12 +83,12 @@ if [ -n "$daemon" ]; then
 fi
 exec {glebe} serve --memcached --no-stats "$@" >/dev/null
 """
-# memcached's `timedrun` is a C program: what it does that tests need is done by this.
+# Replaces memcached's `timedrun`, a C program, as far as the tests need it.
 TIMEDRUN = """#!/bin/sh
 shift
 exec "$@"
 """
-# Seconds that a test may take, and one that is known not to pass.
+# Seconds that a test may take, and one that is known to fail.
 PATIENCE = 180
 PATIENCE_KNOWN = 30
 
@@ -134,7 +134,7 @@ def missing(checkout):
 
 
 def unpack(checkout, folder):
-    """Copies the tests, out of a work tree or a git directory."""
+    """Copies the tests from a work tree or a git directory."""
     if (checkout / "t").is_dir():
         for name in ["t", "doc"]:
             shutil.copytree(checkout / name, folder / name)
@@ -147,7 +147,7 @@ def unpack(checkout, folder):
 
 
 def rename_classes(folder):
-    """What the tests ask of a class is asked of the one that has these items here."""
+    """Makes tests name glebe's class for the items instead of memcached's."""
     for test in CLASSES:
         path = folder / "t" / f"{test}.t"
         text = path.read_text()
@@ -180,7 +180,7 @@ def run_all(folder, tests):
 
 
 def left_out(folder):
-    """Prints the tests that do not run; those of which the lists say nothing, or two things."""
+    """Prints the tests that do not run. Returns those that the lists do not name exactly once."""
     unnamed = []
     for path in sorted((folder / "t").glob("*.t")):
         why = [text for name, text in LEFT_OUT.items() if re.fullmatch(name, path.stem)]
@@ -198,7 +198,7 @@ def run_one(folder, test):
     begin = time.monotonic()
     patience = PATIENCE_KNOWN if test in KNOWN else PATIENCE
     command = ["perl", f"-I{folder}/t/lib", f"t/{test}.t"]
-    # A session of its own, so that no server is left behind.
+    # A session of its own, to kill all servers with the test.
     ran = subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, text=True,
                            errors="replace", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:

@@ -1,4 +1,4 @@
-"""A memory cgroup of version 1 or 2 that a script makes, runs programs in and takes away."""
+"""A memory cgroup of version 1 or 2, in which a script runs programs."""
 
 import os
 import pathlib
@@ -7,12 +7,12 @@ import time
 
 V1 = pathlib.Path("/sys/fs/cgroup/memory")
 V2 = pathlib.Path("/sys/fs/cgroup")
-# How long a program that ends may take to leave.
+# Seconds that a process gets to leave the cgroup.
 PATIENCE_S = 60
 
 
 class Group:
-    """A memory cgroup called glebe-NAME-PID. OSError where none can be made."""
+    """A memory cgroup called glebe-NAME-PID, removed on leaving. Raises OSError if refused."""
 
     def __init__(self, name, limit_kib=None):
         is_v1 = (V1 / "memory.limit_in_bytes").exists()
@@ -24,7 +24,7 @@ class Group:
         try:
             if not (self.path / self.peak_file).exists():
                 raise OSError(f"{self.path}/{self.peak_file}: no such file")
-            # Nothing goes to swap: it must fit.
+            # Without swap: the program must fit.
             no_swap = "memory.swappiness" if is_v1 else "memory.swap.max"
             if (self.path / no_swap).exists():
                 (self.path / no_swap).write_text("0")
@@ -38,20 +38,20 @@ class Group:
         return self
 
     def __exit__(self, *_):
-        # A child whose parent was killed is inside for a moment longer.
+        # A child whose parent was killed stays a moment longer.
         until = time.monotonic() + PATIENCE_S
         while (self.path / "cgroup.procs").read_text() and time.monotonic() < until:
             time.sleep(0.001)
         self.path.rmdir()
 
     def enter(self):
-        """Takes the calling process inside."""
+        """Moves the calling process into the cgroup."""
         (self.path / "cgroup.procs").write_text("0")
 
     def peak_kib(self):
         return int((self.path / self.peak_file).read_text()) >> 10
 
     def killed(self):
-        """How many processes the kernel killed for memory."""
+        """Returns the number of processes that the kernel killed for lack of memory."""
         text = (self.path / self.events_file).read_text()
         return int(re.search(r"^oom_kill (\d+)", text, re.MULTILINE)[1])

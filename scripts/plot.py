@@ -3,10 +3,10 @@
 
 Usage: plot.py FILE.json >FILE.svg
 
-Above, if the file has it, the reserve at its fullest, granule by granule: who held its pages.
-Below, for each size of request (rows `recall_PAGES` in us), every contestant's median, and its
-fastest and slowest request, on a logarithmic axis. Colours are told apart by people who do not
-tell red from green; the picture turns dark where the viewer prefers that.
+The upper part, if the file has a map, shows the reserve at its fullest, with the holders of each
+granule's pages. The lower part shows, for each size of request (rows `recall_PAGES`, in us), each
+contestant's fastest, median and slowest request on a logarithmic axis. The colours suit readers
+with red-green blindness, and follow the viewer's dark mode.
 """
 
 import html
@@ -24,7 +24,7 @@ STYLE = """text{font:13px system-ui,sans-serif;fill:#1f2328}.h{font-size:20px;fo
 
 
 class Canvas:
-    """Elements of a picture, drawn from the top down; `y` is where the next part begins."""
+    """The elements of a picture, drawn from the top down. `y` is where the next part begins."""
 
     def __init__(self):
         self.body, self.y = [], MARGIN
@@ -44,7 +44,7 @@ class Canvas:
         self.y += 56
 
     def legend(self, entries):
-        """Squares with a class or a colour, and their names."""
+        """Draws squares with a class or a colour, and their names."""
         x = MARGIN
         for look, name in entries:
             self.add("rect", x=x, y=self.y, width=12, height=12, rx=3, **look)
@@ -60,7 +60,7 @@ class Canvas:
 
 
 def granules(canvas, data):
-    """A square for each granule; its parts are as large as the pages of each holder."""
+    """Draws a square for each granule, divided in proportion to the pages of each holder."""
     size = data["len_bytes"] >> 20
     subtitle = f"While first class held a block, other pages cached files: {data['files']}."
     canvas.heading(f"A reserve of {size} MiB at its fullest", subtitle)
@@ -82,7 +82,7 @@ def granules(canvas, data):
 
 
 def latencies(canvas, rows):
-    """A group of marks for each size, a mark for each contestant."""
+    """Draws a group of marks for each size, with a mark for each contestant."""
     sizes = sorted({int(row["case"].split("_")[1]) for row in rows})
     who = list(dict.fromkeys(row["who"] for row in rows))
     subtitle = "Mark at the median, line from the fastest to the slowest. The kernel's comes zeroed."

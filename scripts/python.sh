@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# The package of glebe for Python, in a virtual environment that this makes under the target folder.
+# Builds and tests glebe's Python package in a virtual environment under the target folder.
 #
 # Usage: python.sh environment         makes the environment; pip fetches what the tests need
-#        python.sh install MODULE      puts the package there, with a module that cargo has built
-#        python.sh test                runs the tests of what is installed
-#        python.sh test-nobody         what privileges may change, as a user without; root only
+#        python.sh install MODULE      installs the package there, with a module built by cargo
+#        python.sh test                tests the installed package
+#        python.sh test-nobody         repeats tests that depend on privileges as nobody; root only
 #        python.sh test-distributed    runs the spill tests of distributed, from a checkout named by
 #                                      DISTRIBUTED_TEST or a clone
 #        python.sh test-free-threaded  builds and tests a wheel for each free-threaded interpreter
-#        python.sh wheel               builds the wheel that users install, in TARGET/wheels, tests
-#                                      its form, and runs the notebooks and the examples of its page
-# Prints `skipped:` and why, and exits 0, where Python is too old, has no venv, or pip cannot fetch.
+#        python.sh wheel               builds the wheel for users, in TARGET/wheels, checks its
+#                                      form, and runs the notebooks and the examples of its page
+# Prints `skipped:` and why, and exits 0, if Python is too old or has no venv, or pip cannot fetch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# Tests of arrays need no threads of NumPy's own, which spin while they wait.
+# The tests need no threads of NumPy, which spin while they wait.
 export OPENBLAS_NUM_THREADS=1
 crate=crates/glebe-python
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
@@ -27,7 +27,7 @@ skip() {
     exit 0
 }
 
-# Has pip install what the list $1 names, once for each content of the list.
+# Installs the packages of list $1 with pip, once for each content of the list.
 fetch() {
     local made_of
     made_of=$venv/$(basename "$1")
@@ -36,7 +36,7 @@ fetch() {
     cp "$1" "$made_of"
 }
 
-# Makes the environment if it is not there.
+# Makes the environment if it is missing.
 environment() {
     python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
         skip "$(python3 --version) is too old; it needs 3.11"
@@ -48,7 +48,7 @@ environment() {
     export PATH="$venv/bin:$PATH"
 }
 
-# Puts the package into the environment: the sources, and a module that cargo has built.
+# Copies the package into the environment: the sources, and the module $1 that cargo has built.
 install_package() {
     local packages
     packages=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
@@ -57,7 +57,7 @@ install_package() {
     cp "$1" "$packages/glebe/_glebe.abi3.so"
 }
 
-# Builds one wheel into an empty folder, with the options given, and installs it.
+# Builds a wheel into the folder $1, emptied before, with the given options, and installs it.
 build() {
     local out=$1
     shift
@@ -66,7 +66,7 @@ build() {
     pip install -q --disable-pip-version-check --no-deps --force-reinstall "$out"/*.whl
 }
 
-# Runs pytest with a temporary folder that goes in the end.
+# Runs pytest with a temporary folder, which it removes.
 run_pytest() {
     local folder status=0
     folder=$(mktemp -d)
@@ -75,16 +75,16 @@ run_pytest() {
     return $status
 }
 
-# Runs the tests as user and group 65534 with no groups and so no capabilities, from copies that such
-# a user can read wherever the source tree lies. Three files of tests do not depend on the user:
-# test_wheel never runs here, test_page and test_threads run with GLEBE_LONG.
+# Runs the tests as user and group 65534, without groups and so without capabilities, from copies
+# that this user can read. Three files of tests do not depend on the user: test_wheel never runs
+# here, test_page and test_threads run with GLEBE_LONG.
 as_nobody() {
     local scratch packages pure status=0
     [ "$(id -u)" = 0 ] || { echo "skipped: tests as another user (the caller is not root)"; return 0; }
     scratch=$(mktemp -d)
     packages=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
     mkdir -p "$scratch/packages" "$scratch/tree/$crate" "$scratch/tree/docs"
-    # Without large packages: the tests that run here do without them.
+    # Leaves out large packages, which these tests do not need.
     tar -C "$packages" -c --exclude={ziglang,pyarrow,mypy,mypyc,dask,distributed,pip,setuptools} . |
         tar -C "$scratch/packages" -x
     cp -r $crate/tests $crate/examples $crate/pyproject.toml "$scratch/tree/$crate/"
@@ -108,7 +108,7 @@ os.execv(sys.argv[2], sys.argv[2:])' "$scratch/home" "$(command -v /usr/bin/pyth
     return $status
 }
 
-# Builds a wheel for each free-threaded interpreter, and runs the tests there.
+# Builds a wheel for each free-threaded interpreter, and tests it.
 free_threaded() {
     local name env found=
     for name in python3.14t python3.15t; do
@@ -119,7 +119,7 @@ free_threaded() {
         if ! cmp -s "$needs" "$env/made-of"; then
             rm -rf "$env"
             "$name" -m venv "$env"
-            # These alone: the other packages have no wheel for such an interpreter, or check types.
+            # The other packages have no wheel for these interpreters, or only check types.
             if ! grep -E '^(fsspec|hypothesis|numpy|pyarrow|pytest|zict)==' "$needs" |
                 "$env/bin/pip" install -q --disable-pip-version-check --only-binary :all: -r /dev/stdin; then
                 echo "skipped: tests with $name (pip cannot fetch what they need)"
@@ -146,7 +146,7 @@ test-free-threaded) free_threaded ;;
 test-distributed) python3 scripts/distributed_tests.py ${DISTRIBUTED_TEST:+"$DISTRIBUTED_TEST"} ;;
 wheel)
     fetch "$needs_of_wheel"
-    # By zig for the oldest C library that wheels are made for.
+    # zig links for the oldest C library that wheels support.
     build "$target/wheels" --release --strip --zig --compatibility manylinux2014
     GLEBE_WHEEL=$(echo "$target"/wheels/*.whl) run_pytest $crate/tests/test_wheel.py $crate/tests/test_page.py
     ls -l "$target"/wheels/*.whl

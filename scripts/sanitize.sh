@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# The reserve under load, built with the address sanitizer and then with the thread sanitizer.
-# Needs a nightly toolchain; says `skipped:` and why where there is none.
+# Runs the reserve under load, built with the address sanitizer and then with the thread sanitizer.
+# Needs a nightly toolchain; without one prints `skipped:` and why.
 #
-# What they see: every access that the compiler makes. The copies in and out of a reserve are
-# assembly, restartable or not, so neither sees those: the address sanitizer would not find them
-# out of bounds, and the thread sanitizer takes them for no access at all. What they copy is looked
-# at by the test itself, byte by byte, and their bounds are checked in `Mapping` and `Frames`.
+# The sanitizers see every access that the compiler makes. They do not see the copies in and out of
+# a reserve, which are assembly: the address sanitizer would not find one out of bounds, and for the
+# thread sanitizer they are no accesses. The test itself checks the copied bytes, and `Mapping` and
+# `Frames` check the bounds.
 #
-# The thread sanitizer wants a standard library that is built with it. Where the sources of that
-# are not installed, the one at hand is linked, and what it orders inside itself is not seen: the
-# false reports of that are listed, with their reasons, in tsan.supp beside this file.
+# The thread sanitizer needs a standard library built with it. If its sources are not installed, the
+# script links the ordinary one, whose inner ordering the sanitizer does not see. tsan.supp beside
+# this file lists the false reports that follow, with reasons.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
@@ -24,7 +24,7 @@ fi
 host=$(sed -n 's/^host: //p' <<<"$version")
 root=$(rustc +nightly --print sysroot)
 
-# Builds the library's tests with sanitizer $1 and further flags $2, and runs those of module $3.
+# Builds the library's tests with sanitizer $1 and flags $2, and runs the tests of module $3.
 sanitize() {
     local name=$1 flags=$2 test=$3
     shift 3
@@ -38,7 +38,7 @@ sanitize() {
         --test it "$@" -- --test-threads=1 --skip swap_store "$test::" || failed+=("$name $test")
 }
 
-# The harness and the word that fork wipes live to the end: they are no leaks.
+# The harness and the word that fork wipes live to the end, and are no leaks.
 mismatch=-Cunsafe-allow-abi-mismatch=sanitizer
 sanitize address "$mismatch" stress
 sanitize address "$mismatch" reserve

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Checks the form of the Rust files: lengths, headers, and words that belong in one place only.
+"""Checks the form of the Rust files: lengths, headers, and words allowed in one place only.
 
 Usage: shape.py [ROOT] | shape.py --self-test
-Prints one line a finding and exits 1 if any is an error; `note:` lines are advice and fail nothing.
-Reads text, not syntax trees: comments and literals are blanked out where a rule is about code.
+Prints a line for each finding, and exits with 1 if any is an error; `note:` lines are advice.
+Reads text, not syntax trees: rules about code see comments and literals as blanks.
 """
 
 import pathlib
 import re
 import sys
 
-FILE_SOFT, FILE_HARD = 400, 700  # lines, tests not counted
+FILE_SOFT, FILE_HARD = 400, 700  # lines without tests
 FUNCTION_MAX = 70  # lines from `fn` to the closing brace
 COLUMNS_MAX = 100
 
@@ -34,12 +34,12 @@ TEST_ATTRIBUTE = re.compile(
 
 
 def blank(text):
-    """Spaces of the same shape, so that offsets and lines stay."""
+    """Returns blanks of the text's shape: offsets and lines stay."""
     return re.sub(r"[^\n]", " ", text)
 
 
 def code_only(source):
-    """`source` with comments, strings and characters blanked out, offsets and lines unchanged."""
+    """Returns `source` with blanks for comments, strings and characters; offsets stay."""
     out, at = [], 0
     while match := TOKEN.search(source, at):
         end = match.end()
@@ -58,7 +58,7 @@ def code_only(source):
 
 
 def brace_end(code, open_at):
-    """The offset just past the brace that closes the one at `open_at`."""
+    """Returns the offset past the brace that closes the one at `open_at`."""
     depth = 0
     for at in range(open_at, len(code)):
         if code[at] == "{":
@@ -71,7 +71,7 @@ def brace_end(code, open_at):
 
 
 def body_start(code, at):
-    """The offset of the `{` of the item that starts at `at`; None if it ends with `;`."""
+    """Returns the offset of the `{` of the item that starts at `at`, or None if a `;` ends it."""
     depth = 0
     for here in range(at, len(code)):
         char = code[here]
@@ -85,7 +85,7 @@ def body_start(code, at):
 
 
 def test_regions(code):
-    """The (start, end) offsets of the items that only tests are built with, fuzzing and models too."""
+    """Returns the (start, end) offsets of items built only for tests, fuzzing or models."""
     regions = []
     for match in TEST_ATTRIBUTE.finditer(code):
         if regions and match.start() < regions[-1][1]:
@@ -97,7 +97,7 @@ def test_regions(code):
 
 
 def skip_attributes(code, at):
-    """The offset past any further `#[...]` at `at`."""
+    """Returns the offset past further `#[...]` at `at`."""
     further = re.compile(r"\s*#\[[^\]]*\]")
     while match := further.match(code, at):
         at = match.end()
@@ -105,7 +105,7 @@ def skip_attributes(code, at):
 
 
 def test_modules(path, code):
-    """The files and folders, without `.rs`, of the modules that `path` declares for tests only."""
+    """Yields the paths, without `.rs`, of modules that `path` declares only for tests."""
     file = pathlib.PurePosixPath(path)
     is_root = file.stem in ("mod", "lib", "main")
     folder = file.parent if is_root else file.with_suffix("")
@@ -116,7 +116,7 @@ def test_modules(path, code):
 
 
 def functions(code):
-    """(name, offset of `fn`, offset past its body) of every function that has a body."""
+    """Yields (name, offset of `fn`, offset past its body) of every function with a body."""
     for match in re.finditer(r"\bfn\s+(\w+)", code):
         start = body_start(code, match.end())
         if start is not None:
@@ -124,7 +124,7 @@ def functions(code):
 
 
 def std_sync_use(code):
-    """Offsets where the standard library's atomics or mutex are named, alone or in a group."""
+    """Yields offsets where code names the standard library's atomics or mutex."""
     for match in re.finditer(r"\b(?:std|core)\s*::\s*sync\s*::\s*(\w+|\{)", code):
         names = match[1]
         if names == "{":
@@ -134,9 +134,9 @@ def std_sync_use(code):
 
 
 def findings(path, source, test_only=()):
-    """(line, error?, text) for one file; `path` is relative to the root, with forward slashes.
+    """Yields (line, is it an error, text) for a file. `path` is relative to the root, with slashes.
 
-    `test_only` holds the modules, without `.rs`, that only tests are built with.
+    `test_only` holds the paths, without `.rs`, of modules that are built only for tests.
     """
     code = code_only(source)
     in_src = "/src/" in path
@@ -174,7 +174,7 @@ def findings(path, source, test_only=()):
 
 
 def library_findings(path, source, code, line_of, tested):
-    """What holds for the library crate alone."""
+    """Yields findings of the rules that hold only for the library crate."""
     for match in re.finditer(r"(?<![\w.])4_?096(?![\d_.])", source):
         if not tested(match.start()):
             yield line_of(match.start()), True, "a page size as a number; it is read at run time"
@@ -188,19 +188,20 @@ def library_findings(path, source, code, line_of, tested):
                 yield line_of(start), True, "std's atomics or mutex outside sync.rs"
 
 
-# Kernel calls that can fail, and those on files by way of std.
+# Kernel calls that can fail, and calls on files through std.
 KERNEL_CALL = re.compile(r"\blibc\s*::\s*(?:mmap|munmap|mprotect|mremap|madvise|flock|ioctl|syscall)\s*\(")
 FILE_CALL = re.compile(
     r"\bstd\s*::\s*fs\s*::\s*[a-z]|(?<![\w:])fs\s*::\s*[a-z]|\bFile\s*::"
     r"|\.\s*(?:open|write_all|read_to_end|read_exact_at|metadata|exists)\s*\("
     r"|(?<!meta)\.\s*is_dir\s*\("
 )
-# A signal handler's fills may have none: a point takes a lock. So may the program's own calls.
+# Files without fault points: a point takes a lock, which a signal handler and the program's own
+# calls may not.
 POINTLESS = ("sys/file.rs", "sys/sigbus/fill.rs", "sys/stand_in.rs")
 
 
 def fault_points(path, code, line_of, tested):
-    """Every kernel call of `sys` passes a fault point."""
+    """Yields each function of `sys` that calls the kernel without a fault point."""
     inside = path.removeprefix("crates/glebe/src/")
     if not inside.startswith("sys/") or inside.startswith(POINTLESS):
         return
@@ -214,13 +215,13 @@ def fault_points(path, code, line_of, tested):
 
 
 def is_test_file(path, test_only):
-    """Whether a file is for tests alone."""
+    """Returns true if a file is only for tests."""
     own = {path.removesuffix(".rs"), *(p.as_posix() for p in pathlib.PurePosixPath(path).parents)}
     return path.endswith("/tests.rs") or "/tests/" in path or not own.isdisjoint(test_only)
 
 
 def code_lines(source):
-    """Lines that are neither blank, comment nor test."""
+    """Counts the lines that are neither blank, comment nor test."""
     code = code_only(source)
     for start, end in reversed(test_regions(code)):
         code = code[:start] + blank(code[start:end]) + code[end:]
@@ -228,7 +229,7 @@ def code_lines(source):
 
 
 def totals(sources, test_only):
-    """Prints how long each part is: lines of code, and all lines with those of tests and comments."""
+    """Prints the length of each part: lines of code, and all lines with tests and comments."""
     parts = {}
     for path, source in sources.items():
         folder = pathlib.PurePosixPath(path).parts
@@ -247,7 +248,7 @@ def totals(sources, test_only):
 
 
 def check(root):
-    """Checks every Rust file of the workspace; returns the exit status."""
+    """Checks every Rust file of the workspace. Returns the exit status."""
     files = sorted(
         file
         for top in ("crates", "bench", "fuzz")
@@ -275,7 +276,7 @@ def long_function(lines):
 
 
 LIBRARY = "crates/glebe/src/a.rs"
-# (path, source, how many errors it has)
+# (path, source, number of errors)
 CASES = [
     (LIBRARY, "//! x\nfn f() {}\n", 0),
     (LIBRARY, "fn f() {}\n", 1),
@@ -313,7 +314,7 @@ CASES = [
 
 
 def self_test():
-    """Shows that each rule finds what it forbids and passes what it allows."""
+    """Checks that each rule finds what it forbids and passes what it allows."""
     wrong = 0
     for path, source, expected in CASES:
         found = [text for _, error, text in findings(path, source) if error]

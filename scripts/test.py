@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Builds every test once, then runs them on all processors and says what was slow, skipped or wrong.
+"""Builds every test once, runs them on all processors, and reports slow, skipped and failed tests.
 
 Usage: test.py [--long] [--benchmarks] [--list] [NAME ...]
-  --long        walk whole state spaces (GLEBE_LONG=1), and run `pure` modules without privileges too
+  --long        walk whole state spaces (GLEBE_LONG=1), run `pure` modules without privileges too
   --benchmarks  build the benchmarks and test them too: a short run of each
   --list        print the names of the runs, and run nothing
   NAME          run only what has one of these words in its name
 
-scripts/tests.toml lists the test programs. The runner fails if cargo builds a program that the list
-lacks, or if the list names one that cargo did not build. Each run is one process: a program, or one
-module of it. It gets a temporary folder and must leave it empty. A test that cannot run here prints
-`skipped: ` and why. GLEBE_SLOW=n multiplies every limit. Needs Rust, Python 3.11 and a C compiler.
+scripts/tests.toml lists the test programs. The runner fails if cargo builds other programs than
+these. Each run is one process: a program, or one of its modules. A run gets a temporary folder and
+must leave it empty. A test that cannot run here prints `skipped: ` and why. GLEBE_SLOW=n multiplies
+every limit. Needs Rust, Python 3.11 and a C compiler.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def main():
     parser.add_argument("names", nargs="*", metavar="NAME", help="run only what has such a word")
     asked = parser.parse_args()
     os.chdir(ROOT)
-    # Many tests panic on purpose; a stack of each would hide the others.
+    # Many tests panic on purpose, and their backtraces would hide the others.
     os.environ["RUST_BACKTRACE"] = "0"
     os.environ.setdefault("CARGO_INCREMENTAL", "0")
     if os.environ.get("GLEBE_LONG") == "0":
@@ -45,7 +45,7 @@ def main():
         os.environ["GLEBE_LONG"] = "1"
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # A short name: sockets have paths of at most 107 bytes.
+    # A short name: paths of sockets have at most 107 bytes.
     scratch = pathlib.Path(tempfile.mkdtemp(prefix="gt-"))
     scratch.chmod(0o711)
     try:

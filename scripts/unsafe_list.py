@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Checks that the source files with unsafe code are exactly those that docs/unsafe.md lists.
+"""Checks that docs/unsafe.md lists exactly the source files with unsafe code.
 
-The list is the first fenced block under the heading "Files with unsafe code": one path a line,
-from the root of the repository; what follows the path on its line is for the reader. Test files
-(`tests.rs` and folders named `tests` or `models`) are not listed. Exits 1 on any difference.
+The list is the first fenced block under the heading "Files with unsafe code", with one path per
+line, from the root of the repository, and text for the reader after it. It leaves out test files
+(`tests.rs` and folders named `tests` or `models`). Exits with 1 on any difference.
 """
 
 import pathlib
@@ -16,7 +16,7 @@ ALLOWS = re.compile(r"^\s*#!?\[allow\([^)]*\bunsafe_code\b", re.MULTILINE)
 
 
 def listed(design):
-    """The paths that the document lists; None if it has no such heading or no list under it."""
+    """Returns the paths in the document, or None if the heading or the list is missing."""
     heading = HEADING.search(design)
     if not heading:
         return None
@@ -26,7 +26,7 @@ def listed(design):
 
 
 def found(root):
-    """The source files that allow unsafe code."""
+    """Returns the source files that allow unsafe code."""
     paths = set()
     for file in [*root.glob("crates/*/src/**/*.rs"), *root.glob("bench/src/**/*.rs")]:
         path = file.relative_to(root)

@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""Programs of others, written for the volatile ranges patches (v10), built unchanged and checked.
+"""Builds and checks programs that others wrote for the volatile ranges patches (v10), unchanged.
 
 They are volatile-test.c and volatile-test-signal.c of vranges-test. Each fills 26 chunks with the
 letters A to Z, makes every other chunk volatile, has a child take memory, and prints the first byte
-of each chunk: the first program after it made all non-volatile, the second with a SIGBUS handler
-that fills a lost chunk again. They are built with glebe_vrange.h and run in memory cgroups of their
-own, whose limit is moved until chunks are lost and the child still gets its memory. What every run
-prints is checked. The first program runs on a file on tmpfs too, built with -DGLEBE_VRANGE_RECLAIM:
-then a thread of glebe's purges. Nothing of theirs is kept.
+of each chunk. The first program makes all chunks non-volatile before that; the second has a SIGBUS
+handler that refills lost chunks. They are built with glebe_vrange.h and run in memory cgroups of
+their own. The script moves a cgroup's limit until chunks are lost and the child still gets its
+memory, and checks the output of every run. The first program also runs on a file on tmpfs, built
+with -DGLEBE_VRANGE_RECLAIM: a thread of glebe purges there. The script keeps nothing of theirs.
 
     scripts/vranges_tests.py [--built target/debug] [CHECKOUT]
 
-CHECKOUT is a work tree or a git directory; without it the repository is cloned. Says `skipped:`
-where neither is to be had, where there is no C compiler, or where no cgroup can be made.
-Exit status: 0 if all runs printed what they must, or it was skipped; 1 otherwise.
+CHECKOUT is a work tree or a git directory; without it the script clones the repository. Prints
+`skipped:` without sources, without a C compiler, or if it cannot make a cgroup.
+Exits with 0 if all runs printed what they must, or it was skipped; with 1 otherwise.
 """
 
 import argparse
@@ -30,27 +30,28 @@ from memory_group import Group
 PUBLIC = "https://github.com/volatile-ranges-test/vranges-test"
 HEADER = pathlib.Path(__file__).resolve().parent.parent / "crates/glebe-c/include/glebe_vrange.h"
 PROGRAMS = ["volatile-test", "volatile-test-signal"]
-# A parameter of theirs has no type, and compilers leave out the child's memory, which nobody reads.
+# For a parameter without a type, and so that the compiler keeps the child's memory, which is
+# unused.
 OPTIONS = f"-std=gnu89 -w -fno-builtin -include {HEADER}"
-# The program that has a thread, which purges memory of MAP_SHARED.
+# The program built with a thread that purges memory of MAP_SHARED, and its new name.
 WITH_THREAD = ("volatile-test", "volatile-test-reclaim")
 TMPFS = pathlib.Path("/dev/shm")
 PRESSURE_MB = 3
-# For a thread, which needs some milliseconds.
+# More pressure for the thread, which needs some milliseconds to react.
 PRESSURE_THREAD_MB = 32
 CHUNKS = string.ascii_uppercase
 CHUNK_KIB = 16
 VOLATILE_KIB = CHUNK_KIB * len(CHUNKS) // 2
-# As many runs with losses as their own script makes runs, and how many are tried for them.
+# Runs with losses that are wanted, as many as their own script makes; and the most runs tried.
 WANTED = 5
 TRIED = 60
-# By how much the limit is moved.
+# Step of the limit.
 STEP_KIB = 32
 PATIENCE_S = 60
 
 
 class Wrong(Exception):
-    """What a program printed that it must not."""
+    """Wrong output of a program."""
 
 
 def main():
@@ -93,7 +94,7 @@ def missing():
 
 
 def unpack(checkout, folder):
-    """Copies the programs, out of a work tree, a git directory or a clone; why it cannot."""
+    """Copies the programs from a work tree, a git directory or a clone. Returns why it cannot."""
     if checkout and (pathlib.Path(checkout) / "Makefile").exists():
         for name in ["Makefile", *(f"{program}.c" for program in PROGRAMS)]:
             shutil.copy(pathlib.Path(checkout) / name, folder)
@@ -125,7 +126,7 @@ def clone(to):
 
 
 def build(folder, library):
-    """By their own Makefile."""
+    """Builds the programs with their own Makefile."""
     for name in ["libglebe.so", "libglebe.so.0"]:
         shutil.copy(library, folder / name)
     environment = dict(os.environ, CFLAGS=OPTIONS, LDLIBS="-lglebe",
@@ -144,7 +145,7 @@ def check_program(folder, name):
 
 
 def check_file_in_memory(folder):
-    """On a file on tmpfs: its pages are the group's, and go with it."""
+    """Runs on a file on tmpfs, whose pages belong to the cgroup and end with it."""
     kind = subprocess.run(["stat", "-f", "-c", "%T", TMPFS], capture_output=True, text=True)
     if kind.stdout.strip() != "tmpfs":
         print(f"skipped: {WITH_THREAD[0]} -f on tmpfs ({TMPFS} is none)")
@@ -152,7 +153,7 @@ def check_file_in_memory(folder):
 
     def run_on_file(limit_kib, pressure_mb):
         with tempfile.NamedTemporaryFile(dir=TMPFS, prefix="glebe-vranges-") as data:
-            # A hole: what the test itself wrote would be its own group's.
+            # Makes a hole: pages that this script wrote would belong to the script's own cgroup.
             data.truncate((len(CHUNKS) * CHUNK_KIB << 10) + (8 << 10))
             command = [folder / WITH_THREAD[1], "-f", data.name]
             return run(name, command, pressure_mb, limit_kib, check_told)
@@ -162,7 +163,7 @@ def check_file_in_memory(folder):
 
 
 def check_runs(name, pressure_mb, run_once):
-    """Without pressure, then with a limit that is moved until enough runs have lost something."""
+    """Runs without pressure, then moves the limit until enough runs have lost chunks."""
     status, lost, _, peak_kib = run_once(None, 0)
     report(name, None, status, lost)
     if lost:
@@ -172,7 +173,7 @@ def check_runs(name, pressure_mb, run_once):
     for _ in range(TRIED):
         status, lost, killed, _ = run_once(limit_kib, pressure_mb)
         checked += status == 0
-        # A child that was killed has not taken its memory: what is not volatile did not fit.
+        # A killed child has not got its memory: the rest of the memory did not fit.
         report(name, limit_kib, "killed" if killed else status, lost)
         losses += bool(lost) and not killed
         if losses == WANTED:
@@ -186,7 +187,7 @@ def check_runs(name, pressure_mb, run_once):
 
 
 def run(name, command, pressure_mb, limit_kib, check):
-    """One run in a group of its own: exit status, chunks lost, processes killed, peak."""
+    """Runs in a cgroup of its own. Returns exit status, chunks lost, processes killed, peak."""
     with Group("vranges", limit_kib) as group:
         status, text = run_inside(group, [*command, "-p", str(pressure_mb)])
         killed, peak_kib = group.killed(), group.peak_kib()
@@ -196,7 +197,7 @@ def run(name, command, pressure_mb, limit_kib, check):
 
 
 def run_inside(group, command):
-    """Its exit status and what it printed."""
+    """Returns the exit status and the output of a command in a cgroup."""
     ran = subprocess.run(command, preexec_fn=group.enter, capture_output=True, timeout=PATIENCE_S)
     return ran.returncode, ran.stdout.decode("latin-1")
 
@@ -207,8 +208,9 @@ def report(name, limit_kib, outcome, lost):
 
 
 def check_told(name, text):
-    """Lost chunks are zeros, the others their letter, and a loss is said."""
-    # What it had not written out when it forked, the child wrote out as well.
+    """Checks that lost chunks are zeros, others their letter, and that a loss is reported. Returns
+    the letters of the lost chunks."""
+    # The child also prints what the parent had buffered at the fork.
     told = ("Generating", "Using file")
     lines = [line for line in text.split("\n") if not line.startswith(told)]
     is_said = lines[0] == "Data purged!"
@@ -223,7 +225,8 @@ def check_told(name, text):
 
 
 def check_refilled(name, text):
-    """Every chunk has its letter; before that of a lost one the handler says that it filled it."""
+    """Checks that every chunk has its letter, after the handler's words if it was lost. Returns the
+    letters of the lost chunks."""
     lost, expected = "", ""
     for letter in CHUNKS:
         refill = f"Fixing up data\n{letter}\n"
@@ -236,7 +239,7 @@ def check_refilled(name, text):
 
 
 def check_file(folder):
-    """Without a thread that purges, memory of a file keeps its letters, whatever it lies on."""
+    """Checks that memory of a file keeps its letters without a thread that purges."""
     data = folder / "data"
     data.write_bytes(bytes((len(CHUNKS) * CHUNK_KIB << 10) + (8 << 10)))
     name = "volatile-test"

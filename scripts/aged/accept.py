@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Ages the machine and asks glebe for contiguous memory; a reader that shares no code with it judges.
+"""Ages the machine and asks glebe for contiguous memory; an independent reader judges the result.
 
 Usage: accept.py [--mixtures NAME,..] [--tries N] [--rounds N] [--quick] [--json FILE] ...
-As root: frames are hidden from others. For each mixture of ager.py the machine is aged (once a
-round), then runs of each length are required, in turn, N times. Before each try the reader
-(judge.c) looks at every frame: a try counts as one *beside a free run* where it saw a free run of
-twice the length that begins on a huge page, and as one *beside a whole GiB* where it saw an aligned
-GiB all free or movable. What came is looked at through /proc/PID/pagemap. A refusal is followed by
-a search over all spare memory, which must find nothing either. Page cache lost is by /proc/meminfo.
-Then reserves of 1 GiB are made as they are by default, and runs are had out of evacuated memory
-blocks: 128 MiB, and 1 GiB or the longest stretch of blocks that hold nothing stuck. What a busy
-program saw meanwhile and what the kernel logged is told.
-Exits 1 if a bar of BARS is missed; every miss is in the JSON with what the reader saw.
+Needs root, which may see frames. For each mixture of ager.py and each round, ages the machine once,
+and then asks for a run of each length in turn, N times. Before each try the reader (judge.c, which
+shares no code with glebe) looks at every frame. A try is *beside a free run* if the reader saw a
+free run of twice the length that begins on a huge page, and *beside a whole GiB* if it saw an
+aligned GiB with all frames free or movable. /proc/PID/pagemap shows what the try got. After a
+refusal a search over all spare memory must find nothing. /proc/meminfo shows the page cache lost.
+Then makes reserves of 1 GiB with the defaults, and takes runs out of evacuated memory blocks: of
+128 MiB, and of 1 GiB or the longest stretch of blocks without stuck frames. Prints what a busy
+program saw meanwhile and what the kernel logged.
+Exits with 1 if a bar of BARS is missed. The JSON has every miss with what the reader saw.
 """
 
 import argparse
@@ -34,26 +34,26 @@ PAGE = os.sysconf("SC_PAGESIZE")
 PRESENT, FRAME = 1 << 63, (1 << 55) - 1
 KPAGE = ["/proc/kpageflags", "/proc/kpagecount", "/sys/devices/system/memory"]
 BARS = {
-    "free": 0.99,  # of tries beside a free run of twice the length
-    "gib": 0.95,  # of tries beside a whole GiB
+    "free": 0.99,  # share of tries beside a free run
+    "gib": 0.95,  # share of tries beside a whole GiB
     "p99_64m_ms": 2000,
-    "cache_lost": 2.0,  # page cache lost over the length
-    "blocks": 1.0,  # of tries while BLOCKS_SHARE of all blocks hold nothing stuck
+    "cache_lost": 2.0,  # page cache lost, over the length
+    "blocks": 1.0,  # share of tries while BLOCKS_SHARE of all blocks hold nothing stuck
     "blocks_ms": 1000,
-    "failed_trials": 0.1,  # that the kernel logged, over blocks evacuated
-    "reserve": 0.7,  # longest run over the lesser of the length and the longest free run
+    "failed_trials": 0.1,  # failures in the kernel's log, over blocks evacuated
+    "reserve": 0.7,  # longest run, over the lesser of the length and the longest free run
 }
 BLOCKS_SHARE = 0.05
 
 
 def judged(tools):
-    """What the reader sees now, and the page cache."""
+    """Returns what the reader sees now, and the size of the page cache."""
     seen = subprocess.run([tools.path("judge"), *KPAGE], capture_output=True, check=True, text=True)
     return {**json.loads(seen.stdout), "page_cache": ager.page_cache()}
 
 
 def longest_run(process, address, length):
-    """Bytes of the longest physical run of a process's memory, read from its page map."""
+    """Returns the bytes of the longest physical run in a part of a process's memory."""
     with open(f"/proc/{process}/pagemap", "rb") as file:
         file.seek(address // PAGE * 8)
         entries = memoryview(file.read(length // PAGE * 8)).cast("Q")
@@ -68,7 +68,7 @@ def longest_run(process, address, length):
 
 
 class Attempt:
-    """One try by the driver, which holds what it had until `end`."""
+    """One try by the driver, which holds its memory until `end`."""
 
     def __init__(self, driver, what, length):
         pipe = subprocess.PIPE
@@ -81,7 +81,7 @@ class Attempt:
             self.answer["seen"] = longest_run(self.process.pid, *place)
 
     def end(self):
-        """Has it give its memory back; the answer."""
+        """Makes the driver give its memory back. Returns its answer."""
         out, _ = self.process.communicate("")
         if out:
             self.answer.update(json.loads(out))
@@ -90,7 +90,7 @@ class Attempt:
 
 
 def zones():
-    """The state and the zone of every memory block."""
+    """Returns the state and the zone of every memory block."""
     blocks = pathlib.Path(KPAGE[2]).glob("memory*")
     def read(path):
         return path.read_text().split()[0]
@@ -98,7 +98,7 @@ def zones():
 
 
 def kernel_log(after=0.0):
-    """Time of the last line of the kernel's log, failed trials and warnings after a time."""
+    """Returns the time of the kernel log's last line; failed trials and warnings after `after`."""
     log = subprocess.run(["dmesg"], capture_output=True, text=True, errors="replace").stdout
     lines = [line[1:].split("]", 1) for line in log.splitlines() if line.startswith("[")]
     lines = [(float(at), text) for at, text in lines]
@@ -110,7 +110,7 @@ def kernel_log(after=0.0):
 
 
 def one_try(tools, options, what, length):
-    """A try between two looks of the reader."""
+    """Tries once. The reader looks before, and the page cache is measured before and after."""
     before = judged(tools)
     attempt = Attempt(options.driver, what, length)
     cache = ager.page_cache()
@@ -123,18 +123,18 @@ def one_try(tools, options, what, length):
 
 
 def share(part, whole):
-    """A fraction; None of nothing."""
+    """Returns a fraction, or None if `whole` is 0."""
     return part / whole if whole else None
 
 
 def percentile(values, percent):
-    """The value that `percent` of them do not exceed."""
+    """Returns the least value that `percent` of the values do not exceed."""
     ranked = sorted(values)
     return ranked[max(0, -(-len(ranked) * percent // 100) - 1)] if ranked else None
 
 
 def row_of(mixture, length, tries):
-    """The figures of one length on one mixture."""
+    """Returns the figures for one length on one mixture."""
     had = [one for one in tries if one["had"]]
     beside = {
         "free": [one for one in tries if one["before"]["free_run"] >= 2 * length],
@@ -156,7 +156,7 @@ def row_of(mixture, length, tries):
 
 
 def reserve_row_of(mixture, tries):
-    """The figures of reserves on one mixture."""
+    """Returns the figures for reserves on one mixture."""
     had = [one for one in tries if one["had"]]
     best = [min(one["length"], one["before"]["free_run"]) for one in had]
     shares = [one["seen"] / best for one, best in zip(had, best) if best]
@@ -170,7 +170,7 @@ def reserve_row_of(mixture, tries):
 
 
 def try_blocks(tools, options, aged):
-    """Runs out of memory blocks, what a busy program saw, and what the kernel logged."""
+    """Takes runs out of memory blocks. Returns them, the busy program's report and the log."""
     before, (at, _, _) = zones(), kernel_log()
     if aged.busy:
         aged.busy.report()
@@ -187,7 +187,7 @@ def try_blocks(tools, options, aged):
 
 
 def blocks_row_of(mixture, rounds):
-    """The figures of runs out of blocks on one mixture."""
+    """Returns the figures for runs out of blocks on one mixture."""
     tries = [one for here in rounds for one in here["tries"]]
     row = {"mixture": mixture, "lengths": []}
     for what, those in (
@@ -214,7 +214,7 @@ def blocks_row_of(mixture, rounds):
 
 
 def blocks_misses_of(row):
-    """What is below its bar, in words."""
+    """Returns the misses of a bar, in words."""
     name, said = row["mixture"], []
     for part in row["lengths"]:
         got = share(part["had_of_could"], part["could"])
@@ -233,7 +233,7 @@ def blocks_misses_of(row):
 
 
 def misses_of(row, tries):
-    """What is below its bar, in words, and the tries that show it."""
+    """Returns the misses of a bar, in words, and the tries that show them."""
     name, length = row["mixture"], row["length"]
     said, shown = [], []
     for beside, least in (("free", BARS["free"]), ("gib", BARS["gib"])):
@@ -257,7 +257,7 @@ def misses_of(row, tries):
 
 
 def on_mixture(tools, options, mixture, result):
-    """Ages the machine in one way, and tries."""
+    """Ages the machine with one mixture, makes the tries, and adds their figures to `result`."""
     runs = {length: [] for length in options.lengths}
     reserves, blocks = [], []
     for number in range(options.rounds):
@@ -300,7 +300,6 @@ def on_mixture(tools, options, mixture, result):
 
 
 def table(result):
-    """The rows for a person."""
     def ms(value):
         return "-" if value is None else f"{value:.0f}"
 
@@ -332,7 +331,7 @@ def table(result):
 
 
 def one_row_a_line(result):
-    """The result as JSON."""
+    """Returns the result as JSON, with a line for each row."""
     def short(value):
         return json.dumps(value, separators=(",", ":"))
 
@@ -347,7 +346,7 @@ def one_row_a_line(result):
 
 
 def driver_of(options):
-    """The program that tries, built where none was named."""
+    """Returns the program that makes the tries; builds it unless an option names one."""
     if options.driver:
         return options.driver
     build = ["cargo", "build", "--release", "-q", "-p", "glebe-bench", "--example", "aged_try"]
@@ -357,7 +356,6 @@ def driver_of(options):
 
 
 def options_of(arguments):
-    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     lengths = ",".join(str(length // MIB) for length in LENGTHS)
     parser.add_argument("--mixtures", default=",".join(ager.MIXTURES))

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Makes an aged machine, and takes it back: fills and fragments memory as hours of work do.
+"""Ages the machine, and undoes it: fills and fragments memory as hours of work do.
 
 Usage: ager.py MIXTURE [--most BYTES] [--dir DIR]
-Says `ready` when the machine is aged, and undoes it when its standard input ends.
+Prints `ready` when the machine is aged, and undoes it when standard input ends.
 
-  files   many small files written and read, a third of them deleted: page cache, dentries, inodes
-  builds  short processes by the thousand, some that stay, beside small files: page tables, slab
-  held    a program holds every second page of most memory, and freed the others
-  ended   the same, after that program has ended
-  busy    a program writes at random to memory that it has, and page cache fills the rest
+  files   writes and reads many small files, deletes a third: page cache, dentries, inodes
+  builds  thousands of short processes, some that stay, and small files: page tables, slab
+  held    a program holds every second page of most memory, and has freed the others
+  ended   like held, after that program has ended
+  busy    a program writes to its memory at random, and page cache fills the rest
 
-At least 2 GiB stay available. Programs die with this one and are the first that the kernel would
-kill; files are removed also when this one is killed. The page cache that others had may be gone.
+At least 2 GiB stay available. The programs die with this one, and are the first that the kernel
+would kill. The files are removed even if this program is killed. Others may lose their page cache.
 Needs a C compiler. Takes up to a minute.
 """
 
@@ -26,28 +26,28 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 MIXTURES = ("files", "builds", "held", "ended", "busy")
-LEFT = 2 << 30  # available at any time
-SECONDS = 40  # of filling, at most
+LEFT = 2 << 30  # bytes that stay available
+SECONDS = 40  # longest time of filling
 FILE_KIB = (4, 8, 16, 32, 64, 128, 256)
-WRITTEN_EVERY = 16  # files: one is written, the others are holes that are read
+WRITTEN_EVERY = 16  # one file of these is written, the others are holes that are read
 DELETED_EVERY = 3
 
 
 def meminfo():
-    """The figures of /proc/meminfo, in bytes."""
+    """Returns the figures of /proc/meminfo, in bytes."""
     lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
     fields = (line.split() for line in lines)
     return {name.rstrip(":"): int(value) << 10 for name, value, *_ in fields}
 
 
 def page_cache():
-    """Bytes of files in memory, those of tmpfs apart."""
+    """Returns the bytes of page cache without tmpfs."""
     now = meminfo()
     return now["Cached"] + now["Buffers"] - now["Shmem"]
 
 
 def file_system(path):
-    """The type of the file system that `path` lies in."""
+    """Returns the type of the file system that has `path`."""
     device = os.stat(path).st_dev
     name = f"{os.major(device)}:{os.minor(device)}"
     for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines():
@@ -58,7 +58,7 @@ def file_system(path):
 
 
 class Folder:
-    """A folder of this process's own, which is removed also when the process is killed."""
+    """A folder of this process, removed even if the process is killed."""
 
     def __init__(self, inside=None):
         self.path = pathlib.Path(tempfile.mkdtemp(prefix="glebe-aged-", dir=inside))
@@ -66,13 +66,12 @@ class Folder:
         self.remover = subprocess.Popen(remove, stdin=subprocess.PIPE, start_new_session=True)
 
     def close(self):
-        """Removes it."""
         self.remover.stdin.close()
         self.remover.wait()
 
 
 class Tools:
-    """The C programs beside this file, compiled for as long as this is used."""
+    """The C programs beside this file, compiled on entering and removed on leaving."""
 
     def __enter__(self):
         self.folder = Folder()
@@ -86,7 +85,6 @@ class Tools:
         self.folder.close()
 
     def path(self, name):
-        """Where a program is."""
         return str(self.folder.path / name)
 
 
@@ -102,11 +100,10 @@ class Files:
         self.names = []
 
     def close(self):
-        """Removes them."""
         self.own.close()
 
     def fill(self, most, is_enough, deadline):
-        """Makes small files and reads them, up to `most` bytes or until `is_enough()`."""
+        """Makes and reads small files, up to `most` bytes or until `is_enough()`."""
         data, had = os.urandom(max(FILE_KIB) << 10), 0
         while had < most and time.monotonic() < deadline and not is_enough():
             inside = self.folder / str(len(self.names))
@@ -125,13 +122,13 @@ class Files:
                 had += size
 
     def delete_some(self):
-        """Deletes a share, at random."""
+        """Deletes one file of DELETED_EVERY, chosen at random."""
         self.random.shuffle(self.names)
         for name in self.names[: len(self.names) // DELETED_EVERY]:
             os.unlink(name)
 
     def read_large(self, most, deadline):
-        """Has a large file of holes in the page cache."""
+        """Reads a large file of holes into the page cache."""
         descriptor = os.open(self.folder / "large", os.O_RDWR | os.O_CREAT, 0o600)
         os.ftruncate(descriptor, most)
         buffer = bytearray(1 << 20)
@@ -143,7 +140,7 @@ class Files:
 
 
 class Load:
-    """One of the programs of load.c, until it is ended."""
+    """A running program of load.c."""
 
     def __init__(self, tools, mode, a, b):
         command = [tools.path("load"), str(os.getpid()), mode, str(a), str(b)]
@@ -151,28 +148,27 @@ class Load:
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
 
     def wait_until_ready(self):
-        """Bytes that it holds, or processes that stay."""
+        """Returns the bytes that the program holds, or the number of processes that stay."""
         line = self.process.stdout.readline().split()
         if line[:1] != ["ready"]:
             raise SystemExit(f"error: {self.process.args}: ended early")
         return int(line[1])
 
     def report(self):
-        """What `busy` did since the last report."""
+        """Returns what `busy` did since the last report."""
         self.process.stdin.write("\n")
         self.process.stdin.flush()
         words = self.process.stdout.readline().split()
         return {name: int(value) for name, value in zip(words[::2], words[1::2])}
 
     def end(self):
-        """Ends it."""
         self.process.stdin.close()
         self.process.stdout.close()
         self.process.wait()
 
 
 class Aged:
-    """An aged machine for as long as this is used."""
+    """An aged machine, from entering the context to leaving it."""
 
     def __init__(self, tools, mixture, most=None, folder=None, seed=1):
         self.tools, self.mixture, self.seed = tools, mixture, seed
@@ -198,7 +194,7 @@ class Aged:
             self.files.close()
 
     def _room(self, share=1.0):
-        """Bytes to fill."""
+        """Returns the bytes to fill."""
         return min(self.most, int((meminfo()["MemAvailable"] - LEFT) * share))
 
     def _start(self, mode, a, b):

@@ -1,10 +1,10 @@
-/* Judges physical memory as it is: reads /proc/kpageflags and /proc/kpagecount once, prints JSON.
+/* Judges physical memory: reads /proc/kpageflags and /proc/kpagecount once, prints JSON.
  *
- * Shares no code with the library, whose answers it judges. Every frame is one of four: absent,
- * free (in the buddy allocator, or an idle page of a hugetlb pool), movable (page cache, memory of
- * programs), stuck (anything else: slab, page tables, kernel pages, which show no flag at all).
- * What it cannot tell it calls stuck: a page pinned by a device looks movable, a free page in a
- * processor's own list looks stuck.
+ * Shares no code with the library, whose answers it judges. A frame is absent, free (in the buddy
+ * allocator, or an idle page of a hugetlb pool), movable (page cache, memory of programs) or stuck
+ * (anything else: slab, page tables, kernel pages, which have no flag). Where the files do not
+ * tell, it may be wrong: a page pinned by a device looks movable, a free page in a processor's own
+ * list looks stuck.
  *
  * usage: judge FLAGS COUNTS BLOCKS   (the two files of /proc; the folder of memory blocks)
  * Lengths in bytes. Source: admin-guide/mm/pagemap, admin-guide/mm/memory-hotplug. */
@@ -23,7 +23,7 @@ enum kind { ABSENT, FREE, MOVABLE, STUCK };
 #define FRAME 4096ull
 #define HUGE_FRAMES 512ull
 #define GIB_FRAMES 262144ull
-/* Zone DMA of a PC: the kernel never gives huge pages from there. */
+/* A PC's zone DMA: the kernel never takes huge pages from it. */
 #define DMA_FRAMES 4096ull
 #define LONGEST 8
 #define BATCH (1 << 17)
@@ -40,7 +40,7 @@ static int is_mapped(uint64_t frame)
 	return pread(counts, &count, sizeof count, frame * sizeof count) == sizeof count && count;
 }
 
-/* Of a frame that is no tail of a larger page, or stands first in the file. */
+/* Returns the kind of a frame that is no tail of a larger page. */
 static enum kind kind_of(uint64_t flags, uint64_t frame)
 {
 	if (has(flags, NOPAGE))
@@ -53,7 +53,7 @@ static enum kind kind_of(uint64_t flags, uint64_t frame)
 		return has(flags, HEAD) && is_mapped(frame) ? STUCK : FREE;
 	if (has(flags, SLAB) || has(flags, PGTABLE) || has(flags, RESERVED))
 		return STUCK;
-	/* A program's page may not be on a list of the kernel's yet. */
+	/* A program's new page may not be on an LRU list yet. */
 	return has(flags, LRU) || (has(flags, ANON) && has(flags, SWAPBACKED)) ? MOVABLE : STUCK;
 }
 
@@ -93,7 +93,7 @@ static int is_online(const char *dir, uint64_t block)
 	return read == 1 && strcmp(state, "online") == 0;
 }
 
-/* A stretch of frames of one length: how many of which kind, and the outcome of those before. */
+/* Counts the kinds of frames in the current stretch of `frames` frames, and the earlier results. */
 struct tally { uint64_t frames, seen[4], whole, all, adjacent, longest, at; };
 
 static int is_whole(const struct tally *tally)

@@ -1,12 +1,12 @@
-/* A program that ages memory: it takes what it is told to, says so, and ends when its standard
- * input does, or with its parent. It is the first that the kernel would kill.
+/* Ages memory: takes as much as its arguments say, prints `ready`, and ends with its standard input
+ * or its parent. The kernel would kill it first.
  *
- * usage: load PARENT every-second BYTES LEFT    every second base page is held, the others freed
- *        load PARENT busy BYTES LEFT            base pages, written at random and checked
+ * usage: load PARENT every-second BYTES LEFT    holds every second base page, frees the others
+ *        load PARENT busy BYTES LEFT            writes base pages at random and checks them
  *        load PARENT processes COUNT KEPT       short processes; KEPT of them stay
- * Takes no more where less than LEFT bytes would be available. Prints `ready BYTES` (bytes held;
- * processes that stay). `busy` answers each line with `writes N wrong N worst_us N` since the
- * last; worst is the longest that 64 writes took. */
+ * Stops taking when less than LEFT bytes would stay available. Prints `ready N`: the bytes held, or
+ * the processes that stay. `busy` answers each line with `writes N wrong N worst_us N` since the
+ * last; worst is the longest time of 64 writes. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -24,7 +24,7 @@
 
 #define PAGE 4096ull
 #define STEP (64ull << 20)
-/* Of a short process: address space, and the stretch of it that one page table maps. */
+/* Bytes of a short process's address space, and of the part that one page table maps. */
 #define SPARSE (256ull << 20)
 #define TABLE (2ull << 20)
 
@@ -59,7 +59,7 @@ static uint64_t available(void)
 	return kib << 10;
 }
 
-/* Base pages, populated as far as `left` allows; their length is at `len`. */
+/* Maps and populates base pages while `left` bytes stay available. Writes the length to `len`. */
 static char *take(uint64_t *len, uint64_t left)
 {
 	char *at = mmap(0, *len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
@@ -119,7 +119,7 @@ static double now_us(void)
 	return t.tv_sec * 1e6 + t.tv_nsec / 1e3;
 }
 
-/* A word of each page says its number and how often it was written. */
+/* Writes a word to each page: the page's number and the count of its writes. */
 static void busy(uint64_t len, uint64_t left)
 {
 	uint64_t *at = (uint64_t *)take(&len, left), pages = len / PAGE, random = 1;
@@ -154,12 +154,12 @@ static void busy(uint64_t len, uint64_t left)
 		pthread_join(listener, 0);
 }
 
-/* A page in each of many page tables, then a moment of work. */
+/* Touches a page in each of many page tables; then waits if it stays. */
 static void one_process(int stays, pid_t parent)
 {
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (getppid() != parent)
-		_exit(1); /* it ended before the call */
+		_exit(1); /* the parent ended before the call */
 	char *at = mmap(0, SPARSE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (at == MAP_FAILED)
 		_exit(1);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of the aged machine and of its judge, on made-up frames and a few MiB of this machine."""
+"""Tests the ager and its judge on invented frames and on a few MiB of this machine."""
 
 import array
 import json
@@ -20,12 +20,12 @@ LRU, BUDDY, ANON, SWAPBACKED = 1 << 5, 1 << 10, 1 << 12, 1 << 14
 HEAD, TAIL, HUGE, NOPAGE, PGTABLE = 1 << 15, 1 << 16, 1 << 17, 1 << 20, 1 << 26
 HUGE_FRAMES, GIB_FRAMES, BLOCK_FRAMES = 512, 262144, 4096
 BLOCK = BLOCK_FRAMES * 4096
-# Memory that the mixtures are made of.
+# Bytes that a mixture may take.
 MOST = (256 if os.environ.get("GLEBE_LONG") else 64) * MIB
 
 
 class Judge(unittest.TestCase):
-    """What judge.c says of frames that are made up."""
+    """Checks what judge.c reports for invented frames."""
 
     @classmethod
     def setUpClass(cls):
@@ -33,7 +33,7 @@ class Judge(unittest.TestCase):
         cls.addClassCleanup(cls.tools.__exit__)
 
     def judged(self, frames, mapped=(), offline=()):
-        """`frames` is a list of (flags, how many); `mapped` has frames somebody uses."""
+        """Runs the judge. `frames` is a list of (flags, count); `mapped` are frames in use."""
         words = array.array("Q")
         for flags, count in frames:
             words.extend([flags] * count)
@@ -96,7 +96,7 @@ class Judge(unittest.TestCase):
 
 
 class Ager(unittest.TestCase):
-    """What ager.py does with a little memory, and what is left of it."""
+    """Checks what ager.py does with a little memory, and that it leaves nothing behind."""
 
     def setUp(self):
         self.folder = tempfile.mkdtemp()
@@ -139,7 +139,7 @@ class Ager(unittest.TestCase):
 
 
 def is_running(process):
-    """Whether it is there and has not ended."""
+    """Returns true if the process exists and is no zombie."""
     try:
         stat = pathlib.Path(f"/proc/{process}/stat").read_text()
     except OSError:
@@ -148,7 +148,7 @@ def is_running(process):
 
 
 class Accept(unittest.TestCase):
-    """The figures made of tries."""
+    """Checks the figures that accept.py makes of tries."""
 
     def row(self, tries):
         return accept.row_of("files", 64 * MIB, tries)

@@ -10,7 +10,7 @@ import java.util.zip.CRC32;
 import java.util.zip.Deflater;
 import java.util.zip.Inflater;
 
-/** What of a Java program calls malloc: the machine itself, direct buffers, zlib, threads. */
+/** Uses malloc as Java programs do: by the virtual machine, direct buffers, zlib and threads. */
 public class Threads {
     static long build(int seed, int rounds) throws Exception {
         CRC32 sum = new CRC32();

@@ -26,7 +26,7 @@ static unsigned char pattern(uint64_t seed, size_t at) {
     return (unsigned char)(seed * 131 + at * 7 + (at >> 12));
 }
 
-// Large blocks are looked at here and there: it is the allocator that is tested.
+// Returns the distance of the bytes that are checked: all of a small block, some of a large one.
 static size_t step(size_t size) { return size < 8192 ? 1 : 61; }
 
 [[noreturn]] static void wrong(const char *what, const void *where, size_t at) {
@@ -111,7 +111,7 @@ uint64_t left_idle(size_t bytes, int rounds) {
     for (int round = 0; round < rounds; round++) {
         std::vector<Block> all;
         for (size_t had = 0; had < bytes; had += size) all.push_back(Block::filled(size, had + round));
-        // Half of it goes: what stays must not be taken with it.
+        // Frees about half of the blocks. Their purge must spare the others.
         for (size_t nth = 0; nth < all.size(); nth += 1 + nth % 2) all[nth].checked_and_freed();
         std::this_thread::sleep_for(std::chrono::milliseconds(60));
         for (Block &block : all)

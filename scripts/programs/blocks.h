@@ -30,8 +30,7 @@ struct Block {
 
 // Allocates `count` blocks and frees them in another order.
 void churn(int count);
-// Grows a block by realloc to `to` bytes, and allocates others between. Returns the number of
-// calls.
+// Grows a block by realloc up to `to` bytes, with others between. Returns the number of calls.
 int grown(size_t to);
 // Checks calloc's memory where other blocks have been. Returns the bytes checked.
 uint64_t zeroed(int count);

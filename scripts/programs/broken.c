@@ -1,6 +1,6 @@
-// Allocators with a fault each, which the programs must show: the test of the tests.
+// Allocators with one fault each, which the programs must notice: a test of the tests.
 //     cc -shared -fPIC -DFAULT=NAME broken.c
-// NONE has no fault. All are the C library's own, changed.
+// NONE has no fault. Each is the C library's allocator with a change.
 
 #define _GNU_SOURCE
 #include <stddef.h>
@@ -10,11 +10,11 @@
 
 #define NONE 0
 #define FORGETS 1 /* realloc does not copy */
-#define SMEARS 2  /* now and then free zeroes a block that lives */
-#define LEAVES 3  /* calloc does not zero what was used before */
-#define TALKS 4   /* a word on standard error */
-#define STAYS 5   /* a process that outlives the program */
-#define HANGS 6   /* a free that does not return */
+#define SMEARS 2  /* free zeroes a live block now and then */
+#define LEAVES 3  /* calloc does not zero used memory */
+#define TALKS 4   /* writes to standard error */
+#define STAYS 5   /* starts a process that outlives the program */
+#define HANGS 6   /* a call of free does not return */
 
 void *__libc_malloc(size_t);
 void *__libc_calloc(size_t, size_t);

@@ -1,4 +1,4 @@
-// Buffers outside the heap of the language, workers, child processes. Usage: buffers.js [SCALE]
+// Uses buffers outside the JavaScript heap, workers and child processes. Usage: buffers.js [SCALE]
 'use strict';
 const { Worker, isMainThread, parentPort, workerData } = require('worker_threads');
 const { execFileSync, fork } = require('child_process');

@@ -1,5 +1,5 @@
-"""The programs. Each is given a place, runs there, and returns text that must be the same with
-another malloc. What a program prints of times and places is left out."""
+"""The programs. Each case runs in a place and returns text that must be equal with another malloc.
+The text leaves out times and folders."""
 
 import glob
 import os
@@ -11,7 +11,7 @@ from programs.place import Failed, NOBODY, Server, Skipped, SOURCES, needed
 
 
 def loaded(place):
-    """The library is in the memory of what is run."""
+    """Checks that programs have the library mapped."""
     maps = place.run("cat", "/proc/self/maps")
     if place.library and place.library.name not in maps:
         raise Failed(f"a program has not loaded {place.library}")
@@ -22,7 +22,7 @@ CPP_FILES = ["threads.cpp", "blocks.cpp", "blocks.h"]
 
 
 def cargo(place):
-    """A crate with a library, a build script, a derive and threads, built and run."""
+    """Builds and runs a crate with a library, a build script, a derive and threads."""
     home = pathlib.Path(os.environ.get("HOME", "/nonexistent"))
     homes = {name: os.environ.get(name, str(home / folder))
              for name, folder in [("CARGO_HOME", ".cargo"), ("RUSTUP_HOME", ".rustup")]}
@@ -64,14 +64,14 @@ impl std::fmt::Display for Word {
     place.run("cargo", "build", "--offline", "--quiet", "--jobs", "2", *release,
               "--manifest-path", "crate/Cargo.toml", "--target-dir", "tmp/target", **homes)
     said = place.run(*glob.glob(str(place.folder / "tmp/target/*/tiny")))
-    # Names of files there hold hashes.
+    # Names of files in this folder have hashes in them.
     shutil.rmtree(place.folder / "tmp/target")
     place.run("true")
     return said
 
 
 def c_sources(files, functions):
-    """A C program in several files: (name, text) each."""
+    """Yields (name, text) of the files of a C program."""
     calls = []
     for file in range(files):
         lines = ["#include <stdio.h>", "#include <string.h>", "#include <stdlib.h>"]
@@ -92,7 +92,8 @@ def c_sources(files, functions):
 
 
 def gcc(place):
-    """Many files, by make, two at a time; objects to the byte; linked plainly and with LTO."""
+    """Compiles many files by make, two at a time, and links them plainly and with LTO. The objects
+    must be equal to the byte."""
     needed("gcc", "gcc")
     needed("make", "make")
     names = []
@@ -107,7 +108,7 @@ def gcc(place):
 
 
 def gpp(place):
-    """A C++ program of the standard library's, by make, two files at a time."""
+    """Compiles a C++ program that uses the standard library by make, two files at a time."""
     needed("g++", "g++")
     for name in CPP_FILES:
         place.source(name)
@@ -117,14 +118,14 @@ def gpp(place):
 
 
 def threads(place):
-    """What that program does: see threads.cpp. The compiler is not looked at here."""
+    """Runs threads.cpp, which is compiled without the library."""
     files = [SOURCES / name for name in CPP_FILES if name.endswith(".cpp")]
     program = place.built("threads", needed("g++", "g++"), "-O1", "-std=c++17", "-pthread", *files)
     return place.run(program, place.scale)
 
 
 def python(place):
-    """With the C library's names for all objects; at length also with Python's own pools."""
+    """Runs Python with malloc for all objects, and with a large scale also with Python's pools."""
     program = place.source("structures.py")
     said = place.run(python3(), program, place.scale, PYTHONMALLOC="malloc")
     if place.scale > 1:
@@ -133,13 +134,14 @@ def python(place):
 
 
 def python3():
-    """The system's: another user may not read others."""
+    """Returns the system's Python: another user may not be able to read others."""
     system = "/usr/bin/python3"
     return system if os.path.exists(system) else needed("python3", "python3")
 
 
 def redis(place):
-    """Benchmarked, filled, saved by a forked child while it is written to, and read back."""
+    """Runs a benchmark, fills the server, lets a forked child save it under writes, and reads it
+    back."""
     needed("redis-server", "redis-server")
     socket = place.folder / "tmp/redis"
     server = ["redis-server", "--port", "0", "--unixsocket", socket, "--save", "", "--dir",
@@ -172,7 +174,7 @@ def redis(place):
         if "rdb_last_bgsave_status:ok" not in client("info", "persistence"):
             raise Failed("BGSAVE failed")
         client("eval", "for n = 1, 5000 do redis.call('del', 'key:' .. n) end", 0)
-    # Saved was what there was when the child was forked.
+    # The child saved the data of the moment when it was forked.
     with Server(place, *server) as running:
         running.until(lambda: client("ping") == "PONG")
         after = client("debug", "digest")
@@ -202,7 +204,7 @@ select count(*), sum(n) from rows;
 
 
 def postgres(place):
-    """A cluster made, queries with parallel workers and compiled ones, pgbench."""
+    """Makes a cluster, and runs pgbench and queries with parallel workers and compiled code."""
     if os.geteuid() == 0 and place.circumstance.uid is None:
         raise Skipped("PostgreSQL refuses root: see the same as another user")
     binaries = sorted(glob.glob("/usr/lib/postgresql/*/bin/postgres"))
@@ -211,7 +213,7 @@ def postgres(place):
         raise Skipped("postgres is not installed: apt-get install postgresql")
     tools = pathlib.Path(found).resolve().parent
     data, sockets = place.folder / "data", place.folder / "tmp"
-    # TMPDIR is not PGDATA's: what stays in shared memory is the server's to remove.
+    # PGDATA is outside TMPDIR. The server itself removes its shared memory.
     place.run(tools / "initdb", "-D", data, "--no-sync", "-A", "trust", "-U", "tester", "-N")
     settings = {"fsync": "off", "log_min_messages": "panic", "unix_socket_directories": sockets,
                 "listen_addresses": "", "max_connections": "20", "shared_buffers": "16MB"}
@@ -233,13 +235,13 @@ def postgres(place):
                           "(select sum(tbalance) from pgbench_tellers) from pgbench_accounts", *ask)
     # Names of files are numbers of transactions.
     shutil.rmtree(data)
-    # What initdb, pgbench and a server that is not ready say has times in it.
+    # Messages of initdb, pgbench and a starting server have times in them.
     place.said_wrong = re.sub(r".*\d s[,)].*\n", "", place.said_wrong)
     return said
 
 
 def java(place):
-    """Compiled, and run with a heap too small to keep what it drops."""
+    """Compiles a program, and runs it with a heap too small to keep its garbage."""
     needed("javac", "default-jdk-headless")
     place.source("Threads.java")
     data = "-XX:-UsePerfData"
@@ -263,14 +265,14 @@ def bash(place):
 
 
 def sort(place):
-    """In two threads, and in little memory by way of files."""
+    """Sorts with two threads, and with little memory by way of files."""
     return place.shell(f"seq 1 {100_000 * place.scale} | awk '{{print $1 * 7919 % 100003, $1}}' >rows\n"
                        "sort -n --parallel=2 rows | cksum\nsort -S 1M --parallel=2 rows | cksum\n"
                        "sort -u -k1,1 rows | wc -l")
 
 
 def git(place):
-    """A repository with two branches, merged, packed by two threads and checked."""
+    """Makes a repository with two branches, merges, packs with two threads, and checks it."""
     needed("git", "git")
     for nth in range(60 * place.scale):
         place.write(f"work/folder{nth % 7}/file{nth}", f"line {nth}\n" * (nth * 13 % 500 + 1))
@@ -295,13 +297,13 @@ git diff HEAD~1 | cksum
 git grep -c 'line 4' | cksum
 git archive HEAD | cksum
 """, GIT_CONFIG_NOSYSTEM="1", **who)
-    # A pack's name depends on how two threads shared the work.
+    # The name of a pack depends on how the threads shared the work.
     shutil.rmtree(place.folder / "work/.git")
     return said
 
 
 def tools(place):
-    """find, tar, compressors in threads, openssl, sqlite3, jq, awk, sed, grep, diff, cmake."""
+    """Runs find, tar, compressors, openssl, sqlite3, jq, awk, sed, grep, diff and cmake."""
     place.shell("mkdir tree && seq 1 400 | while read n; do seq 1 $n >tree/$n; done")
     said = place.shell("""find tree -type f -size +1k -printf '%p %s\\n' | sort | cksum
 tar --sort=name --owner=0 --group=0 --mtime=@0 -cf tree.tar tree
@@ -345,9 +347,9 @@ CASES = {
     "java": java,
     "node": node,
 }
-# Small enough to be run in every circumstance at each change.
+# Cases small enough to run in every circumstance at each change.
 EVERYWHERE = ["loaded", "threads", "python", "perl"]
-# Those reserve more addresses than they use.
+# Cases that reserve more addresses than they use.
 MUCH_ADDRESS_SPACE = ["java", "node"]
-# Whom PostgreSQL takes where the caller is root.
+# The user of a case that refuses to run as root.
 OTHERS = {"postgres": NOBODY}

@@ -1,9 +1,9 @@
-// Runs a program where kernel calls that an allocator can do without are denied, as containers do:
+// Runs a program with kernel calls denied that an allocator can do without, as in containers:
 //     denied EPERM|ENOSYS PROGRAM ARGS...
 //     denied --hides
-// That error for userfaultfd, close_range, mincore, process_madvise and membarrier. Where the caller
-// may have mounts of its own, there is no pressure to read (/proc/pressure) and no cgroup either: the
-// second form says whether.
+// userfaultfd, close_range, mincore, process_madvise and membarrier fail with that error. If the
+// caller may have mounts of its own, /proc/pressure and the cgroups are hidden too; the second form
+// exits with 0 if so.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -36,8 +36,8 @@ static int filter(unsigned error) {
     return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &all);
 }
 
-// Without privileges, or in a container that forbids it, they stay: then it is not 0. A kernel may have
-// no pressure to hide.
+// Hides cgroups and pressure. Returns nonzero if the user or the container may not. A kernel
+// without /proc/pressure has nothing to hide.
 static int hide(void) {
     if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL)) return -1;
     if (mount("none", "/proc/pressure", "tmpfs", 0, "size=4k") && errno != ENOENT) return -1;

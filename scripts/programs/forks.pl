@@ -1,4 +1,4 @@
-# Children that fork children; each builds a hash, and says through a pipe what it came to.
+# Forks children that fork children. Each builds a hash and sends its checksum through a pipe.
 # Usage: forks.pl [SCALE]
 use strict;
 use warnings;

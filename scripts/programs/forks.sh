@@ -1,4 +1,4 @@
-# Pipelines, subshells and substitutions: hundreds of short programs. Usage: forks.sh [SCALE]
+# Runs hundreds of short programs: pipelines, subshells, substitutions. Usage: forks.sh [SCALE]
 set -euo pipefail
 
 scale=${1:-1}

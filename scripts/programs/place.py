@@ -1,4 +1,4 @@
-"""Where a program runs: a folder, an environment, a circumstance; and what it left behind."""
+"""Runs programs in a folder, an environment and a circumstance, and finds what they leave."""
 
 import ctypes
 import hashlib
@@ -12,21 +12,21 @@ import time
 
 SOURCES = pathlib.Path(__file__).resolve().parent
 PR_SET_CHILD_SUBREAPER = 36
-# Seconds that a program's last children may take to end.
+# Seconds that a program's last children get to end.
 PATIENCE_CHILDREN = 3
 NOBODY = 65534
 
 
 class Skipped(Exception):
-    """It cannot be run here, and why."""
+    """The reason why a case cannot run here."""
 
 
 class Failed(Exception):
-    """What went wrong."""
+    """The error of a case."""
 
 
 def adopt_orphans():
-    """Children whose parents end become ours: so none is overlooked."""
+    """Makes this process the parent of orphans, so that it sees every process a case leaves."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -38,10 +38,10 @@ def needed(program, package):
 
 
 class Place:
-    """A folder for one run of a case, taken away with all that is in it on leaving.
+    """A folder for one run of a case. Leaving the context removes the folder with all files.
 
-    With `library`, all that is run here has it preloaded. Output and errors of programs are kept
-    elsewhere: a process that stays must not hold a pipe that is waited for."""
+    Programs that run here preload `library` if it is not None. Their output goes to files
+    elsewhere: a process that stays must not hold a pipe that this process reads to its end."""
 
     def __init__(self, folder, library, circumstance, scale, patience):
         self.folder, self.library, self.circumstance = folder, library, circumstance
@@ -61,13 +61,13 @@ class Place:
         shutil.rmtree(self.logs)
 
     def give(self, path):
-        """To the user whom the circumstance names."""
+        """Makes the circumstance's user own the path. Returns the path."""
         if self.circumstance.uid is not None:
             os.chown(path, self.circumstance.uid, self.circumstance.uid)
         return path
 
     def source(self, name):
-        """A copy of a file from beside this one."""
+        """Copies a file of this script's folder into the place. Returns its path."""
         return self.write(name, (SOURCES / name).read_text())
 
     def write(self, name, text):
@@ -82,7 +82,7 @@ class Place:
         return path
 
     def built(self, name, *command):
-        """A program made once by a compiler, without the library, for all places."""
+        """Returns a program that a compiler builds once for all places, without the library."""
         program = self.folder.parent / name
         if not program.exists():
             subprocess.run([*command, "-o", program], check=True)
@@ -97,7 +97,7 @@ class Place:
         return plain
 
     def start(self, command, log, env):
-        """It runs as a session of its own."""
+        """Starts a command in a session of its own."""
         how = self.circumstance
 
         def prepare():
@@ -118,7 +118,7 @@ class Place:
                                     preexec_fn=prepare, env=self.environment(env))
 
     def run(self, *command, **env):
-        """What it prints, if it ends well and in time."""
+        """Returns what a command prints. Raises Failed if it fails or takes too long."""
         process = self.start(command, "run", env)
         self.wait(process, command, "run")
         return (self.logs / "run.out").read_text(errors="replace")
@@ -144,19 +144,19 @@ class Place:
         return "\n".join(text[-2000:] for text in both if text)
 
     def found(self, said):
-        """All that a run came to: what the case says of it, its errors, the files it left."""
+        """Returns the results of a run: the case's text, standard error, and the files left."""
         left = sorted(str(path.relative_to(self.folder)) for path in self.folder.rglob("*"))
         return {"what it says": said, "its errors": self.said_wrong.replace(str(self.folder), "."),
                 "files left": "\n".join(left)}
 
     def digest(self, *names):
-        """Of the contents of files."""
+        """Returns a checksum of the contents of files."""
         all_of_them = b"".join((self.folder / name).read_bytes() for name in names)
         return hashlib.sha256(all_of_them).hexdigest()[:16]
 
 
 class Server:
-    """A program that runs until it is told to end, by a signal."""
+    """A program that runs until a signal ends it."""
 
     def __init__(self, place, *command, end=signal.SIGTERM):
         self.place, self.command, self.end = place, command, end
@@ -182,7 +182,7 @@ class Server:
             raise Failed(f"{self.command[0]} has not loaded {library}")
 
     def until(self, ready):
-        """Waits until a call succeeds."""
+        """Waits until a call returns true. Raises Failed if the server ends or takes too long."""
         end = time.monotonic() + self.place.patience
         while True:
             if self.process.poll() is not None:
@@ -199,7 +199,7 @@ class Server:
 
 
 def children():
-    """The processes whose parent we are, zombies left out: (pid, name)."""
+    """Yields (pid, name) of this process's children, without zombies."""
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
         try:
             pid, _, rest = (folder / "stat").read_text().partition(" (")
@@ -220,7 +220,7 @@ def reap():
 
 
 def left_running():
-    """The children that do not end by themselves, by name. All were reaped that had ended."""
+    """Returns the names of children that do not end in time. Reaps those that have ended."""
     until = time.monotonic() + PATIENCE_CHILDREN
     while True:
         reap()
@@ -231,7 +231,7 @@ def left_running():
 
 
 def end_children():
-    """Kills what is left, and what of it only then becomes ours."""
+    """Kills all children, and then their children, which become this process's."""
     while left := list(children()):
         for pid, _ in left:
             os.kill(pid, signal.SIGKILL)

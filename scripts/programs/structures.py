@@ -1,5 +1,5 @@
-"""Builds large structures and drops them: dicts, lists, JSON, threads, processes that fork.
-Usage: structures.py [SCALE]. Prints checksums, which are the same each time."""
+"""Builds large structures and drops them: dicts, lists, JSON, threads, forked processes.
+Usage: structures.py [SCALE]. Prints checksums that are equal in each run."""
 
 import ctypes
 import gc
@@ -32,7 +32,7 @@ def build(nth):
 
 
 def large_and_small(rounds):
-    """Megabytes that live and go between small ones that stay."""
+    """Builds and drops megabytes between small objects that stay."""
     kept, sums = [], []
     for nth in range(rounds):
         large = [bytearray([nth % 251]) * (600_000 + 1000 * piece) for piece in range(40)]
@@ -75,7 +75,7 @@ def in_database(rows):
 
 
 def by_hand():
-    """The C library's own names, called from outside."""
+    """Calls the C library's names from outside."""
     libc = ctypes.CDLL(None)
     libc.malloc.restype = libc.realloc.restype = ctypes.c_void_p
     libc.realloc.argtypes = ctypes.c_void_p, ctypes.c_size_t

@@ -1,6 +1,6 @@
-// What a C++ program asks of an allocator: containers, exceptions, threads that give blocks to one
-// another, short-lived threads, all forms of new and delete, a fork amid threads. Every block holds
-// a pattern that is checked before the block is freed. Usage: threads [SCALE]
+// Uses memory as C++ programs do: containers, exceptions, blocks that threads exchange, short-lived
+// threads, all forms of new and delete, and forks beside threads. Checks each block's pattern
+// before freeing it. Usage: threads [SCALE]
 
 #include <algorithm>
 #include <atomic>
@@ -62,7 +62,7 @@ struct Queue {
     }
 };
 
-// Two threads fill blocks, two check and free them.
+// Two threads fill blocks; two others check and free them.
 uint64_t passed_on(int scale) {
     const int each = 4000 * scale;
     Queue queue;
@@ -106,7 +106,7 @@ void give_up() {
     std::set_new_handler(nullptr);
 }
 
-// Too much memory: a handler, then an exception, or null where none may be thrown.
+// Asks for too much memory: operator new calls a handler, then throws, or returns null if nothrow.
 int too_much() {
     volatile size_t size = PTRDIFF_MAX;
     int seen = 0;
@@ -167,7 +167,7 @@ uint64_t short_lived(int scale) {
     return sum;
 }
 
-// Children forked while other threads allocate; each checks what it has inherited, and goes on.
+// Forks while other threads allocate. Each child checks what it inherited and continues.
 int forks(int scale) {
     std::atomic<bool> ended{false};
     std::vector<std::thread> busy;

@@ -1,7 +1,7 @@
-"""Builds everything that the tests run: by cargo for the tests, by cargo for the models, by pip.
+"""Builds all that the tests run: cargo builds tests and models, pip an environment for Python.
 
-The three go side by side. Everything of the first is built by one command, with one profile and one
-set of features, so that no test builds anything again.
+The three run side by side. One command with one profile and one set of features builds the tests,
+so that no test builds anything again.
 """
 
 import json
@@ -12,40 +12,40 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-# All that is built in one go.
+# The kinds of targets that one command builds.
 TARGETS = ["--lib", "--bins", "--tests", "--examples"]
-# The folder of the benchmarks, whose package has more dependencies than all others.
+# The benchmarks' folder. Their package has more dependencies than all others.
 BENCHMARKS = "bench"
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", "target")).resolve()
 
 
 def packages(with_benchmarks):
-    """Returns cargo's words for what is tested. All commands use the same: another set of packages or
-    features would have cargo build some of them again."""
+    """Returns cargo's words for the packages under test. All commands use these words: with other
+    packages or features cargo would build some of them again."""
     without = [] if with_benchmarks else ["--exclude", "glebe-bench"]
     return ["--workspace", *without, "--features", "glebe/faults"]
 
 
 class Failed(Exception):
-    """Something that the tests need could not be made; the text says what."""
+    """Raised if something that the tests need cannot be built; the text says what."""
 
 
 @dataclass
 class Built:
-    """What was built, by name: `package/target`, where a library's unit tests are `package/unit`."""
+    """The results by name: `package/target`, or `package/unit` for unit tests."""
 
     packages: list
     programs: dict = field(default_factory=dict)
     models: dict = field(default_factory=dict)
     libraries: dict = field(default_factory=dict)
-    # Why there is no environment for Python; none if there is one.
+    # Why there is no environment for Python, or None.
     no_python: str | None = None
-    # (seconds, what) of each build
+    # (seconds, name) of each build
     seconds: list = field(default_factory=list)
 
 
 def artifacts(words, environment=None):
-    """Runs cargo and yields its messages of what it made; raises Failed."""
+    """Runs cargo and yields its messages about artifacts. Raises Failed."""
     words = ["cargo", *words, "--message-format=json-render-diagnostics"]
     cargo = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment)
     for line in cargo.stdout:
@@ -57,14 +57,14 @@ def artifacts(words, environment=None):
 
 
 def name_of(message):
-    """`package/target`, where a library's or a program's unit tests are `package/unit`."""
+    """Returns `package/target`, or `package/unit` for unit tests of a library or a program."""
     package = pathlib.Path(message["manifest_path"]).parent.name
     is_test = message["target"]["kind"] == ["test"]
     return f"{package}/{message['target']['name'] if is_test else 'unit'}"
 
 
 def tests(built):
-    """Every test program, every example, and the libraries for C, Python and LD_PRELOAD."""
+    """Builds test programs, examples, and the libraries for C, Python and LD_PRELOAD."""
     for message in artifacts(["build", *built.packages, *TARGETS]):
         if message["executable"] and message["profile"]["test"]:
             if message["target"]["kind"] != ["example"]:
@@ -75,8 +75,8 @@ def tests(built):
 
 
 def models(built):
-    """The concurrency models. A flag of the compiler selects them: in the folder of all else it would
-    have cargo build everything again."""
+    """Builds the concurrency models. They need a compiler flag, and so their own target folder: in
+    the other one cargo would build everything again."""
     flags = f"{os.environ.get('RUSTFLAGS', '')} --cfg loom"
     words = ["test", "--no-run", "-p", "glebe", "-p", "glebe-malloc", "--no-default-features"]
     words += ["--lib", "--profile", "loom", "--target-dir", str(TARGET / "loom")]
@@ -86,7 +86,7 @@ def models(built):
 
 
 def python_script(*words):
-    """Runs scripts/python.sh and returns why it skipped what was asked, if it did."""
+    """Runs scripts/python.sh. Returns why it skipped its work, or None."""
     words = ["scripts/python.sh", *words]
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode != 0:
@@ -95,12 +95,12 @@ def python_script(*words):
 
 
 def python(built):
-    """The environment for Python's tests, by pip."""
+    """Makes the environment for Python's tests with pip."""
     built.no_python = python_script("environment")
 
 
 def everything(with_benchmarks):
-    """Returns what was built; raises Failed."""
+    """Builds everything and returns it. Raises Failed."""
     built, failures = Built(packages(with_benchmarks)), []
 
     def run(what):
@@ -120,10 +120,10 @@ def everything(with_benchmarks):
         raise failures[0]
     if not built.no_python:
         python_script("install", built.libraries["glebe_python"])
-    # The tests of `make install` run it with a cargo that fails.
+    # The tests of `make install` run it with a cargo that always fails.
     words = f"PACKAGES={' '.join([*built.packages, *TARGETS])}"
     if subprocess.run(["make", "-s", "build", "PROFILE=dev", words]).returncode != 0:
         raise Failed("make build")
-    # Where tests find the libraries; without it they build them.
+    # Tests find the libraries here; without it they build them.
     os.environ["GLEBE_BUILT"] = str(pathlib.Path(built.libraries["glebe_malloc"]).parent)
     return built

@@ -1,4 +1,4 @@
-"""Which runs there are: what scripts/tests.toml says of the programs that were built."""
+"""Plans the runs: scripts/tests.toml says how the built programs run."""
 
 import os
 import pathlib
@@ -13,8 +13,9 @@ from .build import BENCHMARKS, Failed
 
 LIST = "scripts/tests.toml"
 MODELS = "models of "
-# alone: it measures, or changes what all others see. exclusive: it changes what the machine has once,
-# such as its pools of huge pages. apart: it neither uses nor sees what exclusive runs change.
+# alone: measures, or changes what all other tests see. exclusive: changes what the machine has
+# once, for example its pools of huge pages. apart: neither uses nor sees what exclusive runs
+# change.
 LANES = ("alone", "exclusive", "apart", "others")
 MOD = re.compile(r"^\s*(?:pub )?mod (\w+);", re.MULTILINE)
 KEYS = {"modules", "nobody", "pure", "without_rseq", *LANES[:3]}
@@ -22,20 +23,20 @@ KEYS = {"modules", "nobody", "pure", "without_rseq", *LANES[:3]}
 
 @dataclass
 class Run:
-    """A command and the user that it runs as."""
+    """A command, and how it runs."""
 
     name: str
     words: list
     environment: dict = field(default_factory=dict)
     is_nobody: bool = False
-    # The number of tests that a test program runs; 0 for another command.
+    # The number of tests of a test program; 0 for another command.
     tests: int = 0
-    # One of LANES: what may run beside it.
+    # One of LANES: decides which runs may run beside this one.
     lane: str = "others"
 
 
 def modules_of(program):
-    """The tests of a program by the first part of their names."""
+    """Returns the tests of a program by the first part of their names."""
     done = subprocess.run([program, "--list", "--format", "terse"], capture_output=True, text=True)
     modules = {}
     for line in done.stdout.splitlines():
@@ -48,7 +49,7 @@ def modules_of(program):
 
 
 def undeclared(programs):
-    """Yields the files and folders of tests that no `mod` beside them names: they would be lost. A
+    """Yields files and folders of tests that no `mod` beside them names, and that would not run. A
     folder of tests has a main.rs, an it.rs or a mod.rs."""
     heads = [head for top in ("*", "crates/*") for name in ("main", "it", "mod")
              for head in pathlib.Path().glob(f"{top}/tests/**/{name}.rs")]
@@ -65,7 +66,7 @@ def undeclared(programs):
 
 
 def compare(listed, programs):
-    """Raises Failed where the list and what was built differ."""
+    """Raises Failed if the list and the built programs differ."""
     wrong = [f"{LIST} does not list {name}" for name in sorted(programs.keys() - listed.keys())]
     wrong += [f"{name} of {LIST} was not built" for name in sorted(listed.keys() - programs.keys())]
     wrong += [f"no `mod` names {file}" for file in sorted(undeclared(programs))]
@@ -79,7 +80,7 @@ def compare(listed, programs):
 
 
 def lane_of(row, module):
-    """Returns the lane of a module of a program; `true` in the list stands for all modules."""
+    """Returns the lane of a program's module; `true` in the list stands for all modules."""
     for lane in LANES[:3]:
         listed = row.get(lane, [])
         if listed is True or module in listed:
@@ -93,7 +94,7 @@ class Planner:
     def __init__(self, built, scratch, is_long):
         self.built, self.is_long = built, is_long
         self.is_root = os.geteuid() == 0
-        # Copies that everybody can read, wherever the source tree lies.
+        # Copies that every user can read.
         self.copies = scratch / "programs"
         self.copies.mkdir()
         self.copies.chmod(0o755)
@@ -126,7 +127,7 @@ class Planner:
 
     @staticmethod
     def group(name, program, modules, row, is_nobody=False):
-        """One run for each module, or one for all of them."""
+        """Yields one run for each module, or one for all of them."""
         suffix = " (without privileges)" if is_nobody else ""
         groups = list(modules.items())
         if not row.get("modules", False):
@@ -146,7 +147,7 @@ def others(built):
         print(built.no_python)
         return
     python = "scripts/python.sh"
-    # These tests use base pages alone.
+    # These tests use only base pages.
     yield Run("python", [python, "test"], lane="apart")
     yield Run("python (without privileges)", [python, "test-nobody"], lane="apart")
     yield Run("python without a global lock", [python, "test-free-threaded"])
@@ -154,7 +155,7 @@ def others(built):
 
 
 def of(built, scratch, is_long, with_benchmarks):
-    """Returns the runs in the order in which they start; raises Failed."""
+    """Returns the runs in the order in which they start. Raises Failed."""
     with open(LIST, "rb") as file:
         listed = tomllib.load(file)
     if not with_benchmarks:

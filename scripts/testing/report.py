@@ -1,4 +1,4 @@
-"""Says what a reader wants of all runs: what was skipped and why, what was slow, what failed."""
+"""Reports what was skipped and why, what was slow, and what failed."""
 
 import re
 from collections import Counter
@@ -8,7 +8,7 @@ PANIC_LINES = 3
 
 
 def reasons(output):
-    """Why each failed test failed: its name and the first lines of its first panic."""
+    """Yields the name of each failed test with the first lines of its first panic."""
     lines = output.splitlines()
     failed = set(re.findall(r"^test (.+?)(?: - should panic)? \.\.\. FAILED", output, re.MULTILINE))
     for at, line in enumerate(lines):
@@ -22,7 +22,7 @@ def reasons(output):
 
 
 def print_all(built, done):
-    """Prints the report and returns the status to exit with."""
+    """Prints the report. Returns the exit status."""
     skips = Counter()
     for run in done:
         skips.update(re.findall(r"skipped: .*", run.output))

@@ -1,4 +1,4 @@
-"""Runs what is planned and keeps what each printed."""
+"""Runs the plan and keeps each run's output."""
 
 import os
 import pathlib
@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from .plan import LANES
 
 NOBODY = 65534
-# A run that takes longer is stopped; none comes near it.
+# Seconds after which a run is stopped. All runs need much less.
 LIMIT_S = 1200
 TALLY = re.compile(r"^test result: .*? (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE)
-# The processes of all runs under way.
+# The processes of all current runs.
 RUNNING = set()
 
 
 @dataclass
 class Done:
-    """How a run ended."""
+    """The result of a run. Times are in seconds."""
 
     name: str
     status: int
@@ -40,7 +40,7 @@ class Done:
 
 
 def wait_for(process, limit):
-    """Waits for a process; returns its status and the CPU seconds of all that it waited for."""
+    """Waits for a process. Returns its status and CPU seconds, with the children it reaped."""
     timer = threading.Timer(limit, end, [process, signal.SIGKILL])
     timer.daemon = True
     timer.start()
@@ -53,13 +53,13 @@ def wait_for(process, limit):
 
 
 def end(process, number):
-    """Sends a signal to a process that has not been waited for, and to all of its group."""
+    """Sends a signal to the group of a process that has not been reaped."""
     if process.returncode is None:
         os.killpg(process.pid, number)
 
 
 def perform(run, folder):
-    """Performs a run whose temporary folder is made for it."""
+    """Performs a run in a temporary folder that it makes."""
     folder.mkdir(mode=0o711)
     environment = {**os.environ, "TMPDIR": str(folder), **run.environment}
     who = {}
@@ -87,25 +87,25 @@ def perform(run, folder):
     text = log.read_text(errors="replace")
     if wall >= limit:
         text += f"-- {run.name}: stopped after {limit:.0f} s\n"
-    # Without /run/glebe and XDG_RUNTIME_DIR the library keeps its lock file in such a folder.
+    # Without /run/glebe and XDG_RUNTIME_DIR the library keeps its lock file in this folder.
     left = sorted(set(os.listdir(folder)) - {f"glebe-{NOBODY if run.is_nobody else os.geteuid()}"})
     return Done(run.name, status, wall, cpu, text, left, *counts(run, status, text))
 
 
 def counts(run, status, text):
-    """Returns how many tests passed and how many failed."""
+    """Returns the numbers of tests that passed and that failed."""
     tallies = [tuple(map(int, found)) for found in TALLY.findall(text)]
     if not run.tests:
-        # The documentation has several programs; another command is one test.
+        # The documentation has several programs. Any other command counts as one test.
         passed, failed, _ = map(sum, zip(*tallies)) if tallies else (status == 0, status != 0, 0)
         return int(passed), int(failed)
-    # Above it are those of programs that tests started.
+    # The last tally is this program's; earlier ones are of programs that its tests started.
     passed, failed, ignored = tallies[-1] if tallies else (0, 0, 0)
     return passed, failed + run.tests - passed - failed - ignored
 
 
 def tell(done):
-    """Prints a line for a run; for one that failed, what it printed."""
+    """Prints a line for a run, and its output if it failed."""
     mark = "ok    " if done.is_ok else "FAILED"
     print(f"{mark} {done.wall:6.1f} s {done.cpu:6.1f} s cpu  {done.passed:4}  {done.name}", flush=True)
     if not done.is_ok:
@@ -117,7 +117,7 @@ def tell(done):
 
 
 def taken_from(waiting):
-    """Takes runs from a deque that several workers share, until none is left."""
+    """Takes runs from a deque that several workers share, until it is empty."""
     while True:
         try:
             yield waiting.popleft()
@@ -126,11 +126,11 @@ def taken_from(waiting):
 
 
 def all_of(runs, scratch):
-    """Performs the runs and returns how each ended.
+    """Performs the runs and returns their results.
 
-    Those that run alone go first. Then one worker performs the exclusive runs, one by one. Meanwhile
-    the others, one for each processor, take those that are apart; when the exclusive runs are over,
-    all of them take the rest.
+    First one worker performs the runs of lane `alone`, one by one. Then one worker performs the
+    exclusive runs, one by one, while others, one per processor, perform those of lane `apart`.
+    After the exclusive runs all workers perform the rest.
     """
     done, lock, stop = [], threading.Lock(), threading.Event()
     waiting = {lane: deque() for lane in LANES}
@@ -168,7 +168,7 @@ def all_of(runs, scratch):
             for thread in workers:
                 thread.join()
         except KeyboardInterrupt:
-            # A test that ends by this gives back what it changed on the machine.
+            # A test that gets SIGTERM gives back what it changed on the machine.
             stop.set()
             for process in list(RUNNING):
                 end(process, signal.SIGTERM)
@@ -177,6 +177,6 @@ def all_of(runs, scratch):
             raise
 
     all_at_once([lambda: finish("alone")])
-    # One more than processors, since many tests wait.
+    # One worker more than processors, since many tests wait.
     all_at_once([exclusive] + max(2, os.cpu_count() or 2) * [beside])
     return done

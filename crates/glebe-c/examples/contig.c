@@ -1,4 +1,4 @@
-/* Contiguous memory as mmap(2) gives memory, and where it lies.
+/* Maps contiguous memory as mmap(2) maps memory, and asks for its place.
  * cc contig.c $(pkg-config --cflags --libs glebe) && ./a.out */
 #define _DEFAULT_SOURCE
 #include <glebe.h>

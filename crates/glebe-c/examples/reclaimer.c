@@ -1,5 +1,5 @@
-/* A cache that gives memory back before the kernel has to kill the program: pictures that can be
- * drawn again, and objects of which the oldest may go.
+/* Gives cache memory back before the kernel has to kill the program: marked pictures, which the
+ * program can draw again, and the oldest objects of a pool.
  * cc reclaimer.c $(pkg-config --cflags --libs glebe) && ./a.out */
 #include <glebe.h>
 #include <stdio.h>
@@ -30,7 +30,7 @@ int main(void) {
     pool_options.evict_oldest = 1;
     check(glebe_zpool_new(&pool_options, &objects));
 
-    /* Whenever memory gets short, marked pictures go first, then old objects. */
+    /* When memory is short, the reclaimer takes marked pictures first, then old objects. */
     check(glebe_reclaimer_new(NULL, &reclaimer));
     check(glebe_reclaimer_add_volatile(reclaimer, pictures));
     check(glebe_reclaimer_add_zpool(reclaimer, objects));
@@ -41,7 +41,7 @@ int main(void) {
     check(glebe_volatile_mark(pictures, 0, 4 * MIB, GLEBE_PRIORITY_NORMAL));
     check(glebe_zpool_insert(objects, "an object", 10, &object));
 
-    /* A look can also be asked for, as before a large allocation. */
+    /* A program can also ask for a look, for example before a large allocation. */
     taken.size = sizeof taken;
     check(glebe_reclaimer_poll(reclaimer, &taken));
     printf("%llu bytes were missing, %llu of pictures went, %llu of objects\n",

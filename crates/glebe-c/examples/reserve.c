@@ -1,4 +1,4 @@
-/* A reserve works as a cache until the program needs its memory.
+/* Uses a reserve as a cache until the program needs its memory.
  * cc reserve.c $(pkg-config --cflags --libs glebe) && ./a.out */
 #include <glebe.h>
 #include <stdio.h>
@@ -26,14 +26,14 @@ int main(void) {
     if (buffer == NULL) return 1;
     check(glebe_reserve_new(LEN_BYTES, NULL, &reserve));
 
-    /* Second class: pages in what is idle, by object and index. */
+    /* Second class: a cache keeps pages in idle memory, by object and index. */
     check(glebe_cache_new(reserve, "tiles", &tiles));
     for (index = 0; index < 1000; index++) {
         memset(buffer, (int)index, page);
         check(glebe_cache_put(tiles, 1, index, buffer, page));
     }
 
-    /* First class: as much as there is in one piece, at once, whatever the cache has there. */
+    /* First class: takes the longest free run at once, even where the cache has pages. */
     check(glebe_reserve_largest_run(reserve, &pages));
     check(glebe_alloc(reserve, pages, &block));
     check(glebe_block_memory(block, &address, &len_bytes));

@@ -1,5 +1,5 @@
-/* Pictures that two processes share. Either may take the memory of those that nobody is using, and
- * whoever finds one lost draws it anew.
+/* Two processes share pictures. Either may take the memory of pictures that no process has pinned,
+ * and draws a lost picture again.
  * cc shared.c $(pkg-config --cflags --libs glebe) && ./a.out */
 #define _POSIX_C_SOURCE 200809L
 #include <glebe.h>
@@ -20,7 +20,7 @@ static int check(int answer) {
     return answer;
 }
 
-/* Shows a picture; returns whether it had to be drawn. */
+/* Shows a picture. Returns true if it had to be drawn. */
 static int show(glebe_shared pictures, uint64_t number) {
     glebe_pin pin;
     void *address;
@@ -54,12 +54,12 @@ int main(void) {
     for (number = 0; number < PICTURES; number++) {
         memset((unsigned char *)address + number * PICTURE_BYTES, (int)number + 1, PICTURE_BYTES);
     }
-    /* Whoever needs memory may have those that nobody is showing, the oldest first. */
+    /* A purge may take pictures that no process has pinned, the oldest first. */
     check(glebe_shared_mark(pictures, 0, len_bytes, GLEBE_PRIORITY_NORMAL, GLEBE_ORDER_FIFO));
 
     child = fork();
     if (child == 0) {
-        /* The other process needs memory. */
+        /* The child needs memory. */
         check(glebe_shared_purge(pictures, 3 * PICTURE_BYTES, GLEBE_PRIORITY_HIGHEST, &purged));
         _exit(purged == 3 * PICTURE_BYTES ? 0 : 1);
     }

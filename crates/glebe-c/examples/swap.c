@@ -1,4 +1,4 @@
-/* A table of more rows than may be in memory: pinned while they are used, compressed while not.
+/* A table larger than the memory it may use: pinned rows are in memory, the others are compressed.
  * cc swap.c $(pkg-config --cflags --libs glebe) && ./a.out */
 #include <glebe.h>
 #include <stdio.h>
@@ -7,7 +7,7 @@
 
 #define MIB ((uint64_t)1 << 20)
 #define BLOCKS 256
-#define ROWS (64 * 1024 / sizeof(uint64_t)) /* of a block of 64 KiB */
+#define ROWS (64 * 1024 / sizeof(uint64_t)) /* in a block of 64 KiB */
 
 static void check(int answer) {
     if (answer < 0) {
@@ -28,7 +28,7 @@ int main(void) {
 
     memset(&options, 0, sizeof options);
     options.size = sizeof options;
-    options.file_directory = "/tmp"; /* for what does not fit compressed either */
+    options.file_directory = "/tmp"; /* for blocks that do not fit even when compressed */
     options.file_bytes = 64 * MIB;
     check(glebe_swap_store_new(4 * MIB, &options, &store)); /* a quarter of the table */
     for (block = 0; block < BLOCKS; block++) {
@@ -38,13 +38,13 @@ int main(void) {
             ((uint64_t *)written)[row] = block * row;
             expected += block * row;
         }
-        check(glebe_swap_pin_free(pin)); /* from here on the block may leave memory */
+        check(glebe_swap_pin_free(pin)); /* from here on the store may move the block out */
     }
     for (block = 0; block < BLOCKS; block++) {
         check(glebe_swap_store_pin(store, blocks[block], &read, NULL, &pin));
         for (row = 0; row < ROWS; row++) sum += ((const uint64_t *)read)[row];
         check(glebe_swap_pin_free(pin));
-        check(glebe_swap_store_dead(store, blocks[block])); /* never worth a copy again */
+        check(glebe_swap_store_dead(store, blocks[block])); /* nobody needs the rows again */
     }
     stats.size = sizeof stats;
     check(glebe_swap_store_get_stats(store, &stats));

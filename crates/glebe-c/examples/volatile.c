@@ -1,4 +1,4 @@
-/* Tiles of a picture that the system may take when it needs memory, and what it took drawn anew.
+/* Lets the system take tiles of a picture when it needs memory, and draws lost tiles anew.
  * cc volatile.c $(pkg-config --cflags --libs glebe) && ./a.out */
 #include <glebe.h>
 #include <stdio.h>
@@ -32,12 +32,12 @@ int main(void) {
     picture = address;
     for (tile = 0; tile < TILES; tile++) draw(picture, tile, tile_bytes);
 
-    /* Not needed for now: the kernel may have all of it. */
+    /* The program does not need the tiles now: the kernel may take all of them. */
     check(glebe_volatile_mark(region, 0, TILES * tile_bytes, GLEBE_PRIORITY_NORMAL));
-    /* Here memory gets scarce: two tiles go. */
+    /* Stands in for a lack of memory: two tiles are lost. */
     check(glebe_volatile_drop_now(region, 3 * tile_bytes, 2 * tile_bytes, NULL));
 
-    /* Needed again, tile by tile: what is told lost is drawn anew. */
+    /* The program needs the tiles again: unmark reports the lost ones. */
     for (tile = 0; tile < TILES; tile++) {
         size_t runs;
         check(glebe_volatile_unmark(region, tile * tile_bytes, tile_bytes, lost, TILE_PAGES,

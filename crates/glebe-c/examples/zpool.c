@@ -1,4 +1,4 @@
-/* Strings, compressed and packed: in memory of the pool's own, and in what a reserve has idle.
+/* Keeps strings compressed and packed, in the pool's own memory and in idle pages of a reserve.
  * cc zpool.c $(pkg-config --cflags --libs glebe) && ./a.out */
 #include <glebe.h>
 #include <stdio.h>
@@ -34,7 +34,7 @@ static void fill_and_read(glebe_zpool pool, const char *where) {
     }
     for (n = 0; n < OBJECTS; n++) {
         len = text_of(n, text, sizeof text);
-        /* Only a reserve loses objects: to first class, and to other tenants. */
+        /* Only a pool on a reserve loses objects: to first class and to other tenants. */
         switch (glebe_zpool_read(pool, objects[n], found, sizeof found, &found_len)) {
         case GLEBE_GET_HIT:
             if (found_len != len || memcmp(found, text, len) != 0) exit(1);

@@ -1,4 +1,4 @@
-/* Every function of glebe.h from C99: what it does, and what it refuses. */
+/* Calls every function of glebe.h from C99: results and errors. */
 #define _GNU_SOURCE
 #include <string.h>
 #include <sys/mman.h>
@@ -22,7 +22,7 @@ static glebe_reserve create(uint64_t source, uint64_t len_bytes) {
     return reserve;
 }
 
-/* Alignments that few frames or none have: none is passed off as aligned. */
+/* Few or no frames have these alignments. A call must not return a block without the alignment. */
 static void far_alignments(void) {
     glebe_reserve reserve = create(GLEBE_SOURCE_PLAIN, 4 * MIB);
     glebe_block block = {0};
@@ -51,7 +51,7 @@ static void messages(void) {
     CHECK(glebe_last_error()[0] == 0);
 }
 
-/* Before there is any reserve. */
+/* Calls before the process has a reserve. */
 static void nothing_there(void) {
     REFUSED(glebe_free(HANDLE(glebe_block, 0)), GLEBE_ERROR_BAD_HANDLE);
     REFUSED(glebe_free(HANDLE(glebe_block, UINT64_MAX)), GLEBE_ERROR_BAD_HANDLE);
@@ -113,14 +113,14 @@ static void options_are_checked(void) {
     REFUSED(glebe_reserve_free(reserve), GLEBE_ERROR_BAD_HANDLE);
 }
 
-/* No options are the defaults. */
+/* A null pointer for the options means the defaults. */
 static void the_shortest_way(void) {
     glebe_reserve reserve = {0};
     OK(glebe_reserve_new(2 * MIB, NULL, &reserve));
     OK(glebe_reserve_free(reserve));
 }
 
-/* Zero is the default of the page size too: the smallest pool's, if that has or gives pages. */
+/* Page size 0 means the smallest hugetlb pool that has or can give pages. */
 static void a_pool_of_the_default_page_size(void) {
     glebe_reserve_options options;
     glebe_memory memory;
@@ -220,7 +220,7 @@ static void blocks(glebe_reserve reserve, glebe_reserve other) {
     REFUSED(glebe_alloc_with(reserve, 1, 1, 0, NULL), GLEBE_ERROR_NULL);
     REFUSED(glebe_alloc(HANDLE(glebe_reserve, block.id), 1, &third), GLEBE_ERROR_BAD_HANDLE);
 
-    /* Handles of something else, used up, and made up. */
+    /* Handles of another kind, freed handles, and invalid ones. */
     REFUSED(glebe_free(HANDLE(glebe_block, reserve.id)), GLEBE_ERROR_BAD_HANDLE);
     REFUSED(glebe_reserve_free(reserve), GLEBE_ERROR_BUSY);
     CHECK(strstr(glebe_last_error(),
@@ -263,7 +263,7 @@ static void promises(glebe_reserve reserve) {
     OK(glebe_free(block));
 }
 
-/* A put that is interrupted too often, as on a crowded machine, is made again. */
+/* Repeats a put that was interrupted too often, as on a busy machine. */
 static void store(glebe_cache pool, uint64_t object, uint64_t index, const void *page) {
     int answer;
     do {
@@ -272,7 +272,7 @@ static void store(glebe_cache pool, uint64_t object, uint64_t index, const void 
     CHECK(answer == GLEBE_PUT_STORED);
 }
 
-/* Bytes of two pages and a part of a third, in one call. */
+/* Puts and gets two pages and a part of a third in one call. */
 static void runs(glebe_cache pool) {
     size_t page = (size_t)glebe_page_bytes(), len = 2 * page + 7, at;
     unsigned char *in = malloc(len), *out = malloc(len);
@@ -376,7 +376,7 @@ static void statistics(glebe_reserve reserve) {
     REFUSED(glebe_reserve_get_stats(reserve, &stats), GLEBE_ERROR_BAD_SIZE);
 }
 
-/* All that a child inherits says so, and changes nothing here. */
+/* Calls in a child on every inherited handle fail with FORKED and change nothing in the parent. */
 static void fork_is_noticed(glebe_reserve reserve) {
     size_t page = (size_t)glebe_page_bytes(), count = 0;
     void *buffer = calloc(1, page), *address = NULL;
@@ -409,7 +409,7 @@ static void fork_is_noticed(glebe_reserve reserve) {
         memory.size = sizeof memory;
         stats.size = sizeof stats;
         alarm(20);
-        /* Once before the child has a reserve of its own, and once after. */
+        /* Before the child has a reserve of its own, and after. */
         for (round = 0; round < 2; round++) {
             REFUSED(glebe_reserve_free(reserve), GLEBE_ERROR_FORKED);
             CHECK(strstr(glebe_last_error(), "forked") != NULL);

@@ -1,5 +1,5 @@
-// Every function of glebe.h from C++11, by several threads: handles that many use, that two end at
-// once, and that are forked in the middle of it.
+// Calls every function of glebe.h from C++11 in several threads: threads share handles, race to
+// free them, and fork while others use them.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,7 +18,6 @@ constexpr std::uint64_t MIB = std::uint64_t(1) << 20;
 constexpr int THREADS = 4;
 const int ROUNDS = share(2000, 2);
 
-// Runs `body(thread)` in each of THREADS threads.
 template <typename Body> void in_threads(Body body) {
     std::vector<std::thread> threads;
     for (int thread = 0; thread < THREADS; thread++) threads.emplace_back(body, thread);
@@ -42,7 +41,7 @@ void messages() {
     CHECK(*glebe_last_error() != 0);
 }
 
-// What a thread does with blocks: fills them with its own number and finds it there still.
+// Fills blocks with the thread's number and finds it still there.
 void first_class(glebe_reserve reserve, int thread) {
     const std::uint64_t page = glebe_page_bytes();
     for (int round = 0; round < ROUNDS; round++) {
@@ -75,7 +74,7 @@ void first_class(glebe_reserve reserve, int thread) {
     }
 }
 
-// What a thread does with a pool: a hit is the page of its key.
+// Puts and gets pages: a hit has the bytes of its key.
 void second_class(glebe_cache pool, int thread) {
     const std::size_t page = glebe_page_bytes();
     std::vector<unsigned char> in(page, static_cast<unsigned char>(thread)), out(page);
@@ -113,7 +112,7 @@ void by_many_threads(glebe_reserve reserve) {
     CHECK(stats.live_pages + stats.held_pages + stats.free_pages == stats.total_pages);
 }
 
-// Of several threads that end the same handle exactly one does.
+// If several threads free a handle, one call succeeds.
 void ended_once(glebe_reserve reserve) {
     for (int round = 0; round < 200; round++) {
         glebe_block block = {};
@@ -138,7 +137,7 @@ void ended_once(glebe_reserve reserve) {
     }
 }
 
-// Threads view the same pages of a file in orders of their own; each view ends once.
+// Threads view the same pages of a file in different orders; each view is freed once.
 void views_of_a_file() {
     const std::uint64_t page = glebe_page_bytes();
     const int fd = memfd_create("pages", 0);
@@ -171,7 +170,7 @@ void views_of_a_file() {
     CHECK(close(fd) == 0);
 }
 
-// A pool is closed and a reserve destroyed while others use them: each call is done or refused.
+// Frees a cache and a reserve while others use them: each of their calls is done or refused.
 void ended_while_in_use() {
     const std::size_t page = glebe_page_bytes();
     for (int round = 0; round < 20; round++) {
@@ -201,7 +200,7 @@ void ended_while_in_use() {
     }
 }
 
-// Children of a process whose threads hold locks at the fork are refused and never hang.
+// Calls in a child are refused and never hang, even if threads held locks at the fork.
 void forked_in_the_middle(glebe_reserve reserve) {
     std::atomic<bool> stop{false};
     std::thread busy([&] {

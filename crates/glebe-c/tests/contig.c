@@ -1,4 +1,4 @@
-/* Contiguous memory from C: what it is, what it refuses, and what becomes of it in a child. */
+/* Contiguous memory from C: its properties, errors, and what a child sees of it. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -28,7 +28,7 @@
 
 static size_t page;
 
-/* The memory, or null where this user cannot have it: no pool, no pin. */
+/* Returns contiguous memory, or null if this user cannot have it: no pool, or no pin. */
 static unsigned char *have(size_t len, int prot, int flags, int fd) {
     void *at = glebe_mmap_contig(NULL, len, prot, flags, fd, 0);
     if (at != MAP_FAILED) return at;
@@ -45,7 +45,7 @@ static glebe_contig query(const void *at) {
     return contig;
 }
 
-/* Whether a child of this process ends as it should. */
+/* Returns true if `body` in a child exits with 0, or dies of `signal` unless that is 0. */
 static int child_ends(int (*body)(unsigned char *), unsigned char *at, int signal) {
     int status = 0;
     pid_t pid = fork();
@@ -121,7 +121,7 @@ static void protections_hold(void) {
     unsigned char *at = have(page, PROT_READ, ANONYMOUS, -1);
     if (!at) return;
     CHECK(at[page - 1] == 0);
-    /* The child has no such memory; this process may not store to it. */
+    /* A vfork child shares this memory, which a forked child would not have. */
     pid_t pid = vfork();
     if (pid == 0) _exit(store(at));
     int status = 0;
@@ -132,7 +132,7 @@ static void protections_hold(void) {
     if (at) OK(glebe_munmap_contig(at, page));
 }
 
-/* Bytes of all mappings of this process but the heap, which grows as the allocator likes. */
+/* Returns the bytes of all mappings but the heap, which the allocator may grow. */
 static size_t mapped(void) {
     char line[4096];
     size_t bytes = 0;
@@ -147,8 +147,8 @@ static size_t mapped(void) {
     return bytes;
 }
 
-/* Asks for executable memory until it is refused for anything but a lack of what others have: all
- * processes of a user share the memory that they may lock. */
+/* Asks for executable memory until it is refused for another reason than ENOMEM or EPERM: all
+ * processes of a user share the limit of locked memory. */
 static void *executable(int prot) {
     void *at = MAP_FAILED;
     for (int tries = 0; tries < 3000; tries++) {
@@ -160,7 +160,7 @@ static void *executable(int prot) {
     return at;
 }
 
-/* Others' huge pages come and go: where there is none that is said first. */
+/* Other processes use huge pages too: if none is free, the call fails with ENOMEM before EACCES. */
 static void execution_fails(int with_huge) {
     const int prots[] = {PROT_EXEC, PROT_READ | PROT_EXEC, BOTH | PROT_EXEC};
     for (size_t n = 0; n < sizeof prots / sizeof prots[0]; n++) {
@@ -175,11 +175,12 @@ static void execution_fails(int with_huge) {
     }
 }
 
-/* This process may have no instructions that it could have written: what is refused is not kept. */
+/* PR_SET_MDWE forbids memory that was writable to become executable. A refused call leaves no
+ * mapping behind. */
 static int execution_is_refused(unsigned char *huge) {
     if (prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0)) return 77;
     execution_fails(huge != NULL);
-    /* What the first calls made for all that follow is there now. */
+    /* The first calls above made the mappings that all later calls share. */
     size_t before = mapped();
     execution_fails(huge != NULL);
     CHECK(mapped() == before);
@@ -215,11 +216,11 @@ static void an_address_is_kept_or_refused(void) {
     if (again == at) OK(glebe_munmap_contig(at, page));
 }
 
-/* While a child changes the hugetlb pools, or seems to, a call waits as long as it may. */
+/* While a child holds the lock of the hugetlb pools, a call waits for its time limit only. */
 static void a_wait_for_the_pools_ends(void) {
-    /* Behind these bytes are those that living processes hold, this one among them. */
+    /* Living processes, this one too, lock bytes behind these. */
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = (off_t)1 << 40};
-    size_t len = (size_t)4 << 30; /* more than lies idle */
+    size_t len = (size_t)4 << 30; /* more than is idle */
     char holder[32], byte = 1;
     int ready[2];
     if (geteuid() != 0 || access("/run/glebe/hugetlb.lock", W_OK)) {
@@ -247,12 +248,12 @@ static void a_wait_for_the_pools_ends(void) {
     CHECK(close(ready[0]) == 0 && close(ready[1]) == 0);
 }
 
-/* A search that may look at nothing and for no time is over at once, and says so. */
+/* A search with a limit of 1 byte and 1 ms ends at once, and its error says so. */
 static void a_search_keeps_to_its_bounds(void) {
     size_t len = (size_t)256 << 20;
     OK(glebe_mmap_contig_limits(1, 1, 0));
     void *at = glebe_mmap_contig(NULL, len, BOTH, ANONYMOUS | MAP_HUGETLB, -1, 0);
-    if (at != MAP_FAILED) OK(glebe_munmap_contig(at, len)); /* the first pages were one run */
+    if (at != MAP_FAILED) OK(glebe_munmap_contig(at, len)); /* the first pages were a run */
     else if (geteuid() != 0) CHECK(errno == ENOMEM);
     else CHECK(errno == ENOMEM && strstr(glebe_last_error(), "256 MiB"));
     OK(glebe_mmap_contig_limits(0, 0, 0));
@@ -265,7 +266,7 @@ int main(void) {
     what_cannot_be_is_refused(zero);
     memory_is_whole(page, ANONYMOUS, -1);
     memory_is_whole(16 * page, ANONYMOUS | MAP_POPULATE | MAP_LOCKED, -1);
-    memory_is_whole((size_t)3072 << 10, ANONYMOUS, -1); /* the talk's request */
+    memory_is_whole((size_t)3072 << 10, ANONYMOUS, -1); /* no power of two */
     memory_is_whole((size_t)4 << 20, ANONYMOUS | MAP_HUGETLB, -1);
     protections_hold();
     protections_that_cannot_be_are_refused();

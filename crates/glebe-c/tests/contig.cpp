@@ -1,4 +1,4 @@
-// Contiguous memory from C++11, by several threads at once: mapped, asked for, and unmapped.
+// Several threads map, query and unmap contiguous memory, from C++11.
 #include <sys/mman.h>
 
 #include <cerrno>

@@ -1,4 +1,4 @@
-/* Memory of MAP_SHARED that glebe_vrange() makes volatile: a process and its children. */
+/* glebe_vrange() makes memory of MAP_SHARED volatile, in a process and its children. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -44,7 +44,7 @@ static void mark(unsigned char *bytes, size_t first, size_t count) {
           (int)(count * page));
 }
 
-/* What is told. */
+/* Makes pages non-volatile. Returns 1 if the call reported a loss. */
 static int unmark(unsigned char *bytes, size_t first, size_t count) {
     int purged = 9;
     CHECK(glebe_vrange(bytes + first * page, count * page, GLEBE_VRANGE_NONVOLATILE, &purged) ==
@@ -60,7 +60,7 @@ static size_t purge(size_t pages) {
     return (size_t)purged / page;
 }
 
-/* Whether these pages are zeros and all others are what they were. */
+/* Returns true if exactly these pages are zeros and all others are unchanged. */
 static int lost_are(const unsigned char *bytes, size_t first, size_t count) {
     size_t n, b;
     for (n = 0; n < PAGES; n++) {
@@ -99,21 +99,21 @@ static void a_purge_takes_what_is_volatile(int file) {
     mark(bytes, 1, 2);
     CHECK(lost_are(bytes, 0, 0) && unmark(bytes, 4, 1) == 0);
     mark(bytes, 4, 1);
-    /* What became volatile first goes first. */
+    /* A purge takes the pages that became volatile first. */
     CHECK(purge(1) == 1 && lost_are(bytes, 5, 1));
     CHECK(unmark(bytes, 0, 5) == 0 && unmark(bytes, 5, 3) == 1 && unmark(bytes, 5, 3) == 0);
     CHECK(purge(PAGES) == 0 && lost_are(bytes, 5, 1));
     fill(bytes);
     mark(bytes, 0, PAGES);
     CHECK(purge(1000) == PAGES && purge(1000) == 0 && lost_are(bytes, 0, PAGES));
-    /* What is written again meanwhile stays, and the loss is told all the same. */
+    /* A lost page that the program writes again keeps its bytes, and its loss is still reported. */
     fill(bytes);
     CHECK(purge(1000) == 0 && unmark(bytes, 2, 1) == 1 && lost_are(bytes, 0, 0));
     end(bytes);
     if (file >= 0) CHECK(close(file) == 0);
 }
 
-/* All or nothing, over memory of both kinds. */
+/* A strict call is all or nothing, also over private and shared memory. */
 static void both_kinds_in_one_call(void) {
     unsigned char *bytes = map(-1);
     int purged = 9;
@@ -126,7 +126,7 @@ static void both_kinds_in_one_call(void) {
     CHECK(purged == 1 && bytes[0] == 0 && bytes[page] == 0 && bytes[2 * page] == 3);
     CHECK(unmark(bytes, 3, 1) == 1 && unmark(bytes, 4, 1) == 0);
     CHECK(unmark(bytes, 5, 1) == 1 && unmark(bytes, 6, 2) == 0 && bytes[7 * page] == 8);
-    /* What fails takes back what it did. */
+    /* A failed call undoes its changes. */
     fill(bytes);
     CHECK(mprotect(bytes + 4 * page, page, PROT_READ) == 0);
     REFUSED(glebe_vrange_strict(bytes, PAGES * page, GLEBE_VRANGE_VOLATILE, NULL),
@@ -155,7 +155,7 @@ static void what_cannot_be_is_refused(void) {
         CHECK(purge(PAGES) == 0);
     }
     CHECK(munmap(bytes, PAGES * page) == 0 && close(file) == 0);
-    /* glebe's own. */
+    /* Memory of a shared region of glebe. */
     OK(glebe_shared_new(page, NULL, &shared));
     OK(glebe_shared_memory(shared, &address, NULL, NULL));
     CHECK(glebe_vrange(address, page, GLEBE_VRANGE_VOLATILE, NULL) == 0);
@@ -167,7 +167,7 @@ static void what_cannot_be_is_refused(void) {
     CHECK(munmap(bytes, PAGES * page) == 0);
 }
 
-/* Other memory at the same place is not purged, and has lost nothing. */
+/* A purge spares other memory that was mapped at the same address, and no loss is reported. */
 static void other_memory_is_left_alone(void) {
     unsigned char *bytes = map(-1), *other = map(-1);
     fill(bytes);
@@ -181,7 +181,7 @@ static void other_memory_is_left_alone(void) {
     end(bytes);
 }
 
-/* Beyond what is volatile nothing is kept from the program: other maps of it, a hole in it. */
+/* A program may unmap a part of volatile memory. */
 static void a_hole_is_no_error(void) {
     unsigned char *bytes = map(-1);
     fill(bytes);
@@ -212,10 +212,10 @@ static void all_see_the_same(int file) {
     mark(bytes, 2, 4);
     in_child(purges_and_sees, bytes);
     CHECK(lost_are(bytes, 2, 3));
-    /* Told once, to either. */
+    /* Either process gets the report of a loss, once. */
     in_child(unmarks, bytes);
     CHECK(unmark(bytes, 0, 4) == 0 && unmark(bytes, 4, 1) == 1 && unmark(bytes, 5, 1) == 0);
-    /* A child's mark is this process's to end, and its purge takes it. */
+    /* The parent may unmark and purge what its child marked. */
     fill(bytes);
     in_child(marks, bytes);
     CHECK(purge(PAGES) == 1 && lost_are(bytes, 5, 1) && unmark(bytes, 0, PAGES) == 1);
@@ -251,7 +251,7 @@ static void a_killed_child_leaves_it_whole(void) {
         CHECK(kill(child, SIGKILL) == 0 && waitpid(child, &status, 0) == child);
         CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
         CHECK(close(ready[0]) == 0 && close(ready[1]) == 0);
-        /* Whatever it was at. */
+        /* The child may have been killed at any step. */
         unmark(bytes, 0, PAGES);
         fill(bytes);
         CHECK(unmark(bytes, 0, PAGES) == 0 && purge(PAGES) == 0);

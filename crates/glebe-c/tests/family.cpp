@@ -1,4 +1,4 @@
-// Memory of MAP_SHARED that glebe_vrange() makes volatile, from C++11: threads that share it.
+// Threads share memory of MAP_SHARED that glebe_vrange() makes volatile, from C++11.
 #include <cstdio>
 #include <cstring>
 #include <sys/mman.h>
@@ -13,8 +13,8 @@ namespace {
 
 const int THREADS = 4, PART = 8;
 
-// Each thread's part of one mapping loses what purges of all threads take, and nothing that is not
-// volatile.
+// Each thread marks its part of one mapping. Only the threads' purges take pages, and only volatile
+// ones.
 void threads_mark_parts_of_one_mapping() {
     const std::size_t page = std::size_t(glebe_page_bytes()), part = PART * page;
     void *at = mmap(nullptr, THREADS * part, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,

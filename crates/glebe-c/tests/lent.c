@@ -1,4 +1,4 @@
-/* Every function of glebe.h on object pools on a reserve from C99, and its page cache's modes. */
+/* Calls every function of glebe.h for object pools on a reserve from C99, with each page cache. */
 #define _POSIX_C_SOURCE 200809L
 #include <string.h>
 #include <sys/wait.h>
@@ -11,7 +11,7 @@
 
 static size_t page;
 
-/* The bytes of the object numbered `n`, which shrink to about a third; how many there are. */
+/* Writes the bytes of object `n`, which compress to about a third, and returns their number. */
 static size_t bytes_of(size_t n, unsigned char *bytes) {
     size_t len = page / 2 + n * 131 % (page / 2), i;
     uint32_t state = (uint32_t)n * 2654435761u + 1;
@@ -82,7 +82,7 @@ static void what_is_refused(glebe_reserve reserve) {
     options.zstd_level = 3;
     REFUSED(glebe_zpool_new(&options, &pool), GLEBE_ERROR_BAD_ARGUMENT);
     options.zstd_level = 0;
-    options.limit_bytes = MIB; /* of a pool with memory of its own, as the next two */
+    options.limit_bytes = MIB; /* only for a pool with its own memory, like the next two */
     REFUSED(glebe_zpool_new(&options, &pool), GLEBE_ERROR_BAD_ARGUMENT);
     CHECK(strstr(glebe_last_error(), "limit_bytes with a reserve") != NULL);
     options.limit_bytes = 0;
@@ -112,7 +112,7 @@ static void what_is_refused(glebe_reserve reserve) {
     REFUSED(glebe_zpool_sweep(pool, 1), GLEBE_ERROR_BAD_HANDLE);
 }
 
-/* How many objects are there, whole; the others were lost or are stale. */
+/* Returns the number of objects that are intact. The others are lost or stale. */
 static size_t there(glebe_zpool pool, const glebe_zobject *objects) {
     unsigned char *expected = malloc(page), *found = malloc(page);
     size_t n, count = 0, len = 0, found_len;
@@ -157,12 +157,12 @@ static void lost_or_moved(glebe_reserve reserve, uint64_t on_recall) {
     CHECK(stats.lost == 0 && stats.lent_pages > 100 && stats.objects == OBJECTS);
     CHECK(stats.sealed_pages == stats.lent_pages);
 
-    /* First class takes all of the reserve, or one half and then the other, so that what is there
-     * can be moved. */
+    /* First class takes the whole reserve. With on_recall 1 it takes one half and then the other,
+     * so that objects can move. */
     if (on_recall == 1) {
         OK(glebe_alloc_with(reserve, 4 * MIB / page, 1, GLEBE_ANY, &block));
         OK(glebe_free(block));
-        /* Two pages of the lower half are held, so that only the upper has room. */
+        /* Two pages of the lower half are held: only the upper half has room. */
         OK(glebe_alloc_with(reserve, 4 * MIB / page - 2, 1, GLEBE_ANY, &below));
         OK(glebe_alloc_with(reserve, 2, 1, GLEBE_ANY, &last));
         OK(glebe_free(below));
@@ -175,7 +175,7 @@ static void lost_or_moved(glebe_reserve reserve, uint64_t on_recall) {
     left = there(pool, objects);
     OK(glebe_zpool_get_stats(pool, &stats));
     if (on_recall == 1) {
-        /* What finds no place is lost. */
+        /* Objects that find no room are lost. */
         CHECK(stats.lost == OBJECTS - left && stats.moved_pages > 0);
         CHECK(left > OBJECTS / 2);
     } else {

@@ -1,5 +1,5 @@
-/* Where memory lies, from C99: positions and frames, beside what the kernel says of them; what is
- * proved, what moved, and what a reserve is not; and statistics that others read. */
+/* Queries of where memory is, from C99: compares positions and frames with the kernel's, and checks
+ * moved pages, errors, resizing, and statistics for other processes. */
 #define _DEFAULT_SOURCE
 #include <fcntl.h>
 #include <string.h>
@@ -32,7 +32,7 @@ static glebe_reserve create(const glebe_reserve_options *options, uint64_t len_b
     return reserve;
 }
 
-/* The frame of a page that is there, from the kernel itself; 0 where it hides frames. */
+/* Returns the frame of a present page from the kernel itself, or 0 if the kernel hides frames. */
 static uint64_t kernel_pfn(const void *address) {
     uint64_t entry = 0;
     const off_t at = (off_t)((uintptr_t)address / page * sizeof entry);
@@ -88,7 +88,7 @@ static void blocks(uint64_t source) {
         CHECK((contig.held_by != GLEBE_HELD_BY_NOTHING) == (memory.pinned == 1));
         CHECK(contig.contiguous_bytes >= 1 && contig.contiguous_bytes <= len - (n + 7));
         CHECK(contig.offset_bytes + contig.contiguous_bytes <= contig.run_bytes);
-        /* Where frames are seen, all of it. */
+        /* A process that may see frames sees one run. */
         if (contig.pfn != GLEBE_PFN_HIDDEN && source != GLEBE_SOURCE_PLAIN)
             CHECK(contig.contiguous_bytes == len - (n + 7));
         is_frame_of(contig.pfn, address[0] + n);
@@ -111,7 +111,7 @@ static void blocks(uint64_t source) {
     contig.size = 8;
     REFUSED(glebe_block_query(low, 0, &contig), GLEBE_ERROR_BAD_SIZE);
     REFUSED(glebe_reserve_query(reserve, 0, &contig), GLEBE_ERROR_BAD_SIZE);
-    /* A program of before positions were told. */
+    /* A program built before the structure had positions. */
     memset(older, 0xff, sizeof older);
     older[0] = 8 * sizeof older[0];
     OK(glebe_block_query(low, 0, (glebe_contig *)older));
@@ -125,7 +125,7 @@ static void blocks(uint64_t source) {
     OK(glebe_reserve_free(reserve));
 }
 
-/* A reserve that grows and shrinks: what it says of itself, before and after. */
+/* A reserve that grows and shrinks: its length and frames before and after. */
 static void resized(void) {
     glebe_reserve_options options = options_of(GLEBE_SOURCE_PLAIN);
     glebe_reserve reserve;
@@ -218,14 +218,14 @@ static void reasons(void) {
     char *line;
 
     options.preferred_run_bytes = 1024 * MIB;
-    options.search_bytes = 4 * MIB; /* of a pool's pages: of no use here, and no error */
+    options.search_bytes = 4 * MIB; /* for pages of a pool: without effect here, and no error */
     reserve = create(&options, 2 * MIB);
     memory.size = sizeof memory;
     OK(glebe_reserve_memory(reserve, &memory));
     OK(glebe_reserve_why_not(reserve, text, sizeof text, &needed));
     CHECK(strstr(text, "sought") != NULL && strlen(text) + 1 == needed);
     for (line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n")) lines++;
-    /* The run that was sought, and one for each of these. */
+    /* The run that was sought, and a line for each of these. */
     CHECK(lines >= (size_t)(1 + (memory.pinned == 0) + (memory.writers == GLEBE_WRITERS_COUNTED)));
     REFUSED(glebe_reserve_why_not(reserve, text, 3, &needed), GLEBE_ERROR_BUFFER_TOO_SMALL);
     REFUSED(glebe_reserve_why_not(reserve, NULL, 3, &needed), GLEBE_ERROR_NULL);
@@ -255,7 +255,7 @@ static void statistics_as_text(void) {
     REFUSED(glebe_reserve_format_stats(reserve, 0, text, 1, &needed), GLEBE_ERROR_BAD_HANDLE);
 }
 
-/* What the process that serves at `path` answers. */
+/* Prints the answer of the process that serves at `path`. */
 static void ask(const char *path) {
     struct sockaddr_un at;
     size_t have = 0;

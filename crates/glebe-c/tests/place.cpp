@@ -1,4 +1,4 @@
-// Where memory lies, from C++11: asked by several threads while others take and free blocks.
+// Threads query where memory is while others take and free blocks, from C++11.
 #include <sys/mman.h>
 
 #include <atomic>
@@ -15,7 +15,7 @@ constexpr std::uint64_t MIB = std::uint64_t(1) << 20;
 constexpr int THREADS = 4;
 const int ROUNDS = share(500, 2);
 
-// A text of any length: asked for again until it fits, since it may grow meanwhile.
+// Returns a text; asks again until it fits, since it may grow meanwhile.
 template <typename Call> std::string text_of(Call call) {
     std::vector<char> text(1);
     std::size_t needed = 0;
@@ -35,7 +35,7 @@ std::uint64_t position(glebe_block block, std::uint64_t offset_bytes) {
     return contig.position_pages;
 }
 
-// Blocks that are held at once have positions apart, and keep them.
+// Blocks that are held at the same time have different positions, and keep them.
 void blocks(glebe_reserve reserve, std::vector<std::atomic<int>> &owners, int thread) {
     const std::uint64_t page = glebe_page_bytes();
     for (int round = 0; round < ROUNDS; round++) {
@@ -69,7 +69,7 @@ void questions(glebe_reserve reserve, std::uint64_t pages) {
     }
 }
 
-// The reserve grows and shrinks while others use it; what it had at first stays.
+// The reserve grows and shrinks while others use it; its first part stays.
 void resized(glebe_reserve reserve) {
     for (int round = 0; round < ROUNDS / 25; round++) {
         std::uint64_t came = 0, went = 0;

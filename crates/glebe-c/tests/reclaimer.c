@@ -1,5 +1,5 @@
-/* Reclaimers and budgets from C99: what they take under pressure, and what they refuse. With a
- * directory of a memory cgroup as its argument the program goes there first. */
+/* Reclaimers and budgets from C99: what they take under pressure, and errors. If the argument names
+ * the folder of a memory cgroup, the program moves there first. */
 #define _GNU_SOURCE
 #include <poll.h>
 #include <string.h>
@@ -97,7 +97,7 @@ static void a_budget_allows_all_without_a_reclaimer(void) {
     REFUSED(glebe_budget_free(budget), GLEBE_ERROR_BAD_HANDLE);
 }
 
-/* What can be a part, what cannot, and that each has one reclaimer. */
+/* Checks which objects can be a part, and that a part has one reclaimer. */
 static void parts(void) {
     glebe_reclaimer one = create(), other = create();
     glebe_reserve_options options;
@@ -146,7 +146,7 @@ static void parts(void) {
         REFUSED(glebe_reclaimer_add_budget(other, budget), GLEBE_ERROR_TAKEN);
         CHECK(strstr(glebe_last_error(), "budget") != NULL);
         OK(glebe_reclaimer_poll(one, NULL));
-        /* The next round is the other's. */
+        /* In the next round `other` takes the parts. */
         OK(glebe_reclaimer_free(one));
         one = other;
         other = create();
@@ -154,7 +154,7 @@ static void parts(void) {
     OK(glebe_reclaimer_free(other));
     other = create();
     OK(glebe_reclaimer_add_volatile(other, region));
-    /* Parts end before their reclaimer, which goes on without them. */
+    /* Parts may be freed before their reclaimer, which continues without them. */
     OK(glebe_volatile_free(region));
     OK(glebe_shared_free(shared));
     OK(glebe_zpool_free(pool));
@@ -167,7 +167,7 @@ static void parts(void) {
     OK(glebe_reclaimer_free(one));
 }
 
-/* A descriptor that is readable while a look is due, and no longer. */
+/* The descriptor is readable only while a look is due. */
 static void the_descriptor_tells_when_to_look(void) {
     glebe_reclaimer reclaimer = create();
     glebe_reclaimer_stats stats;
@@ -237,7 +237,8 @@ static void statistics(void) {
     OK(glebe_reclaimer_free(reclaimer));
 }
 
-/* A child has none of it, and may make its own; regions it has, and may give to its own. */
+/* A child cannot use inherited reclaimers and budgets. It may make its own and add inherited
+ * regions. */
 static void fork_is_noticed(void) {
     glebe_reclaimer reclaimer = create(), own = {0};
     glebe_volatile region = filled_region(MIB);
@@ -288,7 +289,7 @@ static void fork_is_noticed(void) {
     OK(glebe_volatile_free(region));
 }
 
-/* A quarter of the group's limit is to be free: with 72 MiB of 96 used that is too little. */
+/* The margin becomes a quarter of the cgroup's limit: 72 MiB of 96 in use leave too little. */
 static glebe_reclaimer create_short(void) {
     glebe_reclaimer_options options;
     glebe_reclaimer reclaimer = {0};
@@ -301,7 +302,8 @@ static glebe_reclaimer create_short(void) {
     return reclaimer;
 }
 
-/* What was to go went: less a tenth at least, and at most a tenth and `granule_bytes` more. */
+/* Checks that the reclaimer freed what it asked for: at least nine tenths of it, and at most a
+ * tenth and `granule_bytes` more. */
 static glebe_reclaimed shed(glebe_reclaimer reclaimer, uint64_t granule_bytes) {
     glebe_reclaimed done;
     uint64_t freed;
@@ -446,7 +448,7 @@ static void of_a_budget_and_refills_wait(void) {
     CHECK(done.budgets_bytes > 0 && allowed == len - done.budgets_bytes);
     OK(munmap(cache, len));
     OK(glebe_budget_set_held(budget, 0));
-    /* Not before the time has passed, and then soon. */
+    /* Refills are withheld for WITHHOLD_MS, and allowed soon afterwards. */
     while (glebe_reclaimer_refills(reclaimer) == GLEBE_REFILLS_WITHHELD) {
         CHECK(now_ms() - begin < 60000);
         sleep_ms(5);

@@ -1,4 +1,4 @@
-// Reclaimers from C++11, by several threads: parts that end under a look, and forks under one.
+// Reclaimers from C++11 in several threads: parts are freed, and the process forks, during looks.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::uint64_t MIB = std::uint64_t{1} << 20;
 
-// Threads that look all the time, until this ends.
+// Threads that poll without pause until the object is destroyed.
 class Lookers {
   public:
     explicit Lookers(glebe_reclaimer reclaimer) {
@@ -44,7 +44,7 @@ glebe_reclaimer create() {
     return reclaimer;
 }
 
-// Once a region has ended, its memory is the caller's: another region can be made of it.
+// After a region over the caller's memory is freed, another region can use this memory.
 void memory_is_the_callers_again(glebe_reclaimer reclaimer) {
     const std::size_t len = 16 * glebe_page_bytes();
     void *at = mmap(nullptr, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -65,7 +65,7 @@ void memory_is_the_callers_again(glebe_reclaimer reclaimer) {
     CHECK(munmap(at, len) == 0);
 }
 
-// A child ends its regions though a thread of its parent's was looking at them.
+// A child can free its regions although a thread of its parent was looking at them.
 void forked_under_a_look(glebe_reclaimer reclaimer) {
     std::vector<glebe_volatile> regions(64);
     for (auto &region : regions) {
@@ -100,7 +100,7 @@ void forked_under_a_look(glebe_reclaimer reclaimer) {
     OK(glebe_shared_free(shared));
 }
 
-// Other parts come and go; of several threads that end a reclaimer exactly one does.
+// Parts are added and freed during looks. If several threads free a reclaimer, one call succeeds.
 void parts_come_and_go() {
     for (int round = 0; round < 20; round++) {
         const glebe_reclaimer reclaimer = create();

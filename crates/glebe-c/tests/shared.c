@@ -1,4 +1,4 @@
-/* Shared volatile memory from C99: two processes, and what is refused. */
+/* Shared volatile memory from C99: two processes, and errors. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -28,7 +28,7 @@ static unsigned char *data_of(glebe_shared shared) {
     return address;
 }
 
-/* Fills each granule with its number, and 1. */
+/* Fills each granule with its number + 1. */
 static void fill(glebe_shared shared) {
     uint64_t n;
     for (n = 0; n < GRANULES; n++) memset(data_of(shared) + n * page, (int)n + 1, (size_t)page);
@@ -144,7 +144,7 @@ static void what_is_purged_is_told(void) {
     REFUSED(glebe_pin_lost(pinned, NULL, 1, &count), GLEBE_ERROR_NULL);
     OK(glebe_pin_free(pinned));
 
-    /* What was restored is not told: 5, 8 and 9, for which there is no room at first. */
+    /* Restored granules are not reported: only 5, 8 and 9, first to an array that is too short. */
     CHECK(glebe_shared_unmark(shared, 0, GRANULES * page, NULL, 0, &count) == GLEBE_UNMARK_MORE);
     CHECK(count == 2);
     CHECK(glebe_shared_unmark(shared, 0, 8 * page, runs, 1, &count) == GLEBE_UNMARK_TOLD);
@@ -234,7 +234,7 @@ static void pins_have_limits(void) {
     free(pins);
 }
 
-/* A child has the handles, and no pins; what each does the other sees. */
+/* A child inherits the handle but no pins; each process sees the other's calls. */
 static void two_processes(void) {
     glebe_shared shared = create(NULL);
     glebe_extent runs[GRANULES];
@@ -267,7 +267,7 @@ static void two_processes(void) {
         own = pin(shared, 4, 2, GLEBE_PIN_KEPT);
         CHECK(write(from[1], "x", 1) == 1 && read(to[0], &go, 1) == 1);
         OK(glebe_pin_free(own));
-        /* The parent's pins do not keep the child from leaving. */
+        /* The child may leave while the parent has pins. */
         OK(glebe_shared_free(shared));
         REFUSED(glebe_shared_free(shared), GLEBE_ERROR_BAD_HANDLE);
         _exit(0);
@@ -286,7 +286,7 @@ static void two_processes(void) {
     OK(glebe_shared_free(shared));
 }
 
-/* The pins of a process that is killed end with it. */
+/* The pins of a killed process end with it. */
 static void killed_with_a_pin(void) {
     glebe_shared shared = create(NULL);
     char told = 0;
@@ -311,7 +311,7 @@ static void killed_with_a_pin(void) {
     OK(glebe_shared_free(shared));
 }
 
-/* A second handle of a file is as another process: it sees the same marks. */
+/* A second handle of a file acts like another process: it sees the same marks. */
 static void descriptors(void) {
     glebe_shared_options options;
     glebe_shared shared, same = {0}, none = {77};
@@ -336,7 +336,7 @@ static void descriptors(void) {
     CHECK(purge(shared, 2) == 1);
     OK(glebe_pin_free(pinned));
     OK(glebe_shared_free(shared));
-    /* Marks last as long as anybody is there. */
+    /* Marks last while any process has the file open. */
     CHECK(purge(same, 2) == 1);
     CHECK(glebe_shared_unmark(same, 0, 2 * page, NULL, 0, &count) == GLEBE_UNMARK_MORE);
     OK(glebe_shared_free(same));
@@ -361,7 +361,7 @@ static void covering(int signal) {
     _exit(2);
 }
 
-/* Files with a name: one that is there already, links, other kinds, and one that is cut. */
+/* Named files: an existing one, links, other kinds of files, and a truncated file. */
 static void paths(void) {
     char path[64], link[80];
     glebe_shared shared = {77}, same = {0};
@@ -394,7 +394,7 @@ static void paths(void) {
     CHECK(purge(same, 1) == 1);
     OK(glebe_shared_free(same));
 
-    /* Where another handler stands in front of glebe's, nobody could vouch for a cut. */
+    /* With another handler in front of glebe's, glebe could not report a truncation. */
     child = fork();
     CHECK(child >= 0);
     if (child == 0) {
@@ -425,7 +425,7 @@ static void on_touch(int signal) {
     siglongjmp(touched, 1);
 }
 
-/* With `sigbus` a touch of a lost page tells of itself. */
+/* With `sigbus` a touch of a lost page raises SIGBUS. */
 static void touches(void) {
     glebe_shared_options options;
     glebe_shared shared = {0};
@@ -462,7 +462,7 @@ static void touches(void) {
     OK(glebe_shared_free(shared));
 }
 
-/* Memory of the caller's, which a child shares. */
+/* A region over the caller's memory, which a child shares. */
 static void memory_of_the_callers(void) {
     const size_t len = GRANULES * page;
     glebe_shared_options options;

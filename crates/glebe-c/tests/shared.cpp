@@ -1,4 +1,4 @@
-// Shared volatile memory from C++11, by several threads and processes at once.
+// Shared volatile memory from C++11, in several threads and processes at once.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,7 +23,7 @@ glebe_shared create() {
     return shared;
 }
 
-// Tries again while another purges.
+// Repeats a call while another thread or process purges.
 template <typename Call> int patient(Call call) {
     for (;;) {
         const int answer = call();
@@ -32,11 +32,11 @@ template <typename Call> int patient(Call call) {
     }
 }
 
-// A cache: what is pinned is whole, or is told lost and made anew.
+// Uses the region as a cache: a pinned granule is intact, or reported lost and filled again.
 void use(glebe_shared shared, unsigned seed, unsigned rounds) {
     for (unsigned n = 0; n < rounds; n++) {
         const std::uint64_t granule = (seed * 7 + n * 13) % GRANULES, at = granule * page();
-        // The same whoever writes it.
+        // Every writer writes the same bytes.
         const std::uint64_t first = granule * 0x0101010101010101, last = ~first;
         glebe_pin pin = {};
         const int answer = patient([&] { return glebe_pin_new(shared, at, page(), &pin); });
@@ -66,7 +66,7 @@ void use(glebe_shared shared, unsigned seed, unsigned rounds) {
     }
 }
 
-// All of it is filled, then marked for good: what is lost is told by pins.
+// Fills and marks all granules for good; pins report the lost ones.
 void prepare(glebe_shared shared) {
     glebe_pin pin = {};
     OK(glebe_pin_new(shared, 0, GRANULES * page(), &pin));
@@ -85,7 +85,7 @@ void by_threads_and_processes() {
     std::vector<pid_t> children;
     std::vector<std::thread> threads;
     for (unsigned n = 0; n < 2; n++) threads.emplace_back(use, shared, n, ROUNDS);
-    // Forked while threads pin, mark and purge: a child goes on with the handle.
+    // Forks while threads pin, mark and purge: the children continue with the handle.
     for (unsigned n = 0; n < 6; n++) {
         const pid_t child = fork();
         CHECK(child >= 0);
@@ -120,7 +120,7 @@ void by_threads_and_processes() {
     OK(glebe_shared_free(shared));
 }
 
-// Of several threads that end a region exactly one does; the others' calls are done or refused.
+// If several threads free a region, one call succeeds; the others' calls are done or refused.
 void ended_while_in_use() {
     for (int round = 0; round < 50; round++) {
         const glebe_shared shared = create();
@@ -151,7 +151,7 @@ void ended_while_in_use() {
     }
 }
 
-// By a descriptor and by a name, as another process has them.
+// Opens regions by descriptor and by name, as other processes do.
 void other_ways() {
     const glebe_shared shared = create();
     glebe_shared same = {};

@@ -1,4 +1,4 @@
-/* Every function of glebe.h on swap from C99: what it does, and what it refuses. */
+/* Calls every function of glebe.h for swap from C99: results and errors. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <pthread.h>
@@ -23,7 +23,7 @@ static glebe_swap_options no_options(void) {
     return options;
 }
 
-/* The byte `at` of the object or page numbered `n`: half of it does not get smaller. */
+/* Returns byte `at` of object or page `n`. Half of these bytes do not compress. */
 static unsigned char byte_of(size_t n, size_t at) {
     uint32_t x = (uint32_t)(n * 2654435761u + at);
     x ^= x >> 15, x *= 2246822519u, x ^= x >> 13;
@@ -61,7 +61,7 @@ static void is_the_object(glebe_swap_store store, glebe_swap_object object, size
     OK(glebe_swap_pin_free(pin));
 }
 
-/* Before there is any. */
+/* Calls before the process has a swap object. */
 static void nothing_there(void) {
     REFUSED(glebe_swap_store_free(HANDLE(glebe_swap_store, 0)), GLEBE_ERROR_BAD_HANDLE);
     REFUSED(glebe_swap_region_free(HANDLE(glebe_swap_region, 1)), GLEBE_ERROR_BAD_HANDLE);
@@ -144,7 +144,7 @@ static void options_are_checked(void) {
     REFUSED(glebe_swap_store_new(MIB, &newer.known, &store), GLEBE_ERROR_BAD_ARGUMENT);
 }
 
-/* Objects of four times the budget, one of them changed. */
+/* Stores objects of four times the budget, and changes one. */
 static void objects(glebe_swap_store store) {
     glebe_swap_object all[OBJECTS], made = {0, 0};
     glebe_swap_pin pin = {0};
@@ -181,7 +181,7 @@ static void objects(glebe_swap_store store) {
     CHECK(stats.stored_pages == 0 && stats.resident_pages == 0);
 }
 
-/* What no object can be asked for, and what is the caller's mistake. */
+/* Arguments that no store accepts, and other mistakes of the caller. */
 static void refused(glebe_swap_store store, glebe_swap_store other) {
     unsigned char *out = malloc(LEN);
     glebe_swap_object object = insert(store, 1, LEN), made = {0, 0};
@@ -220,7 +220,7 @@ static void refused(glebe_swap_store store, glebe_swap_store other) {
     REFUSED(glebe_swap_store_pin(HANDLE(glebe_swap_store, object.id), object, &bytes, &len, &pin),
             GLEBE_ERROR_BAD_HANDLE);
 
-    /* Pins: to read as many as are wanted, to write one alone; each is ended once. */
+    /* An object may have many read pins or one write pin; each pin is freed once. */
     OK(glebe_swap_store_pin(store, object, &bytes, NULL, &pin));
     OK(glebe_swap_store_pin(store, object, &bytes, &len, &again));
     CHECK(pin.id != again.id);
@@ -242,7 +242,7 @@ static void refused(glebe_swap_store store, glebe_swap_store other) {
     OK(glebe_swap_pin_free(pin));
     REFUSED(glebe_swap_pin_free(pin), GLEBE_ERROR_BAD_HANDLE);
 
-    /* Of a buffer too small the length that is needed is told, and the object stays. */
+    /* A call with a short buffer writes the needed length and keeps the object. */
     REFUSED(glebe_swap_store_take(store, object, out, LEN, NULL), GLEBE_ERROR_NULL);
     len = 0;
     REFUSED(glebe_swap_store_take(store, object, out, 5, &len), GLEBE_ERROR_BUFFER_TOO_SMALL);
@@ -281,7 +281,7 @@ static void texts(glebe_swap_store store) {
     REFUSED(glebe_swap_store_get_stats(store, NULL), GLEBE_ERROR_NULL);
 }
 
-/* What does not fit in the pool goes to a file, up to its length. */
+/* A store puts what does not fit into its pool into a file, up to the file's limit. */
 static void a_file_behind(void) {
     glebe_swap_options options = no_options();
     glebe_swap_store store = {0};
@@ -308,7 +308,7 @@ static void a_file_behind(void) {
     }
     CHECK(code == GLEBE_ERROR_FULL);
     CHECK(strstr(glebe_last_error(), "the file holds") != NULL);
-    /* To take an object out needs no room. */
+    /* Taking an object out needs no room. */
     OK(glebe_swap_store_take(store, all[0], bytes, LEN, &n));
     CHECK(n == LEN && is_filled(bytes, 0, LEN));
     REFUSED(glebe_swap_store_set_pool_limit(store, 1), GLEBE_ERROR_LIMIT_BELOW_HELD);
@@ -327,7 +327,7 @@ static void on_sigbus(int number, siginfo_t *info, void *context) {
     siglongjmp(back, 1);
 }
 
-/* The descriptor of the only file of this process that has no name. */
+/* Returns the descriptor of this process's only file without a name. */
 static int nameless_file(void) {
     DIR *all = opendir("/proc/self/fd");
     struct dirent *one;
@@ -349,7 +349,7 @@ static int nameless_file(void) {
     return found;
 }
 
-/* A file that somebody cuts: a call is an error, a touch a SIGBUS to the program's handler. */
+/* After the file is truncated, a call fails, and a touch raises SIGBUS in the program's handler. */
 static void a_touch_that_fails(void) {
     const uint64_t len = 8 * MIB;
     size_t page = (size_t)glebe_page_bytes(), n, lost = 0;
@@ -417,7 +417,7 @@ static void by_address(glebe_swap_region region) {
     OK(glebe_swap_region_get_stats(region, &stats));
     CHECK(stats.loaded > 0 && stats.stored_pages > 0 && stats.over_budget_pages == 0);
 
-    /* By calls, across a border of pages. */
+    /* Reads and writes across a page border. */
     fill(out, 5000, sizeof out);
     OK(glebe_swap_region_write(region, page - 1000, out, sizeof out));
     memset(out, 0, sizeof out);
@@ -429,7 +429,7 @@ static void by_address(glebe_swap_region region) {
     REFUSED(glebe_swap_region_read(region, 0, NULL, 2), GLEBE_ERROR_NULL);
     REFUSED(glebe_swap_region_write(region, 0, NULL, 2), GLEBE_ERROR_NULL);
 
-    /* Pages that leave next, come before they are touched, and go for good. */
+    /* Loads pages before they are touched, evicts them next, and discards them. */
     OK(glebe_swap_region_get_stats(region, &stats));
     loaded = stats.loaded + stats.retouched_pages;
     OK(glebe_swap_region_will_need(region, 100 * page, 10 * page));
@@ -447,7 +447,7 @@ static void by_address(glebe_swap_region region) {
     REFUSED(glebe_swap_region_will_need(region, len, 1), GLEBE_ERROR_BEYOND);
     REFUSED(glebe_swap_region_discard(region, 1, len), GLEBE_ERROR_BEYOND);
 
-    /* A system call is given what is pinned. */
+    /* A system call may use pinned memory. */
     OK(glebe_swap_region_resident(region, 7 * page, page, &resident, &pin));
     CHECK((unsigned char *)resident == bytes + 7 * page && pipe(ends) == 0);
     CHECK(write(ends[1], resident, page) == (ssize_t)page);
@@ -559,7 +559,7 @@ static void areas(glebe_swap_cache cache) {
     OK(glebe_swap_area_invalidate(area, NULL));
     OK(glebe_swap_area_format_stats(area, GLEBE_FORMAT_JSON, NULL, 0, &needed));
 
-    /* Without a file it stores what put-back has room for. */
+    /* An area without a file stores only what put-back has room for. */
     fill(bytes, 1, page);
     REFUSED(glebe_swap_area_store(without, 0, bytes, page), GLEBE_ERROR_FULL);
     OK(glebe_swap_area_set_put_back(without, MIB));
@@ -572,7 +572,7 @@ static void areas(glebe_swap_cache cache) {
     free(bytes);
 }
 
-/* More pages than an area has, with a file of any length. */
+/* Asks for more pages than an area may have, with files of any length. */
 static void too_many_pages(glebe_swap_cache cache, glebe_swap_area *area) {
     static const uint64_t pages[] = {((uint64_t)1 << 28) + 1, (uint64_t)1 << 52, (uint64_t)1 << 63,
                                      UINT64_MAX - 4096, UINT64_MAX};
@@ -632,7 +632,7 @@ static void caches(void) {
     OK(glebe_reserve_free(reserve));
 }
 
-/* Takes all of a reserve, and gives it back. */
+/* Takes a whole reserve, and gives it back. */
 static void recall_all(glebe_reserve reserve) {
     glebe_block *blocks = malloc(16 * MIB / 4096 * sizeof *blocks);
     size_t count = 0;
@@ -647,7 +647,7 @@ static void recall_all(glebe_reserve reserve) {
     free(blocks);
 }
 
-/* A store whose file is in the idle part of a reserve too, which first class takes. */
+/* A store keeps part of its file in idle pages of a reserve, until first class takes them. */
 static void a_file_in_idle_memory(void) {
     glebe_swap_options options = no_options();
     glebe_reserve reserve = {0};
@@ -688,13 +688,13 @@ static void a_file_in_idle_memory(void) {
     OK(glebe_reserve_free(reserve));
 }
 
-/* Of how many objects or pages from 0 on bytes are in the only file without a name. */
+/* Returns the number of objects or pages below `count` whose bytes are in the nameless file. */
 static size_t in_the_file(size_t count) {
     char path[64];
     unsigned char some[64], *bytes;
     FILE *file;
     size_t n, found = 0, len;
-    /* Opened once more: the library's descriptor may be one of O_DIRECT. */
+    /* Opens the file again: the library's descriptor may use O_DIRECT. */
     snprintf(path, sizeof path, "/proc/self/fd/%d", nameless_file());
     file = fopen(path, "rb");
     CHECK(file != NULL && (bytes = malloc(16 * MIB)) != NULL);
@@ -708,7 +708,7 @@ static size_t in_the_file(size_t count) {
     return found;
 }
 
-/* What the files of stores, regions and areas have, as it is or encrypted. */
+/* Checks the bytes in the files of stores, regions and areas, plain or encrypted. */
 static void files_encrypted(int encrypt) {
     const glebe_reserve none = {0};
     glebe_swap_options options = no_options();
@@ -758,7 +758,7 @@ static void files_encrypted(int encrypt) {
     free(bytes);
 }
 
-/* Nothing of them is the child's, but the child may have its own. */
+/* A child cannot use inherited handles, but may make its own. */
 static void in_a_child(glebe_swap_store store, const glebe_swap_region *region) {
     glebe_swap_object object = insert(store, 7, LEN);
     glebe_swap_pin pin = {0};
@@ -772,7 +772,7 @@ static void in_a_child(glebe_swap_store store, const glebe_swap_region *region) 
     CHECK(child >= 0);
     if (child == 0) {
         glebe_swap_store own = {0};
-        CHECK(is_filled(bytes, 7, LEN)); /* a copy of the child's */
+        CHECK(is_filled(bytes, 7, LEN)); /* the child's copy */
         REFUSED(glebe_swap_pin_free(pin), GLEBE_ERROR_FORKED);
         REFUSED(glebe_swap_store_remove(store, object), GLEBE_ERROR_FORKED);
         REFUSED(glebe_swap_store_free(store), GLEBE_ERROR_FORKED);
@@ -795,7 +795,7 @@ int main(void) {
     glebe_swap_region region = {0};
     int code;
 
-    /* Before there is any region: glebe's handler stands in front of it. */
+    /* Installed before the first region: glebe's handler goes in front of this one. */
     memset(&ours, 0, sizeof ours);
     ours.sa_sigaction = on_sigbus;
     ours.sa_flags = SA_SIGINFO;

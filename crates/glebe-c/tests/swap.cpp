@@ -1,5 +1,5 @@
-// Every function of glebe.h on swap from C++11, by several threads: objects that come, change and
-// go while the budget changes, a region that all of them touch, and areas whose policy changes.
+// Calls every function of glebe.h for swap from C++11 in several threads: objects change while the
+// budget changes, all threads touch one region, and areas change their policy.
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -47,7 +47,7 @@ private:
     std::size_t len_ = 0;
 };
 
-// A thread's objects are its own, and the budget is for those of all.
+// Each thread has its own objects; all share one budget.
 void objects_of(glebe_swap_store store, int thread) {
     std::vector<std::pair<glebe_swap_object, std::string>> mine;
     for (unsigned n = 0; n < 300; n++) {
@@ -115,8 +115,8 @@ void stores() {
     OK(glebe_swap_store_free(store));
 }
 
-// A store whose file is encrypted, and in the idle part of a reserve that first class takes again
-// and again.
+// A store keeps its encrypted file in idle pages of a reserve, which first class takes again and
+// again.
 void in_idle_memory() {
     glebe_reserve reserve = {};
     OK(glebe_reserve_new(16 * MIB, nullptr, &reserve));
@@ -158,7 +158,7 @@ void in_idle_memory() {
     OK(glebe_reserve_free(reserve));
 }
 
-// Ends while other threads use it: each call is done, or there is no such store.
+// Frees a store while other threads use it: each call is done, or refused as a bad handle.
 void ended_while_used() {
     glebe_swap_store store = {};
     OK(glebe_swap_store_new(MIB, nullptr, &store));
@@ -262,7 +262,7 @@ void areas() {
             if (n % 100 == 50) OK(glebe_swap_area_set_put_back(area, n % 200 * write_back / 200));
             if (n % 100 == 70) {
                 glebe_block block = {};
-                OK(glebe_alloc_with(reserve, 2000, 1, GLEBE_ANY, &block)); // a recall
+                OK(glebe_alloc_with(reserve, 2000, 1, GLEBE_ANY, &block)); // recalls pages
                 OK(glebe_free(block));
             }
             if (n % 7 == 0) {

@@ -1,5 +1,5 @@
 /* A program of the volatile ranges patches, v10, built with -include glebe_vrange.h: their call,
- * every other system call, and handlers of SIGBUS. A loss is made by madvise(). */
+ * all other system calls, and SIGBUS handlers. Pages are lost by madvise(). */
 #ifdef DEFINES_GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -22,8 +22,8 @@
 #include "all.h"
 
 #define SYS_vrange 314
-#define VRANGE_VOLATILE 0    /* as such programs */
-#define VRANGE_NOVOLATILE 1  /* have them */
+#define VRANGE_VOLATILE 0    /* names that */
+#define VRANGE_NOVOLATILE 1  /* such programs use */
 #define PAGES 8
 
 static size_t page;
@@ -38,7 +38,7 @@ static unsigned char *anonymous(size_t pages) {
     return at;
 }
 
-/* Pages that are volatile; those from `first` on are lost. */
+/* Returns PAGES volatile pages and loses `pages` of them from `first` on. */
 static unsigned char *lose(size_t first, size_t pages) {
     unsigned char *bytes = anonymous(PAGES);
     memset(bytes, 'A', PAGES * page);
@@ -65,11 +65,11 @@ static void the_call_marks_and_tells(void) {
     CHECK(call(314, start, PAGES * page, 1, &purged) == (long)(PAGES * page));
     CHECK(purged == 1 && bytes[page] == 'A' && bytes[2 * page] == 0 && bytes[3 * page] == 'A');
     end(bytes);
-    /* Nothing is mapped: no error. */
+    /* Nothing is mapped here: the call returns 0. */
     CHECK(vrange(start, page, VRANGE_VOLATILE, &purged) == 0 && purged == 0);
 }
 
-/* Inner holes count, one at the end does not; other memory ends the call. */
+/* Holes inside the range count, a hole at its end does not; other memory ends the call. */
 static void holes_and_other_memory(void) {
     unsigned char *bytes = anonymous(PAGES);
     unsigned long start = (unsigned long)bytes;
@@ -106,7 +106,7 @@ static void arguments_are_checked(void) {
     memset(other + page, 3, page);
     bad[0] = (int *)8;
     bad[1] = (int *)other;                           /* read only */
-    bad[2] = (int *)(void *)(other + 2 * page - 2);  /* half of it is there */
+    bad[2] = (int *)(void *)(other + 2 * page - 2);  /* half of it is mapped */
     bad[3] = (int *)(void *)(bytes + page);          /* lost */
     CHECK(mprotect(other + 2 * page, page, PROT_NONE) == 0);
     for (n = 0; n < 4; n++) {
@@ -116,14 +116,14 @@ static void arguments_are_checked(void) {
         CHECK(glebe_vrange_strict(bytes, page, 1, bad[n]) == GLEBE_ERROR_BAD_ARGUMENT);
         CHECK(other[2 * page - 1] == 3);
     }
-    /* None of these has changed anything, and where an int is unaligned it is written. */
+    /* The calls above changed nothing. The next one writes an unaligned int. */
     CHECK(vrange(start, PAGES * page, 1, (int *)(void *)(other + page + 1)) == (int)(PAGES * page));
     CHECK(other[page] == 3 && other[page + 1] == 1 && other[page + 4] == 0 && other[page + 5] == 3);
     CHECK(munmap(other, 3 * page) == 0);
     end(bytes);
 }
 
-/* It lies in what it makes volatile: nothing is lost before the answer is written. */
+/* `purged` may be inside the range: no page is lost before the call has written it. */
 static void the_answer_may_lie_in_the_range(void) {
     unsigned char *bytes = lose(1, 1);
     int *purged = (int *)(void *)bytes;
@@ -156,7 +156,7 @@ static void others_are_the_kernels(void) {
     FAILS(syscall(-1, 1, 2, 3, 4), ENOSYS);
     errno = 77;
     CHECK(syscall(SYS_pwrite64, file, "second", 6, page) == 6 && errno == 77);
-    /* The sixth argument says which page. */
+    /* The sixth argument selects the page of the file. */
     mapped = (unsigned char *)syscall(SYS_mmap, NULL, page, PROT_READ, MAP_SHARED, file, page);
     CHECK(memcmp(mapped, "second", 7) == 0 && munmap(mapped, page) == 0);
     mapped = (unsigned char *)call(SYS_mmap, NULL, page, PROT_READ, MAP_SHARED, file, page);
@@ -164,7 +164,7 @@ static void others_are_the_kernels(void) {
     CHECK(close(file) == 0 && unlink(name) == 0 && close(pipes[0]) == 0 && close(pipes[1]) == 0);
 
 #if defined(__x86_64__)
-    /* What has the number today. */
+    /* The call that has number 314 on x86-64 today. */
     memset(&attributes, 0, sizeof attributes);
     CHECK(syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0) == 0);
     CHECK(SYS_sched_setattr == SYS_vrange && attributes.size != 0);
@@ -181,7 +181,7 @@ static void others_are_the_kernels(void) {
 static unsigned char *volatile said;
 static volatile int calls, answered, said_purged;
 
-/* As such a program has it: relies on the address of a page. */
+/* A handler as such programs have it: relies on si_addr being a page's address. */
 static void refill(int signal, siginfo_t *info, void *context) {
     int purged = 9;
     (void)context;
@@ -194,7 +194,7 @@ static void refill(int signal, siginfo_t *info, void *context) {
     memset(info->si_addr, 'R', page);
 }
 
-/* Puts a page there, at the exact byte's page. */
+/* Maps a new page; si_addr is the exact byte here. */
 static void patch(int signal, siginfo_t *info, void *context) {
     unsigned char *at = info->si_addr;
     (void)signal;
@@ -207,7 +207,7 @@ static void patch(int signal, siginfo_t *info, void *context) {
 
 static unsigned char *volatile whole;
 
-/* A handler that is told nothing makes all of it non-volatile. */
+/* A handler that gets no address makes all pages non-volatile. */
 static void unmark_all(int signal) {
     int purged = 9;
     CHECK(signal == SIGBUS);
@@ -261,7 +261,7 @@ static void handlers_without_an_address(int is_signal, int is_first) {
     end(whole);
 }
 
-/* Beyond the end of a file: as the kernel says it. */
+/* A touch beyond the end of a file keeps the kernel's si_addr. */
 static void other_touches_have_their_address(void) {
     char name[] = "/tmp/glebe-v10-XXXXXX";
     int file = mkstemp(name);
@@ -275,7 +275,7 @@ static void other_touches_have_their_address(void) {
     CHECK(munmap(at, page) == 0 && close(file) == 0);
 }
 
-/* What processes share becomes volatile; a touch of what was purged finds zeros. */
+/* Memory of MAP_SHARED becomes volatile; a touch of a purged page finds zeros. */
 static void shared_memory(void) {
     unsigned char *at;
     int purged = 9;
@@ -312,7 +312,7 @@ static void programs_are_told_their_own_handlers(void) {
     CHECK(sigaction(SIGBUS, &old, &action) == 0 && action.sa_sigaction == patch);
     CHECK(sigismember(&action.sa_mask, SIGUSR1) == 1);
     CHECK(sigaction(SIGBUS, NULL, &old) == 0 && old.sa_sigaction == refill);
-    /* Other signals are not looked at. */
+    /* Handlers of other signals are left as they are. */
     action.sa_sigaction = patch;
     CHECK(sigaction(SIGUSR2, &action, NULL) == 0);
     CHECK(sigaction(SIGUSR2, NULL, &old) == 0 && old.sa_sigaction == patch);
@@ -326,7 +326,7 @@ static void children_inherit(void) {
     unsigned char *bytes = lose(2, 2);
     int status = 0;
     pid_t child;
-    with(refill, 0); /* behind the loss */
+    with(refill, 0); /* after the loss */
     child = fork();
     CHECK(child >= 0);
     if (child == 0) {
@@ -345,7 +345,7 @@ static void children_inherit(void) {
     end(bytes);
 }
 
-/* A handler may leave by a jump, without having made anything good. */
+/* A handler may leave by siglongjmp without making the page non-volatile. */
 static sigjmp_buf back;
 
 static void leave(int signal) {
@@ -385,7 +385,7 @@ static void threads_are_told_their_own(void) {
     for (n = 0; n < 3; n++) CHECK(pthread_join(threads[n], NULL) == 0);
 }
 
-/* In a process each in which nothing is volatile yet. */
+/* Runs each way of installing a handler in a child where nothing is volatile yet. */
 static void handlers_before_the_first_mark(void) {
     int way, status = 0;
     for (way = 0; way < 3; way++) {
@@ -406,7 +406,7 @@ static void handlers_before_the_first_mark(void) {
     }
 }
 
-/* Whether the machine lets pages be volatile, found out by a child. */
+/* Returns true if the machine allows volatile pages, as tried by a child. */
 static int can_be_volatile(void) {
     int status = 0;
     pid_t child = fork();

@@ -16,7 +16,7 @@ enum { VRANGE_VOLATILE = 0, VRANGE_NOVOLATILE = 1, SYS_vrange = 314 };
 std::size_t page;
 unsigned char *said;
 
-// Members that have the names of the C library's.
+// Members with the names of C library functions.
 struct Kernel {
     long syscall(long number, long, long, long, long) const { return number + 1; }
     int sigaction(int) const { return 7; }

@@ -1,4 +1,4 @@
-/* Views of files of the caller's from C99: what they show, what they refuse, and their limit. */
+/* Views of the caller's files from C99: contents, errors and limits. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 
 static uint64_t page;
 
-/* A memfd of which page i holds i. */
+/* Returns a memfd whose page i has the byte i everywhere. */
 static int file(unsigned flags) {
     unsigned char bytes[1 << 16];
     int fd = memfd_create("pages", flags), i;
@@ -49,7 +49,7 @@ static void shows_pages_in_order(void) {
         const unsigned char want[4] = {9, 2, 3, 9};
         CHECK(bytes[i] == want[i / page]);
     }
-    /* One page at three places, and in the file. */
+    /* The view has one page at three places, and writes reach the file. */
     bytes[0] = 77;
     CHECK(bytes[3 * page] == 77 && bytes_of(other)[0] == 77);
     CHECK(pread(copy, &byte, 1, (off_t)(9 * page)) == 1 && byte == 77);
@@ -57,7 +57,7 @@ static void shows_pages_in_order(void) {
     told[2].len_pages = 4321;
     OK(glebe_view_extents(view, told, 2, &count));
     CHECK(count == 3 && told[0].start_pages == 9 && told[1].len_pages == 2);
-    CHECK(told[2].len_pages == 4321); /* beyond the array's capacity */
+    CHECK(told[2].len_pages == 4321); /* beyond the capacity that was given */
     OK(glebe_view_memory(other, NULL, &len_bytes));
     CHECK(len_bytes == page);
 
@@ -123,14 +123,14 @@ static void refuses(void) {
     CHECK(other >= 0);
     REFUSED(glebe_view_new(other, extents, 1, &view), GLEBE_ERROR_OS);
     CHECK(close(other) == 0);
-    /* Nothing of all that was written or is left. */
+    /* A refused call writes nothing and leaves nothing behind. */
     CHECK(view.id == 4321);
     OK(glebe_view_new(fd, extents, 1, &view));
     OK(glebe_view_free(view));
     CHECK(close(fd) == 0);
 }
 
-/* One mapping more than views may have, and what fits after that. */
+/* Asks for more mappings than views may have, and then for fewer. */
 static void has_a_limit(void) {
     unsigned long most = 0, i;
     glebe_extent *extents;

@@ -1,5 +1,5 @@
-/* Every function of glebe.h on volatile memory from C99: what it does, and what it refuses. A loss
- * is made by glebe_volatile_drop_now(), or for glebe_vrange() by madvise(). */
+/* Calls every function of glebe.h for volatile memory from C99: results and errors. Pages are lost
+ * by glebe_volatile_drop_now(), or for glebe_vrange() by madvise(). */
 #define _DEFAULT_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -30,7 +30,7 @@ static glebe_volatile map(uint64_t engine, uint64_t pages) {
     return region;
 }
 
-/* Whether the machine lets the engine be had. */
+/* Returns true if the machine supports the engine. */
 static int has_engine(uint64_t engine) {
     glebe_volatile_options options;
     glebe_volatile region = {0};
@@ -44,7 +44,7 @@ static int has_engine(uint64_t engine) {
     return code == GLEBE_OK;
 }
 
-/* A region of the caller's memory, or of its own where that is null, with a refill or none. */
+/* Makes a region over `address` (null: over its own memory), with a refill unless that is null. */
 static int refilled(void *address, uint64_t len_bytes, const glebe_volatile_options *asked,
                     glebe_refill refill, void *data, glebe_volatile *region) {
     glebe_volatile_options options;
@@ -69,7 +69,7 @@ static unsigned char *address_of(glebe_volatile region) {
     return address;
 }
 
-/* Each page has its number + 1 in every byte. */
+/* Fills each page with its number + 1. */
 static void fill(unsigned char *bytes, size_t pages) {
     size_t n;
     for (n = 0; n < pages; n++) memset(bytes + n * page, (int)(n + 1), page);
@@ -127,7 +127,7 @@ static void options_are_checked(void) {
     OK(glebe_volatile_new(page, NULL, &region));
     OK(glebe_volatile_free(region));
 
-    /* A cap of two pages: of three the one marked first goes. */
+    /* The cap is two pages: marking three loses the page marked first. */
     options.huge = 0;
     options.engine = GLEBE_ENGINE_AUTO;
     options.cap_bytes = 2 * page;
@@ -174,7 +174,7 @@ static void losses_are_told(uint64_t engine) {
     CHECK(buffer != NULL);
     fill(bytes, PAGES);
     OK(glebe_volatile_mark(region, 0, PAGES * page, GLEBE_PRIORITY_HIGHEST));
-    OK(glebe_volatile_mark(region, 0, page, GLEBE_PRIORITY_LOWEST)); /* marked already */
+    OK(glebe_volatile_mark(region, 0, page, GLEBE_PRIORITY_LOWEST)); /* already marked */
     drop(region, 3, 2);
     drop(region, 8, 1);
     drop(region, 40, 8);
@@ -198,7 +198,7 @@ static void losses_are_told(uint64_t engine) {
     OK(glebe_volatile_read(region, 15 * page, buffer, page, NULL));
     CHECK(has(buffer, 0, 0xee));
 
-    /* From page 38 on: two kept, eight lost, and the rest kept. */
+    /* From page 38 on: two pages kept, eight lost, the rest kept. */
     OK(glebe_volatile_unmark(region, 38 * page, 17 * page, runs, 4, &count));
     CHECK(count == 1 && runs[0].start_pages == 40 && runs[0].len_pages == 8);
     CHECK(has(bytes, 39, 40) && has(bytes, 40, 0) && has(bytes, 47, 0) && has(bytes, 48, 49));
@@ -206,7 +206,7 @@ static void losses_are_told(uint64_t engine) {
     free(buffer);
 }
 
-/* An array that is too small: nothing of what was lost is forgotten. */
+/* If the array is too short, the region remembers all losses. */
 static void surplus_runs_are_kept(uint64_t engine) {
     glebe_volatile region = map(engine, PAGES);
     glebe_extent runs[3] = {{9, 9}, {9, 9}, {9, 9}};
@@ -221,10 +221,10 @@ static void surplus_runs_are_kept(uint64_t engine) {
     CHECK(glebe_volatile_unmark(region, 0, PAGES * page, runs, 2, &count) == GLEBE_UNMARK_MORE);
     CHECK(count == 10 && runs[0].start_pages == 1 && runs[1].start_pages == 3);
     CHECK(runs[2].start_pages == 9);
-    /* Of a part: only what lies in it. */
+    /* A call on a part reports only losses inside this part. */
     OK(glebe_volatile_unmark(region, 8 * page, 4 * page, runs, 3, &count));
     CHECK(count == 2 && runs[0].start_pages == 9 && runs[1].start_pages == 11);
-    /* What is lost anew next to what was not told becomes one run with it. */
+    /* A new loss next to one that was not reported joins its run. */
     OK(glebe_volatile_mark(region, 6 * page, page, GLEBE_PRIORITY_NORMAL));
     drop(region, 6, 1);
     OK(glebe_volatile_unmark(region, 4 * page, 4 * page, runs, 1, &count));
@@ -271,13 +271,13 @@ static void ranges_are_checked(uint64_t engine) {
     REFUSED(glebe_volatile_read(region, 0, &byte, SIZE_MAX, &n), GLEBE_ERROR_BAD_ARGUMENT);
     OK(glebe_volatile_read(region, 0, NULL, 0, NULL));
     CHECK(run.start_pages == 7 && count == 7 && n == 7);
-    /* What was refused has unmarked nothing. */
+    /* The refused calls unmarked nothing. */
     OK(glebe_volatile_unmark(region, 0, 4 * page, &run, 1, &count));
     CHECK(count == 1 && run.start_pages == 0 && run.len_pages == 1);
     OK(glebe_volatile_free(region));
 }
 
-/* Handles of something else, used up, and made up: every function. */
+/* Every function refuses handles of another kind, freed handles, and invalid ones. */
 static void all_refused(glebe_volatile region, int code) {
     glebe_volatile_stats stats;
     glebe_extent run;
@@ -340,7 +340,7 @@ static void statistics(uint64_t engine) {
     CHECK(stats.purged + stats.rescued == 3 && stats.purged >= 1 && stats.dropped_now == 1);
     CHECK(stats.reads_lost == 1 && stats.overwritten == 0 && stats.dropped_by_cap == 0);
     CHECK(stats.resident_pages <= 3);
-    /* Five are not marked, one of them lost before; three are, and may wait to be counted. */
+    /* Five pages are not marked, one of them lost; three are marked, and may not be counted yet. */
     CHECK(stats.unreclaimable_pages >= 4 && stats.unreclaimable_pages <= 7);
     OK(glebe_volatile_get_stats(region, (glebe_volatile_stats *)older));
     CHECK(older[0] == 2 * sizeof(uint64_t) && older[1] == 1 && older[2] == 5);
@@ -350,7 +350,7 @@ static void statistics(uint64_t engine) {
     OK(glebe_volatile_free(region));
 }
 
-/* A child and its parent have each their own copy, marks and losses included. */
+/* Child and parent each have a copy of the region, with its marks and losses. */
 static void fork_takes_regions_along(uint64_t engine) {
     glebe_volatile region = map(engine, 4);
     unsigned char *bytes = address_of(region);
@@ -383,7 +383,7 @@ static void fork_takes_regions_along(uint64_t engine) {
     OK(glebe_volatile_free(region));
 }
 
-/* A child in which locks may be held for ever, made past the C library, is refused at once. */
+/* A child made without the C library may have locks held forever: its calls are refused at once. */
 static void cloned_children_are_refused(void) {
     glebe_volatile region = map(GLEBE_ENGINE_AUTO, 1), other = {77};
     int status = 0;
@@ -435,7 +435,7 @@ static void memory_of_the_callers(uint64_t engine) {
     CHECK(has(bytes, 2, 3) && has(bytes, 3, 0) && has(bytes, 4, 5));
     OK(glebe_volatile_mark(region, 0, page, 0));
     OK(glebe_volatile_free(region));
-    fill(bytes, 8); /* the caller's again */
+    fill(bytes, 8); /* the caller's memory again */
     OK(over(bytes, 8 * page, &options, &region));
     OK(glebe_volatile_free(region));
 
@@ -475,7 +475,7 @@ static void *fork_and_find(void *region) {
     return region;
 }
 
-/* A fork in a thread that glebe does not know is like any other. */
+/* A fork works in a thread that has not called glebe before. */
 static void forked_in_anothers_thread(uint64_t engine) {
     glebe_volatile region = map(engine, 4);
     pthread_t thread;
@@ -488,7 +488,7 @@ static void forked_in_anothers_thread(uint64_t engine) {
     OK(glebe_volatile_free(region));
 }
 
-/* A program that is executed has no handle and no descriptor of its parent's. */
+/* A program started by exec inherits no handle and no descriptor of glebe. */
 static void executed(const char *handle) {
     char path[64], target[256];
     int fd;
@@ -531,7 +531,7 @@ static void refused_over(void *at, size_t len, const glebe_volatile_options *opt
     CHECK(purged == 7);
 }
 
-/* Memory that cannot be volatile, by both calls that take the caller's. */
+/* Both calls that take the caller's memory refuse memory that cannot be volatile. */
 static void other_memory_is_refused(uint64_t engine) {
     glebe_volatile_options options;
     glebe_volatile shared = {0};
@@ -556,11 +556,11 @@ static void other_memory_is_refused(uint64_t engine) {
         CHECK(munmap(bytes, 2 << 20) == 0);
     }
     if (vdso != 0) refused_over((void *)vdso, page, &options, GLEBE_ERROR_SPECIAL);
-    /* Partly of another kind, of no kind, and somebody else's. */
+    /* Memory partly of another kind, partly unmapped, and partly in another region. */
     bytes = anonymous(4, PROT_READ | PROT_WRITE, MAP_PRIVATE);
     CHECK(mmap(bytes + 2 * page, page, PROT_READ | PROT_WRITE,
                MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == bytes + 2 * page);
-    /* glebe_vrange() takes it. */
+    /* glebe_vrange() would take it. */
     REFUSED(over(bytes, 4 * page, &options, &shared), GLEBE_ERROR_SHARED);
     CHECK(munmap(bytes + 2 * page, page) == 0);
     refused_over(bytes, 4 * page, &options, GLEBE_ERROR_UNMAPPED);
@@ -573,7 +573,7 @@ static void other_memory_is_refused(uint64_t engine) {
     CHECK(munmap(bytes, 4 * page) == 0);
 }
 
-/* A call of the patches, and one that makes a region, on memory of glebe's own. */
+/* Both calls refuse memory that belongs to glebe. */
 static void glebes_own_memory(uint64_t engine) {
     glebe_volatile region = map(engine, 2), other = {77};
     glebe_reserve_options options;
@@ -597,7 +597,7 @@ static void glebes_own_memory(uint64_t engine) {
     CHECK(strstr(glebe_last_error(), "glebe's own") != NULL);
     CHECK(glebe_vrange(own, page, GLEBE_VRANGE_VOLATILE, &purged) == 0);
     CHECK(glebe_vrange(first, page, GLEBE_VRANGE_VOLATILE, &purged) == 0);
-    /* A call that goes on past the caller's mapping stops there. */
+    /* The call stops at the end of the caller's mapping. */
     before = mmap(own - page, page, PROT_READ | PROT_WRITE,
                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     if (before == own - page) {
@@ -612,7 +612,7 @@ static void glebes_own_memory(uint64_t engine) {
     OK(glebe_volatile_free(region));
 }
 
-/* A cap and an age of zero are none. */
+/* A cap of 0 and an age of 0 mean no limit. */
 static void no_cap(uint64_t engine) {
     glebe_volatile region = map(engine, 4);
     glebe_volatile_stats stats;
@@ -625,7 +625,7 @@ static void no_cap(uint64_t engine) {
     OK(glebe_volatile_free(region));
 }
 
-/* More ranges apart than may be, in a child of its own. */
+/* Marks more separate ranges than the map budget allows, in a child. */
 static void the_map_budget_ends(void) {
     unsigned long limit = 0;
     int status = 0;
@@ -674,7 +674,7 @@ static void on_bus(int signal, siginfo_t *info, void *context) {
 
 static sig_atomic_t volatile refills;
 
-/* `data` is what the region held; nothing of it for page 6. */
+/* `data` is a copy of the region. Page 6 gets no refill. */
 static const void *refill(uint64_t offset_bytes, size_t len_bytes, void *data) {
     refills++;
     if (len_bytes != page || offset_bytes == 6 * page) return NULL;
@@ -698,7 +698,7 @@ static void touches_are_refilled(int is_over) {
     REFUSED(refilled(own, 8 * page, &options, refill, copy, NULL), GLEBE_ERROR_NULL);
     REFUSED(refilled(own, 0, &options, refill, copy, &region), GLEBE_ERROR_EMPTY);
     CHECK(region.id == 77);
-    /* The handler that was there before has what is not refilled. */
+    /* The earlier handler gets the touches that are not refilled. */
     if (!is_over) {
         memset(&action, 0, sizeof action);
         action.sa_sigaction = on_bus;
@@ -706,7 +706,7 @@ static void touches_are_refilled(int is_over) {
         CHECK(sigaction(SIGBUS, &action, NULL) == 0);
     }
     OK(refilled(own, 8 * page, &options, refill, copy, &region));
-    /* One that is put in front of glebe's now may keep everything to itself. */
+    /* A new handler in front of glebe's may not pass signals on: the next region is refused. */
     if (!is_over) {
         struct sigaction glebes;
         glebe_volatile second = {77};
@@ -738,7 +738,7 @@ static void touches_are_refilled(int is_over) {
     free(copy);
 }
 
-/* The call of the patches: what it counts, and where it stops. */
+/* Checks what the call of the patches counts, and where it stops. */
 static void vrange_as_the_patches_have_it(void) {
     int length = (int)(8 * page), purged = 9;
     unsigned char *bytes = anonymous(8, PROT_READ | PROT_WRITE, MAP_PRIVATE);
@@ -764,7 +764,7 @@ static void vrange_as_the_patches_have_it(void) {
     }
     CHECK(touched == bytes + 3 * page + 5);
     CHECK(sigaction(SIGBUS, &before, NULL) == 0);
-    /* An intact part, then what holds the loss in two ranges that were made volatile apart. */
+    /* An intact part; then a range with a loss that was made volatile in two calls. */
     CHECK(glebe_vrange(bytes, 2 * page, GLEBE_VRANGE_NONVOLATILE, &purged) == (int)(2 * page));
     CHECK(purged == 0 && has(bytes, 1, 2));
     CHECK(glebe_vrange(bytes, 8 * page, GLEBE_VRANGE_NONVOLATILE, &purged) == length);
@@ -773,7 +773,7 @@ static void vrange_as_the_patches_have_it(void) {
     CHECK(glebe_vrange(bytes, 8 * page, GLEBE_VRANGE_NONVOLATILE, &purged) == length);
     CHECK(purged == 0);
 
-    /* A hole inside counts, one at the end does not; only holes give 0. */
+    /* A hole inside the range counts, a hole at its end does not; a range of holes gives 0. */
     CHECK(munmap(bytes + 2 * page, page) == 0 && munmap(bytes + 6 * page, 2 * page) == 0);
     fill(bytes, 2);
     CHECK(glebe_vrange(bytes, 8 * page, GLEBE_VRANGE_VOLATILE, &purged) == (int)(6 * page));
@@ -784,14 +784,14 @@ static void vrange_as_the_patches_have_it(void) {
     CHECK(glebe_vrange(bytes, 8 * page, GLEBE_VRANGE_NONVOLATILE, &purged) == (int)(6 * page));
     CHECK(purged == 1 && has(bytes, 0, 1) && has(bytes, 1, 0));
 
-    /* In front of what cannot be volatile it stops; that being first, at 0. */
+    /* The call stops before memory that cannot be volatile, and gives 0 if that is first. */
     CHECK(mprotect(bytes + 4 * page, page, PROT_READ) == 0);
     CHECK(glebe_vrange(bytes + 3 * page, 3 * page, GLEBE_VRANGE_VOLATILE, NULL) == (int)page);
     CHECK(glebe_vrange(bytes + 4 * page, 2 * page, GLEBE_VRANGE_VOLATILE, NULL) == 0);
     CHECK(glebe_vrange(bytes + 3 * page, page, GLEBE_VRANGE_NONVOLATILE, &purged) == (int)page);
     CHECK(purged == 0);
 
-    /* What is mapped anew is not volatile, and can be made so. */
+    /* Newly mapped memory is not volatile, and can be made so. */
     CHECK(glebe_vrange(bytes, page, GLEBE_VRANGE_VOLATILE, NULL) == (int)page);
     CHECK(mmap(bytes, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
                0) == bytes);
@@ -837,14 +837,14 @@ static void vrange_strictly(void) {
     OK(glebe_vrange_strict(bytes, 8 * page, GLEBE_VRANGE_NONVOLATILE, &purged));
     CHECK(purged == 1 && has(bytes, 5, 0) && has(bytes, 6, 7));
 
-    /* Another's region, a hole, memory that is read only: nothing becomes volatile. */
+    /* Another region, a hole, or read-only memory in the range: nothing becomes volatile. */
     purged = 7;
     OK(over(bytes + 2 * page, page, NULL, &region));
     REFUSED(glebe_vrange_strict(bytes, 8 * page, 0, &purged), GLEBE_ERROR_ADOPTED);
     CHECK(glebe_vrange(bytes, 8 * page, GLEBE_VRANGE_VOLATILE, NULL) == (int)(2 * page));
     CHECK(glebe_vrange(bytes, 2 * page, GLEBE_VRANGE_NONVOLATILE, NULL) == (int)(2 * page));
     OK(glebe_volatile_free(region));
-    /* Of what had become volatile before the refusal nothing is left so. */
+    /* A refused call undoes what it had made volatile. */
     OK(glebe_vrange_strict(bytes + page, page, 0, NULL));
     OK(over(bytes + 3 * page, page, NULL, &region));
     REFUSED(glebe_vrange_strict(bytes, 4 * page, 0, &purged), GLEBE_ERROR_ADOPTED);
@@ -858,7 +858,7 @@ static void vrange_strictly(void) {
     REFUSED(glebe_vrange_strict(bytes, 8 * page, 0, &purged), GLEBE_ERROR_UNMAPPED);
     REFUSED(glebe_vrange_strict(bytes, 8 * page, 1, &purged), GLEBE_ERROR_UNMAPPED);
     CHECK(madvise(bytes, 4 * page, MADV_DONTNEED) == 0);
-    CHECK(has(bytes, 0, 0)); /* zeros, and no SIGBUS */
+    CHECK(has(bytes, 0, 0)); /* zeros and no SIGBUS */
     REFUSED(glebe_vrange_strict(bytes, page + 1, 0, &purged), GLEBE_ERROR_UNALIGNED);
     REFUSED(glebe_vrange_strict(bytes + 1, page, 0, &purged), GLEBE_ERROR_UNALIGNED);
     REFUSED(glebe_vrange_strict(bytes, 0, 0, &purged), GLEBE_ERROR_EMPTY);
@@ -869,7 +869,7 @@ static void vrange_strictly(void) {
 
 static volatile sig_atomic_t answered, said_purged;
 
-/* What a program of the patches does at a touch of a lost page, and what it can do instead. */
+/* Handles a touch of a lost page as programs of the patches do, or by mapping it anew. */
 static void make_good(int signal, siginfo_t *info, void *context) {
     unsigned char *at = info->si_addr;
     int purged = 9;
@@ -883,7 +883,7 @@ static void make_good(int signal, siginfo_t *info, void *context) {
     memset(at, 7, page);
 }
 
-/* Makes and loses pages, has the handler make them good, and looks. */
+/* Loses pages, lets the handler restore them, and checks them. */
 static void *lose_and_make_good(void *unused) {
     unsigned char *bytes = anonymous(8, PROT_READ | PROT_WRITE, MAP_PRIVATE);
     int round, n, purged = 9, length = (int)(8 * page);
@@ -903,13 +903,13 @@ static void *lose_and_make_good(void *unused) {
 
 static unsigned char *volatile touched_in_fork;
 
-/* Registered before glebe has steps around fork: runs after them, while they hold its locks. */
+/* Registered before glebe's steps around fork: runs after them, while they hold glebe's locks. */
 static void touch_in_fork(void) {
     if (touched_in_fork != NULL) CHECK(*(volatile unsigned char *)touched_in_fork == 7);
 }
 
-/* In a handler the call works where the program's own code made the touch; inside another call
- * and inside a fork it is refused, since it would wait for itself. */
+/* A handler may make the call if the program's own code touched the page. Inside another call or a
+ * fork the call is refused: it would wait for itself. */
 static void vrange_in_a_handler(void) {
     struct sigaction action;
     int status = 0;
@@ -945,7 +945,7 @@ static void vrange_in_a_handler(void) {
         }
         for (n = 0; n < 2; n++) CHECK(pthread_join(threads[n], NULL) == 0);
 
-        /* In a fork. */
+        /* A touch inside a fork. */
         CHECK(glebe_vrange(bytes, 2 * page, GLEBE_VRANGE_VOLATILE, NULL) == (int)(2 * page));
         CHECK(madvise(bytes, 2 * page, MADV_DONTNEED) == 0);
         touched_in_fork = bytes;
@@ -958,7 +958,7 @@ static void vrange_in_a_handler(void) {
         CHECK(answered == GLEBE_ERROR_WOULD_WAIT && said_purged == 9 && has(bytes, 0, 7));
         CHECK(strstr(glebe_last_error(), "a refill") != NULL);
 
-        /* In a call: its array is lost. */
+        /* A touch inside a call, whose array is lost. */
         region = map(GLEBE_ENGINE_SCAN, 1);
         OK(glebe_volatile_mark(region, 0, page, 0));
         drop(region, 0, 1);
@@ -967,7 +967,7 @@ static void vrange_in_a_handler(void) {
         OK(glebe_volatile_unmark(region, 0, page, runs, 1, &count));
         CHECK(answered == GLEBE_ERROR_WOULD_WAIT && count == 1 && runs->len_pages == 1);
         memset(runs, 7, sizeof *runs);
-        /* Afterwards it works again. */
+        /* Later calls work again. */
         CHECK(glebe_vrange(bytes, 2 * page, GLEBE_VRANGE_NONVOLATILE, &purged) ==
               (int)(2 * page));
         CHECK(purged == 0 && has(bytes, 0, 7) && has(bytes, 1, 7));
@@ -991,8 +991,8 @@ static void *vrange_again_and_again(void *bytes) {
     return NULL;
 }
 
-/* In a process that has no region yet: children made while another thread's first calls are under
- * way, and later ones, have no lock that is held for ever. What the calls answer is all one. */
+/* Forks while another thread makes the first calls of a process without a region, and later: no
+ * child may find a lock held forever. The results of the calls do not matter. */
 static void first_calls_beside_forks(void) {
     unsigned char *bytes = anonymous(8, PROT_READ | PROT_WRITE, MAP_PRIVATE);
     int round, n, status = 0;
@@ -1001,7 +1001,7 @@ static void first_calls_beside_forks(void) {
         CHECK(fresh >= 0);
         if (fresh == 0) {
             pthread_t thread;
-            /* Many mappings: the list of them takes long to read. */
+            /* Many mappings make the read of their list slow. */
             for (n = 0; n < 1000; n++)
                 anonymous(1, n % 2 ? PROT_READ : PROT_READ | PROT_WRITE, MAP_PRIVATE);
             alarm(120);
@@ -1037,7 +1037,7 @@ int main(int argc, char **argv) {
     }
     CHECK(pthread_atfork(touch_in_fork, NULL, NULL) == 0);
     first_calls_beside_forks();
-    all_refused(HANDLE(glebe_volatile, 1), GLEBE_ERROR_BAD_HANDLE); /* before there is any */
+    all_refused(HANDLE(glebe_volatile, 1), GLEBE_ERROR_BAD_HANDLE); /* before the first region */
     options_are_checked();
     huge_granules();
     for (engine = GLEBE_ENGINE_SCAN; engine <= GLEBE_ENGINE_TAG; engine++) {

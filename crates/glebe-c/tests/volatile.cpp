@@ -1,6 +1,5 @@
-// Every function of glebe.h on volatile memory from C++11, by several threads: parts of a region
-// that each thread marks, loses and finds again, regions that are unmapped while they are used, and
-// forks in the middle of it.
+// Calls every function of glebe.h for volatile memory from C++11 in several threads: threads mark,
+// lose and find parts of a region, free regions that others use, and fork meanwhile.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,9 +16,8 @@ namespace {
 
 constexpr int THREADS = 4;
 const int ROUNDS = share(300, 2);
-constexpr std::uint64_t PART = 16; // pages of a thread
+constexpr std::uint64_t PART = 16; // pages per thread
 
-// Runs `body(thread)` in each of THREADS threads.
 template <typename Body> void in_threads(Body body) {
     std::vector<std::thread> threads;
     for (int thread = 0; thread < THREADS; thread++) threads.emplace_back(body, thread);
@@ -36,7 +34,7 @@ glebe_volatile map(std::uint64_t engine, std::uint64_t pages) {
     return region;
 }
 
-// Marks the part, drops every page whose number `round` divides in a way, and finds exactly these.
+// Marks a part, drops pages chosen by `round`, and checks that exactly the lost ones are reported.
 void lose_and_find(glebe_volatile region, unsigned char *bytes, std::uint64_t first, int round) {
     const std::uint64_t page = glebe_page_bytes();
     std::vector<unsigned char> buffer(page);
@@ -56,7 +54,7 @@ void lose_and_find(glebe_volatile region, unsigned char *bytes, std::uint64_t fi
         CHECK(got == GLEBE_READ_LOST);
     }
     std::vector<bool> told(PART);
-    // All at once, or two at a time until all is told.
+    // All runs at once, or two per call.
     const std::size_t room = round % 2 == 0 ? PART : 2;
     std::vector<glebe_extent> runs(room);
     int answer;
@@ -70,7 +68,7 @@ void lose_and_find(glebe_volatile region, unsigned char *bytes, std::uint64_t fi
                 told[runs[run].start_pages - first + n] = true;
     } while (answer == GLEBE_UNMARK_MORE);
     for (std::uint64_t n = 0; n < PART; n++) {
-        // The kernel may have taken more of its own accord, and told so: a page not told is whole.
+        // The kernel may have taken and reported more pages. A page not reported is intact.
         CHECK(!is_lost[n] || told[n]);
         OK(glebe_volatile_read(region, (first + n) * page, buffer.data(), page, nullptr));
         CHECK(buffer[0] == (told[n] ? 0 : n + 1) && buffer[page - 1] == buffer[0]);
@@ -100,7 +98,7 @@ void by_many_threads(std::uint64_t engine) {
     OK(glebe_volatile_free(region));
 }
 
-// Of several threads that end a region exactly one does, and the others are done or refused.
+// If several threads free a region, one call succeeds; the others' calls are done or refused.
 void ended_while_in_use() {
     const std::uint64_t page = glebe_page_bytes();
     for (int round = 0; round < share(50, 2); round++) {
@@ -124,7 +122,7 @@ void ended_while_in_use() {
     }
 }
 
-// Children of a process whose threads hold locks at the fork go on with their own copy.
+// Children continue with their own copy, even if threads held locks at the fork.
 void forked_in_the_middle(std::uint64_t engine) {
     const glebe_volatile region = map(engine, (THREADS + 1) * PART);
     if (region.id == 0) return;
@@ -161,7 +159,7 @@ void forked_in_the_middle(std::uint64_t engine) {
     OK(glebe_volatile_free(region));
 }
 
-// Threads that adopt parts of the same memory, by both calls, never get at each other's.
+// Threads make regions over parts of the same memory, by both calls, and never share a part.
 void of_the_callers_memory() {
     const std::size_t page = std::size_t(glebe_page_bytes());
     void *const at = mmap(nullptr, THREADS * PART * page, PROT_READ | PROT_WRITE,
@@ -193,12 +191,12 @@ void of_the_callers_memory() {
     CHECK(munmap(at, THREADS * PART * page) == 0);
 }
 
-// What every page of a region that is refilled holds: the number of the page + 1.
+// Page n of the region has the byte n + 1 everywhere.
 extern "C" const void *refill(std::uint64_t offset_bytes, std::size_t, void *data) {
     return static_cast<unsigned char *>(data) + offset_bytes;
 }
 
-// Lost pages that several threads touch, each another's too, are refilled and nobody is told.
+// Several threads touch lost pages: each is refilled, and no loss is reported.
 void refilled_for_many_threads() {
     const std::size_t page = std::size_t(glebe_page_bytes()), pages = THREADS * PART;
     const glebe_volatile probe = map(GLEBE_ENGINE_SCAN, 1);
@@ -225,7 +223,7 @@ void refilled_for_many_threads() {
             for (std::size_t n = 0; n < pages; n++)
                 CHECK(bytes[n * page + first] == n + 1 && bytes[(n + 1) * page - 1] == n + 1);
         });
-        // Each page was touched after it was dropped; what else is lost the kernel has taken.
+        // Each page was touched after its drop; the kernel has taken any other lost page.
         std::vector<glebe_extent> runs(pages);
         std::vector<bool> lost(pages);
         std::size_t count = 0;

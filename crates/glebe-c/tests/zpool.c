@@ -1,4 +1,4 @@
-/* Every function of glebe.h on object pools from C99: what it does, and what it refuses. */
+/* Calls every function of glebe.h for object pools from C99: results and errors. */
 #define _DEFAULT_SOURCE
 #include <string.h>
 #include <sys/mman.h>
@@ -18,13 +18,13 @@ static glebe_zpool create(uint64_t limit_bytes, uint64_t at_limit, uint64_t comp
     options.limit_bytes = limit_bytes;
     options.evict_oldest = at_limit;
     options.manual_compaction = compaction;
-    options.codec = GLEBE_CODEC_NONE; /* so that lengths say what is held */
+    options.codec = GLEBE_CODEC_NONE; /* so that stored lengths are known */
     OK(glebe_zpool_new(&options, &pool));
     CHECK(pool.id != 0);
     return pool;
 }
 
-/* The bytes of the object numbered `n`, and how many there are. */
+/* Writes the bytes of object `n` and returns their number. */
 static size_t bytes_of(size_t n, unsigned char *bytes) {
     size_t len = 1 + n * 131 % 2000, i;
     for (i = 0; i < len; i++) bytes[i] = (unsigned char)(n * 31 + i * 7 + (i >> 8));
@@ -40,7 +40,7 @@ static void is_the_object(glebe_zpool pool, glebe_zobject object, size_t n) {
     CHECK(found_len == len);
 }
 
-/* Before there is any pool. */
+/* Calls before the process has a pool. */
 static void nothing_there(void) {
     REFUSED(glebe_zpool_free(HANDLE(glebe_zpool, 0)), GLEBE_ERROR_BAD_HANDLE);
     REFUSED(glebe_zpool_free(HANDLE(glebe_zpool, UINT64_MAX)), GLEBE_ERROR_BAD_HANDLE);
@@ -68,7 +68,7 @@ static void options_are_checked(void) {
     options.manual_compaction = 2;
     REFUSED(glebe_zpool_new(&options, &pool), GLEBE_ERROR_BAD_ARGUMENT);
     options = zero;
-    options.move_on_recall = 1; /* without a reserve */
+    options.move_on_recall = 1; /* needs a reserve */
     REFUSED(glebe_zpool_new(&options, &pool), GLEBE_ERROR_BAD_ARGUMENT);
     options = zero;
     options.staging_bytes = 1;
@@ -118,7 +118,7 @@ static void objects(glebe_zpool pool, glebe_zpool other) {
     OK(glebe_zpool_insert(other, "else", 4, &twin));
     CHECK(object.id != 0 && full.id != object.id && twin.id != object.id);
 
-    /* What no pool takes. */
+    /* Objects that no pool takes. */
     REFUSED(glebe_zpool_insert(pool, "", 0, &again), GLEBE_ERROR_EMPTY);
     REFUSED(glebe_zpool_insert(pool, NULL, 0, &again), GLEBE_ERROR_EMPTY);
     REFUSED(glebe_zpool_insert(pool, NULL, 1, &again), GLEBE_ERROR_NULL);
@@ -129,7 +129,7 @@ static void objects(glebe_zpool pool, glebe_zpool other) {
             GLEBE_ERROR_BAD_HANDLE);
     CHECK(again.id == 55);
 
-    /* Of a buffer too small the length that is needed is told. */
+    /* A call with a short buffer writes the needed length. */
     memset(found, 1, page + 1);
     REFUSED(glebe_zpool_read(pool, object, found, 3, &len), GLEBE_ERROR_BUFFER_TOO_SMALL);
     CHECK(len == 4 && found[3] == 1);
@@ -154,7 +154,7 @@ static void objects(glebe_zpool pool, glebe_zpool other) {
     OK(glebe_zpool_read(pool, object, found, page, &len));
     CHECK(len == 6 && memcmp(found, "longer", 6) == 0);
 
-    /* Another pool's, none's, forged, and gone. */
+    /* Handles of another pool, null, forged handles, and freed ones. */
     REFUSED(glebe_zpool_read(pool, twin, found, page, &len), GLEBE_ERROR_FOREIGN);
     REFUSED(glebe_zpool_read(pool, twin, NULL, 0, &len), GLEBE_ERROR_FOREIGN);
     REFUSED(glebe_zpool_replace(pool, twin, "x", 1), GLEBE_ERROR_FOREIGN);
@@ -210,7 +210,7 @@ static void compaction(glebe_zpool pool) {
     CHECK(left == pages);
 
     OK(glebe_zpool_compact(pool, 10, 0, &done));
-    /* A zspage at a time. */
+    /* Compaction frees whole zspages. */
     CHECK(done.freed_pages >= 10 && done.freed_pages < 10 + 16 && done.moved > 0);
     left = stats_of(pool).freeable_pages;
     CHECK(left < pages);
@@ -249,7 +249,7 @@ static void limits(void) {
     is_the_object(refuses, object, n - 2);
     REFUSED(glebe_zpool_set_limit(refuses, MIB), GLEBE_ERROR_LIMIT_BELOW_HELD);
     REFUSED(glebe_zpool_set_limit(refuses, 0), GLEBE_ERROR_LIMIT_BELOW_HELD);
-    /* As much as it holds now, and room for what choosing other size classes takes. */
+    /* The limit is what the pool holds now, and room in case it picks other size classes. */
     OK(glebe_zpool_set_limit(refuses, stats_of(refuses).held_bytes + MIB / 8));
     is_the_object(refuses, object, n - 2);
 
@@ -269,7 +269,7 @@ static void limits(void) {
     OK(glebe_zpool_free(evicts));
 }
 
-/* The same objects by each codec; then the quick one's again by the strong one, once idle. */
+/* Stores and reads the same objects with each codec. */
 static void codecs(void) {
     static glebe_zobject all[OBJECTS];
     unsigned char bytes[2000];
@@ -300,7 +300,7 @@ static void codecs(void) {
     CHECK(stored[GLEBE_CODEC_ZSTD] < stored[GLEBE_CODEC_NONE]);
 }
 
-/* What is only read may be where nobody can write. */
+/* Calls that only read may get read-only memory. */
 static void objects_from_memory_that_is_read_only(void) {
     size_t page = (size_t)glebe_page_bytes(), len = 0;
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS;
@@ -376,7 +376,7 @@ static void statistics(void) {
     OK(glebe_zpool_free(pool));
 }
 
-/* Every call on `pool` answers `code` and writes nothing. */
+/* Checks that every call on `pool` returns `code` and writes nothing. */
 static void all_refuse(glebe_zpool pool, glebe_zobject object, int code) {
     glebe_zpool_stats stats;
     glebe_compacted done = {7, 7};
@@ -399,7 +399,7 @@ static void all_refuse(glebe_zpool pool, glebe_zobject object, int code) {
     CHECK(made.id == 7 && len == 7 && buffer[0] == 0 && done.moved == 7);
 }
 
-/* All that a child inherits says so, and changes nothing here. */
+/* Calls in a child on inherited handles fail with FORKED and change nothing in the parent. */
 static void fork_is_noticed(glebe_zpool pool) {
     glebe_zobject object = {0};
     size_t len = 0;
@@ -415,7 +415,7 @@ static void fork_is_noticed(glebe_zpool pool) {
         alarm(20);
         all_refuse(pool, object, GLEBE_ERROR_FORKED);
         CHECK(strstr(glebe_last_error(), "forked") != NULL);
-        /* Once more with a pool of its own. */
+        /* Again, now that the child has a pool of its own. */
         own = create(MIB, 0, 0);
         all_refuse(pool, object, GLEBE_ERROR_FORKED);
         OK(glebe_zpool_insert(own, "child", 5, &object));

@@ -1,6 +1,5 @@
-// Every function of glebe.h on object pools from C++11, by several threads: objects that come,
-// change and go while all of it is compacted, pools that end while they are used, and forks in the
-// middle of it.
+// Calls every function of glebe.h for object pools from C++11 in several threads: objects change
+// during compaction, pools are freed while others use them, and the process forks meanwhile.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,7 +19,6 @@ constexpr int THREADS = 4;
 const unsigned ROUNDS = unsigned(share(4000, 2));
 constexpr std::uint64_t MIB = 1 << 20;
 
-// Runs `body(thread)` in each of THREADS threads.
 template <typename Body> void in_threads(Body body) {
     std::vector<std::thread> threads;
     for (int thread = 0; thread < THREADS; thread++) threads.emplace_back(body, thread);
@@ -44,7 +42,7 @@ std::string bytes_of(int thread, unsigned n) {
 
 std::string read(glebe_zpool pool, glebe_zobject object) {
     std::size_t len = 0, room = 0;
-    // First without a buffer: the length is told.
+    // A call without a buffer gets the length.
     OK(glebe_zpool_read(pool, object, nullptr, 0, &room));
     std::string bytes(room, '?');
     OK(glebe_zpool_read(pool, object, &bytes[0], room, &len));
@@ -98,9 +96,9 @@ void by_many_threads(glebe_zpool pool) {
     CHECK(text.find("\"objects\"") != std::string::npos);
 }
 
-// Threads that fill a pool beyond its limit meet what was evicted as such.
+// Threads fill a pool beyond its limit; reads of evicted objects say so.
 void evicted_under_others() {
-    const unsigned rounds = 4000; // with fewer, one thread alone could stay below the limit
+    const unsigned rounds = 4000; // with fewer, a single thread might stay below the limit
     const glebe_zpool pool = create(2 * MIB, 1, GLEBE_CODEC_NONE);
     std::atomic<unsigned> evicted{0};
     in_threads([&](int thread) {
@@ -128,7 +126,7 @@ void evicted_under_others() {
     OK(glebe_zpool_free(pool));
 }
 
-// Of several threads that end a pool exactly one does, and the others' calls are done or refused.
+// If several threads free a pool, one call succeeds; the others' calls are done or refused.
 void ended_while_in_use() {
     for (int round = 0; round < 50; round++) {
         const glebe_zpool pool = create(MIB, 1, GLEBE_CODEC_AUTO);
@@ -147,7 +145,7 @@ void ended_while_in_use() {
     }
 }
 
-// Children of a process whose threads hold locks at the fork are refused and never hang.
+// Calls in a child are refused and never hang, even if threads held locks at the fork.
 void forked_in_the_middle(glebe_zpool pool) {
     std::atomic<bool> stop{false};
     std::thread busy([&] {

@@ -1,7 +1,8 @@
-/* mimalloc's locks that threads share, for the steps around a fork: it has none itself, so that a
- * child would wait for ever for what a thread held that did not come along. By its own headers, of
- * the version that is pinned. Left out: a lock of its map of pages, held for some microseconds once
- * for each 512 MiB of addresses, and that of its messages: they cannot be named from outside. */
+/* The locks that mimalloc's threads share, for the steps around a fork. mimalloc has no steps of
+ * its own: a forked child would wait forever for a lock whose holder is not in the child. The
+ * headers are those of the pinned version. Two locks have no name outside mimalloc and are missing
+ * here: its page map's, held for some microseconds once per 512 MiB of addresses, and its
+ * messages'. */
 #include <stddef.h>
 #include <mimalloc.h>
 #include <mimalloc/internal.h>
@@ -21,7 +22,7 @@ static void release(mi_lock_t *const *locks, size_t count) {
     while (count) mi_lock_release(locks[--count]);
 }
 
-/* Takes all, or none where one is held. */
+/* Takes all locks, or none if one is held. Never waits. */
 bool glebe_engine_try_lock(void) {
     mi_lock_t *locks[LOCKS];
     shared_locks(locks);
@@ -40,7 +41,8 @@ void glebe_engine_unlock(void) {
     release(locks, LOCKS);
 }
 
-/* In a process with one thread, which holds none but those of its own calls under way. */
+/* Makes all locks free again. Only for a process with one thread, which can hold no locks but those
+ * of its own interrupted calls. */
 void glebe_engine_renew_locks(void) {
     mi_lock_t *locks[LOCKS];
     shared_locks(locks);

@@ -1,4 +1,4 @@
-/* Threads that use 200 KiB each, in objects of 64 to 4096 bytes, all at once. */
+/* Runs threads that use 200 KiB each at the same time, in objects of 64 to 4096 bytes. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* The calls of glebe_malloc.h. The argument says whether the library is there, and has memory of
-   its own: "none", "alone" or "heap". */
+/* Checks the calls of glebe_malloc.h. The argument is "none" (the library is not loaded), "alone"
+   (it runs mimalloc without a heap of its own) or "heap". */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,11 +30,11 @@ static void sizes(void) {
         uint64_t behind;
     } more;
     memset(&more, 0xee, sizeof more);
-    more.stats.size = sizeof more; /* a newer program's */
+    more.stats.size = sizeof more; /* a newer program */
     CHECK(glebe_malloc_get_stats(&more.stats) == 0 && more.stats.size == sizeof more.stats);
     CHECK(more.behind == 0xeeeeeeeeeeeeeeee);
     memset(&more, 0xee, sizeof more);
-    more.stats.size = 24; /* an older program's */
+    more.stats.size = 24; /* an older program */
     CHECK(glebe_malloc_get_stats(&more.stats) == 0 && more.stats.size == 24);
     CHECK(more.stats.live_bytes != 0xeeeeeeeeeeeeeeee);
     CHECK(more.stats.free_bytes == 0xeeeeeeeeeeeeeeee);
@@ -50,7 +50,7 @@ static void texts(void) {
     for (int format = 0; format < 3; format++) {
         long len = glebe_malloc_format_stats(NULL, 0, format);
         CHECK(len > 300 && len < (long)sizeof whole);
-        /* Numbers may have grown. */
+        /* The numbers may have grown since the first call. */
         long again = glebe_malloc_format_stats(whole, sizeof whole, format);
         CHECK(again > 300 && (long)strlen(whole) == again && whole[again - 1] == '\n');
         memset(part, 0x55, sizeof part);
@@ -78,7 +78,7 @@ static void heap(void) {
     struct glebe_malloc_stats end = now();
     CHECK(end.free_bytes + end.volatile_bytes < len / 2 && end.rss_bytes < with.rss_bytes - len / 2);
     CHECK(end.given_back_bytes >= len);
-    /* What is to be kept is kept. */
+    /* A trim keeps the bytes that it is told to keep. */
     block = malloc(len);
     memset(block, 1, len);
     free(block);

@@ -1,5 +1,5 @@
-/* A bad day each, by name: `days NAME`. Prints the statistics at its end as name=value, and returns
- * 0 if all that it had was right. */
+/* Runs one scenario that is hard for an allocator: `days NAME`. Prints the statistics at the end as
+ * name=value, and returns 0 if all checks passed. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <link.h>
@@ -25,7 +25,7 @@
 #define BLOCK (512 << 10)
 
 #ifdef OWN_VARIABLES
-/* So many bytes that each thread has of its own. */
+/* Thread-local bytes of each thread. */
 static __thread volatile char own_variables[OWN_VARIABLES];
 #endif
 
@@ -45,13 +45,13 @@ static void fail(const char *what) {
     _exit(1);
 }
 
-/* How much of a search is done: a third, or all of it where GLEBE_LONG asks for that. */
+/* Returns `all` rounds if GLEBE_LONG is set, a third of them if not. */
 static int share(int all) {
     const char *is_long = getenv("GLEBE_LONG");
     return is_long && *is_long && strcmp(is_long, "0") ? all : all / 3;
 }
 
-/* Fills so many blocks, and frees them. */
+/* Allocates and fills the first `count` blocks, which `empty` checks and frees. */
 static void fill(int count) {
     for (int n = 0; n < count; n++) {
         if (!(blocks[n] = malloc(BLOCK))) fail("malloc");
@@ -72,9 +72,9 @@ static double seconds(clockid_t clock) {
     return time.tv_sec + time.tv_nsec * 1e-9;
 }
 
-/* Waits for the keeper: until it has looked, and marked or given back what was freed. Memory between
- * objects that are used may stay free: the wait ends too where the keeper looks for some seconds
- * and finds no more to do. It ends by itself where there is no keeper. */
+/* Waits until the keeper has looked and has marked or given back what was freed. Pages between live
+ * objects may stay free, so the wait also ends if 3 looks in over 2 seconds find no more to do.
+ * Returns at once if glebe has no heap, and after 20 seconds at the latest. */
 static void settle(void) {
     unsigned long least = ~0ul, looks = 0;
     double since = 0;
@@ -99,7 +99,7 @@ static void ask(int number) {
     (void)number;
 }
 
-/* A child each hundredth time: it does nothing. */
+/* Forks a child that does nothing, at each hundredth signal. */
 static void ask_and_fork(int number) {
     ask(number);
     if (asked % 100) return;
@@ -114,8 +114,8 @@ static void on(int number, void (*handler)(int), int flags) {
     if (sigaction(number, &action, NULL)) fail("sigaction");
 }
 
-/* A handler asks for the statistics a thousand times a second, and forks, whatever the thread does:
- * looks at what is marked, trims, frees that give back, allocations. */
+/* A handler asks for the statistics 1000 times a second and forks at times, while the thread asks,
+ * fills, frees and trims. */
 static void ticks(int flags) {
     fill(BLOCKS);
     empty(BLOCKS);
@@ -138,7 +138,7 @@ static void raise_in_fork(void) {
     if (in_fork) raise(SIGUSR2);
 }
 
-/* A handler asks while its thread forks, after the library's own step. */
+/* A handler asks for the statistics while its thread forks, after the library's own fork step. */
 static void handler_in_fork(void) {
     on(SIGUSR2, ask, 0);
     fill(BLOCKS);
@@ -152,7 +152,7 @@ static void handler_in_fork(void) {
     if (waitpid(child, &status, 0) != child || status || asked != 1) fail("fork");
 }
 
-/* Large objects come from the heap's own memory, and are used again without a fault each page. */
+/* Large objects use the heap's own memory, and the next one reuses it without a fault per page. */
 static void large(size_t mib, size_t touched) {
     fill(BLOCKS);
     for (int turn = 0; turn < 3; turn++) {
@@ -179,7 +179,7 @@ static unsigned long smaps(const char *name) {
     return kib << 10;
 }
 
-/* What the kernel may take and what it took is what the statistics say. */
+/* Prints what the kernel may take and what it took, by smaps and by the statistics. */
 static void volatile_memory(void) {
     fill(BLOCKS);
     char *first = blocks[0], *last = blocks[BLOCKS - 1] + BLOCK;
@@ -190,7 +190,7 @@ static void volatile_memory(void) {
     printf("lazy=%lu\nrss=%lu\n", lazy, rss);
     printf("resident_before=%lu\nless_before=%lu\n", before.volatile_resident_bytes,
            before.rss_less_reclaimable_bytes);
-    /* Half of it goes, as if others had needed it. */
+    /* Evicts up to 100 MiB, as memory pressure would. */
     char *from = (char *)(((size_t)first + 2 * MIB - 1) & ~(2 * MIB - 1));
     if (last > from + 100 * MIB) madvise(from, 100 * MIB, MADV_PAGEOUT);
     printf("lazy_after=%lu\n", smaps("LazyFree:"));
@@ -222,7 +222,7 @@ static void threads(int count) {
 
 static volatile int is_over;
 
-/* Starts threads that allocate, and waits for them. */
+/* Starts threads that allocate and waits for them, again and again. */
 static void *start_threads(void *with) {
     while (!is_over) {
         pthread_t threads[4];
@@ -233,7 +233,7 @@ static void *start_threads(void *with) {
     return with;
 }
 
-/* Children whose parent's threads begin and end meanwhile have threads too. */
+/* Children start threads, while their parent's threads begin and end. */
 static void children_with_threads(void) {
     pthread_t churns[2], own;
     for (int n = 0; n < 2; n++)
@@ -253,7 +253,7 @@ static void children_with_threads(void) {
     for (int n = 0; n < 2; n++) pthread_join(churns[n], NULL);
 }
 
-/* The thread is due, and the next to allocate is a child that has this process's own memory. */
+/* The keeper is due to start, but a vfork child, which shares this memory, allocates next. */
 static void borrow(void) {
     blocks[0] = malloc(100 * MIB);
     memset(blocks[0], 1, 100 * MIB);
@@ -267,10 +267,11 @@ static void borrow(void) {
     free(blocks[0]);
 }
 
-/* For how many seconds groups are taken to be as they were found. */
+/* Seconds for which the keeper relies on the cgroups that it found. */
 #define FOUND_FOR 5
 
-/* A folder without /proc and /sys, until the keeper has looked for groups there. */
+/* Changes to a root folder without /proc and /sys, and waits until the keeper has looked for
+ * cgroups there. */
 static void confine(void) {
     fill(BLOCKS);
     empty(BLOCKS);
@@ -278,7 +279,7 @@ static void confine(void) {
     if (chdir("/") || chroot("/dev/shm")) exit(SKIPPED);
     double end = seconds(CLOCK_MONOTONIC) + FOUND_FOR;
     unsigned long looks = 0;
-    /* The first look after that time may have begun before it. */
+    /* The first look after `end` may have begun before it. */
     for (int turn = 0; !looks || stats().looks < looks + 2; turn++) {
         if (turn == 1000) fail("the keeper does not look");
         fill(BLOCKS / 4);
@@ -306,7 +307,7 @@ static void *until_cancelled(void *with) {
     return with;
 }
 
-/* Threads that are cancelled while they allocate and free leave nothing behind. */
+/* Threads that are cancelled while they allocate and free leak nothing. */
 static void cancel(void) {
     for (int n = 0, turns = share(300); n < turns; n++) {
         pthread_t threads[2];
@@ -319,7 +320,7 @@ static void cancel(void) {
     if (stats().live_bytes > 64 * MIB) fail("memory of ended threads is lost");
 }
 
-/* Makes calls on memory nearly always. */
+/* Allocates, frees and trims without pause. */
 static void *trim_on(void *with) {
     while (!is_over) {
         char *object = malloc(32 * MIB);
@@ -331,14 +332,14 @@ static void *trim_on(void *with) {
     return with;
 }
 
-/* A thread that the kernel prefers to another one and to the keeper, on the one processor of all:
- * it must not wait for their calls without letting them run. Who spins instead is let go by the
- * kernel after a second, each time. */
+/* Runs as SCHED_FIFO beside another thread and the keeper, all on one processor. Where it waits for
+ * their calls it must let them run. If it spun, the kernel would stop it only after about a second,
+ * each time. */
 static void first_in_line(void) {
     cpu_set_t one;
     CPU_ZERO(&one);
     CPU_SET(sched_getcpu(), &one);
-    /* Threads have it from who starts them. */
+    /* New threads inherit the affinity. */
     if (sched_setaffinity(0, sizeof one, &one)) fail("sched_setaffinity");
     fill(BLOCKS);
     empty(BLOCKS);
@@ -366,15 +367,15 @@ static void first_in_line(void) {
 #define MAPPINGS 2000000
 #define FEW (BLOCKS / 10)
 
-/* No further mapping is to be had: what was had before is used again, mimalloc's tables may not grow,
- * and the thread may not start until mappings go. */
+/* The kernel refuses further mappings. Freed memory is reused; mimalloc's tables may not grow, and
+ * the keeper may not start, until mappings are removed. */
 static void mappings(void) {
     static char *taken[MAPPINGS];
     size_t count = 0, page = (size_t)sysconf(_SC_PAGESIZE);
-    /* So few that no thread starts yet. */
+    /* Too few blocks to start the keeper. */
     fill(FEW);
     empty(FEW);
-    /* Neighbours of unlike protection are mappings of their own. */
+    /* Neighbours with different protection stay separate mappings. */
     while (count < MAPPINGS) {
         char *at = mmap(NULL, page, count % 2 ? PROT_READ : PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS,
                         -1, 0);
@@ -395,8 +396,8 @@ static void mappings(void) {
     empty(BLOCKS);
 }
 
-/* What the keeper needs must not be what a caller of malloc holds: the list of libraries and the
- * standard streams are locked while it starts, looks and marks. */
+/* Holds the loader's list of libraries and the standard streams locked while the keeper starts,
+ * looks and marks: the keeper must not wait for a lock that a caller of malloc may hold. */
 static int with_libraries_locked(struct dl_phdr_info *info, size_t size, void *with) {
     flockfile(stdout);
     flockfile(stderr);
@@ -412,7 +413,7 @@ static int with_libraries_locked(struct dl_phdr_info *info, size_t size, void *w
 }
 
 int main(int count, char **arguments) {
-    /* Before the library's own step is added: so it runs after that. */
+    /* Prepare steps run in reverse order of registration: this one after the library's. */
     pthread_atfork(raise_in_fork, NULL, NULL);
     const char *day = count > 1 ? arguments[1] : "";
 #ifdef OWN_VARIABLES
@@ -451,7 +452,7 @@ int main(int count, char **arguments) {
         fill(BLOCKS / 4);
         empty(BLOCKS / 4);
     }
-    /* What every day ends with. */
+    /* Every scenario ends with these rounds. */
     for (int turn = 0; turn < 3; turn++) {
         fill(BLOCKS / 4);
         empty(BLOCKS / 4);

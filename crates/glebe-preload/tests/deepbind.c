@@ -1,5 +1,5 @@
-/* A program, a library that it is linked with (-DMIDDLE), and a plugin (-DPLUGIN) that the library
-   loads with RTLD_DEEPBIND from its own path. Program and plugin free each other's objects. */
+/* Builds a program, the library that it links with (-DMIDDLE), and a plugin (-DPLUGIN) that this
+   library loads with RTLD_DEEPBIND. Program and plugin free each other's objects. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>

@@ -1,5 +1,6 @@
-/* A library whose constructor, destructor and thread-local destructors use malloc, and, with
-   PROGRAM, a program that brings its own to the end. Each says so once, by write. */
+/* Builds a library whose constructor and destructor use malloc. With PROGRAM, builds a program
+   whose thread, thread-specific destructor and atexit handler use it. Each step prints a word by
+   write. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -15,7 +16,7 @@ static void say(const char *text) {
     if (write(1, text, strlen(text)) < 0) _exit(3);
 }
 
-/* An object of each kind of size, that lives a moment or until `kept` is freed. */
+/* Allocates, checks and frees an object of each kind of size. */
 static void use(void) {
     static const size_t sizes[] = {1, 100, 5000, 200000, 3000000};
     for (int n = 0; n < 5; n++) {
@@ -67,8 +68,8 @@ static void *thread(void *with) {
     return with;
 }
 
-/* Pointers near an object of mimalloc's, and as far from it as a part of its tables reaches. With a
-   page layer they are the heap's own, and free takes a program's word for those. */
+/* Frees pointers near an object of mimalloc, and as far from it as a part of its page map covers.
+   Only with pages=off: with a page layer the heap owns these addresses, and free trusts them. */
 static void strays(void) {
     const char *options = getenv("GLEBE_MALLOC");
     if (!options || !strstr(options, "pages=off")) return;
@@ -82,7 +83,7 @@ static void strays(void) {
     free((void *)((at | 0x1fffffff) - 15));
 }
 
-/* Pointers that are nobody's, or of somebody who is no allocator. */
+/* Frees pointers that no allocator has returned: free ignores them and keeps errno. */
 static void foreign(void) {
     static char own[100];
     char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -97,7 +98,7 @@ static void foreign(void) {
     say("foreign\n");
 }
 
-/* free keeps errno, also where the kernel refuses what the heap wants: of locked memory. */
+/* Checks that free keeps errno, also where the kernel refuses to mark or drop locked memory. */
 static void locked(void) {
     if (mlockall(MCL_CURRENT | MCL_FUTURE)) {
         say("unlocked\n");

@@ -1,6 +1,6 @@
-/* The edges of malloc(3), posix_memalign(3) and malloc_usable_size(3): one row a line, as what came
-   back and what became of errno, which is 7 before each call. A call that returns memory may change
-   errno, in C as in POSIX; one that frees may not. */
+/* Prints how malloc(3), posix_memalign(3) and malloc_usable_size(3) behave at their limits: a line
+   for each call, with its result and what it did to errno, which is 7 before. C and POSIX allow a
+   call that returns memory to change errno; a call that frees must keep it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #define BEFORE 7
-/* Not known to the compiler, which would warn. */
+/* Volatile: a compiler that knew the values would warn. */
 static volatile size_t MOST = PTRDIFF_MAX, ALL = SIZE_MAX, BIG = (size_t)1 << 32;
 
 static void *last;
@@ -21,7 +21,7 @@ static const char *of_errno(int number) {
     return number == BEFORE ? "kept" : number == ENOMEM ? "ENOMEM" : number == EINVAL ? "EINVAL" : "other";
 }
 
-/* A row of a call that returns memory; it is written to and stays in `last`. */
+/* Prints the row of a call that returns memory, fills the memory and keeps it in `last`. */
 #define MEMORY(call, size)                                                                         \
     do {                                                                                           \
         errno = BEFORE;                                                                            \
@@ -90,7 +90,7 @@ static void zeroed(void) {
     MEMORY(calloc(ALL / 2, 3), 0);
     MEMORY(calloc(1, MOST + 1), 0);
     MEMORY(calloc(BIG, BIG), 0);
-    /* Memory that has been used, of each kind of size. */
+    /* Memory that was used before, of each kind of size. */
     static const size_t lengths[] = {8, 100, 4000, 70000, 3 << 20, 40 << 20};
     for (size_t n = 0; n < sizeof lengths / sizeof *lengths; n++) {
         void *old[4];
@@ -128,7 +128,7 @@ static void resized(void) {
     MEMORY(reallocarray(NULL, 10, 10), 100);
     MEMORY(reallocarray(last, 0, 10), 0);
     MEMORY(reallocarray(NULL, ALL / 2 + 1, 2), 0);
-    /* An alignment does not last, what was there does. */
+    /* realloc keeps the bytes but not the alignment. */
     MEMORY(aligned_alloc(4096, 5000), 5000);
     MEMORY(realloc(last, 9000), 0);
     NUMBER(all(0x5a, 5000));
@@ -224,7 +224,7 @@ static void named(void) {
     void *(*theirs)(size_t) = (void *(*)(size_t))dlsym(RTLD_DEFAULT, "__libc_malloc");
     MEMORY(theirs(100), 100);
     NOTHING(free(last));
-    /* C23's; older C libraries have none. */
+    /* New in C23: older C libraries lack them. */
     void (*sized)(void *, size_t) = (void (*)(void *, size_t))dlsym(RTLD_DEFAULT, "free_sized");
     void (*both)(void *, size_t, size_t) =
         (void (*)(void *, size_t, size_t))dlsym(RTLD_DEFAULT, "free_aligned_sized");

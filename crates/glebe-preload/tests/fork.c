@@ -1,5 +1,5 @@
-/* Forks at moments that its argument names, beside steps of others around forks that allocate.
-   With FIRST those were registered before the first object of the process. */
+/* Forks at the moment that the argument names, while other steps around forks allocate. With FIRST
+   these are registered before the process's first object. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <pthread.h>
@@ -51,7 +51,7 @@ static int threads(void) {
     return count;
 }
 
-/* Waits, and allocates now and then. */
+/* Waits up to 20 seconds for one keeper; reading the list of threads allocates now and then. */
 static int has_keeper(void) {
     for (int n = 0; n < 2000 && threads() < 2; n++) usleep(10000);
     return threads() == 2;
@@ -75,7 +75,7 @@ static void drop(int from, int to) {
     for (int n = from; n < to; n++) free(blocks[n]);
 }
 
-/* Zeros in memory that was used before. */
+/* Returns 1 if calloc gives zeros in memory that was used before. */
 static int has_zeros(void) {
     int zeros = 1;
     for (int n = 0; n < COUNT; n++) {
@@ -93,7 +93,7 @@ static void ends_well(pid_t pid) {
     CHECK(status == 0);
 }
 
-/* A child with much of its parent's memory: gets one keeper of its own. */
+/* Runs in a child with much of its parent's memory: the child starts one keeper of its own. */
 static void live_on(void) {
     CHECK(is_whole(COUNT / 2, COUNT));
     drop(COUNT / 2, COUNT);
@@ -105,7 +105,7 @@ static void live_on(void) {
     CHECK(has_keeper() && is_whole(COUNT / 2, COUNT));
 }
 
-/* A start of the keeper is due when a child forks, which had none yet. */
+/* Forks in a child that is due to start a keeper and has none yet. */
 static void fork_when_due_in_a_child(void) {
     fill(0, COUNT);
     CHECK(has_keeper());
@@ -127,7 +127,7 @@ static void fork_when_due_in_a_child(void) {
     ends_well(one);
 }
 
-/* The first start of a keeper is due when the program forks. */
+/* Forks when the first start of a keeper is due. */
 static void fork_when_first_due(void) {
     char *large = malloc(COUNT * SIZE);
     pid_t one = fork();
@@ -144,7 +144,7 @@ static void fork_when_first_due(void) {
     fork_when_due_in_a_child();
 }
 
-/* A grandchild shares memory with a process that has no child any more, and outgrows it. */
+/* A grandchild shares memory with a process whose only child has ended, and outgrows it. */
 static void fork_twice(void) {
     int done[2];
     fill(0, COUNT);

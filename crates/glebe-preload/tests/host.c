@@ -1,4 +1,4 @@
-/* Loads a plugin whose names nobody else sees. */
+/* Loads a plugin with RTLD_LOCAL. */
 #include <dlfcn.h>
 #include <stdio.h>
 

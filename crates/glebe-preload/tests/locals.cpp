@@ -1,5 +1,5 @@
-// Thread-local objects whose constructors and destructors allocate and free, some of them each
-// other's memory.
+// Thread-local objects whose constructors and destructors allocate and free, also each other's
+// memory.
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -12,7 +12,7 @@ static thread_local std::map<int, std::string> early;
 struct Late {
     std::unique_ptr<std::vector<std::string>> strings{new std::vector<std::string>};
     ~Late() {
-        // Longer than a string keeps inside itself.
+        // Longer than the buffer inside a string.
         strings->push_back(std::string(100, 'x') + early[1]);
         early.clear();
         early[2] = std::string(1000, 'y');

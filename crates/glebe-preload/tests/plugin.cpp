@@ -1,4 +1,4 @@
-// A plugin in C++ of a program that has nothing of C++ itself.
+// A C++ plugin of a program that is not linked with the C++ library.
 #include <new>
 #include <vector>
 

@@ -1,4 +1,4 @@
-/* Ends, or asks for a report, in the way that its argument names. */
+/* Ends, or asks for a report, in the way that the argument names. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -21,7 +21,7 @@ static void *busy(void *with) {
     return with;
 }
 
-/* Reports that come in the middle of everything. */
+/* Asks for reports by signals while two threads allocate. */
 static void signals(void) {
     pthread_t threads[2];
     for (int n = 0; n < 2; n++) pthread_create(&threads[n], NULL, busy, NULL);
@@ -41,7 +41,7 @@ int main(int count, char **arguments) {
     if (strcmp(how, "close") == 0) {
         fclose(stderr);
     } else if (strcmp(how, "replace") == 0) {
-        /* Another file has the number of the standard error output now. */
+        /* Another file gets the descriptor of the standard error output. */
         int other = open(arguments[2], O_WRONLY | O_CREAT, 0600);
         dup2(other, 2);
         closefrom(3);
@@ -60,7 +60,7 @@ int main(int count, char **arguments) {
     } else if (strcmp(how, "_exit") == 0) {
         _exit(0);
     } else if (strcmp(how, "pipe") == 0) {
-        /* The same again, with a pipe that nobody reads. */
+        /* Runs this program again with a pipe without a reader as standard error output. */
         int ends[2];
         if (pipe(ends) || dup2(ends[1], 2) != 2 || close(ends[0]) || close(ends[1])) return 1;
         execv(arguments[0], arguments + 1);

@@ -1,6 +1,6 @@
-/* With -DSTAND_INS, a library that stands in for calls that a malloc makes. It allocates in the one
-   that STAND_INS names, or in all: at the first call of each thread, or with STAND_INS_ALWAYS at
-   every one. Else a program that looks whether objects keep their bytes. */
+/* With -DSTAND_INS: a library that interposes on calls that a malloc makes. The variable STAND_INS
+   names the call that allocates, or all: at each thread's first call, or at every call with
+   STAND_INS_ALWAYS. Without -DSTAND_INS: a program that checks whether objects keep their bytes. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -35,7 +35,7 @@ static void spoilt(const char *what) {
     _exit(9);
 }
 
-/* A variable of the environment, or nothing; getenv may be a stand-in. */
+/* Returns a variable of the environment or "". getenv may be interposed, so this reads environ. */
 static const char *variable(const char *name) {
     size_t len = strlen(name);
     for (char **at = environ; *at; at++)
@@ -43,8 +43,7 @@ static const char *variable(const char *name) {
     return "";
 }
 
-/* Objects of several sizes, one of which is freed, one of which grows, and all of which keep what
-   is written to them. */
+/* Checks, frees, allocates and resizes objects of several sizes. */
 static void allocate(const char *name, char *seen) {
     static const char *asked, *always;
     if (is_inside || !environ) return;
@@ -75,7 +74,7 @@ static void allocate(const char *name, char *seen) {
     is_inside = 0;
 }
 
-/* A call that goes on to the one behind it. */
+/* Defines a call that allocates and then calls the next definition. */
 #define STAND_IN(type, name, takes, gives)                                                         \
     type name takes {                                                                              \
         static __thread char seen;                                                                 \
@@ -130,7 +129,7 @@ int open(const char *path, int flags, ...) {
 
 unsigned stand_ins_met(void) __attribute__((weak));
 
-/* Fills objects, grows them, and counts those whose bytes are not theirs. */
+/* Fills and grows objects; returns the number of objects whose bytes changed. */
 static void *objects(void *argument) {
     char **object = calloc(OBJECTS, sizeof *object);
     intptr_t wrong = 0, own = (intptr_t)argument;
@@ -151,7 +150,7 @@ static void *objects(void *argument) {
         free(object[n]);
     }
     free(object);
-    /* A large one, whose pages come and go. */
+    /* A large object is mapped and unmapped again and again. */
     for (int n = 0; n < 4; n++) {
         char *large = malloc(20000000);
         for (size_t at = 0; at < 20000000; at += 4096) large[at] = 1;

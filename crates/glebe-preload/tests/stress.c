@@ -1,9 +1,9 @@
-/* Every block carries a pattern, which is checked before the block is freed, resized or passed on.
+/* Gives every block a pattern, and checks it before it frees, resizes or passes on the block.
    Usage: stress SECONDS SEED THREADS MIB_OF_EACH
-   Threads come and go and leave their blocks to the next; blocks pass between threads; one thread
-   trims; the process forks, and the child checks every block, makes some of its own and ends. Says
-   what was wrong, and the seed, and ends with 1; else prints how much was done. It goes on for a
-   minute more at most until a thread and a child have ended and a block has been passed on. */
+   Threads end and leave their blocks to the next; threads exchange blocks; one thread trims; the
+   process forks, and the child checks every block, makes some of its own and ends. Prints the
+   amount of work; after an error prints what was wrong and the seed, and exits with 1. Runs up to a
+   minute longer until a thread and a child have ended and threads have exchanged a block. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <malloc.h>
@@ -25,9 +25,9 @@ struct block {
     uint64_t seed;
 };
 
-/* What a thread has, and its successor inherits. */
+/* A thread's blocks, which the next thread inherits. */
 struct table {
-    pthread_mutex_t busy; /* while it is no true picture */
+    pthread_mutex_t busy; /* held while the table changes */
     struct block slots[SLOTS];
     size_t held;
     uint64_t random;
@@ -59,8 +59,8 @@ static unsigned char pattern(const struct block *block, size_t at) {
     return (unsigned char)((block->seed + at * 0x9d) ^ (at >> 8));
 }
 
-/* Calls `act` for each byte that carries a pattern among the first `size`: all of a small block; of a
-   large one its first and last part, and some of each page between. */
+/* Runs `act` for each byte below `size` that carries a pattern: all bytes of a small block; the
+   first and last part of a large one, and some bytes of each page between. */
 #define EACH(block, size, act)                                                                     \
     for (size_t n = 0; n < (size); n++) {                                                          \
         act;                                                                                       \
@@ -72,7 +72,7 @@ static void fill(struct block *block, size_t from) {
 }
 
 static void check(const struct block *block, size_t size, const char *when) {
-    /* The bytes that the whole block's size chose. */
+    /* The whole block's size decides which bytes carry the pattern. */
     EACH(block, block->size, {
         if (n >= size) break;
         if (block->at[n] != pattern(block, n)) wrong(when, block, n);
@@ -84,7 +84,7 @@ static void check_zero(const struct block *block) {
 }
 
 static size_t some_size(uint64_t *random) {
-    /* From 1 byte to 16 MiB, all magnitudes alike; the largest are seldom. */
+    /* 1 byte to 16 MiB: each power of two is equally likely, but few are above 1 MiB. */
     unsigned bits = (unsigned)(next(random) % 25);
     if (bits > 20 && next(random) % 4) bits -= 8;
     return ((size_t)1 << bits) / 2 + next(random) % (((size_t)1 << bits) / 2 + 1) + 1;
@@ -134,7 +134,6 @@ static struct block *letter_of(struct block block) {
     return letter;
 }
 
-/* One step of a thread. */
 static void step(struct table *table) {
     uint64_t *random = &table->random;
     struct block *slot = &table->slots[next(random) % SLOTS];
@@ -147,7 +146,7 @@ static void step(struct table *table) {
         resize(slot, random);
         table->held += slot->size;
     } else if (next(random) % 4 == 0) {
-        /* Put into a letter box; what was there comes here. */
+        /* Swaps the block with the one in a letter box. */
         struct block *old = atomic_exchange(&letters[next(random) % LETTERS], letter_of(*slot));
         table->held -= slot->size;
         slot->at = NULL;
@@ -170,7 +169,7 @@ static void *life(void *with) {
     while (steps-- && !atomic_load(&stop)) {
         pthread_mutex_lock(&table->busy);
         step(table);
-        /* A thread that holds too much frees until it does not. */
+        /* Frees blocks until the thread is below its limit. */
         for (int n = 0; n < SLOTS && table->held > held_max; n++)
             if (table->slots[n].at) table->held -= table->slots[n].size, drop(&table->slots[n]);
         pthread_mutex_unlock(&table->busy);
@@ -188,7 +187,7 @@ static void *trimmer(void *with) {
     return NULL;
 }
 
-/* In the child: every block as it was, and a life of its own. */
+/* Runs in the child: checks every block, and makes and frees some of its own. */
 static void childhood(int is_quiet, uint64_t random) {
     alarm(60);
     for (int t = 0; is_quiet && t < thread_count; t++)
@@ -204,7 +203,7 @@ static void childhood(int is_quiet, uint64_t random) {
     _exit(0);
 }
 
-/* Forks while no block changes, or, if not quiet, at any moment. */
+/* Forks: while no block changes if `is_quiet`, else at any moment. */
 static pid_t fork_some(int is_quiet, uint64_t *random) {
     uint64_t theirs = next(random);
     for (int t = 0; is_quiet && t < thread_count; t++) pthread_mutex_lock(&tables[t].busy);

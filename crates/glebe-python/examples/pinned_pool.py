@@ -1,9 +1,9 @@
-"""Pinned host memory for a GPU: out of a reserve registered once and full of cache, and made anew.
+"""Compares pinned memory for a GPU from a reserve, registered once and full of cache, with new.
 
     pinned_pool.py [FILE]
 
-Needs PyTorch with CUDA and memory for 10 GiB. Prints times in ms and copies in GB/s, the sides in
-turn; FILE gets them as JSON.
+Needs PyTorch with CUDA and 10 GiB of memory. Prints times in ms and copies in GB/s of each side,
+which take turns, and writes them to FILE as JSON.
 """
 
 import json
@@ -30,7 +30,7 @@ def timed(make):
 
 
 def copied(host, device):
-    """GB/s to the GPU, of the best of three copies."""
+    """Returns the GB/s of the best of three copies to the GPU."""
     times = []
     for _ in range(3):
         torch.cuda.synchronize()
@@ -46,7 +46,7 @@ def check(answer):
 
 
 class Pool:
-    """A reserve that is registered whole."""
+    """A reserve that is registered as a whole."""
 
     def __init__(self, source):
         self.reserve = glebe.Reserve(POOL, source=source)
@@ -57,7 +57,7 @@ class Pool:
         self.value = np.random.default_rng(0).integers(0, 256, VALUE, np.uint8)
 
     def take(self):
-        """A block of 1 GiB out of a full cache."""
+        """Takes a block of 1 GiB out of a full cache."""
         for n in range(POOL // VALUE):
             self.cache.put(b"%d" % n, self.value)
         before = self.reserve.stats()["recalled"]
@@ -77,7 +77,7 @@ def by_torch():
 
 
 def registered_anew():
-    """What cudaHostRegister takes of a mapping with huge pages, which it populates."""
+    """Times cudaHostRegister on a new mapping with huge pages, which the call populates."""
 
     def make():
         memory = mmap.mmap(-1, GIB, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -108,7 +108,7 @@ def main():
             speed = copied(host, device)
             del host
             end()
-            if turn:  # The first is for what is made once.
+            if turn:  # The first turn also makes things that are made once.
                 seen[who][0].append(took)
                 seen[who][1].append(speed)
     rows = []

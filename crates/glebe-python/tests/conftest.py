@@ -1,4 +1,4 @@
-"""What tests share. None of them changes the machine: reserves are of base pages."""
+"""Shared parts of the tests. No test changes the machine: reserves use base pages."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 import glebe
 
 PAGE = glebe.PAGE_BYTES
-# How long threads are watched; three times as long where GLEBE_LONG asks for long tests.
+# Seconds for which threads run; three times as long with GLEBE_LONG.
 SECONDS = 1.5 if os.environ.get("GLEBE_LONG") else 0.5
 
 
@@ -27,7 +27,8 @@ def reserve():
 
 @pytest.fixture
 def run():
-    """Runs a program in a process of its own; fails if a signal ends it; returns what it prints."""
+    """Returns a function that runs a program in a process of its own, fails if the program does,
+    and returns its output."""
 
     def run(program, *args):
         words = [sys.executable, "-c", textwrap.dedent(program), *args]
@@ -39,18 +40,18 @@ def run():
 
 
 def take(reserve, share):
-    """A block of so much of what no block holds, whatever its runs are; freed when it is dropped."""
+    """Takes a block of a share of the whole reserve, with any runs. It ends when it is dropped."""
     return reserve.alloc(int(reserve.stats()["total_pages"] * share), any=True)
 
 
 def value_of(length, seed=0):
-    """Bytes that differ from page to page and from seed to seed."""
+    """Returns bytes that differ from page to page and from seed to seed."""
     unit = b"%08d" % (seed % 10**8)
     return b"".join(unit + b"%08d" % n for n in range(length // 16 + 1))[:length]
 
 
 def check_array(made, array):
-    """Nothing that a program sees differs, but for the memory."""
+    """Checks that an array equals another in all that a program sees, except its address."""
     assert type(made) is type(array) and made.dtype == array.dtype
     assert made.shape == array.shape and made.tobytes() == array.tobytes()
     if isinstance(array, np.ndarray):

@@ -1,4 +1,4 @@
-"""Cache: a dictionary that may lose entries, never one that lies."""
+"""Cache: a dictionary that may lose entries, but never returns a wrong one."""
 
 import random
 import threading
@@ -226,7 +226,7 @@ def test_a_put_that_finds_no_room_says_so_and_keeps_nothing_old(reserve):
     assert "k" not in cache
     cache["k"] = value_of(PAGE, seed=2)
     assert cache.get("k") is None
-    # Short values have a little memory of their own, but not more and more.
+    # Short values have a little memory of their own, with a limit.
     kept = [n for n in range(3_500) if cache.put(n, b"%020d" % n * 5)]
     assert 0 < len(kept) < 3_500 and all(cache.get(n) == b"%020d" % n * 5 for n in kept)
 
@@ -266,7 +266,7 @@ def test_small_values_are_whole_or_gone_once_a_block_took_pages(reserve, length)
     with take(reserve, 0.9):
         found = {n: value for n in range(count) if (value := cache.get(n)) is not None}
         assert all(value == values[n] for n, value in found.items())
-        # Short ones that a little memory has room for are in no page.
+        # Short values in ordinary memory have no page to lose.
         assert len(found) < count or length == 0
         assert len(cache) == len(found) and cache.lost == count - len(found)
     cache.clear()
@@ -313,7 +313,7 @@ def test_a_dict_of_a_cache_has_what_is_left(reserve):
     )
 )
 def test_it_is_a_dictionary_that_may_lose_entries(steps):
-    """Against a dict: a hit is what was put last, a key that was not put is never there."""
+    """Compares with a dict: a hit is the value put last, and a key never put is never found."""
     with glebe.Reserve(2 << 20, source="plain") as reserve:
         cache, oracle = reserve.cache("tests"), {}
         for number, (step, key, length) in enumerate(steps):
@@ -339,7 +339,7 @@ def test_it_is_a_dictionary_that_may_lose_entries(steps):
                 assert found == oracle[key]
             assert set(cache) <= set(oracle)
         assert all(oracle[key] == value for key, value in cache.items())
-        # What is left is no more than what is listed.
+        # The reserve holds no more pages than the listed entries need.
         pages = sum(max(len(oracle[key]), 1) + PAGE - 1 for key in cache) // PAGE
         assert reserve.stats()["live_pages"] <= pages + len(cache)
 

@@ -1,4 +1,4 @@
-"""Contiguous memory, and stores with a budget."""
+"""Tests contiguous memory, and stores with a budget."""
 
 import gc
 import os
@@ -17,7 +17,7 @@ def test_runs_cover_the_memory():
     with glebe.contig(4 << 20, source="plain") as memory:
         runs = memory.runs()
         assert len(memory) == 4 << 20
-        # Where frames are hidden, nothing is proved of base pages.
+        # If page frames are hidden, base pages have no proved run.
         assert sum(pages for _, pages, _ in runs) * PAGE == (len(memory) if runs else 0)
         assert runs or os.getuid() != 0
         starts = np.cumsum([0] + [pages for _, pages, _ in runs])[: len(runs)]

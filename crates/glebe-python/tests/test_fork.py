@@ -1,4 +1,4 @@
-"""Forked children: clear errors, no signal, no wait for a thread that is not there."""
+"""Forked children: clear errors, no signal, and no wait for a thread of the parent."""
 
 import pytest
 

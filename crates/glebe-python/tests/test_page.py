@@ -1,4 +1,4 @@
-"""The examples of the page for Python run, in their order, and so do the notebooks."""
+"""Runs the examples of docs/python.md in their order, and the notebooks."""
 
 import json
 import pathlib

@@ -1,4 +1,4 @@
-"""Reserve, Block and Promise."""
+"""Tests Reserve, Block and Promise."""
 
 import gc
 

@@ -1,7 +1,7 @@
-"""Threads that run at once, on any interpreter: they share one object and look at every byte.
+"""Threads share one object and check every byte, on any interpreter.
 
-On a free-threaded interpreter they truly run at once; nothing that the package imports may bring
-the global lock back.
+On a free-threaded interpreter they really run at once; no import of the package may turn the global
+lock on again.
 """
 
 import random
@@ -23,7 +23,7 @@ THREADS = 8
 
 
 def hammer(*works):
-    """Calls each work again and again in threads of its own, with a random source of its own."""
+    """Calls each work repeatedly in a thread of its own, with its own source of random numbers."""
     stop, failed = threading.Event(), []
 
     def go(work, seed):
@@ -47,7 +47,7 @@ def hammer(*works):
 
 
 def check(value, key):
-    """A value of `key` is whole: its first bytes name its seed and length."""
+    """Checks that a value of `key` is whole: its first bytes name its seed and length."""
     seed, length = int(value[:8]), len(value)
     assert seed % 16 == key and value == value_of(length, seed)
 
@@ -89,7 +89,7 @@ def test_a_cache(reserve):
 
     hammer(put, get, get_into, remove, put, recall)
     cache.clear()
-    # Pages whose drop met a recall stay until others need them, but nobody finds them.
+    # Pages whose drop met a recall stay until another call needs them, but no key finds them.
     assert len(cache) == 0 and all(cache.get((key,)) is None for key in range(16))
 
 
@@ -117,7 +117,7 @@ def test_blocks_of_a_reserve_are_one_threads_each(reserve):
         assert value is None or value == value[:1] * PAGE
 
     hammer(own, own, own, look)
-    # Nobody holds a block any more: all of it can be had again.
+    # All blocks are free: one block can take the whole reserve.
     assert take(reserve, 1).pages == len(reserve) // PAGE
 
 
@@ -136,14 +136,14 @@ def test_a_block_that_is_freed_under_those_who_look_at_it(reserve):
             if block is not None:
                 block.free()
         except BufferError:
-            pass  # somebody looks at it
+            pass  # another thread looks at it
 
     def look(rng):
         place = rng.randrange(len(blocks))
         try:
             array = np.frombuffer(blocks[place] or b"", np.uint8)
         except ValueError:
-            return  # freed, or none yet
+            return  # freed, or not yet allocated
         assert (array == place + 1).all()
 
     hammer(fill, free, look, look)
@@ -196,7 +196,7 @@ def test_a_volatile_buffer():
     whole = np.repeat(np.arange(1, pages + 1, dtype=np.uint8), PAGE)
 
     def fits(array, first):
-        """Each byte is its page's or was lost; who fills a page meanwhile may be half through."""
+        """Checks that each byte is its page's or lost. Another thread may be filling a page."""
         array, expected = array.copy(), whole[first * PAGE :][: len(array)]
         assert ((array == expected) | (array == 0)).all()
 

@@ -1,4 +1,4 @@
-"""The recipe of the page for Python: host memory of a block that a GPU copies from, pinned."""
+"""The recipe in docs/python.md: a pinned block as host memory from which a GPU copies."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="skipped: torch is not installed")
 
 
 def tensor_of(block, dtype=np.uint8):
-    """By NumPy: `torch.frombuffer` lets go of the buffer at once, and the block could be freed."""
+    """Goes through NumPy: `torch.frombuffer` releases the buffer, and the block could be freed."""
     return torch.from_numpy(np.frombuffer(block, dtype))
 
 
@@ -26,14 +26,14 @@ def test_a_tensor_shares_the_memory_of_a_block(reserve):
 
 @pytest.fixture
 def cuda():
-    """PyTorch's calls of the CUDA runtime."""
+    """Returns PyTorch's interface to the CUDA runtime."""
     if not torch.cuda.is_available():
         pytest.skip("skipped: no GPU")
     return torch.cuda.cudart()
 
 
 def check_copies(block):
-    """A GPU gets what the block holds, and the block what the GPU gives back."""
+    """Checks that a GPU gets what the block holds, and the block what the GPU gives back."""
     host = tensor_of(block)
     assert host.is_pinned()
     host.random_(0, 256)

@@ -1,4 +1,4 @@
-"""VolatileBuffer and volatile_cache: what may vanish is never an array."""
+"""VolatileBuffer and volatile_cache: no array has memory that may vanish."""
 
 import contextlib
 from array import array as plain_array
@@ -116,7 +116,7 @@ def test_threads_hold_and_mark_without_a_wrong_byte(buffer):
 
     def work():
         while not stop.is_set():
-            # Under the lock nothing holds the memory: a drop here is a loss for certain.
+            # The lock ensures that no other thread holds the memory, so this drop is a loss.
             with lock, dropped(), buffer.held() as lost:
                 array = np.frombuffer(buffer, np.uint8).reshape(64, PAGE)
                 for first, count in lost:
@@ -160,7 +160,7 @@ def test_results_are_kept_and_built_again_once_they_are_lost():
     assert calls == [10_000] and again.shape == (2, 5000) and again.dtype == np.int64
     assert again.ctypes.data == first.ctypes.data and not again.flags.writeable
     assert squares(10_000, by=2)[1, 0] == 2 * 5000**2 and len(calls) == 2
-    # In use: it stays.
+    # Results in use stay.
     squares.drop_unused()
     assert again[1, 4999] == 9999**2
     assert squares(10_000) is not None and len(calls) == 2
@@ -287,7 +287,7 @@ def test_threads_that_miss_one_key_at_once_compute_it_once():
     @volatile_cache(16 << 20, hot=0)
     def make(n):
         computed.append(n)
-        begun.wait(0.2)  # the others come meanwhile
+        begun.wait(0.2)  # lets the other threads arrive
         return np.full(5000, n, np.uint8)
 
     for n in range(3):

@@ -1,4 +1,4 @@
-"""The wheel itself: its size, its interface, how long an import takes, and its types."""
+"""The wheel: its size, its interface, the time of an import, and its types."""
 
 import inspect
 import os
@@ -20,7 +20,7 @@ PACKAGE = pathlib.Path(glebe.__file__).parent
 
 
 def tool(name):
-    """A program beside the interpreter."""
+    """Returns the path of a program beside the interpreter."""
     path = pathlib.Path(sys.executable).parent / name
     if not path.exists():
         pytest.skip(f"skipped: {name} is not installed in {path.parent}")
@@ -28,7 +28,7 @@ def tool(name):
 
 
 def checker(name):
-    """A program that checks types. The two of them take 20 s of a processor."""
+    """Returns the path of a type checker. Both checkers take 20 s of a processor."""
     if not WHEEL and not os.environ.get("GLEBE_LONG"):
         pytest.skip("skipped: types are checked by `make python` and `make test-long`")
     return tool(name)
@@ -49,7 +49,7 @@ def test_the_wheel_is_small_and_of_the_stable_interface():
 
 
 def texts_of_licences(names, read):
-    """Both texts, as they are at the top of the repository where that is there."""
+    """Checks that both licence texts are present, and equal those at the top of the repository."""
     found = {name.rsplit("/", 1)[-1]: read(name) for name in names if "LICENSE-" in name}
     assert set(found) == {"LICENSE-APACHE", "LICENSE-MIT"}
     assert b"Apache License" in found["LICENSE-APACHE"] and b"MIT" in found["LICENSE-MIT"]
@@ -77,7 +77,7 @@ def test_a_source_distribution_has_the_texts_of_its_licences(tmp_path):
 
 
 def members(kind):
-    """Names and values of the public members of a class that the package has made."""
+    """Yields names and values of a class's public members that the package has made."""
     for name in dir(kind):
         owner = next((base for base in kind.__mro__ if name in vars(base)), object)
         if not name.startswith("_") and owner.__module__.startswith("glebe"):
@@ -101,7 +101,7 @@ def test_help_has_a_text_for_each_public_member():
 
 
 def test_an_import_takes_little():
-    """As much as 20 ms over the interpreter's own start would be too much."""
+    """Prints the time of an import, and checks that it imports no heavy module."""
     program = (
         "import time; start = time.perf_counter(); import glebe; "
         "print(time.perf_counter() - start)"
@@ -258,7 +258,7 @@ def test_the_stubs_have_what_there_is(tmp_path):
     stubtest = checker("stubtest")
     words = [stubtest, "glebe", "--concise"]
     allowed = tmp_path / "allowed"
-    # Private parts have no stubs; buffers have no method that Python sees before 3.12.
+    # Private parts have no stubs; before 3.12 buffers have no method that Python sees.
     allowed.write_text("glebe\\._.*\nglebe\\.__getattr__\nglebe\\..*\\.__buffer__\n")
     words += ["--ignore-disjoint-bases", "--allowlist", str(allowed), "--ignore-unused-allowlist"]
     done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)

@@ -2,14 +2,15 @@
 
     >>> import glebe
     >>> reserve = glebe.Reserve(64 << 20)        # bytes, set aside once
-    >>> cache = reserve.cache("tiles")           # lives in what no block holds
+    >>> cache = reserve.cache("tiles")           # uses what no block holds
     >>> cache["a"] = b"bytes"
     >>> block = reserve.alloc(bytes=4 << 20)     # contiguous; takes cached pages back
     >>> cache.get("a")                           # b"bytes", or None if the block took it
 
-Lengths and offsets are bytes, runs are in pages of `PAGE_BYTES`. Buffers are C-contiguous. Calls
-that take longer than about a microsecond let other threads run. Errors are in `glebe.errors`. After
-a fork every call on an object of the parent raises `errors.Forked`, but for what is said of each.
+Lengths and offsets are in bytes, runs in pages of `PAGE_BYTES`. Buffers are C-contiguous. Calls
+that take longer than about a microsecond let other threads run. `glebe.errors` has the errors.
+After a fork every call on an object of the parent raises `errors.Forked`, unless the class of the
+object says otherwise.
 """
 
 import os as _os
@@ -35,7 +36,7 @@ __all__ = [
 
 
 def __getattr__(name):
-    """`glebe.volatile` and `glebe.swap` come when they are asked for."""
+    """Imports `glebe.volatile` and `glebe.swap` at their first use."""
     if name in ("swap", "volatile"):
         from importlib import import_module
 

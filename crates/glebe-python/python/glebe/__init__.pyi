@@ -24,7 +24,7 @@ __version__: str
 PAGE_BYTES: int
 
 class _Integer(SupportsIndex, Protocol):
-    """An integer of NumPy, which is no `int`."""
+    """A NumPy integer, which is no `int`."""
 
     def bit_count(self) -> Any: ...
 
@@ -32,7 +32,7 @@ _Part: TypeAlias = bytes | str | int | _Integer | None | tuple[object, ...]
 _Key: TypeAlias = bytes | str | int | _Integer | tuple[_Part, ...]
 
 class _Array(Protocol):
-    """An array or a scalar of NumPy, whose stubs are not needed here."""
+    """A NumPy array or scalar. This avoids a need for NumPy's stubs."""
 
     @property
     def dtype(self) -> Any: ...
@@ -43,11 +43,13 @@ _Source: TypeAlias = Literal["auto", "hugetlb-1g", "hugetlb-2m", "thp", "plain"]
 
 @final
 class Reserve:
-    """Memory set aside once, as contiguous as the machine allows, whose idle pages work as a cache.
+    """Memory set aside once, as contiguous as the machine allows. Caches use its idle pages.
 
-    `room`: bytes that it may grow to. Blocks keep the memory after `close()`.
+    `bytes`: its length, rounded up to whole pages of its source. `room`: bytes that it may grow to.
+    Blocks keep their memory after `close()`.
 
-    Raises `errors.NoMemory` with what is available, `errors.BadArgument`, `errors.SystemRefused`.
+    Raises `errors.NoMemory` with the available bytes, `errors.BadArgument` for a length of zero,
+    `ValueError` for another source, `errors.SystemRefused`.
     """
 
     def __new__(cls, bytes: int, *, source: _Source = "auto", room: int = 0) -> Self: ...
@@ -60,13 +62,14 @@ class Reserve:
         zeroed: bool = False,
         any: bool = False,
     ) -> Block:
-        """Takes a physically contiguous block of `pages`, or of `bytes` rounded up to pages.
+        """Takes a physically contiguous block of `pages` pages, or of `bytes` rounded up to pages.
 
-        Never fails because of the cache, whose pages it takes; O(log n) and microseconds. `align`:
-        pages, a power of two. Contents are anything unless `zeroed`. `any`: contiguous in virtual
-        addresses only, if need be.
+        Takes pages from caches if necessary, and never waits for them; O(log n), microseconds.
+        `align`: pages, a power of two. The contents are unspecified unless `zeroed`. `any`: allows
+        a block that is contiguous only in virtual addresses.
 
-        Raises `NoRun` with the longest free run in pages.
+        Raises `NoRun` with the longest free run in pages, `errors.BadArgument` for a length of zero
+        or another alignment.
         """
 
     def promise(
@@ -78,30 +81,40 @@ class Reserve:
         zeroed: bool = False,
         any: bool = False,
     ) -> Promise:
-        """Sets the run of one later block aside: the cache uses it until then, other blocks cannot."""
+        """Sets the run of one later block aside. Until then only caches may use it.
+
+        The arguments and errors are those of `alloc`.
+        """
 
     def largest_run(self) -> int:
-        """Pages of the longest block that could be had now."""
+        """Returns the length in pages of the longest block that `alloc` could take now."""
 
     def cache(self, name: str) -> Cache:
-        """The cache of this name; two of one name are the same entries."""
+        """Returns the cache of this name. Two caches of one name have the same entries."""
 
     def stats(self) -> dict[str, int]:
-        """Counters and gauges by name, which ends in the unit; times are nanoseconds."""
+        """Returns counters and gauges by name. Names end in the unit; times are nanoseconds."""
 
     def grow(self, bytes: int) -> int:
-        """Adds memory, up to the room; returns the new length in bytes."""
+        """Adds `bytes` bytes, up to the room, and returns the new length in bytes.
+
+        Raises `errors.NoMemory` if the room or the machine has less, `errors.BadArgument` for a
+        reserve without room.
+        """
 
     def shrink(self, bytes: int) -> int:
-        """Gives idle memory back to the system; returns the new length in bytes."""
+        """Gives `bytes` idle bytes back to the system and returns the new length in bytes.
+
+        Raises `errors.NoMemory` if less is idle, `errors.BadArgument` for a reserve without room.
+        """
 
     @property
     def source(self) -> str:
-        """What the memory is made of: the kind of pages, in words."""
+        """The kind of pages, in words."""
 
     def __len__(self) -> int: ...
     def close(self) -> None:
-        """Ends the reserve and its caches; blocks keep their memory."""
+        """Ends the reserve and its caches. Blocks keep their memory; a second call does nothing."""
 
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -113,29 +126,35 @@ class Reserve:
 
 @final
 class Block(Buffer):
-    """Contiguous pages, the caller's alone until they are freed; a writable buffer of bytes.
+    """Contiguous pages of a reserve, which only the caller uses until it frees them; a writable
+    buffer.
 
     `free()` and the end of a `with` block raise `BufferError` while arrays or views of it exist.
-    A forked child reads zeros in arrays that it inherited, and a `RuntimeWarning` says so.
+    In a forked child inherited arrays read as zeros, and a `RuntimeWarning` says so.
     """
 
     def free(self) -> None:
-        """Gives the pages back. Raises `BufferError` while arrays or views of it exist."""
+        """Frees the pages; a second call does nothing. Raises `BufferError` while arrays or views
+        of the block exist."""
 
     def locate(self, offset: int = 0) -> tuple[int | None, int]:
-        """The page frame of the byte at `offset`, if it can be read, and bytes contiguous from there."""
+        """Returns the page frame number of the byte at `offset`, `None` if it cannot be read, and
+        the number of contiguous bytes from there on.
+
+        Raises `ValueError` for an offset in bytes beyond the end.
+        """
 
     @property
     def pages(self) -> int:
-        """Its length in pages."""
+        """The length in pages."""
 
     @property
     def address(self) -> int:
-        """The virtual address of its first byte."""
+        """The virtual address of the first byte."""
 
     @property
     def contiguity(self) -> str:
-        """`proved`, `within N pages`, or `in virtual addresses only`."""
+        """The contiguity: `proved`, `within N pages`, or `in virtual addresses only`."""
 
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
@@ -153,13 +172,13 @@ class Promise:
 
     @property
     def pages(self) -> int:
-        """Its length in pages; 0 once it was taken or given up."""
+        """The length in pages; 0 after `take` or `give_up`."""
 
     def take(self) -> Block:
-        """The block. It cannot fail for want of room. A second call raises `ValueError`."""
+        """Returns the block; its room is certain. A second call raises `ValueError`."""
 
     def give_up(self) -> None:
-        """Lets other blocks have the run."""
+        """Releases the run to other blocks; a second call does nothing."""
 
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -170,25 +189,29 @@ class Promise:
     ) -> None: ...
 
 class Cache(MutableMapping[_Key, Any]):
-    """A mapping; its values are `bytes`, or arrays where arrays were put."""
+    """A mapping of keys to values in idle pages. A value is `bytes`, or an array if one was put."""
 
     def __new__(cls, reserve: Reserve, name: str) -> Self: ...
     def put(self, key: _Key, value: Buffer | _Array) -> bool:
-        """Stores a copy of a value, as `cache[key] = value` does, and returns whether it was kept.
+        """Stores a copy of a value, as `cache[key] = value` does. Returns true if it was kept.
 
-        If not, nothing is kept under the key: a value that is longer than what no block holds is
-        never kept.
+        Otherwise the key has no value. A value that is longer than all memory outside of blocks is
+        never kept. Raises `TypeError` for a key or a value of another type, `ValueError` for a key
+        of more than 1 MiB, `OverflowError` for an integer beyond 64 bits, `BufferError` for a
+        buffer that is not C-contiguous.
         """
 
     def get_into(self, key: _Key, out: Buffer) -> int | None:
-        """Copies a value into a writable buffer; returns its length, or `None` if it is not there.
+        """Copies the bytes of a value into a writable buffer and returns their number, or `None` if
+        the cache has no value for the key.
 
-        Raises `ValueError` if the buffer is too short. After a miss `out` may hold anything.
+        Raises `ValueError` if the buffer is too short, `BufferError` if it is read-only or not
+        C-contiguous. After a miss the contents of `out` are unspecified.
         """
 
     @property
     def lost(self) -> int:
-        """How many entries were found to be lost."""
+        """The number of entries that were found lost."""
 
     def __getitem__(self, key: _Key, /) -> Any: ...
     def __setitem__(self, key: _Key, value: Buffer | _Array, /) -> None: ...
@@ -205,38 +228,45 @@ class Contig(Buffer):
     """Physically contiguous memory, populated and kept in place; a writable buffer of bytes."""
 
     def runs(self) -> list[tuple[int, int, int | None]]:
-        """First page, pages and, where it can be read, first page frame of each physical run.
+        """Returns each physical run as first page, number of pages, and first page frame or `None`.
 
-        Where frames are hidden each huge page is one; empty where even that is not proved.
+        If page frames are hidden, each huge page is one run. The list is empty if even that is not
+        proved.
         """
 
     @property
     def longest_run(self) -> int:
-        """Pages."""
+        """The length of the longest run in pages."""
 
     @property
     def proof(self) -> str:
-        """What the runs rest on, in words."""
+        """The evidence for the runs, in words."""
 
     @property
     def source(self) -> str:
-        """What the memory is made of: the kind of pages, in words."""
+        """The kind of pages, in words."""
 
     @property
     def held_by(self) -> str:
-        """What keeps the pages in their frames."""
+        """The mechanism that keeps the pages in their frames."""
 
     @property
     def address(self) -> int:
-        """The virtual address of its first byte."""
+        """The virtual address of the first byte."""
 
     def verify(self) -> list[tuple[int, int]]:
-        """First page and pages of each run that is no longer where it was."""
+        """Returns first page and number of pages of each run that has moved to other page frames.
+
+        Raises `errors.SystemRefused` if the page frames can no longer be read.
+        """
 
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def close(self) -> None:
-        """Gives the memory back. Raises `BufferError` while arrays or views of it exist."""
+        """Frees the memory; a second call does nothing.
+
+        Raises `BufferError` while arrays or views of it exist.
+        """
 
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -247,8 +277,9 @@ class Contig(Buffer):
     ) -> None: ...
 
 def contig(bytes: int, *, source: _Source = "auto", require_run: int | None = None) -> Contig:
-    """Contiguous memory of `bytes`, rounded up to whole pages of its source.
+    """Returns contiguous memory of `bytes` bytes, rounded up to whole pages of its source.
 
     `require_run`: bytes that must be contiguous. Raises `errors.NoMemory` with the longest run or
-    what is available, in bytes.
+    the available memory, in bytes, `errors.BadArgument` for a length of zero, `ValueError` for
+    another source.
     """

@@ -1,8 +1,8 @@
-"""NumPy's arrays as bytes, and back: their class, type, shape and order are kept.
+"""Packs NumPy arrays into bytes and back, with their class, type, shape and order.
 
-A form is a tuple that says how an array is made of its bytes: `(kind, array, mask, options)`. An
-array of it is `(dtype, shape, axes)`: the shape in the order in which the axes lie in memory, and
-the axes that turn it back, `None` for C order.
+A form is a tuple that says how to make an array from its bytes: `(kind, array, mask, options)`.
+`array` and `mask` are `(dtype, shape, axes)`: the shape in the order in which the axes are in
+memory, and the permutation that restores their order, or `None` for C order.
 """
 
 import pickle
@@ -12,9 +12,10 @@ _ARRAY, _CLASS, _MASKED, _SCALAR = range(4)
 
 
 def pack(value, by):
-    """Returns the bytes of an array or a scalar of NumPy as a buffer, and its form.
+    """Returns the bytes of a NumPy array or scalar as a buffer, and its form.
 
-    Raises `TypeError` that begins with `by`, for objects and for classes that would not come back.
+    Raises a `TypeError` that begins with `by` for Python objects, and for classes that would not
+    come back.
     """
     import numpy
 
@@ -28,7 +29,7 @@ def pack(value, by):
         flat, form = _flat(numpy, value)
         return flat, (_CLASS, form, None, kind)
     if isinstance(value, numpy.generic):
-        # NumPy cuts zeros off the ends of its texts.
+        # NumPy's strings lose zeros at their ends.
         if kind is value.dtype.type and not isinstance(value, numpy.character):
             flat, form = _flat(numpy, value)
             return flat, (_SCALAR, form, None, None)
@@ -57,7 +58,7 @@ def _pack_masked(numpy, value):
 
 
 def _flat(numpy, value):
-    """The bytes of an array in the order in which they lie, without gaps, and its form."""
+    """Returns the bytes of an array in memory order, without gaps, and its form."""
     array = numpy.asarray(value)
     axes = None
     if not array.flags.c_contiguous:
@@ -69,7 +70,7 @@ def _flat(numpy, value):
 
 
 def unpack(form, buffer):
-    """Returns what was packed, made of a buffer of its bytes, which it keeps."""
+    """Returns what `pack` got, as an array that keeps the buffer."""
     import numpy
 
     kind, array_form, mask_form, options = form
@@ -91,13 +92,13 @@ def _array(numpy, form, buffer, offset):
 
 
 def packed(value):
-    """As `pack`, for a value of a cache; the form is bytes."""
+    """Packs a value of a cache. Returns its bytes as `pack` does, and the form as bytes."""
     flat, form = pack(value, "a cache")
     return flat, pickle.dumps(form, 5)
 
 
 def room(length):
-    """Returns a buffer to fill with the bytes of a value, aligned for every type."""
+    """Returns a buffer for the bytes of a value, aligned for every type."""
     import numpy
 
     return numpy.empty(length, numpy.uint8)
@@ -109,5 +110,5 @@ def _form(text):
 
 
 def unpacked(text, buffer):
-    """As `unpack`, of a form as bytes, which `packed` of this process made."""
+    """Unpacks a value with a form from `packed`, which this process made."""
     return unpack(_form(text), buffer)

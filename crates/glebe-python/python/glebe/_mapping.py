@@ -1,4 +1,4 @@
-"""`Cache`: what makes a mutable mapping of the library's cache."""
+"""`Cache`: adds the methods of a mutable mapping to the library's cache."""
 
 from collections.abc import ItemsView, MutableMapping, ValuesView
 
@@ -8,13 +8,13 @@ _ABSENT = object()
 
 
 def _are_equal(value, other):
-    """Whether two values are the same, of which each may be an array."""
+    """Returns true if two values, which may be arrays, are equal."""
     same = value == other
     return bool(same.all()) if hasattr(same, "all") else bool(same)
 
 
 class _Items(ItemsView):
-    """Without entries that turn out to be lost."""
+    """A view of items that leaves out lost entries."""
 
     def __iter__(self):
         for key in self._mapping:
@@ -37,35 +37,34 @@ class _Values(ValuesView):
 
 
 class Cache(_glebe.Cache, MutableMapping):
-    """A mapping of keys to values in the idle pages of a reserve; entries may be lost at any time.
+    """A mapping of keys to values in the idle pages of a reserve. Entries may be lost at any time.
 
-    Whole values come back or none: `cache[key]` is what was put last, or `KeyError`. An array or
-    a scalar of NumPy comes back as a copy with that type, shape and order; each other buffer comes
-    back as `bytes`. Keys are `bytes`, `str`, integers of at most 64 bits, also NumPy's, or tuples
-    of these and of `None`. A value of up to half a page shares pages with others, a longer one
-    takes whole pages.
+    `cache[key]` is the whole value that was put last, or raises `KeyError`. A NumPy array or scalar
+    comes back as a copy with the same type, shape and order, every other buffer as `bytes`. Keys
+    are `bytes`, `str`, integers of at most 64 bits (also NumPy's), or tuples of these and `None`. A
+    value of up to half a page shares pages with others; a longer one takes whole pages.
 
-    An entry is known to be lost once it is asked for: until then `in` and `len` count it. Iteration
-    asks, and leaves lost entries out.
+    The cache notices a lost entry only when it looks for its value: until then `in` and `len` count
+    it. Iteration looks, and leaves lost entries out.
     """
 
     __slots__ = ()
 
     def items(self):
-        """Returns a view of keys and values, without those that are lost when their turn comes."""
+        """Returns a view of keys and values. It leaves out entries that are lost at their turn."""
         return _Items(self)
 
     def values(self):
-        """Returns a view of the values, without those that are lost when their turn comes."""
+        """Returns a view of the values. It leaves out entries that are lost at their turn."""
         return _Values(self)
 
     def pop(self, key, default=_ABSENT, /):
-        """Removes a key and returns its value; if that is not there `default`, else `KeyError`."""
+        """Removes a key. Returns its value, or else `default`. Raises `KeyError` without both."""
         value = self.get(key, _ABSENT)
         try:
             del self[key]
         except KeyError:
-            value = _ABSENT  # it was not there, or another thread took it meanwhile
+            value = _ABSENT  # missing, or another thread removed it meanwhile
         if value is not _ABSENT:
             return value
         if default is _ABSENT:
@@ -73,7 +72,7 @@ class Cache(_glebe.Cache, MutableMapping):
         return default
 
     def popitem(self):
-        """Removes some key that has a value, returns both; raises `KeyError` if there is none."""
+        """Removes a key with a value and returns both. Raises `KeyError` if the cache is empty."""
         for key in self:
             try:
                 return key, self.pop(key)

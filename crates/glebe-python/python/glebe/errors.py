@@ -1,61 +1,61 @@
-"""What glebe refuses, by kind. Each text names what was asked for, the value and the limit."""
+"""The errors of glebe. Each text names what was asked for, the value and the limit."""
 
 
 class Error(Exception):
-    """Base of all."""
+    """The base class of all errors."""
 
 
 class BadArgument(Error, ValueError):
-    """A length, an offset or an alignment that cannot be."""
+    """A length, an offset or an alignment is invalid."""
 
 
 class Forked(Error, RuntimeError):
-    """The object stayed with the process that this one was forked from."""
+    """The object belongs to the process that this one was forked from."""
 
 
 class NoMemory(Error, MemoryError):
-    """The machine, a cgroup, a pool or a limit has less. `available`: bytes, where it is known."""
+    """The machine, a cgroup, a pool or a limit has less. `available`: bytes, `None` if unknown."""
 
     available = None
 
 
 class NoRun(Error, MemoryError):
-    """No free run of the reserve is as long. `asked`, `longest`: pages."""
+    """The reserve has no free run of this length. `asked`, `longest`: pages."""
 
     asked = longest = 0
 
 
 class WouldWait(Error):
-    """Others are copying into every run that fits."""
+    """Other threads are copying into every run that fits."""
 
 
 class SystemRefused(Error, OSError):
-    """The kernel refused a call. `errno`, where there is one."""
+    """The kernel refused a call. `errno`: its error number, if there is one."""
 
 
 class Unsupported(Error):
-    """The machine, the process or the memory cannot do this; the text says why."""
+    """The machine, the process or the memory does not support this; the text says why."""
 
 
 class Purged(Error):
-    """The kernel took the page. `offset`: bytes, where it began."""
+    """The kernel took a page. `offset`: the byte where the page begins."""
 
     offset = 0
 
 
 class Budget(Error, MemoryError):
-    """What is pinned leaves no room in a store. `pinned`, `budget`: bytes."""
+    """Pinned objects leave no room in a store. `pinned`, `budget`: bytes."""
 
     pinned = budget = 0
 
 
 class Stale(Error, LookupError):
-    """The key names no object of the store any more, or never did."""
+    """The key has no object in the store, or no longer has one."""
 
 
 class Pinned(Error):
-    """The object is pinned, which stands against the call."""
+    """The object is pinned, which forbids the call."""
 
 
 class Damaged(Error):
-    """The copy of an object is not what was stored: its bytes are lost."""
+    """The copy of an object differs from what was stored: its bytes are lost."""

@@ -1,4 +1,4 @@
-"""Objects of 1 byte to 2 MiB, of which no more than a budget is in memory; the rest is compressed."""
+"""Stores of objects of 1 byte to 2 MiB: at most a budget of them in memory, the rest compressed."""
 
 from glebe._glebe import Key, Pinned, Store
 

@@ -9,17 +9,19 @@ __all__ = ["Key", "Pinned", "Store"]
 
 @final
 class Key(Hashable):
-    """The name of one object in one store; never that of another."""
+    """The name of one object in one store. No other object ever gets it."""
 
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 
 @final
 class Store:
-    """`budget`: bytes of objects in memory. `pool_limit`: bytes of what is compressed, as much as
-    the budget unless given. `capacity`: bytes of all objects, 16 budgets unless given. `file_in`:
-    a directory for a file without a name, of up to `file_limit` bytes, that what the pool has no
-    room for goes to.
+    """Objects of 1 byte to 2 MiB, with at most a budget of them in memory, the others compressed.
+
+    `budget`: bytes of objects in memory. `pool_limit`: bytes of compressed objects; by default the
+    budget. `capacity`: bytes of all objects; by default 16 budgets. `file_in`: a directory for an
+    unnamed file of up to `file_limit` bytes, used when the pool is full. Raises
+    `errors.BadArgument` for a budget of zero, `errors.NoMemory`, `errors.SystemRefused`.
     """
 
     def __new__(
@@ -32,44 +34,64 @@ class Store:
         file_limit: int = ...,
     ) -> Self: ...
     def insert(self, data: Buffer) -> Key:
-        """Stores a copy. Raises `errors.Budget` or `errors.NoMemory` where no room can be made."""
+        """Stores a copy of a buffer and returns its key.
+
+        Raises `errors.Budget` or `errors.NoMemory` if no room can be made, `errors.BadArgument` for
+        a length other than 1 byte to 2 MiB.
+        """
 
     def pin(self, key: Key) -> Pinned:
-        """The object, to read. Raises `errors.Stale`, `errors.Pinned` if it is pinned to be written,
-        `errors.Damaged`, and as `insert`."""
+        """Returns the object for reading.
+
+        Raises `errors.Stale` for a key without an object, `errors.Pinned` while the object is
+        pinned for writing, `errors.Damaged`, and the errors of `insert` if the object must be
+        brought into memory.
+        """
 
     def pin_mut(self, key: Key) -> Pinned:
-        """The object, to read and write, alone."""
+        """Returns the object for reading and writing, with no other pin.
+
+        Raises `errors.Pinned` while others pin it, and the other errors of `pin`.
+        """
 
     def take(self, key: Key) -> bytes:
-        """Frees the object and returns its bytes."""
+        """Frees the object and returns its bytes. Raises the errors of `pin_mut`."""
 
     def free(self, key: Key) -> None:
-        """Frees the object. Raises `errors.Stale`, and `errors.Pinned` while it is pinned."""
+        """Frees the object.
+
+        Raises `errors.Stale` for a key without an object, `errors.Pinned` while it is pinned.
+        """
 
     def cold(self, key: Key) -> None:
-        """Says that the object is not needed for a while: it is among the next to leave memory."""
+        """Hints that the object is not needed for a while: it is among the next to leave memory.
+
+        Raises `errors.Stale` for a key without an object.
+        """
 
     def will_need(self, key: Key) -> None:
-        """Brings the object to memory."""
+        """Brings the object into memory. Raises the errors of `pin`."""
 
     def dead(self, key: Key) -> None:
-        """Says that the bytes are wanted no more; the key stays until it is freed."""
+        """Says that the bytes are no longer needed. The key stays until the object is freed.
+
+        Raises `errors.Stale` for a key without an object, `errors.Pinned` while it is pinned.
+        """
 
     def stats(self) -> dict[str, int]:
-        """Counters and gauges by name, which ends in the unit."""
+        """Returns counters and gauges by name. Each name ends in its unit."""
 
 
 @final
 class Pinned(Buffer):
-    """An object's bytes, a buffer; they stay in memory, at one address, until it is released.
+    """The bytes of an object as a buffer, in memory at one address until this is released.
 
-    If arrays of it are left at `release()` or the end of `with`, it is released with the last.
-    A forked child may use those that it inherited, as copies.
+    If arrays of it exist at `release()` or the end of `with`, the last array's end releases it. A
+    forked child has copies of inherited pinned objects, and may use them.
     """
 
     def release(self) -> None:
-        """Ends the pin, now or with the last array of it."""
+        """Ends the pin, now or with its last array; a second call does nothing."""
 
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...

@@ -1,4 +1,4 @@
-"""Memory that the kernel may take when memory is short, and word of what it took."""
+"""Memory that the kernel may take when memory is short, with reports of what it took."""
 
 from functools import partial, wraps
 from itertools import count
@@ -10,8 +10,8 @@ from glebe._glebe import Held, Values, VolatileBuffer
 
 __all__ = ["Held", "VolatileBuffer", "volatile_cache"]
 
-# Of results that the kernel took only the number and the shape are left; more than so many of
-# them are looked for.
+# The kernel takes a result, but its key and its form stay. The cache looks for these when it has
+# more than twice its results and this number.
 _DEAD_MOST = 64
 
 
@@ -19,7 +19,7 @@ _BY = "volatile_cache"
 
 
 def _pack(result):
-    """Returns the bytes of a result, and the call that makes an equal one of them."""
+    """Returns the bytes of a result, and a function that makes an equal result from them."""
     kind = type(result)
     if kind is bytes or kind is bytearray:
         return result, kind
@@ -57,15 +57,15 @@ def _pack_view(view):
 
 
 class _Making:
-    """A call of the function under way, which other threads wait for."""
+    """A call of the function under way, for which other threads wait."""
 
     def __init__(self):
         self.by = getpid(), get_ident()
         self.done = Event()
-        self.made = None  # (value, how the result is made of it), unless it raised
+        self.made = None  # (value, how to make the result from it), or None if the call raised
 
     def wait(self):
-        """What was made. None too where the thread is this one, or stayed with the parent."""
+        """Returns `made` after the call. Does not wait if this thread or a parent makes it."""
         if self.by[0] == getpid() and self.by[1] != get_ident():
             self.done.wait()
         return self.made
@@ -78,9 +78,9 @@ class _Cached:
         self._function = function
         self._typed = typed
         self._values = Values(addresses, hot)
-        self._known = {}  # key: (number, how it is made again)
+        self._known = {}  # key: (number, how to make the result again)
         self._numbers = count(1)
-        self._making = {}  # key: the call under way; a step of a dictionary is atomic
+        self._making = {}  # key: the call under way; dictionary operations are atomic
 
     def __call__(self, *args, **kwargs):
         key = self._key(args, kwargs)
@@ -92,7 +92,7 @@ class _Cached:
             self._values.count(True)
             return made[1](made[0])
         try:
-            # Another thread may have ended its call since it was looked for.
+            # Another thread may have ended its call since the first look.
             if (found := self._found(key)) is not None:
                 return found
             self._values.count(False)
@@ -135,34 +135,36 @@ class _Cached:
                 self._known.pop(key, None)
 
     def clear(self):
-        """Forgets all results; arrays that are in use stay."""
+        """Forgets all results. Arrays in use stay."""
         self._known.clear()
         self._values.clear()
 
     def drop_unused(self):
-        """Drops the results that no array or view uses; returns the bytes that were dropped."""
+        """Drops the results that no array or view uses. Returns the number of bytes dropped."""
         return self._values.drop_unused()
 
     def stats(self):
-        """Returns counters and gauges by name, which ends in the unit."""
+        """Returns counters and gauges by name. Each name ends in its unit."""
         return self._values.stats()
 
 
 def volatile_cache(addresses, *, hot=None, typed=False):
-    """Keeps the results of a function in volatile memory, by its arguments, which are hashable.
+    """Keeps the results of a function in volatile memory, by its arguments, which must be hashable.
 
-    A result comes back as it was, in type, shape and order: a NumPy array without Python objects,
-    also a masked one, a matrix or a record array; a scalar of NumPy; `bytes`, a `bytearray` or a
-    C-contiguous `memoryview`. Arrays and views are read-only and cannot vanish while they, or
-    views of them, live; the others are copies. The kernel may take all other results when memory
-    is short; the function is then called again. `addresses`: bytes of address space, the most that
-    results may ever use, not memory. `hot`: bytes of the latest results that the kernel cannot
-    take; by default an eighth of `addresses`, at most 32 MiB. `typed`: arguments that are equal
-    but of two types, as 1 and 1.0, have a result each. Raises `TypeError`, which says what to
-    return, for a result of another type, `ValueError` for one longer than `addresses`.
+    A result comes back with the same type, shape and order. It may be a NumPy array without Python
+    objects (also a masked one, a matrix or a record array), a NumPy scalar, `bytes`, a `bytearray`
+    or a C-contiguous `memoryview`. Arrays and views are read-only, and stay while they or views of
+    them exist; results of other types are copies. When memory is short, the kernel may take all
+    other results, and the function is called again.
 
-    Threads that ask for one key at once wait for one call of the function; if that raises, each of
-    them calls it. The function has `clear()`, `drop_unused()` and `stats()`.
+    `addresses`: bytes of address space, the most that all results may use; not memory. `hot`: bytes
+    of the latest results that the kernel cannot take; by default an eighth of `addresses`, at most
+    32 MiB. `typed`: keeps separate results for equal arguments of two types, such as 1 and 1.0.
+    Raises `TypeError`, which says what to return, for a result of another type, and `ValueError`
+    for a result longer than `addresses`.
+
+    If several threads ask for one key at once, the function runs once and all wait for it; if it
+    raises, each of them calls it. The function has `clear()`, `drop_unused()` and `stats()`.
     """
 
     def decorate(function):

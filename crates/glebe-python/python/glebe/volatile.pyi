@@ -12,53 +12,70 @@ _S = TypeVar("_S")
 _R = TypeVar("_R", covariant=True)
 
 _Lost: TypeAlias = list[tuple[int, int]]
-"""Runs of lost pages: first page, pages; these pages are zeros now."""
+"""Runs of lost pages: first page, number of pages. These pages are zeros now."""
 
 @final
 class VolatileBuffer(Buffer):
-    """`bytes` of zeros, rounded up to pages, whose contents may be given up and taken back.
+    """`bytes` bytes of zeros, rounded up to pages, whose contents may be given up and taken back.
 
-    A writable buffer while nothing of it is marked; else `BufferError`. So no array points to
-    memory that may vanish. A forked child has a copy, of which what was lost is lost there too.
-    Raises `errors.Unsupported` where the process locks its memory or the kernel cannot do this.
+    A writable buffer while no page is marked, otherwise `BufferError`: no array points to memory
+    that may vanish. A forked child has a copy; lost pages are lost in the copy too. Raises
+    `errors.BadArgument` for a length of zero, `errors.Unsupported` if the process locks its memory
+    or the kernel cannot do this.
     """
 
     def __new__(cls, bytes: int) -> Self: ...
     def mark(self, start: int = 0, stop: int | None = None) -> None:
         """Lets the kernel take the bytes from `start` to `stop`, whole pages, when memory is short.
 
-        Raises `BufferError` while arrays, views or held blocks exist.
+        Raises `BufferError` while arrays, views or held blocks exist, `errors.BadArgument` if the
+        range is not whole pages of the memory.
         """
 
     def unmark(self, start: int = 0, stop: int | None = None) -> _Lost:
-        """Takes the right back; returns what was lost. The rest has every byte."""
+        """Takes the right back and returns the lost runs. All other pages are intact.
+
+        Raises `errors.BadArgument` if the range is not whole pages of the memory.
+        """
 
     def held(self) -> Held:
-        """For `with`: nothing is marked inside, and `as` gives what was lost; all is marked after.
+        """Returns a context for `with`. No page is marked inside, and all pages are marked
+        afterwards. `as` gives the runs that were lost.
 
-        If arrays of it are left at the end, it is marked with the end of the last of them. Of
-        several at once the first is told what was lost.
+        If arrays remain at the end, the end of the last array marks the memory. If several blocks
+        overlap, the first block gets the lost runs.
         """
 
     def read(self, offset: int, length: int) -> bytes | None:
-        """Bytes, marked or not; `None` if a page of them is lost."""
+        """Returns `length` bytes from `offset` on, marked or not; `None` if one of their pages is
+        lost.
+
+        Raises `errors.BadArgument` beyond the end.
+        """
 
     def write(self, offset: int, data: Buffer) -> None:
-        """Copies bytes to what is not marked; raises `errors.BadArgument` for what is."""
+        """Copies a buffer to the memory from byte `offset` on.
+
+        Raises `errors.BadArgument` if some of the range is marked or beyond the end.
+        """
 
     def drop_marked(self, start: int = 0, stop: int | None = None) -> int:
-        """Drops what is marked, as the kernel does under pressure; returns bytes dropped."""
+        """Drops the marked pages from byte `start` to `stop`, as the kernel does under pressure.
+        Returns the number of bytes dropped.
+
+        Raises `errors.BadArgument` if the range is not whole pages of the memory.
+        """
 
     def stats(self) -> dict[str, int]:
-        """Counters and gauges by name, which ends in the unit."""
+        """Returns counters and gauges by name. Each name ends in its unit."""
 
     @property
     def engine(self) -> str:
-        """`scan` or `tag`."""
+        """The detection of losses: `scan` or `tag`."""
 
     @property
     def marked(self) -> int:
-        """Bytes marked."""
+        """The number of marked bytes."""
 
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
@@ -85,13 +102,13 @@ class _VolatileFunction(Protocol[_P, _R]):
         /,
     ) -> _VolatileFunction[_Q, _R]: ...
     def clear(self) -> None:
-        """Forgets all results; arrays that are in use stay."""
+        """Forgets all results. Arrays in use stay."""
 
     def drop_unused(self) -> int:
-        """Drops the results that no array or view uses; returns the bytes that were dropped."""
+        """Drops the results that no array or view uses. Returns the number of bytes dropped."""
 
     def stats(self) -> dict[str, int]:
-        """Returns counters and gauges by name, which ends in the unit."""
+        """Returns counters and gauges by name. Each name ends in its unit."""
 
 def volatile_cache(
     addresses: int, *, hot: int | None = None, typed: bool = False

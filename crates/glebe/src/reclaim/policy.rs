@@ -44,8 +44,8 @@ impl Policy {
     }
 
     /// Adds to the margin the rise of usage within `lead`, at the measured speed. The default is
-    /// 100 ms. A reclaimer whose looks came late plans for four times the longest delay of the last
-    /// ten minutes, if that is longer.
+    /// 100 ms; zero adds nothing. A reclaimer whose looks came late plans for four times the longest
+    /// delay of the last ten minutes, if that is longer.
     #[must_use]
     pub fn lead(self, lead: Duration) -> Self {
         Self { lead, ..self }
@@ -53,7 +53,8 @@ impl Policy {
 
     /// Lengthens the lead of a reclaimer whose looks come late by up to `delay`.
     pub(super) fn late_by(self, delay: Duration) -> Self {
-        self.lead(self.lead.max(LATE_FACTOR * delay.min(LATE_MAX)))
+        let longer = self.lead.max(LATE_FACTOR * delay.min(LATE_MAX));
+        self.lead(if self.lead.is_zero() { self.lead } else { longer })
     }
 
     /// Keeps marked memory of a limited group so small that the kernel drops no file for it

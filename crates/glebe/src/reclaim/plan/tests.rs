@@ -100,6 +100,8 @@ fn the_margin_grows_with_the_speed_of_the_rise_to_half_and_is_a_quarter_at_rest(
         policy.margin_at(&Pressure { rise_a_second: Bytes::mib(100), ..group(320, 0, 0, 0) })
     };
     assert_eq!(late(25), Bytes::mib(30), "within the lead");
+    let none = Policy::default().lead(Duration::ZERO);
+    assert_eq!(none.late_by(Duration::from_secs(1)), none);
     assert_eq!(late(50), Bytes::mib(40));
     assert_eq!(late(3_600_000), Bytes::mib(160));
     assert_eq!(Policy::default().still_margin(Bytes::gib(64)), Bytes::mib(256));
