@@ -44,8 +44,8 @@ impl Policy {
     }
 
     /// Adds to the margin the rise of usage within `lead`, at the measured speed. The default is
-    /// 100 ms; zero adds nothing. A reclaimer whose looks came late plans for four times the longest
-    /// delay of the last ten minutes, if that is longer.
+    /// 100 ms; zero adds nothing. A reclaimer whose looks came late plans for four times the
+    /// longest delay of the last ten minutes, if that is longer.
     #[must_use]
     pub fn lead(self, lead: Duration) -> Self {
         Self { lead, ..self }
