@@ -23,7 +23,7 @@ READY := $(BUILT)/.ready-to-install
 SOURCES := $(shell find Makefile scripts/static_library.sh Cargo.toml Cargo.lock crates/*/Cargo.toml crates/*/build.rs crates/*/src)
 
 # Modules without system calls, which Miri can run.
-PURE := error:: extent:: free_tree:: stats:: units:: zpool::sizes::table::
+PURE := error:: extent:: free_tree:: stats:: units:: sizes::table::
 
 .PHONY: help build demo test test-long bench aged fuzz sanitize miri doc man install uninstall python
 .PHONY: lint fmt clippy no-codecs msrv rustdoc layers shape unsafe-list deny aarch64
@@ -96,7 +96,7 @@ sanitize:
 miri:
 	@if cargo +nightly miri --version >/dev/null 2>&1; then \
 	    MIRIFLAGS="-Zmiri-disable-isolation $$MIRIFLAGS" PROPTEST_CASES=$${PROPTEST_CASES:-4} \
-	        cargo +nightly miri test -p glebe --lib --target-dir $(TARGET)/miri -- $(PURE); \
+	        cargo +nightly miri test -p glebe-os -p glebe-vmap -p glebe-zpool --lib --target-dir $(TARGET)/miri -- $(PURE); \
 	else \
 	    echo "skipped: Miri (no nightly toolchain with the miri component)"; \
 	fi
@@ -126,7 +126,7 @@ clippy:
 
 # Without the codecs for object pools the library needs no C compiler.
 no-codecs:
-	CC=false cargo check -p glebe --no-default-features --all-targets
+	CC=false cargo check -p glebe -p glebe-zpool --no-default-features --all-targets
 
 # Checks with the oldest supported compiler, if it is installed.
 msrv:

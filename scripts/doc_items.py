@@ -14,7 +14,20 @@ ITEMS_MAX = 150
 def main():
     page = pathlib.Path(sys.argv[1], "doc", "glebe", "all.html").read_text()
     kinds = re.findall(r'<h3 id="([a-z]+)">.*?</h3><ul class="all-items">(.*?)</ul>', page)
-    counts = {kind: items.count("<li>") for kind, items in kinds}
+    links = {kind: re.findall(r'href="([^"]+)"', items) for kind, items in kinds}
+    # Each crate shows the units and the error of the kernel again: those count once.
+    shared = {
+        link.rpartition("/")[2]
+        for all_links in links.values()
+        for link in all_links
+        if link.split("/")[0] in ("error", "extent", "units")
+    }
+
+    def name(link):
+        parts = link.split("/")
+        return parts[-1] if parts[-1] in shared else "/".join(parts[-2:])
+
+    counts = {kind: len(set(map(name, all_links))) for kind, all_links in links.items()}
     total = sum(counts.values())
     told = ", ".join(f"{count} {kind}" for kind, count in counts.items())
     print(f"documented items: {total} ({told}); at most {ITEMS_MAX}")

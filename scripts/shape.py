@@ -26,6 +26,16 @@ TOKEN = re.compile(
 )
 
 
+# The crates of the library.
+LIBRARIES = re.compile(r"crates/glebe(?:-(?:os|vmap|contig|zpool|volatile))?/src(?=/)")
+
+
+def part_of_library(path):
+    """Returns the source folder of the library crate that has `path`; None for other files."""
+    match = LIBRARIES.match(path)
+    return match and match[0]
+
+
 TEST_ATTRIBUTE = re.compile(
     r"#\[(?:test|cfg\("
     r"(?:test|loom|all\(test\b[^\]]*|any\((?:test|fuzzing)(?:,\s*(?:test|fuzzing))*\))"
@@ -140,7 +150,7 @@ def findings(path, source, test_only=()):
     """
     code = code_only(source)
     in_src = "/src/" in path
-    library = path.startswith("crates/glebe/src/")
+    library = part_of_library(path) is not None
     test_file = is_test_file(path, test_only)
     regions = [(0, len(source))] if test_file else test_regions(code)
     line_of = lambda at: source.count("\n", 0, at) + 1
@@ -178,11 +188,11 @@ def library_findings(path, source, code, line_of, tested):
     for match in re.finditer(r"(?<![\w.])4_?096(?![\d_.])", source):
         if not tested(match.start()):
             yield line_of(match.start()), True, "a page size as a number; it is read at run time"
-    if not path.startswith("crates/glebe/src/sys/"):
+    if not path.startswith("crates/glebe-os/src/internal/sys/"):
         for match in re.finditer(r"\blibc\s*::", code):
             yield line_of(match.start()), True, "libc outside sys/"
     yield from fault_points(path, code, line_of, tested)
-    if path != "crates/glebe/src/sync.rs":
+    if path != "crates/glebe-os/src/internal/sync.rs":
         for start in std_sync_use(code):
             if not tested(start):
                 yield line_of(start), True, "std's atomics or mutex outside sync.rs"
@@ -202,7 +212,7 @@ POINTLESS = ("sys/file.rs", "sys/sigbus/fill.rs", "sys/stand_in.rs")
 
 def fault_points(path, code, line_of, tested):
     """Yields each function of `sys` that calls the kernel without a fault point."""
-    inside = path.removeprefix("crates/glebe/src/")
+    inside = path.partition("/src/")[2].removeprefix("internal/")
     if not inside.startswith("sys/") or inside.startswith(POINTLESS):
         return
     for name, start, end in functions(code):
@@ -234,17 +244,54 @@ def totals(sources, test_only):
     for path, source in sources.items():
         folder = pathlib.PurePosixPath(path).parts
         part = "/".join(folder[:2]) if folder[0] == "crates" else folder[0]
-        if path.startswith("crates/glebe/src/"):
-            part = "/".join(folder[:4]).removesuffix(".rs")
+        part = part_of_library(path) or part
         code = 0 if is_test_file(path, test_only) else code_lines(source)
         sums = parts.setdefault(part, [0, 0])
         sums[0] += code
         sums[1] += source.count("\n")
-    of_library = [sums for part, sums in parts.items() if part.startswith("crates/glebe/src/")]
+    of_library = [sums for part, sums in parts.items() if part.endswith("/src")]
     library = [sum(sums[n] for sums in of_library) for n in (0, 1)]
     for part, (code, lines) in sorted(parts.items()):
         print(f"lines: {part}: {code} of code, {lines} in all")
     print(f"lines: the library: {library[0]} of code, {library[1]} in all")
+
+
+TYPE = re.compile(r"(?P<public>\bpub(?:\([^)]*\))?\s+)?\b(?:struct|enum|union|trait)\s+(?P<name>[A-Z]\w*)")
+# A private type of so few lines may share its name.
+SMALL_TYPE = 10
+
+
+def shared_names(sources, test_only):
+    """Returns the names that several types of a crate have, by crate: {crate: {name: count}}."""
+    types = {}
+    for path, source in sources.items():
+        if "/src/" not in path or is_test_file(path, test_only):
+            continue
+        code = code_only(source)
+        regions = test_regions(code)
+        for match in TYPE.finditer(code):
+            if any(start <= match.start() < end for start, end in regions):
+                continue
+            start = body_start(code, match.end())
+            end = brace_end(code, start) if start is not None else match.end()
+            if match["public"] or code.count("\n", match.start(), end) + 1 > SMALL_TYPE:
+                counts = types.setdefault(path.partition("/src/")[0], {})
+                counts[match["name"]] = counts.get(match["name"], 0) + 1
+    shared = {
+        crate: {name: count for name, count in counts.items() if count > 1}
+        for crate, counts in types.items()
+    }
+    return {crate: names for crate, names in sorted(shared.items()) if names}
+
+
+def comment_words(sources):
+    """Returns the number of words in the comments of the library."""
+    words = 0
+    for path, source in sources.items():
+        if part_of_library(path):
+            comments = (match[0] for match in TOKEN.finditer(source) if match["line"])
+            words += sum(len(re.findall(r"[A-Za-z]+", comment)) for comment in comments)
+    return words
 
 
 def check(root):
@@ -267,6 +314,10 @@ def check(root):
             errors += error
             print(f"{'error' if error else 'note'}: {path}:{line}: {text}")
     totals(sources, test_only)
+    print(f"words: the library: {comment_words(sources)} in comments")
+    for crate, names in shared_names(sources, test_only).items():
+        told = ", ".join(f"{name} {count}" for name, count in sorted(names.items()))
+        print(f"names: {crate}: {sum(names.values())} types share one: {told}")
     print(f"shape: {len(files)} files, {errors} errors")
     return 1 if errors or not files else 0
 
@@ -298,17 +349,17 @@ CASES = [
     (LIBRARY, "//! x\nfn f() { to" + "do!() }\n", 1),
     (LIBRARY, "//! x\nuse libc::c_int;\n", 1),
     (LIBRARY, "//! libc::mmap\n", 0),
-    ("crates/glebe/src/sys/a.rs", "//! x\nuse libc::c_int;\n", 0),
-    ("crates/glebe/src/sys/a.rs", "//! x\nfn f() { libc::munmap(a, b) }\n", 1),
-    ("crates/glebe/src/sys/a.rs", '//! x\nfn f() { point("munmap")?; libc::munmap(a, b) }\n', 0),
-    ("crates/glebe/src/sys/a.rs", '//! x\nfn f() { call("munmap", s, || libc::munmap(a, b)) }\n', 0),
-    ("crates/glebe/src/sys/a.rs", "//! x\nfn f() { fs::read(p) }\nfn g() { o.open(p) }\n", 2),
-    ("crates/glebe/src/sys/a.rs", "//! x\nfn f() { file::read(p) }\n", 0),
-    ("crates/glebe/src/sys/sigbus/fill.rs", "//! x\nfn f() { libc::munmap(a, b) }\n", 0),
+    ("crates/glebe-os/src/internal/sys/a.rs", "//! x\nuse libc::c_int;\n", 0),
+    ("crates/glebe-os/src/internal/sys/a.rs", "//! x\nfn f() { libc::munmap(a, b) }\n", 1),
+    ("crates/glebe-os/src/internal/sys/a.rs", '//! x\nfn f() { point("munmap")?; libc::munmap(a, b) }\n', 0),
+    ("crates/glebe-os/src/internal/sys/a.rs", '//! x\nfn f() { call("munmap", s, || libc::munmap(a, b)) }\n', 0),
+    ("crates/glebe-os/src/internal/sys/a.rs", "//! x\nfn f() { fs::read(p) }\nfn g() { o.open(p) }\n", 2),
+    ("crates/glebe-os/src/internal/sys/a.rs", "//! x\nfn f() { file::read(p) }\n", 0),
+    ("crates/glebe-os/src/internal/sys/sigbus/fill.rs", "//! x\nfn f() { libc::munmap(a, b) }\n", 0),
     (LIBRARY, "//! x\nuse std::sync::atomic::AtomicU64;\n", 1),
     (LIBRARY, "//! x\nuse std::sync::{Arc, Mutex};\n", 1),
     (LIBRARY, "//! x\nuse std::sync::{Arc, OnceLock};\n", 0),
-    ("crates/glebe/src/sync.rs", "//! x\nuse std::sync::Mutex;\n", 0),
+    ("crates/glebe-os/src/internal/sync.rs", "//! x\nuse std::sync::Mutex;\n", 0),
     ("crates/glebe/tests/a.rs", "#[ignore = \"slow\"]\n#[test]\nfn f() {}\n", 1),
 ]
 

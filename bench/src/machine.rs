@@ -3,7 +3,7 @@
 use std::fs;
 use std::thread::available_parallelism;
 
-use glebe::sys::{meminfo, page_size, pagemap};
+use glebe::internal::sys::{meminfo, page_size, pagemap};
 use serde::Serialize;
 
 #[derive(Debug, Default, Serialize)]

@@ -17,9 +17,9 @@ use std::slice;
 
 use glebe::contig::{grow_pool, Contig, Options, PoolChange, PoolLock};
 use glebe::error::OsError;
-use glebe::sys::hugetlb::Pool;
-use glebe::sys::madvise::transparent_huge_page;
-use glebe::sys::{madvise, meminfo, page_size};
+use glebe::internal::sys::hugetlb::Pool;
+use glebe::internal::sys::madvise::transparent_huge_page;
+use glebe::internal::sys::{madvise, meminfo, page_size};
 use glebe::units::{Bytes, PageSize, Pages};
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fs::{memfd_create, MemfdFlags};
@@ -169,8 +169,8 @@ impl Memory {
     }
 }
 
-/// Fails unless the machine has `len`, [`LEFT`] and the library's spare: the kernel must not kill a
-/// process.
+/// Fails unless `len`, the library's temporary extra and [`LEFT`] are available together: otherwise
+/// the kernel might kill a process.
 pub(crate) fn fits(len: Bytes) -> Outcome {
     let available = meminfo::available()?;
     match most_of(available) {

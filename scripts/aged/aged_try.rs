@@ -8,8 +8,8 @@ use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
 use glebe::contig::{Contig, Source};
+use glebe::internal::sys::{meminfo, page_size};
 use glebe::reserve::Reserve;
-use glebe::sys::{meminfo, page_size};
 use glebe::units::Bytes;
 use serde_json::json;
 

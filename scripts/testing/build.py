@@ -78,8 +78,9 @@ def models(built):
     """Builds the concurrency models. They need a compiler flag, and so their own target folder: in
     the other one cargo would build everything again."""
     flags = f"{os.environ.get('RUSTFLAGS', '')} --cfg loom"
-    words = ["test", "--no-run", "-p", "glebe", "-p", "glebe-malloc", "--no-default-features"]
-    words += ["--lib", "--profile", "loom", "--target-dir", str(TARGET / "loom")]
+    crates = ["glebe-os", "glebe-zpool", "glebe-volatile", "glebe", "glebe-malloc"]
+    words = ["test", "--no-run", *(word for name in crates for word in ("-p", name))]
+    words += ["--no-default-features", "--lib", "--profile", "loom", "--target-dir", str(TARGET / "loom")]
     for message in artifacts(words, {**os.environ, "RUSTFLAGS": flags}):
         if message["executable"] and message["profile"]["test"]:
             built.models[name_of(message)] = message["executable"]

@@ -7,8 +7,8 @@
 //! microseconds to get a run, milliseconds to give it back, MiB.
 
 use glebe::contig::{Contig, Error, Source};
+use glebe::page_size;
 use glebe::reserve::Reserve;
-use glebe::sys::page_size;
 use glebe::units::Bytes;
 
 use super::fragment::Taker;

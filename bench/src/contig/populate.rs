@@ -7,7 +7,7 @@
 //! machine give its pages.
 
 use glebe::contig::{Contig, Source};
-use glebe::sys::page_size;
+use glebe::page_size;
 use glebe::units::{Bytes, PageSize};
 
 use super::{name, GLEBE, HUGETLB};

@@ -4,8 +4,8 @@
 //! [`frames`] checks the library's runs and frames. Units: microseconds, MiB.
 
 use glebe::contig::{Contig, HeldBy, Source};
+use glebe::page_size;
 use glebe::reserve::Reserve;
-use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages, Pfn};
 
 use super::{mib, name, GLEBE};

@@ -15,8 +15,8 @@ mod system;
 mod tenant;
 
 use glebe::contig::{self, Contig};
+use glebe::internal::sys::{meminfo, page_size};
 use glebe::reserve::Reserve;
-use glebe::sys::{meminfo, page_size};
 use glebe::units::{Bytes, Pages};
 
 use crate::memory::Way;

@@ -6,8 +6,8 @@
 
 use std::sync::Barrier;
 
+use glebe::page_size;
 use glebe::reserve::{Request, Reserve};
-use glebe::sys::page_size;
 
 use super::keyed::Random;
 use super::tenant::{Tenant, OBJECT};

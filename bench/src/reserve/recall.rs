@@ -9,8 +9,8 @@
 use std::time::Duration;
 
 use glebe::contig::{Contig, Source};
+use glebe::internal::sys::{meminfo, page_size};
 use glebe::reserve::Reserve;
-use glebe::sys::{meminfo, page_size};
 use glebe::units::{Bytes, Pages};
 
 use super::requests::{ask, Held, EVERY};

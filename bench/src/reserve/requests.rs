@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
+use glebe::page_size;
 use glebe::reserve::{Block, Contiguity, Error, Request, Reserve};
-use glebe::sys::page_size;
 use glebe::units::Pages;
 
 use super::keyed;

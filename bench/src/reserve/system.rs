@@ -8,8 +8,8 @@
 
 use std::time::Duration;
 
+use glebe::page_size;
 use glebe::reserve::Reserve;
-use glebe::sys::page_size;
 use glebe::units::Pages;
 
 use super::background::{of_children, Background};

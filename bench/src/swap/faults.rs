@@ -10,8 +10,8 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
+use glebe::page_size;
 use glebe::swap::{Key, Store};
-use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
 use super::kernel::KernelSwap;

@@ -12,7 +12,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use glebe::sys::page_size;
+use glebe::page_size;
 use glebe::units::Bytes;
 use memmap2::MmapMut;
 

@@ -9,9 +9,9 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use glebe::page_size;
 use glebe::reserve::{Request, Reserve};
 use glebe::swap::cache::{Area, SwapCache};
-use glebe::sys::page_size;
 use glebe::units::Pages;
 use memmap2::MmapMut;
 

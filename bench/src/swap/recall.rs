@@ -10,9 +10,9 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
+use glebe::page_size;
 use glebe::reserve::{Namespace, Request, Reserve};
 use glebe::swap::cache::{Area, SwapCache};
-use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
 use super::touched::{page_bytes, Corpus, Wrong};

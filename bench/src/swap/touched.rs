@@ -13,9 +13,9 @@ use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use glebe::internal::sys::madvise::{advise, Advice};
+use glebe::page_size;
 use glebe::swap::{Region, Store};
-use glebe::sys::madvise::{advise, Advice};
-use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use memmap2::{Mmap, MmapOptions, MmapRaw};
 use serde::{Deserialize, Serialize};

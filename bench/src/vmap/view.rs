@@ -13,7 +13,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use glebe::extent::Extent;
-use glebe::sys::page_size;
+use glebe::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::vmap::{MemFile, Space};
 use rustix::fs::{memfd_create, MemfdFlags};

@@ -14,9 +14,9 @@ use std::ptr;
 use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
 
 use glebe::error::OsError;
-use glebe::mapping::{Mapping, Visibility};
-use glebe::sys::madvise::{self, Advice};
-use glebe::sys::page_size;
+use glebe::internal::mapping::{Mapping, Visibility};
+use glebe::internal::sys::madvise::{self, Advice};
+use glebe::page_size;
 use glebe::units::Bytes;
 use glebe::volatile::Region;
 use memmap2::MmapRaw;

@@ -9,8 +9,8 @@ use std::hint::black_box;
 use std::ops::Range;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 
-use glebe::sys::madvise::Advice;
-use glebe::sys::page_size;
+use glebe::internal::sys::madvise::Advice;
+use glebe::page_size;
 use glebe::units::Bytes;
 use glebe::volatile::{Priority, Region};
 

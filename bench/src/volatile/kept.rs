@@ -7,8 +7,8 @@
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use glebe::page_size;
 use glebe::reclaim::{Policy, Reclaimer};
-use glebe::sys::page_size;
 use glebe::units::Bytes;
 use memmap2::MmapRaw;
 use serde::{Deserialize, Serialize};

@@ -8,7 +8,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use glebe::sys::page_size;
+use glebe::page_size;
 use glebe::units::Bytes;
 use serde::{Deserialize, Serialize};
 

@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use glebe::sys::page_size;
+use glebe::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Priority, Region};
 use serde::{Deserialize, Serialize};

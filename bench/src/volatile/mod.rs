@@ -19,7 +19,7 @@ mod tiles;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use glebe::sys::page_size;
+use glebe::page_size;
 use glebe::units::Bytes;
 use glebe::volatile::{self, Engine, Region};
 use serde::de::DeserializeOwned;

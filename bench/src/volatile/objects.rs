@@ -7,8 +7,8 @@
 use std::convert::Infallible;
 use std::sync::atomic::Ordering;
 
-use glebe::sys::madvise::Advice;
-use glebe::sys::page_size;
+use glebe::internal::sys::madvise::Advice;
+use glebe::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::Cache;
 use lru::LruCache;

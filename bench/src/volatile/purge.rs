@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use glebe::sys::page_size;
+use glebe::page_size;
 use glebe::units::Bytes;
 
 use super::bare::Bare;

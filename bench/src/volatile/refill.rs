@@ -10,7 +10,7 @@ use std::hint::black_box;
 use std::ptr;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use glebe::sys::page_size;
+use glebe::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::Priority;
 

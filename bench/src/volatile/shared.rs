@@ -10,7 +10,7 @@ use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-use glebe::sys::page_size;
+use glebe::page_size;
 use glebe::units::Bytes;
 use glebe::volatile::{Error, Order, Priority, Shared};
 

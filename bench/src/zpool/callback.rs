@@ -4,8 +4,8 @@
 //! round.
 
 use glebe::contig::{Contig, Source};
+use glebe::page_size;
 use glebe::reserve::{self, Request, Reserve};
-use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::zpool::Codec;
 

@@ -14,7 +14,7 @@ mod zram;
 
 use std::path::Path;
 
-use glebe::sys::page_size;
+use glebe::page_size;
 use glebe::units::Bytes;
 use memmap2::MmapMut;
 

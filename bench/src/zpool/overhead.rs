@@ -1,7 +1,7 @@
 //! Memory that the pool, zram and allocators hold beyond the stored bytes, in percent of these,
 //! step by step; and the speed of compaction.
 
-use glebe::sys::page_size;
+use glebe::page_size;
 use glebe::zpool::{Budget, Compaction, ObjectPool, Rules, TableChoice};
 
 use super::malloc::{ask, Allocator, Job};

@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::sync::Barrier;
 use std::time::Duration;
 
-use glebe::sys::page_size;
+use glebe::page_size;
 use lzzzz::lz4;
 
 use super::store::{aligned, differing, Pooled, Store};

@@ -3,7 +3,7 @@
 //!
 //! Objects are compared before they are dropped, or at the end. Unit: bytes.
 
-use glebe::sys::page_size;
+use glebe::page_size;
 use glebe::units::Pages;
 use glebe::zpool::{Codec, Handle, ObjectPool};
 use memmap2::MmapMut;

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use glebe::sys::page_size;
+use glebe::page_size;
 use glebe::units::Bytes;
 use walkdir::{DirEntry, WalkDir};
 

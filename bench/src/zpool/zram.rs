@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
-use glebe::sys::page_size;
+use glebe::page_size;
 use glebe::units::Pages;
 
 use super::store::{Held, Store};

@@ -42,7 +42,7 @@ fn who_takes_memory_holds_what_it_says_and_tells_what_it_saw_since_it_was_asked(
         let (mut lines, held) = lines(&mut child);
         let resident = fs::read_to_string(format!("/proc/{}/statm", child.id())).unwrap();
         let resident: u64 = resident.split(' ').nth(1).unwrap().parse().unwrap();
-        let bytes = resident * glebe::sys::page_size().bytes().get();
+        let bytes = resident * glebe::page_size().bytes().get();
         if held == 0 {
             return println!("skipped: the machine has too little left");
         }

@@ -3,8 +3,8 @@
 
 use std::ffi::{c_int, c_void};
 
+use glebe::page_size;
 use glebe::reserve::Request;
-use glebe::sys::page_size;
 use glebe::units::Pages;
 
 use crate::abi::*;

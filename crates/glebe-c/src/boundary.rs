@@ -17,8 +17,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::Path;
 
+use glebe::internal::sys::errno;
 use glebe::stats::Line;
-use glebe::sys::errno;
 
 use crate::abi::*;
 use crate::failure::Failure;
@@ -106,7 +106,7 @@ pub extern "C" fn glebe_version() -> *const c_char {
 
 #[no_mangle]
 pub extern "C" fn glebe_page_bytes() -> u64 {
-    std::panic::catch_unwind(|| glebe::sys::page_size().bytes().get()).unwrap_or(0)
+    std::panic::catch_unwind(|| glebe::page_size().bytes().get()).unwrap_or(0)
 }
 
 #[no_mangle]

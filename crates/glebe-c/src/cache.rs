@@ -3,8 +3,8 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
+use glebe::page_size;
 use glebe::reserve::{Error, Put, Rejected};
-use glebe::sys::page_size;
 
 use crate::abi::*;
 use crate::boundary::{call, In, Out};

@@ -12,8 +12,8 @@ use std::ffi::{c_int, c_void};
 use std::sync::Mutex;
 
 use glebe::contig::{Contig, Error, HeldBy, Source};
-use glebe::sys::place::{protect, Flags, Protection};
-use glebe::sys::{hugetlb, page_size};
+use glebe::internal::sys::place::{protect, Flags, Protection};
+use glebe::internal::sys::{hugetlb, page_size};
 use glebe::units::Bytes;
 
 use crate::abi::*;

@@ -5,8 +5,8 @@ use std::io::ErrorKind;
 
 use glebe::contig;
 use glebe::error::OsError;
+use glebe::internal::sys::errno;
 use glebe::reserve::Error;
-use glebe::sys::errno;
 use glebe::{reclaim, swap, vmap, volatile, zpool};
 
 use crate::abi::*;

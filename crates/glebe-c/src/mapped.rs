@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use glebe::contig::Contig;
-use glebe::sys::mmap::{set_aside_at, unmap};
-use glebe::sys::page_size;
+use glebe::internal::sys::mmap::{set_aside_at, unmap};
+use glebe::page_size;
 
 /// Contiguous mappings by first address.
 pub(crate) type Contigs = Mutex<BTreeMap<usize, Mapped>>;

@@ -8,8 +8,8 @@ use std::ffi::c_int;
 use std::time::Duration;
 
 use glebe::contig::{Contig, Drift, HeldBy, Location, Options, Proof, Source};
+use glebe::page_size;
 use glebe::reserve::{Footing, Reserve};
-use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages, Pfn};
 
 use crate::abi::*;

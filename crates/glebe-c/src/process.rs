@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::Arc;
 
 use glebe::extent::Extent;
+use glebe::internal::stats::LANES;
+use glebe::internal::sys::fork::ForkGuard;
 use glebe::reclaim::{Budget, Reclaimer};
 use glebe::reserve::{Block, LentObjectPool, Namespace, Promise, Reserve};
-use glebe::stats::LANES;
 use glebe::swap::cache::{Area, SwapCache};
 use glebe::swap::{Region, Store};
-use glebe::sys::fork::ForkGuard;
 use glebe::vmap::View;
 use glebe::zpool;
 

@@ -4,8 +4,8 @@
 use std::ffi::{c_char, c_int};
 
 use glebe::contig::{Contig, HeldBy, Options, Source};
+use glebe::internal::sys::hugetlb;
 use glebe::reserve::{self, Error, Reserve, Resized, Writers};
-use glebe::sys::hugetlb;
 use glebe::units::{Bytes, PageSize, Pages};
 use glebe::zpool::{Codec, Zstd};
 

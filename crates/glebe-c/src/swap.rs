@@ -9,7 +9,7 @@ use std::ffi::c_int;
 use std::path::Path;
 use std::sync::Arc;
 
-use glebe::stats::LANES;
+use glebe::internal::stats::LANES;
 use glebe::swap::{Error, Options, Stats, Store};
 use glebe::units::Bytes;
 

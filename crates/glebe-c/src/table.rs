@@ -8,14 +8,15 @@
 //! place, so the handle stays refused until the place has been used 2^32 more times.
 //!
 //! Locks: each place has `N`, one per lane of threads. A call holds its thread's lock, shared; the
-//! call that ends an object holds all, exclusively. If `N` is [`LANES`](glebe::stats::LANES),
+//! call that ends an object holds all, exclusively. If `N` is
+//! [`LANES`](glebe::internal::stats::LANES),
 //! threads in different lanes share no lock; an object that one thread uses at a time needs one.
 //! Lock order: reserve, pool, promise, block, view; swap cache, area; store or region, its pin.
 
 use std::array;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use glebe::stats::lane;
+use glebe::internal::stats::lane;
 
 use crate::abi::{GLEBE_ERROR_BAD_HANDLE, GLEBE_ERROR_TOO_MANY};
 use crate::failure::Failure;
@@ -241,7 +242,7 @@ impl<T, const N: usize> Drop for Held<'_, T, N> {
 mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-    use glebe::stats::LANES;
+    use glebe::internal::stats::LANES;
 
     use super::*;
 

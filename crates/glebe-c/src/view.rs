@@ -7,7 +7,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 use glebe::extent::Extent;
-use glebe::sys::page_size;
+use glebe::page_size;
 use glebe::units::Pages;
 use glebe::vmap::{MemFile, Space};
 

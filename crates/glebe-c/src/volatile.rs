@@ -18,8 +18,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 use glebe::extent::Extent;
+use glebe::page_size;
 use glebe::reclaim::Part;
-use glebe::sys::page_size;
 use glebe::units::Bytes;
 use glebe::volatile::{Engine, Error, Options, Priority, Region};
 

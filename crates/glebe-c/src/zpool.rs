@@ -5,8 +5,8 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::time::Duration;
 
+use glebe::page_size;
 use glebe::reserve::OnRecall;
-use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::zpool::{AtLimit, Budget, Codec, Compaction, Error, Handle, ObjectPool, Options, Zstd};
 

@@ -4,8 +4,8 @@
 
 use std::io::{self, Write};
 
+use glebe::page_size;
 use glebe::probe::{Mechanism, State, Support};
-use glebe::sys::page_size;
 use serde_json::{json, Value};
 
 use crate::Outcome;

@@ -5,7 +5,7 @@
 
 use std::io::{self, Write};
 
-use glebe::sys::page_size;
+use glebe::page_size;
 use glebe::units::{Bytes, PageSize, Pages};
 use glebe::zpool::{ClassStats, Rules, SizeClass, Table};
 

@@ -11,7 +11,7 @@
 use core::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use glebe::sys::errno;
+use glebe::internal::sys::errno;
 
 use crate::gate::Gate;
 use crate::{engine, heap, options};

@@ -13,9 +13,9 @@ use core::ptr;
 use std::ops::Range;
 use std::time::Duration;
 
-use glebe::sys::errno;
-use glebe::sys::madvise::{try_advise, Advice};
-use glebe::sys::{lean, least_limit};
+use glebe::internal::sys::errno;
+use glebe::internal::sys::madvise::{try_advise, Advice};
+use glebe::internal::sys::{lean, least_limit};
 use glebe::Bytes;
 
 use crate::engine;

@@ -13,8 +13,8 @@ use std::mem;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use glebe::internal::sys::{atfork, lean, own_files};
 use glebe::reclaim::{Free, Gauge, Pressure, Reading, Scope};
-use glebe::sys::{atfork, lean, own_files};
 use glebe::Bytes;
 
 use crate::bell::Bell;
@@ -164,7 +164,8 @@ struct Keeper {
 impl Keeper {
     fn new(space: &'static Space) -> Self {
         let has_own_files = own_files::take().is_ok();
-        let is_huge = wants_huge() && glebe::sys::madvise::transparent_huge_page().is_ok();
+        let is_huge =
+            wants_huge() && glebe::internal::sys::madvise::transparent_huge_page().is_ok();
         has(HAS_HUGE, is_huge);
         has(HAS_FILES, has_own_files);
         let (now, counted) = (Instant::now(), space.counters.get());

@@ -6,8 +6,8 @@
 
 use core::fmt::{self, Write};
 
-use glebe::sys::page_size;
-use glebe::sys::plain_file::{self, Plain};
+use glebe::internal::sys::plain_file::{self, Plain};
+use glebe::page_size;
 
 use crate::heap;
 use crate::sync::{AtomicU64, Ordering};

@@ -20,7 +20,7 @@ pub(crate) use {
 mod real {
     use std::time::Duration;
 
-    use glebe::sys::futex;
+    use glebe::internal::sys::futex;
 
     use super::FutexWord;
 

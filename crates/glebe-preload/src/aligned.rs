@@ -9,7 +9,7 @@
 
 use core::ffi::{c_int, c_void};
 
-use glebe::sys::{errno, page_size};
+use glebe::internal::sys::{errno, page_size};
 
 use crate::entry::{self, misaligned, refused};
 

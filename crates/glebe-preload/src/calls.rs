@@ -7,7 +7,7 @@
 use core::ffi::{c_char, c_int, c_long};
 use core::{fmt, mem, ptr, slice};
 
-use glebe::sys::errno;
+use glebe::internal::sys::errno;
 use pages::stats::{Format, Stats, ROWS};
 
 use crate::info;

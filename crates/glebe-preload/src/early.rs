@@ -18,7 +18,7 @@ use core::ffi::c_void;
 use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use glebe::sys::errno;
+use glebe::internal::sys::errno;
 
 /// Bytes, most of them never touched.
 const LEN: usize = 1 << 20;

@@ -15,7 +15,7 @@
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use glebe::sys::errno;
+use glebe::internal::sys::errno;
 use pages::engine;
 
 use crate::early;

@@ -12,7 +12,7 @@ use core::ffi::{c_int, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use glebe::sys::errno;
+use glebe::internal::sys::errno;
 use pages::gate::Gate;
 use pages::{engine, heap, options};
 

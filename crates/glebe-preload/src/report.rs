@@ -6,8 +6,8 @@
 use core::fmt::Write;
 use std::sync::OnceLock;
 
-use glebe::sys::handler;
-use glebe::sys::plain_file::{KeptErrors, Plain, ERRORS};
+use glebe::internal::sys::handler;
+use glebe::internal::sys::plain_file::{KeptErrors, Plain, ERRORS};
 use pages::options::{Path, Report, PATH_MAX};
 use pages::stats::{Format, Stats};
 use pages::text::{Out, Shown};

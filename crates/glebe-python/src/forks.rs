@@ -5,8 +5,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use glebe::sys::atfork;
-use glebe::sys::fork::ForkGuard;
+use glebe::internal::sys::atfork;
+use glebe::internal::sys::fork::ForkGuard;
 
 use crate::Result;
 

@@ -4,7 +4,7 @@
 use std::io::Write;
 
 use glebe::contig::{Contig, Proof};
-use glebe::sys::page_size;
+use glebe::page_size;
 use glebe::units::Bytes;
 
 /// Largest transfer of the device.

@@ -8,8 +8,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
+use glebe::page_size;
 use glebe::reserve::{Error, Namespace, Reserve};
-use glebe::sys::page_size;
 use glebe::units::Bytes;
 
 struct CachedFile {

@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
+use glebe::page_size;
 use glebe::reserve::{Request, Reserve};
-use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -5,8 +5,8 @@ use std::io::Write;
 use std::time::Instant;
 
 use glebe::contig::{Contig, Source};
+use glebe::page_size;
 use glebe::reserve::{Reserve, Resized};
-use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

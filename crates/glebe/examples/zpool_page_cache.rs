@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use glebe::sys::page_size;
+use glebe::page_size;
 use glebe::units::Bytes;
 use glebe::zpool::{AtLimit, Error, Handle, ObjectPool, Stats};
 

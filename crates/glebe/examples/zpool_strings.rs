@@ -8,7 +8,7 @@ use std::hash::{Hash, Hasher};
 use std::io::Write;
 use std::time::Instant;
 
-use glebe::sys::page_size;
+use glebe::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::zpool::{Budget, Codec, Compaction, Error, Handle, ObjectPool};
 

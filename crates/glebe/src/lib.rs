@@ -14,52 +14,36 @@
 // Under `--cfg loom` the crate holds only the models and the parts that they run.
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
 
-// L0: vocabulary, no I/O.
-pub mod error;
-pub mod extent;
+#[doc(inline)]
+pub use glebe_os::{error, extent, units};
 #[cfg(not(loom))]
-pub mod stats;
-#[doc(hidden)]
-pub mod sync;
-pub mod units;
+#[doc(inline)]
+pub use {
+    glebe_contig as contig,
+    glebe_os::{page_size, probe, stats},
+    glebe_vmap as vmap,
+    glebe_vmap::free_tree,
+    glebe_volatile as volatile, glebe_zpool as zpool,
+};
 
-// L1: the only files that call the kernel.
-#[cfg(not(loom))]
-#[doc(hidden)]
-pub mod sys;
-
-// L2: pure arithmetic.
-#[cfg(not(loom))]
-pub mod free_tree;
-
-// L3: mapped bytes.
+/// For the tests and the other programs of glebe: it changes without notice.
 #[cfg(not(loom))]
 #[doc(hidden)]
-pub mod mapping;
+pub use glebe_os::internal;
 
-// L4: parts usable alone.
-#[cfg(not(loom))]
-pub mod contig;
-#[cfg(not(loom))]
-pub mod vmap;
-#[cfg(not(loom))]
-pub mod volatile;
-#[cfg(not(loom))]
-pub mod zpool;
-
-// L5
+// L0
 #[cfg(not(loom))]
 pub mod reserve;
 
-// L6
+// L1
 #[cfg(not(loom))]
 pub mod swap;
 
-// L7
+// L2
 #[cfg(not(loom))]
 pub mod reclaim;
 
-// L8: the models and the parts of the modules above that they run.
+// L3: models, and the modules above as models run them.
 #[cfg(loom)]
 mod models;
 #[cfg(loom)]
@@ -75,40 +59,7 @@ mod reserve {
 mod swap {
     pub(crate) mod word;
 }
-#[cfg(loom)]
-mod volatile {
-    mod priority;
-    pub(crate) mod shared {
-        mod order;
-        pub(crate) mod protocol;
-        pub(crate) mod word;
 
-        pub(crate) use crate::models::hardware::ledger;
-        pub(crate) use order::Order;
-    }
-
-    pub(crate) use priority::Priority;
-}
-#[cfg(loom)]
-mod zpool {
-    pub(crate) mod class;
-    pub(crate) mod entry;
-    pub(crate) mod memory {
-        pub(crate) mod account;
-        pub(crate) mod bits;
-        pub(crate) mod pages;
-        pub(crate) mod pins;
-        pub(crate) mod zspages;
-
-        pub(crate) use crate::models::hardware::{slots as frames, words};
-    }
-    pub(crate) mod objects;
-    pub(crate) mod shared;
-}
-
-#[cfg(not(loom))]
-#[doc(inline)]
-pub use sys::{page_size, probe};
 pub use units::{Bytes, Pages};
 #[cfg(not(loom))]
 pub use {contig::Contig, reserve::Reserve, volatile::Region, zpool::ObjectPool};

@@ -9,8 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use glebe::contig::{Contig, Source};
+use glebe::page_size;
 use glebe::reserve::{Request, Reserve, Writers};
-use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe_testing::time::{slowed, storm};
 

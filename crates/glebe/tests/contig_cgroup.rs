@@ -10,8 +10,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use glebe::contig::{Contig, Error, Source};
+use glebe::internal::sys::process::effective_user;
 use glebe::reserve::{self, Request, Reserve};
-use glebe::sys::process::effective_user;
 use glebe::units::Bytes;
 use glebe_testing::process::child_of;
 use glebe_testing::Scratch;

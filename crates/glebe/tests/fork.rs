@@ -4,12 +4,12 @@
 //! Each test runs in its own process, where only the forking thread uses the library.
 
 use glebe::contig::{Contig, Source};
+use glebe::page_size;
 use glebe::reserve::served::{self, Form};
 use glebe::reserve::{
     Block, Contiguity, Error, LentObjectPool, LentObjectPoolStats, Namespace, Promise, Put,
     Request, Reserve, Stats, Writers,
 };
-use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::zpool::{self, Budget, Codec, Handle};
 use glebe_testing::Scratch;

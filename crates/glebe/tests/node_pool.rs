@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use glebe::contig::{Contig, Node, PoolLock};
-use glebe::sys::{numa, page_size};
+use glebe::internal::sys::{numa, page_size};
 
 use crate::turn::POOL;
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use glebe::contig::{Contig, Source};
 use glebe::extent::Extent;
-use glebe::sys::page_size;
+use glebe::page_size;
 use glebe::units::Bytes;
 use glebe::vmap::{MemFile, Space};
 

@@ -3,8 +3,8 @@
 
 use std::collections::HashMap;
 
+use glebe::page_size;
 use glebe::reserve::{Namespace, Request, Reserve, Writers};
-use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::zpool::{Codec, Zstd};
 use glebe_testing::time::is_long;

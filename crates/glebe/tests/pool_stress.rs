@@ -72,7 +72,7 @@ fn grow_and_shrink(seed: u64) -> ! {
 /// Makes one of the next calls fail, two thirds of the time.
 #[cfg(feature = "faults")]
 fn refuse_one(random: &mut Random) {
-    use glebe::sys::fault::{arm, disarm, Fault, Lasting};
+    use glebe::internal::sys::fault::{arm, disarm, Fault, Lasting};
     disarm();
     if random.below(3) > 0 {
         let lasting = [Lasting::Once, Lasting::ThisCall, Lasting::EveryCall];

@@ -138,7 +138,7 @@ fn in_a_group_that_is_removed() {
 #[cfg(feature = "faults")]
 #[test]
 fn when_calls_fail() {
-    use glebe::sys::fault::{arm, disarm, Fault, Lasting};
+    use glebe::internal::sys::fault::{arm, disarm, Fault, Lasting};
 
     glebe_testing::alone!();
     let tree = Tree::v2("faults", LIMIT, LIMIT);

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use glebe::contig::{Contig, Source};
+use glebe::page_size;
 use glebe::reserve::{Error, Put, Request, Reserve, Writers};
-use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe_testing::time::wait_until;
 

@@ -7,8 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use glebe::contig::{Contig, HeldBy, Options, Source};
+use glebe::page_size;
 use glebe::reserve::{Block, Error, Put, Request, Reserve, Writers};
-use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe_testing::time::{storm, wait_until, Storm};
 

@@ -9,7 +9,7 @@ use std::io::ErrorKind;
 
 use glebe::extent::Extent;
 use glebe::free_tree::{Classes, FreeTree};
-use glebe::sys::page_size;
+use glebe::page_size;
 
 /// Extents of a tree that exceeds the free memory of malloc.
 const EXTENTS: usize = 1 << 24;

@@ -13,8 +13,8 @@ use std::thread;
 use std::time::Duration;
 
 use glebe::contig::{Contig, Source};
+use glebe::page_size;
 use glebe::reserve::{Block, Error, Namespace, Put, Request, Reserve, Writers};
-use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
 const GRANULES: u64 = 2;

@@ -10,8 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use glebe::contig::{Contig, Source};
+use glebe::page_size;
 use glebe::reserve::{Block, Error, Namespace, Promise, Put, Request, Reserve, Stats, Writers};
-use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe_testing::time::{slowed, Storm};
 

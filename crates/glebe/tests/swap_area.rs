@@ -4,10 +4,10 @@ mod cost;
 
 use std::collections::HashMap;
 
+use glebe::page_size;
 use glebe::reserve::{Block, Reserve};
 use glebe::swap::cache::{Area, SwapCache};
 use glebe::swap::Error;
-use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe_testing::time::is_long;
 use proptest::prelude::*;

@@ -8,8 +8,8 @@ mod split;
 mod threads;
 mod traps;
 
+use glebe::page_size;
 use glebe::swap::{Error, Options, Region, Store};
-use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
 use crate::stressed::mix;

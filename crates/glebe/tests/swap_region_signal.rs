@@ -6,8 +6,8 @@ use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
+use glebe::page_size;
 use glebe::swap::{Error, Store};
-use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe_testing::Scratch;
 

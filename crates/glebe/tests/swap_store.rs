@@ -11,8 +11,8 @@ mod stress;
 
 use std::collections::HashMap;
 
+use glebe::page_size;
 use glebe::swap::{Error, Key, Options, Store};
-use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe_testing::time::is_long;
 use proptest::prelude::*;

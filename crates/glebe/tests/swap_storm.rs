@@ -22,10 +22,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use glebe::page_size;
 use glebe::reserve::Reserve;
 use glebe::swap::cache::{Area, SwapCache};
 use glebe::swap::{Error, Key, Region, Store};
-use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe_testing::process::child_of;
 use glebe_testing::time::{self, slowed, storm};

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::thread;
 
 use glebe::extent::Extent;
-use glebe::sys::map_count::{map_count, max_map_count};
-use glebe::sys::page_size;
+use glebe::internal::sys::map_count::{map_count, max_map_count};
+use glebe::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::vmap::{Error, MemFile, Space, View};
 

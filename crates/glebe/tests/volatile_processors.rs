@@ -16,8 +16,8 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use glebe::sys::madvise::{advise, Advice};
-use glebe::sys::page_size;
+use glebe::internal::sys::madvise::{advise, Advice};
+use glebe::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Engine, Error, Priority, Region};
 use glebe_testing::time::{is_long, slowed, storm};

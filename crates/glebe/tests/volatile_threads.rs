@@ -10,8 +10,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Barrier;
 
-use glebe::sys::madvise::{advise, Advice};
-use glebe::sys::page_size;
+use glebe::internal::sys::madvise::{advise, Advice};
+use glebe::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Engine, Error, Priority, Region};
 use glebe_testing::time::is_long;

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use glebe::sys::page_size;
+use glebe::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::zpool::{
     AtLimit, Budget, Codec, Error, Guard, Handle, ObjectPool, Options, Rules, Table,

@@ -4,9 +4,9 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
+use glebe::page_size;
 use glebe::swap::cache::{Area, Stats, SwapCache};
 use glebe::swap::Error;
-use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
 use super::file;

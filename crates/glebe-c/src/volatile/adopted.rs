@@ -17,8 +17,8 @@ use std::ops::Range;
 use std::sync::{Mutex, MutexGuard};
 
 use glebe::extent::Extent;
-use glebe::sys::page_size;
-use glebe::sys::vma;
+use glebe::internal::sys::vma;
+use glebe::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Engine, Error, Priority, Region};
 

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard};
 
-use glebe::sys::{atfork, page_size};
+use glebe::internal::sys::{atfork, page_size};
 use glebe::units::Bytes;
 use glebe::volatile::Error;
 

@@ -17,8 +17,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use glebe::stats::LANES;
-use glebe::sys::atfork;
+use glebe::internal::stats::LANES;
+use glebe::internal::sys::atfork;
 use glebe::volatile::{Error, Region};
 
 use super::adopted;

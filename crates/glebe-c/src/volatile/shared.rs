@@ -11,8 +11,8 @@ use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
+use glebe::page_size;
 use glebe::reclaim::Part;
-use glebe::sys::page_size;
 use glebe::units::Bytes;
 use glebe::volatile::{Error, Order, Purger, Shared, SharedOptions, SharedStats};
 

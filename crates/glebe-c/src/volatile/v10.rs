@@ -12,7 +12,7 @@
 
 use std::ffi::{c_int, c_long, c_void};
 
-use glebe::sys::{errno, peek, stand_in};
+use glebe::internal::sys::{errno, peek, stand_in};
 
 use super::adopted::is_volatile;
 use super::vrange::as_patches;
@@ -55,7 +55,8 @@ pub extern "C" fn glebe_vrange_sigaction(
     action: *const c_void,
     old: *mut c_void,
 ) -> c_int {
-    // SAFETY: the caller vouches for its call, and `on_sigbus` is the only `front`.
+    // SAFETY: the caller keeps the conditions of sigaction(2). Every call passes `on_sigbus`, as
+    // `stand_in::sigaction` requires.
     unsafe { stand_in::sigaction(signal, action, old, on_sigbus) }
 }
 

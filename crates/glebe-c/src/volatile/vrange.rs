@@ -11,7 +11,7 @@
 use std::ffi::{c_int, c_void};
 
 use glebe::extent::Extent;
-use glebe::sys::page_size;
+use glebe::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::Error;
 

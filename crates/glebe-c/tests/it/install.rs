@@ -48,7 +48,7 @@ fn make(what: &str, variables: &[(&str, &Path)]) -> Command {
     let profile = folder().file_name().and_then(|name| name.to_str()).expect("a profile's name");
     let profile = if profile == "debug" { "dev" } else { profile };
     make.args(["-C", "../..", what]).current_dir(root());
-    let features = if glebe::sys::FAULTS { " --features glebe/faults" } else { "" };
+    let features = if glebe::internal::sys::FAULTS { " --features glebe/faults" } else { "" };
     let packages = format!("-p glebe-c -p glebe-cli -p glebe-preload{features}");
     make.arg(format!("PROFILE={profile}")).arg(format!("PACKAGES={packages}"));
     make.env("CARGO_TARGET_DIR", target).env("CARGO", env!("CARGO"));

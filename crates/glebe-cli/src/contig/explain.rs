@@ -4,8 +4,8 @@ use std::io::Write;
 use std::path::Path;
 
 use glebe::contig::{explain, Contig, Verdict};
-use glebe::sys::page_size;
-use glebe::sys::pagemap::frames_visible;
+use glebe::internal::sys::pagemap::frames_visible;
+use glebe::page_size;
 use glebe::units::Bytes;
 
 use crate::Outcome;

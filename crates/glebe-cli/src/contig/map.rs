@@ -6,8 +6,8 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
-use glebe::sys::kpage::{runs, uses, Use};
-use glebe::sys::page_size;
+use glebe::internal::sys::kpage::{runs, uses, Use};
+use glebe::page_size;
 use glebe::units::Bytes;
 
 use super::status::block;

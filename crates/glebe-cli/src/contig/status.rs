@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use glebe::contig::PoolLock;
 use glebe::error::OsError;
+use glebe::internal::sys::hugetlb::{sizes, Counts, Pool};
+use glebe::internal::sys::kpage::{self, uses, Use};
+use glebe::internal::sys::{buddyinfo, dma_heap, meminfo, numa, page_size};
 use glebe::probe::{State, Support};
-use glebe::sys::hugetlb::{sizes, Counts, Pool};
-use glebe::sys::kpage::{self, uses, Use};
-use glebe::sys::{buddyinfo, dma_heap, meminfo, numa, page_size};
 use glebe::units::{Bytes, PageSize, Pages};
 use serde_json::json;
 

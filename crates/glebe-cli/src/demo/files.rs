@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
+use glebe::page_size;
 use glebe::reserve::Namespace;
-use glebe::sys::page_size;
 use glebe::units::Bytes;
 
 /// Common directories, in the order of the search.

@@ -11,8 +11,8 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use glebe::contig::{Contig, Source};
+use glebe::page_size;
 use glebe::reserve::{Request, Reserve, Stats};
-use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe_testing::Scratch;
 use serde_json::Value;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use glebe::internal::sys::lean;
 use glebe::reclaim::Policy;
-use glebe::sys::lean;
 use glebe::Bytes;
 
 use crate::heap::Settings;

@@ -15,9 +15,9 @@
 
 use std::ops::Range;
 
+use glebe::internal::sys::errno;
+use glebe::internal::sys::madvise::{try_advise, Advice};
 use glebe::reclaim::Pressure;
-use glebe::sys::errno;
-use glebe::sys::madvise::{try_advise, Advice};
 use glebe::Bytes;
 
 use super::space::{Space, UNIT, UNIT_SLICES};
@@ -83,7 +83,7 @@ impl Space {
         units.iter().for_each(|unit| unit.set_base_pages(true));
     }
 
-    /// Chooses the pages of a unit before anybody touches it. `slices` of its slices come into use.
+    /// Chooses huge or base pages for an unused unit. The caller then uses `slices` of its slices.
     #[cold]
     pub(super) fn begin_unit(&self, nth: usize, slices: u8) {
         let has_one = self.ration.take() || usize::from(slices) == UNIT_SLICES;

@@ -20,7 +20,7 @@ use std::ops::Range;
 use std::ptr;
 use std::slice;
 
-use glebe::sys::{errno, lean};
+use glebe::internal::sys::{errno, lean};
 
 use super::counters::{add, Counters};
 use super::ration::Ration;

@@ -215,15 +215,15 @@ fn a_free_keeps_errno() {
     for _ in 0..10 {
         let used = objects(200, OBJECT);
         for object in used {
-            glebe::sys::errno::set(77);
+            glebe::internal::sys::errno::set(77);
             drop(object);
-            assert_eq!(glebe::sys::errno::get(), 77);
+            assert_eq!(glebe::internal::sys::errno::get(), 77);
         }
     }
-    glebe::sys::errno::set(78);
+    glebe::internal::sys::errno::set(78);
     heap::trim(0);
     free(alloc(64));
-    assert_eq!(glebe::sys::errno::get(), 78);
+    assert_eq!(glebe::internal::sys::errno::get(), 78);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Tests refusals of the kernel, by seccomp filters: to mark, to take back, to make accessible.
 #![allow(unsafe_code)] // Safety: each call is on memory of this process, or installs a filter.
 
-use glebe::sys::errno;
+use glebe::internal::sys::errno;
 use glebe_malloc::heap;
 
 use crate::process::{alloc, comes, free, objects, status, Object};

@@ -28,7 +28,7 @@ fn build() -> PathBuf {
     // The command too: packages together choose the features that they share.
     build.args(["build", "-p", "glebe-c", "-p", "glebe-cli", "-p", "glebe-preload", "--lib"]);
     build.args(["--message-format=json", "--target-dir"]).arg(target);
-    build.args(glebe::sys::FAULTS.then_some("--features=glebe/faults"));
+    build.args(glebe::internal::sys::FAULTS.then_some("--features=glebe/faults"));
     build.args((!cfg!(debug_assertions)).then_some("--release"));
     build.current_dir(env!("CARGO_MANIFEST_DIR")).stderr(Stdio::inherit());
     let output = build.output().expect("cargo starts");

@@ -16,9 +16,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use glebe::internal::sys::fork::ForkGuard;
 use glebe::page_size;
 use glebe::reserve::{self, Namespace, Put, Reserve};
-use glebe::sys::fork::ForkGuard;
 use glebe::zpool::Handle;
 
 use super::small::Small;
@@ -101,7 +101,7 @@ impl Shared {
     }
 
     /// # Errors
-    /// `Forked`: in a child, a thread that it lacks may hold the lock.
+    /// `Forked` in a child: a thread of the parent may have held the lock at the fork.
     fn lock(&self) -> Result<MutexGuard<'_, List>> {
         if self.guard.is_child() {
             return Err(reserve::Error::Forked.into());

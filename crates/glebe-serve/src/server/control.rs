@@ -18,7 +18,7 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use glebe::sys::page_size;
+use glebe::page_size;
 
 use super::Shared;
 

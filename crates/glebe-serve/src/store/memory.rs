@@ -7,8 +7,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use glebe::page_size;
 use glebe::reserve::{self, Namespace, Put, Reserve};
-use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
 /// Items leave 1 / `SPARE` of the reserve free: the reserve, which does not know items, should

@@ -80,7 +80,7 @@ pub fn value(len: usize, seed: usize) -> Vec<u8> {
 pub fn resident() -> usize {
     let text = std::fs::read_to_string("/proc/self/statm").expect("statm");
     let pages: usize = text.split(' ').nth(1).and_then(|n| n.parse().ok()).expect("a number");
-    pages * glebe::sys::page_size().bytes().as_usize()
+    pages * glebe::page_size().bytes().as_usize()
 }
 
 /// Returns the resident bytes of this process with hugetlb pages.

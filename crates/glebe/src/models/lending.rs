@@ -14,7 +14,7 @@ use crate::reserve::index::{Held, Index};
 use crate::reserve::lent::{Claim, Lent, NoClaim, NotFilled};
 use crate::reserve::table::Tables;
 use crate::reserve::words::PageUse;
-use crate::sync::Ordering;
+use glebe_os::internal::sync::Ordering;
 
 const GRANULE_PAGES: usize = 2;
 const POISON: u64 = 0xdead;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use loom::thread;
 
 use super::explore;
-use crate::extent::Extent;
 use crate::reserve::stock::Stock;
+use glebe_os::extent::Extent;
 
 /// Takes and puts back pages while another request drains the stock.
 #[test]

@@ -9,7 +9,7 @@ use loom::thread;
 
 use super::explore;
 use crate::swap::word::{change, look, unpin, Refusal, State, Word};
-use crate::sync::{Backoff, MappedWord, Ordering};
+use glebe_os::internal::sync::{Backoff, MappedWord, Ordering};
 
 const FIRST: u64 = 7;
 const SECOND: u64 = 8;

@@ -10,8 +10,8 @@ use super::class::Class;
 use super::part::Handle;
 use super::plan::{PartStats, Targets};
 use super::pressure::Scope;
-use crate::units::Bytes;
 use crate::volatile::Priority;
+use glebe_os::units::Bytes;
 
 /// The result of a look at memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

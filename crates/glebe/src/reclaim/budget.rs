@@ -8,9 +8,9 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use crate::sync::{MappedWord, Ordering};
-use crate::sys::claim::{Claim, Holder};
-use crate::units::Bytes;
+use glebe_os::internal::sync::{MappedWord, Ordering};
+use glebe_os::internal::sys::claim::{Claim, Holder};
+use glebe_os::units::Bytes;
 
 const PATIENCE: Duration = Duration::from_secs(1);
 

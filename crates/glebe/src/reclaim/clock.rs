@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::policy::Policy;
 use super::pressure::Pressure;
-use crate::units::Bytes;
+use glebe_os::units::Bytes;
 
 /// Bytes a second: the least speed to expect.
 const SPEED: u64 = 512 << 20;
@@ -76,8 +76,8 @@ impl Due<'_> {
         // The kernel frees marked memory by itself.
         let room = pressure.room().get().saturating_add(marked.get());
         let mut pause = time_for(room.saturating_sub(still), speed);
-        // A threshold counts files too. If files are many, other memory can replace them without
-        // crossing it.
+        // The threshold also counts cached file pages. If these are many, other memory can replace
+        // them without crossing it.
         let has_few_files = pressure.files.get() < pressure.limit.get() >> FEW_FILES_SHIFT;
         if self.tells_above && !is_alert && has_few_files {
             pause = pause.max(PAUSE_TOLD);

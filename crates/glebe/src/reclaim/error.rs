@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::error::OsError;
+use glebe_os::error::OsError;
 
 /// Why a reclaimer or gauge refused.
 #[derive(Debug)]

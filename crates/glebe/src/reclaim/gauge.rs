@@ -17,8 +17,8 @@ use super::policy::Policy;
 use super::pressure::Pressure;
 use super::sensor::{Lazy, Sensor};
 use super::{Class, Error};
-use crate::units::Bytes;
 use crate::volatile::Priority;
+use glebe_os::units::Bytes;
 
 /// Memory that an allocator has and nobody uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -17,9 +17,9 @@ use super::pressure::{Pressure, Scope};
 use super::sensor::{Lazy, Look, Sensor};
 use super::watch::{Bell, Watch, Watched};
 use super::{Error, Part};
-use crate::sys::claim::Holder;
-use crate::units::Bytes;
 use crate::volatile::Refills;
+use glebe_os::internal::sys::claim::Holder;
+use glebe_os::units::Bytes;
 
 /// Rounds of one look, for parts that free too little.
 const ROUNDS: usize = 4;

@@ -3,7 +3,7 @@
 use super::class::Class;
 use super::policy::Policy;
 use super::pressure::{Pressure, Scope};
-use crate::units::Bytes;
+use glebe_os::units::Bytes;
 
 /// Bytes that a part could give up now, and how they count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

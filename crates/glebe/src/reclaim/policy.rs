@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::pressure::{Pressure, Scope};
-use crate::units::Bytes;
+use glebe_os::units::Bytes;
 
 /// Default margin as a part of the limit, as a shift, within these bounds.
 const MARGIN_SHIFT: u32 = 4;

@@ -1,6 +1,6 @@
 //! [`Pressure`]: the room that the tightest limit leaves. Plain data.
 
-use crate::units::Bytes;
+use glebe_os::units::Bytes;
 
 /// The owner of a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -14,13 +14,13 @@ use super::policy::Policy;
 use super::stats::{Counter, Counts, Stats};
 use super::watch::{Bell, Watched};
 use super::{Error, Part};
-use crate::error::OsError;
-use crate::stats::Histogram;
-use crate::sync::{lock, MappedWord, Mutex, Ordering};
-use crate::sys::fork::ForkGuard;
-use crate::sys::{page_size, thread};
-use crate::units::{Bytes, Pages};
 use crate::volatile::Refills;
+use glebe_os::error::OsError;
+use glebe_os::internal::stats::Histogram;
+use glebe_os::internal::sync::{lock, MappedWord, Mutex, Ordering};
+use glebe_os::internal::sys::fork::ForkGuard;
+use glebe_os::internal::sys::{page_size, thread};
+use glebe_os::units::{Bytes, Pages};
 
 /// Takes memory back from parts of the program before the kernel has to kill it.
 ///

@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 
 use super::pressure::{Pressure, Scope};
 use super::Error;
-use crate::error::OsError;
-use crate::sys::cgroup::usage::{Charged, Group, Usage};
-use crate::sys::meminfo::{Machine, MemInfo};
-use crate::sys::unread::Unread;
-use crate::units::Bytes;
+use glebe_os::error::OsError;
+use glebe_os::internal::sys::cgroup::usage::{Charged, Group, Usage};
+use glebe_os::internal::sys::meminfo::{Machine, MemInfo};
+use glebe_os::internal::sys::unread::Unread;
+use glebe_os::units::Bytes;
 
 const FOUND_FOR: Duration = Duration::from_secs(5);
 

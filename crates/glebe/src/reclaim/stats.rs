@@ -1,7 +1,7 @@
 //! Statistics of a reclaimer, in one table.
 
-use crate::stats::{shown, statistics, texts};
-use crate::sys::page_size;
+use glebe_os::internal::stats::{shown, statistics, texts};
+use glebe_os::internal::sys::page_size;
 
 statistics! {
     labels {}

@@ -9,14 +9,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::error::OsError;
-use crate::sys::cgroup::events::Events;
-use crate::sys::cgroup::usage::Group;
-use crate::sys::epoll::{Epoll, Wakes};
-use crate::sys::event_fd::{EventFd, TimerFd};
-use crate::sys::psi;
-use crate::sys::usage_threshold::UsageThreshold;
-use crate::units::Bytes;
+use glebe_os::error::OsError;
+use glebe_os::internal::sys::cgroup::events::Events;
+use glebe_os::internal::sys::cgroup::usage::Group;
+use glebe_os::internal::sys::epoll::{Epoll, Wakes};
+use glebe_os::internal::sys::event_fd::{EventFd, TimerFd};
+use glebe_os::internal::sys::psi;
+use glebe_os::internal::sys::usage_threshold::UsageThreshold;
+use glebe_os::units::Bytes;
 
 /// Time between a refusal and the next try.
 const REFUSED_FOR: Duration = Duration::from_secs(60);

@@ -18,11 +18,11 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 
 use crate::contig::Contig;
-use crate::error::OsError;
-use crate::mapping::racy;
-use crate::sync::{fence, prefetch_at, AtomicU64, Backoff, Ordering};
-use crate::sys::{membarrier, rseq};
-use crate::units::PageSize;
+use glebe_os::error::OsError;
+use glebe_os::internal::mapping::racy;
+use glebe_os::internal::sync::{fence, prefetch_at, AtomicU64, Backoff, Ordering};
+use glebe_os::internal::sys::{membarrier, rseq};
+use glebe_os::units::PageSize;
 pub(crate) use rseq::{Fill, Guard, Outcome, META_WORDS};
 
 /// Attempts at a barrier while the kernel lacks memory.

@@ -1,16 +1,16 @@
 //! Blocks of one page from the [`Stock`], without the positions' lock.
 //!
-//! A request that finds no place drains the stock, searches again, and refills it. Counted writers
-//! rule the stock out: each place must be chosen. Cost: one exchange a block; one search a
-//! restocked chunk.
+//! A request that finds no place drains the stock, searches again, and refills it. A reserve with
+//! counted writers has no stock: a search must avoid the pages that writers copy to. Cost: one
+//! exchange a block; one search a restocked chunk.
 
 use super::owner::pages_of;
 use super::positions::Positions;
 use super::stock::{self, Stock};
 use super::Inner;
-use crate::extent::Extent;
-use crate::sync::lock;
-use crate::units::Pages;
+use glebe_os::extent::Extent;
+use glebe_os::internal::sync::lock;
+use glebe_os::units::Pages;
 
 impl Inner {
     #[inline]
@@ -92,7 +92,7 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use crate::reserve::{Error, Reserve};
-    use crate::units::{Bytes, Pages};
+    use glebe_os::units::{Bytes, Pages};
 
     #[test]
     fn a_request_that_misses_leaves_pages_at_hand() {

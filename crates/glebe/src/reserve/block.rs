@@ -6,9 +6,9 @@ use super::error::Error;
 use super::shared::Shared;
 use super::{Footing, Inner};
 use crate::contig::Location;
-use crate::extent::Extent;
-use crate::sys::page_size;
-use crate::units::{Bytes, Pages};
+use glebe_os::extent::Extent;
+use glebe_os::internal::sys::page_size;
+use glebe_os::units::{Bytes, Pages};
 
 /// The known contiguity of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

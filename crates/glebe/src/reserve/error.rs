@@ -1,8 +1,8 @@
 //! [`Error`] of a reserve.
 
 use crate::contig;
-use crate::error::OsError;
-use crate::units::{Bytes, Pages};
+use glebe_os::error::OsError;
+use glebe_os::units::{Bytes, Pages};
 
 /// A refused call on a reserve, which changed nothing.
 #[derive(Debug, thiserror::Error)]

@@ -5,9 +5,9 @@ use super::error::Error;
 use super::memory::Memory;
 use super::{Inner, Reserve};
 use crate::contig::{Certificate, Drift, HeldBy, Location, Source};
-use crate::error::OsError;
-use crate::sys::page_size;
-use crate::units::{Bytes, Pages};
+use glebe_os::error::OsError;
+use glebe_os::internal::sys::page_size;
+use glebe_os::units::{Bytes, Pages};
 
 /// A summary of the memory under a reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -44,8 +44,8 @@
 use super::lent::Meta;
 use super::table::{Table, Tables, Zeros};
 use super::words::PageUse;
-use crate::error::OsError;
-use crate::sync::{prefetch, AtomicU64, Ordering};
+use glebe_os::error::OsError;
+use glebe_os::internal::sync::{prefetch, AtomicU64, Ordering};
 
 const SLOTS: usize = 15;
 const VALID_MASK: u64 = (1 << SLOTS) - 1;
@@ -292,7 +292,7 @@ impl Bucket {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::units::Bytes;
+    use glebe_os::units::Bytes;
 
     fn index(pages: usize) -> Index {
         Index::new(&mut Tables::new(Bytes::mib(2)).unwrap(), pages).unwrap()

@@ -1,7 +1,7 @@
 //! [`Lender`]: lends the pages that first class does not hold to the page cache and the pools.
 //!
-//! A claim may evict a page of either tenant and returns what the page held ([`Claimed`]). The
-//! evicted page's owner is not called: it finds the use over, as after a recall. No lock.
+//! A claim may evict a page of either tenant and returns what the page held ([`Claimed`]). Nothing
+//! calls the evicted page's owner: its next access finds that the page has another user. No lock.
 //!
 //! Choice: CLOCK with one byte a page, set by a reader and cleared by the hand. The hand moves
 //! downward, since first class takes from the bottom; a thread takes a chunk at a time. Pages that
@@ -23,9 +23,9 @@ use super::lent::{Claim, Lent, Meta, NoClaim, NotFilled};
 use super::stats::{Counter, Counts};
 use super::table::{Table, Tables};
 use super::words::PageUse;
-use crate::error::OsError;
-use crate::stats::{lane, LANES};
-use crate::sync::{MappedByte, MappedWord as Word, Ordering};
+use glebe_os::error::OsError;
+use glebe_os::internal::stats::{lane, LANES};
+use glebe_os::internal::sync::{MappedByte, MappedWord as Word, Ordering};
 
 /// Flag in a page's first key word: part of a zspage. The other bits are a [`Lender::number`].
 pub(super) const PACKED: u64 = 1 << 63;

@@ -10,15 +10,16 @@ use std::sync::Arc;
 use super::error::Error;
 use super::positions::resize::filled;
 use super::Footing;
+use crate::contig::internal::push_run;
 use crate::contig::{
-    self, push_run, Certificate, Contig, Drift, HeldBy, Location, Options, Proof, Run, Source,
+    self, Certificate, Contig, Drift, HeldBy, Location, Options, Proof, Run, Source,
 };
-use crate::error::OsError;
-use crate::extent::{within, without, Extent};
-use crate::mapping::Window;
-use crate::sync::{lock, Mutex, MutexGuard};
-use crate::sys::page_size;
-use crate::units::{Bytes, PageSize, Pages};
+use glebe_os::error::OsError;
+use glebe_os::extent::{within, without, Extent};
+use glebe_os::internal::mapping::Window;
+use glebe_os::internal::sync::{lock, Mutex, MutexGuard};
+use glebe_os::internal::sys::page_size;
+use glebe_os::units::{Bytes, PageSize, Pages};
 
 /// Suits pages of every size.
 const WINDOW_ALIGN: PageSize = PageSize::new(1 << 30).unwrap();
@@ -251,7 +252,7 @@ impl Memory {
         let position = offset.pages_down(page_size()).get();
         let here = Extent::new(position, 1)?;
         parts.iter().flat_map(|part| &part.left).find(|left| left.contains(here))?;
-        contig::locate(&runs_of(&parts), self.room(), offset)
+        contig::internal::locate(&runs_of(&parts), self.room(), offset)
     }
 
     pub(super) fn verify(&self) -> Result<Vec<Drift>, OsError> {

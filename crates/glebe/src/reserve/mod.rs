@@ -47,12 +47,12 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use crate::contig::Contig;
-use crate::stats::Histogram;
-use crate::sync::{MappedWord, Mutex, Ordering};
-use crate::sys::claim::Claim;
-use crate::sys::socket::Bound;
-use crate::sys::ticks::Rate;
-use crate::units::{Bytes, Pages};
+use glebe_os::internal::stats::Histogram;
+use glebe_os::internal::sync::{MappedWord, Mutex, Ordering};
+use glebe_os::internal::sys::claim::Claim;
+use glebe_os::internal::sys::socket::Bound;
+use glebe_os::internal::sys::ticks::Rate;
+use glebe_os::units::{Bytes, Pages};
 
 use self::stats::Counts;
 use lender::Lender;

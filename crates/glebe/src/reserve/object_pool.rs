@@ -10,11 +10,11 @@ use std::time::Instant;
 use super::packed::{Packed, Rest};
 use super::shared::Shared;
 use super::{Inner, Reserve};
-use crate::stats::{families, json, listed, text, Row, Set, Unit, Value};
-use crate::sync::Ordering;
-use crate::sys::page_size;
-use crate::units::{Bytes, Pages};
 use crate::zpool::{Budget, Codec, Compacted, Error, Handle, ObjectPool as Pool, Stats};
+use glebe_os::internal::stats::{families, json, listed, text, Row, Set, Unit, Value};
+use glebe_os::internal::sync::Ordering;
+use glebe_os::internal::sys::page_size;
+use glebe_os::units::{Bytes, Pages};
 
 /// Options of a pool of objects on lent pages.
 #[derive(Clone, Debug)]
@@ -243,7 +243,7 @@ impl LentObjectPool {
             return LentObjectPoolStats::default();
         }
         let (packed, objects) = (&self.owned.packed, self.pool().stats());
-        let counter = |word: &crate::sync::MappedWord| word.load(Ordering::Relaxed);
+        let counter = |word: &glebe_os::internal::sync::MappedWord| word.load(Ordering::Relaxed);
         LentObjectPoolStats {
             lost: counter(&packed.counters.lost),
             refused: counter(&packed.counters.refused),

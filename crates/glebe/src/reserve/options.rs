@@ -14,12 +14,12 @@ use super::shared::Shared;
 use super::table::Tables;
 use super::{zero_ahead, Busy, Error, Inner, Reserve, Writers, GRANULE};
 use crate::contig::{self, Contig, Plan, Source};
-use crate::error::OsError;
-use crate::sync::Mutex;
-use crate::sys::claim::Claim;
-use crate::sys::page_size;
-use crate::units::{Bytes, Pages};
 use crate::zpool::Codec;
+use glebe_os::error::OsError;
+use glebe_os::internal::sync::Mutex;
+use glebe_os::internal::sys::claim::Claim;
+use glebe_os::internal::sys::page_size;
+use glebe_os::units::{Bytes, Pages};
 
 /// Approximate table bytes for each page: its words, its key, and its place in the index.
 const TABLE_BYTES_A_PAGE: u64 = 96;

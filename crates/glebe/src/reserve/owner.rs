@@ -13,9 +13,9 @@ use super::positions::Search;
 use super::shared::Shared;
 use super::stats::Counter;
 use super::{Inner, Positions, Reserve};
-use crate::extent::Extent;
-use crate::sync::{lock, Ordering};
-use crate::units::Pages;
+use glebe_os::extent::Extent;
+use glebe_os::internal::sync::{lock, Ordering};
+use glebe_os::units::Pages;
 
 /// Places tried before a request waits for a tenant's copy.
 const PLACES_MAX: u32 = 8;
@@ -338,7 +338,7 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::super::Reserve;
-    use crate::units::{Bytes, Pages};
+    use glebe_os::units::{Bytes, Pages};
 
     #[test]
     fn asking_for_the_longest_run_leaves_pages_at_hand_and_the_run_to_be_had() {

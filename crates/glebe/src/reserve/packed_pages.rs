@@ -13,8 +13,9 @@ use super::lent::Meta;
 use super::packed::{Packed, Rest};
 use super::stats::Counter;
 use super::words::PageUse;
-use crate::units::Pages;
-use crate::zpool::{with_buffer, Codec, Coder, Kind, Pinned};
+use crate::zpool::internal::{with_buffer, Coder, Kind, Pinned};
+use crate::zpool::Codec;
+use glebe_os::units::Pages;
 
 /// Flag in the page of an index entry: the entry names an object.
 const OBJECT: usize = 1 << 32;

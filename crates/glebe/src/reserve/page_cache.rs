@@ -27,9 +27,10 @@ use super::stats::Counter;
 use super::table::{Table, Tables};
 use super::words::PageUse;
 use super::Inner;
-use crate::sync::{lock, prefetch, MappedWord, Mutex, Ordering};
-use crate::units::Pages;
-use crate::zpool::{with_buffer, Codec};
+use crate::zpool::internal::with_buffer;
+use crate::zpool::Codec;
+use glebe_os::internal::sync::{lock, prefetch, MappedWord, Mutex, Ordering};
+use glebe_os::units::Pages;
 
 /// Pages that a put tries to fill.
 const TRIES: u32 = 4;
@@ -89,7 +90,7 @@ impl PageCache {
 /// A name space of the page cache, with objects of its own: a cheap handle.
 ///
 /// ```
-/// # use glebe::{reserve::{Put, Reserve}, sys::page_size, units::Bytes};
+/// # use glebe::{page_size, reserve::{Put, Reserve}, units::Bytes};
 /// let reserve = Reserve::new(Bytes::mib(2))?;
 /// let tiles = reserve.page_cache().namespace("tiles")?;
 /// let mut page = vec![7; page_size().bytes().as_usize()];

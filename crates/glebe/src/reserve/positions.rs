@@ -18,10 +18,10 @@ pub(crate) mod resize;
 use std::ops::{Range, RangeInclusive};
 
 use crate::contig::{self, Contig, Proof};
-use crate::error::OsError;
-use crate::extent::Extent;
 use crate::free_tree::{Classes, FreeTree};
-use crate::sys::page_size;
+use glebe_os::error::OsError;
+use glebe_os::extent::Extent;
+use glebe_os::internal::sys::page_size;
 
 /// Modulus of the alignment of runs: 1 GiB in base pages of 4 KiB.
 const ALIGN_PAGES: u64 = 1 << 18;

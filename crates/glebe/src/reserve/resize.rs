@@ -12,10 +12,10 @@ use super::memory::{Memory, Part};
 use super::owner::pages_of;
 use super::positions::Positions;
 use super::{Inner, Reserve, GRANULE};
-use crate::extent::Extent;
-use crate::sync::lock;
-use crate::sys::page_size;
-use crate::units::{Bytes, Pages};
+use glebe_os::extent::Extent;
+use glebe_os::internal::sync::lock;
+use glebe_os::internal::sys::page_size;
+use glebe_os::units::{Bytes, Pages};
 
 /// Memory that a reserve gained or gave back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

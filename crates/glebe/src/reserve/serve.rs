@@ -14,11 +14,11 @@ use std::time::Duration;
 use super::served::{Form, HEAD, REQUEST_MAX};
 use super::shared::Weak;
 use super::{Error, Inner};
-use crate::error::OsError;
-use crate::sync::{MappedWord, Ordering};
-use crate::sys::private::own_dir;
-use crate::sys::socket::{send_all, Bound, Listener};
-use crate::sys::thread::start as start_thread;
+use glebe_os::error::OsError;
+use glebe_os::internal::sync::{MappedWord, Ordering};
+use glebe_os::internal::sys::private::own_dir;
+use glebe_os::internal::sys::socket::{send_all, Bound, Listener};
+use glebe_os::internal::sys::thread::start as start_thread;
 
 /// Time that a client may delay the thread, at each step.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -20,9 +20,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::Error;
-use crate::error::OsError;
-use crate::sys::process::effective_user;
-use crate::sys::socket::send_all;
+use glebe_os::error::OsError;
+use glebe_os::internal::sys::process::effective_user;
+use glebe_os::internal::sys::socket::send_all;
 
 pub(super) const HEAD: &str = "glebe-stats/1";
 pub(super) const REQUEST_MAX: usize = 32;

@@ -15,9 +15,9 @@ use std::sync::Arc;
 
 use super::error::Error;
 use super::table::Slot;
-use crate::mapping::Mapping;
-use crate::sync::{fence, MappedWord, Ordering};
-use crate::sys::fork::ForkGuard;
+use glebe_os::internal::mapping::Mapping;
+use glebe_os::internal::sync::{fence, MappedWord, Ordering};
+use glebe_os::internal::sys::fork::ForkGuard;
 
 #[derive(Debug)]
 pub(super) struct Root<T> {
@@ -98,7 +98,7 @@ impl<T> Drop for Shared<T> {
             // Orders others' uses before the end of the value.
             fence(Ordering::Acquire);
             // SAFETY: the last handle has ended and weak ones see zero, so nobody reads the value
-            // again. The root that is moved out keeps the mapping.
+            // again. The moved-out root holds the mapping until the value is dropped.
             end(unsafe { self.0.as_ptr().read() });
         }
     }
@@ -140,8 +140,8 @@ impl<T> Weak<T> {
 mod tests {
     use super::super::table::Tables;
     use super::*;
-    use crate::sys::child::in_child;
-    use crate::units::Bytes;
+    use glebe_os::units::Bytes;
+    use glebe_testing::child::in_child;
 
     /// Counts its drops.
     struct Value<'a>(&'a MappedWord);

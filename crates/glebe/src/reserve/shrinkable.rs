@@ -9,10 +9,10 @@ use super::resize::{bytes, whole};
 use super::shared::Weak;
 use super::{Inner, Reserve, GRANULE};
 use crate::contig::Source;
-use crate::sync::lock;
-use crate::sys::claim::Holder;
-use crate::sys::page_size;
-use crate::units::{Bytes, Pages};
+use glebe_os::internal::sync::lock;
+use glebe_os::internal::sys::claim::Holder;
+use glebe_os::internal::sys::page_size;
+use glebe_os::units::{Bytes, Pages};
 
 #[derive(Debug)]
 pub(crate) struct Shrinkable {

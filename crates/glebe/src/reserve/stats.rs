@@ -6,8 +6,8 @@
 //! * `total = live + held + free`
 //! * `packed_stored = packed + packed_dropped + packed_lost`
 
-use crate::stats::{json, openmetrics, openmetrics_of, shown, statistics, Set};
-use crate::sys::page_size;
+use glebe_os::internal::stats::{json, openmetrics, openmetrics_of, shown, statistics, Set};
+use glebe_os::internal::sys::page_size;
 
 statistics! {
     labels {}

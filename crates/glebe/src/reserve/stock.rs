@@ -15,8 +15,8 @@
 //! again, so the stock hides no free run. Eight words make restocking, which searches the trees,
 //! far rarer than one block in a hundred.
 
-use crate::extent::Extent;
-use crate::sync::{AtomicU64, Ordering};
+use glebe_os::extent::Extent;
+use glebe_os::internal::sync::{AtomicU64, Ordering};
 
 const PAGES: u64 = u32::BITS as u64;
 /// Words of the stock: one cache line. Two suffice for the model checker.

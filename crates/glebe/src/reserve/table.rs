@@ -14,11 +14,11 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::error::OsError;
-use crate::mapping::{Mapping, Visibility};
-use crate::sync::AtomicU64;
-use crate::sys::fork::ForkGuard;
-use crate::units::Bytes;
+use glebe_os::error::OsError;
+use glebe_os::internal::mapping::{Mapping, Visibility};
+use glebe_os::internal::sync::AtomicU64;
+use glebe_os::internal::sys::fork::ForkGuard;
+use glebe_os::units::Bytes;
 
 /// Alignment of tables: the bytes that processors fetch together.
 const ALIGN_BYTES: usize = 128;
@@ -157,7 +157,7 @@ impl<T> Deref for Table<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::MappedWord;
+    use glebe_os::internal::sync::MappedWord;
 
     #[test]
     fn tables_do_not_overlap_and_outlive_their_maker() {
@@ -167,7 +167,7 @@ mod tests {
             .collect();
         drop(tables);
         let words = made.iter().flat_map(|table| table.iter());
-        let values = words.map(|word| word.load(crate::sync::Ordering::Relaxed));
+        let values = words.map(|word| word.load(glebe_os::internal::sync::Ordering::Relaxed));
         assert!(values.eq(0..400_000));
         assert!(made.iter().all(|table| table.as_ptr().addr() % ALIGN_BYTES == 0));
     }

@@ -45,8 +45,8 @@
 use std::fmt;
 
 use super::table::{Table, Tables};
-use crate::error::OsError;
-use crate::sync::{AtomicU64, Ordering};
+use glebe_os::error::OsError;
+use glebe_os::internal::sync::{AtomicU64, Ordering};
 
 /// The zeros known in a granule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,10 +22,10 @@ mod sealing {
     use chacha20poly1305::{ChaCha20Poly1305, Key, Nonce, Tag};
 
     use super::HEAD;
-    use crate::error::OsError;
-    use crate::sync::{MappedWord, Ordering};
-    use crate::sys::{page_size, random};
-    use crate::zpool::Words;
+    use glebe_os::error::OsError;
+    use glebe_os::internal::sync::{MappedWord, Ordering};
+    use glebe_os::internal::sys::{page_size, random};
+    use glebe_os::internal::words::Words;
 
     const WORD: usize = size_of::<u64>();
     /// Bound on the cipher's stack in bytes, also without optimizations.

@@ -14,10 +14,11 @@ use crc32fast::Hasher;
 use super::error::Error;
 use super::file::SpillFile;
 use super::key::Key;
-use crate::error::OsError;
-use crate::sys::page_size;
-use crate::units::Bytes;
-use crate::zpool::{self, same_filled, with_buffer, Codec, Coder, Handle, ObjectPool};
+use crate::zpool::internal::{same_filled, with_buffer, Coder};
+use crate::zpool::{self, Codec, Handle, ObjectPool};
+use glebe_os::error::OsError;
+use glebe_os::internal::sys::page_size;
+use glebe_os::units::Bytes;
 
 const FORM_SHIFT: u32 = 62;
 const IN_FILE: u64 = 1 << 61;

@@ -1,9 +1,9 @@
 //! [`Error`]: the reasons why a call is refused.
 
 use super::key::Key;
-use crate::error::OsError;
-use crate::units::{Bytes, Pages};
 use crate::zpool;
+use glebe_os::error::OsError;
+use glebe_os::units::{Bytes, Pages};
 
 /// A refused call. It changed nothing, but may have evicted other objects.
 #[derive(Debug, thiserror::Error)]

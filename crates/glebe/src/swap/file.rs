@@ -14,13 +14,13 @@ use super::copies::Unreadable;
 use super::error::Error;
 use super::idle::Idle;
 use super::kept::Kept;
-use crate::error::OsError;
-use crate::extent::Extent;
 use crate::free_tree::{Classes, FreeTree};
-use crate::sync::{lock, Mutex};
-use crate::sys::scratch_file::{ScratchFile, ALIGN};
-use crate::units::Bytes;
-use crate::zpool::with_buffer;
+use crate::zpool::internal::with_buffer;
+use glebe_os::error::OsError;
+use glebe_os::extent::Extent;
+use glebe_os::internal::sync::{lock, Mutex};
+use glebe_os::internal::sys::scratch_file::{ScratchFile, ALIGN};
+use glebe_os::units::Bytes;
 
 /// Unit of records, in bytes.
 pub(super) const UNIT: usize = 512;
@@ -38,7 +38,7 @@ pub(super) struct SpillFile {
     cipher: Option<Cipher>,
     /// A test's device refuses writes (1) or reads (2).
     #[cfg(test)]
-    pub(super) refuses: crate::sync::MappedWord,
+    pub(super) refuses: glebe_os::internal::sync::MappedWord,
 }
 
 #[derive(Debug)]
@@ -77,7 +77,7 @@ impl SpillFile {
             idle: None,
             cipher: None,
             #[cfg(test)]
-            refuses: crate::sync::MappedWord::new(0),
+            refuses: glebe_os::internal::sync::MappedWord::new(0),
         })
     }
 
@@ -208,7 +208,7 @@ impl SpillFile {
 
     #[cfg(test)]
     fn refused(&self, what: u64) -> Result<(), OsError> {
-        if self.refuses.load(crate::sync::Ordering::Relaxed) & what == 0 {
+        if self.refuses.load(glebe_os::internal::sync::Ordering::Relaxed) & what == 0 {
             return Ok(());
         }
         let source = std::io::Error::other("a test's device");

@@ -9,12 +9,13 @@
 
 use super::file::{units, UNIT};
 use super::kept::Kept;
-use crate::error::OsError;
-use crate::sync::{MappedWord, Ordering};
-use crate::sys::fork::ForkGuard;
-use crate::sys::page_size;
-use crate::units::Bytes;
-use crate::zpool::{Handle, Words};
+use crate::zpool::Handle;
+use glebe_os::error::OsError;
+use glebe_os::internal::sync::{MappedWord, Ordering};
+use glebe_os::internal::sys::fork::ForkGuard;
+use glebe_os::internal::sys::page_size;
+use glebe_os::internal::words::Words;
+use glebe_os::units::Bytes;
 
 #[derive(Debug)]
 pub(super) struct Idle {

@@ -7,7 +7,8 @@
 use std::sync::Arc;
 
 use crate::reserve::LentObjectPool;
-use crate::zpool::{with_buffer, Handle, ObjectPool};
+use crate::zpool::internal::with_buffer;
+use crate::zpool::{Handle, ObjectPool};
 
 #[derive(Clone, Debug)]
 pub(super) enum Kept {

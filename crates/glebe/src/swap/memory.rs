@@ -11,11 +11,11 @@
 use std::ptr::{self, NonNull};
 
 use super::slots::Place;
-use crate::error::OsError;
-use crate::mapping::Reserved;
-pub(super) use crate::mapping::DISCARD_MAX;
-use crate::sys::page_size;
-use crate::units::{Bytes, Pages};
+use glebe_os::error::OsError;
+use glebe_os::internal::mapping::Reserved;
+pub(super) use glebe_os::internal::mapping::DISCARD_MAX;
+use glebe_os::internal::sys::page_size;
+use glebe_os::units::{Bytes, Pages};
 
 #[derive(Debug)]
 pub(super) struct Memory {

@@ -8,9 +8,9 @@ use super::file::SpillFile;
 use super::kept::Kept;
 use super::region::Region;
 use super::store::Store;
-use crate::sys::page_size;
-use crate::units::{Bytes, Pages};
 use crate::zpool::Codec;
+use glebe_os::internal::sys::page_size;
+use glebe_os::units::{Bytes, Pages};
 
 const CAPACITY_FACTOR: u64 = 16;
 /// Least default limit: an empty pool takes some tens of KiB.

@@ -3,7 +3,7 @@
 //! A load or eviction ends soon even on a busy machine: a call waits a quarter of a second for it.
 //! A guard may live for ever: a call waits some tens of milliseconds for it.
 
-use crate::sync::Backoff;
+use glebe_os::internal::sync::Backoff;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Hope {

@@ -6,11 +6,11 @@
 
 use super::error::Error;
 use super::slots::{Place, Slot, Slots};
-use crate::extent::Extent;
 use crate::free_tree::{Classes, FreeTree};
-use crate::sync::{lock, MappedWord, Mutex, Ordering};
-use crate::sys::page_size;
-use crate::units::{Bytes, Pages};
+use glebe_os::extent::Extent;
+use glebe_os::internal::sync::{lock, MappedWord, Mutex, Ordering};
+use glebe_os::internal::sys::page_size;
+use glebe_os::units::{Bytes, Pages};
 
 #[derive(Debug)]
 pub(super) struct Places {

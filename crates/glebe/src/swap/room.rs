@@ -20,11 +20,11 @@ use super::slots::{Place, Slot};
 use super::stats::Counter;
 use super::store::Store;
 use super::word::{change, look, must, State, Word};
-use crate::error::OsError;
-use crate::sync::{lock, MappedWord, Mutex, Ordering};
-use crate::sys::page_size;
-use crate::units::{Bytes, Pages};
 use crate::zpool;
+use glebe_os::error::OsError;
+use glebe_os::internal::sync::{lock, MappedWord, Mutex, Ordering};
+use glebe_os::internal::sys::page_size;
+use glebe_os::units::{Bytes, Pages};
 
 /// Most objects in a batch. Also its most pages, unless more are needed: this bounds the time in
 /// the codec.

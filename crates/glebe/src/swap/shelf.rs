@@ -12,8 +12,8 @@ use super::slots::Slot;
 use super::spill::spill;
 use super::stats::{Counter, Counts};
 use super::word::{change, look, must, Word};
-use crate::sync::{MappedWord, Ordering};
 use crate::zpool;
+use glebe_os::internal::sync::{MappedWord, Ordering};
 
 const COPIES: usize = 16;
 

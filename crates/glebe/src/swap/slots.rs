@@ -14,11 +14,11 @@
 //! per object. No lock.
 
 use super::copies::Copy;
-use crate::error::OsError;
-use crate::sync::{MappedWord, Ordering};
-use crate::sys::page_size;
-use crate::units::Bytes;
-use crate::zpool::Words;
+use glebe_os::error::OsError;
+use glebe_os::internal::sync::{MappedWord, Ordering};
+use glebe_os::internal::sys::page_size;
+use glebe_os::internal::words::Words;
+use glebe_os::units::Bytes;
 
 const WORDS: usize = 4;
 const LEN_BITS: u32 = 24;

@@ -7,9 +7,9 @@
 use super::file::SpillFile;
 use super::store::Store;
 use super::word::{look, State};
-use crate::stats::{shown, statistics, texts};
-use crate::sys::page_size;
-use crate::units::{Bytes, Pages};
+use glebe_os::internal::stats::{shown, statistics, texts};
+use glebe_os::internal::sys::page_size;
+use glebe_os::units::{Bytes, Pages};
 
 statistics! {
     labels {}

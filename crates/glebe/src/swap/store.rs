@@ -22,10 +22,10 @@ use super::shelf::{Hands, Shelf};
 use super::slots::Slot;
 use super::stats::{Counter, Counts};
 use super::word::{change, look, must, Refusal, State, Word, PINS_MAX};
-use crate::stats::Histogram;
-use crate::sync::{Backoff, MappedWord, Ordering};
-use crate::sys::fork::ForkGuard;
-use crate::units::Bytes;
+use glebe_os::internal::stats::Histogram;
+use glebe_os::internal::sync::{Backoff, MappedWord, Ordering};
+use glebe_os::internal::sys::fork::ForkGuard;
+use glebe_os::units::Bytes;
 
 pub(super) const LEN_MAX: usize = 2 << 20;
 static STORES: MappedWord = MappedWord::new(0);

@@ -8,11 +8,11 @@ use super::copies::Copy;
 use super::kept::Kept;
 use super::word::{look, State};
 use super::*;
-use crate::sys::child::in_child;
-use crate::sys::mincore::there;
-use crate::sys::page_size;
-use crate::units::{Bytes, Pages};
 use crate::zpool::{Handle, ObjectPool};
+use glebe_os::internal::sys::mincore::there;
+use glebe_os::internal::sys::page_size;
+use glebe_os::units::{Bytes, Pages};
+use glebe_testing::child::in_child;
 
 fn page() -> usize {
     page_size().bytes().as_usize()

@@ -23,7 +23,7 @@ mod page;
 
 use std::fmt;
 
-use crate::sync::{MappedWord, Ordering};
+use glebe_os::internal::sync::{MappedWord, Ordering};
 
 const PINS: u64 = (1 << 24) - 1;
 const ALONE: u64 = 1 << 24;

@@ -76,7 +76,7 @@ fn a_pool_takes_memory_as_it_grows() {
     limit(libc::RLIMIT_DATA, status("VmData") + Bytes::mib(64));
     let pool = ObjectPool::options().build().unwrap();
     holds(&pool, Bytes::mib(16));
-    let page = vec![0_u8; Pages::new(1).bytes(glebe::sys::page_size()).as_usize()];
+    let page = vec![0_u8; Pages::new(1).bytes(glebe::page_size()).as_usize()];
     let mut nth = 0_u64;
     let refused = loop {
         let mut object = page.clone();

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use glebe::contig::{Contig, Source};
 use glebe::extent::Extent;
+use glebe::internal::sys::map_count::map_count;
+use glebe::page_size;
 use glebe::reserve::Reserve;
 use glebe::swap::cache::SwapCache;
 use glebe::swap::{Error, Region as Paged, Store};
-use glebe::sys::map_count::map_count;
-use glebe::sys::page_size;
 use glebe::units::{Bytes, PageSize, Pages};
 use glebe::vmap::{MemFile, Space};
 use glebe::volatile::Region;

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use glebe::contig::{explain, Contig, Source};
 use glebe::extent::Extent;
+use glebe::page_size;
 use glebe::reserve::{Request, Reserve};
 use glebe::swap::cache::SwapCache;
 use glebe::swap::{Error, Store};
-use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::vmap::{MemFile, Space};
 use glebe::volatile::{Priority, Region};

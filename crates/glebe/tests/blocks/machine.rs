@@ -119,7 +119,7 @@ pub fn assert_as_before(before: &Blocks) {
 /// Returns the frame of each page of `pid`; `u64::MAX` for an absent page.
 pub fn frames(pid: u32, addr: usize, len: u64) -> Vec<u64> {
     use std::os::unix::fs::FileExt;
-    let page = glebe::sys::page_size().bytes().get();
+    let page = glebe::page_size().bytes().get();
     let map = fs::File::open(format!("/proc/{pid}/pagemap")).unwrap();
     let mut bytes = vec![0; (len / page * 8) as usize];
     map.read_exact_at(&mut bytes, addr as u64 / page * 8).unwrap();
@@ -129,5 +129,5 @@ pub fn frames(pid: u32, addr: usize, len: u64) -> Vec<u64> {
 
 /// Returns the block of a frame.
 pub fn block_of(frame: u64) -> u64 {
-    frame / (block_size() / glebe::sys::page_size().bytes().get())
+    frame / (block_size() / glebe::page_size().bytes().get())
 }

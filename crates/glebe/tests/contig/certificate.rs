@@ -5,8 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 
 use glebe::contig::{Contig, HeldBy, Proof, Source};
-use glebe::sys::page_size;
-use glebe::sys::process::effective_user;
+use glebe::internal::sys::process::effective_user;
+use glebe::page_size;
 use glebe::units::Bytes;
 use glebe_testing::process::{child_of, is_child};
 use glebe_testing::Scratch;

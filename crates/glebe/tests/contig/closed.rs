@@ -11,9 +11,9 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 
 use glebe::contig::{Contig, Error, Proof, Source};
+use glebe::internal::sys::process::effective_user;
 use glebe::reclaim::{Policy, Reclaimer};
 use glebe::reserve::Reserve;
-use glebe::sys::process::effective_user;
 use glebe::units::Bytes;
 use glebe::volatile::{Engine, Priority, Region};
 use glebe_testing::process::{child_of, is_child};

@@ -18,8 +18,8 @@ mod signals;
 pub mod use_all;
 
 use glebe::contig::{Contig, Error, HeldBy, Proof, Source};
-use glebe::sys::page_size;
-use glebe::sys::process::effective_user;
+use glebe::internal::sys::process::effective_user;
+use glebe::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe_testing::process::{child_of, is_child, passes};
 

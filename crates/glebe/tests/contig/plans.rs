@@ -1,8 +1,8 @@
 //! Tests plans, alignment, fixed addresses, nodes and sources.
 
 use glebe::contig::{Contig, Error, Node, Plan, Source};
-use glebe::sys::hugetlb::sizes;
-use glebe::sys::page_size;
+use glebe::internal::sys::hugetlb::sizes;
+use glebe::page_size;
 use glebe::units::{Bytes, Pages};
 
 use super::{frames, machine};

@@ -1,7 +1,7 @@
 //! Uses a whole reserve, for several tests.
 
+use glebe::page_size;
 use glebe::reserve::{Put, Request, Reserve};
-use glebe::sys::page_size;
 
 /// Uses every byte for first class, then every page for a tenant.
 pub fn use_all(reserve: &Reserve) {

@@ -7,10 +7,10 @@ use std::path::Path;
 use std::rc::Rc;
 
 use glebe::contig::{Contig, Source};
+use glebe::page_size;
 use glebe::reserve::Reserve;
 use glebe::swap::cache::{Area, SwapCache};
 use glebe::swap::Error;
-use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
 use super::bytes::remembered;

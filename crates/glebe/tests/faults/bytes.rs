@@ -7,7 +7,7 @@ use std::panic::Location;
 use std::rc::Rc;
 use std::sync::OnceLock;
 
-use glebe::sys::page_size;
+use glebe::page_size;
 
 /// Number of different pages.
 const PAGES: usize = 251;

@@ -5,7 +5,7 @@
 
 use std::convert::Infallible;
 
-use glebe::sys::page_size;
+use glebe::page_size;
 use glebe::units::Pages;
 use glebe::volatile::{Cache, Engine};
 

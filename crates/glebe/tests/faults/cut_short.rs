@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use glebe::contig::{Contig, Source};
-use glebe::sys::fault::{arm, disarm, Fault, Lasting};
+use glebe::internal::sys::fault::{arm, disarm, Fault, Lasting};
 use glebe::units::Bytes;
 use glebe_testing::process::child_of;
 use glebe_testing::time::slowed;

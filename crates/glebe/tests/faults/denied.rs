@@ -16,9 +16,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use glebe::contig::{Contig, Options, Source};
+use glebe::internal::sys::fault::{deny, record_paths, recorded_paths};
 use glebe::reclaim::{Policy, Reclaimer};
 use glebe::reserve::{Request, Reserve};
-use glebe::sys::fault::{deny, record_paths, recorded_paths};
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Priority, Region};
 use glebe_testing::alone;

@@ -23,7 +23,7 @@ pub fn live() -> Outcome {
     let builder = Reserve::options().page_cache(Codec::Lz4);
     let reserve = builder.build_on(memory)?;
     let cache = reserve.page_cache().namespace("p")?;
-    let page = vec![7; glebe::sys::page_size().bytes().as_usize()];
+    let page = vec![7; glebe::page_size().bytes().as_usize()];
     cache.put(1, 1, &page)?;
     let pool = reserve.object_pool().staging(Bytes::new(1)).codec(Codec::None).build()?;
     let (mut handles, mut error) = (Vec::new(), None);

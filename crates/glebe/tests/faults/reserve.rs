@@ -1,8 +1,8 @@
 //! The life of a reserve: built, used in all ways, dropped.
 
 use glebe::contig::Options;
+use glebe::page_size;
 use glebe::reserve::{Block, Error, Namespace, Put, Request, Reserve};
-use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
 use super::bytes::page_of;

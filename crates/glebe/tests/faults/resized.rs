@@ -1,8 +1,8 @@
 //! The life of a reserve that grows and shrinks.
 
 use glebe::contig::Options;
+use glebe::page_size;
 use glebe::reserve::{Error, Request, Reserve};
-use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
 use super::bytes::page_of;

@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::ptr;
 
 use glebe::contig::{Contig, Source};
-use glebe::sys::page_size;
+use glebe::page_size;
 use glebe::units::Bytes;
 
 use super::Outcome;

@@ -7,8 +7,8 @@
 use std::error::Error;
 use std::path::Path;
 
-use glebe::sys::fault::{arm, disarm, Fault, Lasting};
-use glebe::sys::page_size;
+use glebe::internal::sys::fault::{arm, disarm, Fault, Lasting};
+use glebe::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Order, Priority, Purger, Shared};
 use glebe_testing::alone;

@@ -6,8 +6,8 @@
 use std::path::Path;
 use std::rc::Rc;
 
+use glebe::page_size;
 use glebe::swap::{Error, Key, Store};
-use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
 use super::bytes::remembered;

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use glebe::extent::Extent;
-use glebe::sys::page_size;
+use glebe::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::vmap::{MemFile, Space};
 

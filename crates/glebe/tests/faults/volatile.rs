@@ -14,8 +14,8 @@ use std::error::Error;
 use std::ops::Range;
 use std::ptr;
 
-use glebe::sys::fault::{arm, disarm, Fault, Lasting};
-use glebe::sys::{madvise, page_size, vma};
+use glebe::internal::sys::fault::{arm, disarm, Fault, Lasting};
+use glebe::internal::sys::{madvise, page_size, vma};
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Engine, Error as VolatileError, Options, Priority, Region};
 use glebe_testing::alone;

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::time::Instant;
 
-use glebe::sys::fault::{arm, disarm, record, recorded, Fault, Lasting, Met, Point};
+use glebe::internal::sys::fault::{arm, disarm, record, recorded, Fault, Lasting, Met, Point};
 use glebe_testing::time::is_long;
 
 use crate::footing::{steady, threads_at_first, Footing};

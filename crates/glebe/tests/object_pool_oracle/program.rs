@@ -7,8 +7,8 @@
 use std::collections::HashMap;
 
 use glebe::contig::{Contig, Source};
+use glebe::page_size;
 use glebe::reserve::{Block, LentObjectPool, OnRecall, Request, Reserve};
-use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::zpool::{Budget, Codec, Error, Handle, Zstd};
 

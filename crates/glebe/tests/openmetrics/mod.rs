@@ -6,8 +6,8 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use glebe::contig::{Contig, Source};
+use glebe::page_size;
 use glebe::reserve::{Request, Reserve, Stats};
-use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
 use parser::{parse, Family};

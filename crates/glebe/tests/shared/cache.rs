@@ -367,7 +367,7 @@ fn processes_killed_as_they_write_leave_nothing_wrong() {
 #[test]
 fn a_process_killed_at_every_step_leaves_nothing_wrong() {
     glebe_testing::alone!();
-    use glebe::sys::fault::{arm, disarm, Fault, Lasting};
+    use glebe::internal::sys::fault::{arm, disarm, Fault, Lasting};
     let cache = cache_of(64, options());
     for nth in 1.. {
         let child = Process::start(|_| {

@@ -3,7 +3,7 @@
 
 #[cfg(feature = "faults")]
 mod at_every_step {
-    use glebe::sys::fault::{arm, disarm, Fault, Lasting};
+    use glebe::internal::sys::fault::{arm, disarm, Fault, Lasting};
 
     use crate::shared::process::{End, Process};
     use crate::shared::*;
@@ -67,7 +67,8 @@ mod at_every_step {
                 assert_eq!(purger(shared).look().unwrap().holders.len(), 1, "step {nth}");
             },
         );
-        // The steps are a join, the lock, and claims, dooms and ends for two runs.
+        // The steps: joining, locking, and for each of two runs claiming its granules, marking them
+        // as doomed, freeing them and marking them as purged.
         assert!(steps > 25, "{steps} steps");
     }
 

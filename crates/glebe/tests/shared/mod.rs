@@ -15,7 +15,7 @@ mod threads;
 
 use std::ops::Range;
 
-use glebe::sys::page_size;
+use glebe::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Order, Priority, Purged, Purger, Shared};
 

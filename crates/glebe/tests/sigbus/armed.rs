@@ -3,8 +3,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-use glebe::sys::page_size;
-use glebe::sys::sigbus::fill;
+use glebe::internal::sys::sigbus::fill;
+use glebe::page_size;
 
 /// Type of the userfaultfd ioctls.
 const TYPE: u32 = 0xAA;

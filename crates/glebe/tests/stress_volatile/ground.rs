@@ -11,8 +11,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::OnceLock;
 
-use glebe::sys::madvise::transparent_huge_page;
-use glebe::sys::page_size;
+use glebe::internal::sys::madvise::transparent_huge_page;
+use glebe::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Engine, Region};
 

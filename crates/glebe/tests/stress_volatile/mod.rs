@@ -30,7 +30,7 @@ use std::sync::{Mutex, RwLock};
 use std::thread;
 use std::time::Duration;
 
-use glebe::sys::page_size;
+use glebe::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Engine, Region};
 use glebe_testing::process::child_of;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use glebe::sys::page_size;
+use glebe::page_size;
 use glebe_testing::time::slowed;
 
 pub mod signals;

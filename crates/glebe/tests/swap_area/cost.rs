@@ -116,7 +116,7 @@ fn calls() {
         println!("{name}: load {kept:.2} us, after a recall {recalled:.2}");
         let stats = area.stats();
         if stats.unsaved > Pages::ZERO {
-            let own = stats.own.bytes(glebe::sys::page_size()).get() + 32 * COUNT;
+            let own = stats.own.bytes(glebe::page_size()).get() + 32 * COUNT;
             println!(
                 "memory for a byte of blocks: {:.3}",
                 own as f64 / stats.unsaved_block_bytes.get() as f64

@@ -13,9 +13,9 @@ mod process;
 
 use std::path::Path;
 
+use glebe::page_size;
 use glebe::swap::cache::{Area, SwapCache};
 use glebe::swap::{Error, Key, Region, Store};
-use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
 use crate::stressed;

@@ -189,7 +189,7 @@ fn the_key_of_a_region_is_in_no_core_dump() {
     is_nowhere("key-region", |dir| {
         let options = Store::options().pool_limit(Bytes::new(128 << 10)).encrypted();
         let options = options.file_in(dir, Bytes::mib(16));
-        let len = Pages::new(OBJECTS).bytes(glebe::sys::page_size());
+        let len = Pages::new(OBJECTS).bytes(glebe::page_size());
         let region = match options.build_region(len, Bytes::new(128 << 10)) {
             Err(Error::Os(error)) => {
                 println!("skipped: {error}");

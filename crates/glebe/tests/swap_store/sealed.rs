@@ -128,7 +128,7 @@ fn nor_is_one_of_an_areas_page() {
 #[test]
 fn nor_is_one_of_a_regions_page() {
     let dir = Dir::new("sealed-region");
-    let len = Pages::new(512).bytes(glebe::sys::page_size());
+    let len = Pages::new(512).bytes(glebe::page_size());
     let region = match options(dir.0.path()).encrypted().build_region(len, Bytes::new(256 << 10)) {
         Ok(region) => region,
         Err(error) => return println!("skipped: {error}"),

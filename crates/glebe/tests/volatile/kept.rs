@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use glebe::sys::{madvise, vma};
+use glebe::internal::sys::{madvise, vma};
 use glebe::units::Pages;
 use glebe::volatile::{Engine, Options, Priority, Region};
 

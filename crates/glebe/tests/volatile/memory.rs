@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::ptr;
 
-use glebe::sys::page_size;
+use glebe::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Engine, Error, Options, Purged, Region};
 

@@ -6,8 +6,8 @@ use std::os::fd::AsRawFd;
 use std::ptr;
 
 use glebe::contig::{Contig, Source};
+use glebe::internal::sys::vma;
 use glebe::reserve::Reserve;
-use glebe::sys::vma;
 use glebe::units::Bytes;
 use glebe::volatile::{Engine, Error, Priority, Refusal, Region};
 

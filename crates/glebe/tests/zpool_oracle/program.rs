@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use glebe::sys::page_size;
+use glebe::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::zpool::{
     AtLimit, Budget, Codec, Compaction, Error, Guard, Handle, ObjectPool, Options, Rules, Table,

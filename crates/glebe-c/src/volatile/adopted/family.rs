@@ -17,9 +17,9 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use glebe::extent::Extent;
-use glebe::sys::fork::ForkGuard;
-use glebe::sys::page_size;
-use glebe::sys::vma::{self, SharedAt};
+use glebe::internal::sys::fork::ForkGuard;
+use glebe::internal::sys::vma::{self, SharedAt};
+use glebe::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Error, Order, Priority, Shared};
 

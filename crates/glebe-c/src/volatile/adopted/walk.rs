@@ -6,8 +6,8 @@
 use std::ops::Range;
 
 use glebe::extent::Extent;
-use glebe::sys::page_size;
-use glebe::sys::vma::{self, SharedAt};
+use glebe::internal::sys::vma::{self, SharedAt};
+use glebe::page_size;
 use glebe::units::Bytes;
 use glebe::volatile::{Error, Refusal};
 

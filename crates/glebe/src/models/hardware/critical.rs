@@ -8,9 +8,9 @@
 
 use std::cell::Cell;
 
-use crate::error::OsError;
 use crate::reserve::words::{GranuleWord, OPEN_MASK};
-use crate::sync::{fence, lock, AtomicU64, Mutex, Ordering};
+use glebe_os::error::OsError;
+use glebe_os::internal::sync::{fence, lock, AtomicU64, Mutex, Ordering};
 
 /// Words of side data of a page.
 pub(crate) const META_WORDS: usize = 1;

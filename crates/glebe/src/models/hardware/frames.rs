@@ -1,7 +1,7 @@
 //! Pages of two words in place of mapped memory. Accesses are relaxed, like plain copies.
 
-use crate::sync::{AtomicU64, Ordering};
-use crate::units::PageSize;
+use glebe_os::internal::sync::{AtomicU64, Ordering};
+use glebe_os::units::PageSize;
 
 pub(crate) const WORDS: usize = 2;
 const WORD_BYTES: usize = size_of::<u64>();

@@ -6,8 +6,8 @@
 
 use std::ops::Deref;
 
-use crate::error::OsError;
-use crate::sync::AtomicU64;
+use glebe_os::error::OsError;
+use glebe_os::internal::sync::AtomicU64;
 
 pub(crate) struct Tables;
 

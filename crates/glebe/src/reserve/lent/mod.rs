@@ -22,8 +22,8 @@ use super::table::{Table, Tables};
 use super::words::{
     GranuleWord, Granules, PageUse, PageWord, State, ZeroState, OPEN_MASK, PAGES_MAX,
 };
-use crate::error::OsError;
-use crate::sync::{fence, prefetch, AtomicU64, Ordering};
+use glebe_os::error::OsError;
+use glebe_os::internal::sync::{fence, prefetch, AtomicU64, Ordering};
 
 pub(crate) use recall::NotTaken;
 

@@ -7,9 +7,9 @@
 use std::ops::Range;
 
 use super::Lent;
-use crate::error::OsError;
 use crate::reserve::words::{GranuleWord, PageWord, State};
-use crate::sync::{fence, prefetch, Backoff, Ordering};
+use glebe_os::error::OsError;
+use glebe_os::internal::sync::{fence, prefetch, Backoff, Ordering};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Recalled {
@@ -318,8 +318,8 @@ mod tests {
     use crate::contig::{Contig, Source};
     use crate::reserve::words::GranuleWord;
     use crate::reserve::{Reserve, Writers};
-    use crate::sys::real_time;
-    use crate::units::Bytes;
+    use glebe_os::units::Bytes;
+    use glebe_testing::real_time;
 
     #[test]
     fn a_real_time_thread_waits_for_a_writer() {

@@ -107,8 +107,8 @@ impl Lent {
 mod tests {
     use super::*;
     use crate::reserve::{Reserve, Writers};
-    use crate::sys::page_size;
-    use crate::units::Bytes;
+    use glebe_os::internal::sys::page_size;
+    use glebe_os::units::Bytes;
 
     #[test]
     fn a_page_that_is_about_to_be_claimed_is_not_called_zero() {

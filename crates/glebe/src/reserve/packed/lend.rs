@@ -11,8 +11,8 @@ use crate::reserve::lender::{is_packed, Claimed, First, Lender};
 use crate::reserve::lent::{Meta, NotFilled};
 use crate::reserve::stats::Counter;
 use crate::reserve::words::PageUse;
-use crate::sync::{write, Ordering, RwLock};
-use crate::zpool::Sealing;
+use crate::zpool::internal::Sealing;
+use glebe_os::internal::sync::{write, Ordering, RwLock};
 
 /// Attempts to seal a zspage, each in one granule.
 const TRIES: usize = 4;

@@ -18,9 +18,10 @@ mod lend;
 mod refs;
 mod sweep;
 
-use crate::sync::{MappedWord, Ordering};
-use crate::units::{Bytes, PageSize, Pages};
-use crate::zpool::{self, with_buffer, AtLimit, Codec, ObjectPool, Pinned, Staging, TableChoice};
+use crate::zpool::internal::{with_buffer, Pinned, Staging};
+use crate::zpool::{self, AtLimit, Codec, ObjectPool, TableChoice};
+use glebe_os::internal::sync::{MappedWord, Ordering};
+use glebe_os::units::{Bytes, PageSize, Pages};
 
 use super::lender::{Lender, PACKED};
 use super::lent::Meta;

@@ -12,11 +12,11 @@
 //! between only moves exchange them. The first seal of a zspage number populates its words, which
 //! are kept. Cost: a cache line or two a zspage. No lock.
 
-use crate::error::OsError;
 use crate::reserve::words::PageUse;
-use crate::sync::{AtomicU64, Ordering};
-use crate::units::PageSize;
-use crate::zpool::Words;
+use glebe_os::error::OsError;
+use glebe_os::internal::sync::{AtomicU64, Ordering};
+use glebe_os::internal::words::Words;
+use glebe_os::units::PageSize;
 
 pub(in crate::reserve) const PAGES_MAX: usize = 16;
 const STRIDE: usize = 1 + PAGES_MAX;

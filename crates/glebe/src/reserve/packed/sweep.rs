@@ -5,7 +5,7 @@
 
 use super::{with_buffer, LostPages, Packed, Rest, PAGES_MAX};
 use crate::reserve::lender::Lender;
-use crate::sync::Ordering;
+use glebe_os::internal::sync::Ordering;
 
 /// Greatest fill of a sparse zspage, in quarters of its ever used slots: for the sweep, and for a
 /// requested compaction.

@@ -7,7 +7,7 @@
 use super::{is_object, with_buffer, Cache, Error, Inner, Key, Namespace, Put, Rejected, Takes};
 use crate::reserve::lender::{Lender, DROPPED};
 use crate::reserve::stats::Counter;
-use crate::sync::Ordering;
+use glebe_os::internal::sync::Ordering;
 
 /// Attempts to put pages that later pages of their run evicted.
 const REPAIRS: u32 = 3;
@@ -229,9 +229,9 @@ impl Namespace {
 mod tests {
     use super::*;
     use crate::reserve::{Request, Reserve};
-    use crate::sys::page_size;
-    use crate::units::{Bytes, Pages};
     use crate::zpool::Codec;
+    use glebe_os::internal::sys::page_size;
+    use glebe_os::units::{Bytes, Pages};
 
     fn bytes(len: usize) -> Vec<u8> {
         (0..len).map(|at| (at.wrapping_mul(2_654_435_761) >> 11) as u8).collect()

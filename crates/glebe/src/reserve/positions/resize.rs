@@ -5,7 +5,7 @@
 
 use super::Positions;
 use crate::contig::Run;
-use crate::extent::Extent;
+use glebe_os::extent::Extent;
 
 /// Returns the runs of `present`: pages in no known run are runs of one page. No runs if none is
 /// known.

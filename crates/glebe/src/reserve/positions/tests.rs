@@ -4,13 +4,13 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::contig::Source;
-use crate::units::{Pages, Pfn};
+use glebe_os::units::{Pages, Pfn};
 
 const GRANULE_PAGES: u64 = 16;
 const COSTS: u64 = 5;
 
 fn contig(pages: u64) -> Contig {
-    let len = Pages::new(pages).bytes(crate::sys::page_size());
+    let len = Pages::new(pages).bytes(glebe_os::internal::sys::page_size());
     Contig::options().source(Source::Plain).build(len).expect("ordinary memory")
 }
 

@@ -18,11 +18,11 @@ use crate::swap::error::Error;
 use crate::swap::file::{SpillFile, BATCH};
 use crate::swap::kept::Kept;
 use crate::swap::key::Key;
-use crate::sync::{lock, MappedWord, Mutex, Ordering};
-use crate::sys::fork::ForkGuard;
-use crate::sys::page_size;
-use crate::units::{Bytes, Pages};
-use crate::zpool::same_filled;
+use crate::zpool::internal::same_filled;
+use glebe_os::internal::sync::{lock, MappedWord, Mutex, Ordering};
+use glebe_os::internal::sys::fork::ForkGuard;
+use glebe_os::internal::sys::page_size;
+use glebe_os::units::{Bytes, Pages};
 
 /// The pool's limit is the area's size, plus this part for rounding and tables, plus `OWN_MIN`.
 const OWN_PART: u64 = 8;

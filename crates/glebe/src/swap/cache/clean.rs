@@ -12,9 +12,9 @@ use super::entries::Entry;
 use super::stats::Counter;
 use crate::swap::error::Error;
 use crate::swap::file::BATCH;
-use crate::sync::{lock, Backoff};
-use crate::units::Bytes;
-use crate::zpool::with_buffer;
+use crate::zpool::internal::with_buffer;
+use glebe_os::internal::sync::{lock, Backoff};
+use glebe_os::units::Bytes;
 
 impl Area {
     /// Writes pages that only ordinary memory holds, 256 KiB at a time, until `most` bytes are

@@ -8,8 +8,8 @@
 use std::mem::{replace, take};
 
 use crate::swap::copies::Copy;
-use crate::sync::{lock, Mutex, MutexGuard};
 use crate::zpool::Handle;
+use glebe_os::internal::sync::{lock, Mutex, MutexGuard};
 
 const CHUNK: u64 = 128;
 /// Most locks of an area, to keep empty areas small.

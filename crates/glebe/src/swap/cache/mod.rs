@@ -2,7 +2,7 @@
 //!
 //! ```
 //! use glebe::swap::cache::SwapCache;
-//! use glebe::{reserve::Reserve, sys::page_size, units::{Bytes, Pages}};
+//! use glebe::{page_size, reserve::Reserve, units::{Bytes, Pages}};
 //!
 //! let reserve = Reserve::new(Bytes::mib(16))?;
 //! let cache = SwapCache::on(&reserve)?;

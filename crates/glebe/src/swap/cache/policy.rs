@@ -3,8 +3,8 @@
 //! Invariant: a charge never exceeds the sum of both limits. Unit: bytes of blocks, after the
 //! codec. Lock: one, for an addition.
 
-use crate::sync::{lock, Mutex};
-use crate::units::Bytes;
+use glebe_os::internal::sync::{lock, Mutex};
+use glebe_os::units::Bytes;
 
 /// Limits on compressed bytes that the file does not have. Default: write-through, both 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -5,11 +5,11 @@
 //! * `charged <= limit`, and `charged` is the sum of the blocks of unsaved pages
 
 use super::area::Area;
-use crate::stats::{shown, statistics, texts};
 use crate::swap::copies::Copy;
 use crate::swap::file::SpillFile;
-use crate::sys::page_size;
-use crate::units::{Bytes, Pages};
+use glebe_os::internal::stats::{shown, statistics, texts};
+use glebe_os::internal::sys::page_size;
+use glebe_os::units::{Bytes, Pages};
 
 statistics! {
     labels {}

@@ -8,9 +8,9 @@ use crate::reserve::Reserve;
 use crate::swap::error::Error;
 use crate::swap::file::SpillFile;
 use crate::swap::kept::Kept;
-use crate::sys::page_size;
-use crate::units::{Bytes, Pages};
 use crate::zpool::{AtLimit, Codec, ObjectPool};
+use glebe_os::internal::sys::page_size;
+use glebe_os::units::{Bytes, Pages};
 
 const PAGES_MAX: Pages = Pages::new(1 << 28);
 /// Calls at once that may write a record before an entry names it. The file has room for these in

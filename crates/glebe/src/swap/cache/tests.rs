@@ -11,10 +11,10 @@ use crate::reserve::Reserve;
 use crate::swap::copies::Copy;
 use crate::swap::error::Error;
 use crate::swap::kept::Kept;
-use crate::sync::Ordering;
-use crate::sys::child::in_child;
-use crate::sys::page_size;
-use crate::units::{Bytes, Pages};
+use glebe_os::internal::sync::Ordering;
+use glebe_os::internal::sys::page_size;
+use glebe_os::units::{Bytes, Pages};
+use glebe_testing::child::in_child;
 
 const WRITES: u64 = 1;
 const READS: u64 = 2;

@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use crate::sync::{MappedWord, Ordering};
+use glebe_os::internal::sync::{MappedWord, Ordering};
 
 const RANGES: usize = 8;
 const LEN_BITS: u32 = 32;

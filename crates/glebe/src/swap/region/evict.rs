@@ -33,11 +33,11 @@ use crate::swap::shelf::store_copy;
 use crate::swap::slots::Slot;
 use crate::swap::stats::Counter;
 use crate::swap::word::{change, look, must, State, Word};
-use crate::sync::Ordering;
-use crate::sys::page_size;
-use crate::sys::uffd::{MISSING, UNMOVABLE};
-use crate::units::Bytes;
-use crate::zpool::{same_filled, with_buffer};
+use crate::zpool::internal::{same_filled, with_buffer};
+use glebe_os::internal::sync::Ordering;
+use glebe_os::internal::sys::page_size;
+use glebe_os::internal::sys::uffd::{MISSING, UNMOVABLE};
+use glebe_os::units::Bytes;
 
 /// Pages that the hand passes at once.
 const RUN: u64 = 64;

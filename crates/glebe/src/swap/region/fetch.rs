@@ -19,19 +19,19 @@ use std::time::Instant;
 
 use super::evict::Asker;
 use super::inner::Inner;
-use crate::error::OsError;
-use crate::stats::lane;
 use crate::swap::copies::Unreadable;
 use crate::swap::error::Error;
 use crate::swap::slots::Slot;
 use crate::swap::stats::Counter;
 use crate::swap::word::{change, must, Refusal, State, Word};
-use crate::sync::{Backoff, Ordering};
-use crate::sys::errno::EAGAIN;
-use crate::sys::sigbus::{Handler, Outcome, Reason, Watch};
-use crate::sys::uffd::UNMOVABLE;
-use crate::units::Bytes;
-use crate::zpool::with_buffer;
+use crate::zpool::internal::with_buffer;
+use glebe_os::error::OsError;
+use glebe_os::internal::stats::lane;
+use glebe_os::internal::sync::{Backoff, Ordering};
+use glebe_os::internal::sys::errno::EAGAIN;
+use glebe_os::internal::sys::sigbus::{Handler, Outcome, Reason, Watch};
+use glebe_os::internal::sys::uffd::UNMOVABLE;
+use glebe_os::units::Bytes;
 
 /// Pages loaded at once if touches are sequential.
 const AHEAD: u64 = 16;

@@ -10,13 +10,13 @@ use super::inner::Inner;
 use super::leaving::Leaving;
 use super::pins::WAITS;
 use super::Region;
-use crate::mapping::DISCARD_MAX;
 use crate::swap::error::Error;
 use crate::swap::stats::Counter;
 use crate::swap::word::{change, look, Refusal, State, Word};
-use crate::sync::Backoff;
-use crate::sys::page_size;
-use crate::units::Bytes;
+use glebe_os::internal::mapping::DISCARD_MAX;
+use glebe_os::internal::sync::Backoff;
+use glebe_os::internal::sys::page_size;
+use glebe_os::units::Bytes;
 
 impl Region {
     /// Brings pages to memory that will be needed soon: the first of the range, up to the budget.

@@ -10,9 +10,6 @@
 #![allow(unsafe_code)]
 
 use super::cold::Cold;
-use crate::error::OsError;
-use crate::mapping::Mapping;
-use crate::stats::{Histogram, LANES};
 use crate::swap::copies::Copies;
 use crate::swap::error::Error;
 use crate::swap::key::Key;
@@ -21,12 +18,15 @@ use crate::swap::shelf::{Hands, Shelf};
 use crate::swap::slots::{Slot, Slots};
 use crate::swap::stats::Counts;
 use crate::swap::store::next_number;
-use crate::sync::{MappedWord, Mutex, Ordering};
-use crate::sys::fork::ForkGuard;
-use crate::sys::page_size;
-use crate::sys::sigbus::Stacks;
-use crate::sys::uffd::Pager;
-use crate::units::{Bytes, Pages};
+use glebe_os::error::OsError;
+use glebe_os::internal::mapping::Mapping;
+use glebe_os::internal::stats::{Histogram, LANES};
+use glebe_os::internal::sync::{MappedWord, Mutex, Ordering};
+use glebe_os::internal::sys::fork::ForkGuard;
+use glebe_os::internal::sys::page_size;
+use glebe_os::internal::sys::sigbus::Stacks;
+use glebe_os::internal::sys::uffd::Pager;
+use glebe_os::units::{Bytes, Pages};
 
 const WINDOW_SHARE: u64 = 8;
 /// Part of the budget that guards cannot pin.

@@ -10,12 +10,12 @@
 
 use super::evict::Turn;
 use super::inner::Inner;
-use crate::mapping::{Mapping, DISCARD_MAX};
 use crate::swap::stats::Counter;
 use crate::swap::word::{look, must, State};
-use crate::sync::Ordering;
-use crate::sys::page_size;
-use crate::units::{Bytes, Pages};
+use glebe_os::internal::mapping::{Mapping, DISCARD_MAX};
+use glebe_os::internal::sync::Ordering;
+use glebe_os::internal::sys::page_size;
+use glebe_os::units::{Bytes, Pages};
 
 pub(super) struct Leaving<'a> {
     inner: &'a Inner,

@@ -21,10 +21,10 @@ use inner::Inner;
 use super::error::Error;
 use super::options::Options;
 use super::stats::Stats;
-use crate::sync::lock;
-use crate::sys::sigbus::{Handler, Watch};
-use crate::sys::{signal_frame, signals};
-use crate::units::Bytes;
+use glebe_os::internal::sync::lock;
+use glebe_os::internal::sys::sigbus::{Handler, Watch};
+use glebe_os::internal::sys::{signal_frame, signals};
+use glebe_os::units::Bytes;
 
 /// Bytes that an alternate signal stack needs beyond the kernel's frame.
 const STACK: usize = 2 << 10;

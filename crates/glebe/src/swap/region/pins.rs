@@ -17,9 +17,9 @@ use super::inner::Inner;
 use super::Region;
 use crate::swap::error::Error;
 use crate::swap::word::{change, must, unpin, Refusal, Word};
-use crate::sync::Backoff;
-use crate::sys::page_size;
-use crate::units::Bytes;
+use glebe_os::internal::sync::Backoff;
+use glebe_os::internal::sys::page_size;
+use glebe_os::units::Bytes;
 
 /// Waits for a pinned page before a refusal: some tens of milliseconds in all.
 pub(super) const WAITS: u32 = 48;

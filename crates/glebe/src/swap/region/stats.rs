@@ -4,9 +4,9 @@ use super::inner::Inner;
 use crate::swap::file::SpillFile;
 use crate::swap::stats::Stats;
 use crate::swap::word::{look, State};
-use crate::sync::Ordering;
-use crate::sys::page_size;
-use crate::units::{Bytes, Pages};
+use glebe_os::internal::sync::Ordering;
+use glebe_os::internal::sys::page_size;
+use glebe_os::units::{Bytes, Pages};
 
 impl Inner {
     pub(super) fn stats(&self) -> Stats {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use glebe_testing::time::{storm, Storm};
 
 use super::*;
-use crate::sync::AtomicU64;
+use glebe_os::internal::sync::AtomicU64;
 
 const WRITERS: u64 = 3;
 const PAGES: u64 = 1500;

@@ -1,0 +1,275 @@
+//! Implements the source [`Blocks`](super::Source::Blocks): one run out of evacuated memory blocks.
+//!
+//! It takes the fewest suitable adjacent blocks off line, which moves their pages elsewhere, and
+//! puts them back as movable memory. Then it takes the huge pages of exactly these frames and reads
+//! the frames. The kernel keeps the last pages of a zone, so one more block is evacuated for the
+//! moment if nothing else is free in movable memory. When the memory is dropped, its blocks return
+//! to their zone.
+//!
+//! Nothing is touched if too little memory would be left, or too much would be movable, since the
+//! kernel cannot use movable memory for itself. A record lists the blocks that glebe changes or
+//! made movable ([`record`]), each with an owner that shows that it lives ([`owner`]). The next
+//! holder of the lock mends what a killed process left.
+//!
+//! Lengths are bytes; blocks have numbers. Cost: 12 ms for the first block, 1 ms for each further
+//! one, 12 µs for each page in use. Lock: the one of the hugetlb pools, but not while pages are
+//! zeroed. Source: admin-guide/mm/memory-hotplug.
+
+pub mod bank;
+mod choose;
+mod draw;
+mod owner;
+mod plan;
+mod record;
+mod work;
+
+use std::io::ErrorKind;
+use std::ops::Range;
+use std::time::Duration;
+
+pub(super) use self::plan::Whose;
+use self::plan::{Plan, Wanted};
+use self::record::Owner;
+use self::work::{BlockWork, Stuck};
+use super::hugetlb::{Builder, Kept};
+use super::options::Options;
+use super::pool::Place;
+use super::{runs, smallest_hugetlb, Contig, Error, Source};
+use glebe_os::internal::sys::buddyinfo::free_in_zones;
+use glebe_os::internal::sys::file;
+use glebe_os::internal::sys::fork::ForkGuard;
+use glebe_os::internal::sys::hugetlb::sizes;
+use glebe_os::internal::sys::memory_block::Zone;
+use glebe_os::internal::sys::page_size;
+use glebe_os::units::{Bytes, PageSize};
+
+/// Time that the kernel may take to empty a block.
+const BLOCK_PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+/// Most blocks that may resist, since the kernel logs each.
+const STUCK_MAX: usize = 3;
+const ATTEMPTS: u32 = 8;
+const TAKEN: &str = "others took pages of evacuated memory blocks first; they were evacuated again";
+
+pub(super) const WHY_NOT_PINNED: &str = "memory blocks are movable memory: a long-term pin would \
+    move the pages out of it, and the run would be gone";
+
+/// The movable blocks of one [`Contig`](super::Contig), given back on drop. Blocks that cannot go
+/// stay on record, and the next holder of the lock tries again.
+#[derive(Debug)]
+pub(super) struct Held {
+    blocks: Vec<u64>,
+    place: Place,
+    guard: ForkGuard,
+    idle: Option<Kept>,
+}
+
+impl Held {
+    fn new(place: &Place) -> Self {
+        let (blocks, place, guard) = (Vec::new(), place.clone(), ForkGuard::new());
+        Self { blocks, place, guard, idle: None }
+    }
+
+    fn add(&mut self, blocks: &[u64], work: &BlockWork) {
+        for block in blocks {
+            let is_banks = work.book.of(*block).is_some_and(|line| line.owner == Owner::Bank);
+            if !is_banks && !self.blocks.contains(block) {
+                self.blocks.push(*block);
+            }
+        }
+    }
+
+    fn split_off(&mut self, kept: &[u64]) -> Self {
+        let (own, rest) = self.blocks.iter().partition(|block| kept.contains(block));
+        self.blocks = own;
+        let (place, guard) = (self.place.clone(), self.guard);
+        Self { blocks: rest, place, guard, idle: None }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // No memory of this call is surplus any more, so the promise may end.
+        drop(self.idle.take());
+        if self.blocks.is_empty() || self.guard.is_child() {
+            return;
+        }
+        let work = BlockWork::begin(&self.place, LOCK_PATIENCE);
+        let Ok(mut work) = work else { return };
+        let this = work.book.this_process(&work.lock).ok();
+        for block in &self.blocks {
+            let owner = work.book.of(*block).map(|line| line.owner);
+            // Skips a block that was mended and has another owner now.
+            if owner == Some(Owner::Nobody) || owner == this {
+                let _ = work.give_back(*block);
+            }
+        }
+    }
+}
+
+struct Call<'a> {
+    options: &'a Options,
+    builder: Builder<'a>,
+    /// Bytes of a block.
+    block: Bytes,
+    held: Held,
+    stuck: Vec<Stuck>,
+}
+
+/// Maps `len` bytes, whole huge pages, in one run.
+pub(super) fn build(options: &Options, len: Bytes) -> Result<Contig, Error> {
+    if options.mappable {
+        let why = "their pages are private memory, not a file's; ask for no mappable memory";
+        return Err(Error::NoBlocks { why: why.to_owned() });
+    }
+    let size = smallest_size()?;
+    let builder = Builder::new(options, len, size)?;
+    let block = work::machine_blocks()?.size();
+    let held = Held::new(&options.place);
+    let mut call = Call { options, builder, block, held, stuck: Vec::new() };
+    for _ in 0..ATTEMPTS {
+        let Some((blocks, (wanted, others))) = call.evacuate(len)? else { continue };
+        call.builder.take_all(Some(wanted))?;
+        drop(others);
+        let (within, in_hand) = (call.within(&blocks), std::mem::take(&mut call.builder.held));
+        let Some(mapping) = in_hand.run_within(&within, call.builder.pages, size)? else {
+            call.builder.notes.push(TAKEN.to_owned());
+            continue;
+        };
+        let runs = runs::read(&mapping, size)?;
+        call.held.idle = call.builder.kept_idle()?;
+        drop(call.held.split_off(&blocks));
+        let (blocks, why_not_better) = (Some(call.held), call.builder.notes);
+        return Ok(Contig { blocks, why_not_better, ..Contig::of(Source::Blocks, mapping, runs) });
+    }
+    Err(Error::BlocksTaken { attempts: ATTEMPTS })
+}
+
+fn smallest_size() -> Result<PageSize, Error> {
+    let none = || Error::NoSuchSize { size: page_size(), listed: sizes() };
+    smallest_hugetlb().ok_or_else(none)
+}
+
+impl Call<'_> {
+    /// Evacuates blocks and has their pages promised. `None` means: try again.
+    fn evacuate(&mut self, len: Bytes) -> Result<Option<(Vec<u64>, draw::Drawn)>, Error> {
+        let (options, builder) = (self.options, &mut self.builder);
+        let mut work = BlockWork::begin(&options.place, options.patience())?;
+        builder.notes.append(&mut work.notes);
+        let stuck: Vec<u64> = self.stuck.iter().map(|stuck| stuck.block).collect();
+        let of = match options.source {
+            Some(_) => Whose::Anybodys,
+            None => Whose::Banks,
+        };
+        let (node, own) = (options.node, &self.held.blocks[..]);
+        let plan = plan::plan(&mut work, &Wanted { len, node, own, stuck: &stuck, of })?;
+        builder.go_to(plan.node)?;
+        check_idle(builder, self.block, &plan)?;
+        builder.promise_idle()?;
+        let all: Vec<u64> = plan.blocks.iter().chain(&plan.slack).copied().collect();
+        let owner = work.book.this_process(&work.lock)?;
+        match work.empty(&all, owner) {
+            Ok(()) => {}
+            Err(Err(error)) => return Err(error),
+            Err(Ok(stuck)) => {
+                builder.notes.push(format!("memory block {}: {}", stuck.block, stuck.error));
+                self.stuck.push(stuck);
+                return match self.stuck.len() > STUCK_MAX {
+                    true => Err(self.all_stuck()),
+                    false => Ok(None),
+                };
+            }
+        }
+        self.held.add(&all, &work);
+        let size = self.builder.pool.size();
+        let free = free_in_zones(Zone::Movable.as_str(), plan.node)?.pages_up(size).get();
+        let most = free + (all.len() as u64 + 1) * self.block.pages_up(size).get();
+        let within = self.within(&plan.blocks);
+        let drawn = draw::draw(&work, &self.builder, &plan, &within, most);
+        let drawn = drawn.inspect_err(|_| work.bring_back(&all, false)).or_else(none_if_short)?;
+        if drawn.is_none() {
+            self.builder.notes.push(TAKEN.to_owned());
+        }
+        Ok(drawn.map(|drawn| (plan.blocks, drawn)))
+    }
+
+    fn within(&self, blocks: &[u64]) -> Range<u64> {
+        let each = self.block.get() / self.builder.pool.size().bytes().get();
+        let first = blocks.first().copied().unwrap_or(0);
+        first * each..(first + blocks.len() as u64) * each
+    }
+
+    fn all_stuck(&mut self) -> Error {
+        let tried = self.stuck.iter().map(|stuck| stuck.block).collect();
+        match self.stuck.pop() {
+            Some(Stuck { error, .. }) => Error::BlocksStuck { tried, why: error },
+            None => Error::BlocksTaken { attempts: ATTEMPTS },
+        }
+    }
+}
+
+/// Returns an error if more idle pages would be kept from other programs than the blocks of `plan`
+/// hold.
+fn check_idle(builder: &Builder<'_>, block: Bytes, plan: &Plan) -> Result<(), Error> {
+    let (size, blocks) = (builder.pool.size(), plan.blocks.len() as u64);
+    let (idle, hold) = (builder.idle_to_keep()?, blocks * block.pages_down(size).get());
+    if idle <= hold {
+        return Ok(());
+    }
+    let why = format!(
+        "{idle} pages of {} lie idle in the hugetlb pool, more than the {hold} that the blocks \
+         hold, and nobody else could use them while this memory lives; take memory of the pool, or \
+         shrink the pool first",
+        size.bytes()
+    );
+    Err(Error::NoBlocks { why })
+}
+
+/// Returns `None` if other programs took the memory: the pool's pages, or what the kernel needs to
+/// put a block on line.
+fn none_if_short<T>(error: Error) -> Result<Option<T>, Error> {
+    match error {
+        Error::Os(error) if error.kind() == ErrorKind::OutOfMemory => Ok(None),
+        other => Err(other),
+    }
+}
+
+/// Returns true if blocks are on record. Without a record there is no bank.
+pub(super) fn has_record(place: &Place) -> bool {
+    let mut records = place.locks.iter().map(|lock| lock.with_file_name(owner::NAME));
+    records.any(|path| file::link_metadata(&path).is_ok_and(|meta| meta.len() > 0))
+}
+
+/// Plans `len` with the bank's blocks and with all blocks, without touching them. Mends what killed
+/// processes left.
+///
+/// # Errors
+/// [`Error::NoBlocks`]; if the lock cannot be had.
+pub(super) fn outlook(len: Bytes) -> Result<[Result<(), Error>; 2], Error> {
+    let options = Options::default();
+    let work = BlockWork::begin(&options.place, BLOCK_PATIENCE)?;
+    let mut builder = Builder::new(&options, len, smallest_size()?)?;
+    Ok([Whose::Banks, Whose::Anybodys].map(|of| {
+        let wanted = Wanted { len, node: None, own: &[], stuck: &[], of };
+        let plan = plan::outlook(&work, &wanted)?;
+        builder.go_to(plan.node)?;
+        check_idle(&builder, work.blocks.size(), &plan)
+    }))
+}
+
+/// Mends what killed processes left of memory blocks: puts blocks on line, and gives movable blocks
+/// without an owner back to the kernel. Returns the repairs. Costs a look at a file if nothing is
+/// on record or the caller is not root.
+///
+/// # Errors
+/// If the lock cannot be had within `patience`, or the record cannot be read.
+pub fn mend_blocks(patience: Duration) -> Result<Vec<String>, Error> {
+    let place = Place::default();
+    match has_record(&place) {
+        true => Ok(BlockWork::begin(&place, patience)?.notes),
+        false => Ok(Vec::new()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

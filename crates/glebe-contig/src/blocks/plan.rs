@@ -1,0 +1,208 @@
+//! Plans which blocks a call takes, and checks that it may.
+//!
+//! A frame without a flag is the kernel's, or free in the list of one processor. If such frames are
+//! in the way, those lists are emptied. If that does not help, the block most likely to be emptied
+//! is taken off line and put back, which empties all lists. Lengths are bytes.
+
+use super::choose::{Disturbs, Search};
+use super::work::BlockWork;
+use crate::Error;
+use glebe_os::internal::sys::buddyinfo::free_in_zones;
+use glebe_os::internal::sys::memory_block::{MemoryBlock, State, Zone};
+use glebe_os::internal::sys::numa::Node;
+use glebe_os::internal::sys::{meminfo, page_size, zones};
+use glebe_os::units::{Bytes, Pages};
+
+/// Share of the available memory that must stay free.
+const MARGIN_SHARE: u64 = 10;
+const MARGIN_MIN: Bytes = Bytes::gib(1);
+/// Share of memory that may be movable.
+const MOVABLE_SHARE: u64 = 4;
+/// The kernel keeps at most this share of movable memory free, plus `KEPT_MIN`.
+const KEPT_SHARE: u64 = 256;
+const KEPT_MIN: Bytes = Bytes::mib(8);
+
+pub(super) struct Wanted<'a> {
+    pub len: Bytes,
+    pub node: Option<Node>,
+    /// Blocks from earlier attempts that other programs foiled, oldest first.
+    pub own: &'a [u64],
+    /// Blocks that could not be emptied.
+    pub stuck: &'a [u64],
+    pub of: Whose,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// The bank's, other movable blocks, the kernel's.
+    Anybodys,
+    /// Only the bank's, which an administrator allowed.
+    Banks,
+    /// Only the kernel's, for the bank; fewer blocks will do.
+    Kernels,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    /// Adjacent blocks in order of number.
+    pub blocks: Vec<u64>,
+    pub node: Option<Node>,
+    /// A block to put back last, if the kernel would keep the last pages of `blocks`.
+    pub slack: Option<u64>,
+}
+
+/// Chooses blocks and checks that they may be taken.
+///
+/// # Errors
+/// [`Error::BlocksShort`], [`Error::TooMuchMovable`], [`Error::NoRoomToEvacuate`].
+pub(super) fn plan(work: &mut BlockWork, wanted: &Wanted<'_>) -> Result<Plan, Error> {
+    let mut planned = plan_once(work, wanted)?;
+    if matches!(planned, Err((_, Some(_)))) {
+        zones::empty_processor_lists();
+        planned = plan_once(work, wanted)?;
+    }
+    if let Err((_, Some(likely))) = planned {
+        if let Err(error) = work.cycle(likely) {
+            work.notes.push(format!("memory block {likely}: {error}"));
+        }
+        planned = plan_once(work, wanted)?;
+    }
+    planned.map_err(|(error, _)| error)
+}
+
+pub(super) fn outlook(work: &BlockWork, wanted: &Wanted<'_>) -> Result<Plan, Error> {
+    plan_once(work, wanted)?.map_err(|(error, _)| error)
+}
+
+/// Refuses `more` movable blocks, whichever they are, if there is no room.
+pub(super) fn check(all: &[MemoryBlock], more: u64, size: Bytes) -> Result<(), Error> {
+    check_share(all, more, size)?;
+    let taken = Bytes::new(more.saturating_mul(size.get()));
+    room_in(meminfo::available()?, taken, Bytes::ZERO)
+}
+
+/// The refusal, and the block most likely to be emptied if frames without a flag are in the way.
+type Short = (Error, Option<u64>);
+
+fn plan_once(work: &BlockWork, wanted: &Wanted<'_>) -> Result<Result<Plan, Short>, Error> {
+    let (size, all) = (work.blocks.size(), work.blocks.list()?);
+    let count = wanted.len.get().div_ceil(size.get());
+    let mut candidates = work.candidates(&all, wanted.own, wanted.node)?;
+    candidates.retain(|candidate| {
+        let may = match wanted.of {
+            Whose::Anybodys => true,
+            Whose::Banks => candidate.disturbs == Disturbs::Bank,
+            Whose::Kernels => candidate.disturbs == Disturbs::Kernel,
+        };
+        may && !wanted.stuck.contains(&candidate.number)
+    });
+    let look = |number| work.look(number, false);
+    let mut search = Search::new(candidates, &look);
+    let mut found = search.stretch(count, &[])?;
+    let for_bank = wanted.of == Whose::Kernels;
+    let longest = if found.is_none() { search.longest()? } else { 0 };
+    if for_bank && longest > 0 {
+        found = search.stretch(longest, &[])?;
+    }
+    let Some((blocks, mut occupied)) = found else {
+        let longest = Bytes::new(longest.saturating_mul(size.get()));
+        let fixed = search.count(|seen| !seen.is_movable());
+        let pool = search.count(|seen| seen.pool > 0);
+        let (wanted, all) = (wanted.len, all.len() as u64);
+        let error = Error::BlocksShort { wanted, longest, size, all, fixed, pool };
+        return Ok(Err((error, search.most_likely())));
+    };
+    let whole = Bytes::new(blocks.len() as u64 * size.get());
+    let node_of = |number: u64| all.iter().find(|block| block.number == number)?.node;
+    let node = blocks.first().and_then(|first| node_of(*first));
+    // The oldest block left by earlier attempts becomes the slack, if another is left. Other
+    // programs take movable memory from that one first.
+    let is_left = |own: &&u64| !blocks.contains(own) && node_of(**own) == node;
+    let left: Vec<u64> = wanted.own.iter().filter(is_left).copied().collect();
+    let is_again = !wanted.own.is_empty();
+    let mut slack = left.first().copied().filter(|_| left.len() > 1);
+    if slack.is_none() && !for_bank && (is_again || needs_slack(whole, wanted.len, node)?) {
+        let taken: Vec<u64> = blocks.iter().chain(wanted.own).copied().collect();
+        if let Some((more, of_it)) = search.on(node).stretch(1, &taken)? {
+            slack = more.first().copied();
+            occupied += of_it;
+        }
+    }
+    let becomes_movable = |number: &&u64| {
+        all.iter().any(|block| block.number == **number && block.zone != Some(Zone::Movable))
+    };
+    let more = blocks.iter().chain(&slack).filter(becomes_movable).count() as u64;
+    check_share(&all, more, size)?;
+    room_in(meminfo::available()?, whole, Pages::new(occupied).bytes(page_size()))?;
+    Ok(Ok(Plan { blocks, node, slack }))
+}
+
+/// Returns true if the node's movable memory would have too little free beyond `len`.
+fn needs_slack(blocks: Bytes, len: Bytes, node: Option<Node>) -> Result<bool, Error> {
+    let free = free_in_zones(Zone::Movable.as_str(), node)?;
+    let kept = KEPT_MIN + Bytes::new((free.get() + blocks.get()) / KEPT_SHARE);
+    Ok(free + blocks < len + kept)
+}
+
+fn check_share(all: &[MemoryBlock], more: u64, size: Bytes) -> Result<(), Error> {
+    let online = all.iter().filter(|block| block.state == State::Online).count() as u64;
+    let movable = all.iter().filter(|block| block.zone == Some(Zone::Movable)).count() as u64;
+    let limit = online / MOVABLE_SHARE;
+    if more == 0 || movable + more <= limit {
+        return Ok(());
+    }
+    let bytes = |blocks: u64| Bytes::new(blocks.saturating_mul(size.get()));
+    let (more, movable, limit) = (bytes(more), bytes(movable), bytes(limit));
+    Err(Error::TooMuchMovable { more, movable, limit })
+}
+
+fn room_in(available: Bytes, taken: Bytes, occupied: Bytes) -> Result<(), Error> {
+    let margin = MARGIN_MIN.max(Bytes::new(available.get() / MARGIN_SHARE));
+    match taken.checked_add(margin).is_some_and(|needed| needed <= available) {
+        true => Ok(()),
+        false => Err(Error::NoRoomToEvacuate { taken, occupied, available, margin }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blocks(online: u64, movable: u64) -> Vec<MemoryBlock> {
+        let zone = |number| if number < movable { Zone::Movable } else { Zone::Normal };
+        let block = |number| MemoryBlock {
+            number,
+            state: State::Online,
+            zone: Some(zone(number)),
+            node: Some(Node(0)),
+        };
+        (0..online).map(block).collect()
+    }
+
+    #[test]
+    fn a_quarter_of_memory_may_be_movable() {
+        let size = Bytes::gib(2); // as large as blocks get
+        assert!(check_share(&blocks(16, 2), 2, size).is_ok());
+        let refused = check_share(&blocks(16, 2), 3, size).unwrap_err().to_string();
+        let figures = ["6 GiB", "4 GiB", "8 GiB"];
+        assert!(figures.iter().all(|figure| refused.contains(figure)), "{refused}");
+        assert!(check_share(&blocks(16, 9), 0, size).is_ok(), "what is movable already is no more");
+        assert!(check_share(&blocks(3, 0), 1, size).is_err());
+        let off = |block| MemoryBlock { state: State::Offline, zone: None, ..block };
+        let half_off: Vec<MemoryBlock> =
+            blocks(16, 0).into_iter().map(|b| if b.number < 8 { off(b) } else { b }).collect();
+        assert!(check_share(&half_off, 3, size).is_err());
+    }
+
+    #[test]
+    fn a_tenth_and_at_least_a_gib_is_left() {
+        let gib = Bytes::gib;
+        assert!(room_in(gib(3), gib(2), Bytes::ZERO).is_ok());
+        assert!(room_in(gib(3), gib(2) + Bytes::new(1), Bytes::ZERO).is_err());
+        assert!(room_in(gib(100), gib(90), gib(1)).is_ok());
+        let refused = room_in(gib(100), gib(91), gib(5)).unwrap_err().to_string();
+        let figures = ["91 GiB", "5 GiB", "100 GiB", "10 GiB"];
+        assert!(figures.iter().all(|figure| refused.contains(figure)), "{refused}");
+        assert!(room_in(Bytes::ZERO, Bytes::new(u64::MAX), Bytes::ZERO).is_err());
+    }
+}

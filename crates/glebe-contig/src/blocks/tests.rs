@@ -1,0 +1,180 @@
+//! Tests repairs of memory blocks, and a pinned page, on the machine itself as root.
+
+use super::plan::{plan, Wanted, Whose};
+use super::record::Line;
+use super::*;
+use crate::Contig;
+use glebe_os::internal::sync::{StaticMutex, StaticMutexGuard};
+use glebe_os::internal::sys::memory_block::State;
+
+const LOCK: Duration = Duration::from_secs(60);
+/// A claim that no process has.
+const DEAD: Owner = Owner::Process(u32::MAX);
+static TURN: StaticMutex<()> = StaticMutex::new(());
+
+fn begin() -> Result<BlockWork, Error> {
+    BlockWork::begin(&Place::default(), LOCK)
+}
+
+/// A block that can be evacuated. It returns to its zone, even if a test fails.
+struct Good {
+    block: u64,
+    zone: Zone,
+    _turn: StaticMutexGuard<'static, ()>,
+}
+
+impl Good {
+    fn new() -> Option<Self> {
+        let turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut work = match begin() {
+            Err(error @ Error::NoBlocks { .. }) => {
+                println!("skipped: {error}");
+                return None;
+            }
+            begun => begun.unwrap(),
+        };
+        let len = Bytes::new(1);
+        let wanted = Wanted { len, node: None, own: &[], stuck: &[], of: Whose::Kernels };
+        let block = match plan(&mut work, &wanted) {
+            Ok(plan) => plan.blocks[0],
+            Err(error) => {
+                println!("skipped: {error}");
+                return None;
+            }
+        };
+        let zone = work.blocks.read(block).unwrap().zone.unwrap();
+        Some(Self { block, zone, _turn: turn })
+    }
+
+    /// Records the block for `owner`, takes it off line, and with `movable` puts it back as movable
+    /// memory.
+    fn leave(&self, owner: Owner, movable: bool) -> bool {
+        let mut work = begin().unwrap();
+        work.note_down(self.block, owner).unwrap();
+        let off = work.blocks.take_off_line(self.block, Duration::from_secs(1));
+        if let Err(error) = off {
+            work.bring_back(&[self.block], true);
+            println!("skipped: {error}");
+            return false;
+        }
+        if movable {
+            work.blocks.put_on_line(self.block, true).unwrap();
+        }
+        true
+    }
+
+    fn seen(&self, work: &BlockWork) -> (State, Option<Zone>, Option<Line>) {
+        let block = work.blocks.read(self.block).unwrap();
+        (block.state, block.zone, work.book.of(self.block))
+    }
+
+    /// Asserts that the next holder of the lock notes `what` and puts the block back.
+    fn assert_mended(&self, what: &str) {
+        let work = begin().unwrap();
+        let of_it = format!("memory block {}", self.block);
+        let told = work.notes.iter().any(|note| note.contains(&of_it) && note.contains(what));
+        assert!(told, "{:?}", work.notes);
+        assert_eq!(self.seen(&work), (State::Online, Some(self.zone), None));
+    }
+}
+
+impl Drop for Good {
+    fn drop(&mut self) {
+        if let Ok(mut work) = begin() {
+            work.bring_back(&[self.block], true);
+        }
+    }
+}
+
+#[test]
+fn a_block_that_an_ended_process_took_off_line_comes_back_on_line() {
+    let Some(good) = Good::new() else { return };
+    if good.leave(DEAD, false) {
+        good.assert_mended("given back");
+    }
+}
+
+#[test]
+fn a_movable_block_of_an_ended_process_is_the_kernels_again() {
+    let Some(good) = Good::new() else { return };
+    for owner in [DEAD, Owner::Nobody] {
+        if good.leave(owner, true) {
+            good.assert_mended("given back");
+        }
+    }
+}
+
+#[test]
+fn a_block_of_a_living_process_stays_movable_and_comes_back_on_line() {
+    let Some(good) = Good::new() else { return };
+    let this = {
+        let work = begin().unwrap();
+        work.book.this_process(&work.lock).unwrap()
+    };
+    if good.leave(this, true) {
+        let work = begin().unwrap();
+        let (state, zone, line) = good.seen(&work);
+        assert_eq!((state, zone), (State::Online, Some(Zone::Movable)));
+        assert_eq!(line.unwrap().owner, this);
+        drop(work);
+        begin().unwrap().bring_back(&[good.block], false);
+    }
+    if good.leave(this, false) {
+        good.assert_mended("given back");
+    }
+}
+
+#[test]
+fn a_block_of_the_bank_that_is_off_line_comes_back_to_the_bank() {
+    let Some(good) = Good::new() else { return };
+    if good.leave(Owner::Bank, false) {
+        let work = begin().unwrap();
+        let (state, zone, line) = good.seen(&work);
+        assert_eq!((state, zone), (State::Online, Some(Zone::Movable)));
+        assert_eq!(line.unwrap().owner, Owner::Bank);
+    }
+}
+
+#[test]
+fn a_block_of_the_bank_that_somebody_put_back_is_struck_out() {
+    let Some(good) = Good::new() else { return };
+    if good.leave(Owner::Bank, true) {
+        let work = begin().unwrap();
+        work.blocks.take_off_line(good.block, Duration::from_secs(1)).unwrap();
+        work.blocks.put_on_line(good.block, false).unwrap();
+        drop(work);
+        good.assert_mended("no more");
+    }
+}
+
+#[test]
+fn a_pinned_page_holds_a_block_until_the_deadline_and_no_longer() {
+    let Some(good) = Good::new() else { return };
+    let pinned = Contig::options().source(Source::Plain).pin(true).build(Bytes::mib(32));
+    let pinned = match pinned {
+        Ok(memory) if memory.runs().iter().all(|run| run.pfn.is_some()) => memory,
+        other => return println!("skipped: {:?}", other.map(|memory| memory.proof())),
+    };
+    let mut work = begin().unwrap();
+    let each = work.blocks.pages().get();
+    let frames = pinned.runs().iter().filter_map(|run| run.pfn);
+    let mut blocks: Vec<u64> = frames.map(|frame| frame.get() / each).collect();
+    blocks.dedup();
+    let looks_movable = |block: &u64| {
+        let seen = work.look(*block, false).unwrap();
+        seen.is_movable() && seen.pool == 0 && *block != good.block
+    };
+    let Some(block) = blocks.into_iter().find(looks_movable) else {
+        return println!("skipped: no pinned page lies in a block that can be moved otherwise");
+    };
+    let before = work.blocks.read(block).unwrap();
+    let owner = work.book.this_process(&work.lock).unwrap();
+    let began = std::time::Instant::now();
+    let refused = work.empty(&[block], owner).unwrap_err().unwrap();
+    let took = began.elapsed();
+    println!("{} after {took:?}", refused.error);
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert_eq!(work.blocks.read(block).unwrap(), before);
+    assert_eq!(work.book.of(block), None);
+    assert_eq!(pinned.verify().unwrap(), []);
+}

@@ -1,0 +1,304 @@
+//! [`BlockWork`] changes memory blocks, under the lock of the hugetlb pools.
+//!
+//! It records each change first, so that the next holder of the lock can undo it. It puts a block
+//! back at once: the system lacks the memory of a block off line. It leaves out blocks with hugetlb
+//! pages, which would be moved or lost.
+
+use std::io::ErrorKind;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::choose::{Candidate, Disturbs};
+use super::owner::Book;
+use super::record::{Line, Owner};
+use super::BLOCK_PATIENCE;
+use crate::pool::{Place, PoolLock};
+use crate::Error;
+use glebe_os::error::OsError;
+use glebe_os::internal::sys::hugetlb::{self, Pool};
+use glebe_os::internal::sys::kpage::{Frames, Occupancy};
+use glebe_os::internal::sys::memory_block::{MemoryBlock, MemoryBlocks, State, Zone};
+use glebe_os::internal::sys::numa::Node;
+
+/// Distance of the sampled frames.
+const SAMPLE_EVERY: u64 = 1 << 11;
+/// The longest wait for surplus pages to leave a pool, and the pause between two looks.
+const SURPLUS_PATIENCE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(5);
+
+#[derive(Debug)]
+pub(super) struct Stuck {
+    pub block: u64,
+    pub error: OsError,
+}
+
+/// The right to change memory blocks, until dropped.
+#[derive(Debug)]
+pub(super) struct BlockWork {
+    pub lock: PoolLock,
+    pub blocks: MemoryBlocks,
+    pub book: Book,
+    pub frames: Frames,
+    pub notes: Vec<String>,
+}
+
+impl BlockWork {
+    /// Takes the lock and mends what killed processes left.
+    ///
+    /// # Errors
+    /// [`Error::NoBlocks`] if blocks cannot be taken off line; if the lock cannot be had.
+    pub fn begin(place: &Place, patience: Duration) -> Result<Self, Error> {
+        let no = |why: String| Error::NoBlocks { why };
+        let blocks = machine_blocks()?;
+        if !blocks.is_writable() {
+            return Err(no("only root may, and /sys must be writable".to_owned()));
+        }
+        let frames = Frames::open().map_err(|error| no(format!("{error}; CAP_SYS_ADMIN")))?;
+        let lock = PoolLock::of(place, patience)?;
+        let (book, ignored) = Book::open(&lock)?;
+        let mut notes = lock.notes().to_vec();
+        notes.extend(ignored);
+        let mut work = Self { lock, blocks, book, frames, notes };
+        work.mend()?;
+        Ok(work)
+    }
+
+    /// Returns the blocks of `all` that a caller with `own` may take, in order of number.
+    pub fn candidates(
+        &self,
+        all: &[MemoryBlock],
+        own: &[u64],
+        node: Option<Node>,
+    ) -> Result<Vec<Candidate>, Error> {
+        let mut candidates = Vec::new();
+        for (at, block) in all.iter().enumerate() {
+            let line = self.book.of(block.number);
+            let is_free = line.is_none_or(|l| l.owner == Owner::Bank || own.contains(&l.block));
+            let (true, Some(zone), State::Online) = (is_free, block.zone, block.state) else {
+                continue;
+            };
+            if node.is_some() && node != block.node || is_border(all, at) {
+                continue;
+            }
+            let disturbs = match (line.map(|line| line.owner), zone) {
+                (Some(Owner::Bank), _) => Disturbs::Bank,
+                (_, Zone::Movable) => Disturbs::Movable,
+                (_, Zone::Normal) => Disturbs::Kernel,
+                (_, Zone::Dma | Zone::Dma32) => Disturbs::Devices,
+            };
+            let first = self.blocks.first_frame(block.number);
+            let sample = self.frames.sample(first, self.blocks.pages(), SAMPLE_EVERY)?;
+            candidates.push(Candidate { number: block.number, node: block.node, disturbs, sample });
+        }
+        Ok(candidates)
+    }
+
+    /// Counts a block's pages: all, or up to the first immovable one.
+    pub fn look(&self, number: u64, all: bool) -> Result<Occupancy, Error> {
+        Ok(self.frames.occupancy(self.blocks.first_frame(number), self.blocks.pages(), all)?)
+    }
+
+    /// Empties all of `numbers` and puts them back as movable memory of `owner`, or none. The
+    /// bank's blocks stay the bank's.
+    pub fn evacuate(&mut self, numbers: &[u64], owner: Owner) -> Result<(), Result<Stuck, Error>> {
+        self.empty(numbers, owner)?;
+        for number in numbers {
+            if let Err(error) = self.blocks.put_on_line(*number, true) {
+                self.bring_back(numbers, owner == Owner::Bank);
+                return Err(Ok(Stuck { block: *number, error }));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes all of `numbers` off line for `owner`, or none.
+    pub fn empty(&mut self, numbers: &[u64], owner: Owner) -> Result<(), Result<Stuck, Error>> {
+        let is_new = |number: &&u64| self.book.of(**number).is_none();
+        let new: Vec<u64> = numbers.iter().filter(is_new).copied().collect();
+        for number in numbers {
+            self.note_down(*number, owner).map_err(Err)?;
+        }
+        for number in numbers {
+            if let Err(error) = self.blocks.take_off_line(*number, BLOCK_PATIENCE) {
+                self.bring_back(&new, true);
+                self.bring_back(numbers, false);
+                return Err(Ok(Stuck { block: *number, error }));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives `numbers` back after one of them failed; with `disown`, also blocks of the bank.
+    /// Blocks that fail stay on record for the next holder of the lock.
+    pub fn bring_back(&mut self, numbers: &[u64], disown: bool) {
+        for number in numbers {
+            if let (true, Some(line)) = (disown, self.book.of(*number)) {
+                let _ = self.book.set(Line { owner: Owner::Nobody, ..line });
+            }
+            let _ = self.give_back(*number);
+        }
+    }
+
+    /// Empties a block and puts it back as it was. That empties the lists of single processors,
+    /// whose free pages have no flag.
+    pub fn cycle(&mut self, number: u64) -> Result<(), Error> {
+        let owner = self.book.this_process(&self.lock)?;
+        self.note_down(number, owner)?;
+        let emptied = self.blocks.take_off_line(number, BLOCK_PATIENCE);
+        self.give_back(number)?;
+        Ok(emptied?)
+    }
+
+    /// Records a block before it is changed.
+    pub fn note_down(&mut self, number: u64, owner: Owner) -> Result<(), Error> {
+        let line = match self.book.of(number) {
+            Some(line) if line.owner == Owner::Bank => return Ok(()),
+            Some(line) => Line { owner, ..line },
+            None => {
+                let zone = self.blocks.read(number)?.zone.unwrap_or(Zone::Normal);
+                Line { block: number, zone, owner }
+            }
+        };
+        Ok(self.book.set(line)?)
+    }
+
+    /// Puts a block into its old zone and strikes it out. On failure the block stays on record
+    /// without an owner. A block of the bank is only put on line.
+    pub fn give_back(&mut self, number: u64) -> Result<(), Error> {
+        let Some(line) = self.book.of(number) else { return Ok(()) };
+        let block = self.blocks.read(number)?;
+        if line.owner == Owner::Bank {
+            if block.state == State::Offline {
+                self.blocks.put_on_line(number, true)?;
+            }
+            return Ok(());
+        }
+        let back = self.back_to(line.zone, block);
+        if back.is_err() {
+            self.book.set(Line { owner: Owner::Nobody, ..line })?;
+            return back;
+        }
+        self.book.strike(number)?;
+        Ok(())
+    }
+
+    /// Gives a block of the bank back; on failure it stays the bank's.
+    pub fn drop_from_bank(&mut self, number: u64) -> Result<(), Error> {
+        let Some(line) = self.book.of(number) else { return Ok(()) };
+        let block = self.blocks.read(number)?;
+        self.back_to(line.zone, block)?;
+        Ok(self.book.strike(number)?)
+    }
+
+    /// Counts the pages of hugetlb pools in a block. The kernel takes surplus pages of a process
+    /// that just ended out of the pools a moment later, so this waits for those.
+    fn pages_of_pools(&self, number: u64) -> Result<u64, Error> {
+        let begin = Instant::now();
+        loop {
+            let pages = self.look(number, true)?.pool;
+            if pages == 0 || !has_surplus() || begin.elapsed() > SURPLUS_PATIENCE {
+                return Ok(pages);
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+
+    fn back_to(&mut self, zone: Zone, block: MemoryBlock) -> Result<(), Error> {
+        let (number, movable) = (block.number, zone == Zone::Movable);
+        match block.state {
+            State::Online if block.zone != Some(Zone::Movable) || movable => return Ok(()),
+            State::Online => {
+                let pool = self.pages_of_pools(number)?;
+                if pool > 0 {
+                    let why = format!("holds {pool} pages of hugetlb pools");
+                    return Err(Error::BlockStays { block: number, why });
+                }
+                self.blocks.take_off_line(number, BLOCK_PATIENCE)?;
+            }
+            State::Offline => {}
+            State::GoingOffline => {
+                let why = "is just going off line, by somebody else".to_owned();
+                return Err(Error::BlockStays { block: number, why });
+            }
+        }
+        if let Err(error) = self.blocks.put_on_line(number, movable) {
+            // Other programs may have been quicker.
+            if self.blocks.read(number)?.state != State::Online {
+                return Err(error.into());
+            }
+        }
+        let now = self.blocks.read(number)?.zone;
+        if now != Some(zone) {
+            let (now, zone) = (now.map_or("none", Zone::as_str), zone.as_str());
+            self.notes.push(format!("memory block {number} was in zone {zone}, is in {now} now"));
+        }
+        Ok(())
+    }
+
+    /// Mends what killed processes left: blocks off line come back, blocks without an owner go to
+    /// the kernel.
+    fn mend(&mut self) -> Result<(), Error> {
+        for line in self.book.lines() {
+            let block = match self.blocks.read(line.block) {
+                Ok(block) => block,
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    self.notes.push(format!("memory block {} has gone", line.block));
+                    self.book.strike(line.block)?;
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
+            self.mend_one(line, block)?;
+        }
+        Ok(())
+    }
+
+    fn mend_one(&mut self, line: Line, block: MemoryBlock) -> Result<(), Error> {
+        let number = line.block;
+        let lives = self.book.lives(&self.lock, line.owner)?;
+        let is_movable = block.zone == Some(Zone::Movable);
+        match (line.owner, block.state) {
+            (Owner::Bank, State::Offline) => {
+                self.blocks.put_on_line(number, true)?;
+                self.notes.push(format!("memory block {number} of the bank was off line: mended"));
+            }
+            (Owner::Bank, State::Online) if !is_movable => {
+                self.book.strike(number)?;
+                let what = "was put back by somebody else: it is the bank's no more";
+                self.notes.push(format!("memory block {number} {what}"));
+            }
+            (Owner::Process(_), State::Online) if lives => {}
+            (Owner::Process(_) | Owner::Nobody, _) => match self.give_back(number) {
+                Ok(()) => self.notes.push(format!(
+                    "memory block {number}, which no living process owns, was given back"
+                )),
+                Err(error) => self.notes.push(format!(
+                    "memory block {number} has no owner and cannot be given back yet: {error}"
+                )),
+            },
+            (Owner::Bank, _) => {}
+        }
+        Ok(())
+    }
+}
+
+fn has_surplus() -> bool {
+    let pools = hugetlb::sizes().into_iter().filter_map(Pool::of);
+    pools.filter_map(|pool| pool.counts().ok()).any(|counts| counts.surplus > 0)
+}
+
+pub(super) fn machine_blocks() -> Result<MemoryBlocks, Error> {
+    MemoryBlocks::machine().map_err(|error| {
+        let why = format!("{error}; the kernel needs CONFIG_MEMORY_HOTREMOVE");
+        Error::NoBlocks { why }
+    })
+}
+
+/// Returns true for the first or last block of a zone other than Normal. Without it the zone would
+/// shrink, and the kernel would put the block elsewhere.
+fn is_border(all: &[MemoryBlock], at: usize) -> bool {
+    let zone = all[at].zone;
+    let of_zone = |other: Option<&MemoryBlock>| other.is_some_and(|other| other.zone == zone);
+    let inside = of_zone(at.checked_sub(1).and_then(|at| all.get(at))) && of_zone(all.get(at + 1));
+    matches!(zone, Some(Zone::Dma | Zone::Dma32)) && !inside
+}

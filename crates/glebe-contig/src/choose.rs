@@ -1,0 +1,244 @@
+//! Turns [`Options`] into a [`Contig`]: source, plan, place and pin.
+
+use std::time::Instant;
+
+use super::hold::{HeldBy, Pin};
+use super::options::{Options, Plan};
+use super::{assemble, blocks, hugetlb, ordinary, runs, Contig, Error, Node, Proof, Run, Source};
+use glebe_os::extent::Extent;
+use glebe_os::internal::sys::pagemap::frames_visible;
+use glebe_os::internal::sys::{hugetlb as pools, numa, page_size, place};
+use glebe_os::units::{Bytes, PageSize};
+
+/// Any process with room for the memory has room at this alignment; larger ones are checked first.
+const LIKELY_ALIGN: PageSize = PageSize::new(1 << 30).unwrap();
+
+impl Options {
+    /// Maps and populates at least `len` bytes.
+    ///
+    /// # Errors
+    /// The reason of the source, or of the last source tried. Memory taken is given back.
+    pub fn build(mut self, len: Bytes) -> Result<Contig, Error> {
+        self.began = Some(Instant::now());
+        let options = &self;
+        if len == Bytes::ZERO {
+            return Err(Error::ZeroLength);
+        }
+        let align = checked_align(options.align)?;
+        if align > LIKELY_ALIGN && options.at.is_none() {
+            let refused = |why| Error::NoAddresses { len, align: align.bytes(), why };
+            let page = page_size();
+            // If the rounded length overflows, the unrounded one is refused too.
+            let whole = len.pages_up(page).checked_bytes(page).unwrap_or(len);
+            place::check_room(whole, align).map_err(refused)?;
+        }
+        check_node(options.node)?;
+        if options.source == Some(Source::Blocks) && options.pin == Some(true) {
+            return Err(Error::NotPinned { why: blocks::WHY_NOT_PINNED.to_owned() });
+        }
+        let (mut notes, mut last, mut before) = (Vec::new(), None, None);
+        for source in sources(options, len, &mut notes) {
+            if let Some(why) = why_not_tried(source, options, before.zip(last.as_ref())) {
+                notes.push(format!("{source}: not tried: {why}"));
+                continue;
+            }
+            let built = of_source(source, options, len).and_then(|mut contig| {
+                contig.asked = len;
+                let mut contig = contig.shaped(options, align)?;
+                contig.hold(options)?;
+                contig.check_run(options.required)?;
+                Ok(contig)
+            });
+            match built {
+                Ok(mut contig) => {
+                    notes.append(&mut contig.why_not_better);
+                    let longest = contig.longest();
+                    let preferred = options.preferred.or(options.for_runs.then_some(len));
+                    if let Some(wanted) = preferred.filter(|wanted| *wanted > longest) {
+                        let tried = contig.tried.iter().map(|tried| format!("; {tried}"));
+                        let tried: String = tried.collect();
+                        notes.push(format!(
+                            "{source}: run of {wanted} sought, {longest} had{tried}"
+                        ));
+                    }
+                    contig.why_not_better = notes;
+                    return Ok(contig);
+                }
+                Err(error) => {
+                    notes.push(format!("{source}: {error}"));
+                    (before, last) = (Some(source), Some(better_word(last, error)));
+                }
+            }
+        }
+        Err(last.unwrap_or(Error::ZeroLength)) // at least one source was tried
+    }
+}
+
+fn sources(options: &Options, len: Bytes, notes: &mut Vec<String>) -> Vec<Source> {
+    match (options.source, options.plan) {
+        (Some(source), _) => return vec![source],
+        (None, Plan::Divide) => return vec![Source::Divided],
+        _ => {}
+    }
+    let mut sources = Vec::new();
+    // The bank of an administrator may hold the run.
+    let is_for_bank = options.run(len).is_some() && !options.mappable && options.pin != Some(true);
+    if is_for_bank && blocks::has_record(&options.place) {
+        sources.push(Source::Blocks);
+    }
+    let sizes = super::pool_sizes();
+    for size in &sizes {
+        if len.get() % size.bytes().get() == 0 || Some(size) == sizes.last() {
+            sources.push(Source::Hugetlb(*size));
+        } else {
+            let size = size.bytes();
+            notes.push(format!("hugetlb {size}: {len} is no multiple of {size}; ask for one"));
+        }
+    }
+    if sizes.is_empty() {
+        notes.push(format!("hugetlb: {} lists no pool; CONFIG_HUGETLBFS", pools::ROOT));
+    }
+    sources.extend([Source::Thp, Source::Plain]);
+    sources
+}
+
+/// Returns why `source` cannot do better than the last source tried, `before`.
+fn why_not_tried(
+    source: Source,
+    options: &Options,
+    before: Option<(Source, &Error)>,
+) -> Option<String> {
+    let (before, refusal) = before?;
+    if options.is_too_late() {
+        return Some("the time for the run that is required is over".to_owned());
+    }
+    let is_short = before == Source::Thp && matches!(refusal, Error::NotContiguous { .. });
+    let why = "runs of transparent huge pages were too short";
+    (source == Source::Plain && is_short).then(|| why.to_owned())
+}
+
+/// Refuses a required run that hidden frames would leave unproved.
+fn check_provable(source: Source, required: Option<Bytes>) -> Result<(), Error> {
+    let longest = source.page().bytes();
+    let is_plain = matches!(source, Source::Hugetlb(_) | Source::Thp | Source::Plain);
+    match required.filter(|wanted| is_plain && *wanted > longest && !frames_visible()) {
+        None => Ok(()),
+        Some(wanted) => {
+            let why = "page frames are hidden from this process; CAP_SYS_ADMIN shows them";
+            Err(Error::NotContiguous { wanted, longest, tried: Some(why.to_owned()) })
+        }
+    }
+}
+
+fn of_source(source: Source, options: &Options, len: Bytes) -> Result<Contig, Error> {
+    let available = Bytes::new(isize::MAX.unsigned_abs() as u64);
+    let page = source.rounds_to();
+    let whole = len.pages_up(page).checked_bytes(page).filter(|whole| *whole <= available);
+    let len = whole.ok_or(Error::TooLarge { asked: len, available })?;
+    check_provable(source, options.required)?;
+    match source {
+        Source::Hugetlb(size) => hugetlb::build(options, len, size),
+        Source::Thp => ordinary::transparent(options, len),
+        Source::Plain => ordinary::plain(options, len),
+        Source::DmaHeap => ordinary::dma_heap(options, len),
+        Source::Blocks => blocks::build(options, len),
+        Source::Divided => {
+            // Any part may hold the required run.
+            let preferred = options.required.max(options.preferred);
+            let of_part = &Options { required: None, preferred, ..options.clone() };
+            assemble::build(len, |source, len| of_source(source, of_part, len))
+        }
+    }
+}
+
+fn check_node(node: Option<Node>) -> Result<(), Error> {
+    let Some(node) = node else { return Ok(()) };
+    let online = numa::online();
+    match online.contains(&node) {
+        true => Ok(()),
+        false => Err(Error::NoSuchNode { node, online }),
+    }
+}
+
+fn checked_align(align: Bytes) -> Result<PageSize, Error> {
+    match align.get() {
+        0 => Ok(page_size()),
+        _ => PageSize::new(align.get()).ok_or(Error::BadAlign { align }),
+    }
+}
+
+impl Contig {
+    fn longest(&self) -> Bytes {
+        self.longest_run().bytes(page_size())
+    }
+
+    /// Gives back what the plan does not keep, then moves the mapping to its address or alignment.
+    fn shaped(mut self, options: &Options, align: PageSize) -> Result<Self, Error> {
+        let page = page_size();
+        let needed = self.asked.pages_up(page);
+        let is_long = needed.bytes(page) < self.len();
+        if options.plan == Plan::RoundUp && is_long && self.source() == Source::Thp {
+            self.mapping.shorten(needed.bytes(page))?;
+            let kept = Extent::new(0, needed.get()).expect("a mapping is never empty");
+            self.parts[0].pages = kept;
+            let cut = |run: &Run| run.pages.intersection(kept).map(|pages| Run { pages, ..*run });
+            self.runs = self.runs.iter().filter_map(cut).collect();
+        }
+        let Some(at) = options.at.filter(|at| *at != self.mapping.addr()) else {
+            return Ok(Self { mapping: self.mapping.aligned_to(align)?, ..self });
+        };
+        let mapping = self.mapping.moved_to_free(at)?;
+        match at % align.bytes().as_usize() {
+            0 => Ok(Self { mapping, ..self }),
+            _ => Err(Error::BadAlign { align: align.bytes() }),
+        }
+    }
+
+    /// Pins the pages if wanted, and reads the runs again, since a pin may move pages.
+    fn hold(&mut self, options: &Options) -> Result<(), Error> {
+        if self.blocks.is_some() {
+            self.why_not_pinned = Some(blocks::WHY_NOT_PINNED.to_owned());
+            return Ok(());
+        }
+        let unless_asked = self.held_by() == HeldBy::Nothing && !options.mappable;
+        if !options.pin.unwrap_or(unless_asked) {
+            return Ok(());
+        }
+        match Pin::new(&self.mapping) {
+            Ok(pin) => {
+                self.pin = Some(pin);
+                if self.proof == Proof::Frames {
+                    (self.runs, self.proof) = runs::read_parts(&self.mapping, &self.parts)?;
+                }
+            }
+            Err(error) if options.pin == Some(true) => {
+                let helps = "a larger RLIMIT_MEMLOCK, CAP_IPC_LOCK or io_uring";
+                return Err(Error::NotPinned { why: format!("{error}; {helps}") });
+            }
+            Err(error) => self.why_not_pinned = Some(error.to_string()),
+        }
+        Ok(())
+    }
+
+    fn check_run(&mut self, required: Option<Bytes>) -> Result<(), Error> {
+        let longest = self.longest();
+        match required.filter(|wanted| *wanted > longest) {
+            Some(wanted) => Err(Error::NotContiguous { wanted, longest, tried: self.tried.take() }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Returns the later refusal, with the longer run of two short ones.
+fn better_word(before: Option<Error>, error: Error) -> Error {
+    match (before, error) {
+        (
+            Some(Error::NotContiguous { wanted, longest, tried }),
+            Error::NotContiguous { longest: later, tried: of_later, .. },
+        ) => {
+            let tried = tried.or(of_later);
+            Error::NotContiguous { wanted, longest: longest.max(later), tried }
+        }
+        (_, error) => error,
+    }
+}

@@ -1,0 +1,327 @@
+//! [`explain`] says whether one physically contiguous run could be had, without taking memory.
+//!
+//! It looks for the longest run of huge pages that are idle in a pool or free, in blocks of the
+//! pool's page, until a pool has the run. The answer holds for the moment. Cost: half a second for
+//! 24 GiB and each pool.
+
+use super::populate::{machine_available, Gate};
+use super::{blocks, pool_sizes, smallest_hugetlb, Error};
+use glebe_os::internal::sys::cgroup::Resource;
+use glebe_os::internal::sys::hugetlb::{sizes, Pool};
+use glebe_os::internal::sys::kpage::{runs, uses, Use};
+use glebe_os::internal::sys::madvise::transparent_huge_page;
+use glebe_os::internal::sys::{buddyinfo, page_size};
+use glebe_os::units::{Bytes, PageSize, Pages};
+
+/// The answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Idle pages form the run.
+    Now,
+    /// The hugetlb pool can grow by it, if the kernel finds the pages.
+    ByGrowth,
+    /// This process cannot get the run.
+    No,
+    /// Frames are hidden from this process.
+    Unknown,
+}
+
+impl Verdict {
+    /// Returns one or two words.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Now => "now",
+            Self::ByGrowth => "by growth",
+            Self::No => "no",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// The prospects of a run.
+#[derive(Clone, Debug)]
+pub struct Outlook {
+    /// The answer.
+    pub verdict: Verdict,
+    /// Reason.
+    pub why: String,
+    /// Remedies.
+    pub helps: Vec<String>,
+}
+
+/// Says whether one physically contiguous run of `len` could be had, and how. Takes no memory. As
+/// root it undoes changes that killed processes left.
+///
+/// ```
+/// let outlook = glebe_contig::explain(glebe_contig::units::Bytes::mib(64))?;
+/// println!("{}: {}", outlook.verdict.as_str(), outlook.why);
+/// # Ok::<(), glebe_contig::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::ZeroLength`], or a file that cannot be read.
+pub fn explain(len: Bytes) -> Result<Outlook, Error> {
+    if len == Bytes::ZERO {
+        return Err(Error::ZeroLength);
+    }
+    let said = |verdict, why| Ok(Outlook { verdict, why, helps: Vec::new() });
+    if let Some(why) = within_a_page(len)? {
+        return said(Verdict::Now, why);
+    }
+    let available = machine_available()?;
+    let mut outlooks = Vec::new();
+    // Small pages first: they form the most runs.
+    for pool in pool_sizes().into_iter().rev().filter_map(Pool::of) {
+        outlooks.push(by_pool(len, available, &pool)?);
+        if outlooks.last().is_some_and(|outlook| outlook.verdict == Verdict::Now) {
+            break;
+        }
+    }
+    let Some(judged) = best(outlooks) else {
+        let why = "the kernel has no pools of huge pages, and other memory is contiguous by luck \
+            alone beyond a page";
+        return said(Verdict::No, why.to_owned());
+    };
+    let size = smallest_hugetlb().unwrap_or(page_size());
+    let rounded = len.pages_up(size).checked_bytes(size).unwrap_or(Bytes::new(u64::MAX));
+    if matches!(judged.verdict, Verdict::Now | Verdict::ByGrowth) {
+        return Ok(judged);
+    }
+    Ok(with_blocks(judged, blocks::outlook(rounded)))
+}
+
+fn by_pool(len: Bytes, available: Bytes, pool: &Pool) -> Result<Outlook, Error> {
+    let size = pool.size();
+    let rounded = len.pages_up(size).checked_bytes(size).unwrap_or(Bytes::new(u64::MAX));
+    if let Err(refused) = Gate::new(Resource::Hugetlb(size))?.check(rounded) {
+        return Ok(Outlook { verdict: Verdict::No, why: refused.to_string(), helps: Vec::new() });
+    }
+    let pages = Pages::new(pool.counts()?.available());
+    let idle = pages.checked_bytes(size).unwrap_or_default();
+    let (may_grow, runs) = (pool.is_writable(), longest_runs(size));
+    Ok(judge(&Seen { len, size, idle, available, may_grow, runs }))
+}
+
+fn best(outlooks: Vec<Outlook>) -> Option<Outlook> {
+    let rank = |outlook: &Outlook| match outlook.verdict {
+        Verdict::Now => 0,
+        Verdict::ByGrowth => 1,
+        Verdict::Unknown => 2,
+        Verdict::No => 3,
+    };
+    outlooks.into_iter().min_by_key(rank)
+}
+
+fn with_blocks(mut said: Outlook, blocks: Result<[Result<(), Error>; 2], Error>) -> Outlook {
+    match blocks {
+        Ok([Ok(()), _]) => {
+            said.verdict = Verdict::ByGrowth;
+            said.why += "; the bank has it, and is evacuated when a run is asked for";
+            said.helps.clear();
+        }
+        Ok([_, Ok(())]) => {
+            let could =
+                "memory blocks side by side could be evacuated for it, as root: the source \
+                blocks; or a bank for the time to come: glebe bank add";
+            said.helps.insert(0, could.to_owned());
+        }
+        Ok([_, Err(why)]) | Err(why) => said.helps.push(format!("no memory blocks: {why}")),
+    }
+    said
+}
+
+fn within_a_page(len: Bytes) -> Result<Option<String>, Error> {
+    if len <= page_size().bytes() {
+        return Ok(Some(format!("within one page of {}", page_size().bytes())));
+    }
+    for size in sizes().into_iter().rev().filter(|size| size.bytes() >= len) {
+        if let Some(pool) = Pool::of(size) {
+            let idle = pool.counts()?.available();
+            let fits = Gate::new(Resource::Hugetlb(size))?.check(size.bytes()).is_ok();
+            if idle > 0 && fits {
+                let of = size.bytes();
+                return Ok(Some(format!("within one of {idle} idle huge pages of {of}")));
+            }
+        }
+    }
+    let thp = transparent_huge_page().ok().filter(|size| size.bytes() >= len);
+    let free = |size: &PageSize| buddyinfo::free_blocks(*size).is_ok_and(|blocks| blocks > 0);
+    Ok(thp.filter(free).map(|size| {
+        let of = size.bytes();
+        format!("within one transparent huge page of {of}; it stays in place with a pin only")
+    }))
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    len: Bytes,
+    size: PageSize,
+    /// Bytes that the pool can give.
+    idle: Bytes,
+    /// Bytes that a pool could grow by.
+    available: Bytes,
+    may_grow: bool,
+    /// Longest idle run, and longest run of idle and free memory; `None` if frames are hidden.
+    runs: Option<(Bytes, Bytes)>,
+}
+
+fn longest_runs(size: PageSize) -> Option<(Bytes, Bytes)> {
+    let page = page_size();
+    let block = size.bytes().pages_down(page);
+    let uses = uses(block).ok()?;
+    let longest = |counts: fn(Use) -> bool| {
+        let all = runs(&uses, block, counts).into_iter();
+        all.map(|(_, len)| len.bytes(page)).max().unwrap_or_default()
+    };
+    let idle = longest(|of| of == Use::PoolIdle);
+    Some((idle, longest(|of| matches!(of, Use::PoolIdle | Use::Free))))
+}
+
+fn judge(seen: &Seen) -> Outlook {
+    let Seen { len, size, idle, available, may_grow, runs } = *seen;
+    let as_root = || format!("as root: glebe contig explain {} --try", len.get());
+    let at_boot = || format!("at boot: {}", boot_parameter(size, len.pages_up(size).get()));
+    let said = |verdict, why: String, helps| Outlook { verdict, why, helps };
+    let most = if may_grow { idle.checked_add(available).unwrap_or(idle) } else { idle };
+    if most < len {
+        let helps = match may_grow {
+            true => vec![at_boot()],
+            false => vec![as_root(), at_boot()],
+        };
+        let and = if may_grow { format!(", {available} available") } else { String::new() };
+        let why = format!("{idle} idle in the pools of huge pages{and}");
+        let only = if may_grow { "" } else { "; this process may not grow them" };
+        return said(Verdict::No, why + only, helps);
+    }
+    let Some((in_pools, with_free)) = runs else {
+        let why = format!(
+            "{idle} idle in the pools of huge pages, but page frames are hidden from this process"
+        );
+        let helps = vec![format!("{}; or with CAP_SYS_ADMIN", as_root())];
+        return said(Verdict::Unknown, why, helps);
+    };
+    let why = format!(
+        "the longest run idle in the pools is {in_pools}, and with free memory beside {with_free}"
+    );
+    if in_pools >= len && idle >= len {
+        return said(Verdict::Now, why, Vec::new());
+    }
+    if with_free >= len && may_grow {
+        let helps = vec![
+            "by growing the pool, whose pages are then chosen for their frames; --try tells"
+                .to_owned(),
+            "for the time to come: a reserve, made early".to_owned(),
+        ];
+        return said(Verdict::ByGrowth, why, helps);
+    }
+    let mut helps = Vec::new();
+    if with_free >= len {
+        helps.push(as_root());
+    } else {
+        if may_grow {
+            let tries = "--try grows the pool, for which the kernel moves and drops what it can";
+            helps.push(tries.to_owned());
+        }
+        let moves = "echo 1 > /proc/sys/vm/compact_memory, as root, then look again";
+        helps.push(format!("{moves}; glebe contig map shows what lies between"));
+    }
+    helps.push(at_boot());
+    said(Verdict::No, why, helps)
+}
+
+/// Returns the kernel parameters that reserve `pages` at boot.
+#[must_use]
+pub fn boot_parameter(size: PageSize, pages: u64) -> String {
+    let size = match size.bytes().get() {
+        n if n % (1 << 30) == 0 => format!("{}G", n >> 30),
+        n if n % (1 << 20) == 0 => format!("{}M", n >> 20),
+        n => format!("{}K", n >> 10),
+    };
+    format!("hugepagesz={size} hugepages={pages}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(len: u64) -> Seen {
+        let size = PageSize::new(2 << 20).unwrap();
+        Seen {
+            len: Bytes::mib(len),
+            size,
+            idle: Bytes::mib(64),
+            available: Bytes::gib(1),
+            may_grow: true,
+            runs: Some((Bytes::mib(32), Bytes::mib(256))),
+        }
+    }
+
+    #[test]
+    fn the_longest_run_answers_and_not_the_sum() {
+        let verdict = |seen: &Seen| judge(seen).verdict;
+        assert_eq!(verdict(&seen(32)), Verdict::Now);
+        assert_eq!(verdict(&seen(64)), Verdict::ByGrowth, "64 MiB idle, in pieces");
+        assert_eq!(verdict(&seen(512)), Verdict::No, "1 GiB available, in pieces");
+        assert_eq!(verdict(&seen(4096)), Verdict::No);
+        let fixed = Seen { may_grow: false, ..seen(64) };
+        let told = judge(&fixed);
+        assert_eq!(told.verdict, Verdict::No);
+        assert!(told.helps[0].starts_with("as root: "), "{told:?}");
+        assert_eq!(verdict(&Seen { len: Bytes::mib(32), ..fixed }), Verdict::Now);
+    }
+
+    #[test]
+    fn hidden_frames_are_unknown_unless_there_is_too_little_at_all() {
+        let hidden = |len| Seen { runs: None, ..seen(len) };
+        let told = judge(&hidden(32));
+        assert!(told.verdict == Verdict::Unknown && told.why.contains("hidden"), "{told:?}");
+        assert_eq!(judge(&hidden(4096)).verdict, Verdict::No);
+        let fixed = Seen { may_grow: false, ..hidden(128) };
+        assert_eq!(judge(&fixed).verdict, Verdict::No);
+    }
+
+    #[test]
+    fn the_pool_that_could_do_most_answers() {
+        let size = PageSize::new(1 << 30).unwrap();
+        // A cgroup may forbid small pages while large ones are idle.
+        let refused = Outlook { verdict: Verdict::No, why: "a limit".to_owned(), helps: vec![] };
+        let idle = Bytes::gib(2);
+        let large = judge(&Seen { size, idle, runs: Some((idle, idle)), ..seen(2048) });
+        assert_eq!(best(vec![refused.clone(), large]).unwrap().verdict, Verdict::Now);
+        let other = Outlook { why: "less".to_owned(), ..refused.clone() };
+        assert_eq!(best(vec![refused, other]).unwrap().why, "a limit", "the smallest pages first");
+        assert!(best(Vec::new()).is_none());
+    }
+
+    #[test]
+    fn memory_blocks_answer_where_nothing_else_does() {
+        let no = || judge(&seen(512));
+        let short = || Err(Error::NoBlocks { why: "said so".to_owned() });
+        let told = with_blocks(no(), Ok([Ok(()), Ok(())]));
+        assert_eq!((told.verdict, told.helps.len()), (Verdict::ByGrowth, 0));
+        let told = with_blocks(no(), Ok([short(), Ok(())]));
+        assert_eq!(told.verdict, Verdict::No);
+        assert!(told.helps[0].contains("glebe bank add"), "{told:?}");
+        let told = with_blocks(no(), Ok([short(), short()]));
+        assert!(told.helps.last().unwrap().contains("said so"), "{told:?}");
+    }
+
+    #[test]
+    fn every_length_has_an_answer() {
+        let page = page_size().bytes();
+        assert_eq!(explain(page).unwrap().verdict, Verdict::Now);
+        for len in [Bytes::gib(1 << 20), Bytes::new(u64::MAX)] {
+            assert_eq!(explain(len).unwrap().verdict, Verdict::No);
+        }
+        assert!(matches!(explain(Bytes::ZERO), Err(Error::ZeroLength)));
+    }
+
+    #[test]
+    fn boot_parameters_name_the_size() {
+        let parameter = |bytes, pages| boot_parameter(PageSize::new(bytes).unwrap(), pages);
+        assert_eq!(parameter(1 << 30, 2), "hugepagesz=1G hugepages=2");
+        assert_eq!(parameter(2 << 20, 32), "hugepagesz=2M hugepages=32");
+        assert_eq!(parameter(64 << 10, 1), "hugepagesz=64K hugepages=1");
+    }
+}

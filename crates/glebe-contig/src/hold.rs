@@ -1,0 +1,87 @@
+//! [`HeldBy`] says what keeps pages in their frames, such as the long-term [`Pin`].
+//!
+//! A pin is a registered buffer of an io_uring without requests. The kernel keeps such pages in
+//! place for devices. A pin counts against `RLIMIT_MEMLOCK` and costs 0.1 µs a base page, 1 µs a
+//! huge page. mlock keeps pages in memory, but not in their frames. Source: io_uring_register(2),
+//! mlock(2).
+
+use std::fmt;
+
+use glebe_os::error::OsError;
+use glebe_os::internal::mapping::Mapping;
+use glebe_os::internal::sys::fork::ForkGuard;
+use glebe_os::internal::sys::io_uring::Ring;
+
+/// The mechanisms that keep pages in their frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeldBy {
+    /// The hugetlb pool. The kernel neither swaps nor compacts its pages. Newer kernels may move 2
+    /// MiB pages for their own contiguous allocations, and hot-unplug moves any page. A pin
+    /// prevents that; [`Contig::verify`](super::Contig::verify) finds moved pages.
+    HugetlbPool,
+    /// The hugetlb pool, in movable memory ([`Source::Blocks`](super::Source::Blocks)). Any
+    /// long-term pin moves pages away and ends the run.
+    MovablePool,
+    /// A long-term pin by an io_uring's registered buffer.
+    LongTermPin,
+    /// A dma-heap's buffer, allocated for devices.
+    DmaBuffer,
+    /// Nothing: the kernel may move the pages.
+    Nothing,
+}
+
+impl HeldBy {
+    /// Returns one word for programs.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::HugetlbPool => "hugetlb_pool",
+            Self::MovablePool => "movable_hugetlb_pool",
+            Self::LongTermPin => "long_term_pin",
+            Self::DmaBuffer => "dma_buffer",
+            Self::Nothing => "nothing",
+        }
+    }
+}
+
+impl fmt::Display for HeldBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::HugetlbPool => "the hugetlb pool",
+            Self::MovablePool => "the hugetlb pool, in movable memory: a long-term pin moves them",
+            Self::LongTermPin => "a long-term pin (an io_uring registered buffer)",
+            Self::DmaBuffer => "the dma-heap's buffer",
+            Self::Nothing => "nothing: the kernel may move the pages",
+        })
+    }
+}
+
+/// A long-term pin of a mapping.
+#[derive(Debug)]
+pub(super) struct Pin {
+    pub(super) ring: Ring,
+    guard: ForkGuard,
+}
+
+impl Pin {
+    /// Pins `mapping`. Read frames afterwards: the kernel first moves pages out of movable memory.
+    pub fn new(mapping: &Mapping) -> Result<Self, OsError> {
+        let ring = Ring::new()
+            .map_err(|source| OsError::new("io_uring_setup", "a ring for a pin", source))?;
+        ring.pin_all(mapping.as_ptr(), mapping.len()).map_err(|source| {
+            let subject = format!("{:#x}, {}", mapping.addr(), mapping.len());
+            OsError::new("io_uring_register", subject, source)
+        })?;
+        Ok(Self { ring, guard: ForkGuard::new() })
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        // Unpins now: closing the ring would do it later, after all forked children. A child shares
+        // the ring and must not unpin.
+        if !self.guard.is_child() {
+            let _ = self.ring.unpin();
+        }
+    }
+}

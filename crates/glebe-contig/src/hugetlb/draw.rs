@@ -1,0 +1,267 @@
+//! Draws chosen pages into a pool: free huge pages of the longest runs.
+//!
+//! No caller can choose the pages that a pool grows by. So the pool grows by promises to mappings
+//! of ours, which zero nothing ([`promised`](super::promised)), until /proc/kpageflags shows the
+//! wanted pages in it. Then no other program can take them. If other programs took some before, the
+//! choice is made again. Now the promises end, newest page first. When a wanted page leaves the
+//! pool, the pool grows until the page is back: it is among the next pages, but pages of unmovable
+//! page blocks come last. Then the page on top is touched. A kill leaves only a raised limit on
+//! surplus pages. The order holds only within one NUMA node ([`nodes`](super::nodes)).
+//!
+//! Cost: 6 µs for each page that the pool grows or shrinks by, and the zeroing of the touched
+//! pages. Lock: the one of the pools, also during zeroing, since a program that grows the pool
+//! would take the pages. It is released after each [`TURN`]. Frames are huge pages.
+
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
+use std::time::{Duration, Instant};
+
+use super::nodes::Stays;
+use super::promised::Promised;
+use super::survey::{free_pages, in_pool, is_in_pool};
+use super::{Builder, Order};
+use crate::order::fewest_runs;
+use crate::pool::PoolLock;
+use crate::Error;
+use glebe_os::error::OsError;
+use glebe_os::internal::mapping::Mapping;
+use glebe_os::internal::sys::kpage::Frames;
+use glebe_os::internal::sys::one_processor::OneProcessor;
+use glebe_os::internal::sys::zones;
+use glebe_os::units::Pages;
+
+/// Time that the lock is held once the pool has grown, plus one step.
+const TURN: Duration = Duration::from_millis(500);
+/// Pages that one step adds or removes.
+const STEP: u64 = 64;
+/// Pages until the first check whether the new pages form an equally good run. Later checks double
+/// it.
+const LOOK_FIRST: u64 = 256;
+/// Most turns that bring no page.
+const VAIN_MAX: u32 = 2;
+
+/// The pages to draw next, and the longest possible run.
+pub(super) type Seen = (BTreeSet<u64>, Pages);
+
+impl Builder<'_> {
+    /// Draws the free pages that make the longest runs with the pages in hand, longest run first.
+    pub(super) fn draw(
+        &mut self,
+        frames: &Frames,
+        (mut wanted, longest): Seen,
+    ) -> Result<(), Error> {
+        let size = self.pool.size();
+        self.effort.note(format!("a run of {} was seen free", longest.bytes(size)));
+        if self.options.required.is_some_and(|required| required > longest.bytes(size)) {
+            return Ok(());
+        }
+        let mut vain = 0;
+        while !wanted.is_empty() && vain < VAIN_MAX && !self.effort.is_over() {
+            let before = self.held.pages();
+            let left = self.effort.left();
+            let lock = match self.lock_within(left) {
+                Err(Error::Os(error)) if left.is_some() && error.kind() == ErrorKind::TimedOut => {
+                    self.effort.note(error.to_string());
+                    break;
+                }
+                lock => lock?,
+            };
+            self.draw_on_one_node(&lock, frames, wanted)?;
+            drop(lock);
+            vain = if self.held.pages() == before { vain + 1 } else { 0 };
+            (wanted, _) = self.see(frames)?;
+        }
+        Ok(())
+    }
+
+    /// Looks for pages to draw next, also in processors' own lists.
+    pub(super) fn see(&self, frames: &Frames) -> Result<Seen, Error> {
+        zones::empty_processor_lists();
+        let (size, in_hand) = (self.pool.size(), self.held.numbers());
+        let wanted = (self.run as u64, self.pages);
+        let may = |number| self.nodes.have(number);
+        let free = free_pages(frames, size, &in_hand, wanted, may, || self.effort.is_over())?;
+        Ok(self.wanted(free))
+    }
+
+    /// Returns the pages to draw next, if any would help, and the longest possible run. A run
+    /// longer than all in hand is drawn first.
+    fn wanted(&self, pages: Vec<u64>) -> Seen {
+        let held = &self.held;
+        let keep = usize::try_from(self.pages).unwrap_or(usize::MAX);
+        let mut all = held.frames.clone();
+        all.extend(pages);
+        let (best, had) = (fewest_runs(&all, keep), held.plan(self.pages));
+        let longest = Pages::new(best.longest as u64);
+        let mut kept: Vec<u64> = best.give_back.iter().rev().take(keep).map(|n| all[*n]).collect();
+        if best.longest > had.longest {
+            let runs = kept.chunk_by(|a, b| a + 1 == *b);
+            kept = runs.max_by_key(|run| run.len()).map_or(Vec::new(), <[u64]>::to_vec);
+        } else if held.pages() >= self.pages {
+            kept.clear();
+        }
+        let in_hand = held.numbers();
+        (kept.into_iter().filter(|number| !in_hand.contains(number)).collect(), longest)
+    }
+
+    /// Draws the wanted pages of one node, on a thread that stays there.
+    fn draw_on_one_node(
+        &mut self,
+        lock: &PoolLock,
+        frames: &Frames,
+        wanted: BTreeSet<u64>,
+    ) -> Result<(), Error> {
+        let (wanted, node) = self.nodes.most(wanted);
+        let (before, machine) = (self.pool.clone(), self.machine_pool()?);
+        let node = node.or(before.node());
+        let most = self.effort.may_grow(machine.size(), node)?;
+        self.go_to(node)?;
+        let drawn = lock.with_surplus(&machine, most, || self.draw_a_turn(most, frames, wanted));
+        self.pool = before;
+        drawn
+    }
+
+    fn draw_a_turn(
+        &mut self,
+        most: u64,
+        frames: &Frames,
+        mut wanted: BTreeSet<u64>,
+    ) -> Result<(), Error> {
+        let size = self.pool.size();
+        let (mut idle, mut promised) = (Promised::new(size), Promised::new(size));
+        // Reserves the pool's idle pages first: otherwise later reservations would use them, and
+        // the pool would not grow.
+        idle.more(self, self.machine_pool()?.counts()?.available())?;
+        let _stays = self.pool.node().map(Stays::on);
+        self.grow_until(&mut promised, most, frames, &mut wanted)?;
+        // Does not count the growth: on a busy machine it may take longer than a turn.
+        let began = Instant::now();
+        while !wanted.is_empty() && began.elapsed() < TURN && !self.effort.is_over() {
+            let top = STEP.min(promised.pages());
+            if top == 0 {
+                break;
+            }
+            let (gone, back) = self.look_below(&mut promised, top, &wanted, frames)?;
+            if gone.is_empty() {
+                continue;
+            }
+            wanted.retain(|number| !gone.contains(number));
+            match gone.len() as u64 == top && back == top {
+                true => self.take_all(promised.take())?,
+                false => self.take_from_top(&mut promised, back, gone, frames)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back the `top` newest pages. If some of `these` leave the pool with them, grows it
+    /// until they are back. Returns them, and how many pages came.
+    fn look_below(
+        &self,
+        promised: &mut Promised,
+        top: u64,
+        these: &BTreeSet<u64>,
+        frames: &Frames,
+    ) -> Result<(BTreeSet<u64>, u64), Error> {
+        // Another processor would bring other pages.
+        let _stays = OneProcessor::stay();
+        promised.less(top)?;
+        let gone = self.gone(these, frames)?;
+        if gone.is_empty() {
+            return Ok((gone, 0));
+        }
+        let mut came = promised.more(self, top)?;
+        while came < top + STEP && !self.are_in_pool(&gone, frames)? {
+            if promised.more(self, 1)? == 0 {
+                break;
+            }
+            came += 1;
+        }
+        Ok((gone, came))
+    }
+
+    /// Grows the pool, up to `most` promised pages, until it has `wanted`. If other new pages are
+    /// as good, or the pool cannot grow, `wanted` becomes the best of the new pages.
+    fn grow_until(
+        &self,
+        promised: &mut Promised,
+        most: u64,
+        frames: &Frames,
+        wanted: &mut BTreeSet<u64>,
+    ) -> Result<(), Error> {
+        let size = self.pool.size();
+        let of_others = in_pool(frames, size)?;
+        let mut look_at = LOOK_FIRST;
+        while !self.are_in_pool(wanted, frames)? && !self.effort.is_over() {
+            // Asking for more pages than exist would make the kernel reclaim and compact. If the
+            // number of obtainable pages cannot be read, the pool does not grow.
+            let obtainable = zones::obtainable(size, self.pool.node()).unwrap_or(0);
+            let step = STEP.min(obtainable).min(most - promised.pages().min(most));
+            let came = promised.more(self, step)?;
+            if came > 0 && promised.pages() < look_at {
+                continue;
+            }
+            look_at = look_at.saturating_mul(2);
+            let seen = in_pool(frames, size)?;
+            let is_here = |number: &u64| self.nodes.of(*number) == self.pool.node();
+            let all = seen.difference(&of_others).copied().filter(is_here).collect();
+            let (best, longest) = self.wanted(all);
+            if came == 0 || longest.get() >= self.run as u64 {
+                *wanted = best;
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the pages of `these` that are among the `top` newest, one by one.
+    fn take_from_top(
+        &mut self,
+        promised: &mut Promised,
+        top: u64,
+        mut these: BTreeSet<u64>,
+        frames: &Frames,
+    ) -> Result<(), Error> {
+        let mut looked = 0;
+        while looked < top && !these.is_empty() {
+            let (gone, _) = self.look_below(promised, 1, &these, frames)?;
+            these.retain(|number| !gone.contains(number));
+            if !gone.is_empty() && self.are_in_pool(&gone, frames)? {
+                self.take_all(promised.take())?;
+            }
+            looked += 1;
+        }
+        Ok(())
+    }
+
+    /// Populates promised pages and takes them in hand, unless other programs took the node's pages
+    /// first.
+    pub fn take_all(&mut self, mapping: Option<Mapping>) -> Result<(), Error> {
+        let Some(mapping) = mapping else { return Ok(()) };
+        self.gate.check(mapping.len())?;
+        match self.fill(&mapping, Order::Any) {
+            Err(Error::PoolShort { .. }) => return Ok(()),
+            filled => filled?,
+        }
+        Ok(self.held.add(mapping, self.pool.size())?)
+    }
+
+    fn gone(&self, numbers: &BTreeSet<u64>, frames: &Frames) -> Result<BTreeSet<u64>, OsError> {
+        let mut gone = BTreeSet::new();
+        for number in numbers {
+            if !is_in_pool(frames, *number, self.pool.size())? {
+                gone.insert(*number);
+            }
+        }
+        Ok(gone)
+    }
+
+    fn are_in_pool(&self, numbers: &BTreeSet<u64>, frames: &Frames) -> Result<bool, OsError> {
+        for number in numbers {
+            if !is_in_pool(frames, *number, self.pool.size())? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}

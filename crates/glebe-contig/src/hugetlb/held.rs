@@ -1,0 +1,106 @@
+//! [`Held`] owns huge pages in hand, in any order. Counts and frames are huge pages.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use crate::order::{fewest_runs, Plan};
+use glebe_os::error::OsError;
+use glebe_os::internal::mapping::{Mapping, Stretch};
+use glebe_os::internal::sys::page_size;
+use glebe_os::internal::sys::pagemap::Pagemap;
+use glebe_os::units::PageSize;
+
+#[derive(Default)]
+pub(crate) struct Held {
+    pub parts: Vec<Mapping>,
+    /// Part and index of each page.
+    places: Vec<(usize, u64)>,
+    pub frames: Vec<u64>,
+}
+
+impl Held {
+    pub fn pages(&self) -> u64 {
+        self.frames.len() as u64
+    }
+
+    pub fn numbers(&self) -> BTreeSet<u64> {
+        self.frames.iter().copied().collect()
+    }
+
+    /// Adds the pages of `mapping`, which are present.
+    pub fn add(&mut self, mapping: Mapping, size: PageSize) -> Result<(), OsError> {
+        let entries = Pagemap::open()?.entries(mapping.addr(), mapping.len(), size)?;
+        let per_page = size.bytes().pages_down(page_size());
+        let part = self.parts.len();
+        for (n, entry) in entries.iter().enumerate() {
+            self.places.push((part, n as u64));
+            self.frames.push(entry.frame().unwrap_or_default().get() / per_page.get());
+        }
+        self.parts.push(mapping);
+        Ok(())
+    }
+
+    pub fn plan(&self, keep: u64) -> Plan {
+        fewest_runs(&self.frames, usize::try_from(keep).unwrap_or(usize::MAX))
+    }
+
+    /// Returns true if the pages are one ascending mapping of `pages`. Few runs are not enough: a
+    /// run may begin below the previous one.
+    pub fn came_so(&self, pages: u64) -> bool {
+        self.parts.len() == 1 && self.pages() == pages && self.frames.is_sorted()
+    }
+
+    /// Returns the places of the kept pages, by ascending frame.
+    pub fn stretches(&self, plan: &Plan, keep: u64, size: PageSize) -> Vec<Stretch> {
+        let keep = usize::try_from(keep).unwrap_or(usize::MAX);
+        let kept = plan.give_back.iter().rev().take(keep);
+        Stretch::of_pages(kept.map(|n| self.places[*n]), size)
+    }
+
+    /// Maps `pages` adjacent pages in `within`, ascending, and gives the rest back. `None` if no
+    /// run is that long.
+    pub fn run_within(
+        self,
+        within: &Range<u64>,
+        pages: u64,
+        size: PageSize,
+    ) -> Result<Option<Mapping>, OsError> {
+        let all = self.frames.iter().copied().zip(self.places.iter().copied());
+        let mut here: Vec<_> = all.filter(|(frame, _)| within.contains(frame)).collect();
+        here.sort_unstable();
+        let run = here.chunk_by(|a, b| a.0 + 1 == b.0).find(|run| run.len() as u64 >= pages);
+        let Some(run) = run else { return Ok(None) };
+        let kept = run.iter().take(pages as usize).map(|(_, place)| *place);
+        let stretches = Stretch::of_pages(kept, size);
+        Mapping::gathered(self.parts, &stretches, size).map(Some)
+    }
+
+    pub fn give_back(&mut self, pages: &[usize]) -> Result<(), OsError> {
+        for n in pages {
+            let (part, index) = self.places[*n];
+            self.parts[part].discard(usize::try_from(index).unwrap_or(usize::MAX))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use glebe_os::internal::mapping::Visibility;
+    use glebe_os::units::Bytes;
+
+    #[test]
+    fn runs_that_do_not_ascend_are_put_in_order() {
+        let part = || Mapping::aligned(Bytes::mib(1), page_size(), Visibility::PRIVATE).unwrap();
+        let held = |parts: usize, frames: &[u64]| Held {
+            parts: (0..parts).map(|_| part()).collect(),
+            frames: frames.to_vec(),
+            ..Held::default()
+        };
+        assert!(held(1, &[3, 4, 8]).came_so(3));
+        assert!(!held(1, &[8, 9, 3, 4]).came_so(4), "two runs, and two are the fewest");
+        assert!(!held(1, &[3, 4, 8]).came_so(2), "one too many");
+        assert!(!held(2, &[3, 4]).came_so(2), "in two places");
+    }
+}

@@ -1,0 +1,102 @@
+//! Puts huge pages in physical order.
+//!
+//! It reads the frames of the pages, which come in any order or were chosen by a
+//! [`search`](super::search), and keeps the fewest runs that suffice. Private pages are moved: 8 µs
+//! a stretch, and each stretch is a mapping (VMA) of the kernel's.
+//!
+//! Pages of a file are freed by descending frame and taken again, which zeroes them twice. That
+//! relies on a pool that hands out the page freed last first (measured; the kernel does not promise
+//! it). So the result is compared with the plan, and the attempt repeated if other programs drew
+//! from the pool. Counts and frames are huge pages.
+
+use super::held::Held;
+use super::{Builder, Order, STRETCHES_MAX};
+use crate::order::Plan;
+use crate::{runs, Error, Run};
+use glebe_os::internal::mapping::{Mapping, Stretch};
+
+const ATTEMPTS: u32 = 4;
+
+impl Builder<'_> {
+    /// Maps the pages in the fewest runs, ascending.
+    pub(super) fn map_in_order(&mut self) -> Result<Mapping, Error> {
+        for attempt in 1.. {
+            self.search()?;
+            let mut held = std::mem::take(&mut self.held);
+            let plan = held.plan(self.pages);
+            let planned = plan.runs;
+            if held.came_so(self.pages) {
+                return Ok(held.parts.remove(0));
+            }
+            let stretches = held.stretches(&plan, self.pages, self.pool.size());
+            if !self.options.mappable && stretches.len() <= STRETCHES_MAX {
+                return self.moved(held, &stretches);
+            }
+            let mapping = self.taken_again(held, &plan)?;
+            self.fill(&mapping, Order::Strict)?;
+            let (runs, _) = runs::read(&mapping, self.pool.size())?;
+            let ascend = runs.is_sorted_by_key(|run| run.pfn);
+            if (runs.len() <= planned && ascend) || attempt >= ATTEMPTS {
+                self.note_order(&runs, planned);
+                return Ok(mapping);
+            }
+        }
+        unreachable!("the last attempt returns")
+    }
+
+    fn moved(&mut self, held: Held, stretches: &[Stretch]) -> Result<Mapping, Error> {
+        match Mapping::gathered(held.parts, stretches, self.pool.size()) {
+            Ok(mapping) => return Ok(mapping),
+            Err(error) => {
+                let size = self.pool.size().bytes();
+                self.notes.push(format!("hugetlb {size}: not put in order: {error}"));
+            }
+        }
+        let mapping = self.take(self.pages)?;
+        self.fill(&mapping, Order::Strict)?;
+        Ok(mapping)
+    }
+
+    /// Frees the pages in hand and maps the kept ones again, unpopulated. Without the lock they get
+    /// any order.
+    fn taken_again(&mut self, mut held: Held, plan: &Plan) -> Result<Mapping, Error> {
+        let pages = self.pages;
+        let kept = held.frames.len().saturating_sub(usize::try_from(pages).unwrap_or(usize::MAX));
+        let (others, kept) = plan.give_back.split_at(kept);
+        let lock = match self.may_change.then(|| self.lock()) {
+            Some(Ok(lock)) => lock,
+            refused => {
+                let why = refused.and_then(Result::err).map_or(String::new(), |e| format!(": {e}"));
+                let size = self.pool.size().bytes();
+                self.notes.push(format!("hugetlb {size}: not put in order{why}"));
+                held.give_back(others)?;
+                held.give_back(kept)?;
+                return self.take(pages);
+            }
+        };
+        // Unwanted pages leave the pool while it has surplus.
+        held.give_back(others)?;
+        let pool = self.pool.clone();
+        let taken = lock.with_pages(&pool, 0, |_| {
+            held.give_back(kept)?;
+            self.mapped_beside_idle(pages)
+        });
+        drop(lock);
+        match taken {
+            // Other programs were quicker.
+            Err(Error::PoolShort { .. }) => self.take(pages),
+            taken => taken,
+        }
+    }
+
+    fn note_order(&mut self, runs: &[Run], planned: usize) {
+        if runs.len() > planned {
+            self.notes.push(format!(
+                "hugetlb {}: {} runs where {planned} were possible; somebody else drew from the \
+                 pool during {ATTEMPTS} attempts",
+                self.pool.size().bytes(),
+                runs.len()
+            ));
+        }
+    }
+}

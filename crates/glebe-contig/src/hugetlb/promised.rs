@@ -1,0 +1,65 @@
+//! [`Promised`] owns huge pages of the pool that are promised to mappings of ours and not zeroed.
+//!
+//! They are *surplus*: a page leaves the pool when its promise ends, and all leave when the process
+//! ends in any way. The newest page leaves first, and a touched mapping gets it. Counts are huge
+//! pages.
+
+use std::io::ErrorKind;
+
+use super::Builder;
+use crate::Error;
+use glebe_os::error::OsError;
+use glebe_os::internal::mapping::Mapping;
+use glebe_os::units::{Bytes, PageSize, Pages};
+
+/// Untouched mappings, newest last.
+pub(super) struct Promised {
+    mappings: Vec<Mapping>,
+    size: PageSize,
+}
+
+impl Promised {
+    pub fn new(size: PageSize) -> Self {
+        Self { mappings: Vec::new(), size }
+    }
+
+    pub fn pages(&self) -> u64 {
+        self.mappings.iter().map(|mapping| mapping.len().pages_up(self.size).get()).sum()
+    }
+
+    /// Sets aside `pages` more, or none. Returns how many came.
+    pub fn more(&mut self, builder: &Builder<'_>, pages: u64) -> Result<u64, Error> {
+        if pages == 0 {
+            return Ok(0);
+        }
+        match builder.private(pages) {
+            Ok(mapping) => {
+                self.mappings.push(mapping);
+                Ok(pages)
+            }
+            Err(Error::Os(error)) if error.kind() == ErrorKind::OutOfMemory => Ok(0),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives back the newest `pages`.
+    pub fn less(&mut self, pages: u64) -> Result<(), OsError> {
+        let mut left = Pages::new(pages).bytes(self.size);
+        while left > Bytes::ZERO {
+            let Some(mut last) = self.mappings.pop() else { break };
+            if last.len() > left {
+                last.shorten(last.len() - left)?;
+                left = Bytes::ZERO;
+                self.mappings.push(last);
+            } else {
+                left = left - last.len();
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the newest mapping, which gets the newest pages when touched.
+    pub fn take(&mut self) -> Option<Mapping> {
+        self.mappings.pop()
+    }
+}

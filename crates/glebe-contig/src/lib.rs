@@ -1,0 +1,424 @@
+//! [`Contig`] owns physically contiguous memory, populated and held in its frames.
+//!
+//! ```
+//! use glebe_contig::Contig;
+//! use glebe_contig::units::Bytes;
+//!
+//! let memory = Contig::new(Bytes::mib(4))?;
+//! memory.mapping().write(Bytes::ZERO, b"here");
+//! println!("{}, longest run {}", memory.source(), memory.longest_run());
+//! for reason in memory.why_not_better() {
+//!     println!("{reason}");
+//! }
+//! # Ok::<(), glebe_contig::Error>(())
+//! ```
+//!
+//! [`Contig::runs`] lists only runs that were read. Their length is best effort, unless
+//! [`Options::require_run`] makes a short run an error. Every page is present when
+//! [`Options::build`] returns, so no touch raises SIGBUS. [`Contig::held_by`] says what keeps the
+//! pages in their frames; [`Contig::verify`] finds pages that moved.
+//!
+//! `build` reads the frames of hugetlb pages and moves the pages into ascending order. For longer
+//! runs ([`Options::require_run`], [`Options::prefer_run`], [`Options::search`]) it searches
+//! `/proc/kpageflags` for free runs and draws them into the pool; then it compacts memory; then it
+//! splits larger pages.
+//!
+//! Lengths are bytes; positions and runs are base pages from the start of the mapping. Frames come
+//! from `/proc/self/pagemap`: in a virtual machine, they are the guest's. Cost: the kernel's
+//! zeroing, 0.1 to 0.6 ms for 2 MiB, or 3 ms if a virtual machine's host must first provide it,
+//! plus 2 to 30 µs a huge page. Lock: [`PoolLock`], while pages are found or ordered. Sources:
+//! admin-guide/mm/hugetlbpage, admin-guide/mm/pagemap, admin-guide/mm/transhuge.
+#![deny(unsafe_code)]
+// No model runs any of it.
+#![cfg(not(loom))]
+
+mod assemble;
+mod blocks;
+mod certificate;
+mod choose;
+mod error;
+mod explain;
+mod hold;
+mod hugetlb;
+mod options;
+mod order;
+mod ordinary;
+mod pool;
+mod populate;
+mod resident;
+mod resize;
+mod runs;
+mod window;
+
+use std::sync::Arc;
+
+use glebe_os::extent::Extent;
+use glebe_os::internal::mapping::Mapping;
+use glebe_os::internal::sys::hugetlb::sizes;
+use glebe_os::internal::sys::madvise::transparent_huge_page;
+use glebe_os::internal::sys::memfd::MemFile;
+use glebe_os::internal::sys::page_size;
+use glebe_os::units::{Bytes, PageSize, Pages, Pfn};
+
+pub use blocks::{bank, mend_blocks};
+pub use certificate::Certificate;
+pub use error::Error;
+pub use explain::{boot_parameter, explain, Outlook, Verdict};
+pub use glebe_os::internal::sys::numa::Node;
+pub use hold::HeldBy;
+pub use options::{Options, Plan, Progress};
+pub use pool::PoolLock;
+pub use resize::{grow_pool, shrink_pool, PoolChange};
+
+/// The sources of memory, best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// Pages of the hugetlb pool of this size. The kernel neither swaps nor compacts them.
+    Hugetlb(PageSize),
+    /// Transparent huge pages. The kernel may move or split them.
+    Thp,
+    /// Base pages.
+    Plain,
+    /// A buffer of the dma-heap that [`Options::dma_heap`] names.
+    DmaHeap,
+    /// Evacuated memory blocks (`CONFIG_MEMORY_HOTREMOVE`, root): one run, at most as long as
+    /// adjacent blocks without kernel memory. `build` uses it if the caller names it, or wants a
+    /// run that the [`bank`] may hold. It is never pinned. While it lives, no other program can use
+    /// idle pages of the hugetlb pool, if its node has some; it is refused if these are more than
+    /// the blocks hold.
+    Blocks,
+    /// Several sources, largest blocks first ([`Plan::Divide`]): see [`Contig::parts`].
+    Divided,
+}
+
+impl Source {
+    /// Hugetlb pages of 1 GiB.
+    pub const HUGETLB_1G: Self = Self::Hugetlb(PageSize::new(1 << 30).unwrap());
+    /// Hugetlb pages of 2 MiB.
+    pub const HUGETLB_2M: Self = Self::Hugetlb(PageSize::new(2 << 20).unwrap());
+}
+
+impl std::fmt::Display for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Source::Hugetlb(size) => write!(f, "hugetlb {}", size.bytes()),
+            Source::Thp => f.write_str("transparent huge pages"),
+            Source::Plain => f.write_str("base pages"),
+            Source::DmaHeap => f.write_str("dma-heap"),
+            Source::Blocks => f.write_str("memory blocks"),
+            Source::Divided => f.write_str("several sources"),
+        }
+    }
+}
+
+/// Positions from one source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Positions in the mapping, in base pages.
+    pub pages: Extent,
+    /// Source, never [`Source::Divided`].
+    pub source: Source,
+}
+
+/// The place of a byte in its run, from [`Contig::query`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// Bytes of the run before it.
+    pub offset_in_run: Bytes,
+    /// Contiguous bytes from it on.
+    pub contiguous: Bytes,
+    /// Bytes of the whole run.
+    pub run_len: Bytes,
+    /// Frame of its page, if visible.
+    pub pfn: Option<Pfn>,
+}
+
+/// Physically contiguous positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Positions in the mapping, in base pages.
+    pub pages: Extent,
+    /// Frame of the first page, if visible.
+    pub pfn: Option<Pfn>,
+}
+
+/// The evidence for runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// Frames were read.
+    Frames,
+    /// Frames are hidden: contiguity is proved only within this many base pages.
+    Within(Pages),
+}
+
+impl Proof {
+    #[doc(hidden)]
+    pub fn weaker(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Within(a), Self::Within(b)) => Self::Within(a.min(b)),
+            (Self::Frames, other) | (other, Self::Frames) => other,
+        }
+    }
+}
+
+impl std::fmt::Display for Proof {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Proof::Frames => f.write_str("proved by page frame numbers"),
+            Proof::Within(pages) => {
+                write!(f, "contiguity proved only within {}", pages.bytes(page_size()))
+            }
+        }
+    }
+}
+
+/// Pages that left their frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drift {
+    /// Positions in the mapping, in base pages.
+    pub pages: Extent,
+    /// Earlier frame of the first page.
+    pub was: Pfn,
+    /// Frame of the first page now; `None` if it is missing.
+    pub now: Option<Pfn>,
+}
+
+/// Physically contiguous memory. When it is dropped or the process ends, the kernel gets it back,
+/// and with it the pages that a hugetlb pool gained for it.
+#[derive(Debug)]
+pub struct Contig {
+    // `pin` drops before the memory that it pins.
+    pin: Option<hold::Pin>,
+    mapping: Mapping,
+    // `blocks` drops after the mapping, which uses their pages.
+    blocks: Option<blocks::Held>,
+    /// Bytes requested.
+    asked: Bytes,
+    parts: Vec<Part>,
+    runs: Vec<Run>,
+    proof: Proof,
+    /// The steps of a search that failed.
+    tried: Option<String>,
+    why_not_better: Vec<String>,
+    why_not_pinned: Option<String>,
+}
+
+impl Contig {
+    /// Makes at least `len` bytes from the best available source, held in place if possible.
+    ///
+    /// # Errors
+    /// The refusal of the last source.
+    pub fn new(len: Bytes) -> Result<Self, Error> {
+        Self::options().build(len)
+    }
+
+    /// Returns default options, for [`Options::build`].
+    pub fn options() -> Options {
+        Options::default()
+    }
+
+    fn of(source: Source, mapping: Mapping, (runs, proof): (Vec<Run>, Proof)) -> Self {
+        let pages = Extent::new(0, mapping.len().pages_up(page_size()).get());
+        let part = Part { pages: pages.expect("a mapping is never empty"), source };
+        Self {
+            pin: None,
+            asked: mapping.len(),
+            mapping,
+            blocks: None,
+            parts: vec![part],
+            runs,
+            proof,
+            tried: None,
+            why_not_better: Vec::new(),
+            why_not_pinned: None,
+        }
+    }
+
+    /// Returns the mapping. Forked children and core dumps do not have it.
+    #[must_use]
+    pub fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
+    /// Returns the file of the pages, if [`Options::mappable`] was set.
+    #[must_use]
+    pub fn file(&self) -> Option<&Arc<MemFile>> {
+        self.mapping.file()
+    }
+
+    /// Returns the bytes mapped: the requested bytes, rounded up by the plan.
+    #[must_use]
+    pub fn len(&self) -> Bytes {
+        self.mapping.len()
+    }
+
+    /// Returns the bytes mapped beyond those requested. A hugetlb pool takes no part of a page
+    /// back.
+    #[must_use]
+    pub fn spare(&self) -> Bytes {
+        self.len().saturating_sub(self.asked)
+    }
+
+    /// Returns the source.
+    #[must_use]
+    pub fn source(&self) -> Source {
+        match self.parts[..] {
+            [part] => part.source,
+            _ => Source::Divided,
+        }
+    }
+
+    /// Returns the parts in order of position.
+    #[must_use]
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    /// Returns the proved runs in order of position. Adjacent positions with adjacent frames are
+    /// one run. If frames are hidden, each huge page is a run, and base pages have no run.
+    #[must_use]
+    pub fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+
+    /// Returns the evidence for the runs.
+    #[must_use]
+    pub fn proof(&self) -> Proof {
+        self.proof
+    }
+
+    /// Returns the longest proved contiguity in base pages, at least one.
+    #[must_use]
+    pub fn longest_run(&self) -> Pages {
+        runs::longest(&self.runs)
+    }
+
+    /// Returns the place of the byte at `addr` in its run, like `posix_mem_offset`, or `None`
+    /// outside the mapping. O(log runs).
+    #[must_use]
+    pub fn query(&self, addr: usize) -> Option<Location> {
+        let offset = addr.checked_sub(self.mapping.addr())?;
+        certificate::locate(&self.runs, self.len(), Bytes::new(offset as u64))
+    }
+
+    /// Returns all that is known of the runs, to keep or pass on.
+    #[must_use]
+    pub fn certificate(&self) -> Certificate {
+        let (source, held_by, len) = (self.source(), self.held_by(), self.len());
+        Certificate { source, held_by, len, runs: self.runs.clone(), proof: self.proof }
+    }
+
+    /// Returns what keeps the pages in their frames.
+    #[must_use]
+    pub fn held_by(&self) -> HeldBy {
+        if self.pin.is_some() {
+            return HeldBy::LongTermPin;
+        }
+        if self.blocks.is_some() {
+            return HeldBy::MovablePool;
+        }
+        match self.source() {
+            Source::Hugetlb(_) => HeldBy::HugetlbPool,
+            Source::DmaHeap => HeldBy::DmaBuffer,
+            Source::Divided if self.parts.iter().all(Part::is_hugetlb) => HeldBy::HugetlbPool,
+            _ => HeldBy::Nothing,
+        }
+    }
+
+    /// Returns why there is no long-term pin, if one was tried or is impossible.
+    #[must_use]
+    pub fn why_not_pinned(&self) -> Option<&str> {
+        self.why_not_pinned.as_deref()
+    }
+
+    /// Returns the refusal of each better source: values, limits and remedy.
+    #[must_use]
+    pub fn why_not_better(&self) -> &[String] {
+        &self.why_not_better
+    }
+
+    /// Reads the frames again and returns the pages that moved. If frames are hidden, it finds only
+    /// missing pages.
+    ///
+    /// # Errors
+    /// If frames cannot be read, or if this is a forked child, which lacks the memory.
+    pub fn verify(&self) -> Result<Vec<Drift>, OsError> {
+        runs::drift(&self.mapping, &self.runs, self.source().grain())
+    }
+}
+
+impl Part {
+    fn is_hugetlb(&self) -> bool {
+        matches!(self.source, Source::Hugetlb(_))
+    }
+}
+
+impl Source {
+    fn page(self) -> PageSize {
+        match self {
+            Source::Hugetlb(size) => size,
+            Source::Thp => transparent_huge_page().unwrap_or(page_size()),
+            Source::Blocks => smallest_hugetlb().unwrap_or(page_size()),
+            Source::Plain | Source::DmaHeap | Source::Divided => page_size(),
+        }
+    }
+
+    /// Returns the page size for rounding lengths. Transparent huge pages over 2 MiB do not count,
+    /// since base pages can fill the rest.
+    fn rounds_to(self) -> PageSize {
+        rounds_to(self, self.page())
+    }
+
+    /// Returns the length within which pages are contiguous by construction.
+    fn grain(self) -> PageSize {
+        match self {
+            Source::Thp => page_size(),
+            other => other.page(),
+        }
+    }
+}
+
+fn smallest_hugetlb() -> Option<PageSize> {
+    pool_sizes().pop()
+}
+
+/// Returns the pool sizes to try by default, largest first.
+fn pool_sizes() -> Vec<PageSize> {
+    large(sizes(), transparent_huge_page().ok())
+}
+
+/// Keeps sizes of at least 2 MiB, or of a smaller transparent huge page. With base pages of 16 and
+/// 64 KiB, transparent huge pages have 32 and 512 MiB.
+fn large(mut sizes: Vec<PageSize>, transparent: Option<PageSize>) -> Vec<PageSize> {
+    let least = transparent.map_or(LARGE, |size| size.bytes().min(LARGE));
+    sizes.retain(|size| size.bytes() >= least);
+    sizes
+}
+
+const LARGE: Bytes = Bytes::mib(2);
+
+fn rounds_to(source: Source, page: PageSize) -> PageSize {
+    match source {
+        Source::Thp if page.bytes() > LARGE => page_size(),
+        _ => page,
+    }
+}
+
+#[cfg(test)]
+mod tests;
+
+#[doc(hidden)]
+pub use glebe_os::{error::OsError, extent, units};
+
+/// For the crate `glebe` alone: it changes without notice.
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub mod internal {
+    pub use crate::certificate::locate;
+    pub use crate::runs::push_run;
+}
+
+// Its examples are tested.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

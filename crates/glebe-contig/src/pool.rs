@@ -1,0 +1,355 @@
+//! [`PoolLock`] owns the right to change the machine's hugetlb pools.
+//!
+//! Memory comes as *surplus* pages, which the kernel takes back when they are freed, also by
+//! SIGKILL. To get them, glebe raises a counter of the pool, maps, and lowers the counter by the
+//! same difference. It records each raise first ([`window`](super::window)), so the next holder of
+//! the lock can undo it after a kill.
+//!
+//! - [`PoolLock::with_surplus`] raises the limit on surplus pages. A kill leaves no page behind.
+//! - [`PoolLock::with_pages`] raises the persistent pages, for sizes without surplus, and to free
+//!   and retake pages in a chosen order: a pool with surplus loses every freed page. Lowering the
+//!   count makes pages in use or promised surplus.
+//!
+//! Counts are huge pages. A change costs 50 µs, and 2 to 50 µs for each 2 MiB page added. Under the
+//! lock only pages that a search chose are zeroed ([`draw`](super::hugetlb)). Source:
+//! admin-guide/mm/hugetlbpage, mm/hugetlb.c.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::window::{self, Counter, Window};
+use glebe_os::error::OsError;
+use glebe_os::internal::sys::hugetlb::{Counts, Pool, ROOT};
+use glebe_os::internal::sys::lock_file::{LockFile, Locked};
+use glebe_os::internal::sys::numa;
+use glebe_os::internal::sys::private;
+use glebe_os::internal::sys::process::{boot_id, effective_user};
+
+const LOCK_NAME: &str = "hugetlb.lock";
+/// Directory of root's lock. Only root can write in it.
+const ROOTS_DIR: &str = "/run/glebe";
+
+#[derive(Clone, Debug)]
+pub struct Place {
+    pub pools: PathBuf,
+    /// The NUMA nodes' directory, with their parts of the pools.
+    pub nodes: PathBuf,
+    /// Candidate paths, best first. A path is skipped if its directory cannot exist.
+    pub locks: Vec<PathBuf>,
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        let user = effective_user();
+        let of_user = || Some(PathBuf::from(std::env::var_os("XDG_RUNTIME_DIR")?).join("glebe"));
+        let first = if user == 0 { Some(PathBuf::from(ROOTS_DIR)) } else { of_user() };
+        let dirs = first.into_iter().chain([std::env::temp_dir().join(format!("glebe-{user}"))]);
+        let locks = dirs.map(|dir| dir.join(LOCK_NAME)).collect();
+        Self { pools: ROOT.into(), nodes: numa::ROOT.into(), locks }
+    }
+}
+
+/// The exclusive right to change the machine's hugetlb pools, until it is dropped. A thread that
+/// asks for a second one waits in vain.
+///
+/// ```
+/// use glebe_contig::PoolLock;
+///
+/// let lock = PoolLock::acquire()?; // mends what a killed process left
+/// for note in lock.notes() {
+///     println!("{note}");
+/// }
+/// # Ok::<(), glebe_contig::OsError>(())
+/// ```
+#[derive(Debug)]
+pub struct PoolLock {
+    locked: Locked,
+    place: Place,
+    boot_id: String,
+    notes: Vec<String>,
+}
+
+impl PoolLock {
+    /// The patience of [`PoolLock::acquire`]. Holders wait for the kernel to find pages.
+    pub const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// Waits for the lock, for up to [`PoolLock::PATIENCE`], and lowers the counters that killed
+    /// processes left raised.
+    ///
+    /// # Errors
+    /// See [`PoolLock::within`].
+    pub fn acquire() -> Result<Self, OsError> {
+        Self::within(Self::PATIENCE)
+    }
+
+    /// Acquires the lock within `patience`.
+    ///
+    /// # Errors
+    /// [`TimedOut`](io::ErrorKind::TimedOut), naming the holder; if the lock file cannot be opened
+    /// or has another owner.
+    pub fn within(patience: Duration) -> Result<Self, OsError> {
+        Self::of(&Place::default(), patience)
+    }
+
+    pub(super) fn of(place: &Place, patience: Duration) -> Result<Self, OsError> {
+        let locked = lock_first(&place.locks, patience)?;
+        let boot_id = boot_id()?;
+        let mut lock = Self { locked, place: place.clone(), boot_id, notes: Vec::new() };
+        lock.mend()?;
+        Ok(lock)
+    }
+
+    /// Returns the faults of the record, and which counters were lowered.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Runs `map` while a mapping can get `missing` surplus pages more than exist. The kernel sets
+    /// them aside at mmap; the caller populates them later, without the lock.
+    ///
+    /// # Errors
+    /// EINVAL if the kernel makes no surplus of this size; if the counter cannot be changed; errors
+    /// of `map`.
+    pub fn with_surplus<T, E: From<OsError>>(
+        &self,
+        pool: &Pool,
+        missing: u64,
+        map: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
+        let before = pool.overcommit()?;
+        let by = pool.counts()?.surplus.saturating_add(missing).saturating_sub(before);
+        let window = (Counter::Overcommit, before, by);
+        self.open(pool, window, || pool.set_overcommit(before + by), |_| map())
+    }
+
+    /// Adds up to `more` pages, makes surplus pages persistent, and runs `body` with the number
+    /// added. Pages in use or promised afterwards become surplus again.
+    pub(super) fn with_pages<T, E: From<OsError>>(
+        &self,
+        pool: &Pool,
+        more: u64,
+        body: impl FnOnce(u64) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let counts = pool.counts()?;
+        let (before, by) = (counts.persistent(), counts.surplus.saturating_add(more));
+        let raise = || pool.set_persistent(before.saturating_add(by));
+        let window = (Counter::Pages, before, by);
+        self.open(pool, window, raise, |made| body(made.saturating_sub(counts.surplus)))
+    }
+
+    /// Runs `body`, which adds up to `most` pages step by step.
+    pub(super) fn with_growth<T, E: From<OsError>>(
+        &self,
+        pool: &Pool,
+        most: u64,
+        body: impl FnOnce(&mut Growing<'_>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let counts = pool.counts()?;
+        let (before, by) = (counts.persistent(), counts.surplus.saturating_add(most));
+        let _open = self.begin(pool, (Counter::Pages, before, by))?;
+        let base = before.saturating_add(counts.surplus);
+        pool.set_persistent(base)?;
+        body(&mut Growing { pool, base, most, had: 0 })
+    }
+
+    pub(super) fn locked(&self) -> &Locked {
+        &self.locked
+    }
+
+    pub(super) fn boot_id(&self) -> &str {
+        &self.boot_id
+    }
+
+    /// Splits up to `pages` of `larger` and runs `body` with the number of parts. Parts of a page
+    /// are contiguous, and the pool hands them out next.
+    pub(super) fn with_split<T, E: From<OsError>>(
+        &self,
+        pool: &Pool,
+        larger: &Pool,
+        pages: u64,
+        body: impl FnOnce(u64) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let each = larger.size().bytes().get() / pool.size().bytes().get();
+        self.with_pages(larger, pages, |had| {
+            self.with_pages(pool, 0, |_| {
+                let window =
+                    (Counter::Pages, pool.counts()?.persistent(), had.saturating_mul(each));
+                self.open(pool, window, || larger.demote(had), body)
+            })
+        })
+    }
+
+    /// Adds `more` pages for good, or none if fewer came. Returns the counts before, and how many
+    /// came.
+    pub(super) fn keep_pages(&self, pool: &Pool, more: u64) -> Result<(Counts, u64), OsError> {
+        let counts = pool.counts()?;
+        let (before, by) = (counts.persistent(), counts.surplus.saturating_add(more));
+        let open = self.begin(pool, (Counter::Pages, before, by))?;
+        pool.set_persistent(before.saturating_add(by))?;
+        let came = open.made()?.saturating_sub(counts.surplus);
+        if came >= more {
+            open.keep()?;
+        }
+        Ok((counts, came))
+    }
+
+    /// Raises a counter, runs `body` with the difference reached, and lowers the counter.
+    fn open<T, E: From<OsError>>(
+        &self,
+        pool: &Pool,
+        (counter, before, by): (Counter, u64, u64),
+        change: impl FnOnce() -> Result<(), OsError>,
+        body: impl FnOnce(u64) -> Result<T, E>,
+    ) -> Result<T, E> {
+        if by == 0 {
+            return body(0);
+        }
+        let open = self.begin(pool, (counter, before, by))?;
+        let made = change().and_then(|()| open.made())?;
+        body(made)
+    }
+
+    /// Records a change before it is made.
+    fn begin<'a>(
+        &'a self,
+        pool: &'a Pool,
+        (counter, before, by): (Counter, u64, u64),
+    ) -> Result<Open<'a>, OsError> {
+        let window = Window { size: pool.size(), counter, before, by, node: pool.node() };
+        let mut windows = self.read()?.0;
+        windows.push(window);
+        self.write(&windows)?;
+        Ok(Open { lock: self, pool, window })
+    }
+
+    fn end(&self, window: Window) -> Result<(), OsError> {
+        let mut windows = self.read()?.0;
+        windows.retain(|other| *other != window);
+        self.write(&windows)
+    }
+
+    fn mend(&mut self) -> Result<(), OsError> {
+        let (windows, ignored) = self.read()?;
+        let shown = self.locked.path().display().to_string();
+        self.notes.extend(ignored.iter().map(|what| format!("{shown}: {what}")));
+        // Later windows were opened inside earlier ones, so they close first.
+        for window in windows.iter().rev() {
+            let Some(pool) = Pool::find(&self.place.pools, window.size)? else { continue };
+            let part = window.node.map(|node| pool.on_node(&self.place.nodes, node)).transpose()?;
+            let Some(pool) = part.unwrap_or(Some(pool)) else { continue };
+            let made = lower(&pool, *window)?;
+            let (size, what) = (window.size.bytes(), window.counter.as_str());
+            self.notes.push(format!(
+                "{shown}: a process ended while it had {what} of {size} raised by {}; {made} were \
+                 taken off",
+                window.by
+            ));
+        }
+        match windows.is_empty() && ignored.is_empty() {
+            true => Ok(()),
+            false => self.write(&[]),
+        }
+    }
+
+    fn read(&self) -> Result<(Vec<Window>, Vec<String>), OsError> {
+        Ok(window::parse(&self.locked.record()?, &self.boot_id))
+    }
+
+    fn write(&self, windows: &[Window]) -> Result<(), OsError> {
+        self.locked.set_record(window::format(windows, &self.boot_id).as_bytes())
+    }
+}
+
+/// A pool that grows step by step. It hands out its newest pages first.
+pub(super) struct Growing<'a> {
+    pool: &'a Pool,
+    /// Persistent pages before the first step.
+    base: u64,
+    most: u64,
+    had: u64,
+}
+
+impl Growing<'_> {
+    /// Adds up to `pages`. Returns how many came.
+    pub fn by(&mut self, pages: u64) -> Result<u64, OsError> {
+        let target = self.had.saturating_add(pages).min(self.most);
+        self.pool.set_persistent(self.base.saturating_add(target))?;
+        let had = self.pool.total()?.saturating_sub(self.base);
+        let came = had.saturating_sub(self.had);
+        self.had = had;
+        Ok(came)
+    }
+}
+
+/// An open window, closed on drop. If that fails, the next holder of the lock closes it.
+struct Open<'a> {
+    lock: &'a PoolLock,
+    pool: &'a Pool,
+    window: Window,
+}
+
+impl Open<'_> {
+    fn made(&self) -> Result<u64, OsError> {
+        Ok(self.window.made(count(self.pool, self.window.counter)?))
+    }
+
+    /// Closes the window without lowering the counter.
+    fn keep(self) -> Result<(), OsError> {
+        self.lock.end(self.window)?;
+        std::mem::forget(self);
+        Ok(())
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        if lower(self.pool, self.window).is_ok() {
+            let _ = self.lock.end(self.window);
+        }
+    }
+}
+
+fn count(pool: &Pool, counter: Counter) -> Result<u64, OsError> {
+    match counter {
+        Counter::Pages => Ok(pool.counts()?.persistent()),
+        Counter::Overcommit => pool.overcommit(),
+    }
+}
+
+/// Lowers the counter by the part of the window that was made, and returns that part.
+fn lower(pool: &Pool, window: Window) -> Result<u64, OsError> {
+    let now = count(pool, window.counter)?;
+    let made = window.made(now);
+    match (made, window.counter) {
+        (0, _) => {}
+        (_, Counter::Pages) => pool.set_persistent(now - made)?,
+        (_, Counter::Overcommit) => pool.set_overcommit(now - made)?,
+    }
+    Ok(made)
+}
+
+fn lock_first(paths: &[PathBuf], patience: Duration) -> Result<Locked, OsError> {
+    let mut last = None;
+    for path in paths {
+        let made = path.parent().map_or(Ok(()), private::own_dir);
+        match made.and_then(|()| LockFile::at(path).lock(patience)) {
+            Err(error) if elsewhere(&error) => last = Some(error),
+            other => return other,
+        }
+    }
+    Err(last.unwrap_or_else(|| {
+        OsError::new("open", LOCK_NAME, io::Error::from(io::ErrorKind::NotFound))
+    }))
+}
+
+/// Returns true if no process can have a lock here, since the directory is missing. NotFound cannot
+/// mean the file, which `lock` creates.
+fn elsewhere(error: &OsError) -> bool {
+    use io::ErrorKind::{NotADirectory, NotFound, ReadOnlyFilesystem};
+    matches!(error.kind(), NotFound | NotADirectory | ReadOnlyFilesystem)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,267 @@
+//! Populates mappings within the limits of cgroups and machine.
+//!
+//! The limits are read before each slice of the work, so that a limit is an error and not an OOM
+//! kill. Slices under way count as used. If a slice exceeds a limit only because of other slices,
+//! it waits until these end.
+//!
+//! The kernel's clearing takes nearly all of the time, and processors wait for the same memory, so
+//! how slices are shared out hardly matters. Several threads take more processor time and less wall
+//! time.
+//!
+//! Lock: `turn` of [`Gate`], shared during a slice, exclusive for a slice that waited.
+
+use std::path::Path;
+use std::time::Instant;
+
+use super::options::{Listener, Options, Progress};
+use super::Error;
+use glebe_os::internal::mapping::Mapping;
+use glebe_os::internal::sync::{lock, MappedWord, Mutex, Ordering, RwLock};
+use glebe_os::internal::sys::cgroup::{Limits, Resource};
+use glebe_os::internal::sys::numa::{self, Node};
+use glebe_os::internal::sys::thread::start_within;
+use glebe_os::internal::sys::{meminfo, node_memory};
+use glebe_os::units::{Bytes, PageSize};
+
+const SLICE: Bytes = Bytes::mib(64);
+/// Bytes left free in a memory cgroup, which also charges page tables and the caller's small needs.
+const GROUP_MARGIN: Bytes = Bytes::mib(16);
+/// Bytes left to the rest of the machine.
+const MACHINE_MARGIN: Bytes = Bytes::mib(64);
+
+/// Returns the bytes available without swapping or killing.
+pub(super) fn machine_available() -> Result<Bytes, Error> {
+    Ok(meminfo::available()?.saturating_sub(MACHINE_MARGIN))
+}
+
+/// Returns the bytes available on the node, if there are several.
+pub(super) fn available_on(node: Option<Node>) -> Result<Bytes, Error> {
+    match node.filter(|_| numa::online().len() > 1) {
+        Some(node) => Ok(node_memory::of(node)?.available.saturating_sub(MACHINE_MARGIN)),
+        None => machine_available(),
+    }
+}
+
+pub(super) struct Gate {
+    limits: Limits,
+    /// True for bytes from free memory, false for a pool.
+    ordinary: bool,
+    node: Option<Node>,
+    under_way: MappedWord,
+    turn: RwLock<()>,
+}
+
+impl Gate {
+    /// # Errors
+    /// If the limits cannot be found.
+    pub fn new(resource: Resource) -> Result<Self, Error> {
+        Ok(Self {
+            limits: Limits::find(Path::new("/"), resource)?,
+            ordinary: resource == Resource::Memory,
+            node: None,
+            under_way: MappedWord::new(0),
+            turn: RwLock::new(()),
+        })
+    }
+
+    pub fn on(self, node: Option<Node>) -> Self {
+        Self { node, ..self }
+    }
+
+    /// Checks that `asked` more bytes fit.
+    ///
+    /// # Errors
+    /// The exceeded limit, or one that cannot be read.
+    pub fn check(&self, asked: Bytes) -> Result<(), Error> {
+        if let Some(tightest) = self.limits.tightest()? {
+            let margin = if self.ordinary { GROUP_MARGIN } else { Bytes::ZERO };
+            let fits = asked.checked_add(margin).is_some_and(|all| all <= tightest.headroom());
+            if !fits {
+                let (path, limit, usage) = (tightest.path, tightest.limit, tightest.usage);
+                return Err(Error::CgroupLimit { path, limit, usage, asked });
+            }
+        }
+        if self.ordinary {
+            let available = available_on(self.node)?;
+            if asked > available {
+                return Err(Error::TooLarge { asked, available });
+            }
+        }
+        Ok(())
+    }
+
+    fn pass(&self, len: Bytes, work: impl Fn() -> Result<(), Error>) -> Result<(), Error> {
+        {
+            let _shared = self.turn.read();
+            let all = self.under_way.fetch_add(len.get(), Ordering::SeqCst) + len.get();
+            let done = self.check(Bytes::new(all)).is_ok().then(&work);
+            self.under_way.fetch_sub(len.get(), Ordering::SeqCst);
+            if let Some(done) = done {
+                return done;
+            }
+        }
+        let _alone = self.turn.write();
+        self.check(len)?;
+        work()
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// One thread touches pages from first to last, in the pool's order.
+    Strict,
+    /// Several threads take slices in turn, roughly in order.
+    Any,
+}
+
+/// Populates `mapping`, whose pages have the size `page`.
+///
+/// # Errors
+/// A limit or the kernel's error. Part of the mapping is populated.
+pub(super) fn populate(
+    mapping: &Mapping,
+    page: PageSize,
+    order: Order,
+    options: &Options,
+    gate: &Gate,
+) -> Result<(), Error> {
+    populate_until(None, mapping, page, order, options, gate).map(drop)
+}
+
+/// Populates, but begins no slice after `until`, except the first. Returns true if all is
+/// populated.
+///
+/// # Errors
+/// See [`populate`].
+pub(super) fn populate_until(
+    until: Option<Instant>,
+    mapping: &Mapping,
+    page: PageSize,
+    order: Order,
+    options: &Options,
+    gate: &Gate,
+) -> Result<bool, Error> {
+    let slice = SLICE.max(page.bytes());
+    let [next, done] = [MappedWord::new(0), MappedWord::new(0)];
+    let progress = options.progress.as_ref();
+    let failed = Mutex::new(None);
+    let work = Work { mapping, slice, gate, until, next, done, progress, failed };
+    let threads = match order {
+        Order::Strict => 1,
+        Order::Any => {
+            let usual = || std::thread::available_parallelism().map_or(1, usize::from).min(8);
+            options.threads.unwrap_or_else(usual).min(work.slices() as usize)
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads.max(1) {
+            // The thread is optional: this one takes all remaining slices.
+            let _ = start_within(scope, || work.run());
+        }
+        work.run();
+    });
+    let failed = lock(&work.failed).take();
+    let is_done = work.done.load(Ordering::Relaxed) == mapping.len().get();
+    failed.map_or(Ok(is_done), Err)
+}
+
+struct Work<'a> {
+    mapping: &'a Mapping,
+    slice: Bytes,
+    gate: &'a Gate,
+    until: Option<Instant>,
+    next: MappedWord,
+    /// Bytes populated.
+    done: MappedWord,
+    progress: Option<&'a Listener>,
+    failed: Mutex<Option<Error>>,
+}
+
+impl Work<'_> {
+    fn slices(&self) -> u64 {
+        self.mapping.len().get().div_ceil(self.slice.get())
+    }
+
+    fn run(&self) {
+        loop {
+            let taken = self.next.fetch_add(1, Ordering::Relaxed);
+            let is_late = || self.until.is_some_and(|until| until <= Instant::now());
+            if taken >= self.slices() || lock(&self.failed).is_some() || taken > 0 && is_late() {
+                return;
+            }
+            let offset = Bytes::new(taken * self.slice.get());
+            let total = self.mapping.len();
+            let len = self.slice.min(total - offset);
+            if let Err(error) = self.gate.pass(len, || Ok(self.mapping.populate(offset, len)?)) {
+                lock(&self.failed).get_or_insert(error);
+                return;
+            }
+            let done = Bytes::new(self.done.fetch_add(len.get(), Ordering::Relaxed)) + len;
+            if let Some(listener) = self.progress {
+                listener.tell(Progress { done, total });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::Contig;
+    use glebe_os::internal::mapping::Visibility;
+    use glebe_os::internal::sys::page_size;
+    use glebe_os::internal::sys::pagemap::{Pagemap, Residence, Run};
+
+    #[test]
+    fn every_page_is_present_whatever_the_order_and_the_threads() {
+        for (order, threads) in [(Order::Strict, 3), (Order::Any, 1), (Order::Any, 3)] {
+            let len = Bytes::new((130 << 20) + page_size().bytes().get());
+            let mapping = Mapping::aligned(len, page_size(), Visibility::PRIVATE).unwrap();
+            let seen = Arc::new(Mutex::new(Vec::new()));
+            let told = Arc::clone(&seen);
+            let options = Contig::options().threads(threads);
+            let options = options.progress(move |progress| lock(&told).push(progress));
+            let gate = Gate::new(Resource::Memory).unwrap();
+            populate(&mapping, page_size(), order, &options, &gate).unwrap();
+            // Threads report slices in any order.
+            let mut seen: Vec<u64> = lock(&seen).iter().map(|told| told.done.get()).collect();
+            seen.sort_unstable();
+            assert_eq!((seen.len(), seen.last()), (3, Some(&len.get())));
+            // A page that the kernel is moving is resident but not present.
+            let pagemap = Pagemap::open().unwrap();
+            let runs = pagemap.runs(mapping.addr(), len, pagemap.reading()).unwrap();
+            let resident = |run: &Run| run.residence == Residence::Page;
+            assert!(!runs.is_empty() && runs.iter().all(resident), "{runs:?}");
+        }
+    }
+
+    #[test]
+    fn no_slice_but_the_first_is_begun_when_the_time_is_over() {
+        let mapping = Mapping::aligned(Bytes::mib(256), page_size(), Visibility::PRIVATE).unwrap();
+        let gate = Gate::new(Resource::Memory).unwrap();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let told = Arc::clone(&seen);
+        let options = Contig::options().threads(2);
+        let options = options.progress(move |progress| lock(&told).push(progress.done));
+        let past = Some(Instant::now());
+        let done = populate_until(past, &mapping, page_size(), Order::Any, &options, &gate);
+        assert!(!done.unwrap());
+        assert_eq!(*lock(&seen), [SLICE]);
+        // The next call populates the rest.
+        populate(&mapping, page_size(), Order::Any, &Contig::options(), &gate).unwrap();
+    }
+
+    #[test]
+    fn a_failure_stops_all_threads_and_is_returned() {
+        let mapping = Mapping::aligned(Bytes::mib(256), page_size(), Visibility::PRIVATE).unwrap();
+        let gate = Gate { ordinary: true, ..Gate::new(Resource::Memory).unwrap() };
+        gate.under_way.store(u64::MAX - (1 << 40), Ordering::SeqCst);
+        // No slice fits beside this much; alone, each does.
+        let options = Contig::options().threads(2);
+        populate(&mapping, page_size(), Order::Any, &options, &gate).unwrap();
+        let too_much = gate.check(Bytes::new(1 << 60));
+        assert!(matches!(too_much, Err(Error::TooLarge { .. } | Error::CgroupLimit { .. })));
+    }
+}

@@ -1,0 +1,177 @@
+//! [`Extent`]: a half-open range of positions, `start..end`.
+//!
+//! Its owner chooses the unit. The constructors ensure that it is never empty and never ends past
+//! `u64::MAX`. Sets of extents are lists. `merged` takes O(n log n) for an unsorted list; all else
+//! takes O(n).
+
+use std::fmt;
+
+use crate::units::{Bytes, PageSize, Pages};
+
+/// A range of `len` positions from `start`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Extent {
+    start: u64,
+    len: u64,
+}
+
+impl Extent {
+    /// Returns the extent of `len` positions from `start`, or `None` if it is empty or its end
+    /// overflows.
+    #[must_use]
+    pub const fn new(start: u64, len: u64) -> Option<Self> {
+        match (len, start.checked_add(len)) {
+            (0, _) | (_, None) => None,
+            _ => Some(Self { start, len }),
+        }
+    }
+
+    /// Returns the extent `start..end`, or `None` if it is empty.
+    #[must_use]
+    pub const fn between(start: u64, end: u64) -> Option<Self> {
+        Self::new(start, end.saturating_sub(start))
+    }
+
+    /// Returns the first position.
+    #[must_use]
+    pub const fn start(self) -> u64 {
+        self.start
+    }
+
+    /// Returns the number of positions, which is never zero.
+    #[must_use]
+    pub const fn len(self) -> u64 {
+        self.len
+    }
+
+    /// Returns the position after the last.
+    #[must_use]
+    pub const fn end(self) -> u64 {
+        self.start + self.len
+    }
+
+    /// Returns true if all of `other` is inside this extent.
+    #[must_use]
+    pub const fn contains(self, other: Self) -> bool {
+        self.start <= other.start && other.end() <= self.end()
+    }
+
+    /// Returns true if the two extents share a position.
+    #[must_use]
+    pub const fn overlaps(self, other: Self) -> bool {
+        self.start < other.end() && other.start < self.end()
+    }
+
+    /// Returns the positions that the two extents share.
+    #[must_use]
+    pub fn intersection(self, other: Self) -> Option<Self> {
+        Self::between(self.start.max(other.start), self.end().min(other.end()))
+    }
+
+    /// Returns the address and length of these pages in memory at `base`.
+    #[inline]
+    pub fn place(self, base: usize, page: PageSize) -> (usize, Bytes) {
+        (base + Pages::new(self.start).bytes(page).as_usize(), Pages::new(self.len).bytes(page))
+    }
+
+    /// Returns the parts before and after `other`.
+    pub fn without(self, other: Self) -> impl Iterator<Item = Self> {
+        let before = Self::between(self.start, self.end().min(other.start));
+        let behind = Self::between(self.start.max(other.end()), self.end());
+        before.into_iter().chain(behind)
+    }
+}
+
+/// Sorts extents and joins neighbours.
+#[doc(hidden)]
+pub fn merged(mut extents: Vec<Extent>) -> Vec<Extent> {
+    if !extents.is_sorted() {
+        extents.sort_unstable();
+    }
+    let mut merged = Vec::with_capacity(extents.len());
+    for extent in extents {
+        push(&mut merged, extent);
+    }
+    merged
+}
+
+/// Adds an extent that starts at or after the last one's start.
+#[doc(hidden)]
+pub fn push(extents: &mut Vec<Extent>, next: Extent) {
+    match extents.last_mut() {
+        Some(last) if next.start <= last.end() => {
+            last.len = last.end().max(next.end()) - last.start;
+        }
+        _ => extents.push(next),
+    }
+}
+
+/// Returns what remains of `extents` outside `other`.
+#[doc(hidden)]
+#[must_use]
+pub fn without(extents: &[Extent], other: Extent) -> Vec<Extent> {
+    extents.iter().flat_map(|extent| extent.without(other)).collect()
+}
+
+/// Returns what of `extents` is in `other`.
+#[doc(hidden)]
+pub fn within(extents: &[Extent], other: Extent) -> impl Iterator<Item = Extent> + '_ {
+    extents.iter().filter_map(move |extent| extent.intersection(other))
+}
+
+impl fmt::Display for Extent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}..{:#x}", self.start, self.end())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_what_cannot_be() {
+        assert_eq!(Extent::new(5, 0), None);
+        assert_eq!(Extent::new(u64::MAX, 1), None);
+        assert!(Extent::new(u64::MAX - 1, 1).is_some());
+    }
+
+    #[test]
+    fn relations() {
+        let a = Extent::new(10, 10).unwrap();
+        let b = Extent::new(20, 5).unwrap();
+        assert!(!a.overlaps(b));
+        assert_eq!(a.intersection(b), None);
+        let c = Extent::new(15, 10).unwrap();
+        assert_eq!(a.intersection(c), Extent::new(15, 5));
+        assert!(a.contains(Extent::new(10, 10).unwrap()));
+        assert!(!a.contains(c));
+    }
+
+    #[test]
+    fn what_is_left_lies_before_and_behind() {
+        let all = Extent::new(10, 10).unwrap();
+        let left = |start, len| -> Vec<(u64, u64)> {
+            let left = all.without(Extent::new(start, len).unwrap());
+            left.map(|part| (part.start(), part.end())).collect()
+        };
+        assert_eq!(left(12, 3), [(10, 12), (15, 20)]);
+        assert_eq!(left(5, 10), [(15, 20)]);
+        assert_eq!(left(15, 10), [(10, 15)]);
+        assert_eq!(left(5, 20), []);
+        assert_eq!((left(0, 10), left(20, 1)), (vec![(10, 20)], vec![(10, 20)]));
+    }
+
+    #[test]
+    fn parts_are_cut_out_and_kept() {
+        let extent = |start, end| Extent::between(start, end).unwrap();
+        let all = [extent(0, 4), extent(6, 8), extent(10, 20)];
+        let asked = extent(2, 12);
+        let inside: Vec<_> = within(&all, asked).collect();
+        assert_eq!(inside, [extent(2, 4), extent(6, 8), extent(10, 12)]);
+        assert_eq!(without(&all, asked), [extent(0, 2), extent(12, 20)]);
+        let both = [extent(0, 2), extent(12, 30)];
+        assert_eq!(without(&[extent(0, 30)], asked), both);
+        assert_eq!(merged(vec![both[1], both[0], asked]), [extent(0, 30)]);
+    }
+}

@@ -1,0 +1,26 @@
+//! For the other crates of glebe: it changes without notice.
+// Each caller is a crate of glebe.
+#![allow(
+    missing_docs,
+    clippy::missing_errors_doc,
+    clippy::missing_panics_doc,
+    clippy::new_without_default
+)]
+
+#[cfg(not(loom))]
+pub mod mapping;
+#[cfg(not(loom))]
+pub mod stats;
+pub mod sync;
+#[cfg(not(loom))]
+pub mod sys;
+#[cfg(not(loom))]
+pub mod words;
+
+#[cfg(loom)]
+pub mod stats {
+    /// Models name the lane themselves.
+    pub fn lane() -> usize {
+        0
+    }
+}

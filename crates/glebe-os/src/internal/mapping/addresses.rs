@@ -1,0 +1,154 @@
+//! [`Addresses`]: reserved addresses over which pages of files are mapped, piece by piece.
+//!
+//! Owns the range from `mmap` to its drop. Offsets and lengths are bytes, whole pages of the files.
+//! A touch outside all pieces is SIGSEGV. No lock: the caller decides who uses which part. Cost:
+//! one system call per piece, and one for all pieces, which keeps them from children.
+//!
+//! A process at the limit on its mappings cannot map over others, so it could not clear a part.
+//! Unmapping would leave a hole for a foreign mapping. So a *spare* page behind the range is a
+//! mapping of its own until `clear` needs it.
+//!
+//! # Safety
+//! Nothing else is mapped in the range while this lives. A child lacks the pieces and may have
+//! other memory there: placing and clearing panic, and the drop unmaps nothing.
+#![allow(unsafe_code)]
+
+use std::io::ErrorKind;
+
+use crate::error::OsError;
+use crate::internal::sync::{MappedByte, Ordering};
+use crate::internal::sys::commit;
+use crate::internal::sys::fork::ForkGuard;
+use crate::internal::sys::madvise::{advise, Advice};
+use crate::internal::sys::memfd::MemFile;
+use crate::internal::sys::mmap::{clear, make_readable, unmap};
+use crate::internal::sys::page_size;
+use crate::units::{Bytes, PageSize, Pages};
+
+/// A part of a file, mapped as one; in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    pub offset: Bytes,
+    pub len: Bytes,
+}
+
+/// The spare, and a page on either side.
+const SPARE_PAGES: u64 = 3;
+
+#[derive(Debug)]
+pub struct Addresses {
+    /// The first multiple of the page size.
+    addr: usize,
+    len: Bytes,
+    /// Address and length of everything reserved.
+    whole: (usize, Bytes),
+    has_spare: MappedByte,
+    /// True if the process locks what it maps.
+    locks: bool,
+    guard: ForkGuard,
+}
+
+const _: () = {
+    const fn shareable<T: Send + Sync>() {}
+    shareable::<Addresses>();
+};
+
+impl Addresses {
+    /// Reserves `len` bytes, whole pages, at a multiple of `page`.
+    pub fn reserve(len: Bytes, page: PageSize) -> Result<Self, OsError> {
+        let behind = page.bytes() + Pages::new(SPARE_PAGES).bytes(page_size());
+        let room = len.checked_add(behind).unwrap_or(len);
+        let commit::Addresses { addr: at, locks } = commit::reserve(room, false)?;
+        let addr = at.next_multiple_of(page.bytes().as_usize());
+        let (whole, has_spare) = ((at, room), MappedByte::new(0));
+        let guard = ForkGuard::new();
+        let addresses = Self { addr, len, whole, has_spare, locks, guard };
+        addresses.keep_spare(true);
+        Ok(addresses)
+    }
+
+    pub fn len(&self) -> Bytes {
+        self.len
+    }
+
+    #[inline]
+    pub fn at(&self, offset: Bytes) -> usize {
+        self.addr.wrapping_add(offset.as_usize())
+    }
+
+    #[inline]
+    pub fn is_lost_by_fork(&self) -> bool {
+        self.guard.is_child()
+    }
+
+    /// Maps pieces side by side from `offset`, for this process only. After an error some may be
+    /// mapped: [`Addresses::clear`] removes them.
+    pub fn place(&self, offset: Bytes, file: &MemFile, pieces: &[Piece]) -> Result<(), OsError> {
+        let len = pieces.iter().fold(Bytes::ZERO, |sum, piece| sum + piece.len);
+        let start = self.checked(offset, len);
+        let mut at = start;
+        for piece in pieces {
+            // SAFETY: in the range, as checked; the caller gives no part to two users.
+            unsafe { file.map_over(at, piece.offset, piece.len)? };
+            at += piece.len.as_usize();
+        }
+        // SAFETY: in the range, as checked; changes no bytes.
+        unsafe { advise(start, len, Advice::DontFork) }
+    }
+
+    /// Removes the pieces of a part. After an error they may remain.
+    pub fn clear(&self, offset: Bytes, len: Bytes) -> Result<(), OsError> {
+        let at = self.checked(offset, len);
+        // SAFETY: in the range, as checked; the caller knows that its users are gone.
+        let clear = || unsafe { clear(at, len, false) };
+        let mut cleared = clear();
+        if cleared.as_ref().is_err_and(|why| why.kind() == ErrorKind::OutOfMemory)
+            && self.has_spare.load(Ordering::Relaxed) != 0
+        {
+            self.keep_spare(false);
+            cleared = clear();
+        }
+        if self.locks && cleared.is_ok() {
+            // SAFETY: addresses in the range. If refused, they stay locked, without a page.
+            let _ = unsafe { commit::unlock(at, len) };
+        }
+        if cleared.is_ok() && self.has_spare.load(Ordering::Relaxed) == 0 {
+            self.keep_spare(true);
+        }
+        cleared
+    }
+
+    /// Makes the spare a mapping of its own if possible, or ends that: two mappings fewer.
+    fn keep_spare(&self, keep: bool) {
+        let page = page_size().bytes();
+        let (at, len) = self.whole;
+        let spare = at + len.as_usize() - 2 * page.as_usize();
+        // SAFETY: behind the usable range, between two pages of addresses.
+        let made = unsafe { make_readable(spare, page, keep) };
+        self.has_spare.store(u8::from(keep && made.is_ok()), Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn checked(&self, offset: Bytes, len: Bytes) -> usize {
+        let end = offset.checked_add(len);
+        assert!(
+            end.is_some_and(|end| end <= self.len),
+            "{len} at {:#x} of {}",
+            offset.get(),
+            self.len
+        );
+        assert!(!self.is_lost_by_fork(), "addresses of a parent's, used in a child");
+        self.at(offset)
+    }
+}
+
+impl Drop for Addresses {
+    fn drop(&mut self) {
+        if !self.is_lost_by_fork() {
+            let (addr, len) = self.whole;
+            // SAFETY: nothing refers to the range after its owner is dropped. If the kernel
+            // refuses, the next mapping tries again.
+            let _ = unsafe { unmap(addr, len) };
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! [`Window`]: addresses into which memory is moved, and from which it is removed again.
+//!
+//! Owns the range from `mmap` to its drop. Addresses without memory read as zero and cost none. So
+//! a reader that is late or was stopped in a copy finds zeros, not SIGSEGV or foreign bytes. The
+//! kernel replaces memory by zeros, or zeros by memory, in one step for every reader. Offsets and
+//! lengths are bytes, whole pages of the memory. No lock: the caller orders the moves. Cost: one
+//! system call per VMA moved in, two or three per range removed.
+//!
+//! # Safety
+//! Nothing else is mapped in the range while this lives: each change is one system call that leaves
+//! no hole. In a child, which has none of it, the drop unmaps nothing.
+#![allow(unsafe_code)]
+
+use super::Mapping;
+use crate::error::OsError;
+use crate::internal::sys::commit;
+use crate::internal::sys::fork::ForkGuard;
+use crate::internal::sys::madvise::{advise, Advice};
+use crate::internal::sys::mmap::{cut, make_readable, set_aside_at, unmap};
+use crate::internal::sys::own::Own;
+use crate::internal::sys::place;
+use crate::units::{Bytes, PageSize};
+
+#[derive(Debug)]
+pub struct Window {
+    addr: usize,
+    len: Bytes,
+    /// True if the process locks what it maps.
+    locks: bool,
+    guard: ForkGuard,
+    /// Dropped before others can get the addresses.
+    own: Option<Own>,
+}
+
+impl Window {
+    /// Reserves `len` bytes at a multiple of `align`, without memory.
+    ///
+    /// # Errors
+    /// If mmap(2) fails, for example at a limit on addresses.
+    pub fn reserve(len: Bytes, align: PageSize) -> Result<Self, OsError> {
+        let whole = len.checked_add(align.bytes()).unwrap_or(len);
+        let commit::Addresses { addr: at, locks } = commit::reserve(whole, true)?;
+        // SAFETY: reserved just now, and nobody else knows of it.
+        let addr = unsafe { cut(at, whole, len, align) };
+        let guard = ForkGuard::new();
+        let own = Own::note(addr..addr + len.as_usize());
+        own.is_lost_by_fork(&guard);
+        let window = Self { addr, len, locks, guard, own: Some(own) };
+        // SAFETY: reserved just now, and the advice changes no bytes.
+        unsafe { advise(addr, len, Advice::DontFork)? };
+        Ok(window)
+    }
+
+    pub fn len(&self) -> Bytes {
+        self.len
+    }
+
+    /// Moves a mapping to `offset`, a multiple of its page size where no memory is. The mapping
+    /// keeps its pages; the window unmaps the addresses.
+    ///
+    /// # Errors
+    /// If mremap(2) fails (too many mappings). Then the mapping and its pages are gone, and the
+    /// window is unchanged.
+    pub fn take_in(&self, offset: Bytes, mapping: Mapping) -> Result<Mapping, OsError> {
+        let len = mapping.len;
+        let to = self.checked(offset, len);
+        let stretches = mapping.as_stretches(0);
+        for (nth, stretch) in stretches.iter().enumerate() {
+            let (from, at) = (mapping.addr + stretch.offset.as_usize(), stretch.offset.as_usize());
+            // SAFETY: the owner gives up the mapping, and the target has no memory.
+            if let Err(error) = unsafe { place::move_to(from, stretch.len, to + at) } {
+                self.mend(to + at, stretch.len);
+                if nth > 0 {
+                    // If that fails too, the pages stay until they are replaced or the window is
+                    // dropped.
+                    let _ = self.vacate(offset, stretch.offset);
+                }
+                mapping.unmap_but(&stretches[..nth]);
+                return Err(error);
+            }
+        }
+        let mut here = Mapping::owned(to, len, mapping.page, None);
+        (here.in_child, here.guard) = (mapping.in_child, mapping.guard);
+        (here.is_borrowed, here.in_window) = (true, true);
+        here.seams.clone_from(&mapping.seams);
+        mapping.unmap_but(&stretches);
+        Ok(here)
+    }
+
+    /// Reserves addresses again if a failed move left them empty. This mostly fails, because the
+    /// kernel checks its limits before it unmaps the target.
+    fn mend(&self, at: usize, len: Bytes) {
+        if set_aside_at(at, len).is_ok() {
+            // SAFETY: a part of the window, set aside just now.
+            unsafe {
+                let _ = make_readable(at, len, true);
+                let _ = advise(at, len, Advice::DontFork);
+            }
+        }
+    }
+
+    /// Gives the memory of a range back to the kernel; it reads as zero afterwards.
+    ///
+    /// # Errors
+    /// If mmap(2) fails (too many mappings). Then the memory is unchanged.
+    pub fn vacate(&self, offset: Bytes, len: Bytes) -> Result<(), OsError> {
+        let at = self.checked(offset, len);
+        // SAFETY: in the window; the caller knows that its writers are gone.
+        unsafe {
+            commit::vacate(at, len, self.locks)?;
+            // Zeros in a child do no harm.
+            let _ = advise(at, len, Advice::DontFork);
+        }
+        Ok(())
+    }
+
+    fn checked(&self, offset: Bytes, len: Bytes) -> usize {
+        let end = offset.checked_add(len);
+        assert!(end.is_some_and(|end| end <= self.len), "{len} at {offset} of {}", self.len);
+        assert!(!self.guard.is_child(), "a window of a parent's, used in a child");
+        self.addr + offset.as_usize()
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        if !self.guard.is_child() {
+            self.own = None;
+            // SAFETY: nothing refers to the range after its owner is dropped. If the kernel
+            // refuses, the next mapping tries again.
+            let _ = unsafe { unmap(self.addr, self.len) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::internal::mapping::Visibility;
+    use crate::internal::sys::page_size;
+    use crate::units::Pages;
+
+    fn byte_at(addr: usize) -> u8 {
+        // SAFETY: callers pass addresses of a live window.
+        unsafe { std::ptr::with_exposed_provenance::<u8>(addr).read_volatile() }
+    }
+
+    #[test]
+    fn memory_comes_and_goes_and_zeros_are_read_where_there_is_none() {
+        let (page, align) = (page_size(), PageSize::new(1 << 30).unwrap());
+        let bytes = |pages: u64| Pages::new(pages).bytes(page);
+        let window = Window::reserve(bytes(64), align).unwrap();
+        assert_eq!(window.addr % align.bytes().as_usize(), 0);
+        let at = |nth: u64| byte_at(window.addr + bytes(nth).as_usize());
+        assert_eq!((at(0), at(63)), (0, 0));
+        for round in 1..=3_u8 {
+            let parts: Vec<Mapping> = (0..2)
+                .map(|_| Mapping::aligned(bytes(4), page, Visibility::PRIVATE).unwrap())
+                .collect();
+            parts.iter().for_each(|part| part.write(bytes(3), &[round]));
+            let two = Mapping::joined(parts, page).unwrap();
+            let inside = window.take_in(bytes(8), two).unwrap();
+            assert_eq!((at(7), at(11), at(15), at(16)), (0, round, round, 0));
+            drop(inside); // leaves the memory there
+            assert_eq!(at(11), round);
+            window.vacate(bytes(10), bytes(2)).unwrap();
+            assert_eq!((at(11), at(15)), (0, round));
+            window.vacate(bytes(8), bytes(8)).unwrap();
+            assert_eq!(at(15), 0);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "may shrink")]
+    fn what_is_in_a_window_is_not_written_by_offset() {
+        let page = page_size().bytes();
+        let window = Window::reserve(page, page_size()).unwrap();
+        let mapping = Mapping::aligned(page, page_size(), Visibility::PRIVATE).unwrap();
+        window.take_in(Bytes::ZERO, mapping).unwrap().write(Bytes::ZERO, &[1]);
+    }
+}

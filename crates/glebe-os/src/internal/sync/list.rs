@@ -1,0 +1,86 @@
+//! [`List`]: a lock-free list that only grows. Entries are never freed.
+//!
+//! Signal handlers may walk it, and so may a child that was forked while others added. Owners reuse
+//! entries by a word in the entry.
+//!
+//! ```text
+//! first -> last added -> ... -> first added -> null
+//! ```
+//!
+//! # Safety
+//! A pointer of a list is null, or points to a node that was complete before and is never freed.
+#![allow(unsafe_code)]
+
+use std::ptr;
+
+use super::{MappedPtr, Ordering};
+
+#[derive(Debug)]
+pub struct List<T: 'static> {
+    first: MappedPtr<Node<T>>,
+}
+
+#[derive(Debug)]
+struct Node<T: 'static> {
+    entry: T,
+    next: MappedPtr<Node<T>>,
+}
+
+impl<T: Send + Sync> List<T> {
+    pub const fn new() -> Self {
+        Self { first: MappedPtr::new(ptr::null_mut()) }
+    }
+
+    /// Returns the entries, the last added first.
+    pub fn iter(&self) -> impl Iterator<Item = &'static T> {
+        let mut at = self.first.load(Ordering::Acquire).cast_const();
+        std::iter::from_fn(move || {
+            // SAFETY: null, or a complete node that is never freed.
+            let node: &'static Node<T> = unsafe { at.as_ref() }?;
+            at = node.next.load(Ordering::Relaxed).cast_const();
+            Some(&node.entry)
+        })
+    }
+
+    /// Returns the first entry that `is_it`; otherwise adds what `make` returns.
+    pub fn find_or_add(&self, is_it: impl Fn(&T) -> bool, make: impl FnOnce() -> T) -> &'static T {
+        let mut first = self.first.load(Ordering::Acquire);
+        if let Some(entry) = self.iter().find(|entry| is_it(entry)) {
+            return entry;
+        }
+        let node = Box::new(Node { entry: make(), next: MappedPtr::new(first) });
+        let node: &'static Node<T> = Box::leak(node);
+        let (at, set, seen) = (ptr::from_ref(node).cast_mut(), Ordering::AcqRel, Ordering::Acquire);
+        while let Err(now) = self.first.compare_exchange(first, at, set, seen) {
+            // Another thread may have added a matching entry meanwhile; `node` stays unused.
+            if let Some(entry) = self.iter().find(|entry| is_it(entry)) {
+                return entry;
+            }
+            node.next.store(now, Ordering::Relaxed);
+            first = now;
+        }
+        &node.entry
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_that_add_the_same_at_once_get_the_same() {
+        static LIST: List<u32> = List::new();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..100).for_each(|n| _ = LIST.find_or_add(|at| *at == n, || n)));
+            }
+        });
+        let mut all: Vec<u32> = LIST.iter().copied().collect();
+        all.sort_unstable();
+        assert_eq!(all, (0..100).collect::<Vec<_>>());
+        assert!(ptr::eq(
+            LIST.find_or_add(|at| *at == 7, || 7),
+            LIST.find_or_add(|at| *at == 7, || 7)
+        ));
+    }
+}

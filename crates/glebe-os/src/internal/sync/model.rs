@@ -1,0 +1,151 @@
+//! [`AtomicU64`]: a word for models, of which loom misses no race.
+//!
+//! loom 0.7 looks for races only with the last access of a word. A thread's own load hides an
+//! earlier load by another thread, so loom never tries the order in which that load follows this
+//! thread's store. So each word has a second word, which every access changes: changes hide
+//! nothing. They are relaxed and order nothing else. Cost: loom also tries both orders of two
+//! loads. Source: github.com/tokio-rs/loom, issues 166 and 392.
+
+use std::sync::OnceLock;
+
+use loom::sync::atomic::AtomicU64 as Word;
+
+use super::Ordering;
+
+#[derive(Debug)]
+pub struct AtomicU64 {
+    value: u64,
+    /// The word, and the one that each access changes.
+    words: OnceLock<(Word, Word)>,
+}
+
+impl Default for AtomicU64 {
+    fn default() -> Self {
+        Self::new(0)
+    }
+}
+
+impl AtomicU64 {
+    pub fn new(value: u64) -> Self {
+        let late = Self::late(value);
+        late.words();
+        late
+    }
+
+    /// Makes a word that loom learns of at its first access: most words of a table have none. loom
+    /// panics if a later access is not ordered after it.
+    pub fn late(value: u64) -> Self {
+        Self { value, words: OnceLock::new() }
+    }
+
+    fn words(&self) -> &(Word, Word) {
+        self.words.get_or_init(|| (Word::new(self.value), Word::new(0)))
+    }
+
+    /// Accesses the word and changes the second one in one step. loom may try nothing between: it
+    /// traces a race of second words back to the access before.
+    fn at<T>(&self, access: impl FnOnce(&Word) -> T) -> T {
+        let (word, accessed) = self.words();
+        let done = access(word);
+        loom::stop_exploring();
+        accessed.fetch_add(0, Ordering::Relaxed);
+        loom::explore();
+        done
+    }
+
+    pub fn load(&self, order: Ordering) -> u64 {
+        self.at(|word| word.load(order))
+    }
+
+    pub fn store(&self, value: u64, order: Ordering) {
+        self.at(|word| word.store(value, order));
+    }
+
+    pub fn swap(&self, value: u64, order: Ordering) -> u64 {
+        self.at(|word| word.swap(value, order))
+    }
+
+    pub fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
+        self.at(|word| word.fetch_add(value, order))
+    }
+
+    pub fn fetch_sub(&self, value: u64, order: Ordering) -> u64 {
+        self.at(|word| word.fetch_sub(value, order))
+    }
+
+    pub fn fetch_max(&self, value: u64, order: Ordering) -> u64 {
+        self.at(|word| word.fetch_max(value, order))
+    }
+
+    pub fn fetch_and(&self, value: u64, order: Ordering) -> u64 {
+        self.at(|word| word.fetch_and(value, order))
+    }
+
+    pub fn fetch_or(&self, value: u64, order: Ordering) -> u64 {
+        self.at(|word| word.fetch_or(value, order))
+    }
+
+    pub fn compare_exchange(
+        &self,
+        old: u64,
+        new: u64,
+        done: Ordering,
+        lost: Ordering,
+    ) -> Result<u64, u64> {
+        self.at(|word| word.compare_exchange(old, new, done, lost))
+    }
+
+    pub fn compare_exchange_weak(
+        &self,
+        old: u64,
+        new: u64,
+        done: Ordering,
+        lost: Ordering,
+    ) -> Result<u64, u64> {
+        self.at(|word| word.compare_exchange_weak(old, new, done, lost))
+    }
+
+    pub fn fetch_update(
+        &self,
+        done: Ordering,
+        lost: Ordering,
+        change: impl Fn(u64) -> Option<u64>,
+    ) -> Result<u64, u64> {
+        let mut old = self.load(lost);
+        while let Some(new) = change(old) {
+            match self.compare_exchange_weak(old, new, done, lost) {
+                Ok(old) => return Ok(old),
+                Err(now) => old = now,
+            }
+        }
+        Err(old)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use loom::thread;
+
+    use super::{AtomicU64, Ordering};
+
+    /// Loom's own words miss the schedule with the other thread first: one load hides another.
+    #[test]
+    #[should_panic(expected = "the other went first")]
+    fn a_load_hides_no_load() {
+        loom::model(|| {
+            let words = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+            let other = Arc::clone(&words);
+            let other = thread::spawn(move || {
+                other[0].load(Ordering::Acquire);
+                other[1].store(1, Ordering::Release);
+                other[0].store(2, Ordering::Release);
+            });
+            let seen = words[0].load(Ordering::Acquire);
+            let before = words[0].fetch_add(1, Ordering::AcqRel);
+            other.join().unwrap();
+            assert_ne!((seen, before), (2, 2), "the other went first");
+        });
+    }
+}

@@ -1,0 +1,272 @@
+//! Fault points: every kernel call of this layer passes [`point`], where a test can make the n-th
+//! call fail instead.
+//!
+//! Only the feature `faults`, for tests, compiles fault points. A point is one load until `arm`,
+//! which counts the calls of all threads. Reading or writing a whole file counts one call of each
+//! kind (open, read). Errors are those of the manual pages that this crate may meet. Calls that
+//! cannot fail (getpid, geteuid, sysconf of a constant) have no point.
+//!
+//! `record` notes points and their call stacks for a test to choose from. `deny` makes one file
+//! look missing or closed; `recorded_paths` lists candidates.
+
+use std::io;
+use std::path::Path;
+
+/// Precedes the kernel call of that name. The caller returns an error instead of making the call.
+#[cfg(not(feature = "faults"))]
+#[inline(always)]
+#[allow(clippy::unnecessary_wraps)] // fails with `faults`
+pub fn point(_call: &'static str) -> io::Result<()> {
+    Ok(())
+}
+
+/// Does what [`point`] does, before a call that looks for `path`.
+#[cfg(not(feature = "faults"))]
+#[inline(always)]
+#[allow(clippy::unnecessary_wraps)] // fails with `faults`
+pub fn point_at(_call: &'static str, _path: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+/// Marks a place between two steps, without a kernel call, where a test may kill the process.
+#[cfg(not(feature = "faults"))]
+#[inline(always)]
+pub fn step() {}
+
+#[cfg(feature = "faults")]
+pub use armed::{
+    arm, deny, disarm, record, record_paths, recorded, recorded_paths, Fault, Lasting, Met, Point,
+};
+#[cfg(feature = "faults")]
+pub use armed::{point, point_at, step};
+
+#[cfg(feature = "faults")]
+mod stack;
+
+#[cfg(feature = "faults")]
+mod armed {
+    use std::path::PathBuf;
+
+    use super::{io, stack, Path};
+    use crate::internal::sync::{MappedByte, Ordering, StaticMutex};
+    use crate::internal::sys::signals;
+
+    /// The calls that fail.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Lasting {
+        /// The n-th call.
+        Once,
+        /// The n-th call, and later calls of its name.
+        ThisCall,
+        /// The n-th call, and all later calls.
+        EveryCall,
+        /// No call: kills the process (SIGKILL) before the n-th, or at a step between calls.
+        Kills,
+    }
+
+    /// The call to fail, and its error.
+    #[derive(Clone, Copy, Debug)]
+    pub struct Fault {
+        /// Number of the call, from 1.
+        pub nth: u64,
+        /// Index into the errors of the call, modulo their number.
+        pub choice: usize,
+        /// The calls that fail.
+        pub lasting: Lasting,
+    }
+
+    /// The counts of a fault.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct Met {
+        /// Calls counted; [`deny`] refuses without counting.
+        pub calls: u64,
+        /// Refused calls and their error numbers.
+        pub refused: Vec<(&'static str, i32)>,
+    }
+
+    /// A call that [`record`] noted.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct Point {
+        /// Name of the call.
+        pub call: &'static str,
+        /// Hash of the return addresses, for this process only; zero if the C library gives none.
+        pub stack: u64,
+    }
+
+    struct State {
+        fault: Fault,
+        met: Met,
+        /// Has a capacity above 0 while [`record`] runs.
+        points: Vec<Point>,
+        /// `Some` while [`record_paths`] runs.
+        paths: Option<Vec<PathBuf>>,
+        /// A path, and the error of opening it.
+        denied: Option<(PathBuf, i32)>,
+    }
+
+    static ARMED: StaticMutex<Option<State>> = StaticMutex::new(None);
+
+    /// 1 while there is a state. Without one, points take no lock, which a forked child or signal
+    /// handler could wait for in vain.
+    static IS_ARMED: MappedByte = MappedByte::new(0);
+
+    /// Runs `look` on the state, even after a test panicked with the lock.
+    fn with<T>(look: impl FnOnce(&mut Option<State>) -> T) -> T {
+        look(&mut ARMED.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+    }
+
+    /// Refusals noted without allocating: some tests forbid it.
+    const NOTED: usize = 64;
+
+    /// Points noted without allocating; others are dropped.
+    const POINTS: usize = 1 << 14;
+
+    /// Counts calls from now on, and lets `fault` happen.
+    pub fn arm(fault: Fault) {
+        set(fault, Vec::new());
+    }
+
+    /// Ends the fault; returns its counts.
+    pub fn disarm() -> Met {
+        take().map_or_else(Met::default, |state| state.met)
+    }
+
+    /// Notes the first 16384 calls from now on. No call fails.
+    pub fn record() {
+        stack::warm_up();
+        set(NONE, Vec::with_capacity(POINTS));
+    }
+
+    /// Ends [`record`]; returns the points in order.
+    pub fn recorded() -> Vec<Point> {
+        take().map_or_else(Vec::new, |state| state.points)
+    }
+
+    /// Notes the paths that calls look for from now on. No call fails.
+    pub fn record_paths() {
+        set(NONE, Vec::new());
+        with(|armed| armed.iter_mut().for_each(|state| state.paths = Some(Vec::new())));
+    }
+
+    /// Ends [`record_paths`]; returns the paths in order.
+    pub fn recorded_paths() -> Vec<PathBuf> {
+        take().and_then(|state| state.paths).unwrap_or_default()
+    }
+
+    /// Makes calls that open `path` fail with `errno`; for ENOENT, all calls that look for it.
+    /// [`disarm`] ends this.
+    pub fn deny(path: &Path, errno: i32) {
+        set(NONE, Vec::new());
+        let denied = (path.to_owned(), errno);
+        with(|armed| armed.iter_mut().for_each(|state| state.denied = Some(denied.clone())));
+    }
+
+    const NONE: Fault = Fault { nth: u64::MAX, choice: 0, lasting: Lasting::Once };
+
+    fn set(fault: Fault, points: Vec<Point>) {
+        let met = Met { calls: 0, refused: Vec::with_capacity(NOTED) };
+        let state = State { fault, met, points, paths: None, denied: None };
+        with(|armed| *armed = Some(state));
+        IS_ARMED.store(1, Ordering::Release);
+    }
+
+    fn take() -> Option<State> {
+        IS_ARMED.store(0, Ordering::Release);
+        with(Option::take)
+    }
+
+    pub fn point(call: &'static str) -> io::Result<()> {
+        if IS_ARMED.load(Ordering::Acquire) == 0 {
+            return Ok(());
+        }
+        with(|armed| armed.as_mut().map_or(Ok(()), |state| state.pass(call)))
+    }
+
+    pub fn point_at(call: &'static str, path: &Path) -> io::Result<()> {
+        if IS_ARMED.load(Ordering::Acquire) == 0 {
+            return Ok(());
+        }
+        with(|armed| armed.as_mut().map_or(Ok(()), |state| state.pass_at(call, path)))
+    }
+
+    pub fn step() {
+        if IS_ARMED.load(Ordering::Acquire) != 0 {
+            with(|armed| {
+                let kills = armed.as_mut().filter(|state| state.fault.lasting == Lasting::Kills);
+                // `pass` refuses nothing for `Lasting::Kills`.
+                kills.map_or(Ok(()), |state| state.pass("step")).unwrap_or(())
+            });
+        }
+    }
+
+    impl State {
+        fn pass_at(&mut self, call: &'static str, path: &Path) -> io::Result<()> {
+            if let Some(paths) = &mut self.paths {
+                paths.push(path.to_owned());
+            }
+            let denied = self.denied.as_ref().filter(|(denied, errno)| {
+                denied == path && (call == "open" || *errno == libc::ENOENT)
+            });
+            if let Some((_, errno)) = denied {
+                self.met.refused.push((call, *errno));
+                return Err(io::Error::from_raw_os_error(*errno));
+            }
+            self.pass(call)
+        }
+
+        fn pass(&mut self, call: &'static str) -> io::Result<()> {
+            let Self { fault, met, points, .. } = self;
+            met.calls += 1;
+            if points.len() < points.capacity() {
+                points.push(Point { call, stack: stack::hash() });
+            }
+            let begun = met.refused.first().map(|(first, _)| *first);
+            let refuse = match fault.lasting {
+                Lasting::Once => met.calls == fault.nth,
+                Lasting::ThisCall => met.calls == fault.nth || begun == Some(call),
+                Lasting::EveryCall => met.calls >= fault.nth,
+                Lasting::Kills if met.calls == fault.nth => signals::kill_self(),
+                Lasting::Kills => false,
+            };
+            if !refuse {
+                return Ok(());
+            }
+            let errors = errors_of(call, fault.lasting);
+            let errno = errors[fault.choice % errors.len()];
+            met.refused.push((call, errno));
+            Err(io::Error::from_raw_os_error(errno))
+        }
+    }
+
+    /// Offers EINTR only for [`Lasting::Once`]: signals do not interrupt every call.
+    fn errors_of(call: &str, lasting: Lasting) -> &'static [i32] {
+        use libc::{
+            EACCES, EAGAIN, EINTR, EINVAL, EIO, EMFILE, ENOLCK, ENOMEM, ENOSPC, ENOSYS, EPERM,
+        };
+        let once = lasting == Lasting::Once;
+        match call {
+            "mmap" => &[ENOMEM, EPERM, EAGAIN],
+            "munmap" | "mprotect" | "munlock" | "mlock2" => &[ENOMEM],
+            "madvise" if once => &[ENOMEM, EINTR, EAGAIN],
+            "madvise" => &[ENOMEM, EINVAL],
+            "lock" if once => &[ENOLCK, EINTR],
+            "lock" | "unlock" => &[ENOLCK],
+            "userfaultfd" | "process_vm_readv" | "process_vm_writev" => &[EPERM, ENOSYS, ENOMEM],
+            "process_madvise" => &[EPERM, ENOSYS, EINVAL],
+            "membarrier" => &[ENOMEM, EPERM],
+            // Refusals by a filter. Other errors leave the state of the target unknown.
+            "mremap" => &[EPERM, ENOSYS],
+            "open" => &[EMFILE, EACCES, ENOMEM],
+            "stat" | "fstat" | "readdir" => &[ENOMEM, EACCES, EIO],
+            "write" | "pwrite" => &[EIO, ENOSPC, ENOMEM],
+            "unlink" | "rename" => &[EIO, ENOSPC, EACCES],
+            "clone" => &[EAGAIN, ENOMEM],
+            "mkdir" | "bind" => &[ENOSPC, EACCES, ENOMEM],
+            "chmod" => &[EIO, EPERM],
+            "dup" | "accept" => &[EMFILE],
+            "memfd_create" => &[EMFILE, ENOMEM],
+            "ftruncate" | "fcntl" => &[EINVAL, EPERM],
+            _ => &[EIO, ENOMEM],
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Restartable sequences: short runs of stores that the kernel aborts rather than resumes.
+//!
+//! A thread continues at the sequence's abort address if it is preempted, migrated, interrupted by
+//! a signal, or hit by [`membarrier::rseq_barrier`](super::membarrier::rseq_barrier) inside it. So
+//! after a change of the guard word and then a barrier no thread can act on the old guard, and
+//! nobody has waited for a thread that was not running.
+//!
+//! Both sequences begin with the test `guard & mask == expect` and end with one store, the commit.
+//! Cost: a few instructions more than bare stores. Source: rseq(2), the kernel's `rseq.c`, the ABI
+//! of `struct rseq` in glibc 2.35 and later.
+//!
+//! # Safety
+//! The assembly writes where its caller says. The rseq area is the calling thread's own: its
+//! address is the thread pointer plus a constant.
+#![allow(unsafe_code)]
+
+use crate::error::OsError;
+use crate::internal::sync::{AtomicU64, First};
+use crate::internal::sys::call::call;
+
+/// Proof that the C library registered restartable sequences for every thread of the process.
+#[derive(Clone, Copy, Debug)]
+pub struct Rseq {
+    /// Offset from the thread pointer to `struct rseq`, in bytes.
+    offset: isize,
+}
+
+/// The outcome of a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The commit was stored.
+    Done,
+    /// The guard did not match; nothing was committed.
+    Refused,
+    /// The target did not hold the expected word; nothing was committed.
+    Lost,
+    /// The kernel aborted the sequence before its commit. The caller may try again.
+    Aborted,
+}
+
+/// The condition for a commit: `word & mask == expect`.
+#[derive(Clone, Copy)]
+pub struct Guard<'a> {
+    /// The tested word.
+    pub word: &'a AtomicU64,
+    /// The bits to compare.
+    pub mask: u64,
+    /// Expected value of these bits.
+    pub expect: u64,
+}
+
+/// Number of side words of a [`Rseq::fill`].
+pub const META_WORDS: usize = 4;
+
+/// The work of [`Rseq::fill`] once the guard matches and `target` holds `claim`: store `meta` into
+/// `meta_at`, copy `len` bytes, and commit by storing `commit` into `target`.
+#[repr(C)]
+pub struct Fill<'a> {
+    /// The word that must hold `claim` and will hold `commit`.
+    pub target: &'a AtomicU64,
+    /// Expected value of `target`.
+    pub claim: u64,
+    /// Value stored into `target` last.
+    pub commit: u64,
+    /// Destination of the side words.
+    pub meta_at: &'a [AtomicU64; META_WORDS],
+    /// The side words.
+    pub meta: [u64; META_WORDS],
+    /// Destination of the bytes.
+    pub to: *mut u8,
+    /// Source of the bytes.
+    pub from: *const u8,
+    /// Number of bytes: a multiple of 16, not zero.
+    pub len: usize,
+}
+
+const _: () = assert!(size_of::<Fill<'_>>() == 88);
+
+/// Returns Ok if the kernel has rseq(2). Registers nothing.
+pub fn is_known() -> Result<(), OsError> {
+    let null = std::ptr::null::<u8>();
+    // SAFETY: the kernel refuses unknown flags before it looks at the pointer.
+    let asked = || unsafe { libc::syscall(libc::SYS_rseq, null, 0, !0_u32, 0) };
+    match call("rseq", || "a query".into(), asked) {
+        Err(error) if error.errno() == Some(libc::EINVAL) => Ok(()),
+        asked => asked,
+    }
+}
+
+impl Rseq {
+    /// Returns the registration of this process.
+    ///
+    /// # Errors
+    /// The reason why there is none: another architecture, a C library other than glibc 2.35 or
+    /// later, or registration switched off (`GLIBC_TUNABLES=glibc.pthread.rseq=0`).
+    pub fn find() -> Result<Self, &'static str> {
+        static FOUND: First<Result<Rseq, &'static str>> = First::new();
+        *FOUND.get_or_compute(|| {
+            if cfg!(not(any(target_arch = "x86_64", target_arch = "aarch64"))) {
+                return Err("no restartable sequence is written for this architecture");
+            }
+            // SAFETY: dlsym takes a terminated name and returns null or an address.
+            let symbol =
+                |name: &std::ffi::CStr| unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+            let offset = symbol(c"__rseq_offset").cast::<isize>();
+            let size = symbol(c"__rseq_size").cast::<u32>();
+            if offset.is_null() || size.is_null() {
+                return Err("the C library does not register rseq (glibc 2.35 does)");
+            }
+            // SAFETY: glibc defines both symbols with these types and never changes them after
+            // start-up.
+            let (offset, size) = unsafe { (offset.read(), size.read()) };
+            if size == 0 {
+                return Err("rseq is switched off in the C library or refused by the kernel");
+            }
+            Ok(Rseq { offset })
+        })
+    }
+
+    /// Stores `new` into `target` if `target` holds `old` and the guard matches.
+    #[inline]
+    pub fn compare_exchange(
+        self,
+        guard: Guard<'_>,
+        target: &AtomicU64,
+        old: u64,
+        new: u64,
+    ) -> Outcome {
+        // SAFETY: `find` returned this process's offset.
+        unsafe { arch::compare_exchange(self.offset, guard, target, old, new) }
+    }
+
+    /// Fills and commits as [`Fill`] says. Unless the outcome is [`Outcome::Done`], the side words
+    /// and the bytes may be partly written, and nobody may look at them.
+    ///
+    /// # Safety
+    /// `from` is readable and `to` writable for `len` bytes, which do not overlap. All other
+    /// accesses to `to` allow for a concurrent writer.
+    #[inline]
+    pub unsafe fn fill(self, guard: Guard<'_>, fill: &Fill<'_>) -> Outcome {
+        // SAFETY: the caller guarantees it.
+        unsafe { arch::fill(self.offset, guard, fill) }
+    }
+}
+
+fn outcome(code: u64) -> Outcome {
+    match code {
+        0 => Outcome::Done,
+        1 => Outcome::Refused,
+        2 => Outcome::Lost,
+        _ => Outcome::Aborted,
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[path = "rseq/x86_64.rs"]
+mod arch;
+
+#[cfg(target_arch = "aarch64")]
+#[path = "rseq/aarch64.rs"]
+mod arch;
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[path = "rseq/unsupported.rs"]
+mod arch;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::internal::sync::Ordering;
+
+    fn rseq() -> Option<Rseq> {
+        Rseq::find().map_err(|why| println!("skipped: {why}")).ok()
+    }
+
+    #[test]
+    fn exchange_obeys_guard_and_target() {
+        let Some(rseq) = rseq() else { return };
+        let (word, target) = (AtomicU64::new(0b101), AtomicU64::new(7));
+        let guard = |expect| Guard { word: &word, mask: 0b100, expect };
+        let go = |expect, old, new| loop {
+            match rseq.compare_exchange(guard(expect), &target, old, new) {
+                Outcome::Aborted => continue,
+                end => break end,
+            }
+        };
+        assert_eq!(go(0, 7, 8), Outcome::Refused);
+        assert_eq!(go(0b100, 6, 8), Outcome::Lost);
+        assert_eq!(go(0b100, 7, 8), Outcome::Done);
+        assert_eq!(target.load(Ordering::Relaxed), 8);
+    }
+
+    #[test]
+    fn fill_writes_all_or_refuses() {
+        let Some(rseq) = rseq() else { return };
+        let (word, target) = (AtomicU64::new(1), AtomicU64::new(5));
+        let meta_at: [AtomicU64; META_WORDS] = Default::default();
+        let (from, mut to) = ([7u8; 64], [0u8; 64]);
+        let mut go = |expect, claim| loop {
+            let fill = Fill {
+                target: &target,
+                claim,
+                commit: 6,
+                meta_at: &meta_at,
+                meta: [1, 2, 3, 4],
+                to: to.as_mut_ptr(),
+                from: from.as_ptr(),
+                len: from.len(),
+            };
+            // SAFETY: both buffers are this test's, of that length.
+            match unsafe { rseq.fill(Guard { word: &word, mask: 1, expect }, &fill) } {
+                Outcome::Aborted => continue,
+                end => break end,
+            }
+        };
+        assert_eq!(go(0, 5), Outcome::Refused);
+        assert_eq!(go(1, 4), Outcome::Lost);
+        assert_eq!(go(1, 5), Outcome::Done);
+        assert_eq!(to, from);
+        assert_eq!(target.load(Ordering::Relaxed), 6);
+        assert_eq!(meta_at.each_ref().map(|m| m.load(Ordering::Relaxed)), [1, 2, 3, 4]);
+    }
+}

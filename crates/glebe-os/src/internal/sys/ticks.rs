@@ -1,0 +1,118 @@
+//! [`Rate`]: the processor's own clock, for durations. It reads no kernel page, which a call after
+//! a long sleep would have to fetch first. The kernel's monotonic clock replaces it if it ticks
+//! unevenly or may not be read, and on processors other than x86-64.
+//!
+//! Unit: ticks; a [`Rate`] turns them into nanoseconds. Source: the time-stamp counter (CPUID
+//! 8000_0007h EDX bit 8), prctl(2) PR_GET_TSC.
+#![allow(unsafe_code)] // Safety: reading a counter touches no memory.
+
+use std::time::{Duration, Instant};
+
+use crate::internal::sync::First;
+
+/// Time to measure the rate, once per process or in each of several first threads.
+const MEASURED: Duration = Duration::from_millis(2);
+const SHIFT: u32 = 24;
+
+/// Returns true if the processor's counter may be used.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+fn find_even() -> bool {
+    use std::arch::x86_64::__cpuid;
+    const TSC_ENABLE: i32 = 1;
+    let mut allowed = 0_i32;
+    // SAFETY: writes one int. The highest leaf is read before the leaf of power management.
+    unsafe {
+        libc::prctl(libc::PR_GET_TSC, &raw mut allowed);
+        let invariant =
+            __cpuid(0x8000_0000).eax >= 0x8000_0007 && __cpuid(0x8000_0007).edx & 1 << 8 != 0;
+        allowed == TSC_ENABLE && invariant
+    }
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline]
+fn counter() -> u64 {
+    // SAFETY: allowed, says `find_even`.
+    unsafe { std::arch::x86_64::_rdtsc() }
+}
+
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+fn find_even() -> bool {
+    false
+}
+
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+fn counter() -> u64 {
+    0
+}
+
+fn kernel_nanos() -> u64 {
+    static START: First<Instant> = First::new();
+    let start = START.get_or_compute(Instant::now);
+    u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// Nanoseconds per tick, in fixed point. 0 means the kernel's clock, whose ticks are
+    /// nanoseconds.
+    nanos_fixed: u64,
+}
+
+impl Rate {
+    /// Returns this machine's rate, measured against the kernel's clock once per process.
+    pub fn measured() -> Self {
+        static RATE: First<Rate> = First::new();
+        *RATE.get_or_compute(|| {
+            if !find_even() {
+                return Self { nanos_fixed: 0 };
+            }
+            let (begin, from) = (Instant::now(), counter());
+            while begin.elapsed() < MEASURED {
+                std::hint::spin_loop();
+            }
+            let (nanos, ticks) = (begin.elapsed().as_nanos(), counter().wrapping_sub(from));
+            let fixed = (nanos << SHIFT).checked_div(u128::from(ticks)).unwrap_or(0);
+            Self { nanos_fixed: u64::try_from(fixed).unwrap_or(0) }
+        })
+    }
+
+    #[inline]
+    pub fn now(&self) -> u64 {
+        if self.nanos_fixed == 0 {
+            return kernel_nanos();
+        }
+        counter()
+    }
+
+    /// Returns the nanoseconds since `tick`; 0 if another processor's counter is behind it.
+    #[inline]
+    pub fn nanos_since(&self, tick: u64) -> u64 {
+        let ticks = self.now().saturating_sub(tick);
+        if self.nanos_fixed == 0 {
+            return ticks;
+        }
+        ((u128::from(ticks) * u128::from(self.nanos_fixed)) >> SHIFT) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bounds the clock's error: a second is a second, within the noise of two reads.
+    #[test]
+    fn both_clocks_tell_the_time_that_passed() {
+        for rate in [Rate::measured(), Rate { nanos_fixed: 0 }] {
+            let outer = Instant::now();
+            let tick = rate.now();
+            let inner = Instant::now();
+            std::thread::sleep(Duration::from_millis(200));
+            let least = inner.elapsed().as_nanos() as u64;
+            let took = rate.nanos_since(tick);
+            let most = outer.elapsed().as_nanos() as u64;
+            assert!(took * 100 >= least * 98, "{took} of {least} at least, by {rate:?}");
+            assert!(took * 98 <= most * 100, "{took} of {most} at most, by {rate:?}");
+        }
+    }
+}

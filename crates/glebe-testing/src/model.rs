@@ -1,0 +1,32 @@
+//! Runs a model under the model checker, loom: `RUSTFLAGS="--cfg loom"`.
+//!
+//! Each model is explored in full, or with a bound on preemptions that ends soon.
+
+/// More steps than any schedule takes; loom's own limit is too low for some models.
+const BRANCHES_MAX: usize = 10_000;
+/// The most preemptions without `GLEBE_LONG`. The models that must fail do so within two.
+const SHARE: usize = 2;
+/// [`SHARE`] for a model with far more schedules: many steps, or three threads.
+const SHARE_OF_LARGE: usize = 1;
+
+/// Runs every schedule of `run` with at most `preemptions`, if given; without `GLEBE_LONG` at most
+/// [`SHARE`]. A preemption is a switch away from a thread that could continue. If the model's first
+/// thread takes part, a thread that starts before it costs one.
+pub fn explore(preemptions: impl Into<Option<usize>>, run: impl Fn() + Sync + Send + 'static) {
+    explore_share(preemptions.into(), SHARE, run);
+}
+
+/// Like [`explore`], for a model with far more schedules.
+pub fn explore_large(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
+    explore_share(Some(preemptions), SHARE_OF_LARGE, run);
+}
+
+fn explore_share(most: Option<usize>, share: usize, run: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = match crate::time::is_long() {
+        true => most,
+        false => Some(most.map_or(share, |most| most.min(share))),
+    };
+    builder.max_branches = BRANCHES_MAX;
+    builder.check(run);
+}

@@ -1,0 +1,112 @@
+//! For unit tests: a real-time thread that waits for an ordinary thread on the same processor.
+//!
+//! Each test runs in its own process. Its real-time thread may compute for `RUN_MICROS` without
+//! sleeping: the kernel kills a longer spin or yield. Source: sched(7), setrlimit(2) RLIMIT_RTTIME,
+//! which sched_yield(2) does not reset.
+#![allow(unsafe_code)] // Safety: calls that change this process, or read and write one structure.
+
+use std::io;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const MARK: &str = "GLEBE_REAL_TIME_TEST";
+/// Less than the time after which the kernel itself lets others run.
+const RUN_MICROS: libc::rlim_t = 200_000;
+/// Time for which the ordinary thread works while the other waits.
+const WORK: Duration = Duration::from_millis(3);
+/// Seconds after which a hanging test is killed.
+const SECONDS_MAX: u32 = 60;
+
+/// Runs the test in its own process. There an ordinary thread runs `hold`, which calls its argument
+/// while it holds what the real-time thread's `wait` waits for. Prints why a test is skipped.
+///
+/// # Panics
+/// If the process fails, or the real-time thread runs for too long.
+pub fn waits(test: &str, hold: impl FnOnce(&dyn Fn()) + Send, wait: impl FnOnce() + Send) {
+    if std::env::var_os(MARK).is_some() {
+        return run(hold, wait);
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(MARK, "1");
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.lines().filter(|line| line.contains("skipped:")).for_each(|line| println!("{line}"));
+    assert!(text.contains("1 passed"), "{}: {text}", output.status);
+}
+
+fn run(hold: impl FnOnce(&dyn Fn()) + Send, wait: impl FnOnce() + Send) {
+    limit();
+    let (is_held, waits) = (AtomicBool::new(false), AtomicBool::new(false));
+    let (is_held, waits) = (&is_held, &waits);
+    let cpu = first_cpu();
+    let meanwhile = move || {
+        is_held.store(true, Ordering::SeqCst);
+        while !waits.load(Ordering::SeqCst) {
+            std::hint::spin_loop();
+        }
+        let begin = Instant::now();
+        while begin.elapsed() < WORK {
+            std::hint::spin_loop();
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            stay_on(&cpu);
+            hold(&meanwhile);
+        });
+        scope.spawn(move || {
+            stay_on(&cpu);
+            if let Err(why) = become_real_time() {
+                println!("skipped: sched_setscheduler: {why}");
+                return waits.store(true, Ordering::SeqCst);
+            }
+            while !is_held.load(Ordering::SeqCst) {
+                thread::sleep(Duration::from_millis(1));
+            }
+            // From here on the ordinary thread runs only while this thread sleeps.
+            waits.store(true, Ordering::SeqCst);
+            wait();
+        });
+    });
+}
+
+fn limit() {
+    let limit = |what, most| {
+        let most = libc::rlimit { rlim_cur: most, rlim_max: most };
+        // SAFETY: setrlimit reads the structure.
+        assert_eq!(unsafe { libc::setrlimit(what, &most) }, 0, "{}", io::Error::last_os_error());
+    };
+    limit(libc::RLIMIT_CORE, 0);
+    limit(libc::RLIMIT_RTTIME, RUN_MICROS);
+    // SAFETY: takes a number; ends this process, which runs one test.
+    unsafe { libc::alarm(SECONDS_MAX) };
+}
+
+fn first_cpu() -> libc::cpu_set_t {
+    let len = size_of::<libc::cpu_set_t>();
+    // SAFETY: zeros are a valid set; accessed within its length.
+    unsafe {
+        let (mut all, mut one): (libc::cpu_set_t, libc::cpu_set_t) = std::mem::zeroed();
+        assert_eq!(libc::sched_getaffinity(0, len, &mut all), 0);
+        let first = (0..len * 8).find(|cpu| libc::CPU_ISSET(*cpu, &all));
+        libc::CPU_SET(first.expect("a processor"), &mut one);
+        one
+    }
+}
+
+fn stay_on(cpu: &libc::cpu_set_t) {
+    // SAFETY: reads the set and changes only the calling thread.
+    let rc = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), cpu) };
+    assert_eq!(rc, 0, "{}", io::Error::last_os_error());
+}
+
+fn become_real_time() -> io::Result<()> {
+    let param = libc::sched_param { sched_priority: 1 };
+    // SAFETY: reads the structure and changes only the calling thread.
+    match unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

@@ -1,0 +1,473 @@
+//! [`Tree`]: a B+tree of free extents, with nodes in bounded storage.
+//!
+//! It owns the extents, their order and the maxima of subtrees, and knows no spans or errors.
+//!
+//! # Layout
+//!
+//! ```text
+//!  inner node                                maxima of that node, a row for each alignment class
+//!  key    [ k0 | k1 | k2 | .. | MAX ]        class 0  [ m0 | m1 | m2 | .. | 0 ]
+//!  child  [ c0 | c1 | c2 | .. |  -  ]        class 1  [ m0 | m1 | m2 | .. | 0 ]
+//!            |    |                             :
+//!            |    +----------------+
+//!  leaf      v                     v
+//!  start  [ s0 | s1 | .. | MAX ]   [ s0 | s1 | .. ]     up to `B` lanes a node, the used ones
+//!  len    [ l0 | l1 | .. |  0  ]   [ l0 | l1 | .. ]     first, unused ones filled as shown
+//! ```
+//!
+//! Lane `i` of row `c` is the most that one extent below child `i` has from its first multiple of
+//! the alignment of class `c` on. A request for the alignment of a class fits below a child exactly
+//! if this is at least its length, so a search never goes back up. Another alignment uses the row
+//! of the next smaller class, which may mislead the search; the leaf tests the real need.
+//!
+//! # Invariants
+//!
+//! - Extents are in order and do not touch. All leaves are at depth `height`.
+//! - Every start below a child is at least its key and less than the next key. A node has the key
+//!   of its first child; the first key of all is never read. Starts move and keys stay, so a key
+//!   may be less than the first start.
+//! - Every node but the root has at least [`Tree::MIN`] lanes, an inner root two. So storage
+//!   suffices for `limit` extents, and no split can fail.
+//! - A lane of a row is the maximum below its child. Above a few leaves that shrank, all classes
+//!   but the first may still count vanished extents.
+//!
+//! # Cost
+//!
+//! A search reads a row and a child, or the keys, at each level: height + 1 nodes, 5 for 10^6
+//! extents. A change writes one leaf and the maxima that it moves; short extents have none for
+//! large alignments. A maximum that shrank is recomputed later, unless it comes back before (see
+//! [`maxima`]). A leaf rarely moves lanes to a neighbour; this recomputes all classes of two lanes.
+//! A tree of very few extents skips all this (see [`few`]). A large tree uses huge pages: with base
+//! pages a call would read page tables for each line, twice at each level in a virtual machine.
+//!
+//! Source: Bayer and McCreight 1972. The maxima follow `subtree_max_size` in the kernel's
+//! `mm/vmalloc.c` and the gaps of its maple tree, with a row for each class of alignments.
+
+mod balance;
+mod change;
+#[cfg(any(test, fuzzing))]
+mod check;
+mod few;
+mod maxima;
+mod search;
+mod work;
+
+pub(super) use change::Refused;
+pub(super) use search::Need;
+
+use super::lanes::{at_least, fits, largest, most_usable, rank, Lane};
+use super::Classes;
+use glebe_os::internal::sys::madvise;
+use maxima::{Stale, GROUP};
+
+/// Most levels, leaves included; `limit` is low enough for them.
+const LEVELS: usize = 17;
+
+/// Alignments with fewer multiples among all positions, as a logarithm rounded up, are no class.
+const FEW_MULTIPLES_LOG: usize = 4;
+
+/// Most classes: each has one bit in a word.
+const CLASSES_MAX: usize = 64;
+
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+struct Leaf<L, const B: usize> {
+    start: [L; B],
+    len: [L; B],
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+struct Inner<L, const B: usize> {
+    key: [L; B],
+    child: [u32; B],
+}
+
+// Whole cache lines, and no more than the lanes need.
+const _: () = assert!(size_of::<Leaf<u32, 32>>() == 256 && size_of::<Inner<u32, 32>>() == 256);
+
+/// Storage of fewer huge pages uses none: most of one could stay unused.
+const HUGE_PAGES_MIN: usize = 16;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NoRoom {
+    pub(super) bytes: u128,
+}
+
+/// Allocates an empty vector, on huge pages if it is large.
+fn room<T>(count: usize) -> Result<Vec<T>, NoRoom> {
+    let mut all = Vec::new();
+    let bytes = count as u128 * size_of::<T>() as u128;
+    all.try_reserve_exact(count).map_err(|_| NoRoom { bytes })?;
+    if bytes >> 20 > 0 && !cfg!(miri) {
+        let huge = madvise::transparent_huge_page().map_or(u64::MAX, |page| page.bytes().get());
+        if bytes / u128::from(huge) >= HUGE_PAGES_MIN as u128 {
+            madvise::prefer_huge(all.spare_capacity_mut());
+        }
+    }
+    Ok(all)
+}
+
+/// The inner node at each level and the lane taken there. Passed by reference only: copying bytes
+/// just written one by one costs more than a level.
+///
+/// A path kept from an earlier call saves the way down if it leads to the right leaf: the last
+/// positions taken are often given back first.
+#[derive(Clone, Debug)]
+pub(super) struct Path {
+    /// [`Tree::shape`] when made.
+    shape: u64,
+    leaf: u32,
+    node: [u32; LEVELS],
+    lane: [u8; LEVELS],
+}
+
+const NOWHERE: u32 = u32::MAX;
+
+impl Path {
+    #[inline(always)]
+    pub(super) fn new() -> Self {
+        Self { shape: 0, leaf: NOWHERE, node: [0; LEVELS], lane: [0; LEVELS] }
+    }
+
+    /// Copies `other`, a path in a tree of this height.
+    #[inline(always)]
+    fn become_like(&mut self, other: &Self, height: usize) {
+        (self.shape, self.leaf) = (other.shape, other.leaf);
+        for level in 0..height {
+            (self.node[level], self.lane[level]) = (other.node[level], other.lane[level]);
+        }
+    }
+
+    #[inline(always)]
+    fn node(&self, level: usize) -> usize {
+        self.node[level] as usize
+    }
+
+    #[inline(always)]
+    fn lane(&self, level: usize) -> usize {
+        usize::from(self.lane[level])
+    }
+}
+
+/// The paths of the last two calls: positions of two calls are often freed by the next two.
+#[derive(Clone, Debug)]
+pub(super) struct Paths {
+    both: [Path; 2],
+    last: usize,
+}
+
+impl Paths {
+    #[inline(always)]
+    pub(super) fn new() -> Self {
+        Self { both: [Path::new(), Path::new()], last: 0 }
+    }
+
+    /// Returns the older path, to overwrite.
+    #[inline(always)]
+    pub(super) fn next(&mut self) -> &mut Path {
+        self.last ^= 1;
+        &mut self.both[self.last]
+    }
+}
+
+/// A lane of a leaf, or the one after the last.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spot {
+    leaf: usize,
+    lane: usize,
+}
+
+/// Start and length of an extent.
+pub type Entry<L> = (L, L);
+
+#[derive(Debug)]
+pub(super) struct Tree<L, const B: usize> {
+    leaves: Vec<Leaf<L, B>>,
+    leaf_counts: Vec<u8>,
+    spare_leaves: Vec<u32>,
+    inners: Vec<Inner<L, B>>,
+    inner_counts: Vec<u8>,
+    spare_inners: Vec<u32>,
+    /// Row `c` of inner node `n` is at `n * classes + c`.
+    maxima: Vec<[L; B]>,
+    classes: usize,
+    /// Alignment of each class less one, ascending.
+    masks: [L; CLASSES_MAX],
+    last_class: usize,
+    stale: Stale<L>,
+    /// True if the processor has the wide vectors of [`work`].
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    wide: bool,
+    /// Counts moves of lanes between nodes, which invalidate older paths. Cannot wrap: 2^64 changes
+    /// of a nanosecond take 584 years.
+    shape: u64,
+    root: u32,
+    /// Levels of inner nodes.
+    height: usize,
+    len: usize,
+    limit: usize,
+}
+
+impl<L: Lane, const B: usize> Tree<L, B> {
+    /// Least lanes of a node that is not the root.
+    const MIN: usize = if B * 3 / 8 > 2 { B * 3 / 8 } else { 2 };
+    /// Two neighbours with at most this many lanes merge if one has too few. Less than `B`, so that
+    /// the next insertion does not split them.
+    const MERGE_MAX: usize = B - B / 8;
+    const SIZES: () =
+        assert!(B.is_power_of_two() && B >= 4 && B <= 32 && Self::MERGE_MAX >= 2 * Self::MIN);
+
+    /// Creates a tree without storage, with maxima for the alignments of `kind` that are useful
+    /// below `end`.
+    pub(super) fn without_storage(end: u64, limit: usize, kind: Classes) -> Self {
+        let () = Self::SIZES;
+        let most = (0..LEVELS - 2).fold(Self::MIN, |most, _| most.saturating_mul(Self::MIN));
+        let limit = limit.min(most).min(u32::MAX as usize);
+        // Larger alignments have too few multiples to mislead a search often.
+        let useful = end.saturating_sub(1).checked_ilog2().map_or(0, |bit| bit as usize + 1);
+        let last_class = match kind {
+            Classes::All => useful.saturating_sub(FEW_MULTIPLES_LOG),
+            Classes::None => 0,
+        };
+        // Repeats the last class to fill the last group.
+        let classes = 1 + last_class.next_multiple_of(GROUP);
+        let masks = std::array::from_fn(|class| Self::mask(1 << class.min(last_class)));
+        Self {
+            leaves: Vec::new(),
+            leaf_counts: Vec::new(),
+            spare_leaves: Vec::new(),
+            inners: Vec::new(),
+            inner_counts: Vec::new(),
+            spare_inners: Vec::new(),
+            maxima: Vec::new(),
+            classes,
+            masks,
+            last_class,
+            stale: Stale::none(),
+            wide: work::is_wide(),
+            shape: 0,
+            root: 0,
+            height: 0,
+            len: 0,
+            limit,
+        }
+    }
+
+    /// Allocates in place, because a tree is large to move.
+    pub(super) fn make_storage(&mut self) -> Result<(), NoRoom> {
+        let leaves = (self.limit / Self::MIN).max(1);
+        // One more for a root about to split.
+        let (mut inners, mut level) = (1, leaves);
+        while level > 1 {
+            level = (level / Self::MIN).max(1);
+            inners += level;
+        }
+        self.leaves = room(leaves)?;
+        self.leaf_counts = room(leaves)?;
+        self.spare_leaves = room(leaves)?;
+        self.inners = room(inners)?;
+        self.inner_counts = room(inners)?;
+        self.spare_inners = room(inners)?;
+        self.maxima = room(inners.saturating_mul(self.classes))?;
+        self.root = self.acquire_leaf();
+        Ok(())
+    }
+
+    /// Alignments beyond the last position have the same multiples, so the mask may be capped.
+    pub(super) fn mask(align: u64) -> L {
+        L::of(align - 1)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    #[cfg(test)]
+    pub(super) fn use_plain_vectors(&mut self) {
+        self.wide = false;
+    }
+
+    pub(super) fn largest(&self) -> L {
+        self.max_below(0, self.root as usize, 0)
+    }
+
+    /// Finds the spot after all starts up to `at`, and its path.
+    #[inline(always)]
+    pub(super) fn descend(&self, at: L, path: &mut Path) -> Spot {
+        // Unused lanes must not count.
+        let at = at.min(L::MAX - L::of(1));
+        let mut n = self.root as usize;
+        for level in 0..self.height {
+            let inner = &self.inners[n];
+            count_visit();
+            let lane = rank(&inner.key, at).saturating_sub(1);
+            (path.node[level], path.lane[level]) = (n as u32, lane as u8);
+            n = inner.child[lane] as usize;
+        }
+        (path.leaf, path.shape) = (n as u32, self.shape);
+        self.spot(n, at)
+    }
+
+    /// Like [`Self::descend`], by the path of one of the last two calls if it leads there.
+    #[inline(always)]
+    pub fn locate<'a>(&self, at: L, paths: &'a mut Paths) -> (Spot, &'a mut Path) {
+        let at = at.min(L::MAX - L::of(1));
+        for nth in [paths.last, paths.last ^ 1] {
+            if self.leads_to(at, &paths.both[nth]) {
+                paths.last = nth;
+                let path = &mut paths.both[nth];
+                return (self.spot(path.leaf as usize, at), path);
+            }
+        }
+        let path = paths.next();
+        (self.descend(at, path), path)
+    }
+
+    #[inline(always)]
+    fn spot(&self, leaf: usize, at: L) -> Spot {
+        count_visit();
+        Spot { leaf, lane: rank(&self.leaves[leaf].start, at) }
+    }
+
+    /// Returns true if a start of `at` belongs in the path's leaf.
+    #[inline(always)]
+    fn leads_to(&self, at: L, path: &Path) -> bool {
+        if path.leaf == NOWHERE || path.shape != self.shape {
+            return false;
+        }
+        if self.height == 0 {
+            return true;
+        }
+        let (leaf, count) = (&self.leaves[path.leaf as usize], self.count(path.leaf as usize));
+        (leaf.start[0] <= at || self.key(path).is_none_or(|key| key <= at))
+            && (at <= leaf.start[count - 1] || self.next_key(path).is_none_or(|key| at < key))
+    }
+
+    /// Returns the key of the path's leaf; `None` for the first leaf.
+    #[inline(always)]
+    fn key(&self, path: &Path) -> Option<L> {
+        let level = (0..self.height).rev().find(|&level| path.lane[level] > 0)?;
+        Some(self.inners[path.node(level)].key[path.lane(level)])
+    }
+
+    /// Returns the key of the next leaf.
+    #[inline(always)]
+    fn next_key(&self, path: &Path) -> Option<L> {
+        let level = self.forking(path)?;
+        Some(self.inners[path.node(level)].key[path.lane(level) + 1])
+    }
+
+    /// Returns the lowest level with a child after the path's.
+    #[inline(always)]
+    fn forking(&self, path: &Path) -> Option<usize> {
+        (0..self.height)
+            .rev()
+            .find(|&level| path.lane(level) + 1 < usize::from(self.inner_counts[path.node(level)]))
+    }
+
+    /// Returns the last extent before `spot`, and moves `path` there.
+    #[inline(always)]
+    pub(super) fn before(&self, path: &mut Path, spot: Spot) -> Option<Spot> {
+        match spot.lane {
+            0 => self.retreat(path),
+            lane => Some(Spot { lane: lane - 1, ..spot }),
+        }
+    }
+
+    /// Returns the first extent from `spot` on, and moves `path` there.
+    #[inline(always)]
+    pub(super) fn after(&self, path: &mut Path, spot: Spot) -> Option<Spot> {
+        match spot.lane < self.count(spot.leaf) {
+            true => Some(spot),
+            false => self.advance(path),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn entry(&self, spot: Spot) -> Entry<L> {
+        let leaf = &self.leaves[spot.leaf];
+        (leaf.start[spot.lane], leaf.len[spot.lane])
+    }
+
+    #[inline(always)]
+    fn count(&self, leaf: usize) -> usize {
+        usize::from(self.leaf_counts[leaf])
+    }
+
+    /// Moves to the next leaf's first lane. Without one, changes nothing.
+    #[inline(always)]
+    fn advance(&self, path: &mut Path) -> Option<Spot> {
+        let level = self.forking(path)?;
+        path.lane[level] += 1;
+        Some(Spot { leaf: self.follow(path, level, |_| 0), lane: 0 })
+    }
+
+    /// Moves to the last lane of the leaf before. Without one, changes nothing.
+    #[inline(always)]
+    fn retreat(&self, path: &mut Path) -> Option<Spot> {
+        let level = (0..self.height).rev().find(|&level| path.lane[level] > 0)?;
+        path.lane[level] -= 1;
+        let leaf = self.follow(path, level, |inner| self.inner_counts[inner] - 1);
+        Some(Spot { leaf, lane: self.count(leaf) - 1 })
+    }
+
+    /// Extends the path below `level` and returns the leaf; `lane` chooses in each inner node.
+    #[inline(always)]
+    fn follow(&self, path: &mut Path, level: usize, lane: impl Fn(usize) -> u8) -> usize {
+        for below in level + 1..self.height {
+            count_visit();
+            let n = self.inners[path.node(below - 1)].child[path.lane(below - 1)];
+            (path.node[below], path.lane[below]) = (n, lane(n as usize));
+        }
+        count_visit();
+        path.leaf = self.inners[path.node(self.height - 1)].child[path.lane(self.height - 1)];
+        path.leaf as usize
+    }
+
+    /// Returns the class of the largest alignment up to `1 << log`.
+    #[inline(always)]
+    fn class(&self, log: u32) -> usize {
+        (log as usize).min(self.last_class)
+    }
+
+    #[inline(always)]
+    fn row(&self, n: usize, class: usize) -> &[L; B] {
+        count_visit();
+        &self.maxima[n * self.classes + class]
+    }
+
+    #[inline(always)]
+    fn leaf_fits(&self, n: usize, len: L, mask: L) -> u32 {
+        count_visit();
+        let leaf = &self.leaves[n];
+        match mask == L::ZERO {
+            true => at_least(&leaf.len, len),
+            false => fits(&leaf.start, &leaf.len, len, mask),
+        }
+    }
+
+    /// Returns the most that one extent below node `n` has.
+    #[inline(always)]
+    fn max_below(&self, level: usize, n: usize, class: usize) -> L {
+        if level < self.height {
+            return largest(self.row(n, class));
+        }
+        count_visit();
+        let leaf = &self.leaves[n];
+        match class {
+            0 => largest(&leaf.len),
+            _ => most_usable(&leaf.start, &leaf.len, self.masks[class]),
+        }
+    }
+}
+
+#[inline(always)]
+fn count_visit() {
+    #[cfg(test)]
+    super::tests::count_visit();
+}

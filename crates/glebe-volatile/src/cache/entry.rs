@@ -1,0 +1,84 @@
+//! [`Entry`]: a value that stays as long as its entry.
+//!
+//! An entry pins an item, or shares a value that the cache did not keep. A drop takes the lock, and
+//! makes a system call if another entry then stops being hot.
+//!
+//! # Safety
+//! The code that makes an entry has pinned its item. The item's place is not marked or written
+//! until the drop. Only `lookup` and `building` make entries, where they pin.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::hash::Hash;
+use std::ops::Deref;
+
+use bytemuck::Pod;
+
+use super::bytes::values;
+use super::flight::Handed;
+use super::table::Id;
+use super::Cache;
+use crate::Priority;
+use glebe_os::extent::Extent;
+
+/// A value of a [`Cache`], which the kernel cannot take while the entry lives. Derefs to the slice.
+#[must_use = "the value may be taken once this is dropped"]
+pub struct Entry<'a, K: Hash + Eq, V> {
+    cache: &'a Cache<K, V>,
+    value: Value<V>,
+}
+
+pub(super) enum Value<V> {
+    /// The pinned item, its place, and its number of values.
+    Kept(Id, Extent, usize),
+    Handed(Handed<V>),
+}
+
+impl<'a, K: Hash + Eq, V> Entry<'a, K, V> {
+    pub(super) fn new(cache: &'a Cache<K, V>, value: Value<V>) -> Self {
+        Self { cache, value }
+    }
+
+    /// Returns true if the cache keeps the value. Otherwise the last entry that shares it frees it.
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        matches!(self.value, Value::Kept(..))
+    }
+
+    /// Sets the entry's priority; the default is [`Priority::NORMAL`]. If the cache needs room, it
+    /// evicts entries of lower priority first. The kernel ignores priorities.
+    pub fn set_priority(&self, priority: Priority) {
+        let Value::Kept(id, ..) = self.value else { return };
+        if let Some(mut table) = self.cache.lock() {
+            table.item(id).priority = priority;
+        }
+    }
+}
+
+impl<K: Hash + Eq, V: Pod> Deref for Entry<'_, K, V> {
+    type Target = [V];
+
+    #[inline]
+    fn deref(&self) -> &[V] {
+        match &self.value {
+            // SAFETY: the item is pinned: see the file's head.
+            Value::Kept(_, place, count) => unsafe { values(&self.cache.region, *place, *count) },
+            Value::Handed(values) => values,
+        }
+    }
+}
+
+impl<K: Hash + Eq, V> Drop for Entry<'_, K, V> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Value::Kept(id, ..) = self.value {
+            self.cache.unpin(id);
+        }
+    }
+}
+
+impl<K: Hash + Eq, V: Pod + fmt::Debug> fmt::Debug for Entry<'_, K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}

@@ -1,0 +1,31 @@
+//! [`BuildError`]: the errors of a lookup that builds.
+
+use glebe_os::units::Bytes;
+
+/// Why [`Cache::get_or_build`](super::Cache::get_or_build) returned no value.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError<E> {
+    /// The builder failed.
+    #[error("{0}")]
+    Builder(E),
+    /// A builder asks for the value that it builds, or builders wait for each other in a circle.
+    #[error("the builder of a value waits for that value itself")]
+    Recursion,
+    /// The value is longer than all addresses of the cache.
+    #[error("a value of {count} items of {item_bytes} bytes; the cache has addresses for {limit}")]
+    TooLong {
+        /// Items asked for.
+        count: usize,
+        /// Bytes of an item.
+        item_bytes: usize,
+        /// Bytes of addresses.
+        limit: Bytes,
+    },
+    /// The cache could not keep the value, and ordinary memory for it is missing.
+    #[error("no memory for a value of {len} that the cache could not take in")]
+    NoMemory {
+        /// Bytes of the value.
+        len: Bytes,
+    },
+}

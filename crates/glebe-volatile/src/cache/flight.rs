@@ -1,0 +1,52 @@
+//! [`Flight`]: lets threads wait for a change of an item.
+//!
+//! The first waiter makes a flight, and it ends when it lands. It hands its waiters a value that
+//! the cache could not keep, so that the value is built once.
+
+use std::sync::Arc;
+
+use glebe_os::internal::sync::{lock, Condvar, Mutex, MutexGuard};
+
+pub(super) type Handed<V> = Arc<Vec<V>>;
+
+#[derive(Debug)]
+enum State<V> {
+    UnderWay,
+    /// With a value for the waiters; without one they look again.
+    Landed(Option<Handed<V>>),
+}
+
+#[derive(Debug)]
+pub(super) struct Flight<V> {
+    woken: Condvar,
+    state: Mutex<State<V>>,
+}
+
+impl<V> Default for Flight<V> {
+    fn default() -> Self {
+        Self { woken: Condvar::new(), state: Mutex::new(State::UnderWay) }
+    }
+}
+
+impl<V> Flight<V> {
+    pub(super) fn land(&self, handed: Option<Handed<V>>) {
+        *lock(&self.state) = State::Landed(handed);
+        self.woken.notify_all();
+    }
+
+    /// Waits until the flight lands. Returns the handed value. The caller must not hold the cache's
+    /// lock.
+    pub(super) fn wait(&self) -> Option<Handed<V>> {
+        let mut state = lock(&self.state);
+        loop {
+            if let State::Landed(handed) = &*state {
+                return handed.clone();
+            }
+            state = wait(&self.woken, state);
+        }
+    }
+}
+
+fn wait<'a, T>(woken: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+    woken.wait(guard).unwrap_or_else(|poisoned| poisoned.into_inner())
+}

@@ -1,0 +1,121 @@
+//! Keeps the tables of caches consistent across fork(2).
+//!
+//! Before a fork, `prepare` locks the list of caches, then each cache. A holder of a cache's lock
+//! neither waits for another lock nor forks. Afterwards the locks are released. The child first
+//! forgets items that other threads were building or moving, because no thread will end them. Pins
+//! of other threads remain. The region has a step of its own.
+//!
+//! # Safety
+//! The pointers beside the static guards keep their locks alive. The forking thread makes and drops
+//! the guards, and only one fork runs at a time.
+#![allow(unsafe_code)]
+
+use std::hash::Hash;
+use std::mem::transmute;
+use std::sync::{Arc, PoisonError, Weak};
+use std::thread;
+
+use super::table::Table;
+use crate::follow_forks;
+use glebe_os::error::OsError;
+use glebe_os::internal::sync::{lock, Mutex, MutexGuard, StaticMutex, StaticMutexGuard};
+use glebe_os::internal::sys::atfork;
+
+trait Lockable: Send + Sync {
+    fn hold(self: Arc<Self>) -> Box<dyn Held>;
+}
+
+trait Held {
+    fn follow_fork(&mut self);
+}
+
+/// The guard is dropped first.
+struct HeldTable<K: 'static, V: 'static> {
+    guard: MutexGuard<'static, Table<K, V>>,
+    _table: Arc<Mutex<Table<K, V>>>,
+}
+
+impl<K: Hash + Eq + Send + 'static, V: Send + Sync + 'static> Lockable for Mutex<Table<K, V>> {
+    fn hold(self: Arc<Self>) -> Box<dyn Held> {
+        // SAFETY: `_table` keeps the guard's mutex alive, and is dropped after the guard.
+        let guard: MutexGuard<'static, Table<K, V>> = unsafe { transmute(lock(&self)) };
+        Box::new(HeldTable { guard, _table: self })
+    }
+}
+
+impl<K: Hash + Eq, V> Held for HeldTable<K, V> {
+    fn follow_fork(&mut self) {
+        self.guard.follow_fork(thread::current().id());
+    }
+}
+
+type List = Vec<Weak<dyn Lockable>>;
+
+static LIST: StaticMutex<List> = StaticMutex::new(Vec::new());
+
+/// The locks held across a fork; those of the tables are dropped first.
+struct AllHeld {
+    tables: Vec<Box<dyn Held>>,
+    list: Option<StaticMutexGuard<'static, List>>,
+}
+
+// SAFETY: the guards stay with the forking thread: see the file's head.
+unsafe impl Send for AllHeld {}
+
+static HELD: StaticMutex<AllHeld> = StaticMutex::new(AllHeld { tables: Vec::new(), list: None });
+
+/// A cache's place in the list, until the drop.
+#[derive(Debug)]
+pub struct Entry(usize);
+
+pub(super) fn follow() -> Result<(), OsError> {
+    static STEP: atfork::Step = atfork::Step { prepare, parent, child };
+    follow_forks()?;
+    atfork::add(&STEP)
+}
+
+pub(super) fn enter<K, V>(table: &Arc<Mutex<Table<K, V>>>) -> Entry
+where
+    K: Hash + Eq + Send + 'static,
+    V: Send + Sync + 'static,
+{
+    let listed: Arc<dyn Lockable> = Arc::<Mutex<Table<K, V>>>::clone(table);
+    LIST.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&listed));
+    Entry(Arc::as_ptr(table).addr())
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        // Without fork steps the list may stay locked forever, and no fork looks at it again.
+        if !atfork::is_without_steps() {
+            let mut list = LIST.lock().unwrap_or_else(PoisonError::into_inner);
+            list.retain(|listed| listed.as_ptr().cast::<()>().addr() != self.0);
+        }
+    }
+}
+
+fn prepare() {
+    let list = LIST.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+    held.tables.extend(list.iter().filter_map(Weak::upgrade).map(Lockable::hold));
+    held.list = Some(list);
+}
+
+fn parent() {
+    release(|_| {});
+}
+
+fn child() {
+    release(|table| table.follow_fork());
+}
+
+fn release(first: impl Fn(&mut Box<dyn Held>)) {
+    let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+    held.tables.iter_mut().for_each(first);
+    // A table that ends here ends after `HELD` is released; the list is released last.
+    let tables = std::mem::take(&mut held.tables);
+    let list = held.list.take();
+    drop(held);
+    drop(tables);
+    drop(list);
+}

@@ -1,0 +1,169 @@
+//! [`Error`] says why a call on volatile memory failed, with the values.
+
+use std::time::Duration;
+
+use glebe_os::error::OsError;
+use glebe_os::internal::sys::vma::Refusal;
+use glebe_os::units::{Bytes, Pages};
+
+/// The reason why a call on volatile memory failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The range does not start and end at page or granule boundaries.
+    #[error("{:#x} is not a multiple of {granule}", offset.get())]
+    Unaligned {
+        /// Offset or address of the unaligned end.
+        offset: Bytes,
+        /// Required alignment.
+        granule: Bytes,
+    },
+    /// The range has no bytes, or ends before it starts.
+    #[error("a range of no bytes")]
+    Empty,
+    /// The range ends beyond the region or the address space.
+    #[error("a range ends at {:#x}; the limit is {:#x}", end.get(), limit.get())]
+    Beyond {
+        /// Its end; the greatest number on overflow.
+        end: Bytes,
+        /// Greatest allowed end.
+        limit: Bytes,
+    },
+    /// A page is marked, where only unmarked memory is allowed.
+    #[error("the page at {:#x} is marked volatile", offset.get())]
+    Marked {
+        /// First marked page.
+        offset: Bytes,
+    },
+    /// A page is lost.
+    #[error("the page at {:#x} was purged", offset.get())]
+    Purged {
+        /// First lost page.
+        offset: Bytes,
+    },
+    /// The memory cannot be volatile.
+    #[error(transparent)]
+    Unsuitable(Refusal),
+    /// More armed ranges could use up the process's mappings.
+    #[error("{armed} ranges are armed, of {limit} that may be")]
+    MapBudget {
+        /// Ranges armed now.
+        armed: u64,
+        /// A share of `vm.max_map_count`.
+        limit: u64,
+    },
+    /// A cap is 0 bytes.
+    #[error("a cap of 0 bytes; without a cap nothing is dropped")]
+    ZeroCap,
+    /// This kernel loses, or may lose, written pages.
+    #[error("the self-test failed on Linux {release}: {what}; needed is {needed} or later")]
+    SelfTest {
+        /// Kernel release.
+        release: String,
+        /// Fault found.
+        what: String,
+        /// First release known to be right.
+        needed: &'static str,
+    },
+    /// A present page can be neither kept nor freed, for example after a hardware failure.
+    #[error("the page at {:#x} and {pages} from it can be neither kept nor taken", offset.get())]
+    Stuck {
+        /// Start of the page.
+        offset: Bytes,
+        /// Pages tried at once.
+        pages: Pages,
+    },
+    /// Another SIGBUS handler was installed after glebe's and runs first.
+    #[error(
+        "another SIGBUS handler was installed over glebe's: whether a touch of a lost page would \
+        be refilled is for that one to say"
+    )]
+    HandlerCovered,
+    /// clone(2) made this process without the C library's fork, so no lock can be taken.
+    #[error("this process was cloned without the C library: it can unmark, but not mark or drop")]
+    Cloned,
+    /// An option of shared memory is out of range.
+    #[error("{what}: {value}; the limit is {limit}")]
+    BadOption {
+        /// Fault found.
+        what: &'static str,
+        /// Requested value.
+        value: u64,
+        /// Least or greatest allowed value.
+        limit: u64,
+    },
+    /// The file cannot hold shared volatile memory.
+    #[error("not a file that can be shared and purged: {0}")]
+    UnsuitableFile(String),
+    /// The file holds no shared volatile memory, or is from another version or machine.
+    #[error("not a file of shared volatile memory: {what} is {value:#x}, not {expected:#x}")]
+    BadFile {
+        /// Part of the header.
+        what: &'static str,
+        /// Value found.
+        value: u64,
+        /// Expected value, or its limit.
+        expected: u64,
+    },
+    /// The file was cut or could not supply a page; the contents there are lost.
+    #[error("the file has {len} or lost a page; {needed} are needed")]
+    Truncated {
+        /// Length now.
+        len: Bytes,
+        /// Required length.
+        needed: Bytes,
+    },
+    /// The file has no place for another process.
+    #[error("{holders} processes use the file, as many as can")]
+    NoHolderLeft {
+        /// Processes that use it.
+        holders: u32,
+    },
+    /// Another process or thread is joining or purging; it may be stopped.
+    #[error("{what} is under way in another process or thread; waited for {waited:?}")]
+    Busy {
+        /// Its operation.
+        what: &'static str,
+        /// Time waited.
+        waited: Duration,
+    },
+    /// A live process has been purging a granule for too long.
+    #[error("the granule at {:#x} is being purged; waited for {waited:?}", offset.get())]
+    PurgeUnderWay {
+        /// Start of the granule.
+        offset: Bytes,
+        /// Time waited.
+        waited: Duration,
+    },
+    /// This process's pin counter of a granule is full.
+    #[error("the granule at {:#x} has {limit} pins of this process, the most", offset.get())]
+    PinsExhausted {
+        /// Start of the granule.
+        offset: Bytes,
+        /// Greatest count.
+        limit: u64,
+    },
+    /// The call would exceed the pin quota that the file's creator set per process.
+    #[error("{pinned} granules are pinned by this process; the file's quota is {quota}")]
+    Quota {
+        /// Granules pinned before.
+        pinned: u64,
+        /// Granules allowed.
+        quota: u64,
+    },
+    /// The pin belongs to the process that this one was forked from.
+    #[error("the pin is of the process that this one was forked from")]
+    Forked,
+    /// The kernel refused a call.
+    #[error(transparent)]
+    Os(#[from] OsError),
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Unknown(error) => Self::Os(error),
+            refusal => Self::Unsuitable(refusal),
+        }
+    }
+}

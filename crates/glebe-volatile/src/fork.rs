@@ -1,0 +1,141 @@
+//! Regions follow fork(2) by the step of this file ([`atfork`]): a child inherits no lock of a
+//! missing thread, and can lose and unmark pages before other code runs.
+//!
+//! Before a fork, the step locks the list of regions, then each region exclusively, then its log of
+//! unmarks. No thread holds a later lock and waits for an earlier one, since no call on a region
+//! creates or drops a region, or forks. After the fork the step releases them. In the child it
+//! first arms each region anew, with the child's own userfaultfd. Pages purged before the fork are
+//! holes there too, and reported. If arming fails, the region is *unarmed*: its marked pages count
+//! as lost.
+//!
+//! A child without the step takes no lock ([`atfork::is_without_steps`]): its calls need only the
+//! bits of the marked pages.
+//!
+//! # Safety
+//! The guards in `HELD` are of locks that the entries beside them keep alive. The forking thread
+//! makes and drops them, and forks run one at a time.
+#![allow(unsafe_code)]
+
+use std::mem::transmute;
+use std::sync::{Arc, PoisonError, Weak};
+
+use super::state::{Locked, State};
+use super::unmarks::Log;
+use glebe_os::error::OsError;
+use glebe_os::internal::sync::{
+    write, MappedWord, MutexGuard, Ordering, RwLockWriteGuard, StaticMutex, StaticMutexGuard,
+};
+use glebe_os::internal::sys::atfork;
+
+type List = Vec<Weak<Locked>>;
+
+static LIST: StaticMutex<List> = StaticMutex::new(Vec::new());
+
+/// Nonzero while a forking thread waits for regions; changed under the list's lock.
+static IS_WAITING: MappedWord = MappedWord::new(0);
+
+/// A region's place in the list, which it leaves on drop.
+#[derive(Debug)]
+pub struct Entry(*const Locked);
+
+// SAFETY: the pointer is compared and never followed.
+unsafe impl Send for Entry {}
+// SAFETY: as above.
+unsafe impl Sync for Entry {}
+
+/// Adds the fork step of regions, and takes the lock of the steps for this. The first region calls
+/// this too. Call it earlier if you hold locks during calls on regions and have steps of your own
+/// ([`atfork::add`]); add those afterwards. Later steps run first before a fork and last after it.
+///
+/// # Errors
+/// As [`atfork::add`].
+pub fn follow_forks() -> Result<(), OsError> {
+    static STEP: atfork::Step = atfork::Step { prepare, parent, child };
+    static IS_ADDED: MappedWord = MappedWord::new(0);
+    if IS_ADDED.load(Ordering::Acquire) == 0 || atfork::is_without_steps() {
+        atfork::add(&STEP)?;
+        IS_ADDED.store(1, Ordering::Release);
+    }
+    Ok(())
+}
+
+pub(super) fn enter(region: &Arc<Locked>) -> Entry {
+    LIST.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(region));
+    Entry(Arc::as_ptr(region))
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        // Without the step, the list may be locked for ever, and no fork reads it.
+        if !atfork::is_without_steps() {
+            let mut list = LIST.lock().unwrap_or_else(PoisonError::into_inner);
+            list.retain(|listed| listed.as_ptr() != self.0);
+        }
+    }
+}
+
+/// A region whose locks are held over a fork. The guards are dropped first.
+struct HeldRegion {
+    log: MutexGuard<'static, Log>,
+    state: RwLockWriteGuard<'static, State>,
+    locked: Arc<Locked>,
+}
+
+/// The regions' locks are dropped first.
+struct Held {
+    regions: Vec<HeldRegion>,
+    list: Option<StaticMutexGuard<'static, List>>,
+}
+
+// SAFETY: as the file's head says, the guards stay with the forking thread.
+unsafe impl Send for Held {}
+
+static HELD: StaticMutex<Held> = StaticMutex::new(Held { regions: Vec::new(), list: None });
+
+/// Waits for a forking thread, before a region's lock is taken. The locks are not fair: threads
+/// that mark and unmark without a pause would keep it out for long.
+#[inline]
+pub(super) fn give_way() {
+    if IS_WAITING.load(Ordering::Relaxed) != 0 {
+        drop(LIST.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+fn prepare() {
+    let list = LIST.lock().unwrap_or_else(PoisonError::into_inner);
+    IS_WAITING.store(1, Ordering::Relaxed);
+    let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+    for locked in list.iter().filter_map(Weak::upgrade) {
+        // SAFETY: the guards borrow from what `locked` keeps alive and are dropped before it.
+        let (state, log) = unsafe {
+            let state: RwLockWriteGuard<'static, State> = transmute(write(&locked.state));
+            let log: MutexGuard<'static, Log> = transmute(locked.calls.hold());
+            (state, log)
+        };
+        held.regions.push(HeldRegion { log, state, locked });
+    }
+    held.list = Some(list);
+    IS_WAITING.store(0, Ordering::Relaxed);
+}
+
+fn parent() {
+    release(|_| {});
+}
+
+fn child() {
+    release(|region| {
+        region.locked.calls.follow_fork(&mut region.log);
+        region.state.follow_fork();
+    });
+}
+
+fn release(first: impl Fn(&mut HeldRegion)) {
+    let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+    held.regions.iter_mut().for_each(first);
+    // Unlocks `HELD` first: dropping `regions` may free the state of a dropped region.
+    let regions = std::mem::take(&mut held.regions);
+    let list = held.list.take();
+    drop(held);
+    drop(regions);
+    drop(list);
+}

@@ -1,0 +1,104 @@
+//! Volatile memory: the kernel may free *marked* pages, and an *unmark* reports which were lost.
+//!
+//! A [`Region`] owns a mapping. While pages are marked, the kernel frees them when memory is short,
+//! instead of swapping or failing. Lost pages then read as zeros; all others are unchanged. An
+//! [`Engine`] detects the losses. A [`Cache`] holds values by key. [`Shared`] is a file of several
+//! processes, which glebe itself purges.
+//!
+//! Any thread may mark and unmark any range of whole granules; ranges may overlap. A second mark
+//! changes nothing, not even the age, unless the callback refilled pages ([`Options::on_lost`]). A
+//! program must not write to marked memory. The write may silently keep the page; on a lost page it
+//! raises SIGBUS (*scan*), or the page counts as lost (*tag*; in long runs perhaps as kept). A new
+//! mapping over a marked part is not volatile; *tag* cannot see it ([`Options::build_over`]).
+//!
+//! Units: bytes from the region's start; base pages in runs of lost pages. Locks: one per region,
+//! exclusive for mark, unmark and drop, shared for copies; one for the log of unmarks. Source:
+//! "Volatile Ranges v10" (Minchan Kim and John Stultz, linux-mm, January 2014); madvise(2).
+#![deny(unsafe_code)]
+// Under `--cfg loom` the crate is the models and what they run.
+#![cfg_attr(loom, allow(dead_code, unused_imports))]
+
+#[cfg(not(loom))]
+mod access;
+#[cfg(not(loom))]
+mod adopted;
+#[cfg(not(loom))]
+mod cache;
+#[cfg(not(loom))]
+mod caps;
+#[cfg(not(loom))]
+mod cloned;
+#[cfg(not(loom))]
+mod engine;
+#[cfg(not(loom))]
+mod error;
+#[cfg(not(loom))]
+mod fork;
+#[cfg(not(loom))]
+mod huge;
+#[cfg(not(loom))]
+mod marks;
+#[cfg(loom)]
+mod models;
+#[cfg(not(loom))]
+mod options;
+mod priority;
+#[cfg(not(loom))]
+mod refills;
+#[cfg(not(loom))]
+mod region;
+#[cfg(not(loom))]
+mod scan;
+#[cfg(not(loom))]
+mod self_test;
+#[cfg(not(loom))]
+mod shared;
+#[cfg(loom)]
+mod shared {
+    mod order;
+    pub(crate) mod protocol;
+    pub(crate) mod word;
+
+    pub(crate) use crate::models::ledger;
+    pub(crate) use order::Order;
+}
+#[cfg(not(loom))]
+mod state;
+#[cfg(not(loom))]
+mod stats;
+#[cfg(not(loom))]
+mod tag;
+#[cfg(all(test, not(loom)))]
+mod tests;
+#[cfg(not(loom))]
+mod touches;
+#[cfg(not(loom))]
+mod unmarks;
+
+pub use priority::Priority;
+
+#[cfg(not(loom))]
+pub use {
+    cache::{BuildError, Cache, CacheOptions, CacheStats, Entry},
+    engine::Engine,
+    error::Error,
+    fork::follow_forks,
+    glebe_os::internal::sys::vma::Refusal,
+    options::Options,
+    refills::Refills,
+    region::Region,
+    shared::{Holder, Look, Next, Order, Pin, Purger, Shared, SharedOptions, SharedStats},
+    shared::{SharedBuildError, SharedCache, SharedCacheOptions, SharedCacheStats},
+    stats::Stats,
+    touches::Refill,
+    unmarks::Purged,
+};
+
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub use glebe_os::{error::OsError, extent, units};
+
+// Its examples are tested.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,351 @@
+//! The *scan* engine finds lost pages in the page tables and never alters marked contents.
+//!
+//! A userfaultfd in SIGBUS mode arms a region's own memory as a whole, and the caller's memory
+//! where it is marked (`adopted`). Invariants: an armed page that is not marked is never a hole, so
+//! its touch raises no SIGBUS; every hole is marked, and lost.
+//!
+//! An unmark looks at residence first. It fills holes with the page of zeros, last of all; a page
+//! of zeros stays. It makes other pages dirty by `MADV_POPULATE_WRITE`, which keeps them, even in
+//! swap or during a migration. If the kernel frees a page after the look, the next look finds a
+//! hole: only this engine fills holes.
+//!
+//! Changes need the region's exclusive lock. Cost: one system call per mark; one per unmark of a
+//! few present pages, else one look per window and one call per chunk of present pages and per lost
+//! run. Sources: madvise(2), PAGEMAP_SCAN(2const), userfaultfd(2).
+//!
+//! # Safety
+//! Every range is in the region's mapping, and is marked or about to be: its owner has agreed to
+//! lose the contents.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+
+use super::adopted::armed_parts;
+use super::huge::rejoin;
+use super::Error;
+use glebe_os::error::OsError;
+use glebe_os::extent::{push, Extent};
+use glebe_os::internal::sync::{MappedWord, Ordering, StaticMutex};
+use glebe_os::internal::sys::fork::ForkGuard;
+use glebe_os::internal::sys::madvise::{advise, populate_armed, Advice};
+use glebe_os::internal::sys::pagemap::{Pagemap, Reading, Residence, Run};
+use glebe_os::internal::sys::uffd::Uffd;
+use glebe_os::units::{Bytes, PageSize, Pages};
+
+/// Up to this many pages are populated without a look: one call suffices if all are present.
+const FEW_PAGES: u64 = 16;
+/// Bytes per look, few enough that little changes before the engine acts on the result.
+const WINDOW: Bytes = Bytes::mib(32);
+/// Bytes per populate call. A loss repeats one call. After a fork the call copies each page, so
+/// this also bounds the memory charged before an error shows.
+const CHUNK: Bytes = Bytes::mib(4);
+/// Tries of a chunk that has no hole but cannot be populated; a migration ends sooner.
+const TRIES_MAX: u32 = 100;
+
+/// The descriptors of a process, shared by its regions; closed with the last one.
+#[derive(Debug)]
+pub(super) struct Kernel {
+    uffd: Uffd,
+    pagemap: Pagemap,
+    guard: ForkGuard,
+}
+
+static SHARED: StaticMutex<Weak<Kernel>> = StaticMutex::new(Weak::new());
+
+impl Kernel {
+    /// Returns the descriptors of this process; a child opens its own.
+    fn of_process() -> Result<Arc<Self>, OsError> {
+        // Never waits: in a child, the holder may be a thread of the parent.
+        let mut shared = SHARED.try_lock().ok();
+        let known = shared.as_ref().and_then(|shared| shared.upgrade());
+        if let Some(kernel) = known.filter(|kernel| !kernel.guard.is_child()) {
+            return Ok(kernel);
+        }
+        let kernel = Arc::new(Self {
+            uffd: Uffd::open_sigbus()?,
+            pagemap: Pagemap::open()?,
+            guard: ForkGuard::new(),
+        });
+        if let Some(shared) = &mut shared {
+            **shared = Arc::downgrade(&kernel);
+        }
+        Ok(kernel)
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Scan {
+    kernel: Arc<Kernel>,
+    number: Arc<MappedWord>,
+    reading: Reading,
+    base: usize,
+    page: PageSize,
+    huge: Option<PageSize>,
+}
+
+impl Scan {
+    /// Creates the engine of a region at `base`. `without_scan` reads a word per page even if the
+    /// kernel can report runs.
+    pub(super) fn new(
+        base: usize,
+        page: PageSize,
+        huge: Option<PageSize>,
+        without_scan: bool,
+    ) -> Result<Self, OsError> {
+        let kernel = Kernel::of_process()?;
+        let reading = if without_scan { Reading::Entries } else { kernel.pagemap.reading() };
+        let number = Arc::new(MappedWord::new(kernel.uffd.descriptor() as u64));
+        Ok(Self { kernel, number, reading, base, page, huge })
+    }
+
+    /// Opens a child's own descriptors. Nothing is armed in the child. A lost page is still a hole
+    /// if no other code has run.
+    pub(super) fn follow_fork(&mut self) -> Result<(), OsError> {
+        self.kernel = Kernel::of_process()?;
+        self.number.store(self.kernel.uffd.descriptor() as u64, Ordering::Release);
+        Ok(())
+    }
+
+    /// Returns the descriptor's number for signal handlers; it changes in a child.
+    pub(super) fn number(&self) -> Arc<MappedWord> {
+        Arc::clone(&self.number)
+    }
+
+    /// Returns true if the descriptors refer to the parent's memory.
+    pub(super) fn is_inherited(&self) -> bool {
+        self.kernel.guard.is_child()
+    }
+
+    pub(super) fn uffd(&self) -> &Uffd {
+        &self.kernel.uffd
+    }
+
+    /// Arms `pages`. The caller fills unmarked holes.
+    pub(super) fn arm(&self, pages: Extent) -> Result<(), OsError> {
+        let (addr, len) = pages.place(self.base, self.page);
+        // SAFETY: as the file's head says.
+        unsafe { self.kernel.uffd.arm(addr, len) }
+    }
+
+    /// Disarms `pages`. If the kernel refuses, holes still raise SIGBUS.
+    pub(super) fn disarm(&self, pages: Extent) {
+        let (addr, len) = pages.place(self.base, self.page);
+        // SAFETY: as the file's head says.
+        let _ = unsafe { self.kernel.uffd.disarm(addr, len) };
+    }
+
+    /// Puts the page of zeros into every hole of armed `pages`.
+    pub(super) fn fill_holes(&self, pages: Extent) -> Result<(), OsError> {
+        let runs = self.look(pages)?.into_iter();
+        for run in runs.filter(|run| run.residence == Residence::Hole) {
+            self.kernel.uffd.fill_holes(run.start, Bytes::new((run.end - run.start) as u64))?;
+        }
+        Ok(())
+    }
+
+    /// Lets the kernel free `pages`. Swapped pages are brought in first: the kernel would drop them
+    /// at once.
+    #[inline]
+    pub(super) fn mark(&self, pages: Extent, swap: bool) -> Result<(), OsError> {
+        let (addr, len) = pages.place(self.base, self.page);
+        if let Some(huge) = self.huge {
+            rejoin(&self.kernel.pagemap, self.reading, addr, len, huge);
+        }
+        // SAFETY: as the file's head says.
+        unsafe {
+            if swap {
+                advise(addr, len, Advice::PopulateRead)?;
+            }
+            advise(addr, len, Advice::Free)
+        }
+    }
+
+    /// Lets the kernel free refilled pages again. They stay base pages.
+    pub(super) fn mark_again(&self, pages: Extent, swap: bool) -> Result<(), OsError> {
+        let (addr, len) = pages.place(self.base, self.page);
+        // SAFETY: as the file's head says.
+        unsafe {
+            if swap {
+                // Fails if a page was lost again, which does not matter.
+                let _ = advise(addr, len, Advice::PopulateRead);
+            }
+            advise(addr, len, Advice::Free)
+        }
+    }
+
+    /// Unmarks `parts` and returns the lost pages, now zeros. On an error nothing has changed,
+    /// except that fewer pages can be lost.
+    #[inline]
+    pub(super) fn unmark(&self, parts: &[Extent]) -> Result<Vec<Extent>, Error> {
+        match parts {
+            [part] if part.len() <= FEW_PAGES && matches!(self.populate(*part), Ok(true)) => {
+                Ok(Vec::new())
+            }
+            _ => self.unmark_any(parts),
+        }
+    }
+
+    #[cold]
+    fn unmark_any(&self, parts: &[Extent]) -> Result<Vec<Extent>, Error> {
+        self.unmark_all(parts).or_else(|error| {
+            // Other memory mapped there since is no longer this region's.
+            let ours = self.still_armed(parts)?;
+            if ours == parts {
+                return Err(error);
+            }
+            self.unmark_all(&ours)
+        })
+    }
+
+    fn unmark_all(&self, parts: &[Extent]) -> Result<Vec<Extent>, Error> {
+        let mut lost = Vec::new();
+        for part in parts {
+            if part.len() > FEW_PAGES || !self.populate(*part)? {
+                self.settle_windows(*part, &mut lost)?;
+            }
+        }
+        let mut filled = Vec::new();
+        for run in &lost {
+            if let Err(error) = self.fill_lost(*run, &mut filled) {
+                for run in &filled {
+                    // Makes the filled pages holes again: zeros that look kept would be worse.
+                    self.drop_pages(*run)?;
+                }
+                return Err(error.into());
+            }
+        }
+        filled.last().copied().into_iter().for_each(|run| self.tell_processors(run));
+        Ok(filled)
+    }
+
+    /// Makes the kernel flush the TLB entries of pages that it freed: until then, reads may find
+    /// the old contents. Offers a page of zeros for this, which stays.
+    #[cold]
+    fn tell_processors(&self, filled: Extent) {
+        let (addr, _) = filled.place(self.base, self.page);
+        // SAFETY: as the file's head says; the page of zeros is shared, and stays.
+        let _ = unsafe { advise(addr, self.page.bytes(), Advice::Free) };
+    }
+
+    /// Fills lost pages; adds armed ones to `filled`. ENOENT means a new mapping, whose holes are
+    /// no losses, or a run of several mappings: so the halves are tried.
+    fn fill_lost(&self, pages: Extent, filled: &mut Vec<Extent>) -> Result<(), OsError> {
+        let (addr, len) = pages.place(self.base, self.page);
+        match self.kernel.uffd.fill_holes(addr, len) {
+            Ok(()) => push(filled, pages),
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                // It may have begun.
+                push(filled, pages);
+                return Err(error);
+            }
+            Err(_) => {
+                let half = pages.len() / 2;
+                let first = Extent::new(pages.start(), half);
+                let second = Extent::new(pages.start() + half, pages.len() - half);
+                for part in first.into_iter().chain(first.and(second)) {
+                    self.fill_lost(part, filled)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn still_armed(&self, parts: &[Extent]) -> Result<Vec<Extent>, OsError> {
+        let mut armed = Vec::new();
+        for part in parts {
+            let (addr, len) = part.place(self.base, self.page);
+            for Range { start, end } in armed_parts(&(addr..addr + len.as_usize()))? {
+                let run = Run { start, end, residence: Residence::Page };
+                self.pages_of(run).into_iter().for_each(|pages| push(&mut armed, pages));
+            }
+        }
+        Ok(armed)
+    }
+
+    pub(super) fn drop_pages(&self, pages: Extent) -> Result<(), OsError> {
+        let (addr, len) = pages.place(self.base, self.page);
+        // SAFETY: as the file's head says.
+        unsafe { advise(addr, len, Advice::DontNeed) }
+    }
+
+    /// Returns the number of `pages` that hold memory, without the page of zeros.
+    pub(super) fn resident(&self, pages: Extent) -> Result<Pages, OsError> {
+        let runs = self.look(pages)?;
+        let held = runs.iter().filter(|run| run.residence == Residence::Page);
+        let bytes = held.map(|run| (run.end - run.start) as u64).sum();
+        Ok(Bytes::new(bytes).pages_down(self.page))
+    }
+
+    /// Settles `pages` window by window.
+    fn settle_windows(&self, pages: Extent, lost: &mut Vec<Extent>) -> Result<(), Error> {
+        let window = WINDOW.pages_down(self.page).get().max(1);
+        let mut at = pages.start();
+        while let Some(part) = Extent::new(at, window.min(pages.end() - at)) {
+            self.settle(part, lost)?;
+            at = part.end();
+        }
+        Ok(())
+    }
+
+    /// Makes each page safe, or adds it to `lost`.
+    fn settle(&self, window: Extent, lost: &mut Vec<Extent>) -> Result<(), Error> {
+        let mut rest = Some(window);
+        let mut tries = 0;
+        while let Some(left) = rest {
+            rest = None;
+            for run in self.look(left)? {
+                let Some(pages) = self.pages_of(run) else { continue };
+                match run.residence {
+                    Residence::Zero => {}
+                    Residence::Hole => push(lost, pages),
+                    Residence::Page => {
+                        let (done, gone) = self.populate_chunks(pages)?;
+                        if gone {
+                            tries = if done > left.start() { 0 } else { tries + 1 };
+                            rest = Extent::new(done, left.end() - done);
+                            break;
+                        }
+                    }
+                }
+            }
+            if tries > TRIES_MAX {
+                let offset = Pages::new(rest.map_or(0, Extent::start)).bytes(self.page);
+                return Err(Error::Stuck { offset, pages: CHUNK.pages_down(self.page) });
+            }
+        }
+        Ok(())
+    }
+
+    /// Populates chunks. Returns the start of the first chunk with a missing page and true, or the
+    /// end and false.
+    fn populate_chunks(&self, pages: Extent) -> Result<(u64, bool), OsError> {
+        let chunk = CHUNK.pages_down(self.page).get().max(1);
+        let mut at = pages.start();
+        while let Some(part) = Extent::new(at, chunk.min(pages.end() - at)) {
+            if !self.populate(part)? {
+                return Ok((at, true));
+            }
+            at = part.end();
+        }
+        Ok((at, false))
+    }
+
+    /// Makes pages dirty, which cancels their mark. Returns false if a page is missing.
+    #[inline]
+    fn populate(&self, pages: Extent) -> Result<bool, OsError> {
+        let (addr, len) = pages.place(self.base, self.page);
+        // SAFETY: contents stay; a missing page is an error in an armed range.
+        unsafe { populate_armed(addr, len) }
+    }
+
+    fn look(&self, pages: Extent) -> Result<Vec<Run>, OsError> {
+        let (addr, len) = pages.place(self.base, self.page);
+        self.kernel.pagemap.runs(addr, len, self.reading)
+    }
+
+    fn pages_of(&self, run: Run) -> Option<Extent> {
+        let pages = |bytes: usize| Bytes::new(bytes as u64).pages_down(self.page).get();
+        Extent::new(pages(run.start - self.base), pages(run.end - run.start))
+    }
+}

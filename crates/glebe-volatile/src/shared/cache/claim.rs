@@ -1,0 +1,138 @@
+//! [`Claim`]: a slot that a thread writes, and how the thread gets it.
+//!
+//! Two lookups that miss one key may claim two slots of its set. Each stores the key's hash, then
+//! looks at the set. All steps are sequentially consistent, so at least one sees the other. A claim
+//! in the upper slot gives way to one in the lower slot, and both give way to a build. The lower
+//! waits until the upper has decided, because the upper may not have seen it. Cost: two exchanges,
+//! a look at the set, and a system call for each other writer, to see if it lives.
+
+use std::time::Instant;
+
+use super::super::holder::Joined;
+use super::super::order::Order;
+use super::places::HEAD;
+use super::state::{Phase, State, Writer};
+use super::SharedCache;
+use crate::Error;
+use glebe_os::internal::sync::{fence, Backoff, Ordering};
+use glebe_os::units::Bytes;
+
+/// A claimed slot. The drop empties it unless the value was kept.
+#[derive(Debug)]
+pub(super) struct Claim<'a> {
+    cache: &'a SharedCache,
+    joined: &'a Joined,
+    slot: u64,
+    state: State,
+}
+
+impl SharedCache {
+    /// Claims a slot for a hash, unless another writer builds it or no slot is free to claim.
+    pub(super) fn claim(&self, hash: u64) -> Result<Option<Claim<'_>>, Error> {
+        let joined = self.shared.joined()?;
+        let writer = Writer::new(joined.holder, joined.since);
+        let Some((slot, was)) = self.victim(hash)? else { return Ok(None) };
+        let state = was.claimed(writer);
+        if !self.exchange(slot, was, state) {
+            return Ok(None);
+        }
+        let mut claim = Claim { cache: self, joined, slot, state };
+        self.step();
+        self.hash_of(slot).store(hash, Ordering::SeqCst);
+        let builds = self.is_first(slot, hash)? && claim.turn_to(Phase::Building(writer));
+        Ok(builds.then_some(claim))
+    }
+
+    /// Returns the slot of the set to write next: a lost entry of this hash, else an empty slot or
+    /// lost entry, else the entry marked first. Skips slots of live writers. An entry just built is
+    /// the last choice.
+    fn victim(&self, hash: u64) -> Result<Option<(u64, State)>, Error> {
+        let mut best: Option<((u32, u64), u64, State)> = None;
+        for slot in self.places.set_of(hash) {
+            let state = self.state(slot);
+            let is_same = self.hash_of(slot).load(Ordering::SeqCst) == hash;
+            let rank = match state.phase() {
+                Phase::Claimed(writer) | Phase::Building(writer) if self.lives(writer)? => continue,
+                Phase::Kept(len) if self.is_lost(slot, len.into()) => (u32::from(!is_same), 0),
+                Phase::Kept(_) => (2, self.mark_of(slot).key().get()),
+                _ => (1, 0),
+            };
+            if best.is_none_or(|(least, ..)| rank < least) {
+                best = Some((rank, slot, state));
+            }
+        }
+        Ok(best.map(|(_, slot, state)| (slot, state)))
+    }
+
+    /// Returns true if this slot's writer builds the hash: see the module's head.
+    fn is_first(&self, slot: u64, hash: u64) -> Result<bool, Error> {
+        let (begin, mut backoff) = (Instant::now(), Backoff::default());
+        for other in self.places.set_of(hash).filter(|other| *other != slot) {
+            while self.hash_of(other).load(Ordering::SeqCst) == hash {
+                match self.state(other).phase() {
+                    Phase::Empty | Phase::Kept(_) => break,
+                    Phase::Claimed(writer) | Phase::Building(writer) if !self.lives(writer)? => {
+                        break
+                    }
+                    Phase::Claimed(_) if slot < other && begin.elapsed() < self.patience => {
+                        backoff.wait();
+                    }
+                    Phase::Claimed(_) | Phase::Building(_) => return Ok(false),
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn exchange(&self, slot: u64, was: State, next: State) -> bool {
+        let (order, word) = (Ordering::SeqCst, self.word(self.places.state_at(slot)));
+        word.compare_exchange(was.0, next.0, order, order).is_ok()
+    }
+
+    fn step(&self) {
+        self.shared.ledger().step();
+    }
+}
+
+impl Claim<'_> {
+    /// Moves to a phase of the same turn. Returns false if another writer has the slot.
+    fn turn_to(&mut self, phase: Phase) -> bool {
+        let next = self.state.with(phase);
+        let is_done = self.cache.exchange(self.slot, self.state, next);
+        self.state = if is_done { next } else { self.state };
+        is_done
+    }
+
+    /// Writes `body`, the value and then the key, and publishes it. Returns true if it is kept.
+    pub(super) fn keep(mut self, key_len: usize, body: &[u8]) -> Result<bool, Error> {
+        // After a fork in the builder the slot is the parent's.
+        if self.joined.is_inherited() {
+            return Ok(false);
+        }
+        let len = HEAD + body.len() as u64;
+        let (cache, range) = (self.cache, self.cache.places.range(self.slot, len));
+        let pin = cache.shared.pin(range.clone())?;
+        // The unmark ends the loss and the mark of the earlier entry. The entry is marked before it
+        // is written, so that a purge can take it if this process is killed. If the mark fails, a
+        // hit makes it.
+        drop(cache.shared.unmark(range.clone())?);
+        let _ = cache.shared.mark(range, cache.priority, Order::Fifo);
+        fence(Ordering::SeqCst);
+        cache.step();
+        let checksum = cache.checksum(self.state, key_len, body);
+        pin.write(Bytes::ZERO, &checksum.to_ne_bytes())?;
+        cache.step();
+        pin.write(Bytes::new(HEAD), body)?;
+        cache.step();
+        Ok(u32::try_from(len).is_ok_and(|len| self.turn_to(Phase::Kept(len))))
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        let is_written = !matches!(self.state.phase(), Phase::Kept(_));
+        if is_written && !self.joined.is_inherited() {
+            self.turn_to(Phase::Empty);
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! [`SharedCache`]: values by key that the processes of a [`Shared`] build once for all.
+//!
+//! The cache owns the file's data: an index that is never marked, and marked entries, which purges
+//! can take (`places`). The hash of a key chooses a set of eight slots. A word per slot says what
+//! it holds or who writes it (`state`). Readers take no lock.
+//!
+//! A reader pins the entry, checks the word, copies, and checks again. A checksum of the turn, the
+//! value and the key must fit. So an entry that is lost, torn, half written by a killed process or
+//! spoilt by a hostile one is a miss. Nothing in the file is used as an offset, and a length only
+//! within an entry. A writer is dead when its process is; its slot is then free to claim.
+//!
+//! Cost of a hit: a pin of the entry's granules, a copy and a checksum; no system call.
+
+mod claim;
+mod hash;
+mod options;
+mod places;
+mod state;
+mod stats;
+#[cfg(test)]
+mod tests;
+
+pub use options::SharedCacheOptions;
+pub use stats::Stats as SharedCacheStats;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::layout::Field;
+use super::ledger::Ledger;
+use super::order::Order;
+use super::region::Shared;
+use super::word::Word;
+use crate::{Error, Priority, Refills};
+use claim::Claim;
+use glebe_os::internal::sync::{fence, Backoff, MappedWord, Ordering};
+use glebe_os::internal::sys::page_size;
+use glebe_os::units::{Bytes, Pages};
+use hash::hash;
+use places::{Places, HEAD};
+use state::{Phase, State, Writer};
+use stats::{Counter, Counts, Stats};
+
+/// Why [`SharedCache::get_or_build`] returned an error.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SharedBuildError<E> {
+    /// The builder failed.
+    #[error("{0}")]
+    Builder(E),
+    /// The key and its value are longer than an entry.
+    #[error(
+        "a key and its value of {len} bytes; an entry of the shared cache has room for {limit}"
+    )]
+    TooLong {
+        /// Bytes of both, or of the key if that is too long already.
+        len: usize,
+        /// Most bytes of both.
+        limit: usize,
+    },
+}
+
+/// Values by key, both bytes, shared by several processes. Purges may take a value, which is then
+/// built again.
+///
+/// ```
+/// use std::convert::Infallible;
+/// use std::sync::Arc;
+/// use glebe_volatile::{Priority, Shared, SharedCache};
+/// use glebe_volatile::units::Bytes;
+///
+/// // Other processes open the same file and call `over` as well.
+/// let shared = Arc::new(Shared::options().create(Bytes::mib(16))?);
+/// let cache = SharedCache::over(Arc::clone(&shared), SharedCache::options())?;
+/// let build = |value: &mut Vec<u8>| Ok::<_, Infallible>(value.extend(b"rendered"));
+/// let mut value = Vec::new();
+/// cache.get_or_build(b"page 1", &mut value, build)?;
+/// assert!(cache.get(b"page 1", &mut value)? && value == b"rendered");
+///
+/// // Any process may purge. What is gone is a miss.
+/// shared.purge(shared.len(), Priority::HIGHEST)?;
+/// assert!(!cache.get(b"page 1", &mut value)?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Threads share the cache. A forked child joins the file by itself and sees the same entries.
+#[derive(Debug)]
+pub struct SharedCache {
+    shared: Arc<Shared>,
+    places: Places,
+    seed: u64,
+    patience: Duration,
+    priority: Priority,
+    refills: Refills,
+    counts: Counts,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    Hit,
+    /// A live process writes this key, or another key of its hash.
+    Busy,
+    Nothing,
+}
+
+enum Sought<'a> {
+    Hit,
+    /// The caller builds, and keeps the value if it has a claim.
+    Missing(Option<Claim<'a>>),
+}
+
+/// Counts a failure unless the builder succeeds.
+struct Building<'a>(&'a Counts);
+
+impl Drop for Building<'_> {
+    fn drop(&mut self) {
+        self.0.add(Counter::Failed, 1);
+    }
+}
+
+impl SharedCache {
+    /// Returns default options.
+    pub fn options() -> SharedCacheOptions {
+        SharedCacheOptions::default()
+    }
+
+    /// Opens the cache in `shared`, or makes it if the data begins with zeros. The cache takes all
+    /// of the data: the program must not use any of it.
+    ///
+    /// # Errors
+    /// [`Error::BadFile`] if the data holds something else; [`Error::BadOption`] if entries are not
+    /// whole granules or no set of 8 fits; the errors of [`Shared::pin`].
+    pub fn over(shared: Arc<Shared>, options: SharedCacheOptions) -> Result<Self, Error> {
+        options.over(shared)
+    }
+
+    /// Returns the cache's file.
+    #[must_use]
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Returns the most bytes that a key and its value may have together.
+    #[must_use]
+    pub fn limit(&self) -> Bytes {
+        self.places.entry() - Bytes::new(HEAD)
+    }
+
+    /// Copies a value into `value`, replacing its contents. Returns true if it was found; else
+    /// empties `value`. Does not wait for a builder.
+    ///
+    /// # Errors
+    /// Fails like [`Shared::pin`].
+    pub fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
+        let found = self.find(key, self.hash(key), value);
+        let is_hit = matches!(found, Ok(Found::Hit));
+        if is_hit {
+            self.counts.add(Counter::Hits, 1);
+        } else {
+            value.clear();
+            self.counts.add(Counter::Misses, 1);
+            self.counts.add(Counter::Told, 1);
+        }
+        found.map(|_| is_hit)
+    }
+
+    /// Returns a value like [`SharedCache::get`], or builds it into the emptied `value`. Meanwhile
+    /// other lookups of the key, in any process, wait a while for this builder. A value that the
+    /// file cannot take is built and not kept, also where [`get`](SharedCache::get) would fail.
+    ///
+    /// # Errors
+    /// [`SharedBuildError`]. `value` holds the whole value even if it is too long.
+    pub fn get_or_build<E>(
+        &self,
+        key: &[u8],
+        value: &mut Vec<u8>,
+        build: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
+    ) -> Result<(), SharedBuildError<E>> {
+        self.check_len(key.len())?;
+        let claim = match self.seek(key, value) {
+            Ok(Sought::Hit) => {
+                self.counts.add(Counter::Hits, 1);
+                return Ok(());
+            }
+            Ok(Sought::Missing(claim)) => claim,
+            Err(_) => None,
+        };
+        self.counts.add(Counter::Misses, 1);
+        value.clear();
+        let building = Building(&self.counts);
+        build(value).map_err(SharedBuildError::Builder)?;
+        std::mem::forget(building);
+        self.counts.add(Counter::Built, 1);
+        let len = value.len();
+        let fits = self.check_len(len.saturating_add(key.len()));
+        let is_kept = fits.is_ok()
+            && claim.is_some_and(|claim| {
+                value.extend_from_slice(key);
+                let is_kept = claim.keep(key.len(), value);
+                value.truncate(len);
+                is_kept.unwrap_or(false)
+            });
+        if !is_kept {
+            self.counts.add(Counter::NotKept, 1);
+        }
+        fits
+    }
+
+    /// Removes an entry for all processes. Returns true if it existed. A value being built is
+    /// returned to its builder's caller, and not kept.
+    ///
+    /// # Errors
+    /// Fails like [`Shared::pin`].
+    pub fn remove(&self, key: &[u8]) -> Result<bool, Error> {
+        self.shared.joined()?;
+        let (hash, mut is_removed) = (self.hash(key), false);
+        for slot in self.places.set_of(hash) {
+            if self.hash_of(slot).load(Ordering::SeqCst) != hash {
+                continue;
+            }
+            let empty = |now| Some(State(now).with(Phase::Empty).0);
+            let word = self.word(self.places.state_at(slot));
+            let was = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, empty);
+            let (Ok(was) | Err(was)) = was;
+            is_removed |= matches!(State(was).phase(), Phase::Kept(_));
+        }
+        self.counts.add(Counter::Removed, is_removed.into());
+        self.shared.whole()?;
+        Ok(is_removed)
+    }
+
+    /// Returns this process's counters, and the pages of all entries.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let entry = self.places.entry().pages_down(page_size()).get();
+        Stats { total: Pages::new(self.places.slots() * entry), ..self.counts.sum() }
+    }
+
+    fn check_len<E>(&self, len: usize) -> Result<(), SharedBuildError<E>> {
+        let limit = self.limit().as_usize();
+        if len > limit {
+            return Err(SharedBuildError::TooLong { len, limit });
+        }
+        Ok(())
+    }
+
+    /// Looks for a value until it is found, this thread may build it, or the patience ends.
+    fn seek(&self, key: &[u8], value: &mut Vec<u8>) -> Result<Sought<'_>, Error> {
+        let (hash, begin, mut backoff) = (self.hash(key), Instant::now(), Backoff::default());
+        let mut waits = 0;
+        loop {
+            let found = self.find(key, hash, value)?;
+            if found == Found::Hit {
+                return Ok(Sought::Hit);
+            }
+            if !self.refills.are_allowed() {
+                return Ok(Sought::Missing(None));
+            }
+            if found == Found::Nothing {
+                if let Some(claim) = self.claim(hash)? {
+                    // Another thread may have built it between the look and the claim.
+                    let is_there = self.find(key, hash, value)? == Found::Hit;
+                    return Ok(if is_there { Sought::Hit } else { Sought::Missing(Some(claim)) });
+                }
+            }
+            if begin.elapsed() >= self.patience {
+                return Ok(Sought::Missing(None));
+            }
+            self.counts.add(Counter::Waited, u64::from(waits == 0));
+            waits += 1;
+            backoff.wait();
+        }
+    }
+
+    fn find(&self, key: &[u8], hash: u64, value: &mut Vec<u8>) -> Result<Found, Error> {
+        self.shared.joined()?;
+        let mut found = Found::Nothing;
+        for slot in self.places.set_of(hash) {
+            let state = self.state(slot);
+            if self.hash_of(slot).load(Ordering::SeqCst) != hash {
+                continue;
+            }
+            match state.phase() {
+                Phase::Empty => {}
+                Phase::Claimed(writer) | Phase::Building(writer) => {
+                    if self.lives(writer)? {
+                        found = Found::Busy;
+                    }
+                }
+                Phase::Kept(len) if self.copy_out(slot, state, len.into(), key, value)? => {
+                    return Ok(Found::Hit);
+                }
+                // An entry that was overwritten meanwhile was not lost.
+                Phase::Kept(_) => {
+                    self.counts.add(Counter::Lost, u64::from(self.state(slot) == state));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Copies out a slot's value of `len` bytes. Returns true if it is whole and of this key.
+    fn copy_out(
+        &self,
+        slot: u64,
+        state: State,
+        len: u64,
+        key: &[u8],
+        value: &mut Vec<u8>,
+    ) -> Result<bool, Error> {
+        let most = self.places.entry().get();
+        let value_len = len.checked_sub(HEAD + key.len() as u64).filter(|_| len <= most);
+        let Some(value_len) = value_len else { return Ok(false) };
+        let body_len = (len - HEAD) as usize;
+        let has_room = value.try_reserve(body_len.saturating_sub(value.len())).is_ok();
+        // Checks for losses first: a pin would give lost granules new memory.
+        if !has_room || self.is_lost(slot, len) {
+            return Ok(false);
+        }
+        let range = self.places.range(slot, len);
+        let pin = self.shared.pin(range.clone())?;
+        if !pin.lost().is_empty() || self.state(slot) != state {
+            return Ok(false);
+        }
+        let mut checksum = [0; HEAD as usize];
+        pin.read(Bytes::ZERO, &mut checksum)?;
+        value.resize(body_len, 0);
+        pin.read(Bytes::new(HEAD), value)?;
+        fence(Ordering::SeqCst);
+        let is_whole = self.state(slot) == state
+            && u64::from_ne_bytes(checksum) == self.checksum(state, key.len(), value)
+            && value.ends_with(key);
+        value.truncate(value_len as usize);
+        if is_whole && !self.mark_of(slot).is_marked() {
+            // Left unmarked by an earlier life of the file. If the mark fails, it stays unmarked.
+            let _ = self.shared.mark(range, self.priority, Order::Fifo);
+        }
+        Ok(is_whole)
+    }
+
+    /// Returns true if the writer's process lives and its number was not reused.
+    fn lives(&self, writer: Writer) -> Result<bool, Error> {
+        let (ledger, holder) = (self.shared.ledger(), u32::from(writer.holder));
+        let own = self.shared.joined()?;
+        if holder >= ledger.holders() || Writer::new(own.holder, own.since) == writer {
+            return Ok(holder == own.holder);
+        }
+        let since = ledger.field(Field::Joined(holder)).load(Ordering::SeqCst);
+        Ok(Writer::new(holder, since) == writer && ledger.is_alive(holder)?)
+    }
+
+    /// Returns a hash that is not 0, the hash of empty slots.
+    fn hash(&self, key: &[u8]) -> u64 {
+        hash(self.seed, key).max(1)
+    }
+
+    /// Returns the checksum of a value and its key in this turn of a slot.
+    fn checksum(&self, state: State, key_len: usize, body: &[u8]) -> u64 {
+        hash(self.seed ^ state.turn() << 32 ^ key_len as u64, body)
+    }
+
+    /// Returns true if a granule of the slot's first `len` bytes was lost.
+    fn is_lost(&self, slot: u64, len: u64) -> bool {
+        let range = self.places.range(slot, len.min(self.places.entry().get()));
+        let [start, end] =
+            [range.start, range.end].map(|at| at.get() / self.shared.granule().get());
+        let word = |index| Word(self.shared.ledger().word(index).load(Ordering::SeqCst));
+        (start..end).any(|index| word(index).is_lost())
+    }
+
+    fn mark_of(&self, slot: u64) -> Word {
+        let first = self.places.range(slot, 1).start.get() / self.shared.granule().get();
+        Word(self.shared.ledger().word(first).load(Ordering::SeqCst))
+    }
+
+    fn state(&self, slot: u64) -> State {
+        State(self.word(self.places.state_at(slot)).load(Ordering::SeqCst))
+    }
+
+    fn hash_of(&self, slot: u64) -> &MappedWord {
+        self.word(self.places.hash_at(slot))
+    }
+
+    fn word(&self, offset: u64) -> &MappedWord {
+        Ledger::word_in(self.shared.data(), offset)
+    }
+}

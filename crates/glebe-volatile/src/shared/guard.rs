@@ -1,0 +1,210 @@
+//! [`Guard`]: settles touches of pages that the file lacks, in the SIGBUS handler.
+//!
+//! If the file is not sealed, another process may cut it, or its file system may be full. On a
+//! touch the handler then maps zeros over the page, or over all that was cut off, and marks the
+//! ledger *broken* for good. So no call crashes, and later calls return
+//! [`Error::Truncated`](crate::Error::Truncated).
+//!
+//! If the program asked for it, a touch of missing data raises SIGBUS. The handler gives a page to
+//! granules that are unmarked, or pinned by this process; the program sees the other touches. The
+//! guard counts this process's pins outside the file too, where no other process can change them.
+//! If a marked granule has pins only by these counts, the file was tampered with and becomes
+//! broken.
+//!
+//! ```text
+//! own count of a granule   process, 32 bits | pins, 32 bits: 0 pins for another process
+//! ```
+//!
+//! A sealed file without that option has no handler. A forked child sees touches from its first
+//! call on. Cost: see `sys::sigbus`.
+//!
+//! # Safety
+//! The handler uses `Watched`. The watches are dropped before it, and their drop waits for
+//! handlers. The zeros replace pages of the ledger or the data, to which only atomics refer.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::os::fd::{AsRawFd, RawFd};
+use std::ptr;
+use std::sync::Arc;
+
+use super::holder::Joined;
+use super::ledger::Ledger;
+use super::protocol::pins;
+use super::word::Word;
+use crate::Error;
+use glebe_os::internal::mapping::Mapping;
+use glebe_os::internal::sync::{MappedWord, Ordering};
+use glebe_os::internal::sys::memory_file::len_of;
+use glebe_os::internal::sys::sigbus::{fill, Handler, Outcome, Watch};
+use glebe_os::internal::sys::uffd::Uffd;
+use glebe_os::units::Bytes;
+
+const NONE: u64 = u64::MAX;
+
+#[derive(Debug)]
+struct Watched {
+    ledger: Arc<Ledger>,
+    descriptor: RawFd,
+    data: Option<Range<usize>>,
+    /// This process's userfaultfd, and its holder's number.
+    uffd: MappedWord,
+    holder: MappedWord,
+    /// Own counts, one per granule, if the program asked for SIGBUS.
+    pinned: Box<[MappedWord]>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Guard {
+    /// Dropped before `watched` and the ledger.
+    _watches: Vec<Watch>,
+    watched: Box<Watched>,
+    sigbus: bool,
+}
+
+impl Guard {
+    pub(super) fn new(
+        ledger: &Arc<Ledger>,
+        data: Option<&Mapping>,
+        sigbus: bool,
+    ) -> Result<Self, Error> {
+        let data = data.map(|data| data.addr()..data.addr() + data.len().as_usize());
+        let counted = if sigbus && data.is_some() { ledger.layout().granules } else { 0 };
+        let watched = Box::new(Watched {
+            ledger: Arc::clone(ledger),
+            descriptor: ledger.file().as_file().as_raw_fd(),
+            data: data.clone(),
+            uffd: MappedWord::new(NONE),
+            holder: MappedWord::new(NONE),
+            pinned: (0..counted).map(|_| MappedWord::new(0)).collect(),
+        });
+        let mut watches = Vec::new();
+        if sigbus || !ledger.file().is_sealed() {
+            let handler = Handler::install()?;
+            if !handler.is_first()? {
+                return Err(Error::HandlerCovered);
+            }
+            let at = ptr::from_ref(&*watched).cast();
+            for range in data.into_iter().chain([ledger.place()]) {
+                // SAFETY: `watched` has a fixed address and is freed after the watches. `on_touch`
+                // only makes system calls and changes atomics.
+                watches.push(unsafe { handler.watch(range, on_touch, at) }?);
+            }
+        }
+        Ok(Self { _watches: watches, watched, sigbus })
+    }
+
+    /// Arms SIGBUS on touches in this process, if the program asked for it.
+    ///
+    /// If threads of a forked child join at once, only one arms: the kernel refuses a second
+    /// descriptor for the same memory (EBUSY). So the handler never gets the descriptor of a thread
+    /// that was too late.
+    pub(super) fn armed(&self, joined: Joined) -> Result<Joined, Error> {
+        let Some(data) = self.watched.data.as_ref().filter(|_| self.sigbus) else {
+            return Ok(joined);
+        };
+        let uffd = Uffd::open_sigbus()?;
+        // SAFETY: the range is the data's mapping. The program asked for SIGBUS on its touches; the
+        // crate touches only pinned or unmarked granules, to which the handler gives pages.
+        unsafe { uffd.arm(data.start, Bytes::new(data.len() as u64))? };
+        self.watched.holder.store(joined.holder.into(), Ordering::Release);
+        self.watched.uffd.store(u64::from(uffd.descriptor().unsigned_abs()), Ordering::Release);
+        Ok(joined.with(uffd))
+    }
+}
+
+impl Guard {
+    /// Counts a pin of `process`, the calling one, before its first touch.
+    #[inline]
+    pub(super) fn pinned(&self, process: u32, index: u64) {
+        if let Some(own) = self.watched.pinned.get(index as usize) {
+            let more =
+                |now| Some(own_pins(now, process).map_or(own_count(process, 1), |_| now + 1));
+            let _ = own.fetch_update(Ordering::SeqCst, Ordering::Relaxed, more);
+        }
+    }
+
+    #[inline]
+    pub(super) fn unpinned(&self, process: u32, index: u64) {
+        if let Some(own) = self.watched.pinned.get(index as usize) {
+            let fewer = |now| own_pins(now, process).map(|_| now - 1);
+            let _ = own.fetch_update(Ordering::SeqCst, Ordering::Relaxed, fewer);
+        }
+    }
+}
+
+fn own_count(process: u32, pins: u64) -> u64 {
+    u64::from(process) << 32 | pins
+}
+
+fn own_pins(word: u64, process: u32) -> Option<u64> {
+    let pins = word & u64::from(u32::MAX);
+    (word >> 32 == process.into() && pins > 0).then_some(pins)
+}
+
+/// Runs in the signal handler.
+unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Outcome {
+    // SAFETY: `data` is the `Watched` of a live watch, from `Guard::new`.
+    let watched = unsafe { &*data.cast::<Watched>() };
+    let (state, layout) = (watched.ledger.place(), watched.ledger.layout());
+    let of_data = watched.data.clone().filter(|data| data.contains(&addr));
+    let (place, begin) = match of_data.clone() {
+        Some(data) => (data, layout.data_at),
+        None => (state, 0),
+    };
+    let page = layout.page as usize;
+    let at = place.start + (addr - place.start) / page * page;
+    let there = len_of(watched.descriptor).map_or(0, |len| len.next_multiple_of(layout.page));
+    // First address of this mapping beyond the end of the file.
+    let cut = place.start + there.saturating_sub(begin).min(place.len() as u64) as usize;
+    if at >= cut {
+        return watched.give_zeros(cut..place.end);
+    }
+    match watched.uffd.load(Ordering::Acquire) {
+        uffd if uffd != NONE && of_data.is_some() => {
+            watched.settle(uffd as RawFd, (at - place.start) as u64, at, page)
+        }
+        _ if watched.ledger.file().is_sealed() => Outcome::Pass,
+        _ => watched.give_zeros(at..at + page),
+    }
+}
+
+impl Watched {
+    /// Maps zeros over pages that the file lacks, and breaks the ledger.
+    fn give_zeros(&self, place: Range<usize>) -> Outcome {
+        self.ledger.break_down();
+        // SAFETY: the pages belong to a mapping of the ledger or the data: see the file's head.
+        match unsafe { fill::replace(place.start, place.len()) } {
+            Ok(()) => Outcome::Resume,
+            Err(_) => Outcome::Pass,
+        }
+    }
+
+    /// Settles a touch of missing data that the file could hold.
+    fn settle(&self, uffd: RawFd, offset: u64, at: usize, page: usize) -> Outcome {
+        let index = offset / self.ledger.layout().granule;
+        let word = Word(self.ledger.word(index).load(Ordering::SeqCst));
+        if word.is_marked() && !self.has_pinned(index) {
+            if !self.has_pinned_by_own_count(index) {
+                return Outcome::Pass;
+            }
+            self.ledger.break_down();
+        }
+        // SAFETY: the ioctl writes only a missing page, to which no reference can exist.
+        match unsafe { fill::zero(uffd, at, page, page) } {
+            Ok(()) => Outcome::Resume,
+            Err(_) => Outcome::Pass,
+        }
+    }
+
+    fn has_pinned(&self, index: u64) -> bool {
+        let holder = u32::try_from(self.holder.load(Ordering::Acquire));
+        holder.is_ok_and(|holder| pins(self.ledger.counts(holder, index), index) > 0)
+    }
+
+    fn has_pinned_by_own_count(&self, index: u64) -> bool {
+        let own = self.pinned.get(index as usize).map(|own| own.load(Ordering::SeqCst));
+        own.is_some_and(|own| own_pins(own, std::process::id()).is_some())
+    }
+}

@@ -1,0 +1,289 @@
+//! [`Ledger`]: the mapped state of a shared file: header, words and counts.
+//!
+//! `touch` allocates a page before a write: a full file system then causes an error, not SIGBUS. A
+//! bitmap of the process records allocated pages, so that a repeated `touch` costs a load. A reader
+//! of counts first asks the file whether they are a hole, because reading a hole would fill it.
+//! Indices are granules and holders, checked here.
+//!
+//! Any process may change the words, which are atomics, to anything. Indices and lengths come only
+//! from the layout, which no other process can change. No lock.
+//!
+//! # Safety
+//! A reference to a word points to an aligned place in the mapping, which lives as long as the
+//! ledger. `guard` settles touches of pages that were cut off the file.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+
+use super::layout::{Field, Layout, WORD};
+use super::protocol::pinned_in;
+use super::store::Store;
+use crate::Error;
+use glebe_os::error::OsError;
+use glebe_os::extent::{push, Extent};
+use glebe_os::internal::mapping::Mapping;
+use glebe_os::internal::sync::{fence, MappedWord, Ordering};
+use glebe_os::internal::sys::memory_file::MemoryFile;
+use glebe_os::internal::sys::{fault, ofd_lock, page_size};
+use glebe_os::units::{Bytes, PageSize};
+
+const BITS: u64 = u64::BITS as u64;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    file: MemoryFile,
+    layout: Layout,
+    store: Store,
+    mapped: Mapping,
+    /// One bit per page: set if allocated.
+    backed: Box<[MappedWord]>,
+    /// Not 0 if the file lacked a page, and zeros replaced it.
+    broken: MappedWord,
+}
+
+impl Ledger {
+    pub(super) fn new(file: MemoryFile, layout: Layout) -> Result<Self, OsError> {
+        Self::with(file, layout, Store::File(layout.data_at))
+    }
+
+    pub(super) fn with(file: MemoryFile, layout: Layout, store: Store) -> Result<Self, OsError> {
+        let len = Bytes::new(layout.data_at);
+        let mapped = Mapping::part_of(file.as_file(), Bytes::ZERO, len, page_size())?;
+        let pages = layout.data_at / layout.page;
+        let backed = (0..pages.div_ceil(BITS)).map(|_| MappedWord::new(0)).collect();
+        Ok(Self { file, layout, store, mapped, backed, broken: MappedWord::new(0) })
+    }
+
+    pub(super) fn file(&self) -> &MemoryFile {
+        &self.file
+    }
+
+    pub(super) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    pub(super) fn place(&self) -> Range<usize> {
+        self.mapped.addr()..self.mapped.addr() + self.mapped.len().as_usize()
+    }
+
+    /// Records a missing page of the file; in the signal handler.
+    pub(super) fn break_down(&self) {
+        self.broken.store(1, Ordering::Relaxed);
+    }
+
+    /// Maps the data at a multiple of `align`.
+    pub(super) fn map_data(&self, align: PageSize) -> Result<Mapping, OsError> {
+        let (at, len) = (Bytes::new(self.layout.data_at), self.layout.len());
+        Mapping::part_of(self.file.as_file(), at, len, align)
+    }
+
+    /// Fails if a page of the file was found missing.
+    #[inline]
+    pub(super) fn whole(&self) -> Result<(), Error> {
+        if self.broken.load(Ordering::Relaxed) == 0 {
+            return Ok(());
+        }
+        let len = self.file.len().unwrap_or(Bytes::ZERO);
+        Err(Error::Truncated { len, needed: Bytes::new(self.layout.total) })
+    }
+
+    #[inline]
+    fn at(&self, offset: u64) -> &MappedWord {
+        assert!(offset % WORD == 0 && offset < self.layout.data_at, "a word at {offset:#x}");
+        let at = self.mapped.as_ptr().wrapping_add(offset as usize);
+        // SAFETY: the assertion keeps the word inside the mapping; only atomics refer to it.
+        unsafe { &*at.cast::<MappedWord>() }
+    }
+
+    /// Returns a word of the data, which has its own mapping.
+    #[inline]
+    pub(super) fn word_in(data: &Mapping, offset: u64) -> &MappedWord {
+        assert!(offset % WORD == 0 && offset < data.len().get(), "a word at {offset:#x}");
+        let at = data.as_ptr().wrapping_add(offset as usize);
+        // SAFETY: the word is inside the mapping, which begins at a page and lives as long as the
+        // reference. Besides atomics only racing copies access it.
+        unsafe { &*at.cast::<MappedWord>() }
+    }
+
+    #[inline]
+    pub(super) fn field(&self, field: Field) -> &MappedWord {
+        self.at(field.at())
+    }
+
+    #[inline]
+    pub(crate) fn word(&self, index: u64) -> &MappedWord {
+        assert!(index < self.layout.granules, "granule {index}");
+        self.at(self.layout.word_at(index))
+    }
+
+    /// Returns the word that holds a granule's count in a table.
+    #[inline]
+    pub(crate) fn counts(&self, holder: u32, index: u64) -> &MappedWord {
+        assert!(index < self.layout.granules && holder < self.layout.holders);
+        self.at(self.layout.counts_at(holder, index))
+    }
+
+    pub(crate) fn holders(&self) -> u32 {
+        self.layout.holders
+    }
+
+    /// Returns true if a process has used a holder's table since it was emptied.
+    pub(crate) fn is_used(&self, holder: u32) -> bool {
+        self.field(Field::Process(holder)).load(Ordering::SeqCst) != 0
+    }
+
+    /// Returns true if a table may count a pin of a granule. A hole counts no pin.
+    pub(crate) fn has_counts(&self, holder: u32, index: u64) -> Result<bool, OsError> {
+        let page = self.layout.counts_at(holder, index) / self.layout.page;
+        if self.is_backed(page) {
+            return Ok(true);
+        }
+        // The caller's store must come before the kernel's look.
+        fence(Ordering::SeqCst);
+        let start = page * self.layout.page;
+        let found = self.file.next_data(start, start + self.layout.page)?.is_some();
+        if found {
+            self.set_backed(page);
+        }
+        Ok(found)
+    }
+
+    pub(crate) fn is_alive(&self, holder: u32) -> Result<bool, OsError> {
+        let byte = Layout::holder_lock(holder);
+        ofd_lock::is_locked(self.file.as_file(), byte..byte + 1)
+    }
+
+    pub(super) fn has_holder(&self) -> Result<bool, OsError> {
+        ofd_lock::is_locked(self.file.as_file(), self.layout.holder_locks())
+    }
+
+    pub(crate) fn punch(&self, granules: Extent) -> Result<(), OsError> {
+        let (at, len) = self.data_of(granules);
+        self.store.punch(&self.file, at, len)
+    }
+
+    /// Allocates granules; existing contents stay.
+    pub(super) fn allocate(&self, granules: Extent) -> Result<(), OsError> {
+        let (at, len) = self.data_of(granules);
+        self.store.allocate(&self.file, at, len)
+    }
+
+    fn data_of(&self, granules: Extent) -> (u64, u64) {
+        assert!(granules.end() <= self.layout.granules, "granules {granules}");
+        let granule = self.layout.granule;
+        (granules.start() * granule, granules.len() * granule)
+    }
+
+    /// A point between two steps of a purge, for tests.
+    pub(crate) fn step(&self) {
+        fault::step();
+    }
+
+    pub(super) fn data_in(&self, granules: Extent) -> Result<Vec<Extent>, OsError> {
+        let (at, len) = self.data_of(granules);
+        let granule = self.layout.granule;
+        let mut found = Vec::new();
+        for (start, end) in self.store.data(&self.file, at, len)? {
+            let part = Extent::between(start / granule, end.div_ceil(granule));
+            part.into_iter().for_each(|part| push(&mut found, part));
+        }
+        Ok(found)
+    }
+
+    /// Returns the granules whose words may not be zero.
+    pub(super) fn noted(&self) -> Result<Vec<Extent>, OsError> {
+        let first = self.layout.word_at(0);
+        self.stretches(first, self.layout.word_at(self.layout.granules), |start, end| {
+            Extent::between((start - first) / WORD, (end - first).div_ceil(WORD))
+        })
+    }
+
+    /// Collects the extents that `part` makes of the data between two offsets.
+    fn stretches(
+        &self,
+        mut from: u64,
+        end: u64,
+        part: impl Fn(u64, u64) -> Option<Extent>,
+    ) -> Result<Vec<Extent>, OsError> {
+        let mut found = Vec::new();
+        while let Some((start, stop)) = self.file.next_data(from, end)? {
+            part(start, stop).into_iter().for_each(|part| push(&mut found, part));
+            from = stop;
+        }
+        Ok(found)
+    }
+
+    #[inline]
+    pub(super) fn touch_words(&self, granules: Extent) -> Result<(), OsError> {
+        let at = |index| self.layout.word_at(index);
+        self.touch(at(granules.start()), at(granules.end() - 1))
+    }
+
+    #[inline]
+    pub(super) fn touch_counts(&self, holder: u32, granules: Extent) -> Result<(), OsError> {
+        let at = |index| self.layout.counts_at(holder, index);
+        self.touch(at(granules.start()), at(granules.end() - 1))
+    }
+
+    pub(super) fn touch_header(&self) -> Result<(), OsError> {
+        self.touch(0, 0)
+    }
+
+    #[inline]
+    fn touch(&self, first: u64, last: u64) -> Result<(), OsError> {
+        let page = self.layout.page;
+        let (first, last) = (first / page, last / page);
+        match (first..=last).find(|page| !self.is_backed(*page)) {
+            None => Ok(()),
+            Some(from) => self.back(from, last),
+        }
+    }
+
+    #[cold]
+    fn back(&self, first: u64, last: u64) -> Result<(), OsError> {
+        let page = self.layout.page;
+        self.file.allocate(first * page, (last + 1 - first) * page)?;
+        (first..=last).for_each(|page| self.set_backed(page));
+        Ok(())
+    }
+
+    #[inline]
+    fn is_backed(&self, page: u64) -> bool {
+        self.backed[(page / BITS) as usize].load(Ordering::Relaxed) >> (page % BITS) & 1 != 0
+    }
+
+    fn set_backed(&self, page: u64) {
+        self.backed[(page / BITS) as usize].fetch_or(1 << (page % BITS), Ordering::Relaxed);
+    }
+
+    pub(super) fn clear_table(&self, holder: u32) -> Result<(), OsError> {
+        self.tables_words(holder, |word| word.store(0, Ordering::Relaxed))
+    }
+
+    pub(super) fn pinned_by(&self, holder: u32) -> Result<u64, OsError> {
+        let mut pinned = 0;
+        self.tables_words(holder, |word| pinned += pinned_in(word))?;
+        Ok(pinned)
+    }
+
+    /// Passes each word of a holder's table that may not be zero.
+    fn tables_words(&self, holder: u32, mut look: impl FnMut(&MappedWord)) -> Result<(), OsError> {
+        let (at, len) = self.layout.table(holder);
+        for run in self.stretches(at, at + len, Extent::between)? {
+            (run.start()..run.end()).step_by(WORD as usize).for_each(|at| look(self.at(at)));
+        }
+        Ok(())
+    }
+
+    /// Frees all tables. The caller has the purge lock, and nobody is joined.
+    pub(super) fn drop_tables(&self) -> Result<(), OsError> {
+        let (at, len) = self.layout.tables();
+        self.file.punch(at, len)
+    }
+
+    /// Clears the bitmap: other processes may have freed pages.
+    pub(super) fn forget_backed(&self) {
+        self.backed.iter().for_each(|bits| bits.store(0, Ordering::Relaxed));
+    }
+}

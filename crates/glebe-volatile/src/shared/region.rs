@@ -1,0 +1,295 @@
+//! [`Shared`]: the mapped data of a shared file, and the calls on it.
+//!
+//! Ranges are bytes from the start of the data, in whole granules; runs of lost pages are base
+//! pages. Any thread of any joined process may call. The only lock is the purge lock, and the join
+//! lock in a forked child's first call. Each granule changes by one exchange of its word, so two
+//! calls on overlapping ranges may each be first on some granules.
+
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use super::guard::Guard;
+use super::holder::{join, Joined, Membership, PATIENCE};
+use super::layout::Field;
+use super::ledger::Ledger;
+use super::options::SharedOptions;
+use super::stats::{Counter, Counts, Stats};
+use super::wait::change_idle;
+use super::word::{change, tick, Key, Word};
+use super::{purge, Order, Pin};
+use crate::{Error, Priority, Purged};
+use glebe_os::extent::{merged, push, Extent};
+use glebe_os::internal::mapping::Mapping;
+use glebe_os::internal::sync::Ordering;
+use glebe_os::internal::sys::{atfork, page_size, uptime};
+use glebe_os::units::{Bytes, Pages};
+
+/// Volatile memory that several processes share; see [`Shared::options`].
+///
+/// ```
+/// use glebe_volatile::{Order, Priority, Shared};
+/// use glebe_volatile::units::Bytes;
+///
+/// let shared = Shared::options().granule(Bytes::mib(1)).create(Bytes::mib(8))?;
+/// let all = Bytes::ZERO..shared.len();
+/// shared.pin(all.clone())?.write(Bytes::ZERO, b"can be computed again")?;
+/// shared.mark(all.clone(), Priority::NORMAL, Order::Fifo)?;
+///
+/// // Any process that has the file may purge what nobody has pinned.
+/// assert_eq!(shared.purge(Bytes::mib(1), Priority::HIGHEST)?, Bytes::mib(1));
+///
+/// let pin = shared.pin(Bytes::ZERO..Bytes::mib(1))?;
+/// if !pin.lost().is_empty() {
+///     pin.write(Bytes::ZERO, b"is computed again")?;
+///     pin.restored()?;
+/// }
+/// # Ok::<(), glebe_volatile::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Shared {
+    // Drop order: the membership's lock first, then the mappings.
+    membership: Membership,
+    guard: Guard,
+    data: Mapping,
+    ledger: Arc<Ledger>,
+    counts: Counts,
+}
+
+const _: () = {
+    const fn shareable<T: Send + Sync>() {}
+    shareable::<Shared>();
+    shareable::<Pin<'_>>();
+};
+
+impl Shared {
+    /// Returns default options, to create or open a file.
+    pub fn options() -> SharedOptions {
+        SharedOptions::new()
+    }
+
+    pub(super) fn new(
+        membership: Membership,
+        guard: Guard,
+        data: Mapping,
+        ledger: Arc<Ledger>,
+    ) -> Self {
+        Self { membership, guard, data, ledger, counts: Counts::new() }
+    }
+
+    /// Returns the length of the data.
+    #[must_use]
+    pub fn len(&self) -> Bytes {
+        self.ledger.layout().len()
+    }
+
+    /// Returns the granule: the unit of marks, pins and losses.
+    #[must_use]
+    pub fn granule(&self) -> Bytes {
+        self.ledger.layout().granule()
+    }
+
+    /// Returns the file's descriptor, to pass to other processes.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.ledger.file().as_file().as_fd()
+    }
+
+    /// Returns the address of the data. Make no reference to it: other processes may change it, and
+    /// marked granules without a pin may become zero. If a full tmpfs has no memory for a page, its
+    /// touch raises SIGBUS, except in a pinned granule.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.data.as_ptr()
+    }
+
+    /// Marks granules, so that purges may take them. Already marked ones keep their priority and
+    /// order.
+    ///
+    /// # Errors
+    /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`] for the range;
+    /// [`Error::PurgeUnderWay`]; after a fork or clone the errors of [`Shared::pin`]; what the
+    /// kernel refuses. Part of the range may be marked then.
+    pub fn mark(&self, range: Range<Bytes>, priority: Priority, order: Order) -> Result<(), Error> {
+        let granules = self.begin(&range)?;
+        let time = tick(self.ledger.field(Field::Clock), uptime::micros());
+        let key = Key::new(order, time);
+        let held = self.unknown(granules)?;
+        for index in granules.start()..granules.end() {
+            let next = held.partition_point(|run| run.end() <= index);
+            let holds = held.get(next).is_some_and(|run| run.start() <= index);
+            let marked =
+                |word: Word| (!word.is_marked()).then(|| word.marked(priority, key, holds));
+            let was = change_idle(&self.ledger, index, granules, marked)?;
+            if !was.is_marked() {
+                self.counts.add(Counter::MarkedEver, self.pages(1));
+            }
+        }
+        self.counts.add(Counter::Marks, 1);
+        self.whole()
+    }
+
+    /// Returns the granules that have data in the file; empty if all words say present.
+    fn unknown(&self, granules: Extent) -> Result<Vec<Extent>, Error> {
+        let mut all = granules.start()..granules.end();
+        if all.all(|index| self.word(index).is_present()) {
+            return Ok(Vec::new());
+        }
+        Ok(self.ledger.data_in(granules)?)
+    }
+
+    fn word(&self, index: u64) -> Word {
+        Word(self.ledger.word(index).load(Ordering::SeqCst))
+    }
+
+    /// Unmarks granules. Returns the lost pages that no unmark has returned. If several unmarks run
+    /// at once, at least one of them returns each lost page.
+    ///
+    /// # Errors
+    /// Fails like [`Shared::mark`]. The next unmark then returns the losses.
+    pub fn unmark(&self, range: Range<Bytes>) -> Result<Purged, Error> {
+        let granules = self.begin(&range)?;
+        for index in granules.start()..granules.end() {
+            let ended = |word: Word| word.is_marked().then(|| word.ended());
+            change_idle(&self.ledger, index, granules, ended)?;
+        }
+        self.whole()?;
+        let mut lost = Vec::new();
+        for index in granules.start()..granules.end() {
+            let told = |word: Word| (word.is_lost() && !word.is_marked()).then(|| word.unmarked());
+            let told = change(self.ledger.word(index), told);
+            // If another call marked it again, this unmark returns the loss, and so does the next.
+            if told.map_or_else(|now| now.is_lost(), |(was, _)| was.is_lost()) {
+                Extent::new(index, 1).into_iter().for_each(|one| push(&mut lost, one));
+            }
+        }
+        let purged = Purged::from_runs(self.in_pages(&lost));
+        self.counts.add(Counter::Unmarks, 1);
+        self.counts.add(Counter::Purged, purged.pages().get());
+        Ok(purged)
+    }
+
+    /// Gives granules memory, and keeps them from purges until the pin is dropped. Makes no system
+    /// call if they have memory and no purge of them is under way.
+    ///
+    /// # Errors
+    /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`] for the range;
+    /// [`Error::PinsExhausted`], [`Error::Quota`]; [`Error::PurgeUnderWay`] if a purger was
+    /// stopped; [`Error::NoHolderLeft`], [`Error::Busy`] in a forked child that has to join;
+    /// [`Error::Cloned`]; [`Error::Truncated`]; what the kernel refuses, mostly memory. Nothing is
+    /// pinned then.
+    #[inline]
+    pub fn pin(&self, range: Range<Bytes>) -> Result<Pin<'_>, Error> {
+        let granules = self.begin(&range)?;
+        let pin = Pin::new(self, self.joined()?, granules)?;
+        self.counts.add(Counter::Pins, 1);
+        self.whole()?;
+        Ok(pin)
+    }
+
+    /// Frees marked granules without pins, of at most priority `up_to`, lowest first, up to
+    /// `target` bytes, rounded up to granules. Returns the bytes freed.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if another process or thread purges; the errors of [`Shared::mark`].
+    pub fn purge(&self, target: Bytes, up_to: Priority) -> Result<Bytes, Error> {
+        self.joined()?;
+        let freed = purge::purge(&self.ledger, target, up_to)?;
+        let freed = freed.into_iter().fold(Bytes::ZERO, |sum, freed| sum + freed);
+        self.counts.add(Counter::Freed, freed.pages_down(page_size()).get());
+        self.whole()?;
+        Ok(freed)
+    }
+
+    /// Frees the marked granules of a range that have no pins. Returns the base pages freed.
+    ///
+    /// # Errors
+    /// Fails like [`Shared::purge`], but waits up to a second for another purger.
+    pub fn drop_now(&self, range: Range<Bytes>) -> Result<Pages, Error> {
+        let granules = self.begin(&range)?;
+        let lock = purge::lock(&self.ledger, PATIENCE)?;
+        let gone = lock.purge(&self.ledger, u64::MAX, Priority::HIGHEST, granules)?;
+        let pages = self.pages(gone.iter().sum());
+        self.counts.add(Counter::DroppedNow, pages);
+        self.whole()?;
+        Ok(Pages::new(pages))
+    }
+
+    /// Returns this process's counters and the file's gauges. Gauges are 0 if the file cannot be
+    /// read.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let holder = self.joined().ok().map(|joined| joined.holder);
+        self.counts.gauged(&self.ledger, holder)
+    }
+
+    /// Checks a range and allocates its words. Returns its granules.
+    #[inline]
+    fn begin(&self, range: &Range<Bytes>) -> Result<Extent, Error> {
+        let granules = self.checked(range)?;
+        self.joined()?;
+        self.ledger.touch_words(granules)?;
+        Ok(granules)
+    }
+
+    /// Returns the place of this process. Joins first if necessary.
+    #[inline]
+    pub(super) fn joined(&self) -> Result<&Joined, Error> {
+        if atfork::is_without_steps() {
+            return Err(Error::Cloned);
+        }
+        self.whole()?;
+        match self.membership.get() {
+            Some(joined) => Ok(joined),
+            None => self.membership.join_anew(|| self.guard.armed(join(&self.ledger)?)),
+        }
+    }
+
+    /// Fails if a page of the file was found missing.
+    #[inline]
+    pub(super) fn whole(&self) -> Result<(), Error> {
+        self.ledger.whole()
+    }
+
+    #[inline]
+    pub(super) fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    #[inline]
+    pub(super) fn guard(&self) -> &Guard {
+        &self.guard
+    }
+
+    #[inline]
+    pub(super) fn data(&self) -> &Mapping {
+        &self.data
+    }
+
+    #[inline]
+    pub(super) fn pages(&self, granules: u64) -> u64 {
+        granules * (self.granule().get() >> page_size().shift())
+    }
+
+    pub(super) fn in_pages(&self, granules: &[Extent]) -> Vec<Extent> {
+        let run = |run: &Extent| Extent::new(self.pages(run.start()), self.pages(run.len()));
+        merged(granules.iter().filter_map(run).collect())
+    }
+
+    #[inline]
+    fn checked(&self, range: &Range<Bytes>) -> Result<Extent, Error> {
+        let granule = self.granule();
+        let mask = granule.get() - 1;
+        let unaligned = [range.start, range.end].into_iter().find(|end| end.get() & mask != 0);
+        if let Some(offset) = unaligned {
+            return Err(Error::Unaligned { offset, granule });
+        }
+        let shift = granule.get().trailing_zeros();
+        let extent = Extent::between(range.start.get() >> shift, range.end.get() >> shift);
+        let extent = extent.ok_or(Error::Empty)?;
+        if range.end > self.len() {
+            return Err(Error::Beyond { end: range.end, limit: self.len() });
+        }
+        Ok(extent)
+    }
+}

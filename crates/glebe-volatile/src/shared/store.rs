@@ -1,0 +1,70 @@
+//! [`Store`]: where the data is: in the file behind the state, or in the caller's shared memory.
+//!
+//! Offsets and lengths are bytes from the start of the data, whole pages. The caller's memory has
+//! no descriptor. MADV_REMOVE frees it in its file, for every process that maps it. mincore(2)
+//! finds its pages, but not those swapped out.
+//!
+//! # Safety
+//! The caller keeps its memory mapped as long as the store lives. The ledger's words decide which
+//! bytes may be lost.
+#![allow(unsafe_code)]
+
+use glebe_os::error::OsError;
+use glebe_os::internal::sys::madvise::{advise, Advice};
+use glebe_os::internal::sys::memory_file::MemoryFile;
+use glebe_os::internal::sys::{mincore, page_size};
+use glebe_os::units::{Bytes, Pages};
+
+/// See the module.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Store {
+    File(u64),
+    Memory(usize),
+}
+
+impl Store {
+    /// Allocates a part; existing contents stay.
+    pub(super) fn allocate(self, file: &MemoryFile, at: u64, len: u64) -> Result<(), OsError> {
+        match self {
+            Self::File(start) => file.allocate(start + at, len),
+            Self::Memory(addr) => {
+                // SAFETY: in the caller's memory; no byte changes.
+                unsafe { advise(addr + at as usize, Bytes::new(len), Advice::PopulateWrite) }
+            }
+        }
+    }
+
+    pub(super) fn punch(self, file: &MemoryFile, at: u64, len: u64) -> Result<(), OsError> {
+        match self {
+            Self::File(start) => file.punch(start + at, len),
+            Self::Memory(addr) => {
+                // SAFETY: in the caller's memory; nobody relies on these bytes.
+                unsafe { advise(addr + at as usize, Bytes::new(len), Advice::Remove) }
+            }
+        }
+    }
+
+    /// Returns the parts that hold data, as start and end offsets.
+    pub(super) fn data(
+        self,
+        file: &MemoryFile,
+        at: u64,
+        len: u64,
+    ) -> Result<Vec<(u64, u64)>, OsError> {
+        let (mut found, mut from, end) = (Vec::new(), at, at + len);
+        match self {
+            Self::File(start) => {
+                while let Some((first, stop)) = file.next_data(start + from, start + end)? {
+                    found.push((first - start, stop - start));
+                    from = stop - start;
+                }
+            }
+            Self::Memory(addr) => {
+                let bytes = |pages: u64| at + Pages::new(pages).bytes(page_size()).get();
+                let runs = mincore::there(addr + at as usize, Bytes::new(len))?;
+                found.extend(runs.iter().map(|run| (bytes(run.start()), bytes(run.end()))));
+            }
+        }
+        Ok(found)
+    }
+}

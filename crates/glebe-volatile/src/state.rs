@@ -1,0 +1,167 @@
+//! [`State`] is the data under a region's lock. Its methods run under the exclusive lock.
+
+use std::sync::Arc;
+
+use super::adopted::Adopted;
+use super::engine::Backend;
+use super::marks::Marks;
+use super::touches::Refilled;
+use super::unmarks::Calls;
+use super::Error;
+use glebe_os::error::OsError;
+use glebe_os::extent::Extent;
+use glebe_os::internal::sync::RwLock;
+use glebe_os::internal::sys::swap;
+use glebe_os::units::Pages;
+
+/// Marks of at most this many pages do not look for swap each time: the look would cost more.
+const SMALL_PAGES: u64 = 16;
+const SWAP_KNOWN_FOR: u32 = 256;
+
+/// The parts of a region that a fork locks.
+#[derive(Debug)]
+pub(super) struct Locked {
+    pub(super) state: RwLock<State>,
+    pub(super) calls: Calls,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) marks: Marks,
+    /// `None` without a callback.
+    pub(super) refilled: Option<Arc<Refilled>>,
+    pub(super) backend: Backend,
+    /// Set if the caller owns the memory.
+    pub(super) adopted: Option<Adopted>,
+    pub(super) all: Extent,
+    /// True in a child whose backend could not be armed. A write to a lost page may go unseen
+    /// there, so all marked pages count as lost.
+    pub(super) is_unarmed: bool,
+    /// True if the machine had swap at the last look.
+    pub(super) swap: bool,
+    /// Small marks left until the next look.
+    pub(super) swap_known_for: u32,
+}
+
+impl State {
+    /// Updates `swap`. A small mark may miss swap that was just turned on: its swapped pages are
+    /// then lost early, and reported.
+    #[inline]
+    pub(super) fn look_for_swap(&mut self, pages: u64) {
+        if pages <= SMALL_PAGES && self.swap_known_for > 0 {
+            self.swap_known_for -= 1;
+            return;
+        }
+        self.swap = swap::exists();
+        self.swap_known_for = SWAP_KNOWN_FOR;
+    }
+
+    /// Drops marked pages that are not dropped yet; returns their number. The next call retries
+    /// after a refusal.
+    pub(super) fn drop_held(&mut self, pages: Extent) -> Result<Pages, OsError> {
+        let mut dropped = Pages::ZERO;
+        for part in self.marks.held_within(pages) {
+            for run in self.droppable(part)? {
+                self.backend.drop_pages(run)?;
+                dropped = dropped + Pages::new(run.len());
+            }
+            self.marks.drop_within(part);
+        }
+        Ok(dropped)
+    }
+
+    /// Returns `part` without mappings that the caller made there since, which must keep their
+    /// contents.
+    pub(super) fn droppable(&self, part: Extent) -> Result<Vec<Extent>, OsError> {
+        match (&self.backend, &self.adopted) {
+            (Backend::Scan(scan), Some(_)) => scan.still_armed(&[part]),
+            _ => Ok(vec![part]),
+        }
+    }
+
+    /// Arms the unmarked parts of the caller's memory before a mark: all or none.
+    #[inline]
+    pub(super) fn arm(&mut self, pages: Extent) -> Result<(), Error> {
+        let Self { marks, backend: Backend::Scan(scan), adopted: Some(adopted), .. } = self else {
+            return Ok(());
+        };
+        let parts = marks.outside(pages);
+        for (index, part) in parts.iter().enumerate() {
+            if let Err(error) = adopted.arm(*part, scan.uffd()) {
+                parts[..index].iter().for_each(|done| adopted.disarm(*done, scan.uffd()));
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Disarms the caller's memory after an unmark.
+    pub(super) fn disarm(&mut self, parts: &[Extent]) {
+        let Self { backend: Backend::Scan(scan), adopted: Some(adopted), .. } = self else {
+            return;
+        };
+        for part in parts {
+            // Without a userfaultfd of its own, nothing is armed in this child, and a call would
+            // disarm the parent's memory.
+            if scan.is_inherited() {
+                adopted.forget(*part);
+            } else {
+                adopted.disarm(*part, scan.uffd());
+            }
+        }
+    }
+
+    /// Arms the backend in a child, before other code runs there.
+    pub(super) fn follow_fork(&mut self) {
+        self.is_unarmed |= self.arm_again().is_err();
+    }
+
+    /// Arms a child whose first arming failed, before a mark or drop. Its marked pages are then
+    /// lost.
+    #[inline]
+    pub(super) fn arm_late(&mut self) -> Result<(), OsError> {
+        if self.is_unarmed {
+            self.arm_again()?;
+            if let Err(error) = self.fill_again() {
+                // An unmarked hole must not raise SIGBUS.
+                self.disarm_again();
+                return Err(error);
+            }
+            self.is_unarmed = false;
+        }
+        Ok(())
+    }
+
+    fn fill_again(&self) -> Result<(), OsError> {
+        // A write may have filled a lost page, so all marked pages are dropped. Unmarks in this
+        // child left holes, which are filled.
+        self.backend.lose(&self.marks.all())?;
+        if let (Backend::Scan(scan), None) = (&self.backend, &self.adopted) {
+            self.marks.outside(self.all).into_iter().try_for_each(|gap| scan.fill_holes(gap))?;
+        }
+        Ok(())
+    }
+
+    fn disarm_again(&self) {
+        let Backend::Scan(scan) = &self.backend else { return };
+        match &self.adopted {
+            Some(adopted) => adopted.armed().for_each(|run| scan.disarm(run)),
+            None => scan.disarm(self.all),
+        }
+    }
+
+    fn arm_again(&mut self) -> Result<(), OsError> {
+        let scan = match &mut self.backend {
+            Backend::Scan(scan) => scan,
+            Backend::Tag(tag) => {
+                tag.follow_fork();
+                return Ok(());
+            }
+        };
+        scan.follow_fork()?;
+        match &self.adopted {
+            Some(adopted) => adopted.armed().try_for_each(|run| scan.arm(run)),
+            None => scan.arm(self.all),
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! The *tag* engine detects a lost page by its first word and needs no userfaultfd.
+//!
+//! A mark saves the first word of each page out of line and puts the page's *tag* there, a number
+//! that only this region knows. A lost page reads as zeros. An unmark exchanges the tag for the
+//! saved word. This store keeps the page, without a system call. The kernel removes a page from the
+//! page table before it checks for dirtiness, so the exchange either keeps the page or finds zeros.
+//! One system call per lost run makes all processors find zeros. Long runs have no tags
+//! (`untagged`).
+//!
+//! ```text
+//! marked page   word 0 = tag        lost page   word 0 = 0        else: written while marked
+//! ```
+//!
+//! Pages without memory get no tag: they are zeros and cannot be lost. Changes need the region's
+//! exclusive lock. Nobody writes pages that are about to be marked, so a plain store sets a tag.
+//! Cost: a store and an exchange per page. Source: Kevin Easton (linux-mm, April 2014); also
+//! Chromium's `MadvFreeDiscardableMemoryPosix` and skeeto's `purgeable`.
+//!
+//! # Safety
+//! The words are inside the region's mapping, at page boundaries, and are touched only as atomics
+//! here while the page is marked.
+#![allow(unsafe_code)]
+
+mod untagged;
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::ptr;
+
+use super::huge::rejoin;
+use super::marks::Bitmap;
+use glebe_os::error::OsError;
+use glebe_os::extent::{push, Extent};
+use glebe_os::internal::mapping::racy;
+use glebe_os::internal::sync::{fence, prefetch, MappedWord, Ordering};
+use glebe_os::internal::sys::madvise::Advice;
+use glebe_os::internal::sys::pagemap::{Pagemap, Reading, Residence};
+use glebe_os::units::{Bytes, PageSize, Pages};
+
+/// Up to this many pages are checked word by word and get tags: if all were written, this saves the
+/// look and the calls of an unmark. In virtual machines, system calls are cheaper for longer runs,
+/// and cost about the same at half this length.
+const FEW_PAGES: u64 = 8;
+/// Distance of the prefetch in pages.
+const AHEAD: u64 = 8;
+/// Bytes of a tag.
+const WORD: usize = size_of::<u64>();
+
+/// The result of an unmark.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// Lost pages, in no order.
+    pub(super) lost: Vec<Extent>,
+    /// Lost pages that were written while marked and so hold something.
+    pub(super) overwritten: Vec<Extent>,
+}
+
+#[derive(Debug)]
+pub(super) struct Tag {
+    base: usize,
+    page: PageSize,
+    huge: Option<PageSize>,
+    secret: u64,
+    /// First words of tagged pages.
+    saved: Box<[MappedWord]>,
+    /// Pages with a tag.
+    tagged: Bitmap,
+    /// Pages marked without a tag. Marked pages in neither bitmap held no memory.
+    untagged: Bitmap,
+    /// True if nobody maps anything else over the memory.
+    is_own: bool,
+    /// True if long runs need no tags.
+    spares_tags: bool,
+    pagemap: Option<(Pagemap, Reading)>,
+}
+
+impl Tag {
+    /// Creates the engine of a region at `base`. `is_own` is false if its owner may map something
+    /// else there; `without_scan` is as in `Scan::new`.
+    pub(super) fn new(
+        base: usize,
+        pages: u64,
+        page: PageSize,
+        huge: Option<PageSize>,
+        is_own: bool,
+        without_scan: bool,
+    ) -> Self {
+        let pagemap = open_pagemap(without_scan);
+        Self {
+            base,
+            page,
+            huge,
+            secret: RandomState::new().build_hasher().finish(),
+            saved: (0..pages).map(|_| MappedWord::new(0)).collect(),
+            tagged: Bitmap::new(pages),
+            untagged: Bitmap::new(pages),
+            is_own,
+            spares_tags: is_own && untagged::is_possible(pagemap.as_ref()),
+            pagemap,
+        }
+    }
+
+    /// The inherited pagemap is the parent's.
+    pub(super) fn follow_fork(&mut self) {
+        let without_scan = matches!(self.pagemap, Some((_, Reading::Entries)));
+        self.pagemap = open_pagemap(without_scan);
+    }
+
+    /// Lets the kernel free `pages`, if they hold memory.
+    #[inline]
+    pub(super) fn mark(&self, pages: Extent, swap: bool) -> Result<(), OsError> {
+        if let (Some(huge), Some((pagemap, reading))) = (self.huge, &self.pagemap) {
+            let (addr, len) = pages.place(self.base, self.page);
+            rejoin(pagemap, *reading, addr, len, huge);
+        }
+        // A page with a nonzero word is present, so a few pages need no system call.
+        if pages.len() <= FEW_PAGES && self.all_written(pages) {
+            return self.offer(pages);
+        }
+        // If the kernel does not tell, each page may hold memory.
+        let held = self.holding(pages).unwrap_or_else(|_| vec![pages]);
+        let offered = held.into_iter().map(|run| {
+            if self.spares_tags && run.len() > FEW_PAGES {
+                self.offer_untagged(run, swap)
+            } else {
+                self.offer(run)
+            }
+        });
+        // Continues after a refusal: all pages count as marked, and only offered ones can be
+        // dropped.
+        offered.fold(Ok(()), Result::and)
+    }
+
+    /// Returns true if every first word is nonzero.
+    #[inline]
+    fn all_written(&self, pages: Extent) -> bool {
+        (pages.start()..pages.end()).all(|page| self.word(page).load(Ordering::Relaxed) != 0)
+    }
+
+    /// Tags pages that hold memory and lets the kernel free them.
+    #[inline]
+    fn offer(&self, pages: Extent) -> Result<(), OsError> {
+        for page in pages.start()..pages.end() {
+            self.put_tag(page);
+        }
+        self.tagged.set(pages);
+        self.advise(pages, Advice::Free)
+    }
+
+    /// Prefetches the word of a later page: each is a cache miss, and an exchange waits for all
+    /// accesses under way.
+    #[inline]
+    fn fetch_ahead(&self, page: u64, run: Extent) {
+        if page + AHEAD < run.end() {
+            prefetch(self.word(page + AHEAD));
+        }
+    }
+
+    #[inline]
+    fn put_tag(&self, page: u64) {
+        let word = self.word(page);
+        self.saved[page as usize].store(word.load(Ordering::Acquire), Ordering::Release);
+        word.store(self.tag(page), Ordering::Release);
+    }
+
+    #[inline]
+    pub(super) fn unmark(&self, parts: &[Extent]) -> Found {
+        let (mut found, mut gone) = (Found::default(), Vec::new());
+        for run in parts.iter().flat_map(|part| self.tagged.runs(*part)) {
+            self.unmark_tagged(run, &mut found, &mut gone);
+            self.tagged.clear(run);
+        }
+        gone.append(&mut self.unmark_untagged(parts));
+        if !gone.is_empty() || !found.overwritten.is_empty() {
+            self.tell_processors(&gone, &found.overwritten);
+            found.lost.append(&mut gone);
+        }
+        found
+    }
+
+    /// Unmarks tagged pages. Lost pages are added to `gone`, or to `found` if they were
+    /// overwritten.
+    #[inline]
+    fn unmark_tagged(&self, run: Extent, found: &mut Found, gone: &mut Vec<Extent>) {
+        for page in run.start()..run.end() {
+            self.fetch_ahead(page, run);
+            let Err(word) = self.take_back(page) else { continue };
+            let Some(page) = Extent::new(page, 1) else { continue };
+            if word == 0 {
+                push(gone, page);
+            } else {
+                found.overwritten.push(page);
+                push(&mut found.lost, page);
+            }
+        }
+    }
+
+    /// Makes lost pages read as zeros on every processor: the kernel unmaps pages before it flushes
+    /// the TLBs, and this call forces the flush. Overwritten pages stay, and so does the caller's
+    /// memory, which may be a new mapping.
+    #[cold]
+    fn tell_processors(&self, gone: &[Extent], overwritten: &[Extent]) {
+        let advice = if self.is_own { Advice::DontNeed } else { Advice::Cold };
+        let gone = gone.iter().map(|run| (run, advice));
+        for (run, advice) in gone.chain(overwritten.iter().map(|run| (run, Advice::Cold))) {
+            // If refused, as in locked memory, at least this processor finds zeros.
+            let _ = self.advise(*run, advice);
+        }
+    }
+
+    /// Puts the saved word back if the tag is there, else returns the word found.
+    #[inline]
+    fn take_back(&self, page: u64) -> Result<(), u64> {
+        let (word, tag) = (self.word(page), self.tag(page));
+        // Looks first: an exchange would allocate a page for a lost one.
+        match word.load(Ordering::Acquire) {
+            seen if seen == tag => {
+                let saved = self.saved[page as usize].load(Ordering::Acquire);
+                word.compare_exchange(tag, saved, Ordering::AcqRel, Ordering::Acquire).map(drop)
+            }
+            seen => Err(seen),
+        }
+    }
+
+    pub(super) fn drop_pages(&self, pages: Extent) -> Result<(), OsError> {
+        let runs = [&self.tagged, &self.untagged].map(|bits| bits.runs_in(pages));
+        runs.iter().flatten().try_for_each(|run| self.advise(*run, Advice::DontNeed))
+    }
+
+    /// Copies bytes out of pages that may be marked. Returns a lost page if it finds one.
+    pub(super) fn try_read(&self, offset: Bytes, buf: &mut [u8]) -> Result<Option<u64>, OsError> {
+        let at = self.base + offset.as_usize();
+        // SAFETY: the caller has checked the range against the mapping.
+        unsafe {
+            racy::copy(buf.as_mut_ptr(), ptr::with_exposed_provenance(at), buf.len());
+        }
+        // A page whose tag is there now was present during the copy: a lost page never gets it back
+        // under the region's lock.
+        fence(Ordering::Acquire);
+        let end = Bytes::new(offset.get() + buf.len() as u64);
+        let (first, last) = (offset.pages_down(self.page), end.pages_up(self.page));
+        for page in (first.get()..last.get()).filter(|page| self.tagged.get(*page)) {
+            if self.word(page).load(Ordering::Acquire) != self.tag(page) {
+                return Ok(Some(page));
+            }
+            let saved = self.saved[page as usize].load(Ordering::Acquire).to_ne_bytes();
+            let start = Pages::new(page).bytes(self.page).get();
+            for (i, byte) in saved.into_iter().enumerate() {
+                let place = (start + i as u64).checked_sub(offset.get());
+                let place = place.and_then(|place| usize::try_from(place).ok());
+                if let Some(to) = place.and_then(|place| buf.get_mut(place)) {
+                    *to = byte;
+                }
+            }
+        }
+        let read = Extent::new(first.get(), last.get() - first.get());
+        read.map_or(Ok(None), |read| self.lost_untagged(read))
+    }
+
+    /// Returns the number of `pages` that hold memory.
+    pub(super) fn resident(&self, pages: Extent) -> Result<Pages, OsError> {
+        Ok(Pages::new(self.holding(pages)?.iter().map(|run| run.len()).sum()))
+    }
+
+    /// Returns the pages that may hold memory.
+    fn holding(&self, pages: Extent) -> Result<Vec<Extent>, OsError> {
+        let Some((pagemap, reading)) = &self.pagemap else { return Ok(vec![pages]) };
+        let (addr, len) = pages.place(self.base, self.page);
+        let held = pagemap.runs(addr, len, *reading)?.into_iter();
+        let held = held.filter(|run| run.residence == Residence::Page);
+        Ok(held.filter_map(|run| self.pages_of(run.start, run.end)).collect())
+    }
+
+    fn pages_of(&self, start: usize, end: usize) -> Option<Extent> {
+        let pages = |bytes: usize| Bytes::new(bytes as u64).pages_down(self.page).get();
+        Extent::new(pages(start - self.base), pages(end - start))
+    }
+
+    /// Returns a page's tag: nonzero, and different for each page.
+    #[inline]
+    fn tag(&self, page: u64) -> u64 {
+        // Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014).
+        let mut mixed = self.secret.wrapping_add(page.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ (mixed >> 31)).max(1)
+    }
+
+    /// Returns the first word of a page.
+    #[inline]
+    fn word(&self, page: u64) -> &MappedWord {
+        let at = self.base + Pages::new(page).bytes(self.page).as_usize();
+        debug_assert!((page as usize) < self.saved.len() && at % WORD == 0);
+        // SAFETY: pages are below `saved.len()`, so the word is in the mapping, which lives while
+        // the engine is used; a page boundary aligns it; it is only touched as an atomic.
+        unsafe { &*ptr::with_exposed_provenance(at) }
+    }
+}
+
+fn open_pagemap(without_scan: bool) -> Option<(Pagemap, Reading)> {
+    let pagemap = Pagemap::open().ok()?;
+    let reading = if without_scan { Reading::Entries } else { pagemap.reading() };
+    Some((pagemap, reading))
+}

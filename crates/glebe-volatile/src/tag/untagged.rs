@@ -1,0 +1,250 @@
+//! The *tag* engine marks long runs without tags, so that it touches none of their words.
+//!
+//! `MADV_FREE` clears a page's accessed and dirty bits. The next touch makes the processor set them
+//! again, which in a virtual machine takes longer than the rest of an unmark. So the page tables
+//! show the losses, as in the *scan* engine: holes and shared pages of zeros are lost, since a lost
+//! page becomes nothing else while nobody writes. `MADV_POPULATE_WRITE` makes the other pages
+//! dirty, which keeps them. It would fill a page freed since the look, but the kernel counts each
+//! thread's page faults, also in system calls (`are_counted`). If the count is unchanged, no page
+//! was freed.
+//!
+//! If the count changed, pages were freed, copied after a fork, or brought in from swap. Then, or
+//! if a call is refused, each page of the chunk is read. A nonzero word shows that its page is
+//! present; exchanging it for itself keeps the page. A page of zeros is reported lost: it is zeros
+//! either way.
+//!
+//! A write to a lost page goes unseen, but breaks the region's rule. So only a region's own memory
+//! is marked without tags, and only with `PAGEMAP_SCAN`, which identifies the page of zeros. Calls
+//! need the region's lock. Cost of an unmark without faults: a look per window, three system calls
+//! per chunk, and one per lost run.
+//!
+//! # Safety
+//! As in the engine's file.
+#![allow(unsafe_code)]
+
+use std::ptr;
+
+use super::{Tag, WORD};
+use glebe_os::error::OsError;
+use glebe_os::extent::{push, Extent};
+use glebe_os::internal::mapping::{Mapping, Visibility};
+use glebe_os::internal::sync::{First, MappedWord, Ordering};
+use glebe_os::internal::sys::madvise::{advise, Advice};
+use glebe_os::internal::sys::pagemap::{Pagemap, Reading, Residence};
+use glebe_os::internal::sys::{page_faults, page_size};
+use glebe_os::units::{Bytes, Pages};
+
+/// Bytes per look, few enough that little changes before the engine acts on the result.
+const WINDOW: Bytes = Bytes::mib(32);
+/// Bytes per populate call, which are all read if a page was lost. After a fork the call copies
+/// each page, so this also bounds the memory charged before an error shows.
+const CHUNK: Bytes = Bytes::mib(4);
+
+impl Tag {
+    /// Lets the kernel free pages that hold memory. Swapped pages are brought in first: the kernel
+    /// would drop them at once.
+    pub(super) fn offer_untagged(&self, pages: Extent, swap: bool) -> Result<(), OsError> {
+        self.untagged.set(pages);
+        if swap {
+            self.advise(pages, Advice::PopulateRead)?;
+        }
+        self.advise(pages, Advice::Free)
+    }
+
+    /// Unmarks the untagged pages of `parts`; returns the lost ones.
+    #[inline]
+    pub(super) fn unmark_untagged(&self, parts: &[Extent]) -> Vec<Extent> {
+        let mut lost = Vec::new();
+        for run in parts.iter().flat_map(|part| self.untagged.runs_in(*part)) {
+            self.each_of(run, WINDOW, |window| self.settle(window, &mut lost));
+            self.untagged.clear(run);
+        }
+        lost
+    }
+
+    /// Makes each page safe, or adds it to `lost`.
+    fn settle(&self, window: Extent, lost: &mut Vec<Extent>) {
+        let Ok(Some(seen)) = self.residences(window) else { return self.keep_all(window, lost) };
+        for (run, residence) in seen {
+            if residence != Residence::Page {
+                push(lost, run);
+                continue;
+            }
+            self.each_of(run, CHUNK, |chunk| self.keep_present(chunk, lost));
+        }
+    }
+
+    /// Keeps pages that a look found present. Adds pages freed since to `lost`.
+    fn keep_present(&self, pages: Extent, lost: &mut Vec<Extent>) {
+        let populate = || self.advise(pages, Advice::PopulateWrite);
+        if faults_of(populate).ok() != Some(0) {
+            self.keep_all(pages, lost);
+        }
+    }
+
+    /// Keeps pages that hold something; adds the others to `lost`.
+    #[cold]
+    fn keep_all(&self, pages: Extent, lost: &mut Vec<Extent>) {
+        let gone = (pages.start()..pages.end()).filter(|page| !self.keep(*page));
+        gone.filter_map(|page| Extent::new(page, 1)).for_each(|page| push(lost, page));
+    }
+
+    /// Makes a page dirty and returns true if it holds something.
+    fn keep(&self, page: u64) -> bool {
+        (0..self.page.bytes().as_usize() / WORD).any(|nth| {
+            let at = self.base + Pages::new(page).bytes(self.page).as_usize() + nth * WORD;
+            // SAFETY: as in `Tag::word`, further into the same page.
+            let word: &MappedWord = unsafe { &*ptr::with_exposed_provenance(at) };
+            let seen = word.load(Ordering::Relaxed);
+            let (ok, failed) = (Ordering::AcqRel, Ordering::Acquire);
+            seen != 0 && word.compare_exchange(seen, seen, ok, failed) != Err(0)
+        })
+    }
+
+    /// Returns a lost untagged page, if any. The pages were read before.
+    pub(super) fn lost_untagged(&self, pages: Extent) -> Result<Option<u64>, OsError> {
+        for run in self.untagged.runs_in(pages) {
+            let Some(runs) = self.residences(run)? else { return Ok(Some(run.start())) };
+            let lost = runs.iter().find(|(_, residence)| *residence != Residence::Page);
+            if let Some((run, _)) = lost {
+                return Ok(Some(run.start()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns `None` in a child that cannot look.
+    fn residences(&self, pages: Extent) -> Result<Option<Vec<(Extent, Residence)>>, OsError> {
+        let Some((pagemap, _)) = &self.pagemap else { return Ok(None) };
+        let (addr, len) = pages.place(self.base, self.page);
+        let runs = pagemap.runs(addr, len, Reading::Scan)?.into_iter();
+        let in_pages = runs
+            .filter_map(|run| Some((self.pages_of(run.start, run.end)?, run.residence)))
+            .collect();
+        Ok(Some(in_pages))
+    }
+
+    /// Calls `each` for successive parts of at most `step` bytes.
+    fn each_of(&self, pages: Extent, step: Bytes, mut each: impl FnMut(Extent)) {
+        let step = step.pages_down(self.page).get().max(1);
+        let mut at = pages.start();
+        while let Some(part) = Extent::new(at, step.min(pages.end() - at)) {
+            each(part);
+            at = part.end();
+        }
+    }
+
+    /// Advises on pages that are marked or about to be marked.
+    #[inline]
+    pub(super) fn advise(&self, pages: Extent, advice: Advice) -> Result<(), OsError> {
+        let (addr, len) = pages.place(self.base, self.page);
+        // SAFETY: inside the region's mapping; its owner has agreed to lose the contents.
+        unsafe { advise(addr, len, advice) }
+    }
+}
+
+/// Returns true if a region's own long runs need no tags.
+pub(super) fn is_possible(pagemap: Option<&(Pagemap, Reading)>) -> bool {
+    matches!(pagemap, Some((_, Reading::Scan))) && are_counted()
+}
+
+/// Returns true if `MADV_POPULATE_WRITE` counts filled pages as page faults. Tested once per
+/// process.
+fn are_counted() -> bool {
+    static COUNTED: First<bool> = First::new();
+    *COUNTED.get_or_compute(|| {
+        let page = page_size();
+        let Ok(mapping) = Mapping::aligned(page.bytes(), page, Visibility::ORDINARY) else {
+            return false;
+        };
+        let mut is_hole = [true, false].into_iter();
+        is_hole.all(|is_hole| {
+            let populate = || mapping.populate(Bytes::ZERO, page.bytes());
+            faults_of(populate).is_ok_and(|faults| (faults > 0) == is_hole)
+        })
+    })
+}
+
+#[inline]
+fn faults_of(call: impl FnOnce() -> Result<(), OsError>) -> Result<u64, OsError> {
+    let before = page_faults::of_thread()?;
+    call()?;
+    Ok(page_faults::of_thread()? - before)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Makes an engine with pages marked without tags, whose last words hold something.
+    fn marked(pages: u64) -> Option<(Mapping, Tag)> {
+        let page = page_size();
+        let len = Pages::new(pages).bytes(page);
+        let mapping = Mapping::aligned(len, page, Visibility::ORDINARY).unwrap();
+        let _ = mapping.refuse_huge_pages();
+        let tag = Tag::new(mapping.addr(), pages, page, None, true, false);
+        if !tag.spares_tags {
+            println!("skipped: the kernel cannot tell, or does not count");
+            return None;
+        }
+        (0..pages).for_each(|page| write(&mapping, page, 7));
+        tag.mark(all(pages), false).unwrap();
+        assert_eq!(tag.untagged.runs_in(all(pages)), [all(pages)]);
+        Some((mapping, tag))
+    }
+
+    fn write(mapping: &Mapping, page: u64, byte: u8) {
+        let end = Pages::new(page + 1).bytes(page_size());
+        mapping.write(Bytes::new(end.get() - 1), &[byte]);
+    }
+
+    fn all(pages: u64) -> Extent {
+        Extent::new(0, pages).unwrap()
+    }
+
+    fn one(page: u64) -> Extent {
+        Extent::new(page, 1).unwrap()
+    }
+
+    #[test]
+    fn what_goes_between_the_look_and_the_populate_is_lost() {
+        for losses in [&[][..], &[0], &[3, 63]] {
+            let Some((_mapping, tag)) = marked(64) else { return };
+            for page in losses {
+                tag.advise(one(*page), Advice::DontNeed).unwrap();
+            }
+            // Acts as if the look had seen all pages.
+            let mut lost = Vec::new();
+            tag.keep_present(all(64), &mut lost);
+            assert_eq!(lost, losses.iter().map(|page| one(*page)).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn a_lost_page_that_was_read_is_not_filled() {
+        let Some((mapping, tag)) = marked(64) else { return };
+        let gone = Extent::new(9, 2).unwrap();
+        tag.advise(gone, Advice::DontNeed).unwrap();
+        mapping.read(Pages::new(9).bytes(page_size()), &mut [0]);
+        assert_eq!(tag.unmark(&[all(64)]).lost, [gone]);
+        assert!(tag.holding(gone).unwrap().is_empty());
+    }
+
+    #[test]
+    fn where_nothing_can_be_looked_at_contents_tell() {
+        let Some((mapping, mut tag)) = marked(64) else { return };
+        tag.advise(one(5), Advice::DontNeed).unwrap();
+        tag.pagemap = None;
+        assert_eq!(tag.lost_untagged(all(64)).unwrap(), Some(0));
+        assert_eq!(tag.unmark(&[all(64)]).lost, [one(5)]);
+        // No other page can be lost any more.
+        let _ = tag.advise(all(64), Advice::PageOut);
+        let mut byte = [0];
+        let kept = (0..64).filter(|page| {
+            let end = Pages::new(page + 1).bytes(page_size());
+            mapping.read(Bytes::new(end.get() - 1), &mut byte);
+            byte == [7]
+        });
+        assert_eq!(kept.count(), 63);
+    }
+}

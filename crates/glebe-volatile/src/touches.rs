@@ -1,0 +1,180 @@
+//! [`Touches`] refills lost pages from a callback when an instruction touches them, in the SIGBUS
+//! handler ([`sigbus`](glebe_os::internal::sys::sigbus)). [`Refilled`] records these pages.
+//!
+//! The handler takes no lock. If a hole is not marked, an unmark reports it lost and is about to
+//! zero it; the handler zeroes it too. A system call that meets a lost page returns EFAULT without
+//! the callback, perhaps after part of its work.
+//!
+//! A refilled page is dirty, so the kernel may not free it, and it may count as dropped. Without
+//! the lock the handler can only note it: an unmark might just have made it safe. The region's next
+//! mark or drop holds the lock, lets the kernel free the page again, and counts it as marked at
+//! that time.
+//!
+//! Cost: a signal and an ioctl per refill; one load if no page was refilled.
+//!
+//! # Safety
+//! The handler uses `Shared`. The watch is dropped before it and waits for handlers. Only missing
+//! pages are written.
+#![allow(unsafe_code)]
+
+use std::os::fd::RawFd;
+use std::ptr;
+use std::sync::Arc;
+
+use super::marks::Bitmap;
+use super::Error;
+use glebe_os::extent::Extent;
+use glebe_os::internal::mapping::Mapping;
+use glebe_os::internal::sync::{MappedWord, Ordering};
+use glebe_os::internal::sys::page_size;
+use glebe_os::internal::sys::sigbus::{fill, Handler, Outcome, Watch};
+
+/// Supplies the contents of a lost page: the address of `len` bytes, or null for a real SIGBUS.
+/// `offset` is in bytes from the region's start; `data` is from
+/// [`Options::on_lost`](super::Options::on_lost). Unreadable bytes count as null.
+pub type Refill = unsafe extern "C" fn(offset: u64, len: usize, data: *const ()) -> *const u8;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OnLost {
+    pub(super) refill: Refill,
+    pub(super) data: *const (),
+}
+
+// SAFETY: the data is only passed to the callback; the caller of `Options::on_lost` vouches for
+// calls on any thread.
+unsafe impl Send for OnLost {}
+// SAFETY: as above.
+unsafe impl Sync for OnLost {}
+
+/// The handler's view of a region.
+#[derive(Debug)]
+struct Shared {
+    base: usize,
+    page: usize,
+    marked: Arc<Bitmap>,
+    refilled: Arc<Refilled>,
+    /// Number of the userfaultfd; another one in a child.
+    descriptor: Arc<MappedWord>,
+    on_lost: OnLost,
+}
+
+/// Refills a region's lost pages while this lives.
+#[derive(Debug)]
+pub(super) struct Touches {
+    /// Dropped before `shared`, which it uses.
+    _watch: Watch,
+    shared: Box<Shared>,
+}
+
+impl Touches {
+    /// Watches a region. `marked` has the bits of its marked pages; `descriptor` fills its holes.
+    pub(super) fn of(
+        mapping: &Mapping,
+        marked: &Arc<Bitmap>,
+        descriptor: Arc<MappedWord>,
+        on_lost: OnLost,
+    ) -> Result<Self, Error> {
+        let handler = Handler::install()?;
+        if !handler.is_first()? {
+            return Err(Error::HandlerCovered);
+        }
+        let (base, page) = (mapping.addr(), page_size());
+        let refilled = Arc::new(Refilled::new(mapping.len().pages_down(page).get()));
+        let page = page.bytes().as_usize();
+        let marked = Arc::clone(marked);
+        let shared = Box::new(Shared { base, page, marked, refilled, descriptor, on_lost });
+        let range = base..base + mapping.len().as_usize();
+        let data = ptr::from_ref(&*shared).cast();
+        // SAFETY: `shared` stays in place and is freed after the watch. `on_touch` makes only
+        // system calls and runs the callback, which `Options::on_lost` requires to be fit for it.
+        let watch = unsafe { handler.watch(range, on_touch, data) }?;
+        Ok(Self { _watch: watch, shared })
+    }
+
+    pub(super) fn refilled(&self) -> Arc<Refilled> {
+        Arc::clone(&self.shared.refilled)
+    }
+}
+
+/// Runs in the signal handler.
+unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Outcome {
+    // SAFETY: `data` is the `Shared` of `Touches::of`, which outlives the watch.
+    let shared = unsafe { &*data.cast::<Shared>() };
+    let (base, page) = (shared.base, shared.page);
+    let number = addr.wrapping_sub(base) / page;
+    let at = base.wrapping_add(number.wrapping_mul(page));
+    let descriptor = shared.descriptor.load(Ordering::Acquire) as RawFd;
+    let filled = if !shared.marked.get(number as u64) {
+        // SAFETY: only a missing page is written, to which nothing can refer.
+        unsafe { fill::zero(descriptor, at, page, page) }
+    } else {
+        let OnLost { refill, data } = shared.on_lost;
+        // SAFETY: the caller of `Options::on_lost` vouches for this call.
+        let from = unsafe { refill((at - base) as u64, page, data) };
+        if from.is_null() {
+            return Outcome::Pass;
+        }
+        // SAFETY: as for zeros; the kernel checks the source.
+        let filled = unsafe { fill::copy(descriptor, at, from, page, page) };
+        if filled.is_ok() {
+            shared.refilled.note(number as u64);
+        }
+        filled
+    };
+    if filled.is_ok() {
+        Outcome::Resume
+    } else {
+        Outcome::Pass
+    }
+}
+
+/// The marked pages that the handler has refilled.
+///
+/// The handler sets a bit and then `any`; readers clear `any` and then read the bits. So no bit
+/// stays unseen for good.
+#[derive(Debug)]
+pub(super) struct Refilled {
+    bits: Bitmap,
+    pages: u64,
+    any: MappedWord,
+}
+
+impl Refilled {
+    fn new(pages: u64) -> Self {
+        Self { bits: Bitmap::new(pages), pages, any: MappedWord::new(0) }
+    }
+
+    /// Runs in the signal handler, too.
+    fn note(&self, page: u64) {
+        Extent::new(page, 1).into_iter().for_each(|page| self.bits.set(page));
+        self.any.store(1, Ordering::Release);
+    }
+
+    /// Forgets pages that are no longer marked.
+    #[inline]
+    pub(super) fn forget(&self, pages: Extent) {
+        if self.any.load(Ordering::Relaxed) != 0 {
+            self.bits.clear(pages);
+        }
+    }
+
+    /// Returns the noted pages and forgets them.
+    #[inline]
+    pub(super) fn take(&self) -> Vec<Extent> {
+        if self.any.load(Ordering::Relaxed) == 0 {
+            return Vec::new();
+        }
+        self.any.swap(0, Ordering::AcqRel);
+        let all = Extent::new(0, self.pages);
+        let runs = all.map_or(Vec::new(), |all| self.bits.runs_in(all));
+        runs.iter().for_each(|run| self.bits.clear(*run));
+        runs
+    }
+
+    pub(super) fn put_back(&self, runs: &[Extent]) {
+        runs.iter().flat_map(|run| run.start()..run.end()).for_each(|page| self.note(page));
+    }
+}
+
+#[cfg(test)]
+mod tests;

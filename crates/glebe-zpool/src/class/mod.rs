@@ -1,0 +1,368 @@
+//! [`Class`]: the zspages of one size class and their slots.
+//!
+//! The class's lock protects everything here, and only its holder changes the *entry* of an object
+//! in these zspages. Under the lock only [`State::pour`] and [`State::move_to`] copy bytes, of a
+//! bounded number of objects. Two classes are locked lower number first.
+//!
+//! A slot is *free*, *used* or in *limbo*. A used slot has an object, or an insert is still writing
+//! it and has not published the entry. A slot in limbo was given up while a thread may be reading
+//! it; it counts as used until no pin is seen. Compaction would free `slack / objects` zspages.
+
+pub(crate) mod blocks;
+pub(crate) mod classes;
+mod growth;
+mod moves;
+mod seal;
+
+use crate::entry::word::{Entry, Place};
+use crate::memory::account::NoRoom;
+use crate::shared::Memory;
+use blocks::{Blocks, Groups, GROUPS};
+use glebe_os::internal::sync::{lock, AtomicU64, Mutex, MutexGuard, Ordering};
+
+pub(crate) use moves::{Stop, Work};
+pub(crate) use seal::{Begun, Fullness};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// Bytes from one slot to the next.
+    pub(crate) size: u32,
+    /// Pages of a zspage.
+    pub(crate) pages: u32,
+    /// Slots of a zspage.
+    pub(crate) objects: u32,
+}
+
+#[derive(Debug)]
+#[repr(align(64))]
+pub(crate) struct Class {
+    /// Bytes of a slot, for readers. Constant while the class has a zspage.
+    size: AtomicU64,
+    state: Mutex<State>,
+}
+
+impl Class {
+    pub(crate) fn new(number: u32, shape: Shape, part_shift: u32) -> Self {
+        let state = Mutex::new(State::new(number, shape, part_shift));
+        Self { size: AtomicU64::new(shape.size.into()), state }
+    }
+
+    #[inline]
+    pub(crate) fn size(&self) -> usize {
+        self.size.load(Ordering::Relaxed) as usize
+    }
+
+    #[inline]
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
+        self.state.try_lock().ok()
+    }
+
+    /// Changes the shape of an empty class.
+    pub(crate) fn reshape(&self, state: &mut State, shape: Shape) {
+        let counts = state.counts;
+        *state = State::new(state.number, shape, state.part_shift);
+        state.counts = counts;
+        self.size.store(shape.size.into(), Ordering::Relaxed);
+    }
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Class>() <= 320, "a pool makes a hundred of them");
+
+/// The fate of a zspage whose last slot became free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Empty {
+    /// It stays for the next object, unless the class has another empty zspage or no other.
+    Stays,
+    /// It is freed.
+    Goes,
+}
+
+/// A slot of the caller's own, and the offset of its bytes.
+#[derive(Debug)]
+pub(crate) struct Spot {
+    pub(crate) place: Place,
+    pub(crate) at: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Objects stored now.
+    pub(crate) objects: u64,
+    /// Their bytes as stored.
+    pub(crate) bytes: u64,
+    /// Objects added by insert or replace.
+    pub(crate) came: u64,
+    /// Bytes of the added objects as given.
+    pub(crate) came_given: u64,
+    /// Bytes of the added objects as stored.
+    pub(crate) came_stored: u64,
+    /// Objects ended by remove or replace.
+    pub(crate) went: u64,
+    pub(crate) evicted: u64,
+    /// Objects moved by compaction, also to another class.
+    pub(crate) moved: u64,
+    /// Pages freed by compaction.
+    pub(crate) compacted: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct State {
+    number: u32,
+    shape: Shape,
+    part_shift: u32,
+    blocks: Blocks,
+    groups: Groups,
+    /// Free slots of zspages that are not sealed.
+    slack: u32,
+    /// Freeable zspages in the pool's count: see [`State::set_slack`].
+    told: u32,
+    /// Slots given up while a thread may have been reading them.
+    limbo: Vec<Place>,
+    /// Sealed zspages whose own pages wait for readers, with the first of these pages.
+    leaving: Vec<(u32, u32)>,
+    /// Number of objects, by the parts of a page that they are shorter than a slot.
+    pub(crate) below: Vec<u32>,
+    /// Bytes of the longest object that the table sends here.
+    pub(crate) longest: u32,
+    /// The class is in no table and gets no new object.
+    pub(crate) is_retired: bool,
+    pub(crate) counts: Counts,
+}
+
+impl State {
+    fn new(number: u32, shape: Shape, part_shift: u32) -> Self {
+        Self {
+            number,
+            shape,
+            part_shift,
+            blocks: Blocks::new(shape.objects),
+            groups: Groups::new(shape.objects),
+            slack: 0,
+            told: 0,
+            limbo: Vec::new(),
+            leaving: Vec::new(),
+            below: Vec::new(),
+            longest: shape.size,
+            is_retired: false,
+            counts: Counts::default(),
+        }
+    }
+
+    pub(crate) fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    pub(crate) fn zspages(&self) -> u32 {
+        self.blocks.len()
+    }
+
+    fn freeable(&self) -> u32 {
+        self.slack / self.shape.objects
+    }
+
+    pub(crate) fn freeable_pages(&self) -> u64 {
+        u64::from(self.freeable()) * u64::from(self.shape.pages)
+    }
+
+    pub(crate) fn limbo(&self) -> usize {
+        self.limbo.len()
+    }
+
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.limbo.is_empty() || !self.leaving.is_empty()
+    }
+
+    pub(crate) fn group_counts(&self) -> [u64; GROUPS] {
+        self.groups.counts(&self.blocks)
+    }
+
+    /// Returns bytes of vectors, which are not charged here.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        let limbo = (self.limbo.capacity() + self.leaving.capacity()) * size_of::<Place>();
+        (limbo + self.below.capacity() * size_of::<u32>()) as u64
+    }
+
+    /// Returns the counter in `below` for objects of `len` bytes.
+    #[inline]
+    fn below_at(&mut self, len: usize) -> &mut u32 {
+        let parts = (self.shape.size as usize - len) >> self.part_shift;
+        if self.below.len() <= parts {
+            self.below.resize(parts + 1, 0);
+        }
+        &mut self.below[parts]
+    }
+
+    #[inline]
+    pub(crate) fn has(&self, memory: &Memory, zspage: u32) -> bool {
+        let about = memory.zspages.about(zspage);
+        about.exists && about.class == self.number
+    }
+
+    #[inline]
+    pub(crate) fn alloc(&mut self, memory: &Memory, index: u32) -> Result<Spot, NoRoom> {
+        let ordinal = match self.groups.fullest() {
+            Some(ordinal) => ordinal,
+            None => self.grow_or_settle(memory)?,
+        };
+        Ok(self.take(memory, ordinal, index))
+    }
+
+    #[inline]
+    fn take(&mut self, memory: &Memory, ordinal: u32, index: u32) -> Spot {
+        let used = self.blocks.used(ordinal);
+        let slot = self.blocks.take_slot(ordinal, index);
+        self.regroup(ordinal, used, used + 1);
+        self.set_slack(memory, self.slack - 1);
+        let at = self.at(memory, self.blocks.page(ordinal), slot);
+        Spot { place: Place { zspage: self.blocks.number(ordinal), slot }, at }
+    }
+
+    /// Sets the free slots. The pool's count of freeable pages is never too low. It falls half a
+    /// zspage late, so that adding and removing one object repeatedly does not change it.
+    #[inline]
+    fn set_slack(&mut self, memory: &Memory, slack: u32) {
+        let objects = self.shape.objects;
+        self.slack = slack;
+        if slack >= (self.told + 1) * objects || slack + objects / 2 < self.told * objects {
+            self.tell(memory);
+        }
+    }
+
+    #[cold]
+    fn tell(&mut self, memory: &Memory) {
+        let (before, now) = (self.told, self.freeable());
+        let pages = |zspages: u32| u64::from(zspages * self.shape.pages);
+        if now > before {
+            memory.freeable.fetch_add(pages(now - before), Ordering::Relaxed);
+        } else if now < before {
+            memory.freeable.fetch_sub(pages(before - now), Ordering::Relaxed);
+        }
+        self.told = now;
+    }
+
+    #[inline]
+    fn at(&self, memory: &Memory, page: u32, slot: u32) -> usize {
+        memory.pages.start_of(page) + slot as usize * self.shape.size as usize
+    }
+
+    #[inline]
+    fn regroup(&mut self, ordinal: u32, before: u32, after: u32) {
+        let (from, to) = (self.groups.of(before), self.groups.of(after));
+        if from != to && !self.blocks.is_sealed(ordinal) {
+            self.groups.unlink(&mut self.blocks, ordinal, from);
+            self.groups.link(&mut self.blocks, ordinal, to);
+        }
+    }
+
+    /// Gives up a slot that no entry names. Returns true if that freed a zspage.
+    #[inline]
+    pub(crate) fn give_up(&mut self, memory: &Memory, place: Place, empty: Empty) -> bool {
+        let ordinal = memory.zspages.ordinal(place.zspage);
+        if memory.pins.is_pinned(place.zspage) {
+            self.blocks.set_limbo(ordinal, place.slot);
+            self.limbo.push(place);
+            memory.waiting.fetch_add(1, Ordering::Relaxed);
+            return false;
+        }
+        self.free(memory, ordinal, place.slot, empty)
+    }
+
+    #[inline]
+    fn free(&mut self, memory: &Memory, ordinal: u32, slot: u32, empty: Empty) -> bool {
+        self.blocks.free_slot(ordinal, slot);
+        let used = self.blocks.used(ordinal);
+        if !self.blocks.is_sealed(ordinal) {
+            self.set_slack(memory, self.slack + 1);
+            // The only zspage of a class is freed when it becomes empty.
+            let may_stay = !memory.lends && !self.is_retired && self.zspages() > 1;
+            let stays = empty == Empty::Stays && may_stay;
+            let is_only = used == 0 && stays && self.groups.empty().is_none();
+            self.regroup(ordinal, used + 1, used);
+            if used > 0 || is_only {
+                return false;
+            }
+        } else if used > 0 {
+            return false;
+        }
+        self.shrink(memory, ordinal);
+        if self.zspages() == 1 {
+            self.free_empty(memory);
+        }
+        true
+    }
+
+    /// Returns `None` if the slot is free or still being written.
+    fn object(&self, memory: &Memory, ordinal: u32, slot: u32) -> Option<(u32, Entry)> {
+        let index = self.blocks.back(ordinal, slot)?;
+        let entry = memory.entries.load(index);
+        let place = Place { zspage: self.blocks.number(ordinal), slot };
+        (entry.has_place() && entry.place() == place).then_some((index, entry))
+    }
+
+    /// Counts an object before it is published.
+    #[inline]
+    pub(crate) fn count_in(&mut self, stored: usize, given: usize) {
+        self.counts.came += 1;
+        self.counts.came_given += given as u64;
+        self.counts.came_stored += stored as u64;
+        self.count_on(stored);
+    }
+
+    #[inline]
+    fn count_on(&mut self, stored: usize) {
+        self.counts.objects += 1;
+        self.counts.bytes += stored as u64;
+        *self.below_at(stored) += 1;
+    }
+
+    #[inline]
+    pub(crate) fn count_off(&mut self, entry: Entry) {
+        self.counts.objects -= 1;
+        self.counts.bytes -= entry.len() as u64;
+        *self.below_at(entry.len()) -= 1;
+    }
+
+    /// Checks the invariants. Returns the pages in the pool's count of freeable ones.
+    ///
+    /// # Panics
+    /// If an invariant does not hold.
+    #[cfg(test)]
+    pub(crate) fn check(&self, memory: &Memory) -> u64 {
+        let mut free = 0;
+        for ordinal in 0..self.blocks.len() {
+            let number = self.blocks.number(ordinal);
+            assert_eq!(memory.zspages.ordinal(number), ordinal);
+            assert!(self.has(memory, number));
+            let used = self.blocks.used(ordinal);
+            assert!(used <= self.shape.objects, "{used} slots in use");
+            assert!(used > 0 || self.groups.empty() == Some(ordinal), "two empty zspages");
+            if !self.blocks.is_sealed(ordinal) {
+                free += self.shape.objects - used;
+            }
+            let fresh = self.blocks.fresh(ordinal);
+            let live = (0..fresh).filter(|slot| self.blocks.back(ordinal, *slot).is_some());
+            let limbo = self.limbo.iter().filter(|limbo| limbo.zspage == number).count();
+            assert_eq!(live.count() + limbo, used as usize, "zspage {number}");
+            self.check_back_pointers(memory, ordinal);
+        }
+        assert!(free == self.slack && self.freeable() <= self.told, "slack {self:?}");
+        u64::from(self.told * self.shape.pages)
+    }
+
+    /// Checks that each back pointer and its entry name each other. No other call may run.
+    #[cfg(test)]
+    fn check_back_pointers(&self, memory: &Memory, ordinal: u32) {
+        let zspage = self.blocks.number(ordinal);
+        for slot in 0..self.blocks.fresh(ordinal) {
+            let Some(index) = self.blocks.back(ordinal, slot) else { continue };
+            let entry = memory.entries.load(index);
+            let named = entry.has_place().then(|| entry.place());
+            assert_eq!(named, Some(Place { zspage, slot }), "back pointer to entry {index}");
+        }
+    }
+}

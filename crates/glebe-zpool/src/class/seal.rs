@@ -1,0 +1,151 @@
+//! Seals zspages: a zspage whose bytes were copied elsewhere gives its own pages back. Its objects
+//! keep their entries, its slots their back pointers.
+//!
+//! ```text
+//! listed -- begin --> about to be sealed -- finish --> sealed -- last slot freed --> ended
+//!    ^                        |
+//!    +--------- abort --------+
+//! ```
+//!
+//! `begin` takes the zspage out of its list, so it gives out no slot. It has no writer, so its
+//! bytes do not change. A slot is still being written if the entry of its back pointer does not
+//! name it. `begin` pins the zspage until `finish` or `abort`. So the slot of a removed object
+//! enters limbo, and the zspage does not end meanwhile. `finish` sets the flag *sealed*, then looks
+//! at the pins: the zspage's own pages wait for its readers. Free slots of a sealed zspage are no
+//! slack, since compaction frees nothing with them.
+//!
+//! An ended zspage keeps its number until the holder of its bytes has dropped them.
+
+use super::State;
+use crate::class::blocks::{NEXT, NONE};
+use crate::entry::word::Entry;
+use crate::shared::Memory;
+use glebe_os::internal::sync::Ordering;
+
+/// Zspages of a list that are tried.
+const CANDIDATES: usize = 8;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fullness {
+    Full,
+    Fullest,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Begun {
+    pub(crate) zspage: u32,
+    pub(crate) page: u32,
+    pub(crate) pages: u32,
+    /// Bytes up to the end of the last slot ever used.
+    pub(crate) len: usize,
+}
+
+impl State {
+    /// Takes a zspage out of its list and pins it, to be copied.
+    pub(crate) fn begin_seal(&mut self, memory: &Memory, fullness: Fullness) -> Option<Begun> {
+        let head = match fullness {
+            Fullness::Full => self.groups.full(),
+            Fullness::Fullest => self.groups.full().or_else(|| self.groups.fullest()),
+        }?;
+        let next = |at: &u32| Some(self.blocks.link(*at, NEXT)).filter(|at| *at != NONE);
+        let mut few = std::iter::successors(Some(head), next).take(CANDIDATES);
+        let ordinal = few.find(|at| self.is_published(memory, *at))?;
+        let used = self.blocks.used(ordinal);
+        self.groups.unlink(&mut self.blocks, ordinal, self.groups.of(used));
+        self.blocks.set_sealed(ordinal, true);
+        self.set_slack(memory, self.slack - (self.shape.objects - used));
+        let (zspage, page) = (self.blocks.number(ordinal), self.blocks.page(ordinal));
+        memory.pins.pin(zspage);
+        let len = self.blocks.fresh(ordinal) as usize * self.shape.size as usize;
+        Some(Begun { zspage, page, pages: self.shape.pages, len })
+    }
+
+    /// Returns true if no slot is being written.
+    fn is_published(&self, memory: &Memory, ordinal: u32) -> bool {
+        let mut slots = 0..self.blocks.fresh(ordinal);
+        slots.all(|slot| {
+            self.blocks.back(ordinal, slot).is_none()
+                || self.object(memory, ordinal, slot).is_some()
+        })
+    }
+
+    /// Seals a zspage whose bytes readers now find elsewhere.
+    pub(crate) fn finish_seal(&mut self, memory: &Memory, begun: Begun) {
+        memory.zspages.set_sealed(begun.zspage);
+        memory.pins.unpin(begun.zspage);
+        self.leaving.push((begun.zspage, begun.page));
+        memory.waiting.fetch_add(1, Ordering::Relaxed);
+        self.settle_leaving(memory);
+    }
+
+    /// Undoes [`State::begin_seal`].
+    pub(crate) fn abort_seal(&mut self, memory: &Memory, begun: Begun) {
+        memory.pins.unpin(begun.zspage);
+        let ordinal = memory.zspages.ordinal(begun.zspage);
+        self.blocks.set_sealed(ordinal, false);
+        let used = self.blocks.used(ordinal);
+        self.groups.link(&mut self.blocks, ordinal, self.groups.of(used));
+        self.set_slack(memory, self.slack + self.shape.objects - used);
+    }
+
+    /// Frees own pages of sealed zspages that readers have left. Returns true if it freed any.
+    pub(super) fn settle_leaving(&mut self, memory: &Memory) -> bool {
+        let before = self.leaving.len();
+        let pages = self.shape.pages;
+        self.leaving.retain(|(zspage, page)| {
+            let stays = memory.pins.is_pinned(*zspage);
+            if !stays {
+                memory.pages.free(*page, pages);
+                memory.waiting.fetch_sub(1, Ordering::Relaxed);
+            }
+            stays
+        });
+        self.leaving.len() < before
+    }
+
+    /// Ends a sealed zspage whose last slot was freed, so that no thread reads it.
+    pub(super) fn end_sealed(&mut self, memory: &Memory, ordinal: u32) {
+        let number = self.blocks.number(ordinal);
+        if let Some(at) = self.leaving.iter().position(|(zspage, _)| *zspage == number) {
+            let (_, page) = self.leaving.swap_remove(at);
+            memory.pages.free(page, self.shape.pages);
+            memory.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.drop_block(memory, ordinal);
+        memory.zspages.end(number);
+        memory.add_ended(number);
+    }
+
+    /// Returns the zspages without pages of their own.
+    pub(crate) fn sealed(&self) -> u64 {
+        let sealed = (0..self.blocks.len()).filter(|ordinal| self.blocks.is_sealed(*ordinal));
+        sealed.count().saturating_sub(self.leaving.len()) as u64
+    }
+
+    /// Removes the objects with bytes in one of `pages`, a bit mask.
+    pub(crate) fn lose(&mut self, memory: &Memory, zspage: u32, pages: u32) -> Vec<(u32, Entry)> {
+        let page = memory.pages.page_bytes() as usize;
+        self.evict_where(memory, zspage, |bytes| {
+            (bytes.start / page..=(bytes.end - 1) / page).any(|at| pages & 1 << at != 0)
+        })
+    }
+
+    /// Returns the index and entry of each object if at most `quarters` quarters of the slots ever
+    /// used are in use.
+    pub(crate) fn sparse_objects(
+        &self,
+        memory: &Memory,
+        zspage: u32,
+        quarters: u32,
+    ) -> Vec<(u32, Entry)> {
+        if !self.has(memory, zspage) || !memory.zspages.about(zspage).is_sealed {
+            return Vec::new();
+        }
+        let ordinal = memory.zspages.ordinal(zspage);
+        let (used, fresh) = (self.blocks.used(ordinal), self.blocks.fresh(ordinal));
+        if used * 4 > fresh * quarters {
+            return Vec::new();
+        }
+        (0..fresh).filter_map(|slot| self.object(memory, ordinal, slot)).collect()
+    }
+}

@@ -1,0 +1,97 @@
+//! [`Handle`]: the name of an object in a pool.
+//!
+//! ```text
+//!  63     50 49          30 29                       0
+//! +---------+--------------+--------------------------+
+//! |  pool   |  generation  |          index           |     4 KiB pages
+//! |   14    |      20      |            30            |
+//! +---------+--------------+--------------------------+
+//! ```
+//!
+//! `index` names the [entry](super::word). `generation` is the use number: its lower bits are also
+//! in the entry, its upper bits are the entry's *epoch*. `pool` is the pool's number, which wraps
+//! and is never zero. The handle does not name the class, since an object may move to another. The
+//! entry names the zspage and the zspage its class, so that even a removal takes no lock of the
+//! whole pool.
+
+use std::num::NonZeroU64;
+
+use crate::entry::word::{EPOCH_BITS, GENERATION_BITS};
+
+pub(crate) const INDEX_BITS: u32 = 30;
+const USE_BITS: u32 = GENERATION_BITS + EPOCH_BITS;
+const POOL_AT: u32 = INDEX_BITS + USE_BITS;
+const POOL_BITS: u32 = 64 - POOL_AT;
+
+/// The name of one object in one pool.
+///
+/// It stays valid when the object's bytes move or are replaced. No two objects of a pool get the
+/// same handle. So every call refuses the handle of an object that no longer exists, however long
+/// it was kept. A pool also refuses the handles of the 16382 pools that the process makes before or
+/// after it (more with pages above 4 KiB).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Handle(NonZeroU64);
+
+impl Handle {
+    /// Makes a handle. `pool` is a result of [`pool_number`].
+    #[inline]
+    pub(crate) fn new(pool: u32, generation: u32, index: u32) -> Self {
+        let word =
+            u64::from(pool) << POOL_AT | u64::from(generation) << INDEX_BITS | u64::from(index);
+        Self(NonZeroU64::new(word).unwrap_or(NonZeroU64::MAX))
+    }
+
+    /// Returns the handle as a number, to be stored elsewhere.
+    #[must_use]
+    pub const fn to_raw(self) -> u64 {
+        self.0.get()
+    }
+
+    /// Returns the handle of a number from [`Handle::to_raw`]. Any other number may name no object
+    /// or a wrong one. Returns `None` for zero.
+    #[must_use]
+    pub const fn from_raw(raw: u64) -> Option<Self> {
+        match NonZeroU64::new(raw) {
+            Some(word) => Some(Self(word)),
+            None => None,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn pool(self) -> u32 {
+        (self.0.get() >> POOL_AT) as u32
+    }
+
+    #[inline]
+    #[doc(hidden)]
+    pub fn generation(self) -> u32 {
+        (self.0.get() >> INDEX_BITS) as u32 & ((1 << USE_BITS) - 1)
+    }
+
+    #[inline]
+    #[doc(hidden)]
+    pub fn index(self) -> u32 {
+        self.0.get() as u32 & ((1 << INDEX_BITS) - 1)
+    }
+}
+
+pub(crate) fn pool_number(nth: u64) -> u32 {
+    (nth % ((1 << POOL_BITS) - 1)) as u32 + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_come_back() {
+        let (generation, index) = ((1 << USE_BITS) - 1, (1 << INDEX_BITS) - 1);
+        for pool in [pool_number(0), pool_number((1 << POOL_BITS) - 2)] {
+            let handle = Handle::new(pool, generation, index);
+            assert_eq!(Handle::from_raw(handle.to_raw()), Some(handle));
+            assert_eq!((handle.pool(), handle.index()), (pool, index));
+            assert_eq!(handle.generation(), generation);
+        }
+        assert_eq!((pool_number((1 << POOL_BITS) - 1), Handle::from_raw(0)), (1, None));
+    }
+}

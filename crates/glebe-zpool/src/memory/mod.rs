@@ -1,0 +1,10 @@
+//! The parts of a pool below its objects: pages, tables, zspage numbers, pins, and the account.
+
+pub(crate) mod account;
+pub(crate) mod bits;
+pub(crate) mod frames;
+pub(crate) mod pages;
+pub(crate) mod pins;
+pub(crate) mod zspages;
+
+pub(crate) use glebe_os::internal::words;

@@ -1,0 +1,249 @@
+//! [`Zspages`]: what readers and removers need to know of a zspage, by its number.
+//!
+//! ```text
+//!  63      44 43   32 31                 0
+//! +----------+-------+--------------------+
+//! |  flags   | class |     first page     |
+//! +----------+-------+--------------------+
+//!  63              32 31                 0
+//! +------------------+--------------------+
+//! |       age        |      ordinal       |
+//! +------------------+--------------------+
+//! ```
+//!
+//! The *ordinal* is the index of the zspage's [block](crate::class::blocks) in its class.
+//! `age` is the count of zspages made when this one was made, or when eviction last found it read.
+//! Both words change under the lock of the zspage's class. Other threads trust them only after they
+//! pinned an entry that led there, or check them again under the lock. Pages of the table without a
+//! zspage are given back. Lock: one, for the numbers, taken inside a class's.
+
+use crate::memory::account::{Account, NoRoom};
+use crate::memory::bits::{resize_close, Bits};
+use crate::memory::words::Words;
+use glebe_os::internal::sync::{lock, Mutex, Ordering};
+use glebe_os::units::PageSize;
+
+const WORDS: usize = 2;
+const CLASS_AT: u32 = 32;
+const CLASS_BITS: u32 = 12;
+/// Set when an object of the zspage is read.
+const REFERENCED: u64 = 1 << 44;
+const EXISTS: u64 = 1 << 45;
+/// The bytes are elsewhere: the zspage has no pages of its own.
+const SEALED: u64 = 1 << 46;
+const AGE_AT: u32 = 32;
+
+/// The table is sparse if more numbers are free than an eighth of the used ones plus a quarter of a
+/// page.
+const USED_PER_FREE: u32 = 8;
+const PAGE_PER_FREE: u32 = 4;
+
+#[derive(Debug)]
+pub(crate) struct Zspages {
+    table: Words,
+    page: PageSize,
+    numbers: Mutex<Numbers>,
+}
+
+#[derive(Debug, Default)]
+struct Numbers {
+    free: Bits,
+    /// The first number that was never used.
+    fresh: u32,
+    /// Zspages of each page of the table; `None` if the page is absent.
+    pages: Vec<Option<u16>>,
+    spare: Option<u32>,
+    made: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct About {
+    pub(crate) class: u32,
+    pub(crate) page: u32,
+    pub(crate) exists: bool,
+    pub(crate) is_referenced: bool,
+    pub(crate) is_sealed: bool,
+}
+
+impl Zspages {
+    pub(crate) fn new(table: Words, page: PageSize) -> Self {
+        Self { table, page, numbers: Mutex::new(Numbers::default()) }
+    }
+
+    pub(crate) const fn table_len(most: usize) -> usize {
+        most * WORDS
+    }
+
+    pub(crate) fn most(&self) -> usize {
+        self.table.len() / WORDS
+    }
+
+    fn per_page(&self) -> u32 {
+        (self.page.bytes().get() / size_of::<[u64; WORDS]>() as u64) as u32
+    }
+
+    /// Returns a number for a new zspage, and the count of zspages made.
+    pub(crate) fn take(&self, account: &Account) -> Result<(u32, u32), NoRoom> {
+        let mut numbers = lock(&self.numbers);
+        let free = numbers.free.take(1);
+        let number = free.unwrap_or(numbers.fresh);
+        let page = number / self.per_page();
+        if let Err(error) = self.begin(account, &mut numbers, number, page) {
+            free.into_iter().for_each(|number| numbers.free.put(number, 1));
+            return Err(error);
+        }
+        numbers.fresh = numbers.fresh.max(number + 1);
+        numbers.made = numbers.made.wrapping_add(1);
+        Ok((number, numbers.made))
+    }
+
+    fn begin(
+        &self,
+        account: &Account,
+        numbers: &mut Numbers,
+        number: u32,
+        page: u32,
+    ) -> Result<(), NoRoom> {
+        if number as usize * WORDS >= self.table.len() {
+            return Err(NoRoom::Space);
+        }
+        if numbers.pages.len() <= page as usize {
+            resize_close(&mut numbers.pages, page as usize + 1, None);
+        }
+        if numbers.pages[page as usize].is_none() {
+            let bytes = self.page.bytes();
+            if !account.charge(bytes.get()) {
+                return Err(NoRoom::Limit);
+            }
+            if let Err(error) = self.table.populate(page as usize, bytes) {
+                account.release(bytes.get());
+                return Err(NoRoom::Os(error));
+            }
+        }
+        *numbers.pages[page as usize].get_or_insert(0) += 1;
+        if numbers.spare == Some(page) {
+            numbers.spare = None;
+        }
+        Ok(())
+    }
+
+    /// Writes a new zspage's words, under the class's lock.
+    pub(crate) fn set(&self, (number, made): (u32, u32), class: u32, page: u32, ordinal: u32) {
+        let at = number as usize * WORDS;
+        self.set_age(number, made, ordinal);
+        let word = u64::from(class) << CLASS_AT | u64::from(page) | EXISTS;
+        self.table[at].store(word, Ordering::Release);
+    }
+
+    /// Clears the words and frees the number, under the class's lock.
+    pub(crate) fn put_back(&self, account: &Account, number: u32) {
+        self.table[number as usize * WORDS].store(0, Ordering::Relaxed);
+        self.drop_number(account, number);
+    }
+
+    /// Frees a number that was never set or was ended.
+    pub(crate) fn drop_number(&self, account: &Account, number: u32) {
+        let page = number / self.per_page();
+        let mut numbers = lock(&self.numbers);
+        numbers.free.put(number, 1);
+        let Some(zspages) = &mut numbers.pages[page as usize] else { return };
+        *zspages -= 1;
+        if *zspages > 0 {
+            return;
+        }
+        // Keeps the lower of two unused pages.
+        if let Some(other) = numbers.spare.replace(page) {
+            numbers.spare = Some(page.min(other));
+            let leaves = page.max(other);
+            let bytes = self.page.bytes();
+            if self.table.discard(leaves as usize, bytes).is_ok() {
+                numbers.pages[leaves as usize] = None;
+                account.release(bytes.get());
+            }
+        }
+    }
+
+    /// Returns the zspage's first word, which is meaningless if it does not exist.
+    #[inline(always)]
+    pub(crate) fn about(&self, number: u32) -> About {
+        let word = self.table.get(number as usize * WORDS);
+        let word = word.map_or(0, |word| word.load(Ordering::SeqCst));
+        let class = (word >> CLASS_AT) as u32 & ((1 << CLASS_BITS) - 1);
+        let (exists, is_referenced) = (word & EXISTS != 0, word & REFERENCED != 0);
+        let is_sealed = word & SEALED != 0;
+        About { class, page: word as u32, exists, is_referenced, is_sealed }
+    }
+
+    /// Marks a zspage as sealed, under the class's lock. The caller loads the pins afterwards.
+    pub(crate) fn set_sealed(&self, number: u32) {
+        self.table[number as usize * WORDS].fetch_or(SEALED, Ordering::SeqCst);
+    }
+
+    /// Ends a sealed zspage but keeps its number, under the class's lock.
+    pub(crate) fn end(&self, number: u32) {
+        self.table[number as usize * WORDS].store(0, Ordering::Relaxed);
+    }
+
+    /// Records that an object was read. The caller holds a pin.
+    #[inline]
+    pub(crate) fn refer(&self, number: u32) {
+        self.table[number as usize * WORDS].fetch_or(REFERENCED, Ordering::Relaxed);
+    }
+
+    /// Makes the zspage unread and as young as a new one, under the class's lock. `made` is the
+    /// count of zspages made.
+    pub(crate) fn forget(&self, number: u32, made: u32) {
+        let at = number as usize * WORDS;
+        self.table[at].fetch_and(!REFERENCED, Ordering::Relaxed);
+        self.set_age(number, made, self.ordinal(number));
+    }
+
+    fn set_age(&self, number: u32, made: u32, ordinal: u32) {
+        let word = u64::from(made) << AGE_AT | u64::from(ordinal);
+        self.table[number as usize * WORDS + 1].store(word, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn ordinal(&self, number: u32) -> u32 {
+        self.table[number as usize * WORDS + 1].load(Ordering::Relaxed) as u32
+    }
+
+    pub(crate) fn set_ordinal(&self, number: u32, ordinal: u32) {
+        let word = &self.table[number as usize * WORDS + 1];
+        let age = word.load(Ordering::Relaxed) >> AGE_AT << AGE_AT;
+        word.store(age | u64::from(ordinal), Ordering::Relaxed);
+    }
+
+    /// Returns the zspages made since this one, or since eviction last found it read.
+    pub(crate) fn age(&self, number: u32, made: u32) -> u32 {
+        let word = self.table[number as usize * WORDS + 1].load(Ordering::Relaxed);
+        made.wrapping_sub((word >> AGE_AT) as u32)
+    }
+
+    /// Returns the count of zspages made, and a number above all in use.
+    pub(crate) fn made(&self) -> (u32, u32) {
+        let numbers = lock(&self.numbers);
+        (numbers.made, numbers.fresh)
+    }
+
+    /// Returns the highest number in use if the table is sparse.
+    pub(crate) fn sparse(&self) -> Option<u32> {
+        let mut numbers = lock(&self.numbers);
+        while numbers.fresh > 0 && numbers.free.contains(numbers.fresh - 1) {
+            numbers.fresh -= 1;
+            let last = numbers.fresh;
+            numbers.free.remove(last, 1);
+        }
+        let free = numbers.free.len() as u32;
+        let used = numbers.fresh - free;
+        (free > used / USED_PER_FREE + self.per_page() / PAGE_PER_FREE).then(|| numbers.fresh - 1)
+    }
+
+    /// Returns the charged and the uncharged bytes of the tables.
+    pub(crate) fn held(&self) -> (u64, u64) {
+        let numbers = lock(&self.numbers);
+        let present = numbers.pages.iter().flatten().count() as u64;
+        let own = numbers.pages.capacity() * size_of::<Option<u16>>();
+        (present * self.page.bytes().get(), own as u64 + numbers.free.held_bytes())
+    }
+}

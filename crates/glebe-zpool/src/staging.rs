@@ -1,0 +1,263 @@
+//! [`Staging`]: a pool whose zspages a holder moves elsewhere. Pool and holder know nothing else of
+//! each other.
+//!
+//! New objects enter zspages in ordinary memory. The holder *seals* zspages ([`Staging::to_seal`]):
+//! it copies their bytes and from then on serves reads of them. A sealed [`Pinned`] object gives
+//! its zspage and an offset there. The holder reports *lost* pages of a zspage, and the pool ends
+//! their objects. The pool reports *ended* zspages, and the holder drops their bytes.
+//!
+//! Lock: one class's per step, none while bytes are copied.
+//!
+//! # Safety
+//! A zspage that is about to be sealed has no writer, gets none, and keeps its pages.
+#![allow(unsafe_code)]
+
+use super::class::{Begun, Fullness, State};
+use super::error::Error;
+use super::objects::{Objects, Pinned};
+use super::options::Options;
+use super::pool::ObjectPool;
+use super::shared::CLASSES_MAX;
+use glebe_os::internal::sync::{MappedWord, Ordering};
+
+/// Objects in a pool's own pages, until they fill a sealed zspage.
+#[derive(Debug)]
+pub struct Staging {
+    pool: ObjectPool,
+    /// The class where the search continues.
+    next_class: MappedWord,
+}
+
+/// Zspages to seal; each is searched after the previous one was sealed.
+#[derive(Debug)]
+pub struct ToSeal<'a> {
+    staging: &'a Staging,
+    /// Ends the iteration when at most this number of pages is in ordinary memory.
+    enough: u64,
+    fullness: Fullness,
+    /// Classes in a row without a zspage to seal.
+    without: u32,
+}
+
+/// A zspage being sealed. The holder copies its pages elsewhere and then calls
+/// [`Sealing::finish`]; a drop without that call leaves the zspage as it was.
+#[derive(Debug)]
+#[must_use]
+pub struct Sealing<'a> {
+    objects: &'a Objects,
+    class: u32,
+    begun: Begun,
+    is_copied: bool,
+}
+
+impl<'a> Sealing<'a> {
+    pub(super) fn begin(objects: &'a Objects, class: u32, fullness: Fullness) -> Option<Self> {
+        let begun = objects.classes.get(class)?.lock().begin_seal(&objects.memory, fullness)?;
+        Some(Self { objects, class, begun, is_copied: false })
+    }
+
+    #[doc(hidden)]
+    pub fn zspage(&self) -> u32 {
+        self.begun.zspage
+    }
+
+    /// Returns the number of pages that have bytes.
+    #[doc(hidden)]
+    pub fn pages(&self) -> u32 {
+        self.begun.len.div_ceil(self.objects.memory.pages.page_bytes() as usize) as u32
+    }
+
+    #[doc(hidden)]
+    pub fn page(&self, nth: u32) -> &[u8] {
+        assert!(nth < self.begun.pages, "page {nth} of {}", self.begun.pages);
+        let pages = &self.objects.memory.pages;
+        let (start, len) = (pages.start_of(self.begun.page + nth), pages.page_bytes() as usize);
+        // SAFETY: until this is dropped, the pages are present, no thread writes to them, and they
+        // are not given back.
+        unsafe { pages.frames().bytes(start, len) }
+    }
+
+    /// Seals the zspage: the holder has copied the bytes.
+    #[doc(hidden)]
+    pub fn finish(mut self) {
+        self.is_copied = true;
+    }
+}
+
+impl Drop for Sealing<'_> {
+    fn drop(&mut self) {
+        let Some(class) = self.objects.classes.get(self.class) else { return };
+        if self.is_copied {
+            class.lock().finish_seal(&self.objects.memory, self.begun);
+        } else {
+            class.lock().abort_seal(&self.objects.memory, self.begun);
+        }
+    }
+}
+
+impl<'a> Iterator for ToSeal<'a> {
+    type Item = Sealing<'a>;
+
+    fn next(&mut self) -> Option<Sealing<'a>> {
+        let staging = self.staging;
+        while staging.used_pages() > self.enough {
+            if self.without == CLASSES_MAX {
+                if self.fullness == Fullness::Fullest {
+                    return None;
+                }
+                (self.fullness, self.without) = (Fullness::Fullest, 0);
+            }
+            let class = staging.next_class.load(Ordering::Relaxed) as u32 % CLASSES_MAX;
+            let found = Sealing::begin(&staging.pool.objects, class, self.fullness);
+            // Seals all full zspages of a class in a row, but others one per class.
+            if found.is_none() || self.fullness == Fullness::Fullest {
+                staging.next_class.store((class + 1).into(), Ordering::Relaxed);
+            }
+            self.without = if found.is_some() { 0 } else { self.without + 1 };
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
+    }
+}
+
+impl Staging {
+    /// Makes a pool.
+    ///
+    /// # Errors
+    /// See [`Options::build`].
+    #[doc(hidden)]
+    pub fn new(options: Options) -> Result<Self, Error> {
+        Ok(Self { pool: options.build()?, next_class: MappedWord::new(0) })
+    }
+
+    /// Returns the pool, for calls that do not depend on where objects are.
+    #[inline]
+    #[doc(hidden)]
+    pub fn pool(&self) -> &ObjectPool {
+        &self.pool
+    }
+
+    /// Returns the pages in ordinary memory.
+    #[inline]
+    #[doc(hidden)]
+    pub fn used_pages(&self) -> u64 {
+        self.pool.objects.memory.pages.used()
+    }
+
+    #[doc(hidden)]
+    pub fn objects(&self) -> u64 {
+        self.pool.objects.classes.all().map(|class| class.lock().counts.objects).sum()
+    }
+
+    /// Returns a number above all that zspages ever get.
+    #[doc(hidden)]
+    pub fn zspages_max(&self) -> usize {
+        self.pool.objects.memory.zspages.most()
+    }
+
+    /// Returns a number above all zspages now.
+    #[doc(hidden)]
+    pub fn zspages_end(&self) -> u32 {
+        self.pool.objects.memory.zspages.made().1
+    }
+
+    #[doc(hidden)]
+    pub fn is_sealed(&self, zspage: u32) -> bool {
+        self.pool.objects.memory.zspages.about(zspage).is_sealed
+    }
+
+    /// Returns zspages to seal until `enough` pages are in ordinary memory: full ones of any class
+    /// first, then the fullest.
+    #[doc(hidden)]
+    pub fn to_seal(&self, enough: u64) -> ToSeal<'_> {
+        ToSeal { staging: self, enough, fullness: Fullness::Full, without: 0 }
+    }
+
+    /// Gives free pages back to the kernel, except those to keep.
+    #[doc(hidden)]
+    pub fn trim(&self) {
+        self.pool.objects.memory.pages.trim(&self.pool.objects.memory.account);
+    }
+
+    #[doc(hidden)]
+    pub fn settle(&self) {
+        self.pool.objects.settle();
+    }
+
+    /// Returns sealed zspages that ended. Each keeps its number until [`Staging::drop_number`].
+    #[inline]
+    #[doc(hidden)]
+    pub fn take_ended(&self) -> Vec<u32> {
+        self.pool.objects.memory.take_ended()
+    }
+
+    /// Frees an ended zspage's number. The holder has dropped its bytes.
+    #[doc(hidden)]
+    pub fn drop_number(&self, zspage: u32) {
+        let memory = &self.pool.objects.memory;
+        memory.zspages.drop_number(&memory.account, zspage);
+    }
+
+    /// Ends the objects with bytes in `pages`, a bit mask, unless `is_same` returns false under the
+    /// class's lock. Returns their number.
+    #[doc(hidden)]
+    pub fn lose(&self, zspage: u32, pages: u32, is_same: impl Fn() -> bool) -> usize {
+        let Objects { memory, .. } = &self.pool.objects;
+        let lose = |state: &mut State| match is_same() {
+            true => state.lose(memory, zspage, pages),
+            false => Vec::new(),
+        };
+        self.pool.objects.evict_by(zspage, lose)
+    }
+
+    /// Returns the index and use number of each object if at most `quarters` quarters of the slots
+    /// ever used are in use.
+    #[doc(hidden)]
+    pub fn sparse_objects(&self, zspage: u32, quarters: u32) -> Vec<(u32, u32)> {
+        let Objects { memory, classes, .. } = &self.pool.objects;
+        let class = classes.get(memory.zspages.about(zspage).class);
+        let found = class.map(|class| class.lock().sparse_objects(memory, zspage, quarters));
+        let named = |(index, entry)| (index, memory.entries.named(index, entry));
+        found.into_iter().flatten().map(named).collect()
+    }
+
+    #[doc(hidden)]
+    pub fn named(&self, index: u32) -> u32 {
+        let entries = &self.pool.objects.memory.entries;
+        entries.named(index, entries.load(index))
+    }
+
+    #[inline]
+    #[doc(hidden)]
+    pub fn pin(&self, index: u32, named: u32) -> Option<Pinned> {
+        self.pool.objects.pin(index, named)
+    }
+
+    #[inline]
+    #[doc(hidden)]
+    pub fn unpin(&self, pinned: &Pinned) {
+        self.pool.objects.unpin(pinned);
+    }
+
+    #[inline]
+    #[doc(hidden)]
+    pub fn with_bytes<R>(&self, pinned: &Pinned, then: impl FnOnce(&[u8]) -> R) -> R {
+        self.pool.objects.with_bytes(pinned, then)
+    }
+
+    /// Moves a pinned object back to ordinary memory and ends the pin. Returns false if it changed
+    /// or found no room.
+    #[doc(hidden)]
+    pub fn restore(&self, object: (u32, u32), pinned: &Pinned, stored: &[u8]) -> bool {
+        self.pool.restore(object, pinned, stored)
+    }
+
+    #[doc(hidden)]
+    pub fn remove(&self, index: u32, named: u32) -> bool {
+        let gone = self.pool.objects.remove(index, named);
+        self.pool.after_gone();
+        gone
+    }
+}

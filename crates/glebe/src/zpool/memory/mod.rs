@@ -1,9 +1,0 @@
-//! The parts of a pool below its objects: pages, tables, zspage numbers, pins, and the account.
-
-pub(crate) mod account;
-pub(crate) mod bits;
-pub(crate) mod frames;
-pub(crate) mod pages;
-pub(crate) mod pins;
-pub(crate) mod words;
-pub(crate) mod zspages;
