@@ -16,11 +16,3 @@ pub mod sync;
 pub mod sys;
 #[cfg(not(loom))]
 pub mod words;
-
-#[cfg(loom)]
-pub mod stats {
-    /// Models name the lane themselves.
-    pub fn lane() -> usize {
-        0
-    }
-}
