@@ -60,7 +60,7 @@ $(READY): $(SOURCES)
 # The demo needs only the command.
 demo: SHOWN := $(TARGET)/demo
 demo:
-	cargo build --profile demo -p glebe-cli
+	cargo build --profile demo -p glebe-cli --no-default-features
 	$(SHOWN)/glebe demo --json $(SHOWN)/demo.json
 	scripts/plot.py $(SHOWN)/demo.json >$(SHOWN)/demo.svg
 	@echo "picture   $(SHOWN)/demo.svg"

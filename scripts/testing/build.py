@@ -44,9 +44,10 @@ class Built:
     seconds: list = field(default_factory=list)
 
 
-def artifacts(words, environment=None):
-    """Runs cargo and yields its messages about artifacts. Raises Failed."""
-    words = ["cargo", *words, "--message-format=json-render-diagnostics"]
+def artifacts(words, environment=None, before=()):
+    """Runs cargo, after the words `before`, and yields its messages about artifacts. Raises
+    Failed."""
+    words = [*before, "cargo", *words, "--message-format=json-render-diagnostics"]
     cargo = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment)
     for line in cargo.stdout:
         message = json.loads(line) if line.startswith("{") else {}
@@ -76,12 +77,13 @@ def tests(built):
 
 def models(built):
     """Builds the concurrency models. They need a compiler flag, and so their own target folder: in
-    the other one cargo would build everything again."""
+    the other one cargo would build everything again. They give way to the tests, whose last program
+    is large and keeps one processor alone busy."""
     flags = f"{os.environ.get('RUSTFLAGS', '')} --cfg loom"
     crates = ["glebe-os", "glebe-zpool", "glebe-volatile", "glebe", "glebe-malloc"]
     words = ["test", "--no-run", *(word for name in crates for word in ("-p", name))]
     words += ["--no-default-features", "--lib", "--profile", "loom", "--target-dir", str(TARGET / "loom")]
-    for message in artifacts(words, {**os.environ, "RUSTFLAGS": flags}):
+    for message in artifacts(words, {**os.environ, "RUSTFLAGS": flags}, before=["nice"]):
         if message["executable"] and message["profile"]["test"]:
             built.models[name_of(message)] = message["executable"]
 

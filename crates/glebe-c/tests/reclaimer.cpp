@@ -50,7 +50,7 @@ void memory_is_the_callers_again(glebe_reclaimer reclaimer) {
     void *at = mmap(nullptr, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(at != MAP_FAILED);
     Lookers lookers(reclaimer);
-    for (int round = 0; round < share(2000, 8); round++) {
+    for (int round = 0; round < share(2000, 20); round++) {
         glebe_volatile_options options = {};
         options.size = sizeof options;
         options.address = at;
@@ -102,7 +102,7 @@ void forked_under_a_look(glebe_reclaimer reclaimer) {
 
 // Parts are added and freed during looks. If several threads free a reclaimer, one call succeeds.
 void parts_come_and_go() {
-    for (int round = 0; round < 20; round++) {
+    for (int round = 0; round < share(20, 4); round++) {
         const glebe_reclaimer reclaimer = create();
         std::atomic<int> ended{0};
         OK(glebe_reclaimer_start(reclaimer));

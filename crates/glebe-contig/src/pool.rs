@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use super::window::{self, Counter, Window};
 use glebe_os::error::OsError;
-use glebe_os::internal::sys::hugetlb::{Counts, Pool, ROOT};
+use glebe_os::internal::sys::hugetlb::{Pool, PoolCounts, ROOT};
 use glebe_os::internal::sys::lock_file::{LockFile, Locked};
 use glebe_os::internal::sys::numa;
 use glebe_os::internal::sys::private;
@@ -183,7 +183,7 @@ impl PoolLock {
 
     /// Adds `more` pages for good, or none if fewer came. Returns the counts before, and how many
     /// came.
-    pub(super) fn keep_pages(&self, pool: &Pool, more: u64) -> Result<(Counts, u64), OsError> {
+    pub(super) fn keep_pages(&self, pool: &Pool, more: u64) -> Result<(PoolCounts, u64), OsError> {
         let counts = pool.counts()?;
         let (before, by) = (counts.persistent(), counts.surplus.saturating_add(more));
         let open = self.begin(pool, (Counter::Pages, before, by))?;

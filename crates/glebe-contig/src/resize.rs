@@ -14,7 +14,7 @@ use super::explain::boot_parameter;
 use super::pool::{Place, PoolLock};
 use super::populate::machine_available;
 use super::Error;
-use glebe_os::internal::sys::hugetlb::{sizes, Counts, Pool};
+use glebe_os::internal::sys::hugetlb::{sizes, Pool, PoolCounts};
 use glebe_os::units::{Bytes, PageSize, Pages};
 
 /// A change of a pool, made or planned.
@@ -60,7 +60,7 @@ fn pool_of(place: &Place, size: PageSize, dry_run: bool) -> Result<Pool, Error> 
 
 fn grow_in(place: &Place, size: PageSize, pages: u64, dry_run: bool) -> Result<PoolChange, Error> {
     let pool = pool_of(place, size, dry_run)?;
-    let change_of = |counts: Counts| {
+    let change_of = |counts: PoolCounts| {
         let (before, absorbed) = (counts.persistent(), counts.surplus);
         let target = before.saturating_add(absorbed).saturating_add(pages);
         PoolChange { before, pages, absorbed, write: (pool.path(), target) }
@@ -125,7 +125,7 @@ fn shrink_locked(
 }
 
 /// Returns the removable pages. `available` includes surplus pages; the written number does not.
-fn spare(counts: &Counts) -> u64 {
+fn spare(counts: &PoolCounts) -> u64 {
     counts.available().saturating_sub(counts.surplus).min(counts.persistent())
 }
 
@@ -178,10 +178,10 @@ mod tests {
 
     #[test]
     fn pages_that_are_used_promised_or_surplus_stay() {
-        let counts = Counts { total: 12, free: 8, reserved: 1, surplus: 2 };
+        let counts = PoolCounts { total: 12, free: 8, reserved: 1, surplus: 2 };
         assert_eq!(spare(&counts), 5);
-        assert_eq!(spare(&Counts { surplus: 9, ..counts }), 0);
-        assert_eq!(spare(&Counts::default()), 0);
+        assert_eq!(spare(&PoolCounts { surplus: 9, ..counts }), 0);
+        assert_eq!(spare(&PoolCounts::default()), 0);
     }
 
     #[test]
@@ -202,7 +202,7 @@ mod tests {
             drop(taken.transpose()?);
             assert!(change.pages <= 2, "{change:?}");
             // Pages that other programs take meanwhile stay too.
-            let taken = |counts: &Counts| (counts.total - counts.free, counts.reserved);
+            let taken = |counts: &PoolCounts| (counts.total - counts.free, counts.reserved);
             let (used, reserved) = taken(&before);
             if taken(&after) == (used + 2, reserved) {
                 assert_eq!(change.pages, 2, "{change:?}");

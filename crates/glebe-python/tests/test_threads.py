@@ -8,6 +8,7 @@ import random
 import sys
 import sysconfig
 import threading
+import time
 from itertools import count
 
 import numpy as np
@@ -23,13 +24,16 @@ THREADS = 8
 
 
 def hammer(*works):
-    """Calls each work repeatedly in a thread of its own, with its own source of random numbers."""
-    stop, failed = threading.Event(), []
+    """Calls each work repeatedly in a thread of its own, with its own source of random numbers.
+
+    Each thread looks at the time itself: this one could wait for the global lock much longer. A
+    short switch interval lets more threads have turns meanwhile."""
+    stop, failed, end = threading.Event(), [], time.monotonic() + SECONDS
 
     def go(work, seed):
         rng = random.Random(seed)
         try:
-            while not stop.is_set():
+            while not stop.is_set() and time.monotonic() < end:
                 work(rng)
         except BaseException as error:
             failed.append(error)
@@ -38,10 +42,11 @@ def hammer(*works):
     threads = [
         threading.Thread(target=go, args=(works[n % len(works)], n)) for n in range(THREADS)
     ]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(0.0005)
     [thread.start() for thread in threads]
-    stop.wait(SECONDS)
-    stop.set()
     [thread.join() for thread in threads]
+    sys.setswitchinterval(interval)
     if failed:
         raise failed[0]
 

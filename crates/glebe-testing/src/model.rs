@@ -16,6 +16,12 @@ pub fn explore(preemptions: impl Into<Option<usize>>, run: impl Fn() + Sync + Se
     explore_share(preemptions.into(), SHARE, run);
 }
 
+/// Like [`explore`], for a model whose threads all start before any runs, so that they run in any
+/// order without a preemption: none without `GLEBE_LONG`.
+pub fn explore_orders(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
+    explore_share(Some(preemptions), 0, run);
+}
+
 /// Like [`explore`], for a model with far more schedules.
 pub fn explore_large(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
     explore_share(Some(preemptions), SHARE_OF_LARGE, run);

@@ -27,7 +27,7 @@ use glebe_os::extent::Extent;
 use glebe_os::internal::mapping::Mapping;
 use glebe_os::internal::sync::{MappedWord, Ordering};
 use glebe_os::internal::sys::page_size;
-use glebe_os::internal::sys::sigbus::{fill, Handler, Outcome, Watch};
+use glebe_os::internal::sys::sigbus::{fill, Decision, Handler, Watch};
 
 /// Supplies the contents of a lost page: the address of `len` bytes, or null for a real SIGBUS.
 /// `offset` is in bytes from the region's start; `data` is from
@@ -97,7 +97,7 @@ impl Touches {
 }
 
 /// Runs in the signal handler.
-unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Outcome {
+unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Decision {
     // SAFETY: `data` is the `Shared` of `Touches::of`, which outlives the watch.
     let shared = unsafe { &*data.cast::<Shared>() };
     let (base, page) = (shared.base, shared.page);
@@ -112,7 +112,7 @@ unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Outcome {
         // SAFETY: the caller of `Options::on_lost` vouches for this call.
         let from = unsafe { refill((at - base) as u64, page, data) };
         if from.is_null() {
-            return Outcome::Pass;
+            return Decision::Pass;
         }
         // SAFETY: as for zeros; the kernel checks the source.
         let filled = unsafe { fill::copy(descriptor, at, from, page, page) };
@@ -122,9 +122,9 @@ unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Outcome {
         filled
     };
     if filled.is_ok() {
-        Outcome::Resume
+        Decision::Resume
     } else {
-        Outcome::Pass
+        Decision::Pass
     }
 }
 

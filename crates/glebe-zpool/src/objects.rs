@@ -15,7 +15,7 @@
 #![allow(unsafe_code)]
 
 use crate::class::classes::Classes;
-use crate::class::{Class, Empty, State, Stop, Work};
+use crate::class::{Class, ClassState, Empty, Stop, Work};
 use crate::entry::word::{Entry, Kind};
 use crate::memory::account::NoRoom;
 use crate::shared::Memory;
@@ -312,7 +312,7 @@ impl Objects {
     pub(crate) fn evict_by(
         &self,
         zspage: u32,
-        evict: impl FnOnce(&mut State) -> Vec<(u32, Entry)>,
+        evict: impl FnOnce(&mut ClassState) -> Vec<(u32, Entry)>,
     ) -> usize {
         let memory = &self.memory;
         let Some(class) = self.classes.get(memory.zspages.about(zspage).class) else { return 0 };
@@ -346,7 +346,7 @@ impl Objects {
         &self,
         one: u32,
         other: u32,
-    ) -> Option<(MutexGuard<'_, State>, MutexGuard<'_, State>)> {
+    ) -> Option<(MutexGuard<'_, ClassState>, MutexGuard<'_, ClassState>)> {
         if one == other {
             return None;
         }

@@ -12,7 +12,7 @@
 //! A zspage that is about to be sealed has no writer, gets none, and keeps its pages.
 #![allow(unsafe_code)]
 
-use super::class::{Begun, Fullness, State};
+use super::class::{Begun, ClassState, Fullness};
 use super::error::Error;
 use super::objects::{Objects, Pinned};
 use super::options::Options;
@@ -205,7 +205,7 @@ impl Staging {
     #[doc(hidden)]
     pub fn lose(&self, zspage: u32, pages: u32, is_same: impl Fn() -> bool) -> usize {
         let Objects { memory, .. } = &self.pool.objects;
-        let lose = |state: &mut State| match is_same() {
+        let lose = |state: &mut ClassState| match is_same() {
             true => state.lose(memory, zspage, pages),
             false => Vec::new(),
         };

@@ -20,7 +20,7 @@ type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
 /// Drawn pictures, and pixels of a side.
 const DRAWN: u32 = 48;
 const SIDE: u32 = 256;
-const VIEWS: u32 = 800;
+const VIEWS: u32 = 300;
 
 /// A PNG file, its decoded length in bytes, and the sum of the decoded bytes.
 struct Picture {

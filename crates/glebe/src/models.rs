@@ -11,4 +11,4 @@ mod paged;
 mod stock;
 mod swapped;
 
-pub(crate) use glebe_testing::model::{explore, explore_large};
+pub(crate) use glebe_testing::model::{explore, explore_large, explore_orders};

@@ -157,7 +157,7 @@ impl Beside {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(if is_long() { 48 } else { 24 }))]
+    #![proptest_config(ProptestConfig::with_cases(if is_long() { 48 } else { 12 }))]
     #[test]
     fn random_programs_find_what_a_map_has(
         has_file: bool,

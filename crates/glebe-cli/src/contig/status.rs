@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use glebe::contig::PoolLock;
 use glebe::error::OsError;
-use glebe::internal::sys::hugetlb::{sizes, Counts, Pool};
+use glebe::internal::sys::hugetlb::{sizes, Pool, PoolCounts};
 use glebe::internal::sys::kpage::{self, uses, Use};
 use glebe::internal::sys::{buddyinfo, dma_heap, meminfo, numa, page_size};
 use glebe::probe::{State, Support};
@@ -49,7 +49,7 @@ fn mend() -> Vec<String> {
 /// Prints the status.
 pub fn run(as_json: bool, out: &mut dyn Write) -> Outcome {
     let mended = mend();
-    let mut pools: Vec<(PageSize, Counts)> = Vec::new();
+    let mut pools: Vec<(PageSize, PoolCounts)> = Vec::new();
     for size in sizes() {
         if let Some(pool) = Pool::of(size) {
             pools.push((size, pool.counts()?));
@@ -65,7 +65,7 @@ pub fn run(as_json: bool, out: &mut dyn Write) -> Outcome {
     let pin = state("io_uring.buffers");
     let nodes: Vec<u32> = numa::online().iter().map(|node| node.0).collect();
     if as_json {
-        let pool = |(size, counts): &(PageSize, Counts)| {
+        let pool = |(size, counts): &(PageSize, PoolCounts)| {
             json!({
                 "page_bytes": size.bytes().get(),
                 "total": counts.total,
@@ -111,8 +111,8 @@ pub fn run(as_json: bool, out: &mut dyn Write) -> Outcome {
     Ok(())
 }
 
-fn print_pool(size: PageSize, counts: &Counts, out: &mut dyn Write) -> io::Result<()> {
-    let Counts { total, free, reserved, surplus } = counts;
+fn print_pool(size: PageSize, counts: &PoolCounts, out: &mut dyn Write) -> io::Result<()> {
+    let PoolCounts { total, free, reserved, surplus } = counts;
     let all = Pages::new(*total).checked_bytes(size).unwrap_or_default();
     writeln!(
         out,

@@ -11,7 +11,7 @@ use super::work::{BlockWork, Stuck};
 use super::STUCK_MAX;
 use crate::pool::{Place, PoolLock};
 use crate::Error;
-use glebe_os::internal::sys::memory_block::{State, Zone};
+use glebe_os::internal::sys::memory_block::{BlockState, Zone};
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 
@@ -163,7 +163,7 @@ pub fn status() -> Result<Status, Error> {
     let (all, block) = (work.blocks.list()?, work.blocks.size());
     let bytes = |blocks: usize| Bytes::new(blocks as u64 * block.get());
     let movable = all.iter().filter(|block| block.zone == Some(Zone::Movable)).count();
-    let online = all.iter().filter(|block| block.state == State::Online).count();
+    let online = all.iter().filter(|block| block.state == BlockState::Online).count();
     Ok(Status {
         block,
         blocks: of_owner(&work, |owner| owner == Owner::Bank)?,

@@ -8,7 +8,7 @@ use super::choose::{Disturbs, Search};
 use super::work::BlockWork;
 use crate::Error;
 use glebe_os::internal::sys::buddyinfo::free_in_zones;
-use glebe_os::internal::sys::memory_block::{MemoryBlock, State, Zone};
+use glebe_os::internal::sys::memory_block::{BlockState, MemoryBlock, Zone};
 use glebe_os::internal::sys::numa::Node;
 use glebe_os::internal::sys::{meminfo, page_size, zones};
 use glebe_os::units::{Bytes, Pages};
@@ -145,7 +145,7 @@ fn needs_slack(blocks: Bytes, len: Bytes, node: Option<Node>) -> Result<bool, Er
 }
 
 fn check_share(all: &[MemoryBlock], more: u64, size: Bytes) -> Result<(), Error> {
-    let online = all.iter().filter(|block| block.state == State::Online).count() as u64;
+    let online = all.iter().filter(|block| block.state == BlockState::Online).count() as u64;
     let movable = all.iter().filter(|block| block.zone == Some(Zone::Movable)).count() as u64;
     let limit = online / MOVABLE_SHARE;
     if more == 0 || movable + more <= limit {
@@ -172,7 +172,7 @@ mod tests {
         let zone = |number| if number < movable { Zone::Movable } else { Zone::Normal };
         let block = |number| MemoryBlock {
             number,
-            state: State::Online,
+            state: BlockState::Online,
             zone: Some(zone(number)),
             node: Some(Node(0)),
         };
@@ -188,7 +188,7 @@ mod tests {
         assert!(figures.iter().all(|figure| refused.contains(figure)), "{refused}");
         assert!(check_share(&blocks(16, 9), 0, size).is_ok(), "what is movable already is no more");
         assert!(check_share(&blocks(3, 0), 1, size).is_err());
-        let off = |block| MemoryBlock { state: State::Offline, zone: None, ..block };
+        let off = |block| MemoryBlock { state: BlockState::Offline, zone: None, ..block };
         let half_off: Vec<MemoryBlock> =
             blocks(16, 0).into_iter().map(|b| if b.number < 8 { off(b) } else { b }).collect();
         assert!(check_share(&half_off, 3, size).is_err());

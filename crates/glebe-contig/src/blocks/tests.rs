@@ -5,7 +5,7 @@ use super::record::Line;
 use super::*;
 use crate::Contig;
 use glebe_os::internal::sync::{StaticMutex, StaticMutexGuard};
-use glebe_os::internal::sys::memory_block::State;
+use glebe_os::internal::sys::memory_block::BlockState;
 
 const LOCK: Duration = Duration::from_secs(60);
 /// A claim that no process has.
@@ -63,7 +63,7 @@ impl Good {
         true
     }
 
-    fn seen(&self, work: &BlockWork) -> (State, Option<Zone>, Option<Line>) {
+    fn seen(&self, work: &BlockWork) -> (BlockState, Option<Zone>, Option<Line>) {
         let block = work.blocks.read(self.block).unwrap();
         (block.state, block.zone, work.book.of(self.block))
     }
@@ -74,7 +74,7 @@ impl Good {
         let of_it = format!("memory block {}", self.block);
         let told = work.notes.iter().any(|note| note.contains(&of_it) && note.contains(what));
         assert!(told, "{:?}", work.notes);
-        assert_eq!(self.seen(&work), (State::Online, Some(self.zone), None));
+        assert_eq!(self.seen(&work), (BlockState::Online, Some(self.zone), None));
     }
 }
 
@@ -114,7 +114,7 @@ fn a_block_of_a_living_process_stays_movable_and_comes_back_on_line() {
     if good.leave(this, true) {
         let work = begin().unwrap();
         let (state, zone, line) = good.seen(&work);
-        assert_eq!((state, zone), (State::Online, Some(Zone::Movable)));
+        assert_eq!((state, zone), (BlockState::Online, Some(Zone::Movable)));
         assert_eq!(line.unwrap().owner, this);
         drop(work);
         begin().unwrap().bring_back(&[good.block], false);
@@ -130,7 +130,7 @@ fn a_block_of_the_bank_that_is_off_line_comes_back_to_the_bank() {
     if good.leave(Owner::Bank, false) {
         let work = begin().unwrap();
         let (state, zone, line) = good.seen(&work);
-        assert_eq!((state, zone), (State::Online, Some(Zone::Movable)));
+        assert_eq!((state, zone), (BlockState::Online, Some(Zone::Movable)));
         assert_eq!(line.unwrap().owner, Owner::Bank);
     }
 }

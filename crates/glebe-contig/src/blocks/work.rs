@@ -17,7 +17,7 @@ use crate::Error;
 use glebe_os::error::OsError;
 use glebe_os::internal::sys::hugetlb::{self, Pool};
 use glebe_os::internal::sys::kpage::{Frames, Occupancy};
-use glebe_os::internal::sys::memory_block::{MemoryBlock, MemoryBlocks, State, Zone};
+use glebe_os::internal::sys::memory_block::{BlockState, MemoryBlock, MemoryBlocks, Zone};
 use glebe_os::internal::sys::numa::Node;
 
 /// Distance of the sampled frames.
@@ -74,7 +74,7 @@ impl BlockWork {
         for (at, block) in all.iter().enumerate() {
             let line = self.book.of(block.number);
             let is_free = line.is_none_or(|l| l.owner == Owner::Bank || own.contains(&l.block));
-            let (true, Some(zone), State::Online) = (is_free, block.zone, block.state) else {
+            let (true, Some(zone), BlockState::Online) = (is_free, block.zone, block.state) else {
                 continue;
             };
             if node.is_some() && node != block.node || is_border(all, at) {
@@ -168,7 +168,7 @@ impl BlockWork {
         let Some(line) = self.book.of(number) else { return Ok(()) };
         let block = self.blocks.read(number)?;
         if line.owner == Owner::Bank {
-            if block.state == State::Offline {
+            if block.state == BlockState::Offline {
                 self.blocks.put_on_line(number, true)?;
             }
             return Ok(());
@@ -191,23 +191,27 @@ impl BlockWork {
     }
 
     /// Counts the pages of hugetlb pools in a block. The kernel takes surplus pages of a process
-    /// that just ended out of the pools a moment later, so this waits for those.
+    /// that just ended out of the pools a moment later, so this waits for those. It looks for
+    /// surplus pages before it counts: one that leaves in between would be counted and not awaited.
     fn pages_of_pools(&self, number: u64) -> Result<u64, Error> {
         let begin = Instant::now();
-        loop {
-            let pages = self.look(number, true)?.pool;
-            if pages == 0 || !has_surplus() || begin.elapsed() > SURPLUS_PATIENCE {
-                return Ok(pages);
-            }
+        let mut pages = self.look(number, true)?.pool;
+        while pages > 0 {
+            let had_surplus = has_surplus();
             thread::sleep(PAUSE);
+            pages = self.look(number, true)?.pool;
+            if !had_surplus || begin.elapsed() > SURPLUS_PATIENCE {
+                break;
+            }
         }
+        Ok(pages)
     }
 
     fn back_to(&mut self, zone: Zone, block: MemoryBlock) -> Result<(), Error> {
         let (number, movable) = (block.number, zone == Zone::Movable);
         match block.state {
-            State::Online if block.zone != Some(Zone::Movable) || movable => return Ok(()),
-            State::Online => {
+            BlockState::Online if block.zone != Some(Zone::Movable) || movable => return Ok(()),
+            BlockState::Online => {
                 let pool = self.pages_of_pools(number)?;
                 if pool > 0 {
                     let why = format!("holds {pool} pages of hugetlb pools");
@@ -215,15 +219,15 @@ impl BlockWork {
                 }
                 self.blocks.take_off_line(number, BLOCK_PATIENCE)?;
             }
-            State::Offline => {}
-            State::GoingOffline => {
+            BlockState::Offline => {}
+            BlockState::GoingOffline => {
                 let why = "is just going off line, by somebody else".to_owned();
                 return Err(Error::BlockStays { block: number, why });
             }
         }
         if let Err(error) = self.blocks.put_on_line(number, movable) {
             // Other programs may have been quicker.
-            if self.blocks.read(number)?.state != State::Online {
+            if self.blocks.read(number)?.state != BlockState::Online {
                 return Err(error.into());
             }
         }
@@ -258,16 +262,16 @@ impl BlockWork {
         let lives = self.book.lives(&self.lock, line.owner)?;
         let is_movable = block.zone == Some(Zone::Movable);
         match (line.owner, block.state) {
-            (Owner::Bank, State::Offline) => {
+            (Owner::Bank, BlockState::Offline) => {
                 self.blocks.put_on_line(number, true)?;
                 self.notes.push(format!("memory block {number} of the bank was off line: mended"));
             }
-            (Owner::Bank, State::Online) if !is_movable => {
+            (Owner::Bank, BlockState::Online) if !is_movable => {
                 self.book.strike(number)?;
                 let what = "was put back by somebody else: it is the bank's no more";
                 self.notes.push(format!("memory block {number} {what}"));
             }
-            (Owner::Process(_), State::Online) if lives => {}
+            (Owner::Process(_), BlockState::Online) if lives => {}
             (Owner::Process(_) | Owner::Nobody, _) => match self.give_back(number) {
                 Ok(()) => self.notes.push(format!(
                     "memory block {number}, which no living process owns, was given back"

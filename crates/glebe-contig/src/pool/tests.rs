@@ -108,7 +108,7 @@ fn the_part_on_a_node_is_counted_and_changed_by_itself() {
     assert!(on(0).is_none(), "a node without pages");
     let part = on(1).unwrap();
     let counts = part.counts().unwrap();
-    assert_eq!(counts, Counts { total: 4, free: 3, reserved: 1, surplus: 0 });
+    assert_eq!(counts, PoolCounts { total: 4, free: 3, reserved: 1, surplus: 0 });
     assert_eq!(counts.available(), 2, "the page that is promised may be there");
 
     let lock = pool.lock();

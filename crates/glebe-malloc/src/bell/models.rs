@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use glebe_testing::model::explore;
 use loom::thread;
 
 use super::*;
@@ -41,17 +42,10 @@ impl Model {
     }
 }
 
-fn explore(run: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.max_branches = 10_000;
-    builder.check(run);
-}
-
 #[test]
 fn nobody_sleeps_through_what_two_threads_free() {
     for rest in [None, Some(Duration::MAX)] {
-        explore(move || {
+        explore(3, move || {
             let model = model();
             let threads = [FREE_MIN / 2, FREE_MIN - FREE_MIN / 2].map(|slices| {
                 let other = Arc::clone(&model);
@@ -65,7 +59,7 @@ fn nobody_sleeps_through_what_two_threads_free() {
 
 #[test]
 fn nobody_sleeps_through_growth() {
-    explore(|| {
+    explore(3, || {
         let model = model();
         // Growth wakes a keeper only if something is free.
         model.counters.freed.fetch_add(1, Ordering::Relaxed);
@@ -80,7 +74,7 @@ fn nobody_sleeps_through_growth() {
 
 #[test]
 fn one_thread_claims() {
-    explore(|| {
+    explore(3, || {
         let model = model();
         model.bell.allow();
         let other = Arc::clone(&model);
@@ -95,7 +89,7 @@ fn one_thread_claims() {
 #[test]
 #[should_panic(expected = "deadlock")]
 fn who_only_looks_at_the_counters_may_sleep_for_ever() {
-    explore(|| {
+    explore(3, || {
         let model = model();
         let other = Arc::clone(&model);
         let thread = thread::spawn(move || other.free(FREE_MIN));

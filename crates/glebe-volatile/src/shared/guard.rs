@@ -36,7 +36,7 @@ use crate::Error;
 use glebe_os::internal::mapping::Mapping;
 use glebe_os::internal::sync::{MappedWord, Ordering};
 use glebe_os::internal::sys::memory_file::len_of;
-use glebe_os::internal::sys::sigbus::{fill, Handler, Outcome, Watch};
+use glebe_os::internal::sys::sigbus::{fill, Decision, Handler, Watch};
 use glebe_os::internal::sys::uffd::Uffd;
 use glebe_os::units::Bytes;
 
@@ -144,7 +144,7 @@ fn own_pins(word: u64, process: u32) -> Option<u64> {
 }
 
 /// Runs in the signal handler.
-unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Outcome {
+unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Decision {
     // SAFETY: `data` is the `Watched` of a live watch, from `Guard::new`.
     let watched = unsafe { &*data.cast::<Watched>() };
     let (state, layout) = (watched.ledger.place(), watched.ledger.layout());
@@ -165,36 +165,36 @@ unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Outcome {
         uffd if uffd != NONE && of_data.is_some() => {
             watched.settle(uffd as RawFd, (at - place.start) as u64, at, page)
         }
-        _ if watched.ledger.file().is_sealed() => Outcome::Pass,
+        _ if watched.ledger.file().is_sealed() => Decision::Pass,
         _ => watched.give_zeros(at..at + page),
     }
 }
 
 impl Watched {
     /// Maps zeros over pages that the file lacks, and breaks the ledger.
-    fn give_zeros(&self, place: Range<usize>) -> Outcome {
+    fn give_zeros(&self, place: Range<usize>) -> Decision {
         self.ledger.break_down();
         // SAFETY: the pages belong to a mapping of the ledger or the data: see the file's head.
         match unsafe { fill::replace(place.start, place.len()) } {
-            Ok(()) => Outcome::Resume,
-            Err(_) => Outcome::Pass,
+            Ok(()) => Decision::Resume,
+            Err(_) => Decision::Pass,
         }
     }
 
     /// Settles a touch of missing data that the file could hold.
-    fn settle(&self, uffd: RawFd, offset: u64, at: usize, page: usize) -> Outcome {
+    fn settle(&self, uffd: RawFd, offset: u64, at: usize, page: usize) -> Decision {
         let index = offset / self.ledger.layout().granule;
         let word = Word(self.ledger.word(index).load(Ordering::SeqCst));
         if word.is_marked() && !self.has_pinned(index) {
             if !self.has_pinned_by_own_count(index) {
-                return Outcome::Pass;
+                return Decision::Pass;
             }
             self.ledger.break_down();
         }
         // SAFETY: the ioctl writes only a missing page, to which no reference can exist.
         match unsafe { fill::zero(uffd, at, page, page) } {
-            Ok(()) => Outcome::Resume,
-            Err(_) => Outcome::Pass,
+            Ok(()) => Decision::Resume,
+            Err(_) => Decision::Pass,
         }
     }
 

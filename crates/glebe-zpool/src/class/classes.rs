@@ -11,7 +11,7 @@
 
 use std::sync::OnceLock;
 
-use crate::class::{Class, Shape, State};
+use crate::class::{Class, ClassState, Shape};
 use crate::shared::CLASSES_MAX;
 use glebe_os::internal::sync::{AtomicU64, Ordering};
 
@@ -57,7 +57,7 @@ impl Classes {
 
     /// Returns true if a locked class takes an object of `len` bytes.
     #[inline]
-    pub(crate) fn fits(state: &State, len: usize) -> bool {
+    pub(crate) fn fits(state: &ClassState, len: usize) -> bool {
         !state.is_retired && len <= state.shape().size as usize
     }
 

@@ -1,12 +1,12 @@
 //! Grows and shrinks a class: adds and frees zspages, and frees slots that readers have left.
 
-use super::{Empty, State};
+use super::{ClassState, Empty};
 use crate::class::blocks::EMPTY;
 use crate::memory::account::NoRoom;
 use crate::shared::Memory;
 use glebe_os::internal::sync::Ordering;
 
-impl State {
+impl ClassState {
     /// Returns a zspage with room when no group has one.
     #[cold]
     pub(super) fn grow_or_settle(&mut self, memory: &Memory) -> Result<u32, NoRoom> {

@@ -1,8 +1,8 @@
 //! [`Class`]: the zspages of one size class and their slots.
 //!
 //! The class's lock protects everything here, and only its holder changes the *entry* of an object
-//! in these zspages. Under the lock only [`State::pour`] and [`State::move_to`] copy bytes, of a
-//! bounded number of objects. Two classes are locked lower number first.
+//! in these zspages. Under the lock only [`ClassState::pour`] and [`ClassState::move_to`] copy
+//! bytes, of a bounded number of objects. Two classes are locked lower number first.
 //!
 //! A slot is *free*, *used* or in *limbo*. A used slot has an object, or an insert is still writing
 //! it and has not published the entry. A slot in limbo was given up while a thread may be reading
@@ -38,12 +38,12 @@ pub(crate) struct Shape {
 pub(crate) struct Class {
     /// Bytes of a slot, for readers. Constant while the class has a zspage.
     size: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<ClassState>,
 }
 
 impl Class {
     pub(crate) fn new(number: u32, shape: Shape, part_shift: u32) -> Self {
-        let state = Mutex::new(State::new(number, shape, part_shift));
+        let state = Mutex::new(ClassState::new(number, shape, part_shift));
         Self { size: AtomicU64::new(shape.size.into()), state }
     }
 
@@ -53,18 +53,18 @@ impl Class {
     }
 
     #[inline]
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ClassState> {
         lock(&self.state)
     }
 
-    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, ClassState>> {
         self.state.try_lock().ok()
     }
 
     /// Changes the shape of an empty class.
-    pub(crate) fn reshape(&self, state: &mut State, shape: Shape) {
+    pub(crate) fn reshape(&self, state: &mut ClassState, shape: Shape) {
         let counts = state.counts;
-        *state = State::new(state.number, shape, state.part_shift);
+        *state = ClassState::new(state.number, shape, state.part_shift);
         state.counts = counts;
         self.size.store(shape.size.into(), Ordering::Relaxed);
     }
@@ -111,7 +111,7 @@ pub(crate) struct Counts {
 }
 
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct ClassState {
     number: u32,
     shape: Shape,
     part_shift: u32,
@@ -119,7 +119,7 @@ pub(crate) struct State {
     groups: Groups,
     /// Free slots of zspages that are not sealed.
     slack: u32,
-    /// Freeable zspages in the pool's count: see [`State::set_slack`].
+    /// Freeable zspages in the pool's count: see [`ClassState::set_slack`].
     told: u32,
     /// Slots given up while a thread may have been reading them.
     limbo: Vec<Place>,
@@ -134,7 +134,7 @@ pub(crate) struct State {
     pub(crate) counts: Counts,
 }
 
-impl State {
+impl ClassState {
     fn new(number: u32, shape: Shape, part_shift: u32) -> Self {
         Self {
             number,

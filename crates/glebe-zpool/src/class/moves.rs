@@ -12,7 +12,7 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use super::{Empty, Spot, State};
+use super::{ClassState, Empty, Spot};
 use crate::class::blocks::{NEXT, NONE};
 use crate::entry::word::{Entry, Place};
 use crate::memory::account::NoRoom;
@@ -52,7 +52,7 @@ pub(crate) enum Stop {
     Stuck,
 }
 
-impl State {
+impl ClassState {
     /// Frees zspages by moving objects from the emptiest to the fullest.
     pub(crate) fn compact(&mut self, memory: &Memory, work: &mut Work) -> Stop {
         if !self.limbo.is_empty() {
@@ -173,7 +173,7 @@ impl State {
     pub(crate) fn move_to(
         &mut self,
         memory: &Memory,
-        other: &mut State,
+        other: &mut ClassState,
         place: Place,
         work: &mut Work,
     ) -> Result<(), NoRoom> {

@@ -16,7 +16,7 @@
 //!
 //! An ended zspage keeps its number until the holder of its bytes has dropped them.
 
-use super::State;
+use super::ClassState;
 use crate::class::blocks::{NEXT, NONE};
 use crate::entry::word::Entry;
 use crate::shared::Memory;
@@ -40,7 +40,7 @@ pub(crate) struct Begun {
     pub(crate) len: usize,
 }
 
-impl State {
+impl ClassState {
     /// Takes a zspage out of its list and pins it, to be copied.
     pub(crate) fn begin_seal(&mut self, memory: &Memory, fullness: Fullness) -> Option<Begun> {
         let head = match fullness {
@@ -78,7 +78,7 @@ impl State {
         self.settle_leaving(memory);
     }
 
-    /// Undoes [`State::begin_seal`].
+    /// Undoes [`ClassState::begin_seal`].
     pub(crate) fn abort_seal(&mut self, memory: &Memory, begun: Begun) {
         memory.pins.unpin(begun.zspage);
         let ordinal = memory.zspages.ordinal(begun.zspage);

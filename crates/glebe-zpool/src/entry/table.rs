@@ -21,7 +21,7 @@ use crate::memory::account::{Account, NoRoom};
 use crate::memory::words::Words;
 use glebe_os::internal::sync::{lock, AtomicU64, Mutex, Ordering};
 use glebe_os::units::PageSize;
-use segments::State;
+use segments::Segments;
 
 const SEGMENT: u32 = u64::BITS;
 const ALL: u64 = u64::MAX;
@@ -64,7 +64,7 @@ pub(crate) struct Entries {
     /// The last epoch; an entry is retired after it.
     pub(crate) epoch_last: u32,
     current: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<Segments>,
     page: PageSize,
     page_shift: u32,
 }
@@ -77,7 +77,7 @@ impl Entries {
             has_epochs: AtomicU64::new(0),
             epoch_last: EPOCH_LAST,
             current: AtomicU64::new(NONE),
-            state: Mutex::new(State::default()),
+            state: Mutex::new(Segments::default()),
             page,
             page_shift: per_page.ilog2(),
         }

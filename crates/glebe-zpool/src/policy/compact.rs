@@ -1,6 +1,6 @@
 //! Compacts a pool, on request and automatically.
 //!
-//! [`State::compact`](crate::class::State::compact) moves objects from a class's emptiest
+//! [`ClassState::compact`](crate::class::ClassState::compact) moves objects from a class's emptiest
 //! zspages to its fullest, a bounded number of bytes per hold of the class's lock. Zspages with
 //! high numbers get low ones, which shortens the table of zspages. Automatic compaction does a
 //! bounded amount with each remove, if more than a share of the pages is freeable.

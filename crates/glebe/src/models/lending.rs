@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use loom::thread;
 
-use super::{explore, explore_large};
+use super::{explore, explore_large, explore_orders};
 use crate::models::hardware::frames::{Frames, PAGE_BYTES, WORDS};
 use crate::reserve::access::{run_on, Critical, Fault};
 use crate::reserve::index::{Held, Index};

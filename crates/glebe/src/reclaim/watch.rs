@@ -210,11 +210,11 @@ fn stalls(
 ) -> Result<(psi::Trigger, String), OsError> {
     let var = std::env::var_os;
     let (watch, write) = (var("MEMORY_PRESSURE_WATCH"), var("MEMORY_PRESSURE_WRITE"));
-    let watch = match psi::Watch::named(watch.as_deref(), write.as_deref())? {
+    let watch = match psi::PsiWatch::named(watch.as_deref(), write.as_deref())? {
         Some(watch) => watch,
         None => match group.filter(|group| group.is_v2()) {
-            Some(group) => psi::Watch::group(group.dir()),
-            None => psi::Watch::system(root),
+            Some(group) => psi::PsiWatch::group(group.dir()),
+            None => psi::PsiWatch::system(root),
         },
     };
     let trigger = psi::Trigger::open(&watch)?;

@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 
-use glebe::internal::sys::sigbus::{Handler, Outcome, Watch};
+use glebe::internal::sys::sigbus::{Decision, Handler, Watch};
 use glebe_testing::process::{child_of, is_child};
 use libc::{c_int, c_void, siginfo_t};
 
@@ -77,9 +77,9 @@ fn is_set() -> usize {
     }
 }
 
-unsafe extern "C" fn ask(_: usize, _: *const ()) -> Outcome {
+unsafe extern "C" fn ask(_: usize, _: *const ()) -> Decision {
     ASKED.fetch_add(1, SeqCst);
-    Outcome::Pass
+    Decision::Pass
 }
 
 fn watch(range: std::ops::Range<usize>) -> Watch {

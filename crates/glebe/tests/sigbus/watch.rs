@@ -7,7 +7,7 @@ use std::sync::atomic::{
 use std::thread;
 use std::time::Duration;
 
-use glebe::internal::sys::sigbus::{fill, Handler, Outcome, Watch};
+use glebe::internal::sys::sigbus::{fill, Decision, Handler, Watch};
 use glebe_testing::time::slowed;
 
 use super::armed::{page, Armed};
@@ -25,20 +25,20 @@ struct Seen {
 }
 
 /// Fills the page with zeros, unless `passes` makes the touch pass.
-unsafe extern "C" fn refill(addr: usize, data: *const ()) -> Outcome {
+unsafe extern "C" fn refill(addr: usize, data: *const ()) -> Decision {
     // SAFETY: the data is a live `Seen`.
     let seen = unsafe { &*data.cast::<Seen>() };
     seen.addr.store(addr, SeqCst);
     seen.frame.store(ptr::from_ref(&addr).addr(), SeqCst);
     if (seen.touches.fetch_add(1, SeqCst) + 1) % (seen.passes + 1) != 0 {
-        return Outcome::Pass;
+        return Decision::Pass;
     }
     // SAFETY: the page is the test's own. The first call must fail and set errno.
     unsafe {
         assert_eq!(fill::zero(-1, addr & !(page() - 1), page(), page()), Err(libc::EBADF));
         fill::zero(seen.fd, addr & !(page() - 1), page(), page()).unwrap();
     }
-    Outcome::Resume
+    Decision::Resume
 }
 
 fn watch(armed: &Armed, seen: &Seen) -> Watch {
@@ -73,14 +73,14 @@ fn a_callback_learns_the_exact_address_and_refills() {
 
 #[test]
 fn what_a_callback_filled_in_is_read() {
-    unsafe extern "C" fn ones(addr: usize, data: *const ()) -> Outcome {
+    unsafe extern "C" fn ones(addr: usize, data: *const ()) -> Decision {
         // SAFETY: the data is the armed memory; its first page is present.
         unsafe {
             let armed = &*data.cast::<Armed>();
             let to = addr & !(page() - 1);
             match fill::copy(armed.fd(), to, armed.ptr(0, 0), page(), page()) {
-                Ok(()) => Outcome::Resume,
-                Err(_) => Outcome::Pass,
+                Ok(()) => Decision::Resume,
+                Err(_) => Decision::Pass,
             }
         }
     }
@@ -217,7 +217,7 @@ fn set_fill_behind(armed: &Armed) {
 fn no_handler_uses_a_watch_that_was_removed() {
     glebe_testing::alone!();
     static AFTER_END: AtomicBool = AtomicBool::new(false);
-    unsafe extern "C" fn look(_: usize, data: *const ()) -> Outcome {
+    unsafe extern "C" fn look(_: usize, data: *const ()) -> Decision {
         // SAFETY: the data is never freed.
         let gone = unsafe { &*data.cast::<AtomicBool>() };
         for _ in 0..200 {
@@ -226,7 +226,7 @@ fn no_handler_uses_a_watch_that_was_removed() {
             }
             std::hint::spin_loop();
         }
-        Outcome::Pass
+        Decision::Pass
     }
     let Some(armed) = Armed::empty(3) else { return };
     set_fill_behind(&armed);
@@ -265,12 +265,12 @@ fn no_handler_uses_a_watch_that_was_removed() {
 fn a_child_does_not_wait_for_its_parents_handlers() {
     glebe_testing::alone!();
     static STATE: AtomicU64 = AtomicU64::new(0);
-    unsafe extern "C" fn stay(_: usize, _: *const ()) -> Outcome {
+    unsafe extern "C" fn stay(_: usize, _: *const ()) -> Decision {
         STATE.store(1, SeqCst);
         while STATE.load(SeqCst) == 1 {
             std::hint::spin_loop();
         }
-        Outcome::Pass
+        Decision::Pass
     }
     let Some(armed) = Armed::empty(1) else { return };
     set_fill_behind(&armed);
@@ -320,7 +320,7 @@ fn signals_nest() {
         touch_another();
         SIGNALS.fetch_add(1, SeqCst);
     }
-    unsafe extern "C" fn callback(addr: usize, data: *const ()) -> Outcome {
+    unsafe extern "C" fn callback(addr: usize, data: *const ()) -> Decision {
         touch_another();
         // SAFETY: `refill` requires what this function requires.
         unsafe { refill(addr, data) }

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use glebe_testing::model::explore;
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
@@ -83,14 +84,6 @@ impl Model {
         }
         drop(held);
     }
-}
-
-/// Runs all schedules with at most `preemptions`.
-fn explore(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
-    builder.max_branches = 10_000;
-    builder.check(run);
 }
 
 #[test]

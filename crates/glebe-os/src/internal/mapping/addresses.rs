@@ -58,7 +58,7 @@ impl Addresses {
     pub fn reserve(len: Bytes, page: PageSize) -> Result<Self, OsError> {
         let behind = page.bytes() + Pages::new(SPARE_PAGES).bytes(page_size());
         let room = len.checked_add(behind).unwrap_or(len);
-        let commit::Addresses { addr: at, locks } = commit::reserve(room, false)?;
+        let commit::ReservedRange { addr: at, locks } = commit::reserve(room, false)?;
         let addr = at.next_multiple_of(page.bytes().as_usize());
         let (whole, has_spare) = ((at, room), MappedByte::new(0));
         let guard = ForkGuard::new();

@@ -40,7 +40,7 @@ impl Reserved {
     pub fn new(len: Bytes, readable: bool) -> Result<Self, OsError> {
         let page = page_size();
         let len = len.pages_up(page).checked_bytes(page).unwrap_or(len);
-        let commit::Addresses { addr, locks } = commit::reserve(len, readable)?;
+        let commit::ReservedRange { addr, locks } = commit::reserve(len, readable)?;
         let mapping = Mapping::owned(addr, len, page, None).noted();
         // Kernels without huge pages refuse this.
         let _ = mapping.refuse_huge_pages();

@@ -39,7 +39,7 @@ impl Window {
     /// If mmap(2) fails, for example at a limit on addresses.
     pub fn reserve(len: Bytes, align: PageSize) -> Result<Self, OsError> {
         let whole = len.checked_add(align.bytes()).unwrap_or(len);
-        let commit::Addresses { addr: at, locks } = commit::reserve(whole, true)?;
+        let commit::ReservedRange { addr: at, locks } = commit::reserve(whole, true)?;
         // SAFETY: reserved just now, and nobody else knows of it.
         let addr = unsafe { cut(at, whole, len, align) };
         let guard = ForkGuard::new();

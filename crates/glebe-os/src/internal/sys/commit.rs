@@ -23,7 +23,7 @@ use crate::units::Bytes;
 
 /// A reserved range. `locks` is true if committed pages must be locked.
 #[derive(Clone, Copy, Debug)]
-pub struct Addresses {
+pub struct ReservedRange {
     pub addr: usize,
     pub locks: bool,
 }
@@ -34,7 +34,7 @@ pub struct Addresses {
 /// # Errors
 /// Fails if mmap(2) does: a limit on addresses, or on locked memory if the process locks its
 /// memory.
-pub fn reserve(len: Bytes, readable: bool) -> Result<Addresses, OsError> {
+pub fn reserve(len: Bytes, readable: bool) -> Result<ReservedRange, OsError> {
     let addr = map(len, Backing::Addresses)?;
     // SAFETY: the range is new, empty and unknown to other code.
     unsafe {
@@ -46,7 +46,7 @@ pub fn reserve(len: Bytes, readable: bool) -> Result<Addresses, OsError> {
             let _ = unmap(addr, len);
             return Err(error);
         }
-        Ok(Addresses { addr, locks })
+        Ok(ReservedRange { addr, locks })
     }
 }
 
@@ -57,7 +57,7 @@ pub fn reserve(len: Bytes, readable: bool) -> Result<Addresses, OsError> {
 /// Fails if mmap(2) or mlock2(2) does: a limit on addresses, or on locked memory, where all of
 /// `len` counts.
 pub fn sparse(len: Bytes) -> Result<usize, OsError> {
-    let Addresses { addr, locks } = reserve(len, false)?;
+    let ReservedRange { addr, locks } = reserve(len, false)?;
     // SAFETY: the range is new, empty and unknown to other code.
     unsafe {
         let made = commit(addr, len, locks);

@@ -31,7 +31,7 @@ pub fn smallest() -> PageSize {
 
 /// The counters of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct PoolCounts {
     /// All pages, surplus included.
     pub total: u64,
     /// Unused pages, reserved included.
@@ -42,7 +42,7 @@ pub struct Counts {
     pub surplus: u64,
 }
 
-impl Counts {
+impl PoolCounts {
     /// Returns the pages that `nr_hugepages` counts when it is written.
     #[must_use]
     pub fn persistent(&self) -> u64 {
@@ -137,17 +137,17 @@ impl Pool {
     ///
     /// # Errors
     /// Fails if a counter cannot be read.
-    pub fn counts(&self) -> Result<Counts, OsError> {
+    pub fn counts(&self) -> Result<PoolCounts, OsError> {
         let (total, surplus) =
             at_rest(|| Ok((self.read("nr_hugepages")?, self.read("surplus_hugepages")?)))?;
         let free = self.read("free_hugepages")?;
         // Nodes do not count reserved pages: all may be on this one.
         let whole = self.part_of.as_ref().map_or(&self.dir, |(whole, _)| whole);
         let reserved = file::number(whole.join("resv_hugepages"))?;
-        Ok(Counts { total, free, reserved, surplus })
+        Ok(PoolCounts { total, free, reserved, surplus })
     }
 
-    /// Reads only [`Counts::total`].
+    /// Reads only [`PoolCounts::total`].
     ///
     /// # Errors
     /// Fails if the file cannot be read.
@@ -226,9 +226,9 @@ mod tests {
 
     #[test]
     fn surplus_and_promised_pages_are_told_apart() {
-        let counts = Counts { total: 10, free: 4, reserved: 1, surplus: 3 };
+        let counts = PoolCounts { total: 10, free: 4, reserved: 1, surplus: 3 };
         assert_eq!((counts.persistent(), counts.available()), (7, 3));
-        let torn = Counts { total: 1, free: 1, reserved: 2, surplus: 3 };
+        let torn = PoolCounts { total: 1, free: 1, reserved: 2, surplus: 3 };
         assert_eq!((torn.persistent(), torn.available()), (0, 0));
     }
 

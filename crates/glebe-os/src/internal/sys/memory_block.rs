@@ -19,7 +19,7 @@ const ROOT: &str = "/sys/devices/system/memory";
 
 /// Whether the system uses a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum BlockState {
     /// In use.
     Online,
     /// Not in use.
@@ -68,7 +68,7 @@ pub struct MemoryBlock {
     /// Block number.
     pub number: u64,
     /// Whether the block is in use.
-    pub state: State,
+    pub state: BlockState,
     /// Zone; `None` off line, and for a block in several zones or with a hole.
     pub zone: Option<Zone>,
     /// NUMA node, if known.
@@ -190,13 +190,13 @@ impl MemoryBlocks {
 
     fn read_block(&self, number: u64, nodes: &[Node]) -> Result<MemoryBlock, OsError> {
         let state = match file::text(self.state_path(number))?.trim() {
-            "online" => State::Online,
-            "offline" => State::Offline,
-            _ => State::GoingOffline,
+            "online" => BlockState::Online,
+            "offline" => BlockState::Offline,
+            _ => BlockState::GoingOffline,
         };
         // For a block off line, the file lists the zones that the block could join.
         let zones = file::read_text(&self.dir(number).join("valid_zones")).unwrap_or_default();
-        let zone = Zone::named(zones.trim()).filter(|_| state == State::Online);
+        let zone = Zone::named(zones.trim()).filter(|_| state == BlockState::Online);
         Ok(MemoryBlock { number, state, zone, node: self.node(number, nodes) })
     }
 
@@ -257,15 +257,15 @@ mod tests {
         assert_eq!(
             seen,
             [
-                (2, State::Offline, None),
-                (3, State::GoingOffline, None),
-                (9, State::Online, None),
-                (10, State::Online, Some(Zone::Normal)),
+                (2, BlockState::Offline, None),
+                (3, BlockState::GoingOffline, None),
+                (9, BlockState::Online, None),
+                (10, BlockState::Online, Some(Zone::Normal)),
             ]
         );
         assert!(blocks.read(4).is_err() && blocks.is_writable());
         blocks.take_off_line(10, Duration::from_secs(5)).unwrap();
-        assert_eq!(blocks.read(10).unwrap().state, State::Offline);
+        assert_eq!(blocks.read(10).unwrap().state, BlockState::Offline);
         blocks.put_on_line(10, true).unwrap();
         let wrote = fs::read_to_string(fixture.0.join("memory10/state")).unwrap();
         assert_eq!(wrote, "online_movable");

@@ -26,12 +26,12 @@ const GROUP: &str = "memory.pressure";
 
 /// A path, and the bytes to write there first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Watch {
+pub struct PsiWatch {
     pub path: PathBuf,
     pub write: Vec<u8>,
 }
 
-impl Watch {
+impl PsiWatch {
     /// Watches the whole machine.
     pub fn system(root: &Path) -> Self {
         Self { path: root.join(SYSTEM), write: STALL.to_vec() }
@@ -75,7 +75,7 @@ pub struct Trigger {
 }
 
 impl Trigger {
-    pub fn open(watch: &Watch) -> Result<Self, OsError> {
+    pub fn open(watch: &PsiWatch) -> Result<Self, OsError> {
         let refused = |call, source| OsError::new(call, watch.path.display().to_string(), source);
         let kind = file::metadata_of(&watch.path).map_err(|e| refused("stat", e))?.file_type();
         if !(kind.is_socket() || kind.is_fifo() || kind.is_file()) {
@@ -162,8 +162,8 @@ fn decoded(text: &[u8]) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    fn named(watch: &str, write: &str) -> Result<Option<Watch>, String> {
-        let found = Watch::named(Some(watch.as_ref()), Some(write.as_ref()));
+    fn named(watch: &str, write: &str) -> Result<Option<PsiWatch>, String> {
+        let found = PsiWatch::named(Some(watch.as_ref()), Some(write.as_ref()));
         found.map_err(|error| error.to_string())
     }
 
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn the_environment_names_what_to_watch_or_says_not_to() {
-        assert_eq!(Watch::named(None, Some("Zg==".as_ref())).unwrap(), None);
+        assert_eq!(PsiWatch::named(None, Some("Zg==".as_ref())).unwrap(), None);
         let watch = named("/run/x", "c29tZQA=").unwrap().unwrap();
         assert_eq!((watch.path.to_str(), &watch.write[..]), (Some("/run/x"), &b"some\0"[..]));
         assert!(named("/dev/null", "").unwrap_err().contains("not to be watched"));
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn no_file_of_another_kind_is_written_to() {
         let error = |path: &str| {
-            let watch = Watch { path: path.into(), write: b"x".to_vec() };
+            let watch = PsiWatch { path: path.into(), write: b"x".to_vec() };
             Trigger::open(&watch).unwrap_err().to_string()
         };
         assert!(error("/tmp").contains("no file, FIFO or socket"));

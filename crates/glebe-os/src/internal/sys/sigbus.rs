@@ -44,7 +44,7 @@ pub struct Handler(());
 /// A callback's decision about a touch.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum Decision {
     /// The page is present now: repeat the touch.
     Resume,
     /// The page cannot be provided: call the earlier handler with the reason.
@@ -67,7 +67,7 @@ pub enum Reason {
 
 /// A callback that decides, in the signal handler, about a touch of `addr` in a watched range.
 /// `data` is the watch's data.
-pub type Decide = unsafe extern "C" fn(addr: usize, data: *const ()) -> Outcome;
+pub type Decide = unsafe extern "C" fn(addr: usize, data: *const ()) -> Decision;
 
 impl Handler {
     /// Installs the handler at the first call.
@@ -110,7 +110,7 @@ impl Handler {
     /// instruction that touches the range. `decide` does only what a signal handler may do
     /// (signal-safety(7)). It touches missing pages of the range only by [`fill`]. It returns,
     /// without unwinding or jumping, does not fork, and drops no watch. It returns
-    /// [`Outcome::Resume`] only if the page is, or was, present.
+    /// [`Decision::Resume`] only if the page is, or was, present.
     pub unsafe fn watch(
         self,
         range: Range<usize>,
@@ -129,13 +129,13 @@ unsafe extern "C" fn on_sigbus(signal: c_int, info: *mut siginfo_t, context: *mu
         let kept = *errno;
         let outcome = match (*info).si_code {
             libc::BUS_ADRERR => watch::ask((*info).si_addr().addr()),
-            _ => Outcome::Pass,
+            _ => Decision::Pass,
         };
         *errno = kept;
-        if let Outcome::Fail(reason) = outcome {
+        if let Decision::Fail(reason) = outcome {
             (*info).si_errno = reason as c_int;
         }
-        if outcome != Outcome::Resume {
+        if outcome != Decision::Resume {
             chain::pass_on(signal, info, context);
         }
     }

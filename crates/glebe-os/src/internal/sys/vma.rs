@@ -111,14 +111,14 @@ impl Vma {
 /// Sums over the mappings of a range: upper bounds if a mapping reaches beyond it, never above its
 /// length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct RangeUsage {
     /// Present memory.
     pub rss: Bytes,
     /// Present memory that the kernel may take without asking: reclaimable RSS.
     pub lazy_free: Bytes,
 }
 
-impl Usage {
+impl RangeUsage {
     fn of(vmas: &[Vma], range: &Range<usize>) -> Self {
         let mut sum = Self::default();
         for vma in vmas {
@@ -135,8 +135,8 @@ impl Usage {
 ///
 /// # Errors
 /// See [`among`].
-pub fn usage(range: &Range<usize>) -> Result<Usage, OsError> {
-    Ok(Usage::of(&among(range)?, range))
+pub fn usage(range: &Range<usize>) -> Result<RangeUsage, OsError> {
+    Ok(RangeUsage::of(&among(range)?, range))
 }
 
 fn malformed(line: &[u8]) -> io::Error {

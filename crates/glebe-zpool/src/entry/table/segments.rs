@@ -10,7 +10,7 @@ use glebe_os::internal::sync::{lock, Ordering};
 use glebe_os::units::Bytes;
 
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct Segments {
     pub(super) available: Bits,
     pub(super) released: Bits,
     /// The first segment that was never used.
@@ -57,7 +57,7 @@ impl Entries {
         Ok(())
     }
 
-    fn begin(&self, account: &Account, state: &mut State, segment: u32) -> Result<(), NoRoom> {
+    fn begin(&self, account: &Account, state: &mut Segments, segment: u32) -> Result<(), NoRoom> {
         if segment as usize >= self.tables.free.len() {
             return Err(NoRoom::Space);
         }
@@ -154,7 +154,7 @@ impl Entries {
 
     /// Gives back the page of `free` that covers `page`, now all zeros, if no other page of entries
     /// needs it.
-    fn let_free_go(&self, account: &Account, state: &mut State, page: u32) {
+    fn let_free_go(&self, account: &Account, state: &mut Segments, page: u32) {
         // A page of `free` covers `SEGMENT` pages of entries.
         let shared = SEGMENT;
         let (nth, first) = (page / shared, page / shared * shared);
@@ -208,7 +208,7 @@ impl Entries {
         }
     }
 
-    fn go(&self, account: &Account, state: &mut State, page: u32) {
+    fn go(&self, account: &Account, state: &mut Segments, page: u32) {
         let per_page = self.words_per_page();
         let about = &mut state.pages[page as usize];
         let first = page * per_page;

@@ -136,11 +136,11 @@ fn reads_during_two_puts(reader: Reader) {
 
 #[test]
 fn reader_sees_each_of_two_puts_once() {
-    explore(1, || reads_during_two_puts(Reader::Heeds));
+    explore_orders(1, || reads_during_two_puts(Reader::Heeds));
 }
 
 #[test]
 #[should_panic(expected = ", then ")]
 fn order_of_two_puts_needs_the_generation() {
-    explore(1, || reads_during_two_puts(Reader::Ignores));
+    explore_orders(1, || reads_during_two_puts(Reader::Ignores));
 }

@@ -29,7 +29,7 @@ use glebe_os::error::OsError;
 use glebe_os::internal::stats::lane;
 use glebe_os::internal::sync::{Backoff, Ordering};
 use glebe_os::internal::sys::errno::EAGAIN;
-use glebe_os::internal::sys::sigbus::{Handler, Outcome, Reason, Watch};
+use glebe_os::internal::sys::sigbus::{Decision, Handler, Reason, Watch};
 use glebe_os::internal::sys::uffd::UNMOVABLE;
 use glebe_os::units::Bytes;
 
@@ -60,21 +60,21 @@ pub(super) fn watch(
 }
 
 /// Serves a touch in the signal handler. `data` is an [`Inner`].
-unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Outcome {
+unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Decision {
     // SAFETY: `data` lives as long as the watch.
     let inner = unsafe { &*data.cast::<Inner>() };
     if inner.alive().is_err() {
-        return Outcome::Pass;
+        return Decision::Pass;
     }
     let page = (addr - inner.home.addr()) / inner.page();
     // SAFETY: the handler blocks sent signals, and `bring` touches no absent page.
     match unsafe { inner.stacks.run(|| inner.bring(page as u64, Asker::Touch)) } {
-        Ok(()) => Outcome::Resume,
-        Err(Error::LostPage { .. }) => Outcome::Fail(Reason::Damaged),
+        Ok(()) => Decision::Resume,
+        Err(Error::LostPage { .. }) => Decision::Fail(Reason::Damaged),
         Err(Error::Os(error)) if error.kind() == io::ErrorKind::OutOfMemory => {
-            Outcome::Fail(Reason::NoMemory)
+            Decision::Fail(Reason::NoMemory)
         }
-        Err(_) => Outcome::Fail(Reason::Device),
+        Err(_) => Decision::Fail(Reason::Device),
     }
 }
 

@@ -27,7 +27,7 @@ use crate::internal::sys::mmap::wiped_page;
 use crate::internal::sys::own::Own;
 use crate::internal::sys::page_size;
 
-use super::{Decide, Outcome};
+use super::{Decide, Decision};
 
 /// Slots per page of counts.
 const SLOTS: usize = 128;
@@ -80,9 +80,9 @@ fn wiped_counts() -> Result<&'static [MappedWord; SLOTS], OsError> {
 }
 
 /// Asks the watches of `addr`, in a signal handler.
-pub(super) fn ask(addr: usize) -> Outcome {
+pub(super) fn ask(addr: usize) -> Decision {
     let mut outcomes = CHUNKS.iter().flatten().map(|slot| slot.ask(addr));
-    outcomes.find(|outcome| *outcome != Outcome::Pass).unwrap_or(Outcome::Pass)
+    outcomes.find(|outcome| *outcome != Decision::Pass).unwrap_or(Decision::Pass)
 }
 
 impl Slot {
@@ -108,12 +108,12 @@ impl Slot {
         (self.start.load(Ordering::Relaxed)..end).contains(&(addr as u64))
     }
 
-    fn ask(&self, addr: usize) -> Outcome {
+    fn ask(&self, addr: usize) -> Decision {
         if !self.holds(addr) {
-            return Outcome::Pass;
+            return Decision::Pass;
         }
         self.inside.fetch_add(1, Ordering::SeqCst);
-        let mut outcome = Outcome::Pass;
+        let mut outcome = Decision::Pass;
         // Again: the slot may have got another range before `inside` counted this handler.
         if self.holds(addr) {
             let decide = self.decide.load(Ordering::Relaxed);

@@ -111,11 +111,11 @@ proptest! {
 fn sums_of_a_part_of_a_mapping_are_bounds() {
     let vmas = read(plain().as_bytes(), &EVERYTHING).unwrap();
     let kib = |n: u64| Bytes::new(n << 10);
-    let whole = Usage::of(&vmas, &(0x1000..0x3000));
-    let wanted = Usage { rss: kib(8), lazy_free: kib(4) };
+    let whole = RangeUsage::of(&vmas, &(0x1000..0x3000));
+    let wanted = RangeUsage { rss: kib(8), lazy_free: kib(4) };
     assert_eq!(whole, wanted);
-    let half = Usage::of(&vmas, &(0x2000..0x3000));
-    assert_eq!(half, Usage { rss: kib(4), lazy_free: kib(4) });
+    let half = RangeUsage::of(&vmas, &(0x2000..0x3000));
+    assert_eq!(half, RangeUsage { rss: kib(4), lazy_free: kib(4) });
 }
 
 #[test]
