@@ -207,7 +207,7 @@ FILE_CALL = re.compile(
 )
 # Files without fault points: a point takes a lock, which a signal handler and the program's own
 # calls may not.
-POINTLESS = ("sys/file.rs", "sys/sigbus/fill.rs", "sys/stand_in.rs")
+POINTLESS = ("sys/files/file.rs", "sys/processes/sigbus/fill.rs", "sys/processes/stand_in.rs")
 
 
 def fault_points(path, code, line_of, tested):
@@ -355,7 +355,7 @@ CASES = [
     ("crates/glebe-os/src/internal/sys/a.rs", '//! x\nfn f() { call("munmap", s, || libc::munmap(a, b)) }\n', 0),
     ("crates/glebe-os/src/internal/sys/a.rs", "//! x\nfn f() { fs::read(p) }\nfn g() { o.open(p) }\n", 2),
     ("crates/glebe-os/src/internal/sys/a.rs", "//! x\nfn f() { file::read(p) }\n", 0),
-    ("crates/glebe-os/src/internal/sys/sigbus/fill.rs", "//! x\nfn f() { libc::munmap(a, b) }\n", 0),
+    ("crates/glebe-os/src/internal/sys/processes/sigbus/fill.rs", "//! x\nfn f() { libc::munmap(a, b) }\n", 0),
     (LIBRARY, "//! x\nuse std::sync::atomic::AtomicU64;\n", 1),
     (LIBRARY, "//! x\nuse std::sync::{Arc, Mutex};\n", 1),
     (LIBRARY, "//! x\nuse std::sync::{Arc, OnceLock};\n", 0),

@@ -10,7 +10,8 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use glebe::internal::sys::{meminfo, page_size};
+use glebe::internal::sys::machine::meminfo;
+use glebe::internal::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
 const FRAME: u64 = (1 << 55) - 1;

@@ -3,7 +3,9 @@
 use std::fs;
 use std::thread::available_parallelism;
 
-use glebe::internal::sys::{meminfo, page_size, pagemap};
+use glebe::internal::sys::machine::meminfo;
+use glebe::internal::sys::memory::pagemap;
+use glebe::internal::sys::page_size;
 use serde::Serialize;
 
 #[derive(Debug, Default, Serialize)]

@@ -17,9 +17,11 @@ use std::slice;
 
 use glebe::contig::{grow_pool, Contig, Options, PoolChange, PoolLock};
 use glebe::error::OsError;
-use glebe::internal::sys::hugetlb::Pool;
-use glebe::internal::sys::madvise::transparent_huge_page;
-use glebe::internal::sys::{madvise, meminfo, page_size};
+use glebe::internal::sys::machine::hugetlb::Pool;
+use glebe::internal::sys::machine::meminfo;
+use glebe::internal::sys::memory::madvise;
+use glebe::internal::sys::memory::madvise::transparent_huge_page;
+use glebe::internal::sys::page_size;
 use glebe::units::{Bytes, PageSize, Pages};
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fs::{memfd_create, MemfdFlags};

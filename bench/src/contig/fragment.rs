@@ -15,8 +15,9 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::mpsc::{self, TryRecvError};
 
-use glebe::internal::sys::cgroup::{Limits, Resource};
-use glebe::internal::sys::{meminfo, page_size};
+use glebe::internal::sys::machine::cgroup::{Limits, Resource};
+use glebe::internal::sys::machine::meminfo;
+use glebe::internal::sys::page_size;
 use glebe::units::Bytes;
 use memmap2::{Advice, MmapMut, UncheckedAdvice};
 

@@ -9,7 +9,8 @@ use std::io::{Read, Seek};
 use std::time::Duration;
 
 use glebe::contig::{Contig, Source};
-use glebe::internal::sys::{meminfo, page_size};
+use glebe::internal::sys::machine::meminfo;
+use glebe::internal::sys::page_size;
 use glebe::reserve::Reserve;
 use glebe::units::{Bytes, Pages};
 

@@ -15,7 +15,8 @@ mod system;
 mod tenant;
 
 use glebe::contig::{self, Contig};
-use glebe::internal::sys::{meminfo, page_size};
+use glebe::internal::sys::machine::meminfo;
+use glebe::internal::sys::page_size;
 use glebe::reserve::Reserve;
 use glebe::units::{Bytes, Pages};
 

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use glebe::internal::sys::madvise::{advise, Advice};
+use glebe::internal::sys::memory::madvise::{advise, Advice};
 use glebe::page_size;
 use glebe::swap::{Region, Store};
 use glebe::units::{Bytes, Pages};

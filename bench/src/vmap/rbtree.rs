@@ -6,7 +6,7 @@
 //! but an aligned request may look at every extent. Source: the description in "improve vmap
 //! allocation" (Linux 2019); red-black trees after Guibas and Sedgewick 1978.
 
-use glebe::internal::sys::madvise::prefer_huge;
+use glebe::internal::sys::memory::madvise::prefer_huge;
 
 use super::space::Space;
 

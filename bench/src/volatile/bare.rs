@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
 
 use glebe::error::OsError;
 use glebe::internal::mapping::{Mapping, Visibility};
-use glebe::internal::sys::madvise::{self, Advice};
+use glebe::internal::sys::memory::madvise::{self, Advice};
 use glebe::page_size;
 use glebe::units::Bytes;
 use glebe::volatile::Region;

@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::ops::Range;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 
-use glebe::internal::sys::madvise::Advice;
+use glebe::internal::sys::memory::madvise::Advice;
 use glebe::page_size;
 use glebe::units::Bytes;
 use glebe::volatile::{Priority, Region};

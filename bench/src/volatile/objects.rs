@@ -7,7 +7,7 @@
 use std::convert::Infallible;
 use std::sync::atomic::Ordering;
 
-use glebe::internal::sys::madvise::Advice;
+use glebe::internal::sys::memory::madvise::Advice;
 use glebe::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::Cache;

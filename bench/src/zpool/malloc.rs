@@ -12,7 +12,7 @@ use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 use std::slice;
 
-use glebe::internal::sys::vma;
+use glebe::internal::sys::memory::vma;
 use serde::{Deserialize, Serialize};
 use serde_json::{to_value, Value};
 

@@ -12,8 +12,9 @@ use std::ffi::{c_int, c_void};
 use std::sync::Mutex;
 
 use glebe::contig::{Contig, Error, HeldBy, Source};
-use glebe::internal::sys::place::{protect, Flags, Protection};
-use glebe::internal::sys::{hugetlb, page_size};
+use glebe::internal::sys::machine::hugetlb;
+use glebe::internal::sys::memory::place::{protect, Flags, Protection};
+use glebe::internal::sys::page_size;
 use glebe::units::Bytes;
 
 use crate::abi::*;

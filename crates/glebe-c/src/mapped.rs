@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use glebe::contig::Contig;
-use glebe::internal::sys::mmap::{set_aside_at, unmap};
+use glebe::internal::sys::memory::mmap::{set_aside_at, unmap};
 use glebe::page_size;
 
 /// Contiguous mappings by first address.

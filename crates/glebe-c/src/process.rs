@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use glebe::extent::Extent;
 use glebe::internal::stats::LANES;
-use glebe::internal::sys::fork::ForkGuard;
+use glebe::internal::sys::processes::fork::ForkGuard;
 use glebe::reclaim::{Budget, Reclaimer};
 use glebe::reserve::{Block, LentObjectPool, Namespace, Promise, Reserve};
 use glebe::swap::cache::{Area, SwapCache};

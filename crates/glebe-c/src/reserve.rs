@@ -4,7 +4,7 @@
 use std::ffi::{c_char, c_int};
 
 use glebe::contig::{Contig, HeldBy, Options, Source};
-use glebe::internal::sys::hugetlb;
+use glebe::internal::sys::machine::hugetlb;
 use glebe::reserve::{self, Error, Reserve, Resized, Writers};
 use glebe::units::{Bytes, PageSize, Pages};
 use glebe::zpool::{Codec, Zstd};

@@ -15,7 +15,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use glebe::contig::{Contig, Proof};
-use glebe::internal::sys::{meminfo, page_size};
+use glebe::internal::sys::machine::meminfo;
+use glebe::internal::sys::page_size;
 use glebe::reserve::{GranuleUse, Request, Reserve};
 use glebe::units::{Bytes, Pages};
 use memmap2::{Advice, MmapMut};

@@ -6,8 +6,8 @@
 use super::{runs, Contig, Error, Part, Source};
 use glebe_os::extent::Extent;
 use glebe_os::internal::mapping::Mapping;
-use glebe_os::internal::sys::hugetlb::sizes;
-use glebe_os::internal::sys::madvise::transparent_huge_page;
+use glebe_os::internal::sys::machine::hugetlb::sizes;
+use glebe_os::internal::sys::memory::madvise::transparent_huge_page;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, PageSize};
 

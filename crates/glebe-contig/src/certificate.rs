@@ -16,8 +16,8 @@ use std::path::Path;
 
 use super::{runs, HeldBy, Location, Proof, Run, Source};
 use glebe_os::error::OsError;
+use glebe_os::internal::sys::files::private;
 use glebe_os::internal::sys::page_size;
-use glebe_os::internal::sys::private;
 use glebe_os::units::{Bytes, Pages};
 
 /// Runs and what they rest on, apart from the memory that they describe.

@@ -6,8 +6,11 @@ use super::hold::{HeldBy, Pin};
 use super::options::{Options, Plan};
 use super::{assemble, blocks, hugetlb, ordinary, runs, Contig, Error, Node, Proof, Run, Source};
 use glebe_os::extent::Extent;
-use glebe_os::internal::sys::pagemap::frames_visible;
-use glebe_os::internal::sys::{hugetlb as pools, numa, page_size, place};
+use glebe_os::internal::sys::machine::hugetlb as pools;
+use glebe_os::internal::sys::machine::numa;
+use glebe_os::internal::sys::memory::pagemap::frames_visible;
+use glebe_os::internal::sys::memory::place;
+use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, PageSize};
 
 /// Any process with room for the memory has room at this alignment; larger ones are checked first.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use glebe_os::error::OsError;
-use glebe_os::internal::sys::numa::Node;
+use glebe_os::internal::sys::machine::numa::Node;
 use glebe_os::units::{Bytes, PageSize};
 
 /// The reasons for a refusal.

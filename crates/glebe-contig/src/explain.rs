@@ -6,11 +6,12 @@
 
 use super::populate::{machine_available, Gate};
 use super::{blocks, pool_sizes, smallest_hugetlb, Error};
-use glebe_os::internal::sys::cgroup::Resource;
-use glebe_os::internal::sys::hugetlb::{sizes, Pool};
-use glebe_os::internal::sys::kpage::{runs, uses, Use};
-use glebe_os::internal::sys::madvise::transparent_huge_page;
-use glebe_os::internal::sys::{buddyinfo, page_size};
+use glebe_os::internal::sys::machine::buddyinfo;
+use glebe_os::internal::sys::machine::cgroup::Resource;
+use glebe_os::internal::sys::machine::hugetlb::{sizes, Pool};
+use glebe_os::internal::sys::machine::kpage::{runs, uses, Use};
+use glebe_os::internal::sys::memory::madvise::transparent_huge_page;
+use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, PageSize, Pages};
 
 /// The answers.

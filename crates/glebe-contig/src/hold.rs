@@ -9,8 +9,8 @@ use std::fmt;
 
 use glebe_os::error::OsError;
 use glebe_os::internal::mapping::Mapping;
-use glebe_os::internal::sys::fork::ForkGuard;
-use glebe_os::internal::sys::io_uring::Ring;
+use glebe_os::internal::sys::memory::io_uring::Ring;
+use glebe_os::internal::sys::processes::fork::ForkGuard;
 
 /// The mechanisms that keep pages in their frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -28,12 +28,12 @@ use super::populate::{available_on, machine_available, populate_until, Gate, Ord
 use super::{runs, Contig, Error, Source};
 use glebe_os::error::OsError;
 use glebe_os::internal::mapping::{Mapping, Visibility};
-use glebe_os::internal::sys::cgroup::Resource;
-use glebe_os::internal::sys::hugetlb::{sizes, Pool};
-use glebe_os::internal::sys::madvise::found_no_page;
-use glebe_os::internal::sys::memfd::MemFile;
-use glebe_os::internal::sys::numa::{self, Node};
-use glebe_os::internal::sys::pagemap::frames_visible;
+use glebe_os::internal::sys::machine::cgroup::Resource;
+use glebe_os::internal::sys::machine::hugetlb::{sizes, Pool};
+use glebe_os::internal::sys::machine::numa::{self, Node};
+use glebe_os::internal::sys::memory::madvise::found_no_page;
+use glebe_os::internal::sys::memory::memfd::MemFile;
+use glebe_os::internal::sys::memory::pagemap::frames_visible;
 use glebe_os::units::{Bytes, PageSize, Pages};
 
 /// Maps `len` bytes, a multiple of `size`.

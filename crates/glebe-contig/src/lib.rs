@@ -54,9 +54,9 @@ use std::sync::Arc;
 
 use glebe_os::extent::Extent;
 use glebe_os::internal::mapping::Mapping;
-use glebe_os::internal::sys::hugetlb::sizes;
-use glebe_os::internal::sys::madvise::transparent_huge_page;
-use glebe_os::internal::sys::memfd::MemFile;
+use glebe_os::internal::sys::machine::hugetlb::sizes;
+use glebe_os::internal::sys::memory::madvise::transparent_huge_page;
+use glebe_os::internal::sys::memory::memfd::MemFile;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, PageSize, Pages, Pfn};
 
@@ -64,7 +64,7 @@ pub use blocks::{bank, mend_blocks};
 pub use certificate::Certificate;
 pub use error::Error;
 pub use explain::{boot_parameter, explain, Outlook, Verdict};
-pub use glebe_os::internal::sys::numa::Node;
+pub use glebe_os::internal::sys::machine::numa::Node;
 pub use hold::HeldBy;
 pub use options::{Options, Plan, Progress};
 pub use pool::PoolLock;

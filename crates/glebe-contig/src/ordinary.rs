@@ -8,12 +8,12 @@ use super::populate::{populate, populate_until, Gate, Order};
 use super::{runs, Contig, Error, Source};
 use glebe_os::error::OsError;
 use glebe_os::internal::mapping::{Mapping, Visibility};
-use glebe_os::internal::sys::cgroup::Resource;
-use glebe_os::internal::sys::dma_heap::{allocate, heaps};
-use glebe_os::internal::sys::madvise::transparent_huge_page;
-use glebe_os::internal::sys::memfd::MemFile;
+use glebe_os::internal::sys::machine::cgroup::Resource;
+use glebe_os::internal::sys::memory::dma_heap::{allocate, heaps};
+use glebe_os::internal::sys::memory::madvise::transparent_huge_page;
+use glebe_os::internal::sys::memory::memfd::MemFile;
+use glebe_os::internal::sys::memory::pagemap::{frames_visible, Pagemap};
 use glebe_os::internal::sys::page_size;
-use glebe_os::internal::sys::pagemap::{frames_visible, Pagemap};
 use glebe_os::units::{Bytes, PageSize};
 
 pub(super) fn plain(options: &Options, len: Bytes) -> Result<Contig, Error> {

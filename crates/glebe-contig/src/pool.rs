@@ -20,11 +20,11 @@ use std::time::Duration;
 
 use super::window::{self, Counter, Window};
 use glebe_os::error::OsError;
-use glebe_os::internal::sys::hugetlb::{Pool, PoolCounts, ROOT};
-use glebe_os::internal::sys::lock_file::{LockFile, Locked};
-use glebe_os::internal::sys::numa;
-use glebe_os::internal::sys::private;
-use glebe_os::internal::sys::process::{boot_id, effective_user};
+use glebe_os::internal::sys::files::lock_file::{LockFile, Locked};
+use glebe_os::internal::sys::files::private;
+use glebe_os::internal::sys::machine::hugetlb::{Pool, PoolCounts, ROOT};
+use glebe_os::internal::sys::machine::numa;
+use glebe_os::internal::sys::processes::process::{boot_id, effective_user};
 
 const LOCK_NAME: &str = "hugetlb.lock";
 /// Directory of root's lock. Only root can write in it.

@@ -17,10 +17,11 @@ use super::options::{Listener, Options, Progress};
 use super::Error;
 use glebe_os::internal::mapping::Mapping;
 use glebe_os::internal::sync::{lock, MappedWord, Mutex, Ordering, RwLock};
-use glebe_os::internal::sys::cgroup::{Limits, Resource};
-use glebe_os::internal::sys::numa::{self, Node};
-use glebe_os::internal::sys::thread::start_within;
-use glebe_os::internal::sys::{meminfo, node_memory};
+use glebe_os::internal::sys::machine::cgroup::{Limits, Resource};
+use glebe_os::internal::sys::machine::meminfo;
+use glebe_os::internal::sys::machine::node_memory;
+use glebe_os::internal::sys::machine::numa::{self, Node};
+use glebe_os::internal::sys::processes::thread::start_within;
 use glebe_os::units::{Bytes, PageSize};
 
 const SLICE: Bytes = Bytes::mib(64);
@@ -211,8 +212,8 @@ mod tests {
     use super::*;
     use crate::Contig;
     use glebe_os::internal::mapping::Visibility;
+    use glebe_os::internal::sys::memory::pagemap::{Pagemap, Residence, Run};
     use glebe_os::internal::sys::page_size;
-    use glebe_os::internal::sys::pagemap::{Pagemap, Residence, Run};
 
     #[test]
     fn every_page_is_present_whatever_the_order_and_the_threads() {

@@ -5,7 +5,7 @@
 use super::{runs, Contig, Drift, Run, Source};
 use glebe_os::error::OsError;
 use glebe_os::internal::mapping::Window;
-use glebe_os::internal::sys::io_uring::buffer_len;
+use glebe_os::internal::sys::memory::io_uring::buffer_len;
 use glebe_os::units::{Bytes, PageSize};
 
 impl Contig {

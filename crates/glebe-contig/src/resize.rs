@@ -14,7 +14,7 @@ use super::explain::boot_parameter;
 use super::pool::{Place, PoolLock};
 use super::populate::machine_available;
 use super::Error;
-use glebe_os::internal::sys::hugetlb::{sizes, Pool, PoolCounts};
+use glebe_os::internal::sys::machine::hugetlb::{sizes, Pool, PoolCounts};
 use glebe_os::units::{Bytes, PageSize, Pages};
 
 /// A change of a pool, made or planned.

@@ -11,8 +11,8 @@ use super::{Drift, Part, Proof, Run};
 use glebe_os::error::OsError;
 use glebe_os::extent::Extent;
 use glebe_os::internal::mapping::Mapping;
+use glebe_os::internal::sys::memory::pagemap::{Entry, Pagemap};
 use glebe_os::internal::sys::page_size;
-use glebe_os::internal::sys::pagemap::{Entry, Pagemap};
 use glebe_os::units::{Bytes, PageSize, Pages, Pfn};
 
 /// Reads the runs of `mapping`.

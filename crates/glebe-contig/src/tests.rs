@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::*;
 use glebe_os::internal::sync::{MappedWord, Ordering};
-use glebe_os::internal::sys::hugetlb::Pool;
-use glebe_os::internal::sys::pagemap::frames_visible;
+use glebe_os::internal::sys::machine::hugetlb::Pool;
+use glebe_os::internal::sys::memory::pagemap::frames_visible;
 
 fn privileged() -> bool {
     let can = frames_visible()
@@ -90,9 +90,9 @@ fn ordered_pages_are_as_few_runs_as_the_pool_allows() {
 /// Returns the longest run of entirely free huge pages in bytes; `None` if frames are hidden.
 fn longest_free() -> Option<Bytes> {
     let block = Pages::new(512);
-    let uses = glebe_os::internal::sys::kpage::uses(block).ok()?;
-    let is_free = |of| of == glebe_os::internal::sys::kpage::Use::Free;
-    let runs = glebe_os::internal::sys::kpage::runs(&uses, block, is_free);
+    let uses = glebe_os::internal::sys::machine::kpage::uses(block).ok()?;
+    let is_free = |of| of == glebe_os::internal::sys::machine::kpage::Use::Free;
+    let runs = glebe_os::internal::sys::machine::kpage::runs(&uses, block, is_free);
     Some(runs.iter().map(|(_, len)| len.bytes(page_size())).max().unwrap_or_default())
 }
 
@@ -248,7 +248,7 @@ fn nobody_may_use_pages_that_are_free_in_the_pool() {
         }
         return;
     }
-    if !privileged() || glebe_os::internal::sys::process::effective_user() != 0 {
+    if !privileged() || glebe_os::internal::sys::processes::process::effective_user() != 0 {
         println!("skipped: only root can become nobody");
         return;
     }
@@ -312,7 +312,7 @@ fn idle_pages_are_had_though_the_lock_cannot_be() {
 
 #[test]
 fn physical_memory_shows_pages_of_the_pool() {
-    use glebe_os::internal::sys::kpage::{runs, uses, Use};
+    use glebe_os::internal::sys::machine::kpage::{runs, uses, Use};
     if !privileged() {
         return;
     }

@@ -14,7 +14,7 @@
 //! made. Text of another boot and malformed lines are ignored. The words never change: another
 //! version of glebe must understand them.
 
-use glebe_os::internal::sys::numa::Node;
+use glebe_os::internal::sys::machine::numa::Node;
 use glebe_os::units::PageSize;
 
 const HEADER: &str = "glebe-hugetlb-windows 1";

@@ -14,8 +14,8 @@
 use std::mem;
 use std::time::{Duration, Instant};
 
-use glebe::internal::sys::atfork::{self, Step};
-use glebe::internal::sys::children;
+use glebe::internal::sys::processes::atfork::{self, Step};
+use glebe::internal::sys::processes::children;
 
 use crate::pages::space::Space;
 use crate::sync::{wait, AtomicU32, FutexWord, Ordering};

@@ -14,8 +14,9 @@ use std::ops::Range;
 use std::time::Duration;
 
 use glebe::internal::sys::errno;
-use glebe::internal::sys::madvise::{try_advise, Advice};
-use glebe::internal::sys::{lean, least_limit};
+use glebe::internal::sys::machine::least_limit;
+use glebe::internal::sys::memory::madvise::{try_advise, Advice};
+use glebe::internal::sys::processes::lean;
 use glebe::Bytes;
 
 use crate::engine;

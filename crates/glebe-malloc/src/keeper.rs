@@ -13,7 +13,9 @@ use std::mem;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use glebe::internal::sys::{atfork, lean, own_files};
+use glebe::internal::sys::files::own_files;
+use glebe::internal::sys::processes::atfork;
+use glebe::internal::sys::processes::lean;
 use glebe::reclaim::{Free, Gauge, Pressure, Reading, Scope};
 use glebe::Bytes;
 
@@ -165,7 +167,7 @@ impl Keeper {
     fn new(space: &'static Space) -> Self {
         let has_own_files = own_files::take().is_ok();
         let is_huge =
-            wants_huge() && glebe::internal::sys::madvise::transparent_huge_page().is_ok();
+            wants_huge() && glebe::internal::sys::memory::madvise::transparent_huge_page().is_ok();
         has(HAS_HUGE, is_huge);
         has(HAS_FILES, has_own_files);
         let (now, counted) = (Instant::now(), space.counters.get());

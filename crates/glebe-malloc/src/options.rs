@@ -9,8 +9,8 @@ mod words;
 use core::fmt::Write;
 use core::time::Duration;
 
-use glebe::internal::sys::environment;
-use glebe::internal::sys::plain_file::ERRORS;
+use glebe::internal::sys::files::plain_file::ERRORS;
+use glebe::internal::sys::processes::environment;
 use glebe::Bytes;
 
 use crate::heap::{Settings, SPACE_MAX, SPACE_MIN};

@@ -6,7 +6,7 @@
 
 use core::fmt::{self, Write};
 
-use glebe::internal::sys::plain_file::{self, Plain};
+use glebe::internal::sys::files::plain_file::{self, Plain};
 use glebe::page_size;
 
 use crate::heap;

@@ -20,7 +20,7 @@ pub(crate) use {
 mod real {
     use std::time::Duration;
 
-    use glebe::internal::sys::futex;
+    use glebe::internal::sys::processes::futex;
 
     use super::FutexWord;
 

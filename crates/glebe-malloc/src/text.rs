@@ -3,7 +3,7 @@
 
 use core::fmt;
 
-use glebe::internal::sys::plain_file::{self, Plain};
+use glebe::internal::sys::files::plain_file::{self, Plain};
 
 /// Bytes; a signal handler's stack may be small.
 const PIECE: usize = 512;

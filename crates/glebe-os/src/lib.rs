@@ -18,7 +18,8 @@ pub mod stats {
 
 #[cfg(not(loom))]
 #[doc(inline)]
-pub use internal::sys::{page_size, probe};
+pub use internal::sys::page_size;
+pub use internal::sys::probe;
 
 // Its examples are tested.
 #[cfg(doctest)]

@@ -9,7 +9,8 @@
 
 use core::ffi::{c_int, c_void};
 
-use glebe::internal::sys::{errno, page_size};
+use glebe::internal::sys::errno;
+use glebe::internal::sys::page_size;
 
 use crate::entry::{self, misaligned, refused};
 

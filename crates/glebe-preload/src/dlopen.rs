@@ -14,7 +14,7 @@ use core::ffi::{c_char, c_int, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use glebe::internal::sys::symbols;
+use glebe::internal::sys::processes::symbols;
 use pages::stats;
 
 /// Linux's value, except on MIPS.

@@ -9,8 +9,9 @@
 use core::ffi::{c_int, c_void};
 use core::fmt::{self, Write};
 
-use glebe::internal::sys::plain_file::ERRORS;
-use glebe::internal::sys::{errno, stream};
+use glebe::internal::sys::errno;
+use glebe::internal::sys::files::plain_file::ERRORS;
+use glebe::internal::sys::files::stream;
 use pages::stats::{Format, Stats};
 use pages::text::Out;
 use pages::{engine, heap};

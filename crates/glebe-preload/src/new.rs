@@ -14,8 +14,8 @@ use core::mem::transmute;
 use core::ptr;
 use core::sync::atomic::{AtomicU8, Ordering};
 
-use glebe::internal::sys::plain_file::{self, ERRORS};
-use glebe::internal::sys::symbols;
+use glebe::internal::sys::files::plain_file::{self, ERRORS};
+use glebe::internal::sys::processes::symbols;
 
 use crate::entry;
 

@@ -6,8 +6,8 @@
 use core::fmt::Write;
 use std::sync::OnceLock;
 
-use glebe::internal::sys::handler;
-use glebe::internal::sys::plain_file::{KeptErrors, Plain, ERRORS};
+use glebe::internal::sys::files::plain_file::{KeptErrors, Plain, ERRORS};
+use glebe::internal::sys::processes::handler;
 use pages::options::{Path, Report, PATH_MAX};
 use pages::stats::{Format, Stats};
 use pages::text::{Out, Shown};

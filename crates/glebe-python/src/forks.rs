@@ -5,8 +5,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use glebe::internal::sys::atfork;
-use glebe::internal::sys::fork::ForkGuard;
+use glebe::internal::sys::processes::atfork;
+use glebe::internal::sys::processes::fork::ForkGuard;
 
 use crate::Result;
 

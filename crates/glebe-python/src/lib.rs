@@ -58,7 +58,7 @@ fn numbers(py: Python<'_>, lines: Vec<glebe::stats::Line>) -> PyResult<Bound<'_,
 /// Returns the number of exported ranges that a forked child would find as zeros.
 #[pyfunction]
 fn ranges_not_inherited() -> usize {
-    glebe::internal::sys::child_zeros::ChildZeros::count()
+    glebe::internal::sys::memory::child_zeros::ChildZeros::count()
 }
 
 #[pymodule(gil_used = false)]

@@ -9,7 +9,7 @@
 
 use std::ffi::c_int;
 
-use glebe::internal::sys::child_zeros::ChildZeros;
+use glebe::internal::sys::memory::child_zeros::ChildZeros;
 use pyo3::ffi;
 use pyo3::prelude::*;
 

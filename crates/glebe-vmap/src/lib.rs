@@ -48,7 +48,7 @@ mod space;
 mod view;
 
 pub use error::Error;
-pub use glebe_os::internal::sys::memfd::MemFile;
+pub use glebe_os::internal::sys::memory::memfd::MemFile;
 #[doc(hidden)]
 pub use glebe_os::{error::OsError, extent, units};
 pub use space::{Options, Space, Usage};

@@ -13,8 +13,8 @@ use glebe_os::error::OsError;
 use glebe_os::extent::Extent;
 use glebe_os::internal::mapping::{Addresses, Piece};
 use glebe_os::internal::sync::{lock, Mutex, MutexGuard};
-use glebe_os::internal::sys::map_budget::{Budget, Counted, Exhausted};
-use glebe_os::internal::sys::map_count::{map_count, max_map_count};
+use glebe_os::internal::sys::memory::map_budget::{Budget, Counted, Exhausted};
+use glebe_os::internal::sys::memory::map_count::{map_count, max_map_count};
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, PageSize, Pages};
 

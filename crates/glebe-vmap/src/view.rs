@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use super::space::{Inner, Taken};
 use super::{Error, MemFile};
-use glebe_os::internal::sys::peek::{peek, poke};
+use glebe_os::internal::sys::memory::peek::{peek, poke};
 use glebe_os::units::{Bytes, Pages};
 
 /// Pages of a file, mapped side by side until the view is dropped.

@@ -9,7 +9,8 @@ use super::stats::Counter;
 use super::{Error, Region};
 use glebe_os::extent::Extent;
 use glebe_os::internal::sync::{read, RwLockReadGuard};
-use glebe_os::internal::sys::{atfork, peek};
+use glebe_os::internal::sys::memory::peek;
+use glebe_os::internal::sys::processes::atfork;
 use glebe_os::units::{Bytes, Pages};
 
 impl Region {

@@ -24,10 +24,10 @@ use std::ops::Range;
 use super::Error;
 use glebe_os::error::OsError;
 use glebe_os::extent::Extent;
-use glebe_os::internal::sys::madvise::{advise, transparent_huge_pages_everywhere, Advice};
-use glebe_os::internal::sys::map_budget::{Budget, Counted, Exhausted};
-use glebe_os::internal::sys::uffd::Uffd;
-use glebe_os::internal::sys::vma::{self, classify, classify_watched, Refusal, Vma};
+use glebe_os::internal::sys::memory::madvise::{advise, transparent_huge_pages_everywhere, Advice};
+use glebe_os::internal::sys::memory::map_budget::{Budget, Counted, Exhausted};
+use glebe_os::internal::sys::memory::uffd::Uffd;
+use glebe_os::internal::sys::memory::vma::{self, classify, classify_watched, Refusal, Vma};
 use glebe_os::units::{Bytes, PageSize};
 
 /// Armed ranges. Arming the middle of a mapping makes three of it.

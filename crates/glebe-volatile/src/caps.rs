@@ -13,8 +13,8 @@ use super::stats::Counter;
 use super::{Error, Options, Priority, Region};
 use glebe_os::extent::Extent;
 use glebe_os::internal::sync::{MappedWord, Ordering};
-use glebe_os::internal::sys::claim::{Claim, Holder};
 use glebe_os::internal::sys::page_size;
+use glebe_os::internal::sys::processes::claim::{Claim, Holder};
 use glebe_os::units::{Bytes, Pages};
 
 const NO_CAP: u64 = u64::MAX;

@@ -11,7 +11,7 @@
 
 use super::{Error, Purged, Region, Stats};
 use glebe_os::extent::Extent;
-use glebe_os::internal::sys::madvise::{advise, Advice};
+use glebe_os::internal::sys::memory::madvise::{advise, Advice};
 use glebe_os::units::Pages;
 
 impl Region {

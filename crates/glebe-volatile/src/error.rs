@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use glebe_os::error::OsError;
-use glebe_os::internal::sys::vma::Refusal;
+use glebe_os::internal::sys::memory::vma::Refusal;
 use glebe_os::units::{Bytes, Pages};
 
 /// The reason why a call on volatile memory failed.

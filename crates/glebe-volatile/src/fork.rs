@@ -25,7 +25,7 @@ use glebe_os::error::OsError;
 use glebe_os::internal::sync::{
     write, MappedWord, MutexGuard, Ordering, RwLockWriteGuard, StaticMutex, StaticMutexGuard,
 };
-use glebe_os::internal::sys::atfork;
+use glebe_os::internal::sys::processes::atfork;
 
 type List = Vec<Weak<Locked>>;
 

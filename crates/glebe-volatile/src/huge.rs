@@ -10,8 +10,8 @@
 //! change no contents.
 #![allow(unsafe_code)]
 
-use glebe_os::internal::sys::madvise::{advise, Advice};
-use glebe_os::internal::sys::pagemap::{Pagemap, Reading, Residence};
+use glebe_os::internal::sys::memory::madvise::{advise, Advice};
+use glebe_os::internal::sys::memory::pagemap::{Pagemap, Reading, Residence};
 use glebe_os::units::{Bytes, PageSize};
 
 /// Makes huge pages where all base pages are present, in `len` bytes (whole huge pages) at `addr`.

@@ -83,7 +83,7 @@ pub use {
     engine::Engine,
     error::Error,
     fork::follow_forks,
-    glebe_os::internal::sys::vma::Refusal,
+    glebe_os::internal::sys::memory::vma::Refusal,
     options::Options,
     refills::Refills,
     region::Region,

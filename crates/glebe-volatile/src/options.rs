@@ -19,7 +19,9 @@ use super::{fork, self_test, Engine, Error, Refusal, Region};
 use glebe_os::extent::Extent;
 use glebe_os::internal::mapping::{Mapping, Visibility};
 use glebe_os::internal::sync::RwLock;
-use glebe_os::internal::sys::{commit, madvise, page_size};
+use glebe_os::internal::sys::memory::commit;
+use glebe_os::internal::sys::memory::madvise;
+use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, PageSize};
 
 /// The options of a [`Region`], from [`Region::options`].

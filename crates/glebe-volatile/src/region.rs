@@ -17,7 +17,8 @@ use glebe_os::error::OsError;
 use glebe_os::extent::Extent;
 use glebe_os::internal::mapping::Mapping;
 use glebe_os::internal::sync::{prefetch_at, read, try_write, write, RwLockWriteGuard};
-use glebe_os::internal::sys::{atfork, vma};
+use glebe_os::internal::sys::memory::vma;
+use glebe_os::internal::sys::processes::atfork;
 use glebe_os::units::{Bytes, PageSize, Pages};
 
 /// Memory that can be marked: the kernel may free its pages until they are unmarked.

@@ -27,10 +27,10 @@ use super::Error;
 use glebe_os::error::OsError;
 use glebe_os::extent::{push, Extent};
 use glebe_os::internal::sync::{MappedWord, Ordering, StaticMutex};
-use glebe_os::internal::sys::fork::ForkGuard;
-use glebe_os::internal::sys::madvise::{advise, populate_armed, Advice};
-use glebe_os::internal::sys::pagemap::{Pagemap, Reading, Residence, Run};
-use glebe_os::internal::sys::uffd::Uffd;
+use glebe_os::internal::sys::memory::madvise::{advise, populate_armed, Advice};
+use glebe_os::internal::sys::memory::pagemap::{Pagemap, Reading, Residence, Run};
+use glebe_os::internal::sys::memory::uffd::Uffd;
+use glebe_os::internal::sys::processes::fork::ForkGuard;
 use glebe_os::units::{Bytes, PageSize, Pages};
 
 /// Up to this many pages are populated without a look: one call suffices if all are present.

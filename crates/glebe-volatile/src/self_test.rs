@@ -11,7 +11,8 @@ use super::Error;
 use glebe_os::error::OsError;
 use glebe_os::internal::mapping::{Mapping, Visibility};
 use glebe_os::internal::sync::First;
-use glebe_os::internal::sys::{page_size, process};
+use glebe_os::internal::sys::page_size;
+use glebe_os::internal::sys::processes::process;
 use glebe_os::units::{Bytes, Pages};
 
 /// First release known to be right.

@@ -11,7 +11,7 @@ use super::Error;
 use glebe_os::error::OsError;
 use glebe_os::extent::Extent;
 use glebe_os::internal::sync::RwLock;
-use glebe_os::internal::sys::swap;
+use glebe_os::internal::sys::machine::swap;
 use glebe_os::units::Pages;
 
 /// Marks of at most this many pages do not look for swap each time: the look would cost more.

@@ -32,8 +32,8 @@ use glebe_os::error::OsError;
 use glebe_os::extent::{push, Extent};
 use glebe_os::internal::mapping::racy;
 use glebe_os::internal::sync::{fence, prefetch, MappedWord, Ordering};
-use glebe_os::internal::sys::madvise::Advice;
-use glebe_os::internal::sys::pagemap::{Pagemap, Reading, Residence};
+use glebe_os::internal::sys::memory::madvise::Advice;
+use glebe_os::internal::sys::memory::pagemap::{Pagemap, Reading, Residence};
 use glebe_os::units::{Bytes, PageSize, Pages};
 
 /// Up to this many pages are checked word by word and get tags: if all were written, this saves the

@@ -7,8 +7,9 @@ use std::ops::Range;
 use super::*;
 use glebe_os::extent::Extent;
 use glebe_os::internal::sync::write;
-use glebe_os::internal::sys::madvise::{advise, Advice};
-use glebe_os::internal::sys::{madvise, page_size};
+use glebe_os::internal::sys::memory::madvise;
+use glebe_os::internal::sys::memory::madvise::{advise, Advice};
+use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 use glebe_testing::child::in_child;
 
@@ -399,7 +400,7 @@ fn huge_pages_are_marked_and_lost_whole_and_made_again() {
 fn huge_round(region: &Region, granule: Bytes) -> Option<bool> {
     let all = || Bytes::ZERO..region.len();
     let in_huge = || {
-        let pagemap = glebe_os::internal::sys::pagemap::Pagemap::open().unwrap();
+        let pagemap = glebe_os::internal::sys::memory::pagemap::Pagemap::open().unwrap();
         pagemap.huge_bytes(region.addr(), region.len()).unwrap_or(Bytes::ZERO)
     };
     let each = granule.pages_down(page_size()).get();

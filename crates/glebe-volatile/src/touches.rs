@@ -1,5 +1,5 @@
 //! [`Touches`] refills lost pages from a callback when an instruction touches them, in the SIGBUS
-//! handler ([`sigbus`](glebe_os::internal::sys::sigbus)). [`Refilled`] records these pages.
+//! handler ([`sigbus`](glebe_os::internal::sys::processes::sigbus)). [`Refilled`] records these pages.
 //!
 //! The handler takes no lock. If a hole is not marked, an unmark reports it lost and is about to
 //! zero it; the handler zeroes it too. A system call that meets a lost page returns EFAULT without
@@ -27,7 +27,7 @@ use glebe_os::extent::Extent;
 use glebe_os::internal::mapping::Mapping;
 use glebe_os::internal::sync::{MappedWord, Ordering};
 use glebe_os::internal::sys::page_size;
-use glebe_os::internal::sys::sigbus::{fill, Decision, Handler, Watch};
+use glebe_os::internal::sys::processes::sigbus::{fill, Decision, Handler, Watch};
 
 /// Supplies the contents of a lost page: the address of `len` bytes, or null for a real SIGBUS.
 /// `offset` is in bytes from the region's start; `data` is from

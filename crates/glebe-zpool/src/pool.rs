@@ -20,9 +20,10 @@ use crate::sizes::table::Table;
 use crate::space::Space;
 use crate::stats::Stats;
 use glebe_os::internal::sync::{MappedWord, Ordering};
-use glebe_os::internal::sys::claim::Claim;
-use glebe_os::internal::sys::fork::ForkGuard;
-use glebe_os::internal::sys::{meminfo, page_size};
+use glebe_os::internal::sys::machine::meminfo;
+use glebe_os::internal::sys::page_size;
+use glebe_os::internal::sys::processes::claim::Claim;
+use glebe_os::internal::sys::processes::fork::ForkGuard;
 use glebe_os::units::{Bytes, PageSize, Pages};
 
 /// The assumed size of a machine that does not report it.

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::entry::word::Kind;
+use glebe_os::internal::sys::memory::pagemap::{Entry, Pagemap};
 use glebe_os::internal::sys::page_size;
-use glebe_os::internal::sys::pagemap::{Entry, Pagemap};
 use glebe_os::units::{Bytes, Pages};
 
 #[cfg(all(feature = "lz4", feature = "zstd"))]

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use glebe::contig::{Contig, Error, Source};
-use glebe::internal::sys::process::effective_user;
+use glebe::internal::sys::processes::process::effective_user;
 use glebe::reserve::{self, Request, Reserve};
 use glebe::units::Bytes;
 use glebe_testing::process::child_of;

@@ -16,7 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use glebe::contig::{Contig, PoolLock, Source};
-use glebe::internal::sys::hugetlb::Pool;
+use glebe::internal::sys::machine::hugetlb::Pool;
 use glebe::units::{PageSize, Pages};
 use glebe_testing::process::{child_of, is_child};
 use glebe_testing::time::{is_long, slowed, wait_until};

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use glebe::contig::{Contig, Node, PoolLock};
-use glebe::internal::sys::{numa, page_size};
+use glebe::internal::sys::machine::numa;
+use glebe::internal::sys::page_size;
 
 use crate::turn::POOL;
 

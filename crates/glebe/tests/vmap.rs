@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 
 use glebe::extent::Extent;
-use glebe::internal::sys::map_count::{map_count, max_map_count};
+use glebe::internal::sys::memory::map_count::{map_count, max_map_count};
 use glebe::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::vmap::{Error, MemFile, Space, View};

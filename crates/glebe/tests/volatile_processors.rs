@@ -16,7 +16,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use glebe::internal::sys::madvise::{advise, Advice};
+use glebe::internal::sys::memory::madvise::{advise, Advice};
 use glebe::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Engine, Error, Priority, Region};

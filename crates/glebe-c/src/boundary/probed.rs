@@ -9,7 +9,7 @@
 
 use std::ffi::c_int;
 
-use glebe::internal::sys::peek::{peek, poke};
+use glebe::internal::sys::memory::peek::{peek, poke};
 use glebe::volatile::Error;
 
 use super::Out;

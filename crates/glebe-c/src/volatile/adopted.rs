@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::sync::{Mutex, MutexGuard};
 
 use glebe::extent::Extent;
-use glebe::internal::sys::vma;
+use glebe::internal::sys::memory::vma;
 use glebe::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Engine, Error, Priority, Region};

@@ -11,7 +11,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard};
 
-use glebe::internal::sys::{atfork, page_size};
+use glebe::internal::sys::page_size;
+use glebe::internal::sys::processes::atfork;
 use glebe::units::Bytes;
 use glebe::volatile::Error;
 

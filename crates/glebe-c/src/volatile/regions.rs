@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use glebe::internal::stats::LANES;
-use glebe::internal::sys::atfork;
+use glebe::internal::sys::processes::atfork;
 use glebe::volatile::{Error, Region};
 
 use super::adopted;

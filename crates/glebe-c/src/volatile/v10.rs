@@ -12,7 +12,9 @@
 
 use std::ffi::{c_int, c_long, c_void};
 
-use glebe::internal::sys::{errno, peek, stand_in};
+use glebe::internal::sys::errno;
+use glebe::internal::sys::memory::peek;
+use glebe::internal::sys::processes::stand_in;
 
 use super::adopted::is_volatile;
 use super::vrange::as_patches;

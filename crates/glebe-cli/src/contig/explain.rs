@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::Path;
 
 use glebe::contig::{explain, Contig, Verdict};
-use glebe::internal::sys::pagemap::frames_visible;
+use glebe::internal::sys::memory::pagemap::frames_visible;
 use glebe::page_size;
 use glebe::units::Bytes;
 

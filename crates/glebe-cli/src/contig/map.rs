@@ -6,7 +6,7 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
-use glebe::internal::sys::kpage::{runs, uses, Use};
+use glebe::internal::sys::machine::kpage::{runs, uses, Use};
 use glebe::page_size;
 use glebe::units::Bytes;
 

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::io::Write;
 
 use glebe::contig::{boot_parameter, grow_pool, PoolChange};
-use glebe::internal::sys::hugetlb::Pool;
+use glebe::internal::sys::machine::hugetlb::Pool;
 use glebe::units::{Bytes, PageSize};
 
 use super::status::block;

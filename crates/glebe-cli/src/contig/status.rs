@@ -6,9 +6,13 @@ use std::time::Duration;
 
 use glebe::contig::PoolLock;
 use glebe::error::OsError;
-use glebe::internal::sys::hugetlb::{sizes, Pool, PoolCounts};
-use glebe::internal::sys::kpage::{self, uses, Use};
-use glebe::internal::sys::{buddyinfo, dma_heap, meminfo, numa, page_size};
+use glebe::internal::sys::machine::buddyinfo;
+use glebe::internal::sys::machine::hugetlb::{sizes, Pool, PoolCounts};
+use glebe::internal::sys::machine::kpage::{self, uses, Use};
+use glebe::internal::sys::machine::meminfo;
+use glebe::internal::sys::machine::numa;
+use glebe::internal::sys::memory::dma_heap;
+use glebe::internal::sys::page_size;
 use glebe::probe::{State, Support};
 use glebe::units::{Bytes, PageSize, Pages};
 use serde_json::json;

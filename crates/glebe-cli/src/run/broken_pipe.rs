@@ -12,7 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use glebe::internal::sys::broken_pipe;
+use glebe::internal::sys::files::broken_pipe;
 
 /// True if the caller had SIGPIPE ignored.
 static IS_IGNORED: AtomicBool = AtomicBool::new(false);

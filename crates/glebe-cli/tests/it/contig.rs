@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use glebe::contig::PoolLock;
 use glebe::error::OsError;
-use glebe::internal::sys::hugetlb::{sizes, Pool};
-use glebe::internal::sys::process::effective_user;
+use glebe::internal::sys::machine::hugetlb::{sizes, Pool};
+use glebe::internal::sys::processes::process::effective_user;
 use glebe_testing::process::{child_of, is_child};
 use glebe_testing::time::slowed;
 use glebe_testing::Scratch;

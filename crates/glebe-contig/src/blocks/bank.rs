@@ -11,7 +11,7 @@ use super::work::{BlockWork, Stuck};
 use super::STUCK_MAX;
 use crate::pool::{Place, PoolLock};
 use crate::Error;
-use glebe_os::internal::sys::memory_block::{BlockState, Zone};
+use glebe_os::internal::sys::machine::memory_block::{BlockState, Zone};
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 

@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use glebe_os::internal::sys::kpage::Occupancy;
-use glebe_os::internal::sys::numa::Node;
+use glebe_os::internal::sys::machine::kpage::Occupancy;
+use glebe_os::internal::sys::machine::numa::Node;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Disturbs {

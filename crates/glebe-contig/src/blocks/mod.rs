@@ -35,12 +35,12 @@ use super::hugetlb::{Builder, Kept};
 use super::options::Options;
 use super::pool::Place;
 use super::{runs, smallest_hugetlb, Contig, Error, Source};
-use glebe_os::internal::sys::buddyinfo::free_in_zones;
-use glebe_os::internal::sys::file;
-use glebe_os::internal::sys::fork::ForkGuard;
-use glebe_os::internal::sys::hugetlb::sizes;
-use glebe_os::internal::sys::memory_block::Zone;
+use glebe_os::internal::sys::files::file;
+use glebe_os::internal::sys::machine::buddyinfo::free_in_zones;
+use glebe_os::internal::sys::machine::hugetlb::sizes;
+use glebe_os::internal::sys::machine::memory_block::Zone;
 use glebe_os::internal::sys::page_size;
+use glebe_os::internal::sys::processes::fork::ForkGuard;
 use glebe_os::units::{Bytes, PageSize};
 
 /// Time that the kernel may take to empty a block.

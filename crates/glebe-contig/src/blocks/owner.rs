@@ -6,7 +6,7 @@
 use super::record::{header, Line, Owner, Record};
 use crate::pool::PoolLock;
 use glebe_os::error::OsError;
-use glebe_os::internal::sys::lock_file::LockFile;
+use glebe_os::internal::sys::files::lock_file::LockFile;
 
 pub(super) const NAME: &str = "blocks";
 

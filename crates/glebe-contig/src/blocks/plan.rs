@@ -7,10 +7,12 @@
 use super::choose::{Disturbs, Search};
 use super::work::BlockWork;
 use crate::Error;
-use glebe_os::internal::sys::buddyinfo::free_in_zones;
-use glebe_os::internal::sys::memory_block::{BlockState, MemoryBlock, Zone};
-use glebe_os::internal::sys::numa::Node;
-use glebe_os::internal::sys::{meminfo, page_size, zones};
+use glebe_os::internal::sys::machine::buddyinfo::free_in_zones;
+use glebe_os::internal::sys::machine::meminfo;
+use glebe_os::internal::sys::machine::memory_block::{BlockState, MemoryBlock, Zone};
+use glebe_os::internal::sys::machine::numa::Node;
+use glebe_os::internal::sys::machine::zones;
+use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 
 /// Share of the available memory that must stay free.

@@ -12,7 +12,7 @@
 //! with the process's claim. Free lines are spaces. Text of another boot and malformed lines are
 //! ignored.
 
-use glebe_os::internal::sys::memory_block::Zone;
+use glebe_os::internal::sys::machine::memory_block::Zone;
 
 const HEADER: &str = "glebe-blocks 1";
 /// Bytes of a line with its end.

@@ -5,7 +5,7 @@ use super::record::Line;
 use super::*;
 use crate::Contig;
 use glebe_os::internal::sync::{StaticMutex, StaticMutexGuard};
-use glebe_os::internal::sys::memory_block::BlockState;
+use glebe_os::internal::sys::machine::memory_block::BlockState;
 
 const LOCK: Duration = Duration::from_secs(60);
 /// A claim that no process has.

@@ -15,10 +15,10 @@ use super::BLOCK_PATIENCE;
 use crate::pool::{Place, PoolLock};
 use crate::Error;
 use glebe_os::error::OsError;
-use glebe_os::internal::sys::hugetlb::{self, Pool};
-use glebe_os::internal::sys::kpage::{Frames, Occupancy};
-use glebe_os::internal::sys::memory_block::{BlockState, MemoryBlock, MemoryBlocks, Zone};
-use glebe_os::internal::sys::numa::Node;
+use glebe_os::internal::sys::machine::hugetlb::{self, Pool};
+use glebe_os::internal::sys::machine::kpage::{Frames, Occupancy};
+use glebe_os::internal::sys::machine::memory_block::{BlockState, MemoryBlock, MemoryBlocks, Zone};
+use glebe_os::internal::sys::machine::numa::Node;
 
 /// Distance of the sampled frames.
 const SAMPLE_EVERY: u64 = 1 << 11;

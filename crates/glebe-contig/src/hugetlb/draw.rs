@@ -25,9 +25,9 @@ use crate::pool::PoolLock;
 use crate::Error;
 use glebe_os::error::OsError;
 use glebe_os::internal::mapping::Mapping;
-use glebe_os::internal::sys::kpage::Frames;
-use glebe_os::internal::sys::one_processor::OneProcessor;
-use glebe_os::internal::sys::zones;
+use glebe_os::internal::sys::machine::kpage::Frames;
+use glebe_os::internal::sys::machine::zones;
+use glebe_os::internal::sys::processes::one_processor::OneProcessor;
 use glebe_os::units::Pages;
 
 /// Time that the lock is held once the pool has grown, plus one step.

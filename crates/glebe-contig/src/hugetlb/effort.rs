@@ -5,8 +5,10 @@ use std::time::{Duration, Instant};
 
 use crate::populate::available_on;
 use crate::{Error, Options};
-use glebe_os::internal::sys::numa::Node;
-use glebe_os::internal::sys::{meminfo, node_memory, processor_time};
+use glebe_os::internal::sys::machine::meminfo;
+use glebe_os::internal::sys::machine::node_memory;
+use glebe_os::internal::sys::machine::numa::Node;
+use glebe_os::internal::sys::processes::processor_time;
 use glebe_os::units::{Bytes, PageSize};
 
 /// Bytes that a search leaves to the machine, at least.

@@ -6,8 +6,8 @@ use std::ops::Range;
 use crate::order::{fewest_runs, Plan};
 use glebe_os::error::OsError;
 use glebe_os::internal::mapping::{Mapping, Stretch};
+use glebe_os::internal::sys::memory::pagemap::Pagemap;
 use glebe_os::internal::sys::page_size;
-use glebe_os::internal::sys::pagemap::Pagemap;
 use glebe_os::units::PageSize;
 
 #[derive(Default)]

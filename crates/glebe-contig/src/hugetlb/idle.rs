@@ -17,8 +17,8 @@ use super::Builder;
 use crate::Error;
 use glebe_os::internal::mapping::Mapping;
 use glebe_os::internal::sync::StaticMutex;
-use glebe_os::internal::sys::atfork;
-use glebe_os::internal::sys::fork::ForkGuard;
+use glebe_os::internal::sys::processes::atfork;
+use glebe_os::internal::sys::processes::fork::ForkGuard;
 use glebe_os::units::Pages;
 
 /// Attempts, since other programs take pages at the same moment.

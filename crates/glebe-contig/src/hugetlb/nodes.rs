@@ -9,10 +9,10 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use glebe_os::internal::sys::numa::{self, Node, ThreadPolicy};
-use glebe_os::internal::sys::one_processor::OneProcessor;
+use glebe_os::internal::sys::machine::numa::{self, Node, ThreadPolicy};
+use glebe_os::internal::sys::machine::zones::frames_of_nodes;
 use glebe_os::internal::sys::page_size;
-use glebe_os::internal::sys::zones::frames_of_nodes;
+use glebe_os::internal::sys::processes::one_processor::OneProcessor;
 use glebe_os::units::{PageSize, Pfn};
 
 /// The frames that may be chosen.

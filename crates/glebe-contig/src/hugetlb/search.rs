@@ -20,10 +20,10 @@ use super::survey::{has_movable, longest_in_pool};
 use super::{machine_available, Builder, Order};
 use crate::Error;
 use glebe_os::internal::mapping::Mapping;
-use glebe_os::internal::sys::compact::compact_memory;
-use glebe_os::internal::sys::hugetlb::{sizes, Pool};
-use glebe_os::internal::sys::kpage::Frames;
-use glebe_os::internal::sys::meminfo;
+use glebe_os::internal::sys::machine::compact::compact_memory;
+use glebe_os::internal::sys::machine::hugetlb::{sizes, Pool};
+use glebe_os::internal::sys::machine::kpage::Frames;
+use glebe_os::internal::sys::machine::meminfo;
 use glebe_os::units::{Bytes, Pages};
 
 /// Pages of this size are only taken as needed, unless the caller asks for a run: zeroing a page

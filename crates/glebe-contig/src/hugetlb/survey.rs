@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use glebe_os::error::OsError;
-use glebe_os::internal::sys::kpage::{Frames, Kind};
+use glebe_os::internal::sys::machine::kpage::{Frames, Kind};
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{PageSize, Pages, Pfn};
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 
 use super::*;
-use glebe_os::internal::sys::numa::Node;
+use glebe_os::internal::sys::machine::numa::Node;
 use glebe_os::units::PageSize;
 
 struct Fixture {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use glebe::internal::sys::lean;
+use glebe::internal::sys::processes::lean;
 use glebe::reclaim::Policy;
 use glebe::Bytes;
 

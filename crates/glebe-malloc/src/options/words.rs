@@ -1,6 +1,6 @@
 //! Parses values of options from bytes.
 
-use glebe::internal::sys::handler;
+use glebe::internal::sys::processes::handler;
 
 pub(super) fn switch(value: &[u8]) -> Result<bool, &'static str> {
     match value {

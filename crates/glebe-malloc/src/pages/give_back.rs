@@ -11,9 +11,9 @@
 
 use std::ops::Range;
 
-use glebe::internal::sys::madvise::try_discard;
-use glebe::internal::sys::mincore;
-use glebe::internal::sys::signals::Blocked;
+use glebe::internal::sys::memory::madvise::try_discard;
+use glebe::internal::sys::memory::mincore;
+use glebe::internal::sys::processes::signals::Blocked;
 use glebe::{page_size, Bytes};
 
 use super::counters::add;

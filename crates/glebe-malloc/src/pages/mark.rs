@@ -11,7 +11,7 @@
 
 use std::ops::Range;
 
-use glebe::internal::sys::madvise::{try_advise, try_discard, Advice};
+use glebe::internal::sys::memory::madvise::{try_advise, try_discard, Advice};
 use glebe::Bytes;
 
 use super::counters::add;

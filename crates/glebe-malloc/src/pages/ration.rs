@@ -16,7 +16,7 @@
 use std::ops::Range;
 
 use glebe::internal::sys::errno;
-use glebe::internal::sys::madvise::{try_advise, Advice};
+use glebe::internal::sys::memory::madvise::{try_advise, Advice};
 use glebe::reclaim::Pressure;
 use glebe::Bytes;
 

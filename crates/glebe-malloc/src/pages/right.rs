@@ -33,7 +33,7 @@ impl Default for Right {
 /// Returns the process's number, unlike any ancestor's; never 0.
 #[cfg(not(loom))]
 fn own() -> u64 {
-    glebe::internal::sys::fork::ForkGuard::new().generation()
+    glebe::internal::sys::processes::fork::ForkGuard::new().generation()
 }
 
 #[cfg(loom)]

@@ -20,7 +20,8 @@ use std::ops::Range;
 use std::ptr;
 use std::slice;
 
-use glebe::internal::sys::{errno, lean};
+use glebe::internal::sys::errno;
+use glebe::internal::sys::processes::lean;
 
 use super::counters::{add, Counters};
 use super::ration::Ration;

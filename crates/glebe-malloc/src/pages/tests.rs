@@ -215,9 +215,9 @@ fn what_is_free_as_a_whole_goes_at_once_where_memory_is_short() {
 fn reclaim(space: &Space, slices: Range<usize>) {
     let (addr, bytes) = space.memory_of(slices.start, slices.len());
     let len = glebe::Bytes::new(bytes as u64);
-    let advice = glebe::internal::sys::madvise::Advice::PageOut;
+    let advice = glebe::internal::sys::memory::madvise::Advice::PageOut;
     // SAFETY: the memory is marked, and the kernel may take it at any time.
-    unsafe { glebe::internal::sys::madvise::advise(addr, len, advice).unwrap() };
+    unsafe { glebe::internal::sys::memory::madvise::advise(addr, len, advice).unwrap() };
 }
 
 #[test]

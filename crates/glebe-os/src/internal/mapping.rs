@@ -24,13 +24,15 @@ use std::ptr;
 use std::sync::Arc;
 
 use crate::error::OsError;
-use crate::internal::sys::fork::ForkGuard;
-pub use crate::internal::sys::madvise::DISCARD_MAX;
-use crate::internal::sys::madvise::{advise, discard, discard_all, transparent_huge_page, Advice};
-use crate::internal::sys::memfd::MemFile;
-use crate::internal::sys::mmap::{map, map_aligned, map_file, set_aside, unmap, Backing};
-use crate::internal::sys::own::Own;
+pub use crate::internal::sys::memory::madvise::DISCARD_MAX;
+use crate::internal::sys::memory::madvise::{
+    advise, discard, discard_all, transparent_huge_page, Advice,
+};
+use crate::internal::sys::memory::memfd::MemFile;
+use crate::internal::sys::memory::mmap::{map, map_aligned, map_file, set_aside, unmap, Backing};
+use crate::internal::sys::memory::own::Own;
 use crate::internal::sys::page_size;
+use crate::internal::sys::processes::fork::ForkGuard;
 use crate::units::{Bytes, PageSize};
 
 pub use addresses::{Addresses, Piece};

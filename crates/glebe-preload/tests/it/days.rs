@@ -97,7 +97,7 @@ fn large_objects_are_the_heaps_own_and_are_used_again() {
     for mib in ["300", "900", "1100", "2100", "7000"] {
         said(&program, "", "", &["large", mib]);
     }
-    let available = glebe::internal::sys::meminfo::available().unwrap();
+    let available = glebe::internal::sys::machine::meminfo::available().unwrap();
     if available < Bytes::gib(3) {
         return println!("skipped: {available} available, up to 1100 MiB are filled");
     }

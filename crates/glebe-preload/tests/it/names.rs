@@ -28,7 +28,7 @@ fn the_edges_of_the_manual_pages() {
         }
         assert_eq!(got.lines().count(), expected.lines().count(), "with {options:?}");
     }
-    if glebe::internal::sys::process::effective_user() != 0 {
+    if glebe::internal::sys::processes::process::effective_user() != 0 {
         return println!("skipped: the edges as another user (the caller is not root)");
     }
     // The other user can read the copy.

@@ -16,7 +16,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use glebe::internal::sys::fork::ForkGuard;
+use glebe::internal::sys::processes::fork::ForkGuard;
 use glebe::page_size;
 use glebe::reserve::{self, Namespace, Put, Reserve};
 use glebe::zpool::Handle;

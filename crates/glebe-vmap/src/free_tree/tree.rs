@@ -57,7 +57,7 @@ pub(super) use search::Need;
 
 use super::lanes::{at_least, fits, largest, most_usable, rank, Lane};
 use super::Classes;
-use glebe_os::internal::sys::madvise;
+use glebe_os::internal::sys::memory::madvise;
 use maxima::{Stale, GROUP};
 
 /// Most levels, leaves included; `limit` is low enough for them.

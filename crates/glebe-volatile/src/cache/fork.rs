@@ -19,7 +19,7 @@ use super::table::Table;
 use crate::follow_forks;
 use glebe_os::error::OsError;
 use glebe_os::internal::sync::{lock, Mutex, MutexGuard, StaticMutex, StaticMutexGuard};
-use glebe_os::internal::sys::atfork;
+use glebe_os::internal::sys::processes::atfork;
 
 trait Lockable: Send + Sync {
     fn hold(self: Arc<Self>) -> Box<dyn Held>;

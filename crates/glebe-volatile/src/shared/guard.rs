@@ -16,7 +16,7 @@
 //! ```
 //!
 //! A sealed file without that option has no handler. A forked child sees touches from its first
-//! call on. Cost: see `sys::sigbus`.
+//! call on. Cost: see `sys::processes::sigbus`.
 //!
 //! # Safety
 //! The handler uses `Watched`. The watches are dropped before it, and their drop waits for
@@ -35,9 +35,9 @@ use super::word::Word;
 use crate::Error;
 use glebe_os::internal::mapping::Mapping;
 use glebe_os::internal::sync::{MappedWord, Ordering};
-use glebe_os::internal::sys::memory_file::len_of;
-use glebe_os::internal::sys::sigbus::{fill, Decision, Handler, Watch};
-use glebe_os::internal::sys::uffd::Uffd;
+use glebe_os::internal::sys::memory::memory_file::len_of;
+use glebe_os::internal::sys::memory::uffd::Uffd;
+use glebe_os::internal::sys::processes::sigbus::{fill, Decision, Handler, Watch};
 use glebe_os::units::Bytes;
 
 const NONE: u64 = u64::MAX;

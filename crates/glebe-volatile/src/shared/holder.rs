@@ -23,9 +23,9 @@ use super::purge;
 use super::word::change;
 use crate::Error;
 use glebe_os::internal::sync::{Backoff, MappedPtr, MappedWord, Ordering};
-use glebe_os::internal::sys::ofd_lock::{Description, Tied};
-use glebe_os::internal::sys::uffd::Uffd;
-use glebe_os::internal::sys::uptime;
+use glebe_os::internal::sys::files::ofd_lock::{Description, Tied};
+use glebe_os::internal::sys::machine::uptime;
+use glebe_os::internal::sys::memory::uffd::Uffd;
 
 /// Longest wait for another process that joins or purges.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);

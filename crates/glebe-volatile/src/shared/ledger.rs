@@ -23,8 +23,10 @@ use glebe_os::error::OsError;
 use glebe_os::extent::{push, Extent};
 use glebe_os::internal::mapping::Mapping;
 use glebe_os::internal::sync::{fence, MappedWord, Ordering};
-use glebe_os::internal::sys::memory_file::MemoryFile;
-use glebe_os::internal::sys::{fault, ofd_lock, page_size};
+use glebe_os::internal::sys::fault;
+use glebe_os::internal::sys::files::ofd_lock;
+use glebe_os::internal::sys::memory::memory_file::MemoryFile;
+use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, PageSize};
 
 const BITS: u64 = u64::BITS as u64;

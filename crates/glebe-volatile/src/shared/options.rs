@@ -20,9 +20,10 @@ use super::store::Store;
 use crate::Error;
 use glebe_os::error::OsError;
 use glebe_os::internal::mapping::Mapping;
-use glebe_os::internal::sys::memory_file::MemoryFile;
-use glebe_os::internal::sys::vma::classify_shared;
-use glebe_os::internal::sys::{file, page_size};
+use glebe_os::internal::sys::files::file;
+use glebe_os::internal::sys::memory::memory_file::MemoryFile;
+use glebe_os::internal::sys::memory::vma::classify_shared;
+use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, PageSize};
 
 /// Largest alignment of the data's address.

@@ -12,7 +12,7 @@ use super::wait::{change_idle, for_purge};
 use super::word::{change, tick, Word};
 use crate::{Error, Purged};
 use glebe_os::extent::{push, Extent};
-use glebe_os::internal::sys::uptime;
+use glebe_os::internal::sys::machine::uptime;
 use glebe_os::units::Bytes;
 
 /// Pinned granules; from [`Shared::pin`].

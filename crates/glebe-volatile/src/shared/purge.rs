@@ -16,7 +16,7 @@ use super::word::{change, Key, Word};
 use crate::{Error, Priority};
 use glebe_os::extent::Extent;
 use glebe_os::internal::sync::Ordering;
-use glebe_os::internal::sys::ofd_lock::{is_locked, Description};
+use glebe_os::internal::sys::files::ofd_lock::{is_locked, Description};
 use glebe_os::units::Bytes;
 
 /// Most bytes freed by one call: their pins wait for it.

@@ -17,10 +17,10 @@ use super::shed::Queue;
 use super::word::Word;
 use crate::{Error, Priority};
 use glebe_os::internal::sync::{lock, MappedWord, Mutex, Ordering};
-use glebe_os::internal::sys::atfork;
-use glebe_os::internal::sys::claim::Claim;
-use glebe_os::internal::sys::memory_file::MemoryFile;
-use glebe_os::internal::sys::ofd_lock::Description;
+use glebe_os::internal::sys::files::ofd_lock::Description;
+use glebe_os::internal::sys::memory::memory_file::MemoryFile;
+use glebe_os::internal::sys::processes::atfork;
+use glebe_os::internal::sys::processes::claim::Claim;
 use glebe_os::units::Bytes;
 
 /// A purger of a file that others use.

@@ -22,7 +22,9 @@ use crate::{Error, Priority, Purged};
 use glebe_os::extent::{merged, push, Extent};
 use glebe_os::internal::mapping::Mapping;
 use glebe_os::internal::sync::Ordering;
-use glebe_os::internal::sys::{atfork, page_size, uptime};
+use glebe_os::internal::sys::machine::uptime;
+use glebe_os::internal::sys::page_size;
+use glebe_os::internal::sys::processes::atfork;
 use glebe_os::units::{Bytes, Pages};
 
 /// Volatile memory that several processes share; see [`Shared::options`].

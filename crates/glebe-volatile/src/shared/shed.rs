@@ -17,7 +17,7 @@ use super::word::Word;
 use crate::{Error, Priority};
 use glebe_os::extent::Extent;
 use glebe_os::internal::sync::{lock, First};
-use glebe_os::internal::sys::uptime;
+use glebe_os::internal::sys::machine::uptime;
 use glebe_os::units::Bytes;
 
 /// The moment when the machine's clock was 0, equal for all files.

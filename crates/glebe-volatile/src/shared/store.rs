@@ -10,9 +10,10 @@
 #![allow(unsafe_code)]
 
 use glebe_os::error::OsError;
-use glebe_os::internal::sys::madvise::{advise, Advice};
-use glebe_os::internal::sys::memory_file::MemoryFile;
-use glebe_os::internal::sys::{mincore, page_size};
+use glebe_os::internal::sys::memory::madvise::{advise, Advice};
+use glebe_os::internal::sys::memory::memory_file::MemoryFile;
+use glebe_os::internal::sys::memory::mincore;
+use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 
 /// See the module.

@@ -29,9 +29,10 @@ use glebe_os::error::OsError;
 use glebe_os::extent::{push, Extent};
 use glebe_os::internal::mapping::{Mapping, Visibility};
 use glebe_os::internal::sync::{First, MappedWord, Ordering};
-use glebe_os::internal::sys::madvise::{advise, Advice};
-use glebe_os::internal::sys::pagemap::{Pagemap, Reading, Residence};
-use glebe_os::internal::sys::{page_faults, page_size};
+use glebe_os::internal::sys::memory::madvise::{advise, Advice};
+use glebe_os::internal::sys::memory::page_faults;
+use glebe_os::internal::sys::memory::pagemap::{Pagemap, Reading, Residence};
+use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 
 /// Bytes per look, few enough that little changes before the engine acts on the result.

@@ -37,7 +37,7 @@ fn write_all(region: &Region) {
 }
 
 fn in_huge(region: &Region) -> bool {
-    let pagemap = glebe_os::internal::sys::pagemap::Pagemap::open().unwrap();
+    let pagemap = glebe_os::internal::sys::memory::pagemap::Pagemap::open().unwrap();
     pagemap.huge_bytes(region.addr(), region.len()).is_ok_and(|huge| huge == region.len())
 }
 

@@ -5,7 +5,7 @@ use std::ptr;
 use super::*;
 use crate::{Engine, Options, Priority, Region};
 use glebe_os::internal::sync::MappedWord;
-use glebe_os::internal::sys::madvise::{advise, Advice};
+use glebe_os::internal::sys::memory::madvise::{advise, Advice};
 use glebe_os::units::Bytes;
 
 fn page() -> Bytes {

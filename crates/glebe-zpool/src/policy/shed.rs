@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::options::{AtLimit, Budget};
 use crate::policy::compact::compact;
 use crate::ObjectPool;
-use glebe_os::internal::sys::claim::Holder;
+use glebe_os::internal::sys::processes::claim::Holder;
 use glebe_os::units::{Bytes, Pages};
 
 const BATCH: u64 = 32;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use glebe_os::internal::sync::{MappedWord, Ordering};
-use glebe_os::internal::sys::claim::{Claim, Holder};
+use glebe_os::internal::sys::processes::claim::{Claim, Holder};
 use glebe_os::units::Bytes;
 
 const PATIENCE: Duration = Duration::from_secs(1);

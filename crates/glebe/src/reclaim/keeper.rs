@@ -18,7 +18,7 @@ use super::sensor::{Lazy, Look, Sensor};
 use super::watch::{Bell, Watch, Watched};
 use super::{Error, Part};
 use crate::volatile::Refills;
-use glebe_os::internal::sys::claim::Holder;
+use glebe_os::internal::sys::processes::claim::Holder;
 use glebe_os::units::Bytes;
 
 /// Rounds of one look, for parts that free too little.

@@ -1,7 +1,7 @@
 //! [`Part`]: something that a reclaimer takes memory from, kept by a weak handle.
 //!
 //! A reclaimer forgets a part whose owner dropped it. A word in the part gives it to one reclaimer
-//! ([`Claim`](glebe_os::internal::sys::claim::Claim)).
+//! ([`Claim`](glebe_os::internal::sys::processes::claim::Claim)).
 
 use std::hash::Hash;
 use std::sync::{Arc, Weak};
@@ -14,7 +14,7 @@ use super::Error;
 use crate::reserve::{Reserve, Shrinkable};
 use crate::volatile::{Cache, Priority, Purger, Region};
 use crate::zpool::ObjectPool;
-use glebe_os::internal::sys::claim::Holder;
+use glebe_os::internal::sys::processes::claim::Holder;
 use glebe_os::units::Bytes;
 
 /// Something that can give memory back; made by `into`.

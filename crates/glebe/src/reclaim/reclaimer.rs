@@ -18,8 +18,9 @@ use crate::volatile::Refills;
 use glebe_os::error::OsError;
 use glebe_os::internal::stats::Histogram;
 use glebe_os::internal::sync::{lock, MappedWord, Mutex, Ordering};
-use glebe_os::internal::sys::fork::ForkGuard;
-use glebe_os::internal::sys::{page_size, thread};
+use glebe_os::internal::sys::page_size;
+use glebe_os::internal::sys::processes::fork::ForkGuard;
+use glebe_os::internal::sys::processes::thread;
 use glebe_os::units::{Bytes, Pages};
 
 /// Takes memory back from parts of the program before the kernel has to kill it.

@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 use super::pressure::{Pressure, Scope};
 use super::Error;
 use glebe_os::error::OsError;
-use glebe_os::internal::sys::cgroup::usage::{Charged, Group, Usage};
-use glebe_os::internal::sys::meminfo::{Machine, MemInfo};
-use glebe_os::internal::sys::unread::Unread;
+use glebe_os::internal::sys::files::unread::Unread;
+use glebe_os::internal::sys::machine::cgroup::usage::{Charged, Group, Usage};
+use glebe_os::internal::sys::machine::meminfo::{Machine, MemInfo};
 use glebe_os::units::Bytes;
 
 const FOUND_FOR: Duration = Duration::from_secs(5);

@@ -10,12 +10,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use glebe_os::error::OsError;
-use glebe_os::internal::sys::cgroup::events::Events;
-use glebe_os::internal::sys::cgroup::usage::Group;
-use glebe_os::internal::sys::epoll::{Epoll, Wakes};
-use glebe_os::internal::sys::event_fd::{EventFd, TimerFd};
-use glebe_os::internal::sys::psi;
-use glebe_os::internal::sys::usage_threshold::UsageThreshold;
+use glebe_os::internal::sys::files::epoll::{Epoll, Wakes};
+use glebe_os::internal::sys::files::event_fd::{EventFd, TimerFd};
+use glebe_os::internal::sys::machine::cgroup::events::Events;
+use glebe_os::internal::sys::machine::cgroup::usage::Group;
+use glebe_os::internal::sys::machine::psi;
+use glebe_os::internal::sys::machine::usage_threshold::UsageThreshold;
 use glebe_os::units::Bytes;
 
 /// Time between a refusal and the next try.

@@ -21,7 +21,8 @@ use crate::contig::Contig;
 use glebe_os::error::OsError;
 use glebe_os::internal::mapping::racy;
 use glebe_os::internal::sync::{fence, prefetch_at, AtomicU64, Backoff, Ordering};
-use glebe_os::internal::sys::{membarrier, rseq};
+use glebe_os::internal::sys::processes::membarrier;
+use glebe_os::internal::sys::processes::rseq;
 use glebe_os::units::PageSize;
 pub(crate) use rseq::{Fill, Guard, Outcome, META_WORDS};
 

@@ -49,9 +49,9 @@ use std::sync::{Arc, OnceLock};
 use crate::contig::Contig;
 use glebe_os::internal::stats::Histogram;
 use glebe_os::internal::sync::{MappedWord, Mutex, Ordering};
-use glebe_os::internal::sys::claim::Claim;
-use glebe_os::internal::sys::socket::Bound;
-use glebe_os::internal::sys::ticks::Rate;
+use glebe_os::internal::sys::files::socket::Bound;
+use glebe_os::internal::sys::machine::ticks::Rate;
+use glebe_os::internal::sys::processes::claim::Claim;
 use glebe_os::units::{Bytes, Pages};
 
 use self::stats::Counts;

@@ -17,8 +17,8 @@ use crate::contig::{self, Contig, Plan, Source};
 use crate::zpool::Codec;
 use glebe_os::error::OsError;
 use glebe_os::internal::sync::Mutex;
-use glebe_os::internal::sys::claim::Claim;
 use glebe_os::internal::sys::page_size;
+use glebe_os::internal::sys::processes::claim::Claim;
 use glebe_os::units::{Bytes, Pages};
 
 /// Approximate table bytes for each page: its words, its key, and its place in the index.

@@ -16,9 +16,9 @@ use super::shared::Weak;
 use super::{Error, Inner};
 use glebe_os::error::OsError;
 use glebe_os::internal::sync::{MappedWord, Ordering};
-use glebe_os::internal::sys::private::own_dir;
-use glebe_os::internal::sys::socket::{send_all, Bound, Listener};
-use glebe_os::internal::sys::thread::start as start_thread;
+use glebe_os::internal::sys::files::private::own_dir;
+use glebe_os::internal::sys::files::socket::{send_all, Bound, Listener};
+use glebe_os::internal::sys::processes::thread::start as start_thread;
 
 /// Time that a client may delay the thread, at each step.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -21,8 +21,8 @@ use std::time::Duration;
 
 use super::Error;
 use glebe_os::error::OsError;
-use glebe_os::internal::sys::process::effective_user;
-use glebe_os::internal::sys::socket::send_all;
+use glebe_os::internal::sys::files::socket::send_all;
+use glebe_os::internal::sys::processes::process::effective_user;
 
 pub(super) const HEAD: &str = "glebe-stats/1";
 pub(super) const REQUEST_MAX: usize = 32;

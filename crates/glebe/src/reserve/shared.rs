@@ -17,7 +17,7 @@ use super::error::Error;
 use super::table::Slot;
 use glebe_os::internal::mapping::Mapping;
 use glebe_os::internal::sync::{fence, MappedWord, Ordering};
-use glebe_os::internal::sys::fork::ForkGuard;
+use glebe_os::internal::sys::processes::fork::ForkGuard;
 
 #[derive(Debug)]
 pub(super) struct Root<T> {

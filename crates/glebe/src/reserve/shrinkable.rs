@@ -10,8 +10,8 @@ use super::shared::Weak;
 use super::{Inner, Reserve, GRANULE};
 use crate::contig::Source;
 use glebe_os::internal::sync::lock;
-use glebe_os::internal::sys::claim::Holder;
 use glebe_os::internal::sys::page_size;
+use glebe_os::internal::sys::processes::claim::Holder;
 use glebe_os::units::{Bytes, Pages};
 
 #[derive(Debug)]

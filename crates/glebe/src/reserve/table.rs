@@ -17,7 +17,7 @@ use std::sync::Arc;
 use glebe_os::error::OsError;
 use glebe_os::internal::mapping::{Mapping, Visibility};
 use glebe_os::internal::sync::AtomicU64;
-use glebe_os::internal::sys::fork::ForkGuard;
+use glebe_os::internal::sys::processes::fork::ForkGuard;
 use glebe_os::units::Bytes;
 
 /// Alignment of tables: the bytes that processors fetch together.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::shared::Weak;
 use super::stats::Counter;
 use super::Inner;
-use glebe_os::internal::sys::thread::start as start_thread;
+use glebe_os::internal::sys::processes::thread::start as start_thread;
 
 const IDLE: Duration = Duration::from_millis(20);
 

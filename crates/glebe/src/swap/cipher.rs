@@ -24,7 +24,8 @@ mod sealing {
     use super::HEAD;
     use glebe_os::error::OsError;
     use glebe_os::internal::sync::{MappedWord, Ordering};
-    use glebe_os::internal::sys::{page_size, random};
+    use glebe_os::internal::sys::machine::random;
+    use glebe_os::internal::sys::page_size;
     use glebe_os::internal::words::Words;
 
     const WORD: usize = size_of::<u64>();

@@ -19,7 +19,7 @@ use crate::zpool::internal::with_buffer;
 use glebe_os::error::OsError;
 use glebe_os::extent::Extent;
 use glebe_os::internal::sync::{lock, Mutex};
-use glebe_os::internal::sys::scratch_file::{ScratchFile, ALIGN};
+use glebe_os::internal::sys::files::scratch_file::{ScratchFile, ALIGN};
 use glebe_os::units::Bytes;
 
 /// Unit of records, in bytes.

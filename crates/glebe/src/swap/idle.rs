@@ -12,8 +12,8 @@ use super::kept::Kept;
 use crate::zpool::Handle;
 use glebe_os::error::OsError;
 use glebe_os::internal::sync::{MappedWord, Ordering};
-use glebe_os::internal::sys::fork::ForkGuard;
 use glebe_os::internal::sys::page_size;
+use glebe_os::internal::sys::processes::fork::ForkGuard;
 use glebe_os::internal::words::Words;
 use glebe_os::units::Bytes;
 

@@ -24,7 +24,7 @@ use super::stats::{Counter, Counts};
 use super::word::{change, look, must, Refusal, State, Word, PINS_MAX};
 use glebe_os::internal::stats::Histogram;
 use glebe_os::internal::sync::{Backoff, MappedWord, Ordering};
-use glebe_os::internal::sys::fork::ForkGuard;
+use glebe_os::internal::sys::processes::fork::ForkGuard;
 use glebe_os::units::Bytes;
 
 pub(super) const LEN_MAX: usize = 2 << 20;

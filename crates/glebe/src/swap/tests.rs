@@ -9,7 +9,7 @@ use super::kept::Kept;
 use super::word::{look, State};
 use super::*;
 use crate::zpool::{Handle, ObjectPool};
-use glebe_os::internal::sys::mincore::there;
+use glebe_os::internal::sys::memory::mincore::there;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 use glebe_testing::child::in_child;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use glebe::contig::{Contig, Source};
 use glebe::extent::Extent;
-use glebe::internal::sys::map_count::map_count;
+use glebe::internal::sys::memory::map_count::map_count;
 use glebe::page_size;
 use glebe::reserve::Reserve;
 use glebe::swap::cache::SwapCache;

@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use glebe::contig::{mend_blocks, Contig, Error, Node, Source};
-use glebe::internal::sys::numa;
+use glebe::internal::sys::machine::numa;
 use glebe::units::Bytes;
 use glebe_testing::process::{child_of, is_child};
 use glebe_testing::time::{slowed, wait_until};

@@ -15,8 +15,8 @@ mod others;
 use std::time::Instant;
 
 use glebe::contig::{Contig, Error, HeldBy, Proof, Source};
-use glebe::internal::sys::numa;
-use glebe::internal::sys::process::effective_user;
+use glebe::internal::sys::machine::numa;
+use glebe::internal::sys::processes::process::effective_user;
 use glebe::units::Bytes;
 use glebe_testing::process::{child_of, is_child, passes};
 use glebe_testing::time::is_long;

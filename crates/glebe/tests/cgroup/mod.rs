@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use glebe::internal::sys::cgroup::{group_of, value_of, Mount};
+use glebe::internal::sys::machine::cgroup::{group_of, value_of, Mount};
 use glebe::units::Bytes;
 
 const PREFIX: &str = "glebe-test-";

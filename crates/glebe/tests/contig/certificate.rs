@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 
 use glebe::contig::{Contig, HeldBy, Proof, Source};
-use glebe::internal::sys::process::effective_user;
+use glebe::internal::sys::processes::process::effective_user;
 use glebe::page_size;
 use glebe::units::Bytes;
 use glebe_testing::process::{child_of, is_child};

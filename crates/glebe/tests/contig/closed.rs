@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 
 use glebe::contig::{Contig, Error, Proof, Source};
-use glebe::internal::sys::process::effective_user;
+use glebe::internal::sys::processes::process::effective_user;
 use glebe::reclaim::{Policy, Reclaimer};
 use glebe::reserve::Reserve;
 use glebe::units::Bytes;

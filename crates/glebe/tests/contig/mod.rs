@@ -18,7 +18,7 @@ mod signals;
 pub mod use_all;
 
 use glebe::contig::{Contig, Error, HeldBy, Proof, Source};
-use glebe::internal::sys::process::effective_user;
+use glebe::internal::sys::processes::process::effective_user;
 use glebe::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe_testing::process::{child_of, is_child, passes};

@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use glebe::contig::{Contig, Error, Node, Source};
-use glebe::internal::sys::kpage::{runs, uses, Use};
-use glebe::internal::sys::{numa, page_size};
+use glebe::internal::sys::machine::kpage::{runs, uses, Use};
+use glebe::internal::sys::machine::numa;
+use glebe::internal::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe_testing::time::slowed;
 

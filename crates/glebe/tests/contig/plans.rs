@@ -1,7 +1,7 @@
 //! Tests plans, alignment, fixed addresses, nodes and sources.
 
 use glebe::contig::{Contig, Error, Node, Plan, Source};
-use glebe::internal::sys::hugetlb::sizes;
+use glebe::internal::sys::machine::hugetlb::sizes;
 use glebe::page_size;
 use glebe::units::{Bytes, Pages};
 

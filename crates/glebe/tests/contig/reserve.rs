@@ -2,7 +2,7 @@
 
 use std::os::unix::process::CommandExt;
 
-use glebe::internal::sys::process::effective_user;
+use glebe::internal::sys::processes::process::effective_user;
 use glebe::reserve::{Contiguity, Request, Reserve};
 use glebe::units::{Bytes, Pages};
 use glebe_testing::process::{child_of, is_child};

@@ -4,7 +4,7 @@
 use std::ptr;
 
 use glebe::contig::{grow_pool, Contig, Error, PoolChange, PoolLock, Source};
-use glebe::internal::sys::hugetlb::Pool;
+use glebe::internal::sys::machine::hugetlb::Pool;
 use glebe::units::{Bytes, PageSize, Pages};
 use glebe_testing::process::{child_of, is_child, passes};
 use glebe_testing::time::is_long;

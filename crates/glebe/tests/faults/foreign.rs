@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Stdio};
 
 use glebe::contig::{grow_pool, PoolLock, Source};
-use glebe::internal::sys::hugetlb::Pool;
+use glebe::internal::sys::machine::hugetlb::Pool;
 use glebe_testing::process::child_of;
 
 use crate::hugetlb::Turn;

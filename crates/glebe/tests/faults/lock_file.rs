@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::Duration;
 
-use glebe::internal::sys::lock_file::LockFile;
+use glebe::internal::sys::files::lock_file::LockFile;
 use glebe_testing::alone;
 
 use crate::walk::walk_all;

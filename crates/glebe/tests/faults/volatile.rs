@@ -15,7 +15,9 @@ use std::ops::Range;
 use std::ptr;
 
 use glebe::internal::sys::fault::{arm, disarm, Fault, Lasting};
-use glebe::internal::sys::{madvise, page_size, vma};
+use glebe::internal::sys::memory::madvise;
+use glebe::internal::sys::memory::vma;
+use glebe::internal::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Engine, Error as VolatileError, Options, Priority, Region};
 use glebe_testing::alone;

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-use glebe::internal::sys::sigbus::fill;
+use glebe::internal::sys::processes::sigbus::fill;
 use glebe::page_size;
 
 /// Type of the userfaultfd ioctls.

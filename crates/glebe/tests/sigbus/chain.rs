@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 
-use glebe::internal::sys::sigbus::{Decision, Handler, Watch};
+use glebe::internal::sys::processes::sigbus::{Decision, Handler, Watch};
 use glebe_testing::process::{child_of, is_child};
 use libc::{c_int, c_void, siginfo_t};
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{
 use std::thread;
 use std::time::Duration;
 
-use glebe::internal::sys::sigbus::{fill, Decision, Handler, Watch};
+use glebe::internal::sys::processes::sigbus::{fill, Decision, Handler, Watch};
 use glebe_testing::time::slowed;
 
 use super::armed::{page, Armed};

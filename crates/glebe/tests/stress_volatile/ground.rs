@@ -11,7 +11,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::OnceLock;
 
-use glebe::internal::sys::madvise::transparent_huge_page;
+use glebe::internal::sys::memory::madvise::transparent_huge_page;
 use glebe::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Engine, Region};

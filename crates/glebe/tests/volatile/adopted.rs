@@ -3,7 +3,7 @@
 
 use std::ptr;
 
-use glebe::internal::sys::vma;
+use glebe::internal::sys::memory::vma;
 use glebe::units::Bytes;
 use glebe::volatile::{Engine, Error, Priority, Refusal, Region};
 
@@ -329,7 +329,7 @@ fn adopted_memory_is_inherited_by_a_child_as_it_is() {
 #[test]
 fn arming_stops_before_the_process_has_no_mapping_left() {
     glebe_testing::alone!();
-    let limit = glebe::internal::sys::map_count::max_map_count().unwrap() / 8;
+    let limit = glebe::internal::sys::memory::map_count::max_map_count().unwrap() / 8;
     let count = 2 * (limit + 2);
     let mapped = Mapped::of_pages(count as usize);
     let Ok(region) = mapped.adopted_by(Region::options().engine(Engine::Scan)) else {

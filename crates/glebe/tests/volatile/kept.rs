@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use glebe::internal::sys::{madvise, vma};
+use glebe::internal::sys::memory::madvise;
+use glebe::internal::sys::memory::vma;
 use glebe::units::Pages;
 use glebe::volatile::{Engine, Options, Priority, Region};
 

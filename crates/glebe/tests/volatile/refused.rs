@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::ptr;
 
 use glebe::contig::{Contig, Source};
-use glebe::internal::sys::vma;
+use glebe::internal::sys::memory::vma;
 use glebe::reserve::Reserve;
 use glebe::units::Bytes;
 use glebe::volatile::{Engine, Error, Priority, Refusal, Region};

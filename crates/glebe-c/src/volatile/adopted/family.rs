@@ -17,8 +17,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use glebe::extent::Extent;
-use glebe::internal::sys::fork::ForkGuard;
-use glebe::internal::sys::vma::{self, SharedAt};
+use glebe::internal::sys::memory::vma::{self, SharedAt};
+use glebe::internal::sys::processes::fork::ForkGuard;
 use glebe::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Error, Order, Priority, Shared};

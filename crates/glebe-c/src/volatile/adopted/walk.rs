@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use glebe::extent::Extent;
-use glebe::internal::sys::vma::{self, SharedAt};
+use glebe::internal::sys::memory::vma::{self, SharedAt};
 use glebe::page_size;
 use glebe::units::Bytes;
 use glebe::volatile::{Error, Refusal};

@@ -73,7 +73,7 @@ fn of_several(by: By) -> &'static [By] {
 }
 
 fn runs(program: &Path, source: &str, by: &[By]) {
-    let is_root = glebe::internal::sys::process::effective_user() == 0;
+    let is_root = glebe::internal::sys::processes::process::effective_user() == 0;
     // If several programs are linked into one, this name selects.
     let name = source.split('.').next().expect("a name");
     let ends_well = |command: &mut Command| {

@@ -17,12 +17,12 @@ use std::io::ErrorKind;
 
 use crate::error::OsError;
 use crate::internal::sync::{MappedByte, Ordering};
-use crate::internal::sys::commit;
-use crate::internal::sys::fork::ForkGuard;
-use crate::internal::sys::madvise::{advise, Advice};
-use crate::internal::sys::memfd::MemFile;
-use crate::internal::sys::mmap::{clear, make_readable, unmap};
+use crate::internal::sys::memory::commit;
+use crate::internal::sys::memory::madvise::{advise, Advice};
+use crate::internal::sys::memory::memfd::MemFile;
+use crate::internal::sys::memory::mmap::{clear, make_readable, unmap};
 use crate::internal::sys::page_size;
+use crate::internal::sys::processes::fork::ForkGuard;
 use crate::units::{Bytes, PageSize, Pages};
 
 /// A part of a file, mapped as one; in bytes.

@@ -10,8 +10,8 @@
 
 use super::Mapping;
 use crate::error::OsError;
-use crate::internal::sys::mmap::{set_aside, unmap_between};
-use crate::internal::sys::place;
+use crate::internal::sys::memory::mmap::{set_aside, unmap_between};
+use crate::internal::sys::memory::place;
 use crate::units::{Bytes, PageSize, Pages};
 
 /// A part of one of several mappings.
@@ -160,9 +160,9 @@ fn move_all(parts: Vec<Mapping>, stretches: &[Stretch], to: usize) -> Result<(),
 mod tests {
     use super::*;
     use crate::internal::mapping::Visibility;
-    use crate::internal::sys::mmap::{set_aside_at, unmap};
+    use crate::internal::sys::memory::mmap::{set_aside_at, unmap};
+    use crate::internal::sys::memory::pagemap::{frames_visible, Entry, Pagemap};
     use crate::internal::sys::page_size;
-    use crate::internal::sys::pagemap::{frames_visible, Entry, Pagemap};
 
     fn numbered(pages: u64) -> Mapping {
         let len = Pages::new(pages).bytes(page_size());

@@ -12,7 +12,7 @@
 use super::{Mapping, Visibility};
 use crate::error::OsError;
 use crate::internal::sync::{lock, MappedWord, Mutex, Ordering};
-use crate::internal::sys::commit;
+use crate::internal::sys::memory::commit;
 use crate::internal::sys::page_size;
 use crate::units::Bytes;
 

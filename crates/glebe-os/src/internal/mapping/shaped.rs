@@ -8,9 +8,9 @@ use std::fs::File;
 
 use super::{Mapping, Visibility};
 use crate::error::OsError;
-use crate::internal::sys::madvise::Advice;
-use crate::internal::sys::mmap::{map_file, set_aside, set_aside_at, unmap};
-use crate::internal::sys::numa::{self, Node};
+use crate::internal::sys::machine::numa::{self, Node};
+use crate::internal::sys::memory::madvise::Advice;
+use crate::internal::sys::memory::mmap::{map_file, set_aside, set_aside_at, unmap};
 use crate::units::{Bytes, PageSize};
 
 impl Mapping {

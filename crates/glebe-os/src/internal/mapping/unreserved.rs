@@ -2,7 +2,8 @@
 
 use super::{Mapping, Visibility};
 use crate::error::OsError;
-use crate::internal::sys::{commit, page_size};
+use crate::internal::sys::memory::commit;
+use crate::internal::sys::page_size;
 use crate::units::Bytes;
 
 impl Mapping {

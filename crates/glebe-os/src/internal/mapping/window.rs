@@ -13,12 +13,12 @@
 
 use super::Mapping;
 use crate::error::OsError;
-use crate::internal::sys::commit;
-use crate::internal::sys::fork::ForkGuard;
-use crate::internal::sys::madvise::{advise, Advice};
-use crate::internal::sys::mmap::{cut, make_readable, set_aside_at, unmap};
-use crate::internal::sys::own::Own;
-use crate::internal::sys::place;
+use crate::internal::sys::memory::commit;
+use crate::internal::sys::memory::madvise::{advise, Advice};
+use crate::internal::sys::memory::mmap::{cut, make_readable, set_aside_at, unmap};
+use crate::internal::sys::memory::own::Own;
+use crate::internal::sys::memory::place;
+use crate::internal::sys::processes::fork::ForkGuard;
 use crate::units::{Bytes, PageSize};
 
 #[derive(Debug)]

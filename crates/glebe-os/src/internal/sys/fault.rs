@@ -49,7 +49,7 @@ mod armed {
 
     use super::{io, stack, Path};
     use crate::internal::sync::{MappedByte, Ordering, StaticMutex};
-    use crate::internal::sys::signals;
+    use crate::internal::sys::processes::signals;
 
     /// The calls that fail.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]

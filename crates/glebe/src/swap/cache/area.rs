@@ -20,8 +20,8 @@ use crate::swap::kept::Kept;
 use crate::swap::key::Key;
 use crate::zpool::internal::same_filled;
 use glebe_os::internal::sync::{lock, MappedWord, Mutex, Ordering};
-use glebe_os::internal::sys::fork::ForkGuard;
 use glebe_os::internal::sys::page_size;
+use glebe_os::internal::sys::processes::fork::ForkGuard;
 use glebe_os::units::{Bytes, Pages};
 
 /// The pool's limit is the area's size, plus this part for rounding and tables, plus `OWN_MIN`.

@@ -35,8 +35,8 @@ use crate::swap::stats::Counter;
 use crate::swap::word::{change, look, must, State, Word};
 use crate::zpool::internal::{same_filled, with_buffer};
 use glebe_os::internal::sync::Ordering;
+use glebe_os::internal::sys::memory::uffd::{MISSING, UNMOVABLE};
 use glebe_os::internal::sys::page_size;
-use glebe_os::internal::sys::uffd::{MISSING, UNMOVABLE};
 use glebe_os::units::Bytes;
 
 /// Pages that the hand passes at once.

@@ -29,8 +29,8 @@ use glebe_os::error::OsError;
 use glebe_os::internal::stats::lane;
 use glebe_os::internal::sync::{Backoff, Ordering};
 use glebe_os::internal::sys::errno::EAGAIN;
-use glebe_os::internal::sys::sigbus::{Decision, Handler, Reason, Watch};
-use glebe_os::internal::sys::uffd::UNMOVABLE;
+use glebe_os::internal::sys::memory::uffd::UNMOVABLE;
+use glebe_os::internal::sys::processes::sigbus::{Decision, Handler, Reason, Watch};
 use glebe_os::units::Bytes;
 
 /// Pages loaded at once if touches are sequential.

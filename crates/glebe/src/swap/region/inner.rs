@@ -22,10 +22,10 @@ use glebe_os::error::OsError;
 use glebe_os::internal::mapping::Mapping;
 use glebe_os::internal::stats::{Histogram, LANES};
 use glebe_os::internal::sync::{MappedWord, Mutex, Ordering};
-use glebe_os::internal::sys::fork::ForkGuard;
+use glebe_os::internal::sys::memory::uffd::Pager;
 use glebe_os::internal::sys::page_size;
-use glebe_os::internal::sys::sigbus::Stacks;
-use glebe_os::internal::sys::uffd::Pager;
+use glebe_os::internal::sys::processes::fork::ForkGuard;
+use glebe_os::internal::sys::processes::sigbus::Stacks;
 use glebe_os::units::{Bytes, Pages};
 
 const WINDOW_SHARE: u64 = 8;

@@ -22,8 +22,9 @@ use super::error::Error;
 use super::options::Options;
 use super::stats::Stats;
 use glebe_os::internal::sync::lock;
-use glebe_os::internal::sys::sigbus::{Handler, Watch};
-use glebe_os::internal::sys::{signal_frame, signals};
+use glebe_os::internal::sys::processes::sigbus::{Handler, Watch};
+use glebe_os::internal::sys::processes::signal_frame;
+use glebe_os::internal::sys::processes::signals;
 use glebe_os::units::Bytes;
 
 /// Bytes that an alternate signal stack needs beyond the kernel's frame.

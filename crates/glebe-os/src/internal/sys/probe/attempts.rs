@@ -12,15 +12,18 @@ use std::path::Path;
 
 use super::Mechanism;
 use crate::error::OsError;
-use crate::internal::sys::io_uring::Ring;
-use crate::internal::sys::madvise::{advise, Advice};
-use crate::internal::sys::memfd::MemFile;
-use crate::internal::sys::mmap::{map, unmap, Backing};
-use crate::internal::sys::numa;
-use crate::internal::sys::pagemap::{Entry, Pagemap};
-use crate::internal::sys::rseq::{self, Rseq};
-use crate::internal::sys::uffd::{Faults, Uffd};
-use crate::internal::sys::{file, hugetlb, membarrier, page_size};
+use crate::internal::sys::files::file;
+use crate::internal::sys::machine::hugetlb;
+use crate::internal::sys::machine::numa;
+use crate::internal::sys::memory::io_uring::Ring;
+use crate::internal::sys::memory::madvise::{advise, Advice};
+use crate::internal::sys::memory::memfd::MemFile;
+use crate::internal::sys::memory::mmap::{map, unmap, Backing};
+use crate::internal::sys::memory::pagemap::{Entry, Pagemap};
+use crate::internal::sys::memory::uffd::{Faults, Uffd};
+use crate::internal::sys::page_size;
+use crate::internal::sys::processes::membarrier;
+use crate::internal::sys::processes::rseq::{self, Rseq};
 use crate::units::Bytes;
 
 /// Key, name, calls, needs, and the attempt.

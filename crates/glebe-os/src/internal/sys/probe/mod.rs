@@ -16,7 +16,7 @@ mod tests;
 use std::fmt;
 use std::path::Path;
 
-use super::file;
+use crate::internal::sys::files::file;
 
 /// Whether this process can use a mechanism.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -9,9 +9,11 @@ use std::path::Path;
 
 use super::{Mechanism, State};
 use crate::error::OsError;
-use crate::internal::sys::cgroup::{Limits, Resource};
-use crate::internal::sys::hugetlb::Pool;
-use crate::internal::sys::{file, limits, numa};
+use crate::internal::sys::files::file;
+use crate::internal::sys::machine::cgroup::{Limits, Resource};
+use crate::internal::sys::machine::hugetlb::Pool;
+use crate::internal::sys::machine::limits;
+use crate::internal::sys::machine::numa;
 use crate::units::{Bytes, PageSize};
 
 const MAP_COUNT_DEFAULT: u64 = 65_530;

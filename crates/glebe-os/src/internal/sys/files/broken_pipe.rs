@@ -1,0 +1,63 @@
+//! SIGPIPE: writes that raise none, and ignoring it, which executed programs inherit.
+//! Source: sigaction(2), execve(2), sigtimedwait(2), pipe(7).
+//!
+//! # Safety
+//! The calls fill and read locals, or take no pointer.
+#![allow(unsafe_code)]
+
+use std::mem::MaybeUninit;
+use std::ptr;
+
+/// Blocks SIGPIPE for the calling thread. The drop discards a SIGPIPE raised meanwhile, unless one
+/// was pending before. Safe in a signal handler.
+pub(in crate::internal::sys) struct Held {
+    before: libc::sigset_t,
+    /// SIGPIPE; `None` if one was pending before.
+    raised: Option<libc::sigset_t>,
+}
+
+impl Held {
+    pub(in crate::internal::sys) fn new() -> Self {
+        let (mut pipe, mut before, mut waiting) =
+            (MaybeUninit::uninit(), MaybeUninit::zeroed(), MaybeUninit::zeroed());
+        // SAFETY: the sets are locals; only bad arguments make the calls fail.
+        unsafe {
+            libc::sigemptyset(pipe.as_mut_ptr());
+            libc::sigaddset(pipe.as_mut_ptr(), libc::SIGPIPE);
+            libc::pthread_sigmask(libc::SIG_BLOCK, pipe.as_ptr(), before.as_mut_ptr());
+            libc::sigpending(waiting.as_mut_ptr());
+            let is_first = libc::sigismember(waiting.as_ptr(), libc::SIGPIPE) == 0;
+            Self { before: before.assume_init(), raised: is_first.then(|| pipe.assume_init()) }
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `new` filled the sets; the time is a local.
+        unsafe {
+            if let Some(raised) = &self.raised {
+                libc::sigtimedwait(raised, ptr::null_mut(), &raw const at_once);
+            }
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, ptr::null_mut());
+        }
+    }
+}
+
+/// Returns true if the process ignores SIGPIPE. Callable before `main`.
+pub fn is_ignored() -> bool {
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: the kernel fills the local; zeros are a valid action too.
+    let action = unsafe {
+        libc::sigaction(libc::SIGPIPE, ptr::null(), action.as_mut_ptr());
+        action.assume_init()
+    };
+    action.sa_sigaction == libc::SIG_IGN
+}
+
+/// Ignores SIGPIPE. Callable between fork and exec.
+pub fn ignore() {
+    // SAFETY: the call takes no pointer.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+}

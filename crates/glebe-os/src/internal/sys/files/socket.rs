@@ -1,0 +1,138 @@
+//! Local sockets that only their owner reaches: a listener at a path, and writes without `SIGPIPE`.
+//!
+//! A library may not rely on its host to ignore `SIGPIPE`. Source: send(2), unix(7).
+//!
+//! # Safety
+//! The kernel reads only the bytes of the given slice.
+#![allow(unsafe_code)]
+
+use std::io::{self, ErrorKind};
+use std::net::Shutdown;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use super::file;
+use crate::error::OsError;
+use crate::internal::sys::fault::point;
+
+const SOCKET_MODE: u32 = 0o600;
+
+#[derive(Debug)]
+pub struct Listener(UnixListener);
+
+impl Listener {
+    /// Binds `path`; returns `None` if a process answers there. Replaces a socket that an ended
+    /// process left.
+    pub fn bind(path: &Path) -> Result<Option<(Self, Bound)>, OsError> {
+        let os = |call, e| OsError::new(call, path.display().to_string(), e);
+        let in_use = |e: &io::Error| e.kind() == ErrorKind::AddrInUse;
+        let try_bind = || point("bind").and_then(|()| UnixListener::bind(path));
+        let mut bound = try_bind();
+        if bound.as_ref().is_err_and(in_use) && UnixStream::connect(path).is_err() {
+            let _ = file::remove(path);
+            bound = try_bind();
+        }
+        let listener = match bound {
+            Err(e) if in_use(&e) => return Ok(None),
+            bound => bound.map_err(|e| os("bind", e))?,
+        };
+        let clone = point("dup").and_then(|()| listener.try_clone()).map_err(|e| {
+            let _ = file::remove(path); // bound, but without an owner
+            os("dup", e)
+        })?;
+        let bound = Bound { path: path.into(), waker: UnixStream::from(OwnedFd::from(clone)) };
+        file::set_mode(path, SOCKET_MODE).map_err(|e| os("chmod", e))?;
+        Ok(Some((Self(listener), bound)))
+    }
+
+    /// Waits for a connection; returns `None` once the [`Bound`] is dropped.
+    pub fn accept(&self) -> io::Result<Option<UnixStream>> {
+        match point("accept").and_then(|()| self.0.accept()) {
+            Ok((stream, _)) => Ok(Some(stream)),
+            Err(e) if e.kind() == ErrorKind::InvalidInput => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+/// The path of a [`Listener`]. Dropping it removes the path and ends `accept`.
+#[derive(Debug)]
+pub struct Bound {
+    path: PathBuf,
+    /// The listening socket, in a form that can be shut down.
+    waker: UnixStream,
+}
+
+impl Bound {
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        // Others may have removed the socket. A failed removal leaves a path without a listener, no
+        // more.
+        let _ = file::remove(&self.path);
+        let _ = self.waker.shutdown(Shutdown::Both);
+    }
+}
+
+/// Writes all of `bytes`, each part within the stream's write timeout.
+///
+/// # Errors
+/// The kernel's error; `EPIPE` if the reader is gone.
+pub fn send_all(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let (fd, len) = (stream.as_raw_fd(), bytes.len());
+        // SAFETY: `stream` keeps the descriptor open; `bytes` is a slice.
+        let sent = unsafe { libc::send(fd, bytes.as_ptr().cast(), len, libc::MSG_NOSIGNAL) };
+        match usize::try_from(sent) {
+            Ok(sent) => bytes = &bytes[sent..],
+            Err(_) => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use glebe_testing::child::in_child;
+
+    #[test]
+    fn a_closed_reader_is_an_error_and_no_signal() {
+        let (writer, reader) = UnixStream::pair().unwrap();
+        drop(reader);
+        // SAFETY: the child sets a signal's action, sends, and compares numbers.
+        let error = unsafe {
+            in_child(|| {
+                libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+                send_all(&writer, b"x").is_err_and(|e| e.raw_os_error() == Some(libc::EPIPE))
+            })
+        };
+        assert!(error, "it was sent, or a signal ended the child");
+    }
+
+    #[test]
+    fn more_than_a_buffer_arrives_whole() {
+        use std::io::Read;
+        let (writer, mut reader) = UnixStream::pair().unwrap();
+        let sent: Vec<u8> = (0..1_000_000_u32).map(|i| i as u8).collect();
+        let mut got = Vec::new();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                send_all(&writer, &sent).unwrap();
+                writer.shutdown(std::net::Shutdown::Write).unwrap();
+            });
+            reader.read_to_end(&mut got).unwrap();
+        });
+        assert!(sent == got);
+    }
+}

@@ -1,0 +1,104 @@
+//! `/proc/buddyinfo`: the free blocks of all nodes and zones.
+//!
+//! A block has 2^order base pages, aligned to its length. Source: proc_buddyinfo(5).
+
+use crate::error::OsError;
+use crate::internal::sys::files::file;
+use crate::internal::sys::machine::numa::Node;
+use crate::internal::sys::page_size;
+use crate::units::{Bytes, PageSize, Pages};
+
+const PATH: &str = "/proc/buddyinfo";
+
+/// Returns how many blocks of `size` the free memory holds.
+///
+/// # Errors
+/// Fails if the file cannot be read.
+pub fn free_blocks(size: PageSize) -> Result<u64, OsError> {
+    Ok(blocks(&file::text(PATH)?, size.shift().saturating_sub(page_size().shift())))
+}
+
+/// Returns the length of the longest free block.
+///
+/// # Errors
+/// Fails if the file cannot be read.
+pub fn longest_free_block() -> Result<Bytes, OsError> {
+    let text = file::text(PATH)?;
+    let order = text.lines().filter_map(|line| counts(line).rposition(|count| count > 0)).max();
+    Ok(order.map_or(Bytes::ZERO, |order| Bytes::new(page_size().bytes().get() << order)))
+}
+
+/// Returns [`free_blocks`] of each zone, named as in "0, zone Normal".
+///
+/// # Errors
+/// Fails if the file cannot be read.
+pub fn free_blocks_of_zones(size: PageSize) -> Result<Vec<(String, u64)>, OsError> {
+    let text = file::text(PATH)?;
+    let order = size.shift().saturating_sub(page_size().shift());
+    let of_line = |line: &str| {
+        let name: Vec<&str> = line.split_whitespace().skip(1).take(3).collect();
+        (name.join(" "), blocks(line, order))
+    };
+    Ok(text.lines().map(of_line).collect())
+}
+
+/// Returns the free bytes of all zones called `name`, on one node or all.
+///
+/// # Errors
+/// Fails if the file cannot be read.
+pub fn free_in_zones(name: &str, node: Option<Node>) -> Result<Bytes, OsError> {
+    Ok(free_of(&file::text(PATH)?, name, node))
+}
+
+fn free_of(text: &str, name: &str, node: Option<Node>) -> Bytes {
+    let of_node = node.map(|Node(number)| format!("{number},"));
+    let is_wanted = |line: &&str| {
+        let mut words = line.split_whitespace().skip(1);
+        let is_of = of_node.as_deref().is_none_or(|of| words.clone().next() == Some(of));
+        is_of && words.nth(2) == Some(name)
+    };
+    let pages = text.lines().filter(is_wanted).map(|line| blocks(line, 0)).sum();
+    Pages::new(pages).bytes(page_size())
+}
+
+/// Returns the free blocks of each order, from 0.
+fn counts(line: &str) -> impl ExactSizeIterator<Item = u64> + DoubleEndedIterator {
+    // Four words precede the counts: "Node 0, zone  Normal  11 3149 ...".
+    let words: Vec<u64> =
+        line.split_whitespace().skip(4).map(|word| word.parse().unwrap_or(0)).collect();
+    words.into_iter()
+}
+
+fn blocks(text: &str, order: u32) -> u64 {
+    let order = order as usize;
+    let of_line = |line: &str| -> u64 {
+        let at_least = counts(line).enumerate().skip(order);
+        at_least.map(|(n, count)| count << (n - order)).sum()
+    };
+    text.lines().map(of_line).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn larger_blocks_count_for_as_many_as_they_hold() {
+        let text = "Node 0, zone      DMA      0      1      2      3\n\
+                    Node 0, zone   Normal      9      0      1      0\n";
+        assert_eq!(blocks(text, 0), 2 + 8 + 24 + 9 + 4);
+        assert_eq!(blocks(text, 2), 2 + 6 + 1);
+        assert_eq!(blocks(text, 3), 3);
+        assert_eq!(blocks(text, 9), 0);
+        assert_eq!(blocks("", 0), 0);
+    }
+
+    #[test]
+    fn a_zone_of_one_node_or_of_all_is_counted() {
+        let text = "Node 0, zone  Movable      1      0\nNode 1, zone   Normal      9      9\n\
+                    Node 1, zone  Movable      0      4\n";
+        let free = |node| free_of(text, "Movable", node).pages_down(page_size()).get();
+        assert_eq!((free(None), free(Some(Node(0))), free(Some(Node(1)))), (9, 1, 8));
+        assert_eq!((free(Some(Node(10))), free_of(text, "DMA", None)), (0, Bytes::ZERO));
+    }
+}

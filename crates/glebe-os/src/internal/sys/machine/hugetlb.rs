@@ -1,0 +1,260 @@
+//! The hugetlb pools: a directory of counters for each page size.
+//!
+//! Counts are huge pages. A write to `nr_hugepages` asks for *persistent* pages. Other pages are
+//! *surplus*: the kernel takes them back after use. Every write opens the file anew, because the
+//! kernel ignores a write at an offset. A NUMA node has its own counters, except for reserved pages
+//! and the limit on surplus. Source: admin-guide/mm/hugetlbpage.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::error::OsError;
+use crate::internal::sys::files::file;
+use crate::internal::sys::machine::numa::Node;
+use crate::internal::sys::page_size;
+use crate::internal::sys::processes::signals;
+use crate::units::PageSize;
+
+/// The directory of the pools.
+pub const ROOT: &str = "/sys/kernel/mm/hugepages";
+
+/// Returns this machine's page sizes, largest first.
+#[must_use]
+pub fn sizes() -> Vec<PageSize> {
+    file::page_sizes(Path::new(ROOT))
+}
+
+/// Returns the smallest size, or the base page size if there are no pools.
+#[must_use]
+pub fn smallest() -> PageSize {
+    sizes().pop().unwrap_or_else(page_size)
+}
+
+/// The counters of a pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolCounts {
+    /// All pages, surplus included.
+    pub total: u64,
+    /// Unused pages, reserved included.
+    pub free: u64,
+    /// Free pages reserved for mappings that have not touched them.
+    pub reserved: u64,
+    /// Pages beyond the number written to `nr_hugepages`.
+    pub surplus: u64,
+}
+
+impl PoolCounts {
+    /// Returns the pages that `nr_hugepages` counts when it is written.
+    #[must_use]
+    pub fn persistent(&self) -> u64 {
+        self.total.saturating_sub(self.surplus)
+    }
+
+    /// Returns the pages that a new mapping can use.
+    #[must_use]
+    pub fn available(&self) -> u64 {
+        self.free.saturating_sub(self.reserved)
+    }
+}
+
+/// Time limit for `at_rest`, when a process keeps freeing surplus pages.
+const UNREST_MAX: Duration = Duration::from_secs(5);
+
+/// Reads until two readings in a row agree, up to a time limit; returns the last.
+fn at_rest<T: PartialEq>(mut read: impl FnMut() -> Result<T, OsError>) -> Result<T, OsError> {
+    let (mut before, mut seen) = (read()?, read()?);
+    let end = Instant::now() + UNREST_MAX;
+    while before != seen && Instant::now() < end {
+        (before, seen) = (seen, read()?);
+    }
+    Ok(seen)
+}
+
+/// The pool of one page size, of the machine or a node.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    size: PageSize,
+    dir: PathBuf,
+    /// For a node's part, the directory of the machine's pool, and the node.
+    part_of: Option<(PathBuf, Node)>,
+}
+
+impl Pool {
+    /// Returns the machine's pool, if listed.
+    #[must_use]
+    pub fn of(size: PageSize) -> Option<Self> {
+        Self::below(Path::new(ROOT), size)
+    }
+
+    /// Returns the pool below `root`: sysfs except in tests.
+    #[must_use]
+    pub fn below(root: &Path, size: PageSize) -> Option<Self> {
+        Self::find(root, size).ok().flatten()
+    }
+
+    /// Returns the pool below `root`, or `None` if it is missing.
+    ///
+    /// # Errors
+    /// Fails if the directory cannot be checked.
+    pub fn find(root: &Path, size: PageSize) -> Result<Option<Self>, OsError> {
+        let dir = root.join(name(size));
+        Ok(is_dir(&dir)?.then_some(Self { size, dir, part_of: None }))
+    }
+
+    /// Returns a node's part of the pool, if any; `nodes` is the list in sysfs, except in tests.
+    ///
+    /// # Errors
+    /// Fails if the directory cannot be checked.
+    pub fn on_node(&self, nodes: &Path, node: Node) -> Result<Option<Self>, OsError> {
+        let dir = nodes.join(format!("node{}/hugepages", node.0)).join(name(self.size));
+        let part_of = Some((self.dir.clone(), node));
+        Ok(is_dir(&dir)?.then_some(Self { size: self.size, dir, part_of }))
+    }
+
+    pub fn node(&self) -> Option<Node> {
+        self.part_of.as_ref().map(|(_, node)| *node)
+    }
+
+    /// Returns the page size.
+    #[must_use]
+    pub fn size(&self) -> PageSize {
+        self.size
+    }
+
+    /// Returns the file that sets the number of pages.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.dir.join("nr_hugepages")
+    }
+
+    /// Returns true if the caller may change the number of pages.
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        file::check_writable(&self.path()).is_ok()
+    }
+
+    /// Reads the counters one by one, total and surplus until stable: a surplus page freed between
+    /// the two would look persistent. The result may be torn.
+    ///
+    /// # Errors
+    /// Fails if a counter cannot be read.
+    pub fn counts(&self) -> Result<PoolCounts, OsError> {
+        let (total, surplus) =
+            at_rest(|| Ok((self.read("nr_hugepages")?, self.read("surplus_hugepages")?)))?;
+        let free = self.read("free_hugepages")?;
+        // Nodes do not count reserved pages: all may be on this one.
+        let whole = self.part_of.as_ref().map_or(&self.dir, |(whole, _)| whole);
+        let reserved = file::number(whole.join("resv_hugepages"))?;
+        Ok(PoolCounts { total, free, reserved, surplus })
+    }
+
+    /// Reads only [`PoolCounts::total`].
+    ///
+    /// # Errors
+    /// Fails if the file cannot be read.
+    pub fn total(&self) -> Result<u64, OsError> {
+        self.read("nr_hugepages")
+    }
+
+    /// Returns the size into which pages can be split, if any (Linux 5.16).
+    #[must_use]
+    pub fn demote_size(&self) -> Option<PageSize> {
+        let text = file::read_text(&self.dir.join("demote_size")).ok()?;
+        let kib: u64 = text.trim().strip_suffix("kB")?.parse().ok()?;
+        PageSize::new(kib.checked_mul(1 << 10)?)
+    }
+
+    /// Splits `pages` free pages into pages of [`Pool::demote_size`]. The kernel may split fewer:
+    /// read both pools' counters afterwards.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be written.
+    pub fn demote(&self, pages: u64) -> Result<(), OsError> {
+        self.write("demote", pages)
+    }
+
+    /// Asks for `pages` persistent pages. The kernel may give fewer: read the counters afterwards.
+    /// Blocks signals, which would end the write early.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be written.
+    pub fn set_persistent(&self, pages: u64) -> Result<(), OsError> {
+        let _later = signals::Blocked::new();
+        self.write("nr_hugepages", pages)
+    }
+
+    /// Returns the limit on surplus pages.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be read.
+    pub fn overcommit(&self) -> Result<u64, OsError> {
+        self.read("nr_overcommit_hugepages")
+    }
+
+    /// Sets [`Pool::overcommit`].
+    ///
+    /// # Errors
+    /// Fails if the file cannot be written, and with EINVAL for sizes without surplus pages, such
+    /// as 1 GiB.
+    pub fn set_overcommit(&self, pages: u64) -> Result<(), OsError> {
+        self.write("nr_overcommit_hugepages", pages)
+    }
+
+    fn write(&self, name: &str, pages: u64) -> Result<(), OsError> {
+        file::put(self.dir.join(name), &pages.to_string())
+    }
+
+    fn read(&self, name: &str) -> Result<u64, OsError> {
+        file::number(self.dir.join(name))
+    }
+}
+
+fn name(size: PageSize) -> String {
+    format!("hugepages-{}kB", size.bytes().get() >> 10)
+}
+
+fn is_dir(path: &Path) -> Result<bool, OsError> {
+    match file::metadata_of(path) {
+        Ok(meta) => Ok(meta.is_dir()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(source) => Err(OsError::new("stat", path.display().to_string(), source)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn surplus_and_promised_pages_are_told_apart() {
+        let counts = PoolCounts { total: 10, free: 4, reserved: 1, surplus: 3 };
+        assert_eq!((counts.persistent(), counts.available()), (7, 3));
+        let torn = PoolCounts { total: 1, free: 1, reserved: 2, surplus: 3 };
+        assert_eq!((torn.persistent(), torn.available()), (0, 0));
+    }
+
+    #[test]
+    fn what_is_persistent_is_told_when_no_more_surplus_pages_go() {
+        let mut left = 20_000_u64;
+        // Frees a surplus page between the two reads.
+        let pair = || {
+            let total = 8 + left;
+            left = left.saturating_sub(1);
+            Ok((total, left))
+        };
+        assert_eq!(at_rest(pair).unwrap(), (8, 0));
+    }
+
+    #[test]
+    fn every_listed_size_has_a_pool() {
+        let sizes = sizes();
+        assert!(sizes.is_sorted_by(|a, b| a > b));
+        for size in sizes {
+            let pool = Pool::of(size).unwrap();
+            assert_eq!(pool.size(), size);
+            pool.counts().unwrap();
+        }
+        assert!(Pool::of(PageSize::new(1 << 50).unwrap()).is_none());
+    }
+}

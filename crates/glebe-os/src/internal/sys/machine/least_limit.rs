@@ -1,0 +1,105 @@
+//! [`least`] returns the least limit on this process's memory, for allocators: it allocates
+//! nothing.
+//!
+//! It looks only in the usual place: the cgroups of `/proc/self/cgroup` below `/sys/fs/cgroup`, and
+//! their ancestors. A container may see its own cgroup as the root. [`cgroup`](super::cgroup) finds
+//! every limit. Cost: some µs per file. Source: cgroups(7), sysinfo(2).
+
+use std::ffi::CStr;
+
+use crate::internal::sys::files::plain_file::{self, Plain};
+use crate::internal::sys::processes::lean;
+
+/// Bytes read of `/proc/self/cgroup`; `PATH`: longest path.
+const LIST: usize = 2048;
+const PATH: usize = 512;
+
+/// Returns the least limit, or the machine's memory if less, in bytes; `None` if neither can be
+/// read.
+#[must_use]
+pub fn least() -> Option<u64> {
+    let mut list = [0; LIST];
+    let file = Plain::open(c"/proc/self/cgroup");
+    let len = file.map_or(0, |file| plain_file::read(&file, &mut list));
+    let lines = list[..len].split(|byte| *byte == b'\n');
+    let of_groups = lines.filter_map(place_of).filter_map(|place| least_of(place, value_of));
+    of_groups.chain(lean::machine_memory()).min()
+}
+
+/// The mount of a cgroup's hierarchy, the cgroup's path, and the name of the file with its limit.
+type Place<'a> = (&'static str, &'a [u8], &'static str);
+
+/// Parses a line `number:controllers:path`.
+fn place_of(line: &[u8]) -> Option<Place<'_>> {
+    let mut fields = line.splitn(3, |byte| *byte == b':').skip(1);
+    let (controllers, path) = (fields.next()?, fields.next()?);
+    if controllers.is_empty() {
+        return Some(("/sys/fs/cgroup", path, "/memory.max"));
+    }
+    let is_memory = controllers.split(|byte| *byte == b',').any(|name| name == b"memory");
+    is_memory.then_some(("/sys/fs/cgroup/memory", path, "/memory.limit_in_bytes"))
+}
+
+fn least_of((base, path, name): Place<'_>, value: impl Fn(&CStr) -> Option<u64>) -> Option<u64> {
+    let mut least = None;
+    let mut len = path.len();
+    loop {
+        while len > 0 && path[len - 1] == b'/' {
+            len -= 1;
+        }
+        let mut whole = [0; PATH];
+        let parts = [base.as_bytes(), &path[..len], name.as_bytes()];
+        let found = joined(parts, &mut whole).and_then(&value);
+        least = least.into_iter().chain(found).min();
+        if len == 0 {
+            return least;
+        }
+        len = path[..len].iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+    }
+}
+
+fn joined<'a>(parts: [&[u8]; 3], whole: &'a mut [u8; PATH]) -> Option<&'a CStr> {
+    let mut end = 0;
+    for part in parts {
+        whole.get_mut(end..end + part.len())?.copy_from_slice(part);
+        end += part.len();
+    }
+    CStr::from_bytes_until_nul(whole).ok()
+}
+
+/// Reads a number; `None` for `max`.
+fn value_of(path: &CStr) -> Option<u64> {
+    let mut text = [0; 32];
+    let len = plain_file::read(&Plain::open(path)?, &mut text);
+    std::str::from_utf8(text[..len].trim_ascii()).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_of_all_groups_above_counts() {
+        let v2: Place = ("/sys/fs/cgroup", b"/a/b", "/memory.max");
+        assert_eq!(place_of(b"0::/a/b"), Some(v2));
+        let v1: Place = ("/sys/fs/cgroup/memory", b"/", "/memory.limit_in_bytes");
+        assert_eq!(place_of(b"7:cpu,memory:/"), Some(v1));
+        assert_eq!((place_of(b"3:cpu:/a"), place_of(b""), place_of(b"x")), (None, None, None));
+        let value = |path: &CStr| match path.to_bytes() {
+            b"/sys/fs/cgroup/a/b/memory.max" => Some(5),
+            b"/sys/fs/cgroup/a/memory.max" => Some(3),
+            b"/sys/fs/cgroup/memory.max" => Some(4),
+            other => panic!("{}", other.escape_ascii()),
+        };
+        assert_eq!(least_of(v2, value), Some(3));
+        assert_eq!(least_of(v1, |_| None), None);
+        let long: Place = ("/g", &[b'a'; PATH], "/m");
+        let value = |path: &CStr| (path == c"/g/m").then_some(1);
+        assert_eq!(least_of(long, value), Some(1), "those above are asked");
+    }
+
+    #[test]
+    fn it_is_no_more_than_the_machine_has() {
+        assert!(least().unwrap() <= lean::machine_memory().unwrap());
+    }
+}

@@ -1,0 +1,251 @@
+//! [`MemFile`] is a file in memory whose pages can be mapped at several places at once.
+//!
+//! Lengths and offsets are bytes, in whole pages of the file: base pages or pages of a hugetlb
+//! pool. `MemFile` seals the length of a file that it creates and keeps the descriptor to itself,
+//! so mapped pages stay. Other owners of an *adopted* file may punch or cut it: a touch of a
+//! removed page then raises SIGBUS or finds zeros.
+//!
+//! Source: memfd_create(2) (Linux 3.17; hugetlb 4.14, its seals 4.16), F_ADD_SEALS in fcntl(2).
+//!
+//! # Safety
+//! A `File` keeps its descriptor open. Only mapping over something is unsafe.
+#![allow(unsafe_code)]
+
+pub(in crate::internal::sys) mod parents;
+
+use std::fs::File;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use crate::error::OsError;
+use crate::internal::sys::call::{answer, call};
+use crate::internal::sys::files::file;
+use crate::internal::sys::machine::limits;
+use crate::internal::sys::memory::mmap::{map_file, set_aside, unmap};
+use crate::internal::sys::page_size;
+use crate::internal::sys::processes::fork::ForkGuard;
+use crate::units::{Bytes, PageSize};
+use parents::Parents;
+
+/// A file in memory. Dropping it frees its pages if this process created it, even if a forked child
+/// has the descriptor.
+#[derive(Debug)]
+pub struct MemFile {
+    // First: dropped before the descriptor is closed.
+    parents: Option<Parents>,
+    file: File,
+    page: PageSize,
+    /// `None` if the length is not sealed.
+    len: Option<Bytes>,
+    guard: ForkGuard,
+}
+
+fn refused(
+    source: impl Into<io::Error>,
+    call: &'static str,
+    subject: impl Into<String>,
+) -> OsError {
+    OsError::new(call, subject, source.into())
+}
+
+impl MemFile {
+    /// Creates a file of `len` zero bytes in base pages, rounded up. Allocates no page yet.
+    ///
+    /// # Errors
+    /// If memfd_create(2), ftruncate(2) or fcntl(2) fails. EINVAL for a length of zero; EFBIG
+    /// beyond `RLIMIT_FSIZE`, where ftruncate(2) would raise a signal.
+    pub fn new(len: Bytes) -> Result<Self, OsError> {
+        Self::create(len, None)
+    }
+
+    /// Creates a file in pages of the hugetlb pool of `page`. Mapping it reserves the pages.
+    ///
+    /// # Errors
+    /// See [`MemFile::new`]; ENOENT or ENODEV without such a pool.
+    pub fn hugetlb(len: Bytes, page: PageSize) -> Result<Self, OsError> {
+        Self::create(len, Some(page))
+    }
+
+    fn create(len: Bytes, huge: Option<PageSize>) -> Result<Self, OsError> {
+        let page = huge.unwrap_or_else(page_size);
+        let errno = io::Error::from_raw_os_error;
+        let whole = len.pages_up(page).checked_bytes(page);
+        let size = whole.and_then(|len| i64::try_from(len.get()).ok()).filter(|size| *size > 0);
+        let (Some(whole), Some(size)) = (whole, size) else {
+            return Err(refused(errno(libc::EINVAL), "ftruncate", len.to_string()));
+        };
+        if limits::limit(libc::RLIMIT_FSIZE).is_some_and(|limit| whole > limit) {
+            return Err(refused(errno(libc::EFBIG), "ftruncate", len.to_string()));
+        }
+        let file = make(huge).map_err(|e| refused(e, "memfd_create", page.bytes().to_string()))?;
+        // SAFETY: the descriptor is open.
+        let sized = || unsafe { libc::ftruncate(file.as_raw_fd(), size) };
+        call("ftruncate", || len.to_string(), sized)?;
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        // SAFETY: the descriptor is open.
+        let sealed = || unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) };
+        call("fcntl", || "F_ADD_SEALS".into(), sealed)?;
+        Ok(Self { parents: None, file, page, len: Some(whole), guard: ForkGuard::new() })
+    }
+
+    /// Closes the file in forked children: they would keep its pages if this process is killed.
+    ///
+    /// # Errors
+    /// See [`atfork::add`](crate::internal::sys::processes::atfork::add).
+    pub fn not_for_children(mut self) -> Result<Self, OsError> {
+        self.parents = Some(Parents::note(self.file.as_raw_fd())?);
+        Ok(self)
+    }
+
+    /// Adopts a file of another owner: a memfd, or a file on tmpfs or hugetlbfs. Dropping it keeps
+    /// the pages.
+    ///
+    /// # Errors
+    /// If fstatfs(2) fails; EINVAL for another kind of file.
+    pub fn adopt(descriptor: OwnedFd) -> Result<Self, OsError> {
+        let file: File = descriptor.into();
+        let mut stat = MaybeUninit::<libc::statfs>::zeroed();
+        // SAFETY: the descriptor is open; the kernel fills the local.
+        let told = || unsafe { libc::fstatfs(file.as_raw_fd(), stat.as_mut_ptr()) };
+        call("fstatfs", || "a descriptor".into(), told)?;
+        // SAFETY: the kernel filled it; zeros are valid too.
+        let stat = unsafe { stat.assume_init() };
+        let page = match stat.f_type {
+            libc::TMPFS_MAGIC => Some(page_size()),
+            libc::HUGETLBFS_MAGIC => u64::try_from(stat.f_bsize).ok().and_then(PageSize::new),
+            _ => None,
+        };
+        let Some(page) = page else {
+            let what = format!("a file system of type {:#x}, not memory", stat.f_type);
+            let source = io::Error::from_raw_os_error(libc::EINVAL);
+            return Err(refused(source, "fstatfs", what));
+        };
+        Ok(Self { parents: None, file, page, len: None, guard: ForkGuard::new() })
+    }
+
+    /// Returns the size of the file's pages.
+    #[must_use]
+    pub fn page(&self) -> PageSize {
+        self.page
+    }
+
+    /// Returns the current length in whole pages, rounded down.
+    ///
+    /// # Errors
+    /// If fstat(2) fails, for an adopted file.
+    pub fn len(&self) -> Result<Bytes, OsError> {
+        if let Some(len) = self.len {
+            return Ok(len);
+        }
+        let told = file::metadata(&self.file).map_err(|e| refused(e, "fstat", "a descriptor"))?;
+        Ok(Bytes::new(told.len()).pages_down(self.page).bytes(self.page))
+    }
+
+    /// Returns true if the file has no whole page.
+    ///
+    /// # Errors
+    /// See [`MemFile::len`].
+    pub fn is_empty(&self) -> Result<bool, OsError> {
+        Ok(self.len()? == Bytes::ZERO)
+    }
+
+    /// Maps the whole file, shared, at a multiple of `align`.
+    pub fn map(&self, align: PageSize) -> Result<usize, OsError> {
+        let len = self.len()?;
+        let at = set_aside(len, align.max(self.page))?;
+        // SAFETY: nothing else uses the addresses, reserved just now.
+        unsafe {
+            let mapped = self.map_over(at, Bytes::ZERO, len);
+            if mapped.is_err() {
+                let _ = unmap(at, len);
+            }
+            mapped.map(|()| at)
+        }
+    }
+
+    /// Maps `len` bytes from `offset`, shared, over whatever is at `addr`.
+    ///
+    /// # Safety
+    /// The caller owns `addr..addr + len`, in whole pages, and nothing refers to it.
+    #[inline]
+    pub unsafe fn map_over(&self, addr: usize, offset: Bytes, len: Bytes) -> Result<(), OsError> {
+        // SAFETY: the caller keeps the contract.
+        unsafe { map_file(&self.file, offset, len, Some(addr)) }.map(drop)
+    }
+
+    /// Removes pages from the file. Their mappings then read as zero.
+    pub fn punch(&self, offset: Bytes, len: Bytes) -> Result<(), OsError> {
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        let (from, bytes) = (offset.get() as i64, len.get() as i64);
+        let subject = || format!("{:#x}, {len}", offset.get());
+        // SAFETY: the descriptor is open.
+        call("fallocate", subject, || unsafe {
+            libc::fallocate(self.file.as_raw_fd(), mode, from, bytes)
+        })
+    }
+}
+
+impl Drop for MemFile {
+    fn drop(&mut self) {
+        // A forked child's copy of the descriptor would keep the pages. If the kernel refuses, the
+        // last close frees them.
+        if let Some(len) = self.len.filter(|_| !self.guard.is_child()) {
+            let _ = self.punch(Bytes::ZERO, len);
+        }
+    }
+}
+
+pub(in crate::internal::sys) fn make(huge: Option<PageSize>) -> io::Result<File> {
+    let huge = huge.map_or(0, |page| libc::MFD_HUGETLB | (page.shift() << libc::MFD_HUGE_SHIFT));
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | huge;
+    let make = |flags| {
+        // SAFETY: the name is a constant.
+        answer("memfd_create", || unsafe { libc::memfd_create(c"glebe".as_ptr(), flags) })
+    };
+    // The sysctl vm.memfd_noexec may require this flag; unknown before Linux 6.3.
+    let fd = match make(flags | libc::MFD_NOEXEC_SEAL) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => make(flags)?,
+        other => other?,
+    };
+    // SAFETY: nothing else owns the new descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) }.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ptr;
+
+    use crate::internal::sys::memory::mmap::munmap;
+
+    #[test]
+    fn two_mappings_of_a_file_are_the_same_bytes() {
+        let page = page_size().bytes();
+        let file = MemFile::new(Bytes::new(page.get() * 3 + 1)).unwrap();
+        let len = file.len().unwrap();
+        assert_eq!(len, Bytes::new(page.get() * 4));
+        assert!(!file.is_empty().unwrap());
+        let (one, two) = (file.map(page_size()).unwrap(), file.map(page_size()).unwrap());
+        let at = |addr| ptr::with_exposed_provenance_mut::<u8>(addr);
+        // SAFETY: within the mappings, which only this test uses.
+        unsafe {
+            at(one + 5).write_volatile(7);
+            assert_eq!(at(two + 5).read_volatile(), 7);
+            file.punch(Bytes::ZERO, page).unwrap();
+            assert_eq!(at(two + 5).read_volatile(), 0);
+            munmap(one, len).unwrap();
+            munmap(two, len).unwrap();
+        }
+    }
+
+    #[test]
+    fn nothing_too_long_and_other_files_are_refused() {
+        for len in [Bytes::ZERO, Bytes::new(u64::MAX), Bytes::new(i64::MAX.unsigned_abs())] {
+            assert_eq!(MemFile::new(len).unwrap_err().errno(), Some(libc::EINVAL), "{len}");
+        }
+        let other = File::open("/proc/self/status").unwrap();
+        let error = MemFile::adopt(other.into()).unwrap_err();
+        assert_eq!(error.errno(), Some(libc::EINVAL), "{error}");
+    }
+}

@@ -1,0 +1,189 @@
+//! Moves mappings, parses the bits of mmap(2), and changes protection.
+//!
+//! Lengths are bytes. A moved mapping keeps its pages, so separate mappings can become neighbours.
+//! Source: mmap(2), mremap(2), mprotect(2), fcntl(2).
+//!
+//! # Safety
+//! Only the owner of a mapping may move or change it.
+#![allow(unsafe_code)]
+
+use std::ptr;
+
+use crate::error::OsError;
+use crate::internal::sys::call::call;
+use crate::internal::sys::memory::mmap;
+use crate::units::{Bytes, PageSize};
+
+/// Checks that [`mmap::set_aside`] would succeed.
+///
+/// # Errors
+/// See [`mmap::set_aside`].
+pub fn check_room(len: Bytes, align: PageSize) -> Result<(), OsError> {
+    let start = mmap::set_aside(len, align)?;
+    // SAFETY: nothing else uses the range, reserved above.
+    let _ = unsafe { mmap::unmap(start, len) };
+    Ok(())
+}
+
+/// Moves a mapping over reserved addresses.
+///
+/// # Errors
+/// If mremap(2) fails; then the mapping stays where it was.
+///
+/// # Safety
+/// The caller owns both ranges. The second holds nothing that is needed, and nobody refers to the
+/// first by its address.
+pub unsafe fn move_to(from: usize, len: Bytes, to: usize) -> Result<(), OsError> {
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    let at = |addr| ptr::with_exposed_provenance_mut::<libc::c_void>(addr);
+    let (old, new, bytes) = (at(from), at(to), len.as_usize());
+    let subject = || format!("{from:#x}, {len}, {to:#x}");
+    call("mremap", subject, || {
+        // SAFETY: the caller keeps the contract.
+        let moved = unsafe { libc::mremap(old, bytes, bytes, flags, new) };
+        moved.expose_provenance() as isize
+    })
+}
+
+/// Returns false if a failed move cannot have touched its target: a filter refused the call, or an
+/// old kernel does not know it.
+#[must_use]
+pub fn was_tried(error: &OsError) -> bool {
+    !matches!(error.errno(), Some(libc::EPERM | libc::ENOSYS))
+}
+
+/// The allowed uses of a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Protection {
+    /// Loads.
+    pub read: bool,
+    /// Stores.
+    pub write: bool,
+    /// Instructions.
+    pub execute: bool,
+}
+
+impl Protection {
+    /// Parses the bits `PROT_*`; `None` if another bit is set.
+    #[must_use]
+    pub fn of_bits(bits: i32) -> Option<Self> {
+        let (read, write, execute) = (libc::PROT_READ, libc::PROT_WRITE, libc::PROT_EXEC);
+        let has = |bit: i32| bits & bit != 0;
+        let known = bits & !(read | write | execute) == 0;
+        known.then(|| Self { read: has(read), write: has(write), execute: has(execute) })
+    }
+}
+
+/// The `MAP_*` bits of a call of mmap(2), as far as contiguous memory supports them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flags {
+    /// Without a file.
+    pub anonymous: bool,
+    /// At the given address, or fail.
+    pub at_address: bool,
+    /// From the hugetlb pool of this size; `Some(None)` if no size was given.
+    pub hugetlb: Option<Option<PageSize>>,
+}
+
+impl Flags {
+    /// Parses `bits`. `MAP_POPULATE`, `MAP_LOCKED` and `MAP_NORESERVE` have no effect. `MAP_SHARED`
+    /// is refused, since forked children do not inherit the memory.
+    ///
+    /// # Errors
+    /// The bits that are refused or missing.
+    pub fn of_bits(bits: i32) -> Result<Self, i32> {
+        let sizes = libc::MAP_HUGE_MASK << libc::MAP_HUGE_SHIFT;
+        let ignored = libc::MAP_POPULATE | libc::MAP_LOCKED | libc::MAP_NORESERVE;
+        let asked = libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE | libc::MAP_HUGETLB;
+        let mut rest = bits & !(ignored | asked | libc::MAP_PRIVATE);
+        let hugetlb = bits & libc::MAP_HUGETLB != 0;
+        if hugetlb {
+            rest &= !sizes;
+        }
+        if rest != 0 {
+            return Err(rest);
+        }
+        if bits & libc::MAP_PRIVATE == 0 {
+            return Err(libc::MAP_PRIVATE);
+        }
+        let shift = (bits >> libc::MAP_HUGE_SHIFT) & libc::MAP_HUGE_MASK;
+        let size = (shift != 0).then(|| PageSize::new(1 << shift)).flatten();
+        Ok(Self {
+            anonymous: bits & libc::MAP_ANONYMOUS != 0,
+            at_address: bits & libc::MAP_FIXED_NOREPLACE != 0,
+            hugetlb: hugetlb.then_some(size),
+        })
+    }
+}
+
+/// Changes the protection of a mapping.
+///
+/// # Errors
+/// If mprotect(2) fails. Every source of memory allows every use, but the process itself
+/// (`PR_SET_MDWE`, Linux 6.3), a security module or a filter may deny that any memory is executed.
+///
+/// # Safety
+/// The caller owns the mapping, and nobody uses it in a way that is now forbidden.
+pub unsafe fn protect(addr: usize, len: Bytes, to: Protection) -> Result<(), OsError> {
+    let bits = [(to.read, libc::PROT_READ), (to.write, libc::PROT_WRITE)];
+    let bits = bits.into_iter().chain([(to.execute, libc::PROT_EXEC)]);
+    let protection = bits.filter(|(is, _)| *is).fold(libc::PROT_NONE, |all, (_, bit)| all | bit);
+    // SAFETY: the caller keeps the contract.
+    unsafe { mmap::protect(addr, len, protection) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+    use crate::internal::sys::memory::mmap::{
+        map, map_file, set_aside, set_aside_at, unmap, Backing,
+    };
+    use crate::internal::sys::page_size;
+
+    #[test]
+    fn a_mapping_is_moved_with_its_bytes() {
+        let (page, align) = (page_size().bytes(), PageSize::new(4 << 20).unwrap());
+        let from = map(page, Backing::Ordinary).unwrap();
+        let to = set_aside(page, align).unwrap();
+        assert_eq!(to % align.bytes().as_usize(), 0);
+        assert!(set_aside_at(to, page).is_err(), "taken");
+        // SAFETY: both ranges are this test's.
+        unsafe {
+            ptr::with_exposed_provenance_mut::<u8>(from).write_volatile(7);
+            move_to(from, page, to).unwrap();
+            assert_eq!(ptr::with_exposed_provenance::<u8>(to).read_volatile(), 7);
+            unmap(to, page).unwrap();
+        }
+        set_aside_at(to, page).unwrap();
+        // SAFETY: the range is this test's.
+        unsafe { unmap(to, page).unwrap() };
+    }
+
+    #[test]
+    fn bits_are_read() {
+        let all = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+        assert!(Protection::of_bits(all).is_some_and(|is| is.read && is.write && is.execute));
+        assert!(Protection::of_bits(0).is_some_and(|is| !is.read && !is.write));
+        assert_eq!(Protection::of_bits(1 << 20), None);
+        let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let flags = Flags::of_bits(anonymous | libc::MAP_POPULATE).unwrap();
+        assert!(flags.anonymous && !flags.at_address && flags.hugetlb.is_none());
+        let huge = anonymous | libc::MAP_HUGETLB | libc::MAP_HUGE_2MB;
+        assert_eq!(Flags::of_bits(huge).unwrap().hugetlb, Some(PageSize::new(2 << 20)));
+        assert_eq!(Flags::of_bits(libc::MAP_SHARED), Err(libc::MAP_SHARED));
+        assert_eq!(Flags::of_bits(libc::MAP_ANONYMOUS), Err(libc::MAP_PRIVATE));
+        assert_eq!(Flags::of_bits(anonymous | libc::MAP_FIXED), Err(libc::MAP_FIXED));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        assert!(set_aside(Bytes::new(u64::MAX), page_size()).is_err());
+        assert!(set_aside_at(1, page_size().bytes()).is_err());
+        let file = File::open("/dev/null").unwrap();
+        // SAFETY: the kernel chooses an unused address.
+        let mapped = unsafe { map_file(&file, Bytes::new(u64::MAX), page_size().bytes(), None) };
+        assert!(mapped.is_err());
+    }
+}

@@ -1,0 +1,256 @@
+//! The calling process's mappings in a range of addresses.
+//!
+//! A *VMA* is one entry of `/proc/self/smaps`: addresses mapped alike. Its header is a line of
+//! `/proc/self/maps`. Addresses and lengths are bytes. Names may be hostile: the process chose
+//! those of files and memory. The kernel escapes line ends in them.
+//!
+//! Cost: [`among`] reads from the lowest mapping to the end of the range, for want of an index, and
+//! the kernel walks the page tables of all that. For adopting memory and statistics, not for every
+//! mark. Source: proc_pid_maps(5), proc_pid_smaps(5), `fs/proc/task_mmu.c`.
+
+mod eligible;
+
+use std::fs::OpenOptions;
+use std::io::{self, BufRead, BufReader, Read};
+use std::ops::Range;
+use std::path::Path;
+
+pub use eligible::{classify, classify_shared, classify_watched, shared_at, Refusal, SharedAt};
+
+use crate::error::OsError;
+use crate::internal::sys::fault::point;
+use crate::internal::sys::files::file;
+use crate::units::Bytes;
+
+const PATH: &str = "/proc/self/smaps";
+/// Bytes per read; seq_file fills at most a page or an entry.
+const READ: usize = 16 << 10;
+/// A header line holds a path of at most 4 KiB, each byte escaped as up to four.
+const LINE_MAX: u64 = 32 << 10;
+
+/// A mapping.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Vma {
+    /// First address.
+    pub start: usize,
+    /// The address after the last.
+    pub end: usize,
+    /// `r` or `-`, `w` or `-`, `x` or `-`, then `p`rivate or `s`hared.
+    pub permissions: [u8; 4],
+    /// Offset in the file in bytes; zero without a file.
+    pub offset: u64,
+    /// Device of the file, as in stat(2); zero without a file.
+    pub device: u64,
+    /// Inode of the file; zero without a file.
+    pub inode: u64,
+    /// Path of the file, or the kernel's or the process's name for the memory; mostly empty.
+    pub path: String,
+    /// `VmFlags`: letter pairs with spaces between them.
+    pub flags: String,
+    /// Size of the pages.
+    pub kernel_page: Bytes,
+    /// Present memory.
+    pub rss: Bytes,
+    /// Present private memory marked by `MADV_FREE` and not written since.
+    pub lazy_free: Bytes,
+}
+
+impl Vma {
+    /// Returns true if `VmFlags` has this letter pair.
+    #[must_use]
+    pub fn has(&self, flag: &str) -> bool {
+        self.flags.split_ascii_whitespace().any(|set| set == flag)
+    }
+
+    /// Returns true if writes stay in the process.
+    #[must_use]
+    pub fn is_private(&self) -> bool {
+        self.permissions[3] == b'p'
+    }
+
+    /// Parses `7f00-7f10 rw-p 00000000 fe:00 123   /a path`. A path may hold anything but a line
+    /// end.
+    fn header(line: &[u8]) -> Option<Self> {
+        let mut fields = line.splitn(6, |byte| *byte == b' ');
+        let mut field = || std::str::from_utf8(fields.next()?).ok();
+        let (start, end) = field()?.split_once('-')?;
+        let (start, end) = (address(start)?, address(end)?);
+        let permissions: [u8; 4] = field()?.as_bytes().try_into().ok()?;
+        let offset = u64::from_str_radix(field()?, 16).ok()?;
+        let device = device(field()?);
+        let inode = field()?.parse().ok()?;
+        let known = permissions.iter().zip([b"r-", b"w-", b"x-", b"ps"]);
+        if start >= end || !known.into_iter().all(|(shown, allowed)| allowed.contains(shown)) {
+            return None;
+        }
+        let path = String::from_utf8_lossy(fields.next().unwrap_or_default());
+        let path = path.trim_start_matches(' ').to_owned();
+        Some(Self { start, end, permissions, offset, device, inode, path, ..Self::default() })
+    }
+
+    /// Parses `Rss:    12 kB` and `VmFlags: rd wr`; skips other fields.
+    fn field(&mut self, line: &[u8]) -> Option<()> {
+        let text = std::str::from_utf8(line).ok()?;
+        let (name, value) = text.split_once(':')?;
+        let amount = match name {
+            "KernelPageSize" => &mut self.kernel_page,
+            "Rss" => &mut self.rss,
+            "LazyFree" => &mut self.lazy_free,
+            "VmFlags" => {
+                value.trim().clone_into(&mut self.flags);
+                return Some(());
+            }
+            _ => return Some(()),
+        };
+        let kib: u64 = value.trim().strip_suffix(" kB")?.parse().ok()?;
+        *amount = Bytes::new(kib.checked_mul(1 << 10)?);
+        Some(())
+    }
+}
+
+/// Sums over the mappings of a range: upper bounds if a mapping reaches beyond it, never above its
+/// length.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RangeUsage {
+    /// Present memory.
+    pub rss: Bytes,
+    /// Present memory that the kernel may take without asking: reclaimable RSS.
+    pub lazy_free: Bytes,
+}
+
+impl RangeUsage {
+    fn of(vmas: &[Vma], range: &Range<usize>) -> Self {
+        let mut sum = Self::default();
+        for vma in vmas {
+            let start = vma.start.max(range.start);
+            let inside = Bytes::new(vma.end.min(range.end).saturating_sub(start) as u64);
+            sum.rss = sum.rss + vma.rss.min(inside);
+            sum.lazy_free = sum.lazy_free + vma.lazy_free.min(inside);
+        }
+        sum
+    }
+}
+
+/// Returns the present and the reclaimable memory in a range of the calling process.
+///
+/// # Errors
+/// See [`among`].
+pub fn usage(range: &Range<usize>) -> Result<RangeUsage, OsError> {
+    Ok(RangeUsage::of(&among(range)?, range))
+}
+
+fn malformed(line: &[u8]) -> io::Error {
+    const SHOWN_MAX: usize = 80;
+    let shown = String::from_utf8_lossy(&line[..line.len().min(SHOWN_MAX)]);
+    io::Error::new(io::ErrorKind::InvalidData, format!("not a line of smaps: {shown:?}"))
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reading {
+    /// Later lines may be in the range.
+    On,
+    /// Later lines are beyond the range.
+    Past,
+}
+
+struct Parser<'a> {
+    range: &'a Range<usize>,
+    /// The last may be incomplete.
+    found: Vec<Vma>,
+    /// True if the next lines belong to the last entry found.
+    is_inside: bool,
+    /// True before the first entry.
+    is_start: bool,
+}
+
+impl<'a> Parser<'a> {
+    fn new(range: &'a Range<usize>) -> Self {
+        Self { range, found: Vec::new(), is_inside: false, is_start: true }
+    }
+
+    fn line(&mut self, line: &[u8]) -> io::Result<Reading> {
+        // Field names begin with a capital letter, addresses never.
+        if line.first().is_some_and(u8::is_ascii_uppercase) {
+            if self.is_start {
+                return Err(malformed(line));
+            }
+            if let Some(vma) = self.found.last_mut().filter(|_| self.is_inside) {
+                vma.field(line).ok_or_else(|| malformed(line))?;
+            }
+            return Ok(Reading::On);
+        }
+        let vma = Vma::header(line).ok_or_else(|| malformed(line))?;
+        self.is_start = false;
+        if vma.start >= self.range.end {
+            return Ok(Reading::Past);
+        }
+        self.is_inside = vma.end > self.range.start;
+        if self.is_inside {
+            self.found.push(vma);
+        }
+        Ok(Reading::On)
+    }
+
+    /// Fails if an entry lacks its flags, which come last: it was cut short.
+    fn end(self) -> io::Result<Vec<Vma>> {
+        match self.found.iter().find(|vma| vma.flags.is_empty()) {
+            Some(vma) => {
+                let what = format!("{:x}-{:x} without VmFlags", vma.start, vma.end);
+                Err(io::Error::new(io::ErrorKind::InvalidData, what))
+            }
+            None => Ok(self.found),
+        }
+    }
+}
+
+/// Returns the calling process's mappings that share an address with `range`, in ascending order.
+///
+/// # Errors
+/// If `/proc/self/smaps` cannot be read (a kernel without `CONFIG_PROC_PAGE_MONITOR` lacks it).
+pub fn among(range: &Range<usize>) -> Result<Vec<Vma>, OsError> {
+    let refused = |call| move |source| OsError::new(call, PATH, source);
+    let file =
+        file::open(Path::new(PATH), OpenOptions::new().read(true)).map_err(refused("open"))?;
+    // A single fault point for all reads.
+    let all = point("read").and_then(|()| read(BufReader::with_capacity(READ, file), range));
+    all.map_err(refused("read"))
+}
+
+/// Returns the entries that share an address with `range`, in their order.
+fn read(mut lines: impl BufRead, range: &Range<usize>) -> io::Result<Vec<Vma>> {
+    let (mut parser, mut line) = (Parser::new(range), Vec::new());
+    loop {
+        line.clear();
+        if (&mut lines).take(LINE_MAX).read_until(b'\n', &mut line)? == 0 {
+            break;
+        }
+        if line.pop() != Some(b'\n') {
+            return Err(malformed(&line));
+        }
+        if parser.line(&line)? == Reading::Past {
+            break;
+        }
+    }
+    parser.end()
+}
+
+/// Parses the kernel's two hexadecimal numbers; returns zero for anything else.
+fn device(text: &str) -> u64 {
+    let number = |hex| u32::from_str_radix(hex, 16).ok();
+    let parts = text.split_once(':');
+    let parts = parts.and_then(|(major, minor)| Some((number(major)?, number(minor)?)));
+    parts.map_or(0, |(major, minor)| device_of(major, minor))
+}
+
+fn device_of(major: u32, minor: u32) -> u64 {
+    libc::makedev(major, minor)
+}
+
+/// Parses an address: hexadecimal digits only.
+fn address(text: &str) -> Option<usize> {
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    usize::from_str_radix(text, 16).ok().filter(|_| is_plain)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,80 @@
+//! Detects children of this process without reaping them. Source: waitid(2).
+//!
+//! # Safety
+//! The call fills a local.
+#![allow(unsafe_code)]
+
+use std::mem::MaybeUninit;
+
+/// Returns true if a child of any thread lives, or ended and was not waited for, or if the kernel
+/// refuses to say. Counts children of a raw clone(2). Grandchildren do not count. Allocates
+/// nothing, may change `errno`.
+#[must_use]
+pub fn exist() -> bool {
+    let mut ended = MaybeUninit::<libc::siginfo_t>::zeroed();
+    let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
+    let none = crate::internal::sys::call::answer("waitid", || {
+        // SAFETY: the kernel fills one structure.
+        unsafe { libc::waitid(libc::P_ALL, 0, ended.as_mut_ptr(), flags) }
+    });
+    none.err().and_then(|refused| refused.raw_os_error()) != Some(libc::ECHILD)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use glebe_testing::child::in_child;
+    use std::thread;
+
+    #[test]
+    fn a_child_is_seen_before_and_after_its_end_and_left_to_be_waited_for() {
+        // Runs in a process of its own: other tests have children.
+        // SAFETY: the children allocate nothing and take no lock.
+        let seen = unsafe {
+            in_child(|| {
+                let had_none = !exist();
+                let mut ends = [0; 2];
+                libc::pipe(ends.as_mut_ptr());
+                let child = libc::fork();
+                if child == 0 {
+                    // The read ends when the pipe has no writer.
+                    libc::close(ends[1]);
+                    libc::read(ends[0], ends.as_mut_ptr().cast(), 1);
+                    libc::_exit(0);
+                }
+                let lives = exist();
+                libc::close(ends[1]);
+                let mut ended = MaybeUninit::<libc::siginfo_t>::zeroed();
+                let flags = libc::WEXITED | libc::WNOWAIT;
+                libc::waitid(libc::P_PID, child.unsigned_abs(), ended.as_mut_ptr(), flags);
+                let has_ended = exist();
+                let is_left = libc::waitpid(child, std::ptr::null_mut(), 0) == child;
+                had_none && lives && has_ended && is_left && !exist()
+            })
+        };
+        assert!(seen);
+    }
+
+    #[test]
+    fn a_child_of_another_thread_and_of_a_raw_clone_counts() {
+        // SAFETY: the children allocate nothing and take no lock.
+        let seen = unsafe {
+            in_child(|| {
+                // Only some waits see a child without an exit signal.
+                let child = libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0);
+                if child == 0 {
+                    libc::_exit(0);
+                }
+                let seen = exist();
+                let taken = libc::waitpid(-1, std::ptr::null_mut(), libc::__WALL);
+                seen && libc::c_long::from(taken) == child && !exist()
+            })
+        };
+        assert!(seen);
+        let mut child = std::process::Command::new("cat");
+        let mut child = child.stdin(std::process::Stdio::piped()).spawn().unwrap();
+        assert!(thread::spawn(exist).join().unwrap());
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
+}

@@ -1,0 +1,140 @@
+//! The watched ranges, lock-free: signal handlers and forked children use them.
+//!
+//! A watch owns its slot while `taken` is set; the slot is in use while `end` is not zero. Filling
+//! a slot stores `end` last; emptying it clears `end` first. Only the owner writes the rest, while
+//! no handler is inside. A handler enters by increasing `inside` and then checks `end` again; a
+//! removal clears `end` and then waits until `inside` is zero. Both orders are sequentially
+//! consistent, so one of the two sees the other.
+//!
+//! Fork wipes the page of the counts: a child lacks its parent's other handlers and would wait for
+//! them for ever.
+//!
+//! Slots are in chunks. They are never freed, but used again. Cost of a lookup: two loads per slot
+//! ever used; of a removal: the time until the last handler has left, mostly nothing.
+//!
+//! # Safety
+//! A callback and its data are used only inside the slot, while the watch lives. Until then the
+//! caller of [`add`] answers for them.
+#![allow(unsafe_code)]
+
+use std::mem::transmute;
+use std::ops::Range;
+use std::ptr;
+
+use crate::error::OsError;
+use crate::internal::sync::{Backoff, List, MappedPtr, MappedWord, Ordering};
+use crate::internal::sys::memory::mmap::wiped_page;
+use crate::internal::sys::memory::own::Own;
+use crate::internal::sys::page_size;
+
+use super::{Decide, Decision};
+
+/// Slots per page of counts.
+const SLOTS: usize = 128;
+
+#[derive(Debug)]
+struct Slot {
+    /// 1 if a watch owns the slot.
+    taken: MappedWord,
+    start: MappedWord,
+    /// 0 if the slot is not in use.
+    end: MappedWord,
+    /// A [`Decide`].
+    decide: MappedPtr<()>,
+    data: MappedPtr<()>,
+    /// Handlers in this slot.
+    inside: &'static MappedWord,
+}
+
+/// The counts of a chunk share a page.
+static CHUNKS: List<[Slot; SLOTS]> = List::new();
+
+/// A watched range. Dropping it ends the watch, after the last handler has left its slot.
+#[derive(Debug)]
+pub struct Watch(&'static Slot);
+
+pub(super) fn add(range: Range<usize>, decide: Decide, data: *const ()) -> Result<Watch, OsError> {
+    let slot = match CHUNKS.iter().flatten().find(|slot| slot.take()) {
+        Some(slot) => slot,
+        None => {
+            let chunk = wiped_counts()?.each_ref().map(Slot::new);
+            chunk[0].take();
+            &CHUNKS.find_or_add(|_| false, || chunk)[0]
+        }
+    };
+    slot.decide.store(decide as *mut (), Ordering::Relaxed);
+    slot.data.store(data.cast_mut(), Ordering::Relaxed);
+    slot.start.store(range.start as u64, Ordering::Relaxed);
+    slot.end.store(range.end as u64, Ordering::SeqCst);
+    Ok(Watch(slot))
+}
+
+/// Returns words that fork zeroes in the child.
+fn wiped_counts() -> Result<&'static [MappedWord; SLOTS], OsError> {
+    let len = page_size().bytes();
+    assert!(len.as_usize() >= size_of::<[MappedWord; SLOTS]>());
+    let addr = wiped_page()?;
+    std::mem::forget(Own::note(addr..addr + len.as_usize()));
+    // SAFETY: long enough, and never unmapped.
+    Ok(unsafe { &*ptr::with_exposed_provenance(addr) })
+}
+
+/// Asks the watches of `addr`, in a signal handler.
+pub(super) fn ask(addr: usize) -> Decision {
+    let mut outcomes = CHUNKS.iter().flatten().map(|slot| slot.ask(addr));
+    outcomes.find(|outcome| *outcome != Decision::Pass).unwrap_or(Decision::Pass)
+}
+
+impl Slot {
+    fn new(inside: &'static MappedWord) -> Self {
+        Self {
+            taken: MappedWord::new(0),
+            start: MappedWord::new(0),
+            end: MappedWord::new(0),
+            decide: MappedPtr::new(ptr::null_mut()),
+            data: MappedPtr::new(ptr::null_mut()),
+            inside,
+        }
+    }
+
+    /// Takes the slot; returns true if it was free.
+    fn take(&self) -> bool {
+        self.taken.load(Ordering::Relaxed) == 0 && self.taken.swap(1, Ordering::Acquire) == 0
+    }
+
+    fn holds(&self, addr: usize) -> bool {
+        // `end` first: it makes the `start` stored before it visible.
+        let end = self.end.load(Ordering::SeqCst);
+        (self.start.load(Ordering::Relaxed)..end).contains(&(addr as u64))
+    }
+
+    fn ask(&self, addr: usize) -> Decision {
+        if !self.holds(addr) {
+            return Decision::Pass;
+        }
+        self.inside.fetch_add(1, Ordering::SeqCst);
+        let mut outcome = Decision::Pass;
+        // Again: the slot may have got another range before `inside` counted this handler.
+        if self.holds(addr) {
+            let decide = self.decide.load(Ordering::Relaxed);
+            let data = self.data.load(Ordering::Relaxed);
+            // SAFETY: stored from a `Decide` before the `end` just seen. The watch lives and its
+            // removal waits for this handler, so the caller of `add` answers for the call.
+            outcome = unsafe { transmute::<*mut (), Decide>(decide)(addr, data) };
+        }
+        self.inside.fetch_sub(1, Ordering::Release);
+        outcome
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let Self(slot) = self;
+        slot.end.store(0, Ordering::SeqCst);
+        let mut backoff = Backoff::default();
+        while slot.inside.load(Ordering::SeqCst) != 0 {
+            backoff.wait();
+        }
+        slot.taken.store(0, Ordering::Release);
+    }
+}

@@ -1,0 +1,29 @@
+//! Starts the library's own threads. Source: clone(2), pthread_create(3).
+
+use std::io;
+use std::thread::{Builder, JoinHandle, Scope};
+
+use crate::internal::sys::fault::point;
+
+/// Starts a thread that nobody joins.
+pub fn start(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    point("clone")?;
+    Builder::new().name(name.to_owned()).spawn(body).map(drop)
+}
+
+/// Starts a thread that the caller joins.
+pub fn start_joined(
+    name: &str,
+    body: impl FnOnce() + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    point("clone")?;
+    Builder::new().name(name.to_owned()).spawn(body)
+}
+
+pub fn start_within<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    body: impl FnOnce() + Send + 'scope,
+) -> io::Result<()> {
+    point("clone")?;
+    Builder::new().spawn_scoped(scope, body).map(drop)
+}
