@@ -76,7 +76,7 @@ bench:
 	cargo build --profile $(PROFILE) -p glebe-preload
 	for name in $$($(BENCH) list); do $(BENCH) $$name || exit; done
 	scripts/malloc_programs.py --long --lib $(BUILT)/libglebe_malloc.so
-	GLEBE_STRESS_SECONDS=120 cargo test --release -p glebe --test it stress
+	GLEBE_STRESS_SECONDS=120 cargo test --release -p glebe -p glebe-volatile --test it stress
 	GLEBE_STRESS_SECONDS=120 cargo test --release -p glebe-preload --test it stress_malloc
 
 # Fills memory, and takes memory blocks offline and back.

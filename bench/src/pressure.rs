@@ -12,10 +12,7 @@ use glebe::units::Bytes;
 use crate::child::Child;
 use crate::{clock, Outcome};
 
-#[path = "../../crates/glebe/tests/cgroup/mod.rs"]
-mod cgroup;
-
-pub(crate) use cgroup::{enter, lift, Group};
+pub(crate) use glebe_testing::cgroup::{enter, lift, Group};
 
 const KERNEL_MAX: Duration = Duration::from_secs(10);
 

@@ -11,10 +11,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use glebe::contig::PoolLock;
+use glebe_testing::cgroup;
 use glebe_testing::time::slowed;
-
-#[path = "../../../crates/glebe/tests/cgroup/mod.rs"]
-mod cgroup;
 
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 const ATTEMPTS: usize = 4;

@@ -4,20 +4,33 @@
 //! - [`Scratch`]: a folder that is removed when the test ends.
 //! - [`memory`]: uses up memory at a limited speed.
 //! - [`tools`]: commands that tests run.
-//! - [`child`]: a forked child that answers a question.
+//! - [`cgroup`]: a memory cgroup with a limit; [`inside`] runs a test's body in one.
+//! - [`child`]: a forked child that answers a question; [`steered`]: one that pipes steer.
+//! - [`openmetrics`]: a strict parser of statistics.
+//! - [`stressed`]: random numbers, contents that tell their owner, signals.
+//! - [`turn`]: a lock between test processes.
 //! - [`real_time`]: a real-time thread that waits for an ordinary one.
 //! - [`process`]: a child that runs a test; [`alone!`] gives a test its own process.
 //!
 //! A test that cannot run on this machine prints `skipped: ` and why, and returns.
 
+#[cfg(not(loom))]
+pub mod cgroup;
 pub mod child;
+#[cfg(not(loom))]
+pub mod inside;
 pub mod memory;
 #[cfg(loom)]
 pub mod model;
+pub mod openmetrics;
 pub mod process;
 pub mod real_time;
 mod scratch;
+pub mod steered;
+#[cfg(not(loom))]
+pub mod stressed;
 pub mod time;
 pub mod tools;
+pub mod turn;
 
 pub use scratch::Scratch;

@@ -1,5 +1,6 @@
 //! [`Touches`] refills lost pages from a callback when an instruction touches them, in the SIGBUS
-//! handler ([`sigbus`](glebe_os::internal::sys::processes::sigbus)). [`Refilled`] records these pages.
+//! handler ([`sigbus`](glebe_os::internal::sys::processes::sigbus)). [`Refilled`] records these
+//! pages.
 //!
 //! The handler takes no lock. If a hole is not marked, an unmark reports it lost and is about to
 //! zero it; the handler zeroes it too. A system call that meets a lost page returns EFAULT without

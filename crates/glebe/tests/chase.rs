@@ -14,7 +14,7 @@ use glebe::reserve::{Request, Reserve, Writers};
 use glebe::units::{Bytes, Pages};
 use glebe_testing::time::{slowed, storm};
 
-use crate::stressed::Stop;
+use glebe_testing::stressed::Stop;
 
 /// Pages that first class takes and returns.
 const LEFT: u64 = 8;

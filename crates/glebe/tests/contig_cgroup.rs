@@ -16,7 +16,7 @@ use glebe::units::Bytes;
 use glebe_testing::process::child_of;
 use glebe_testing::Scratch;
 
-use crate::cgroup::{enter, Group};
+use glebe_testing::cgroup::{enter, Group};
 
 const LIMIT: Bytes = Bytes::mib(300);
 const GROUP: &str = "GLEBE_TEST_CGROUP";

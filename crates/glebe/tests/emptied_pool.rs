@@ -13,8 +13,8 @@ use glebe::units::Bytes;
 
 use crate::contig::pool::Machine;
 use crate::contig::use_all::use_all;
-use crate::stressed::Stop;
-use crate::turn::{Turn, POOL};
+use glebe_testing::stressed::Stop;
+use glebe_testing::turn::{Turn, POOL};
 
 const LEN: Bytes = Bytes::mib(16);
 const MAPS: u64 = 12;

@@ -12,7 +12,7 @@ use glebe::reserve::Reserve;
 use glebe::units::Bytes;
 use glebe::volatile::{Priority, Region};
 
-use crate::stressed::{in_child, End};
+use glebe_testing::stressed::{in_child, End};
 
 /// The first use takes about ten milliseconds, over which the forks are spread.
 const TRIES: u32 = 80;

@@ -14,8 +14,8 @@ use glebe::units::{Bytes, Pages};
 use glebe::zpool::{self, Budget, Codec, Handle};
 use glebe_testing::Scratch;
 
-use crate::stressed::{in_child, End};
-use crate::turn::{Turn, POOL};
+use glebe_testing::stressed::{in_child, End};
+use glebe_testing::turn::{Turn, POOL};
 
 const ONE: Pages = Pages::new(1);
 const LEN: Bytes = Bytes::mib(4);

@@ -21,7 +21,7 @@ use glebe::units::{PageSize, Pages};
 use glebe_testing::process::{child_of, is_child};
 use glebe_testing::time::{is_long, slowed, wait_until};
 
-use crate::turn::{Turn, POOL};
+use glebe_testing::turn::{Turn, POOL};
 
 const KIND: &str = "GLEBE_TEST_KIND";
 const PAGES: &str = "GLEBE_TEST_PAGES";

@@ -6,14 +6,10 @@
 //! test holds.
 
 // Shared by the tests.
-mod cgroup;
 mod node_pool;
-mod stressed;
-mod turn;
 
 mod address_space;
 mod blocks;
-mod cache;
 mod chase;
 mod contig;
 mod contig_cgroup;
@@ -30,30 +26,17 @@ mod outlived;
 #[cfg(all(feature = "lz4", feature = "zstd"))]
 mod page_cache_compressed;
 mod pool_stress;
-mod probe_leaves_nothing;
-mod probe_seccomp;
 mod reclaim;
 mod reserve;
 mod resize;
 mod served;
-mod shared;
-mod short_of_memory;
-mod sigbus;
 mod stopped_writer;
 mod stress;
 mod stress_objects;
 mod stress_shared;
-mod stress_volatile;
 mod swap_area;
 mod swap_days;
 mod swap_region;
 mod swap_region_signal;
 mod swap_store;
 mod swap_storm;
-mod vmap;
-mod volatile;
-mod volatile_processors;
-mod volatile_threads;
-#[cfg(all(feature = "lz4", feature = "zstd"))]
-mod zpool_oracle;
-mod zpool_threads;

@@ -7,7 +7,7 @@ use glebe::contig::{Contig, Node, PoolLock};
 use glebe::internal::sys::machine::numa;
 use glebe::internal::sys::page_size;
 
-use crate::turn::POOL;
+use glebe_testing::turn::POOL;
 
 const BLOCKS: &str = "/sys/devices/system/memory";
 

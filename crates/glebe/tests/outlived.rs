@@ -17,7 +17,7 @@ use glebe::page_size;
 use glebe::units::Bytes;
 use glebe::vmap::{MemFile, Space};
 
-use crate::turn::{Turn, POOL};
+use glebe_testing::turn::{Turn, POOL};
 
 fn files() -> BTreeMap<u64, File> {
     let paths = fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());

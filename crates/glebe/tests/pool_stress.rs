@@ -15,7 +15,7 @@ use glebe_testing::process::{child_of, is_child};
 use glebe_testing::time::is_long;
 
 use crate::contig::pool::Machine;
-use crate::turn::{Turn, POOL};
+use glebe_testing::turn::{Turn, POOL};
 
 const TEST: &str = "pool_stress::processes_beside_each_other_leave_the_pool_as_it_was";
 const SEED: &str = "GLEBE_TEST_SEED";

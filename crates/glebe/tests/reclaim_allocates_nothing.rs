@@ -7,17 +7,12 @@
 //! The allocator passes every call on to the system's.
 #![allow(unsafe_code)]
 
-#[path = "cgroup/mod.rs"]
-mod cgroup;
 #[path = "reclaim/fixture.rs"]
 mod fixture;
-#[path = "reclaim/inside.rs"]
-mod inside;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use cgroup::{enter, Group};
 use fixture::Tree;
 use glebe::reclaim::{Free, Gauge, Policy, Reading, Scope};
 use glebe::units::Bytes;

@@ -12,8 +12,8 @@ use glebe::reserve::{Block, Error, Put, Request, Reserve, Writers};
 use glebe::units::{Bytes, Pages};
 use glebe_testing::time::{storm, wait_until, Storm};
 
-use crate::stressed::Stop;
-use crate::turn::{Turn, POOL};
+use glebe_testing::stressed::Stop;
+use glebe_testing::turn::{Turn, POOL};
 
 const GRANULE: Bytes = Bytes::mib(2);
 const USUAL: Duration = Duration::from_millis(500);

@@ -15,8 +15,8 @@ use glebe::reserve::{Block, Error, Namespace, Promise, Put, Request, Reserve, St
 use glebe::units::{Bytes, Pages};
 use glebe_testing::time::{slowed, Storm};
 
-use crate::stressed::signals::Signals;
-use crate::stressed::{in_child, page_buffer, End, Random, Stop};
+use glebe_testing::stressed::signals::Signals;
+use glebe_testing::stressed::{in_child, page_buffer, End, Random, Stop};
 
 const WRITERS: u64 = 4;
 const READERS: u64 = 2;

@@ -18,8 +18,10 @@ use glebe::units::{Bytes, Pages};
 use glebe::zpool::{AtLimit, Budget, Error, Guard, Handle, ObjectPool};
 use glebe_testing::time::Storm;
 
-use crate::stressed::signals::Signals;
-use crate::stressed::{fill, in_child, mix, page_buffer, spawn, version, End, Random, Stop};
+use glebe_testing::stressed::signals::Signals;
+use glebe_testing::stressed::{
+    fill, in_child, mix, page_buffer, spawn, version, End, Random, Stop,
+};
 
 const OWNERS: u64 = 2;
 /// Most objects of an owner.

@@ -12,7 +12,7 @@ use glebe::units::{Bytes, Pages};
 use glebe_testing::time::is_long;
 use proptest::prelude::*;
 
-use crate::stressed::mix;
+use glebe_testing::stressed::mix;
 
 const PAGES: u64 = 300;
 

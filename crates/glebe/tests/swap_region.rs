@@ -12,7 +12,7 @@ use glebe::page_size;
 use glebe::swap::{Error, Options, Region, Store};
 use glebe::units::{Bytes, Pages};
 
-use crate::stressed::mix;
+use glebe_testing::stressed::mix;
 
 fn page() -> usize {
     page_size().bytes().as_usize()

@@ -17,7 +17,7 @@ use glebe::units::{Bytes, Pages};
 use glebe_testing::time::is_long;
 use proptest::prelude::*;
 
-use crate::stressed::mix;
+use glebe_testing::stressed::mix;
 
 fn page() -> usize {
     page_size().bytes().as_usize()

@@ -31,8 +31,8 @@ use glebe_testing::process::child_of;
 use glebe_testing::time::{self, slowed, storm};
 use glebe_testing::Scratch;
 
-use crate::stressed::{mix, Stop};
 use crate::swap_days::descriptor::{descriptors_in, is_refusal, Descriptor, Device};
+use glebe_testing::stressed::{mix, Stop};
 
 const THREADS: u64 = 2;
 /// Pages that a thread owns, in area and region each.

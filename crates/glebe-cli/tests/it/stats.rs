@@ -1,7 +1,5 @@
 //! Tests `glebe stats`: own reserves, none, other users' reserves, stale sockets.
 
-#[path = "../../../glebe/tests/openmetrics/parser.rs"]
-mod parser;
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +12,7 @@ use glebe::contig::{Contig, Source};
 use glebe::page_size;
 use glebe::reserve::{Request, Reserve, Stats};
 use glebe::units::{Bytes, Pages};
-use glebe_testing::Scratch;
+use glebe_testing::{openmetrics, Scratch};
 use serde_json::Value;
 
 use crate::reachable::{Reachable, NOBODY};
@@ -89,11 +87,12 @@ fn text_names_each_reserve_and_openmetrics_is_one_valid_text() {
     assert_eq!(heads, 3, "{shown}");
     assert!(shown.contains(&reserves[0].stats().to_string()));
 
-    let families = parser::parse(&text(&stats(scratch.path(), &["--openmetrics"]))).unwrap();
-    let alone = parser::parse(&reserves[0].stats().to_openmetrics()).unwrap();
+    let families = openmetrics::parse(&text(&stats(scratch.path(), &["--openmetrics"]))).unwrap();
+    let alone = openmetrics::parse(&reserves[0].stats().to_openmetrics()).unwrap();
     assert_eq!(families.len(), alone.len());
     for (family, alone) in families.iter().zip(&alone) {
-        let metadata = |f: &parser::Family| [&f.name, &f.kind, &f.unit, &f.help].map(String::clone);
+        let metadata =
+            |f: &openmetrics::Family| [&f.name, &f.kind, &f.unit, &f.help].map(String::clone);
         assert_eq!(metadata(family), metadata(alone));
         assert_eq!(family.samples.len(), 3 * alone.samples.len());
         let (sample, pid) = (&family.samples[0], std::process::id().to_string());

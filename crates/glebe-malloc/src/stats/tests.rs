@@ -1,9 +1,5 @@
 //! Tests the table's forms.
 
-#[path = "../../../glebe/tests/openmetrics/parser.rs"]
-#[allow(dead_code)]
-mod parser;
-
 use super::*;
 
 fn written(stats: &Stats, format: Format) -> String {
@@ -18,7 +14,7 @@ fn numbered() -> Stats {
 
 #[test]
 fn a_strict_reader_takes_it_as_openmetrics() {
-    let families = parser::parse(&written(&numbered(), Format::OpenMetrics)).unwrap();
+    let families = openmetrics::parse(&written(&numbered(), Format::OpenMetrics)).unwrap();
     assert_eq!(families.len(), ROWS);
     for (family, row) in families.iter().zip(numbered().rows()) {
         assert_eq!(family.name, format!("glebe_malloc_{}", row.name));

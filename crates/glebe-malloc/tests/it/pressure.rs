@@ -1,16 +1,14 @@
 //! Tests a memory cgroup that cannot hold everything: memory that a program freed serves its
 //! neighbours and its own growth, and nobody is killed. The programs are children of this one.
 
-#[path = "../../../glebe/tests/cgroup/mod.rs"]
-mod cgroup;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::time::Duration;
 
-use cgroup::{enter, Group};
 use glebe::Bytes;
 use glebe_malloc::heap;
+use glebe_testing::cgroup::{enter, Group};
 use glebe_testing::process::child_of;
 
 use crate::process::{objects, Object};

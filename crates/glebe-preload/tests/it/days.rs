@@ -66,8 +66,8 @@ fn said(program: &Path, first: &str, options: &str, name: &[&str]) -> Said {
 }
 
 /// Makes a group, and a shell command that enters it.
-fn group(limit: Bytes) -> Option<(crate::cgroup::Group, String)> {
-    match crate::cgroup::Group::make(limit) {
+fn group(limit: Bytes) -> Option<(glebe_testing::cgroup::Group, String)> {
+    match glebe_testing::cgroup::Group::make(limit) {
         Ok(group) => {
             let enter = format!("echo 0 > {}", group.dir().join("cgroup.procs").display());
             Some((group, enter))

@@ -2,8 +2,6 @@
 
 mod built;
 mod calls;
-#[path = "../../../glebe/tests/cgroup/mod.rs"]
-mod cgroup;
 mod days;
 mod early;
 mod fork;

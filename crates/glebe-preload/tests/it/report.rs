@@ -1,15 +1,11 @@
 //! Tests reports at exit and on a signal, and complaints about options.
 
-#[path = "../../../glebe/tests/openmetrics/parser.rs"]
-#[allow(dead_code)]
-mod parser;
-
 use std::fs;
 use std::os::unix::fs::{symlink, PermissionsExt};
 use std::path::Path;
 use std::process::Output;
 
-use glebe_testing::Scratch;
+use glebe_testing::{openmetrics, Scratch};
 
 use crate::built::{compiled, preloaded, stderr, stdout};
 use pages::stats::{Stats, ROWS};
@@ -126,7 +122,7 @@ fn a_link_in_its_place_is_not_followed() {
 fn openmetrics_is_what_a_strict_reader_takes() {
     let Some(program) = program() else { return };
     let text = stderr(&ends(&program, "stats,format=openmetrics", &[]));
-    let families = parser::parse(&text).unwrap();
+    let families = openmetrics::parse(&text).unwrap();
     assert_eq!(families.len(), ROWS);
     let rss = families.iter().find(|family| family.name == "glebe_malloc_rss_bytes").unwrap();
     assert!(rss.samples[0].value > 100_000.0);

@@ -66,7 +66,7 @@ fn every_block_is_as_it_was_left() {
 fn every_block_is_as_it_was_left_where_memory_is_short() {
     let Some(program) = compiled("stress.c", &[]) else { return };
     for options in ["", "age=1", "huge=off"] {
-        let group = match crate::cgroup::Group::make(Bytes::mib(320)) {
+        let group = match glebe_testing::cgroup::Group::make(Bytes::mib(320)) {
             Ok(group) => group,
             Err(why) => return println!("skipped: {why}"),
         };

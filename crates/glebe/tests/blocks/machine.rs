@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use glebe::contig::{bank, Error, PoolLock};
 use glebe_testing::time::slowed;
 
-use crate::turn::{Turn, POOL};
+use glebe_testing::turn::{Turn, POOL};
 
 const ROOT: &str = "/sys/devices/system/memory";
 const RECORD: &str = "/run/glebe/blocks";

@@ -14,8 +14,8 @@ use super::bank::Bank;
 use super::busy::{be_busy, Busy};
 use super::machine::{assert_as_before, block_of, block_size, blocks, frames, turn};
 use super::{are_adjacent, assert_one_run, drawn};
-use crate::cgroup::Group;
-use crate::stressed::Stop;
+use glebe_testing::cgroup::Group;
+use glebe_testing::stressed::Stop;
 
 /// Least number of draws.
 const DRAWS: u32 = 12;

@@ -23,7 +23,7 @@ use glebe::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe_testing::process::{child_of, is_child, passes};
 
-use crate::turn::{Turn, POOL};
+use glebe_testing::turn::{Turn, POOL};
 use pool::Machine;
 
 const NOBODY: u32 = 65534;

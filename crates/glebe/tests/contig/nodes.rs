@@ -11,7 +11,7 @@ use glebe_testing::time::slowed;
 
 use super::pool::Machine;
 use crate::node_pool::{counts, is_all_on, is_on, several, Idle};
-use crate::turn::{Turn, POOL};
+use glebe_testing::turn::{Turn, POOL};
 
 const PAGES: u64 = 16;
 const HUGE: u64 = 2 << 20;

@@ -10,7 +10,7 @@ use glebe_testing::process::{child_of, is_child, passes};
 use glebe_testing::time::is_long;
 
 use super::pool::Machine;
-use crate::turn::{Turn, POOL};
+use glebe_testing::turn::{Turn, POOL};
 
 const BEYOND: u64 = 64;
 /// `GLEBE_LONG` doubles this.

@@ -13,7 +13,7 @@ use glebe::units::{Bytes, Pages};
 use glebe::zpool::{Budget, Codec, Error, Handle, Zstd};
 
 #[allow(clippy::duplicate_mod)] // a fuzz target includes only this file
-#[path = "../zpool_oracle/calls.rs"]
+#[path = "../../../glebe-zpool/tests/zpool_oracle/calls.rs"]
 mod calls;
 
 use calls::{object, Program};

@@ -1,7 +1,5 @@
 //! Tests statistics as OpenMetrics text with a strict parser.
 
-mod parser;
-
 use std::io::Write;
 use std::process::{Command, Stdio};
 
@@ -10,7 +8,7 @@ use glebe::page_size;
 use glebe::reserve::{Request, Reserve, Stats};
 use glebe::units::{Bytes, Pages};
 
-use parser::{parse, Family};
+use glebe_testing::openmetrics::{parse, Family};
 
 /// Returns a reserve with events of every kind.
 fn busy() -> Reserve {

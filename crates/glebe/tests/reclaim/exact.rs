@@ -9,8 +9,8 @@ use glebe::units::Bytes;
 use glebe::volatile::{Engine, Priority, Region};
 use glebe::zpool::{Codec, Compaction, ObjectPool};
 
-use super::inside::inside;
 use super::margin::full_pool;
+use glebe_testing::inside::inside;
 
 const LIMIT: Bytes = Bytes::mib(96);
 

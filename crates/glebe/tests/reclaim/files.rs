@@ -10,7 +10,7 @@ use glebe::units::Bytes;
 use glebe::volatile::{Priority, Region};
 use glebe_testing::time::is_long;
 
-use super::inside::{inside, is_inside, GROUP};
+use glebe_testing::inside::{inside, is_inside, GROUP};
 
 const LIMIT: Bytes = Bytes::mib(96);
 const FILE: Bytes = Bytes::mib(48);

@@ -9,7 +9,7 @@ use glebe::volatile::{Engine, Priority, Region};
 use glebe_testing::time::wait_until;
 
 use super::fixture::Tree;
-use crate::stressed::{in_child, End};
+use glebe_testing::stressed::{in_child, End};
 
 #[test]
 fn in_a_child_every_call_says_so_and_caps_are_gone() {

@@ -11,7 +11,7 @@ use glebe::volatile::{Priority, Region};
 use glebe::zpool::{AtLimit, Codec, ObjectPool};
 use glebe_testing::memory::rise;
 
-use super::inside::{inside, is_inside, End};
+use glebe_testing::inside::{inside, is_inside, End};
 
 const LIMIT: Bytes = Bytes::mib(64);
 const POOL: Bytes = Bytes::mib(40);

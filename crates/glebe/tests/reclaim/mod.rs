@@ -6,7 +6,6 @@ mod exact;
 mod files;
 pub mod fixture;
 mod forked;
-pub mod inside;
 mod margin;
 mod order;
 mod purgers;

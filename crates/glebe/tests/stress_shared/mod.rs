@@ -20,8 +20,8 @@ use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Error, Order, Priority, Purger, Shared};
 use glebe_testing::time::{slowed, storm};
 
-use crate::shared::process::{self, End, Process};
-use crate::stressed::{self, spawn, version, Random, Stop};
+use glebe_testing::steered::{self, End, Process};
+use glebe_testing::stressed::{self, spawn, version, Random, Stop};
 use oracle::{Count, Oracle, Seen};
 
 /// Granules of each half.

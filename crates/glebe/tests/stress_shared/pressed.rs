@@ -17,9 +17,9 @@ use glebe_testing::time::Storm;
 
 use super::oracle::{Count, Oracle};
 use super::{kill, nothing_is_pinned, User, HALF};
-use crate::reclaim::inside::{inside, End};
-use crate::shared::process::{self, Process};
-use crate::stressed::{spawn, Random, Stop};
+use glebe_testing::inside::{inside, End};
+use glebe_testing::steered::{self, Process};
+use glebe_testing::stressed::{spawn, Random, Stop};
 
 const TEST: &str = "stress_shared::pressed::nothing_is_killed_and_nothing_is_lost_untold";
 const LIMIT: Bytes = Bytes::mib(80);

@@ -12,7 +12,7 @@ use glebe_testing::time::{is_long, slowed, storm};
 use glebe_testing::Scratch;
 
 use super::{pages, Kind, Paged, BUDGET, KINDS, PAGES};
-use crate::stressed::{self, signals::Signals, Random, Stop};
+use glebe_testing::stressed::{self, signals::Signals, Random, Stop};
 
 /// Many more threads than a budget has pages.
 const THREADS: u64 = 250;

@@ -18,7 +18,7 @@ use glebe::swap::cache::{Area, SwapCache};
 use glebe::swap::{Error, Key, Region, Store};
 use glebe::units::{Bytes, Pages};
 
-use crate::stressed;
+use glebe_testing::stressed;
 
 /// Pages of each; only some fit into budget and pool.
 const PAGES: u64 = 120;

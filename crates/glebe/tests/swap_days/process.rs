@@ -19,7 +19,7 @@ use glebe_testing::Scratch;
 
 use super::descriptor::free_blocks;
 use super::{Kind, Paged, KINDS, PAGES};
-use crate::stressed::{self, End, Stop};
+use glebe_testing::stressed::{self, End, Stop};
 
 /// Kind and folder of the process to kill.
 const VICTIM: &str = "GLEBE_SWAP_DAYS_VICTIM";

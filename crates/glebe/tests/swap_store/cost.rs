@@ -9,7 +9,7 @@ use glebe::units::Bytes;
 use glebe::zpool::ObjectPool;
 
 use super::{bytes_of, page, pages, Matter};
-use crate::stressed::mix;
+use glebe_testing::stressed::mix;
 
 const TURNS: usize = 15;
 const OBJECTS: u64 = 8192;

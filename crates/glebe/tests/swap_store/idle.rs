@@ -12,7 +12,7 @@ use glebe::units::{Bytes, Pages};
 use glebe_testing::time::is_long;
 
 use super::{bytes_of, page, pages, Matter, MATTERS};
-use crate::stressed::{mix, Stop};
+use glebe_testing::stressed::{mix, Stop};
 
 const THREADS: u64 = 2;
 

@@ -13,7 +13,7 @@ use glebe::units::Bytes;
 use glebe_testing::time::{slowed, Storm};
 
 use super::{page, pages};
-use crate::stressed::{mix, Stop};
+use glebe_testing::stressed::{mix, Stop};
 
 const THREADS: usize = 4;
 const OBJECTS: usize = 48;

@@ -2,9 +2,6 @@
 //! if that is root, as a user without privileges.
 
 mod archived;
-#[path = "../../../../glebe/tests/cgroup/mod.rs"]
-mod cgroup;
-
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
@@ -13,6 +10,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use glebe::units::Bytes;
+use glebe_testing::cgroup::Group;
 use glebe_testing::time::is_long;
 use glebe_testing::Scratch;
 
@@ -276,7 +274,7 @@ fn reclaimers_under_pressure() {
     if !has("cc") {
         return;
     }
-    let group = match cgroup::Group::make(Bytes::mib(96)) {
+    let group = match Group::make(Bytes::mib(96)) {
         Ok(group) => group,
         Err(why) => return println!("skipped: {why}"),
     };

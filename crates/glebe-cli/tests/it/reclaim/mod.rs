@@ -10,9 +10,6 @@ mod others;
 mod pressure;
 mod purging;
 
-#[path = "../../../../glebe/tests/cgroup/mod.rs"]
-mod cgroup;
-
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};

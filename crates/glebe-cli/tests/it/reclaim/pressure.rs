@@ -10,9 +10,9 @@ use glebe::volatile::{Order, Priority, Shared};
 use glebe_testing::memory::rise;
 use glebe_testing::process::child_of;
 
-use super::cgroup::{enter, Group};
 use super::purging::Purging;
 use super::{filled, lost, mib, Tmpfs, GRANULE};
+use glebe_testing::cgroup::{enter, Group};
 
 const LIMIT: Bytes = Bytes::mib(192);
 const CACHE_MIB: u64 = 112;

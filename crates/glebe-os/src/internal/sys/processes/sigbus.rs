@@ -12,8 +12,8 @@
 //! stack if there is one. It may interrupt itself (`SA_NODEFER`): a callback may touch a missing
 //! page of another range. Other handlers wait, so the stack needs one signal frame per range. The
 //! kernel kills a thread that blocks SIGBUS. A system call on a missing page returns EFAULT and
-//! raises no signal. Not here: arming (`sys::memory::uffd`). Cost: for a missing page, the signal and one
-//! look at each watch. Source: sigaction(2), signal-safety(7), `UFFD_FEATURE_SIGBUS` of
+//! raises no signal. Not here: arming (`sys::memory::uffd`). Cost: for a missing page, the signal
+//! and one look at each watch. Source: sigaction(2), signal-safety(7), `UFFD_FEATURE_SIGBUS` of
 //! userfaultfd(2), the kernel's `force_sig_info_to_task`.
 //!
 //! # Safety

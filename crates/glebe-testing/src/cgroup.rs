@@ -1,0 +1,121 @@
+//! Makes a memory cgroup without swap below this process's own group. The program runs itself
+//! inside as a child, so kills are counted and spare the parent.
+//!
+//! The group is of version 1, or of version 2 below a group that passes on the memory controller;
+//! nothing is switched on. A killed run leaves its directory to the next run.
+//!
+//! Source: admin-guide/cgroup-v1/memory, admin-guide/cgroup-v2, cgroups(7).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use glebe_os::internal::sys::machine::cgroup::{group_of, value_of, Mount};
+use glebe_os::units::Bytes;
+
+const PREFIX: &str = "glebe-test-";
+
+/// A memory cgroup, removed when dropped.
+#[derive(Debug)]
+pub struct Group {
+    dir: PathBuf,
+    is_v2: bool,
+}
+
+impl Group {
+    /// Makes a group with this limit. Fails with the reason.
+    pub fn make(limit: Bytes) -> Result<Self, String> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let (parent, is_v2) = parent(Path::new("/"))?;
+        sweep(&parent);
+        let nth = NEXT.fetch_add(1, Ordering::Relaxed);
+        let dir = parent.join(format!("{PREFIX}{}-{nth}", std::process::id()));
+        fs::create_dir(&dir).map_err(|e| format!("no memory cgroup: {}: {e}", dir.display()))?;
+        // From here on, a drop removes the directory.
+        let group = Self { dir, is_v2 };
+        let (most, swap) = match is_v2 {
+            true => ("memory.max", "memory.swap.max"),
+            // A limit on memory and swap with an equal value would take effect first.
+            false => ("memory.limit_in_bytes", "memory.swappiness"),
+        };
+        let written = fs::write(group.dir.join(most), limit.get().to_string());
+        written.map_err(|error| format!("no memory cgroup: the limit: {error}"))?;
+        // Only kernels with swap have this file.
+        let _ = fs::write(group.dir.join(swap), "0");
+        Ok(group)
+    }
+
+    /// Returns the directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Allows the machine's swap.
+    pub fn allow_swap(&self) -> std::io::Result<()> {
+        match self.is_v2 {
+            true => fs::write(self.dir.join("memory.swap.max"), "max"),
+            false => fs::write(self.dir.join("memory.swappiness"), "100"),
+        }
+    }
+
+    /// Returns the number of kills for lack of memory.
+    pub fn kills(&self) -> u64 {
+        let name = if self.is_v2 { "memory.events" } else { "memory.oom_control" };
+        let text = fs::read_to_string(self.dir.join(name)).expect("it is there");
+        value_of(&text, "oom_kill").expect("a counter that is not there is no 0")
+    }
+}
+
+/// Moves this process into the group at `dir`.
+pub fn enter(dir: &Path) {
+    fs::write(dir.join("cgroup.procs"), std::process::id().to_string()).unwrap();
+}
+
+/// Removes the limit of the group at `dir`.
+pub fn lift(dir: &Path) -> std::io::Result<()> {
+    match dir.join("memory.max") {
+        v2 if v2.exists() => fs::write(v2, "max"),
+        _ => fs::write(dir.join("memory.limit_in_bytes"), "-1"),
+    }
+}
+
+/// Returns the directory for new groups, and true for version 2. `root` is `/` except in fixtures.
+pub fn parent(root: &Path) -> Result<(PathBuf, bool), String> {
+    let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
+    let (mountinfo, groups) = (read("proc/self/mountinfo"), read("proc/self/cgroup"));
+    let mounts: Vec<_> = mountinfo.lines().filter_map(Mount::parse).collect();
+    let v1 = mounts.iter().find(|mount| !mount.is_v2() && mount.has("memory"));
+    let mount = v1.or(mounts.iter().find(|mount| mount.is_v2()));
+    let mount = mount.ok_or("no memory cgroup: none is mounted")?;
+    let own = group_of(&groups, v1.map(|_| "memory")).unwrap_or("/");
+    let passes_on = |dir: &Path| {
+        let listed = fs::read_to_string(dir.join("cgroup.subtree_control")).unwrap_or_default();
+        listed.split_whitespace().any(|name| name == "memory")
+    };
+    let mut dirs = mount.dirs(root, own).into_iter();
+    let found = dirs.find(|dir| if mount.is_v2() { passes_on(dir) } else { dir.is_dir() });
+    let why = "no memory cgroup: no group above this process passes the memory controller on";
+    Ok((found.ok_or(why)?, mount.is_v2()))
+}
+
+/// Removes groups of killed runs. The kernel keeps a group with processes.
+fn sweep(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split('-').next());
+        if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Page cache would keep the group alive.
+        let _ = fs::write(self.dir.join("memory.force_empty"), "0");
+        // The caller has waited for every process, so the group is not busy.
+        if let Err(error) = fs::remove_dir(&self.dir) {
+            eprintln!("{} is left: {error}", self.dir.display());
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Runs a test's body in a child inside a memory cgroup.
+
+use std::process::Stdio;
+
+use crate::process::child_of;
+use glebe_os::units::Bytes;
+
+use crate::cgroup::{enter, Group};
+
+/// Set to the group's directory in the child.
+pub const GROUP: &str = "GLEBE_TEST_CGROUP";
+
+/// The end of a child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The body returned.
+    Well,
+    /// Killed for lack of memory.
+    Killed,
+    /// No memory cgroup can be made.
+    Skipped,
+}
+
+/// Runs `body` in a child of the test `test`, in a group with this limit. Never returns in the
+/// child.
+///
+/// # Panics
+/// If the body panics.
+pub fn inside(limit: Bytes, test: &str, body: impl FnOnce()) -> End {
+    if let Some(group) = std::env::var_os(GROUP) {
+        enter(group.as_ref());
+        body();
+        std::process::exit(0);
+    }
+    let group = match Group::make(limit) {
+        Ok(group) => group,
+        Err(why) => {
+            println!("skipped: {why}");
+            return End::Skipped;
+        }
+    };
+    let mut child = child_of(test);
+    child.env(GROUP, group.dir());
+    let output = child.stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap();
+    if group.kills() > 0 {
+        return End::Killed;
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {said}", output.status);
+    print!("{}", String::from_utf8_lossy(&output.stdout));
+    End::Well
+}
+
+/// Returns true in a child of [`inside`].
+pub fn is_inside() -> bool {
+    std::env::var_os(GROUP).is_some()
+}

@@ -1,0 +1,182 @@
+//! [`Ground`] is a region of the stress, with the expected contents of its owned pages.
+//!
+//! All grounds live in one child under one limit, so a fork inherits every kind. Unit: pages.
+//!
+//! # Safety
+//! Adopted memory lives as long as the process; only the region's calls access it. The refill's
+//! page is set before the region is made and never changes.
+
+use std::fmt;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::OnceLock;
+
+use glebe_os::internal::sys::memory::madvise::transparent_huge_page;
+use glebe_os::internal::sys::page_size;
+use glebe_os::units::{Bytes, Pages};
+use glebe_volatile::{Engine, Region};
+
+use super::oracle::{Oracle, REFILL};
+use super::Counts;
+
+/// The kind of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Own memory in base pages, also used by sharers.
+    Own,
+    /// Own memory in huge pages.
+    Huge,
+    /// The caller's memory.
+    Over,
+    /// Own memory, whose callback refills touched pages.
+    Refilled,
+}
+
+impl Kind {
+    /// All kinds.
+    pub const ALL: [Self; 4] = [Self::Own, Self::Huge, Self::Over, Self::Refilled];
+}
+
+/// A region, which begins with the owned pages.
+pub(super) struct Ground {
+    pub(super) kind: Kind,
+    pub(super) region: Region,
+    pub(super) oracle: Oracle,
+    /// Pages that are marked together.
+    pub(super) grain: u64,
+    /// Pages of a chunk, which has one owner.
+    pub(super) chunk: u64,
+    pub(super) chunks: u64,
+    pub(super) owners: u64,
+    /// Keeps readers away while set.
+    pub(super) left_alone: AtomicBool,
+    shown: AtomicBool,
+    /// The most pages seen in huge pages.
+    huge_pages: AtomicU64,
+}
+
+impl Ground {
+    /// Makes a region of `kind` with `extra` pages behind the owned ones.
+    pub(super) fn new(kind: Kind, engine: Engine, extra: u64) -> Self {
+        let page = page_size();
+        let grain = match kind {
+            Kind::Huge => transparent_huge_page().unwrap().bytes().pages_down(page).get(),
+            _ => 1,
+        };
+        let (chunk, chunks, owners) = match kind {
+            Kind::Own => (128, 24, 3),
+            Kind::Huge => (2 * grain, 2, 1),
+            Kind::Over | Kind::Refilled => (128, 8, 1),
+        };
+        let len = Pages::new(chunk * chunks + extra).bytes(page);
+        let options = Region::options().engine(engine).huge(kind == Kind::Huge);
+        let region = match kind {
+            Kind::Own | Kind::Huge => options.build(len),
+            Kind::Over => {
+                // SAFETY: new memory that lives as long as the process, without other users.
+                unsafe {
+                    let (access, kind) = (
+                        libc::PROT_READ | libc::PROT_WRITE,
+                        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                    );
+                    let at = libc::mmap(ptr::null_mut(), len.as_usize(), access, kind, -1, 0);
+                    assert_ne!(at, libc::MAP_FAILED);
+                    options.build_over(at.cast(), len)
+                }
+            }
+            Kind::Refilled => {
+                PAGE.get_or_init(|| vec![REFILL; page.bytes().as_usize()]);
+                // SAFETY: `refill` neither allocates nor locks, and its bytes stay.
+                unsafe { options.on_lost(refill, ptr::null()) }.build(len)
+            }
+        };
+        let oracle = Oracle::new(chunk * chunks, kind == Kind::Refilled);
+        Self {
+            kind,
+            region: region.unwrap(),
+            oracle,
+            grain,
+            chunk,
+            chunks,
+            owners,
+            left_alone: AtomicBool::new(false),
+            shown: AtomicBool::new(false),
+            huge_pages: AtomicU64::new(0),
+        }
+    }
+
+    /// Records whether the owner's `counts` show something.
+    pub(super) fn show(&self, counts: &Counts) {
+        if counts.shown_nothing(self.kind, self.region.engine()).is_none() {
+            self.shown.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns true if the kernel took some pages and left others.
+    pub(super) fn has_shown(&self) -> bool {
+        self.shown.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of owned pages.
+    pub(super) fn own(&self) -> u64 {
+        self.chunk * self.chunks
+    }
+
+    /// Returns the first page of each chunk of an owner.
+    pub(super) fn chunks_of(&self, owner: u64) -> Vec<u64> {
+        let chunks = 0..self.chunks;
+        chunks
+            .filter(|chunk| chunk % self.owners == owner)
+            .map(|chunk| chunk * self.chunk)
+            .collect()
+    }
+
+    /// Updates `huge_pages` from `AnonHugePages` (proc_pid_smaps(5)).
+    pub(super) fn look_for_huge_pages(&self) {
+        let from = self.region.addr();
+        let to = from + self.region.len().as_usize();
+        let number = |hex| usize::from_str_radix(hex, 16).ok();
+        let (mut is_inside, mut kib) = (false, 0);
+        for line in std::fs::read_to_string("/proc/self/smaps").unwrap().lines() {
+            let bounds = line.split_once(' ').and_then(|(bounds, _)| bounds.split_once('-'));
+            let bounds = bounds.and_then(|(start, end)| Some((number(start)?, number(end)?)));
+            if let Some((start, end)) = bounds {
+                is_inside = start < to && end > from;
+            } else if let Some(rest) = line.strip_prefix("AnonHugePages:").filter(|_| is_inside) {
+                kib += rest.trim().trim_end_matches(" kB").parse::<u64>().unwrap();
+            }
+        }
+        let pages = Bytes::new(kib << 10).pages_down(page_size()).get();
+        self.huge_pages.fetch_max(pages, Ordering::Relaxed);
+    }
+
+    /// Copies a page by plain loads. Only for regions that refill.
+    pub(super) fn touch(&self, page: u64, bytes: &mut [u8]) {
+        const WORD: usize = size_of::<u64>();
+        assert!(self.kind == Kind::Refilled && page < self.own() && bytes.len() == whole());
+        let at = self.region.addr() + Pages::new(page).bytes(page_size()).as_usize();
+        for (nth, word) in bytes.chunks_exact_mut(WORD).enumerate() {
+            // SAFETY: inside the region, aligned, and only read, atomically; a loss is refilled.
+            let value = unsafe { AtomicU64::from_ptr((at + nth * WORD) as *mut u64) };
+            word.copy_from_slice(&value.load(Ordering::Relaxed).to_ne_bytes());
+        }
+    }
+}
+
+impl fmt::Display for Ground {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (kind, own, huge) = (self.kind, self.own(), self.huge_pages.load(Ordering::Relaxed));
+        write!(f, "{kind:?} of {own} pages, {huge} of them huge")
+    }
+}
+
+fn whole() -> usize {
+    page_size().bytes().as_usize()
+}
+
+static PAGE: OnceLock<Vec<u8>> = OnceLock::new();
+
+unsafe extern "C" fn refill(_offset: u64, len: usize, _data: *const ()) -> *const u8 {
+    // `PAGE` was set before, so this neither allocates nor locks.
+    PAGE.get().filter(|page| page.len() >= len).map_or(ptr::null(), |page| page.as_ptr())
+}
