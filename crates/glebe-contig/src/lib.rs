@@ -57,7 +57,6 @@ use glebe_os::internal::mapping::Mapping;
 use glebe_os::internal::sys::machine::hugetlb::sizes;
 use glebe_os::internal::sys::memory::madvise::transparent_huge_page;
 use glebe_os::internal::sys::memory::memfd::MemFile;
-use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, PageSize, Pages, Pfn};
 
 pub use blocks::{bank, mend_blocks};
@@ -407,8 +406,8 @@ fn rounds_to(source: Source, page: PageSize) -> PageSize {
 #[cfg(test)]
 mod tests;
 
-#[doc(hidden)]
-pub use glebe_os::{error::OsError, extent, units};
+#[doc(no_inline)]
+pub use glebe_os::{error::OsError, extent, page_size, units};
 
 /// For the crate `glebe` alone: it changes without notice.
 #[cfg(not(loom))]

@@ -49,8 +49,8 @@ mod view;
 
 pub use error::Error;
 pub use glebe_os::internal::sys::memory::memfd::MemFile;
-#[doc(hidden)]
-pub use glebe_os::{error::OsError, extent, units};
+#[doc(no_inline)]
+pub use glebe_os::{error::OsError, extent, page_size, units};
 pub use space::{Options, Space, Usage};
 pub use view::View;
 

@@ -95,8 +95,8 @@ pub use {
 };
 
 #[cfg(not(loom))]
-#[doc(hidden)]
-pub use glebe_os::{error::OsError, extent, units};
+#[doc(no_inline)]
+pub use glebe_os::{error::OsError, extent, page_size, units};
 
 // Its examples are tested.
 #[cfg(doctest)]

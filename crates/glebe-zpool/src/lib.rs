@@ -79,8 +79,8 @@ pub use {
 };
 
 #[cfg(not(loom))]
-#[doc(hidden)]
-pub use glebe_os::{error::OsError, extent, units};
+#[doc(no_inline)]
+pub use glebe_os::{error::OsError, extent, page_size, units};
 
 /// For the crate `glebe` alone: it changes without notice.
 #[cfg(not(loom))]

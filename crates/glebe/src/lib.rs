@@ -1,5 +1,5 @@
 //! [demo]: ../../../docs/demo.svg
-//! [examples]: ../../../crates/glebe/examples
+//! [examples]: ../../../crates
 //! [c-examples]: ../../../crates/glebe-c/examples
 //! [design]: ../../../docs/design.md
 //! [serve]: ../../../docs/serve.md

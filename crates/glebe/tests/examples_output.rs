@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 use std::thread;
@@ -12,22 +12,33 @@ const AT_ONCE: usize = 3;
 
 #[test]
 fn no_example_panics_in_a_closed_pipe() {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
     let own = std::env::current_exe().unwrap();
     // target/PROFILE/deps/this
     let built = own.ancestors().nth(2).unwrap().join("examples");
-    let left = Mutex::new(fs::read_dir(sources).unwrap());
-    let next = || left.lock().unwrap().next();
+    let left = Mutex::new(sources());
+    let next = || left.lock().unwrap().pop();
     // Most examples only wait.
     thread::scope(|scope| {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {
                 while let Some(source) = next() {
-                    ends_without_a_reader(&source.unwrap().path(), &built);
+                    ends_without_a_reader(&source, &built);
                 }
             });
         }
     });
+}
+
+/// Returns the examples of all crates.
+fn sources() -> Vec<PathBuf> {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let folders = fs::read_dir(crates).unwrap().map(|each| each.unwrap().path().join("examples"));
+    let files = folders.filter_map(|folder| fs::read_dir(folder).ok()).flatten();
+    let sources = files.map(|file| file.unwrap().path());
+    let sources: Vec<_> =
+        sources.filter(|path| path.extension().is_some_and(|x| x == "rs")).collect();
+    assert!(sources.len() > 10, "{sources:?}");
+    sources
 }
 
 fn ends_without_a_reader(source: &Path, built: &Path) {

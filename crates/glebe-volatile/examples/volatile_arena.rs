@@ -4,8 +4,8 @@
 
 use std::io::Write;
 
-use glebe::units::{Bytes, Pages};
-use glebe::volatile::{Priority, Region};
+use glebe_volatile::units::{Bytes, Pages};
+use glebe_volatile::{Priority, Region};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 

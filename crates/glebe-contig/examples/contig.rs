@@ -3,9 +3,9 @@
 
 use std::io::Write;
 
-use glebe::contig::{Contig, Proof};
-use glebe::page_size;
-use glebe::units::Bytes;
+use glebe_contig::page_size;
+use glebe_contig::units::Bytes;
+use glebe_contig::{Contig, Proof};
 
 /// Largest transfer of the device.
 const TRANSFER_MAX: Bytes = Bytes::mib(4);

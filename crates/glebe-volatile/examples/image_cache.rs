@@ -12,8 +12,8 @@ use std::io::{self, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use glebe::units::Bytes;
-use glebe::volatile::{BuildError, Cache};
+use glebe_volatile::units::Bytes;
+use glebe_volatile::{BuildError, Cache};
 
 type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
 

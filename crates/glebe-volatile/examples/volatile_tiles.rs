@@ -12,9 +12,9 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use glebe::page_size;
-use glebe::units::{Bytes, Pages};
-use glebe::volatile::{Priority, Region};
+use glebe_volatile::page_size;
+use glebe_volatile::units::{Bytes, Pages};
+use glebe_volatile::{Priority, Region};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 

@@ -8,9 +8,9 @@ use std::hash::{Hash, Hasher};
 use std::io::Write;
 use std::time::Instant;
 
-use glebe::page_size;
-use glebe::units::{Bytes, Pages};
-use glebe::zpool::{Budget, Codec, Compaction, Error, Handle, ObjectPool};
+use glebe_zpool::page_size;
+use glebe_zpool::units::{Bytes, Pages};
+use glebe_zpool::{Budget, Codec, Compaction, Error, Handle, ObjectPool};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 

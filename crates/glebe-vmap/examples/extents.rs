@@ -3,8 +3,8 @@
 
 use std::io::Write;
 
-use glebe::extent::Extent;
-use glebe::free_tree::{Error, FreeTree};
+use glebe_vmap::extent::Extent;
+use glebe_vmap::free_tree::{Error, FreeTree};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut out = std::io::stdout();

@@ -10,9 +10,9 @@ use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use glebe::page_size;
-use glebe::units::Bytes;
-use glebe::zpool::{AtLimit, Error, Handle, ObjectPool, Stats};
+use glebe_zpool::page_size;
+use glebe_zpool::units::Bytes;
+use glebe_zpool::{AtLimit, Error, Handle, ObjectPool, Stats};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 

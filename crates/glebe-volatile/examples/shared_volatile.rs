@@ -12,8 +12,8 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use glebe::volatile::{Order, Priority, Shared};
-use glebe::Bytes;
+use glebe_volatile::units::Bytes;
+use glebe_volatile::{Order, Priority, Shared};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
