@@ -74,12 +74,10 @@ impl Filled {
 /// An object whose bytes stay in place until `Objects::unpin`.
 #[derive(Clone, Copy, Debug)]
 pub struct Pinned {
-    #[doc(hidden)]
     pub entry: Entry,
     /// Offset of the bytes; in a sealed zspage, from its first byte.
     at: usize,
     pub(crate) is_referenced: bool,
-    #[doc(hidden)]
     pub is_sealed: bool,
 }
 
@@ -89,7 +87,6 @@ impl Pinned {
         self.at
     }
 
-    #[doc(hidden)]
     pub fn offset(&self) -> usize {
         debug_assert!(self.is_sealed);
         self.at

@@ -56,18 +56,15 @@ impl<'a> Sealing<'a> {
         Some(Self { objects, class, begun, is_copied: false })
     }
 
-    #[doc(hidden)]
     pub fn zspage(&self) -> u32 {
         self.begun.zspage
     }
 
     /// Returns the number of pages that have bytes.
-    #[doc(hidden)]
     pub fn pages(&self) -> u32 {
         self.begun.len.div_ceil(self.objects.memory.pages.page_bytes() as usize) as u32
     }
 
-    #[doc(hidden)]
     pub fn page(&self, nth: u32) -> &[u8] {
         assert!(nth < self.begun.pages, "page {nth} of {}", self.begun.pages);
         let pages = &self.objects.memory.pages;
@@ -78,7 +75,6 @@ impl<'a> Sealing<'a> {
     }
 
     /// Seals the zspage: the holder has copied the bytes.
-    #[doc(hidden)]
     pub fn finish(mut self) {
         self.is_copied = true;
     }
@@ -127,74 +123,62 @@ impl Staging {
     ///
     /// # Errors
     /// See [`Options::build`].
-    #[doc(hidden)]
     pub fn new(options: Options) -> Result<Self, Error> {
         Ok(Self { pool: options.build()?, next_class: MappedWord::new(0) })
     }
 
     /// Returns the pool, for calls that do not depend on where objects are.
     #[inline]
-    #[doc(hidden)]
     pub fn pool(&self) -> &ObjectPool {
         &self.pool
     }
 
     /// Returns the pages in ordinary memory.
     #[inline]
-    #[doc(hidden)]
     pub fn used_pages(&self) -> u64 {
         self.pool.objects.memory.pages.used()
     }
 
-    #[doc(hidden)]
     pub fn objects(&self) -> u64 {
         self.pool.objects.classes.all().map(|class| class.lock().counts.objects).sum()
     }
 
     /// Returns a number above all that zspages ever get.
-    #[doc(hidden)]
     pub fn zspages_max(&self) -> usize {
         self.pool.objects.memory.zspages.most()
     }
 
     /// Returns a number above all zspages now.
-    #[doc(hidden)]
     pub fn zspages_end(&self) -> u32 {
         self.pool.objects.memory.zspages.made().1
     }
 
-    #[doc(hidden)]
     pub fn is_sealed(&self, zspage: u32) -> bool {
         self.pool.objects.memory.zspages.about(zspage).is_sealed
     }
 
     /// Returns zspages to seal until `enough` pages are in ordinary memory: full ones of any class
     /// first, then the fullest.
-    #[doc(hidden)]
     pub fn to_seal(&self, enough: u64) -> ToSeal<'_> {
         ToSeal { staging: self, enough, fullness: Fullness::Full, without: 0 }
     }
 
     /// Gives free pages back to the kernel, except those to keep.
-    #[doc(hidden)]
     pub fn trim(&self) {
         self.pool.objects.memory.pages.trim(&self.pool.objects.memory.account);
     }
 
-    #[doc(hidden)]
     pub fn settle(&self) {
         self.pool.objects.settle();
     }
 
     /// Returns sealed zspages that ended. Each keeps its number until [`Staging::drop_number`].
     #[inline]
-    #[doc(hidden)]
     pub fn take_ended(&self) -> Vec<u32> {
         self.pool.objects.memory.take_ended()
     }
 
     /// Frees an ended zspage's number. The holder has dropped its bytes.
-    #[doc(hidden)]
     pub fn drop_number(&self, zspage: u32) {
         let memory = &self.pool.objects.memory;
         memory.zspages.drop_number(&memory.account, zspage);
@@ -202,7 +186,6 @@ impl Staging {
 
     /// Ends the objects with bytes in `pages`, a bit mask, unless `is_same` returns false under the
     /// class's lock. Returns their number.
-    #[doc(hidden)]
     pub fn lose(&self, zspage: u32, pages: u32, is_same: impl Fn() -> bool) -> usize {
         let Objects { memory, .. } = &self.pool.objects;
         let lose = |state: &mut ClassState| match is_same() {
@@ -214,7 +197,6 @@ impl Staging {
 
     /// Returns the index and use number of each object if at most `quarters` quarters of the slots
     /// ever used are in use.
-    #[doc(hidden)]
     pub fn sparse_objects(&self, zspage: u32, quarters: u32) -> Vec<(u32, u32)> {
         let Objects { memory, classes, .. } = &self.pool.objects;
         let class = classes.get(memory.zspages.about(zspage).class);
@@ -223,38 +205,32 @@ impl Staging {
         found.into_iter().flatten().map(named).collect()
     }
 
-    #[doc(hidden)]
     pub fn named(&self, index: u32) -> u32 {
         let entries = &self.pool.objects.memory.entries;
         entries.named(index, entries.load(index))
     }
 
     #[inline]
-    #[doc(hidden)]
     pub fn pin(&self, index: u32, named: u32) -> Option<Pinned> {
         self.pool.objects.pin(index, named)
     }
 
     #[inline]
-    #[doc(hidden)]
     pub fn unpin(&self, pinned: &Pinned) {
         self.pool.objects.unpin(pinned);
     }
 
     #[inline]
-    #[doc(hidden)]
     pub fn with_bytes<R>(&self, pinned: &Pinned, then: impl FnOnce(&[u8]) -> R) -> R {
         self.pool.objects.with_bytes(pinned, then)
     }
 
     /// Moves a pinned object back to ordinary memory and ends the pin. Returns false if it changed
     /// or found no room.
-    #[doc(hidden)]
     pub fn restore(&self, object: (u32, u32), pinned: &Pinned, stored: &[u8]) -> bool {
         self.pool.restore(object, pinned, stored)
     }
 
-    #[doc(hidden)]
     pub fn remove(&self, index: u32, named: u32) -> bool {
         let gone = self.pool.objects.remove(index, named);
         self.pool.after_gone();

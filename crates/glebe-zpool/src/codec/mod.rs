@@ -187,7 +187,6 @@ impl Coder {
     ///
     /// # Errors
     /// [`CodecError::Missing`], [`CodecError::Level`], [`CodecError::NoMemory`].
-    #[doc(hidden)]
     pub fn new(codec: &Codec, page: usize) -> Result<Self, CodecError> {
         Ok(Self { engine: Engine::new(codec, page)?, page, counted: AtomicU64::new(0) })
     }
@@ -220,7 +219,6 @@ impl Coder {
 
     /// Compresses `object` for `store`. Passes it as given if the result is longer than `limit` or
     /// no shorter.
-    #[doc(hidden)]
     pub fn encode<R>(
         &self,
         object: &[u8],
@@ -289,7 +287,6 @@ impl Coder {
 
     /// Compresses an object of any length for `store`. Passes `None` if the result is longer than
     /// `limit`.
-    #[doc(hidden)]
     pub fn encode_block<R>(
         &self,
         object: &[u8],
@@ -309,7 +306,6 @@ impl Coder {
     ///
     /// # Errors
     /// [`CodecError::Corrupt`], [`CodecError::NoMemory`].
-    #[doc(hidden)]
     pub fn decode_block(&self, coded: &[u8], out: &mut [u8]) -> Result<(), Error> {
         let len = out.len();
         match self.engine.decode(coded, out).map_err(Error::Codec)? {
@@ -319,7 +315,6 @@ impl Coder {
         }
     }
 
-    #[doc(hidden)]
     pub fn decode_coded(&self, kind: Kind, stored: &[u8], out: &mut [u8]) -> Result<usize, Error> {
         let len = self.coded_len(kind, stored)?;
         let out = start_of(out, len)?;

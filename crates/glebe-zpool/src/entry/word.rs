@@ -59,7 +59,6 @@ pub struct Entry(u64);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    #[doc(hidden)]
     pub zspage: u32,
     pub(crate) slot: u32,
 }
@@ -133,7 +132,6 @@ impl Entry {
 
     /// Returns the stored bytes; zero for a filled object.
     #[inline]
-    #[doc(hidden)]
     pub fn len(self) -> usize {
         if field(self.0, KIND_AT, KIND_BITS) == FILLED {
             0
@@ -153,7 +151,6 @@ impl Entry {
     }
 
     #[inline]
-    #[doc(hidden)]
     pub fn place(self) -> Place {
         let zspage = field(self.0, ZSPAGE_AT, ZSPAGE_BITS) as u32;
         Place { zspage, slot: field(self.0, SLOT_AT, SLOT_BITS) as u32 }
