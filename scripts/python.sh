@@ -76,8 +76,8 @@ run_pytest() {
 }
 
 # Runs the tests as user and group 65534, without groups and so without capabilities, from copies
-# that this user can read. Three files of tests do not depend on the user: test_wheel never runs
-# here, test_page and test_threads run with GLEBE_LONG.
+# that this user can read. Five files of tests do not depend on the user: test_wheel never runs
+# here, the others run with GLEBE_LONG.
 as_nobody() {
     local scratch packages pure status=0
     [ "$(id -u)" = 0 ] || { echo "skipped: tests as another user (the caller is not root)"; return 0; }
@@ -92,7 +92,7 @@ as_nobody() {
     chmod -R a+rX "$scratch"
     mkdir -m 1777 "$scratch/home"
     pure=(--ignore-glob="*/test_wheel.py")
-    [ -n "${GLEBE_LONG:-}" ] || pure+=(--ignore-glob="*/test_page.py" --ignore-glob="*/test_threads.py")
+    [ -n "${GLEBE_LONG:-}" ] || pure+=(--ignore-glob="*/test_"{cache,page,strangers,threads}".py")
     python3 -c '
 import os, sys
 home = sys.argv[1]
