@@ -4,7 +4,7 @@
 use std::io::Write;
 
 use glebe::extent::Extent;
-use glebe::free_tree::{Error, FreeTree};
+use glebe::free_tree::{FreeTree, FreeTreeError};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut out = std::io::stdout();
@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     free.free(file)?;
     match free.free(file) {
-        Err(error @ Error::AlreadyFree { .. }) => writeln!(out, "{error}")?,
+        Err(error @ FreeTreeError::AlreadyFree { .. }) => writeln!(out, "{error}")?,
         other => return Err(format!("freed twice: {other:?}").into()),
     }
     free.free(region)?;
