@@ -26,13 +26,13 @@ SOURCES := $(shell find Makefile scripts/static_library.sh Cargo.toml Cargo.lock
 PURE := error:: extent:: free_tree:: stats:: units:: sizes::table::
 
 .PHONY: help build demo test test-long bench aged fuzz sanitize miri doc man install uninstall python
-.PHONY: lint fmt clippy no-codecs msrv rustdoc layers shape unsafe-list deny aarch64
+.PHONY: lint fmt clippy no-codecs msrv rustdoc layers shape unsafe-list package deny aarch64
 
 help:
 	@echo "make demo     build the command and show the library at work"
 	@echo "make test     every test: as root and not, without rseq, with faults, the loom models"
 	@echo "make test-long  the same with whole state spaces, longer storms and tests of the benchmarks"
-	@echo "make lint     format, clippy, oldest Rust, docs, layers, style, unsafe list, licences, aarch64"
+	@echo "make lint     format, clippy, oldest Rust, docs, layers, style, packages, licences, aarch64"
 	@echo "make bench    the benchmarks, programs under malloc, the stress tests; minutes each"
 	@echo "make aged     age this machine, and judge the contiguous memory it gives (root, minutes)"
 	@echo "make fuzz     a minute of each fuzz target"
@@ -116,7 +116,14 @@ uninstall:
 man: build
 	$(GLEBE) man man >/dev/null
 
-lint: fmt clippy no-codecs msrv rustdoc layers shape unsafe-list deny aarch64
+lint: fmt clippy no-codecs msrv rustdoc layers shape unsafe-list package deny aarch64
+
+# Packs every published crate, in the order of their dependencies; with VERIFY= it also builds each
+# from its package alone, which takes minutes.
+VERIFY ?= --no-verify
+UNPUBLISHED := bench testing python
+package:
+	cargo package -q --offline --allow-dirty $(VERIFY) --workspace $(UNPUBLISHED:%=--exclude glebe-%)
 
 fmt:
 	cargo fmt --all --check

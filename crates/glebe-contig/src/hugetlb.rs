@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use self::effort::Effort;
-use self::held::Held;
+use self::held::HeldPages;
 pub(super) use self::idle::Kept;
 use self::nodes::Nodes;
 pub(super) use self::survey::is_in_pool;
@@ -62,7 +62,7 @@ pub(super) struct Builder<'a> {
     nodes: Nodes,
     /// Deadline for populating, if a run is required.
     until: Option<Instant>,
-    pub held: Held,
+    pub held: HeldPages,
     /// Promises of idle pages, dropped after `held`.
     idle: Vec<Mapping>,
     /// The steps of a search that failed.
@@ -78,7 +78,7 @@ impl<'a> Builder<'a> {
         let pages = len.pages_up(size).get();
         let may_change = pool.is_writable();
         let effort = Effort::new(len, options);
-        let (held, idle, nodes) = (Held::default(), Vec::new(), Nodes::One);
+        let (held, idle, nodes) = (HeldPages::default(), Vec::new(), Nodes::One);
         let (run, until, tried, notes) = (1, None, None, Vec::new());
         Ok(Self {
             options,

@@ -190,7 +190,7 @@ pub struct Contig {
     pin: Option<hold::Pin>,
     mapping: Mapping,
     // `blocks` drops after the mapping, which uses their pages.
-    blocks: Option<blocks::Held>,
+    blocks: Option<blocks::HeldBlocks>,
     /// Bytes requested.
     asked: Bytes,
     parts: Vec<Part>,

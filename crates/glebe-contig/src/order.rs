@@ -3,7 +3,7 @@
 //! Frames and runs are huge pages. O(n log n).
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Plan {
+pub(super) struct RunPlan {
     /// All indices in order of freeing: the other pages, then the kept pages by descending frame. A
     /// pool that hands out the last freed page first then returns them ascending.
     pub give_back: Vec<usize>,
@@ -17,7 +17,7 @@ pub(super) struct Plan {
 ///
 /// Longest runs first is optimal: no other `k` runs hold more pages. The last run is the smallest
 /// that suffices, so no long run is broken.
-pub(super) fn fewest_runs(frames: &[u64], keep: usize) -> Plan {
+pub(super) fn fewest_runs(frames: &[u64], keep: usize) -> RunPlan {
     let mut ascending: Vec<usize> = (0..frames.len()).collect();
     ascending.sort_unstable_by_key(|index| frames[*index]);
     let mut runs: Vec<&[usize]> =
@@ -43,7 +43,7 @@ pub(super) fn fewest_runs(frames: &[u64], keep: usize) -> Plan {
     keep_order.sort_unstable_by_key(|index| std::cmp::Reverse(frames[*index]));
     let mut give_back = spare;
     give_back.extend(keep_order);
-    Plan { give_back, runs: count, longest }
+    RunPlan { give_back, runs: count, longest }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ pub const GROUP: &str = "GLEBE_TEST_CGROUP";
 
 /// The end of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum InsideEnd {
     /// The body returned.
     Well,
     /// Killed for lack of memory.
@@ -26,7 +26,7 @@ pub enum End {
 ///
 /// # Panics
 /// If the body panics.
-pub fn inside(limit: Bytes, test: &str, body: impl FnOnce()) -> End {
+pub fn inside(limit: Bytes, test: &str, body: impl FnOnce()) -> InsideEnd {
     if let Some(group) = std::env::var_os(GROUP) {
         enter(group.as_ref());
         body();
@@ -36,19 +36,19 @@ pub fn inside(limit: Bytes, test: &str, body: impl FnOnce()) -> End {
         Ok(group) => group,
         Err(why) => {
             println!("skipped: {why}");
-            return End::Skipped;
+            return InsideEnd::Skipped;
         }
     };
     let mut child = child_of(test);
     child.env(GROUP, group.dir());
     let output = child.stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap();
     if group.kills() > 0 {
-        return End::Killed;
+        return InsideEnd::Killed;
     }
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}: {said}", output.status);
     print!("{}", String::from_utf8_lossy(&output.stdout));
-    End::Well
+    InsideEnd::Well
 }
 
 /// Returns true in a child of [`inside`].

@@ -40,7 +40,7 @@ impl Link {
 
 /// The way in which a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum SteeredEnd {
     Exit(i32),
     Signal(i32),
 }
@@ -78,21 +78,21 @@ impl Process {
     /// Kills the child and waits for its end.
     pub fn kill(&self) {
         signal(self.pid, libc::SIGKILL);
-        assert_eq!(self.end(), End::Signal(libc::SIGKILL));
+        assert_eq!(self.end(), SteeredEnd::Signal(libc::SIGKILL));
     }
 
     /// Waits until the child ends.
-    pub fn end(&self) -> End {
+    pub fn end(&self) -> SteeredEnd {
         let begin = Instant::now();
         loop {
             let mut status = 0;
             // SAFETY: `pid` is this value's child, `status` a local.
             let waited = unsafe { libc::waitpid(self.pid, &raw mut status, libc::WNOHANG) };
             if waited == self.pid && libc::WIFEXITED(status) {
-                return End::Exit(libc::WEXITSTATUS(status));
+                return SteeredEnd::Exit(libc::WEXITSTATUS(status));
             }
             if waited == self.pid {
-                return End::Signal(libc::WTERMSIG(status));
+                return SteeredEnd::Signal(libc::WTERMSIG(status));
             }
             assert!(begin.elapsed() < slowed(2 * PATIENCE));
             std::thread::sleep(Duration::from_micros(200));

@@ -3,8 +3,11 @@
 
 use std::io::Write;
 
+<<<<<<< HEAD:crates/glebe-vmap/examples/extents.rs
 use glebe_vmap::extent::Extent;
-use glebe_vmap::free_tree::{Error, FreeTree};
+use glebe_vmap::free_tree::{FreeTree, FreeTreeError};
+=======
+ 3bc57aadb2b330b3975bccc14fe81425816e3d3c:crates/glebe/examples/extents.rs
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut out = std::io::stdout();
@@ -35,7 +38,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     free.free(file)?;
     match free.free(file) {
-        Err(error @ Error::AlreadyFree { .. }) => writeln!(out, "{error}")?,
+        Err(error @ FreeTreeError::AlreadyFree { .. }) => writeln!(out, "{error}")?,
         other => return Err(format!("freed twice: {other:?}").into()),
     }
     free.free(region)?;

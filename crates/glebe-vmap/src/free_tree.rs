@@ -60,7 +60,7 @@ const FAN_OUT: usize = 32;
 /// Why a free tree refused a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum FreeTreeError {
     /// A request for no positions.
     #[error("length 0 requested; at least 1 is needed")]
     ZeroLen,
@@ -132,7 +132,7 @@ pub enum Classes {
 /// assert_eq!(tree.alloc(512, 512, None)?, Extent::new(512, 512));
 /// assert_eq!(tree.alloc(512, 512, None)?, None);
 /// assert_eq!(tree.largest(), 502);
-/// # Ok::<(), glebe_vmap::free_tree::Error>(())
+/// # Ok::<(), glebe_vmap::free_tree::FreeTreeError>(())
 /// ```
 #[derive(Debug)]
 pub struct FreeTree {
@@ -238,15 +238,15 @@ impl FreeTree {
     /// `within`; `None` if no place fits.
     ///
     /// # Errors
-    /// [`Error::ZeroLen`], [`Error::BadAlign`]; [`Error::OutOfNodes`] if this splits an extent and
-    /// storage is full.
+    /// [`FreeTreeError::ZeroLen`], [`FreeTreeError::BadAlign`]; [`FreeTreeError::OutOfNodes`] if
+    /// this splits an extent and storage is full.
     #[inline]
     pub fn alloc(
         &mut self,
         len: u64,
         align: u64,
         within: Option<Extent>,
-    ) -> Result<Option<Extent>, Error> {
+    ) -> Result<Option<Extent>, FreeTreeError> {
         let Some(window) = self.window(len, align, within)? else { return Ok(None) };
         let few = on!(&mut self.tree, tree => {
             tree.take_of_few(&Need::of(len, align, window)).map(Lane::get)
@@ -268,11 +268,11 @@ impl FreeTree {
         len: u64,
         align: u64,
         window: (u64, u64),
-    ) -> Result<Option<u64>, Error> {
+    ) -> Result<Option<u64>, FreeTreeError> {
         on!(&mut self.tree, tree => {
             match tree.take_lowest(&mut self.paths, &Need::of(len, align, window)) {
                 Ok(place) => Ok(place.map(Lane::get)),
-                Err(_) => Err(Error::OutOfNodes { limit: tree.limit() }),
+                Err(_) => Err(FreeTreeError::OutOfNodes { limit: tree.limit() }),
             }
         })
     }
@@ -280,13 +280,13 @@ impl FreeTree {
     /// Returns what [`Self::alloc`] would take.
     ///
     /// # Errors
-    /// [`Error::ZeroLen`], [`Error::BadAlign`].
+    /// [`FreeTreeError::ZeroLen`], [`FreeTreeError::BadAlign`].
     pub fn find(
         &self,
         len: u64,
         align: u64,
         within: Option<Extent>,
-    ) -> Result<Option<Extent>, Error> {
+    ) -> Result<Option<Extent>, FreeTreeError> {
         let Some(window) = self.window(len, align, within)? else { return Ok(None) };
         let place = on!(&self.tree, tree => {
             let need = Need::of(len, align, window);
@@ -298,9 +298,9 @@ impl FreeTree {
     /// Takes `extent`, which must be wholly free.
     ///
     /// # Errors
-    /// [`Error::OutsideSpan`], [`Error::NotFree`]; [`Error::OutOfNodes`] if this splits an extent
-    /// and storage is full.
-    pub fn take(&mut self, extent: Extent) -> Result<(), Error> {
+    /// [`FreeTreeError::OutsideSpan`], [`FreeTreeError::NotFree`]; [`FreeTreeError::OutOfNodes`] if
+    /// this splits an extent and storage is full.
+    pub fn take(&mut self, extent: Extent) -> Result<(), FreeTreeError> {
         self.check_span(extent)?;
         let at = extent.start() - self.base;
         let (before, after) = on!(&mut self.tree, tree => {
@@ -312,7 +312,7 @@ impl FreeTree {
                 if at + extent.len() <= end {
                     *path = way;
                     let carved = tree.carve(path, spot, Lane::of(at), Lane::of(extent.len()));
-                    carved.map_err(|_| Error::OutOfNodes { limit: tree.limit() })?;
+                    carved.map_err(|_| FreeTreeError::OutOfNodes { limit: tree.limit() })?;
                     self.free_len -= extent.len();
                     return Ok(());
                 }
@@ -322,16 +322,16 @@ impl FreeTree {
         });
         let held = extent.start().max(before.map_or(0, |end| self.base + end));
         let held_end = extent.end().min(after.map_or(u64::MAX, |start| self.base + start));
-        Err(Error::NotFree { given: extent, held: between(held, held_end) })
+        Err(FreeTreeError::NotFree { given: extent, held: between(held, held_end) })
     }
 
     /// Frees `extent` and joins it with the free extents that it touches.
     ///
     /// # Errors
-    /// [`Error::OutsideSpan`]; [`Error::AlreadyFree`] if a part of it is free;
-    /// [`Error::OutOfNodes`] if it touches none and storage is full.
+    /// [`FreeTreeError::OutsideSpan`]; [`FreeTreeError::AlreadyFree`] if a part of it is free;
+    /// [`FreeTreeError::OutOfNodes`] if it touches none and storage is full.
     #[inline]
-    pub fn free(&mut self, extent: Extent) -> Result<(), Error> {
+    pub fn free(&mut self, extent: Extent) -> Result<(), FreeTreeError> {
         self.check_span(extent)?;
         let at = extent.start() - self.base;
         let few = on!(&mut self.tree, tree => {
@@ -345,16 +345,16 @@ impl FreeTree {
     }
 
     #[inline(never)] // like `alloc_of_many`
-    fn add_to_many(&mut self, extent: Extent) -> Result<(), Error> {
+    fn add_to_many(&mut self, extent: Extent) -> Result<(), FreeTreeError> {
         let at = extent.start() - self.base;
         on!(&mut self.tree, tree => {
             match tree.add(&mut self.paths, Lane::of(at), Lane::of(extent.len())) {
                 Ok(()) => Ok(()),
-                Err(Refused::Full) => Err(Error::OutOfNodes { limit: tree.limit() }),
+                Err(Refused::Full) => Err(FreeTreeError::OutOfNodes { limit: tree.limit() }),
                 Err(Refused::Overlaps((start, len))) => {
                     let start = self.base + start.get();
                     let overlaps = between(start, start + len.get());
-                    Err(Error::AlreadyFree { given: extent, overlaps })
+                    Err(FreeTreeError::AlreadyFree { given: extent, overlaps })
                 }
             }
         })
@@ -455,12 +455,12 @@ impl FreeTree {
         len: u64,
         align: u64,
         within: Option<Extent>,
-    ) -> Result<Option<(u64, u64)>, Error> {
+    ) -> Result<Option<(u64, u64)>, FreeTreeError> {
         if len == 0 {
-            return Err(Error::ZeroLen);
+            return Err(FreeTreeError::ZeroLen);
         }
         if !align.is_power_of_two() {
-            return Err(Error::BadAlign { align });
+            return Err(FreeTreeError::BadAlign { align });
         }
         // A narrow tree's base is a multiple of every alignment that the tree tells apart; larger
         // ones could fit only at the base.
@@ -482,11 +482,11 @@ impl FreeTree {
     }
 
     #[inline]
-    fn check_span(&self, given: Extent) -> Result<(), Error> {
+    fn check_span(&self, given: Extent) -> Result<(), FreeTreeError> {
         if self.span.contains(given) {
             return Ok(());
         }
-        Err(Error::OutsideSpan { given, span: self.span })
+        Err(FreeTreeError::OutsideSpan { given, span: self.span })
     }
 }
 

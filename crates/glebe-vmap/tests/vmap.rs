@@ -12,7 +12,7 @@ use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 use glebe_vmap::{Error, MemFile, Space, View};
 
-use glebe_testing::stressed::{in_child, End};
+use glebe_testing::stressed::{in_child, ChildEnd};
 
 /// Highest limit that the test accepts; above it the test would take too long.
 const LIMIT_MAX: u64 = 1 << 17;
@@ -142,7 +142,7 @@ fn a_child_has_no_view_and_is_told_so() {
         let is_lost = unmapped && refused.iter().all(|it| matches!(it, Err(Error::Forked)));
         u8::from(!is_lost)
     });
-    assert_eq!(lost, End::Exit(0));
+    assert_eq!(lost, ChildEnd::Exit(0));
     let mut buf = [0; 6];
     view.read(Bytes::ZERO, &mut buf).unwrap();
     assert_eq!((&buf, space.usage().free), (b"parent", free));

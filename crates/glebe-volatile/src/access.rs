@@ -4,7 +4,7 @@
 //! marked page at any time; a read reports it lost.
 
 use super::engine::Backend;
-use super::state::State;
+use super::state::RegionState;
 use super::stats::Counter;
 use super::{Error, Region};
 use glebe_os::extent::Extent;
@@ -68,7 +68,7 @@ impl Region {
     }
 
     /// Returns `None` in a process without fork steps, where the lock may never be released.
-    pub(super) fn shared(&self) -> Option<RwLockReadGuard<'_, State>> {
+    pub(super) fn shared(&self) -> Option<RwLockReadGuard<'_, RegionState>> {
         (!atfork::is_without_steps()).then(|| read(&self.locked.state))
     }
 

@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::state::State;
+use super::state::RegionState;
 use super::stats::Counter;
 use super::{Error, Options, Priority, Region};
 use glebe_os::extent::Extent;
@@ -141,7 +141,7 @@ impl Region {
     }
 
     /// Drops the first `wanted` pages, in whole granules. Returns the number that was in memory.
-    fn shed_of(&self, state: &mut State, range: Extent, wanted: u64) -> Result<u64, Error> {
+    fn shed_of(&self, state: &mut RegionState, range: Extent, wanted: u64) -> Result<u64, Error> {
         let granule = self.granule.pages_down(self.page).get();
         let len = wanted.next_multiple_of(granule).min(range.len());
         let part = Extent::new(range.start(), len).unwrap_or(range);
@@ -162,7 +162,7 @@ impl Region {
 
     /// Drops marked memory beyond the cap or too old.
     #[inline]
-    pub(super) fn keep_caps(&self, state: &mut State) -> Result<(), Error> {
+    pub(super) fn keep_caps(&self, state: &mut RegionState) -> Result<(), Error> {
         let cap = self.caps.cap();
         if cap == NO_CAP && self.caps.max_age.is_none() {
             return Ok(());

@@ -19,7 +19,7 @@
 use std::mem::transmute;
 use std::sync::{Arc, PoisonError, Weak};
 
-use super::state::{Locked, State};
+use super::state::{Locked, RegionState};
 use super::unmarks::Log;
 use glebe_os::error::OsError;
 use glebe_os::internal::sync::{
@@ -36,12 +36,12 @@ static IS_WAITING: MappedWord = MappedWord::new(0);
 
 /// A region's place in the list, which it leaves on drop.
 #[derive(Debug)]
-pub struct Entry(*const Locked);
+pub struct ListedRegion(*const Locked);
 
 // SAFETY: the pointer is compared and never followed.
-unsafe impl Send for Entry {}
+unsafe impl Send for ListedRegion {}
 // SAFETY: as above.
-unsafe impl Sync for Entry {}
+unsafe impl Sync for ListedRegion {}
 
 /// Adds the fork step of regions, and takes the lock of the steps for this. The first region calls
 /// this too. Call it earlier if you hold locks during calls on regions and have steps of your own
@@ -59,12 +59,12 @@ pub fn follow_forks() -> Result<(), OsError> {
     Ok(())
 }
 
-pub(super) fn enter(region: &Arc<Locked>) -> Entry {
+pub(super) fn enter(region: &Arc<Locked>) -> ListedRegion {
     LIST.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(region));
-    Entry(Arc::as_ptr(region))
+    ListedRegion(Arc::as_ptr(region))
 }
 
-impl Drop for Entry {
+impl Drop for ListedRegion {
     fn drop(&mut self) {
         // Without the step, the list may be locked for ever, and no fork reads it.
         if !atfork::is_without_steps() {
@@ -77,7 +77,7 @@ impl Drop for Entry {
 /// A region whose locks are held over a fork. The guards are dropped first.
 struct HeldRegion {
     log: MutexGuard<'static, Log>,
-    state: RwLockWriteGuard<'static, State>,
+    state: RwLockWriteGuard<'static, RegionState>,
     locked: Arc<Locked>,
 }
 
@@ -108,7 +108,7 @@ fn prepare() {
     for locked in list.iter().filter_map(Weak::upgrade) {
         // SAFETY: the guards borrow from what `locked` keeps alive and are dropped before it.
         let (state, log) = unsafe {
-            let state: RwLockWriteGuard<'static, State> = transmute(write(&locked.state));
+            let state: RwLockWriteGuard<'static, RegionState> = transmute(write(&locked.state));
             let log: MutexGuard<'static, Log> = transmute(locked.calls.hold());
             (state, log)
         };

@@ -11,7 +11,7 @@ use super::adopted::Adopted;
 use super::caps::Caps;
 use super::engine::Backend;
 use super::marks::{Bitmap, Marks};
-use super::state::{Locked, State};
+use super::state::{Locked, RegionState};
 use super::stats::Counts;
 use super::touches::{OnLost, Refill, Touches};
 use super::unmarks::Calls;
@@ -174,7 +174,7 @@ impl Options {
             }
             _ => None,
         };
-        let state = State {
+        let state = RegionState {
             marks: Marks::new(self.cap.is_some() || self.max_age.is_some()),
             refilled: touches.as_ref().map(Touches::refilled),
             backend,

@@ -9,7 +9,7 @@ use std::time::Instant;
 use super::caps::Caps;
 use super::engine::Backend;
 use super::marks::Bitmap;
-use super::state::{Locked, State};
+use super::state::{Locked, RegionState};
 use super::stats::{Counter, Counts};
 use super::touches::Touches;
 use super::{fork, Engine, Error, Options, Priority, Purged, Refusal, Stats};
@@ -44,7 +44,7 @@ pub struct Region {
     pub(super) _touches: Option<Touches>,
     /// Place in the list of forks. Dropped before `mapping`, or a child would arm memory mapped
     /// there later.
-    pub(super) _entry: fork::Entry,
+    pub(super) _entry: fork::ListedRegion,
     pub(super) mapping: Mapping,
     pub(super) page: PageSize,
     pub(super) granule: Bytes,
@@ -177,7 +177,7 @@ impl Region {
     #[inline]
     pub(super) fn unmark_now(
         &self,
-        state: &mut State,
+        state: &mut RegionState,
         pages: Extent,
     ) -> Result<Vec<Extent>, Error> {
         let parts = state.marks.within(pages);
@@ -211,7 +211,7 @@ impl Region {
 
     /// Zeroes pages that count as lost because they were written. The caller's memory stays: it may
     /// be a new mapping.
-    fn settle_overwritten(&self, state: &State, found: &[Extent]) {
+    fn settle_overwritten(&self, state: &RegionState, found: &[Extent]) {
         if found.is_empty() {
             return;
         }
@@ -279,7 +279,7 @@ impl Region {
 
     /// Lets the kernel free refilled pages again; returns true if any. On an error they stay noted.
     #[inline]
-    pub(super) fn settle_refilled(&self, state: &mut State) -> Result<bool, Error> {
+    pub(super) fn settle_refilled(&self, state: &mut RegionState) -> Result<bool, Error> {
         let Some(refilled) = state.refilled.clone() else { return Ok(false) };
         let runs = refilled.take();
         let settled = runs.iter().try_for_each(|run| self.settle_run(state, *run));
@@ -288,7 +288,7 @@ impl Region {
     }
 
     #[cold]
-    fn settle_run(&self, state: &mut State, run: Extent) -> Result<(), Error> {
+    fn settle_run(&self, state: &mut RegionState, run: Extent) -> Result<(), Error> {
         for part in state.marks.within(run).iter() {
             for part in state.droppable(*part)? {
                 state.marks.renew(part, self.now());
@@ -303,7 +303,7 @@ impl Region {
 
     /// Locks the state exclusively, for a mark or drop.
     #[inline]
-    pub(super) fn alone(&self) -> Result<RwLockWriteGuard<'_, State>, Error> {
+    pub(super) fn alone(&self) -> Result<RwLockWriteGuard<'_, RegionState>, Error> {
         if atfork::is_without_steps() {
             return Err(Error::Cloned);
         }
@@ -332,7 +332,7 @@ impl Region {
         Ok(extent)
     }
 
-    fn refused(&self, pages: Extent, error: OsError, state: &State) -> Error {
+    fn refused(&self, pages: Extent, error: OsError, state: &RegionState) -> Error {
         match &state.adopted {
             Some(adopted) => adopted.explain(pages, error),
             None if error.kind() == std::io::ErrorKind::InvalidInput => {

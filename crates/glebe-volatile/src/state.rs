@@ -1,4 +1,4 @@
-//! [`State`] is the data under a region's lock. Its methods run under the exclusive lock.
+//! [`RegionState`] is the data under a region's lock. Its methods run under the exclusive lock.
 
 use std::sync::Arc;
 
@@ -21,12 +21,12 @@ const SWAP_KNOWN_FOR: u32 = 256;
 /// The parts of a region that a fork locks.
 #[derive(Debug)]
 pub(super) struct Locked {
-    pub(super) state: RwLock<State>,
+    pub(super) state: RwLock<RegionState>,
     pub(super) calls: Calls,
 }
 
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct RegionState {
     pub(super) marks: Marks,
     /// `None` without a callback.
     pub(super) refilled: Option<Arc<Refilled>>,
@@ -43,7 +43,7 @@ pub(super) struct State {
     pub(super) swap_known_for: u32,
 }
 
-impl State {
+impl RegionState {
     /// Updates `swap`. A small mark may miss swap that was just turned on: its swapped pages are
     /// then lost early, and reported.
     #[inline]

@@ -47,7 +47,7 @@ const WORD: usize = size_of::<u64>();
 
 /// The result of an unmark.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct LostPages {
     /// Lost pages, in no order.
     pub(super) lost: Vec<Extent>,
     /// Lost pages that were written while marked and so hold something.
@@ -163,8 +163,8 @@ impl Tag {
     }
 
     #[inline]
-    pub(super) fn unmark(&self, parts: &[Extent]) -> Found {
-        let (mut found, mut gone) = (Found::default(), Vec::new());
+    pub(super) fn unmark(&self, parts: &[Extent]) -> LostPages {
+        let (mut found, mut gone) = (LostPages::default(), Vec::new());
         for run in parts.iter().flat_map(|part| self.tagged.runs(*part)) {
             self.unmark_tagged(run, &mut found, &mut gone);
             self.tagged.clear(run);
@@ -180,7 +180,7 @@ impl Tag {
     /// Unmarks tagged pages. Lost pages are added to `gone`, or to `found` if they were
     /// overwritten.
     #[inline]
-    fn unmark_tagged(&self, run: Extent, found: &mut Found, gone: &mut Vec<Extent>) {
+    fn unmark_tagged(&self, run: Extent, found: &mut LostPages, gone: &mut Vec<Extent>) {
         for page in run.start()..run.end() {
             self.fetch_ahead(page, run);
             let Err(word) = self.take_back(page) else { continue };

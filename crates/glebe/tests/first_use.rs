@@ -12,7 +12,7 @@ use glebe::reserve::Reserve;
 use glebe::units::Bytes;
 use glebe::volatile::{Priority, Region};
 
-use glebe_testing::stressed::{in_child, End};
+use glebe_testing::stressed::{in_child, ChildEnd};
 
 /// The first use takes about ten milliseconds, over which the forks are spread.
 const TRIES: u32 = 80;
@@ -42,7 +42,7 @@ fn a_child_of_the_first_use_makes_its_own() {
 
 /// Returns true if `body` returns true, in time, in a child.
 fn says(body: impl FnOnce() -> bool) -> bool {
-    in_child(|| u8::from(!body())) == End::Exit(0)
+    in_child(|| u8::from(!body())) == ChildEnd::Exit(0)
 }
 
 fn fork_after(delay: Duration) -> bool {

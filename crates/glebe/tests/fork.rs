@@ -14,7 +14,7 @@ use glebe::units::{Bytes, Pages};
 use glebe::zpool::{self, Budget, Codec, Handle};
 use glebe_testing::Scratch;
 
-use glebe_testing::stressed::{in_child, End};
+use glebe_testing::stressed::{in_child, ChildEnd};
 use glebe_testing::turn::{Turn, POOL};
 
 const ONE: Pages = Pages::new(1);
@@ -131,7 +131,7 @@ fn a_child_is_refused_everything_and_drops_nothing_of_its_parents() {
         let mut inherited = Some(Handles::of(plain(), writers));
         assert_eq!(
             in_child(|| inherited.take().unwrap().number_not_refused()),
-            End::Exit(0),
+            ChildEnd::Exit(0),
             "{writers:?}"
         );
         inherited.take().unwrap().assert_whole();
@@ -144,11 +144,11 @@ fn a_child_makes_a_reserve_of_its_own() {
     let parents = Handles::of(plain(), None);
     let own = || {
         let handles = Handles::of(plain(), None);
-        let of_own = in_child(|| 0) == End::Exit(0) && refused(parents.reserve.largest_run());
+        let of_own = in_child(|| 0) == ChildEnd::Exit(0) && refused(parents.reserve.largest_run());
         handles.assert_whole();
         u8::from(!of_own)
     };
-    assert_eq!(in_child(own), End::Exit(0));
+    assert_eq!(in_child(own), ChildEnd::Exit(0));
     parents.assert_whole();
 }
 
@@ -177,7 +177,7 @@ fn a_child_leaves_the_socket_of_its_parents_statistics_alone_and_has_its_own() {
     let (left, live) = (served::list(dir).unwrap().len(), answers());
     drop(inherited);
     let live_at_end = answers();
-    assert_eq!((in_child, left, live, live_at_end), (End::Exit(0), 2, 1, 0));
+    assert_eq!((in_child, left, live, live_at_end), (ChildEnd::Exit(0), 2, 1, 0));
 }
 
 fn pool_pages() -> Option<u64> {
@@ -197,7 +197,7 @@ fn a_child_leaves_the_huge_pages_and_their_pool_to_its_parent() {
         }
     };
     let mut inherited = Some(Handles::of(contig, None));
-    assert_eq!(in_child(|| inherited.take().unwrap().number_not_refused()), End::Exit(0));
+    assert_eq!(in_child(|| inherited.take().unwrap().number_not_refused()), ChildEnd::Exit(0));
     // Others may use the pool, but cannot shrink it below the pages mapped here.
     let pages = LEN.get() / Bytes::mib(2).get();
     assert!(pool_pages().is_some_and(|all| all >= pages), "{:?} pages", pool_pages());
@@ -223,7 +223,7 @@ fn what_may_grow_and_shrink_stays_with_the_parent() {
         drop(reserve.clone());
         all.iter().position(|is| !is).map_or(0, |at| at as u8 + 1)
     });
-    assert_eq!(code, End::Exit(0));
+    assert_eq!(code, ChildEnd::Exit(0));
     let block = reserve.alloc(Request::new(reserve.len()).any()).unwrap();
     reserve.grow(LEN).unwrap();
     drop(block);

@@ -16,7 +16,7 @@ use std::cell::Cell;
 use fixture::Tree;
 use glebe::reclaim::{Free, Gauge, Policy, Reading, Scope};
 use glebe::units::Bytes;
-use inside::{inside, End};
+use glebe_testing::inside::{inside, InsideEnd};
 
 struct Counting;
 
@@ -126,7 +126,7 @@ fn in_a_group_that_is_removed() {
         assert_eq!(limit(&mut gauge), (Scope::Group, LIMIT));
         assert!(!look(&mut gauge).is_stale);
     });
-    assert_ne!(ended, End::Killed);
+    assert_ne!(ended, InsideEnd::Killed);
 }
 
 /// A fault applies to the whole process.

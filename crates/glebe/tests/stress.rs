@@ -16,7 +16,7 @@ use glebe::units::{Bytes, Pages};
 use glebe_testing::time::{slowed, Storm};
 
 use glebe_testing::stressed::signals::Signals;
-use glebe_testing::stressed::{in_child, page_buffer, End, Random, Stop};
+use glebe_testing::stressed::{in_child, page_buffer, ChildEnd, Random, Stop};
 
 const WRITERS: u64 = 4;
 const READERS: u64 = 2;
@@ -232,7 +232,7 @@ fn fork_while(kept: &mut Inherited, goes_on: impl Fn() -> bool) -> u64 {
     let mut forks = 0;
     while goes_on() {
         let ended = in_child(|| u8::from(!kept.refuses_all(&mut bytes)));
-        assert_eq!(ended, End::Exit(0), "what the child was to be refused, or how it ended");
+        assert_eq!(ended, ChildEnd::Exit(0), "what the child was to be refused, or how it ended");
         forks += 1;
         thread::sleep(BETWEEN_FORKS);
     }

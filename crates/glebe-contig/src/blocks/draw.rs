@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use super::plan::Plan;
+use super::plan::BlockPlan;
 use super::work::BlockWork;
 use crate::hugetlb::{is_in_pool, Builder};
 use crate::Error;
@@ -30,7 +30,7 @@ pub(super) type Drawn = (Mapping, Option<Mapping>);
 pub(super) fn draw(
     work: &BlockWork,
     builder: &Builder<'_>,
-    plan: &Plan,
+    plan: &BlockPlan,
     within: &Range<u64>,
     most: u64,
 ) -> Result<Option<Drawn>, Error> {

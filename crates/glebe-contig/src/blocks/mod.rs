@@ -28,7 +28,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 pub(super) use self::plan::Whose;
-use self::plan::{Plan, Wanted};
+use self::plan::{BlockPlan, Wanted};
 use self::record::Owner;
 use self::work::{BlockWork, Stuck};
 use super::hugetlb::{Builder, Kept};
@@ -57,14 +57,14 @@ pub(super) const WHY_NOT_PINNED: &str = "memory blocks are movable memory: a lon
 /// The movable blocks of one [`Contig`](super::Contig), given back on drop. Blocks that cannot go
 /// stay on record, and the next holder of the lock tries again.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct HeldBlocks {
     blocks: Vec<u64>,
     place: Place,
     guard: ForkGuard,
     idle: Option<Kept>,
 }
 
-impl Held {
+impl HeldBlocks {
     fn new(place: &Place) -> Self {
         let (blocks, place, guard) = (Vec::new(), place.clone(), ForkGuard::new());
         Self { blocks, place, guard, idle: None }
@@ -87,7 +87,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldBlocks {
     fn drop(&mut self) {
         // No memory of this call is surplus any more, so the promise may end.
         drop(self.idle.take());
@@ -112,7 +112,7 @@ struct Call<'a> {
     builder: Builder<'a>,
     /// Bytes of a block.
     block: Bytes,
-    held: Held,
+    held: HeldBlocks,
     stuck: Vec<Stuck>,
 }
 
@@ -125,7 +125,7 @@ pub(super) fn build(options: &Options, len: Bytes) -> Result<Contig, Error> {
     let size = smallest_size()?;
     let builder = Builder::new(options, len, size)?;
     let block = work::machine_blocks()?.size();
-    let held = Held::new(&options.place);
+    let held = HeldBlocks::new(&options.place);
     let mut call = Call { options, builder, block, held, stuck: Vec::new() };
     for _ in 0..ATTEMPTS {
         let Some((blocks, (wanted, others))) = call.evacuate(len)? else { continue };
@@ -210,7 +210,7 @@ impl Call<'_> {
 
 /// Returns an error if more idle pages would be kept from other programs than the blocks of `plan`
 /// hold.
-fn check_idle(builder: &Builder<'_>, block: Bytes, plan: &Plan) -> Result<(), Error> {
+fn check_idle(builder: &Builder<'_>, block: Bytes, plan: &BlockPlan) -> Result<(), Error> {
     let (size, blocks) = (builder.pool.size(), plan.blocks.len() as u64);
     let (idle, hold) = (builder.idle_to_keep()?, blocks * block.pages_down(size).get());
     if idle <= hold {

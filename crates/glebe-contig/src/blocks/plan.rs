@@ -45,7 +45,7 @@ pub(crate) enum Whose {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Plan {
+pub(super) struct BlockPlan {
     /// Adjacent blocks in order of number.
     pub blocks: Vec<u64>,
     pub node: Option<Node>,
@@ -57,7 +57,7 @@ pub(super) struct Plan {
 ///
 /// # Errors
 /// [`Error::BlocksShort`], [`Error::TooMuchMovable`], [`Error::NoRoomToEvacuate`].
-pub(super) fn plan(work: &mut BlockWork, wanted: &Wanted<'_>) -> Result<Plan, Error> {
+pub(super) fn plan(work: &mut BlockWork, wanted: &Wanted<'_>) -> Result<BlockPlan, Error> {
     let mut planned = plan_once(work, wanted)?;
     if matches!(planned, Err((_, Some(_)))) {
         zones::empty_processor_lists();
@@ -72,7 +72,7 @@ pub(super) fn plan(work: &mut BlockWork, wanted: &Wanted<'_>) -> Result<Plan, Er
     planned.map_err(|(error, _)| error)
 }
 
-pub(super) fn outlook(work: &BlockWork, wanted: &Wanted<'_>) -> Result<Plan, Error> {
+pub(super) fn outlook(work: &BlockWork, wanted: &Wanted<'_>) -> Result<BlockPlan, Error> {
     plan_once(work, wanted)?.map_err(|(error, _)| error)
 }
 
@@ -86,7 +86,7 @@ pub(super) fn check(all: &[MemoryBlock], more: u64, size: Bytes) -> Result<(), E
 /// The refusal, and the block most likely to be emptied if frames without a flag are in the way.
 type Short = (Error, Option<u64>);
 
-fn plan_once(work: &BlockWork, wanted: &Wanted<'_>) -> Result<Result<Plan, Short>, Error> {
+fn plan_once(work: &BlockWork, wanted: &Wanted<'_>) -> Result<Result<BlockPlan, Short>, Error> {
     let (size, all) = (work.blocks.size(), work.blocks.list()?);
     let count = wanted.len.get().div_ceil(size.get());
     let mut candidates = work.candidates(&all, wanted.own, wanted.node)?;
@@ -136,7 +136,7 @@ fn plan_once(work: &BlockWork, wanted: &Wanted<'_>) -> Result<Result<Plan, Short
     let more = blocks.iter().chain(&slack).filter(becomes_movable).count() as u64;
     check_share(&all, more, size)?;
     room_in(meminfo::available()?, whole, Pages::new(occupied).bytes(page_size()))?;
-    Ok(Ok(Plan { blocks, node, slack }))
+    Ok(Ok(BlockPlan { blocks, node, slack }))
 }
 
 /// Returns true if the node's movable memory would have too little free beyond `len`.

@@ -1,9 +1,9 @@
-//! [`Held`] owns huge pages in hand, in any order. Counts and frames are huge pages.
+//! [`HeldPages`] owns huge pages in hand, in any order. Counts and frames are huge pages.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use crate::order::{fewest_runs, Plan};
+use crate::order::{fewest_runs, RunPlan};
 use glebe_os::error::OsError;
 use glebe_os::internal::mapping::{Mapping, Stretch};
 use glebe_os::internal::sys::memory::pagemap::Pagemap;
@@ -11,14 +11,14 @@ use glebe_os::internal::sys::page_size;
 use glebe_os::units::PageSize;
 
 #[derive(Default)]
-pub(crate) struct Held {
+pub(crate) struct HeldPages {
     pub parts: Vec<Mapping>,
     /// Part and index of each page.
     places: Vec<(usize, u64)>,
     pub frames: Vec<u64>,
 }
 
-impl Held {
+impl HeldPages {
     pub fn pages(&self) -> u64 {
         self.frames.len() as u64
     }
@@ -40,7 +40,7 @@ impl Held {
         Ok(())
     }
 
-    pub fn plan(&self, keep: u64) -> Plan {
+    pub fn plan(&self, keep: u64) -> RunPlan {
         fewest_runs(&self.frames, usize::try_from(keep).unwrap_or(usize::MAX))
     }
 
@@ -51,7 +51,7 @@ impl Held {
     }
 
     /// Returns the places of the kept pages, by ascending frame.
-    pub fn stretches(&self, plan: &Plan, keep: u64, size: PageSize) -> Vec<Stretch> {
+    pub fn stretches(&self, plan: &RunPlan, keep: u64, size: PageSize) -> Vec<Stretch> {
         let keep = usize::try_from(keep).unwrap_or(usize::MAX);
         let kept = plan.give_back.iter().rev().take(keep);
         Stretch::of_pages(kept.map(|n| self.places[*n]), size)
@@ -93,10 +93,10 @@ mod tests {
     #[test]
     fn runs_that_do_not_ascend_are_put_in_order() {
         let part = || Mapping::aligned(Bytes::mib(1), page_size(), Visibility::PRIVATE).unwrap();
-        let held = |parts: usize, frames: &[u64]| Held {
+        let held = |parts: usize, frames: &[u64]| HeldPages {
             parts: (0..parts).map(|_| part()).collect(),
             frames: frames.to_vec(),
-            ..Held::default()
+            ..HeldPages::default()
         };
         assert!(held(1, &[3, 4, 8]).came_so(3));
         assert!(!held(1, &[8, 9, 3, 4]).came_so(4), "two runs, and two are the fewest");

@@ -9,9 +9,9 @@
 //! it). So the result is compared with the plan, and the attempt repeated if other programs drew
 //! from the pool. Counts and frames are huge pages.
 
-use super::held::Held;
+use super::held::HeldPages;
 use super::{Builder, Order, STRETCHES_MAX};
-use crate::order::Plan;
+use crate::order::RunPlan;
 use crate::{runs, Error, Run};
 use glebe_os::internal::mapping::{Mapping, Stretch};
 
@@ -44,7 +44,7 @@ impl Builder<'_> {
         unreachable!("the last attempt returns")
     }
 
-    fn moved(&mut self, held: Held, stretches: &[Stretch]) -> Result<Mapping, Error> {
+    fn moved(&mut self, held: HeldPages, stretches: &[Stretch]) -> Result<Mapping, Error> {
         match Mapping::gathered(held.parts, stretches, self.pool.size()) {
             Ok(mapping) => return Ok(mapping),
             Err(error) => {
@@ -59,7 +59,7 @@ impl Builder<'_> {
 
     /// Frees the pages in hand and maps the kept ones again, unpopulated. Without the lock they get
     /// any order.
-    fn taken_again(&mut self, mut held: Held, plan: &Plan) -> Result<Mapping, Error> {
+    fn taken_again(&mut self, mut held: HeldPages, plan: &RunPlan) -> Result<Mapping, Error> {
         let pages = self.pages;
         let kept = held.frames.len().saturating_sub(usize::try_from(pages).unwrap_or(usize::MAX));
         let (others, kept) = plan.give_back.split_at(kept);

@@ -95,7 +95,7 @@ fn word_of(name: u64, version: u64, at: usize) -> u64 {
 
 /// The way in which a child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum ChildEnd {
     /// Exit status; 101 after a panic.
     Exit(u8),
     /// Signal that ended it; SIGKILL after the time limit.
@@ -104,7 +104,7 @@ pub enum End {
 
 /// Runs `body` in a forked child, which exits with its result. The child has one thread and copies
 /// of all locks, so `body` must take no lock that another thread may hold.
-pub fn in_child(body: impl FnOnce() -> u8) -> End {
+pub fn in_child(body: impl FnOnce() -> u8) -> ChildEnd {
     // SAFETY: the child only runs `body` and exits, without destructors of the parent.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "{}", std::io::Error::last_os_error());
@@ -120,10 +120,10 @@ pub fn in_child(body: impl FnOnce() -> u8) -> End {
         // SAFETY: `pid` is the child, `status` a local.
         let waited = unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) };
         if waited == pid && libc::WIFEXITED(status) {
-            return End::Exit(libc::WEXITSTATUS(status) as u8);
+            return ChildEnd::Exit(libc::WEXITSTATUS(status) as u8);
         }
         if waited == pid {
-            return End::Signal(libc::WTERMSIG(status));
+            return ChildEnd::Signal(libc::WTERMSIG(status));
         }
         if begin.elapsed() > slowed(PATIENCE) {
             // SAFETY: takes no pointers; `pid` is still the child's.

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Classes, Error, FreeTree};
+use super::{Classes, FreeTree, FreeTreeError};
 use glebe_os::extent::Extent;
 
 /// The reference model of a free tree.
@@ -38,12 +38,12 @@ impl Oracle {
         len: u64,
         align: u64,
         within: Option<Extent>,
-    ) -> Result<Option<Extent>, Error> {
+    ) -> Result<Option<Extent>, FreeTreeError> {
         if len == 0 {
-            return Err(Error::ZeroLen);
+            return Err(FreeTreeError::ZeroLen);
         }
         if align.count_ones() != 1 {
-            return Err(Error::BadAlign { align });
+            return Err(FreeTreeError::BadAlign { align });
         }
         let fit = |extent: Extent| {
             let part = within.map_or(Some(extent), |within| extent.intersection(within))?;
@@ -60,7 +60,7 @@ impl Oracle {
         len: u64,
         align: u64,
         within: Option<Extent>,
-    ) -> Result<Option<Extent>, Error> {
+    ) -> Result<Option<Extent>, FreeTreeError> {
         let found = self.find(len, align, within)?;
         found.map_or(Ok(()), |found| self.take(found))?;
         Ok(found)
@@ -68,9 +68,9 @@ impl Oracle {
 
     /// Like [`FreeTree::take`].
     #[allow(clippy::missing_errors_doc)]
-    pub fn take(&mut self, given: Extent) -> Result<(), Error> {
+    pub fn take(&mut self, given: Extent) -> Result<(), FreeTreeError> {
         if !self.span.contains(given) {
-            return Err(Error::OutsideSpan { given, span: self.span });
+            return Err(FreeTreeError::OutsideSpan { given, span: self.span });
         }
         let Some(whole) = self.iter().find(|free| free.contains(given)) else {
             let (mut start, mut end) = (given.start(), given.end());
@@ -81,7 +81,10 @@ impl Oracle {
                     end = end.min(free.start());
                 }
             }
-            return Err(Error::NotFree { given, held: Extent::new(start, end - start).unwrap() });
+            return Err(FreeTreeError::NotFree {
+                given,
+                held: Extent::new(start, end - start).unwrap(),
+            });
         };
         let parts = [(whole.start(), given.start()), (given.end(), whole.end())];
         let left = parts.iter().filter(|(start, end)| start < end);
@@ -93,12 +96,12 @@ impl Oracle {
 
     /// Like [`FreeTree::free`].
     #[allow(clippy::missing_errors_doc)]
-    pub fn free(&mut self, given: Extent) -> Result<(), Error> {
+    pub fn free(&mut self, given: Extent) -> Result<(), FreeTreeError> {
         if !self.span.contains(given) {
-            return Err(Error::OutsideSpan { given, span: self.span });
+            return Err(FreeTreeError::OutsideSpan { given, span: self.span });
         }
         if let Some(overlaps) = self.iter().find(|free| free.overlaps(given)) {
-            return Err(Error::AlreadyFree { given, overlaps });
+            return Err(FreeTreeError::AlreadyFree { given, overlaps });
         }
         let before = self.iter().find(|free| free.end() == given.start());
         let after = self.iter().find(|free| free.start() == given.end());
@@ -113,9 +116,9 @@ impl Oracle {
         Ok(())
     }
 
-    fn room_for(&self, extents: usize) -> Result<(), Error> {
+    fn room_for(&self, extents: usize) -> Result<(), FreeTreeError> {
         match extents > self.limit {
-            true => Err(Error::OutOfNodes { limit: self.limit }),
+            true => Err(FreeTreeError::OutOfNodes { limit: self.limit }),
             false => Ok(()),
         }
     }
@@ -201,7 +204,7 @@ impl Both {
             // Frees a whole held run or its start, so that merges on both sides occur.
             7 | 8 => {
                 let at = bytes.position(self.span);
-                if let Err(Error::NotFree { held, .. }) = self.rest_from(at) {
+                if let Err(FreeTreeError::NotFree { held, .. }) = self.rest_from(at) {
                     let len = if bytes.next() % 2 == 0 { held.len() } else { bytes.len(self.span) };
                     let len = len.clamp(1, held.len());
                     self.free(Extent::new(held.start(), len).unwrap());
@@ -227,7 +230,7 @@ impl Both {
     }
 
     /// Returns the error of taking all from `at` on.
-    fn rest_from(&self, at: u64) -> Result<(), Error> {
+    fn rest_from(&self, at: u64) -> Result<(), FreeTreeError> {
         let Some(len) = self.span.end().checked_sub(at) else { return Ok(()) };
         let Some(rest) = Extent::new(at, len) else { return Ok(()) };
         let mut oracle =

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use proptest::prelude::*;
 
 use super::oracle::{run, Oracle};
-use super::{Classes, Error, FreeTree};
+use super::{Classes, FreeTree, FreeTreeError};
 use glebe_os::extent::Extent;
 
 thread_local! {
@@ -334,7 +334,7 @@ fn full_storage_refuses_and_changes_nothing() {
         tree.free(extent(start, 10)).unwrap();
     }
     let before: Vec<_> = tree.iter().collect();
-    let full = Error::OutOfNodes { limit };
+    let full = FreeTreeError::OutOfNodes { limit };
     assert_eq!(tree.extents(), limit);
     assert_eq!(tree.free(extent(80, 10)), Err(full));
     assert_eq!(tree.take(extent(45, 1)), Err(full));
@@ -353,7 +353,7 @@ fn full_storage_refuses_and_changes_nothing() {
     assert_eq!(tree.capacity(), capacity);
 
     let mut tree = FreeTree::new(span, 0);
-    assert_eq!(tree.free(span), Err(Error::OutOfNodes { limit: 0 }));
+    assert_eq!(tree.free(span), Err(FreeTreeError::OutOfNodes { limit: 0 }));
     tree.check_invariants();
 }
 
@@ -377,7 +377,7 @@ fn errors_say_what_and_where() {
     let span = extent(0x10, 0x90);
     let mut tree = tree_of(span, [extent(0x20, 0x10), extent(0x40, 0x10)]);
     let held = |tree: &mut FreeTree, start, len| match tree.take(extent(start, len)) {
-        Err(Error::NotFree { held, .. }) => (held.start(), held.len()),
+        Err(FreeTreeError::NotFree { held, .. }) => (held.start(), held.len()),
         other => panic!("{other:?}"),
     };
     assert_eq!(held(&mut tree, 0x10, 0x8), (0x10, 0x8));
@@ -385,11 +385,11 @@ fn errors_say_what_and_where() {
     assert_eq!(held(&mut tree, 0x28, 0x10), (0x30, 0x8));
     assert_eq!(held(&mut tree, 0x28, 0x40), (0x30, 0x10));
     assert_eq!(held(&mut tree, 0x50, 0x10), (0x50, 0x10));
-    assert_eq!(tree.find(0, 3, None), Err(Error::ZeroLen));
-    assert_eq!(tree.alloc(1, 0, None), Err(Error::BadAlign { align: 0 }));
-    assert_eq!(tree.alloc(1, 12, None), Err(Error::BadAlign { align: 12 }));
+    assert_eq!(tree.find(0, 3, None), Err(FreeTreeError::ZeroLen));
+    assert_eq!(tree.alloc(1, 0, None), Err(FreeTreeError::BadAlign { align: 0 }));
+    assert_eq!(tree.alloc(1, 12, None), Err(FreeTreeError::BadAlign { align: 12 }));
     let given = extent(0x9f, 2);
-    let outside = Err(Error::OutsideSpan { given, span });
+    let outside = Err(FreeTreeError::OutsideSpan { given, span });
     assert_eq!(tree.free(given), outside);
     assert_eq!(tree.take(given), outside);
 

@@ -66,7 +66,7 @@ static HELD: StaticMutex<AllHeld> = StaticMutex::new(AllHeld { tables: Vec::new(
 
 /// A cache's place in the list, until the drop.
 #[derive(Debug)]
-pub struct Entry(usize);
+pub struct ListedTable(usize);
 
 pub(super) fn follow() -> Result<(), OsError> {
     static STEP: atfork::Step = atfork::Step { prepare, parent, child };
@@ -74,17 +74,17 @@ pub(super) fn follow() -> Result<(), OsError> {
     atfork::add(&STEP)
 }
 
-pub(super) fn enter<K, V>(table: &Arc<Mutex<Table<K, V>>>) -> Entry
+pub(super) fn enter<K, V>(table: &Arc<Mutex<Table<K, V>>>) -> ListedTable
 where
     K: Hash + Eq + Send + 'static,
     V: Send + Sync + 'static,
 {
     let listed: Arc<dyn Lockable> = Arc::<Mutex<Table<K, V>>>::clone(table);
     LIST.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&listed));
-    Entry(Arc::as_ptr(table).addr())
+    ListedTable(Arc::as_ptr(table).addr())
 }
 
-impl Drop for Entry {
+impl Drop for ListedTable {
     fn drop(&mut self) {
         // Without fork steps the list may stay locked forever, and no fork looks at it again.
         if !atfork::is_without_steps() {

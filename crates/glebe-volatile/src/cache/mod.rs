@@ -83,7 +83,7 @@ use table::{Id, Table};
 #[derive(Debug)]
 pub struct Cache<K, V> {
     /// Dropped first: forks find the lock by it.
-    _entry: fork::Entry,
+    _entry: fork::ListedTable,
     /// Shared with a reclaimer, which drops marked pages.
     region: Arc<Region>,
     table: Arc<Mutex<Table<K, V>>>,

@@ -16,7 +16,7 @@ use proptest::prelude::*;
 
 use super::program::file_of;
 use super::*;
-use glebe_testing::steered::{sleep_on, End, Process};
+use glebe_testing::steered::{sleep_on, Process, SteeredEnd};
 
 const LONG: Duration = Duration::from_secs(60);
 const USUAL: Duration = Duration::from_millis(400);
@@ -292,7 +292,7 @@ fn a_stampede_builds_once() {
     child.link.tell(0);
     storm(&cache);
     let built = cache.stats().built + child.link.hear() as u64;
-    assert_eq!(child.end(), End::Exit(0));
+    assert_eq!(child.end(), SteeredEnd::Exit(0));
     assert_eq!(built, KEYS, "{}", cache.stats());
 }
 
@@ -377,12 +377,12 @@ fn a_process_killed_at_every_step_leaves_nothing_wrong() {
             disarm();
         });
         let end = child.end();
-        if end == End::Exit(0) {
+        if end == SteeredEnd::Exit(0) {
             println!("{} steps", nth - 1);
             assert!(nth > 4 && look(&cache, 1), "{nth} steps");
             break;
         }
-        assert_eq!(end, End::Signal(libc::SIGKILL), "step {nth}");
+        assert_eq!(end, SteeredEnd::Signal(libc::SIGKILL), "step {nth}");
         look(&cache, 1);
         assert_eq!(build(&cache, 1), right(1), "step {nth}");
         assert!(look(&cache, 1) && cache.remove(&1_u64.to_ne_bytes()).unwrap(), "step {nth}");
@@ -415,7 +415,7 @@ fn a_forked_child_goes_on_and_ends_nothing_of_its_parents() {
             assert!(look(&cache, 1));
             assert_eq!(build(&cache, 2), right(2));
         });
-        assert_eq!(child.end(), End::Exit(0));
+        assert_eq!(child.end(), SteeredEnd::Exit(0));
         fill_in(value, &right(3))
     };
     cache.get_or_build(&3_u64.to_ne_bytes(), &mut value, forks).unwrap();

@@ -12,7 +12,7 @@ use glebe_testing::Scratch;
 use glebe_volatile::{Error, Purger};
 
 use super::*;
-use glebe_testing::steered::{End, Process};
+use glebe_testing::steered::{Process, SteeredEnd};
 
 /// A directory on tmpfs, removed when dropped.
 pub struct Tmpfs(PathBuf);
@@ -205,7 +205,7 @@ fn who_uses_a_file_that_is_cut_is_told_and_lives() {
             let next = Shared::options().open(&path).unwrap_err();
             assert!(matches!(next, Error::Truncated { .. } | Error::BadFile { .. }), "{next}");
         });
-        assert_eq!(child.end(), End::Exit(0), "cut {nth}");
+        assert_eq!(child.end(), SteeredEnd::Exit(0), "cut {nth}");
     }
 }
 
@@ -276,5 +276,5 @@ fn a_file_that_cannot_be_opened_anew_is_refused() {
             assert!(error.contains("/proc/self/fd/"), "{error}");
         }
     });
-    assert_eq!(child.end(), End::Exit(0));
+    assert_eq!(child.end(), SteeredEnd::Exit(0));
 }

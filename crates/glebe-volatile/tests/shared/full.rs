@@ -11,7 +11,7 @@ use glebe_testing::Scratch;
 use glebe_volatile::{Error, Purger};
 
 use super::*;
-use glebe_testing::steered::{End, Process};
+use glebe_testing::steered::{Process, SteeredEnd};
 
 /// Mounts a tmpfs that only this process sees.
 fn mount(dir: &Path, pages: u64) -> bool {
@@ -79,5 +79,5 @@ fn on_a_full_file_system_calls_fail_and_purges_make_room() {
     if child.link.hear() == 0 {
         println!("skipped: no mount of a tmpfs");
     }
-    assert_eq!(child.end(), End::Exit(0));
+    assert_eq!(child.end(), SteeredEnd::Exit(0));
 }

@@ -6,7 +6,7 @@ mod at_every_step {
     use glebe_os::internal::sys::fault::{arm, disarm, Fault, Lasting};
 
     use crate::shared::*;
-    use glebe_testing::steered::{End, Process};
+    use glebe_testing::steered::{Process, SteeredEnd};
 
     /// Kills a child before each step of `body`, and then runs `look`. Returns the number of steps.
     fn kill_at_every_step(
@@ -23,10 +23,10 @@ mod at_every_step {
             });
             let end = child.end();
             look(&shared, nth);
-            if end == End::Exit(0) {
+            if end == SteeredEnd::Exit(0) {
                 return nth - 1;
             }
-            assert_eq!(end, End::Signal(libc::SIGKILL), "step {nth}");
+            assert_eq!(end, SteeredEnd::Signal(libc::SIGKILL), "step {nth}");
         }
         0
     }
@@ -95,7 +95,7 @@ mod at_every_step {
             let next = Shared::options().adopt(file).unwrap();
             assert_eq!(next.stats().marked.get(), 0, "step {nth}");
             let lost = next.unmark(range(0, 4)).unwrap();
-            if end == End::Exit(0) {
+            if end == SteeredEnd::Exit(0) {
                 break;
             }
             // The child's own unmark may have reported granules 0 and 1.

@@ -10,7 +10,7 @@ use std::sync::Barrier;
 use glebe_volatile::{Error, SharedOptions};
 
 use super::*;
-use glebe_testing::steered::{signal, sleep_on, End, Process};
+use glebe_testing::steered::{signal, sleep_on, Process, SteeredEnd};
 
 fn options() -> SharedOptions {
     Shared::options().sigbus(true)
@@ -50,7 +50,7 @@ fn a_touch_of_a_marked_granule_that_was_lost_is_a_signal() {
                 assert_eq!(touch(&shared, 1), if lost { 0 } else { 2 });
             });
             let dies = lost && joins;
-            let end = if dies { End::Signal(libc::SIGBUS) } else { End::Exit(0) };
+            let end = if dies { SteeredEnd::Signal(libc::SIGBUS) } else { SteeredEnd::Exit(0) };
             assert_eq!(child.end(), end, "lost {lost}, joins {joins}");
             if lost && !joins {
                 // That touch gave the granule a page again.
@@ -96,10 +96,10 @@ fn a_page_in_use_goes_from_every_process() {
     assert_eq!(purge_all(&shared), at(4));
     child.link.tell(0);
     let end = child.end();
-    if end != End::Signal(libc::SIGBUS) {
+    if end != SteeredEnd::Signal(libc::SIGBUS) {
         signal(child.pid, libc::SIGKILL);
     }
-    assert_eq!(end, End::Signal(libc::SIGBUS));
+    assert_eq!(end, SteeredEnd::Signal(libc::SIGBUS));
 }
 
 /// Zeroes all pin counts and punches the data from outside.
@@ -128,7 +128,7 @@ fn pins_that_somebody_uncounted_end_no_reader() {
         assert_eq!(touch(&shared, 4), 0);
         drop(pin);
     });
-    assert_eq!(child.end(), End::Exit(0));
+    assert_eq!(child.end(), SteeredEnd::Exit(0));
 }
 
 #[test]
@@ -175,6 +175,6 @@ fn touches_are_settled_after_threads_of_a_child_joined_at_once() {
             pin.read(Bytes::ZERO, &mut byte).unwrap();
             assert_eq!(byte, [0]);
         });
-        assert_eq!(child.end(), End::Exit(0));
+        assert_eq!(child.end(), SteeredEnd::Exit(0));
     }
 }

@@ -12,7 +12,7 @@ use glebe_volatile::{Error, Refusal};
 
 use super::files::Tmpfs;
 use super::*;
-use glebe_testing::steered::{sleep_on, End, Process};
+use glebe_testing::steered::{sleep_on, Process, SteeredEnd};
 
 struct Mapped(*mut libc::c_void, usize);
 
@@ -69,7 +69,7 @@ fn is_shared_by_processes(memory: &Mapped) {
     let marker = Process::start(|_| {
         shared.mark(range(0, 8), Priority::NORMAL, Order::Fifo).unwrap();
     });
-    assert_eq!(marker.end(), End::Exit(0));
+    assert_eq!(marker.end(), SteeredEnd::Exit(0));
     assert_eq!(memory.touch(5), 6, "what was there before stays");
     let pinner = Process::start(|link| {
         let _pin = shared.pin(range(2, 1)).unwrap();
@@ -78,7 +78,7 @@ fn is_shared_by_processes(memory: &Mapped) {
     });
     pinner.link.hear();
     let purging = Process::start(|_| assert_eq!(purge_all(&shared), at(3)));
-    assert_eq!(purging.end(), End::Exit(0));
+    assert_eq!(purging.end(), SteeredEnd::Exit(0));
     assert_eq!([1, 2, 3, 5].map(|granule| memory.touch(granule)), [0, 3, 0, 0]);
     let pin = shared.pin(range(0, 4)).unwrap();
     assert_eq!(runs(pin.lost()), [(1, 1), (3, 1)]);

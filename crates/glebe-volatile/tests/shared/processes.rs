@@ -10,7 +10,7 @@ use glebe_testing::time::{slowed, wait_until};
 use glebe_volatile::{Error, Priority, Shared};
 
 use super::*;
-use glebe_testing::steered::{signal, sleep_on, End, Process};
+use glebe_testing::steered::{signal, sleep_on, Process, SteeredEnd};
 
 /// Offset of the byte that a joining process locks.
 const JOIN: i64 = 1 << 62;
@@ -64,7 +64,7 @@ fn whoever_comes_after_a_killed_process_has_none_of_its_pins() {
         let _pin = shared.pin(range(2, 1)).unwrap();
         assert_eq!(purge_all(&shared), at(3));
     });
-    assert_eq!(next.end(), End::Exit(0));
+    assert_eq!(next.end(), SteeredEnd::Exit(0));
     assert_eq!(purge_all(&shared), at(1));
 }
 
@@ -98,7 +98,7 @@ fn a_forked_child_has_pins_of_its_own() {
     assert_eq!(purge_all(&shared), at(1));
     assert_eq!((byte_of(&shared, 0), byte_of(&shared, 1)), (1, 2));
     child.link.tell(0);
-    assert_eq!(child.end(), End::Exit(0));
+    assert_eq!(child.end(), SteeredEnd::Exit(0));
     drop(pin);
     assert_eq!(purge_all(&shared), at(2));
 }
@@ -174,7 +174,7 @@ fn a_child_that_the_c_library_does_not_know_is_told() {
         drop_copy(&pin);
         drop_copy(&shared);
     });
-    assert_eq!(child.end(), End::Exit(0));
+    assert_eq!(child.end(), SteeredEnd::Exit(0));
     assert_eq!(purge_all(&shared), at(2), "the pin is the parent's");
     drop(pin);
 }
@@ -220,5 +220,5 @@ fn threads_of_a_child_take_one_place() {
         });
         assert_eq!(purger(&shared).look().unwrap().holders.len(), 2);
     });
-    assert_eq!(child.end(), End::Exit(0));
+    assert_eq!(child.end(), SteeredEnd::Exit(0));
 }

@@ -7,7 +7,7 @@ use glebe_testing::time::slowed;
 use super::ground::Ground;
 use super::own::{lost, offset};
 use super::{range, Counts, Shared, GRACE};
-use glebe_testing::stressed::{in_child, page_buffer, End};
+use glebe_testing::stressed::{in_child, page_buffer, ChildEnd};
 
 const FORK_EVERY: Duration = Duration::from_millis(200);
 
@@ -38,7 +38,11 @@ fn fork(shared: &Shared, rest: bool) {
         shared.grounds.iter().fold(0, |bits, ground| bits | faults(ground, &mut page, rest))
     });
     drop(alone);
-    assert_eq!(ended, End::Exit(0), "lost writes 1, stale reads 2, false intact 4, false purged 8");
+    assert_eq!(
+        ended,
+        ChildEnd::Exit(0),
+        "lost writes 1, stale reads 2, false intact 4, false purged 8"
+    );
 }
 
 const FAILED: u8 = 16;

@@ -9,7 +9,7 @@ use glebe::volatile::{Engine, Priority, Region};
 use glebe_testing::time::wait_until;
 
 use super::fixture::Tree;
-use glebe_testing::stressed::{in_child, End};
+use glebe_testing::stressed::{in_child, ChildEnd};
 
 #[test]
 fn in_a_child_every_call_says_so_and_caps_are_gone() {
@@ -50,7 +50,7 @@ fn in_a_child_every_call_says_so_and_caps_are_gone() {
                 && own.poll().is_ok();
             u8::from(!ends_well)
         });
-        assert_eq!(said, End::Exit(0));
+        assert_eq!(said, ChildEnd::Exit(0));
         drop(inherited);
     }
     assert!(marked(), "the parent's caps stay");

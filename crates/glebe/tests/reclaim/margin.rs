@@ -11,7 +11,7 @@ use glebe::volatile::{Priority, Region};
 use glebe::zpool::{AtLimit, Codec, ObjectPool};
 use glebe_testing::memory::rise;
 
-use glebe_testing::inside::{inside, is_inside, End};
+use glebe_testing::inside::{inside, is_inside, InsideEnd};
 
 const LIMIT: Bytes = Bytes::mib(64);
 const POOL: Bytes = Bytes::mib(40);
@@ -46,8 +46,8 @@ fn is_met(test: &str, runs: usize, limit: Bytes, body: impl Fn() + Sync) {
             scope.spawn(move || {
                 for run in runs {
                     match inside(limit, test, body) {
-                        End::Skipped => return,
-                        end => assert_eq!(end, End::Well, "run {run}"),
+                        InsideEnd::Skipped => return,
+                        end => assert_eq!(end, InsideEnd::Well, "run {run}"),
                     }
                 }
             });
@@ -99,7 +99,7 @@ fn without_a_reclaimer_the_same_rise_ends_by_a_kill() {
             let pool = full_pool(POOL);
             black_box((rise(RISE.as_usize(), A_SECOND.get()), pool));
         });
-    assert!(end != End::Well, "nothing was shown");
+    assert!(end != InsideEnd::Well, "nothing was shown");
 }
 
 #[test]

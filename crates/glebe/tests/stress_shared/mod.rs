@@ -20,7 +20,7 @@ use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Error, Order, Priority, Purger, Shared};
 use glebe_testing::time::{slowed, storm};
 
-use glebe_testing::steered::{self, End, Process};
+use glebe_testing::steered::{self, Process, SteeredEnd};
 use glebe_testing::stressed::{self, spawn, version, Random, Stop};
 use oracle::{Count, Oracle, Seen};
 
@@ -201,7 +201,7 @@ fn kill_and_start(shared: &Shared, oracle: &Oracle, stop: &AtomicBool, time: Dur
 
 fn kill(process: &Process) {
     process::signal(process.pid, libc::SIGKILL);
-    assert_eq!(process.end(), End::Signal(libc::SIGKILL), "its assertion is printed above");
+    assert_eq!(process.end(), SteeredEnd::Signal(libc::SIGKILL), "its assertion is printed above");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use glebe_testing::time::Storm;
 
 use super::oracle::{Count, Oracle};
 use super::{kill, nothing_is_pinned, User, HALF};
-use glebe_testing::inside::{inside, End};
+use glebe_testing::inside::{inside, InsideEnd};
 use glebe_testing::steered::{self, Process};
 use glebe_testing::stressed::{spawn, Random, Stop};
 
@@ -103,5 +103,5 @@ fn is_enough(oracle: &Oracle) -> bool {
 #[test]
 fn nothing_is_killed_and_nothing_is_lost_untold() {
     let end = inside(LIMIT, TEST, load);
-    assert_ne!(end, End::Killed, "for want of memory");
+    assert_ne!(end, InsideEnd::Killed, "for want of memory");
 }

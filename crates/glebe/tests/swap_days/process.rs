@@ -19,7 +19,7 @@ use glebe_testing::Scratch;
 
 use super::descriptor::free_blocks;
 use super::{Kind, Paged, KINDS, PAGES};
-use glebe_testing::stressed::{self, End, Stop};
+use glebe_testing::stressed::{self, ChildEnd, Stop};
 
 /// Kind and folder of the process to kill.
 const VICTIM: &str = "GLEBE_SWAP_DAYS_VICTIM";
@@ -150,7 +150,7 @@ fn a_child_is_refused_drops_what_it_has_and_its_parent_goes_on() {
                     drop(unsafe { ptr::read(&raw const *paged) });
                     u8::from(!is_told)
                 });
-                assert_eq!(end, End::Exit(0), "{kind:?}");
+                assert_eq!(end, ChildEnd::Exit(0), "{kind:?}");
                 thread::sleep(Duration::from_millis(2));
             }
         });

@@ -11,7 +11,7 @@ use std::time::Instant;
 use super::super::holder::Joined;
 use super::super::order::Order;
 use super::places::HEAD;
-use super::state::{Phase, State, Writer};
+use super::state::{SlotPhase, SlotState, Writer};
 use super::SharedCache;
 use crate::Error;
 use glebe_os::internal::sync::{fence, Backoff, Ordering};
@@ -23,7 +23,7 @@ pub(super) struct Claim<'a> {
     cache: &'a SharedCache,
     joined: &'a Joined,
     slot: u64,
-    state: State,
+    state: SlotState,
 }
 
 impl SharedCache {
@@ -39,22 +39,22 @@ impl SharedCache {
         let mut claim = Claim { cache: self, joined, slot, state };
         self.step();
         self.hash_of(slot).store(hash, Ordering::SeqCst);
-        let builds = self.is_first(slot, hash)? && claim.turn_to(Phase::Building(writer));
+        let builds = self.is_first(slot, hash)? && claim.turn_to(SlotPhase::Building(writer));
         Ok(builds.then_some(claim))
     }
 
     /// Returns the slot of the set to write next: a lost entry of this hash, else an empty slot or
     /// lost entry, else the entry marked first. Skips slots of live writers. An entry just built is
     /// the last choice.
-    fn victim(&self, hash: u64) -> Result<Option<(u64, State)>, Error> {
-        let mut best: Option<((u32, u64), u64, State)> = None;
+    fn victim(&self, hash: u64) -> Result<Option<(u64, SlotState)>, Error> {
+        let mut best: Option<((u32, u64), u64, SlotState)> = None;
         for slot in self.places.set_of(hash) {
             let state = self.state(slot);
             let is_same = self.hash_of(slot).load(Ordering::SeqCst) == hash;
             let rank = match state.phase() {
-                Phase::Claimed(writer) | Phase::Building(writer) if self.lives(writer)? => continue,
-                Phase::Kept(len) if self.is_lost(slot, len.into()) => (u32::from(!is_same), 0),
-                Phase::Kept(_) => (2, self.mark_of(slot).key().get()),
+                SlotPhase::Claimed(by) | SlotPhase::Building(by) if self.lives(by)? => continue,
+                SlotPhase::Kept(len) if self.is_lost(slot, len.into()) => (u32::from(!is_same), 0),
+                SlotPhase::Kept(_) => (2, self.mark_of(slot).key().get()),
                 _ => (1, 0),
             };
             if best.is_none_or(|(least, ..)| rank < least) {
@@ -70,21 +70,19 @@ impl SharedCache {
         for other in self.places.set_of(hash).filter(|other| *other != slot) {
             while self.hash_of(other).load(Ordering::SeqCst) == hash {
                 match self.state(other).phase() {
-                    Phase::Empty | Phase::Kept(_) => break,
-                    Phase::Claimed(writer) | Phase::Building(writer) if !self.lives(writer)? => {
-                        break
-                    }
-                    Phase::Claimed(_) if slot < other && begin.elapsed() < self.patience => {
+                    SlotPhase::Empty | SlotPhase::Kept(_) => break,
+                    SlotPhase::Claimed(by) | SlotPhase::Building(by) if !self.lives(by)? => break,
+                    SlotPhase::Claimed(_) if slot < other && begin.elapsed() < self.patience => {
                         backoff.wait();
                     }
-                    Phase::Claimed(_) | Phase::Building(_) => return Ok(false),
+                    SlotPhase::Claimed(_) | SlotPhase::Building(_) => return Ok(false),
                 }
             }
         }
         Ok(true)
     }
 
-    fn exchange(&self, slot: u64, was: State, next: State) -> bool {
+    fn exchange(&self, slot: u64, was: SlotState, next: SlotState) -> bool {
         let (order, word) = (Ordering::SeqCst, self.word(self.places.state_at(slot)));
         word.compare_exchange(was.0, next.0, order, order).is_ok()
     }
@@ -96,7 +94,7 @@ impl SharedCache {
 
 impl Claim<'_> {
     /// Moves to a phase of the same turn. Returns false if another writer has the slot.
-    fn turn_to(&mut self, phase: Phase) -> bool {
+    fn turn_to(&mut self, phase: SlotPhase) -> bool {
         let next = self.state.with(phase);
         let is_done = self.cache.exchange(self.slot, self.state, next);
         self.state = if is_done { next } else { self.state };
@@ -124,15 +122,15 @@ impl Claim<'_> {
         cache.step();
         pin.write(Bytes::new(HEAD), body)?;
         cache.step();
-        Ok(u32::try_from(len).is_ok_and(|len| self.turn_to(Phase::Kept(len))))
+        Ok(u32::try_from(len).is_ok_and(|len| self.turn_to(SlotPhase::Kept(len))))
     }
 }
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        let is_written = !matches!(self.state.phase(), Phase::Kept(_));
+        let is_written = !matches!(self.state.phase(), SlotPhase::Kept(_));
         if is_written && !self.joined.is_inherited() {
-            self.turn_to(Phase::Empty);
+            self.turn_to(SlotPhase::Empty);
         }
     }
 }

@@ -38,7 +38,7 @@ use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 use hash::hash;
 use places::{Places, HEAD};
-use state::{Phase, State, Writer};
+use state::{SlotPhase, SlotState, Writer};
 use stats::{Counter, Counts, Stats};
 
 /// Why [`SharedCache::get_or_build`] returned an error.
@@ -218,11 +218,11 @@ impl SharedCache {
             if self.hash_of(slot).load(Ordering::SeqCst) != hash {
                 continue;
             }
-            let empty = |now| Some(State(now).with(Phase::Empty).0);
+            let empty = |now| Some(SlotState(now).with(SlotPhase::Empty).0);
             let word = self.word(self.places.state_at(slot));
             let was = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, empty);
             let (Ok(was) | Err(was)) = was;
-            is_removed |= matches!(State(was).phase(), Phase::Kept(_));
+            is_removed |= matches!(SlotState(was).phase(), SlotPhase::Kept(_));
         }
         self.counts.add(Counter::Removed, is_removed.into());
         self.shared.whole()?;
@@ -281,17 +281,17 @@ impl SharedCache {
                 continue;
             }
             match state.phase() {
-                Phase::Empty => {}
-                Phase::Claimed(writer) | Phase::Building(writer) => {
+                SlotPhase::Empty => {}
+                SlotPhase::Claimed(writer) | SlotPhase::Building(writer) => {
                     if self.lives(writer)? {
                         found = Found::Busy;
                     }
                 }
-                Phase::Kept(len) if self.copy_out(slot, state, len.into(), key, value)? => {
+                SlotPhase::Kept(len) if self.copy_out(slot, state, len.into(), key, value)? => {
                     return Ok(Found::Hit);
                 }
                 // An entry that was overwritten meanwhile was not lost.
-                Phase::Kept(_) => {
+                SlotPhase::Kept(_) => {
                     self.counts.add(Counter::Lost, u64::from(self.state(slot) == state));
                 }
             }
@@ -303,7 +303,7 @@ impl SharedCache {
     fn copy_out(
         &self,
         slot: u64,
-        state: State,
+        state: SlotState,
         len: u64,
         key: &[u8],
         value: &mut Vec<u8>,
@@ -355,7 +355,7 @@ impl SharedCache {
     }
 
     /// Returns the checksum of a value and its key in this turn of a slot.
-    fn checksum(&self, state: State, key_len: usize, body: &[u8]) -> u64 {
+    fn checksum(&self, state: SlotState, key_len: usize, body: &[u8]) -> u64 {
         hash(self.seed ^ state.turn() << 32 ^ key_len as u64, body)
     }
 
@@ -373,8 +373,8 @@ impl SharedCache {
         Word(self.shared.ledger().word(first).load(Ordering::SeqCst))
     }
 
-    fn state(&self, slot: u64) -> State {
-        State(self.word(self.places.state_at(slot)).load(Ordering::SeqCst))
+    fn state(&self, slot: u64) -> SlotState {
+        SlotState(self.word(self.places.state_at(slot)).load(Ordering::SeqCst))
     }
 
     fn hash_of(&self, slot: u64) -> &MappedWord {

@@ -1,4 +1,5 @@
-//! [`State`]: the contents or writer of a slot, in 64 bits that every process of the file shares.
+//! [`SlotState`]: the contents or writer of a slot, in 64 bits that every process of the file
+//! shares.
 //!
 //! ```text
 //! 63 .. 34 | 33 32 | 31 ...... 0
@@ -19,10 +20,10 @@ const STAMP_MASK: u64 = (1 << HOLDER_SHIFT) - 1;
 
 /// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct State(pub(super) u64);
+pub(super) struct SlotState(pub(super) u64);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum SlotPhase {
     Empty,
     /// The slot says that it holds this many bytes.
     Kept(u32),
@@ -49,37 +50,37 @@ impl Writer {
     }
 }
 
-impl State {
+impl SlotState {
     /// Returns how often the slot was claimed, modulo 2^30.
     pub(super) fn turn(self) -> u64 {
         self.0 >> TURN_SHIFT
     }
 
-    pub(super) fn phase(self) -> Phase {
+    pub(super) fn phase(self) -> SlotPhase {
         let low = self.0 as u32;
         let writer = Writer::new(low >> HOLDER_SHIFT, low.into());
         match self.0 >> PHASE_SHIFT & 3 {
-            0 if low > 0 => Phase::Kept(low),
-            1 => Phase::Claimed(writer),
-            2 => Phase::Building(writer),
-            _ => Phase::Empty,
+            0 if low > 0 => SlotPhase::Kept(low),
+            1 => SlotPhase::Claimed(writer),
+            2 => SlotPhase::Building(writer),
+            _ => SlotPhase::Empty,
         }
     }
 
     /// Returns another phase of this turn.
-    pub(super) fn with(self, phase: Phase) -> Self {
+    pub(super) fn with(self, phase: SlotPhase) -> Self {
         let (code, low) = match phase {
-            Phase::Empty => (0, 0),
-            Phase::Kept(len) => (0, len.into()),
-            Phase::Claimed(writer) => (1, writer.bits()),
-            Phase::Building(writer) => (2, writer.bits()),
+            SlotPhase::Empty => (0, 0),
+            SlotPhase::Kept(len) => (0, len.into()),
+            SlotPhase::Claimed(writer) => (1, writer.bits()),
+            SlotPhase::Building(writer) => (2, writer.bits()),
         };
         Self(self.turn() << TURN_SHIFT | code << PHASE_SHIFT | low)
     }
 
     /// Returns the next turn, claimed.
     pub(super) fn claimed(self, writer: Writer) -> Self {
-        Self(self.0.wrapping_add(1 << TURN_SHIFT)).with(Phase::Claimed(writer))
+        Self(self.0.wrapping_add(1 << TURN_SHIFT)).with(SlotPhase::Claimed(writer))
     }
 }
 
@@ -92,14 +93,15 @@ mod tests {
         let writer = Writer::new(127, 0x12_3456_7890);
         assert_eq!((writer.holder, writer.stamp), (127, 0x56_7890));
         for word in [0, 5 << TURN_SHIFT | 9, u64::MAX] {
-            let claimed = State(word).claimed(writer);
-            assert_eq!(claimed.phase(), Phase::Claimed(writer));
-            assert_eq!(claimed.turn(), (State(word).turn() + 1) % (1 << 30));
-            for phase in [Phase::Building(writer), Phase::Kept(u32::MAX), Phase::Empty] {
+            let claimed = SlotState(word).claimed(writer);
+            assert_eq!(claimed.phase(), SlotPhase::Claimed(writer));
+            assert_eq!(claimed.turn(), (SlotState(word).turn() + 1) % (1 << 30));
+            for phase in [SlotPhase::Building(writer), SlotPhase::Kept(u32::MAX), SlotPhase::Empty]
+            {
                 let next = claimed.with(phase);
                 assert_eq!((next.phase(), next.turn()), (phase, claimed.turn()));
             }
         }
-        assert_eq!(State(u64::MAX).phase(), Phase::Empty);
+        assert_eq!(SlotState(u64::MAX).phase(), SlotPhase::Empty);
     }
 }

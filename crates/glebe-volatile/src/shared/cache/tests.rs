@@ -17,17 +17,17 @@ fn writers(cache: &SharedCache) -> [Writer; 2] {
     [0, 1].map(|gone| Writer::new(joined.holder, joined.since + gone))
 }
 
-fn put(cache: &SharedCache, slot: u64, hash: u64, state: State) {
+fn put(cache: &SharedCache, slot: u64, hash: u64, state: SlotState) {
     cache.hash_of(slot).store(hash, Ordering::SeqCst);
     cache.word(cache.places.state_at(slot)).store(state.0, Ordering::SeqCst);
 }
 
 /// Returns true if a claim succeeds beside another slot of this hash.
-fn is_claimed_beside(cache: &SharedCache, slot: u64, phase: Phase) -> bool {
+fn is_claimed_beside(cache: &SharedCache, slot: u64, phase: SlotPhase) -> bool {
     let hash = cache.hash(KEY);
-    put(cache, slot, hash, State(0).with(phase));
+    put(cache, slot, hash, SlotState(0).with(phase));
     let is_claimed = cache.claim(hash).unwrap().is_some();
-    put(cache, slot, 0, State(0));
+    put(cache, slot, 0, SlotState(0));
     is_claimed
 }
 
@@ -37,30 +37,30 @@ fn of_two_that_claim_one_hash_one_builds() {
     let [lives, dead] = writers(&cache);
     for (slot, phase, is_claimed) in [
         // The claim takes the lowest free slot: 1, or 0.
-        (0, Phase::Claimed(lives), false),
-        (0, Phase::Building(lives), false),
-        (0, Phase::Claimed(dead), true),
-        (7, Phase::Building(lives), false),
-        (7, Phase::Building(dead), true),
+        (0, SlotPhase::Claimed(lives), false),
+        (0, SlotPhase::Building(lives), false),
+        (0, SlotPhase::Claimed(dead), true),
+        (7, SlotPhase::Building(lives), false),
+        (7, SlotPhase::Building(dead), true),
         // This writer may not have seen the claim, which waits for it.
-        (7, Phase::Claimed(lives), false),
+        (7, SlotPhase::Claimed(lives), false),
     ] {
         assert_eq!(is_claimed_beside(&cache, slot, phase), is_claimed, "{slot} {phase:?}");
     }
-    assert!((0..8).all(|slot| cache.state(slot).phase() == Phase::Empty));
+    assert!((0..8).all(|slot| cache.state(slot).phase() == SlotPhase::Empty));
 }
 
 #[test]
 fn the_lower_waits_until_the_upper_gives_way() {
     let cache = cache(Duration::from_secs(60));
     let ([lives, _], hash) = (writers(&cache), cache.hash(KEY));
-    put(&cache, 7, hash, State(0).with(Phase::Claimed(lives)));
+    put(&cache, 7, hash, SlotState(0).with(SlotPhase::Claimed(lives)));
     std::thread::scope(|scope| {
         let claim = scope.spawn(|| cache.claim(hash).unwrap().is_some());
-        while !matches!(cache.state(0).phase(), Phase::Claimed(_)) {
+        while !matches!(cache.state(0).phase(), SlotPhase::Claimed(_)) {
             std::thread::yield_now();
         }
-        put(&cache, 7, hash, State(0));
+        put(&cache, 7, hash, SlotState(0));
         assert!(claim.join().unwrap());
     });
 }
@@ -77,7 +77,7 @@ fn what_was_written_for_another_key_or_turn_is_not_found() {
     let hash = cache.hash(KEY);
     let slot = (0..8).find(|slot| cache.hash_of(*slot).load(Ordering::SeqCst) == hash).unwrap();
     let state = cache.state(slot);
-    let mut find = |key: &[u8], state: State| {
+    let mut find = |key: &[u8], state: SlotState| {
         put(&cache, slot, cache.hash(key), state);
         cache.find(key, cache.hash(key), &mut value).unwrap() == Found::Hit
     };
@@ -89,11 +89,11 @@ fn what_was_written_for_another_key_or_turn_is_not_found() {
     drop(claim);
     // The slot has the hash of another key, of equal length or of none.
     assert!(!find(b"yek", state) && !find(b"", state));
-    let Phase::Kept(len) = state.phase() else { panic!("{state:?}") };
+    let SlotPhase::Kept(len) = state.phase() else { panic!("{state:?}") };
     let [lives, _] = writers(&cache);
-    assert!(!find(KEY, state.claimed(lives).with(Phase::Kept(len))));
+    assert!(!find(KEY, state.claimed(lives).with(SlotPhase::Kept(len))));
     for len in [0, 1, 8, 11, len - 1, len + 1, 4096, 4097, u32::MAX] {
-        assert!(!find(KEY, state.with(Phase::Kept(len))), "{len}");
+        assert!(!find(KEY, state.with(SlotPhase::Kept(len))), "{len}");
     }
     assert!(find(KEY, state));
     cache.shared.purge(cache.shared.len(), Priority::HIGHEST).unwrap();
