@@ -3,11 +3,8 @@
 
 use std::io::Write;
 
-<<<<<<< HEAD:crates/glebe-vmap/examples/extents.rs
 use glebe_vmap::extent::Extent;
 use glebe_vmap::free_tree::{FreeTree, FreeTreeError};
-=======
- 3bc57aadb2b330b3975bccc14fe81425816e3d3c:crates/glebe/examples/extents.rs
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut out = std::io::stdout();

@@ -16,7 +16,7 @@ use std::cell::Cell;
 use fixture::Tree;
 use glebe::reclaim::{Free, Gauge, Policy, Reading, Scope};
 use glebe::units::Bytes;
-use glebe_testing::inside::{inside, InsideEnd};
+use glebe_testing::inside::{inside, InsideEnd, GROUP};
 
 struct Counting;
 
@@ -110,7 +110,7 @@ fn on_this_machine() {
 #[test]
 fn in_a_group_that_is_removed() {
     let ended = inside(LIMIT, "in_a_group_that_is_removed", || {
-        let outer = std::path::PathBuf::from(std::env::var_os(inside::GROUP).unwrap());
+        let outer = std::path::PathBuf::from(std::env::var_os(GROUP).unwrap());
         let inner = match Group::make(LESS) {
             Ok(inner) => inner,
             Err(why) => return println!("skipped: {why}"),
