@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use load::{Load, Op};
 pub(crate) use peer::be;
-use peer::{Peer, Who};
+use peer::{CacheServer, ServerName};
 
 use crate::report::Report;
 use crate::turns::{by_round, rounds, turns, NO_END};
@@ -58,7 +58,7 @@ fn name(op: Op, size: usize, depth: usize, threads: usize) -> String {
 }
 
 fn requests(threads: usize, report: &mut Report) -> Outcome {
-    let peers = Peer::all(report.plan(ROOM_MIB_QUICK, ROOM_MIB), threads, report)?;
+    let peers = CacheServer::all(report.plan(ROOM_MIB_QUICK, ROOM_MIB), threads, report)?;
     let (count, millis) = report.plan((1, 10), (20, 500));
     let time = Duration::from_millis(millis);
     for size in SIZES {
@@ -90,13 +90,13 @@ fn requests(threads: usize, report: &mut Report) -> Outcome {
 }
 
 fn ratio(what: &str, case: &str, unit: &str, report: &mut Report) {
-    let of = |who: Who| report.of(case, who.name(), unit);
-    let ratio = by_round(of(Who::Memcached), of(Who::Glebe));
+    let of = |who: ServerName| report.of(case, who.name(), unit);
+    let ratio = by_round(of(ServerName::Memcached), of(ServerName::Glebe));
     report.ratio(&format!("{what}_{case}_vs_memcached"), ratio);
 }
 
 fn idle(report: &mut Report) -> Outcome {
-    let peers = Peer::all(ROOM_MIB / 8, 1, report)?;
+    let peers = CacheServer::all(ROOM_MIB / 8, 1, report)?;
     for _ in rounds("serve, idle connections", 1, NO_END) {
         for peer in &peers {
             let before = peer.resident()?;

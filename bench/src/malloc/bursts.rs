@@ -34,7 +34,7 @@ const QUICK: (Bytes, Bytes) = (Bytes::mib(64), Bytes::mib(256));
 const CHUNK: Bytes = Bytes::new(512 << 10);
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Plan {
+pub(super) struct BurstPlan {
     nth: usize,
     tokens: [PathBuf; 2],
     millis: u64,
@@ -80,7 +80,8 @@ fn processes(
     report: &mut Report,
 ) -> Outcome {
     let (millis, (burst, _)) = (report.plan(1, 2000), report.plan(QUICK, FULL));
-    let plan = |nth| Job::Bursts(Plan { nth, tokens: tokens.clone(), millis, bytes: burst.get() });
+    let plan =
+        |nth| Job::Bursts(BurstPlan { nth, tokens: tokens.clone(), millis, bytes: burst.get() });
     let workers = (0..PROCESSES).map(|nth| Worker::start(peer, group, &plan(nth)));
     let mut workers = workers.collect::<Outcome<Vec<_>>>()?;
     for worker in &mut workers {
@@ -114,7 +115,7 @@ fn ratios(report: &mut Report) {
     all.into_iter().for_each(|(name, ratio)| report.ratio(name, ratio));
 }
 
-pub(super) fn inside(plan: &Plan, out: &mut dyn Write) -> Outcome {
+pub(super) fn inside(plan: &BurstPlan, out: &mut dyn Write) -> Outcome {
     let tokens: Vec<File> = plan.tokens.iter().map(File::open).collect::<Result<_, _>>()?;
     worker::say(out, &())?;
     worker::next_step(&mut String::new())?;

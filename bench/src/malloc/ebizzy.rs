@@ -59,7 +59,7 @@ impl Picks {
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(super) struct Plan {
+pub(super) struct EbizzyPlan {
     chunks: usize,
     threads: usize,
     millis: u64,
@@ -89,7 +89,7 @@ pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
         if !is_wanted(&Picks::Random.case(shape), "ebizzy", report) {
             continue;
         }
-        let plan = Plan { chunks, threads: shape.1, millis };
+        let plan = EbizzyPlan { chunks, threads: shape.1, millis };
         let title = format!("malloc, ebizzy {} x {}", shape.0, shape.1);
         for (_, nth) in turns(&title, count, &everybody) {
             processes(&peers.here[nth], shape, plan, None, report)?;
@@ -114,7 +114,7 @@ pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
 fn processes(
     peer: &Peer,
     shape: (usize, usize),
-    plan: Plan,
+    plan: EbizzyPlan,
     group: Option<&Group>,
     report: &mut Report,
 ) -> Outcome {
@@ -168,7 +168,7 @@ fn tell(
 fn limited(peers: &Peers, chunks: usize, millis: u64, report: &mut Report) -> Outcome {
     let count = report.plan(1, 9);
     let chunks_len = Bytes::new(CHUNK.get() * (LIMITED.0 * chunks) as u64);
-    let plan = Plan { chunks, threads: LIMITED.1, millis };
+    let plan = EbizzyPlan { chunks, threads: LIMITED.1, millis };
     let case = format!("{}_limited", Picks::Random.case(LIMITED));
     let everybody: Vec<usize> = (0..peers.here.len()).collect();
     for (_, nth) in turns("malloc, ebizzy with little memory", count, &everybody) {
@@ -213,7 +213,7 @@ fn table(peers: &Peers, report: &Report) -> String {
     text
 }
 
-pub(super) fn inside(plan: Plan, out: &mut dyn Write) -> Outcome {
+pub(super) fn inside(plan: EbizzyPlan, out: &mut dyn Write) -> Outcome {
     let chunk = || (0..KEYS).collect::<Vec<u64>>();
     let chunks: Vec<Vec<u64>> = (0..plan.chunks).map(|_| chunk()).collect();
     worker::say(out, &())?;
@@ -225,7 +225,7 @@ pub(super) fn inside(plan: Plan, out: &mut dyn Write) -> Outcome {
     Ok(())
 }
 
-fn run(chunks: &[Vec<u64>], plan: Plan, picks: Picks) -> Outcome<Done> {
+fn run(chunks: &[Vec<u64>], plan: EbizzyPlan, picks: Picks) -> Outcome<Done> {
     let (time, barrier) = (Duration::from_millis(plan.millis), &Barrier::new(plan.threads));
     let begin = &Mutex::new((Duration::ZERO, Usage::default()));
     let work = move |seed: usize| {

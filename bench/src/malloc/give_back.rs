@@ -33,7 +33,7 @@ const KEPT: usize = 4;
 const OTHERS_EVERY: u64 = 5;
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(super) struct Plan {
+pub(super) struct GiveBackPlan {
     size: usize,
     count: usize,
     trim: Trim,
@@ -105,7 +105,7 @@ fn one(
     let tail = format!("{name}_idle_{idle_ms}");
     let case = format!("reuse_{tail}");
     let Some(group) = grouped(limit, (&case, peer.who, MS), report) else { return Ok(()) };
-    let plan = Plan { size, count: len.as_usize() / size, trim: peer.trim };
+    let plan = GiveBackPlan { size, count: len.as_usize() / size, trim: peer.trim };
     let other = peers.get(GLIBC).ok_or("the C library's allocator is always here")?;
     let run = play(peer, other, &group, plan, idle_ms)?;
     let Run { freed, reused, other, reused_after, last, held_percent } = run;
@@ -134,7 +134,13 @@ fn one(
     Ok(())
 }
 
-fn play(peer: &Peer, other: &Peer, group: &Group, plan: Plan, idle_ms: u64) -> Outcome<Run> {
+fn play(
+    peer: &Peer,
+    other: &Peer,
+    group: &Group,
+    plan: GiveBackPlan,
+    idle_ms: u64,
+) -> Outcome<Run> {
     let mut run = Run::default();
     let mut a = Worker::start(peer, Some(group), &Job::GiveBack(plan))?;
     let at_start: Option<Step> = a.step("look")?;
@@ -185,7 +191,7 @@ fn ratios(cases: &[((&str, usize), u64)], report: &mut Report) {
     report.ratio("reuse_vs_never", worst(&all));
 }
 
-pub(super) fn inside(plan: Plan, out: &mut dyn Write) -> Outcome {
+pub(super) fn inside(plan: GiveBackPlan, out: &mut dyn Write) -> Outcome {
     let mut objects: Vec<Box<[u8]>> = Vec::with_capacity(plan.count);
     let mut step = String::with_capacity(16);
     while worker::next_step(&mut step)? {

@@ -36,7 +36,7 @@ const FEW: [&str; 4] = ["512k", "9m", "33m", "128m"];
 const WARM_UP: u64 = 2;
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(super) struct Plan {
+pub(super) struct SizePlan {
     size: usize,
     millis: u64,
 }
@@ -59,7 +59,7 @@ pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
         .flat_map(|(name, size)| (0..peers.here.len()).map(move |nth| (*name, *size, nth)))
         .collect();
     for (_, (name, size, nth)) in turns("malloc, sizes", count, &cases) {
-        let plan = Plan { size: size.as_usize(), millis };
+        let plan = SizePlan { size: size.as_usize(), millis };
         let peer = &peers.here[nth];
         let mut worker = Worker::start(peer, None, &Job::Sizes(plan))?;
         let done: Option<Done> = worker.answer()?;
@@ -85,7 +85,7 @@ pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
     Ok(())
 }
 
-pub(super) fn inside(plan: Plan, out: &mut dyn Write) -> Outcome {
+pub(super) fn inside(plan: SizePlan, out: &mut dyn Write) -> Outcome {
     let block = |nth: u64| drop(black_box(vec![nth as u8 | 1; plan.size]));
     (0..WARM_UP).for_each(block);
     let (before, end) = (Usage::now()?, clock::wall() + Duration::from_millis(plan.millis));

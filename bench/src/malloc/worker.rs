@@ -17,10 +17,10 @@ use crate::Outcome;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Job {
-    Ebizzy(ebizzy::Plan),
-    GiveBack(give_back::Plan),
-    Bursts(bursts::Plan),
-    Sizes(sizes::Plan),
+    Ebizzy(ebizzy::EbizzyPlan),
+    GiveBack(give_back::GiveBackPlan),
+    Bursts(bursts::BurstPlan),
+    Sizes(sizes::SizePlan),
 }
 
 /// In place of a group's directory.

@@ -1,4 +1,4 @@
-//! [`Peer`]: a running server, as a child that dies with this program.
+//! [`CacheServer`]: a running server, as a child that dies with this program.
 
 use std::fs;
 use std::io::Write;
@@ -22,12 +22,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const MEMCACHED: &str = "memcached";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Who {
+pub(super) enum ServerName {
     Glebe,
     Memcached,
 }
 
-impl Who {
+impl ServerName {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Glebe => "glebe",
@@ -37,8 +37,8 @@ impl Who {
 }
 
 /// A server that listens at `port`.
-pub(super) struct Peer {
-    pub(super) who: Who,
+pub(super) struct CacheServer {
+    pub(super) who: ServerName,
     pub(super) port: u16,
     /// glebe's socket for first-class requests.
     pub(super) control: PathBuf,
@@ -47,12 +47,12 @@ pub(super) struct Peer {
     _dir: tempfile::TempDir,
 }
 
-impl Peer {
+impl CacheServer {
     /// Starts glebe and, if installed, memcached.
     pub(super) fn all(mib: u64, threads: usize, report: &mut Report) -> Outcome<Vec<Self>> {
-        let mut all = vec![Self::start(Who::Glebe, mib, threads)?];
+        let mut all = vec![Self::start(ServerName::Glebe, mib, threads)?];
         match is_installed() {
-            true => all.push(Self::start(Who::Memcached, mib, threads)?),
+            true => all.push(Self::start(ServerName::Memcached, mib, threads)?),
             false => report.remark(
                 "get_100",
                 MEMCACHED,
@@ -63,7 +63,7 @@ impl Peer {
         Ok(all)
     }
 
-    pub(super) fn start(who: Who, mib: u64, threads: usize) -> Outcome<Self> {
+    pub(super) fn start(who: ServerName, mib: u64, threads: usize) -> Outcome<Self> {
         // Free now; another program is unlikely to take it before the server.
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let port = free.local_addr()?.port();

@@ -13,7 +13,7 @@ use glebe::units::Bytes;
 use glebe_serve::server::ask_control;
 
 use super::load::{connect, Op};
-use super::peer::{Peer, Who};
+use super::peer::{CacheServer, ServerName};
 use super::trace::Zipf;
 use crate::clock::{micros, wall};
 use crate::report::Report;
@@ -35,9 +35,9 @@ pub(super) fn measure(report: &mut Report) -> Outcome {
     // A quick run has enough keys for a recall to take some.
     let (mib, keys, requests) = report.plan((192, 150_000, 20_000), (1024, 1024 << 11, 30_000_000));
     let zipf = Zipf::new(keys);
-    let glebe = Who::Glebe.name();
+    let glebe = ServerName::Glebe.name();
 
-    let peer = Peer::start(Who::Glebe, mib, 2)?;
+    let peer = CacheServer::start(ServerName::Glebe, mib, 2)?;
     let mut reader = Reader::filled(&peer, zipf.keys())?;
     let mut recalls = Recalls::default();
     let seen = std::thread::scope(|scope| {
@@ -52,7 +52,7 @@ pub(super) fn measure(report: &mut Report) -> Outcome {
     report.add("hit_under_recall", glebe, HITS, seen.share());
 
     let taken = recalls.share_held() * BLOCK.get() as f64;
-    let peer = Peer::start(Who::Glebe, mib - (taken as u64 >> 20), 2)?;
+    let peer = CacheServer::start(ServerName::Glebe, mib - (taken as u64 >> 20), 2)?;
     let mut reader = Reader::filled(&peer, zipf.keys())?;
     let still = reader.read("serve, without recalls", &zipf, requests)?;
     report.check("wrong_bytes", still.wrong);
@@ -70,7 +70,7 @@ struct Recalls {
 }
 
 impl Recalls {
-    fn until(&mut self, peer: &Peer, is_over: impl Fn() -> bool) {
+    fn until(&mut self, peer: &CacheServer, is_over: impl Fn() -> bool) {
         let start = wall();
         while !is_over() {
             interrupt::check();
@@ -117,7 +117,7 @@ struct Reader {
 }
 
 impl Reader {
-    fn filled(peer: &Peer, keys: u64) -> Outcome<Self> {
+    fn filled(peer: &CacheServer, keys: u64) -> Outcome<Self> {
         let (request, value, line) = <(Vec<u8>, Vec<u8>, Vec<u8>)>::default();
         let stream = BufReader::with_capacity(1 << 18, connect(peer.port)?);
         let mut reader = Self { stream, request, value, line };

@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 
 use super::load::connect;
-use super::peer::{Peer, Who};
+use super::peer::{CacheServer, ServerName};
 use crate::report::Report;
 use crate::reserve::keyed::{mix, Random};
 use crate::turns::{rounds, NO_END};
@@ -23,7 +23,7 @@ const ITEM: usize = 100;
 pub(super) fn measure(report: &mut Report) -> Outcome {
     let (keys, requests) = report.plan((5_000, 10_000), (1_000_000, 10_000_000));
     let zipf = Zipf::new(keys);
-    for peer in Peer::all(MIB, 1, report)? {
+    for peer in CacheServer::all(MIB, 1, report)? {
         let mut client = Client(BufReader::with_capacity(1 << 20, connect(peer.port)?));
         let (mut hits, mut asked, mut random) = (0, 0, Random::new(11));
         let turns = requests / DEPTH;
@@ -40,7 +40,7 @@ pub(super) fn measure(report: &mut Report) -> Outcome {
     }
     // Memory in MiB, and more items than fit.
     let (mib, items) = report.plan((16, 250_000), (MIB, 1_000_000));
-    for peer in Peer::all(mib, 1, report)? {
+    for peer in CacheServer::all(mib, 1, report)? {
         let mut client = Client(BufReader::new(connect(peer.port)?));
         (0..items).step_by(1000).try_for_each(|first| client.fill(first..first + 1000))?;
         report.add("items_100", peer.who.name(), "items", client.items()? as f64);
@@ -48,8 +48,8 @@ pub(super) fn measure(report: &mut Report) -> Outcome {
     for (name, case) in
         [("hit_ratio_vs_memcached", "hit_ratio"), ("items_vs_memcached", "items_100")]
     {
-        let of = |who: Who| report.median(case, who.name());
-        let ratio = of(Who::Glebe) / of(Who::Memcached);
+        let of = |who: ServerName| report.median(case, who.name());
+        let ratio = of(ServerName::Glebe) / of(ServerName::Memcached);
         report.ratio(name, ratio);
     }
     Ok(())

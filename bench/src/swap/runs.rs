@@ -57,7 +57,7 @@ impl Side {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Job {
+struct SwapJob {
     side: Side,
     pattern: Pattern,
     budget_pages: u64,
@@ -91,7 +91,7 @@ pub(super) fn measure(kind: &Kind, corpus: &Path, report: &mut Report) -> Outcom
     let data_pages = budget_pages * kind.times;
     let data = Pages::new(data_pages).bytes(page_size());
     let swap = KernelSwap::new(data + data);
-    let job = Job {
+    let job = SwapJob {
         side: Side::Region,
         pattern: kind.pattern,
         budget_pages,
@@ -112,7 +112,11 @@ pub(super) fn measure(kind: &Kind, corpus: &Path, report: &mut Report) -> Outcom
                     Err(why) if side == Side::Kernel => {
                         report.remark(&case, side.who(), CPU, &why.to_string());
                     }
-                    _ => one(&case, &Job { side, writes_percent, touches, ..job.clone() }, report)?,
+                    _ => one(
+                        &case,
+                        &SwapJob { side, writes_percent, touches, ..job.clone() },
+                        report,
+                    )?,
                 }
             }
         }
@@ -121,7 +125,7 @@ pub(super) fn measure(kind: &Kind, corpus: &Path, report: &mut Report) -> Outcom
     Ok(())
 }
 
-fn one(case: &str, job: &Job, report: &mut Report) -> Outcome {
+fn one(case: &str, job: &SwapJob, report: &mut Report) -> Outcome {
     let who = job.side.who();
     let bytes = |pages| Pages::new(pages).bytes(page_size());
     // A region's copies count in the group, the kernel's in none.
@@ -203,7 +207,7 @@ fn on_disk(scratch: &Path, len: Bytes, corpus: &Corpus<'_>) -> Outcome<File> {
 
 /// Does the job in the child, in the group `dir`. Call it before there is a second thread.
 pub(crate) fn inside(dir: &Path, job: &str) -> Outcome<String> {
-    let job: Job = serde_json::from_str(job)?;
+    let job: SwapJob = serde_json::from_str(job)?;
     // Memory made before `enter` is not the group's.
     let corpus = map(&job.corpus)?;
     let corpus = Corpus(&corpus);

@@ -89,7 +89,7 @@ pub(super) struct Request {
 
 /// A block; length 0 means no block.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Held {
+pub(super) struct TakenBlock {
     place: u32,
     len: u32,
 }
@@ -111,7 +111,7 @@ impl Case {
     pub(super) fn serve(
         &self,
         space: &mut dyn Space,
-        held: &mut [Held],
+        held: &mut [TakenBlock],
         requests: &[Request],
         mut tell: impl FnMut(Option<u32>),
     ) {
@@ -130,7 +130,7 @@ impl Case {
                 }
                 let answer = space.alloc(request.len.into(), request.align);
                 if let Some(place) = answer {
-                    *block = Held { place, len: request.len };
+                    *block = TakenBlock { place, len: request.len };
                 }
                 tell(answer);
             }
@@ -192,8 +192,9 @@ impl State {
         Self { free: tree.iter().collect(), held }
     }
 
-    pub(super) fn blocks(&self) -> Vec<Held> {
-        let block = |held: &Extent| Held { place: held.start() as u32, len: held.len() as u32 };
+    pub(super) fn blocks(&self) -> Vec<TakenBlock> {
+        let block =
+            |held: &Extent| TakenBlock { place: held.start() as u32, len: held.len() as u32 };
         self.held.iter().map(block).collect()
     }
 }

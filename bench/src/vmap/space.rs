@@ -1,4 +1,4 @@
-//! [`Space`]: an allocator of positions; [`Who`]: all that are compared.
+//! [`Space`]: an allocator of positions; [`Allocates`]: all that are compared.
 //!
 //! Units: pages, for positions and lengths. A peer that is too slow has a row that says so.
 
@@ -19,7 +19,7 @@ pub(super) trait Space {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Who {
+pub(super) enum Allocates {
     /// Free tree with every class of alignments, like the reserve.
     Classes,
     Plain,
@@ -31,7 +31,7 @@ pub(super) enum Who {
     Nobody,
 }
 
-impl Who {
+impl Allocates {
     pub(super) const ALL: [Self; 6] =
         [Self::Classes, Self::Plain, Self::RbTree, Self::List, Self::VmAllocator, Self::Nobody];
 

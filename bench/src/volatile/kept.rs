@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::bare::Cached;
 use super::marked::{Judged, Marked};
-use super::{contest, ratios, Job, Which, LIMIT, NOTHING_PURGED};
+use super::{contest, ratios, Measurement, Which, LIMIT, NOTHING_PURGED};
 use crate::pressure::nameless;
 use crate::report::Report;
 use crate::reserve::keyed::Random;
@@ -77,7 +77,7 @@ pub(super) struct Kept {
 pub(super) fn measure(engines: &[Which], report: &mut Report) -> Outcome {
     let (count, steps) = report.plan((1, 150), (5, 700));
     let dir = report.options.scratch();
-    let job = |(who, beside)| (who, Job::Kept { beside, steps, dir: dir.clone() });
+    let job = |(who, beside)| (who, Measurement::Kept { beside, steps, dir: dir.clone() });
     let ours = Cap::ALL.into_iter().flat_map(|cap| {
         let who = move |which: &Which| format!("{}{}", which.who(), cap.names().0);
         engines.iter().map(move |which| (who(which), Some((*which, cap))))

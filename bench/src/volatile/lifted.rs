@@ -13,7 +13,7 @@ use glebe::units::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::objects::{object_len, Fate, Keeper, Objects, WHOLE_OBJECTS};
-use super::{contest, ratios, Job, Which, LIMIT, NOTHING_KEPT, NOTHING_PURGED};
+use super::{contest, ratios, Measurement, Which, LIMIT, NOTHING_KEPT, NOTHING_PURGED};
 use crate::clock::{thread_cpu, wall};
 use crate::pressure::lift;
 use crate::report::Report;
@@ -30,7 +30,7 @@ const BUILD: Duration = Duration::from_micros(200);
 const BATCH: u32 = 100;
 
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Served {
+pub(super) struct LookupsServed {
     per_s: f64,
     /// Fate of cached objects, under the limit.
     fate: Fate,
@@ -39,11 +39,12 @@ pub(super) struct Served {
 
 pub(super) fn measure(engines: &[Which], report: &mut Report) -> Outcome {
     let (count, limited, lifted_ms) = report.plan((1, 3000, 1000), (3, 40_000, 10_000));
-    let job =
-        |(who, keeper): (&str, _)| (who.to_owned(), Job::Lifted { keeper, limited, lifted_ms });
+    let job = |(who, keeper): (&str, _)| {
+        (who.to_owned(), Measurement::Lifted { keeper, limited, lifted_ms })
+    };
     let ours = engines.iter().map(|which| (which.who(), Keeper::Volatile(*which)));
     let jobs: Vec<_> = ours.chain([HALF, WHOLE_OBJECTS]).map(job).collect();
-    contest((CASE, UNIT), count, &jobs, report, |who, served: Served, report| {
+    contest((CASE, UNIT), count, &jobs, report, |who, served: LookupsServed, report| {
         report.add(CASE, who, UNIT, served.per_s);
         if Which::ALL.iter().any(|which| which.who() == who) {
             report.check("wrong_tiles", served.wrong_pages);
@@ -70,7 +71,7 @@ pub(super) fn inside(
     limited: u32,
     lifted_ms: u64,
     group: &Path,
-) -> Outcome<Served> {
+) -> Outcome<LookupsServed> {
     let len = if keeper == Keeper::Fixed { LIMIT.get() / 2 } else { ALL.get() };
     let count = (len / object_len().get()) as usize;
     let mut user = User {
@@ -91,7 +92,7 @@ pub(super) fn inside(
         count += BATCH;
     }
     let per_s = f64::from(count) / (wall() - start).as_secs_f64();
-    Ok(Served { per_s, fate, wrong_pages: user.wrong_pages })
+    Ok(LookupsServed { per_s, fate, wrong_pages: user.wrong_pages })
 }
 
 struct User {

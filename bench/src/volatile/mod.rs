@@ -2,8 +2,9 @@
 //! least calls. In a cgroup: purges by the kernel, a working set that should stay, a cache of
 //! tiles, a cache whose limit is lifted.
 //!
-//! Work under pressure is a [`Job`] of a child in a memory cgroup ([`crate::pressure`]). Without
-//! one, these checks say so. A run that purged or kept nothing shows nothing, and fails a check.
+//! Work under pressure is a [`Measurement`] of a child in a memory cgroup ([`crate::pressure`]).
+//! Without one, these checks say so. A run that purged or kept nothing shows nothing, and fails a
+//! check.
 
 mod bare;
 mod cycle;
@@ -59,17 +60,17 @@ fn name_checks(report: &mut Report) {
     checks.for_each(|check| report.unmeasured(check, "no memory cgroup, or no engine"));
 }
 
-/// A child's work in a cgroup. Job and answer are JSON, in its arguments and on its standard
-/// output.
+/// A child's work in a cgroup. The work and its answer are JSON: in the child's arguments, and on its
+/// standard output.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-enum Job {
+enum Measurement {
     /// Answers [`purge::Answer`].
     Purge { which: Which, rounds: usize },
     /// Does `steps` steps. Answers [`kept::Kept`].
     Kept { beside: kept::Beside, steps: u64, dir: PathBuf },
-    /// Answers [`tiles::Served`].
+    /// Answers [`tiles::TilesServed`].
     Tiles { keeper: objects::Keeper, time_ms: u64 },
-    /// Answers [`lifted::Served`].
+    /// Answers [`lifted::LookupsServed`].
     Lifted { keeper: objects::Keeper, limited: u32, lifted_ms: u64 },
 }
 
@@ -77,10 +78,10 @@ enum Job {
 pub(crate) fn inside(dir: &Path, job: &str) -> Outcome<Value> {
     enter(dir);
     Ok(match serde_json::from_str(job)? {
-        Job::Purge { which, rounds } => to_value(purge::inside(which, rounds, dir)?),
-        Job::Kept { beside, steps, dir } => to_value(kept::inside(beside, steps, &dir)?),
-        Job::Tiles { keeper, time_ms } => to_value(tiles::inside(keeper, time_ms)?),
-        Job::Lifted { keeper, limited, lifted_ms } => {
+        Measurement::Purge { which, rounds } => to_value(purge::inside(which, rounds, dir)?),
+        Measurement::Kept { beside, steps, dir } => to_value(kept::inside(beside, steps, &dir)?),
+        Measurement::Tiles { keeper, time_ms } => to_value(tiles::inside(keeper, time_ms)?),
+        Measurement::Lifted { keeper, limited, lifted_ms } => {
             to_value(lifted::inside(keeper, limited, lifted_ms, dir)?)
         }
     }?)
@@ -95,7 +96,7 @@ pub(crate) fn pin_shared(path: &Path, out: &mut dyn Write) -> Outcome {
 fn contest<T: DeserializeOwned>(
     (case, unit): (&str, &'static str),
     count: u64,
-    jobs: &[(String, Job)],
+    jobs: &[(String, Measurement)],
     report: &mut Report,
     mut tell: impl FnMut(&str, T, &mut Report),
 ) -> Outcome {

@@ -11,7 +11,7 @@ use glebe::units::Bytes;
 
 use super::bare::Bare;
 use super::marked::{Judged, Marked};
-use super::{contest, Job, Which, LIMIT, NOTHING_KEPT, NOTHING_PURGED};
+use super::{contest, Measurement, Which, LIMIT, NOTHING_KEPT, NOTHING_PURGED};
 use crate::pressure::usage;
 use crate::report::Report;
 use crate::Outcome;
@@ -30,7 +30,7 @@ pub(super) type Answer = (Vec<(u64, [u64; 4])>, Judged);
 
 pub(super) fn measure(engines: &[Which], report: &mut Report) -> Outcome {
     let rounds = report.plan(2, 15);
-    let job = |which: &Which| (which.who().into(), Job::Purge { which: *which, rounds });
+    let job = |which: &Which| (which.who().into(), Measurement::Purge { which: *which, rounds });
     let jobs: Vec<_> = engines.iter().map(job).collect();
     contest((CASE, UNIT), 1, &jobs, report, |who, (taken, judged): Answer, report| {
         judged.report(report);

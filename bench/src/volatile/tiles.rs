@@ -15,7 +15,7 @@ use miniz_oxide::inflate::decompress_slice_iter_to_slice;
 use serde::{Deserialize, Serialize};
 
 use super::objects::{object_len, Fate, Keeper, Objects, FIXED, OBJECT, WHOLE_OBJECTS};
-use super::{contest, ratios, Job, Which, LIMIT, NOTHING_KEPT, NOTHING_PURGED};
+use super::{contest, ratios, Measurement, Which, LIMIT, NOTHING_KEPT, NOTHING_PURGED};
 use crate::clock::{micros, thread_cpu, wall};
 use crate::interrupt::Stop;
 use crate::report::Report;
@@ -37,7 +37,7 @@ const BATCH: u32 = 500;
 /// Different deflated contents; pages also get the tile's number.
 const PATTERNS: u64 = 64;
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Served {
+pub(super) struct TilesServed {
     /// Mean microseconds of hits and misses.
     us: f64,
     fate: Fate,
@@ -46,10 +46,10 @@ pub(super) struct Served {
 
 pub(super) fn measure(engines: &[Which], report: &mut Report) -> Outcome {
     let (count, time_ms) = report.plan((1, 1700), (4, 3000));
-    let job = |(who, keeper): (&str, _)| (who.into(), Job::Tiles { keeper, time_ms });
+    let job = |(who, keeper): (&str, _)| (who.into(), Measurement::Tiles { keeper, time_ms });
     let ours = engines.iter().map(|which| (which.who(), Keeper::Volatile(*which)));
     let jobs: Vec<_> = ours.chain([FIXED, WHOLE_OBJECTS]).map(job).collect();
-    contest((CASE, UNIT), count, &jobs, report, |who, served: Served, report| {
+    contest((CASE, UNIT), count, &jobs, report, |who, served: TilesServed, report| {
         report.add(CASE, who, UNIT, served.us);
         if Which::ALL.iter().any(|which| which.who() == who) {
             report.check("wrong_tiles", served.wrong_pages);
@@ -70,7 +70,7 @@ pub(super) fn measure(engines: &[Which], report: &mut Report) -> Outcome {
     Ok(())
 }
 
-pub(super) fn inside(keeper: Keeper, time_ms: u64) -> Outcome<Served> {
+pub(super) fn inside(keeper: Keeper, time_ms: u64) -> Outcome<TilesServed> {
     let mut tiles = Tiles::new(keeper)?;
     // Leaves no unused room at the start.
     (0..tiles.room).try_for_each(|id| tiles.get(id))?;
@@ -86,7 +86,7 @@ pub(super) fn inside(keeper: Keeper, time_ms: u64) -> Outcome<Served> {
             gets += BATCH;
         }
         let us = micros(thread_cpu() - start) / f64::from(gets);
-        Ok(Served { us, fate: tiles.objects.fate(), wrong_pages: tiles.wrong_pages })
+        Ok(TilesServed { us, fate: tiles.objects.fate(), wrong_pages: tiles.wrong_pages })
     })
 }
 

@@ -16,7 +16,7 @@ use glebe::internal::sys::memory::vma;
 use serde::{Deserialize, Serialize};
 use serde_json::{to_value, Value};
 
-use super::store::{replay, Held, Store};
+use super::store::{replay, HeldBytes, Store};
 use super::workload::Workload;
 use crate::child::Child;
 use crate::Outcome;
@@ -141,11 +141,11 @@ impl Store for Blocks {
         self.put(nth, bytes)
     }
 
-    fn held(&mut self) -> Outcome<Held> {
+    fn held(&mut self) -> Outcome<HeldBytes> {
         self.of.trim();
         let pages = resident()?.saturating_sub(self.resident_before) as f64;
         let lens = self.blocks.iter().flatten().map(|block| u64::from(block.len));
-        Ok(Held { stored: lens.sum::<u64>() as f64, pages, metadata: 0.0 })
+        Ok(HeldBytes { stored: lens.sum::<u64>() as f64, pages, metadata: 0.0 })
     }
 
     fn begin(&mut self) -> Outcome {
@@ -164,7 +164,7 @@ fn resident() -> Outcome<u64> {
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(super) struct Job {
+pub(super) struct Deletions {
     pub(super) allocator: Allocator,
     /// One run of blocks in this many.
     pub(super) nth: usize,
@@ -174,14 +174,14 @@ pub(super) struct Job {
 
 /// Does the job in a child. Returns what [`replay`] returns.
 pub(crate) fn inside(job: &str) -> Outcome<Value> {
-    let job: Job = serde_json::from_str(job)?;
+    let job: Deletions = serde_json::from_str(job)?;
     let workload = Workload::of_trace(job.nth)?;
     let steps = if job.halves { &workload.halves } else { &workload.directories };
     let mut blocks = Blocks::new(job.allocator, workload.blocks);
     Ok(to_value(replay(&mut blocks, &workload, steps, false)?)?)
 }
 
-pub(super) fn ask(job: Job) -> Outcome<(Vec<Held>, u64)> {
+pub(super) fn ask(job: Deletions) -> Outcome<(Vec<HeldBytes>, u64)> {
     let child = Child::start("apart", &[&serde_json::to_string(&job)?])?;
     let answer = child.answer()?.ok_or("a child of this program was killed")?;
     Ok(serde_json::from_str(&answer)?)

@@ -4,8 +4,8 @@
 use glebe::page_size;
 use glebe::zpool::{Budget, Compaction, ObjectPool, Rules, TableChoice};
 
-use super::malloc::{ask, Allocator, Job};
-use super::store::{replay, Held, Pooled};
+use super::malloc::{ask, Allocator, Deletions};
+use super::store::{replay, HeldBytes, Pooled};
 use super::workload::{Step, Workload};
 use super::zram::Zram;
 use crate::clock::timed;
@@ -30,7 +30,7 @@ pub(super) fn measure(
     for (workload, suffix) in [(Some(traced), ""), (tree, "_tree")] {
         let Some(workload) = workload else { continue };
         for (case, steps) in [(FINAL, &workload.directories), (RANDOM, &workload.halves)] {
-            let mut tell = |who: &str, answer: Outcome<(Vec<Held>, u64)>| {
+            let mut tell = |who: &str, answer: Outcome<(Vec<HeldBytes>, u64)>| {
                 tell(&format!("{case}{suffix}"), who, steps, answer, report)
             };
             let mut pooled = Pooled::new(workload.is_tree(), workload.blocks)?;
@@ -46,7 +46,7 @@ pub(super) fn measure(
                 }
             }
             for &(allocator, who) in Allocator::ALL.iter().filter(|_| !workload.is_tree()) {
-                let job = Job { allocator, nth, halves: case == RANDOM };
+                let job = Deletions { allocator, nth, halves: case == RANDOM };
                 tell(who, Ok(ask(job)?));
             }
         }
@@ -72,13 +72,13 @@ fn tell(
     case: &str,
     who: &str,
     steps: &[Step],
-    answer: Outcome<(Vec<Held>, u64)>,
+    answer: Outcome<(Vec<HeldBytes>, u64)>,
     report: &mut Report,
 ) -> Vec<f64> {
     let answer = answer.inspect_err(|why| report.remark(case, who, PERCENT, &why.to_string()));
     let Ok((held, wrong)) = answer else { return Vec::new() };
     report.check("wrong_bytes", wrong);
-    let percent: Vec<f64> = held.iter().map(Held::percent).collect();
+    let percent: Vec<f64> = held.iter().map(HeldBytes::percent).collect();
     report.add(case, who, PERCENT, percent[percent.len() - 1]);
     let each = steps.iter().zip(&percent).map(|(step, of)| format!("{} {of:.2}", step.name));
     report.remark(case, who, PERCENT, &each.collect::<Vec<_>>().join(", "));

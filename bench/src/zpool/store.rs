@@ -28,7 +28,7 @@ pub(super) trait Store {
         self.put(nth, bytes)
     }
 
-    fn held(&mut self) -> Outcome<Held>;
+    fn held(&mut self) -> Outcome<HeldBytes>;
 
     /// Prepares the empty store.
     fn begin(&mut self) -> Outcome {
@@ -37,7 +37,7 @@ pub(super) trait Store {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Held {
+pub(super) struct HeldBytes {
     /// Bytes of objects as stored.
     pub(super) stored: f64,
     /// Bytes of pages, used or waiting for use.
@@ -46,7 +46,7 @@ pub(super) struct Held {
     pub(super) metadata: f64,
 }
 
-impl Held {
+impl HeldBytes {
     /// Returns what is held beyond the stored bytes, in percent of these.
     pub(super) fn percent(&self) -> f64 {
         ((self.pages + self.metadata) / self.stored - 1.0) * 100.0
@@ -87,10 +87,10 @@ impl Store for Pooled {
         Ok(self.pool.remove(self.handles[nth].take().ok_or("no such object")?)?)
     }
 
-    fn held(&mut self) -> Outcome<Held> {
+    fn held(&mut self) -> Outcome<HeldBytes> {
         let stats = self.pool.stats();
         let pages = Pages::new(stats.used_pages + stats.kept_pages).bytes(page_size());
-        Ok(Held {
+        Ok(HeldBytes {
             stored: stats.stored_bytes as f64,
             pages: pages.get() as f64,
             metadata: stats.metadata_bytes as f64,
@@ -110,7 +110,7 @@ pub(super) fn replay(
     workload: &Workload,
     steps: &[Step],
     plain: bool,
-) -> Outcome<(Vec<Held>, u64)> {
+) -> Outcome<(Vec<HeldBytes>, u64)> {
     const ABSENT: usize = usize::MAX;
     let page = page_size().bytes().as_usize();
     let (mut buffer, mut back) = (aligned(page)?, aligned(page)?);

@@ -15,7 +15,7 @@ use std::os::unix::fs::FileExt;
 use glebe::page_size;
 use glebe::units::Pages;
 
-use super::store::{Held, Store};
+use super::store::{HeldBytes, Store};
 use crate::zram::Device;
 use crate::Outcome;
 
@@ -72,7 +72,7 @@ impl Store for Zram {
         Ok(self.discard(nth, 1)?)
     }
 
-    fn held(&mut self) -> Outcome<Held> {
+    fn held(&mut self) -> Outcome<HeldBytes> {
         if self.is_compacted {
             // Frees pages until no class can free one.
             self.device.set("compact", "1")?;
@@ -99,12 +99,12 @@ fn slabs(device: &str) -> Option<f64> {
 }
 
 /// Adds to `mm_stat` what it does not count. Pages of one repeated word take nothing.
-fn held(text: &str, slabs: Option<f64>, page: f64) -> Option<Held> {
+fn held(text: &str, slabs: Option<f64>, page: f64) -> Option<HeldBytes> {
     let words: Vec<f64> = text.split_whitespace().map_while(|word| word.parse().ok()).collect();
     let [original, stored, used, _limit, _most, same_pages, ..] = words[..] else { return None };
     let objects = original / page - same_pages;
     let metadata = slabs.unwrap_or_else(|| objects * HANDLE + used / page / ZSPAGE_PAGES * ZSPAGE);
-    Some(Held { stored, pages: used, metadata })
+    Some(HeldBytes { stored, pages: used, metadata })
 }
 
 #[cfg(test)]
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn pages_come_back_and_the_device_goes() {
         let metadata = 3.0 * HANDLE + 2.0 / ZSPAGE_PAGES * ZSPAGE;
-        let expected = Held { stored: 8.0, pages: 20.0, metadata };
+        let expected = HeldBytes { stored: 8.0, pages: 20.0, metadata };
         let text = " 40 8 20 6 5 1 3 2 1\n";
         assert_eq!(held(text, None, 10.0), Some(expected));
         assert_eq!(held(text, Some(7.0), 10.0).map(|held| held.metadata), Some(7.0));

@@ -12,13 +12,13 @@ use crate::Outcome;
 
 /// Options of `glebe bank`.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct BankArgs {
     #[command(subcommand)]
-    command: Command,
+    command: BankCommand,
 }
 
 #[derive(clap::Subcommand)]
-enum Command {
+enum BankCommand {
     /// Make LEN of memory movable and keep it so: programs and page cache use it meanwhile (root)
     Add {
         /// How much, rounded up to whole memory blocks
@@ -43,11 +43,11 @@ enum Command {
 }
 
 /// Runs `glebe bank`.
-pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
+pub fn run(args: &BankArgs, out: &mut dyn Write) -> Outcome {
     match &args.command {
-        Command::Add { len, dry_run } => add(*len, *dry_run, out),
-        Command::Status { json } => status(*json, out),
-        Command::Drop { len } => drop_some(*len, out),
+        BankCommand::Add { len, dry_run } => add(*len, *dry_run, out),
+        BankCommand::Status { json } => status(*json, out),
+        BankCommand::Drop { len } => drop_some(*len, out),
     }
 }
 

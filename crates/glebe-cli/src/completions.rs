@@ -9,13 +9,13 @@ use crate::{Cli, Outcome};
 
 /// Options of `glebe completions`.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct CompletionsArgs {
     /// Which shell
     shell: Shell,
 }
 
 /// Writes the script to `out`.
-pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
+pub fn run(args: &CompletionsArgs, out: &mut dyn Write) -> Outcome {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "glebe", &mut script);
     Ok(out.write_all(&script)?)

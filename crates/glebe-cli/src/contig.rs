@@ -16,13 +16,13 @@ use crate::Outcome;
 
 /// Options of `glebe contig`.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct ContigArgs {
     #[command(subcommand)]
-    command: Command,
+    command: ContigCommand,
 }
 
 #[derive(clap::Subcommand)]
-enum Command {
+enum ContigCommand {
     /// Show the pools of huge pages, free memory in large blocks, and what holds pages in place
     Status {
         /// Print JSON
@@ -42,9 +42,9 @@ enum Command {
         certificate: Option<PathBuf>,
     },
     /// Add LEN to the machine's pool of huge pages, for every program, until the next boot
-    Reserve(reserve::Args),
+    Reserve(reserve::ReserveArgs),
     /// Give pages of the machine's pool back to the system, as many as are free
-    Release(release::Args),
+    Release(release::ReleaseArgs),
     /// Draw the machine's physical memory: the runs of its pools, and what lies between (root)
     Map {
         /// An SVG file to write; without one the map is text, as wide as the terminal
@@ -53,14 +53,14 @@ enum Command {
 }
 
 /// Runs `glebe contig`.
-pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
+pub fn run(args: &ContigArgs, out: &mut dyn Write) -> Outcome {
     match &args.command {
-        Command::Status { json } => status::run(*json, out),
-        Command::Explain { len, attempt, certificate } => {
+        ContigCommand::Status { json } => status::run(*json, out),
+        ContigCommand::Explain { len, attempt, certificate } => {
             explain::run(*len, *attempt, certificate.as_deref(), out)
         }
-        Command::Reserve(args) => reserve::run(args, out),
-        Command::Release(args) => release::run(args, out),
-        Command::Map { file } => map::run(file.as_deref(), out),
+        ContigCommand::Reserve(args) => reserve::run(args, out),
+        ContigCommand::Release(args) => release::run(args, out),
+        ContigCommand::Map { file } => map::run(file.as_deref(), out),
     }
 }

@@ -23,7 +23,7 @@ use memmap2::{Advice, MmapMut};
 use serde_json::{json, Value};
 
 use crate::{size, Outcome};
-use files::{Files, Reading};
+use files::{FileSet, Reading};
 
 /// Requested sizes; the last is not a power of two.
 const REQUEST_PAGES: [u64; 8] = [1, 512, 1024, 2048, 4096, 8192, 16384, 32000];
@@ -33,7 +33,7 @@ const GRANULE: Bytes = Bytes::mib(2);
 
 /// Options of `glebe demo`.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct DemoArgs {
     /// Directory of files to read through the cache
     dir: Option<PathBuf>,
     /// A small reserve and few requests: some 10 seconds
@@ -48,13 +48,13 @@ pub struct Args {
 }
 
 /// Runs the demo. Fails if a step failed or a check did not hold.
-pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
+pub fn run(args: &DemoArgs, out: &mut dyn Write) -> Outcome {
     // Fails before the demo if the file cannot be created.
     let create =
         |path: &PathBuf| File::create(path).map_err(|e| format!("{}: {e}", path.display()));
     let mut json = args.json.as_ref().map(create).transpose()?;
     let reserve = reserve(args)?;
-    let files = Files::below(args.dir.as_deref(), reserve.len().get())?;
+    let files = FileSet::below(args.dir.as_deref(), reserve.len().get())?;
     introduce(&reserve, &files, out)?;
     out.flush()?;
     let mut lines: Vec<Line> = REQUEST_PAGES
@@ -117,7 +117,7 @@ fn reserve(args: &Args) -> Result<Reserve, Box<dyn std::error::Error>> {
     }
 }
 
-fn introduce(reserve: &Reserve, files: &Files, out: &mut dyn Write) -> std::io::Result<()> {
+fn introduce(reserve: &Reserve, files: &FileSet, out: &mut dyn Write) -> std::io::Result<()> {
     let contig = reserve.contig();
     let proof = match contig.proof() {
         Proof::Frames => "page frames read".to_owned(),
@@ -293,7 +293,7 @@ fn conclude(
 fn report(
     quick: bool,
     reserve: &Reserve,
-    files: &Files,
+    files: &FileSet,
     lines: &[Line],
     fullest: &[GranuleUse],
 ) -> Value {

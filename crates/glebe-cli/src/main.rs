@@ -1,6 +1,6 @@
 //! The `glebe` command: command line, dispatch, exit status.
 //!
-//! A subcommand is a file with `Args` (its options) and `run(&Args, &mut dyn Write)`. To add one,
+//! A subcommand is a file with its options, such as `DemoArgs`, and a function `run`. To add one,
 //! add its `mod`, its variant of [`Command`] and its arm in [`dispatch`]. `run` writes only to the
 //! given output, so that `main` can end every subcommand quietly at a closed pipe.
 
@@ -43,7 +43,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// List every kernel mechanism glebe can use: whether it is here, and how to turn it on
-    Probe(probe::Args),
+    Probe(probe::ProbeArgs),
     /// Start a program whose malloc is glebe's: what it freed, the kernel may take
     ///
     /// The memory that the program frees stays mapped and is used again without a page fault, but
@@ -62,23 +62,23 @@ enum Command {
     /// reads it is checked. A program that may be executed but not read is started with a warning,
     /// a file that is neither ELF nor a script (binfmt_misc) without one. A program that brings an
     /// allocator of its own goes on using that, which --stats shows.
-    Run(run::Args),
+    Run(run::RunArgs),
     /// Contiguous memory: what there is, whether it could be had, setting it aside, a picture
-    Contig(contig::Args),
+    Contig(contig::ContigArgs),
     /// Memory that everybody uses until contiguous memory is drawn from it (root)
     ///
     /// The bank is memory blocks that are kept movable: programs and page cache use them, and the
     /// source `blocks` evacuates them within a fraction of a second, whatever lies there. The
     /// kernel cannot use movable memory for itself: at most a quarter of memory may be so.
-    Bank(bank::Args),
+    Bank(bank::BankArgs),
     /// Show a reserve at work: files cached in it, blocks called back, the kernel beside it
-    Demo(demo::Args),
+    Demo(demo::DemoArgs),
     /// Show the statistics of reserves in running processes that serve them
     ///
     /// A program serves the statistics of a reserve by calling `serve_stats()`, as the demo does.
     /// Looked for in `$XDG_RUNTIME_DIR/glebe`, `/run/glebe` and `/run/user/UID/glebe`; only a
     /// process of the same user can be read, or any by root.
-    Stats(stats::Args),
+    Stats(stats::StatsArgs),
     /// Serve idle contiguous memory to other programs: as a memcached server
     ///
     /// Makes a reserve and keeps items in what its first class does not use. Any client of
@@ -95,14 +95,14 @@ enum Command {
     /// is torn. The command `stats` counts them as `recalled_items`, and says as `limit_now` what
     /// is left of the limit.
     #[cfg(feature = "serve")]
-    Serve(Box<serve::Args>),
+    Serve(Box<serve::ServeArgs>),
     /// Take first-class memory inside a running `glebe serve`, and give it back
     ///
     /// Prints how much was taken, in how many runs and how fast; all that there is, if that is less
     /// than was asked for. The memory is given back after the time, or when this command ends
     /// before. Only the user that the server runs as can ask, or root.
     #[cfg(feature = "serve")]
-    Recall(recall::Args),
+    Recall(recall::RecallArgs),
     /// Purge volatile memory that processes share when memory is short
     ///
     /// For files of `glebe::volatile::Shared`, on tmpfs or memfds, whose processes mark what can
@@ -130,13 +130,13 @@ enum Command {
     /// not trust a purger of its own, as that user. Names of processes in the log are what these
     /// wrote into the file themselves. Directories of a path should be writable by none but those
     /// whose files may be purged.
-    Reclaim(reclaim::Args),
+    Reclaim(reclaim::ReclaimArgs),
     /// Print the size classes of a pool of compressed objects
-    Zpool(zpool::Args),
+    Zpool(zpool::ZpoolArgs),
     /// Write the manual pages into a directory
-    Man(man::Args),
+    Man(man::ManArgs),
     /// Print the completions of a shell
-    Completions(completions::Args),
+    Completions(completions::CompletionsArgs),
 }
 
 /// An [`io::Error`] means that writing the output failed.

@@ -17,13 +17,13 @@ const DATE: &str = "2026-11-21";
 
 /// Options of `glebe man`.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct ManArgs {
     /// Where to; made if it is missing
     dir: PathBuf,
 }
 
 /// Writes the pages and prints their paths.
-pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
+pub fn run(args: &ManArgs, out: &mut dyn Write) -> Outcome {
     let dir = &args.dir;
     fs::create_dir_all(dir).map_err(|e| format!("mkdir({}): {e}", dir.display()))?;
     // `--help` prints the same text as `help`.

@@ -14,14 +14,14 @@ const WIDTH: usize = 100;
 
 /// Options of `glebe probe`.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct ProbeArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 /// Probes the machine and prints the result.
-pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
+pub fn run(args: &ProbeArgs, out: &mut dyn Write) -> Outcome {
     let support = Support::probe();
     if args.json {
         serde_json::to_writer_pretty(&mut *out, &to_json(&support)).map_err(io::Error::from)?;

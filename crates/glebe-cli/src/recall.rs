@@ -12,7 +12,7 @@ use crate::{serve, size, usage, Outcome};
 
 /// Options of `glebe recall`.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct RecallArgs {
     /// How much: a number and K, M, G or T
     #[arg(value_parser = size::parse)]
     size: Bytes,
@@ -38,7 +38,7 @@ fn time(text: &str) -> Result<Duration, String> {
 }
 
 /// Asks a server to recall memory, and waits until the server has it back.
-pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
+pub fn run(args: &RecallArgs, out: &mut dyn Write) -> Outcome {
     let path = match &args.control {
         Some(path) => path.clone(),
         None => {

@@ -22,7 +22,7 @@ use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
 use crate::{size, usage, Outcome};
-use files::Files;
+use files::WatchedFiles;
 use log::{one_line, Log};
 use open::Judge;
 use shortage::Shortage;
@@ -33,7 +33,7 @@ const CHECK: Duration = Duration::from_secs(1);
 
 /// Options of `glebe reclaim`.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct ReclaimArgs {
     /// Files of shared volatile memory: on tmpfs, or memfds as /proc/PID/fd/N
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
@@ -64,7 +64,7 @@ pub struct Args {
     verbose: bool,
 }
 
-impl Args {
+impl ReclaimArgs {
     fn log(&self) -> Log {
         match (self.quiet, self.verbose) {
             (true, _) => Log::Quiet,
@@ -81,7 +81,7 @@ impl Args {
 }
 
 /// Purges once, or until a signal ends the process.
-pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
+pub fn run(args: &ReclaimArgs, out: &mut dyn Write) -> Outcome {
     let goes_on = !args.dry_run && args.once.is_none();
     if !goes_on && (args.wait || args.quota.is_some() || !args.cgroups.is_empty()) {
         return usage("--wait, --quota and --cgroup are for a purger that goes on");
@@ -96,11 +96,11 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
 }
 
 struct Running<'a> {
-    args: &'a Args,
+    args: &'a ReclaimArgs,
     log: Log,
     signals: Signals,
     reclaimer: Reclaimer,
-    files: Files,
+    files: WatchedFiles,
     shortage: Shortage,
 }
 
@@ -109,7 +109,7 @@ impl<'a> Running<'a> {
         let log = args.log();
         let signals = Signals::new().map_err(|e| format!("signals: {e}"))?;
         let reclaimer = Reclaimer::of_groups(&args.cgroups, args.policy())?;
-        let mut files = Files::new(&args.files);
+        let mut files = WatchedFiles::new(&args.files);
         if !args.wait {
             files.open(&reclaimer)?;
         }
@@ -190,7 +190,7 @@ impl<'a> Running<'a> {
             quota: self.args.quota,
             is_short: self.shortage.is_short(),
         };
-        // `Files::check` may drop a file before its purges are logged.
+        // `WatchedFiles::check` may drop a file before its purges are logged.
         self.files.all().for_each(|open| open.tell_freed(self.log));
         self.files.check(judge);
         // `watched` fails only in a forked child.

@@ -35,7 +35,7 @@ pub const EXIT_STATUS: &str = "That of the program. If it was not started: 2 if 
 #[derive(clap::Args)]
 #[command(after_help = format!("Exit status: {EXIT_STATUS}"))]
 #[command(override_usage = "glebe run --malloc [OPTIONS] -- PROGRAM [ARGUMENT]...")]
-pub struct Args {
+pub struct RunArgs {
     /// Replace the program's malloc by glebe-malloc, whose free memory the kernel may take
     #[arg(long)]
     malloc: bool,
@@ -99,7 +99,7 @@ impl fmt::Display for NotRun {
 impl Failure for NotRun {}
 
 /// Becomes the program. Returns only after a failure.
-pub fn run(args: &Args, _: &mut dyn Write) -> Outcome {
+pub fn run(args: &RunArgs, _: &mut dyn Write) -> Outcome {
     let words = words(args)?;
     let (name, arguments) = args.command.split_first().expect("a value is required");
     let library = library::find(args.lib.as_deref())?;

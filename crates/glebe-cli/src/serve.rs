@@ -28,7 +28,7 @@ const ITEM_DEFAULT: &str = "1m";
 /// Options of `glebe serve`.
 #[derive(clap::Args)]
 #[command(args_override_self = true)]
-pub struct Args {
+pub struct ServeArgs {
     /// Speak memcached's protocol; today there is no other, and this is needed
     #[arg(long)]
     memcached: bool,
@@ -130,11 +130,11 @@ pub struct Args {
 #[command(name = "glebe serve", args_override_self = true)]
 struct Whole {
     #[command(flatten)]
-    args: Args,
+    args: ServeArgs,
 }
 
 /// Serves until a signal or a client ends the server.
-pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
+pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Outcome {
     let Some(config) = &args.config else { return serve(args, out) };
     let mut line: Vec<OsString> = vec!["glebe serve".into()];
     line.extend(options_in(config)?.into_iter().map(Into::into));
@@ -180,7 +180,7 @@ fn options_in(path: &Path) -> Result<Vec<String>, Box<dyn std::error::Error>> {
     Ok(words)
 }
 
-fn serve(args: &Args, out: &mut dyn Write) -> Outcome {
+fn serve(args: &ServeArgs, out: &mut dyn Write) -> Outcome {
     let settings = settings(args)?;
     if args.udp_port != 0 {
         writeln!(io::stderr(), "glebe serve: UDP is not spoken: -U {} is left", args.udp_port)?;
@@ -199,7 +199,7 @@ fn serve(args: &Args, out: &mut dyn Write) -> Outcome {
     done
 }
 
-fn tell_and_run(server: Server, args: &Args, out: &mut dyn Write) -> Outcome {
+fn tell_and_run(server: Server, args: &ServeArgs, out: &mut dyn Write) -> Outcome {
     let contig = server.store().reserve().contig();
     writeln!(
         out,

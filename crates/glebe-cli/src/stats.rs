@@ -19,7 +19,7 @@ use crate::Outcome;
 
 /// Options of `glebe stats`.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct StatsArgs {
     /// Only this process
     #[arg(long, conflicts_with = "describe")]
     pid: Option<u32>,
@@ -51,7 +51,7 @@ fn every(text: &str) -> Result<Duration, String> {
 }
 
 /// Prints the statistics, once or repeatedly.
-pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
+pub fn run(args: &StatsArgs, out: &mut dyn Write) -> Outcome {
     let Some(every) = args.watch else { return once(args, out) };
     let terminal = io::stdout().is_terminal();
     for nth in 0_u64.. {
@@ -74,7 +74,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
 }
 
 /// Prints the statistics once. Fails if no process answers or a read fails.
-fn once(args: &Args, out: &mut dyn Write) -> Outcome {
+fn once(args: &StatsArgs, out: &mut dyn Write) -> Outcome {
     if args.describe {
         return Ok(out.write_all(Stats::describe().as_bytes())?);
     }

@@ -13,7 +13,7 @@ use crate::{size, usage, Outcome};
 
 /// Options of `glebe zpool`.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct ZpoolArgs {
     /// What to print
     #[arg(value_enum)]
     what: What,
@@ -44,7 +44,7 @@ enum What {
 }
 
 /// Prints the requested table.
-pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
+pub fn run(args: &ZpoolArgs, out: &mut dyn Write) -> Outcome {
     let bytes = args.page.unwrap_or(page_size().bytes());
     let Some(page) = PageSize::new(bytes.get()) else {
         return usage(format!("pages of {} B; a page is a power of two", bytes.get()));

@@ -41,16 +41,17 @@ struct Adopted {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Table {
+pub(super) struct AdoptedRanges {
     /// Ranges by first page, without overlaps.
     ranges: BTreeMap<u64, Adopted>,
     /// Pages that failed calls lost. The next call that makes them non-volatile reports them.
     untold: Vec<Extent>,
 }
 
-static TABLE: Mutex<Table> = Mutex::new(Table { ranges: BTreeMap::new(), untold: Vec::new() });
+static TABLE: Mutex<AdoptedRanges> =
+    Mutex::new(AdoptedRanges { ranges: BTreeMap::new(), untold: Vec::new() });
 
-pub(super) type Held = MutexGuard<'static, Table>;
+pub(super) type Held = MutexGuard<'static, AdoptedRanges>;
 
 pub(super) fn hold() -> Held {
     lock(&TABLE)
@@ -100,7 +101,7 @@ impl Adopted {
     }
 }
 
-impl Table {
+impl AdoptedRanges {
     /// Returns the first pages of the ranges that overlap `pages`.
     fn among(&self, pages: Extent) -> Vec<u64> {
         let overlapping = self.ranges.values().filter(|range| range.pages.overlaps(pages));
@@ -271,7 +272,7 @@ fn undo(new: &[Extent]) {
 /// call and cannot look. Signal handlers call this.
 pub(super) fn is_volatile(addr: usize) -> bool {
     let page = Extent::new(number(addr), 1);
-    let holds = |table: &mut Table| {
+    let holds = |table: &mut AdoptedRanges| {
         let held = |range: &Adopted| page.is_some_and(|page| range.pages.overlaps(page));
         Ok(table.ranges.values().any(held))
     };
@@ -280,7 +281,9 @@ pub(super) fn is_volatile(addr: usize) -> bool {
 
 /// Calls `call`. Refuses a thread that may hold the table's lock or another lock of volatile
 /// memory.
-fn with_table<R>(call: impl FnOnce(&mut Table) -> Result<R, Failure>) -> Result<R, Failure> {
+fn with_table<R>(
+    call: impl FnOnce(&mut AdoptedRanges) -> Result<R, Failure>,
+) -> Result<R, Failure> {
     let _inside = Inside::enter()?;
     call(&mut lock(&TABLE))
 }

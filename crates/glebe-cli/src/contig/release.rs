@@ -11,7 +11,7 @@ use crate::Outcome;
 
 /// Options of `glebe contig release`.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct ReleaseArgs {
     /// How much, rounded up to whole pages, or `all`
     #[arg(value_parser = amount)]
     len: Amount,
@@ -37,7 +37,7 @@ fn amount(text: &str) -> Result<Amount, String> {
 }
 
 /// Shrinks the pool and prints the change. Fails if the pool gave back fewer pages than requested.
-pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
+pub fn run(args: &ReleaseArgs, out: &mut dyn Write) -> Outcome {
     let size = page_of(args.page)?;
     let wanted = match args.len {
         Amount::All => None,

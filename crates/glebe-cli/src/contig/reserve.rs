@@ -13,7 +13,7 @@ use crate::{usage, Outcome};
 
 /// Options of `glebe contig reserve`.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct ReserveArgs {
     /// How much, rounded up to whole pages
     #[arg(value_parser = parse)]
     len: Bytes,
@@ -29,7 +29,7 @@ pub struct Args {
 }
 
 /// Grows the pool and prints the change.
-pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
+pub fn run(args: &ReserveArgs, out: &mut dyn Write) -> Outcome {
     let size = page_of(args.page)?;
     let pages = args.len.pages_up(size).get();
     if args.at_boot {

@@ -1,4 +1,4 @@
-//! [`Files`] reads the files below a directory page by page through a cache.
+//! [`FileSet`] reads the files below a directory page by page through a cache.
 //!
 //! It takes readable regular files that are not empty, and follows no symbolic links. The reader
 //! hashes each page that it caches and checks the hash at each hit.
@@ -22,7 +22,7 @@ const DEFAULTS: [&str; 3] = ["/usr/lib", "/usr", "/etc"];
 const ENTRIES_MAX: usize = 1 << 17;
 
 /// Files with their numbers of pages.
-pub struct Files {
+pub struct FileSet {
     dir: PathBuf,
     files: Vec<(PathBuf, u64)>,
 }
@@ -39,7 +39,7 @@ pub struct Reading {
     pub wrong: u64,
 }
 
-impl Files {
+impl FileSet {
     /// Collects files below `dir`, or below the first of `DEFAULTS` that has any, up to `pages_max`
     /// pages.
     pub fn below(dir: Option<&Path>, pages_max: u64) -> Result<Self, String> {
@@ -86,7 +86,7 @@ impl Files {
     }
 }
 
-impl fmt::Display for Files {
+impl fmt::Display for FileSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let len = Bytes::new(self.pages() * page_size().bytes().get());
         write!(f, "{len} in {} files below {}", self.files.len(), self.dir.display())
@@ -164,6 +164,6 @@ mod tests {
         fs::remove_dir_all(&root).unwrap();
         let sum = |files: &[(PathBuf, u64)]| files.iter().map(|(_, pages)| pages).sum::<u64>();
         assert_eq!((all.len(), sum(&all), sum(&some)), (2, 3, 2));
-        assert!(Files::below(Some(Path::new("/nonexistent")), 9).is_err());
+        assert!(FileSet::below(Some(Path::new("/nonexistent")), 9).is_err());
     }
 }

@@ -1,5 +1,5 @@
-//! [`Files`] holds the file that each path names now, and the files that it named before while a
-//! process uses them.
+//! [`WatchedFiles`] holds the file that each path names now, and the files that it named before
+//! while a process uses them.
 //!
 //! Each check retries paths without a purgeable file. The reason is logged when it changes.
 
@@ -16,7 +16,7 @@ use super::open::{Id, Judge, Open};
 const BEFORE_MAX: usize = 8;
 
 /// The paths of a purger and their files.
-pub struct Files(Vec<Named>);
+pub struct WatchedFiles(Vec<Named>);
 
 struct Named {
     path: PathBuf,
@@ -26,7 +26,7 @@ struct Named {
     why_not: Option<String>,
 }
 
-impl Files {
+impl WatchedFiles {
     pub fn new(paths: &[PathBuf]) -> Self {
         let named = |path: &PathBuf| Named {
             path: path.clone(),
