@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use glebe::page_size;
-use glebe::reserve::{Block, Contiguity, Error, Request, Reserve};
+use glebe::reserve::{Block, Contiguity, Request, Reserve, ReserveError};
 use glebe::units::Pages;
 
 use super::keyed;
@@ -36,7 +36,7 @@ pub(super) fn ask(
     pause: Duration,
     pages: u64,
     zeroed: bool,
-) -> Result<Held, Error> {
+) -> Result<Held, ReserveError> {
     let request = Request::new(Pages::new(pages));
     let request = if zeroed { request.zeroed() } else { request };
     let before = reserve.stats().recalled;
@@ -57,7 +57,7 @@ impl Held {
         report.check("over_recall", self.recalled.saturating_sub(self.block.pages().get()));
     }
 
-    pub(super) fn memset(&mut self) -> Result<Elapsed, Error> {
+    pub(super) fn memset(&mut self) -> Result<Elapsed, ReserveError> {
         let bytes = self.block.bytes_mut()?;
         let ((), took) = timed(|| bytes.fill(0));
         std::hint::black_box(&bytes);

@@ -60,8 +60,8 @@ fn name_checks(report: &mut Report) {
     checks.for_each(|check| report.unmeasured(check, "no memory cgroup, or no engine"));
 }
 
-/// A child's work in a cgroup. The work and its answer are JSON: in the child's arguments, and on its
-/// standard output.
+/// A child's work in a cgroup. The work and its answer are JSON: in the child's arguments, and on
+/// its standard output.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 enum Measurement {
     /// Answers [`purge::Answer`].

@@ -29,7 +29,7 @@ const CLEAN: &str = "clean page cache";
 pub(crate) fn reserve() -> Outcome<Reserve> {
     let memory = |source| Contig::options().source(source).build(RESERVE);
     let memory = memory(Source::Thp).or_else(|_| memory(Source::Plain));
-    Ok(Reserve::options().build_on(memory.map_err(reserve::Error::from)?)?)
+    Ok(Reserve::options().build_on(memory.map_err(reserve::ReserveError::from)?)?)
 }
 
 /// Measures and reports. `count` is even, so that each reserve is first equally often.

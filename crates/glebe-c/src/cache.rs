@@ -4,7 +4,7 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use glebe::page_size;
-use glebe::reserve::{Error, Put, Rejected};
+use glebe::reserve::{Put, Rejected, ReserveError};
 
 use crate::abi::*;
 use crate::boundary::{call, In, Out};
@@ -30,7 +30,7 @@ pub extern "C" fn glebe_cache_new(
 fn check_len(len_bytes: usize) -> Result<(), Failure> {
     let page = page_size().bytes();
     if len_bytes as u64 != page.get() {
-        return Err(Error::BadPageLen { given: len_bytes, page }.into());
+        return Err(ReserveError::BadPageLen { given: len_bytes, page }.into());
     }
     Ok(())
 }

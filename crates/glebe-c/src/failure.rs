@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use glebe::contig;
 use glebe::error::OsError;
 use glebe::internal::sys::errno;
-use glebe::reserve::Error;
+use glebe::reserve::ReserveError;
 use glebe::{reclaim, swap, vmap, volatile, zpool};
 
 use crate::abi::*;
@@ -23,11 +23,11 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Contig(#[from] contig::Error),
     #[error(transparent)]
-    Reclaim(#[from] reclaim::Error),
+    Reclaim(#[from] reclaim::ReclaimError),
     #[error(transparent)]
     Reserve(#[from] Error),
     #[error(transparent)]
-    Swap(#[from] swap::Error),
+    Swap(#[from] swap::SwapError),
     #[error(transparent)]
     View(#[from] vmap::Error),
     #[error(transparent)]
@@ -148,8 +148,8 @@ fn code_of(error: &Error) -> c_int {
     }
 }
 
-fn code_of_reclaim(error: &reclaim::Error) -> c_int {
-    use reclaim::Error;
+fn code_of_reclaim(error: &reclaim::ReclaimError) -> c_int {
+    use reclaim::ReclaimError;
     match error {
         Error::Blind { .. } => GLEBE_ERROR_BLIND,
         Error::Taken { .. } => GLEBE_ERROR_TAKEN,
@@ -163,8 +163,8 @@ fn code_of_reclaim(error: &reclaim::Error) -> c_int {
     }
 }
 
-fn code_of_swap(error: &swap::Error) -> c_int {
-    use swap::Error;
+fn code_of_swap(error: &swap::SwapError) -> c_int {
+    use swap::SwapError;
     match error {
         Error::Len { .. }
         | Error::NoBudget { .. }
@@ -297,8 +297,8 @@ mod tests {
                 contig::Error::from(os()).into(),
                 Error::from(os()).into(),
                 Error::from(contig::Error::from(os())).into(),
-                reclaim::Error::from(os()).into(),
-                swap::Error::from(os()).into(),
+                reclaim::ReclaimError::from(os()).into(),
+                swap::SwapError::from(os()).into(),
                 vmap::Error::from(os()).into(),
                 volatile::Error::from(os()).into(),
                 zpool::Error::from(os()).into(),

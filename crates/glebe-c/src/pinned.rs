@@ -12,7 +12,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
-use glebe::swap::{Error, Pin, PinMut, Region, Resident, Store};
+use glebe::swap::{Pin, PinMut, Region, Resident, Store, SwapError};
 
 use crate::abi::glebe_reserve;
 
@@ -58,8 +58,8 @@ impl<G, T: 'static> Guarded<G, T> {
     /// Counts the pin before `pin` makes it.
     fn new(
         of: &Arc<Pinnable<T>>,
-        pin: impl FnOnce(&'static T) -> Result<G, Error>,
-    ) -> Result<Self, Error> {
+        pin: impl FnOnce(&'static T) -> Result<G, SwapError>,
+    ) -> Result<Self, SwapError> {
         of.pins.fetch_add(1, Ordering::Relaxed);
         let counted = Counted(Arc::clone(of));
         // SAFETY: `counted` keeps the object alive in place, and the guard is dropped first.
@@ -84,8 +84,8 @@ pub(crate) struct New<P> {
 
 pub(crate) fn read(
     of: &Arc<Pinnable<Store>>,
-    pin: impl FnOnce(&'static Store) -> Result<Pin<'static>, Error>,
-) -> Result<New<*const c_void>, Error> {
+    pin: impl FnOnce(&'static Store) -> Result<Pin<'static>, SwapError>,
+) -> Result<New<*const c_void>, SwapError> {
     let guarded = Guarded::new(of, pin)?;
     let (address, len) = (guarded.guard.as_ptr().cast(), guarded.guard.len());
     Ok(New { pin: SwapPin::Read(guarded), address, len })
@@ -93,8 +93,8 @@ pub(crate) fn read(
 
 pub(crate) fn write(
     of: &Arc<Pinnable<Store>>,
-    pin: impl FnOnce(&'static Store) -> Result<PinMut<'static>, Error>,
-) -> Result<New<*mut c_void>, Error> {
+    pin: impl FnOnce(&'static Store) -> Result<PinMut<'static>, SwapError>,
+) -> Result<New<*mut c_void>, SwapError> {
     let mut guarded = Guarded::new(of, pin)?;
     let (address, len) = (guarded.guard.as_mut_ptr().cast(), guarded.guard.len());
     Ok(New { pin: SwapPin::Write(guarded), address, len })
@@ -102,8 +102,8 @@ pub(crate) fn write(
 
 pub(crate) fn resident(
     of: &Arc<Pinnable<Region>>,
-    pin: impl FnOnce(&'static Region) -> Result<Resident<'static>, Error>,
-) -> Result<New<*mut c_void>, Error> {
+    pin: impl FnOnce(&'static Region) -> Result<Resident<'static>, SwapError>,
+) -> Result<New<*mut c_void>, SwapError> {
     let mut guarded = Guarded::new(of, pin)?;
     let (address, len) = (guarded.guard.as_mut_ptr().cast(), guarded.guard.len());
     Ok(New { pin: SwapPin::Resident(guarded), address, len })

@@ -9,7 +9,7 @@ use std::ffi::c_int;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-use glebe::reclaim::{Budget, Class, Error, Part, Policy, Reclaimed, Reclaimer};
+use glebe::reclaim::{Budget, Class, Part, Policy, ReclaimError, Reclaimed, Reclaimer};
 use glebe::units::Bytes;
 
 use crate::abi::*;
@@ -55,7 +55,7 @@ pub extern "C" fn glebe_reclaimer_free(reclaimer: glebe_reclaimer) -> c_int {
 
 fn on<R>(
     reclaimer: glebe_reclaimer,
-    call: impl FnOnce(&Reclaimer) -> Result<R, Error>,
+    call: impl FnOnce(&Reclaimer) -> Result<R, ReclaimError>,
 ) -> Result<R, Failure> {
     let _inside = Inside::enter()?;
     with(reclaimer, |of| Ok(call(of)?))

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int};
 
 use glebe::contig::{Contig, HeldBy, Options, Source};
 use glebe::internal::sys::machine::hugetlb;
-use glebe::reserve::{self, Error, Reserve, Resized, Writers};
+use glebe::reserve::{self, Reserve, ReserveError, Resized, Writers};
 use glebe::units::{Bytes, PageSize, Pages};
 use glebe::zpool::{Codec, Zstd};
 
@@ -54,7 +54,7 @@ fn contig_options(asked: &glebe_reserve_options) -> Result<Options, Failure> {
     Ok(limited(options, [asked.search_bytes, asked.search_ms, asked.lock_wait_ms]))
 }
 
-fn options(asked: &glebe_reserve_options) -> Result<reserve::Options, Failure> {
+fn options(asked: &glebe_reserve_options) -> Result<reserve::ReserveOptions, Failure> {
     let codec = match asked.page_cache {
         GLEBE_CODEC_AUTO | GLEBE_CODEC_NONE => Codec::None,
         GLEBE_CODEC_LZ4 => Codec::Lz4,
@@ -83,7 +83,7 @@ pub extern "C" fn glebe_reserve_new(
 fn resize(
     reserve: glebe_reserve,
     done: Out<u64>,
-    change: impl FnOnce(&Reserve) -> Result<Resized, Error>,
+    change: impl FnOnce(&Reserve) -> Result<Resized, ReserveError>,
 ) -> Result<c_int, Failure> {
     Ok(done.set(with(reserve, |of| Ok(change(of)?))?.len.get()))
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use glebe::internal::stats::LANES;
-use glebe::swap::{Error, Options, Stats, Store};
+use glebe::swap::{Stats, Store, SwapError, SwapOptions};
 use glebe::units::Bytes;
 
 use crate::abi::*;
@@ -36,7 +36,7 @@ fn file<R>(
     }
 }
 
-fn options(asked: &glebe_swap_options) -> Result<Options, Failure> {
+fn options(asked: &glebe_swap_options) -> Result<SwapOptions, Failure> {
     let mut options = Store::options().codec(codec(asked.codec, asked.zstd_level)?);
     if asked.pool_limit_bytes > 0 {
         options = options.pool_limit(Bytes::new(asked.pool_limit_bytes));
@@ -77,7 +77,7 @@ impl<P> Wanted<P> {
         Ok(Self { address, len_bytes, pin })
     }
 
-    fn set(self, make: impl FnOnce() -> Result<New<P>, Error>) -> Result<c_int, Failure> {
+    fn set(self, make: impl FnOnce() -> Result<New<P>, SwapError>) -> Result<c_int, Failure> {
         let mut bytes = None;
         let handle = insert(Process::create()?, || {
             let New { pin, address, len } = make()?;

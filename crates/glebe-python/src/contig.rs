@@ -37,7 +37,7 @@ impl Contiguous for Arc<glebe::Contig> {
     fn bytes(&mut self) -> Result<Bytes> {
         let mapping = self.mapping();
         if mapping.is_lost_by_fork() {
-            return Err(glebe::reserve::Error::Forked.into());
+            return Err(glebe::reserve::ReserveError::Forked.into());
         }
         Ok(Bytes { start: mapping.as_ptr(), len: mapping.len().as_usize(), readonly: false })
     }

@@ -10,10 +10,10 @@ use pyo3::types::PyTuple;
 
 #[derive(Debug)]
 pub(crate) enum Failure {
-    Reserve(reserve::Error),
+    Reserve(reserve::ReserveError),
     Contig(contig::Error),
     Volatile(volatile::Error),
-    Swap(swap::Error),
+    Swap(swap::SwapError),
     Pool(zpool::Error),
     /// An exception that already exists.
     Python(PyErr),
@@ -30,7 +30,7 @@ macro_rules! from {
 }
 
 from! {
-    Reserve(reserve::Error) Contig(contig::Error) Volatile(volatile::Error) Swap(swap::Error)
+    Reserve(reserve::ReserveError) Contig(contig::Error) Volatile(volatile::Error) Swap(swap::SwapError)
     Pool(zpool::Error)
 }
 
@@ -71,8 +71,8 @@ fn kind_of_os(error: &OsError) -> Kind {
     }
 }
 
-fn kind_of_reserve(error: &reserve::Error) -> Kind {
-    use reserve::Error as E;
+fn kind_of_reserve(error: &reserve::ReserveError) -> Kind {
+    use reserve::ReserveError as E;
     match error {
         E::NoRun { asked, largest } | E::NoAlignedRun { asked, largest, .. } => {
             ("NoRun", vec![("asked", asked.get()), ("longest", largest.get())])
@@ -117,8 +117,8 @@ fn kind_of_volatile(error: &volatile::Error) -> Kind {
     }
 }
 
-fn kind_of_swap(error: &swap::Error) -> Kind {
-    use swap::Error as E;
+fn kind_of_swap(error: &swap::SwapError) -> Kind {
+    use swap::SwapError as E;
     match error {
         E::Budget { pinned, budget, .. } => {
             ("Budget", vec![("pinned", pinned.get()), ("budget", budget.get())])

@@ -28,7 +28,7 @@ enum Pinned {
 impl PinnedObject {
     /// # Errors
     /// The errors of [`Store::pin`].
-    pub(crate) fn read(store: &Arc<Store>, key: Key) -> Result<Self, swap::Error> {
+    pub(crate) fn read(store: &Arc<Store>, key: Key) -> Result<Self, swap::SwapError> {
         let guard = store.pin(key)?;
         // SAFETY: the `Arc` keeps the store alive, and the guard is dropped first.
         let guard = Pinned::Read(unsafe { transmute::<Pin<'_>, Pin<'static>>(guard) });
@@ -37,7 +37,7 @@ impl PinnedObject {
 
     /// # Errors
     /// The errors of [`Store::pin_mut`].
-    pub(crate) fn write(store: &Arc<Store>, key: Key) -> Result<Self, swap::Error> {
+    pub(crate) fn write(store: &Arc<Store>, key: Key) -> Result<Self, swap::SwapError> {
         let guard = store.pin_mut(key)?;
         // SAFETY: the `Arc` keeps the store alive, and the guard is dropped first.
         let guard = Pinned::Write(unsafe { transmute::<PinMut<'_>, PinMut<'static>>(guard) });

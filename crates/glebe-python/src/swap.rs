@@ -44,7 +44,7 @@ impl Store {
         &self,
         py: Python<'_>,
         key: &Key,
-        pin: fn(&Arc<swap::Store>, swap::Key) -> std::result::Result<PinnedObject, swap::Error>,
+        pin: fn(&Arc<swap::Store>, swap::Key) -> std::result::Result<PinnedObject, swap::SwapError>,
     ) -> Result<Pinned> {
         let (store, key) = (&self.0, key.0);
         let object = py.detach(|| pin(store, key))?;

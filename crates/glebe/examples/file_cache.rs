@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use glebe::page_size;
-use glebe::reserve::{Error, Namespace, Reserve};
+use glebe::reserve::{Namespace, Reserve, ReserveError};
 use glebe::units::Bytes;
 
 struct CachedFile {
@@ -47,7 +47,7 @@ impl CachedFile {
     }
 
     /// Drops the file's cached pages. Call it after the file has changed.
-    fn invalidate(&self) -> Result<(), Error> {
+    fn invalidate(&self) -> Result<(), ReserveError> {
         self.pool.invalidate_object(self.object)
     }
 }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::io::{stdout, Write};
 use std::time::{Duration, Instant};
 
-use glebe::swap::{Error, Key, Store};
+use glebe::swap::{Key, Store, SwapError};
 use glebe::Bytes;
 
 const BUDGET: Bytes = Bytes::mib(8);
@@ -53,7 +53,7 @@ fn join(left: impl Iterator<Item = Row>, right: impl Iterator<Item = Row>, to: &
 }
 
 /// Stores a table and returns the objects of each partition.
-fn partitioned(store: &Store, rows: impl Iterator<Item = Row>) -> Result<Vec<Vec<Key>>, Error> {
+fn partitioned(store: &Store, rows: impl Iterator<Item = Row>) -> Result<Vec<Vec<Key>>, SwapError> {
     let mut open = vec![Vec::with_capacity(CHUNK); PARTITIONS as usize];
     let mut stored = vec![Vec::new(); PARTITIONS as usize];
     for row in rows {
@@ -70,7 +70,7 @@ fn partitioned(store: &Store, rows: impl Iterator<Item = Row>) -> Result<Vec<Vec
     Ok(stored)
 }
 
-fn join_in(store: &Store) -> Result<(Joined, Duration), Error> {
+fn join_in(store: &Store) -> Result<(Joined, Duration), SwapError> {
     let begin = Instant::now();
     let (left, right) = (partitioned(store, table(1))?, partitioned(store, table(2))?);
     let mut joined = Joined::default();

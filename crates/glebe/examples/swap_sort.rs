@@ -8,7 +8,7 @@ use std::collections::BinaryHeap;
 use std::io::{stdout, Write};
 use std::time::Instant;
 
-use glebe::swap::{Error, Region, Store};
+use glebe::swap::{Region, Store, SwapError};
 use glebe::Bytes;
 
 const BUDGET: Bytes = Bytes::mib(8);
@@ -36,7 +36,7 @@ fn number(bytes: &[u8]) -> u64 {
 }
 
 /// Sorts `len` bytes at `at` in place.
-fn sort_run(region: &Region, at: Bytes, len: Bytes) -> Result<(), Error> {
+fn sort_run(region: &Region, at: Bytes, len: Bytes) -> Result<(), SwapError> {
     let mut run = region.resident(at, len)?;
     let mut sorted: Vec<u64> = run.chunks_exact(8).map(number).collect();
     sorted.sort_unstable();
@@ -55,7 +55,7 @@ struct Run {
 }
 
 impl Run {
-    fn next(&mut self, region: &Region) -> Result<Option<u64>, Error> {
+    fn next(&mut self, region: &Region) -> Result<Option<u64>, SwapError> {
         if self.next == self.piece.len() {
             let len = PIECE.min((self.end - self.at).as_usize());
             self.piece.resize(len, 0);
@@ -70,7 +70,11 @@ impl Run {
 }
 
 /// Calls `to` with all numbers in order.
-fn merge(region: &Region, runs: &[(Bytes, Bytes)], mut to: impl FnMut(u64)) -> Result<(), Error> {
+fn merge(
+    region: &Region,
+    runs: &[(Bytes, Bytes)],
+    mut to: impl FnMut(u64),
+) -> Result<(), SwapError> {
     let run = |&(at, len): &(Bytes, Bytes)| Run { at, end: at + len, piece: Vec::new(), next: 0 };
     let mut runs: Vec<Run> = runs.iter().map(run).collect();
     let mut heads = BinaryHeap::new();
@@ -87,7 +91,7 @@ fn merge(region: &Region, runs: &[(Bytes, Bytes)], mut to: impl FnMut(u64)) -> R
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let len = Bytes::new(NUMBERS * WORD);
     let region = match Store::options().pool_limit(Bytes::mib(48)).build_region(len, BUDGET) {
-        Err(Error::Os(why)) if why.call() == "userfaultfd" => {
+        Err(SwapError::Os(why)) if why.call() == "userfaultfd" => {
             return Ok(writeln!(stdout(), "skipped: swap_sort ({why})")?);
         }
         made => made?,

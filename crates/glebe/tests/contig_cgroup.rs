@@ -79,7 +79,7 @@ fn use_reserve() {
 
 fn refuse_reserve() {
     match Reserve::new(Bytes::gib(1)) {
-        Err(reserve::Error::Contig(error)) => {
+        Err(reserve::ReserveError::Contig(error)) => {
             assert!(matches!(error, Error::CgroupLimit { limit: LIMIT, .. }), "{error}");
         }
         Ok(reserve) if matches!(reserve.contig().source(), Source::Hugetlb(_)) => {

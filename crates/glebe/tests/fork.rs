@@ -7,8 +7,8 @@ use glebe::contig::{Contig, Source};
 use glebe::page_size;
 use glebe::reserve::served::{self, Form};
 use glebe::reserve::{
-    Block, Contiguity, Error, LentObjectPool, LentObjectPoolStats, Namespace, Promise, Put,
-    Request, Reserve, Stats, Writers,
+    Block, Contiguity, LentObjectPool, LentObjectPoolStats, Namespace, Promise, Put, Request,
+    Reserve, ReserveError, Stats, Writers,
 };
 use glebe::units::{Bytes, Pages};
 use glebe::zpool::{self, Budget, Codec, Handle};
@@ -20,8 +20,8 @@ use glebe_testing::turn::{Turn, POOL};
 const ONE: Pages = Pages::new(1);
 const LEN: Bytes = Bytes::mib(4);
 
-fn refused<T>(result: Result<T, Error>) -> bool {
-    matches!(result, Err(Error::Forked))
+fn refused<T>(result: Result<T, ReserveError>) -> bool {
+    matches!(result, Err(ReserveError::Forked))
 }
 
 fn no_objects<T>(result: Result<T, zpool::Error>) -> bool {

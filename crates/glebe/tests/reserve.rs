@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use glebe::contig::{Contig, Source};
 use glebe::page_size;
-use glebe::reserve::{Error, Put, Request, Reserve, Writers};
+use glebe::reserve::{Put, Request, Reserve, ReserveError, Writers};
 use glebe::units::{Bytes, Pages};
 use glebe_testing::time::wait_until;
 
@@ -39,7 +39,7 @@ fn page(fill: u8) -> Vec<u8> {
     vec![fill; page_size().bytes().as_usize()]
 }
 
-fn any(reserve: &Reserve, pages: u64) -> Result<glebe::reserve::Block, Error> {
+fn any(reserve: &Reserve, pages: u64) -> Result<glebe::reserve::Block, ReserveError> {
     reserve.alloc(Request::new(Pages::new(pages)).any())
 }
 
@@ -252,20 +252,20 @@ fn a_promise_is_lent_until_it_is_taken_and_cannot_fail() {
 fn bad_requests_are_refused_with_their_values() {
     let reserve = reserve(Bytes::mib(4), None);
     let all = reserve.len();
-    assert!(matches!(reserve.alloc(Pages::ZERO), Err(Error::ZeroPages)));
+    assert!(matches!(reserve.alloc(Pages::ZERO), Err(ReserveError::ZeroPages)));
     for align in [0, 3, u64::MAX] {
         let refused = reserve.alloc(Request::new(ONE).align(Pages::new(align)));
-        assert!(matches!(refused, Err(Error::BadAlign { align: a }) if a.get() == align));
+        assert!(matches!(refused, Err(ReserveError::BadAlign { align: a }) if a.get() == align));
     }
     for pages in [all.get() + 1, u64::MAX] {
         let refused = any(&reserve, pages);
         assert!(
-            matches!(refused, Err(Error::NoRun { asked, largest })
+            matches!(refused, Err(ReserveError::NoRun { asked, largest })
                 if asked.get() == pages && largest == all),
             "{refused:?}"
         );
         let refused = reserve.promise(Pages::new(pages));
-        assert!(matches!(refused, Err(Error::NoRun { .. })), "{refused:?}");
+        assert!(matches!(refused, Err(ReserveError::NoRun { .. })), "{refused:?}");
     }
     // A page is free, but none at a multiple of `align`.
     for align in [1 << 45, 1 << 63] {
@@ -278,7 +278,7 @@ fn bad_requests_are_refused_with_their_values() {
         for refused in refused {
             // With hidden frames, the first page counts as a multiple of everything.
             let Err(refused) = refused else { continue };
-            let is_told = matches!(refused, Error::NoAlignedRun { asked, align: a, largest }
+            let is_told = matches!(refused, ReserveError::NoAlignedRun { asked, align: a, largest }
                 if asked == ONE && a == align && largest >= ONE);
             let text = refused.to_string();
             assert!(is_told && text.contains(&align.get().to_string()), "{text}");
@@ -288,7 +288,7 @@ fn bad_requests_are_refused_with_their_values() {
     let promised = reserve.promise(ONE).unwrap();
     let refused = reserve.promise(all - held.pages());
     assert!(
-        matches!(refused, Err(Error::NoRun { asked, largest })
+        matches!(refused, Err(ReserveError::NoRun { asked, largest })
             if asked > largest && largest.get() < all.get() / 2),
         "{refused:?}"
     );
@@ -296,8 +296,8 @@ fn bad_requests_are_refused_with_their_values() {
     let largest = reserve.largest_run().unwrap();
     assert!(reserve.alloc(largest).is_ok());
     let pool = reserve.page_cache().namespace("bad").unwrap();
-    assert!(matches!(pool.put(1, 1, &[0; 100]), Err(Error::BadPageLen { given: 100, .. })));
-    assert!(matches!(pool.get(1, 1, &mut []), Err(Error::BadPageLen { given: 0, .. })));
+    assert!(matches!(pool.put(1, 1, &[0; 100]), Err(ReserveError::BadPageLen { given: 100, .. })));
+    assert!(matches!(pool.get(1, 1, &mut []), Err(ReserveError::BadPageLen { given: 0, .. })));
     assert_eq!(reserve.stats().held, Pages::ZERO);
     reserve.stats().check().unwrap();
 }
@@ -306,9 +306,9 @@ fn bad_requests_are_refused_with_their_values() {
 fn a_reserve_is_whole_granules_and_not_larger_than_the_machine() {
     let odd = page_size().bytes();
     let contig = Contig::options().source(Source::Plain).build(odd).unwrap();
-    assert!(matches!(Reserve::options().build_on(contig), Err(Error::BadLen { .. })));
+    assert!(matches!(Reserve::options().build_on(contig), Err(ReserveError::BadLen { .. })));
     for len in [Bytes::new(u64::MAX), Bytes::gib(1 << 20)] {
-        assert!(matches!(Reserve::new(len), Err(Error::Contig(_))));
+        assert!(matches!(Reserve::new(len), Err(ReserveError::Contig(_))));
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use glebe::contig::{Contig, HeldBy, Options, Source};
 use glebe::page_size;
-use glebe::reserve::{Block, Error, Put, Request, Reserve, Writers};
+use glebe::reserve::{Block, Put, Request, Reserve, ReserveError, Writers};
 use glebe::units::{Bytes, Pages};
 use glebe_testing::time::{storm, wait_until, Storm};
 
@@ -107,7 +107,7 @@ fn it_grows_is_used_and_shrinks_to_a_granule_and_grows_again() {
         assert_eq!(reserve.len().get(), pages(GRANULE));
         found(&reserve, 2 * pages(room));
         let refused = reserve.shrink(GRANULE).unwrap_err();
-        assert!(matches!(refused, Error::NotGiven { .. }), "{refused}");
+        assert!(matches!(refused, ReserveError::NotGiven { .. }), "{refused}");
         let zero = reserve.alloc(any(pages(GRANULE))).unwrap();
         reserve.grow(Bytes::mib(30)).unwrap();
         assert_eq!(reserve.len().get(), pages(room));
@@ -134,7 +134,7 @@ fn blocks_and_promises_stay_and_the_figures_say_what_can_be_given() {
     let promise = reserve.promise(Pages::new(1)).unwrap();
     fill(&reserve);
     let refused = reserve.shrink(Bytes::mib(14)).unwrap_err();
-    let Error::NotGiven { asked, free, unit } = refused else { panic!("{refused}") };
+    let ReserveError::NotGiven { asked, free, unit } = refused else { panic!("{refused}") };
     // The block uses a granule and a page of another; the promise uses a page of a third.
     let expected = (Bytes::mib(14), Bytes::mib(10), GRANULE);
     assert_eq!((asked, free, unit), expected);
@@ -153,15 +153,15 @@ fn blocks_and_promises_stay_and_the_figures_say_what_can_be_given() {
 fn what_cannot_be_is_refused_and_nothing_changes() {
     let fixed = Reserve::options().memory(plain()).build(GRANULE).unwrap();
     for refused in [fixed.grow(GRANULE), fixed.shrink(GRANULE)] {
-        assert!(matches!(refused, Err(Error::FixedLen { .. })), "{refused:?}");
+        assert!(matches!(refused, Err(ReserveError::FixedLen { .. })), "{refused:?}");
     }
     let file = Reserve::options().room(Bytes::mib(8)).memory(plain().mappable()).build(GRANULE);
-    assert!(matches!(file, Err(Error::FixedLen { .. })));
+    assert!(matches!(file, Err(ReserveError::FixedLen { .. })));
     let reserve = reserve(Bytes::mib(6), Bytes::mib(4));
     let refused = reserve.grow(Bytes::mib(4)).unwrap_err();
-    assert!(matches!(refused, Error::NoRoom { left: GRANULE, .. }), "{refused}");
+    assert!(matches!(refused, ReserveError::NoRoom { left: GRANULE, .. }), "{refused}");
     for zero in [reserve.grow(Bytes::ZERO), reserve.shrink(Bytes::ZERO)] {
-        assert!(matches!(zero, Err(Error::BadLen { .. })));
+        assert!(matches!(zero, Err(ReserveError::BadLen { .. })));
     }
     assert!(
         reserve.grow(Bytes::new(u64::MAX)).is_err()
@@ -204,7 +204,7 @@ fn a_pin_ends_for_what_goes_and_stays_for_the_rest() {
     };
     let before = pinned();
     match reserve.shrink(Bytes::mib(6)) {
-        Err(Error::Os(why)) => return println!("skipped: {why}"),
+        Err(ReserveError::Os(why)) => return println!("skipped: {why}"),
         went => drop(went.unwrap()),
     }
     assert_eq!(before - pinned(), Bytes::mib(6).get());
@@ -365,7 +365,7 @@ fn stress(writers: Writers) {
                     assert_eq!(done.len, len);
                     resized.fetch_add(1, Ordering::Relaxed);
                 }
-                Err(Error::NoRoom { .. } | Error::NotGiven { .. }) => {}
+                Err(ReserveError::NoRoom { .. } | ReserveError::NotGiven { .. }) => {}
                 Err(other) => panic!("{other}"),
             }
         }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use glebe::contig::{Contig, Source};
 use glebe::error::OsError;
 use glebe::reserve::served::{self, Form, Served};
-use glebe::reserve::{Error, Reserve};
+use glebe::reserve::{Reserve, ReserveError};
 use glebe::units::Bytes;
 use glebe_testing::time::wait_until;
 use glebe_testing::Scratch;
@@ -113,7 +113,7 @@ fn a_directory_that_others_enter_is_refused_and_the_reserve_works_on() {
     for mode in [0o755, 0o710, 0o701] {
         fs::set_permissions(scratch.path(), Permissions::from_mode(mode)).unwrap();
         match reserve.serve_stats_in(scratch.path()) {
-            Err(Error::Os(error)) => {
+            Err(ReserveError::Os(error)) => {
                 let said = error.to_string();
                 assert!(said.ends_with(&format!("mode 40{mode:o}")), "{said}");
             }
@@ -125,11 +125,14 @@ fn a_directory_that_others_enter_is_refused_and_the_reserve_works_on() {
     fs::write(&file, "").unwrap();
     let refused = reserve.serve_stats_in(&file);
     let is_denied = |error: &OsError| error.kind() == ErrorKind::PermissionDenied;
-    assert!(matches!(&refused, Err(Error::Os(error)) if is_denied(error)), "{refused:?}");
+    assert!(matches!(&refused, Err(ReserveError::Os(error)) if is_denied(error)), "{refused:?}");
     let deep = scratch.path().join("no/parent");
-    assert!(matches!(reserve.serve_stats_in(&deep), Err(Error::Os(_))));
+    assert!(matches!(reserve.serve_stats_in(&deep), Err(ReserveError::Os(_))));
     let long = scratch.path().join("x".repeat(100));
-    assert!(matches!(reserve.serve_stats_in(&long), Err(Error::Os(_))), "longer than an address");
+    assert!(
+        matches!(reserve.serve_stats_in(&long), Err(ReserveError::Os(_))),
+        "longer than an address"
+    );
     reserve.stats().check().unwrap();
     reserve.serve_stats_in(scratch.path()).unwrap();
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use glebe::contig::{Contig, Source};
 use glebe::page_size;
-use glebe::reserve::{Block, Error, Namespace, Put, Request, Reserve, Writers};
+use glebe::reserve::{Block, Namespace, Put, Request, Reserve, ReserveError, Writers};
 use glebe::units::{Bytes, Pages};
 
 const GRANULES: u64 = 2;
@@ -298,7 +298,7 @@ fn counted_writers_are_passed_by_or_reported() {
     let (put, block) = while_held(&pool, || {
         drop(held.remove(1));
         let both = reserve.alloc(any(2 * granule).no_wait());
-        assert!(matches!(both, Err(Error::WouldWait)), "{both:?}");
+        assert!(matches!(both, Err(ReserveError::WouldWait)), "{both:?}");
         for request in [any(granule), any(3), any(1)] {
             drop(poisoned(reserve.alloc(request.no_wait()).unwrap()));
         }

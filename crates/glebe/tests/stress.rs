@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use glebe::contig::{Contig, Source};
 use glebe::page_size;
-use glebe::reserve::{Block, Error, Namespace, Promise, Put, Request, Reserve, Stats, Writers};
+use glebe::reserve::{
+    Block, Namespace, Promise, Put, Request, Reserve, ReserveError, Stats, Writers,
+};
 use glebe::units::{Bytes, Pages};
 use glebe_testing::time::{slowed, Storm};
 
@@ -208,8 +210,8 @@ struct Inherited {
 impl Inherited {
     /// Returns true if every call was refused. Allocates nothing.
     fn refuses_all(&mut self, bytes: &mut [u8]) -> bool {
-        fn refused<T>(result: Result<T, Error>) -> bool {
-            matches!(result, Err(Error::Forked))
+        fn refused<T>(result: Result<T, ReserveError>) -> bool {
+            matches!(result, Err(ReserveError::Forked))
         }
         let one = Pages::new(1);
         let _ = self.reserve.stats();

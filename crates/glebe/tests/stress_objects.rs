@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use glebe::contig::{Contig, Source};
-use glebe::reserve::{Error as ReserveError, LentObjectPool, OnRecall, Request, Reserve};
+use glebe::reserve::{LentObjectPool, OnRecall, Request, Reserve, ReserveError};
 use glebe::units::{Bytes, Pages};
 use glebe::zpool::{AtLimit, Budget, Error, Guard, Handle, ObjectPool};
 use glebe_testing::time::Storm;

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use glebe::page_size;
 use glebe::reserve::{Block, Reserve};
 use glebe::swap::cache::{Area, SwapCache};
-use glebe::swap::Error;
+use glebe::swap::SwapError;
 use glebe::units::{Bytes, Pages};
 use glebe_testing::time::is_long;
 use proptest::prelude::*;
@@ -93,7 +93,7 @@ impl Beside {
         let page = page_of(self.stores, matter);
         match self.area.store(offset, &page) {
             Ok(()) => drop(self.known.insert(offset, page)),
-            Err(Error::Full { .. }) if !self.has_file => drop(self.known.remove(&offset)),
+            Err(SwapError::Full { .. }) if !self.has_file => drop(self.known.remove(&offset)),
             Err(error) => panic!("{error}"),
         }
     }
@@ -109,14 +109,14 @@ impl Beside {
         self.stores += 1;
     }
 
-    fn expect(&self, offset: u64, found: Result<bool, Error>, out: &[u8]) {
+    fn expect(&self, offset: u64, found: Result<bool, SwapError>, out: &[u8]) {
         let known = self.known.get(&offset);
         assert_eq!(found.unwrap(), known.is_some(), "offset {offset}");
         assert!(known.is_none_or(|page| page == out), "offset {offset}");
     }
 
-    fn set(&self, result: Result<(), Error>) {
-        let is_refused = matches!(result, Err(Error::PutBackBelowStored { .. }));
+    fn set(&self, result: Result<(), SwapError>) {
+        let is_refused = matches!(result, Err(SwapError::PutBackBelowStored { .. }));
         assert!(result.is_ok() || is_refused && !self.has_file, "{result:?}");
     }
 

@@ -9,7 +9,7 @@ mod threads;
 mod traps;
 
 use glebe::page_size;
-use glebe::swap::{Error, Options, Region, Store};
+use glebe::swap::{Region, Store, SwapError, SwapOptions};
 use glebe::units::{Bytes, Pages};
 
 use glebe_testing::stressed::mix;
@@ -23,10 +23,10 @@ fn pages(count: u64) -> Bytes {
 }
 
 /// Returns `None` without userfaultfd.
-fn region_of(options: Options, len: u64, budget: u64) -> Option<Region> {
+fn region_of(options: SwapOptions, len: u64, budget: u64) -> Option<Region> {
     match options.build_region(pages(len), pages(budget)) {
         Ok(region) => Some(region),
-        Err(Error::Os(error)) if error.call() == "userfaultfd" => {
+        Err(SwapError::Os(error)) if error.call() == "userfaultfd" => {
             eprintln!("skipped: {error}");
             None
         }
@@ -169,12 +169,12 @@ fn what_is_resident_stays_and_is_nobody_elses() {
         (0..3).for_each(|_| check_from(region, 7));
         let before = region.stats();
         assert_eq!((kept[5], before.pinned), (77, Pages::new(4)));
-        assert!(matches!(region.resident(pages(6), pages(2)), Err(Error::Pinned)));
-        assert!(matches!(region.write_at(pages(4), &[1]), Err(Error::Pinned)));
-        assert!(matches!(region.resident(pages(20), pages(11)), Err(Error::Budget { .. })));
+        assert!(matches!(region.resident(pages(6), pages(2)), Err(SwapError::Pinned)));
+        assert!(matches!(region.write_at(pages(4), &[1]), Err(SwapError::Pinned)));
+        assert!(matches!(region.resident(pages(20), pages(11)), Err(SwapError::Budget { .. })));
         assert!(matches!(
             region.set_budget(pages(3)),
-            Err(Error::BudgetBelowPinned { pinned, .. }) if pinned == pages(4)
+            Err(SwapError::BudgetBelowPinned { pinned, .. }) if pinned == pages(4)
         ));
         assert_eq!(region.budget(), pages(16));
         drop(kept);
@@ -282,29 +282,29 @@ fn where_nothing_can_leave_touches_go_over_and_calls_are_refused() {
     assert!(stats.over.get() > 1000 && stats.came_over_pages > 1000, "{stats}");
     assert!((0..words(&region)).all(|at| load(&region, at) == noise(at)));
     let stored = (0..2048).find_map(|at| region.write_at(pages(at), &[1]).err());
-    assert!(matches!(stored, Some(Error::Full { .. })), "{stored:?}");
+    assert!(matches!(stored, Some(SwapError::Full { .. })), "{stored:?}");
 }
 
 #[test]
 fn what_cannot_be_is_refused_with_the_limit() {
     let made = |len, budget| Store::options().build_region(Bytes::new(len), Bytes::new(budget));
     for len in [0, (1 << 43) + 1, u64::MAX] {
-        assert!(matches!(made(len, 1 << 20), Err(Error::Capacity { .. })), "{len}");
+        assert!(matches!(made(len, 1 << 20), Err(SwapError::Capacity { .. })), "{len}");
     }
-    assert!(matches!(made(1 << 20, page() as u64 - 1), Err(Error::NoBudget { .. })));
+    assert!(matches!(made(1 << 20, page() as u64 - 1), Err(SwapError::NoBudget { .. })));
     let Some(region) = region_of(Store::options(), 4, 64) else { return };
     let end = region.len();
     for (offset, len) in [(end, 1), (Bytes::ZERO, end.get() + 1), (Bytes::new(u64::MAX), 2)] {
         let buf = &mut vec![0; len as usize][..];
         let said = region.read_at(offset, buf);
-        assert!(matches!(said, Err(Error::Beyond { limit, .. }) if limit == end), "{said:?}");
-        assert!(matches!(region.write_at(offset, buf), Err(Error::Beyond { .. })));
+        assert!(matches!(said, Err(SwapError::Beyond { limit, .. }) if limit == end), "{said:?}");
+        assert!(matches!(region.write_at(offset, buf), Err(SwapError::Beyond { .. })));
         let said = region.resident(offset, Bytes::new(len));
-        assert!(matches!(said, Err(Error::Beyond { .. })), "{said:?}");
+        assert!(matches!(said, Err(SwapError::Beyond { .. })), "{said:?}");
     }
     region.read_at(end, &mut []).unwrap();
     assert!(region.resident(end, Bytes::ZERO).unwrap().is_empty());
-    assert!(matches!(region.set_budget(Bytes::ZERO), Err(Error::NoBudget { .. })));
+    assert!(matches!(region.set_budget(Bytes::ZERO), Err(SwapError::NoBudget { .. })));
     // A budget above the length never evicts.
     fill(&region, 1);
     check(&region, 1);

@@ -7,7 +7,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 use glebe::page_size;
-use glebe::swap::{Error, Store};
+use glebe::swap::{Store, SwapError};
 use glebe::units::{Bytes, Pages};
 use glebe_testing::Scratch;
 
@@ -67,7 +67,7 @@ fn a_damaged_page_is_an_error_of_calls_and_a_signal_of_touches() {
         .file_in(scratch.path(), Bytes::mib(64))
         .build_region(Bytes::mib(16), Bytes::mib(1));
     let region = match made {
-        Err(Error::Os(error)) if error.call() == "userfaultfd" => {
+        Err(SwapError::Os(error)) if error.call() == "userfaultfd" => {
             return println!("skipped: {error}")
         }
         made => made.unwrap(),
@@ -105,7 +105,7 @@ fn a_damaged_page_is_an_error_of_calls_and_a_signal_of_touches() {
     let damaged: Vec<u64> = (0..64)
         .filter(|at| {
             let read = region.read_at(Pages::new(*at).bytes(page_size()), &mut [0; 8]);
-            assert!(matches!(read, Ok(()) | Err(Error::LostPage { .. })), "{read:?}");
+            assert!(matches!(read, Ok(()) | Err(SwapError::LostPage { .. })), "{read:?}");
             read.is_err()
         })
         .collect();
@@ -113,7 +113,7 @@ fn a_damaged_page_is_an_error_of_calls_and_a_signal_of_touches() {
     let offset = Pages::new(at).bytes(page_size());
     let said = region.resident(offset, page);
     assert!(
-        matches!(said, Err(Error::LostPage { offset: told, .. }) if told == offset),
+        matches!(said, Err(SwapError::LostPage { offset: told, .. }) if told == offset),
         "{said:?}"
     );
     let told = said.map(drop).unwrap_err().to_string();
@@ -137,9 +137,9 @@ fn a_damaged_page_is_an_error_of_calls_and_a_signal_of_touches() {
     assert!(is_mapped());
     // Covers glebe's handler by one that may pass on no touch.
     let glebes = set_action(&mine);
-    assert!(matches!(region.arm_thread(), Err(Error::HandlerCovered)));
+    assert!(matches!(region.arm_thread(), Err(SwapError::HandlerCovered)));
     let made = Store::options().build_region(page, page);
-    assert!(matches!(made, Err(Error::HandlerCovered)), "{made:?}");
+    assert!(matches!(made, Err(SwapError::HandlerCovered)), "{made:?}");
     set_action(&glebes);
     region.arm_thread().unwrap();
     drop(region);

@@ -12,7 +12,7 @@ mod stress;
 use std::collections::HashMap;
 
 use glebe::page_size;
-use glebe::swap::{Error, Key, Options, Store};
+use glebe::swap::{Key, Store, SwapError, SwapOptions};
 use glebe::units::{Bytes, Pages};
 use glebe_testing::time::is_long;
 use proptest::prelude::*;
@@ -122,10 +122,10 @@ fn lengths_that_no_store_takes_are_refused() {
     for len in [0, (2 << 20) + 1, usize::MAX] {
         let refused = store.create(len).unwrap_err();
         assert!(
-            matches!(refused, Error::Len { len: given, max } if given == len && max == 2 << 20)
+            matches!(refused, SwapError::Len { len: given, max } if given == len && max == 2 << 20)
         );
     }
-    assert!(matches!(store.insert(&[]), Err(Error::Len { len: 0, .. })));
+    assert!(matches!(store.insert(&[]), Err(SwapError::Len { len: 0, .. })));
     assert_eq!(store.stats().created_pages, 0);
 }
 
@@ -136,15 +136,15 @@ fn a_key_of_the_past_is_an_error() {
     store.free(key).unwrap();
     let second = store.insert(b"second").unwrap();
     assert_ne!(key, second);
-    assert!(matches!(store.pin(key), Err(Error::Stale)));
-    assert!(matches!(store.pin_mut(key), Err(Error::Stale)));
-    assert!(matches!(store.take(key), Err(Error::Stale)));
-    assert!(matches!(store.free(key), Err(Error::Stale)));
-    assert!(matches!(store.cold(key), Err(Error::Stale)));
-    assert!(matches!(store.will_need(key), Err(Error::Stale)));
-    assert!(matches!(store.dead(key), Err(Error::Stale)));
-    assert!(matches!(other.pin(second), Err(Error::Foreign)));
-    assert!(matches!(other.free(second), Err(Error::Foreign)));
+    assert!(matches!(store.pin(key), Err(SwapError::Stale)));
+    assert!(matches!(store.pin_mut(key), Err(SwapError::Stale)));
+    assert!(matches!(store.take(key), Err(SwapError::Stale)));
+    assert!(matches!(store.free(key), Err(SwapError::Stale)));
+    assert!(matches!(store.cold(key), Err(SwapError::Stale)));
+    assert!(matches!(store.will_need(key), Err(SwapError::Stale)));
+    assert!(matches!(store.dead(key), Err(SwapError::Stale)));
+    assert!(matches!(other.pin(second), Err(SwapError::Foreign)));
+    assert!(matches!(other.free(second), Err(SwapError::Foreign)));
     assert_eq!(*store.pin(second).unwrap(), *b"second");
 }
 
@@ -156,11 +156,11 @@ fn what_is_pinned_bounds_what_comes_in_and_nothing_is_lost() {
     let (all, one) = (pages(4), pages(1));
     for refused in [store.pin(keys[5]).map(drop), store.create(1).map(drop)] {
         let refused = refused.unwrap_err();
-        let Error::Budget { len, pinned, budget } = refused else { panic!("{refused}") };
+        let SwapError::Budget { len, pinned, budget } = refused else { panic!("{refused}") };
         assert_eq!((len, pinned, budget), (one, all, all));
     }
-    assert!(matches!(store.pin_mut(keys[6]), Err(Error::Budget { .. })));
-    assert!(matches!(store.will_need(keys[6]), Err(Error::Budget { .. })));
+    assert!(matches!(store.pin_mut(keys[6]), Err(SwapError::Budget { .. })));
+    assert!(matches!(store.will_need(keys[6]), Err(SwapError::Budget { .. })));
     // `take` may exceed the budget.
     assert_eq!(store.take(keys[7]).unwrap(), bytes_of(7, page(), Matter::Text));
     for (n, guard) in guards.iter().enumerate() {
@@ -175,7 +175,7 @@ fn an_object_beyond_the_budget_is_refused() {
     let store = small(4);
     let key = store.insert(b"there").unwrap();
     let refused = store.create(5 * page()).unwrap_err();
-    assert!(matches!(refused, Error::Budget { pinned: Bytes::ZERO, .. }), "{refused}");
+    assert!(matches!(refused, SwapError::Budget { pinned: Bytes::ZERO, .. }), "{refused}");
     assert_eq!(store.stats().evicted, 0, "others left for nothing");
     assert_eq!(*store.pin(key).unwrap(), *b"there");
 }
@@ -185,9 +185,9 @@ fn a_budget_is_lowered_to_what_is_pinned_and_raised() {
     let store = small(16);
     let keys = insert_all(&store, 16, Matter::Text);
     let guards: Vec<_> = keys[..3].iter().map(|key| store.pin(*key).unwrap()).collect();
-    assert!(matches!(store.set_budget(Bytes::ZERO), Err(Error::NoBudget { .. })));
+    assert!(matches!(store.set_budget(Bytes::ZERO), Err(SwapError::NoBudget { .. })));
     let refused = store.set_budget(pages(2)).unwrap_err();
-    let Error::BudgetBelowPinned { given, pinned } = refused else { panic!("{refused}") };
+    let SwapError::BudgetBelowPinned { given, pinned } = refused else { panic!("{refused}") };
     assert_eq!((given, pinned, store.budget()), (pages(2), pages(3), pages(16)));
     store.set_budget(pages(3)).unwrap();
     let stats = store.stats();
@@ -198,20 +198,20 @@ fn a_budget_is_lowered_to_what_is_pinned_and_raised() {
     store.set_budget(pages(1 << 20)).unwrap();
     check_all(&store, &keys, Matter::Text);
     assert_eq!(store.stats().resident, Pages::new(16));
-    assert!(matches!(Store::with_budget(Bytes::ZERO), Err(Error::NoBudget { .. })));
+    assert!(matches!(Store::with_budget(Bytes::ZERO), Err(SwapError::NoBudget { .. })));
 }
 
 #[test]
 fn capacities_are_checked_and_bound_what_there_is() {
     let build = |capacity| Store::options().capacity(capacity).build(pages(16));
     for given in [Bytes::ZERO, pages(1 << 40)] {
-        assert!(matches!(build(given), Err(Error::Capacity { given: at, .. }) if at == given));
+        assert!(matches!(build(given), Err(SwapError::Capacity { given: at, .. }) if at == given));
     }
     let store = build(pages(3)).unwrap();
     let keys = insert_all(&store, 3, Matter::Text);
     store.free(keys[1]).unwrap();
     let refused = store.create(2 * page()).unwrap_err();
-    let Error::Addresses { len, largest, capacity } = refused else { panic!("{refused}") };
+    let SwapError::Addresses { len, largest, capacity } = refused else { panic!("{refused}") };
     assert_eq!((len, largest, capacity), (pages(2), pages(1), pages(3)));
     assert!(store.create(1).is_ok());
 }
@@ -228,7 +228,7 @@ fn a_full_pool_refuses_and_loses_nothing() {
             Err(refused) => break refused,
         }
     };
-    let Error::Full { held, limit } = refused else { panic!("{refused}") };
+    let SwapError::Full { held, limit } = refused else { panic!("{refused}") };
     assert!(held <= limit && limit == Bytes::mib(1), "{held} of {limit}");
     assert!(keys.len() > 250, "{} objects", keys.len());
     for _ in 0..3 {
@@ -237,7 +237,7 @@ fn a_full_pool_refuses_and_loses_nothing() {
     assert!(store.stats().kept_dropped > 0, "{}", store.stats());
     store.set_pool_limit(Bytes::mib(2)).unwrap();
     store.insert(&bytes_of(keys.len() as u64, page(), Matter::Noise)).unwrap();
-    assert!(matches!(store.set_pool_limit(Bytes::new(1)), Err(Error::Pool(_))));
+    assert!(matches!(store.set_pool_limit(Bytes::new(1)), Err(SwapError::Pool(_))));
     check_all(&store, &keys, Matter::Noise);
 }
 
@@ -296,7 +296,7 @@ fn a_full_file_refuses_and_loses_nothing() {
             Err(refused) => break refused,
         }
     };
-    assert!(matches!(refused, Error::FileFull { limit: at, .. } if at == limit), "{refused}");
+    assert!(matches!(refused, SwapError::FileFull { limit: at, .. } if at == limit), "{refused}");
     assert!(keys.len() > 1024 + 240, "{} objects", keys.len());
     (0..2).for_each(|_| check_all(&store, &keys, Matter::Noise));
     let spare = keys.split_off(keys.len() - 100);
@@ -304,7 +304,7 @@ fn a_full_file_refuses_and_loses_nothing() {
     insert_all(&store, 90, Matter::Noise);
     check_all(&store, &keys, Matter::Noise);
     let none = Store::options().file_in("/nowhere", limit).build(limit);
-    assert!(matches!(none, Err(Error::Os(_))));
+    assert!(matches!(none, Err(SwapError::Os(_))));
 }
 
 #[test]
@@ -312,7 +312,7 @@ fn pins_to_write_are_alone() {
     let store = small(4);
     let key = store.insert(b"object").unwrap();
     let (first, second) = (store.pin(key).unwrap(), store.pin(key).unwrap());
-    let is_pinned = |result: Result<(), Error>| matches!(result, Err(Error::Pinned));
+    let is_pinned = |result: Result<(), SwapError>| matches!(result, Err(SwapError::Pinned));
     assert!(is_pinned(store.pin_mut(key).map(drop)));
     drop(first);
     assert!(is_pinned(store.pin_mut(key).map(drop)));
@@ -335,7 +335,7 @@ fn a_guard_that_is_held_for_ever_keeps_its_object_alone() {
     std::mem::forget(store.pin(keys[0]).unwrap());
     let more = insert_all(&store, 8, Matter::Text);
     check_all(&store, &more, Matter::Text);
-    assert!(matches!(store.free(keys[0]), Err(Error::Pinned)));
+    assert!(matches!(store.free(keys[0]), Err(SwapError::Pinned)));
     assert_eq!(store.stats().pinned, Pages::new(1));
 }
 
@@ -346,7 +346,7 @@ fn what_is_dead_is_never_compressed() {
     let guard = store.pin(keys[0]).unwrap();
     (0..2).for_each(|_| store.dead(keys[0]).unwrap());
     assert_eq!(*guard, *bytes_of(0, page(), Matter::Text), "a guard's bytes went");
-    assert!(matches!(store.pin(keys[0]), Err(Error::Dead)));
+    assert!(matches!(store.pin(keys[0]), Err(SwapError::Dead)));
     assert_eq!((store.stats().resident, store.stats().buried), (Pages::new(3), Pages::ZERO));
     drop(guard);
     assert_eq!((store.stats().resident, store.stats().buried), (Pages::new(2), Pages::new(1)));
@@ -359,9 +359,9 @@ fn what_is_dead_is_never_compressed() {
     stats.check().unwrap();
     assert_eq!((stats.resident, stats.buried), (Pages::ZERO, Pages::new(3)));
     for key in &keys {
-        assert!(matches!(store.pin(*key), Err(Error::Dead)));
-        assert!(matches!(store.pin_mut(*key), Err(Error::Dead)));
-        assert!(matches!(store.take(*key), Err(Error::Dead)));
+        assert!(matches!(store.pin(*key), Err(SwapError::Dead)));
+        assert!(matches!(store.pin_mut(*key), Err(SwapError::Dead)));
+        assert!(matches!(store.take(*key), Err(SwapError::Dead)));
     }
     insert_all(&store, 4, Matter::Text);
     assert_eq!((store.stats().coded + store.stats().raw, store.stats().evicted), (0, 0));
@@ -391,7 +391,7 @@ fn a_copy_is_kept_until_the_object_is_written() {
     check_all(&store, &keys, Matter::Noise);
     assert_eq!(copied(&store), once + 1, "an object that was written");
 
-    let store = Options::default().keep_copies(false).build(pages(4)).unwrap();
+    let store = SwapOptions::default().keep_copies(false).build(pages(4)).unwrap();
     let keys = insert_all(&store, 8, Matter::Noise);
     (0..2).for_each(|_| check_all(&store, &keys, Matter::Noise));
     assert_eq!((store.stats().kept, store.stats().reused), (Pages::ZERO, 0));
@@ -492,8 +492,8 @@ fn run(store: &Store, program: &[Call]) {
 /// Makes a call on one object, which may have ended.
 fn one_call(store: &Store, map: &mut HashMap<Key, Option<Vec<u8>>>, key: Key, call: &Call) {
     let expected = map.get(&key).cloned();
-    let agrees = |found: Result<Vec<u8>, Error>| match (&expected, found) {
-        (None, Err(Error::Stale)) | (Some(None), Err(Error::Dead)) => {}
+    let agrees = |found: Result<Vec<u8>, SwapError>| match (&expected, found) {
+        (None, Err(SwapError::Stale)) | (Some(None), Err(SwapError::Dead)) => {}
         (Some(Some(bytes)), Ok(found)) => assert!(*bytes == found, "other bytes"),
         (expected, found) => panic!("{found:?} instead of {expected:?}"),
     };

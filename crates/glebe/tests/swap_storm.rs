@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use glebe::page_size;
 use glebe::reserve::Reserve;
 use glebe::swap::cache::{Area, SwapCache};
-use glebe::swap::{Error, Key, Region, Store};
+use glebe::swap::{Key, Region, Store, SwapError};
 use glebe::units::{Bytes, Pages};
 use glebe_testing::process::child_of;
 use glebe_testing::time::{self, slowed, storm};
@@ -113,27 +113,27 @@ struct Storm {
 }
 
 /// Returns `None` for a temporary refusal.
-fn kept<T>(result: Result<T, Error>) -> Option<T> {
+fn kept<T>(result: Result<T, SwapError>) -> Option<T> {
     match result {
         Ok(done) => Some(done),
-        Err(Error::Os(error)) => {
-            let error = Error::Os(error);
+        Err(SwapError::Os(error)) => {
+            let error = SwapError::Os(error);
             let is_known = is_refusal(&error) || error.to_string().contains("File too large");
             assert!(is_known, "{error}");
             None
         }
         Err(
-            Error::Budget { .. }
-            | Error::BudgetBelowPinned { .. }
-            | Error::Full { .. }
-            | Error::FileFull { .. }
-            | Error::Pinned,
+            SwapError::Budget { .. }
+            | SwapError::BudgetBelowPinned { .. }
+            | SwapError::Full { .. }
+            | SwapError::FileFull { .. }
+            | SwapError::Pinned,
         ) => None,
         Err(error) => panic!("{error}"),
     }
 }
 
-fn retry<T>(mut call: impl FnMut() -> Result<T, Error>) -> T {
+fn retry<T>(mut call: impl FnMut() -> Result<T, SwapError>) -> T {
     let begun = Instant::now();
     loop {
         let result = call();
@@ -156,7 +156,7 @@ impl Storm {
         let (options, cache) = (options.encrypted(), cache.encrypted());
         let region = match options.clone().build_region(pages(PAGES * THREADS), pages(200)) {
             Ok(region) => Some(region),
-            Err(Error::Os(error)) if error.call() == "userfaultfd" => {
+            Err(SwapError::Os(error)) if error.call() == "userfaultfd" => {
                 eprintln!("skipped: the region: {error}");
                 None
             }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use glebe::page_size;
 use glebe::swap::cache::{Area, Stats, SwapCache};
-use glebe::swap::Error;
+use glebe::swap::SwapError;
 use glebe::units::{Bytes, Pages};
 
 use super::file;
@@ -93,7 +93,7 @@ pub extern "C" fn glebe_swap_area_free(area: glebe_swap_area) -> c_int {
 fn check_len(len: usize, most: u64) -> Result<(), Failure> {
     let page = page_size().bytes();
     let whole = len as u64 % page.get() == 0 && len > 0 && len as u64 / page.get() <= most;
-    whole.then_some(()).ok_or_else(|| Error::NotAPage { len, page }.into())
+    whole.then_some(()).ok_or_else(|| SwapError::NotAPage { len, page }.into())
 }
 
 #[no_mangle]
@@ -111,7 +111,7 @@ pub extern "C" fn glebe_swap_area_store(
             let (count, limit) = (pages.len() as u64, of.pages().get());
             if first.checked_add(count).is_none_or(|end| end > limit) {
                 let offset = first.saturating_add(count - 1);
-                return Err(Error::Offset { offset, pages: of.pages() });
+                return Err(SwapError::Offset { offset, pages: of.pages() });
             }
             of.store_all((first..).zip(pages))
         })?;
@@ -123,7 +123,7 @@ fn copy_out(
     area: glebe_swap_area,
     page: &mut Out<c_void>,
     len_bytes: usize,
-    how: impl FnOnce(&Area, &mut [u8]) -> Result<bool, Error>,
+    how: impl FnOnce(&Area, &mut [u8]) -> Result<bool, SwapError>,
 ) -> Result<c_int, Failure> {
     check_len(len_bytes, 1)?;
     let to = page.bytes(len_bytes, "page")?;

@@ -3,7 +3,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use glebe::swap::{Error, Region};
+use glebe::swap::{Region, SwapError};
 use glebe::units::Bytes;
 
 use super::{end_unpinned, formed, options, Wanted};
@@ -15,7 +15,7 @@ use crate::process::{each, insert, with, Process};
 
 fn on<R>(
     region: glebe_swap_region,
-    call: impl FnOnce(&Region) -> Result<R, Error>,
+    call: impl FnOnce(&Region) -> Result<R, SwapError>,
 ) -> Result<R, Failure> {
     with(region, |of| Ok(call(&of.of)?))
 }
@@ -109,7 +109,7 @@ fn on_part(
     region: glebe_swap_region,
     offset_bytes: u64,
     len_bytes: u64,
-    call: fn(&Region, Bytes, Bytes) -> Result<(), Error>,
+    call: fn(&Region, Bytes, Bytes) -> Result<(), SwapError>,
 ) -> Result<c_int, Failure> {
     on(region, |of| call(of, Bytes::new(offset_bytes), Bytes::new(len_bytes)))?;
     Ok(GLEBE_OK)

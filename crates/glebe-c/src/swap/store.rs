@@ -4,7 +4,7 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use glebe::swap::cache::SwapCache;
-use glebe::swap::{Error, Key, Store};
+use glebe::swap::{Key, Store, SwapError};
 use glebe::units::Bytes;
 
 use super::{end_unpinned, formed, options, Wanted};
@@ -14,8 +14,8 @@ use crate::failure::Failure;
 use crate::pinned::{self, Pinnable};
 use crate::process::{each, insert, with, Of, Process};
 
-fn key(object: glebe_swap_object) -> Result<Key, Error> {
-    let store = u32::try_from(object.store).map_err(|_| Error::Foreign)?;
+fn key(object: glebe_swap_object) -> Result<Key, SwapError> {
+    let store = u32::try_from(object.store).map_err(|_| SwapError::Foreign)?;
     Ok(Key::from_raw(store, object.id))
 }
 
@@ -26,7 +26,7 @@ fn object(key: Key) -> glebe_swap_object {
 
 fn on<R>(
     store: glebe_swap_store,
-    call: impl FnOnce(&Store) -> Result<R, Error>,
+    call: impl FnOnce(&Store) -> Result<R, SwapError>,
 ) -> Result<R, Failure> {
     with(store, |of| Ok(call(&of.of)?))
 }
@@ -35,7 +35,7 @@ fn on<R>(
 fn on_object(
     store: glebe_swap_store,
     object: glebe_swap_object,
-    call: fn(&Store, Key) -> Result<(), Error>,
+    call: fn(&Store, Key) -> Result<(), SwapError>,
 ) -> Result<c_int, Failure> {
     on(store, |of| call(of, key(object)?))?;
     Ok(GLEBE_OK)

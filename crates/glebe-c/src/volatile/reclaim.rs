@@ -12,7 +12,7 @@ use std::thread::{sleep, Builder};
 use std::time::Duration;
 
 use glebe::error::OsError;
-use glebe::reclaim::{Budget, Error, Policy, Reclaimer};
+use glebe::reclaim::{Budget, Policy, ReclaimError, Reclaimer};
 use glebe::units::Bytes;
 
 use super::adopted::{begin_reclaim, end_reclaim, held, purge};
@@ -44,7 +44,7 @@ pub extern "C" fn glebe_vrange_reclaim(margin_bytes: u64) -> c_int {
         follow_forks()?;
         let _inside = Inside::enter()?;
         if !begin_reclaim() {
-            return Err(Error::Started.into());
+            return Err(ReclaimError::Started.into());
         }
         start(margin_bytes).inspect_err(|_| end_reclaim())?;
         Ok(GLEBE_OK)
@@ -61,7 +61,7 @@ fn start(margin_bytes: u64) -> Result<(), Failure> {
     reclaimer.add(&budget)?;
     let thread = Builder::new().name("glebe-vrange".to_owned());
     let started = thread.spawn(move || work(&reclaimer, budget));
-    started.map_err(|e| Error::from(OsError::new("clone", "a thread that purges", e)))?;
+    started.map_err(|e| ReclaimError::from(OsError::new("clone", "a thread that purges", e)))?;
     Ok(())
 }
 
@@ -76,7 +76,7 @@ fn work(reclaimer: &Reclaimer, mut budget: Budget) {
 }
 
 /// Purges the missing bytes. Returns the new budget if it purged some.
-fn look(reclaimer: &Reclaimer, budget: &Budget) -> Result<Option<Budget>, Error> {
+fn look(reclaimer: &Reclaimer, budget: &Budget) -> Result<Option<Budget>, ReclaimError> {
     budget.set_held(held());
     reclaimer.poll()?;
     let missing = budget.held().saturating_sub(budget.allowed());

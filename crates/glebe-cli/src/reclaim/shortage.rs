@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use glebe::reclaim::{Error, Reclaimed, Reclaimer, Watched};
+use glebe::reclaim::{ReclaimError, Reclaimed, Reclaimer, Watched};
 use glebe::units::{Bytes, Pages};
 
 use super::log::Log;
@@ -28,7 +28,7 @@ impl Shortage {
     /// Logs the result of a look. Returns true if a shortage begins or ends.
     pub fn look(
         &mut self,
-        done: Result<Reclaimed, Error>,
+        done: Result<Reclaimed, ReclaimError>,
         reclaimer: &Reclaimer,
         now: Instant,
         log: Log,

@@ -104,7 +104,7 @@ impl Shared {
     /// `Forked` in a child: a thread of the parent may have held the lock at the fork.
     fn lock(&self) -> Result<MutexGuard<'_, List>> {
         if self.guard.is_child() {
-            return Err(reserve::Error::Forked.into());
+            return Err(reserve::ReserveError::Forked.into());
         }
         Ok(self.list.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -95,7 +95,7 @@ impl Memory {
     }
 
     /// Takes `bytes` for first class until the blocks are dropped.
-    pub(super) fn recall(&self, bytes: u64) -> Result<Vec<reserve::Block>, reserve::Error> {
+    pub(super) fn recall(&self, bytes: u64) -> Result<Vec<reserve::Block>, reserve::ReserveError> {
         let mut left = bytes.div_ceil(self.page as u64);
         let mut blocks = Vec::new();
         while left > 0 {

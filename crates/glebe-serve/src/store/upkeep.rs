@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use glebe::reserve::{Block, Error, Reserve};
+use glebe::reserve::{Block, Reserve, ReserveError};
 
 use super::item::HEAD;
 use super::log::segment_bytes;
@@ -143,7 +143,7 @@ impl Store {
     ///
     /// # Errors
     /// See [`Reserve::alloc`].
-    pub fn recall(&self, bytes: u64) -> Result<(Vec<Block>, Duration), Error> {
+    pub fn recall(&self, bytes: u64) -> Result<(Vec<Block>, Duration), ReserveError> {
         let begin = Instant::now();
         let blocks = self.memory.recall(bytes)?;
         let took = begin.elapsed();

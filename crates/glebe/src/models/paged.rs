@@ -8,7 +8,7 @@ use std::sync::Arc;
 use loom::thread;
 
 use super::explore;
-use crate::swap::word::{change, look, Refusal, State, Word};
+use crate::swap::word::{change, look, Refusal, Word, WordState};
 use glebe_os::internal::sync::{Backoff, MappedWord, Ordering};
 
 const FIRST: u64 = 7;
@@ -31,7 +31,7 @@ fn set(at: &MappedWord, value: u64) {
     at.store(value, Ordering::Relaxed);
 }
 
-fn put(page: &Page, state: State, has_copy: bool) {
+fn put(page: &Page, state: WordState, has_copy: bool) {
     change(&page.word, |word| word.put(state, has_copy)).expect("this call's own");
 }
 
@@ -73,7 +73,7 @@ impl Page {
     fn move_out(&self) {
         if change(&self.word, Word::moving).is_ok() {
             Self::shift(&self.home, &self.shadow);
-            put(self, State::Window, look(&self.word).has_copy());
+            put(self, WordState::Window, look(&self.word).has_copy());
         }
     }
 
@@ -84,7 +84,7 @@ impl Page {
             set(&self.copy, bytes);
         }
         set(&self.shadow, 0);
-        put(self, State::Stored, true);
+        put(self, WordState::Stored, true);
     }
 
     fn move_and_drain(&self) {
@@ -103,28 +103,30 @@ impl Page {
     fn discard(&self) {
         let Ok(was) = change(&self.word, Word::discarding) else { return };
         match was.state() {
-            State::Resident => assert_ne!(self.home.swap(0, Ordering::AcqRel), 0, "nothing there"),
-            State::Window => set(&self.shadow, 0),
+            WordState::Resident => {
+                assert_ne!(self.home.swap(0, Ordering::AcqRel), 0, "nothing there")
+            }
+            WordState::Window => set(&self.shadow, 0),
             _ => {}
         }
         if was.has_copy() {
             set(&self.copy, 0);
         }
-        put(self, State::Hole, false);
+        put(self, WordState::Hole, false);
     }
 
     fn bring(&self) {
         match change(&self.word, Word::fetching) {
             Ok(was) => {
                 match was.state() {
-                    State::Window => Self::shift(&self.shadow, &self.home),
-                    State::Hole => set(&self.home, FIRST),
+                    WordState::Window => Self::shift(&self.shadow, &self.home),
+                    WordState::Hole => set(&self.home, FIRST),
                     _ => {
                         assert_eq!(get(&self.home), 0, "loaded over something");
                         self.home.store(get(&self.copy), Ordering::Release);
                     }
                 }
-                put(self, State::Resident, was.has_copy());
+                put(self, WordState::Resident, was.has_copy());
             }
             Err(Refusal::Unfit) => {}
             Err(_) => Backoff::default().wait(),
@@ -159,9 +161,9 @@ impl Page {
         let (home, shadow, copy) = (get(&self.home), get(&self.shadow), get(&self.copy));
         let of = |state| if word.state() == state { bytes } else { 0 };
         assert!(!word.is_in_transit() && word.guards() == 0, "{word:?}");
-        assert_eq!((home, shadow), (of(State::Resident), of(State::Window)), "{word:?}");
+        assert_eq!((home, shadow), (of(WordState::Resident), of(WordState::Window)), "{word:?}");
         assert_eq!(copy != 0, word.has_copy(), "{word:?}");
-        if word.state() == State::Stored {
+        if word.state() == WordState::Stored {
             assert_eq!(copy, bytes, "a write was lost");
         }
     }
@@ -236,7 +238,7 @@ fn to_copy_first_and_drop_then_loses_a_write() {
         if change(&page.word, Word::moving).is_ok() {
             set(&page.copy, page.home.load(Ordering::Acquire));
             page.home.swap(0, Ordering::AcqRel);
-            put(page, State::Stored, true);
+            put(page, WordState::Stored, true);
         }
     }
     beside(Page::resident, Page::write, copy_then_drop);

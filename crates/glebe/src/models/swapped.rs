@@ -8,7 +8,7 @@ use std::sync::Arc;
 use loom::thread;
 
 use super::explore;
-use crate::swap::word::{change, look, unpin, Refusal, State, Word};
+use crate::swap::word::{change, look, unpin, Refusal, Word, WordState};
 use glebe_os::internal::sync::{Backoff, MappedWord, Ordering};
 
 const FIRST: u64 = 7;
@@ -163,7 +163,7 @@ impl Object {
 
     fn drop_all(&self, was: Word) {
         assert_eq!(was.has_copy(), get(&self.copy) != 0, "a copy is lost, or there is none");
-        assert_eq!(was.state() == State::Resident, get(&self.memory) != 0);
+        assert_eq!(was.state() == WordState::Resident, get(&self.memory) != 0);
         set(&self.copy, 0);
         set(&self.memory, 0);
     }
@@ -189,7 +189,11 @@ impl Object {
         let word = look(&self.word);
         let (memory, copy) = (get(&self.memory), get(&self.copy));
         assert!(!word.is_in_transit() && word.guards() == 0, "{word:?}");
-        assert_eq!(memory, if word.state() == State::Resident { contents } else { 0 }, "{word:?}");
+        assert_eq!(
+            memory,
+            if word.state() == WordState::Resident { contents } else { 0 },
+            "{word:?}"
+        );
         assert_eq!(copy, if word.has_copy() { contents } else { 0 }, "{word:?}");
     }
 }

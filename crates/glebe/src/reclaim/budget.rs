@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// cache.truncate(budget.allowed().as_usize());
 /// cache.shrink_to_fit();
 /// budget.set_held(Bytes::new(cache.capacity() as u64));
-/// # Ok::<(), glebe::reclaim::Error>(())
+/// # Ok::<(), glebe::reclaim::ReclaimError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Budget(Arc<Words>);

@@ -1,4 +1,4 @@
-//! [`Error`]: why a reclaimer or gauge refused.
+//! [`ReclaimError`]: why a reclaimer or gauge refused.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use glebe_os::error::OsError;
 /// Why a reclaimer or gauge refused.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Error {
+pub enum ReclaimError {
     /// No limit can be read: no readable group above this process has one, and /proc/meminfo, the
     /// NUMA nodes' files and sysinfo(2) fail.
     Blind {
@@ -22,7 +22,7 @@ pub enum Error {
         what: &'static str,
     },
     /// The reserve cannot shed.
-    Reserve(crate::reserve::Error),
+    Reserve(crate::reserve::ReserveError),
     /// The volatile memory cannot be shed.
     Volatile(crate::volatile::Error),
     /// The pool was inherited by fork.
@@ -35,7 +35,7 @@ pub enum Error {
     Os(OsError),
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for ReclaimError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Blind { groups: Some(groups), machine } => {
@@ -59,7 +59,7 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {
+impl std::error::Error for ReclaimError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Blind { machine: why, .. } | Self::Os(why) => Some(why),
@@ -71,26 +71,26 @@ impl std::error::Error for Error {
     }
 }
 
-impl From<OsError> for Error {
+impl From<OsError> for ReclaimError {
     fn from(why: OsError) -> Self {
         Self::Os(why)
     }
 }
 
-impl From<crate::volatile::Error> for Error {
+impl From<crate::volatile::Error> for ReclaimError {
     fn from(why: crate::volatile::Error) -> Self {
         Self::Volatile(why)
     }
 }
 
-impl From<crate::zpool::Error> for Error {
+impl From<crate::zpool::Error> for ReclaimError {
     fn from(why: crate::zpool::Error) -> Self {
         Self::Pool(why)
     }
 }
 
-impl From<crate::reserve::Error> for Error {
-    fn from(why: crate::reserve::Error) -> Self {
+impl From<crate::reserve::ReserveError> for ReclaimError {
+    fn from(why: crate::reserve::ReserveError) -> Self {
         Self::Reserve(why)
     }
 }

@@ -16,7 +16,7 @@ use super::plan::{plan_for, PartStats};
 use super::policy::Policy;
 use super::pressure::Pressure;
 use super::sensor::{Lazy, Sensor};
-use super::{Class, Error};
+use super::{Class, ReclaimError};
 use crate::volatile::Priority;
 use glebe_os::units::Bytes;
 
@@ -65,7 +65,7 @@ pub struct Reading {
 ///     reading = gauge.look(free);
 /// }
 /// assert!(reading.short <= Bytes::mib(24) && reading.crowded <= free.marked);
-/// # Ok::<(), glebe::reclaim::Error>(())
+/// # Ok::<(), glebe::reclaim::ReclaimError>(())
 /// ```
 #[derive(Debug)]
 pub struct Gauge {
@@ -79,14 +79,14 @@ impl Gauge {
     /// groups can be read, only the machine counts. Allocates.
     ///
     /// # Errors
-    /// [`Error::Blind`].
-    pub fn new(policy: Policy) -> Result<Self, Error> {
+    /// [`ReclaimError::Blind`].
+    pub fn new(policy: Policy) -> Result<Self, ReclaimError> {
         Self::below(Path::new("/"), policy)
     }
 
     /// Creates a gauge of the files below `root`. For tests.
     #[doc(hidden)]
-    pub fn below(root: &Path, policy: Policy) -> Result<Self, Error> {
+    pub fn below(root: &Path, policy: Policy) -> Result<Self, ReclaimError> {
         let mut sensor = Sensor::unopened(root, &[]);
         let _ = sensor.find();
         sensor.look(Lazy::default())?;
@@ -141,8 +141,8 @@ impl Gauge {
     /// Searches for the groups above this process, and opens closed files. Allocates.
     ///
     /// # Errors
-    /// [`Error::Os`] if the list of groups or a group's file cannot be read; the known groups stay.
-    pub fn find(&mut self) -> Result<(), Error> {
+    /// [`ReclaimError::Os`] if the list of groups or a group's file cannot be read; the known groups stay.
+    pub fn find(&mut self) -> Result<(), ReclaimError> {
         self.sensor.find()
     }
 

@@ -16,7 +16,7 @@ use super::policy::Policy;
 use super::pressure::{Pressure, Scope};
 use super::sensor::{Lazy, Look, Sensor};
 use super::watch::{Bell, Watch, Watched};
-use super::{Error, Part};
+use super::{Part, ReclaimError};
 use crate::volatile::Refills;
 use glebe_os::internal::sys::processes::claim::Holder;
 use glebe_os::units::Bytes;
@@ -62,7 +62,7 @@ impl Keeper {
         groups: &[PathBuf],
         bell: &Bell,
         refills: Refills,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, ReclaimError> {
         let mut sensor = Sensor::new(root, groups)?;
         sensor.look(Lazy::default())?;
         let watch = Watch::new(bell, root, sensor.group());
@@ -82,7 +82,7 @@ impl Keeper {
         })
     }
 
-    pub(super) fn add(&mut self, part: Part) -> Result<(), Error> {
+    pub(super) fn add(&mut self, part: Part) -> Result<(), ReclaimError> {
         self.parts.push(part.claimed(self.holder)?);
         // Then no look allocates.
         self.stats.reserve(self.parts.len());
@@ -94,7 +94,7 @@ impl Keeper {
     }
 
     /// Looks once, sheds, and sets all that follows.
-    pub(super) fn look(&mut self, bell: &Bell, was_told: bool) -> Result<Seen, Error> {
+    pub(super) fn look(&mut self, bell: &Bell, was_told: bool) -> Result<Seen, ReclaimError> {
         let now = Instant::now();
         self.policy = self.given.late_by(self.lateness.look(now));
         let was_told = self.watch.settle(bell) || was_told;
@@ -135,7 +135,7 @@ impl Keeper {
     }
 
     /// Sheds `target` bytes, even if memory is not short.
-    pub(super) fn shed(&mut self, target: Bytes) -> Result<Reclaimed, Error> {
+    pub(super) fn shed(&mut self, target: Bytes) -> Result<Reclaimed, ReclaimError> {
         let mut marked = Bytes::ZERO;
         let before = self.observe(&mut marked)?;
         let targets = plan_for(&self.stats, Scope::Machine, target, Bytes::ZERO);
@@ -154,7 +154,7 @@ impl Keeper {
     }
 
     /// Reads parts and pressure, and sets `marked` to the marked bytes that the kernel may free.
-    fn observe(&mut self, marked: &mut Bytes) -> Result<Look, Error> {
+    fn observe(&mut self, marked: &mut Bytes) -> Result<Look, ReclaimError> {
         let is_futile = self.futile_at.is_some_and(|at| at.elapsed() < FUTILE_FOR);
         let Self { parts, stats, .. } = self;
         stats.clear();

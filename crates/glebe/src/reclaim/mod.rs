@@ -34,7 +34,7 @@ mod watch;
 pub use apply::Reclaimed;
 pub use budget::Budget;
 pub use class::Class;
-pub use error::Error;
+pub use error::ReclaimError;
 /// For this project's allocator, which cannot use a `Reclaimer`.
 #[doc(hidden)]
 pub use gauge::{Free, Gauge, Reading};

@@ -10,7 +10,7 @@ use std::time::Instant;
 use super::budget::{Budget, WeakBudget};
 use super::class::Class;
 use super::plan::PartStats;
-use super::Error;
+use super::ReclaimError;
 use crate::reserve::{Reserve, Shrinkable};
 use crate::volatile::{Cache, Priority, Purger, Region};
 use crate::zpool::ObjectPool;
@@ -19,7 +19,7 @@ use glebe_os::units::Bytes;
 
 /// Something that can give memory back; made by `into`.
 #[derive(Debug)]
-pub struct Part(Result<Handle, crate::reserve::Error>);
+pub struct Part(Result<Handle, crate::reserve::ReserveError>);
 
 #[derive(Debug)]
 pub(super) enum Handle {
@@ -75,7 +75,7 @@ impl Part {
         Self(reserve.shrinkable(least).map(Handle::Reserve))
     }
 
-    pub(super) fn claimed(self, holder: Holder) -> Result<Handle, Error> {
+    pub(super) fn claimed(self, holder: Holder) -> Result<Handle, ReclaimError> {
         let handle = self.0?;
         let (is_taken, what) = match &handle {
             Handle::Region(weak) => (upgraded(weak, |it| it.claim(holder))?, "region"),
@@ -91,15 +91,18 @@ impl Part {
         if is_taken {
             Ok(handle)
         } else {
-            Err(Error::Taken { what })
+            Err(ReclaimError::Taken { what })
         }
     }
 }
 
 /// Claims a part. A part that was dropped counts as claimed.
-fn upgraded<T, E>(weak: &Weak<T>, claim: impl FnOnce(&T) -> Result<bool, E>) -> Result<bool, Error>
+fn upgraded<T, E>(
+    weak: &Weak<T>,
+    claim: impl FnOnce(&T) -> Result<bool, E>,
+) -> Result<bool, ReclaimError>
 where
-    Error: From<E>,
+    ReclaimError: From<E>,
 {
     Ok(weak.upgrade().map(|part| claim(&part)).transpose()?.unwrap_or(true))
 }
@@ -167,7 +170,7 @@ impl Handle {
         priority: Priority,
         most: Bytes,
         until: Option<Instant>,
-    ) -> Result<Bytes, Error> {
+    ) -> Result<Bytes, ReclaimError> {
         match self {
             Self::Region(weak) => {
                 let region = weak.upgrade();
@@ -182,7 +185,7 @@ impl Handle {
     }
 
     /// Limits marked memory to `more` bytes than now, or removes the limit.
-    pub(super) fn limit_marked(&self, more: Option<Bytes>) -> Result<(), Error> {
+    pub(super) fn limit_marked(&self, more: Option<Bytes>) -> Result<(), ReclaimError> {
         let Self::Region(weak) = self else { return Ok(()) };
         let Some(region) = weak.upgrade() else { return Ok(()) };
         let cap = more.map(|more| {

@@ -13,7 +13,7 @@ use super::keeper::{Keeper, Seen};
 use super::policy::Policy;
 use super::stats::{Counter, Counts, Stats};
 use super::watch::{Bell, Watched};
-use super::{Error, Part};
+use super::{Part, ReclaimError};
 use crate::volatile::Refills;
 use glebe_os::error::OsError;
 use glebe_os::internal::stats::Histogram;
@@ -43,7 +43,7 @@ use glebe_os::units::{Bytes, Pages};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// In a forked child calls return [`Error::Forked`], and a drop does nothing.
+/// In a forked child calls return [`ReclaimError::Forked`], and a drop does nothing.
 #[derive(Debug)]
 pub struct Reclaimer {
     shared: Arc<Shared>,
@@ -71,9 +71,9 @@ impl Reclaimer {
     /// Creates a reclaimer without parts.
     ///
     /// # Errors
-    /// [`Error::Blind`]; [`Error::Os`] if the kernel refuses a descriptor, or the list of groups
+    /// [`ReclaimError::Blind`]; [`ReclaimError::Os`] if the kernel refuses a descriptor, or the list of groups
     /// cannot be read. Refused notices are no error ([`Reclaimer::watched`]).
-    pub fn new(policy: Policy) -> Result<Self, Error> {
+    pub fn new(policy: Policy) -> Result<Self, ReclaimError> {
         Self::below(Path::new("/"), policy)
     }
 
@@ -81,18 +81,18 @@ impl Reclaimer {
     /// this process, and the machine.
     ///
     /// # Errors
-    /// Like [`Reclaimer::new`]; [`Error::Os`] if a directory is no memory cgroup.
-    pub fn of_groups(dirs: &[PathBuf], policy: Policy) -> Result<Self, Error> {
+    /// Like [`Reclaimer::new`]; [`ReclaimError::Os`] if a directory is no memory cgroup.
+    pub fn of_groups(dirs: &[PathBuf], policy: Policy) -> Result<Self, ReclaimError> {
         Self::made(Path::new("/"), dirs, policy)
     }
 
     /// Creates a reclaimer of the files below `root`. For tests.
     #[doc(hidden)]
-    pub fn below(root: &Path, policy: Policy) -> Result<Self, Error> {
+    pub fn below(root: &Path, policy: Policy) -> Result<Self, ReclaimError> {
         Self::made(root, &[], policy)
     }
 
-    fn made(root: &Path, groups: &[PathBuf], policy: Policy) -> Result<Self, Error> {
+    fn made(root: &Path, groups: &[PathBuf], policy: Policy) -> Result<Self, ReclaimError> {
         let (bell, refills) = (Bell::new()?, Refills::new());
         let keeper = Keeper::new(policy, root, groups, &bell, refills.clone())?;
         bell.wake_after(Duration::ZERO)?;
@@ -112,9 +112,9 @@ impl Reclaimer {
     /// Adds a part, without keeping it alive.
     ///
     /// # Errors
-    /// [`Error::Taken`] if another reclaimer has it. [`Error::Reserve`], [`Error::Volatile`] or
-    /// [`Error::Pool`] if it cannot shed. [`Error::Forked`].
-    pub fn add(&self, part: impl Into<Part>) -> Result<(), Error> {
+    /// [`ReclaimError::Taken`] if another reclaimer has it. [`ReclaimError::Reserve`], [`ReclaimError::Volatile`] or
+    /// [`ReclaimError::Pool`] if it cannot shed. [`ReclaimError::Forked`].
+    pub fn add(&self, part: impl Into<Part>) -> Result<(), ReclaimError> {
         let shared = self.alive()?;
         lock(&shared.keeper).add(part.into())?;
         Ok(shared.bell.wake_after(Duration::ZERO)?)
@@ -130,9 +130,9 @@ impl Reclaimer {
     /// readable. Waits for a call in progress.
     ///
     /// # Errors
-    /// [`Error::Blind`]: nothing was shed, and the descriptor becomes readable a second later.
-    /// [`Error::Forked`].
-    pub fn poll(&self) -> Result<Reclaimed, Error> {
+    /// [`ReclaimError::Blind`]: nothing was shed, and the descriptor becomes readable a second
+    /// later. [`ReclaimError::Forked`].
+    pub fn poll(&self) -> Result<Reclaimed, ReclaimError> {
         self.alive()?.look(false)
     }
 
@@ -140,8 +140,8 @@ impl Reclaimer {
     /// of budgets count.
     ///
     /// # Errors
-    /// [`Error::Blind`], [`Error::Forked`].
-    pub fn shed(&self, target: Bytes) -> Result<Reclaimed, Error> {
+    /// [`ReclaimError::Blind`], [`ReclaimError::Forked`].
+    pub fn shed(&self, target: Bytes) -> Result<Reclaimed, ReclaimError> {
         let shared = self.alive()?;
         lock(&shared.keeper).shed(target)
     }
@@ -149,8 +149,8 @@ impl Reclaimer {
     /// Waits until the next look is due, at most `time`.
     ///
     /// # Errors
-    /// [`Error::Forked`], [`Error::Os`].
-    pub fn wait(&self, time: Duration) -> Result<(), Error> {
+    /// [`ReclaimError::Forked`], [`ReclaimError::Os`].
+    pub fn wait(&self, time: Duration) -> Result<(), ReclaimError> {
         self.alive()?.bell.wait(Some(time))?;
         Ok(())
     }
@@ -158,12 +158,12 @@ impl Reclaimer {
     /// Starts a thread that looks whenever that is due, and ends with the reclaimer.
     ///
     /// # Errors
-    /// [`Error::Started`], [`Error::Forked`], [`Error::Os`].
-    pub fn start(&self) -> Result<(), Error> {
+    /// [`ReclaimError::Started`], [`ReclaimError::Forked`], [`ReclaimError::Os`].
+    pub fn start(&self) -> Result<(), ReclaimError> {
         self.alive()?;
         let mut thread = lock(&self.thread);
         if thread.is_some() {
-            return Err(Error::Started);
+            return Err(ReclaimError::Started);
         }
         let shared = Arc::clone(&self.shared);
         let started = thread::start_joined("glebe-reclaim", move || shared.work());
@@ -175,8 +175,8 @@ impl Reclaimer {
     /// wakes.
     ///
     /// # Errors
-    /// [`Error::Forked`].
-    pub fn watched(&self) -> Result<Watched, Error> {
+    /// [`ReclaimError::Forked`].
+    pub fn watched(&self) -> Result<Watched, ReclaimError> {
         Ok(lock(&self.alive()?.keeper).watched())
     }
 
@@ -186,9 +186,9 @@ impl Reclaimer {
         self.alive().map_or_else(|_| Stats::default(), Shared::stats)
     }
 
-    fn alive(&self) -> Result<&Shared, Error> {
+    fn alive(&self) -> Result<&Shared, ReclaimError> {
         if self.shared.guard.is_child() {
-            return Err(Error::Forked);
+            return Err(ReclaimError::Forked);
         }
         Ok(&self.shared)
     }
@@ -209,7 +209,7 @@ impl Shared {
         }
     }
 
-    fn look(&self, was_told: bool) -> Result<Reclaimed, Error> {
+    fn look(&self, was_told: bool) -> Result<Reclaimed, ReclaimError> {
         let begin = Instant::now();
         let mut keeper = lock(&self.keeper);
         self.counts.add(Counter::Polls, 1);

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::pressure::{Pressure, Scope};
-use super::Error;
+use super::ReclaimError;
 use glebe_os::error::OsError;
 use glebe_os::internal::sys::files::unread::Unread;
 use glebe_os::internal::sys::machine::cgroup::usage::{Charged, Group, Usage};
@@ -63,23 +63,26 @@ pub(super) struct Look {
     pub(super) sees_groups: bool,
 }
 
-/// [`Error::Blind`] before it is formatted.
+/// [`ReclaimError::Blind`] before it is formatted.
 #[derive(Debug)]
 pub(super) struct Blind<'a> {
     groups: Option<Unread<'a>>,
     machine: Unread<'a>,
 }
 
-impl From<Blind<'_>> for Error {
+impl From<Blind<'_>> for ReclaimError {
     fn from(blind: Blind<'_>) -> Self {
-        Error::Blind { groups: blind.groups.map(OsError::from), machine: blind.machine.into() }
+        ReclaimError::Blind {
+            groups: blind.groups.map(OsError::from),
+            machine: blind.machine.into(),
+        }
     }
 }
 
 impl Sensor {
     /// Opens files below `root` (`/` except in tests). Finds the groups above this process if none
     /// are `given`.
-    pub(super) fn new(root: &Path, given: &[PathBuf]) -> Result<Self, Error> {
+    pub(super) fn new(root: &Path, given: &[PathBuf]) -> Result<Self, ReclaimError> {
         let mut sensor = Self::unopened(root, given);
         sensor.find()?;
         Ok(sensor)
@@ -101,7 +104,7 @@ impl Sensor {
 
     /// Searches for the groups, and opens closed files. Keeps the known groups if the list cannot
     /// be found, for example after chroot(2). Allocates.
-    pub(super) fn find(&mut self) -> Result<(), Error> {
+    pub(super) fn find(&mut self) -> Result<(), ReclaimError> {
         self.found = Instant::now();
         self.machine.open();
         let found = match &*self.given {
@@ -128,8 +131,8 @@ impl Sensor {
     /// Reads the tightest limit, after a search for the groups if due.
     ///
     /// # Errors
-    /// [`Error::Blind`].
-    pub(super) fn look(&mut self, lazy: Lazy) -> Result<Look, Error> {
+    /// [`ReclaimError::Blind`].
+    pub(super) fn look(&mut self, lazy: Lazy) -> Result<Look, ReclaimError> {
         let now = Instant::now();
         if self.is_old(now) || self.groups.tightest().is_err() {
             // The look below reports a failure.

@@ -12,7 +12,7 @@ use glebe_os::extent::Extent;
 use glebe_os::internal::sync::lock;
 use glebe_os::units::Pages;
 
-impl Inner {
+impl ReserveParts {
     #[inline]
     pub(super) fn grant_at_hand(&self) -> Option<Extent> {
         // Starts all fetches at once.
@@ -91,7 +91,7 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
-    use crate::reserve::{Error, Reserve};
+    use crate::reserve::{Reserve, ReserveError};
     use glebe_os::units::{Bytes, Pages};
 
     #[test]
@@ -104,7 +104,7 @@ mod tests {
         let largest = inner.largest_run();
         let single = reserve.alloc(Pages::new(1)).unwrap();
         let missed = reserve.alloc(reserve.len() + Pages::new(1)).unwrap_err();
-        let Error::NoRun { largest: said, .. } = missed else { panic!("{missed}") };
+        let ReserveError::NoRun { largest: said, .. } = missed else { panic!("{missed}") };
         assert!(said >= largest - Pages::new(1), "{said} of {largest}");
         assert!(!inner.busy.stock.is_empty());
         drop(single);

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use super::error::Error;
+use super::error::ReserveError;
 use super::shared::Shared;
-use super::{Footing, Inner};
+use super::{Footing, ReserveParts};
 use crate::contig::Location;
 use glebe_os::extent::Extent;
 use glebe_os::internal::sys::page_size;
@@ -42,7 +42,7 @@ impl fmt::Display for Contiguity {
 /// let bytes = block.bytes_mut()?;
 /// bytes.fill(1);
 /// drop(block);
-/// # Ok::<(), glebe::reserve::Error>(())
+/// # Ok::<(), glebe::reserve::ReserveError>(())
 /// ```
 ///
 /// It is given back once:
@@ -53,7 +53,7 @@ impl fmt::Display for Contiguity {
 /// let block = reserve.alloc(Pages::new(1))?;
 /// drop(block);
 /// drop(block);
-/// # Ok::<(), glebe::reserve::Error>(())
+/// # Ok::<(), glebe::reserve::ReserveError>(())
 /// ```
 ///
 /// and has one owner:
@@ -64,7 +64,7 @@ impl fmt::Display for Contiguity {
 /// let block = reserve.alloc(Pages::new(1))?;
 /// let moved = block;
 /// block.bytes()?;
-/// # Ok::<(), glebe::reserve::Error>(())
+/// # Ok::<(), glebe::reserve::ReserveError>(())
 /// ```
 ///
 /// Its bytes cannot outlive it:
@@ -76,11 +76,11 @@ impl fmt::Display for Contiguity {
 /// let bytes = block.bytes()?;
 /// drop(block);
 /// println!("{}", bytes[0]);
-/// # Ok::<(), glebe::reserve::Error>(())
+/// # Ok::<(), glebe::reserve::ReserveError>(())
 /// ```
 #[derive(Debug)]
 pub struct Block {
-    pub(super) inner: Shared<Inner>,
+    pub(super) inner: Shared<ReserveParts>,
     pub(super) extent: Extent,
     pub(super) addr: usize,
 }
@@ -106,12 +106,12 @@ impl Block {
     /// let block = reserve.alloc(Pages::new(1))?;
     /// let place = block.locate(Bytes::ZERO)?.expect("its first byte");
     /// println!("frame {:?}, then {} in one piece", place.pfn, place.contiguous);
-    /// # Ok::<(), glebe::reserve::Error>(())
+    /// # Ok::<(), glebe::reserve::ReserveError>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::Forked`].
-    pub fn locate(&self, offset: Bytes) -> Result<Option<Location>, Error> {
+    /// [`ReserveError::Forked`].
+    pub fn locate(&self, offset: Bytes) -> Result<Option<Location>, ReserveError> {
         let inner = self.inner.get()?;
         let (page, len) = (page_size(), inner.len_bytes(self.extent) as u64);
         let start = Pages::new(self.extent.start()).bytes(page);
@@ -122,8 +122,8 @@ impl Block {
     /// Returns a summary of the reserve's present memory.
     ///
     /// # Errors
-    /// [`Error::Forked`].
-    pub fn footing(&self) -> Result<Footing, Error> {
+    /// [`ReserveError::Forked`].
+    pub fn footing(&self) -> Result<Footing, ReserveError> {
         Ok(self.inner.get()?.footing())
     }
 
@@ -143,9 +143,9 @@ impl Block {
     /// Returns the bytes.
     ///
     /// # Errors
-    /// [`Error::Forked`].
+    /// [`ReserveError::Forked`].
     #[allow(unsafe_code)]
-    pub fn bytes(&self) -> Result<&[u8], Error> {
+    pub fn bytes(&self) -> Result<&[u8], ReserveError> {
         let len = self.inner.get()?.len_bytes(self.extent);
         // SAFETY: `inner` keeps the pages mapped, `Lent::recall` took them from the tenants, and no
         // other block has them. A tenant's late reader may copy bytes, but none writes.
@@ -155,9 +155,9 @@ impl Block {
     /// Returns the bytes for writing.
     ///
     /// # Errors
-    /// [`Error::Forked`].
+    /// [`ReserveError::Forked`].
     #[allow(unsafe_code)]
-    pub fn bytes_mut(&mut self) -> Result<&mut [u8], Error> {
+    pub fn bytes_mut(&mut self) -> Result<&mut [u8], ReserveError> {
         let len = self.inner.get()?.len_bytes(self.extent);
         // SAFETY: as in `bytes`, and `self` is borrowed exclusively.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), len) })
@@ -181,12 +181,12 @@ impl Drop for Block {
 /// let promise = reserve.promise(Pages::new(1))?;
 /// let block = promise.take()?; // whatever first class has done since
 /// assert_eq!(block.pages(), Pages::new(1));
-/// # Ok::<(), glebe::reserve::Error>(())
+/// # Ok::<(), glebe::reserve::ReserveError>(())
 /// ```
 #[derive(Debug)]
 #[must_use = "a promise that is dropped is given up"]
 pub struct Promise {
-    pub(super) inner: Shared<Inner>,
+    pub(super) inner: Shared<ReserveParts>,
     /// `None` once taken.
     pub(super) extent: Option<Extent>,
     pub(super) zeroed: bool,
@@ -202,12 +202,12 @@ impl Promise {
     /// Takes the block, which never lacks room.
     ///
     /// # Errors
-    /// [`Error::Forked`], and [`Error::Os`] if the kernel refuses the barrier that it granted when
+    /// [`ReserveError::Forked`], and [`ReserveError::Os`] if the kernel refuses the barrier that it granted when
     /// the reserve was built; this ends the promise.
-    pub fn take(mut self) -> Result<Block, Error> {
+    pub fn take(mut self) -> Result<Block, ReserveError> {
         let inner = self.inner.get()?;
         let begin = inner.busy.clock.now();
-        let Some(extent) = self.extent else { return Err(Error::ZeroPages) };
+        let Some(extent) = self.extent else { return Err(ReserveError::ZeroPages) };
         // With `wait` the result is always true.
         inner.recall(extent, self.zeroed, true)?;
         self.extent = None;

@@ -1,4 +1,4 @@
-//! [`Error`] of a reserve.
+//! [`ReserveError`] of a reserve.
 
 use crate::contig;
 use glebe_os::error::OsError;
@@ -7,7 +7,7 @@ use glebe_os::units::{Bytes, Pages};
 /// A refused call on a reserve, which changed nothing.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum ReserveError {
     /// The block asked for has no pages.
     #[error("a block of 0 pages was asked for; the least is 1")]
     ZeroPages,

@@ -1,9 +1,9 @@
 //! [`Footing`]: the memory under a reserve: its length, source, runs and frames. A reserve without
 //! room keeps its first memory.
 
-use super::error::Error;
+use super::error::ReserveError;
 use super::memory::Memory;
-use super::{Inner, Reserve};
+use super::{Reserve, ReserveParts};
 use crate::contig::{Certificate, Drift, HeldBy, Location, Source};
 use glebe_os::error::OsError;
 use glebe_os::internal::sys::page_size;
@@ -20,7 +20,7 @@ pub struct Footing {
     pub len: Bytes,
 }
 
-impl Inner {
+impl ReserveParts {
     pub(super) fn locate(&self, offset: Bytes) -> Option<Location> {
         let contig = self.lent().frames().contig();
         let fixed = || contig.query(contig.mapping().addr().checked_add(offset.as_usize())?);
@@ -43,8 +43,8 @@ impl Reserve {
         memory.map_or_else(made, Memory::present)
     }
 
-    /// Returns the greatest length: the length, unless [`Options::room`](super::Options::room) was
-    /// set.
+    /// Returns the greatest length: the length, unless
+    /// [`ReserveOptions::room`](super::Options::room) was set.
     #[must_use]
     pub fn room(&self) -> Bytes {
         let memory = self.inner.get().ok().and_then(|inner| inner.memory.as_ref());
@@ -54,8 +54,8 @@ impl Reserve {
     /// Returns the present runs, by position, and all else that is known of the memory.
     ///
     /// # Errors
-    /// [`Error::Forked`].
-    pub fn certificate(&self) -> Result<Certificate, Error> {
+    /// [`ReserveError::Forked`].
+    pub fn certificate(&self) -> Result<Certificate, ReserveError> {
         let memory = self.inner.get()?.memory.as_ref();
         Ok(memory.map_or_else(|| self.contig.certificate(), Memory::certificate))
     }
@@ -63,24 +63,24 @@ impl Reserve {
     /// Returns a summary of the present memory.
     ///
     /// # Errors
-    /// [`Error::Forked`].
-    pub fn footing(&self) -> Result<Footing, Error> {
+    /// [`ReserveError::Forked`].
+    pub fn footing(&self) -> Result<Footing, ReserveError> {
         Ok(self.inner.get()?.footing())
     }
 
     /// Returns the place of the byte at `offset` in the reserve; `None` if no memory is there.
     ///
     /// # Errors
-    /// [`Error::Forked`].
-    pub fn locate(&self, offset: Bytes) -> Result<Option<Location>, Error> {
+    /// [`ReserveError::Forked`].
+    pub fn locate(&self, offset: Bytes) -> Result<Option<Location>, ReserveError> {
         Ok(self.inner.get()?.locate(offset))
     }
 
     /// Reads the present frames again; see [`Contig::verify`](crate::contig::Contig::verify).
     ///
     /// # Errors
-    /// [`Error::Forked`], and [`Error::Os`] if the frames cannot be read.
-    pub fn verify(&self) -> Result<Vec<Drift>, Error> {
+    /// [`ReserveError::Forked`], and [`ReserveError::Os`] if the frames cannot be read.
+    pub fn verify(&self) -> Result<Vec<Drift>, ReserveError> {
         let memory = self.inner.get()?.memory.as_ref();
         let all: Result<_, OsError> = memory.map_or_else(|| self.contig.verify(), Memory::verify);
         Ok(all?)

@@ -20,8 +20,8 @@
 //! change since the search. An entry is a hint: a page that first class took keeps its entry until
 //! a search finds it stale. Keys that crowd a bucket displace each other, which costs a miss.
 //!
-//! Tag: hash bits that do not choose the bucket. Key words tell equal tags apart; a wrong guess,
-//! one in 2^15 for each entry met, costs two cache lines.
+//! Tag: hash bits that do not choose the bucket. PageKey words tell equal tags apart; a wrong
+//! guess, one in 2^15 for each entry met, costs two cache lines.
 //!
 //! Generation: low bits of the page word's generation ([`super::words`]). An entry names one use of
 //! its page and is stale afterwards, so no page is found before it is published. The bits repeat
@@ -79,7 +79,7 @@ impl Default for Bucket {
 
 /// A key: its words beside the page, and their hash.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Key {
+pub(crate) struct PageKey {
     pub(crate) meta: Meta,
     pub(crate) hash: u64,
 }

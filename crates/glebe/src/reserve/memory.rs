@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::error::Error;
+use super::error::ReserveError;
 use super::positions::resize::filled;
 use super::Footing;
 use crate::contig::internal::push_run;
@@ -25,7 +25,7 @@ use glebe_os::units::{Bytes, PageSize, Pages};
 const WINDOW_ALIGN: PageSize = PageSize::new(1 << 30).unwrap();
 
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct MemoryPart {
     start: u64,
     /// The extents not yet given back, ascending.
     left: Vec<Extent>,
@@ -38,14 +38,14 @@ pub(super) struct Memory {
     /// Options for more memory.
     wishes: Options,
     turn: Mutex<()>,
-    parts: Mutex<Vec<Part>>,
+    parts: Mutex<Vec<MemoryPart>>,
 }
 
 fn bytes(pages: u64) -> Bytes {
     Pages::new(pages).bytes(page_size())
 }
 
-impl Part {
+impl MemoryPart {
     fn extent(&self) -> Extent {
         let pages = self.contig.len().pages_down(page_size()).get();
         Extent::new(self.start, pages).expect("memory is not empty")
@@ -66,8 +66,8 @@ impl Part {
 }
 
 /// Returns the runs of all parts, ascending, with adjacent frames joined.
-fn runs_of(parts: &[Part]) -> Vec<Run> {
-    let mut all: Vec<Run> = parts.iter().flat_map(Part::runs).collect();
+fn runs_of(parts: &[MemoryPart]) -> Vec<Run> {
+    let mut all: Vec<Run> = parts.iter().flat_map(MemoryPart::runs).collect();
     all.sort_unstable_by_key(|run| run.pages.start());
     let mut present: Vec<Extent> = parts.iter().flat_map(|part| part.left.clone()).collect();
     present.sort_unstable_by_key(|extent| extent.start());
@@ -78,13 +78,13 @@ fn runs_of(parts: &[Part]) -> Vec<Run> {
     joined
 }
 
-fn proof_of(parts: &[Part]) -> Proof {
+fn proof_of(parts: &[MemoryPart]) -> Proof {
     parts.iter().map(|part| part.contig.proof()).fold(Proof::Frames, Proof::weaker)
 }
 
 /// Returns the source and hold common to all parts, and their length.
-fn footing_of(parts: &[Part]) -> Footing {
-    let of = |part: &Part| Footing {
+fn footing_of(parts: &[MemoryPart]) -> Footing {
+    let of = |part: &MemoryPart| Footing {
         source: part.contig.source(),
         held_by: part.contig.held_by(),
         len: bytes(part.left.iter().map(|left| left.len()).sum()),
@@ -103,14 +103,14 @@ impl Memory {
         contig: Contig,
         room: Bytes,
         wishes: Options,
-    ) -> Result<(Self, Arc<Contig>), Error> {
+    ) -> Result<(Self, Arc<Contig>), ReserveError> {
         if contig.file().is_some() {
             let why = "its pages are a file's";
-            return Err(Error::FixedLen { why });
+            return Err(ReserveError::FixedLen { why });
         }
         let window = Window::reserve(room, WINDOW_ALIGN)?;
         let contig = Arc::new(contig.moved_into(&window, Bytes::ZERO)?);
-        let part = Part::new(Arc::clone(&contig), 0);
+        let part = MemoryPart::new(Arc::clone(&contig), 0);
         let (turn, parts) = (Mutex::new(()), Mutex::new(vec![part]));
         Ok((Self { window, wishes, turn, parts }, contig))
     }
@@ -163,19 +163,19 @@ impl Memory {
     }
 
     /// Allocates memory for exactly `place`.
-    pub(super) fn had(&self, place: Extent) -> Result<Part, Error> {
+    pub(super) fn had(&self, place: Extent) -> Result<MemoryPart, ReserveError> {
         let len = bytes(place.len());
         let contig = self.wishes.again(len).build(len)?;
         let unit = contig.unit().unwrap_or(page_size());
         if contig.len() != len || place.start() % unit.bytes().pages_down(page_size()).get() != 0 {
-            return Err(Error::BadLen { given: len, granule: unit.bytes() });
+            return Err(ReserveError::BadLen { given: len, granule: unit.bytes() });
         }
         let contig = contig.moved_into(&self.window, bytes(place.start()))?;
-        Ok(Part::new(Arc::new(contig), place.start()))
+        Ok(MemoryPart::new(Arc::new(contig), place.start()))
     }
 
     /// Gives back memory that is not yet part of the reserve.
-    pub(super) fn give_up(&self, parts: Vec<Part>) {
+    pub(super) fn give_up(&self, parts: Vec<MemoryPart>) {
         for part in parts {
             let extent = part.extent();
             // If the kernel refuses, the mapping stays until other memory replaces it or the
@@ -185,7 +185,7 @@ impl Memory {
     }
 
     /// Returns the runs and the proof with the parts in `more` added.
-    pub(super) fn runs_with(&self, more: &mut Vec<Part>) -> (Vec<Run>, Proof) {
+    pub(super) fn runs_with(&self, more: &mut Vec<MemoryPart>) -> (Vec<Run>, Proof) {
         let mut parts = lock(&self.parts);
         let had = parts.len();
         parts.append(more);
@@ -200,24 +200,24 @@ impl Memory {
         Pages::new(runs.iter().map(inside).max().unwrap_or(0).max(1))
     }
 
-    pub(super) fn add(&self, parts: Vec<Part>) {
+    pub(super) fn add(&self, parts: Vec<MemoryPart>) {
         lock(&self.parts).extend(parts);
     }
 
     /// Returns the page size for giving memory back.
-    pub(super) fn unit(&self) -> Result<PageSize, Error> {
+    pub(super) fn unit(&self) -> Result<PageSize, ReserveError> {
         let parts = lock(&self.parts);
         let mut units = parts.iter().map(|part| part.contig.unit());
         let most = units.try_fold(page_size(), |most, unit| Some(most.max(unit?)));
-        most.ok_or(Error::FixedLen { why: "a buffer of a dma-heap is given back whole" })
+        most.ok_or(ReserveError::FixedLen { why: "a buffer of a dma-heap is given back whole" })
     }
 
     /// Gives the memory of an extent back, in whole units. Nobody may use it, but late readers may
     /// still copy from it. An error changes nothing.
     pub(super) fn vacate(&self, gone: Extent) -> Result<(), OsError> {
         let mut parts = lock(&self.parts);
-        let pinned = |part: &Part, gone: Extent| within(&part.left, gone).collect::<Vec<_>>();
-        let again = |parts: &[Part]| {
+        let pinned = |part: &MemoryPart, gone: Extent| within(&part.left, gone).collect::<Vec<_>>();
+        let again = |parts: &[MemoryPart]| {
             for part in parts {
                 for gone in pinned(part, gone) {
                     let _ = part.repin(gone, true);
@@ -271,7 +271,7 @@ impl Memory {
     }
 }
 
-impl Part {
+impl MemoryPart {
     fn new(contig: Arc<Contig>, start: u64) -> Self {
         let mut part = Self { start, left: Vec::new(), contig };
         part.left = vec![part.extent()];

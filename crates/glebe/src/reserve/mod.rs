@@ -11,7 +11,7 @@
 //! `lent`.
 //!
 //! Locks: `positions`, among first-class callers only; the page cache's names. Tenants and first
-//! class share no lock: see `lent`. In a forked child every call returns [`Error::Forked`].
+//! class share no lock: see `lent`. In a forked child every call returns [`ReserveError::Forked`].
 //!
 //! Source: "GCMA: guaranteed contiguous memory allocator" (RFC v2, 2015), Linux's cleancache.
 
@@ -66,11 +66,11 @@ use stock::Stock;
 
 pub use self::stats::Stats;
 pub use block::{Block, Contiguity, Promise};
-pub use error::Error;
+pub use error::ReserveError;
 pub use footing::Footing;
 
 pub use object_pool::{LentObjectPool, LentObjectPoolOptions, LentObjectPoolStats, OnRecall};
-pub use options::Options;
+pub use options::ReserveOptions;
 pub use owner::Request;
 pub use page_cache::{Namespace, PageCache, Put, Rejected};
 pub use resize::Resized;
@@ -117,7 +117,7 @@ impl Busy {
 }
 
 #[derive(Debug)]
-pub(crate) struct Inner {
+pub(crate) struct ReserveParts {
     positions: Mutex<Positions>,
     lender: Lender,
     cache: Cache,
@@ -130,7 +130,7 @@ pub(crate) struct Inner {
     memory: Option<Memory>,
 }
 
-impl Inner {
+impl ReserveParts {
     fn lender(&self) -> &Lender {
         &self.lender
     }
@@ -205,11 +205,11 @@ pub struct GranuleUse {
 /// block.bytes_mut()?.fill(7);
 /// drop(block); // back with the tenants
 /// println!("{}", reserve.stats());
-/// # Ok::<(), glebe::reserve::Error>(())
+/// # Ok::<(), glebe::reserve::ReserveError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Reserve {
-    inner: Shared<Inner>,
+    inner: Shared<ReserveParts>,
     contig: Arc<Contig>,
     why_counted: Option<Arc<str>>,
 }
@@ -219,14 +219,14 @@ impl Reserve {
     /// source.
     ///
     /// # Errors
-    /// The errors of [`Options::build`].
-    pub fn new(len: Bytes) -> Result<Self, Error> {
+    /// The errors of [`ReserveOptions::build`].
+    pub fn new(len: Bytes) -> Result<Self, ReserveError> {
         Self::options().build(len)
     }
 
     /// Returns the default options.
-    pub fn options() -> Options {
-        Options::default()
+    pub fn options() -> ReserveOptions {
+        ReserveOptions::default()
     }
 
     /// Returns the cache in the pages that first class does not hold.
@@ -235,9 +235,9 @@ impl Reserve {
         PageCache::new(self.inner.clone())
     }
 
-    /// Returns the memory that the reserve was made of. A reserve with [room](Options::room) may
-    /// have given some of it back, or added more: see [`Reserve::certificate`], [`Reserve::locate`]
-    /// and [`Reserve::verify`].
+    /// Returns the memory that the reserve was made of. A reserve with [room](ReserveOptions::room)
+    /// may have given some of it back, or added more: see [`Reserve::certificate`],
+    /// [`Reserve::locate`] and [`Reserve::verify`].
     #[must_use]
     pub fn contig(&self) -> &Contig {
         &self.contig
@@ -262,13 +262,13 @@ impl Reserve {
     /// Returns the use of each granule, by position; an empty list in a forked child.
     #[must_use]
     pub fn usage(&self) -> Vec<GranuleUse> {
-        self.inner.get().map_or_else(|_| Vec::new(), Inner::usage)
+        self.inner.get().map_or_else(|_| Vec::new(), ReserveParts::usage)
     }
 
     /// Returns the statistics now; zeros in a forked child.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.inner.get().map_or_else(|_| Stats::default(), Inner::stats)
+        self.inner.get().map_or_else(|_| Stats::default(), ReserveParts::stats)
     }
 
     /// Lets root and other processes of this user read the statistics (`glebe stats`). Starts a
@@ -279,9 +279,9 @@ impl Reserve {
     /// `/run/glebe` for root and in `/run/user/UID/glebe` for others.
     ///
     /// # Errors
-    /// [`Error::NoRuntimeDir`], [`Error::Forked`], or [`Error::Os`] if the kernel refuses a call.
+    /// [`ReserveError::NoRuntimeDir`], [`ReserveError::Forked`], or [`ReserveError::Os`] if the kernel refuses a call.
     /// The reserve works without the socket.
-    pub fn serve_stats(&self) -> Result<&Path, Error> {
+    pub fn serve_stats(&self) -> Result<&Path, ReserveError> {
         self.serve(None)
     }
 
@@ -289,12 +289,12 @@ impl Reserve {
     /// other users.
     ///
     /// # Errors
-    /// The errors of [`Reserve::serve_stats`] except [`Error::NoRuntimeDir`].
-    pub fn serve_stats_in(&self, dir: &Path) -> Result<&Path, Error> {
+    /// The errors of [`Reserve::serve_stats`] except [`ReserveError::NoRuntimeDir`].
+    pub fn serve_stats_in(&self, dir: &Path) -> Result<&Path, ReserveError> {
         self.serve(Some(dir))
     }
 
-    fn serve(&self, dir: Option<&Path>) -> Result<&Path, Error> {
+    fn serve(&self, dir: Option<&Path>) -> Result<&Path, ReserveError> {
         let inner = self.inner.get()?;
         if let Some(serving) = inner.serving.get() {
             return Ok(serving.path());

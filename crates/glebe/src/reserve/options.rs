@@ -1,4 +1,5 @@
-//! [`Options`] of a reserve: its memory, the protection from tenants, and the background zeroing.
+//! [`ReserveOptions`] of a reserve: its memory, the protection from tenants, and the background
+//! zeroing.
 
 use std::sync::{Arc, OnceLock};
 
@@ -12,7 +13,7 @@ use super::page_cache::Cache;
 use super::positions::Positions;
 use super::shared::Shared;
 use super::table::Tables;
-use super::{zero_ahead, Busy, Error, Inner, Reserve, Writers, GRANULE};
+use super::{zero_ahead, Busy, Reserve, ReserveError, ReserveParts, Writers, GRANULE};
 use crate::contig::{self, Contig, Plan, Source};
 use crate::zpool::Codec;
 use glebe_os::error::OsError;
@@ -24,7 +25,8 @@ use glebe_os::units::{Bytes, Pages};
 /// Approximate table bytes for each page: its words, its key, and its place in the index.
 const TABLE_BYTES_A_PAGE: u64 = 96;
 
-/// Options of a reserve: [`Reserve::options`] makes them, [`Options::build`] uses them.
+/// ReserveOptions of a reserve: [`Reserve::options`] makes them, [`ReserveOptions::build`] uses
+/// them.
 ///
 /// ```
 /// use glebe::{contig::{Contig, Source}, reserve::Reserve, units::{Bytes, Pages}};
@@ -33,11 +35,11 @@ const TABLE_BYTES_A_PAGE: u64 = 96;
 /// let options = Reserve::options().memory(memory).zero_ahead(Pages::new(512));
 /// let reserve = options.build(Bytes::mib(4))?;
 /// assert_eq!(reserve.contig().len(), Bytes::mib(4));
-/// # Ok::<(), glebe::reserve::Error>(())
+/// # Ok::<(), glebe::reserve::ReserveError>(())
 /// ```
 #[derive(Default)]
 #[must_use]
-pub struct Options {
+pub struct ReserveOptions {
     memory: contig::Options,
     counted: bool,
     zero_ahead: Pages,
@@ -45,7 +47,7 @@ pub struct Options {
     room: Bytes,
 }
 
-impl Options {
+impl ReserveOptions {
     /// Sets the options of the memory; by default the best source. A hugetlb pool is searched
     /// beyond the length asked for, for longer runs ([`contig::Options::search`]).
     pub fn memory(self, memory: contig::Options) -> Self {
@@ -83,10 +85,10 @@ impl Options {
     /// Makes a reserve over `len` bytes of new memory, rounded up to granules.
     ///
     /// # Errors
-    /// [`Error::Contig`] if the memory cannot be allocated; [`Error::BadLen`] if the source's pages
-    /// do not make up a whole number of granules; [`Error::FixedLen`] if room is set and the memory
+    /// [`ReserveError::Contig`] if the memory cannot be allocated; [`ReserveError::BadLen`] if the source's pages
+    /// do not make up a whole number of granules; [`ReserveError::FixedLen`] if room is set and the memory
     /// belongs to a file.
-    pub fn build(mut self, len: Bytes) -> Result<Reserve, Error> {
+    pub fn build(mut self, len: Bytes) -> Result<Reserve, ReserveError> {
         let granules = len.get().div_ceil(GRANULE.get());
         let len = granules.checked_mul(GRANULE.get()).map_or(Bytes::new(u64::MAX), Bytes::new);
         let memory = std::mem::replace(&mut self.memory, Contig::options()).chosen_for_runs();
@@ -97,8 +99,8 @@ impl Options {
     /// Makes a reserve over `contig`. It grows, if it has room, by memory of the same source.
     ///
     /// # Errors
-    /// The errors of [`Options::build`] except [`Error::Contig`].
-    pub fn build_on(self, contig: Contig) -> Result<Reserve, Error> {
+    /// The errors of [`ReserveOptions::build`] except [`ReserveError::Contig`].
+    pub fn build_on(self, contig: Contig) -> Result<Reserve, ReserveError> {
         let again = Contig::options().chosen_for_runs();
         let again = match contig.source() {
             Source::Divided => again.plan(Plan::Divide),
@@ -107,11 +109,11 @@ impl Options {
         self.build_over(again, contig)
     }
 
-    fn build_over(self, again: contig::Options, contig: Contig) -> Result<Reserve, Error> {
+    fn build_over(self, again: contig::Options, contig: Contig) -> Result<Reserve, ReserveError> {
         let page = page_size();
         let len = contig.len();
         if len == Bytes::ZERO || len.get() % GRANULE.get() != 0 || page.bytes() > GRANULE {
-            return Err(Error::BadLen { given: len, granule: GRANULE });
+            return Err(ReserveError::BadLen { given: len, granule: GRANULE });
         }
         let (critical, why_counted) = if self.counted {
             (Critical::Counted, Some("asked for by the options".to_owned()))
@@ -136,7 +138,7 @@ impl Options {
         let lender = Lender::new(&mut tables, lent, present.get(), zero_target)?;
         let cache =
             Cache::new(&mut tables, &lender, self.page_cache.as_ref().unwrap_or(&Codec::None))?;
-        let inner = Inner {
+        let inner = ReserveParts {
             positions: Mutex::new(positions),
             lender,
             cache,
@@ -149,7 +151,7 @@ impl Options {
         let inner = Shared::new(root, inner);
         if zero_target > 0 {
             zero_ahead::start(inner.downgrade()?)
-                .map_err(|e| Error::Os(OsError::new("clone", "a thread that zeroes", e)))?;
+                .map_err(|e| ReserveError::Os(OsError::new("clone", "a thread that zeroes", e)))?;
         }
         Ok(Reserve { inner, contig, why_counted: why_counted.map(Arc::from) })
     }
@@ -159,7 +161,7 @@ impl Options {
         &self,
         again: contig::Options,
         contig: Contig,
-    ) -> Result<(Option<Memory>, Arc<Contig>), Error> {
+    ) -> Result<(Option<Memory>, Arc<Contig>), ReserveError> {
         if self.room == Bytes::ZERO {
             return Ok((None, Arc::new(contig)));
         }

@@ -7,12 +7,12 @@
 use std::ops::Range;
 
 use super::block::{Block, Contiguity, Promise};
-use super::error::Error;
+use super::error::ReserveError;
 use super::lent::NotTaken;
 use super::positions::Search;
 use super::shared::Shared;
 use super::stats::Counter;
-use super::{Inner, Positions, Reserve};
+use super::{Positions, Reserve, ReserveParts};
 use glebe_os::extent::Extent;
 use glebe_os::internal::sync::{lock, Ordering};
 use glebe_os::units::Pages;
@@ -60,8 +60,8 @@ impl Request {
         Self { any: true, ..self }
     }
 
-    /// Returns [`Error::WouldWait`] instead of waiting for a tenant's copy, which happens only
-    /// without restartable sequences.
+    /// Returns [`ReserveError::WouldWait`] instead of waiting for a tenant's copy, which happens
+    /// only without restartable sequences.
     pub fn no_wait(self) -> Self {
         Self { no_wait: true, ..self }
     }
@@ -72,12 +72,12 @@ impl Request {
     }
 
     #[inline]
-    fn check(&self) -> Result<(), Error> {
+    fn check(&self) -> Result<(), ReserveError> {
         if self.pages == Pages::ZERO {
-            return Err(Error::ZeroPages);
+            return Err(ReserveError::ZeroPages);
         }
         if !self.align.get().is_power_of_two() {
-            return Err(Error::BadAlign { align: self.align });
+            return Err(ReserveError::BadAlign { align: self.align });
         }
         Ok(())
     }
@@ -106,25 +106,25 @@ impl Reserve {
     /// let aligned = reserve.alloc(Request::new(Pages::new(1)).align(Pages::new(1)).zeroed())?;
     /// assert!(aligned.bytes()?.iter().all(|byte| *byte == 0));
     /// # drop(one);
-    /// # Ok::<(), glebe::reserve::Error>(())
+    /// # Ok::<(), glebe::reserve::ReserveError>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::NoRun`] with the longest free run; [`Error::NoAlignedRun`] if that run is long
-    /// enough; [`Error::ZeroPages`], [`Error::BadAlign`], [`Error::Forked`]; [`Error::Os`] if the
+    /// [`ReserveError::NoRun`] with the longest free run; [`ReserveError::NoAlignedRun`] if that run is long
+    /// enough; [`ReserveError::ZeroPages`], [`ReserveError::BadAlign`], [`ReserveError::Forked`]; [`ReserveError::Os`] if the
     /// kernel refuses the barrier that it granted when the reserve was built (a later filter, or no
     /// kernel memory).
     #[inline]
-    pub fn alloc(&self, request: impl Into<Request>) -> Result<Block, Error> {
-        Inner::alloc(&self.inner, request.into())
+    pub fn alloc(&self, request: impl Into<Request>) -> Result<Block, ReserveError> {
+        ReserveParts::alloc(&self.inner, request.into())
     }
 
     /// Takes a block as [`Reserve::alloc`] does, without waiting for a tenant's copy.
     ///
     /// # Errors
-    /// Also [`Error::WouldWait`], only if writers are counted.
+    /// Also [`ReserveError::WouldWait`], only if writers are counted.
     #[inline]
-    pub fn try_alloc(&self, request: impl Into<Request>) -> Result<Block, Error> {
+    pub fn try_alloc(&self, request: impl Into<Request>) -> Result<Block, ReserveError> {
         self.alloc(request.into().no_wait())
     }
 
@@ -132,7 +132,7 @@ impl Reserve {
     ///
     /// # Errors
     /// The errors of [`Reserve::alloc`].
-    pub fn promise(&self, request: impl Into<Request>) -> Result<Promise, Error> {
+    pub fn promise(&self, request: impl Into<Request>) -> Result<Promise, ReserveError> {
         let inner = self.inner.get()?;
         let request = request.into();
         request.check()?;
@@ -143,15 +143,15 @@ impl Reserve {
     /// Returns the length of the longest block that is free now.
     ///
     /// # Errors
-    /// [`Error::Forked`].
-    pub fn largest_run(&self) -> Result<Pages, Error> {
+    /// [`ReserveError::Forked`].
+    pub fn largest_run(&self) -> Result<Pages, ReserveError> {
         Ok(self.inner.get()?.largest_run())
     }
 }
 
-impl Inner {
+impl ReserveParts {
     #[inline]
-    pub(super) fn alloc(shared: &Shared<Self>, request: Request) -> Result<Block, Error> {
+    pub(super) fn alloc(shared: &Shared<Self>, request: Request) -> Result<Block, ReserveError> {
         let inner = shared.get()?;
         let begin = inner.busy.clock.now();
         if inner.may_be_at_hand(&request) {
@@ -169,7 +169,7 @@ impl Inner {
         shared: &Shared<Self>,
         request: Request,
         begin: u64,
-    ) -> Result<Block, Error> {
+    ) -> Result<Block, ReserveError> {
         request.check()?;
         let extent = self.grant(request)?;
         self.granted(begin);
@@ -193,7 +193,7 @@ impl Inner {
         self.busy.alloc_ns.record(self.busy.clock.nanos_since(begin));
     }
 
-    fn grant(&self, request: Request) -> Result<Extent, Error> {
+    fn grant(&self, request: Request) -> Result<Extent, ReserveError> {
         for place in 0.. {
             let extent = self.place(request)?;
             let wait = !request.no_wait && place + 1 >= PLACES_MAX;
@@ -207,7 +207,7 @@ impl Inner {
                 break;
             }
         }
-        Err(Error::WouldWait)
+        Err(ReserveError::WouldWait)
     }
 
     /// Returns the search for `request`. Writes the cost of each granule if costs matter.
@@ -227,7 +227,7 @@ impl Inner {
         Search { len, align, any: request.any, by_cost }
     }
 
-    fn place(&self, request: Request) -> Result<Extent, Error> {
+    fn place(&self, request: Request) -> Result<Extent, ReserveError> {
         let mut positions = lock(&self.positions);
         if self.may_be_at_hand(&request) {
             if let Some(extent) = self.restock(&mut positions) {
@@ -249,13 +249,13 @@ impl Inner {
 
     /// Counts a request that no run fits.
     #[cold]
-    fn refused(&self, positions: &Positions, request: &Request) -> Error {
+    fn refused(&self, positions: &Positions, request: &Request) -> ReserveError {
         self.counts().add(Counter::AllocFailures, 1);
         let largest = if request.any { positions.largest_any() } else { positions.largest() };
         let (asked, align, largest) = (request.pages, request.align, Pages::new(largest));
         match asked <= largest && align > Pages::new(1) {
-            true => Error::NoAlignedRun { asked, align, largest },
-            false => Error::NoRun { asked, largest },
+            true => ReserveError::NoAlignedRun { asked, align, largest },
+            false => ReserveError::NoRun { asked, largest },
         }
     }
 
@@ -268,7 +268,12 @@ impl Inner {
 
     /// Takes placed pages from tenants. Returns false if a counted writer is there and `wait` is
     /// false.
-    pub(super) fn recall(&self, extent: Extent, zeroed: bool, wait: bool) -> Result<bool, Error> {
+    pub(super) fn recall(
+        &self,
+        extent: Extent,
+        zeroed: bool,
+        wait: bool,
+    ) -> Result<bool, ReserveError> {
         let counts = self.counts();
         self.move_out(&pages_of(extent));
         let recalled = match self.lent().recall(&pages_of(extent), zeroed, wait) {
@@ -276,7 +281,7 @@ impl Inner {
             Err(NotTaken::Busy) => return Ok(false),
             Err(NotTaken::NoBarrier { why, pages }) => {
                 counts.add(Counter::Recalled, pages);
-                return Err(Error::Os(why));
+                return Err(ReserveError::Os(why));
             }
         };
         for (counter, n) in [

@@ -7,7 +7,7 @@
 //! So the bound in the head of [`index`](super::index) holds here too. Entries of lost objects are
 //! removed lazily.
 
-use super::error::Error;
+use super::error::ReserveError;
 use super::lender::Lender;
 use super::lent::Meta;
 use super::packed::{Packed, Rest};
@@ -44,7 +44,7 @@ fn split(object: &[u8]) -> Option<(Meta, &[u8])> {
 }
 
 impl PackedPages {
-    pub(super) fn new(lender: &Lender, codec: &Codec) -> Result<Self, Error> {
+    pub(super) fn new(lender: &Lender, codec: &Codec) -> Result<Self, ReserveError> {
         let page = lender.lent().frames().page();
         let room = Pages::new(lender.lent().pages() as u64).bytes(page);
         let packed = Packed::new(lender, room, None, Codec::None, Rest::Goes)?;

@@ -17,8 +17,8 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use super::error::Error;
-use super::index::{Held, Index, Key};
+use super::error::ReserveError;
+use super::index::{Held, Index, PageKey};
 use super::lender::{is_packed, Claimed, First, Lender};
 use super::lent::{Claim, Meta, NotFilled};
 use super::packed_pages::{is_object, PackedPages};
@@ -65,19 +65,19 @@ pub enum Rejected {
 /// The page cache of a reserve: a cheap handle.
 #[derive(Clone, Debug)]
 pub struct PageCache {
-    inner: Shared<Inner>,
+    inner: Shared<ReserveParts>,
 }
 
 impl PageCache {
-    pub(super) fn new(inner: Shared<Inner>) -> Self {
+    pub(super) fn new(inner: Shared<ReserveParts>) -> Self {
         Self { inner }
     }
 
     /// Returns the name space `name`, created if it is new.
     ///
     /// # Errors
-    /// [`Error::Forked`].
-    pub fn namespace(&self, name: &str) -> Result<Namespace, Error> {
+    /// [`ReserveError::Forked`].
+    pub fn namespace(&self, name: &str) -> Result<Namespace, ReserveError> {
         let inner = self.inner.get()?;
         let mut names = lock(&inner.cache.names);
         let number = names
@@ -96,16 +96,16 @@ impl PageCache {
 /// let mut page = vec![7; page_size().bytes().as_usize()];
 /// let kept = tiles.put(1, 0, &page)? == Put::Stored; // object 1, page 0
 /// assert_eq!(tiles.get(1, 0, &mut page)?, kept);
-/// # Ok::<(), glebe::reserve::Error>(())
+/// # Ok::<(), glebe::reserve::ReserveError>(())
 /// ```
 ///
-/// Every call is O(1), and fails in a forked child with [`Error::Forked`]. Only a put of a page
-/// that is stored compressed takes a lock, which few others want.
+/// Every call is O(1), and fails in a forked child with [`ReserveError::Forked`]. Only a put of a
+/// page that is stored compressed takes a lock, which few others want.
 #[derive(Clone, Debug)]
 pub struct Namespace {
     /// Replaced when the name space is invalidated.
     number: Arc<MappedWord>,
-    inner: Shared<Inner>,
+    inner: Shared<ReserveParts>,
     takes: Takes,
 }
 
@@ -130,16 +130,16 @@ impl Namespace {
     }
 
     #[inline]
-    fn key(&self, inner: &Inner, object: u64, index: u64) -> Key {
+    fn key(&self, inner: &ReserveParts, object: u64, index: u64) -> PageKey {
         inner.cache.key(self.number.load(Ordering::Acquire), object, index)
     }
 
     #[inline]
-    fn inner(&self, len: usize) -> Result<&Inner, Error> {
+    fn inner(&self, len: usize) -> Result<&ReserveParts, ReserveError> {
         let inner = self.inner.get()?;
         let page = inner.lent().frames().page().bytes();
         if len as u64 != page.get() {
-            return Err(Error::BadPageLen { given: len, page });
+            return Err(ReserveError::BadPageLen { given: len, page });
         }
         Ok(inner)
     }
@@ -148,8 +148,8 @@ impl Namespace {
     /// page.
     ///
     /// # Errors
-    /// [`Error::BadPageLen`], [`Error::Forked`].
-    pub fn put(&self, object: u64, index: u64, page: &[u8]) -> Result<Put, Error> {
+    /// [`ReserveError::BadPageLen`], [`ReserveError::Forked`].
+    pub fn put(&self, object: u64, index: u64, page: &[u8]) -> Result<Put, ReserveError> {
         let inner = self.inner(page.len())?;
         Ok(inner.cache.put(inner.lender(), &self.key(inner, object, index), page, self.takes))
     }
@@ -158,8 +158,8 @@ impl Namespace {
     /// which may change `buf`.
     ///
     /// # Errors
-    /// [`Error::BadPageLen`], [`Error::Forked`].
-    pub fn get(&self, object: u64, index: u64, buf: &mut [u8]) -> Result<bool, Error> {
+    /// [`ReserveError::BadPageLen`], [`ReserveError::Forked`].
+    pub fn get(&self, object: u64, index: u64, buf: &mut [u8]) -> Result<bool, ReserveError> {
         let inner = self.inner(buf.len())?;
         let hit = inner.cache.get(inner.lender(), &self.key(inner, object, index), 0, buf);
         inner.counts().add(if hit { Counter::Loaded } else { Counter::Missed }, 1);
@@ -169,8 +169,8 @@ impl Namespace {
     /// Drops one page. Returns false if there was none.
     ///
     /// # Errors
-    /// [`Error::Forked`].
-    pub fn invalidate_page(&self, object: u64, index: u64) -> Result<bool, Error> {
+    /// [`ReserveError::Forked`].
+    pub fn invalidate_page(&self, object: u64, index: u64) -> Result<bool, ReserveError> {
         let inner = self.inner.get()?;
         let key = self.key(inner, object, index);
         let found = inner.cache.remove(inner.lender(), &key);
@@ -183,8 +183,8 @@ impl Namespace {
     /// Drops all pages of an object: O(1). Their memory is reused later.
     ///
     /// # Errors
-    /// [`Error::Forked`].
-    pub fn invalidate_object(&self, object: u64) -> Result<(), Error> {
+    /// [`ReserveError::Forked`].
+    pub fn invalidate_object(&self, object: u64) -> Result<(), ReserveError> {
         let inner = self.inner.get()?;
         let number = self.number.load(Ordering::Acquire);
         inner.cache.generation(number, object).fetch_add(1, Ordering::AcqRel);
@@ -195,8 +195,8 @@ impl Namespace {
     /// Drops all pages of the name space: O(1).
     ///
     /// # Errors
-    /// [`Error::Forked`].
-    pub fn invalidate_all(&self) -> Result<(), Error> {
+    /// [`ReserveError::Forked`].
+    pub fn invalidate_all(&self) -> Result<(), ReserveError> {
         let inner = self.inner.get()?;
         self.number.store(inner.lender().number(), Ordering::Release);
         inner.counts().add(Counter::InvalidatedPools, 1);
@@ -216,7 +216,11 @@ pub(super) struct Cache {
 }
 
 impl Cache {
-    pub(super) fn new(tables: &mut Tables, lender: &Lender, codec: &Codec) -> Result<Self, Error> {
+    pub(super) fn new(
+        tables: &mut Tables,
+        lender: &Lender,
+        codec: &Codec,
+    ) -> Result<Self, ReserveError> {
         let pages = lender.lent().pages();
         let is_packed = *codec != Codec::None;
         let packed = is_packed.then(|| PackedPages::new(lender, codec)).transpose()?;
@@ -251,18 +255,18 @@ impl Cache {
 
     /// Makes a key and starts to fetch its index entry.
     #[inline]
-    fn key(&self, pool: u64, object: u64, index: u64) -> Key {
+    fn key(&self, pool: u64, object: u64, index: u64) -> PageKey {
         let hash = self.hash(pool, object, index);
         self.index.prefetch(hash);
         let generation = self.generation(pool, object).load(Ordering::Acquire);
-        Key { meta: [pool, object, index, generation], hash }
+        PageKey { meta: [pool, object, index, generation], hash }
     }
 
     fn is_dead(&self, meta: &Meta) -> bool {
         self.generation(meta[0], meta[1]).load(Ordering::Acquire) != meta[3]
     }
 
-    fn put(&self, lender: &Lender, key: &Key, bytes: &[u8], takes: Takes) -> Put {
+    fn put(&self, lender: &Lender, key: &PageKey, bytes: &[u8], takes: Takes) -> Put {
         let packed = self.packed.as_ref();
         let stored = match packed.and_then(|packed| packed.store(lender, &key.meta, bytes)) {
             Some(at) => Ok(at),
@@ -286,7 +290,7 @@ impl Cache {
     fn store(
         &self,
         lender: &Lender,
-        key: &Key,
+        key: &PageKey,
         bytes: &[u8],
         takes: Takes,
     ) -> Result<PageUse, Rejected> {
@@ -350,7 +354,7 @@ impl Cache {
         }
     }
 
-    fn held(&self, lender: &Lender, key: &Key, at: PageUse) -> Held {
+    fn held(&self, lender: &Lender, key: &PageKey, at: PageUse) -> Held {
         match self.meta_of(lender, at) {
             Some(meta) if meta[..3] == key.meta[..3] => Held::Same,
             Some(_) => Held::Other,
@@ -359,7 +363,7 @@ impl Cache {
     }
 
     /// Enters `at` in the index, or drops it if the index has no room.
-    fn publish(&self, lender: &Lender, key: &Key, at: PageUse) -> bool {
+    fn publish(&self, lender: &Lender, key: &PageKey, at: PageUse) -> bool {
         let held = |other| self.held(lender, key, other);
         let Some(published) = self.index.publish(key.hash, at, held) else {
             self.drop_entry(lender, at, Counter::Evicted);
@@ -386,7 +390,7 @@ impl Cache {
 
     /// Copies bytes of the page of `key`. A miss may change `buf`.
     #[inline]
-    fn get(&self, lender: &Lender, key: &Key, offset: usize, buf: &mut [u8]) -> bool {
+    fn get(&self, lender: &Lender, key: &PageKey, offset: usize, buf: &mut [u8]) -> bool {
         let lent = lender.lent();
         let page = lent.frames().page().bytes().as_usize();
         let take = |at: PageUse| match &self.packed {
@@ -415,11 +419,11 @@ impl Cache {
     }
 
     /// Finds the page of `key` without marking it as used.
-    fn place_of(&self, lender: &Lender, key: &Key) -> Option<PageUse> {
+    fn place_of(&self, lender: &Lender, key: &PageKey) -> Option<PageUse> {
         self.index.find(key.hash, |at| self.meta_of(lender, at) == Some(key.meta))
     }
 
-    fn remove(&self, lender: &Lender, key: &Key) -> bool {
+    fn remove(&self, lender: &Lender, key: &PageKey) -> bool {
         let same = |at| self.held(lender, key, at) == Held::Same;
         let Some(at) = self.index.remove(key.hash, same) else { return false };
         self.drop_entry(lender, at, Counter::InvalidatedPages);

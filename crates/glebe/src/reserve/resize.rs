@@ -7,11 +7,11 @@
 //! Locks: the memory's `turn`, one call at a time; the positions, for one step a free extent. Cost:
 //! populating new memory; recalling old memory and freeing its pages.
 
-use super::error::Error;
-use super::memory::{Memory, Part};
+use super::error::ReserveError;
+use super::memory::{Memory, MemoryPart};
 use super::owner::pages_of;
 use super::positions::Positions;
-use super::{Inner, Reserve, GRANULE};
+use super::{Reserve, ReserveParts, GRANULE};
 use glebe_os::extent::Extent;
 use glebe_os::internal::sync::lock;
 use glebe_os::internal::sys::page_size;
@@ -31,10 +31,10 @@ pub struct Resized {
 const LARGEST_PAGE: Bytes = Bytes::gib(1);
 
 /// Returns base pages, rounded up to whole units.
-pub(super) fn whole(len: Bytes, unit: Bytes) -> Result<u64, Error> {
+pub(super) fn whole(len: Bytes, unit: Bytes) -> Result<u64, ReserveError> {
     let units = len.get().div_ceil(unit.get());
     let rounded = units.checked_mul(unit.get()).filter(|len| *len > 0);
-    let rounded = rounded.ok_or(Error::BadLen { given: len, granule: unit })?;
+    let rounded = rounded.ok_or(ReserveError::BadLen { given: len, granule: unit })?;
     Ok(Bytes::new(rounded).pages_down(page_size()).get())
 }
 
@@ -42,13 +42,13 @@ pub(super) fn bytes(pages: u64) -> Bytes {
     Pages::new(pages).bytes(page_size())
 }
 
-impl Inner {
-    pub(super) fn memory(&self) -> Result<&Memory, Error> {
+impl ReserveParts {
+    pub(super) fn memory(&self) -> Result<&Memory, ReserveError> {
         let why = "it was built without Options::room()";
-        self.memory.as_ref().ok_or(Error::FixedLen { why })
+        self.memory.as_ref().ok_or(ReserveError::FixedLen { why })
     }
 
-    pub(super) fn grow(&self, asked: Bytes) -> Result<Resized, Error> {
+    pub(super) fn grow(&self, asked: Bytes) -> Result<Resized, ReserveError> {
         let (memory, pages) = (self.memory()?, whole(asked, GRANULE)?);
         let _turn = memory.turn();
         let mut had = Vec::new();
@@ -71,7 +71,7 @@ impl Inner {
                 return Err(why.into());
             }
         };
-        let came: Vec<Extent> = had.iter().flat_map(Part::left).copied().collect();
+        let came: Vec<Extent> = had.iter().flat_map(MemoryPart::left).copied().collect();
         had.iter().for_each(|part| self.lent().arrive(part.granules(granule_pages)));
         memory.add(had);
         self.lender().set_end(memory.end());
@@ -85,7 +85,7 @@ impl Inner {
     }
 
     /// Returns the fewest places for `pages` more pages.
-    fn places(&self, memory: &Memory, pages: u64) -> Result<Vec<Extent>, Error> {
+    fn places(&self, memory: &Memory, pages: u64) -> Result<Vec<Extent>, ReserveError> {
         let unit = memory.unit().unwrap_or(page_size()).bytes().max(GRANULE);
         let aligns = [LARGEST_PAGE, unit, GRANULE].map(|align| align.pages_down(page_size()).get());
         // Uses an alignment only if the length is a multiple of it, which leaves no gap.
@@ -97,7 +97,7 @@ impl Inner {
             _ => next,
         });
         let best = best.unwrap_or(Err(0));
-        best.map_err(|left| Error::NoRoom {
+        best.map_err(|left| ReserveError::NoRoom {
             asked: bytes(pages),
             left: bytes(left),
             unit: GRANULE,
@@ -105,7 +105,7 @@ impl Inner {
         })
     }
 
-    pub(super) fn shrink(&self, asked: Bytes) -> Result<Resized, Error> {
+    pub(super) fn shrink(&self, asked: Bytes) -> Result<Resized, ReserveError> {
         let memory = self.memory()?;
         let _turn = memory.turn();
         let unit = memory.unit()?.bytes().max(GRANULE);
@@ -123,7 +123,7 @@ impl Inner {
     }
 
     /// Takes positions in whole units, but leaves one unit in the reserve.
-    fn claim(&self, memory: &Memory, pages: u64, unit: Bytes) -> Result<Vec<Extent>, Error> {
+    fn claim(&self, memory: &Memory, pages: u64, unit: Bytes) -> Result<Vec<Extent>, ReserveError> {
         let unit_pages = unit.pages_down(page_size()).get();
         let most = memory.present().get().saturating_sub(unit_pages);
         let mut positions = lock(&self.positions);
@@ -135,11 +135,11 @@ impl Inner {
             },
             false => positions.units(unit_pages).min(most),
         };
-        Err(Error::NotGiven { asked: bytes(pages), free: bytes(free), unit })
+        Err(ReserveError::NotGiven { asked: bytes(pages), free: bytes(free), unit })
     }
 
     /// Gives back the memory of taken positions. After an error tenants have it again.
-    fn give_away(&self, memory: &Memory, gone: Extent) -> Result<(), Error> {
+    fn give_away(&self, memory: &Memory, gone: Extent) -> Result<(), ReserveError> {
         // With `wait` the result is always true.
         self.recall(gone, false, true)?;
         let run = pages_of(gone);
@@ -163,11 +163,11 @@ impl Reserve {
     /// only if their frames are adjacent.
     ///
     /// # Errors
-    /// [`Error::FixedLen`] without [room](super::Options::room); [`Error::NoRoom`];
-    /// [`Error::BadLen`] if `len` is 0 or no whole number of the source's pages; [`Error::Contig`]
-    /// and [`Error::Os`] if the memory cannot be allocated; [`Error::Forked`]. An error adds
+    /// [`ReserveError::FixedLen`] without [room](super::Options::room); [`ReserveError::NoRoom`];
+    /// [`ReserveError::BadLen`] if `len` is 0 or no whole number of the source's pages; [`ReserveError::Contig`]
+    /// and [`ReserveError::Os`] if the memory cannot be allocated; [`ReserveError::Forked`]. An error adds
     /// nothing.
-    pub fn grow(&self, len: Bytes) -> Result<Resized, Error> {
+    pub fn grow(&self, len: Bytes) -> Result<Resized, ReserveError> {
         self.inner.get()?.grow(len)
     }
 
@@ -176,8 +176,8 @@ impl Reserve {
     /// as long as recalling and unmapping.
     ///
     /// ```
-    /// # use glebe::{contig::{Contig, Source}, reserve::{Error, Reserve}, units::Bytes};
-    /// # fn main() -> Result<(), Error> {
+    /// # use glebe::{contig::{Contig, Source}, reserve::{ReserveError, Reserve}, units::Bytes};
+    /// # fn main() -> Result<(), ReserveError> {
     /// # let options = Contig::options().source(Source::Plain);
     /// let roomy = Reserve::options().room(Bytes::mib(8));
     /// let reserve = roomy.memory(options).build(Bytes::mib(2))?;
@@ -189,12 +189,12 @@ impl Reserve {
     /// ```
     ///
     /// # Errors
-    /// [`Error::FixedLen`] without [room](super::Options::room); [`Error::NotGiven`] with the
-    /// length that can be given; [`Error::BadLen`] if `len` is 0; [`Error::Forked`]; [`Error::Os`]
+    /// [`ReserveError::FixedLen`] without [room](super::Options::room); [`ReserveError::NotGiven`] with the
+    /// length that can be given; [`ReserveError::BadLen`] if `len` is 0; [`ReserveError::Forked`]; [`ReserveError::Os`]
     /// as in [`Reserve::alloc`], for too many mappings, or if the kernel cannot end a part of a pin
-    /// (before Linux 5.13). Pieces given back before an [`Error::Os`] stay with the system; see
+    /// (before Linux 5.13). Pieces given back before an [`ReserveError::Os`] stay with the system; see
     /// [`Reserve::len`].
-    pub fn shrink(&self, len: Bytes) -> Result<Resized, Error> {
+    pub fn shrink(&self, len: Bytes) -> Result<Resized, ReserveError> {
         self.inner.get()?.shrink(len)
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::served::{Form, HEAD, REQUEST_MAX};
 use super::shared::Weak;
-use super::{Error, Inner};
+use super::{ReserveError, ReserveParts};
 use glebe_os::error::OsError;
 use glebe_os::internal::sync::{MappedWord, Ordering};
 use glebe_os::internal::sys::files::private::own_dir;
@@ -26,27 +26,28 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const REST: Duration = Duration::from_millis(100);
 
 /// Serves the statistics in `dir`, created if its parent exists.
-pub(super) fn start(weak: Weak<Inner>, dir: &Path) -> Result<Bound, Error> {
+pub(super) fn start(weak: Weak<ReserveParts>, dir: &Path) -> Result<Bound, ReserveError> {
     own_dir(dir)?;
     let (listener, bound, number) = bind(dir)?;
-    start_thread("glebe-stats", move || serve(&listener, &weak, number))
-        .map_err(|e| Error::Os(OsError::new("clone", "a thread that serves statistics", e)))?;
+    start_thread("glebe-stats", move || serve(&listener, &weak, number)).map_err(|e| {
+        ReserveError::Os(OsError::new("clone", "a thread that serves statistics", e))
+    })?;
     Ok(bound)
 }
 
 /// Binds the next free name: a process of this PID in another namespace may use some.
-fn bind(dir: &Path) -> Result<(Listener, Bound, u64), Error> {
+fn bind(dir: &Path) -> Result<(Listener, Bound, u64), ReserveError> {
     static NEXT: MappedWord = MappedWord::new(0);
     loop {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = dir.join(format!("{}.{number}.sock", std::process::id()));
-        if let Some((listener, bound)) = Listener::bind(&path).map_err(Error::Os)? {
+        if let Some((listener, bound)) = Listener::bind(&path).map_err(ReserveError::Os)? {
             return Ok((listener, bound, number));
         }
     }
 }
 
-fn serve(listener: &Listener, weak: &Weak<Inner>, number: u64) {
+fn serve(listener: &Listener, weak: &Weak<ReserveParts>, number: u64) {
     loop {
         match listener.accept() {
             // A client may leave at any time.
@@ -60,13 +61,13 @@ fn serve(listener: &Listener, weak: &Weak<Inner>, number: u64) {
     }
 }
 
-fn answer(mut stream: &UnixStream, weak: &Weak<Inner>, number: u64) -> io::Result<()> {
+fn answer(mut stream: &UnixStream, weak: &Weak<ReserveParts>, number: u64) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut request = [0; REQUEST_MAX];
     let len = stream.read(&mut request)?;
     // A slow client keeps no reserve alive.
-    let stats = weak.upgrade().and_then(|inner| inner.get().ok().map(Inner::stats));
+    let stats = weak.upgrade().and_then(|inner| inner.get().ok().map(ReserveParts::stats));
     let Some(stats) = stats else { return Ok(()) };
     let form = Form::ALL.into_iter().find(|form| form.request().as_bytes() == &request[..len]);
     let labels = || vec![("pid", std::process::id().to_string()), ("reserve", number.to_string())];

@@ -19,7 +19,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::Error;
+use super::ReserveError;
 use glebe_os::error::OsError;
 use glebe_os::internal::sys::files::socket::send_all;
 use glebe_os::internal::sys::processes::process::effective_user;
@@ -61,7 +61,7 @@ impl Form {
     }
 }
 
-pub(super) fn own_dir() -> Result<PathBuf, Error> {
+pub(super) fn own_dir() -> Result<PathBuf, ReserveError> {
     let user = effective_user();
     let own = |dir: &Path| fs::metadata(dir).is_ok_and(|meta| meta.is_dir() && meta.uid() == user);
     if let Some(dir) = runtime_dir().filter(|dir| own(dir)) {
@@ -74,7 +74,7 @@ pub(super) fn own_dir() -> Result<PathBuf, Error> {
     if own(&dir) {
         return Ok(dir.join("glebe"));
     }
-    Err(Error::NoRuntimeDir { user })
+    Err(ReserveError::NoRuntimeDir { user })
 }
 
 fn runtime_dir() -> Option<PathBuf> {

@@ -13,7 +13,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::error::Error;
+use super::error::ReserveError;
 use super::table::Slot;
 use glebe_os::internal::mapping::Mapping;
 use glebe_os::internal::sync::{fence, MappedWord, Ordering};
@@ -62,17 +62,17 @@ impl<T> Shared<T> {
     /// Returns the value.
     ///
     /// # Errors
-    /// [`Error::Forked`].
+    /// [`ReserveError::Forked`].
     #[inline]
-    pub(crate) fn get(&self) -> Result<&T, Error> {
+    pub(crate) fn get(&self) -> Result<&T, ReserveError> {
         if self.is_lost() {
-            return Err(Error::Forked);
+            return Err(ReserveError::Forked);
         }
         // SAFETY: the value is not lost, so it is alive, and this handle keeps it alive.
         Ok(unsafe { &(*self.0.as_ptr()).value })
     }
 
-    pub(super) fn downgrade(&self) -> Result<Weak<T>, Error> {
+    pub(super) fn downgrade(&self) -> Result<Weak<T>, ReserveError> {
         self.get()?;
         // SAFETY: alive, checked above.
         let mapping = unsafe { Arc::clone(&(*self.0.as_ptr()).mapping) };

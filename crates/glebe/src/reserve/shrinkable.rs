@@ -3,11 +3,11 @@
 //! It keeps no reserve alive and uses [`Reserve::shrink`], with its locks and cost: tenants lose
 //! pages, blocks and promises do not.
 
-use super::error::Error;
+use super::error::ReserveError;
 use super::memory::Memory;
 use super::resize::{bytes, whole};
 use super::shared::Weak;
-use super::{Inner, Reserve, GRANULE};
+use super::{Reserve, ReserveParts, GRANULE};
 use crate::contig::Source;
 use glebe_os::internal::sync::lock;
 use glebe_os::internal::sys::page_size;
@@ -16,7 +16,7 @@ use glebe_os::units::{Bytes, Pages};
 
 #[derive(Debug)]
 pub(crate) struct Shrinkable {
-    inner: Weak<Inner>,
+    inner: Weak<ReserveParts>,
     /// Bytes that the reserve keeps.
     least: Bytes,
     is_charged: bool,
@@ -49,7 +49,9 @@ impl Shrinkable {
         let before = inner.memory().map_or(Pages::ZERO, Memory::present);
         let given = match inner.shrink(most.min(spare)) {
             // First class took some meanwhile.
-            Err(Error::NotGiven { free, .. }) if free > Bytes::ZERO => inner.shrink(free.min(most)),
+            Err(ReserveError::NotGiven { free, .. }) if free > Bytes::ZERO => {
+                inner.shrink(free.min(most))
+            }
             other => other,
         };
         // A failed call may have given back a part.
@@ -79,8 +81,8 @@ impl Reserve {
     /// Returns a handle that shrinks the reserve down to `least` bytes.
     ///
     /// # Errors
-    /// [`Error::FixedLen`] if it cannot shrink, [`Error::Forked`].
-    pub(crate) fn shrinkable(&self, least: Bytes) -> Result<Shrinkable, Error> {
+    /// [`ReserveError::FixedLen`] if it cannot shrink, [`ReserveError::Forked`].
+    pub(crate) fn shrinkable(&self, least: Bytes) -> Result<Shrinkable, ReserveError> {
         self.inner.get()?.memory()?.unit()?;
         let is_charged = matches!(self.contig.source(), Source::Thp | Source::Plain);
         Ok(Shrinkable { inner: self.inner.downgrade()?, least, is_charged })

@@ -305,7 +305,7 @@ impl Granules {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum PageState {
     /// Unused.
     Free = 0,
     /// A tenant is copying into it.
@@ -338,10 +338,10 @@ pub(crate) struct PageUse {
 impl PageWord {
     /// Like new memory from the kernel.
     pub(crate) fn fresh() -> Self {
-        Self(State::Zero as u64)
+        Self(PageState::Zero as u64)
     }
 
-    fn new(state: State, generation: u64, epoch: u64) -> Self {
+    fn new(state: PageState, generation: u64, epoch: u64) -> Self {
         let generation = generation & GENERATION_MASK;
         Self((epoch << EPOCH_SHIFT) | (generation << STATE_BITS) | state as u64)
     }
@@ -359,26 +359,26 @@ impl PageWord {
     }
 
     /// Returns the state in a granule of epoch `epoch`.
-    pub(crate) fn state(self, epoch: u64) -> State {
+    pub(crate) fn state(self, epoch: u64) -> PageState {
         if self.epoch() != epoch {
-            return State::Free;
+            return PageState::Free;
         }
         match self.0 & STATE_MASK {
-            1 => State::Writing,
-            2 => State::Valid,
-            3 => State::Zero,
-            4 => State::First,
-            _ => State::Free,
+            1 => PageState::Writing,
+            2 => PageState::Valid,
+            3 => PageState::Zero,
+            4 => PageState::First,
+            _ => PageState::Free,
         }
     }
 
     /// Changes the state in this generation: a commit.
-    pub(crate) fn become_state(self, state: State) -> Self {
+    pub(crate) fn become_state(self, state: PageState) -> Self {
         Self((self.0 & !STATE_MASK) | state as u64)
     }
 
     /// Begins the next generation, in `state` and `epoch`.
-    pub(crate) fn next(self, state: State, epoch: u64) -> Self {
+    pub(crate) fn next(self, state: PageState, epoch: u64) -> Self {
         Self::new(state, self.generation() + 1, epoch)
     }
 }
@@ -437,27 +437,27 @@ mod tests {
 
     #[test]
     fn another_epoch_is_free() {
-        let w = PageWord::fresh().next(State::Valid, 3);
-        assert_eq!(w.state(3), State::Valid);
-        assert_eq!(w.state(4), State::Free);
+        let w = PageWord::fresh().next(PageState::Valid, 3);
+        assert_eq!(w.state(3), PageState::Valid);
+        assert_eq!(w.state(4), PageState::Free);
     }
 
     #[test]
     fn generation_wraps_inside_its_field() {
-        let last = PageWord::new(State::Valid, GENERATION_MASK, 7);
-        let next = last.next(State::Writing, 7);
+        let last = PageWord::new(PageState::Valid, GENERATION_MASK, 7);
+        let next = last.next(PageState::Writing, 7);
         assert_eq!((next.generation(), next.epoch()), (0, 7));
-        assert_eq!(next.become_state(State::Valid).state(7), State::Valid);
+        assert_eq!(next.become_state(PageState::Valid).state(7), PageState::Valid);
     }
 
     #[test]
     fn a_use_lasts_from_claim_to_drop() {
-        let before = PageWord::new(State::Valid, 0x1_ffff, 3);
-        let claim = before.next(State::Writing, 3);
-        let valid = claim.become_state(State::Valid);
+        let before = PageWord::new(PageState::Valid, 0x1_ffff, 3);
+        let claim = before.next(PageState::Writing, 3);
+        let valid = claim.become_state(PageState::Valid);
         assert_eq!(claim.use_of(5), PageUse { page: 5, generation: 0 });
         assert_eq!(valid.use_of(5), claim.use_of(5));
         assert_ne!(before.use_of(5), claim.use_of(5));
-        assert_ne!(valid.next(State::Free, 3).use_of(5), valid.use_of(5));
+        assert_ne!(valid.next(PageState::Free, 3).use_of(5), valid.use_of(5));
     }
 }

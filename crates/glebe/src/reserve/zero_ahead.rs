@@ -13,11 +13,11 @@ use glebe_os::internal::sys::processes::thread::start as start_thread;
 
 const IDLE: Duration = Duration::from_millis(20);
 
-pub(super) fn start(weak: Weak<Inner>) -> std::io::Result<()> {
+pub(super) fn start(weak: Weak<ReserveParts>) -> std::io::Result<()> {
     start_thread("glebe-zero", move || work(&weak))
 }
 
-fn work(weak: &Weak<Inner>) {
+fn work(weak: &Weak<ReserveParts>) {
     let mut zeros = Vec::new();
     while let Some(shared) = weak.upgrade() {
         let Ok(inner) = shared.get() else { return };
@@ -31,7 +31,7 @@ fn work(weak: &Weak<Inner>) {
 }
 
 /// Zeroes a granule if too few are zero. Returns true if more may follow.
-fn step(inner: &Inner, zeros: &[u8]) -> bool {
+fn step(inner: &ReserveParts, zeros: &[u8]) -> bool {
     let lent = inner.lent();
     if lent.zero_granules() >= inner.lender().zero_target() {
         return false;

@@ -117,10 +117,13 @@ pub(super) const HEAD: usize = 24;
 /// Has no value without the feature `encrypt`.
 #[cfg(not(feature = "encrypt"))]
 #[derive(Debug)]
-pub(super) enum Cipher {}
+pub(super) enum NoCipher {}
 
 #[cfg(not(feature = "encrypt"))]
-impl Cipher {
+pub(super) use NoCipher as Cipher;
+
+#[cfg(not(feature = "encrypt"))]
+impl NoCipher {
     pub(super) fn seal(&self, _: u64, _: &mut [u8]) {
         match *self {}
     }

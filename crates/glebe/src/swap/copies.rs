@@ -11,7 +11,7 @@
 
 use crc32fast::Hasher;
 
-use super::error::Error;
+use super::error::SwapError;
 use super::file::SpillFile;
 use super::key::Key;
 use crate::zpool::internal::{same_filled, with_buffer, Coder};
@@ -32,11 +32,11 @@ const GAIN: usize = 8;
 pub(super) enum Copy {
     /// No place: this word fills the object.
     Filled(u64),
-    Block(Block),
+    Block(CopyBlock),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Block {
+pub(super) struct CopyBlock {
     /// Handle of the one piece or the list; in the file, the first unit.
     what: u64,
     /// Length in bytes.
@@ -50,7 +50,7 @@ impl Copy {
     pub(super) fn to_raw(self) -> [u64; 2] {
         match self {
             Self::Filled(word) => [word, 0],
-            Self::Block(Block { what, len, is_coded, is_in_file, checksum }) => {
+            Self::Block(CopyBlock { what, len, is_coded, is_in_file, checksum }) => {
                 let form = (1 + u64::from(is_coded)) << FORM_SHIFT;
                 let place = if is_in_file { IN_FILE } else { 0 };
                 [what, form | place | (len as u64) << LEN_SHIFT | u64::from(checksum)]
@@ -58,7 +58,7 @@ impl Copy {
         }
     }
 
-    pub(super) fn in_pool(self) -> Option<Block> {
+    pub(super) fn in_pool(self) -> Option<CopyBlock> {
         match self {
             Self::Block(block) if !block.is_in_file => Some(block),
             _ => None,
@@ -72,7 +72,7 @@ impl Copy {
     pub(super) fn from_raw([what, about]: [u64; 2]) -> Self {
         match about >> FORM_SHIFT {
             0 => Self::Filled(what),
-            form => Self::Block(Block {
+            form => Self::Block(CopyBlock {
                 what,
                 is_in_file: about & IN_FILE != 0,
                 len: (about >> LEN_SHIFT & LEN) as usize,
@@ -105,7 +105,7 @@ pub(super) enum Unreadable {
     /// The copy differs from the stored one, for this reason.
     Damaged(&'static str),
     /// The copy may be intact but cannot be read now.
-    Refused(Error),
+    Refused(SwapError),
 }
 
 impl From<OsError> for Unreadable {
@@ -136,7 +136,7 @@ fn most_coded(object: &[u8]) -> usize {
     object.len() - object.len().div_ceil(GAIN)
 }
 
-impl Block {
+impl CopyBlock {
     pub(super) fn moved_to_file(self, start: u64) -> Copy {
         Copy::Block(Self { what: start, is_in_file: true, ..self })
     }
@@ -153,7 +153,11 @@ impl Block {
 }
 
 impl Copies {
-    pub(super) fn new(codec: &Codec, limit: Bytes, file: Option<SpillFile>) -> Result<Self, Error> {
+    pub(super) fn new(
+        codec: &Codec,
+        limit: Bytes,
+        file: Option<SpillFile>,
+    ) -> Result<Self, SwapError> {
         let page = page_size().bytes().as_usize();
         let pool = ObjectPool::options().codec(Codec::None).limit(limit).build()?;
         let coder = Coder::new(codec, page).map_err(zpool::Error::Codec)?;
@@ -180,12 +184,12 @@ impl Copies {
         &self,
         key: Key,
         object: &[u8],
-        then: impl FnOnce(&[u8], Block) -> R,
+        then: impl FnOnce(&[u8], CopyBlock) -> R,
     ) -> R {
         self.coder.encode_block(object, most_coded(object), |coded| {
             let (bytes, is_coded) = (coded.unwrap_or(object), coded.is_some());
             let (len, checksum) = (bytes.len(), checksum_of(key, bytes));
-            then(bytes, Block { what: 0, len, is_coded, is_in_file: false, checksum })
+            then(bytes, CopyBlock { what: 0, len, is_coded, is_in_file: false, checksum })
         })
     }
 
@@ -193,15 +197,15 @@ impl Copies {
     ///
     /// # Errors
     /// Errors of the pool.
-    pub(super) fn put_in_pool(&self, bytes: &[u8], block: Block) -> Result<Copy, zpool::Error> {
-        Ok(Copy::Block(Block { what: self.put(bytes)?.to_raw(), ..block }))
+    pub(super) fn put_in_pool(&self, bytes: &[u8], block: CopyBlock) -> Result<Copy, zpool::Error> {
+        Ok(Copy::Block(CopyBlock { what: self.put(bytes)?.to_raw(), ..block }))
     }
 
     /// Stores a copy directly in the file. Returns `None` without a file.
     ///
     /// # Errors
-    /// [`Error::FileFull`], or an error of the device.
-    pub(super) fn store_in_file(&self, key: Key, object: &[u8]) -> Result<Option<Copy>, Error> {
+    /// [`SwapError::FileFull`], or an error of the device.
+    pub(super) fn store_in_file(&self, key: Key, object: &[u8]) -> Result<Option<Copy>, SwapError> {
         let Some(file) = &self.file else { return Ok(None) };
         self.coded(key, object, |bytes, block| {
             let need = file.units(bytes.len());
@@ -248,7 +252,7 @@ impl Copies {
 
     /// Loads a block from idle memory if it is valid there. Otherwise reads the file and copies the
     /// block to idle memory.
-    fn load_saved(&self, key: Key, block: Block, out: &mut [u8]) -> Result<Source, Unreadable> {
+    fn load_saved(&self, key: Key, block: CopyBlock, out: &mut [u8]) -> Result<Source, Unreadable> {
         let file = self.file.as_ref().ok_or(Unreadable::Damaged("there is no file"))?;
         let (start, len) = (block.what, block.len);
         let kept = file.read_idle(start, len, |bytes| self.decode(key, block, bytes, out));
@@ -265,7 +269,7 @@ impl Copies {
     pub(super) fn decode(
         &self,
         key: Key,
-        block: Block,
+        block: CopyBlock,
         bytes: &[u8],
         out: &mut [u8],
     ) -> Result<(), Unreadable> {
@@ -280,7 +284,7 @@ impl Copies {
         Ok(())
     }
 
-    pub(super) fn gather(&self, block: Block, out: &mut [u8]) -> Result<(), Unreadable> {
+    pub(super) fn gather(&self, block: CopyBlock, out: &mut [u8]) -> Result<(), Unreadable> {
         if block.len <= self.page {
             let len = self.pool.read(handle_of(block.what)?, out)?;
             return (len == block.len).then_some(()).ok_or(Unreadable::Damaged("it is too short"));

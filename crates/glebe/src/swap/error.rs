@@ -1,4 +1,4 @@
-//! [`Error`]: the reasons why a call is refused.
+//! [`SwapError`]: the reasons why a call is refused.
 
 use super::key::Key;
 use crate::zpool;
@@ -8,7 +8,7 @@ use glebe_os::units::{Bytes, Pages};
 /// A refused call. It changed nothing, but may have evicted other objects.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum SwapError {
     /// The object would have no bytes or too many.
     #[error("an object of {len} bytes; a store takes 1 to {max}")]
     Len {

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use super::cipher::{Cipher, HEAD};
 use super::copies::Unreadable;
-use super::error::Error;
+use super::error::SwapError;
 use super::idle::Idle;
 use super::kept::Kept;
 use crate::free_tree::{Classes, FreeTree};
@@ -108,8 +108,8 @@ impl SpillFile {
         Bytes::new(self.units * UNIT as u64)
     }
 
-    pub(super) fn is_full(&self) -> Error {
-        Error::FileFull { held: self.held(), limit: self.limit() }
+    pub(super) fn is_full(&self) -> SwapError {
+        SwapError::FileFull { held: self.held(), limit: self.limit() }
     }
 
     pub(super) fn is_direct(&self) -> bool {

@@ -9,10 +9,10 @@
 use std::time::Instant;
 
 use super::copies::Source;
-use super::error::Error;
+use super::error::SwapError;
 use super::key::Key;
 use super::shelf::Shelf;
-use super::slots::{Place, Slot};
+use super::slots::{Place, StoreSlot};
 use super::stats::Counter;
 use super::store::Store;
 use super::word::{change, must, Word};
@@ -29,7 +29,7 @@ impl Store {
     ///
     /// # Safety
     /// The caller owns the object, which has no pages.
-    pub(super) unsafe fn bring(&self, place: Place, is_new: bool) -> Result<(), Error> {
+    pub(super) unsafe fn bring(&self, place: Place, is_new: bool) -> Result<(), SwapError> {
         self.make_room(place.pages(), is_new)?;
         self.memory.populate(place).map_err(|error| {
             // Populated pages are zero, so the next object here may use them.
@@ -55,13 +55,18 @@ impl Store {
     }
 
     /// Loads an object and pins it. Returns false if another thread was first.
-    pub(super) fn load(&self, key: Key, slot: Slot<'_>, access: Access) -> Result<bool, Error> {
+    pub(super) fn load(
+        &self,
+        key: Key,
+        slot: StoreSlot<'_>,
+        access: Access,
+    ) -> Result<bool, SwapError> {
         let begun = Instant::now();
         if change(slot.word(), |word| word.loading(key.generation)).is_err() {
             return Ok(false);
         }
         let source = self.fill(key, slot).inspect_err(|error| {
-            let is_damaged = matches!(error, Error::Damaged { .. });
+            let is_damaged = matches!(error, SwapError::Damaged { .. });
             let next = if is_damaged { Word::failed } else { Word::not_loaded };
             must(slot.word(), next);
             self.settle(slot);
@@ -84,7 +89,7 @@ impl Store {
         Ok(true)
     }
 
-    fn fill(&self, key: Key, slot: Slot<'_>) -> Result<Source, Error> {
+    fn fill(&self, key: Key, slot: StoreSlot<'_>) -> Result<Source, SwapError> {
         let place = slot.place();
         // SAFETY: this call is loading the object, which has no pages.
         unsafe { self.bring(place, false) }?;

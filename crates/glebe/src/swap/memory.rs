@@ -1,4 +1,4 @@
-//! [`Memory`]: the addresses of a store's objects and their present pages.
+//! [`StoreMemory`]: the addresses of a store's objects and their present pages.
 //!
 //! An object has addresses for life, and pages while resident. New pages are zero. Cost: one system
 //! call to populate an object, or to give back up to [`DISCARD_MAX`] objects.
@@ -18,12 +18,12 @@ use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct StoreMemory {
     reserved: Reserved,
     shift: u32,
 }
 
-impl Memory {
+impl StoreMemory {
     pub(super) fn new(pages: Pages) -> Result<Self, OsError> {
         let len = pages.checked_bytes(page_size()).unwrap_or(Bytes::new(u64::MAX));
         Ok(Self { reserved: Reserved::new(len, false)?, shift: page_size().shift() })
@@ -73,7 +73,7 @@ impl Memory {
     /// false.
     ///
     /// # Safety
-    /// As [`Memory::alone`].
+    /// As [`StoreMemory::alone`].
     pub(super) unsafe fn give_up(&self, place: Place) -> bool {
         // SAFETY: the caller owns the object.
         let is_gone = unsafe { self.give_back(place) }.is_ok();
@@ -87,7 +87,7 @@ impl Memory {
     /// Gives back an object's pages.
     ///
     /// # Safety
-    /// As [`Memory::alone`].
+    /// As [`StoreMemory::alone`].
     pub(super) unsafe fn give_back(&self, place: Place) -> Result<(), OsError> {
         let (at, len) = Self::range(place);
         // SAFETY: the caller promises it.
@@ -98,7 +98,7 @@ impl Memory {
     /// the first on, that lost their pages.
     ///
     /// # Safety
-    /// As [`Memory::alone`], for each.
+    /// As [`StoreMemory::alone`], for each.
     pub(super) unsafe fn give_back_all(&self, places: &[Place]) -> usize {
         let mut ranges = [(0, Bytes::ZERO); DISCARD_MAX];
         for (range, place) in ranges.iter_mut().zip(places) {

@@ -1,7 +1,7 @@
 //! Objects that together exceed their budget of memory; a program pins those that it uses.
 //!
 //! ```
-//! use glebe::swap::{Error, Store};
+//! use glebe::swap::{SwapError, Store};
 //! use glebe::units::Bytes;
 //!
 //! // 64 objects of 64 KiB, of which a quarter may be in memory.
@@ -13,8 +13,8 @@
 //! assert!(object(7).eq(store.pin(keys[7])?.iter().copied()));
 //! store.pin_mut(keys[7])?[0] = 1;
 //! assert_eq!(store.take(keys[7])?[0], 1);
-//! assert!(matches!(store.pin(keys[7]), Err(Error::Stale)));
-//! # Ok::<(), Error>(())
+//! assert!(matches!(store.pin(keys[7]), Err(SwapError::Stale)));
+//! # Ok::<(), SwapError>(())
 //! ```
 //!
 //! A [`Store`] owns objects of 1 byte to 2 MiB, in whole pages. An object keeps its address for
@@ -23,10 +23,11 @@
 //!
 //! The *budget* bounds the memory of resident objects. Compressed data, 32 bytes per object, and a
 //! buffer of up to twice an object for each loading or evicting thread are extra. If pinned objects
-//! leave no room, a call returns [`Error::Budget`] and nothing is lost. [`Options::pool_limit`]
-//! bounds the compressed data. Beyond it, copies move to a file, 256 KiB at a time
-//! ([`Options::file_in`]); without a file, new objects are refused ([`Error::Full`]). The file
-//! disappears with the process. Idle memory of a reserve can cache it ([`Options::cached_in`]).
+//! leave no room, a call returns [`SwapError::Budget`] and nothing is lost.
+//! [`SwapOptions::pool_limit`] bounds the compressed data. Beyond it, copies move to a file, 256
+//! KiB at a time ([`SwapOptions::file_in`]); without a file, new objects are refused
+//! ([`SwapError::Full`]). The file disappears with the process. Idle memory of a reserve can cache
+//! it ([`SwapOptions::cached_in`]).
 //!
 //! CLOCK selects the objects to evict, in the thread that needs room. An object that was only read
 //! since its load is not compressed again while the pool has room for kept copies. The program can
@@ -34,7 +35,7 @@
 //! are [dead](Store::dead) and never worth a copy.
 //!
 //! A forked child may use inherited guards, which are copies there. Every call on the store returns
-//! [`Error::Forked`].
+//! [`SwapError::Forked`].
 //!
 //! One word per object orders all access: a pin of a resident object takes no lock. Other calls use
 //! a mutex for the places of objects, and the pool's locks. Source: CLOCK (Corbató 1968); pins,
@@ -64,10 +65,10 @@ mod stats;
 mod store;
 pub(crate) mod word;
 
-pub use error::Error;
+pub use error::SwapError;
 pub use guard::{Pin, PinMut};
 pub use key::Key;
-pub use options::Options;
+pub use options::SwapOptions;
 pub use region::{Region, Resident};
 pub use stats::Stats;
 pub use store::Store;

@@ -1,9 +1,9 @@
-//! [`Options`]: the settings of a store or region.
+//! [`SwapOptions`]: the settings of a store or region.
 
 use std::path::PathBuf;
 
 use super::cache::SwapCache;
-use super::error::Error;
+use super::error::SwapError;
 use super::file::SpillFile;
 use super::kept::Kept;
 use super::region::Region;
@@ -21,7 +21,7 @@ const PAGES_MAX: Pages = Pages::new(1 << 31);
 /// The settings of a store or region; see [`Store::options`].
 #[derive(Clone, Debug)]
 #[must_use]
-pub struct Options {
+pub struct SwapOptions {
     pub(super) codec: Codec,
     pub(super) pool_limit: Option<Bytes>,
     pub(super) capacity: Option<Bytes>,
@@ -33,7 +33,7 @@ pub struct Options {
     pub(super) moves: bool,
 }
 
-impl Default for Options {
+impl Default for SwapOptions {
     fn default() -> Self {
         let codec = Codec::default();
         Self {
@@ -50,7 +50,7 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl SwapOptions {
     /// Sets the codec for objects that leave memory. Default: LZ4.
     pub fn codec(self, codec: Codec) -> Self {
         Self { codec, ..self }
@@ -70,7 +70,7 @@ impl Options {
 
     /// Adds a file in `dir` of up to `limit` bytes, for copies that do not fit into the pool. The
     /// file has no name and disappears with the process. It is not encrypted unless
-    /// [`Options::encrypted`] is set. On tmpfs, its memory counts against no limit here.
+    /// [`SwapOptions::encrypted`] is set. On tmpfs, its memory counts against no limit here.
     pub fn file_in(self, dir: impl Into<PathBuf>, limit: Bytes) -> Self {
         Self { file: Some((dir.into(), limit)), ..self }
     }
@@ -98,23 +98,23 @@ impl Options {
     /// Makes a store with at most `budget` in memory.
     ///
     /// # Errors
-    /// [`Error::NoBudget`], [`Error::Capacity`]; [`Error::NotCached`] for a swap cache without a
-    /// file; [`Error::Pool`] for bad codec parameters or a limit below an empty pool; [`Error::Os`]
+    /// [`SwapError::NoBudget`], [`SwapError::Capacity`]; [`SwapError::NotCached`] for a swap cache without a
+    /// file; [`SwapError::Pool`] for bad codec parameters or a limit below an empty pool; [`SwapError::Os`]
     /// if the kernel refuses addresses or file.
-    pub fn build(self, budget: Bytes) -> Result<Store, Error> {
+    pub fn build(self, budget: Bytes) -> Result<Store, SwapError> {
         Store::new(&self, budget)
     }
 
     /// Makes a [`Region`] of `len` bytes, rounded up to pages, with at most `budget` in memory.
     ///
     /// # Errors
-    /// As [`Options::build`]. [`Error::NotCached`] for any swap cache, because a touch may happen
-    /// under a lock of the reserve. [`Error::Os`] without userfaultfd(2);
-    /// [`Error::HandlerCovered`].
-    pub fn build_region(self, len: Bytes, budget: Bytes) -> Result<Region, Error> {
+    /// As [`SwapOptions::build`]. [`SwapError::NotCached`] for any swap cache, because a touch may happen
+    /// under a lock of the reserve. [`SwapError::Os`] without userfaultfd(2);
+    /// [`SwapError::HandlerCovered`].
+    pub fn build_region(self, len: Bytes, budget: Bytes) -> Result<Region, SwapError> {
         if self.kept.is_some() {
             let why = "a region's pages may be touched in a call that has a lock of the reserve";
-            return Err(Error::NotCached { why });
+            return Err(SwapError::NotCached { why });
         }
         Region::new(&self, len, budget)
     }
@@ -125,19 +125,19 @@ impl Options {
         Self { moves: false, ..self }
     }
 
-    pub(super) fn checked_pages(&self, len: Bytes) -> Result<Pages, Error> {
+    pub(super) fn checked_pages(&self, len: Bytes) -> Result<Pages, SwapError> {
         let (page, max) = (page_size(), PAGES_MAX.bytes(page_size()));
         if len == Bytes::ZERO || len > max {
-            return Err(Error::Capacity { given: len, min: Bytes::new(1), max });
+            return Err(SwapError::Capacity { given: len, min: Bytes::new(1), max });
         }
         Ok(len.pages_up(page))
     }
 
-    pub(super) fn new_file(&self, objects: u64) -> Result<Option<SpillFile>, Error> {
+    pub(super) fn new_file(&self, objects: u64) -> Result<Option<SpillFile>, SwapError> {
         let Some((dir, limit)) = &self.file else {
             let why =
                 "it may lose what it has, so it takes only what a file has, and there is none";
-            return self.kept.as_ref().map_or(Ok(None), |_| Err(Error::NotCached { why }));
+            return self.kept.as_ref().map_or(Ok(None), |_| Err(SwapError::NotCached { why }));
         };
         let file = SpillFile::new(dir, *limit, objects)?;
         #[cfg(feature = "encrypt")]
@@ -152,13 +152,13 @@ impl Options {
         self.pool_limit.unwrap_or(budget.max(POOL_LIMIT_MIN))
     }
 
-    pub(super) fn capacity_pages(&self, budget: Bytes) -> Result<Pages, Error> {
+    pub(super) fn capacity_pages(&self, budget: Bytes) -> Result<Pages, SwapError> {
         let page = page_size();
         let max = PAGES_MAX.bytes(page);
         let most = Bytes::new(budget.get().saturating_mul(CAPACITY_FACTOR)).min(max);
         let given = self.capacity.unwrap_or(most);
         if given < page.bytes() || given > max {
-            return Err(Error::Capacity { given, min: page.bytes(), max });
+            return Err(SwapError::Capacity { given, min: page.bytes(), max });
         }
         Ok(given.pages_down(page))
     }

@@ -4,8 +4,8 @@
 //! list through themselves, so a free needs no memory. Cost: O(log objects). Lock: one, for a
 //! search or update, and for the system call of every 128th new slot.
 
-use super::error::Error;
-use super::slots::{Place, Slot, Slots};
+use super::error::SwapError;
+use super::slots::{Place, Slots, StoreSlot};
 use crate::free_tree::{Classes, FreeTree};
 use glebe_os::extent::Extent;
 use glebe_os::internal::sync::{lock, MappedWord, Mutex, Ordering};
@@ -28,7 +28,7 @@ struct Free {
 }
 
 impl Places {
-    pub(super) fn new(capacity: Pages) -> Result<Self, Error> {
+    pub(super) fn new(capacity: Pages) -> Result<Self, SwapError> {
         let span = Extent::new(0, capacity.get()).expect("checked by the options");
         let extents = (capacity.get() / 2 + 1) as usize;
         let mut tree = FreeTree::with_classes(span, extents, Classes::None)?;
@@ -39,7 +39,7 @@ impl Places {
     }
 
     #[inline]
-    pub(super) fn slot(&self, index: u32) -> Option<Slot<'_>> {
+    pub(super) fn slot(&self, index: u32) -> Option<StoreSlot<'_>> {
         self.slots.get(index)
     }
 
@@ -47,12 +47,12 @@ impl Places {
         self.used.load(Ordering::Acquire) as u32
     }
 
-    pub(super) fn all(&self) -> impl Iterator<Item = Slot<'_>> {
+    pub(super) fn all(&self) -> impl Iterator<Item = StoreSlot<'_>> {
         (0..self.used()).filter_map(|index| self.slot(index))
     }
 
     /// Takes a slot and addresses for an object of `len` bytes. The slot is still a hole.
-    pub(super) fn take(&self, len: usize) -> Result<(u32, Slot<'_>), Error> {
+    pub(super) fn take(&self, len: usize) -> Result<(u32, StoreSlot<'_>), SwapError> {
         let pages = Bytes::new(len as u64).pages_up(page_size());
         let mut free = lock(&self.free);
         let at = free.tree.find(pages.get(), 1, None).ok().flatten();
@@ -71,7 +71,7 @@ impl Places {
     }
 
     /// Takes the first unused slot. The caller holds the lock.
-    fn new_slot(&self) -> Option<Result<(u32, Slot<'_>), Error>> {
+    fn new_slot(&self) -> Option<Result<(u32, StoreSlot<'_>), SwapError>> {
         let index = self.used();
         let slot = self.slot(index).filter(|_| index < self.slots.len())?;
         if let Err(error) = self.slots.populate(index) {
@@ -83,7 +83,7 @@ impl Places {
 
     /// Frees an object's addresses and slot. A worn slot has no generation left and is never used
     /// again.
-    pub(super) fn put_back(&self, index: u32, slot: Slot<'_>, is_worn: bool) {
+    pub(super) fn put_back(&self, index: u32, slot: StoreSlot<'_>, is_worn: bool) {
         let place = slot.place();
         let at = Extent::new(place.first, place.pages()).expect("an object is not empty");
         let mut free = lock(&self.free);
@@ -97,9 +97,9 @@ impl Places {
 
 impl Free {
     #[cold]
-    fn too_few(&self, pages: Pages) -> Error {
+    fn too_few(&self, pages: Pages) -> SwapError {
         let bytes = |pages: u64| Pages::new(pages).bytes(page_size());
-        Error::Addresses {
+        SwapError::Addresses {
             len: bytes(pages.get()),
             largest: bytes(self.tree.largest()),
             capacity: bytes(self.capacity.get()),

@@ -1,9 +1,9 @@
 //! Language bindings: keys as numbers, and lengths of objects.
 
-use super::error::Error;
+use super::error::SwapError;
 use super::key::Key;
 use super::store::Store;
-use super::word::{look, State};
+use super::word::{look, WordState};
 
 impl Key {
     /// Returns the store's number and the object's.
@@ -25,18 +25,18 @@ impl Store {
     /// Returns the length of an object in bytes.
     ///
     /// # Errors
-    /// [`Error::Stale`], [`Error::Foreign`], [`Error::Forked`].
+    /// [`SwapError::Stale`], [`SwapError::Foreign`], [`SwapError::Forked`].
     #[doc(hidden)]
-    pub fn object_len(&self, key: Key) -> Result<usize, Error> {
+    pub fn object_len(&self, key: Key) -> Result<usize, SwapError> {
         self.alive()?;
         let slot = self.places.slot(key.index).filter(|_| key.store == self.number);
-        let slot = slot.ok_or(Error::Foreign)?;
+        let slot = slot.ok_or(SwapError::Foreign)?;
         // The place is constant for the object's life, so two looks at the word validate it.
         let is_there = || {
             let word = look(slot.word());
-            word.generation() == key.generation && word.state() != State::Hole
+            word.generation() == key.generation && word.state() != WordState::Hole
         };
         let len = is_there().then(|| slot.place().len).filter(|_| is_there());
-        len.ok_or(Error::Stale)
+        len.ok_or(SwapError::Stale)
     }
 }

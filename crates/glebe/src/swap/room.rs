@@ -12,14 +12,14 @@
 //! A call reads objects that it has pinned, and gives back pages of objects that it made leaving.
 #![allow(unsafe_code)]
 
-use super::error::Error;
+use super::error::SwapError;
 use super::key::Key;
 use super::patience::{Hope, Patience};
 use super::shelf::{drop_kept, store_copy, Hands, Home, Shelf};
-use super::slots::{Place, Slot};
+use super::slots::{Place, StoreSlot};
 use super::stats::Counter;
 use super::store::Store;
-use super::word::{change, look, must, State, Word};
+use super::word::{change, look, must, Word, WordState};
 use crate::zpool;
 use glebe_os::error::OsError;
 use glebe_os::internal::sync::{lock, MappedWord, Mutex, Ordering};
@@ -54,7 +54,7 @@ pub(super) struct Room {
 struct Turn {
     left: u64,
     hope: Hope,
-    refused: Option<Error>,
+    refused: Option<SwapError>,
 }
 
 impl Turn {
@@ -65,17 +65,17 @@ impl Turn {
 
 #[derive(Default)]
 struct Batch<'a> {
-    chosen: [Option<Slot<'a>>; BATCH],
+    chosen: [Option<StoreSlot<'a>>; BATCH],
     len: usize,
     pages: u64,
 }
 
 impl<'a> Batch<'a> {
-    fn slots(&self) -> impl Iterator<Item = Slot<'a>> + '_ {
+    fn slots(&self) -> impl Iterator<Item = StoreSlot<'a>> + '_ {
         self.chosen.iter().copied().flatten()
     }
 
-    fn push(&mut self, slot: Slot<'a>) {
+    fn push(&mut self, slot: StoreSlot<'a>) {
         self.chosen[self.len] = Some(slot);
         self.len += 1;
         self.pages += slot.place().pages();
@@ -83,7 +83,7 @@ impl<'a> Batch<'a> {
 }
 
 impl Room {
-    pub(super) fn new(budget: Bytes) -> Result<Self, Error> {
+    pub(super) fn new(budget: Bytes) -> Result<Self, SwapError> {
         let word = MappedWord::new;
         let budget = word(Self::pages_of(budget)?);
         Ok(Self {
@@ -95,9 +95,9 @@ impl Room {
         })
     }
 
-    fn pages_of(budget: Bytes) -> Result<u64, Error> {
+    fn pages_of(budget: Bytes) -> Result<u64, SwapError> {
         match budget.pages_down(page_size()).get() {
-            0 => Err(Error::NoBudget { given: budget, page: page_size().bytes() }),
+            0 => Err(SwapError::NoBudget { given: budget, page: page_size().bytes() }),
             pages => Ok(pages),
         }
     }
@@ -125,7 +125,7 @@ fn bytes(pages: u64) -> Bytes {
 }
 
 impl Store {
-    pub(super) fn make_room(&self, pages: u64, is_new: bool) -> Result<(), Error> {
+    pub(super) fn make_room(&self, pages: u64, is_new: bool) -> Result<(), SwapError> {
         let fits = self.room.charge(pages);
         if fits {
             return Ok(());
@@ -134,7 +134,7 @@ impl Store {
         let shed = may_fit.then(|| self.shed(pages, is_new, || self.room.charge(pages)));
         shed.unwrap_or(Err(None)).map_err(|refused| {
             self.counts.add(Counter::Refused, 1);
-            refused.unwrap_or_else(|| Error::Budget {
+            refused.unwrap_or_else(|| SwapError::Budget {
                 len: bytes(pages),
                 pinned: bytes(self.pinned_pages()),
                 budget: bytes(self.room.budget()),
@@ -145,9 +145,9 @@ impl Store {
     /// Changes the budget. Evicts objects that exceed it.
     ///
     /// # Errors
-    /// [`Error::NoBudget`] below a page; [`Error::BudgetBelowPinned`] or [`Error::Full`] if too
-    /// little can leave. The budget is then unchanged. [`Error::Forked`].
-    pub fn set_budget(&self, budget: Bytes) -> Result<(), Error> {
+    /// [`SwapError::NoBudget`] below a page; [`SwapError::BudgetBelowPinned`] or [`SwapError::Full`] if too
+    /// little can leave. The budget is then unchanged. [`SwapError::Forked`].
+    pub fn set_budget(&self, budget: Bytes) -> Result<(), SwapError> {
         self.alive()?;
         let pages = Room::pages_of(budget)?;
         let _changes = lock(&self.room.changes);
@@ -156,15 +156,15 @@ impl Store {
         self.shed(1, false, || self.room.charged() <= pages).map_err(|refused| {
             self.room.budget.store(before, Ordering::Relaxed);
             let pinned = bytes(self.pinned_pages());
-            refused.unwrap_or(Error::BudgetBelowPinned { given: budget, pinned })
+            refused.unwrap_or(SwapError::BudgetBelowPinned { given: budget, pinned })
         })
     }
 
     /// Changes the limit of the pool of compressed objects. Drops kept copies if necessary.
     ///
     /// # Errors
-    /// [`Error::Pool`] if the pool holds more; the limit is then unchanged. [`Error::Forked`].
-    pub fn set_pool_limit(&self, limit: Bytes) -> Result<(), Error> {
+    /// [`SwapError::Pool`] if the pool holds more; the limit is then unchanged. [`SwapError::Forked`].
+    pub fn set_pool_limit(&self, limit: Bytes) -> Result<(), SwapError> {
         self.alive()?;
         loop {
             match self.copies.pool.set_limit(limit) {
@@ -181,9 +181,9 @@ impl Store {
     }
 
     fn pinned_pages(&self) -> u64 {
-        let is_pinned = |slot: &Slot<'_>| {
+        let is_pinned = |slot: &StoreSlot<'_>| {
             let word = look(slot.word());
-            word.state() == State::Resident && word.guards() > 0
+            word.state() == WordState::Resident && word.guards() > 0
         };
         self.places.all().filter(is_pinned).map(|slot| slot.place().pages()).sum()
     }
@@ -195,7 +195,7 @@ impl Store {
         least: u64,
         is_new: bool,
         is_done: impl Fn() -> bool,
-    ) -> Result<(), Option<Error>> {
+    ) -> Result<(), Option<SwapError>> {
         let mut patience = Patience::default();
         while !is_done() {
             let turn = self.turn(least, is_new);
@@ -235,12 +235,12 @@ impl Store {
 
     /// Chooses an unpinned object that is not *used*, or clears *used*. Returns the earlier word of
     /// a chosen object.
-    fn choose(slot: Slot<'_>, turn: &mut Turn) -> Option<Word> {
+    fn choose(slot: StoreSlot<'_>, turn: &mut Turn) -> Option<Word> {
         let word = look(slot.word());
         if word.is_in_transit() {
             turn.hope.rise(Hope::Soon);
         }
-        if word.state() != State::Resident || word.guards() > 0 {
+        if word.state() != WordState::Resident || word.guards() > 0 {
             return None;
         }
         if word.is_used() {
@@ -254,12 +254,18 @@ impl Store {
         chosen.ok()
     }
 
-    fn spare(&self, slot: Slot<'_>, has_copy: bool) {
+    fn spare(&self, slot: StoreSlot<'_>, has_copy: bool) {
         must(slot.word(), |word| word.idle(has_copy));
         self.settle(slot);
     }
 
-    fn copy_out(&self, index: u32, slot: Slot<'_>, was: Word, is_new: bool) -> Result<(), Error> {
+    fn copy_out(
+        &self,
+        index: u32,
+        slot: StoreSlot<'_>,
+        was: Word,
+        is_new: bool,
+    ) -> Result<(), SwapError> {
         if was.has_copy() {
             self.counts.add(Counter::Reused, 1);
             return Ok(());
@@ -298,7 +304,7 @@ impl Store {
         }
     }
 
-    fn part(&self, slot: Slot<'_>, gone: Result<(), OsError>, turn: &mut Turn) {
+    fn part(&self, slot: StoreSlot<'_>, gone: Result<(), OsError>, turn: &mut Turn) {
         let pages = slot.place().pages();
         match gone {
             Ok(()) => {

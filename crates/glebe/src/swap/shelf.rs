@@ -6,7 +6,7 @@
 //! of its own.
 
 use super::copies::{Copies, Copy};
-use super::error::Error;
+use super::error::SwapError;
 use super::key::Key;
 use super::slots::Slot;
 use super::spill::spill;
@@ -46,21 +46,21 @@ pub(super) trait Shelf {
     fn hands(&self) -> &Hands;
     /// Returns the number of slots, from the first on, that may have a copy.
     fn used(&self) -> u32;
-    fn slot(&self, index: u32) -> Option<Slot<'_>>;
+    fn slot(&self, index: u32) -> Option<StoreSlot<'_>>;
     /// Acts on a slot that this call no longer owns.
-    fn settle(&self, slot: Slot<'_>);
+    fn settle(&self, slot: StoreSlot<'_>);
 }
 
 /// Stores a copy and leaves `1 / free` of the pool unused.
 ///
 /// # Errors
-/// [`Error::Full`], [`Error::FileFull`], or an error of pool or device.
+/// [`SwapError::Full`], [`SwapError::FileFull`], or an error of pool or device.
 pub(super) fn store_copy<S: Shelf>(
     shelf: &S,
     key: Key,
     object: &[u8],
     free: u64,
-) -> Result<Copy, Error> {
+) -> Result<Copy, SwapError> {
     let copy = loop {
         match shelf.copies().store(key, object, free) {
             Err(zpool::Error::Full { .. }) if drop_kept(shelf, Home::Pool) => {}
@@ -68,7 +68,7 @@ pub(super) fn store_copy<S: Shelf>(
             // The object is too long for the pool, or other threads took the room.
             Err(zpool::Error::Full { held, limit, .. }) => {
                 let copy = shelf.copies().store_in_file(key, object)?;
-                break copy.ok_or(Error::Full { held, limit })?;
+                break copy.ok_or(SwapError::Full { held, limit })?;
             }
             done => break done?,
         }

@@ -6,16 +6,16 @@
 //! bytes, one write.
 
 use super::copies::Block;
-use super::error::Error;
+use super::error::SwapError;
 use super::file::{Run, SpillFile, BATCH};
 use super::shelf::{drop_kept, Home, Shelf};
 use super::slots::Slot;
 use super::stats::Counter;
-use super::word::{change, look, must, State, Word};
+use super::word::{change, look, must, Word, WordState};
 
 #[derive(Default)]
 struct Batch<'a> {
-    objects: Vec<(Slot<'a>, Block)>,
+    objects: Vec<(StoreSlot<'a>, CopyBlock)>,
     bytes: Vec<u8>,
 }
 
@@ -37,8 +37,8 @@ impl Batch<'_> {
 /// Moves copies from the pool to the file. Returns false without a file or copies.
 ///
 /// # Errors
-/// [`Error::FileFull`], or an error of the device. All copies then stay in the pool.
-pub(super) fn spill<S: Shelf>(shelf: &S) -> Result<bool, Error> {
+/// [`SwapError::FileFull`], or an error of the device. All copies then stay in the pool.
+pub(super) fn spill<S: Shelf>(shelf: &S) -> Result<bool, SwapError> {
     let Some(file) = &shelf.copies().file else { return Ok(false) };
     let mut batch = gather(shelf);
     let Some((_, first)) = batch.objects.first() else { return Ok(false) };
@@ -63,7 +63,7 @@ pub(super) fn spill<S: Shelf>(shelf: &S) -> Result<bool, Error> {
     Ok(true)
 }
 
-fn run<S: Shelf>(shelf: &S, file: &SpillFile, least: u64, most: u64) -> Result<Run, Error> {
+fn run<S: Shelf>(shelf: &S, file: &SpillFile, least: u64, most: u64) -> Result<Run, SwapError> {
     loop {
         match file.take(least, most) {
             Some(run) => return Ok(run),
@@ -83,7 +83,7 @@ fn gather<S: Shelf>(shelf: &S) -> Batch<'_> {
         let at = shelf.hands().next_spill(slots);
         let Some(slot) = shelf.slot(at) else { continue };
         let word = look(slot.word());
-        let may_go = word.state() == State::Stored && word.has_copy();
+        let may_go = word.state() == WordState::Stored && word.has_copy();
         if !may_go || change(slot.word(), |now| now.loading(word.generation())).is_err() {
             continue;
         }
@@ -104,7 +104,7 @@ fn gather<S: Shelf>(shelf: &S) -> Batch<'_> {
     batch
 }
 
-fn release<S: Shelf>(shelf: &S, slot: Slot<'_>) {
+fn release<S: Shelf>(shelf: &S, slot: StoreSlot<'_>) {
     must(slot.word(), Word::not_loaded);
     shelf.settle(slot);
 }

@@ -6,7 +6,7 @@
 
 use super::file::SpillFile;
 use super::store::Store;
-use super::word::{look, State};
+use super::word::{look, WordState};
 use glebe_os::internal::stats::{shown, statistics, texts};
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
@@ -81,8 +81,8 @@ impl Store {
         for slot in self.places.all() {
             let (word, pages) = (look(slot.word()), Pages::new(slot.place().pages()));
             match word.state() {
-                State::Hole => {}
-                State::Resident | State::Leaving => {
+                WordState::Hole => {}
+                WordState::Resident | WordState::Leaving => {
                     stats.resident = stats.resident + pages;
                     if word.guards() > 0 {
                         stats.pinned = stats.pinned + pages;

@@ -9,19 +9,19 @@
 #![allow(unsafe_code)]
 
 use super::copies::{Copies, Unreadable};
-use super::error::Error;
+use super::error::SwapError;
 use super::file::SpillFile;
 use super::guard::{Pin, PinMut};
 use super::key::Key;
 use super::load::Access;
-use super::memory::Memory;
-use super::options::Options;
+use super::memory::StoreMemory;
+use super::options::SwapOptions;
 use super::places::Places;
 use super::room::Room;
 use super::shelf::{Hands, Shelf};
 use super::slots::Slot;
 use super::stats::{Counter, Counts};
-use super::word::{change, look, must, Refusal, State, Word, PINS_MAX};
+use super::word::{change, look, must, Refusal, Word, WordState, PINS_MAX};
 use glebe_os::internal::stats::Histogram;
 use glebe_os::internal::sync::{Backoff, MappedWord, Ordering};
 use glebe_os::internal::sys::processes::fork::ForkGuard;
@@ -39,7 +39,7 @@ pub(super) fn next_number() -> u32 {
 pub struct Store {
     pub(super) number: u32,
     pub(super) places: Places,
-    pub(super) memory: Memory,
+    pub(super) memory: StoreMemory,
     pub(super) copies: Copies,
     pub(super) room: Room,
     pub(super) counts: Counts,
@@ -50,26 +50,26 @@ pub struct Store {
 
 impl Store {
     /// Returns the default options.
-    pub fn options() -> Options {
-        Options::default()
+    pub fn options() -> SwapOptions {
+        SwapOptions::default()
     }
 
     /// Makes a store with at most `budget` in memory.
     ///
     /// # Errors
-    /// As [`Options::build`].
-    pub fn with_budget(budget: Bytes) -> Result<Self, Error> {
+    /// As [`SwapOptions::build`].
+    pub fn with_budget(budget: Bytes) -> Result<Self, SwapError> {
         Self::options().build(budget)
     }
 
-    pub(super) fn new(options: &Options, budget: Bytes) -> Result<Self, Error> {
+    pub(super) fn new(options: &SwapOptions, budget: Bytes) -> Result<Self, SwapError> {
         let room = Room::new(budget)?;
         let capacity = options.capacity_pages(budget)?;
         let file = options.new_file(capacity.get())?;
         Ok(Self {
             number: next_number(),
             places: Places::new(capacity)?,
-            memory: Memory::new(capacity)?,
+            memory: StoreMemory::new(capacity)?,
             copies: Copies::new(&options.codec, options.pool_limit_for(budget), file)?,
             room,
             counts: Counts::new(),
@@ -86,31 +86,31 @@ impl Store {
     }
 
     #[inline]
-    pub(super) fn alive(&self) -> Result<(), Error> {
+    pub(super) fn alive(&self) -> Result<(), SwapError> {
         if self.guard.is_child() {
-            return Err(Error::Forked);
+            return Err(SwapError::Forked);
         }
         Ok(())
     }
 
     #[inline]
-    fn slot(&self, key: Key) -> Result<Slot<'_>, Error> {
+    fn slot(&self, key: Key) -> Result<StoreSlot<'_>, SwapError> {
         self.alive()?;
         if key.store != self.number {
-            return Err(Error::Foreign);
+            return Err(SwapError::Foreign);
         }
-        self.places.slot(key.index).ok_or(Error::Foreign)
+        self.places.slot(key.index).ok_or(SwapError::Foreign)
     }
 
     /// Makes an object of `len` zeros, pinned for writing.
     ///
     /// # Errors
-    /// [`Error::Len`], [`Error::Addresses`], [`Error::Forked`]; [`Error::Budget`] or
-    /// [`Error::Full`] if it has no room; [`Error::Os`] if the kernel refuses memory.
-    pub fn create(&self, len: usize) -> Result<PinMut<'_>, Error> {
+    /// [`SwapError::Len`], [`SwapError::Addresses`], [`SwapError::Forked`]; [`SwapError::Budget`] or
+    /// [`SwapError::Full`] if it has no room; [`SwapError::Os`] if the kernel refuses memory.
+    pub fn create(&self, len: usize) -> Result<PinMut<'_>, SwapError> {
         self.alive()?;
         if len == 0 || len > LEN_MAX {
-            return Err(Error::Len { len, max: LEN_MAX });
+            return Err(SwapError::Len { len, max: LEN_MAX });
         }
         let (index, slot) = self.places.take(len)?;
         let place = slot.place();
@@ -130,7 +130,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::create`].
-    pub fn insert(&self, bytes: &[u8]) -> Result<Key, Error> {
+    pub fn insert(&self, bytes: &[u8]) -> Result<Key, SwapError> {
         let mut object = self.create(bytes.len())?;
         object.copy_from_slice(bytes);
         Ok(object.key())
@@ -139,11 +139,11 @@ impl Store {
     /// Pins an object for reading; loads it if necessary. Cost: one atomic operation if resident.
     ///
     /// # Errors
-    /// [`Error::Stale`], [`Error::Foreign`], [`Error::Dead`]; [`Error::Pinned`] while a [`PinMut`]
-    /// exists, [`Error::TooManyPins`]; [`Error::Budget`], [`Error::Full`] or [`Error::Os`] if it
-    /// cannot be loaded now; [`Error::Damaged`]; [`Error::Forked`].
+    /// [`SwapError::Stale`], [`SwapError::Foreign`], [`SwapError::Dead`]; [`SwapError::Pinned`] while a [`PinMut`]
+    /// exists, [`SwapError::TooManyPins`]; [`SwapError::Budget`], [`SwapError::Full`] or [`SwapError::Os`] if it
+    /// cannot be loaded now; [`SwapError::Damaged`]; [`SwapError::Forked`].
     #[inline]
-    pub fn pin(&self, key: Key) -> Result<Pin<'_>, Error> {
+    pub fn pin(&self, key: Key) -> Result<Pin<'_>, SwapError> {
         let slot = self.slot(key)?;
         if let Err(refusal) = change(slot.word(), |word| word.pinned(key.generation)) {
             self.pin_absent(key, slot, refusal)?;
@@ -153,7 +153,7 @@ impl Store {
     }
 
     #[cold]
-    fn pin_absent(&self, key: Key, slot: Slot<'_>, refusal: Refusal) -> Result<(), Error> {
+    fn pin_absent(&self, key: Key, slot: StoreSlot<'_>, refusal: Refusal) -> Result<(), SwapError> {
         self.bring_for(key, slot, refusal, Access::Read, |word| word.pinned(key.generation))?;
         Ok(())
     }
@@ -161,9 +161,9 @@ impl Store {
     /// Pins an object for writing, exclusively; loads it if necessary.
     ///
     /// # Errors
-    /// As [`Store::pin`]; [`Error::Pinned`] also while a [`Pin`] exists.
+    /// As [`Store::pin`]; [`SwapError::Pinned`] also while a [`Pin`] exists.
     #[inline]
-    pub fn pin_mut(&self, key: Key) -> Result<PinMut<'_>, Error> {
+    pub fn pin_mut(&self, key: Key) -> Result<PinMut<'_>, SwapError> {
         let slot = self.slot(key)?;
         let step = |word: Word| word.pinned_alone(key.generation);
         let was = match change(slot.word(), step) {
@@ -184,11 +184,11 @@ impl Store {
     fn bring_for(
         &self,
         key: Key,
-        slot: Slot<'_>,
+        slot: StoreSlot<'_>,
         mut refusal: Refusal,
         access: Access,
         step: impl Fn(Word) -> Result<Word, Refusal>,
-    ) -> Result<Option<Word>, Error> {
+    ) -> Result<Option<Word>, SwapError> {
         let mut backoff = Backoff::default();
         loop {
             match refusal {
@@ -205,13 +205,13 @@ impl Store {
     }
 
     #[cold]
-    fn refused(&self, key: Key, refusal: Refusal) -> Error {
+    fn refused(&self, key: Key, refusal: Refusal) -> SwapError {
         match refusal {
-            Refusal::Dead => Error::Dead,
-            Refusal::Pinned => Error::Pinned,
-            Refusal::TooMany => Error::TooManyPins { max: PINS_MAX },
-            Refusal::Failed => Error::Damaged { key, what: "it could not be read before" },
-            Refusal::Stale | Refusal::Stored | Refusal::Wait | Refusal::Unfit => Error::Stale,
+            Refusal::Dead => SwapError::Dead,
+            Refusal::Pinned => SwapError::Pinned,
+            Refusal::TooMany => SwapError::TooManyPins { max: PINS_MAX },
+            Refusal::Failed => SwapError::Damaged { key, what: "it could not be read before" },
+            Refusal::Stale | Refusal::Stored | Refusal::Wait | Refusal::Unfit => SwapError::Stale,
         }
     }
 
@@ -219,9 +219,9 @@ impl Store {
     fn step(
         &self,
         key: Key,
-        slot: Slot<'_>,
+        slot: StoreSlot<'_>,
         step: impl Fn(Word) -> Result<Word, Refusal>,
-    ) -> Result<Word, Error> {
+    ) -> Result<Word, SwapError> {
         let mut backoff = Backoff::default();
         loop {
             match change(slot.word(), &step) {
@@ -234,9 +234,9 @@ impl Store {
     /// Frees an object, also a dead or damaged one.
     ///
     /// # Errors
-    /// [`Error::Stale`], [`Error::Foreign`], [`Error::Forked`]; [`Error::Pinned`], without any
+    /// [`SwapError::Stale`], [`SwapError::Foreign`], [`SwapError::Forked`]; [`SwapError::Pinned`], without any
     /// change.
-    pub fn free(&self, key: Key) -> Result<(), Error> {
+    pub fn free(&self, key: Key) -> Result<(), SwapError> {
         let slot = self.slot(key)?;
         let was = self.step(key, slot, |word| word.taken(key.generation))?;
         self.end(key, slot, was);
@@ -246,8 +246,8 @@ impl Store {
     /// Frees an object and returns its bytes, without loading it: this needs no room in the budget.
     ///
     /// # Errors
-    /// As [`Store::free`]; [`Error::Dead`], [`Error::Damaged`]. The object is then unchanged.
-    pub fn take(&self, key: Key) -> Result<Vec<u8>, Error> {
+    /// As [`Store::free`]; [`SwapError::Dead`], [`SwapError::Damaged`]. The object is then unchanged.
+    pub fn take(&self, key: Key) -> Result<Vec<u8>, SwapError> {
         let slot = self.slot(key)?;
         let was = self.step(key, slot, |word| word.taken(key.generation))?;
         match self.bytes_of(key, slot, was) {
@@ -256,8 +256,8 @@ impl Store {
                 Ok(bytes)
             }
             Err(error) => {
-                let is_damaged = matches!(error, Error::Damaged { .. });
-                let state = if is_damaged { State::Failed } else { was.state() };
+                let is_damaged = matches!(error, SwapError::Damaged { .. });
+                let state = if is_damaged { WordState::Failed } else { was.state() };
                 must(slot.word(), |word| word.spared(state, was.has_copy()));
                 self.settle(slot);
                 Err(error)
@@ -265,13 +265,13 @@ impl Store {
         }
     }
 
-    fn bytes_of(&self, key: Key, slot: Slot<'_>, was: Word) -> Result<Vec<u8>, Error> {
+    fn bytes_of(&self, key: Key, slot: StoreSlot<'_>, was: Word) -> Result<Vec<u8>, SwapError> {
         let place = slot.place();
         match was.state() {
-            _ if was.is_dead() => Err(Error::Dead),
+            _ if was.is_dead() => Err(SwapError::Dead),
             // SAFETY: resident, and taken by this call.
-            State::Resident => Ok(unsafe { self.memory.shared(place) }.to_vec()),
-            State::Failed => Err(self.refused(key, Refusal::Failed)),
+            WordState::Resident => Ok(unsafe { self.memory.shared(place) }.to_vec()),
+            WordState::Failed => Err(self.refused(key, Refusal::Failed)),
             _ => {
                 let mut bytes = vec![0; place.len];
                 let read = self.copies.load(key, slot.copy(), &mut bytes);
@@ -281,28 +281,28 @@ impl Store {
         }
     }
 
-    pub(super) fn unreadable(&self, key: Key, why: Unreadable) -> Error {
+    pub(super) fn unreadable(&self, key: Key, why: Unreadable) -> SwapError {
         match why {
             Unreadable::Damaged(what) => {
                 self.counts.add(Counter::Damaged, 1);
-                Error::Damaged { key, what }
+                SwapError::Damaged { key, what }
             }
             Unreadable::Refused(error) => error,
         }
     }
 
-    fn end(&self, key: Key, slot: Slot<'_>, was: Word) {
+    fn end(&self, key: Key, slot: StoreSlot<'_>, was: Word) {
         self.drop_all(slot, was);
         self.counts.add(Counter::Freed, slot.place().pages());
         must(slot.word(), Word::ended);
         self.places.put_back(key.index, slot, key.generation == u32::MAX);
     }
 
-    fn drop_all(&self, slot: Slot<'_>, was: Word) {
+    fn drop_all(&self, slot: StoreSlot<'_>, was: Word) {
         if was.has_copy() {
             self.copies.drop_copy(slot.copy());
         }
-        if was.state() == State::Resident {
+        if was.state() == WordState::Resident {
             // SAFETY: resident and taken by this call, whose caller no longer needs the bytes.
             unsafe { self.give_up(slot.place()) };
         }
@@ -311,8 +311,8 @@ impl Store {
     /// Marks an object as not needed soon: it is among the next to leave memory.
     ///
     /// # Errors
-    /// [`Error::Stale`], [`Error::Foreign`], [`Error::Forked`].
-    pub fn cold(&self, key: Key) -> Result<(), Error> {
+    /// [`SwapError::Stale`], [`SwapError::Foreign`], [`SwapError::Forked`].
+    pub fn cold(&self, key: Key) -> Result<(), SwapError> {
         let slot = self.slot(key)?;
         self.step(key, slot, |word| word.cooled(key.generation)).map(drop)
     }
@@ -320,21 +320,21 @@ impl Store {
     /// Loads an object that will be needed soon. It may leave again before then.
     ///
     /// # Errors
-    /// As [`Store::pin`] without [`Error::Pinned`]: a pinned object is in memory.
-    pub fn will_need(&self, key: Key) -> Result<(), Error> {
+    /// As [`Store::pin`] without [`SwapError::Pinned`]: a pinned object is in memory.
+    pub fn will_need(&self, key: Key) -> Result<(), SwapError> {
         match self.pin(key) {
-            Ok(_) | Err(Error::Pinned) => Ok(()),
+            Ok(_) | Err(SwapError::Pinned) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
     /// Marks an object as dead: it is never compressed or written again, and its memory is freed
-    /// now or with its last guard. A pin then returns [`Error::Dead`]. The key remains until it is
-    /// freed.
+    /// now or with its last guard. A pin then returns [`SwapError::Dead`]. The key remains until it
+    /// is freed.
     ///
     /// # Errors
-    /// [`Error::Stale`], [`Error::Foreign`], [`Error::Forked`].
-    pub fn dead(&self, key: Key) -> Result<(), Error> {
+    /// [`SwapError::Stale`], [`SwapError::Foreign`], [`SwapError::Forked`].
+    pub fn dead(&self, key: Key) -> Result<(), SwapError> {
         let slot = self.slot(key)?;
         let was = self.step(key, slot, |word| word.doomed(key.generation))?;
         if !was.is_dead() {
@@ -347,7 +347,7 @@ impl Store {
     /// Drops a dead object's copy and memory, unless a guard or thread still has it, which then
     /// does this. Does nothing in a forked child, where an absent thread may hold a lock.
     #[cold]
-    pub(super) fn reap(&self, slot: Slot<'_>) {
+    pub(super) fn reap(&self, slot: StoreSlot<'_>) {
         if self.alive().is_err() {
             return;
         }
@@ -375,12 +375,12 @@ impl Shelf for Store {
         self.places.used()
     }
 
-    fn slot(&self, index: u32) -> Option<Slot<'_>> {
+    fn slot(&self, index: u32) -> Option<StoreSlot<'_>> {
         self.places.slot(index)
     }
 
     /// Reaps an object that another thread declared dead while this call owned it.
-    fn settle(&self, slot: Slot<'_>) {
+    fn settle(&self, slot: StoreSlot<'_>) {
         if look(slot.word()).is_dead() {
             self.reap(slot);
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::cache::SwapCache;
 use super::copies::Copy;
 use super::kept::Kept;
-use super::word::{look, State};
+use super::word::{look, WordState};
 use super::*;
 use crate::zpool::{Handle, ObjectPool};
 use glebe_os::internal::sys::memory::mincore::there;
@@ -91,7 +91,7 @@ fn no_piece_of_a_long_object_is_left_behind() {
         words.flat_map(u64::to_le_bytes).collect::<Vec<u8>>()
     };
     let key = store.insert(&noise(1)).unwrap();
-    assert!(matches!(store.insert(&noise(2)), Err(Error::Full { .. })));
+    assert!(matches!(store.insert(&noise(2)), Err(SwapError::Full { .. })));
     assert_eq!(store.copies.pool.stats().objects, 0);
     assert!(*store.pin(key).unwrap() == *noise(1));
 }
@@ -107,15 +107,15 @@ fn spoil(len: usize, spoil: impl Fn(&Store, Key, Key)) {
     spoil(&store, *one, *other);
     for _ in 0..2 {
         let refused = store.pin(*one).map(drop).unwrap_err();
-        assert!(matches!(refused, Error::Damaged { key, .. } if key == *one), "{refused}");
-        assert!(matches!(store.pin_mut(*one).map(drop), Err(Error::Damaged { .. })));
-        assert!(matches!(store.take(*one), Err(Error::Damaged { .. })));
+        assert!(matches!(refused, SwapError::Damaged { key, .. } if key == *one), "{refused}");
+        assert!(matches!(store.pin_mut(*one).map(drop), Err(SwapError::Damaged { .. })));
+        assert!(matches!(store.take(*one), Err(SwapError::Damaged { .. })));
     }
     store.stats().check().unwrap();
     assert_eq!(store.stats().damaged, 1);
     assert!(*store.pin(keys[2]).unwrap() == *bytes_of(2, len));
     store.free(*one).unwrap();
-    assert!(matches!(store.pin(*one), Err(Error::Stale)));
+    assert!(matches!(store.pin(*one), Err(SwapError::Stale)));
     store.stats().check().unwrap();
 }
 
@@ -148,7 +148,7 @@ fn a_file_that_was_cut_or_overwritten_is_an_error_of_its_objects() {
         for (n, key) in keys.iter().enumerate().rev() {
             match store.take(*key) {
                 Ok(bytes) => assert!(bytes == bytes_of(n as u64, len) && !lost.contains(key)),
-                Err(Error::Damaged { key: which, .. }) => assert!(which == *key),
+                Err(SwapError::Damaged { key: which, .. }) => assert!(which == *key),
                 Err(error) => panic!("object {n}: {error}"),
             }
         }
@@ -197,7 +197,7 @@ fn a_copy_in_idle_memory_that_lost_a_piece_or_is_not_what_was_stored_is_read_fro
         assert!(handles.iter().all(|handle| pool.get(*handle).is_err()), "a piece was left");
         assert!(pool.stats().objects >= objects);
         while copy_of(&store, key).is_none()
-            || look(store.places.slot(key.index).unwrap().word()).state() != State::Stored
+            || look(store.places.slot(key.index).unwrap().word()).state() != WordState::Stored
         {
             store.insert(&bytes_of(9, page())).unwrap();
         }
@@ -264,8 +264,8 @@ fn a_damaged_copy_is_not_taken() {
     let store = store(4);
     let keys = fill(&store, 12);
     change_piece(&store, handle_of(&store, keys[0]), |bytes| bytes[5] ^= 1);
-    assert!(matches!(store.take(keys[0]), Err(Error::Damaged { key, .. }) if key == keys[0]));
-    assert!(matches!(store.pin(keys[0]), Err(Error::Damaged { .. })));
+    assert!(matches!(store.take(keys[0]), Err(SwapError::Damaged { key, .. }) if key == keys[0]));
+    assert!(matches!(store.pin(keys[0]), Err(SwapError::Damaged { .. })));
     assert!(store.take(keys[1]).unwrap() == bytes_of(1, page()));
 }
 
@@ -281,10 +281,10 @@ fn a_slot_whose_keys_are_used_up_is_used_no_more() {
     store.free(last).unwrap();
     let next = store.insert(b"next").unwrap();
     assert_ne!(next.index, last.index);
-    assert!(matches!(store.pin(last), Err(Error::Stale)));
-    assert!(matches!(store.pin(Key { generation: 0, ..last }), Err(Error::Stale)));
+    assert!(matches!(store.pin(last), Err(SwapError::Stale)));
+    assert!(matches!(store.pin(Key { generation: 0, ..last }), Err(SwapError::Stale)));
     let beyond = Key { index: u32::MAX, ..next };
-    assert!(matches!(store.pin(beyond), Err(Error::Foreign)));
+    assert!(matches!(store.pin(beyond), Err(SwapError::Foreign)));
     assert_eq!(*store.pin(next).unwrap(), *b"next");
 }
 
@@ -295,9 +295,9 @@ fn more_pins_than_a_word_counts_are_refused() {
     for _ in 0..super::word::PINS_MAX {
         std::mem::forget(store.pin(key).unwrap());
     }
-    assert!(matches!(store.pin(key), Err(Error::TooManyPins { max: super::word::PINS_MAX })));
-    assert!(matches!(store.pin_mut(key), Err(Error::Pinned)));
-    assert!(matches!(store.free(key), Err(Error::Pinned)));
+    assert!(matches!(store.pin(key), Err(SwapError::TooManyPins { max: super::word::PINS_MAX })));
+    assert!(matches!(store.pin_mut(key), Err(SwapError::Pinned)));
+    assert!(matches!(store.free(key), Err(SwapError::Pinned)));
 }
 
 #[test]
@@ -307,7 +307,7 @@ fn a_child_has_its_guards_and_no_store() {
     let guard = store.pin(keys[0]).unwrap();
     let mut alone = store.pin_mut(keys[1]).unwrap();
     let expected = bytes_of(0, page());
-    let is_refused = |result: Result<(), Error>| matches!(result, Err(Error::Forked));
+    let is_refused = |result: Result<(), SwapError>| matches!(result, Err(SwapError::Forked));
     // SAFETY: refused calls and guards allocate nothing and take no lock.
     let fine = unsafe {
         in_child(|| {

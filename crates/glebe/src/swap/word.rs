@@ -40,7 +40,7 @@ pub(crate) const PINS_MAX: u64 = PINS;
 /// The place of an object, or the work of its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
-pub(crate) enum State {
+pub(crate) enum WordState {
     Hole = 0,
     Resident = 1,
     /// Not in memory: it has a copy or is dead.
@@ -125,16 +125,16 @@ impl Word {
     }
 
     #[inline]
-    pub(crate) fn state(self) -> State {
+    pub(crate) fn state(self) -> WordState {
         match (self.0 & STATE) >> STATE_SHIFT {
-            0 => State::Hole,
-            1 => State::Resident,
-            2 => State::Stored,
-            3 => State::Loading,
-            4 => State::Leaving,
-            5 => State::Taken,
-            6 => State::Failed,
-            _ => State::Window,
+            0 => WordState::Hole,
+            1 => WordState::Resident,
+            2 => WordState::Stored,
+            3 => WordState::Loading,
+            4 => WordState::Leaving,
+            5 => WordState::Taken,
+            6 => WordState::Failed,
+            _ => WordState::Window,
         }
     }
 
@@ -164,11 +164,12 @@ impl Word {
 
     /// Returns true if a thread owns the object or is busy, and will finish soon.
     pub(crate) fn is_in_transit(self) -> bool {
-        self.is(BUSY) || matches!(self.state(), State::Loading | State::Leaving | State::Taken)
+        self.is(BUSY)
+            || matches!(self.state(), WordState::Loading | WordState::Leaving | WordState::Taken)
     }
 
     #[inline]
-    fn with(self, state: State) -> Self {
+    fn with(self, state: WordState) -> Self {
         Self(self.0 & !STATE | (state as u64) << STATE_SHIFT)
     }
 
@@ -180,15 +181,15 @@ impl Word {
     }
 
     #[inline]
-    fn expect(self, state: State) -> Step {
+    fn expect(self, state: WordState) -> Step {
         (self.state() == state).then_some(self).ok_or(Unfit)
     }
 
     #[cold]
     fn absence(self) -> Refusal {
         match self.state() {
-            State::Stored | State::Window => Stored,
-            State::Failed => Failed,
+            WordState::Stored | WordState::Window => Stored,
+            WordState::Failed => Failed,
             _ => Wait,
         }
     }
@@ -199,7 +200,7 @@ impl Word {
         let word = self.of(generation)?;
         match word {
             _ if word.is(DEAD) => Err(Dead),
-            _ if word.state() != State::Resident => Err(word.absence()),
+            _ if word.state() != WordState::Resident => Err(word.absence()),
             _ if word.is(ALONE) => Err(Pinned),
             _ if word.0 & PINS == PINS => Err(TooMany),
             _ => Ok(Self((word.0 + 1) | USED)),
@@ -212,7 +213,7 @@ impl Word {
         let word = self.of(generation)?;
         match word {
             _ if word.is(DEAD) => Err(Dead),
-            _ if word.state() != State::Resident => Err(word.absence()),
+            _ if word.state() != WordState::Resident => Err(word.absence()),
             _ if word.guards() > 0 => Err(Pinned),
             _ if word.is(BUSY) => Err(Wait),
             _ => Ok(Self(word.0 | ALONE | USED)),
@@ -229,37 +230,37 @@ impl Word {
     }
 
     pub(crate) fn created(self) -> Step {
-        Ok(Self(self.expect(State::Hole)?.with(State::Resident).0 | ALONE | USED))
+        Ok(Self(self.expect(WordState::Hole)?.with(WordState::Resident).0 | ALONE | USED))
     }
 
     pub(crate) fn loading(self, generation: u32) -> Step {
         let word = self.of(generation)?;
         match word {
             _ if word.is(DEAD) => Err(Dead),
-            _ => Ok(word.expect(State::Stored)?.with(State::Loading)),
+            _ => Ok(word.expect(WordState::Stored)?.with(WordState::Loading)),
         }
     }
 
     /// Ends a load with a shared pin.
     pub(crate) fn loaded(self, has_copy: bool) -> Step {
-        let word = self.expect(State::Loading)?.with(State::Resident);
+        let word = self.expect(WordState::Loading)?.with(WordState::Resident);
         let copy = if has_copy { COPY } else { 0 };
         Ok(Self((word.0 & !COPY | copy | USED) + 1))
     }
 
     /// Ends a load with the exclusive pin and no copy.
     pub(crate) fn loaded_alone(self) -> Step {
-        let word = self.expect(State::Loading)?.with(State::Resident);
+        let word = self.expect(WordState::Loading)?.with(WordState::Resident);
         Ok(Self(word.0 & !COPY | USED | ALONE))
     }
 
     pub(crate) fn not_loaded(self) -> Step {
-        Ok(self.expect(State::Loading)?.with(State::Stored))
+        Ok(self.expect(WordState::Loading)?.with(WordState::Stored))
     }
 
     /// Ends a load for good: the copy is damaged.
     pub(crate) fn failed(self) -> Step {
-        Ok(self.expect(State::Loading)?.with(State::Failed))
+        Ok(self.expect(WordState::Loading)?.with(WordState::Failed))
     }
 
     /// Clears *used* as the clock hand passes.
@@ -278,7 +279,7 @@ impl Word {
 
     /// Makes an unpinned, unused object busy, to evict it.
     pub(crate) fn chosen(self) -> Step {
-        let word = self.expect(State::Resident)?;
+        let word = self.expect(WordState::Resident)?;
         match word {
             _ if word.0 & (PINS | ALONE | BUSY | USED | DEAD) != 0 => Err(Unfit),
             _ => Ok(Self((word.0 | BUSY) + 1)),
@@ -287,7 +288,7 @@ impl Word {
 
     /// Makes an object busy, to drop its copy. Readers may have pins.
     pub(crate) fn uncopying(self) -> Step {
-        let word = self.expect(State::Resident)?;
+        let word = self.expect(WordState::Resident)?;
         match word {
             _ if word.is(ALONE | BUSY) || !word.is(COPY) || word.0 & PINS == PINS => Err(Unfit),
             _ => Ok(Self((word.0 | BUSY) + 1)),
@@ -305,21 +306,21 @@ impl Word {
 
     /// Changes busy to leaving with a copy, unless the object was used meanwhile.
     pub(crate) fn leaving(self) -> Step {
-        let word = self.expect(State::Resident)?;
+        let word = self.expect(WordState::Resident)?;
         match word {
             _ if !word.is(BUSY) => Err(Unfit),
             _ if word.0 & PINS != 1 || word.is(USED | DEAD) => Err(Pinned),
-            _ => Ok(Self(((word.0 & !BUSY) - 1) | COPY).with(State::Leaving)),
+            _ => Ok(Self(((word.0 & !BUSY) - 1) | COPY).with(WordState::Leaving)),
         }
     }
 
     pub(crate) fn left(self) -> Step {
-        Ok(self.expect(State::Leaving)?.with(State::Stored))
+        Ok(self.expect(WordState::Leaving)?.with(WordState::Stored))
     }
 
     /// Ends an eviction that the kernel refused.
     pub(crate) fn stayed(self) -> Step {
-        Ok(self.expect(State::Leaving)?.with(State::Resident))
+        Ok(self.expect(WordState::Leaving)?.with(WordState::Resident))
     }
 
     pub(crate) fn uncopied(self) -> Step {
@@ -334,9 +335,11 @@ impl Word {
     pub(crate) fn taken(self, generation: u32) -> Step {
         let word = self.of(generation)?;
         match word.state() {
-            State::Resident if word.guards() > 0 => Err(Pinned),
-            State::Resident if word.is(BUSY) => Err(Wait),
-            State::Resident | State::Stored | State::Failed => Ok(word.with(State::Taken)),
+            WordState::Resident if word.guards() > 0 => Err(Pinned),
+            WordState::Resident if word.is(BUSY) => Err(Wait),
+            WordState::Resident | WordState::Stored | WordState::Failed => {
+                Ok(word.with(WordState::Taken))
+            }
             _ => Err(Wait),
         }
     }
@@ -347,7 +350,7 @@ impl Word {
 
     /// Takes a dead object that still has memory or a copy.
     pub(crate) fn reaped(self) -> Step {
-        let has_any = self.state() == State::Resident || self.is(COPY);
+        let has_any = self.state() == WordState::Resident || self.is(COPY);
         if !self.is(DEAD) || !has_any {
             return Err(Unfit);
         }
@@ -356,17 +359,17 @@ impl Word {
 
     /// Leaves a dead object with neither memory nor copy.
     pub(crate) fn buried(self) -> Step {
-        Ok(Self(self.expect(State::Taken)?.with(State::Stored).0 & !COPY))
+        Ok(Self(self.expect(WordState::Taken)?.with(WordState::Stored).0 & !COPY))
     }
 
     /// Returns a taken object to its earlier state.
-    pub(crate) fn spared(self, state: State, has_copy: bool) -> Step {
+    pub(crate) fn spared(self, state: WordState, has_copy: bool) -> Step {
         let copy = if has_copy { COPY } else { 0 };
-        Ok(Self(self.expect(State::Taken)?.with(state).0 & !COPY | copy))
+        Ok(Self(self.expect(WordState::Taken)?.with(state).0 & !COPY | copy))
     }
 
     pub(crate) fn ended(self) -> Step {
-        Ok(Self::hole(self.expect(State::Taken)?.generation().wrapping_add(1)))
+        Ok(Self::hole(self.expect(WordState::Taken)?.generation().wrapping_add(1)))
     }
 }
 

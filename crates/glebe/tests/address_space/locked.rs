@@ -9,7 +9,7 @@ use glebe::internal::sys::memory::map_count::map_count;
 use glebe::page_size;
 use glebe::reserve::Reserve;
 use glebe::swap::cache::SwapCache;
-use glebe::swap::{Error, Region as Paged, Store};
+use glebe::swap::{Region as Paged, Store, SwapError};
 use glebe::units::{Bytes, PageSize, Pages};
 use glebe::vmap::{MemFile, Space};
 use glebe::volatile::Region;
@@ -302,7 +302,7 @@ fn a_region_of_swap_is_present_and_locked_as_far_as_its_budget() {
             let (present, _, made) = taken(|| options.build_region(Bytes::mib(64), BUDGET));
             let region = match made {
                 Ok(region) => region,
-                Err(Error::Os(error)) if error.call() == "userfaultfd" => {
+                Err(SwapError::Os(error)) if error.call() == "userfaultfd" => {
                     return println!("skipped: {error}");
                 }
                 Err(error) => panic!("{error}"),
@@ -327,7 +327,9 @@ fn a_region_of_swap_that_may_not_be_locked_is_refused() {
     let before = status("VmHWM");
     for len in [Bytes::mib(40), Bytes::mib(256)] {
         match Store::options().build_region(len, BUDGET) {
-            Err(Error::Os(error)) if error.call() == "userfaultfd" => println!("skipped: {error}"),
+            Err(SwapError::Os(error)) if error.call() == "userfaultfd" => {
+                println!("skipped: {error}")
+            }
             Err(error) => assert!(error.to_string().contains("RLIMIT_MEMLOCK"), "{error}"),
             Ok(region) => panic!("a region of {}", region.len()),
         }

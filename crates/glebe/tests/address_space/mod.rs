@@ -9,7 +9,7 @@ mod locked;
 mod numbers;
 
 use glebe::swap::cache::SwapCache;
-use glebe::swap::Options;
+use glebe::swap::SwapOptions;
 use glebe::units::Bytes;
 
 fn status(key: &str) -> Bytes {
@@ -30,7 +30,7 @@ fn limit(resource: libc::__rlimit_resource_t, bytes: Bytes) -> Bytes {
     Bytes::new(limit.rlim_cur)
 }
 
-fn sealed(options: Options) -> Options {
+fn sealed(options: SwapOptions) -> SwapOptions {
     #[cfg(feature = "encrypt")]
     let options = options.encrypted();
     options

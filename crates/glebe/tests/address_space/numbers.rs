@@ -8,7 +8,7 @@ use glebe::extent::Extent;
 use glebe::page_size;
 use glebe::reserve::{Request, Reserve};
 use glebe::swap::cache::SwapCache;
-use glebe::swap::{Error, Store};
+use glebe::swap::{Store, SwapError};
 use glebe::units::{Bytes, Pages};
 use glebe::vmap::{MemFile, Space};
 use glebe::volatile::{Priority, Region};
@@ -214,7 +214,7 @@ fn swap() {
                 cache.area_without_file(pages),
             ] {
                 let is_refused =
-                    matches!(made, Err(Error::AreaPages { given, .. }) if given == pages);
+                    matches!(made, Err(SwapError::AreaPages { given, .. }) if given == pages);
                 assert_eq!(is_refused, pages == Pages::ZERO || pages >= TOO_MANY, "{pages}");
             }
         }
@@ -284,7 +284,7 @@ fn of_region(bytes: Bytes) {
 const LITTLE: Bytes = Bytes::mib(16);
 
 /// Asserts that `make` adds little present memory. Skips if `make` fails.
-fn taken<T>(what: &str, make: impl FnOnce() -> Result<T, Error>) {
+fn taken<T>(what: &str, make: impl FnOnce() -> Result<T, SwapError>) {
     let before = status("VmRSS");
     match make() {
         Ok(_made) => {

@@ -10,7 +10,7 @@ use glebe::contig::{Contig, Source};
 use glebe::page_size;
 use glebe::reserve::Reserve;
 use glebe::swap::cache::{Area, SwapCache};
-use glebe::swap::Error;
+use glebe::swap::SwapError;
 use glebe::units::{Bytes, Pages};
 
 use super::bytes::remembered;

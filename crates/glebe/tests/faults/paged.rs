@@ -8,7 +8,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use glebe::page_size;
-use glebe::swap::{Error, Region, Store};
+use glebe::swap::{Region, Store, SwapError};
 use glebe::units::{Bytes, Pages};
 
 use super::bytes::remembered;
@@ -34,14 +34,14 @@ fn bytes_of(page: u64, version: u8) -> Rc<[u8]> {
 struct Life {
     region: Region,
     versions: [u8; PAGES as usize],
-    errors: Errors<Error>,
+    errors: Errors<SwapError>,
 }
 
 impl Life {
     /// Returns the result unless it was refused. Panics if a page is damaged.
-    fn keep<T>(&mut self, result: Result<T, Error>) -> Option<T> {
+    fn keep<T>(&mut self, result: Result<T, SwapError>) -> Option<T> {
         if let Err(refused) = &result {
-            use Error::{Budget, BudgetBelowPinned, Os, Pool};
+            use SwapError::{Budget, BudgetBelowPinned, Os, Pool};
             let is_known =
                 matches!(refused, Os(_) | Pool(_) | Budget { .. } | BudgetBelowPinned { .. });
             assert!(is_known, "{refused}");

@@ -2,7 +2,7 @@
 
 use glebe::contig::Options;
 use glebe::page_size;
-use glebe::reserve::{Block, Error, Namespace, Put, Request, Reserve};
+use glebe::reserve::{Block, Namespace, Put, Request, Reserve, ReserveError};
 use glebe::units::{Bytes, Pages};
 
 use super::bytes::page_of;
@@ -13,14 +13,14 @@ pub const GRANULE: Bytes = Bytes::mib(2);
 pub const LEN: Bytes = Bytes::mib(6);
 
 /// Returns a block filled with `fill`.
-fn filled(reserve: &Reserve, request: Request, fill: u8) -> Result<(Block, u8), Error> {
+fn filled(reserve: &Reserve, request: Request, fill: u8) -> Result<(Block, u8), ReserveError> {
     let mut block = reserve.alloc(request)?;
     block.bytes_mut()?.fill(fill);
     Ok((block, fill))
 }
 
 /// Asserts that cached pages hold their own bytes.
-pub fn look_at_all(pool: &Namespace, pages: u64) -> Result<(), Error> {
+pub fn look_at_all(pool: &Namespace, pages: u64) -> Result<(), ReserveError> {
     let mut buf = page_of(0).to_vec();
     for index in 0..pages {
         if pool.get(1, index, &mut buf)? {

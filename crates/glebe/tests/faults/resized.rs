@@ -2,7 +2,7 @@
 
 use glebe::contig::Options;
 use glebe::page_size;
-use glebe::reserve::{Error, Request, Reserve};
+use glebe::reserve::{Request, Reserve, ReserveError};
 use glebe::units::{Bytes, Pages};
 
 use super::bytes::page_of;
@@ -35,7 +35,7 @@ pub fn live(options: Options) -> Outcome {
         let mut block = reserve.alloc(Request::new(Pages::new(3)).any())?;
         block.bytes_mut()?.fill(0xa5);
         let gone = reserve.shrink(GRANULE);
-        if !matches!(gone, Err(Error::NotGiven { .. })) {
+        if !matches!(gone, Err(ReserveError::NotGiven { .. })) {
             let gone = errors.keep(gone);
             len = len - gone.map_or(Bytes::ZERO, |gone| gone.len);
         }

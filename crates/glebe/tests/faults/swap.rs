@@ -7,7 +7,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use glebe::page_size;
-use glebe::swap::{Error, Key, Store};
+use glebe::swap::{Key, Store, SwapError};
 use glebe::units::{Bytes, Pages};
 
 use super::bytes::remembered;
@@ -36,14 +36,14 @@ fn bytes_of(n: usize, version: u8) -> Rc<[u8]> {
 struct Life {
     store: Store,
     objects: Vec<(usize, u8, Key)>,
-    errors: Errors<Error>,
+    errors: Errors<SwapError>,
 }
 
 impl Life {
     /// Returns the result unless it was refused. Panics if an object is damaged.
-    fn keep<T>(&mut self, result: Result<T, Error>) -> Option<T> {
+    fn keep<T>(&mut self, result: Result<T, SwapError>) -> Option<T> {
         if let Err(refused) = &result {
-            use Error::{Budget, Full, Os, Pool};
+            use SwapError::{Budget, Full, Os, Pool};
             let is_known = matches!(refused, Os(_) | Pool(_) | Budget { .. } | Full { .. });
             assert!(is_known, "{refused}");
         }

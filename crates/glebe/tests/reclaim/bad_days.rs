@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use glebe::reclaim::{Budget, Error, Part, Policy, Reclaimer};
+use glebe::reclaim::{Budget, Part, Policy, ReclaimError, Reclaimer};
 use glebe::reserve::Reserve;
 use glebe::units::Bytes;
 use glebe::volatile::{Engine, Region};
@@ -38,7 +38,7 @@ fn without_proc_a_reclaimer_is_refused_with_what_is_missing() {
     let tree = Tree::new("empty");
     let error = Reclaimer::below(tree.root(), policy()).unwrap_err();
     let text = error.to_string();
-    assert!(matches!(error, Error::Blind { groups: None, .. }), "{text}");
+    assert!(matches!(error, ReclaimError::Blind { groups: None, .. }), "{text}");
     assert!(text.contains("no group with a limit") && text.contains("proc/meminfo"), "{text}");
 }
 
@@ -77,7 +77,7 @@ fn a_limit_that_is_no_number_is_told_and_the_machine_decides() {
         std::fs::rename(&there, &away).unwrap();
         let error = Reclaimer::below(tree.root(), policy()).unwrap_err();
         std::fs::rename(&away, &there).unwrap();
-        assert!(matches!(&error, Error::Blind { groups: Some(_), .. }), "{error}");
+        assert!(matches!(&error, ReclaimError::Blind { groups: Some(_), .. }), "{error}");
     }
     tree.set("sys/fs/cgroup/a/memory.max", "max\n");
     assert_eq!(reclaimer.poll().unwrap().asked, Bytes::ZERO);
@@ -206,7 +206,7 @@ fn a_part_that_is_dropped_is_forgotten_and_one_reclaimer_has_each() {
     drop((region, pool, reserve, budget));
     assert!(other.poll().is_ok());
     let fixed = Reserve::new(Bytes::mib(2)).unwrap();
-    assert!(matches!(other.add(Part::reserve(&fixed, Bytes::ZERO)), Err(Error::Reserve(_))));
+    assert!(matches!(other.add(Part::reserve(&fixed, Bytes::ZERO)), Err(ReclaimError::Reserve(_))));
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn the_thread_is_one_and_ends_with_the_reclaimer() {
     let tree = Tree::v2("thread", LIMIT, Bytes::mib(100));
     let (reclaimer, budget) = with_budget(&tree);
     reclaimer.start().unwrap();
-    assert!(matches!(reclaimer.start(), Err(Error::Started)));
+    assert!(matches!(reclaimer.start(), Err(ReclaimError::Started)));
     tree.set_used(LIMIT);
     wait_until("the thread asks", PATIENCE, || budget.allowed() < Bytes::gib(1));
     assert_eq!(count(), 1);

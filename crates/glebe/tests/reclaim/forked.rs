@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use glebe::reclaim::{Budget, Error, Policy, Reclaimer};
+use glebe::reclaim::{Budget, Policy, ReclaimError, Reclaimer};
 use glebe::units::Bytes;
 use glebe::volatile::{Engine, Priority, Region};
 use glebe_testing::time::wait_until;
@@ -33,7 +33,8 @@ fn in_a_child_every_call_says_so_and_caps_are_gone() {
         inherited.as_ref().unwrap().start().unwrap();
         let said = in_child(|| {
             let inherited = inherited.take().unwrap();
-            let forked = |result: Result<(), Error>| matches!(result, Err(Error::Forked));
+            let forked =
+                |result: Result<(), ReclaimError>| matches!(result, Err(ReclaimError::Forked));
             let all = forked(reclaimer.poll().map(drop))
                 && forked(reclaimer.add(&budget))
                 && forked(reclaimer.start())

@@ -73,7 +73,7 @@ impl Descriptor {
 }
 
 /// Returns true for an error of a refusing device.
-pub fn is_refusal(error: &glebe::swap::Error) -> bool {
+pub fn is_refusal(error: &glebe::swap::SwapError) -> bool {
     let text = error.to_string();
     text.contains("Bad file descriptor") && (text.contains("pwrite") || text.contains("pread"))
 }

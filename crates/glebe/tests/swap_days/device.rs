@@ -3,7 +3,7 @@
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 
-use glebe::swap::Error;
+use glebe::swap::SwapError;
 use glebe_testing::Scratch;
 
 use super::descriptor::{descriptors_in, is_refusal, Descriptor, Device};
@@ -25,7 +25,7 @@ fn each(name: &str, test: impl Fn(Kind, &Paged, &Descriptor)) {
 }
 
 /// Writes all pages; returns the resulting versions, and the errors.
-fn write_all(paged: &Paged, was: &[u64], version: u64) -> (Vec<u64>, Vec<Error>) {
+fn write_all(paged: &Paged, was: &[u64], version: u64) -> (Vec<u64>, Vec<SwapError>) {
     let mut errors = Vec::new();
     let mut write = |(n, was): (u64, &u64)| {
         let (now, error) = paged.after(paged.write(n, version), *was, version);
@@ -121,7 +121,9 @@ fn what_somebody_else_did_to_the_file_is_an_error_and_never_data() {
                 match paged.read(n) {
                     Ok(version) => assert_eq!(version, 1, "{kind:?}, page {n}"),
                     Err(
-                        Error::Damaged { .. } | Error::LostPage { .. } | Error::DamagedPage { .. },
+                        SwapError::Damaged { .. }
+                        | SwapError::LostPage { .. }
+                        | SwapError::DamagedPage { .. },
                     ) => damaged.push(n),
                     Err(error) => panic!("{kind:?}, page {n}: {error}"),
                 }

@@ -3,7 +3,7 @@
 use std::thread;
 
 use glebe::swap::cache::SwapCache;
-use glebe::swap::{Error, Store};
+use glebe::swap::{Store, SwapError};
 use glebe::units::{Bytes, Pages};
 use glebe_testing::Scratch;
 
@@ -32,7 +32,7 @@ fn works(paged: &Paged) {
 }
 
 /// Builds a `kind` so large that a limit may forbid it.
-fn large(kind: Kind) -> Result<(), Error> {
+fn large(kind: Kind) -> Result<(), SwapError> {
     let large = Bytes::gib(8);
     match kind {
         Kind::Store => Store::options().capacity(large).build(pages(16)).map(drop),
@@ -92,7 +92,7 @@ fn where_eight_files_may_be_open_they_work_or_say_what_could_not_be_opened() {
                     works(&paged);
                     made += 1;
                 }
-                Err(Error::Os(error)) => {
+                Err(SwapError::Os(error)) => {
                     let is_told = ["open", "userfaultfd"].contains(&error.call());
                     assert!(is_told, "{kind:?}: {error}");
                     refused += 1;
@@ -156,7 +156,7 @@ fn where_a_filter_denies_userfaultfd_a_region_says_so_and_the_others_work() {
                 works(&Paged::build(kind, scratch.path(), PAGES, false).unwrap());
             }
             let refused = Paged::build(Kind::Region, scratch.path(), PAGES, false).err();
-            let Some(Error::Os(error)) = refused else { panic!("{refused:?}") };
+            let Some(SwapError::Os(error)) = refused else { panic!("{refused:?}") };
             assert_eq!((error.call(), error.errno()), ("userfaultfd", Some(errno)), "{error}");
         };
         thread::scope(|scope| scope.spawn(denied).join().unwrap());

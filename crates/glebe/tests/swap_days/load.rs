@@ -6,7 +6,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use glebe::swap::{Error, Store};
+use glebe::swap::{Store, SwapError};
 use glebe::units::{Bytes, Pages};
 use glebe_testing::time::{is_long, slowed, storm};
 use glebe_testing::Scratch;
@@ -22,11 +22,11 @@ const THREADS_LONG: u64 = 1000;
 /// Time limit for retries, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn retry<T>(call: impl Fn() -> Result<T, Error>) -> T {
+fn retry<T>(call: impl Fn() -> Result<T, SwapError>) -> T {
     let begin = Instant::now();
     loop {
         match call() {
-            Err(Error::Budget { .. } | Error::Full { .. }) => {
+            Err(SwapError::Budget { .. } | SwapError::Full { .. }) => {
                 assert!(begin.elapsed() < slowed(PATIENCE), "no more room, ever");
                 thread::sleep(Duration::from_millis(1));
             }
@@ -129,7 +129,7 @@ fn calls_of_a_thread_that_blocks_sigbus_work() {
                 paged.write_all(1);
                 paged.check_all(&[1; PAGES as usize]);
                 if let Paged::Region(region) = &paged {
-                    assert!(matches!(region.arm_thread(), Err(Error::SignalBlocked)));
+                    assert!(matches!(region.arm_thread(), Err(SwapError::SignalBlocked)));
                     let guard = region.resident(Bytes::ZERO, pages(4)).unwrap();
                     assert_eq!(stressed::version(&guard[..pages(1).as_usize()], 0), Some(1));
                 }
@@ -149,12 +149,12 @@ fn guards_that_are_held_for_ever_are_told_and_the_rest_leaves() {
     let rest = || (0..PAGES).filter(|n| !(8..28).contains(n));
     rest().for_each(|n| paged.write(n, 2).unwrap());
     rest().for_each(|n| assert_eq!(paged.read(n).unwrap(), 2));
-    assert!(matches!(paged.read(9), Err(Error::Pinned)));
+    assert!(matches!(paged.read(9), Err(SwapError::Pinned)));
     let refused = region.resident(pages(100), pages(9)).map(drop).unwrap_err();
-    let Error::Budget { len, pinned, budget } = refused else { panic!("{refused}") };
+    let SwapError::Budget { len, pinned, budget } = refused else { panic!("{refused}") };
     assert_eq!((len, pinned, budget), (pages(9), pages(20), pages(BUDGET)));
     let refused = region.set_budget(pages(19)).unwrap_err();
-    let Error::BudgetBelowPinned { given, pinned } = refused else { panic!("{refused}") };
+    let SwapError::BudgetBelowPinned { given, pinned } = refused else { panic!("{refused}") };
     assert_eq!((given, pinned, region.budget()), (pages(19), pages(20), pages(BUDGET)));
     paged.check();
 }
@@ -170,7 +170,7 @@ fn a_budget_is_what_the_last_call_made_it_beside_guards() {
             let mut random = Random(1);
             while !stop.load(Ordering::Relaxed) {
                 let made = region.resident(pages(random.below(100)), pages(1 + random.below(90)));
-                assert!(matches!(made, Ok(_) | Err(Error::Budget { .. })), "{made:?}");
+                assert!(matches!(made, Ok(_) | Err(SwapError::Budget { .. })), "{made:?}");
             }
         });
         let _stop = Stop(&stop);
@@ -180,7 +180,7 @@ fn a_budget_is_what_the_last_call_made_it_beside_guards() {
             let before = region.budget();
             match region.set_budget(budget) {
                 Ok(()) => assert_eq!(region.budget(), budget),
-                Err(Error::BudgetBelowPinned { .. }) => assert_eq!(region.budget(), before),
+                Err(SwapError::BudgetBelowPinned { .. }) => assert_eq!(region.budget(), before),
                 Err(error) => panic!("{error}"),
             }
         }

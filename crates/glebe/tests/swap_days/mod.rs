@@ -15,7 +15,7 @@ use std::path::Path;
 
 use glebe::page_size;
 use glebe::swap::cache::{Area, SwapCache};
-use glebe::swap::{Error, Key, Region, Store};
+use glebe::swap::{Key, Region, Store, SwapError};
 use glebe::units::{Bytes, Pages};
 
 use glebe_testing::stressed;
@@ -47,7 +47,7 @@ enum Paged {
 }
 
 impl Paged {
-    fn build(kind: Kind, dir: &Path, count: u64, is_sealed: bool) -> Result<Self, Error> {
+    fn build(kind: Kind, dir: &Path, count: u64, is_sealed: bool) -> Result<Self, SwapError> {
         #[cfg(not(feature = "encrypt"))]
         let _ = is_sealed;
         let options = Store::options().pool_limit(POOL_LIMIT).file_in(dir, FILE_LIMIT);
@@ -76,7 +76,7 @@ impl Paged {
     /// Returns `None` without userfaultfd(2).
     fn new(kind: Kind, dir: &Path, count: u64, is_sealed: bool) -> Option<Self> {
         match Self::build(kind, dir, count, is_sealed) {
-            Err(Error::Os(error)) if error.call() == "userfaultfd" => {
+            Err(SwapError::Os(error)) if error.call() == "userfaultfd" => {
                 println!("skipped: {error}");
                 None
             }
@@ -85,7 +85,7 @@ impl Paged {
     }
 
     /// Writes noise that follows from number and version.
-    fn write(&self, n: u64, version: u64) -> Result<(), Error> {
+    fn write(&self, n: u64, version: u64) -> Result<(), SwapError> {
         let mut page = stressed::page_buffer();
         stressed::fill(&mut page, n, version);
         match self {
@@ -98,7 +98,7 @@ impl Paged {
     }
 
     /// Returns the page's version; 0 if never written.
-    fn read(&self, n: u64) -> Result<u64, Error> {
+    fn read(&self, n: u64) -> Result<u64, SwapError> {
         let mut page = stressed::page_buffer();
         match self {
             Self::Store(store, keys) => page.copy_from_slice(&store.pin(keys[n as usize])?),
@@ -116,7 +116,12 @@ impl Paged {
     }
 
     /// Returns the version that must be there after a write, and the error of a refusal.
-    fn after(&self, written: Result<(), Error>, was: u64, version: u64) -> (u64, Option<Error>) {
+    fn after(
+        &self,
+        written: Result<(), SwapError>,
+        was: u64,
+        version: u64,
+    ) -> (u64, Option<SwapError>) {
         match (written, self) {
             (Ok(()), _) => (version, None),
             (Err(error), Self::Area(_)) => (0, Some(error)),

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use glebe::swap::Error;
+use glebe::swap::SwapError;
 use glebe_testing::process::child_of;
 use glebe_testing::time::wait_until;
 use glebe_testing::Scratch;
@@ -145,7 +145,7 @@ fn a_child_is_refused_drops_what_it_has_and_its_parent_goes_on() {
             for _ in 0..20 {
                 let end = stressed::in_child(|| {
                     let refused = [paged.write(1, 1), paged.read(1).map(drop)];
-                    let is_told = refused.iter().all(|it| matches!(it, Err(Error::Forked)));
+                    let is_told = refused.iter().all(|it| matches!(it, Err(SwapError::Forked)));
                     // SAFETY: this is the child's own copy, dropped once.
                     drop(unsafe { ptr::read(&raw const *paged) });
                     u8::from(!is_told)

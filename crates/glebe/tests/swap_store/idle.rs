@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use glebe::reserve::{Block, Reserve};
 use glebe::swap::cache::SwapCache;
-use glebe::swap::{Error, Key, Options, Store};
+use glebe::swap::{Key, Store, SwapError, SwapOptions};
 use glebe::units::{Bytes, Pages};
 use glebe_testing::time::is_long;
 
@@ -21,7 +21,7 @@ fn dir() -> PathBuf {
 }
 
 /// Returns options that keep nearly all copies in the file.
-fn in_file() -> Options {
+fn in_file() -> SwapOptions {
     let options = Store::options().pool_limit(Bytes::new(256 << 10)).capacity(Bytes::mib(64));
     options.file_in(dir(), Bytes::mib(64))
 }
@@ -166,8 +166,8 @@ fn a_swap_cache_takes_what_a_file_has_and_nothing_else() {
     let cache = SwapCache::with_limit(Bytes::mib(1)).unwrap();
     let options = Store::options().cached_in(&cache);
     let refused = options.build(Bytes::mib(1)).unwrap_err();
-    assert!(matches!(refused, Error::NotCached { .. }), "{refused}");
+    assert!(matches!(refused, SwapError::NotCached { .. }), "{refused}");
     assert!(refused.to_string().contains("file"), "{refused}");
     let region = in_file().cached_in(&cache).build_region(Bytes::mib(4), Bytes::mib(1));
-    assert!(matches!(region.map(drop), Err(Error::NotCached { .. })));
+    assert!(matches!(region.map(drop), Err(SwapError::NotCached { .. })));
 }

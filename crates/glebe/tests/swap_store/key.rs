@@ -11,7 +11,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 
 use glebe::swap::cache::SwapCache;
-use glebe::swap::{Error, Store};
+use glebe::swap::{Store, SwapError};
 use glebe::units::{Bytes, Pages};
 
 use super::sealed::Dir;
@@ -191,7 +191,7 @@ fn the_key_of_a_region_is_in_no_core_dump() {
         let options = options.file_in(dir, Bytes::mib(16));
         let len = Pages::new(OBJECTS).bytes(glebe::page_size());
         let region = match options.build_region(len, Bytes::new(128 << 10)) {
-            Err(Error::Os(error)) => {
+            Err(SwapError::Os(error)) => {
                 println!("skipped: {error}");
                 return None;
             }

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use glebe::swap::cache::SwapCache;
-use glebe::swap::{Error, Key, Options, Store};
+use glebe::swap::{Key, Store, SwapError, SwapOptions};
 use glebe::units::{Bytes, Pages};
 use glebe_testing::Scratch;
 
@@ -43,7 +43,7 @@ impl Dir {
     }
 }
 
-fn options(dir: &Path) -> Options {
+fn options(dir: &Path) -> SwapOptions {
     let options = Store::options().pool_limit(Bytes::new(256 << 10)).capacity(Bytes::mib(64));
     options.file_in(dir, LIMIT)
 }
@@ -85,7 +85,7 @@ fn no_plain_byte_of_an_object_is_in_the_file_and_a_flipped_one_is_an_error() {
     for (n, key) in keys.iter().enumerate().rev() {
         match store.take(*key) {
             Ok(bytes) => assert!(bytes == noise(n as u64), "object {n}"),
-            Err(Error::Damaged { .. }) => damaged += 1,
+            Err(SwapError::Damaged { .. }) => damaged += 1,
             Err(error) => panic!("object {n}: {error}"),
         }
     }

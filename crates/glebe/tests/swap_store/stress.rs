@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use glebe::swap::{Error, Key, Options, Stats, Store};
+use glebe::swap::{Key, Stats, Store, SwapError, SwapOptions};
 use glebe::units::Bytes;
 use glebe_testing::time::{slowed, Storm};
 
@@ -90,11 +90,11 @@ fn version_of(bytes: &[u8], whose: usize) -> u64 {
 }
 
 /// Returns true if room is missing only because of other threads' pins or loads.
-fn is_passing(error: &Error) -> bool {
-    matches!(error, Error::Budget { .. } | Error::Full { .. } | Error::Pinned)
+fn is_passing(error: &SwapError) -> bool {
+    matches!(error, SwapError::Budget { .. } | SwapError::Full { .. } | SwapError::Pinned)
 }
 
-fn retry<T>(mut call: impl FnMut() -> Result<T, Error>) -> T {
+fn retry<T>(mut call: impl FnMut() -> Result<T, SwapError>) -> T {
     let begin = Instant::now();
     loop {
         match call() {
@@ -118,7 +118,7 @@ fn read(shared: &Shared, whose: usize) {
             assert_eq!(version, version_of(&pin, whose), "it changed under a guard");
             shared.reads.fetch_add(1, Ordering::Relaxed);
         }
-        Err(Error::Stale | Error::Dead) => {}
+        Err(SwapError::Stale | SwapError::Dead) => {}
         Err(error) if is_passing(&error) => {}
         Err(error) => panic!("object {whose}: {error}"),
     }
@@ -194,7 +194,7 @@ fn nor_do_they_with_a_file() {
     run(options, |stats| stats.spilled > 100 && stats.read_back > 100);
 }
 
-fn run(options: Options, is_met: impl Fn(&Stats) -> bool) {
+fn run(options: SwapOptions, is_met: impl Fn(&Stats) -> bool) {
     let is_met = |stats: &Stats| {
         let kinds = [stats.coded, stats.raw, stats.filled, stats.reused];
         kinds.iter().all(|count| *count > 0) && stats.loaded > 1000 && is_met(stats)
@@ -221,7 +221,7 @@ fn run(options: Options, is_met: impl Fn(&Stats) -> bool) {
             std::thread::sleep(Duration::from_millis(7));
             turn += 1;
             match shared.store.set_budget(pages(BUDGET - turn % 3 * 30)) {
-                Ok(()) | Err(Error::BudgetBelowPinned { .. } | Error::Full { .. }) => {}
+                Ok(()) | Err(SwapError::BudgetBelowPinned { .. } | SwapError::Full { .. }) => {}
                 Err(error) => panic!("{error}"),
             }
         }

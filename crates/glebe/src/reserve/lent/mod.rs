@@ -20,7 +20,7 @@ mod zero;
 use super::access::{Critical, Fill, Frames, Guard, Outcome, META_WORDS};
 use super::table::{Table, Tables};
 use super::words::{
-    GranuleWord, Granules, PageUse, PageWord, State, ZeroState, OPEN_MASK, PAGES_MAX,
+    GranuleWord, Granules, PageState, PageUse, PageWord, ZeroState, OPEN_MASK, PAGES_MAX,
 };
 use glebe_os::error::OsError;
 use glebe_os::internal::sync::{fence, prefetch, AtomicU64, Ordering};
@@ -31,7 +31,7 @@ pub(crate) use recall::NotTaken;
 /// cannot finish here and now.
 const ABORTS_MAX: u32 = 64;
 
-/// Key words of a page, written with its bytes, which they identify.
+/// PageKey words of a page, written with its bytes, which they identify.
 pub(crate) type Meta = [u64; META_WORDS];
 
 /// The addition to a granule's live pages.
@@ -222,14 +222,14 @@ impl Lent {
         let old = self.word(page);
         let state = old.state(seen.epoch());
         let adds = match state {
-            State::Writing | State::First => return Err(NoClaim::Taken),
-            State::Free | State::Zero => new,
-            State::Valid => Adds::Nothing,
+            PageState::Writing | PageState::First => return Err(NoClaim::Taken),
+            PageState::Free | PageState::Zero => new,
+            PageState::Valid => Adds::Nothing,
         };
         if !seen.is_open() || !self.enter(granule, seen, adds) {
             return Err(NoClaim::Taken);
         }
-        let word = old.next(State::Writing, seen.epoch());
+        let word = old.next(PageState::Writing, seen.epoch());
         if self.exchange(page, seen, old, word) == Outcome::Done {
             return Ok(Claim { page, word, seen, evicted: adds == Adds::Nothing });
         }
@@ -249,7 +249,7 @@ impl Lent {
         bytes: &[u8],
     ) -> Result<PageUse, NotFilled> {
         let at = claim.word.use_of(claim.page);
-        self.fill_as(claim, State::Valid, meta, bytes).map(|_| at)
+        self.fill_as(claim, PageState::Valid, meta, bytes).map(|_| at)
     }
 
     /// Fills as [`Lent::fill`] does and commits the page to `state`. Returns the granule word of
@@ -259,7 +259,7 @@ impl Lent {
     fn fill_as(
         &self,
         claim: Claim,
-        state: State,
+        state: PageState,
         meta: Meta,
         bytes: &[u8],
     ) -> Result<GranuleWord, NotFilled> {
@@ -297,7 +297,7 @@ impl Lent {
 
     fn give_up(&self, claim: &Claim) -> NotFilled {
         let granule = self.granule_of(claim.page);
-        let free = claim.word.next(State::Free, claim.seen.epoch());
+        let free = claim.word.next(PageState::Free, claim.seen.epoch());
         let end = self.exchange(claim.page, claim.seen, claim.word, free);
         self.leave(granule);
         if end == Outcome::Done && self.uncount(granule, claim.seen) {
@@ -311,7 +311,7 @@ impl Lent {
     pub(crate) fn holds(&self, page: usize) -> Option<(PageWord, GranuleWord, Meta)> {
         let seen = self.granule(self.granule_of(page));
         let word = self.word(page);
-        if word.state(seen.epoch()) != State::Valid {
+        if word.state(seen.epoch()) != PageState::Valid {
             return None;
         }
         let meta = self.peek(page);
@@ -378,7 +378,7 @@ impl Lent {
         if !seen.is_open() || !self.enter(granule, seen, Adds::Nothing) {
             return false;
         }
-        let free = word.next(State::Free, seen.epoch());
+        let free = word.next(PageState::Free, seen.epoch());
         let done = self.exchange(page, seen, word, free) == Outcome::Done;
         self.leave(granule);
         done && self.uncount(granule, seen)

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::Lent;
-use crate::reserve::words::{GranuleWord, PageWord, State};
+use crate::reserve::words::{GranuleWord, PageState, PageWord};
 use glebe_os::error::OsError;
 use glebe_os::internal::sync::{fence, prefetch, Backoff, Ordering};
 
@@ -30,22 +30,22 @@ pub(crate) enum NotTaken {
     NoBarrier { why: OsError, pages: u64 },
 }
 
-struct Part {
+struct GranulePart {
     granule: usize,
     pages: Range<usize>,
 }
 
 impl Lent {
-    fn parts(&self, run: &Range<usize>) -> impl Iterator<Item = Part> + use<> {
+    fn parts(&self, run: &Range<usize>) -> impl Iterator<Item = GranulePart> + use<> {
         let (run, shift) = (run.clone(), self.shift);
         let granules = (run.start >> shift)..((run.end - 1) >> shift) + 1;
         granules.map(move |granule| {
             let pages = granule << shift..(granule + 1) << shift;
-            Part { granule, pages: pages.start.max(run.start)..pages.end.min(run.end) }
+            GranulePart { granule, pages: pages.start.max(run.start)..pages.end.min(run.end) }
         })
     }
 
-    fn is_whole(&self, part: &Part) -> bool {
+    fn is_whole(&self, part: &GranulePart) -> bool {
         part.pages.len() == self.granule_pages()
     }
 
@@ -96,7 +96,7 @@ impl Lent {
     pub(crate) fn recall_page(&self, page: usize) -> Option<bool> {
         let granule = self.granule_of(page);
         let state = self.take_page(page, self.granule(granule).epoch())?;
-        let live = u64::from(state == State::Valid);
+        let live = u64::from(state == PageState::Valid);
         self.granules.change(granule, |now| now.with_held_added(1).with_live_removed(live));
         fence(Ordering::SeqCst); // the page word before the owner's writes
         Some(live > 0)
@@ -107,7 +107,7 @@ impl Lent {
     fn recall_by_page(&self, run: &Range<usize>, zeroed: bool) -> Result<Recalled, u64> {
         let writing = |page| {
             let epoch = self.granule(self.granule_of(page)).epoch();
-            self.word(page).state(epoch) == State::Writing
+            self.word(page).state(epoch) == PageState::Writing
         };
         if run.clone().any(writing) {
             return Err(0);
@@ -119,8 +119,8 @@ impl Lent {
             for page in part.pages.clone() {
                 let Some(state) = self.take_page(page, epoch) else { break };
                 held += 1;
-                live += u64::from(state == State::Valid);
-                if zeroed && state != State::Zero {
+                live += u64::from(state == PageState::Valid);
+                if zeroed && state != PageState::Zero {
                     self.zero_taken(page, 1);
                 }
             }
@@ -136,13 +136,13 @@ impl Lent {
         Ok(recalled)
     }
 
-    fn free_taken(&self, part: &Part) {
+    fn free_taken(&self, part: &GranulePart) {
         let epoch = self.granule(part.granule).epoch();
         let mut freed = 0;
         for page in part.pages.clone() {
             let word = self.word(page);
-            if word.state(epoch) == State::First {
-                self.words[page].store(word.next(State::Free, epoch).0, Ordering::Release);
+            if word.state(epoch) == PageState::First {
+                self.words[page].store(word.next(PageState::Free, epoch).0, Ordering::Release);
                 freed += 1;
             }
         }
@@ -150,14 +150,14 @@ impl Lent {
     }
 
     #[inline]
-    fn take_page(&self, page: usize, epoch: u64) -> Option<State> {
+    fn take_page(&self, page: usize, epoch: u64) -> Option<PageState> {
         let mut old = self.word(page);
         loop {
             let state = old.state(epoch);
-            if state == State::Writing {
+            if state == PageState::Writing {
                 return None;
             }
-            let new = old.next(State::First, epoch);
+            let new = old.next(PageState::First, epoch);
             let word = &self.words[page];
             match word.compare_exchange_weak(old.0, new.0, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return Some(state),
@@ -199,7 +199,7 @@ impl Lent {
     }
 
     /// Takes a whole closed granule, which stays closed. Returns its live pages.
-    fn take_whole(&self, part: &Part, zeroed: bool) -> u64 {
+    fn take_whole(&self, part: &GranulePart, zeroed: bool) -> u64 {
         let pages = part.pages.len();
         let before = self.granules.change(part.granule, |now| now.taken_whole(pages as u64));
         if before.taken_whole(pages as u64).epoch() == 0 {
@@ -215,13 +215,13 @@ impl Lent {
     #[cold]
     fn forget_epochs(&self, pages: &Range<usize>) {
         for page in pages.clone() {
-            let fresh = self.word(page).next(State::Free, 0);
+            let fresh = self.word(page).next(PageState::Free, 0);
             self.words[page].store(fresh.0, Ordering::Relaxed);
         }
     }
 
     /// Takes an edge of a closed granule and reopens it. Returns the live pages taken.
-    fn take_edge(&self, part: &Part, zeroed: bool) -> u64 {
+    fn take_edge(&self, part: &GranulePart, zeroed: bool) -> u64 {
         let epoch = self.granule(part.granule).epoch();
         let (mut held, mut recalled, mut revoked) = (0, 0, 0);
         let first = part.granule << self.shift;
@@ -229,12 +229,12 @@ impl Lent {
             let old = self.word(page);
             let state = old.state(epoch);
             if !part.pages.contains(&page) {
-                revoked += u64::from(state == State::Writing && self.revoke(page, old, epoch));
+                revoked += u64::from(state == PageState::Writing && self.revoke(page, old, epoch));
                 continue;
             }
             held += 1;
             recalled += u64::from(self.take_closed(page, old, epoch));
-            if zeroed && state != State::Zero {
+            if zeroed && state != PageState::Zero {
                 self.zero_taken(page, 1);
             }
         }
@@ -247,27 +247,27 @@ impl Lent {
     /// Takes a page of a closed granule. Returns true if it was live. Another recall can change
     /// only a page in state *writing*, by revoking it, so only that state needs a swap.
     fn take_closed(&self, page: usize, old: PageWord, epoch: u64) -> bool {
-        let new = old.next(State::First, epoch);
+        let new = old.next(PageState::First, epoch);
         match old.state(epoch) {
-            State::Writing => {
+            PageState::Writing => {
                 let before = PageWord(self.words[page].swap(new.0, Ordering::AcqRel));
                 // A neighbour revoked the page with the generation of `new`.
                 if before != old {
-                    let newer = before.next(State::First, epoch);
+                    let newer = before.next(PageState::First, epoch);
                     self.words[page].store(newer.0, Ordering::Release);
                 }
-                before.state(epoch) == State::Writing
+                before.state(epoch) == PageState::Writing
             }
             state => {
                 self.words[page].store(new.0, Ordering::Release);
-                state == State::Valid
+                state == PageState::Valid
             }
         }
     }
 
     /// Ends an interrupted claim outside the run.
     fn revoke(&self, page: usize, old: PageWord, epoch: u64) -> bool {
-        let free = old.next(State::Free, epoch);
+        let free = old.next(PageState::Free, epoch);
         let word = &self.words[page];
         word.compare_exchange(old.0, free.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
@@ -275,7 +275,7 @@ impl Lent {
     #[inline]
     pub(crate) fn give_back_page(&self, page: usize) {
         let granule = self.granule_of(page);
-        let free = self.word(page).next(State::Free, self.granule(granule).epoch());
+        let free = self.word(page).next(PageState::Free, self.granule(granule).epoch());
         self.words[page].store(free.0, Ordering::Release);
         self.granules.change(granule, |now| now.with_held_removed(1));
     }
@@ -289,7 +289,7 @@ impl Lent {
             }
             let epoch = self.granule(part.granule).epoch();
             for page in part.pages {
-                let free = self.word(page).next(State::Free, epoch);
+                let free = self.word(page).next(PageState::Free, epoch);
                 self.words[page].store(free.0, Ordering::Release);
             }
             self.granules.change(part.granule, |now| now.with_held_removed(pages));

@@ -8,7 +8,7 @@
 use std::cmp::Reverse;
 
 use super::{Adds, Lent, Meta, NoClaim, NotFilled};
-use crate::reserve::words::{State, ZeroState};
+use crate::reserve::words::{PageState, ZeroState};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Zeroed {
@@ -48,7 +48,7 @@ impl Lent {
     fn is_made_zero(&self, granule: usize) -> bool {
         let seen = self.granule(granule);
         let first = granule << self.shift;
-        let is_zero = |page| self.word(page).state(seen.epoch()) == State::Zero;
+        let is_zero = |page| self.word(page).state(seen.epoch()) == PageState::Zero;
         seen.is_tracking()
             && seen.live() == 0
             && (first..first + self.granule_pages()).all(is_zero)
@@ -61,7 +61,7 @@ impl Lent {
     /// Zeroes one page, unless another user interferes.
     fn zero_page(&self, page: usize, zeros: &[u8], zeroed: &mut Zeroed) -> bool {
         let granule = self.granule_of(page);
-        if self.word(page).state(self.granule(granule).epoch()) == State::Zero {
+        if self.word(page).state(self.granule(granule).epoch()) == PageState::Zero {
             return true;
         }
         let claim = match self.claim_adding(page, Adds::ZeroPage) {
@@ -73,7 +73,7 @@ impl Lent {
             }
         };
         zeroed.evicted += u64::from(claim.evicted);
-        match self.fill_as(claim, State::Zero, Meta::default(), zeros) {
+        match self.fill_as(claim, PageState::Zero, Meta::default(), zeros) {
             Ok(seen) => {
                 let counted = self.uncount(granule, seen);
                 zeroed.recalled += u64::from(!counted);

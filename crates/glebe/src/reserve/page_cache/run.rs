@@ -4,7 +4,10 @@
 //! Page `n` of a run is the object's page `first + n`. Each page is stored and evicted by itself.
 //! The last page is padded with zeros.
 
-use super::{is_object, with_buffer, Cache, Error, Inner, Key, Namespace, Put, Rejected, Takes};
+use super::{
+    is_object, with_buffer, Cache, Namespace, PageKey, Put, Rejected, ReserveError, ReserveParts,
+    Takes,
+};
 use crate::reserve::lender::{Lender, DROPPED};
 use crate::reserve::stats::Counter;
 use glebe_os::internal::sync::Ordering;
@@ -17,18 +20,18 @@ const BATCH: usize = 8;
 const _: () = assert!(BATCH as u64 <= DROPPED);
 
 /// Whole pages of a run with their keys, `None` at the end.
-type Batch<'b> = [Option<(Key, &'b [u8])>; BATCH];
+type Batch<'b> = [Option<(PageKey, &'b [u8])>; BATCH];
 
 #[derive(Clone, Copy)]
 struct Keys<'a> {
-    inner: &'a Inner,
+    inner: &'a ReserveParts,
     number: u64,
     object: u64,
     first: u64,
 }
 
 impl<'a> Keys<'a> {
-    fn key(&self, nth: u64) -> Key {
+    fn key(&self, nth: u64) -> PageKey {
         self.inner.cache.key(self.number, self.object, self.first.wrapping_add(nth))
     }
 
@@ -64,7 +67,7 @@ impl<'a> Keys<'a> {
     fn zip<T: 'a>(
         self,
         parts: impl Iterator<Item = T> + 'a,
-    ) -> impl Iterator<Item = (Key, T)> + 'a {
+    ) -> impl Iterator<Item = (PageKey, T)> + 'a {
         let mut next = self.key(0);
         parts.zip(1..).map(move |(part, nth)| (std::mem::replace(&mut next, self.key(nth)), part))
     }
@@ -106,7 +109,7 @@ impl Cache {
 }
 
 impl Namespace {
-    fn keys(&self, object: u64, first: u64) -> Result<Keys<'_>, Error> {
+    fn keys(&self, object: u64, first: u64) -> Result<Keys<'_>, ReserveError> {
         let inner = self.inner.get()?;
         Ok(Keys { inner, number: self.number.load(Ordering::Acquire), object, first })
     }
@@ -117,8 +120,8 @@ impl Namespace {
     /// puts to these pages may leave pages of both. O(bytes).
     ///
     /// # Errors
-    /// [`Error::Forked`].
-    pub fn put_run(&self, object: u64, first: u64, bytes: &[u8]) -> Result<Put, Error> {
+    /// [`ReserveError::Forked`].
+    pub fn put_run(&self, object: u64, first: u64, bytes: &[u8]) -> Result<Put, ReserveError> {
         let keys = self.keys(object, first)?;
         let pages = bytes.len().div_ceil(keys.page_bytes()) as u64;
         let evicted = || keys.inner.counts().here(Counter::Evicted);
@@ -147,7 +150,7 @@ impl Namespace {
     }
 
     fn put_parts(&self, keys: Keys<'_>, bytes: &[u8], is_wanted: impl Fn(u64) -> bool) -> Put {
-        let (Inner { cache, .. }, lender) = (keys.inner, keys.inner.lender());
+        let (ReserveParts { cache, .. }, lender) = (keys.inner, keys.inner.lender());
         let page_bytes = keys.page_bytes();
         let whole = bytes.chunks_exact(page_bytes);
         let (rest, pages) = (whole.remainder(), whole.len() as u64);
@@ -179,8 +182,8 @@ impl Namespace {
     /// counts nothing. O(pages).
     ///
     /// # Errors
-    /// [`Error::Forked`].
-    pub fn has_run(&self, object: u64, first: u64, pages: u64) -> Result<bool, Error> {
+    /// [`ReserveError::Forked`].
+    pub fn has_run(&self, object: u64, first: u64, pages: u64) -> Result<bool, ReserveError> {
         let keys = self.keys(object, first)?;
         Ok((0..pages).all(|nth| keys.is_there(nth)))
     }
@@ -189,8 +192,8 @@ impl Namespace {
     /// Returns false if a page is missing, and may then change `buf`. O(bytes).
     ///
     /// # Errors
-    /// [`Error::Forked`].
-    pub fn get_run(&self, object: u64, first: u64, buf: &mut [u8]) -> Result<bool, Error> {
+    /// [`ReserveError::Forked`].
+    pub fn get_run(&self, object: u64, first: u64, buf: &mut [u8]) -> Result<bool, ReserveError> {
         let keys = self.keys(object, first)?;
         let page_bytes = keys.page_bytes();
         let mut loaded = 0;
@@ -207,9 +210,9 @@ impl Namespace {
     /// hold them. Returns false if one is missing, and may then change `buf`. O(bytes).
     ///
     /// # Errors
-    /// [`Error::Forked`].
+    /// [`ReserveError::Forked`].
     #[inline]
-    pub fn get_part(&self, object: u64, offset: u64, buf: &mut [u8]) -> Result<bool, Error> {
+    pub fn get_part(&self, object: u64, offset: u64, buf: &mut [u8]) -> Result<bool, ReserveError> {
         let shift = self.inner.get()?.lent().frames().page().shift();
         let keys = self.keys(object, offset >> shift)?;
         let (mut within, mut nth, mut done) = (offset as usize & ((1 << shift) - 1), 0, 0);

@@ -10,11 +10,11 @@
 
 use super::batch::{Batch, Page};
 use super::entries::{Entries, Entry};
-use super::policy::{Policy, Unsaved};
+use super::policy::{Unsaved, WritePolicy};
 use super::stats::{Counter, Counts};
 use super::swap_cache::SwapCache;
-use crate::swap::copies::{Block, Copies, Copy, Unreadable};
-use crate::swap::error::Error;
+use crate::swap::copies::{Copies, Copy, CopyBlock, Unreadable};
+use crate::swap::error::SwapError;
 use crate::swap::file::{SpillFile, BATCH};
 use crate::swap::kept::Kept;
 use crate::swap::key::Key;
@@ -51,7 +51,7 @@ impl Area {
         cache: &SwapCache,
         pages: Pages,
         file: Option<SpillFile>,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, SwapError> {
         let (page, has_file) = (page_size(), file.is_some());
         let bytes = pages.bytes(page).get();
         let own = Bytes::new(bytes + bytes / OWN_PART) + OWN_MIN;
@@ -82,20 +82,20 @@ impl Area {
         Pages::new(self.pages)
     }
 
-    pub(super) fn alive(&self) -> Result<(), Error> {
+    pub(super) fn alive(&self) -> Result<(), SwapError> {
         if self.guard.is_child() {
-            return Err(Error::Forked);
+            return Err(SwapError::Forked);
         }
         Ok(())
     }
 
-    fn check(&self, offset: u64, len: usize) -> Result<(), Error> {
+    fn check(&self, offset: u64, len: usize) -> Result<(), SwapError> {
         self.alive()?;
         if offset >= self.pages {
-            return Err(Error::Offset { offset, pages: Pages::new(self.pages) });
+            return Err(SwapError::Offset { offset, pages: Pages::new(self.pages) });
         }
         if len != self.page {
-            return Err(Error::NotAPage { len, page: Bytes::new(self.page as u64) });
+            return Err(SwapError::NotAPage { len, page: Bytes::new(self.page as u64) });
         }
         Ok(())
     }
@@ -107,10 +107,10 @@ impl Area {
     /// Stores a page in place of the earlier one.
     ///
     /// # Errors
-    /// [`Error::Offset`], [`Error::NotAPage`], [`Error::Forked`] change nothing. Any other error
-    /// leaves the offset empty: [`Error::Full`] if there is no file and put-back is full,
-    /// [`Error::FileFull`], [`Error::Os`] from the device.
-    pub fn store(&self, offset: u64, page: &[u8]) -> Result<(), Error> {
+    /// [`SwapError::Offset`], [`SwapError::NotAPage`], [`SwapError::Forked`] change nothing. Any other error
+    /// leaves the offset empty: [`SwapError::Full`] if there is no file and put-back is full,
+    /// [`SwapError::FileFull`], [`SwapError::Os`] from the device.
+    pub fn store(&self, offset: u64, page: &[u8]) -> Result<(), SwapError> {
         self.store_all([(offset, page)])
     }
 
@@ -121,7 +121,7 @@ impl Area {
     pub fn store_all<'a>(
         &self,
         pages: impl IntoIterator<Item = (u64, &'a [u8])>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), SwapError> {
         let mut batch = Batch::default();
         for (offset, page) in pages {
             self.check(offset, page.len())?;
@@ -135,7 +135,7 @@ impl Area {
         self.write_through(&mut batch)
     }
 
-    fn store_one(&self, offset: u64, page: &[u8], batch: &mut Batch) -> Result<(), Error> {
+    fn store_one(&self, offset: u64, page: &[u8], batch: &mut Batch) -> Result<(), SwapError> {
         let generation = self.stores.fetch_add(1, Ordering::Relaxed) as u32;
         let entry = |copy| Entry { generation, copy, kept: None };
         if let Some(word) = same_filled(page) {
@@ -161,12 +161,12 @@ impl Area {
 
     /// Charges a block for memory, after writing other pages if necessary. Returns false if the
     /// block must be written to the file.
-    fn make_room(&self, block: Block) -> Result<bool, Error> {
+    fn make_room(&self, block: CopyBlock) -> Result<bool, SwapError> {
         while !self.unsaved.charge(block.len) {
             let state = self.unsaved.get();
             if !self.unsaved.has_file() {
                 let (held, limit) = (Bytes::new(state.charged), Bytes::new(state.limit()));
-                return Err(Error::Full { held, limit });
+                return Err(SwapError::Full { held, limit });
             }
             if !state.can_wait(block.len) || self.clean_for(block.len)? == 0 {
                 return Ok(false);
@@ -176,7 +176,7 @@ impl Area {
     }
 
     /// Releases a charged block that the pool refused. Fails if no file can take it.
-    fn give_up(&self, block: Block, error: crate::zpool::Error) -> Result<(), Error> {
+    fn give_up(&self, block: CopyBlock, error: crate::zpool::Error) -> Result<(), SwapError> {
         self.unsaved.release(block.len);
         match self.unsaved.has_file() {
             true => Ok(()),
@@ -184,7 +184,7 @@ impl Area {
         }
     }
 
-    fn write_through(&self, batch: &mut Batch) -> Result<(), Error> {
+    fn write_through(&self, batch: &mut Batch) -> Result<(), SwapError> {
         let Some(file) = &self.copies.file else { return Ok(()) };
         let written = batch.write(file, |page, copy, bytes| {
             self.counts.add(Counter::Through, 1);
@@ -226,9 +226,9 @@ impl Area {
     /// anything.
     ///
     /// # Errors
-    /// [`Error::Offset`], [`Error::NotAPage`], [`Error::DamagedPage`], [`Error::Forked`];
-    /// [`Error::Os`] from the device.
-    pub fn load(&self, offset: u64, out: &mut [u8]) -> Result<bool, Error> {
+    /// [`SwapError::Offset`], [`SwapError::NotAPage`], [`SwapError::DamagedPage`], [`SwapError::Forked`];
+    /// [`SwapError::Os`] from the device.
+    pub fn load(&self, offset: u64, out: &mut [u8]) -> Result<bool, SwapError> {
         Ok(self.find(offset, out)?.is_some())
     }
 
@@ -236,7 +236,7 @@ impl Area {
     ///
     /// # Errors
     /// As [`Area::load`]. The page then stays.
-    pub fn take(&self, offset: u64, out: &mut [u8]) -> Result<bool, Error> {
+    pub fn take(&self, offset: u64, out: &mut [u8]) -> Result<bool, SwapError> {
         while let Some(entry) = self.find(offset, out)? {
             // Otherwise it was moved or replaced meanwhile.
             if let Some(old) = self.entries.set_if(offset, &entry, None) {
@@ -248,7 +248,7 @@ impl Area {
         Ok(false)
     }
 
-    fn find(&self, offset: u64, out: &mut [u8]) -> Result<Option<Entry>, Error> {
+    fn find(&self, offset: u64, out: &mut [u8]) -> Result<Option<Entry>, SwapError> {
         self.check(offset, out.len())?;
         while let Some(entry) = self.entries.get(offset) {
             match self.read(offset, &entry, out) {
@@ -268,11 +268,11 @@ impl Area {
         Ok(None)
     }
 
-    fn unreadable(&self, offset: u64, why: Unreadable) -> Error {
+    fn unreadable(&self, offset: u64, why: Unreadable) -> SwapError {
         match why {
             Unreadable::Damaged(what) => {
                 self.counts.add(Counter::Damaged, 1);
-                Error::DamagedPage { area: self.number, offset, what }
+                SwapError::DamagedPage { area: self.number, offset, what }
             }
             Unreadable::Refused(error) => error,
         }
@@ -300,8 +300,8 @@ impl Area {
     /// Drops a page. Returns true if the offset had one.
     ///
     /// # Errors
-    /// [`Error::Offset`], [`Error::Forked`].
-    pub fn invalidate_page(&self, offset: u64) -> Result<bool, Error> {
+    /// [`SwapError::Offset`], [`SwapError::Forked`].
+    pub fn invalidate_page(&self, offset: u64) -> Result<bool, SwapError> {
         self.check(offset, self.page)?;
         Ok(self.drop_page(offset))
     }
@@ -309,8 +309,8 @@ impl Area {
     /// Drops all pages and returns their number. A page stored meanwhile may stay.
     ///
     /// # Errors
-    /// [`Error::Forked`].
-    pub fn invalidate_area(&self) -> Result<Pages, Error> {
+    /// [`SwapError::Forked`].
+    pub fn invalidate_area(&self) -> Result<Pages, SwapError> {
         self.alive()?;
         Ok(Pages::new(self.drop_all()))
     }
@@ -330,21 +330,24 @@ impl Area {
     /// no effect without a file.
     ///
     /// # Errors
-    /// [`Error::FileFull`], [`Error::Os`]: the number is unchanged. [`Error::Forked`].
-    pub fn set_write_back(&self, write_back: Bytes) -> Result<(), Error> {
-        self.change_policy(|policy| Policy { write_back, ..policy })
+    /// [`SwapError::FileFull`], [`SwapError::Os`]: the number is unchanged. [`SwapError::Forked`].
+    pub fn set_write_back(&self, write_back: Bytes) -> Result<(), SwapError> {
+        self.change_policy(|policy| WritePolicy { write_back, ..policy })
     }
 
     /// Sets how many bytes of compressed pages need never be written. Writes the excess first,
     /// except for bytes that write-back covers.
     ///
     /// # Errors
-    /// As [`Area::set_write_back`]; [`Error::PutBackBelowStored`] without a file.
-    pub fn set_put_back(&self, put_back: Bytes) -> Result<(), Error> {
-        self.change_policy(|policy| Policy { put_back, ..policy })
+    /// As [`Area::set_write_back`]; [`SwapError::PutBackBelowStored`] without a file.
+    pub fn set_put_back(&self, put_back: Bytes) -> Result<(), SwapError> {
+        self.change_policy(|policy| WritePolicy { put_back, ..policy })
     }
 
-    pub(super) fn change_policy(&self, to: impl FnOnce(Policy) -> Policy) -> Result<(), Error> {
+    pub(super) fn change_policy(
+        &self,
+        to: impl FnOnce(WritePolicy) -> WritePolicy,
+    ) -> Result<(), SwapError> {
         self.alive()?;
         let mut hand = lock(&self.hand);
         let was = self.unsaved.get().policy;

@@ -4,8 +4,8 @@
 //! file has, so an error loses no earlier block.
 
 use super::entries::Entry;
-use crate::swap::copies::{Block, Copy};
-use crate::swap::error::Error;
+use crate::swap::copies::{Copy, CopyBlock};
+use crate::swap::error::SwapError;
 use crate::swap::file::SpillFile;
 
 #[derive(Clone, Copy, Debug)]
@@ -13,7 +13,7 @@ pub(super) struct Page {
     pub(super) offset: u64,
     /// The page's entry. No thread has seen a new page's entry.
     pub(super) was: Entry,
-    pub(super) block: Block,
+    pub(super) block: CopyBlock,
 }
 
 #[derive(Debug, Default)]
@@ -38,7 +38,7 @@ impl Batch {
         &mut self,
         file: &SpillFile,
         mut placed: impl FnMut(Page, Copy, &[u8]),
-    ) -> Result<(), Error> {
+    ) -> Result<(), SwapError> {
         let Self { pages, bytes } = std::mem::take(self);
         let (mut pages, mut rest) = (&pages[..], &bytes[..]);
         while let Some(first) = pages.first() {

@@ -10,7 +10,7 @@ use super::area::Area;
 use super::batch::{Batch, Page};
 use super::entries::Entry;
 use super::stats::Counter;
-use crate::swap::error::Error;
+use crate::swap::error::SwapError;
 use crate::swap::file::BATCH;
 use crate::zpool::internal::with_buffer;
 use glebe_os::internal::sync::{lock, Backoff};
@@ -22,8 +22,8 @@ impl Area {
     /// written.
     ///
     /// # Errors
-    /// [`Error::FileFull`], [`Error::Os`]: the pages are unchanged. [`Error::Forked`].
-    pub fn clean(&self, most: Bytes) -> Result<Bytes, Error> {
+    /// [`SwapError::FileFull`], [`SwapError::Os`]: the pages are unchanged. [`SwapError::Forked`].
+    pub fn clean(&self, most: Bytes) -> Result<Bytes, SwapError> {
         self.alive()?;
         let mut written = 0;
         while written < most.get() {
@@ -37,7 +37,7 @@ impl Area {
     }
 
     /// Writes pages if `len` bytes have no room. Returns 0 if it could do nothing.
-    pub(super) fn clean_for(&self, len: usize) -> Result<u64, Error> {
+    pub(super) fn clean_for(&self, len: usize) -> Result<u64, SwapError> {
         let mut hand = lock(&self.hand);
         if self.unsaved.has_room(len) {
             return Ok(len as u64);
@@ -46,7 +46,7 @@ impl Area {
         self.clean_some(&mut hand, self.unsaved.get().to_write())
     }
 
-    pub(super) fn clean_down(&self, hand: &mut usize) -> Result<(), Error> {
+    pub(super) fn clean_down(&self, hand: &mut usize) -> Result<(), SwapError> {
         let mut backoff = Backoff::default();
         loop {
             let state = self.unsaved.get();
@@ -55,7 +55,7 @@ impl Area {
                 return Ok(());
             }
             if !self.unsaved.has_file() {
-                return Err(Error::PutBackBelowStored { stored, put_back: limit });
+                return Err(SwapError::PutBackBelowStored { stored, put_back: limit });
             }
             if self.clean_some(hand, stored.get() - limit.get())? == 0 {
                 // A store has charged bytes and will publish their entry soon.
@@ -65,7 +65,7 @@ impl Area {
     }
 
     /// Writes pages of at least `most` bytes, up to about a segment. Returns their bytes.
-    fn clean_some(&self, hand: &mut usize, most: u64) -> Result<u64, Error> {
+    fn clean_some(&self, hand: &mut usize, most: u64) -> Result<u64, SwapError> {
         let Some(file) = &self.copies.file else { return Ok(0) };
         let mut batch = self.gather(hand, most.min(BATCH as u64));
         let mut cleaned = 0;

@@ -1,4 +1,4 @@
-//! [`Policy`]: limits on bytes that only ordinary memory holds; [`Unsaved`] counts these.
+//! [`WritePolicy`]: limits on bytes that only ordinary memory holds; [`Unsaved`] counts these.
 //!
 //! Invariant: a charge never exceeds the sum of both limits. Unit: bytes of blocks, after the
 //! codec. Lock: one, for an addition.
@@ -8,7 +8,7 @@ use glebe_os::units::Bytes;
 
 /// Limits on compressed bytes that the file does not have. Default: write-through, both 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Policy {
+pub(super) struct WritePolicy {
     /// Write-back: bytes that wait for a write. Counts only with a file.
     pub(super) write_back: Bytes,
     /// Put-back: further bytes that need not be written.
@@ -17,18 +17,18 @@ pub(super) struct Policy {
 
 #[derive(Debug)]
 pub(super) struct Unsaved {
-    state: Mutex<State>,
+    state: Mutex<UnsavedState>,
     has_file: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct State {
-    pub(super) policy: Policy,
+pub(super) struct UnsavedState {
+    pub(super) policy: WritePolicy,
     pub(super) charged: u64,
     has_file: bool,
 }
 
-impl State {
+impl UnsavedState {
     pub(super) fn limit(self) -> u64 {
         let write_back = if self.has_file { self.policy.write_back.get() } else { 0 };
         write_back.saturating_add(self.policy.put_back.get())
@@ -51,7 +51,7 @@ impl State {
 
 impl Unsaved {
     pub(super) fn new(has_file: bool) -> Self {
-        let state = State { policy: Policy::default(), charged: 0, has_file };
+        let state = UnsavedState { policy: WritePolicy::default(), charged: 0, has_file };
         Self { state: Mutex::new(state), has_file }
     }
 
@@ -59,7 +59,7 @@ impl Unsaved {
         self.has_file
     }
 
-    pub(super) fn get(&self) -> State {
+    pub(super) fn get(&self) -> UnsavedState {
         *lock(&self.state)
     }
 
@@ -80,7 +80,7 @@ impl Unsaved {
         lock(&self.state).charged -= len as u64;
     }
 
-    pub(super) fn set(&self, policy: Policy) {
+    pub(super) fn set(&self, policy: WritePolicy) {
         lock(&self.state).policy = policy;
     }
 }

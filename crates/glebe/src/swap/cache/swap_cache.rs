@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::area::Area;
 use crate::reserve::Reserve;
-use crate::swap::error::Error;
+use crate::swap::error::SwapError;
 use crate::swap::file::SpillFile;
 use crate::swap::kept::Kept;
 use crate::zpool::{AtLimit, Codec, ObjectPool};
@@ -45,8 +45,8 @@ impl SwapCache {
     /// Uses the part of a reserve that first class does not hold.
     ///
     /// # Errors
-    /// [`Error::Pool`] in a forked child, or from the kernel.
-    pub fn on(reserve: &Reserve) -> Result<Self, Error> {
+    /// [`SwapError::Pool`] in a forked child, or from the kernel.
+    pub fn on(reserve: &Reserve) -> Result<Self, SwapError> {
         let pool = reserve.object_pool().codec(Codec::None).build()?;
         Ok(Self::new(Kept::Lent(pool), reserve.len().bytes(page_size())))
     }
@@ -54,8 +54,8 @@ impl SwapCache {
     /// Uses up to `limit` of ordinary memory, without a reserve.
     ///
     /// # Errors
-    /// [`Error::Pool`] if an empty pool exceeds the limit, or from the kernel.
-    pub fn with_limit(limit: Bytes) -> Result<Self, Error> {
+    /// [`SwapError::Pool`] if an empty pool exceeds the limit, or from the kernel.
+    pub fn with_limit(limit: Bytes) -> Result<Self, SwapError> {
         let options = ObjectPool::options().codec(Codec::None).at_limit(AtLimit::EvictOldest);
         Ok(Self::new(Kept::Own(Arc::new(options.limit(limit).build()?)), limit))
     }
@@ -87,9 +87,9 @@ impl SwapCache {
     /// 4 KiB.
     ///
     /// # Errors
-    /// [`Error::AreaPages`]; [`Error::Pool`] for bad codec parameters; [`Error::Os`] if the kernel
+    /// [`SwapError::AreaPages`]; [`SwapError::Pool`] for bad codec parameters; [`SwapError::Os`] if the kernel
     /// refuses the file, or addresses in a process with a limit on them.
-    pub fn area(&self, pages: Pages, dir: &Path, limit: Bytes) -> Result<Area, Error> {
+    pub fn area(&self, pages: Pages, dir: &Path, limit: Bytes) -> Result<Area, SwapError> {
         let pages = checked(pages)?;
         let file = SpillFile::new(dir, limit, pages.get() + CALLS_MAX)?;
         #[cfg(feature = "encrypt")]
@@ -101,14 +101,14 @@ impl SwapCache {
     ///
     /// # Errors
     /// As [`SwapCache::area`].
-    pub fn area_without_file(&self, pages: Pages) -> Result<Area, Error> {
+    pub fn area_without_file(&self, pages: Pages) -> Result<Area, SwapError> {
         Area::new(self, checked(pages)?, None)
     }
 }
 
-fn checked(pages: Pages) -> Result<Pages, Error> {
+fn checked(pages: Pages) -> Result<Pages, SwapError> {
     if pages == Pages::ZERO || pages > PAGES_MAX {
-        return Err(Error::AreaPages { given: pages, max: PAGES_MAX });
+        return Err(SwapError::AreaPages { given: pages, max: PAGES_MAX });
     }
     Ok(pages)
 }

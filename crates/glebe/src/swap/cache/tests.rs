@@ -3,13 +3,13 @@
 
 mod stress;
 
-use super::policy::Policy;
+use super::policy::WritePolicy;
 use super::*;
 use std::path::Path;
 
 use crate::reserve::Reserve;
 use crate::swap::copies::Copy;
-use crate::swap::error::Error;
+use crate::swap::error::SwapError;
 use crate::swap::kept::Kept;
 use glebe_os::internal::sync::Ordering;
 use glebe_os::internal::sys::page_size;
@@ -23,12 +23,12 @@ fn page() -> usize {
     page_size().bytes().as_usize()
 }
 
-fn put_back(bytes: Bytes) -> Policy {
-    Policy { write_back: Bytes::ZERO, put_back: bytes }
+fn put_back(bytes: Bytes) -> WritePolicy {
+    WritePolicy { write_back: Bytes::ZERO, put_back: bytes }
 }
 
-fn write_back(bytes: Bytes) -> Policy {
-    Policy { write_back: bytes, put_back: Bytes::ZERO }
+fn write_back(bytes: Bytes) -> WritePolicy {
+    WritePolicy { write_back: bytes, put_back: Bytes::ZERO }
 }
 
 fn mix(word: u64) -> u64 {
@@ -58,7 +58,7 @@ fn without_file(cache: &SwapCache, pages: u64, put_back: Bytes) -> Area {
 }
 
 impl Area {
-    fn set_policy(&self, policy: Policy) -> Result<(), Error> {
+    fn set_policy(&self, policy: WritePolicy) -> Result<(), SwapError> {
         self.change_policy(|_| policy)
     }
 }
@@ -75,7 +75,7 @@ fn store(area: &Area, pages: impl IntoIterator<Item = u64>) {
     pages.into_iter().for_each(|n| area.store(n, &page_of(n)).unwrap());
 }
 
-fn load(area: &Area, n: u64) -> Result<Option<Vec<u8>>, Error> {
+fn load(area: &Area, n: u64) -> Result<Option<Vec<u8>>, SwapError> {
     let mut out = vec![0x5a; page()];
     Ok(area.load(n, &mut out)?.then_some(out))
 }
@@ -154,18 +154,18 @@ fn put_back_needs_no_file_and_refuses_what_it_has_no_room_for() {
     recall_all(&reserve);
     check(&area, (0..1000).filter(|n| !refused.contains(n)));
     // A refused store leaves no older page.
-    assert!(matches!(area.store(0, &noise_page()), Err(Error::Full { .. })));
+    assert!(matches!(area.store(0, &noise_page()), Err(SwapError::Full { .. })));
     assert_eq!(load(&area, 0).unwrap(), None);
     for n in refused {
         assert_eq!(load(&area, n).unwrap(), None);
     }
     area.stats().check().unwrap();
     let below = area.set_policy(put_back(Bytes::new(1000))).unwrap_err();
-    assert!(matches!(below, Error::PutBackBelowStored { .. }), "{below}");
+    assert!(matches!(below, SwapError::PutBackBelowStored { .. }), "{below}");
     assert_eq!(area.unsaved.get().policy, put_back(Bytes::mib(1)));
     let nothing = without_file(&cache, 1, Bytes::ZERO);
     nothing.set_write_back(cache.usual_write_back()).unwrap();
-    assert!(matches!(nothing.store(0, &page_of(1)), Err(Error::Full { .. })));
+    assert!(matches!(nothing.store(0, &page_of(1)), Err(SwapError::Full { .. })));
 }
 
 fn noise_page() -> Vec<u8> {
@@ -181,7 +181,7 @@ fn put_back_with_a_file_writes_through_what_it_has_no_room_for() {
     assert!(stats.unsaved > Pages::new(150) && stats.through > 500, "{stats}");
     assert_eq!((stats.cleaned, area.clean(Bytes::mib(64)).unwrap()), (0, Bytes::ZERO));
     check(&area, 0..1000);
-    area.set_policy(Policy::default()).unwrap();
+    area.set_policy(WritePolicy::default()).unwrap();
     let stats = area.stats();
     assert_eq!((stats.unsaved, stats.charged_bytes), (Pages::ZERO, Bytes::ZERO), "{stats}");
     check(&area, 0..1000);
@@ -190,7 +190,7 @@ fn put_back_with_a_file_writes_through_what_it_has_no_room_for() {
 #[test]
 fn write_back_leaves_what_put_back_covers() {
     let area = with_file(&SwapCache::with_limit(Bytes::mib(1)).unwrap(), 2000);
-    let both = Policy { write_back: Bytes::new(256 << 10), put_back: Bytes::new(512 << 10) };
+    let both = WritePolicy { write_back: Bytes::new(256 << 10), put_back: Bytes::new(512 << 10) };
     area.set_policy(both).unwrap();
     for n in 0..2000 {
         store(&area, [n]);
@@ -226,7 +226,7 @@ fn a_device_that_refuses_to_write_loses_nothing() {
     store(&area, 0..10);
     refuse(&area, WRITES);
     for n in 0..5 {
-        assert!(matches!(area.store(n, &page_of(n + 1000)), Err(Error::Os(_))));
+        assert!(matches!(area.store(n, &page_of(n + 1000)), Err(SwapError::Os(_))));
         assert_eq!(load(&area, n).unwrap(), None, "an old page after a refused store");
     }
     check(&area, 5..10);
@@ -235,12 +235,12 @@ fn a_device_that_refuses_to_write_loses_nothing() {
     assert!(refused.len() > 300, "{}", refused.len());
     let kept = || (5..500).filter(|n| !refused.contains(n));
     check(&area, kept());
-    assert!(matches!(area.set_policy(Policy::default()), Err(Error::Os(_))));
+    assert!(matches!(area.set_policy(WritePolicy::default()), Err(SwapError::Os(_))));
     assert_eq!(area.unsaved.get().policy, write_back(Bytes::new(256 << 10)));
-    assert!(matches!(area.clean(Bytes::mib(1)), Err(Error::Os(_))));
+    assert!(matches!(area.clean(Bytes::mib(1)), Err(SwapError::Os(_))));
     refuse(&area, 0);
     store(&area, refused.iter().copied());
-    area.set_policy(Policy::default()).unwrap();
+    area.set_policy(WritePolicy::default()).unwrap();
     recall_all(&reserve);
     check(&area, 5..500);
 }
@@ -254,8 +254,8 @@ fn a_device_that_refuses_to_read_is_an_error_that_passes() {
     area.kept_gone();
     refuse(&area, READS);
     let mut out = vec![0; page()];
-    assert!(matches!(load(&area, 3), Err(Error::Os(_))));
-    assert!(matches!(area.take(3, &mut out), Err(Error::Os(_))));
+    assert!(matches!(load(&area, 3), Err(SwapError::Os(_))));
+    assert!(matches!(area.take(3, &mut out), Err(SwapError::Os(_))));
     refuse(&area, 0);
     assert!(area.take(3, &mut out).unwrap() && out == page_of(3));
     assert_eq!(load(&area, 3).unwrap(), None);
@@ -274,12 +274,12 @@ impl Area {
 #[test]
 fn a_full_file_is_an_error_and_what_it_has_is_there() {
     let cache = SwapCache::with_limit(Bytes::mib(1)).unwrap();
-    for policy in [Policy::default(), write_back(Bytes::new(64 << 10))] {
+    for policy in [WritePolicy::default(), write_back(Bytes::new(64 << 10))] {
         let limit = Bytes::new(256 << 10);
         let area = cache.area(Pages::new(1000), &std::env::temp_dir(), limit).unwrap();
         area.set_policy(policy).unwrap();
         let refused: Vec<_> = (0..1000).filter(|n| area.store(*n, &page_of(*n)).is_err()).collect();
-        assert!(matches!(area.store(0, &page_of(0)), Ok(()) | Err(Error::FileFull { .. })));
+        assert!(matches!(area.store(0, &page_of(0)), Ok(()) | Err(SwapError::FileFull { .. })));
         assert!(refused.len() > 500, "{}", refused.len());
         check(&area, (1..1000).filter(|n| !refused.contains(n)));
         area.invalidate_area().unwrap();
@@ -302,7 +302,7 @@ fn a_file_that_was_cut_or_overwritten_is_an_error_and_never_data() {
         area.kept_gone();
         for n in 0..500 {
             let refused = load(&area, n).unwrap_err();
-            let is_told = matches!(refused, Error::DamagedPage { area: at, offset, .. }
+            let is_told = matches!(refused, SwapError::DamagedPage { area: at, offset, .. }
                 if (at, offset) == (area.number(), n));
             assert!(is_told, "{refused}");
         }
@@ -322,7 +322,7 @@ fn a_damaged_kept_copy_is_not_used_and_another_pages_block_neither() {
     assert_eq!(area.stats().kept_lost, 1);
     assert_eq!(of(1).kept, None, "it is of no use");
     area.entries.set(0, entries::Entry { copy: of(3).copy, kept: None, ..of(0) });
-    assert!(matches!(load(&area, 0), Err(Error::DamagedPage { offset: 0, .. })));
+    assert!(matches!(load(&area, 0), Err(SwapError::DamagedPage { offset: 0, .. })));
     // Prevents a double drop.
     area.entries.set(0, entries::Entry { copy: Copy::Filled(0), ..of(0) });
 }
@@ -332,8 +332,12 @@ fn a_page_that_is_replaced_has_one_block_alone() {
     let reserve = reserve();
     let area = with_file(&SwapCache::on(&reserve).unwrap(), 4);
     for round in 0..200 {
-        area.set_policy(if round % 3 == 0 { write_back(Bytes::mib(1)) } else { Policy::default() })
-            .unwrap();
+        area.set_policy(if round % 3 == 0 {
+            write_back(Bytes::mib(1))
+        } else {
+            WritePolicy::default()
+        })
+        .unwrap();
         for n in 0..4 {
             area.store(n, &page_of(round * 4 + n)).unwrap();
             assert!(load(&area, n).unwrap().unwrap() == page_of(round * 4 + n));
@@ -370,27 +374,27 @@ fn bad_calls_are_errors_that_change_nothing() {
     let cache = SwapCache::with_limit(Bytes::mib(4)).unwrap();
     for pages in [0, (1 << 28) + 1, u64::MAX] {
         let refused = cache.area_without_file(Pages::new(pages)).unwrap_err();
-        assert!(matches!(refused, Error::AreaPages { .. }), "{refused}");
+        assert!(matches!(refused, SwapError::AreaPages { .. }), "{refused}");
     }
-    assert!(matches!(SwapCache::with_limit(Bytes::ZERO), Err(Error::Pool(_))));
+    assert!(matches!(SwapCache::with_limit(Bytes::ZERO), Err(SwapError::Pool(_))));
     let none = cache.area(Pages::new(1), Path::new("/nowhere/at/all"), Bytes::mib(1));
-    assert!(matches!(none, Err(Error::Os(_))));
+    assert!(matches!(none, Err(SwapError::Os(_))));
     let area = with_file(&cache, 10);
     store(&area, 0..10);
     let mut long = vec![1; page() + 1];
     for n in [10, u64::MAX] {
-        assert!(matches!(area.store(n, &page_of(0)), Err(Error::Offset { .. })));
-        assert!(matches!(load(&area, n), Err(Error::Offset { .. })));
-        assert!(matches!(area.invalidate_page(n), Err(Error::Offset { .. })));
+        assert!(matches!(area.store(n, &page_of(0)), Err(SwapError::Offset { .. })));
+        assert!(matches!(load(&area, n), Err(SwapError::Offset { .. })));
+        assert!(matches!(area.invalidate_page(n), Err(SwapError::Offset { .. })));
     }
-    assert!(matches!(area.store(3, &long), Err(Error::NotAPage { .. })));
-    assert!(matches!(area.store(3, &[]), Err(Error::NotAPage { .. })));
-    assert!(matches!(area.load(3, &mut long), Err(Error::NotAPage { .. })));
-    assert!(matches!(area.take(3, &mut []), Err(Error::NotAPage { .. })));
-    let huge = Policy { write_back: Bytes::new(u64::MAX), put_back: Bytes::new(u64::MAX) };
+    assert!(matches!(area.store(3, &long), Err(SwapError::NotAPage { .. })));
+    assert!(matches!(area.store(3, &[]), Err(SwapError::NotAPage { .. })));
+    assert!(matches!(area.load(3, &mut long), Err(SwapError::NotAPage { .. })));
+    assert!(matches!(area.take(3, &mut []), Err(SwapError::NotAPage { .. })));
+    let huge = WritePolicy { write_back: Bytes::new(u64::MAX), put_back: Bytes::new(u64::MAX) };
     area.set_policy(huge).unwrap();
     store(&area, 0..10);
-    area.set_policy(Policy::default()).unwrap();
+    area.set_policy(WritePolicy::default()).unwrap();
     check(&area, 0..10);
 }
 
@@ -409,7 +413,7 @@ fn a_child_has_no_area() {
     let area = with_file(&SwapCache::on(&reserve).unwrap(), 100);
     store(&area, 0..100);
     let (page, mut out) = (page_of(1), vec![0; page()]);
-    let is_refused = |result: Result<(), Error>| matches!(result, Err(Error::Forked));
+    let is_refused = |result: Result<(), SwapError>| matches!(result, Err(SwapError::Forked));
     // SAFETY: refused calls allocate nothing and take no lock.
     let fine = unsafe {
         in_child(|| {

@@ -27,12 +27,12 @@ use super::fetch::{refusal, unmovable, ZEROS};
 use super::inner::Inner;
 use super::leaving::Leaving;
 use crate::swap::copies::Copy;
-use crate::swap::error::Error;
+use crate::swap::error::SwapError;
 use crate::swap::patience::{Hope, Patience};
 use crate::swap::shelf::store_copy;
 use crate::swap::slots::Slot;
 use crate::swap::stats::Counter;
-use crate::swap::word::{change, look, must, State, Word};
+use crate::swap::word::{change, look, must, Word, WordState};
 use crate::zpool::internal::{same_filled, with_buffer};
 use glebe_os::internal::sync::Ordering;
 use glebe_os::internal::sys::memory::uffd::{MISSING, UNMOVABLE};
@@ -64,9 +64,9 @@ pub(super) struct Turn {
     own: Range<u64>,
     pub(super) left: u64,
     hope: Hope,
-    pub(super) refused: Option<Error>,
+    pub(super) refused: Option<SwapError>,
     pub(super) refusals: u32,
-    /// Error number of a page that the kernel did not move.
+    /// SwapError number of a page that the kernel did not move.
     stuck: Option<i32>,
     /// True to retry all locked or read-only pages. Otherwise a turn tries one of them and passes
     /// by the others.
@@ -75,8 +75,8 @@ pub(super) struct Turn {
     passed_by: bool,
 }
 
-impl Inner {
-    pub(super) fn make_room(&self, own: Range<u64>, asker: Asker) -> Result<(), Error> {
+impl RegionParts {
+    pub(super) fn make_room(&self, own: Range<u64>, asker: Asker) -> Result<(), SwapError> {
         let pages = own.end - own.start;
         let shed = self.shed(own, asker, || self.charge(pages));
         if shed.is_err() && asker == Asker::Touch {
@@ -86,7 +86,7 @@ impl Inner {
         }
         shed.map_err(|refused| {
             self.counts.add(Counter::Refused, 1);
-            refused.unwrap_or_else(|| Error::Budget {
+            refused.unwrap_or_else(|| SwapError::Budget {
                 len: self.offset_of(pages),
                 pinned: self.offset_of(self.pinned()),
                 budget: self.offset_of(self.budget()),
@@ -101,7 +101,7 @@ impl Inner {
         own: Range<u64>,
         asker: Asker,
         is_done: impl Fn() -> bool,
-    ) -> Result<(), Option<Error>> {
+    ) -> Result<(), Option<SwapError>> {
         let (mut patience, mut tries_all) = (Patience::default(), false);
         while !is_done() {
             let turn = self.turn(own.clone(), tries_all);
@@ -118,7 +118,7 @@ impl Inner {
     }
 
     /// Returns why pages could not leave, `None` if guards are the reason.
-    fn why(&self, turn: Turn) -> Option<Error> {
+    fn why(&self, turn: Turn) -> Option<SwapError> {
         let is_for_guards = self.pinned() + (turn.own.end - turn.own.start) > self.budget();
         let stuck = turn.stuck.filter(|_| !is_for_guards);
         turn.refused.or(stuck.map(|errno| match errno {
@@ -210,11 +210,11 @@ impl Inner {
     }
 
     /// Returns true if the page was locked or read-only at the last try and this turn skips it.
-    fn is_passed_by(&self, slot: Slot<'_>, turn: &mut Turn) -> bool {
+    fn is_passed_by(&self, slot: StoreSlot<'_>, turn: &mut Turn) -> bool {
         if !slot.is_unmovable() || turn.tries_all {
             return false;
         }
-        if look(slot.word()).state() == State::Resident {
+        if look(slot.word()).state() == WordState::Resident {
             turn.stuck = Some(UNMOVABLE);
             turn.passed_by |= turn.tried_one;
         }
@@ -233,7 +233,7 @@ impl Inner {
             self.counts.add(Counter::MovedOut, moved);
             for page in first..first + moved {
                 turn.tries_all |= self.remember(page, false);
-                self.put(page, State::Window);
+                self.put(page, WordState::Window);
             }
             if moved > 0 {
                 turn.hope.rise(Hope::Soon);
@@ -251,7 +251,7 @@ impl Inner {
     }
 
     /// Ends this call's ownership of a page; its copy stays.
-    fn put(&self, page: u64, state: State) {
+    fn put(&self, page: u64, state: WordState) {
         must(self.slot_of(page).word(), |word| word.put(state, word.has_copy()));
     }
 
@@ -259,7 +259,7 @@ impl Inner {
     fn stay(&self, page: u64, errno: i32) -> bool {
         if errno != MISSING {
             self.counts.add(Counter::Stuck, 1);
-            self.put(page, State::Resident);
+            self.put(page, WordState::Resident);
             return true;
         }
         self.forget(page);
@@ -283,7 +283,7 @@ impl Inner {
 
     /// Compresses and drops the pages that are in the window, of up to [`STEP`].
     fn drain_all(&self, pages: impl Iterator<Item = u64>, turn: &mut Turn) {
-        let mut leaving = Leaving::new(self, &self.shadow, State::Window);
+        let mut leaving = Leaving::new(self, &self.shadow, WordState::Window);
         for page in pages {
             if change(self.slot_of(page).word(), Word::draining).is_ok() {
                 leaving.add(page, turn);
@@ -299,7 +299,7 @@ impl Inner {
 
     /// Evicts in place the pages that are at home, of up to [`STEP`].
     fn take_all_protected(&self, pages: impl Iterator<Item = u64>, turn: &mut Turn) {
-        let mut leaving = Leaving::new(self, &self.home, State::Resident);
+        let mut leaving = Leaving::new(self, &self.home, WordState::Resident);
         for page in pages {
             if !self.take(page, turn) {
                 continue;
@@ -324,7 +324,7 @@ impl Inner {
     }
 
     /// Ensures that a page has a copy of `bytes`. After an error it has none.
-    pub(super) fn keep(&self, page: u64, bytes: &[u8], has_copy: bool) -> Result<(), Error> {
+    pub(super) fn keep(&self, page: u64, bytes: &[u8], has_copy: bool) -> Result<(), SwapError> {
         let slot = self.slot_of(page);
         if has_copy {
             if self.is_copy_of(page, slot.copy(), bytes) {

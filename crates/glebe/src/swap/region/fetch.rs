@@ -20,10 +20,10 @@ use std::time::Instant;
 use super::evict::Asker;
 use super::inner::Inner;
 use crate::swap::copies::Unreadable;
-use crate::swap::error::Error;
+use crate::swap::error::SwapError;
 use crate::swap::slots::Slot;
 use crate::swap::stats::Counter;
-use crate::swap::word::{change, must, Refusal, State, Word};
+use crate::swap::word::{change, must, Refusal, Word, WordState};
 use crate::zpool::internal::with_buffer;
 use glebe_os::error::OsError;
 use glebe_os::internal::stats::lane;
@@ -40,11 +40,11 @@ const AHEAD_SHARE: u64 = 16;
 /// Zeros for the largest page size of any machine.
 pub(super) static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-pub(super) fn refusal(call: &'static str, errno: i32) -> Error {
+pub(super) fn refusal(call: &'static str, errno: i32) -> SwapError {
     OsError::new(call, "a page of a region", io::Error::from_raw_os_error(errno)).into()
 }
 
-pub(super) fn unmovable() -> Error {
+pub(super) fn unmovable() -> SwapError {
     let subject = "pages of a region that the program has locked or made read-only";
     OsError::new("UFFDIO_MOVE", subject, io::Error::from_raw_os_error(UNMOVABLE)).into()
 }
@@ -52,17 +52,17 @@ pub(super) fn unmovable() -> Error {
 pub(super) fn watch(
     handler: Handler,
     range: Range<usize>,
-    inner: &Inner,
+    inner: &RegionParts,
 ) -> Result<Watch, OsError> {
     // SAFETY: the region drops the watch before its boxed `inner`; the head of this file says why
     // the handler may do its work.
     unsafe { handler.watch(range, on_touch, std::ptr::from_ref(inner).cast()) }
 }
 
-/// Serves a touch in the signal handler. `data` is an [`Inner`].
+/// Serves a touch in the signal handler. `data` is an [`RegionParts`].
 unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Decision {
     // SAFETY: `data` lives as long as the watch.
-    let inner = unsafe { &*data.cast::<Inner>() };
+    let inner = unsafe { &*data.cast::<RegionParts>() };
     if inner.alive().is_err() {
         return Decision::Pass;
     }
@@ -70,15 +70,15 @@ unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Decision {
     // SAFETY: the handler blocks sent signals, and `bring` touches no absent page.
     match unsafe { inner.stacks.run(|| inner.bring(page as u64, Asker::Touch)) } {
         Ok(()) => Decision::Resume,
-        Err(Error::LostPage { .. }) => Decision::Fail(Reason::Damaged),
-        Err(Error::Os(error)) if error.kind() == io::ErrorKind::OutOfMemory => {
+        Err(SwapError::LostPage { .. }) => Decision::Fail(Reason::Damaged),
+        Err(SwapError::Os(error)) if error.kind() == io::ErrorKind::OutOfMemory => {
             Decision::Fail(Reason::NoMemory)
         }
         Err(_) => Decision::Fail(Reason::Device),
     }
 }
 
-impl Inner {
+impl RegionParts {
     /// Allocates what a first touch would allocate in the handler.
     pub(super) fn warm_up(&self) {
         with_buffer(AHEAD as usize * self.page(), |page| {
@@ -86,7 +86,7 @@ impl Inner {
         });
     }
 
-    pub(super) fn bring(&self, page: u64, asker: Asker) -> Result<(), Error> {
+    pub(super) fn bring(&self, page: u64, asker: Asker) -> Result<(), SwapError> {
         let (slot, mut backoff) = (self.slot_of(page), Backoff::default());
         loop {
             match change(slot.word(), Word::fetching) {
@@ -101,13 +101,13 @@ impl Inner {
         }
     }
 
-    fn damaged(&self, page: u64, what: &'static str) -> Error {
-        Error::LostPage { offset: self.offset_of(page), what }
+    fn damaged(&self, page: u64, what: &'static str) -> SwapError {
+        SwapError::LostPage { offset: self.offset_of(page), what }
     }
 
     /// Serves a touch of a page that is at home by now. If it is missing, the program discarded it
     /// without this library: it becomes zeros.
-    fn confirm(&self, page: u64, slot: Slot<'_>) -> Result<(), Error> {
+    fn confirm(&self, page: u64, slot: StoreSlot<'_>) -> Result<(), SwapError> {
         if change(slot.word(), Word::moving).is_err() {
             // Another thread has the page. The touch is repeated.
             Backoff::default().wait();
@@ -123,12 +123,12 @@ impl Inner {
             unsafe { self.pager.fill(self.at_home(page), &ZEROS[..self.page()], self.page()) }
                 .map_err(|errno| refusal("UFFDIO_COPY", errno))
         });
-        must(slot.word(), |word| word.put(State::Resident, word.has_copy()));
+        must(slot.word(), |word| word.put(WordState::Resident, word.has_copy()));
         filled
     }
 
     /// Makes a pinned page writable, in case its protection could not be ended before.
-    pub(super) fn lift(&self, page: u64) -> Result<(), Error> {
+    pub(super) fn lift(&self, page: u64) -> Result<(), SwapError> {
         if self.protected.load(Ordering::Acquire) == 0 {
             return Ok(());
         }
@@ -143,15 +143,21 @@ impl Inner {
         unsafe { self.pager.protect(self.at_home(page), self.page(), false) }
     }
 
-    fn fetch(&self, page: u64, slot: Slot<'_>, was: Word, asker: Asker) -> Result<(), Error> {
+    fn fetch(
+        &self,
+        page: u64,
+        slot: StoreSlot<'_>,
+        was: Word,
+        asker: Asker,
+    ) -> Result<(), SwapError> {
         match was.state() {
-            State::Window => self.move_back(page, slot, was),
-            State::Hole => self.fill_hole(page, slot, asker),
+            WordState::Window => self.move_back(page, slot, was),
+            WordState::Hole => self.fill_hole(page, slot, asker),
             _ => self.load(page, asker),
         }
     }
 
-    fn move_back(&self, page: u64, slot: Slot<'_>, was: Word) -> Result<(), Error> {
+    fn move_back(&self, page: u64, slot: StoreSlot<'_>, was: Word) -> Result<(), SwapError> {
         let len = self.page();
         // SAFETY: this call owns the page, in the window.
         let (_, refused) =
@@ -160,7 +166,7 @@ impl Inner {
             Some(UNMOVABLE) => self.copy_back(page).err(),
             moved_or_not => moved_or_not,
         };
-        let state = if refused.is_some() { State::Window } else { State::Resident };
+        let state = if refused.is_some() { WordState::Window } else { WordState::Resident };
         must(slot.word(), |word| word.put(state, was.has_copy()));
         if let Some(errno) = refused {
             return Err(refusal("UFFDIO_MOVE", errno));
@@ -184,17 +190,17 @@ impl Inner {
         Ok(())
     }
 
-    fn fill_hole(&self, page: u64, slot: Slot<'_>, asker: Asker) -> Result<(), Error> {
+    fn fill_hole(&self, page: u64, slot: StoreSlot<'_>, asker: Asker) -> Result<(), SwapError> {
         let filled = self
             .make_room(page..page + 1, asker)
             .and_then(|()| self.copy_in(page, &ZEROS[..self.page()]));
-        let state = if filled.is_ok() { State::Resident } else { State::Hole };
+        let state = if filled.is_ok() { WordState::Resident } else { WordState::Hole };
         must(slot.word(), |word| word.put(state, false));
         filled.inspect(|()| self.counts.add(Counter::Created, 1))
     }
 
     /// Copies bytes into owned, charged holes. After an error they are holes, off the charge.
-    fn copy_in(&self, page: u64, bytes: &[u8]) -> Result<(), Error> {
+    fn copy_in(&self, page: u64, bytes: &[u8]) -> Result<(), SwapError> {
         // SAFETY: this call owns the holes.
         let filled = unsafe { self.pager.fill(self.at_home(page), bytes, self.page()) };
         filled.map_err(|errno| {
@@ -207,7 +213,7 @@ impl Inner {
     }
 
     /// Loads an owned stored page, and following ones if touches are sequential.
-    fn load(&self, page: u64, asker: Asker) -> Result<(), Error> {
+    fn load(&self, page: u64, asker: Asker) -> Result<(), SwapError> {
         let (begun, next) = (Instant::now(), &self.next[lane()]);
         let follows = next.load(Ordering::Relaxed) == page;
         let mut count = 1 + if follows { self.take_ahead(page) } else { 0 };
@@ -230,8 +236,8 @@ impl Inner {
                 Ok(())
             }
             Err(error) => {
-                let is_damaged = matches!(error, Error::LostPage { .. });
-                let state = if is_damaged { State::Failed } else { State::Stored };
+                let is_damaged = matches!(error, SwapError::LostPage { .. });
+                let state = if is_damaged { WordState::Failed } else { WordState::Stored };
                 must(self.slot_of(page).word(), |word| word.put(state, true));
                 Err(error)
             }
@@ -241,7 +247,7 @@ impl Inner {
     fn take_ahead(&self, page: u64) -> u64 {
         let most = AHEAD.min(self.budget() / AHEAD_SHARE).min(self.pages() - page);
         let stored = |word: Word| match word.state() {
-            State::Stored => word.fetching(),
+            WordState::Stored => word.fetching(),
             _ => Err(Refusal::Unfit),
         };
         let take = |page: &u64| change(self.slot_of(*page).word(), stored).is_ok();
@@ -250,13 +256,13 @@ impl Inner {
 
     fn let_go(&self, pages: Range<u64>) {
         for page in pages {
-            must(self.slot_of(page).word(), |word| word.put(State::Stored, true));
+            must(self.slot_of(page).word(), |word| word.put(WordState::Stored, true));
         }
     }
 
     /// Decodes owned, charged pages until one cannot be read, and copies them in. Returns their
     /// number and takes the rest off the charge.
-    fn read_in(&self, page: u64, count: u64) -> Result<u64, Error> {
+    fn read_in(&self, page: u64, count: u64) -> Result<u64, SwapError> {
         with_buffer(count as usize * self.page(), |buffer| {
             let (mut loaded, mut refused) = (0, None);
             for bytes in buffer.chunks_exact_mut(self.page()) {
@@ -285,10 +291,10 @@ impl Inner {
         if !keeps {
             self.copies.drop_copy(copy);
         }
-        must(slot.word(), |word| word.put(State::Resident, keeps));
+        must(slot.word(), |word| word.put(WordState::Resident, keeps));
     }
 
-    fn unreadable(&self, page: u64, why: Unreadable) -> Error {
+    fn unreadable(&self, page: u64, why: Unreadable) -> SwapError {
         match why {
             Unreadable::Damaged(what) => {
                 self.counts.add(Counter::Damaged, 1);

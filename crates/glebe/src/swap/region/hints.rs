@@ -10,9 +10,9 @@ use super::inner::Inner;
 use super::leaving::Leaving;
 use super::pins::WAITS;
 use super::Region;
-use crate::swap::error::Error;
+use crate::swap::error::SwapError;
 use crate::swap::stats::Counter;
-use crate::swap::word::{change, look, Refusal, State, Word};
+use crate::swap::word::{change, look, Refusal, Word, WordState};
 use glebe_os::internal::mapping::DISCARD_MAX;
 use glebe_os::internal::sync::Backoff;
 use glebe_os::internal::sys::page_size;
@@ -23,9 +23,9 @@ impl Region {
     /// They may leave again before then.
     ///
     /// # Errors
-    /// [`Error::Beyond`]; [`Error::Budget`], [`Error::Full`] or [`Error::Os`] if no room can be
-    /// made; [`Error::LostPage`]; [`Error::Forked`].
-    pub fn will_need(&self, offset: Bytes, len: Bytes) -> Result<(), Error> {
+    /// [`SwapError::Beyond`]; [`SwapError::Budget`], [`SwapError::Full`] or [`SwapError::Os`] if no room can be
+    /// made; [`SwapError::LostPage`]; [`SwapError::Forked`].
+    pub fn will_need(&self, offset: Bytes, len: Bytes) -> Result<(), SwapError> {
         let inner = self.inner();
         let pages = inner.checked(offset, len.get())?;
         pages.take(inner.budget() as usize).try_for_each(|page| inner.prefetch(page))
@@ -35,8 +35,8 @@ impl Region {
     /// touched before. If too many ranges wait, the oldest are forgotten.
     ///
     /// # Errors
-    /// [`Error::Beyond`], [`Error::Forked`].
-    pub fn cold(&self, offset: Bytes, len: Bytes) -> Result<(), Error> {
+    /// [`SwapError::Beyond`], [`SwapError::Forked`].
+    pub fn cold(&self, offset: Bytes, len: Bytes) -> Result<(), SwapError> {
         let inner = self.inner();
         inner.cold.add(inner.whole(offset, len)?);
         Ok(())
@@ -46,10 +46,10 @@ impl Region {
     /// read as zeros, even if they were damaged.
     ///
     /// # Errors
-    /// [`Error::Beyond`]; [`Error::Pinned`] if a guard, or for long a copy, uses a page;
-    /// [`Error::Os`] if the kernel does not take memory back. The first pages may then be zeros.
-    /// [`Error::Forked`].
-    pub fn discard(&self, offset: Bytes, len: Bytes) -> Result<(), Error> {
+    /// [`SwapError::Beyond`]; [`SwapError::Pinned`] if a guard, or for long a copy, uses a page;
+    /// [`SwapError::Os`] if the kernel does not take memory back. The first pages may then be zeros.
+    /// [`SwapError::Forked`].
+    pub fn discard(&self, offset: Bytes, len: Bytes) -> Result<(), SwapError> {
         let inner = self.inner();
         let mut pages = inner.whole(offset, len)?;
         let (mut backoff, mut waits) = (Backoff::default(), 0);
@@ -60,7 +60,7 @@ impl Region {
                 (backoff, waits) = (Backoff::default(), 0);
             }
             if waits == WAITS {
-                return Err(Error::Pinned);
+                return Err(SwapError::Pinned);
             }
             waits += u32::from(refusal == Refusal::Pinned);
             backoff.wait();
@@ -69,29 +69,29 @@ impl Region {
     }
 }
 
-impl Inner {
-    fn whole(&self, offset: Bytes, len: Bytes) -> Result<Range<u64>, Error> {
+impl RegionParts {
+    fn whole(&self, offset: Bytes, len: Bytes) -> Result<Range<u64>, SwapError> {
         self.checked(offset, len.get())?;
         let (first, end) = (offset.pages_up(page_size()), (offset + len).pages_down(page_size()));
         Ok(first.get()..end.get())
     }
 
-    fn prefetch(&self, page: u64) -> Result<(), Error> {
+    fn prefetch(&self, page: u64) -> Result<(), SwapError> {
         match look(self.slot_of(page).word()).state() {
-            State::Stored | State::Window => self.bring(page, Asker::Call),
+            WordState::Stored | WordState::Window => self.bring(page, Asker::Call),
             _ => Ok(()),
         }
     }
 
     /// Makes holes of the first pages and removes these from `pages`. Returns why it stopped early.
-    fn discard(&self, pages: &mut Range<u64>) -> Result<Option<Refusal>, Error> {
-        let mut home = Leaving::dead(self, &self.home, State::Resident);
-        let mut shadow = Leaving::dead(self, &self.shadow, State::Window);
+    fn discard(&self, pages: &mut Range<u64>) -> Result<Option<Refusal>, SwapError> {
+        let mut home = Leaving::dead(self, &self.home, WordState::Resident);
+        let mut shadow = Leaving::dead(self, &self.shadow, WordState::Window);
         let mut refused = None;
         for page in pages.clone().take(DISCARD_MAX) {
             match change(self.slot_of(page).word(), Word::discarding).map(Word::state) {
-                Ok(State::Resident) => home.push(page),
-                Ok(State::Window) => shadow.push(page),
+                Ok(WordState::Resident) => home.push(page),
+                Ok(WordState::Window) => shadow.push(page),
                 Ok(_) => {
                     self.forget(page);
                     self.counts.add(Counter::Freed, 1);

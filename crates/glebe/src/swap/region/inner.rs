@@ -1,4 +1,4 @@
-//! [`Inner`]: the parts of a region, at a constant address for the signal handler.
+//! [`RegionParts`]: the parts of a region, at a constant address for the signal handler.
 //!
 //! A page's slot has a [word](crate::swap::word), which says where the bytes are: at home, at the
 //! same offset of the *shadow* (the page is in the *window*), in a copy, or nowhere yet. Pages at
@@ -11,11 +11,11 @@
 
 use super::cold::Cold;
 use crate::swap::copies::Copies;
-use crate::swap::error::Error;
+use crate::swap::error::SwapError;
 use crate::swap::key::Key;
-use crate::swap::options::Options;
+use crate::swap::options::SwapOptions;
 use crate::swap::shelf::{Hands, Shelf};
-use crate::swap::slots::{Slot, Slots};
+use crate::swap::slots::{Slots, StoreSlot};
 use crate::swap::stats::Counts;
 use crate::swap::store::next_number;
 use glebe_os::error::OsError;
@@ -37,7 +37,7 @@ const MOVABLE_SHARE: u64 = 4;
 /// The parts of a region. The memory is dropped before the descriptor, whose end would make holes
 /// read as zeros.
 #[derive(Debug)]
-pub(super) struct Inner {
+pub(super) struct RegionParts {
     pub(super) home: Mapping,
     pub(super) shadow: Mapping,
     pub(super) pager: Pager,
@@ -67,15 +67,15 @@ pub(super) struct Inner {
     guard: ForkGuard,
 }
 
-fn pages_of(budget: Bytes) -> Result<u64, Error> {
+fn pages_of(budget: Bytes) -> Result<u64, SwapError> {
     match budget.pages_down(page_size()).get() {
-        0 => Err(Error::NoBudget { given: budget, page: page_size().bytes() }),
+        0 => Err(SwapError::NoBudget { given: budget, page: page_size().bytes() }),
         pages => Ok(pages),
     }
 }
 
-impl Inner {
-    pub(super) fn new(options: &Options, len: Bytes, budget: Bytes) -> Result<Self, Error> {
+impl RegionParts {
+    pub(super) fn new(options: &SwapOptions, len: Bytes, budget: Bytes) -> Result<Self, SwapError> {
         let budget_pages = pages_of(budget)?;
         let pages = options.checked_pages(len)?;
         let file = options.new_file(pages.get())?;
@@ -123,9 +123,9 @@ impl Inner {
     }
 
     #[inline]
-    pub(super) fn alive(&self) -> Result<(), Error> {
+    pub(super) fn alive(&self) -> Result<(), SwapError> {
         if self.guard.is_child() {
-            return Err(Error::Forked);
+            return Err(SwapError::Forked);
         }
         Ok(())
     }
@@ -141,7 +141,7 @@ impl Inner {
     }
 
     #[inline]
-    pub(super) fn slot_of(&self, page: u64) -> Slot<'_> {
+    pub(super) fn slot_of(&self, page: u64) -> StoreSlot<'_> {
         self.slots.get(page as u32).expect("a page of the region")
     }
 
@@ -180,7 +180,7 @@ impl Inner {
     }
 
     /// Sets the budget. Returns the earlier one, in pages.
-    pub(super) fn swap_budget(&self, budget: Bytes) -> Result<u64, Error> {
+    pub(super) fn swap_budget(&self, budget: Bytes) -> Result<u64, SwapError> {
         Ok(self.budget.swap(pages_of(budget)?, Ordering::Relaxed))
     }
 
@@ -241,7 +241,7 @@ impl Inner {
     }
 }
 
-impl Shelf for Inner {
+impl Shelf for RegionParts {
     fn copies(&self) -> &Copies {
         &self.copies
     }
@@ -258,10 +258,10 @@ impl Shelf for Inner {
         self.slots.len()
     }
 
-    fn slot(&self, index: u32) -> Option<Slot<'_>> {
+    fn slot(&self, index: u32) -> Option<StoreSlot<'_>> {
         self.slots.get(index)
     }
 
     /// Does nothing: pages of a region are never dead.
-    fn settle(&self, _: Slot<'_>) {}
+    fn settle(&self, _: StoreSlot<'_>) {}
 }

@@ -11,41 +11,41 @@
 use super::evict::Turn;
 use super::inner::Inner;
 use crate::swap::stats::Counter;
-use crate::swap::word::{look, must, State};
+use crate::swap::word::{look, must, WordState};
 use glebe_os::internal::mapping::{Mapping, DISCARD_MAX};
 use glebe_os::internal::sync::Ordering;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 
 pub(super) struct Leaving<'a> {
-    inner: &'a Inner,
+    inner: &'a RegionParts,
     /// The pages' mapping, and the state of pages that stay.
     of: &'a Mapping,
-    stays: State,
+    stays: WordState,
     /// True if the bytes are discarded; otherwise each page has a copy.
     is_dead: bool,
     pages: [u64; DISCARD_MAX],
     len: usize,
 }
 
-impl Inner {
+impl RegionParts {
     /// Makes a hole of an owned page that is not in memory.
     pub(super) fn forget(&self, page: u64) {
         let slot = self.slot_of(page);
         self.remember(page, false);
         must(slot.word(), |word| {
             word.has_copy().then(|| self.copies.drop_copy(slot.copy()));
-            word.put(State::Hole, false)
+            word.put(WordState::Hole, false)
         });
     }
 }
 
 impl<'a> Leaving<'a> {
-    pub(super) fn new(inner: &'a Inner, of: &'a Mapping, stays: State) -> Self {
+    pub(super) fn new(inner: &'a RegionParts, of: &'a Mapping, stays: WordState) -> Self {
         Self { inner, of, stays, is_dead: false, pages: [0; DISCARD_MAX], len: 0 }
     }
 
-    pub(super) fn dead(inner: &'a Inner, of: &'a Mapping, stays: State) -> Self {
+    pub(super) fn dead(inner: &'a RegionParts, of: &'a Mapping, stays: WordState) -> Self {
         Self { is_dead: true, ..Self::new(inner, of, stays) }
     }
 
@@ -76,13 +76,13 @@ impl<'a> Leaving<'a> {
         if self.is_dead {
             self.inner.forget(page);
         } else {
-            must(self.inner.slot_of(page).word(), |word| word.put(State::Stored, true));
+            must(self.inner.slot_of(page).word(), |word| word.put(WordState::Stored, true));
         }
     }
 
     fn spare(&self, page: u64, has_copy: bool) {
         // On failure the page stays protected until a touch or pin.
-        if self.stays == State::Resident && self.inner.unprotect(page).is_err() {
+        if self.stays == WordState::Resident && self.inner.unprotect(page).is_err() {
             self.inner.protected.fetch_add(1, Ordering::Release);
         }
         must(self.inner.slot_of(page).word(), |word| word.put(self.stays, has_copy));
@@ -120,7 +120,7 @@ impl<'a> Leaving<'a> {
             self.end(*page);
             gone += 1;
         }
-        if self.stays == State::Window {
+        if self.stays == WordState::Window {
             self.inner.window.fetch_sub(gone, Ordering::Relaxed);
         }
         if self.is_dead {

@@ -18,8 +18,8 @@ pub use pins::Resident;
 use evict::Asker;
 use inner::Inner;
 
-use super::error::Error;
-use super::options::Options;
+use super::error::SwapError;
+use super::options::SwapOptions;
 use super::stats::Stats;
 use glebe_os::internal::sync::lock;
 use glebe_os::internal::sys::processes::sigbus::{Handler, Watch};
@@ -51,7 +51,7 @@ const STACK: usize = 2 << 10;
 ///   address in `si_addr` and the error number in `si_errno`.
 /// - If nothing can leave memory (pool and file are full), a touch exceeds the budget, as [`Stats`]
 ///   shows, and calls are refused.
-/// - A forked child does not have the memory: a touch is SIGSEGV, a call [`Error::Forked`].
+/// - A forked child does not have the memory: a touch is SIGSEGV, a call [`SwapError::Forked`].
 /// - The program may advise on parts (madvise(2)), lock and protect them. Locked and read-only
 ///   pages may stay in memory, beyond the budget if necessary. If the process locks all its
 ///   mappings (mlockall(2)), pages are locked as they arrive; twice the region's length counts
@@ -63,25 +63,25 @@ const STACK: usize = 2 << 10;
 pub struct Region {
     // Dropped before `inner`, which it points to.
     _watch: Watch,
-    inner: Box<Inner>,
+    inner: Box<RegionParts>,
 }
 
-fn first_handler() -> Result<Handler, Error> {
+fn first_handler() -> Result<Handler, SwapError> {
     let handler = Handler::install()?;
-    handler.is_first()?.then_some(handler).ok_or(Error::HandlerCovered)
+    handler.is_first()?.then_some(handler).ok_or(SwapError::HandlerCovered)
 }
 
 impl Region {
-    pub(super) fn new(options: &Options, len: Bytes, budget: Bytes) -> Result<Self, Error> {
+    pub(super) fn new(options: &SwapOptions, len: Bytes, budget: Bytes) -> Result<Self, SwapError> {
         let handler = first_handler()?;
-        let inner = Box::new(Inner::new(options, len, budget)?);
+        let inner = Box::new(RegionParts::new(options, len, budget)?);
         let start = inner.home.addr();
         let range = start..start + inner.home.len().as_usize();
         let watch = fetch::watch(handler, range, &inner)?;
         Ok(Self { _watch: watch, inner })
     }
 
-    fn inner(&self) -> &Inner {
+    fn inner(&self) -> &RegionParts {
         &self.inner
     }
 
@@ -115,10 +115,10 @@ impl Region {
     /// Changes the budget. Evicts pages that exceed it.
     ///
     /// # Errors
-    /// [`Error::NoBudget`] below a page; [`Error::BudgetBelowPinned`], [`Error::Full`], or
-    /// [`Error::Os`] (the kernel keeps pages for a device) if too little can leave. The budget is
-    /// then unchanged. [`Error::Forked`].
-    pub fn set_budget(&self, budget: Bytes) -> Result<(), Error> {
+    /// [`SwapError::NoBudget`] below a page; [`SwapError::BudgetBelowPinned`], [`SwapError::Full`], or
+    /// [`SwapError::Os`] (the kernel keeps pages for a device) if too little can leave. The budget is
+    /// then unchanged. [`SwapError::Forked`].
+    pub fn set_budget(&self, budget: Bytes) -> Result<(), SwapError> {
         let inner = self.inner();
         inner.alive()?;
         let _changes = lock(&inner.changes);
@@ -127,7 +127,7 @@ impl Region {
         shed.map_err(|refused| {
             inner.restore_budget(before);
             let pinned = inner.offset_of(inner.pinned());
-            refused.unwrap_or(Error::BudgetBelowPinned { given: budget, pinned })
+            refused.unwrap_or(SwapError::BudgetBelowPinned { given: budget, pinned })
         })
     }
 
@@ -136,19 +136,19 @@ impl Region {
     /// there.
     ///
     /// # Errors
-    /// [`Error::SignalBlocked`], [`Error::SignalStack`], [`Error::HandlerCovered`],
-    /// [`Error::Forked`].
-    pub fn arm_thread(&self) -> Result<(), Error> {
+    /// [`SwapError::SignalBlocked`], [`SwapError::SignalStack`], [`SwapError::HandlerCovered`],
+    /// [`SwapError::Forked`].
+    pub fn arm_thread(&self) -> Result<(), SwapError> {
         let inner = self.inner();
         inner.alive()?;
         if signals::is_sigbus_blocked() {
-            return Err(Error::SignalBlocked);
+            return Err(SwapError::SignalBlocked);
         }
         first_handler()?;
         let least = Bytes::new((signal_frame::len() + STACK) as u64);
         match signals::alternate_stack() {
             Some(len) if (len as u64) < least.get() => {
-                Err(Error::SignalStack { given: Bytes::new(len as u64), least })
+                Err(SwapError::SignalStack { given: Bytes::new(len as u64), least })
             }
             _ => {
                 inner.warm_up();

@@ -15,7 +15,7 @@ use std::ptr::{self, NonNull};
 use super::evict::Asker;
 use super::inner::Inner;
 use super::Region;
-use crate::swap::error::Error;
+use crate::swap::error::SwapError;
 use crate::swap::word::{change, must, unpin, Refusal, Word};
 use glebe_os::internal::sync::Backoff;
 use glebe_os::internal::sys::page_size;
@@ -27,7 +27,7 @@ pub(super) const WAITS: u32 = 48;
 /// Bytes of a region that stay in memory, also for system calls and devices. No other guard or copy
 /// uses their pages meanwhile.
 pub struct Resident<'a> {
-    inner: &'a Inner,
+    inner: &'a RegionParts,
     pages: Range<u64>,
     bytes: NonNull<[u8]>,
 }
@@ -48,15 +48,15 @@ impl Region {
     /// the budget. Guards may pin at most seven eighths of it.
     ///
     /// # Errors
-    /// [`Error::Beyond`]; [`Error::Pinned`] if a guard, or for long a copy, uses a page;
-    /// [`Error::Budget`], [`Error::Full`] or [`Error::Os`] if no room can be made;
-    /// [`Error::LostPage`]; [`Error::Forked`].
-    pub fn resident(&self, offset: Bytes, len: Bytes) -> Result<Resident<'_>, Error> {
+    /// [`SwapError::Beyond`]; [`SwapError::Pinned`] if a guard, or for long a copy, uses a page;
+    /// [`SwapError::Budget`], [`SwapError::Full`] or [`SwapError::Os`] if no room can be made;
+    /// [`SwapError::LostPage`]; [`SwapError::Forked`].
+    pub fn resident(&self, offset: Bytes, len: Bytes) -> Result<Resident<'_>, SwapError> {
         let inner = self.inner();
         let pages = inner.checked(offset, len.get())?;
         let count = pages.end - pages.start;
         if !inner.count_pins(count) {
-            return Err(Error::Budget {
+            return Err(SwapError::Budget {
                 len: inner.offset_of(count),
                 pinned: inner.offset_of(inner.pinned()),
                 budget: inner.offset_of(inner.budget()),
@@ -76,7 +76,7 @@ impl Region {
     ///
     /// # Errors
     /// As [`Region::resident`]; then `buf` may hold anything.
-    pub fn read_at(&self, offset: Bytes, buf: &mut [u8]) -> Result<(), Error> {
+    pub fn read_at(&self, offset: Bytes, buf: &mut [u8]) -> Result<(), SwapError> {
         let inner = self.inner();
         let mut done = 0;
         for (page, len) in inner.pieces(offset, buf.len())? {
@@ -92,7 +92,7 @@ impl Region {
     ///
     /// # Errors
     /// As [`Region::resident`]; then the first pages may be written.
-    pub fn write_at(&self, offset: Bytes, bytes: &[u8]) -> Result<(), Error> {
+    pub fn write_at(&self, offset: Bytes, bytes: &[u8]) -> Result<(), SwapError> {
         let inner = self.inner();
         let mut done = 0;
         for (page, len) in inner.pieces(offset, bytes.len())? {
@@ -105,18 +105,18 @@ impl Region {
     }
 }
 
-impl Inner {
+impl RegionParts {
     fn bytes_at(&self, offset: Bytes, len: Bytes) -> NonNull<[u8]> {
         let at = self.home.as_ptr().wrapping_add(offset.as_usize());
         let bytes = ptr::slice_from_raw_parts_mut(at, len.as_usize());
         NonNull::new(bytes).expect("no mapping is at zero")
     }
 
-    pub(super) fn checked(&self, offset: Bytes, len: u64) -> Result<Range<u64>, Error> {
+    pub(super) fn checked(&self, offset: Bytes, len: u64) -> Result<Range<u64>, SwapError> {
         self.alive()?;
         let end = offset.checked_add(Bytes::new(len)).unwrap_or(Bytes::new(u64::MAX));
         if end > self.home.len() {
-            return Err(Error::Beyond { end, limit: self.home.len() });
+            return Err(SwapError::Beyond { end, limit: self.home.len() });
         }
         let first = offset.pages_down(page_size()).get();
         Ok(first..if len == 0 { first } else { end.pages_up(page_size()).get() })
@@ -127,7 +127,7 @@ impl Inner {
         &self,
         offset: Bytes,
         len: usize,
-    ) -> Result<impl Iterator<Item = (u64, usize)>, Error> {
+    ) -> Result<impl Iterator<Item = (u64, usize)>, SwapError> {
         let pages = self.checked(offset, len as u64)?;
         let (start, end, page) = (offset.as_usize(), offset.as_usize() + len, self.page());
         Ok(pages.map(move |at| {
@@ -137,7 +137,7 @@ impl Inner {
     }
 
     /// Pins a page and makes it writable; brings it home if necessary.
-    fn pin(&self, page: u64, way: Way) -> Result<(), Error> {
+    fn pin(&self, page: u64, way: Way) -> Result<(), SwapError> {
         let (word, mut backoff, mut waits) = (self.slot_of(page).word(), Backoff::default(), 0);
         let step = |word: Word| match way {
             Way::Shared => word.pinned(0),
@@ -149,7 +149,7 @@ impl Inner {
                 Err(Refusal::Stale | Refusal::Stored | Refusal::Failed) => {
                     self.bring(page, Asker::Call)?;
                 }
-                Err(Refusal::Pinned) if waits == WAITS => return Err(Error::Pinned),
+                Err(Refusal::Pinned) if waits == WAITS => return Err(SwapError::Pinned),
                 Err(refusal) => {
                     waits += u32::from(refusal == Refusal::Pinned);
                     backoff.wait();

@@ -3,12 +3,12 @@
 use super::inner::Inner;
 use crate::swap::file::SpillFile;
 use crate::swap::stats::Stats;
-use crate::swap::word::{look, State};
+use crate::swap::word::{look, WordState};
 use glebe_os::internal::sync::Ordering;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 
-impl Inner {
+impl RegionParts {
     pub(super) fn stats(&self) -> Stats {
         if self.alive().is_err() {
             return Stats::default();
@@ -28,11 +28,14 @@ impl Inner {
         for page in 0..self.pages() {
             let word = look(self.slot_of(page).word());
             let is = |yes: bool| Pages::new(u64::from(yes));
-            let is_there = matches!(word.state(), State::Resident | State::Window | State::Leaving);
+            let is_there = matches!(
+                word.state(),
+                WordState::Resident | WordState::Window | WordState::Leaving
+            );
             stats.resident = stats.resident + is(is_there);
             stats.pinned = stats.pinned + is(is_there && word.guards() > 0);
             stats.kept = stats.kept + is(is_there && word.has_copy());
-            stats.stored = stats.stored + is(!is_there && word.state() != State::Hole);
+            stats.stored = stats.stored + is(!is_there && word.state() != WordState::Hole);
         }
         stats
     }

@@ -12,48 +12,50 @@
 //! waits. *copy*: a copy exists, but may be older than the page, because nothing sees the program's
 //! writes. The generation is always zero. A hole is a page never touched, or discarded.
 
-use super::{Refusal, State, Step, Word, ALONE, BUSY, COPY, PINS};
+use super::{Refusal, Step, Word, WordState, ALONE, BUSY, COPY, PINS};
 
 impl Word {
     /// Takes a page, to bring it home.
     pub(crate) fn fetching(self) -> Step {
         match self.state() {
-            State::Hole | State::Stored | State::Window => Ok(self.with(State::Loading)),
-            State::Resident => Err(Refusal::Unfit),
-            State::Failed => Err(Refusal::Failed),
+            WordState::Hole | WordState::Stored | WordState::Window => {
+                Ok(self.with(WordState::Loading))
+            }
+            WordState::Resident => Err(Refusal::Unfit),
+            WordState::Failed => Err(Refusal::Failed),
             _ => Err(Refusal::Wait),
         }
     }
 
     /// Takes an unpinned page at home, to move it out.
     pub(crate) fn moving(self) -> Step {
-        match self.expect(State::Resident)? {
+        match self.expect(WordState::Resident)? {
             word if word.0 & (PINS | ALONE | BUSY) != 0 => Err(Refusal::Unfit),
-            word => Ok(word.with(State::Leaving)),
+            word => Ok(word.with(WordState::Leaving)),
         }
     }
 
     /// Takes a page in the window, to compress and drop it.
     pub(crate) fn draining(self) -> Step {
-        Ok(self.expect(State::Window)?.with(State::Leaving))
+        Ok(self.expect(WordState::Window)?.with(WordState::Leaving))
     }
 
     /// Takes an unpinned page, to make it a hole.
     pub(crate) fn discarding(self) -> Step {
         match self.state() {
-            State::Hole => Err(Refusal::Unfit),
-            State::Resident if self.guards() > 0 => Err(Refusal::Pinned),
-            State::Resident if self.is(BUSY) => Err(Refusal::Wait),
-            State::Resident | State::Window => Ok(self.with(State::Leaving)),
-            State::Stored | State::Failed => Ok(self.with(State::Loading)),
+            WordState::Hole => Err(Refusal::Unfit),
+            WordState::Resident if self.guards() > 0 => Err(Refusal::Pinned),
+            WordState::Resident if self.is(BUSY) => Err(Refusal::Wait),
+            WordState::Resident | WordState::Window => Ok(self.with(WordState::Leaving)),
+            WordState::Stored | WordState::Failed => Ok(self.with(WordState::Loading)),
             _ => Err(Refusal::Wait),
         }
     }
 
     /// Ends the caller's ownership.
-    pub(crate) fn put(self, state: State, has_copy: bool) -> Step {
+    pub(crate) fn put(self, state: WordState, has_copy: bool) -> Step {
         match self.state() {
-            State::Loading | State::Leaving => {
+            WordState::Loading | WordState::Leaving => {
                 let copy = if has_copy { COPY } else { 0 };
                 Ok(Self(self.with(state).0 & !COPY | copy))
             }

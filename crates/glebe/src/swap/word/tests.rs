@@ -27,7 +27,10 @@ fn refused(step: Step) -> Option<Refusal> {
 #[test]
 fn a_life_of_a_word() {
     let word = stored();
-    assert_eq!((word.state(), word.generation(), word.guards()), (State::Stored, GENERATION, 0));
+    assert_eq!(
+        (word.state(), word.generation(), word.guards()),
+        (WordState::Stored, GENERATION, 0)
+    );
     assert!(word.has_copy() && !word.is_used());
     let word = word.loading(GENERATION).and_then(|word| word.loaded(true)).unwrap();
     assert!(word.has_copy() && word.is_used() && word.guards() == 1);
@@ -119,7 +122,7 @@ fn a_dead_object_goes_when_nobody_is_at_it() {
     assert_eq!(refused(resident().reaped()), Some(Unfit));
     for word in [resident(), stored()] {
         let buried = doomed(word).reaped().and_then(Word::buried).unwrap();
-        assert!(buried.is_dead() && !buried.has_copy() && buried.state() == State::Stored);
+        assert!(buried.is_dead() && !buried.has_copy() && buried.state() == WordState::Stored);
         assert_eq!(refused(buried.reaped()), Some(Unfit));
         assert!(buried.taken(GENERATION).and_then(Word::ended).is_ok());
     }

@@ -67,15 +67,15 @@ impl Shared {
     }
 
     /// Returns `None` after a refusal that the test causes. Panics on others.
-    fn allowed<T>(&self, result: Result<T, Error>) -> Option<T> {
+    fn allowed<T>(&self, result: Result<T, SwapError>) -> Option<T> {
         match result {
             Ok(done) => Some(done),
-            Err(Error::Os(error)) if self.has_faults => {
+            Err(SwapError::Os(error)) if self.has_faults => {
                 assert!(error.to_string().contains("a test's device"), "{error}");
                 None
             }
-            Err(Error::Full { .. }) if self.area.copies.file.is_none() => None,
-            Err(Error::PutBackBelowStored { .. }) if self.area.copies.file.is_none() => None,
+            Err(SwapError::Full { .. }) if self.area.copies.file.is_none() => None,
+            Err(SwapError::PutBackBelowStored { .. }) if self.area.copies.file.is_none() => None,
             Err(error) => panic!("{error}"),
         }
     }
@@ -118,7 +118,7 @@ impl Shared {
         for offset in (whose..PAGES).step_by(WRITERS as usize) {
             let found = loop {
                 match self.area.load(offset, &mut out) {
-                    Err(Error::Os(_)) if self.has_faults => refuse(&self.area, 0),
+                    Err(SwapError::Os(_)) if self.has_faults => refuse(&self.area, 0),
                     done => break done,
                 }
             };
@@ -127,7 +127,7 @@ impl Shared {
         }
     }
 
-    fn expect(&self, offset: u64, known: Option<u64>, found: Result<bool, Error>, out: &[u8]) {
+    fn expect(&self, offset: u64, known: Option<u64>, found: Result<bool, SwapError>, out: &[u8]) {
         if let Some(found) = self.allowed(found) {
             assert_eq!(found.then(|| version_of(offset, out)), known, "offset {offset}");
         }
@@ -144,7 +144,7 @@ impl Shared {
         }
     }
 
-    fn change(&self, policies: &[Policy]) {
+    fn change(&self, policies: &[WritePolicy]) {
         let mut rng = Rng(99);
         while !self.is_over() {
             self.allowed(self.area.set_policy(policies[rng.below(policies.len() as u64) as usize]));
@@ -178,7 +178,7 @@ fn recall(reserve: &Reserve, shared: &Shared) {
 fn run(reserve: Option<&Reserve>, has_file: bool, has_faults: bool) {
     let limit = || SwapCache::with_limit(Bytes::mib(1));
     let cache = reserve.map_or_else(limit, SwapCache::on).unwrap();
-    let small = Policy { write_back: Bytes::new(100 << 10), put_back: Bytes::new(300 << 10) };
+    let small = WritePolicy { write_back: Bytes::new(100 << 10), put_back: Bytes::new(300 << 10) };
     let mut policies = vec![put_back(Bytes::mib(2)), put_back(Bytes::new(600 << 10)), small];
     if has_file {
         policies.extend([0, 9000, 1 << 20].map(|bytes| write_back(Bytes::new(bytes))));
@@ -274,7 +274,7 @@ fn a_page_that_is_stored_while_it_is_taken_is_there_or_was_taken() {
     let area = with_file(&SwapCache::with_limit(Bytes::mib(1)).unwrap(), 4);
     let (barrier, mut out) = (Barrier::new(2), vec![0; page()]);
     for version in (2..600).step_by(2) {
-        area.set_policy(Policy::default()).unwrap();
+        area.set_policy(WritePolicy::default()).unwrap();
         area.store(2, &page_at(2, version - 1)).unwrap();
         // Forces a slow read of the file.
         area.kept_gone();
