@@ -30,8 +30,8 @@ macro_rules! from {
 }
 
 from! {
-    Reserve(reserve::ReserveError) Contig(contig::Error) Volatile(volatile::Error) Swap(swap::SwapError)
-    Pool(zpool::Error)
+    Reserve(reserve::ReserveError) Contig(contig::Error) Volatile(volatile::Error)
+    Swap(swap::SwapError) Pool(zpool::Error)
 }
 
 impl From<PyErr> for Failure {

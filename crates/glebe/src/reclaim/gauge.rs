@@ -141,7 +141,8 @@ impl Gauge {
     /// Searches for the groups above this process, and opens closed files. Allocates.
     ///
     /// # Errors
-    /// [`ReclaimError::Os`] if the list of groups or a group's file cannot be read; the known groups stay.
+    /// [`ReclaimError::Os`] if the list of groups or a group's file cannot be read; the known
+    /// groups stay.
     pub fn find(&mut self) -> Result<(), ReclaimError> {
         self.sensor.find()
     }

@@ -71,8 +71,8 @@ impl Reclaimer {
     /// Creates a reclaimer without parts.
     ///
     /// # Errors
-    /// [`ReclaimError::Blind`]; [`ReclaimError::Os`] if the kernel refuses a descriptor, or the list of groups
-    /// cannot be read. Refused notices are no error ([`Reclaimer::watched`]).
+    /// [`ReclaimError::Blind`]; [`ReclaimError::Os`] if the kernel refuses a descriptor, or the
+    /// list of groups cannot be read. Refused notices are no error ([`Reclaimer::watched`]).
     pub fn new(policy: Policy) -> Result<Self, ReclaimError> {
         Self::below(Path::new("/"), policy)
     }
@@ -112,8 +112,9 @@ impl Reclaimer {
     /// Adds a part, without keeping it alive.
     ///
     /// # Errors
-    /// [`ReclaimError::Taken`] if another reclaimer has it. [`ReclaimError::Reserve`], [`ReclaimError::Volatile`] or
-    /// [`ReclaimError::Pool`] if it cannot shed. [`ReclaimError::Forked`].
+    /// [`ReclaimError::Taken`] if another reclaimer has it. [`ReclaimError::Reserve`],
+    /// [`ReclaimError::Volatile`] or [`ReclaimError::Pool`] if it cannot shed.
+    /// [`ReclaimError::Forked`].
     pub fn add(&self, part: impl Into<Part>) -> Result<(), ReclaimError> {
         let shared = self.alive()?;
         lock(&shared.keeper).add(part.into())?;

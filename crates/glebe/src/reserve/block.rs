@@ -202,8 +202,8 @@ impl Promise {
     /// Takes the block, which never lacks room.
     ///
     /// # Errors
-    /// [`ReserveError::Forked`], and [`ReserveError::Os`] if the kernel refuses the barrier that it granted when
-    /// the reserve was built; this ends the promise.
+    /// [`ReserveError::Forked`], and [`ReserveError::Os`] if the kernel refuses the barrier that it
+    /// granted when the reserve was built; this ends the promise.
     pub fn take(mut self) -> Result<Block, ReserveError> {
         let inner = self.inner.get()?;
         let begin = inner.busy.clock.now();

@@ -279,8 +279,8 @@ impl Reserve {
     /// `/run/glebe` for root and in `/run/user/UID/glebe` for others.
     ///
     /// # Errors
-    /// [`ReserveError::NoRuntimeDir`], [`ReserveError::Forked`], or [`ReserveError::Os`] if the kernel refuses a call.
-    /// The reserve works without the socket.
+    /// [`ReserveError::NoRuntimeDir`], [`ReserveError::Forked`], or [`ReserveError::Os`] if the
+    /// kernel refuses a call. The reserve works without the socket.
     pub fn serve_stats(&self) -> Result<&Path, ReserveError> {
         self.serve(None)
     }

@@ -85,9 +85,9 @@ impl ReserveOptions {
     /// Makes a reserve over `len` bytes of new memory, rounded up to granules.
     ///
     /// # Errors
-    /// [`ReserveError::Contig`] if the memory cannot be allocated; [`ReserveError::BadLen`] if the source's pages
-    /// do not make up a whole number of granules; [`ReserveError::FixedLen`] if room is set and the memory
-    /// belongs to a file.
+    /// [`ReserveError::Contig`] if the memory cannot be allocated; [`ReserveError::BadLen`] if the
+    /// source's pages do not make up a whole number of granules; [`ReserveError::FixedLen`] if room
+    /// is set and the memory belongs to a file.
     pub fn build(mut self, len: Bytes) -> Result<Reserve, ReserveError> {
         let granules = len.get().div_ceil(GRANULE.get());
         let len = granules.checked_mul(GRANULE.get()).map_or(Bytes::new(u64::MAX), Bytes::new);

@@ -110,10 +110,10 @@ impl Reserve {
     /// ```
     ///
     /// # Errors
-    /// [`ReserveError::NoRun`] with the longest free run; [`ReserveError::NoAlignedRun`] if that run is long
-    /// enough; [`ReserveError::ZeroPages`], [`ReserveError::BadAlign`], [`ReserveError::Forked`]; [`ReserveError::Os`] if the
-    /// kernel refuses the barrier that it granted when the reserve was built (a later filter, or no
-    /// kernel memory).
+    /// [`ReserveError::NoRun`] with the longest free run; [`ReserveError::NoAlignedRun`] if that
+    /// run is long enough; [`ReserveError::ZeroPages`], [`ReserveError::BadAlign`],
+    /// [`ReserveError::Forked`]; [`ReserveError::Os`] if the kernel refuses the barrier that it
+    /// granted when the reserve was built (a later filter, or no kernel memory).
     #[inline]
     pub fn alloc(&self, request: impl Into<Request>) -> Result<Block, ReserveError> {
         ReserveParts::alloc(&self.inner, request.into())

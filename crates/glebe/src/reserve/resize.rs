@@ -164,9 +164,9 @@ impl Reserve {
     ///
     /// # Errors
     /// [`ReserveError::FixedLen`] without [room](super::Options::room); [`ReserveError::NoRoom`];
-    /// [`ReserveError::BadLen`] if `len` is 0 or no whole number of the source's pages; [`ReserveError::Contig`]
-    /// and [`ReserveError::Os`] if the memory cannot be allocated; [`ReserveError::Forked`]. An error adds
-    /// nothing.
+    /// [`ReserveError::BadLen`] if `len` is 0 or no whole number of the source's pages;
+    /// [`ReserveError::Contig`] and [`ReserveError::Os`] if the memory cannot be allocated;
+    /// [`ReserveError::Forked`]. An error adds nothing.
     pub fn grow(&self, len: Bytes) -> Result<Resized, ReserveError> {
         self.inner.get()?.grow(len)
     }
@@ -189,11 +189,11 @@ impl Reserve {
     /// ```
     ///
     /// # Errors
-    /// [`ReserveError::FixedLen`] without [room](super::Options::room); [`ReserveError::NotGiven`] with the
-    /// length that can be given; [`ReserveError::BadLen`] if `len` is 0; [`ReserveError::Forked`]; [`ReserveError::Os`]
-    /// as in [`Reserve::alloc`], for too many mappings, or if the kernel cannot end a part of a pin
-    /// (before Linux 5.13). Pieces given back before an [`ReserveError::Os`] stay with the system; see
-    /// [`Reserve::len`].
+    /// [`ReserveError::FixedLen`] without [room](super::Options::room); [`ReserveError::NotGiven`]
+    /// with the length that can be given; [`ReserveError::BadLen`] if `len` is 0;
+    /// [`ReserveError::Forked`]; [`ReserveError::Os`] as in [`Reserve::alloc`], for too many
+    /// mappings, or if the kernel cannot end a part of a pin (before Linux 5.13). Pieces given back
+    /// before an [`ReserveError::Os`] stay with the system; see [`Reserve::len`].
     pub fn shrink(&self, len: Bytes) -> Result<Resized, ReserveError> {
         self.inner.get()?.shrink(len)
     }

@@ -98,9 +98,9 @@ impl SwapOptions {
     /// Makes a store with at most `budget` in memory.
     ///
     /// # Errors
-    /// [`SwapError::NoBudget`], [`SwapError::Capacity`]; [`SwapError::NotCached`] for a swap cache without a
-    /// file; [`SwapError::Pool`] for bad codec parameters or a limit below an empty pool; [`SwapError::Os`]
-    /// if the kernel refuses addresses or file.
+    /// [`SwapError::NoBudget`], [`SwapError::Capacity`]; [`SwapError::NotCached`] for a swap cache
+    /// without a file; [`SwapError::Pool`] for bad codec parameters or a limit below an empty pool;
+    /// [`SwapError::Os`] if the kernel refuses addresses or file.
     pub fn build(self, budget: Bytes) -> Result<Store, SwapError> {
         Store::new(&self, budget)
     }
@@ -108,8 +108,8 @@ impl SwapOptions {
     /// Makes a [`Region`] of `len` bytes, rounded up to pages, with at most `budget` in memory.
     ///
     /// # Errors
-    /// As [`SwapOptions::build`]. [`SwapError::NotCached`] for any swap cache, because a touch may happen
-    /// under a lock of the reserve. [`SwapError::Os`] without userfaultfd(2);
+    /// As [`SwapOptions::build`]. [`SwapError::NotCached`] for any swap cache, because a touch may
+    /// happen under a lock of the reserve. [`SwapError::Os`] without userfaultfd(2);
     /// [`SwapError::HandlerCovered`].
     pub fn build_region(self, len: Bytes, budget: Bytes) -> Result<Region, SwapError> {
         if self.kept.is_some() {

@@ -145,8 +145,9 @@ impl Store {
     /// Changes the budget. Evicts objects that exceed it.
     ///
     /// # Errors
-    /// [`SwapError::NoBudget`] below a page; [`SwapError::BudgetBelowPinned`] or [`SwapError::Full`] if too
-    /// little can leave. The budget is then unchanged. [`SwapError::Forked`].
+    /// [`SwapError::NoBudget`] below a page; [`SwapError::BudgetBelowPinned`] or
+    /// [`SwapError::Full`] if too little can leave. The budget is then unchanged.
+    /// [`SwapError::Forked`].
     pub fn set_budget(&self, budget: Bytes) -> Result<(), SwapError> {
         self.alive()?;
         let pages = Room::pages_of(budget)?;
@@ -163,7 +164,8 @@ impl Store {
     /// Changes the limit of the pool of compressed objects. Drops kept copies if necessary.
     ///
     /// # Errors
-    /// [`SwapError::Pool`] if the pool holds more; the limit is then unchanged. [`SwapError::Forked`].
+    /// [`SwapError::Pool`] if the pool holds more; the limit is then unchanged.
+    /// [`SwapError::Forked`].
     pub fn set_pool_limit(&self, limit: Bytes) -> Result<(), SwapError> {
         self.alive()?;
         loop {

@@ -105,8 +105,8 @@ impl Store {
     /// Makes an object of `len` zeros, pinned for writing.
     ///
     /// # Errors
-    /// [`SwapError::Len`], [`SwapError::Addresses`], [`SwapError::Forked`]; [`SwapError::Budget`] or
-    /// [`SwapError::Full`] if it has no room; [`SwapError::Os`] if the kernel refuses memory.
+    /// [`SwapError::Len`], [`SwapError::Addresses`], [`SwapError::Forked`]; [`SwapError::Budget`]
+    /// or [`SwapError::Full`] if it has no room; [`SwapError::Os`] if the kernel refuses memory.
     pub fn create(&self, len: usize) -> Result<PinMut<'_>, SwapError> {
         self.alive()?;
         if len == 0 || len > LEN_MAX {
@@ -139,9 +139,10 @@ impl Store {
     /// Pins an object for reading; loads it if necessary. Cost: one atomic operation if resident.
     ///
     /// # Errors
-    /// [`SwapError::Stale`], [`SwapError::Foreign`], [`SwapError::Dead`]; [`SwapError::Pinned`] while a [`PinMut`]
-    /// exists, [`SwapError::TooManyPins`]; [`SwapError::Budget`], [`SwapError::Full`] or [`SwapError::Os`] if it
-    /// cannot be loaded now; [`SwapError::Damaged`]; [`SwapError::Forked`].
+    /// [`SwapError::Stale`], [`SwapError::Foreign`], [`SwapError::Dead`]; [`SwapError::Pinned`]
+    /// while a [`PinMut`] exists, [`SwapError::TooManyPins`]; [`SwapError::Budget`],
+    /// [`SwapError::Full`] or [`SwapError::Os`] if it cannot be loaded now; [`SwapError::Damaged`];
+    /// [`SwapError::Forked`].
     #[inline]
     pub fn pin(&self, key: Key) -> Result<Pin<'_>, SwapError> {
         let slot = self.slot(key)?;
@@ -234,8 +235,8 @@ impl Store {
     /// Frees an object, also a dead or damaged one.
     ///
     /// # Errors
-    /// [`SwapError::Stale`], [`SwapError::Foreign`], [`SwapError::Forked`]; [`SwapError::Pinned`], without any
-    /// change.
+    /// [`SwapError::Stale`], [`SwapError::Foreign`], [`SwapError::Forked`]; [`SwapError::Pinned`],
+    /// without any change.
     pub fn free(&self, key: Key) -> Result<(), SwapError> {
         let slot = self.slot(key)?;
         let was = self.step(key, slot, |word| word.taken(key.generation))?;
@@ -246,7 +247,8 @@ impl Store {
     /// Frees an object and returns its bytes, without loading it: this needs no room in the budget.
     ///
     /// # Errors
-    /// As [`Store::free`]; [`SwapError::Dead`], [`SwapError::Damaged`]. The object is then unchanged.
+    /// As [`Store::free`]; [`SwapError::Dead`], [`SwapError::Damaged`]. The object is then
+    /// unchanged.
     pub fn take(&self, key: Key) -> Result<Vec<u8>, SwapError> {
         let slot = self.slot(key)?;
         let was = self.step(key, slot, |word| word.taken(key.generation))?;

@@ -107,9 +107,9 @@ impl Area {
     /// Stores a page in place of the earlier one.
     ///
     /// # Errors
-    /// [`SwapError::Offset`], [`SwapError::NotAPage`], [`SwapError::Forked`] change nothing. Any other error
-    /// leaves the offset empty: [`SwapError::Full`] if there is no file and put-back is full,
-    /// [`SwapError::FileFull`], [`SwapError::Os`] from the device.
+    /// [`SwapError::Offset`], [`SwapError::NotAPage`], [`SwapError::Forked`] change nothing. Any
+    /// other error leaves the offset empty: [`SwapError::Full`] if there is no file and put-back is
+    /// full, [`SwapError::FileFull`], [`SwapError::Os`] from the device.
     pub fn store(&self, offset: u64, page: &[u8]) -> Result<(), SwapError> {
         self.store_all([(offset, page)])
     }
@@ -226,8 +226,8 @@ impl Area {
     /// anything.
     ///
     /// # Errors
-    /// [`SwapError::Offset`], [`SwapError::NotAPage`], [`SwapError::DamagedPage`], [`SwapError::Forked`];
-    /// [`SwapError::Os`] from the device.
+    /// [`SwapError::Offset`], [`SwapError::NotAPage`], [`SwapError::DamagedPage`],
+    /// [`SwapError::Forked`]; [`SwapError::Os`] from the device.
     pub fn load(&self, offset: u64, out: &mut [u8]) -> Result<bool, SwapError> {
         Ok(self.find(offset, out)?.is_some())
     }

@@ -87,8 +87,8 @@ impl SwapCache {
     /// 4 KiB.
     ///
     /// # Errors
-    /// [`SwapError::AreaPages`]; [`SwapError::Pool`] for bad codec parameters; [`SwapError::Os`] if the kernel
-    /// refuses the file, or addresses in a process with a limit on them.
+    /// [`SwapError::AreaPages`]; [`SwapError::Pool`] for bad codec parameters; [`SwapError::Os`] if
+    /// the kernel refuses the file, or addresses in a process with a limit on them.
     pub fn area(&self, pages: Pages, dir: &Path, limit: Bytes) -> Result<Area, SwapError> {
         let pages = checked(pages)?;
         let file = SpillFile::new(dir, limit, pages.get() + CALLS_MAX)?;

@@ -23,8 +23,8 @@ impl Region {
     /// They may leave again before then.
     ///
     /// # Errors
-    /// [`SwapError::Beyond`]; [`SwapError::Budget`], [`SwapError::Full`] or [`SwapError::Os`] if no room can be
-    /// made; [`SwapError::LostPage`]; [`SwapError::Forked`].
+    /// [`SwapError::Beyond`]; [`SwapError::Budget`], [`SwapError::Full`] or [`SwapError::Os`] if no
+    /// room can be made; [`SwapError::LostPage`]; [`SwapError::Forked`].
     pub fn will_need(&self, offset: Bytes, len: Bytes) -> Result<(), SwapError> {
         let inner = self.inner();
         let pages = inner.checked(offset, len.get())?;
@@ -47,8 +47,8 @@ impl Region {
     ///
     /// # Errors
     /// [`SwapError::Beyond`]; [`SwapError::Pinned`] if a guard, or for long a copy, uses a page;
-    /// [`SwapError::Os`] if the kernel does not take memory back. The first pages may then be zeros.
-    /// [`SwapError::Forked`].
+    /// [`SwapError::Os`] if the kernel does not take memory back. The first pages may then be
+    /// zeros. [`SwapError::Forked`].
     pub fn discard(&self, offset: Bytes, len: Bytes) -> Result<(), SwapError> {
         let inner = self.inner();
         let mut pages = inner.whole(offset, len)?;

@@ -115,9 +115,9 @@ impl Region {
     /// Changes the budget. Evicts pages that exceed it.
     ///
     /// # Errors
-    /// [`SwapError::NoBudget`] below a page; [`SwapError::BudgetBelowPinned`], [`SwapError::Full`], or
-    /// [`SwapError::Os`] (the kernel keeps pages for a device) if too little can leave. The budget is
-    /// then unchanged. [`SwapError::Forked`].
+    /// [`SwapError::NoBudget`] below a page; [`SwapError::BudgetBelowPinned`], [`SwapError::Full`],
+    /// or [`SwapError::Os`] (the kernel keeps pages for a device) if too little can leave. The
+    /// budget is then unchanged. [`SwapError::Forked`].
     pub fn set_budget(&self, budget: Bytes) -> Result<(), SwapError> {
         let inner = self.inner();
         inner.alive()?;
