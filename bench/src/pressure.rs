@@ -70,7 +70,7 @@ mod tests {
             fs::create_dir_all(&dir).unwrap();
             fs::write(dir.join("cgroup.subtree_control"), controllers).unwrap();
         }
-        let (dir, is_v2) = cgroup::parent(root.path())?;
+        let (dir, is_v2) = glebe_testing::cgroup::parent(root.path())?;
         let dir = dir.strip_prefix(root.path().join("sys/fs/cgroup")).unwrap();
         Ok((dir.display().to_string(), is_v2))
     }

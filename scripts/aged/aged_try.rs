@@ -8,7 +8,8 @@ use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
 use glebe::contig::{Contig, Source};
-use glebe::internal::sys::{meminfo, page_size};
+use glebe::internal::sys::machine::meminfo;
+use glebe::internal::sys::page_size;
 use glebe::reserve::Reserve;
 use glebe::units::Bytes;
 use serde_json::json;

@@ -25,7 +25,7 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Reclaim(#[from] reclaim::ReclaimError),
     #[error(transparent)]
-    Reserve(#[from] Error),
+    Reserve(#[from] ReserveError),
     #[error(transparent)]
     Swap(#[from] swap::SwapError),
     #[error(transparent)]
@@ -131,19 +131,19 @@ fn code_of_os(error: &OsError) -> c_int {
     }
 }
 
-fn code_of(error: &Error) -> c_int {
+fn code_of(error: &ReserveError) -> c_int {
     match error {
-        Error::ZeroPages => GLEBE_ERROR_EMPTY,
-        Error::BadAlign { .. } => GLEBE_ERROR_BAD_ALIGN,
-        Error::NoRun { .. } | Error::NoAlignedRun { .. } => GLEBE_ERROR_NO_RUN,
-        Error::WouldWait => GLEBE_ERROR_WOULD_WAIT,
-        Error::Forked => GLEBE_ERROR_FORKED,
-        Error::BadLen { .. } | Error::BadPageLen { .. } => GLEBE_ERROR_BAD_LEN,
-        Error::Contig(error) => code_of_contig(error),
-        Error::FixedLen { .. } => GLEBE_ERROR_FIXED_LEN,
-        Error::NoRoom { .. } => GLEBE_ERROR_NO_ROOM,
-        Error::NotGiven { .. } => GLEBE_ERROR_NOT_GIVEN,
-        Error::Os(error) => code_of_os(error),
+        ReserveError::ZeroPages => GLEBE_ERROR_EMPTY,
+        ReserveError::BadAlign { .. } => GLEBE_ERROR_BAD_ALIGN,
+        ReserveError::NoRun { .. } | ReserveError::NoAlignedRun { .. } => GLEBE_ERROR_NO_RUN,
+        ReserveError::WouldWait => GLEBE_ERROR_WOULD_WAIT,
+        ReserveError::Forked => GLEBE_ERROR_FORKED,
+        ReserveError::BadLen { .. } | ReserveError::BadPageLen { .. } => GLEBE_ERROR_BAD_LEN,
+        ReserveError::Contig(error) => code_of_contig(error),
+        ReserveError::FixedLen { .. } => GLEBE_ERROR_FIXED_LEN,
+        ReserveError::NoRoom { .. } => GLEBE_ERROR_NO_ROOM,
+        ReserveError::NotGiven { .. } => GLEBE_ERROR_NOT_GIVEN,
+        ReserveError::Os(error) => code_of_os(error),
         _ => GLEBE_ERROR_OTHER,
     }
 }
@@ -151,14 +151,14 @@ fn code_of(error: &Error) -> c_int {
 fn code_of_reclaim(error: &reclaim::ReclaimError) -> c_int {
     use reclaim::ReclaimError;
     match error {
-        Error::Blind { .. } => GLEBE_ERROR_BLIND,
-        Error::Taken { .. } => GLEBE_ERROR_TAKEN,
-        Error::Reserve(error) => code_of(error),
-        Error::Volatile(error) => code_of_volatile(error),
-        Error::Pool(error) => code_of_zpool(error),
-        Error::Started => GLEBE_ERROR_STARTED,
-        Error::Forked => GLEBE_ERROR_FORKED,
-        Error::Os(error) => code_of_os(error),
+        ReclaimError::Blind { .. } => GLEBE_ERROR_BLIND,
+        ReclaimError::Taken { .. } => GLEBE_ERROR_TAKEN,
+        ReclaimError::Reserve(error) => code_of(error),
+        ReclaimError::Volatile(error) => code_of_volatile(error),
+        ReclaimError::Pool(error) => code_of_zpool(error),
+        ReclaimError::Started => GLEBE_ERROR_STARTED,
+        ReclaimError::Forked => GLEBE_ERROR_FORKED,
+        ReclaimError::Os(error) => code_of_os(error),
         _ => GLEBE_ERROR_OTHER,
     }
 }
@@ -166,32 +166,32 @@ fn code_of_reclaim(error: &reclaim::ReclaimError) -> c_int {
 fn code_of_swap(error: &swap::SwapError) -> c_int {
     use swap::SwapError;
     match error {
-        Error::Len { .. }
-        | Error::NoBudget { .. }
-        | Error::Capacity { .. }
-        | Error::NotAPage { .. }
-        | Error::AreaPages { .. } => GLEBE_ERROR_BAD_LEN,
-        Error::Stale => GLEBE_ERROR_STALE,
-        Error::Foreign => GLEBE_ERROR_FOREIGN,
-        Error::Dead => GLEBE_ERROR_DEAD,
-        Error::Pinned => GLEBE_ERROR_PINNED,
-        Error::TooManyPins { .. } => GLEBE_ERROR_PINS_EXHAUSTED,
-        Error::Budget { .. } => GLEBE_ERROR_BUDGET,
-        Error::BudgetBelowPinned { .. } | Error::PutBackBelowStored { .. } => {
+        SwapError::Len { .. }
+        | SwapError::NoBudget { .. }
+        | SwapError::Capacity { .. }
+        | SwapError::NotAPage { .. }
+        | SwapError::AreaPages { .. } => GLEBE_ERROR_BAD_LEN,
+        SwapError::Stale => GLEBE_ERROR_STALE,
+        SwapError::Foreign => GLEBE_ERROR_FOREIGN,
+        SwapError::Dead => GLEBE_ERROR_DEAD,
+        SwapError::Pinned => GLEBE_ERROR_PINNED,
+        SwapError::TooManyPins { .. } => GLEBE_ERROR_PINS_EXHAUSTED,
+        SwapError::Budget { .. } => GLEBE_ERROR_BUDGET,
+        SwapError::BudgetBelowPinned { .. } | SwapError::PutBackBelowStored { .. } => {
             GLEBE_ERROR_LIMIT_BELOW_HELD
         }
-        Error::Full { .. } | Error::FileFull { .. } => GLEBE_ERROR_FULL,
-        Error::Addresses { .. } => GLEBE_ERROR_NO_RUN,
-        Error::Damaged { .. } | Error::DamagedPage { .. } | Error::LostPage { .. } => {
+        SwapError::Full { .. } | SwapError::FileFull { .. } => GLEBE_ERROR_FULL,
+        SwapError::Addresses { .. } => GLEBE_ERROR_NO_RUN,
+        SwapError::Damaged { .. } | SwapError::DamagedPage { .. } | SwapError::LostPage { .. } => {
             GLEBE_ERROR_CORRUPT
         }
-        Error::Offset { .. } | Error::Beyond { .. } => GLEBE_ERROR_BEYOND,
-        Error::SignalBlocked | Error::SignalStack { .. } | Error::HandlerCovered => {
+        SwapError::Offset { .. } | SwapError::Beyond { .. } => GLEBE_ERROR_BEYOND,
+        SwapError::SignalBlocked | SwapError::SignalStack { .. } | SwapError::HandlerCovered => {
             GLEBE_ERROR_SIGNAL
         }
-        Error::Forked => GLEBE_ERROR_FORKED,
-        Error::Pool(error) => code_of_zpool(error),
-        Error::Os(error) => code_of_os(error),
+        SwapError::Forked => GLEBE_ERROR_FORKED,
+        SwapError::Pool(error) => code_of_zpool(error),
+        SwapError::Os(error) => code_of_os(error),
         _ => GLEBE_ERROR_OTHER,
     }
 }
@@ -295,8 +295,8 @@ mod tests {
             let os = || OsError::new("mmap", "a page", std::io::Error::from_raw_os_error(number));
             let all: [Failure; 8] = [
                 contig::Error::from(os()).into(),
-                Error::from(os()).into(),
-                Error::from(contig::Error::from(os())).into(),
+                ReserveError::from(os()).into(),
+                ReserveError::from(contig::Error::from(os())).into(),
                 reclaim::ReclaimError::from(os()).into(),
                 swap::SwapError::from(os()).into(),
                 vmap::Error::from(os()).into(),

@@ -99,7 +99,7 @@ pub fn run(args: &DemoArgs, out: &mut dyn Write) -> Outcome {
 }
 
 /// Halves the size after a failure, unless the user gave one.
-fn reserve(args: &Args) -> Result<Reserve, Box<dyn std::error::Error>> {
+fn reserve(args: &DemoArgs) -> Result<Reserve, Box<dyn std::error::Error>> {
     let most = if args.quick { Bytes::mib(256) } else { Bytes::gib(1) };
     let fitting = most.min(Bytes::new(meminfo::available()?.get() / 4)).max(LEN_MIN);
     let mut len = args.size.unwrap_or(fitting);

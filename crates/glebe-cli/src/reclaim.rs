@@ -105,7 +105,7 @@ struct Running<'a> {
 }
 
 impl<'a> Running<'a> {
-    fn start(args: &'a Args) -> Result<Self, Box<dyn Failure>> {
+    fn start(args: &'a ReclaimArgs) -> Result<Self, Box<dyn Failure>> {
         let log = args.log();
         let signals = Signals::new().map_err(|e| format!("signals: {e}"))?;
         let reclaimer = Reclaimer::of_groups(&args.cgroups, args.policy())?;

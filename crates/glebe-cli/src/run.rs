@@ -121,7 +121,7 @@ pub fn run(args: &RunArgs, _: &mut dyn Write) -> Outcome {
 }
 
 /// Returns the allocator's options for the flags. A later option overrides an earlier one.
-fn words(args: &Args) -> Result<Vec<OsString>, Box<dyn Failure>> {
+fn words(args: &RunArgs) -> Result<Vec<OsString>, Box<dyn Failure>> {
     if !args.malloc {
         let of_malloc = [
             ("--stats", args.stats.is_some()),

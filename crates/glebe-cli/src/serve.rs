@@ -222,7 +222,7 @@ fn tell_and_run(server: Server, args: &ServeArgs, out: &mut dyn Write) -> Outcom
     server.run_until(is_ending).map_err(|e| e.to_string().into())
 }
 
-fn settings(args: &Args) -> Result<Settings, Box<dyn std::error::Error>> {
+fn settings(args: &ServeArgs) -> Result<Settings, Box<dyn std::error::Error>> {
     if !args.memcached {
         return usage("say what is served: --memcached");
     }
@@ -304,7 +304,7 @@ fn is_own(user: &str) -> bool {
         })
 }
 
-fn addresses(args: &Args) -> Result<Vec<SocketAddr>, Box<dyn std::error::Error>> {
+fn addresses(args: &ServeArgs) -> Result<Vec<SocketAddr>, Box<dyn std::error::Error>> {
     let mut addresses = Vec::new();
     for one in args.listen.split(',').filter(|_| args.port > 0) {
         let with_port = one.parse::<SocketAddr>().is_ok()

@@ -18,8 +18,7 @@ pub mod stats {
 
 #[cfg(not(loom))]
 #[doc(inline)]
-pub use internal::sys::page_size;
-pub use internal::sys::probe;
+pub use internal::sys::{page_size, probe};
 
 // Its examples are tested.
 #[cfg(doctest)]

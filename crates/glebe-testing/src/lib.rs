@@ -14,6 +14,9 @@
 //!
 //! A test that cannot run on this machine prints `skipped: ` and why, and returns.
 
+// Helpers of tests panic where a test should fail, and names of fields say what they are.
+#![allow(missing_docs, clippy::missing_errors_doc, clippy::missing_panics_doc)]
+
 #[cfg(not(loom))]
 pub mod cgroup;
 pub mod child;

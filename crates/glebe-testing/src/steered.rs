@@ -3,6 +3,7 @@
 //! # Safety
 //! A child has one thread and copies of all locks. It uses the allocator, which the C library
 //! resets, and files of its test. It ends by `_exit` or an alarm.
+#![allow(unsafe_code)]
 
 use std::fs::File;
 use std::io::{Read, Write};

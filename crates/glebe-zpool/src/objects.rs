@@ -74,10 +74,12 @@ impl Filled {
 /// An object whose bytes stay in place until `Objects::unpin`.
 #[derive(Clone, Copy, Debug)]
 pub struct Pinned {
+    /// The entry when it was pinned.
     pub entry: Entry,
     /// Offset of the bytes; in a sealed zspage, from its first byte.
     at: usize,
     pub(crate) is_referenced: bool,
+    /// True if the bytes are in lent pages.
     pub is_sealed: bool,
 }
 
@@ -87,6 +89,7 @@ impl Pinned {
         self.at
     }
 
+    /// Returns the bytes' offset in the sealed zspage.
     pub fn offset(&self) -> usize {
         debug_assert!(self.is_sealed);
         self.at

@@ -56,6 +56,7 @@ impl<'a> Sealing<'a> {
         Some(Self { objects, class, begun, is_copied: false })
     }
 
+    /// Returns the zspage's number.
     pub fn zspage(&self) -> u32 {
         self.begun.zspage
     }
@@ -65,6 +66,10 @@ impl<'a> Sealing<'a> {
         self.begun.len.div_ceil(self.objects.memory.pages.page_bytes() as usize) as u32
     }
 
+    /// Returns the bytes of the `nth` page.
+    ///
+    /// # Panics
+    /// If the zspage has fewer pages.
     pub fn page(&self, nth: u32) -> &[u8] {
         assert!(nth < self.begun.pages, "page {nth} of {}", self.begun.pages);
         let pages = &self.objects.memory.pages;
@@ -139,6 +144,7 @@ impl Staging {
         self.pool.objects.memory.pages.used()
     }
 
+    /// Counts the objects.
     pub fn objects(&self) -> u64 {
         self.pool.objects.classes.all().map(|class| class.lock().counts.objects).sum()
     }
@@ -153,6 +159,7 @@ impl Staging {
         self.pool.objects.memory.zspages.made().1
     }
 
+    /// Returns true if the zspage was copied to lent pages.
     pub fn is_sealed(&self, zspage: u32) -> bool {
         self.pool.objects.memory.zspages.about(zspage).is_sealed
     }
@@ -168,6 +175,7 @@ impl Staging {
         self.pool.objects.memory.pages.trim(&self.pool.objects.memory.account);
     }
 
+    /// Frees what readers no longer pin.
     pub fn settle(&self) {
         self.pool.objects.settle();
     }
@@ -205,21 +213,25 @@ impl Staging {
         found.into_iter().flatten().map(named).collect()
     }
 
+    /// Returns the generation that handles of the entry have now.
     pub fn named(&self, index: u32) -> u32 {
         let entries = &self.pool.objects.memory.entries;
         entries.named(index, entries.load(index))
     }
 
+    /// Pins an object, if the entry still has this generation.
     #[inline]
     pub fn pin(&self, index: u32, named: u32) -> Option<Pinned> {
         self.pool.objects.pin(index, named)
     }
 
+    /// Ends a pin.
     #[inline]
     pub fn unpin(&self, pinned: &Pinned) {
         self.pool.objects.unpin(pinned);
     }
 
+    /// Lends the bytes of a pinned object in ordinary memory.
     #[inline]
     pub fn with_bytes<R>(&self, pinned: &Pinned, then: impl FnOnce(&[u8]) -> R) -> R {
         self.pool.objects.with_bytes(pinned, then)
@@ -231,6 +243,7 @@ impl Staging {
         self.pool.restore(object, pinned, stored)
     }
 
+    /// Removes an object. Returns false if the entry has another generation.
     pub fn remove(&self, index: u32, named: u32) -> bool {
         let gone = self.pool.objects.remove(index, named);
         self.pool.after_gone();

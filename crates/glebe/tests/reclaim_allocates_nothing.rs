@@ -16,6 +16,7 @@ use std::cell::Cell;
 use fixture::Tree;
 use glebe::reclaim::{Free, Gauge, Policy, Reading, Scope};
 use glebe::units::Bytes;
+use glebe_testing::cgroup::{enter, Group};
 use glebe_testing::inside::{inside, InsideEnd, GROUP};
 
 struct Counting;

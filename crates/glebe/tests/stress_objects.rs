@@ -20,7 +20,7 @@ use glebe_testing::time::Storm;
 
 use glebe_testing::stressed::signals::Signals;
 use glebe_testing::stressed::{
-    fill, in_child, mix, page_buffer, spawn, version, End, Random, Stop,
+    fill, in_child, mix, page_buffer, spawn, version, ChildEnd, Random, Stop,
 };
 
 const OWNERS: u64 = 2;
@@ -387,7 +387,7 @@ fn fork_while(shared: &Shared, goes_on: impl Fn() -> bool) {
             thread::sleep(BETWEEN_FORKS / 10);
             0
         });
-        assert_eq!(ended, End::Exit(0), "what the child was to be refused, by bits");
+        assert_eq!(ended, ChildEnd::Exit(0), "what the child was to be refused, by bits");
     }
 }
 

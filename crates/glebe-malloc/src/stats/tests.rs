@@ -1,5 +1,7 @@
 //! Tests the table's forms.
 
+use glebe_testing::openmetrics;
+
 use super::*;
 
 fn written(stats: &Stats, format: Format) -> String {

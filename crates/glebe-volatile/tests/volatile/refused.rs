@@ -5,7 +5,6 @@
 use std::os::fd::AsRawFd;
 use std::ptr;
 
-use glebe::reserve::Reserve;
 use glebe_contig::{Contig, Source};
 use glebe_os::internal::sys::memory::vma;
 use glebe_os::units::Bytes;
@@ -68,11 +67,10 @@ fn refused_at(engine: Engine, at: usize, len: u64) -> Option<Error> {
 fn glebes_own_memory_is_refused() {
     glebe_testing::alone!();
     let contig = Contig::options().source(Source::Plain).build(Bytes::mib(4)).unwrap();
-    let reserve = Reserve::options().build_on(contig).unwrap();
     let regions: Vec<Region> = super::memory::regions(4).collect();
     let mut own: Vec<usize> = regions.iter().map(Region::addr).collect();
-    own.push(reserve.contig().mapping().addr());
-    own.push(reserve.contig().mapping().addr() + (1 << 20));
+    own.push(contig.mapping().addr());
+    own.push(contig.mapping().addr() + (1 << 20));
     // Mappings wiped on fork: glebe detects a child by their words.
     let all = vma::among(&(0..usize::MAX)).unwrap();
     let wiped: Vec<_> = all.iter().filter(|vma| vma.has("wf")).map(|vma| vma.start).collect();

@@ -315,6 +315,10 @@ impl Coder {
         }
     }
 
+    /// Decompresses stored bytes to the start of `out`, and returns the length of the object.
+    ///
+    /// # Errors
+    /// [`CodecError::Corrupt`], [`CodecError::NoMemory`]; if `out` is too short.
     pub fn decode_coded(&self, kind: Kind, stored: &[u8], out: &mut [u8]) -> Result<usize, Error> {
         let len = self.coded_len(kind, stored)?;
         let out = start_of(out, len)?;

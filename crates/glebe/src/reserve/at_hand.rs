@@ -7,7 +7,7 @@
 use super::owner::pages_of;
 use super::positions::Positions;
 use super::stock::{self, Stock};
-use super::Inner;
+use super::ReserveParts;
 use glebe_os::extent::Extent;
 use glebe_os::internal::sync::lock;
 use glebe_os::units::Pages;

@@ -26,7 +26,7 @@ use super::shared::Shared;
 use super::stats::Counter;
 use super::table::{Table, Tables};
 use super::words::PageUse;
-use super::Inner;
+use super::ReserveParts;
 use crate::zpool::internal::with_buffer;
 use crate::zpool::Codec;
 use glebe_os::internal::sync::{lock, prefetch, MappedWord, Mutex, Ordering};

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::shared::Weak;
 use super::stats::Counter;
-use super::Inner;
+use super::ReserveParts;
 use glebe_os::internal::sys::processes::thread::start as start_thread;
 
 const IDLE: Duration = Duration::from_millis(20);

@@ -10,7 +10,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
 use super::key::Key;
-use super::slots::Slot;
+use super::slots::StoreSlot;
 use super::store::Store;
 use super::word::{must, unpin, Word};
 

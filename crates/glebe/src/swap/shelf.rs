@@ -8,7 +8,7 @@
 use super::copies::{Copies, Copy};
 use super::error::SwapError;
 use super::key::Key;
-use super::slots::Slot;
+use super::slots::StoreSlot;
 use super::spill::spill;
 use super::stats::{Counter, Counts};
 use super::word::{change, look, must, Word};

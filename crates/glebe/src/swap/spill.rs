@@ -5,11 +5,11 @@
 //! nothing. A pin of these objects waits for the write. Cost: a read of the pool, two copies of the
 //! bytes, one write.
 
-use super::copies::Block;
+use super::copies::CopyBlock;
 use super::error::SwapError;
 use super::file::{Run, SpillFile, BATCH};
 use super::shelf::{drop_kept, Home, Shelf};
-use super::slots::Slot;
+use super::slots::StoreSlot;
 use super::stats::Counter;
 use super::word::{change, look, must, Word, WordState};
 

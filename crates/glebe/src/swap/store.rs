@@ -19,7 +19,7 @@ use super::options::SwapOptions;
 use super::places::Places;
 use super::room::Room;
 use super::shelf::{Hands, Shelf};
-use super::slots::Slot;
+use super::slots::StoreSlot;
 use super::stats::{Counter, Counts};
 use super::word::{change, look, must, Refusal, Word, WordState, PINS_MAX};
 use glebe_os::internal::stats::Histogram;

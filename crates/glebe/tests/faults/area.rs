@@ -37,14 +37,14 @@ fn page_of(n: u64, version: u8) -> Rc<[u8]> {
 struct Life {
     area: Area,
     known: Vec<Option<u8>>,
-    errors: Errors<Error>,
+    errors: Errors<SwapError>,
 }
 
 impl Life {
     /// Returns the result unless it was refused. Panics if a page is damaged.
-    fn keep<T>(&mut self, result: Result<T, Error>) -> Option<T> {
+    fn keep<T>(&mut self, result: Result<T, SwapError>) -> Option<T> {
         if let Err(refused) = &result {
-            use Error::{Full, Os, Pool};
+            use SwapError::{Full, Os, Pool};
             let is_known = matches!(refused, Os(_) | Pool(_) | Full { .. });
             assert!(is_known, "{refused}");
         }

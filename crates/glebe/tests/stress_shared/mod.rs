@@ -200,7 +200,7 @@ fn kill_and_start(shared: &Shared, oracle: &Oracle, stop: &AtomicBool, time: Dur
 }
 
 fn kill(process: &Process) {
-    process::signal(process.pid, libc::SIGKILL);
+    steered::signal(process.pid, libc::SIGKILL);
     assert_eq!(process.end(), SteeredEnd::Signal(libc::SIGKILL), "its assertion is printed above");
 }
 

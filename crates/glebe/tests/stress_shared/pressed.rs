@@ -36,7 +36,7 @@ const REST: Duration = Duration::from_millis(20);
 
 fn others() {
     loop {
-        process::stay();
+        steered::stay();
         drop(black_box(rise(OTHERS.as_usize(), A_SECOND.get())));
         std::thread::sleep(REST_OF_OTHERS);
     }
@@ -47,7 +47,7 @@ fn purge(shared: &Shared, oracle: &Oracle) {
     let reclaimer = Reclaimer::new(Policy::default()).unwrap();
     reclaimer.add(&purger).unwrap();
     loop {
-        process::stay();
+        steered::stay();
         reclaimer.wait(Duration::from_secs(1)).unwrap();
         let freed = reclaimer.poll().unwrap().freed();
         oracle.count(Count::Purged, freed.get() / GRANULE.get());

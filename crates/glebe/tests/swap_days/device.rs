@@ -7,8 +7,8 @@ use glebe::swap::SwapError;
 use glebe_testing::Scratch;
 
 use super::descriptor::{descriptors_in, is_refusal, Descriptor, Device};
+use super::process::with_own_disk;
 use super::{Kind, Paged, KINDS, PAGES};
-use glebe_testing::steered::with_own_disk;
 
 /// Runs `test` for each kind, plain and encrypted, with all pages written.
 fn each(name: &str, test: impl Fn(Kind, &Paged, &Descriptor)) {

@@ -101,18 +101,18 @@ fn what_a_guard_has_is_not_discarded_and_nothing_is_told_of_what_is_beyond() {
     both(32, 16, |region| {
         (0..32).for_each(|at| fill_page(region, at));
         let guard = region.resident(pages(5), pages(2)).unwrap();
-        assert!(matches!(region.discard(pages(3), pages(10)), Err(Error::Pinned)));
+        assert!(matches!(region.discard(pages(3), pages(10)), Err(SwapError::Pinned)));
         assert_eq!(guard[page()..page() + 8], 1_u64.to_ne_bytes());
         drop(guard);
         (5..32).for_each(|at| check_page(region, at));
         region.discard(pages(3), pages(10)).unwrap();
         assert!((3..13).flat_map(words_of_page).all(|word| load(region, word) == 0));
         (13..32).for_each(|at| check_page(region, at));
-        type Hint = fn(&Region, Bytes, Bytes) -> Result<(), Error>;
+        type Hint = fn(&Region, Bytes, Bytes) -> Result<(), SwapError>;
         for hint in [Region::cold as Hint, Region::will_need, Region::discard] {
-            assert!(matches!(hint(region, pages(31), pages(2)), Err(Error::Beyond { .. })));
+            assert!(matches!(hint(region, pages(31), pages(2)), Err(SwapError::Beyond { .. })));
             let all = Bytes::new(u64::MAX);
-            assert!(matches!(hint(region, pages(1), all), Err(Error::Beyond { .. })));
+            assert!(matches!(hint(region, pages(1), all), Err(SwapError::Beyond { .. })));
             hint(region, pages(32), Bytes::ZERO).unwrap();
             hint(region, pages(7) + Bytes::new(1), Bytes::new(1)).unwrap();
         }

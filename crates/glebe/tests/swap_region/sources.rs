@@ -16,7 +16,7 @@ struct Cold {
 }
 
 impl Cold {
-    fn new(options: &Options) -> Option<Self> {
+    fn new(options: &SwapOptions) -> Option<Self> {
         let made = || region_of(options.clone().pool_limit(Bytes::mib(64)), LEN, 16);
         let (source, target) = (made()?, made()?);
         fill(&source, 1);

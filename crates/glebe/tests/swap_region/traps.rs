@@ -22,9 +22,9 @@ fn a_forked_child_has_no_region_and_the_parents_pages_still_leave() {
     // SAFETY: the child needs no other thread, and dies of its touch.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        let is_told = matches!(region.read_at(Bytes::ZERO, &mut [0]), Err(Error::Forked))
-            && matches!(region.resident(Bytes::ZERO, Bytes::ZERO), Err(Error::Forked))
-            && matches!(region.arm_thread(), Err(Error::Forked));
+        let is_told = matches!(region.read_at(Bytes::ZERO, &mut [0]), Err(SwapError::Forked))
+            && matches!(region.resident(Bytes::ZERO, Bytes::ZERO), Err(SwapError::Forked))
+            && matches!(region.arm_thread(), Err(SwapError::Forked));
         // SAFETY: these calls need no other thread.
         unsafe {
             libc::signal(libc::SIGSEGV, libc::SIG_DFL);
@@ -100,7 +100,7 @@ fn a_thread_that_would_die_of_a_touch_is_told() {
                 libc::sigemptyset(&mut set);
                 libc::sigaddset(&mut set, libc::SIGBUS);
                 libc::pthread_sigmask(libc::SIG_BLOCK, &set, ptr::null_mut());
-                assert!(matches!(region.arm_thread(), Err(Error::SignalBlocked)));
+                assert!(matches!(region.arm_thread(), Err(SwapError::SignalBlocked)));
                 libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, ptr::null_mut());
             }
             region.arm_thread().unwrap();
@@ -111,7 +111,7 @@ fn a_thread_that_would_die_of_a_touch_is_told() {
             // SAFETY: the stack outlives its use.
             assert_eq!(unsafe { libc::sigaltstack(&stack, &mut before) }, 0);
             let said = region.arm_thread();
-            assert!(matches!(said, Err(Error::SignalStack { .. })), "{said:?}");
+            assert!(matches!(said, Err(SwapError::SignalStack { .. })), "{said:?}");
             let none = alternate(ptr::null_mut(), 0, libc::SS_DISABLE);
             // SAFETY: this ends the use of `small`.
             assert_eq!(unsafe { libc::sigaltstack(&none, ptr::null_mut()) }, 0);
@@ -190,7 +190,7 @@ fn pages_that_a_device_has_pinned_stay_and_are_told() {
     stats.check().unwrap();
     assert!(stats.stuck_pages > 0, "{stats}");
     let refused = region.set_budget(pages(2)).unwrap_err();
-    let is_told = matches!(&refused, Error::Os(error) if error.call() == "UFFDIO_MOVE");
+    let is_told = matches!(&refused, SwapError::Os(error) if error.call() == "UFFDIO_MOVE");
     assert!(is_told && region.budget() == pages(16), "{refused}");
     let words = page() as u64 / 8;
     (5 * words..8 * words).for_each(|at| assert_eq!(load(&region, at), word_of(at, 1)));

@@ -115,7 +115,7 @@ impl Answer {
         })
     }
 
-    fn of<T>(result: Result<T, Error>, done: impl FnOnce(T) -> Self) -> Self {
+    fn of<T>(result: Result<T, SwapError>, done: impl FnOnce(T) -> Self) -> Self {
         kept(result).map_or(Self::Refused, done)
     }
 }

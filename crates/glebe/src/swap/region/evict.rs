@@ -24,13 +24,13 @@
 use std::ops::Range;
 
 use super::fetch::{refusal, unmovable, ZEROS};
-use super::inner::Inner;
+use super::inner::RegionParts;
 use super::leaving::Leaving;
 use crate::swap::copies::Copy;
 use crate::swap::error::SwapError;
 use crate::swap::patience::{Hope, Patience};
 use crate::swap::shelf::store_copy;
-use crate::swap::slots::Slot;
+use crate::swap::slots::StoreSlot;
 use crate::swap::stats::Counter;
 use crate::swap::word::{change, look, must, Word, WordState};
 use crate::zpool::internal::{same_filled, with_buffer};

@@ -18,10 +18,10 @@ use std::ops::Range;
 use std::time::Instant;
 
 use super::evict::Asker;
-use super::inner::Inner;
+use super::inner::RegionParts;
 use crate::swap::copies::Unreadable;
 use crate::swap::error::SwapError;
-use crate::swap::slots::Slot;
+use crate::swap::slots::StoreSlot;
 use crate::swap::stats::Counter;
 use crate::swap::word::{change, must, Refusal, Word, WordState};
 use crate::zpool::internal::with_buffer;

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::evict::{Asker, Turn};
-use super::inner::Inner;
+use super::inner::RegionParts;
 use super::leaving::Leaving;
 use super::pins::WAITS;
 use super::Region;

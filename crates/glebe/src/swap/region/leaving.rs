@@ -9,7 +9,7 @@
 #![allow(unsafe_code)]
 
 use super::evict::Turn;
-use super::inner::Inner;
+use super::inner::RegionParts;
 use crate::swap::stats::Counter;
 use crate::swap::word::{look, must, WordState};
 use glebe_os::internal::mapping::{Mapping, DISCARD_MAX};

@@ -16,7 +16,7 @@ mod stats;
 pub use pins::Resident;
 
 use evict::Asker;
-use inner::Inner;
+use inner::RegionParts;
 
 use super::error::SwapError;
 use super::options::SwapOptions;

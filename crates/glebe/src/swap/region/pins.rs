@@ -13,7 +13,7 @@ use std::ops::{Deref, DerefMut, Range};
 use std::ptr::{self, NonNull};
 
 use super::evict::Asker;
-use super::inner::Inner;
+use super::inner::RegionParts;
 use super::Region;
 use crate::swap::error::SwapError;
 use crate::swap::word::{change, must, unpin, Refusal, Word};

@@ -1,6 +1,6 @@
 //! Statistics of a region, in a store's table; inapplicable numbers are 0.
 
-use super::inner::Inner;
+use super::inner::RegionParts;
 use crate::swap::file::SpillFile;
 use crate::swap::stats::Stats;
 use crate::swap::word::{look, WordState};

@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn the_machine_has_as_much_memory_as_the_kernel_lists() {
-        let listed = super::super::meminfo::read("MemTotal").unwrap();
+        let listed = crate::internal::sys::machine::meminfo::read("MemTotal").unwrap();
         assert_eq!(machine_memory().unwrap() >> 20, listed.get() >> 20);
     }
 
