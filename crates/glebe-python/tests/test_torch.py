@@ -1,4 +1,4 @@
-"""The recipe in docs/python.md: a pinned block as host memory from which a GPU copies."""
+"""The recipe in docs/gpu.md: a pinned block as host memory from which a GPU copies."""
 
 import numpy as np
 import pytest
