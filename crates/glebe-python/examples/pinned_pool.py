@@ -2,7 +2,7 @@
 
     pinned_pool.py [FILE]
 
-Needs PyTorch with CUDA and 10 GiB of memory. Prints times in ms and copies in GB/s of each side,
+Needs PyTorch with CUDA and 20 GiB of memory. Prints times in ms and copies in GB/s of each side,
 which take turns, and writes them to FILE as JSON.
 """
 

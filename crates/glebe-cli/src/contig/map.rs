@@ -6,7 +6,9 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
+use glebe::internal::sys::machine::absent::mark_absent;
 use glebe::internal::sys::machine::kpage::{runs, uses, Use};
+use glebe::internal::sys::machine::memory_block::MemoryBlocks;
 use glebe::page_size;
 use glebe::units::Bytes;
 
@@ -35,12 +37,19 @@ const KINDS: [(Use, char, &str, &str); 5] = [
 pub fn run(file: Option<&Path>, out: &mut dyn Write) -> Outcome {
     let (page, size) = (page_size(), block());
     let pages = size.bytes().pages_down(page);
-    let uses = uses(pages)?;
+    let mut uses = uses(pages)?;
+    if let Ok(blocks) = MemoryBlocks::machine() {
+        mark_absent(&mut uses, pages, &blocks)?;
+    }
     let runs = runs(&uses, pages, Use::is_pool);
     let longest = runs.iter().map(|(_, len)| len.bytes(page)).max().unwrap_or(Bytes::ZERO);
     let there = uses.iter().filter(|of| **of != Use::Absent).count() as u64;
     let all = Bytes::new(there * size.bytes().get());
-    let told = format!("{} runs of huge pages, the longest {longest}, in {all}", runs.len());
+    let number = match runs.len() {
+        1 => "1 run".to_owned(),
+        number => format!("{number} runs"),
+    };
+    let told = format!("{number} of huge pages, the longest {longest}, in {all}");
     let head = format!("{told}. In a virtual machine the frames are the guest's.");
     let Some(file) = file else {
         let named = || std::env::var("COLUMNS").ok()?.parse().ok();

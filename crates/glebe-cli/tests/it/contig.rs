@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use glebe::contig::PoolLock;
 use glebe::error::OsError;
 use glebe::internal::sys::machine::hugetlb::{sizes, Pool};
+use glebe::internal::sys::machine::memory_block::{BlockState, MemoryBlocks};
 use glebe::internal::sys::processes::process::effective_user;
+use glebe::units::Bytes;
 use glebe_testing::process::{child_of, is_child};
 use glebe_testing::time::slowed;
 use glebe_testing::Scratch;
@@ -204,6 +206,14 @@ fn what_is_reserved_is_there_for_everybody() {
     assert!(refusal(&too_much).contains("available"));
 }
 
+/// Returns the bytes of all memory blocks on line.
+fn on_line() -> Bytes {
+    let blocks = MemoryBlocks::machine().unwrap();
+    let all = blocks.list().unwrap();
+    let online = all.iter().filter(|block| block.state == BlockState::Online).count() as u64;
+    Bytes::new(online * blocks.size().get())
+}
+
 #[test]
 fn the_map_is_a_picture_or_a_reason() {
     let scratch = Scratch::new("contig-map");
@@ -221,6 +231,7 @@ fn the_map_is_a_picture_or_a_reason() {
     if output.status.success() {
         let text = String::from_utf8(text.stdout).unwrap();
         assert!(text.starts_with("Physical memory\n") && text.contains("  . free"), "{text}");
+        assert!(text.contains(&format!(", in {}. ", on_line())), "{text}");
         let rows: Vec<_> = text.lines().skip_while(|line| !line.contains(", a row ")).collect();
         assert!(rows.len() > 1 && rows.iter().all(|line| line.len() <= 60), "{text}");
     } else {

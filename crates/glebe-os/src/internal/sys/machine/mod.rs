@@ -1,5 +1,6 @@
 //! What the machine or the cgroup has once: pools, zones, limits, pressure, clocks.
 
+pub mod absent;
 pub mod buddyinfo;
 pub mod cgroup;
 pub mod compact;
