@@ -206,12 +206,12 @@ fn what_is_reserved_is_there_for_everybody() {
     assert!(refusal(&too_much).contains("available"));
 }
 
-/// Returns the bytes of all memory blocks on line.
-fn on_line() -> Bytes {
-    let blocks = MemoryBlocks::machine().unwrap();
+/// Returns the bytes of all memory blocks on line, if the kernel has memory blocks.
+fn on_line() -> Option<Bytes> {
+    let blocks = MemoryBlocks::machine().ok()?;
     let all = blocks.list().unwrap();
     let online = all.iter().filter(|block| block.state == BlockState::Online).count() as u64;
-    Bytes::new(online * blocks.size().get())
+    Some(Bytes::new(online * blocks.size().get()))
 }
 
 #[test]
@@ -231,7 +231,9 @@ fn the_map_is_a_picture_or_a_reason() {
     if output.status.success() {
         let text = String::from_utf8(text.stdout).unwrap();
         assert!(text.starts_with("Physical memory\n") && text.contains("  . free"), "{text}");
-        assert!(text.contains(&format!(", in {}. ", on_line())), "{text}");
+        if let Some(bytes) = on_line() {
+            assert!(text.contains(&format!(", in {bytes}. ")), "{text}");
+        }
         let rows: Vec<_> = text.lines().skip_while(|line| !line.contains(", a row ")).collect();
         assert!(rows.len() > 1 && rows.iter().all(|line| line.len() <= 60), "{text}");
     } else {
