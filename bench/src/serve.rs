@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use load::{Load, Op};
 pub(crate) use peer::be;
-use peer::{CacheServer, ServerName};
+use peer::{CacheServer, ServerKind};
 
 use crate::report::Report;
 use crate::turns::{by_round, rounds, turns, NO_END};
@@ -90,8 +90,8 @@ fn requests(threads: usize, report: &mut Report) -> Outcome {
 }
 
 fn ratio(what: &str, case: &str, unit: &str, report: &mut Report) {
-    let of = |who: ServerName| report.of(case, who.name(), unit);
-    let ratio = by_round(of(ServerName::Memcached), of(ServerName::Glebe));
+    let of = |who: ServerKind| report.of(case, who.name(), unit);
+    let ratio = by_round(of(ServerKind::Memcached), of(ServerKind::Glebe));
     report.ratio(&format!("{what}_{case}_vs_memcached"), ratio);
 }
 

@@ -20,7 +20,7 @@ use crate::report::Report;
 use crate::reserve::keyed::mix;
 use crate::{interrupt, Outcome};
 use case::{Case, Request, State, TakenBlock, ADVERSARY, CASES, END, FIX_ALIGN};
-use space::{Allocates, Space};
+use space::{Space, SpaceKind};
 
 /// Requests made beforehand and repeated.
 const REQUESTS: usize = 1 << 14;
@@ -72,7 +72,7 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
 struct Runner<'a> {
     case: &'a Case,
     requests: &'a [Request],
-    who: Allocates,
+    who: SpaceKind,
     space: Box<dyn Space>,
     held: Vec<TakenBlock>,
     /// Requests per sample, and the next request.
@@ -81,7 +81,7 @@ struct Runner<'a> {
 }
 
 impl<'a> Runner<'a> {
-    fn new(who: Allocates, case: &'a Case, state: &State, requests: &'a [Request]) -> Self {
+    fn new(who: SpaceKind, case: &'a Case, state: &State, requests: &'a [Request]) -> Self {
         let (space, held) = (who.space(state), state.blocks());
         Self { case, requests, who, space, held, batch: 2, next: 0 }
     }
@@ -126,16 +126,16 @@ fn case_name(case: &str, log: u32) -> String {
 fn measure(case: &Case, log: u32, state: &State, effort: &Effort, report: &mut Report) {
     let name = case_name(case.name, log);
     let requests = case.requests(state, REQUESTS);
-    let mut list = Runner::new(Allocates::List, case, state, &requests);
+    let mut list = Runner::new(SpaceKind::List, case, state, &requests);
     let lowest = list.answers(effort.compared, effort.compare_us);
     let mut runners = Vec::new();
-    for who in Allocates::ALL {
+    for who in SpaceKind::ALL {
         if let Some(why) = who.absent(log) {
             report.remark(&name, who.name(), UNIT, why);
             continue;
         }
         let mut runner = Runner::new(who, case, state, &requests);
-        if who != Allocates::Nobody {
+        if who != SpaceKind::Nobody {
             let given = runner.answers(lowest.len(), effort.compare_us);
             let wrong = given.iter().zip(&lowest).filter(|(given, lowest)| given != lowest).count();
             let text = match wrong {
@@ -143,7 +143,7 @@ fn measure(case: &Case, log: u32, state: &State, effort: &Effort, report: &mut R
                 _ => format!("{wrong} of {} not the lowest that fits", given.len()),
             };
             report.remark(&name, who.name(), UNIT, &text);
-            if matches!(who, Allocates::Classes | Allocates::Plain) {
+            if matches!(who, SpaceKind::Classes | SpaceKind::Plain) {
                 report.check("wrong_answers", wrong as u64);
             }
         }
@@ -163,7 +163,7 @@ fn bytes(log: u32, state: &State, report: &mut Report) {
     // Ascending order would leave every node half full, unlike in use.
     let mut extents = state.free.clone();
     extents.sort_by_key(|extent| mix(extent.start()));
-    for (who, classes) in [(Allocates::Classes, Classes::All), (Allocates::Plain, Classes::None)] {
+    for (who, classes) in [(SpaceKind::Classes, Classes::All), (SpaceKind::Plain, Classes::None)] {
         let mut tree = FreeTree::with_classes(span, extents.len(), classes).expect("memory");
         extents.iter().for_each(|extent| tree.free(*extent).expect("free once"));
         let each = tree.used_bytes() as f64 / tree.extents() as f64;
@@ -175,18 +175,18 @@ fn ratios(logs: &[u32], report: &mut Report) {
     let (first, last) = (logs[0], logs[logs.len() - 1]);
     let span = format!("growth_1e{first}_to_1e{last}");
     let mut ratios = Vec::new();
-    let median = |case, log, who: Allocates| report.median(&case_name(case, log), who.name());
+    let median = |case, log, who: SpaceKind| report.median(&case_name(case, log), who.name());
     let (mut growth, mut cost) = (0.0_f64, 0.0_f64);
-    for (who, suffix) in [(Allocates::Classes, "classes"), (Allocates::Plain, "plain")] {
+    for (who, suffix) in [(SpaceKind::Classes, "classes"), (SpaceKind::Plain, "plain")] {
         for name in CASES.map(|case| case.name) {
             let grown = median(name, last, who) / median(name, first, who);
             ratios.push((format!("{span}_{name}_{suffix}"), grown));
-            growth = if who == Allocates::Classes { growth.max(grown) } else { growth };
+            growth = if who == SpaceKind::Classes { growth.max(grown) } else { growth };
             for &log in logs {
                 for (key, peer) in [
-                    ("vs_rbtree", Allocates::RbTree),
-                    ("vs_list", Allocates::List),
-                    ("vs_best_exact_crate", Allocates::VmAllocator),
+                    ("vs_rbtree", SpaceKind::RbTree),
+                    ("vs_list", SpaceKind::List),
+                    ("vs_best_exact_crate", SpaceKind::VmAllocator),
                 ] {
                     if peer.absent(log).is_none() {
                         let ratio = median(name, log, peer) / median(name, log, who);
@@ -197,7 +197,7 @@ fn ratios(logs: &[u32], report: &mut Report) {
         }
     }
     for &log in logs {
-        let of = |case| median(case, log, Allocates::Classes);
+        let of = |case| median(case, log, SpaceKind::Classes);
         cost = cost.max(of(ADVERSARY) / of(FIX_ALIGN));
     }
     ratios.extend([(span, growth), ("adversary_cost".to_owned(), cost)]);

@@ -22,12 +22,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const MEMCACHED: &str = "memcached";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ServerName {
+pub(super) enum ServerKind {
     Glebe,
     Memcached,
 }
 
-impl ServerName {
+impl ServerKind {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Glebe => "glebe",
@@ -38,7 +38,7 @@ impl ServerName {
 
 /// A server that listens at `port`.
 pub(super) struct CacheServer {
-    pub(super) who: ServerName,
+    pub(super) who: ServerKind,
     pub(super) port: u16,
     /// glebe's socket for first-class requests.
     pub(super) control: PathBuf,
@@ -50,9 +50,9 @@ pub(super) struct CacheServer {
 impl CacheServer {
     /// Starts glebe and, if installed, memcached.
     pub(super) fn all(mib: u64, threads: usize, report: &mut Report) -> Outcome<Vec<Self>> {
-        let mut all = vec![Self::start(ServerName::Glebe, mib, threads)?];
+        let mut all = vec![Self::start(ServerKind::Glebe, mib, threads)?];
         match is_installed() {
-            true => all.push(Self::start(ServerName::Memcached, mib, threads)?),
+            true => all.push(Self::start(ServerKind::Memcached, mib, threads)?),
             false => report.remark(
                 "get_100",
                 MEMCACHED,
@@ -63,7 +63,7 @@ impl CacheServer {
         Ok(all)
     }
 
-    pub(super) fn start(who: ServerName, mib: u64, threads: usize) -> Outcome<Self> {
+    pub(super) fn start(who: ServerKind, mib: u64, threads: usize) -> Outcome<Self> {
         // Free now; another program is unlikely to take it before the server.
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let port = free.local_addr()?.port();

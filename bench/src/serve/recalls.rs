@@ -13,7 +13,7 @@ use glebe::units::Bytes;
 use glebe_serve::server::ask_control;
 
 use super::load::{connect, Op};
-use super::peer::{CacheServer, ServerName};
+use super::peer::{CacheServer, ServerKind};
 use super::trace::Zipf;
 use crate::clock::{micros, wall};
 use crate::report::Report;
@@ -35,9 +35,9 @@ pub(super) fn measure(report: &mut Report) -> Outcome {
     // A quick run has enough keys for a recall to take some.
     let (mib, keys, requests) = report.plan((192, 150_000, 20_000), (1024, 1024 << 11, 30_000_000));
     let zipf = Zipf::new(keys);
-    let glebe = ServerName::Glebe.name();
+    let glebe = ServerKind::Glebe.name();
 
-    let peer = CacheServer::start(ServerName::Glebe, mib, 2)?;
+    let peer = CacheServer::start(ServerKind::Glebe, mib, 2)?;
     let mut reader = Reader::filled(&peer, zipf.keys())?;
     let mut recalls = Recalls::default();
     let seen = std::thread::scope(|scope| {
@@ -52,7 +52,7 @@ pub(super) fn measure(report: &mut Report) -> Outcome {
     report.add("hit_under_recall", glebe, HITS, seen.share());
 
     let taken = recalls.share_held() * BLOCK.get() as f64;
-    let peer = CacheServer::start(ServerName::Glebe, mib - (taken as u64 >> 20), 2)?;
+    let peer = CacheServer::start(ServerKind::Glebe, mib - (taken as u64 >> 20), 2)?;
     let mut reader = Reader::filled(&peer, zipf.keys())?;
     let still = reader.read("serve, without recalls", &zipf, requests)?;
     report.check("wrong_bytes", still.wrong);

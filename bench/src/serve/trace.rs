@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 
 use super::load::connect;
-use super::peer::{CacheServer, ServerName};
+use super::peer::{CacheServer, ServerKind};
 use crate::report::Report;
 use crate::reserve::keyed::{mix, Random};
 use crate::turns::{rounds, NO_END};
@@ -48,8 +48,8 @@ pub(super) fn measure(report: &mut Report) -> Outcome {
     for (name, case) in
         [("hit_ratio_vs_memcached", "hit_ratio"), ("items_vs_memcached", "items_100")]
     {
-        let of = |who: ServerName| report.median(case, who.name());
-        let ratio = of(ServerName::Glebe) / of(ServerName::Memcached);
+        let of = |who: ServerKind| report.median(case, who.name());
+        let ratio = of(ServerKind::Glebe) / of(ServerKind::Memcached);
         report.ratio(name, ratio);
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! [`Space`]: an allocator of positions; [`Allocates`]: all that are compared.
+//! [`Space`]: an allocator of positions; [`SpaceKind`]: all that are compared.
 //!
 //! Units: pages, for positions and lengths. A peer that is too slow has a row that says so.
 
@@ -19,7 +19,7 @@ pub(super) trait Space {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Allocates {
+pub(super) enum SpaceKind {
     /// Free tree with every class of alignments, like the reserve.
     Classes,
     Plain,
@@ -31,7 +31,7 @@ pub(super) enum Allocates {
     Nobody,
 }
 
-impl Allocates {
+impl SpaceKind {
     pub(super) const ALL: [Self; 6] =
         [Self::Classes, Self::Plain, Self::RbTree, Self::List, Self::VmAllocator, Self::Nobody];
 
