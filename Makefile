@@ -32,7 +32,8 @@ help:
 	@echo "make demo     build the command and show the library at work"
 	@echo "make test     every test: as root and not, without rseq, with faults, the loom models"
 	@echo "make test-long  the same with whole state spaces, longer storms and tests of the benchmarks"
-	@echo "make lint     format, clippy, oldest Rust, docs, layers, style, packages, licences, aarch64"
+	@echo "make lint     format, clippy, oldest Rust, docs, layers, style, unsafe list, packages, licences,"
+	@echo "              aarch64"
 	@echo "make bench    the benchmarks, programs under malloc, the stress tests; minutes each"
 	@echo "make aged     age this machine, and judge the contiguous memory it gives (root, minutes)"
 	@echo "make fuzz     a minute of each fuzz target"
@@ -85,7 +86,7 @@ aged:
 	scripts/aged/accept.py --blocks 10 --json $(TARGET)/aged.json
 
 python:
-	scripts/python.sh wheel
+	PROFILE=$(PROFILE) scripts/python.sh wheel
 
 fuzz:
 	fuzz/run.sh 60

@@ -77,7 +77,7 @@ run_pytest() {
 
 # Runs the tests as user and group 65534, without groups and so without capabilities, from copies
 # that this user can read. Five files of tests do not depend on the user: test_wheel never runs
-# here, the others run with GLEBE_LONG.
+# here, the other four run only with GLEBE_LONG.
 as_nobody() {
     local scratch packages pure status=0
     [ "$(id -u)" = 0 ] || { echo "skipped: tests as another user (the caller is not root)"; return 0; }
@@ -147,7 +147,7 @@ test-distributed) python3 scripts/distributed_tests.py ${DISTRIBUTED_TEST:+"$DIS
 wheel)
     fetch "$needs_of_wheel"
     # zig links for the oldest C library that wheels support.
-    build "$target/wheels" --release --strip --zig --compatibility manylinux2014
+    build "$target/wheels" --profile "${PROFILE:-release}" --strip --zig --compatibility manylinux2014
     GLEBE_WHEEL=$(echo "$target"/wheels/*.whl) run_pytest $crate/tests/test_wheel.py $crate/tests/test_page.py
     ls -l "$target"/wheels/*.whl
     ;;

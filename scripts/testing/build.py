@@ -77,8 +77,8 @@ def tests(built):
 
 def models(built):
     """Builds the concurrency models. They need a compiler flag, and so their own target folder: in
-    the other one cargo would build everything again. They give way to the tests, whose last program
-    is large and keeps one processor alone busy."""
+    the other one cargo would build everything again. They run under `nice`: the tests take longer,
+    and their last program alone does not keep two processors busy."""
     flags = f"{os.environ.get('RUSTFLAGS', '')} --cfg loom"
     crates = ["glebe-os", "glebe-zpool", "glebe-volatile", "glebe", "glebe-malloc"]
     words = ["test", "--no-run", *(word for name in crates for word in ("-p", name))]

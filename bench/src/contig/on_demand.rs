@@ -72,7 +72,7 @@ fn case(run: Bytes) -> String {
     format!("required_{}", name(run))
 }
 
-/// SpaceKind the run and checks its page frames. Returns the number of failures.
+/// Allocates the run and checks its page frames. Returns the number of failures.
 fn of_reserve(reserve: &Reserve, run: Bytes, report: &mut Report) -> Outcome<u64> {
     let pages = run.pages_up(page_size());
     if reserve.largest_run()? < pages {

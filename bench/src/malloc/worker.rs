@@ -76,7 +76,7 @@ pub(crate) fn inside(group: &Path, job: &str, out: &mut dyn Write) -> Outcome {
     }
 }
 
-/// Waits for a step, in the worker. Returns false at the end. SpaceKind nothing, like [`say`], once
+/// Waits for a step, in the worker. Returns false at the end. Allocates nothing, like [`say`], once
 /// `line` is long enough.
 pub(super) fn next_step(line: &mut String) -> Outcome<bool> {
     line.clear();

@@ -106,7 +106,7 @@ impl Case {
         (1..=count as u64).map(request).collect()
     }
 
-    /// SpaceKind and frees for each request, and passes answers to `tell`.
+    /// Allocates and frees for each request, and passes answers to `tell`.
     #[inline]
     pub(super) fn serve(
         &self,

@@ -74,10 +74,10 @@ enum Measurement {
     Lifted { keeper: objects::Keeper, limited: u32, lifted_ms: u64 },
 }
 
-/// Does the job in the child, in the group `dir`. Call it before there is a second thread.
-pub(crate) fn inside(dir: &Path, job: &str) -> Outcome<Value> {
+/// Takes the measurement in the child, in the group `dir`. Call it before there is a second thread.
+pub(crate) fn inside(dir: &Path, measurement: &str) -> Outcome<Value> {
     enter(dir);
-    Ok(match serde_json::from_str(job)? {
+    Ok(match serde_json::from_str(measurement)? {
         Measurement::Purge { which, rounds } => to_value(purge::inside(which, rounds, dir)?),
         Measurement::Kept { beside, steps, dir } => to_value(kept::inside(beside, steps, &dir)?),
         Measurement::Tiles { keeper, time_ms } => to_value(tiles::inside(keeper, time_ms)?),

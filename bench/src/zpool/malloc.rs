@@ -135,7 +135,7 @@ impl Store for Blocks {
         Ok(())
     }
 
-    /// SpaceKind before it frees, as programs do.
+    /// Allocates before it frees, as programs do.
     #[inline]
     fn replace(&mut self, nth: usize, bytes: &[u8]) -> Outcome {
         self.put(nth, bytes)

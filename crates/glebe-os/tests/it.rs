@@ -1,4 +1,4 @@
-//! Tests kernel calls through the public interface, as one program. A new file needs a `mod`
+//! Tests kernel calls, as one program. A new file needs a `mod`
 //! line below.
 //!
 //! Tests may run side by side in one process. A test that counts or changes process-wide state, or

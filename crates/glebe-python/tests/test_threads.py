@@ -26,7 +26,7 @@ THREADS = 8
 def hammer(*works):
     """Calls each work repeatedly in a thread of its own, with its own source of random numbers.
 
-    Each thread looks at the time itself: this one could wait for the global lock much longer. A
+    Each thread looks at the time itself: the main thread could wait for the global lock much longer. A
     short switch interval lets more threads have turns meanwhile."""
     stop, failed, end = threading.Event(), [], time.monotonic() + SECONDS
 
@@ -44,9 +44,11 @@ def hammer(*works):
     ]
     interval = sys.getswitchinterval()
     sys.setswitchinterval(0.0005)
-    [thread.start() for thread in threads]
-    [thread.join() for thread in threads]
-    sys.setswitchinterval(interval)
+    try:
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+    finally:
+        sys.setswitchinterval(interval)
     if failed:
         raise failed[0]
 

@@ -2,10 +2,10 @@
 
 use std::process::Stdio;
 
-use crate::process::child_of;
 use glebe_os::units::Bytes;
 
 use crate::cgroup::{enter, Group};
+use crate::process::child_of;
 
 /// Set to the group's directory in the child.
 pub const GROUP: &str = "GLEBE_TEST_CGROUP";

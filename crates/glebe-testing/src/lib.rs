@@ -5,7 +5,8 @@
 //! - [`memory`]: uses up memory at a limited speed.
 //! - [`tools`]: commands that tests run.
 //! - [`cgroup`]: a memory cgroup with a limit; [`inside`] runs a test's body in one.
-//! - [`child`]: a forked child that answers a question; [`steered`]: one that pipes steer.
+//! - [`child`]: a forked child that answers a question; [`steered`]: one that its parent directs
+//!   through pipes.
 //! - [`openmetrics`]: a strict parser of statistics.
 //! - [`stressed`]: random numbers, contents that tell their owner, signals.
 //! - [`turn`]: a lock between test processes.
@@ -14,7 +15,7 @@
 //!
 //! A test that cannot run on this machine prints `skipped: ` and why, and returns.
 
-// Helpers of tests panic where a test should fail, and names of fields say what they are.
+// A helper panics where the test should fail, and the names of fields and errors say enough.
 #![allow(missing_docs, clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
 #[cfg(not(loom))]

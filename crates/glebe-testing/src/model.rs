@@ -16,8 +16,8 @@ pub fn explore(preemptions: impl Into<Option<usize>>, run: impl Fn() + Sync + Se
     explore_share(preemptions.into(), SHARE, run);
 }
 
-/// Like [`explore`], for a model whose threads all start before any runs, so that they run in any
-/// order without a preemption: none without `GLEBE_LONG`.
+/// Like [`explore`], for a model whose first thread only waits: the other threads run in any order
+/// without a preemption. Explores no preemption, or with `GLEBE_LONG` at most `preemptions`.
 pub fn explore_orders(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
     explore_share(Some(preemptions), 0, run);
 }

@@ -1,11 +1,15 @@
-//! [demo]: ../../../docs/demo.svg
-//! [examples]: ../../../crates
-//! [c-examples]: ../../../crates/glebe-c/examples
-//! [design]: ../../../docs/design.md
-//! [serve]: ../../../docs/serve.md
-//! [kernel]: ../../../docs/kernel.md
+//! [c]: ../../../docs/c.md
 //! [changes]: ../../../CHANGELOG.md
+//! [demo]: ../../../docs/demo.svg
+//! [design]: ../../../docs/design.md
+//! [gpu]: ../../../docs/gpu.md
+//! [huge]: ../../../docs/huge-pages.md
+//! [malloc]: ../../../docs/malloc.md
+//! [python]: ../../../docs/python.md
+//! [reclaim]: ../../../docs/reclaim.md
 //! [results]: ../../../bench/results/README.md
+//! [serve]: ../../../docs/serve.md
+//! [swap]: ../../../docs/swap.md
 //!
 #![doc = include_str!("../README.md")]
 // The README is the front page. The links above override its own: rustdoc takes the first

@@ -191,8 +191,9 @@ impl BlockWork {
     }
 
     /// Counts the pages of hugetlb pools in a block. The kernel takes surplus pages of a process
-    /// that just ended out of the pools a moment later, so this waits for those. It looks for
-    /// surplus pages before it counts: one that leaves in between would be counted and not awaited.
+    /// that just ended out of the pools a moment later, so this waits for those. Each
+    /// further count follows its look at the surplus: a page that left between a count and a later
+    /// look would be counted and not awaited.
     fn pages_of_pools(&self, number: u64) -> Result<u64, Error> {
         let begin = Instant::now();
         let mut pages = self.look(number, true)?.pool;

@@ -29,7 +29,7 @@ const LEVEL_SHIFT: u32 = 6;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Watched {
-    /// The group with the least room, or "the machine". ReclaimError: why the groups cannot be
+    /// The group with the least room, or "the machine"; or why the groups cannot be
     /// read.
     pub limit: Result<String, String>,
     /// Usage near a group's limit: a threshold in version 1, `memory.events` in version 2.

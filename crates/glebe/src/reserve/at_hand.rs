@@ -7,12 +7,12 @@
 use super::owner::pages_of;
 use super::positions::Positions;
 use super::stock::{self, Stock};
-use super::ReserveParts;
+use super::ReserveCore;
 use glebe_os::extent::Extent;
 use glebe_os::internal::sync::lock;
 use glebe_os::units::Pages;
 
-impl ReserveParts {
+impl ReserveCore {
     #[inline]
     pub(super) fn grant_at_hand(&self) -> Option<Extent> {
         // Starts all fetches at once.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::error::ReserveError;
 use super::shared::Shared;
-use super::{Footing, ReserveParts};
+use super::{Footing, ReserveCore};
 use crate::contig::Location;
 use glebe_os::extent::Extent;
 use glebe_os::internal::sys::page_size;
@@ -80,7 +80,7 @@ impl fmt::Display for Contiguity {
 /// ```
 #[derive(Debug)]
 pub struct Block {
-    pub(super) inner: Shared<ReserveParts>,
+    pub(super) inner: Shared<ReserveCore>,
     pub(super) extent: Extent,
     pub(super) addr: usize,
 }
@@ -186,7 +186,7 @@ impl Drop for Block {
 #[derive(Debug)]
 #[must_use = "a promise that is dropped is given up"]
 pub struct Promise {
-    pub(super) inner: Shared<ReserveParts>,
+    pub(super) inner: Shared<ReserveCore>,
     /// `None` once taken.
     pub(super) extent: Option<Extent>,
     pub(super) zeroed: bool,

@@ -1,4 +1,4 @@
-//! [`ReserveError`] of a reserve.
+//! [`ReserveError`]: why a call on a reserve was refused.
 
 use crate::contig;
 use glebe_os::error::OsError;

@@ -3,7 +3,7 @@
 
 use super::error::ReserveError;
 use super::memory::Memory;
-use super::{Reserve, ReserveParts};
+use super::{Reserve, ReserveCore};
 use crate::contig::{Certificate, Drift, HeldBy, Location, Source};
 use glebe_os::error::OsError;
 use glebe_os::internal::sys::page_size;
@@ -20,7 +20,7 @@ pub struct Footing {
     pub len: Bytes,
 }
 
-impl ReserveParts {
+impl ReserveCore {
     pub(super) fn locate(&self, offset: Bytes) -> Option<Location> {
         let contig = self.lent().frames().contig();
         let fixed = || contig.query(contig.mapping().addr().checked_add(offset.as_usize())?);
@@ -44,7 +44,7 @@ impl Reserve {
     }
 
     /// Returns the greatest length: the length, unless
-    /// [`ReserveOptions::room`](super::Options::room) was set.
+    /// [`ReserveOptions::room`](super::ReserveOptions::room) was set.
     #[must_use]
     pub fn room(&self) -> Bytes {
         let memory = self.inner.get().ok().and_then(|inner| inner.memory.as_ref());

@@ -20,7 +20,7 @@
 //! change since the search. An entry is a hint: a page that first class took keeps its entry until
 //! a search finds it stale. Keys that crowd a bucket displace each other, which costs a miss.
 //!
-//! Tag: hash bits that do not choose the bucket. PageKey words tell equal tags apart; a wrong
+//! Tag: hash bits that do not choose the bucket. Key words tell equal tags apart; a wrong
 //! guess, one in 2^15 for each entry met, costs two cache lines.
 //!
 //! Generation: low bits of the page word's generation ([`super::words`]). An entry names one use of

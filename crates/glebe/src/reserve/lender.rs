@@ -245,7 +245,7 @@ impl Lender {
 #[derive(Debug, Default)]
 struct Padded(Word);
 
-/// PageState of a thread, or of several.
+/// State of a thread, or of several.
 #[repr(align(128))]
 #[derive(Debug, Default)]
 struct Lane {

@@ -117,7 +117,7 @@ impl Busy {
 }
 
 #[derive(Debug)]
-pub(crate) struct ReserveParts {
+pub(crate) struct ReserveCore {
     positions: Mutex<Positions>,
     lender: Lender,
     cache: Cache,
@@ -130,7 +130,7 @@ pub(crate) struct ReserveParts {
     memory: Option<Memory>,
 }
 
-impl ReserveParts {
+impl ReserveCore {
     fn lender(&self) -> &Lender {
         &self.lender
     }
@@ -209,7 +209,7 @@ pub struct GranuleUse {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Reserve {
-    inner: Shared<ReserveParts>,
+    inner: Shared<ReserveCore>,
     contig: Arc<Contig>,
     why_counted: Option<Arc<str>>,
 }
@@ -262,13 +262,13 @@ impl Reserve {
     /// Returns the use of each granule, by position; an empty list in a forked child.
     #[must_use]
     pub fn usage(&self) -> Vec<GranuleUse> {
-        self.inner.get().map_or_else(|_| Vec::new(), ReserveParts::usage)
+        self.inner.get().map_or_else(|_| Vec::new(), ReserveCore::usage)
     }
 
     /// Returns the statistics now; zeros in a forked child.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.inner.get().map_or_else(|_| Stats::default(), ReserveParts::stats)
+        self.inner.get().map_or_else(|_| Stats::default(), ReserveCore::stats)
     }
 
     /// Lets root and other processes of this user read the statistics (`glebe stats`). Starts a

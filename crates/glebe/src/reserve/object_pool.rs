@@ -9,14 +9,14 @@ use std::time::Instant;
 
 use super::packed::{Packed, Rest};
 use super::shared::Shared;
-use super::{Reserve, ReserveParts};
+use super::{Reserve, ReserveCore};
 use crate::zpool::{Budget, Codec, Compacted, Error, Handle, ObjectPool as Pool, Stats};
 use glebe_os::internal::stats::{families, json, listed, text, Row, Set, Unit, Value};
 use glebe_os::internal::sync::Ordering;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 
-/// ReserveOptions of a pool of objects on lent pages.
+/// Options of a pool of objects on lent pages.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct LentObjectPoolOptions {
@@ -80,7 +80,7 @@ impl LentObjectPoolOptions {
 #[derive(Debug)]
 struct Owned {
     packed: Arc<Packed>,
-    inner: Shared<ReserveParts>,
+    inner: Shared<ReserveCore>,
 }
 
 impl Drop for Owned {
@@ -124,7 +124,7 @@ impl Reserve {
 
 impl LentObjectPool {
     #[inline]
-    fn inner(&self) -> Result<&ReserveParts, Error> {
+    fn inner(&self) -> Result<&ReserveCore, Error> {
         self.owned.inner.get().map_err(|_| Error::Forked)
     }
 
@@ -132,7 +132,7 @@ impl LentObjectPool {
         self.owned.packed.staging.pool()
     }
 
-    fn checked_room(&self, inner: &ReserveParts, len: usize) -> Result<(), Error> {
+    fn checked_room(&self, inner: &ReserveCore, len: usize) -> Result<(), Error> {
         let packed = &self.owned.packed;
         if packed.has_room(inner.lender()) {
             return Ok(());

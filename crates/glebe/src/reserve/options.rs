@@ -13,7 +13,7 @@ use super::page_cache::Cache;
 use super::positions::Positions;
 use super::shared::Shared;
 use super::table::Tables;
-use super::{zero_ahead, Busy, Reserve, ReserveError, ReserveParts, Writers, GRANULE};
+use super::{zero_ahead, Busy, Reserve, ReserveCore, ReserveError, Writers, GRANULE};
 use crate::contig::{self, Contig, Plan, Source};
 use crate::zpool::Codec;
 use glebe_os::error::OsError;
@@ -25,7 +25,7 @@ use glebe_os::units::{Bytes, Pages};
 /// Approximate table bytes for each page: its words, its key, and its place in the index.
 const TABLE_BYTES_A_PAGE: u64 = 96;
 
-/// ReserveOptions of a reserve: [`Reserve::options`] makes them, [`ReserveOptions::build`] uses
+/// Options of a reserve: [`Reserve::options`] makes them, [`ReserveOptions::build`] uses
 /// them.
 ///
 /// ```
@@ -138,7 +138,7 @@ impl ReserveOptions {
         let lender = Lender::new(&mut tables, lent, present.get(), zero_target)?;
         let cache =
             Cache::new(&mut tables, &lender, self.page_cache.as_ref().unwrap_or(&Codec::None))?;
-        let inner = ReserveParts {
+        let inner = ReserveCore {
             positions: Mutex::new(positions),
             lender,
             cache,

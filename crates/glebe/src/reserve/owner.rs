@@ -12,7 +12,7 @@ use super::lent::NotTaken;
 use super::positions::Search;
 use super::shared::Shared;
 use super::stats::Counter;
-use super::{Positions, Reserve, ReserveParts};
+use super::{Positions, Reserve, ReserveCore};
 use glebe_os::extent::Extent;
 use glebe_os::internal::sync::{lock, Ordering};
 use glebe_os::units::Pages;
@@ -116,7 +116,7 @@ impl Reserve {
     /// granted when the reserve was built (a later filter, or no kernel memory).
     #[inline]
     pub fn alloc(&self, request: impl Into<Request>) -> Result<Block, ReserveError> {
-        ReserveParts::alloc(&self.inner, request.into())
+        ReserveCore::alloc(&self.inner, request.into())
     }
 
     /// Takes a block as [`Reserve::alloc`] does, without waiting for a tenant's copy.
@@ -149,7 +149,7 @@ impl Reserve {
     }
 }
 
-impl ReserveParts {
+impl ReserveCore {
     #[inline]
     pub(super) fn alloc(shared: &Shared<Self>, request: Request) -> Result<Block, ReserveError> {
         let inner = shared.get()?;

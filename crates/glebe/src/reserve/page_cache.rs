@@ -26,7 +26,7 @@ use super::shared::Shared;
 use super::stats::Counter;
 use super::table::{Table, Tables};
 use super::words::PageUse;
-use super::ReserveParts;
+use super::ReserveCore;
 use crate::zpool::internal::with_buffer;
 use crate::zpool::Codec;
 use glebe_os::internal::sync::{lock, prefetch, MappedWord, Mutex, Ordering};
@@ -65,11 +65,11 @@ pub enum Rejected {
 /// The page cache of a reserve: a cheap handle.
 #[derive(Clone, Debug)]
 pub struct PageCache {
-    inner: Shared<ReserveParts>,
+    inner: Shared<ReserveCore>,
 }
 
 impl PageCache {
-    pub(super) fn new(inner: Shared<ReserveParts>) -> Self {
+    pub(super) fn new(inner: Shared<ReserveCore>) -> Self {
         Self { inner }
     }
 
@@ -105,7 +105,7 @@ impl PageCache {
 pub struct Namespace {
     /// Replaced when the name space is invalidated.
     number: Arc<MappedWord>,
-    inner: Shared<ReserveParts>,
+    inner: Shared<ReserveCore>,
     takes: Takes,
 }
 
@@ -130,12 +130,12 @@ impl Namespace {
     }
 
     #[inline]
-    fn key(&self, inner: &ReserveParts, object: u64, index: u64) -> PageKey {
+    fn key(&self, inner: &ReserveCore, object: u64, index: u64) -> PageKey {
         inner.cache.key(self.number.load(Ordering::Acquire), object, index)
     }
 
     #[inline]
-    fn inner(&self, len: usize) -> Result<&ReserveParts, ReserveError> {
+    fn inner(&self, len: usize) -> Result<&ReserveCore, ReserveError> {
         let inner = self.inner.get()?;
         let page = inner.lent().frames().page().bytes();
         if len as u64 != page.get() {

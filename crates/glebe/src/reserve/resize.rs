@@ -11,7 +11,7 @@ use super::error::ReserveError;
 use super::memory::{Memory, MemoryPart};
 use super::owner::pages_of;
 use super::positions::Positions;
-use super::{Reserve, ReserveParts, GRANULE};
+use super::{Reserve, ReserveCore, GRANULE};
 use glebe_os::extent::Extent;
 use glebe_os::internal::sync::lock;
 use glebe_os::internal::sys::page_size;
@@ -42,9 +42,9 @@ pub(super) fn bytes(pages: u64) -> Bytes {
     Pages::new(pages).bytes(page_size())
 }
 
-impl ReserveParts {
+impl ReserveCore {
     pub(super) fn memory(&self) -> Result<&Memory, ReserveError> {
-        let why = "it was built without Options::room()";
+        let why = "it was built without ReserveOptions::room()";
         self.memory.as_ref().ok_or(ReserveError::FixedLen { why })
     }
 
@@ -163,10 +163,10 @@ impl Reserve {
     /// only if their frames are adjacent.
     ///
     /// # Errors
-    /// [`ReserveError::FixedLen`] without [room](super::Options::room); [`ReserveError::NoRoom`];
-    /// [`ReserveError::BadLen`] if `len` is 0 or no whole number of the source's pages;
-    /// [`ReserveError::Contig`] and [`ReserveError::Os`] if the memory cannot be allocated;
-    /// [`ReserveError::Forked`]. An error adds nothing.
+    /// [`ReserveError::FixedLen`] without [room](super::ReserveOptions::room);
+    /// [`ReserveError::NoRoom`]; [`ReserveError::BadLen`] if `len` is 0 or no whole number of the
+    /// source's pages; [`ReserveError::Contig`] and [`ReserveError::Os`] if the memory cannot be
+    /// allocated; [`ReserveError::Forked`]. An error adds nothing.
     pub fn grow(&self, len: Bytes) -> Result<Resized, ReserveError> {
         self.inner.get()?.grow(len)
     }
@@ -189,11 +189,11 @@ impl Reserve {
     /// ```
     ///
     /// # Errors
-    /// [`ReserveError::FixedLen`] without [room](super::Options::room); [`ReserveError::NotGiven`]
-    /// with the length that can be given; [`ReserveError::BadLen`] if `len` is 0;
-    /// [`ReserveError::Forked`]; [`ReserveError::Os`] as in [`Reserve::alloc`], for too many
-    /// mappings, or if the kernel cannot end a part of a pin (before Linux 5.13). Pieces given back
-    /// before an [`ReserveError::Os`] stay with the system; see [`Reserve::len`].
+    /// [`ReserveError::FixedLen`] without [room](super::ReserveOptions::room);
+    /// [`ReserveError::NotGiven`] with the length that can be given; [`ReserveError::BadLen`] if
+    /// `len` is 0; [`ReserveError::Forked`]; [`ReserveError::Os`] as in [`Reserve::alloc`], for too
+    /// many mappings, or if the kernel cannot end a part of a pin (before Linux 5.13). Pieces given
+    /// back before a [`ReserveError::Os`] stay with the system; see [`Reserve::len`].
     pub fn shrink(&self, len: Bytes) -> Result<Resized, ReserveError> {
         self.inner.get()?.shrink(len)
     }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::served::{Form, HEAD, REQUEST_MAX};
 use super::shared::Weak;
-use super::{ReserveError, ReserveParts};
+use super::{ReserveCore, ReserveError};
 use glebe_os::error::OsError;
 use glebe_os::internal::sync::{MappedWord, Ordering};
 use glebe_os::internal::sys::files::private::own_dir;
@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const REST: Duration = Duration::from_millis(100);
 
 /// Serves the statistics in `dir`, created if its parent exists.
-pub(super) fn start(weak: Weak<ReserveParts>, dir: &Path) -> Result<Bound, ReserveError> {
+pub(super) fn start(weak: Weak<ReserveCore>, dir: &Path) -> Result<Bound, ReserveError> {
     own_dir(dir)?;
     let (listener, bound, number) = bind(dir)?;
     start_thread("glebe-stats", move || serve(&listener, &weak, number)).map_err(|e| {
@@ -47,7 +47,7 @@ fn bind(dir: &Path) -> Result<(Listener, Bound, u64), ReserveError> {
     }
 }
 
-fn serve(listener: &Listener, weak: &Weak<ReserveParts>, number: u64) {
+fn serve(listener: &Listener, weak: &Weak<ReserveCore>, number: u64) {
     loop {
         match listener.accept() {
             // A client may leave at any time.
@@ -61,13 +61,13 @@ fn serve(listener: &Listener, weak: &Weak<ReserveParts>, number: u64) {
     }
 }
 
-fn answer(mut stream: &UnixStream, weak: &Weak<ReserveParts>, number: u64) -> io::Result<()> {
+fn answer(mut stream: &UnixStream, weak: &Weak<ReserveCore>, number: u64) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut request = [0; REQUEST_MAX];
     let len = stream.read(&mut request)?;
     // A slow client keeps no reserve alive.
-    let stats = weak.upgrade().and_then(|inner| inner.get().ok().map(ReserveParts::stats));
+    let stats = weak.upgrade().and_then(|inner| inner.get().ok().map(ReserveCore::stats));
     let Some(stats) = stats else { return Ok(()) };
     let form = Form::ALL.into_iter().find(|form| form.request().as_bytes() == &request[..len]);
     let labels = || vec![("pid", std::process::id().to_string()), ("reserve", number.to_string())];

@@ -7,7 +7,7 @@ use super::error::ReserveError;
 use super::memory::Memory;
 use super::resize::{bytes, whole};
 use super::shared::Weak;
-use super::{Reserve, ReserveParts, GRANULE};
+use super::{Reserve, ReserveCore, GRANULE};
 use crate::contig::Source;
 use glebe_os::internal::sync::lock;
 use glebe_os::internal::sys::page_size;
@@ -16,7 +16,7 @@ use glebe_os::units::{Bytes, Pages};
 
 #[derive(Debug)]
 pub(crate) struct Shrinkable {
-    inner: Weak<ReserveParts>,
+    inner: Weak<ReserveCore>,
     /// Bytes that the reserve keeps.
     least: Bytes,
     is_charged: bool,

@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use super::shared::Weak;
 use super::stats::Counter;
-use super::ReserveParts;
+use super::ReserveCore;
 use glebe_os::internal::sys::processes::thread::start as start_thread;
 
 const IDLE: Duration = Duration::from_millis(20);
 
-pub(super) fn start(weak: Weak<ReserveParts>) -> std::io::Result<()> {
+pub(super) fn start(weak: Weak<ReserveCore>) -> std::io::Result<()> {
     start_thread("glebe-zero", move || work(&weak))
 }
 
-fn work(weak: &Weak<ReserveParts>) {
+fn work(weak: &Weak<ReserveCore>) {
     let mut zeros = Vec::new();
     while let Some(shared) = weak.upgrade() {
         let Ok(inner) = shared.get() else { return };
@@ -31,7 +31,7 @@ fn work(weak: &Weak<ReserveParts>) {
 }
 
 /// Zeroes a granule if too few are zero. Returns true if more may follow.
-fn step(inner: &ReserveParts, zeros: &[u8]) -> bool {
+fn step(inner: &ReserveCore, zeros: &[u8]) -> bool {
     let lent = inner.lent();
     if lent.zero_granules() >= inner.lender().zero_target() {
         return false;

@@ -10,7 +10,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
 use super::key::Key;
-use super::slots::StoreSlot;
+use super::slots::SwapSlot;
 use super::store::Store;
 use super::word::{must, unpin, Word};
 
@@ -18,14 +18,14 @@ use super::word::{must, unpin, Word};
 /// guard is dropped.
 pub struct Pin<'a> {
     store: &'a Store,
-    slot: StoreSlot<'a>,
+    slot: SwapSlot<'a>,
     bytes: NonNull<[u8]>,
 }
 
 /// An object's bytes, writable. The object has no other guard meanwhile.
 pub struct PinMut<'a> {
     store: &'a Store,
-    slot: StoreSlot<'a>,
+    slot: SwapSlot<'a>,
     bytes: NonNull<[u8]>,
     key: Key,
 }
@@ -45,7 +45,7 @@ impl<'a> Pin<'a> {
     /// # Safety
     /// The caller has just pinned the object of `slot` and does not unpin it.
     #[inline]
-    pub(super) unsafe fn new(store: &'a Store, slot: StoreSlot<'a>) -> Self {
+    pub(super) unsafe fn new(store: &'a Store, slot: SwapSlot<'a>) -> Self {
         Self { store, slot, bytes: store.memory.bytes(slot.place()) }
     }
 }
@@ -56,7 +56,7 @@ impl<'a> PinMut<'a> {
     /// # Safety
     /// The caller has just pinned the object of `key` exclusively and does not release it.
     #[inline]
-    pub(super) unsafe fn new(store: &'a Store, slot: StoreSlot<'a>, key: Key) -> Self {
+    pub(super) unsafe fn new(store: &'a Store, slot: SwapSlot<'a>, key: Key) -> Self {
         Self { store, slot, bytes: store.memory.bytes(slot.place()), key }
     }
 

@@ -12,7 +12,7 @@ use super::copies::Source;
 use super::error::SwapError;
 use super::key::Key;
 use super::shelf::Shelf;
-use super::slots::{Place, StoreSlot};
+use super::slots::{Place, SwapSlot};
 use super::stats::Counter;
 use super::store::Store;
 use super::word::{change, must, Word};
@@ -58,7 +58,7 @@ impl Store {
     pub(super) fn load(
         &self,
         key: Key,
-        slot: StoreSlot<'_>,
+        slot: SwapSlot<'_>,
         access: Access,
     ) -> Result<bool, SwapError> {
         let begun = Instant::now();
@@ -89,7 +89,7 @@ impl Store {
         Ok(true)
     }
 
-    fn fill(&self, key: Key, slot: StoreSlot<'_>) -> Result<Source, SwapError> {
+    fn fill(&self, key: Key, slot: SwapSlot<'_>) -> Result<Source, SwapError> {
         let place = slot.place();
         // SAFETY: this call is loading the object, which has no pages.
         unsafe { self.bring(place, false) }?;

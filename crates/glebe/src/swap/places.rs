@@ -5,7 +5,7 @@
 //! search or update, and for the system call of every 128th new slot.
 
 use super::error::SwapError;
-use super::slots::{Place, Slots, StoreSlot};
+use super::slots::{Place, Slots, SwapSlot};
 use crate::free_tree::{Classes, FreeTree};
 use glebe_os::extent::Extent;
 use glebe_os::internal::sync::{lock, MappedWord, Mutex, Ordering};
@@ -39,7 +39,7 @@ impl Places {
     }
 
     #[inline]
-    pub(super) fn slot(&self, index: u32) -> Option<StoreSlot<'_>> {
+    pub(super) fn slot(&self, index: u32) -> Option<SwapSlot<'_>> {
         self.slots.get(index)
     }
 
@@ -47,12 +47,12 @@ impl Places {
         self.used.load(Ordering::Acquire) as u32
     }
 
-    pub(super) fn all(&self) -> impl Iterator<Item = StoreSlot<'_>> {
+    pub(super) fn all(&self) -> impl Iterator<Item = SwapSlot<'_>> {
         (0..self.used()).filter_map(|index| self.slot(index))
     }
 
     /// Takes a slot and addresses for an object of `len` bytes. The slot is still a hole.
-    pub(super) fn take(&self, len: usize) -> Result<(u32, StoreSlot<'_>), SwapError> {
+    pub(super) fn take(&self, len: usize) -> Result<(u32, SwapSlot<'_>), SwapError> {
         let pages = Bytes::new(len as u64).pages_up(page_size());
         let mut free = lock(&self.free);
         let at = free.tree.find(pages.get(), 1, None).ok().flatten();
@@ -71,7 +71,7 @@ impl Places {
     }
 
     /// Takes the first unused slot. The caller holds the lock.
-    fn new_slot(&self) -> Option<Result<(u32, StoreSlot<'_>), SwapError>> {
+    fn new_slot(&self) -> Option<Result<(u32, SwapSlot<'_>), SwapError>> {
         let index = self.used();
         let slot = self.slot(index).filter(|_| index < self.slots.len())?;
         if let Err(error) = self.slots.populate(index) {
@@ -83,7 +83,7 @@ impl Places {
 
     /// Frees an object's addresses and slot. A worn slot has no generation left and is never used
     /// again.
-    pub(super) fn put_back(&self, index: u32, slot: StoreSlot<'_>, is_worn: bool) {
+    pub(super) fn put_back(&self, index: u32, slot: SwapSlot<'_>, is_worn: bool) {
         let place = slot.place();
         let at = Extent::new(place.first, place.pages()).expect("an object is not empty");
         let mut free = lock(&self.free);

@@ -16,7 +16,7 @@ use super::error::SwapError;
 use super::key::Key;
 use super::patience::{Hope, Patience};
 use super::shelf::{drop_kept, store_copy, Hands, Home, Shelf};
-use super::slots::{Place, StoreSlot};
+use super::slots::{Place, SwapSlot};
 use super::stats::Counter;
 use super::store::Store;
 use super::word::{change, look, must, Word, WordState};
@@ -65,17 +65,17 @@ impl Turn {
 
 #[derive(Default)]
 struct Batch<'a> {
-    chosen: [Option<StoreSlot<'a>>; BATCH],
+    chosen: [Option<SwapSlot<'a>>; BATCH],
     len: usize,
     pages: u64,
 }
 
 impl<'a> Batch<'a> {
-    fn slots(&self) -> impl Iterator<Item = StoreSlot<'a>> + '_ {
+    fn slots(&self) -> impl Iterator<Item = SwapSlot<'a>> + '_ {
         self.chosen.iter().copied().flatten()
     }
 
-    fn push(&mut self, slot: StoreSlot<'a>) {
+    fn push(&mut self, slot: SwapSlot<'a>) {
         self.chosen[self.len] = Some(slot);
         self.len += 1;
         self.pages += slot.place().pages();
@@ -183,7 +183,7 @@ impl Store {
     }
 
     fn pinned_pages(&self) -> u64 {
-        let is_pinned = |slot: &StoreSlot<'_>| {
+        let is_pinned = |slot: &SwapSlot<'_>| {
             let word = look(slot.word());
             word.state() == WordState::Resident && word.guards() > 0
         };
@@ -237,7 +237,7 @@ impl Store {
 
     /// Chooses an unpinned object that is not *used*, or clears *used*. Returns the earlier word of
     /// a chosen object.
-    fn choose(slot: StoreSlot<'_>, turn: &mut Turn) -> Option<Word> {
+    fn choose(slot: SwapSlot<'_>, turn: &mut Turn) -> Option<Word> {
         let word = look(slot.word());
         if word.is_in_transit() {
             turn.hope.rise(Hope::Soon);
@@ -256,7 +256,7 @@ impl Store {
         chosen.ok()
     }
 
-    fn spare(&self, slot: StoreSlot<'_>, has_copy: bool) {
+    fn spare(&self, slot: SwapSlot<'_>, has_copy: bool) {
         must(slot.word(), |word| word.idle(has_copy));
         self.settle(slot);
     }
@@ -264,7 +264,7 @@ impl Store {
     fn copy_out(
         &self,
         index: u32,
-        slot: StoreSlot<'_>,
+        slot: SwapSlot<'_>,
         was: Word,
         is_new: bool,
     ) -> Result<(), SwapError> {
@@ -306,7 +306,7 @@ impl Store {
         }
     }
 
-    fn part(&self, slot: StoreSlot<'_>, gone: Result<(), OsError>, turn: &mut Turn) {
+    fn part(&self, slot: SwapSlot<'_>, gone: Result<(), OsError>, turn: &mut Turn) {
         let pages = slot.place().pages();
         match gone {
             Ok(()) => {

@@ -8,7 +8,7 @@
 use super::copies::{Copies, Copy};
 use super::error::SwapError;
 use super::key::Key;
-use super::slots::StoreSlot;
+use super::slots::SwapSlot;
 use super::spill::spill;
 use super::stats::{Counter, Counts};
 use super::word::{change, look, must, Word};
@@ -46,9 +46,9 @@ pub(super) trait Shelf {
     fn hands(&self) -> &Hands;
     /// Returns the number of slots, from the first on, that may have a copy.
     fn used(&self) -> u32;
-    fn slot(&self, index: u32) -> Option<StoreSlot<'_>>;
+    fn slot(&self, index: u32) -> Option<SwapSlot<'_>>;
     /// Acts on a slot that this call no longer owns.
-    fn settle(&self, slot: StoreSlot<'_>);
+    fn settle(&self, slot: SwapSlot<'_>);
 }
 
 /// Stores a copy and leaves `1 / free` of the pool unused.

@@ -53,7 +53,7 @@ pub(super) struct Slots {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct StoreSlot<'a>(&'a [MappedWord; WORDS]);
+pub(super) struct SwapSlot<'a>(&'a [MappedWord; WORDS]);
 
 impl Slots {
     pub(super) fn new(len: u32) -> Result<Self, OsError> {
@@ -79,13 +79,13 @@ impl Slots {
     }
 
     #[inline]
-    pub(super) fn get(&self, index: u32) -> Option<StoreSlot<'_>> {
+    pub(super) fn get(&self, index: u32) -> Option<SwapSlot<'_>> {
         let start = index as usize * WORDS;
-        self.words.get(start..)?.first_chunk().map(StoreSlot)
+        self.words.get(start..)?.first_chunk().map(SwapSlot)
     }
 }
 
-impl<'a> StoreSlot<'a> {
+impl<'a> SwapSlot<'a> {
     #[inline]
     pub(super) fn word(self) -> &'a MappedWord {
         &self.0[0]

@@ -9,13 +9,13 @@ use super::copies::CopyBlock;
 use super::error::SwapError;
 use super::file::{Run, SpillFile, BATCH};
 use super::shelf::{drop_kept, Home, Shelf};
-use super::slots::StoreSlot;
+use super::slots::SwapSlot;
 use super::stats::Counter;
 use super::word::{change, look, must, Word, WordState};
 
 #[derive(Default)]
 struct Batch<'a> {
-    objects: Vec<(StoreSlot<'a>, CopyBlock)>,
+    objects: Vec<(SwapSlot<'a>, CopyBlock)>,
     bytes: Vec<u8>,
 }
 
@@ -104,7 +104,7 @@ fn gather<S: Shelf>(shelf: &S) -> Batch<'_> {
     batch
 }
 
-fn release<S: Shelf>(shelf: &S, slot: StoreSlot<'_>) {
+fn release<S: Shelf>(shelf: &S, slot: SwapSlot<'_>) {
     must(slot.word(), Word::not_loaded);
     shelf.settle(slot);
 }

@@ -19,7 +19,7 @@ use super::options::SwapOptions;
 use super::places::Places;
 use super::room::Room;
 use super::shelf::{Hands, Shelf};
-use super::slots::StoreSlot;
+use super::slots::SwapSlot;
 use super::stats::{Counter, Counts};
 use super::word::{change, look, must, Refusal, Word, WordState, PINS_MAX};
 use glebe_os::internal::stats::Histogram;
@@ -94,7 +94,7 @@ impl Store {
     }
 
     #[inline]
-    fn slot(&self, key: Key) -> Result<StoreSlot<'_>, SwapError> {
+    fn slot(&self, key: Key) -> Result<SwapSlot<'_>, SwapError> {
         self.alive()?;
         if key.store != self.number {
             return Err(SwapError::Foreign);
@@ -154,7 +154,7 @@ impl Store {
     }
 
     #[cold]
-    fn pin_absent(&self, key: Key, slot: StoreSlot<'_>, refusal: Refusal) -> Result<(), SwapError> {
+    fn pin_absent(&self, key: Key, slot: SwapSlot<'_>, refusal: Refusal) -> Result<(), SwapError> {
         self.bring_for(key, slot, refusal, Access::Read, |word| word.pinned(key.generation))?;
         Ok(())
     }
@@ -185,7 +185,7 @@ impl Store {
     fn bring_for(
         &self,
         key: Key,
-        slot: StoreSlot<'_>,
+        slot: SwapSlot<'_>,
         mut refusal: Refusal,
         access: Access,
         step: impl Fn(Word) -> Result<Word, Refusal>,
@@ -220,7 +220,7 @@ impl Store {
     fn step(
         &self,
         key: Key,
-        slot: StoreSlot<'_>,
+        slot: SwapSlot<'_>,
         step: impl Fn(Word) -> Result<Word, Refusal>,
     ) -> Result<Word, SwapError> {
         let mut backoff = Backoff::default();
@@ -267,7 +267,7 @@ impl Store {
         }
     }
 
-    fn bytes_of(&self, key: Key, slot: StoreSlot<'_>, was: Word) -> Result<Vec<u8>, SwapError> {
+    fn bytes_of(&self, key: Key, slot: SwapSlot<'_>, was: Word) -> Result<Vec<u8>, SwapError> {
         let place = slot.place();
         match was.state() {
             _ if was.is_dead() => Err(SwapError::Dead),
@@ -293,14 +293,14 @@ impl Store {
         }
     }
 
-    fn end(&self, key: Key, slot: StoreSlot<'_>, was: Word) {
+    fn end(&self, key: Key, slot: SwapSlot<'_>, was: Word) {
         self.drop_all(slot, was);
         self.counts.add(Counter::Freed, slot.place().pages());
         must(slot.word(), Word::ended);
         self.places.put_back(key.index, slot, key.generation == u32::MAX);
     }
 
-    fn drop_all(&self, slot: StoreSlot<'_>, was: Word) {
+    fn drop_all(&self, slot: SwapSlot<'_>, was: Word) {
         if was.has_copy() {
             self.copies.drop_copy(slot.copy());
         }
@@ -349,7 +349,7 @@ impl Store {
     /// Drops a dead object's copy and memory, unless a guard or thread still has it, which then
     /// does this. Does nothing in a forked child, where an absent thread may hold a lock.
     #[cold]
-    pub(super) fn reap(&self, slot: StoreSlot<'_>) {
+    pub(super) fn reap(&self, slot: SwapSlot<'_>) {
         if self.alive().is_err() {
             return;
         }
@@ -377,12 +377,12 @@ impl Shelf for Store {
         self.places.used()
     }
 
-    fn slot(&self, index: u32) -> Option<StoreSlot<'_>> {
+    fn slot(&self, index: u32) -> Option<SwapSlot<'_>> {
         self.places.slot(index)
     }
 
     /// Reaps an object that another thread declared dead while this call owned it.
-    fn settle(&self, slot: StoreSlot<'_>) {
+    fn settle(&self, slot: SwapSlot<'_>) {
         if look(slot.word()).is_dead() {
             self.reap(slot);
         }

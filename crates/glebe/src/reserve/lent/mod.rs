@@ -31,7 +31,7 @@ pub(crate) use recall::NotTaken;
 /// cannot finish here and now.
 const ABORTS_MAX: u32 = 64;
 
-/// PageKey words of a page, written with its bytes, which they identify.
+/// Key words of a page, written with its bytes, which they identify.
 pub(crate) type Meta = [u64; META_WORDS];
 
 /// The addition to a granule's live pages.

@@ -6,7 +6,7 @@
 //! over. A read sees that as it copies, and the *sweep* finds the rest. Objects with bytes in a
 //! lost page are lost; [`Rest`] says whether the zspage's other objects are dropped too.
 //!
-//! PageKey words of a page: {the pool's number with the highest bit set, zspage and page, number of
+//! Key words of a page: {the pool's number with the highest bit set, zspage and page, number of
 //! the seal, 0}. A read compares them and the use before the copy, and the use after it, so it
 //! never uses wrong bytes. Nothing is decoded in place.
 //!

@@ -5,7 +5,7 @@
 //! The last page is padded with zeros.
 
 use super::{
-    is_object, with_buffer, Cache, Namespace, PageKey, Put, Rejected, ReserveError, ReserveParts,
+    is_object, with_buffer, Cache, Namespace, PageKey, Put, Rejected, ReserveCore, ReserveError,
     Takes,
 };
 use crate::reserve::lender::{Lender, DROPPED};
@@ -24,7 +24,7 @@ type Batch<'b> = [Option<(PageKey, &'b [u8])>; BATCH];
 
 #[derive(Clone, Copy)]
 struct Keys<'a> {
-    inner: &'a ReserveParts,
+    inner: &'a ReserveCore,
     number: u64,
     object: u64,
     first: u64,
@@ -150,7 +150,7 @@ impl Namespace {
     }
 
     fn put_parts(&self, keys: Keys<'_>, bytes: &[u8], is_wanted: impl Fn(u64) -> bool) -> Put {
-        let (ReserveParts { cache, .. }, lender) = (keys.inner, keys.inner.lender());
+        let (ReserveCore { cache, .. }, lender) = (keys.inner, keys.inner.lender());
         let page_bytes = keys.page_bytes();
         let whole = bytes.chunks_exact(page_bytes);
         let (rest, pages) = (whole.remainder(), whole.len() as u64);

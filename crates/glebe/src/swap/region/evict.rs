@@ -24,13 +24,13 @@
 use std::ops::Range;
 
 use super::fetch::{refusal, unmovable, ZEROS};
-use super::inner::RegionParts;
+use super::inner::RegionCore;
 use super::leaving::Leaving;
 use crate::swap::copies::Copy;
 use crate::swap::error::SwapError;
 use crate::swap::patience::{Hope, Patience};
 use crate::swap::shelf::store_copy;
-use crate::swap::slots::StoreSlot;
+use crate::swap::slots::SwapSlot;
 use crate::swap::stats::Counter;
 use crate::swap::word::{change, look, must, Word, WordState};
 use crate::zpool::internal::{same_filled, with_buffer};
@@ -66,7 +66,7 @@ pub(super) struct Turn {
     hope: Hope,
     pub(super) refused: Option<SwapError>,
     pub(super) refusals: u32,
-    /// SwapError number of a page that the kernel did not move.
+    /// The errno of a page that the kernel did not move.
     stuck: Option<i32>,
     /// True to retry all locked or read-only pages. Otherwise a turn tries one of them and passes
     /// by the others.
@@ -75,7 +75,7 @@ pub(super) struct Turn {
     passed_by: bool,
 }
 
-impl RegionParts {
+impl RegionCore {
     pub(super) fn make_room(&self, own: Range<u64>, asker: Asker) -> Result<(), SwapError> {
         let pages = own.end - own.start;
         let shed = self.shed(own, asker, || self.charge(pages));
@@ -210,7 +210,7 @@ impl RegionParts {
     }
 
     /// Returns true if the page was locked or read-only at the last try and this turn skips it.
-    fn is_passed_by(&self, slot: StoreSlot<'_>, turn: &mut Turn) -> bool {
+    fn is_passed_by(&self, slot: SwapSlot<'_>, turn: &mut Turn) -> bool {
         if !slot.is_unmovable() || turn.tries_all {
             return false;
         }

@@ -18,10 +18,10 @@ use std::ops::Range;
 use std::time::Instant;
 
 use super::evict::Asker;
-use super::inner::RegionParts;
+use super::inner::RegionCore;
 use crate::swap::copies::Unreadable;
 use crate::swap::error::SwapError;
-use crate::swap::slots::StoreSlot;
+use crate::swap::slots::SwapSlot;
 use crate::swap::stats::Counter;
 use crate::swap::word::{change, must, Refusal, Word, WordState};
 use crate::zpool::internal::with_buffer;
@@ -52,17 +52,17 @@ pub(super) fn unmovable() -> SwapError {
 pub(super) fn watch(
     handler: Handler,
     range: Range<usize>,
-    inner: &RegionParts,
+    inner: &RegionCore,
 ) -> Result<Watch, OsError> {
     // SAFETY: the region drops the watch before its boxed `inner`; the head of this file says why
     // the handler may do its work.
     unsafe { handler.watch(range, on_touch, std::ptr::from_ref(inner).cast()) }
 }
 
-/// Serves a touch in the signal handler. `data` is an [`RegionParts`].
+/// Serves a touch in the signal handler. `data` is a [`RegionCore`].
 unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Decision {
     // SAFETY: `data` lives as long as the watch.
-    let inner = unsafe { &*data.cast::<RegionParts>() };
+    let inner = unsafe { &*data.cast::<RegionCore>() };
     if inner.alive().is_err() {
         return Decision::Pass;
     }
@@ -78,7 +78,7 @@ unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Decision {
     }
 }
 
-impl RegionParts {
+impl RegionCore {
     /// Allocates what a first touch would allocate in the handler.
     pub(super) fn warm_up(&self) {
         with_buffer(AHEAD as usize * self.page(), |page| {
@@ -107,7 +107,7 @@ impl RegionParts {
 
     /// Serves a touch of a page that is at home by now. If it is missing, the program discarded it
     /// without this library: it becomes zeros.
-    fn confirm(&self, page: u64, slot: StoreSlot<'_>) -> Result<(), SwapError> {
+    fn confirm(&self, page: u64, slot: SwapSlot<'_>) -> Result<(), SwapError> {
         if change(slot.word(), Word::moving).is_err() {
             // Another thread has the page. The touch is repeated.
             Backoff::default().wait();
@@ -146,7 +146,7 @@ impl RegionParts {
     fn fetch(
         &self,
         page: u64,
-        slot: StoreSlot<'_>,
+        slot: SwapSlot<'_>,
         was: Word,
         asker: Asker,
     ) -> Result<(), SwapError> {
@@ -157,7 +157,7 @@ impl RegionParts {
         }
     }
 
-    fn move_back(&self, page: u64, slot: StoreSlot<'_>, was: Word) -> Result<(), SwapError> {
+    fn move_back(&self, page: u64, slot: SwapSlot<'_>, was: Word) -> Result<(), SwapError> {
         let len = self.page();
         // SAFETY: this call owns the page, in the window.
         let (_, refused) =
@@ -190,7 +190,7 @@ impl RegionParts {
         Ok(())
     }
 
-    fn fill_hole(&self, page: u64, slot: StoreSlot<'_>, asker: Asker) -> Result<(), SwapError> {
+    fn fill_hole(&self, page: u64, slot: SwapSlot<'_>, asker: Asker) -> Result<(), SwapError> {
         let filled = self
             .make_room(page..page + 1, asker)
             .and_then(|()| self.copy_in(page, &ZEROS[..self.page()]));

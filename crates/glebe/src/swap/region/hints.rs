@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::evict::{Asker, Turn};
-use super::inner::RegionParts;
+use super::inner::RegionCore;
 use super::leaving::Leaving;
 use super::pins::WAITS;
 use super::Region;
@@ -69,7 +69,7 @@ impl Region {
     }
 }
 
-impl RegionParts {
+impl RegionCore {
     fn whole(&self, offset: Bytes, len: Bytes) -> Result<Range<u64>, SwapError> {
         self.checked(offset, len.get())?;
         let (first, end) = (offset.pages_up(page_size()), (offset + len).pages_down(page_size()));

@@ -1,4 +1,4 @@
-//! [`RegionParts`]: the parts of a region, at a constant address for the signal handler.
+//! [`RegionCore`]: the parts of a region, at a constant address for the signal handler.
 //!
 //! A page's slot has a [word](crate::swap::word), which says where the bytes are: at home, at the
 //! same offset of the *shadow* (the page is in the *window*), in a copy, or nowhere yet. Pages at
@@ -15,7 +15,7 @@ use crate::swap::error::SwapError;
 use crate::swap::key::Key;
 use crate::swap::options::SwapOptions;
 use crate::swap::shelf::{Hands, Shelf};
-use crate::swap::slots::{Slots, StoreSlot};
+use crate::swap::slots::{Slots, SwapSlot};
 use crate::swap::stats::Counts;
 use crate::swap::store::next_number;
 use glebe_os::error::OsError;
@@ -37,7 +37,7 @@ const MOVABLE_SHARE: u64 = 4;
 /// The parts of a region. The memory is dropped before the descriptor, whose end would make holes
 /// read as zeros.
 #[derive(Debug)]
-pub(super) struct RegionParts {
+pub(super) struct RegionCore {
     pub(super) home: Mapping,
     pub(super) shadow: Mapping,
     pub(super) pager: Pager,
@@ -74,7 +74,7 @@ fn pages_of(budget: Bytes) -> Result<u64, SwapError> {
     }
 }
 
-impl RegionParts {
+impl RegionCore {
     pub(super) fn new(options: &SwapOptions, len: Bytes, budget: Bytes) -> Result<Self, SwapError> {
         let budget_pages = pages_of(budget)?;
         let pages = options.checked_pages(len)?;
@@ -141,7 +141,7 @@ impl RegionParts {
     }
 
     #[inline]
-    pub(super) fn slot_of(&self, page: u64) -> StoreSlot<'_> {
+    pub(super) fn slot_of(&self, page: u64) -> SwapSlot<'_> {
         self.slots.get(page as u32).expect("a page of the region")
     }
 
@@ -241,7 +241,7 @@ impl RegionParts {
     }
 }
 
-impl Shelf for RegionParts {
+impl Shelf for RegionCore {
     fn copies(&self) -> &Copies {
         &self.copies
     }
@@ -258,10 +258,10 @@ impl Shelf for RegionParts {
         self.slots.len()
     }
 
-    fn slot(&self, index: u32) -> Option<StoreSlot<'_>> {
+    fn slot(&self, index: u32) -> Option<SwapSlot<'_>> {
         self.slots.get(index)
     }
 
     /// Does nothing: pages of a region are never dead.
-    fn settle(&self, _: StoreSlot<'_>) {}
+    fn settle(&self, _: SwapSlot<'_>) {}
 }

@@ -9,7 +9,7 @@
 #![allow(unsafe_code)]
 
 use super::evict::Turn;
-use super::inner::RegionParts;
+use super::inner::RegionCore;
 use crate::swap::stats::Counter;
 use crate::swap::word::{look, must, WordState};
 use glebe_os::internal::mapping::{Mapping, DISCARD_MAX};
@@ -18,7 +18,7 @@ use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 
 pub(super) struct Leaving<'a> {
-    inner: &'a RegionParts,
+    inner: &'a RegionCore,
     /// The pages' mapping, and the state of pages that stay.
     of: &'a Mapping,
     stays: WordState,
@@ -28,7 +28,7 @@ pub(super) struct Leaving<'a> {
     len: usize,
 }
 
-impl RegionParts {
+impl RegionCore {
     /// Makes a hole of an owned page that is not in memory.
     pub(super) fn forget(&self, page: u64) {
         let slot = self.slot_of(page);
@@ -41,11 +41,11 @@ impl RegionParts {
 }
 
 impl<'a> Leaving<'a> {
-    pub(super) fn new(inner: &'a RegionParts, of: &'a Mapping, stays: WordState) -> Self {
+    pub(super) fn new(inner: &'a RegionCore, of: &'a Mapping, stays: WordState) -> Self {
         Self { inner, of, stays, is_dead: false, pages: [0; DISCARD_MAX], len: 0 }
     }
 
-    pub(super) fn dead(inner: &'a RegionParts, of: &'a Mapping, stays: WordState) -> Self {
+    pub(super) fn dead(inner: &'a RegionCore, of: &'a Mapping, stays: WordState) -> Self {
         Self { is_dead: true, ..Self::new(inner, of, stays) }
     }
 

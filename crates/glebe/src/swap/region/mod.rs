@@ -16,7 +16,7 @@ mod stats;
 pub use pins::Resident;
 
 use evict::Asker;
-use inner::RegionParts;
+use inner::RegionCore;
 
 use super::error::SwapError;
 use super::options::SwapOptions;
@@ -63,7 +63,7 @@ const STACK: usize = 2 << 10;
 pub struct Region {
     // Dropped before `inner`, which it points to.
     _watch: Watch,
-    inner: Box<RegionParts>,
+    inner: Box<RegionCore>,
 }
 
 fn first_handler() -> Result<Handler, SwapError> {
@@ -74,14 +74,14 @@ fn first_handler() -> Result<Handler, SwapError> {
 impl Region {
     pub(super) fn new(options: &SwapOptions, len: Bytes, budget: Bytes) -> Result<Self, SwapError> {
         let handler = first_handler()?;
-        let inner = Box::new(RegionParts::new(options, len, budget)?);
+        let inner = Box::new(RegionCore::new(options, len, budget)?);
         let start = inner.home.addr();
         let range = start..start + inner.home.len().as_usize();
         let watch = fetch::watch(handler, range, &inner)?;
         Ok(Self { _watch: watch, inner })
     }
 
-    fn inner(&self) -> &RegionParts {
+    fn inner(&self) -> &RegionCore {
         &self.inner
     }
 

@@ -13,7 +13,7 @@ use std::ops::{Deref, DerefMut, Range};
 use std::ptr::{self, NonNull};
 
 use super::evict::Asker;
-use super::inner::RegionParts;
+use super::inner::RegionCore;
 use super::Region;
 use crate::swap::error::SwapError;
 use crate::swap::word::{change, must, unpin, Refusal, Word};
@@ -27,7 +27,7 @@ pub(super) const WAITS: u32 = 48;
 /// Bytes of a region that stay in memory, also for system calls and devices. No other guard or copy
 /// uses their pages meanwhile.
 pub struct Resident<'a> {
-    inner: &'a RegionParts,
+    inner: &'a RegionCore,
     pages: Range<u64>,
     bytes: NonNull<[u8]>,
 }
@@ -105,7 +105,7 @@ impl Region {
     }
 }
 
-impl RegionParts {
+impl RegionCore {
     fn bytes_at(&self, offset: Bytes, len: Bytes) -> NonNull<[u8]> {
         let at = self.home.as_ptr().wrapping_add(offset.as_usize());
         let bytes = ptr::slice_from_raw_parts_mut(at, len.as_usize());

@@ -1,6 +1,6 @@
 //! Statistics of a region, in a store's table; inapplicable numbers are 0.
 
-use super::inner::RegionParts;
+use super::inner::RegionCore;
 use crate::swap::file::SpillFile;
 use crate::swap::stats::Stats;
 use crate::swap::word::{look, WordState};
@@ -8,7 +8,7 @@ use glebe_os::internal::sync::Ordering;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 
-impl RegionParts {
+impl RegionCore {
     pub(super) fn stats(&self) -> Stats {
         if self.alive().is_err() {
             return Stats::default();

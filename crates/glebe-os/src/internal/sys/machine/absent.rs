@@ -8,18 +8,18 @@ use super::memory_block::{BlockState, MemoryBlocks};
 use crate::error::OsError;
 use crate::units::Pages;
 
-/// Marks each of `uses` that lies in no memory block on line as [`Use::Absent`]. `uses` has an entry
-/// for each `block` frames, from frame 0 on.
+/// Marks each use of frames that lie in no memory block on line as [`Use::Absent`]. `uses` has an
+/// entry for each `step` frames, from frame 0 on.
 ///
 /// # Errors
 /// If the memory blocks cannot be listed.
-pub fn mark_absent(uses: &mut [Use], block: Pages, blocks: &MemoryBlocks) -> Result<(), OsError> {
-    let online = blocks.list()?.into_iter().filter(|block| block.state == BlockState::Online);
-    let numbers: HashSet<u64> = online.map(|block| block.number).collect();
-    for (nth, of) in uses.iter_mut().enumerate() {
-        let frame = nth as u64 * block.get();
+pub fn mark_absent(uses: &mut [Use], step: Pages, blocks: &MemoryBlocks) -> Result<(), OsError> {
+    let online = blocks.list()?.into_iter().filter(|one| one.state == BlockState::Online);
+    let numbers: HashSet<u64> = online.map(|one| one.number).collect();
+    for (nth, found) in uses.iter_mut().enumerate() {
+        let frame = nth as u64 * step.get();
         if !numbers.contains(&(frame / blocks.pages().get())) {
-            *of = Use::Absent;
+            *found = Use::Absent;
         }
     }
     Ok(())
