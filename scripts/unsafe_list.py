@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that docs/unsafe.md lists exactly the source files with unsafe code.
+"""Checks that docs/internals/unsafe.md lists exactly the source files with unsafe code.
 
 The list is the first fenced block under the heading "Files with unsafe code", with one path per
 line, from the root of the repository, and text for the reader after it. It leaves out test files
@@ -38,16 +38,16 @@ def found(root):
 
 def main():
     root = pathlib.Path(__file__).resolve().parent.parent
-    design = root / "docs" / "unsafe.md"
+    design = root / "docs" / "internals" / "unsafe.md"
     said = listed(design.read_text()) if design.exists() else None
     if said is None:
-        print("error: docs/unsafe.md has no list under a heading 'Files with unsafe code'")
+        print("error: docs/internals/unsafe.md has no list under a heading 'Files with unsafe code'")
         return 1
     real = found(root)
     for path in sorted(real - said):
-        print(f"error: {path}: allows unsafe code, but docs/unsafe.md does not list it")
+        print(f"error: {path}: allows unsafe code, but docs/internals/unsafe.md does not list it")
     for path in sorted(said - real):
-        print(f"error: docs/unsafe.md lists {path}, which allows no unsafe code")
+        print(f"error: docs/internals/unsafe.md lists {path}, which allows no unsafe code")
     print(f"unsafe: {len(real)} files with unsafe code, {len(said)} listed")
     return 1 if real != said else 0
 

@@ -82,11 +82,11 @@ fn serve(arena: &mut Arena, text: &str, copies: u32) -> Outcome<Bytes> {
 
 fn main() -> Outcome<()> {
     let mut out = std::io::stdout();
-    let text = include_str!("../../../docs/kernel.md");
+    let text = include_str!("volatile_arena.rs").repeat(10);
     let mut arena = Arena::new(Bytes::mib(8))?;
     let mut most = Bytes::ZERO;
     for request in 0..REQUESTS {
-        most = most.max(serve(&mut arena, text, 1 + request % 40)?);
+        most = most.max(serve(&mut arena, &text, 1 + request % 40)?);
         arena.reset()?;
         if request % 10 == 9 {
             // Imitates a kernel that needs memory.

@@ -252,9 +252,9 @@ fn documented(key: &str) -> String {
 
 #[test]
 fn every_row_is_in_the_manual() {
-    let manual = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/kernel.md");
+    let manual = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/internals/kernel.md");
     let Ok(manual) = fs::read_to_string(manual) else {
-        println!("skipped: docs/kernel.md is not beside the crate");
+        println!("skipped: docs/internals/kernel.md is not beside the crate");
         return;
     };
     let machine = Machine::new("manual");
@@ -262,7 +262,7 @@ fn every_row_is_in_the_manual() {
     for support in [Support::probe(), machine.probe()] {
         for row in support.mechanisms().iter().filter(|row| row.key != "hugetlb") {
             let key = documented(&row.key);
-            assert!(manual.contains(&key), "docs/kernel.md lacks {key}");
+            assert!(manual.contains(&key), "docs/internals/kernel.md lacks {key}");
         }
     }
 }
