@@ -15,12 +15,12 @@ def main():
     page = pathlib.Path(sys.argv[1], "doc", "glebe", "all.html").read_text()
     kinds = re.findall(r'<h3 id="([a-z]+)">.*?</h3><ul class="all-items">(.*?)</ul>', page)
     links = {kind: re.findall(r'href="([^"]+)"', items) for kind, items in kinds}
-    # Each crate shows the units and the error of the kernel again: those count once.
+    # Each crate shows the units, the page size and the error of the kernel again: those count once.
     shared = {
         link.rpartition("/")[2]
         for all_links in links.values()
         for link in all_links
-        if link.split("/")[0] in ("error", "extent", "units")
+        if link.split("/")[0] in ("error", "extent", "units", "fn.page_size.html")
     }
 
     def name(link):
