@@ -10,6 +10,8 @@
 #[cfg(not(loom))]
 pub mod mapping;
 #[cfg(not(loom))]
+pub mod registers;
+#[cfg(not(loom))]
 pub mod stats;
 pub mod sync;
 #[cfg(not(loom))]
