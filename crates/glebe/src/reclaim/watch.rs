@@ -116,15 +116,12 @@ impl Watch {
         was_told |= self.settle_events();
         let Some(trigger) = &mut self.trigger else { return was_told };
         let own = trigger.as_fd().as_raw_fd();
-        let is_over = match bell.epoll.wait(Some(Duration::ZERO)) {
-            Ok(events) => {
-                let of_trigger = events.iter().flatten().find(|event| event.fd == own);
-                was_told |= of_trigger.is_some();
-                of_trigger.is_some_and(|event| event.is_over)
-            }
-            Err(_) => false,
-        };
-        if is_over || !trigger.drain() {
+        let events = bell.epoll.wait(Some(Duration::ZERO)).unwrap_or_default();
+        let event = events.iter().flatten().find(|event| event.fd == own);
+        // A notice may arrive after the wait: then the reading alone shows it.
+        let read = trigger.drain();
+        was_told |= event.is_some() || read.had_bytes;
+        if event.is_some_and(|event| event.is_over) || read.is_over {
             self.trigger = None;
             self.watched.stalls = Err("the file that was watched has ended".to_owned());
         }

@@ -43,16 +43,16 @@ fn turn_with(pool: impl FnOnce(&str) -> Option<Turn>) -> Option<[Option<Turn>; 2
         }
         Ok(_) => {
             let turn = [Turn::alone(ROOT), pool(POOL)];
-            wait_until(|| !record().contains("nobody"));
+            wait_until_all_owned();
             Some(turn)
         }
     }
 }
 
-/// Waits at most `PATIENCE`. The calls mend what killed processes left.
-fn wait_until(is_so: impl Fn() -> bool) {
+/// Mends until each block on record has an owner, at most for `PATIENCE`.
+pub fn wait_until_all_owned() {
     let begin = Instant::now();
-    while !is_so() && begin.elapsed() < slowed(PATIENCE) {
+    while record().contains("nobody") && begin.elapsed() < slowed(PATIENCE) {
         let _ = bank::status();
         std::thread::sleep(Duration::from_millis(50));
         println!("others have pages in a block that is nobody's: {:?}", begin.elapsed());
@@ -108,7 +108,7 @@ pub fn persistent() -> i128 {
 
 /// Asserts that all blocks are as in `before`.
 pub fn assert_as_before(before: &Blocks) {
-    wait_until(|| !record().contains("nobody"));
+    wait_until_all_owned();
     let now = blocks();
     for (number, was) in before {
         let is = now.get(number);

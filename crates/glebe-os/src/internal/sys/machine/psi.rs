@@ -68,6 +68,14 @@ impl PsiWatch {
     }
 }
 
+/// What [`Trigger::drain`] found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drained {
+    pub had_bytes: bool,
+    /// True at the end of the file or after a failure: no more notices follow.
+    pub is_over: bool,
+}
+
 #[derive(Debug)]
 pub struct Trigger {
     file: File,
@@ -97,20 +105,19 @@ impl Trigger {
         Ok(Self { file, wakes })
     }
 
-    /// Reads all that a FIFO or a socket holds. Returns false at its end or on failure. The
-    /// kernel's file needs no reading.
-    pub fn drain(&mut self) -> bool {
-        if self.wakes == Wakes::Urgent {
-            return true;
-        }
+    /// Reads all that a FIFO or a socket holds. The kernel's file needs no reading.
+    pub fn drain(&mut self) -> Drained {
+        let mut drained = Drained::default();
         let mut buf = [0; 256];
-        loop {
+        while self.wakes == Wakes::Readable && !drained.is_over {
             match file::read_part(&mut self.file, &mut buf) {
-                Ok(0) => return false,
-                Ok(_) => {}
-                Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+                Ok(0) => drained.is_over = true,
+                Ok(_) => drained.had_bytes = true,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => drained.is_over = true,
             }
         }
+        drained
     }
 
     pub fn wakes(&self) -> Wakes {
@@ -187,6 +194,21 @@ mod tests {
         assert!(named("/dev/null", "").unwrap_err().contains("not to be watched"));
         assert!(named("run/x", "").unwrap_err().contains("run/x is not absolute"));
         assert!(named("/run/x", "*").unwrap_err().contains("base 64"));
+    }
+
+    #[test]
+    fn reading_tells_of_bytes_and_of_the_end() {
+        use std::io::Write;
+        let (own, mut manager) = UnixStream::pair().unwrap();
+        own.set_nonblocking(true).unwrap();
+        let mut trigger = Trigger { file: OwnedFd::from(own).into(), wakes: Wakes::Readable };
+        let drained = |had_bytes, is_over| Drained { had_bytes, is_over };
+        assert_eq!(trigger.drain(), drained(false, false));
+        manager.write_all(b"!").unwrap();
+        assert_eq!(trigger.drain(), drained(true, false));
+        manager.write_all(b"!").unwrap();
+        drop(manager);
+        assert_eq!(trigger.drain(), drained(true, true));
     }
 
     #[test]
