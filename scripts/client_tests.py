@@ -4,9 +4,9 @@
     scripts/client_tests.py [--glebe target/debug/glebe] [--checkouts FOLDER] [NAME ...]
 
 Uses what is installed: a conversation through each Python client, the examples of docs/serve.md,
-memccapable, memtier_benchmark. FOLDER (or GLEBE_CHECKOUTS) may hold checkouts of the projects' own
-tests in `pymemcache`, `pylibmc`, `django` and `memcached`, at the installed versions. Keeps nothing
-of them. Prints a table, and `skipped:` with the reason for what is missing.
+memccapable, memtier_benchmark, Prometheus' exporter. FOLDER (or GLEBE_CHECKOUTS) may hold checkouts
+of the projects' own tests in `pymemcache`, `pylibmc`, `django` and `memcached`, at the installed
+versions. Keeps nothing of them. Prints a table, and `skipped:` with the reason for what is missing.
 Exits with 0 if nothing failed, with 1 otherwise.
 """
 
@@ -15,10 +15,13 @@ import os
 import pathlib
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
 
 SCRIPTS = pathlib.Path(__file__).resolve().parent
 PAGE = SCRIPTS.parent / "docs" / "serve.md"
@@ -169,6 +172,51 @@ def memtier(glebe, _checkout, _scratch):
                 raise Failed("no hits:\n" + out[-2000:])
             total += 2 * 4 * 500
     return f"{total} requests"
+
+
+def exporter(glebe, _checkout, _scratch):
+    """Reads the server's statistics with Prometheus' own exporter, which answers with an error if a
+    series comes twice."""
+    names = ("memcached_exporter", "prometheus-memcached-exporter")
+    program = next(filter(None, map(shutil.which, names)), None)
+    if not program:
+        raise Skipped("prometheus-memcached-exporter is not installed")
+    with Server(glebe) as server, socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+        free.close()
+        with socket.create_connection(("127.0.0.1", int(server.port))) as client:
+            for key, size in (("small", 1), ("large", 20_000)):
+                client.sendall(b"set %s 0 0 %d\r\n%s\r\n" % (key.encode(), size, b"x" * size))
+                client.recv(100)
+        process = subprocess.Popen(
+            [program, f"--memcached.address=127.0.0.1:{server.port}",
+             f"--web.listen-address=127.0.0.1:{port}"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            text = page_of(f"http://127.0.0.1:{port}/metrics")
+        finally:
+            process.terminate()
+            process.wait(PATIENCE)
+    series = [line for line in text.splitlines() if line.startswith("memcached_")]
+    classes = set(re.findall(r'^memcached_slab_current_items{slab="(\d+)"} 1$', text, re.M))
+    if "memcached_up 1" not in series or classes != {"1", "2"}:
+        raise Failed("\n".join(series))
+    return f"{len(series)} series"
+
+
+def page_of(url):
+    """Returns a page as soon as its server answers."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
+                return answer.read().decode()
+        except urllib.error.HTTPError as why:
+            raise Failed(f"{url}: {why}: {why.read().decode()[:2000]}") from why
+        except OSError as why:
+            if time.monotonic() > end:
+                raise Failed(f"{url}: {why}") from why
+            time.sleep(0.05)
 
 
 def pytest_suite(checkout, modules, tests, *options, **env):
@@ -322,6 +370,7 @@ TESTS = {
     "django": talk("django", "pymemcache"),
     "memccapable": memccapable,
     "memtier": memtier,
+    "exporter": exporter,
     "pymemcache-suite": pymemcache_suite,
     "pylibmc-suite": pylibmc_suite,
     "django-suite": django_suite,

@@ -4,8 +4,10 @@
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -462,6 +464,55 @@ static void touches(void) {
     OK(glebe_shared_free(shared));
 }
 
+/* Zeroes all pin counts and frees the data, as any process can that may write the file. */
+static void tamper(int fd) {
+    struct stat file;
+    uint64_t data_at, at;
+    unsigned char *zeros = calloc(1, page);
+
+    CHECK(zeros != NULL && fstat(fd, &file) == 0);
+    data_at = (uint64_t)file.st_size - GRANULES * page;
+    /* Counts begin behind the header and the words. The last two pages hold none. */
+    for (at = 2 * page; at < data_at - 2 * page; at += page)
+        CHECK(pwrite(fd, zeros, page, (off_t)at) == (ssize_t)page);
+    CHECK(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)data_at,
+                    (off_t)(GRANULES * page)) == 0);
+    free(zeros);
+}
+
+/* No call on a pin ends by SIGBUS, whatever others did to the file. */
+static void uncounted_pins(void) {
+    glebe_shared_options options;
+    glebe_shared shared = {0};
+    glebe_pin pinned;
+    char buffer[8];
+    pid_t child;
+    int fd = -1;
+
+    memset(&options, 0, sizeof options);
+    options.size = sizeof options;
+    options.sigbus = 1;
+    if (glebe_shared_new(GRANULES * page, &options, &shared) != GLEBE_OK) {
+        fprintf(stderr, "skipped: pins of a file that was changed: %s\n", glebe_last_error());
+        return;
+    }
+    OK(glebe_shared_free(shared));
+    child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        OK(glebe_shared_new(GRANULES * page, &options, &shared));
+        fill(shared);
+        mark(shared, 0, GRANULES, GLEBE_PRIORITY_NORMAL);
+        pinned = pin(shared, 0, GRANULES, GLEBE_PIN_KEPT);
+        OK(glebe_shared_fd(shared, &fd));
+        tamper(fd);
+        REFUSED(glebe_pin_read(pinned, 2 * page, buffer, 8), GLEBE_ERROR_TRUNCATED);
+        REFUSED(glebe_pin_write(pinned, 3 * page, "bytes", 5), GLEBE_ERROR_TRUNCATED);
+        _exit(0);
+    }
+    CHECK(ends_well(child));
+}
+
 /* A region over the caller's memory, which a child shares. */
 static void memory_of_the_callers(void) {
     const size_t len = GRANULES * page;
@@ -560,6 +611,7 @@ int main(void) {
     killed_with_a_pin();
     descriptors();
     touches();
+    uncounted_pins();
     paths();
     memory_of_the_callers();
     statistics();

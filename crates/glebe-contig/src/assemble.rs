@@ -1,7 +1,6 @@
 //! Assembles several sources in one mapping, largest blocks first.
 //!
-//! Parts are built and read one by one, then moved together; pages stay in their frames. Lengths
-//! are bytes, positions base pages.
+//! Lengths are bytes, positions base pages.
 
 use super::{runs, Contig, Error, Part, Source};
 use glebe_os::extent::Extent;
@@ -11,7 +10,7 @@ use glebe_os::internal::sys::memory::madvise::transparent_huge_page;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, PageSize};
 
-/// Maps `len` bytes, whole base pages. `build` makes the memory of one source.
+/// `build` makes the memory of one source.
 pub(super) fn build(
     len: Bytes,
     build: impl Fn(Source, Bytes) -> Result<Contig, Error>,
@@ -46,7 +45,8 @@ pub(super) fn build(
 fn largest_first() -> Vec<(Source, PageSize)> {
     let pools = sizes().into_iter().map(|size| (Source::Hugetlb(size), size));
     let thp = transparent_huge_page().ok().map(|size| (Source::Thp, size));
-    // Stable sort: of one size, the pool comes first, whose pages stay in place.
+    // The stable sort keeps a pool, whose pages stay in place, before transparent huge pages of its
+    // size.
     let mut all: Vec<(Source, PageSize)> = pools.chain(thp).collect();
     all.sort_by_key(|(_, size)| std::cmp::Reverse(*size));
     all

@@ -1,7 +1,7 @@
-//! [`Certificate`] describes a mapping's physical memory, to keep and to pass on.
+//! [`Certificate`] describes a mapping's physical memory.
 //!
-//! Positions are base pages, lengths in JSON bytes; a virtual machine's frames are the guest's. A
-//! certificate holds for the moment: if `held_by` is nothing, it may be wrong at once.
+//! Positions are base pages; lengths in JSON are bytes. If `held_by` is nothing, a certificate may
+//! be wrong at once.
 //!
 //! JSON, in decimal; `pfn` is missing if frames are hidden:
 //!
@@ -20,7 +20,7 @@ use glebe_os::internal::sys::files::private;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 
-/// Runs and what they rest on, apart from the memory that they describe.
+/// Runs and the evidence for them.
 ///
 /// ```
 /// use glebe_contig::Contig;
@@ -61,7 +61,6 @@ impl Certificate {
             page.bytes().get(),
             self.len.get(),
         );
-        // Writing to a string cannot fail.
         if let Some(pages) = within {
             let _ = write!(text, ",\"within_bytes\":{}", pages.bytes(page).get());
         }
@@ -81,7 +80,7 @@ impl Certificate {
         text
     }
 
-    /// Writes the JSON to a file that only its owner can read, replacing an old one.
+    /// Writes the JSON to a file that only its owner can read.
     ///
     /// # Errors
     /// If the file cannot be written, is a symbolic link, or has another owner.
@@ -90,7 +89,7 @@ impl Certificate {
     }
 }
 
-/// Returns the place of `offset` in a mapping of `len`; `None` beyond its end.
+/// Returns the place of `offset` in a mapping of `len`, or `None` beyond its end.
 pub fn locate(runs: &[Run], len: Bytes, offset: Bytes) -> Option<Location> {
     if offset >= len {
         return None;

@@ -13,14 +13,14 @@ use glebe_os::internal::sys::memory::place;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, PageSize};
 
-/// Any process with room for the memory has room at this alignment; larger ones are checked first.
+/// Alignment that any process can have; larger ones are checked first.
 const LIKELY_ALIGN: PageSize = PageSize::new(1 << 30).unwrap();
 
 impl Options {
     /// Maps and populates at least `len` bytes.
     ///
     /// # Errors
-    /// The reason of the source, or of the last source tried. Memory taken is given back.
+    /// The refusal of the source, or of the last source tried.
     pub fn build(mut self, len: Bytes) -> Result<Contig, Error> {
         self.began = Some(Instant::now());
         let options = &self;
@@ -31,7 +31,6 @@ impl Options {
         if align > LIKELY_ALIGN && options.at.is_none() {
             let refused = |why| Error::NoAddresses { len, align: align.bytes(), why };
             let page = page_size();
-            // If the rounded length overflows, the unrounded one is refused too.
             let whole = len.pages_up(page).checked_bytes(page).unwrap_or(len);
             place::check_room(whole, align).map_err(refused)?;
         }
@@ -84,7 +83,7 @@ fn sources(options: &Options, len: Bytes, notes: &mut Vec<String>) -> Vec<Source
         _ => {}
     }
     let mut sources = Vec::new();
-    // The bank of an administrator may hold the run.
+    // The bank may hold the run.
     let is_for_bank = options.run(len).is_some() && !options.mappable && options.pin != Some(true);
     if is_for_bank && blocks::has_record(&options.place) {
         sources.push(Source::Blocks);
@@ -105,7 +104,6 @@ fn sources(options: &Options, len: Bytes, notes: &mut Vec<String>) -> Vec<Source
     sources
 }
 
-/// Returns why `source` cannot do better than the last source tried, `before`.
 fn why_not_tried(
     source: Source,
     options: &Options,
@@ -120,7 +118,7 @@ fn why_not_tried(
     (source == Source::Plain && is_short).then(|| why.to_owned())
 }
 
-/// Refuses a required run that hidden frames would leave unproved.
+/// Refuses a run that hidden frames would leave unproved.
 fn check_provable(source: Source, required: Option<Bytes>) -> Result<(), Error> {
     let longest = source.page().bytes();
     let is_plain = matches!(source, Source::Hugetlb(_) | Source::Thp | Source::Plain);
@@ -175,7 +173,6 @@ impl Contig {
         self.longest_run().bytes(page_size())
     }
 
-    /// Gives back what the plan does not keep, then moves the mapping to its address or alignment.
     fn shaped(mut self, options: &Options, align: PageSize) -> Result<Self, Error> {
         let page = page_size();
         let needed = self.asked.pages_up(page);
@@ -197,7 +194,7 @@ impl Contig {
         }
     }
 
-    /// Pins the pages if wanted, and reads the runs again, since a pin may move pages.
+    /// A pin may move pages, so runs are read again.
     fn hold(&mut self, options: &Options) -> Result<(), Error> {
         if self.blocks.is_some() {
             self.why_not_pinned = Some(blocks::WHY_NOT_PINNED.to_owned());
@@ -232,7 +229,6 @@ impl Contig {
     }
 }
 
-/// Returns the later refusal, with the longer run of two short ones.
 fn better_word(before: Option<Error>, error: Error) -> Error {
     match (before, error) {
         (

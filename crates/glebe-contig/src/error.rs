@@ -1,4 +1,4 @@
-//! [`Error`] says why contiguous memory cannot be had, with values.
+//! [`Error`] says why contiguous memory cannot be had.
 
 use std::path::PathBuf;
 
@@ -21,14 +21,14 @@ pub enum Error {
         /// Bytes available without swapping or killing.
         available: Bytes,
     },
-    /// A cgroup would exceed its limit, and the kernel would kill a process in it.
+    /// A cgroup would exceed its limit.
     #[error("{asked} more asked for, but {} is {limit} and {usage} of it are used", path.display())]
     CgroupLimit {
         /// File of the limit.
         path: PathBuf,
         /// Limit in bytes.
         limit: Bytes,
-        /// Bytes used, less what the kernel drops first.
+        /// Bytes used, without droppable page cache.
         usage: Bytes,
         /// Bytes to add.
         asked: Bytes,
@@ -42,7 +42,7 @@ pub enum Error {
         wanted: u64,
         /// Pages available.
         got: u64,
-        /// File that sets the number.
+        /// File of the pool.
         path: PathBuf,
         /// Remedy.
         how_to: String,
@@ -116,7 +116,7 @@ pub enum Error {
         /// Existing heaps.
         heaps: Vec<PathBuf>,
     },
-    /// The hugetlb pool must change, and the caller may not change it.
+    /// The caller may not change the hugetlb pool.
     #[error("the hugetlb pool of {size} pages cannot be changed by this process")]
     PoolFixed {
         /// Bytes of a page.
@@ -131,7 +131,7 @@ pub enum Error {
         /// Reason.
         why: String,
     },
-    /// No stretch of evacuable memory blocks is long enough.
+    /// No stretch of evacuable memory blocks suffices.
     #[error(
         "{wanted} wanted in one run; of {all} memory blocks of {size}, {fixed} hold memory that \
         cannot be moved and {pool} pages of hugetlb pools; the longest stretch of others is \
@@ -148,7 +148,7 @@ pub enum Error {
         all: u64,
         /// Blocks with immovable pages.
         fixed: u64,
-        /// Blocks with hugetlb pages, which must stay.
+        /// Blocks with hugetlb pages.
         pool: u64,
     },
     /// Evacuating would leave the machine too little memory.
@@ -166,7 +166,7 @@ pub enum Error {
         /// Bytes that must stay available.
         margin: Bytes,
     },
-    /// Too much memory would be movable, which the kernel cannot use for itself.
+    /// Too much memory would be movable, which the kernel itself cannot use.
     #[error(
         "{more} more would be movable memory, {movable} are already, and {limit} may be: the \
         kernel itself needs the rest"
@@ -187,7 +187,7 @@ pub enum Error {
         /// The kernel's error for the last.
         why: OsError,
     },
-    /// Other programs took pages of evacuated blocks in every attempt.
+    /// Other programs took the evacuated pages in every attempt.
     #[error("memory blocks were evacuated {attempts} times, and others took pages of them first")]
     BlocksTaken {
         /// Number of attempts.

@@ -1,8 +1,7 @@
 //! [`explain`] says whether one physically contiguous run could be had, without taking memory.
 //!
-//! It looks for the longest run of huge pages that are idle in a pool or free, in blocks of the
-//! pool's page, until a pool has the run. The answer holds for the moment. Cost: half a second for
-//! 24 GiB and each pool.
+//! It looks for the longest run of huge pages that are idle in a pool or free. Cost: half a second
+//! for 24 GiB and each pool.
 
 use super::populate::{machine_available, Gate};
 use super::{blocks, pool_sizes, smallest_hugetlb, Error};
@@ -14,12 +13,12 @@ use glebe_os::internal::sys::memory::madvise::transparent_huge_page;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, PageSize, Pages};
 
-/// The answers.
+/// The answers of [`explain`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Idle pages form the run.
     Now,
-    /// The hugetlb pool can grow by it, if the kernel finds the pages.
+    /// The hugetlb pool can grow by the run.
     ByGrowth,
     /// This process cannot get the run.
     No,
@@ -28,7 +27,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Returns one or two words.
+    /// Returns the verdict in one or two words.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -51,8 +50,8 @@ pub struct Outlook {
     pub helps: Vec<String>,
 }
 
-/// Says whether one physically contiguous run of `len` could be had, and how. Takes no memory. As
-/// root it undoes changes that killed processes left.
+/// Says whether one physically contiguous run of `len` could be had. As root, mends changes that
+/// killed processes left.
 ///
 /// ```
 /// let outlook = glebe_contig::explain(glebe_contig::units::Bytes::mib(64))?;
@@ -61,7 +60,7 @@ pub struct Outlook {
 /// ```
 ///
 /// # Errors
-/// [`Error::ZeroLength`], or a file that cannot be read.
+/// [`Error::ZeroLength`]; if a file cannot be read.
 pub fn explain(len: Bytes) -> Result<Outlook, Error> {
     if len == Bytes::ZERO {
         return Err(Error::ZeroLength);
@@ -72,7 +71,7 @@ pub fn explain(len: Bytes) -> Result<Outlook, Error> {
     }
     let available = machine_available()?;
     let mut outlooks = Vec::new();
-    // Small pages first: they form the most runs.
+    // Small pages come first, since they form the most runs.
     for pool in pool_sizes().into_iter().rev().filter_map(Pool::of) {
         outlooks.push(by_pool(len, available, &pool)?);
         if outlooks.last().is_some_and(|outlook| outlook.verdict == Verdict::Now) {
@@ -158,12 +157,10 @@ fn within_a_page(len: Bytes) -> Result<Option<String>, Error> {
 struct Seen {
     len: Bytes,
     size: PageSize,
-    /// Bytes that the pool can give.
     idle: Bytes,
-    /// Bytes that a pool could grow by.
     available: Bytes,
     may_grow: bool,
-    /// Longest idle run, and longest run of idle and free memory; `None` if frames are hidden.
+    /// Longest idle run, and longest idle or free run; `None` if frames are hidden.
     runs: Option<(Bytes, Bytes)>,
 }
 
@@ -285,7 +282,6 @@ mod tests {
     #[test]
     fn the_pool_that_could_do_most_answers() {
         let size = PageSize::new(1 << 30).unwrap();
-        // A cgroup may forbid small pages while large ones are idle.
         let refused = Outlook { verdict: Verdict::No, why: "a limit".to_owned(), helps: vec![] };
         let idle = Bytes::gib(2);
         let large = judge(&Seen { size, idle, runs: Some((idle, idle)), ..seen(2048) });

@@ -1,9 +1,8 @@
 //! [`HeldBy`] says what keeps pages in their frames, such as the long-term [`Pin`].
 //!
-//! A pin is a registered buffer of an io_uring without requests. The kernel keeps such pages in
-//! place for devices. A pin counts against `RLIMIT_MEMLOCK` and costs 0.1 µs a base page, 1 µs a
-//! huge page. mlock keeps pages in memory, but not in their frames. Source: io_uring_register(2),
-//! mlock(2).
+//! A pin is a registered buffer of an io_uring without requests, which the kernel keeps in place
+//! for devices. mlock does not keep pages in their frames. Cost: `RLIMIT_MEMLOCK`, 0.1 µs a base
+//! page, 1 µs a huge page. Source: io_uring_register(2), mlock(2).
 
 use std::fmt;
 
@@ -15,18 +14,17 @@ use glebe_os::internal::sys::processes::fork::ForkGuard;
 /// The mechanisms that keep pages in their frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeldBy {
-    /// The hugetlb pool. The kernel neither swaps nor compacts its pages. Newer kernels may move 2
-    /// MiB pages for their own contiguous allocations, and hot-unplug moves any page. A pin
-    /// prevents that; [`Contig::verify`](super::Contig::verify) finds moved pages.
+    /// The hugetlb pool, which the kernel neither swaps nor compacts. Newer kernels may move 2 MiB
+    /// pages, and hot-unplug any page, unless pinned.
     HugetlbPool,
-    /// The hugetlb pool, in movable memory ([`Source::Blocks`](super::Source::Blocks)). Any
-    /// long-term pin moves pages away and ends the run.
+    /// The hugetlb pool, in movable memory ([`Source::Blocks`](super::Source::Blocks)). A long-term
+    /// pin would move the pages.
     MovablePool,
     /// A long-term pin by an io_uring's registered buffer.
     LongTermPin,
     /// A dma-heap's buffer, allocated for devices.
     DmaBuffer,
-    /// Nothing: the kernel may move the pages.
+    /// Nothing.
     Nothing,
 }
 
@@ -56,7 +54,6 @@ impl fmt::Display for HeldBy {
     }
 }
 
-/// A long-term pin of a mapping.
 #[derive(Debug)]
 pub(super) struct Pin {
     pub(super) ring: Ring,
@@ -64,7 +61,7 @@ pub(super) struct Pin {
 }
 
 impl Pin {
-    /// Pins `mapping`. Read frames afterwards: the kernel first moves pages out of movable memory.
+    /// Pins `mapping`. The kernel may move pages first, so read frames afterwards.
     pub fn new(mapping: &Mapping) -> Result<Self, OsError> {
         let ring = Ring::new()
             .map_err(|source| OsError::new("io_uring_setup", "a ring for a pin", source))?;
@@ -78,8 +75,8 @@ impl Pin {
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        // Unpins now: closing the ring would do it later, after all forked children. A child shares
-        // the ring and must not unpin.
+        // Closing the ring would unpin only after all children end. A child shares the ring and
+        // must not unpin.
         if !self.guard.is_child() {
             let _ = self.ring.unpin();
         }

@@ -1,7 +1,7 @@
 //! Builds memory of a hugetlb pool, if possible in physical order ([`ordered`]).
 //!
-//! Idle pages are used first; missing pages come as surplus ([`pool`](super::pool)). Pages are
-//! zeroed without the lock, unless a search draws them. Counts and frames are huge pages.
+//! Idle pages come first; missing pages come as surplus ([`pool`](super::pool)). Pages are zeroed
+//! without the lock, unless a search draws them. Counts are huge pages.
 
 mod draw;
 mod effort;
@@ -36,7 +36,6 @@ use glebe_os::internal::sys::memory::memfd::MemFile;
 use glebe_os::internal::sys::memory::pagemap::frames_visible;
 use glebe_os::units::{Bytes, PageSize, Pages};
 
-/// Maps `len` bytes, a multiple of `size`.
 pub(super) fn build(options: &Options, len: Bytes, size: PageSize) -> Result<Contig, Error> {
     let mut builder = Builder::new(options, len, size)?;
     let mapping = builder.map().map_err(|error| builder.in_words_of_run(error))?;
@@ -45,7 +44,7 @@ pub(super) fn build(options: &Options, len: Bytes, size: PageSize) -> Result<Con
     Ok(Contig { tried, why_not_better, ..Contig::of(Source::Hugetlb(size), mapping, runs) })
 }
 
-/// Most stretches of a mapping: an eighth of the kernel's default limit on a process's mappings.
+/// An eighth of the kernel's default limit on mappings.
 const STRETCHES_MAX: usize = 1 << 13;
 
 pub(super) struct Builder<'a> {
@@ -58,14 +57,11 @@ pub(super) struct Builder<'a> {
     /// Run to search for; 1 for no search.
     run: usize,
     effort: Effort,
-    /// Nodes whose pages may be chosen.
     nodes: Nodes,
-    /// Deadline for populating, if a run is required.
     until: Option<Instant>,
     pub held: HeldPages,
     /// Promises of idle pages, dropped after `held`.
     idle: Vec<Mapping>,
-    /// The steps of a search that failed.
     tried: Option<String>,
     pub notes: Vec<String>,
 }
@@ -119,12 +115,11 @@ impl<'a> Builder<'a> {
         Ok(mapping)
     }
 
-    /// Maps `pages` without populating them.
     fn take(&mut self, pages: u64) -> Result<Mapping, Error> {
         let have = self.pool.counts()?.available();
         if have >= pages {
             match self.mapped(pages) {
-                // Other programs were quicker.
+                // Other programs took the pages.
                 Err(Error::Os(error)) if error.kind() == ErrorKind::OutOfMemory => {}
                 other => return other,
             }
@@ -138,7 +133,6 @@ impl<'a> Builder<'a> {
         self.grown(&lock, pages)
     }
 
-    /// Refuses `pages` if memory lacks room for those beyond `have`.
     fn check_room(&self, pages: u64, have: u64) -> Result<(), Error> {
         let missing = pages.saturating_sub(have);
         let available = available_on(self.pool.node())?;
@@ -157,8 +151,7 @@ impl<'a> Builder<'a> {
         // The kernel chooses the node of surplus pages.
         if pool.node().is_none() {
             match lock.with_surplus(&pool, missing()?, || self.mapped(pages)) {
-                // The kernel has no pages or makes no surplus of this size, or we may not change
-                // the limit.
+                // The kernel has no pages or no surplus of this size, or refuses the limit.
                 Err(Error::Os(error)) if is_no_surplus(&error) => {}
                 other => return other,
             }
@@ -169,8 +162,8 @@ impl<'a> Builder<'a> {
         })
     }
 
-    /// Maps added pages. For one node of several it also promises the idle pages of all nodes:
-    /// otherwise the kernel would free pages here when the counter is lowered.
+    /// On one node of several, also promises all idle pages, since the kernel would else free pages
+    /// here when the counter is lowered.
     fn mapped_beside_idle(&mut self, pages: u64) -> Result<Mapping, Error> {
         let mapping = self.mapped(pages).map_err(|error| self.short(pages, error))?;
         if self.pool.node().is_some() {
@@ -233,7 +226,6 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Turns a timeout of the lock into the refusal of the required run.
     fn in_words_of_run(&mut self, error: Error) -> Error {
         match error {
             Error::Os(error) if self.until.is_some() && error.kind() == ErrorKind::TimedOut => {
@@ -244,8 +236,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Turns a node's EFAULT into [`Error::PoolShort`]: the kernel counts promises over all nodes,
-    /// so other programs can take this node's pages.
+    /// Turns a node's EFAULT into [`Error::PoolShort`]: promises count over all nodes, so other
+    /// programs can take this node's pages.
     fn in_words_of_node(&self, error: Error) -> Error {
         match (error, self.pool.counts()) {
             (Error::Os(error), Ok(counts))
@@ -269,7 +261,6 @@ impl<'a> Builder<'a> {
         Error::NotContiguous { wanted, longest, tried: Some(self.effort.to_string()) }
     }
 
-    /// Turns out-of-memory into [`Error::PoolShort`]: mostly other programs were quicker.
     fn short(&self, pages: u64, error: Error) -> Error {
         match (error, self.pool.counts()) {
             (Error::Os(error), Ok(counts)) if error.kind() == ErrorKind::OutOfMemory => {
@@ -297,7 +288,6 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// Returns the machine's pool, or on a machine with several nodes its part on `node`.
 fn pool_of(options: &Options, size: PageSize, node: Option<Node>) -> Result<Pool, Error> {
     let no_such = || Error::NoSuchSize { size, listed: sizes() };
     let pool = Pool::below(&options.place.pools, size).ok_or_else(no_such)?;

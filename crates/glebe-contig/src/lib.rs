@@ -14,22 +14,19 @@
 //! ```
 //!
 //! [`Contig::runs`] lists only runs that were read. Their length is best effort, unless
-//! [`Options::require_run`] makes a short run an error. Every page is present when
-//! [`Options::build`] returns, so no touch raises SIGBUS. [`Contig::held_by`] says what keeps the
-//! pages in their frames; [`Contig::verify`] finds pages that moved.
+//! [`Options::require_run`] makes a short run an error. Every page is present, so no touch raises
+//! SIGBUS.
 //!
-//! `build` reads the frames of hugetlb pages and moves the pages into ascending order. For longer
-//! runs ([`Options::require_run`], [`Options::prefer_run`], [`Options::search`]) it searches
-//! `/proc/kpageflags` for free runs and draws them into the pool; then it compacts memory; then it
-//! splits larger pages.
+//! `build` puts hugetlb pages into physical order. For longer runs ([`Options::require_run`],
+//! [`Options::prefer_run`], [`Options::search`]) it compacts memory, draws free runs into the pool
+//! and splits larger pages.
 //!
-//! Lengths are bytes; positions and runs are base pages from the start of the mapping. Frames come
-//! from `/proc/self/pagemap`: in a virtual machine, they are the guest's. Cost: the kernel's
-//! zeroing, 0.1 to 0.6 ms for 2 MiB, or 3 ms if a virtual machine's host must first provide it,
-//! plus 2 to 30 µs a huge page. Lock: [`PoolLock`], while pages are found or ordered. Sources:
-//! admin-guide/mm/hugetlbpage, admin-guide/mm/pagemap, admin-guide/mm/transhuge.
+//! Lengths are bytes. Positions and runs are base pages from the start of the mapping. Frames come
+//! from `/proc/self/pagemap`; in a virtual machine they are the guest's. Cost: zeroing, 0.1 to 0.6
+//! ms for 2 MiB. Lock: [`PoolLock`], while pages are found or ordered. Source: admin-guide/mm
+//! (hugetlbpage, pagemap, transhuge).
 #![deny(unsafe_code)]
-// No model runs any of it.
+// No loom model runs this crate.
 #![cfg(not(loom))]
 
 mod assemble;
@@ -72,21 +69,20 @@ pub use resize::{grow_pool, shrink_pool, PoolChange};
 /// The sources of memory, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
-    /// Pages of the hugetlb pool of this size. The kernel neither swaps nor compacts them.
+    /// Hugetlb pages of this size, which the kernel neither swaps nor compacts.
     Hugetlb(PageSize),
-    /// Transparent huge pages. The kernel may move or split them.
+    /// Transparent huge pages, which the kernel may move or split.
     Thp,
     /// Base pages.
     Plain,
-    /// A buffer of the dma-heap that [`Options::dma_heap`] names.
+    /// A dma-heap's buffer ([`Options::dma_heap`]).
     DmaHeap,
-    /// Evacuated memory blocks (`CONFIG_MEMORY_HOTREMOVE`, root): one run, at most as long as
-    /// adjacent blocks without kernel memory. `build` uses it if the caller names it, or wants a
-    /// run that the [`bank`] may hold. It is never pinned. While it lives, no other program can use
-    /// idle pages of the hugetlb pool, if its node has some; it is refused if these are more than
-    /// the blocks hold.
+    /// One run of evacuated memory blocks (`CONFIG_MEMORY_HOTREMOVE`, root), never pinned. `build`
+    /// uses blocks if the caller names this source, or wants a run that the [`bank`] may hold. If
+    /// the node has idle hugetlb pages, no other program can use idle hugetlb pages while the
+    /// memory lives; `build` refuses if these are more than the blocks hold.
     Blocks,
-    /// Several sources, largest blocks first ([`Plan::Divide`]): see [`Contig::parts`].
+    /// Several sources ([`Plan::Divide`]).
     Divided,
 }
 
@@ -119,16 +115,16 @@ pub struct Part {
     pub source: Source,
 }
 
-/// The place of a byte in its run, from [`Contig::query`].
+/// The place of a byte in its run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Location {
-    /// Bytes of the run before it.
+    /// Bytes of the run before the byte.
     pub offset_in_run: Bytes,
-    /// Contiguous bytes from it on.
+    /// Contiguous bytes from the byte on.
     pub contiguous: Bytes,
     /// Bytes of the whole run.
     pub run_len: Bytes,
-    /// Frame of its page, if visible.
+    /// Frame of the byte's page, if visible.
     pub pfn: Option<Pfn>,
 }
 
@@ -146,7 +142,7 @@ pub struct Run {
 pub enum Proof {
     /// Frames were read.
     Frames,
-    /// Frames are hidden: contiguity is proved only within this many base pages.
+    /// Frames are hidden: only this many base pages are proved contiguous.
     Within(Pages),
 }
 
@@ -178,12 +174,12 @@ pub struct Drift {
     pub pages: Extent,
     /// Earlier frame of the first page.
     pub was: Pfn,
-    /// Frame of the first page now; `None` if it is missing.
+    /// Frame of the first page now, unless missing.
     pub now: Option<Pfn>,
 }
 
 /// Physically contiguous memory. When it is dropped or the process ends, the kernel gets it back,
-/// and with it the pages that a hugetlb pool gained for it.
+/// with pages that a hugetlb pool gained for it.
 #[derive(Debug)]
 pub struct Contig {
     // `pin` drops before the memory that it pins.
@@ -191,19 +187,17 @@ pub struct Contig {
     mapping: Mapping,
     // `blocks` drops after the mapping, which uses their pages.
     blocks: Option<blocks::HeldBlocks>,
-    /// Bytes requested.
     asked: Bytes,
     parts: Vec<Part>,
     runs: Vec<Run>,
     proof: Proof,
-    /// The steps of a search that failed.
     tried: Option<String>,
     why_not_better: Vec<String>,
     why_not_pinned: Option<String>,
 }
 
 impl Contig {
-    /// Makes at least `len` bytes from the best available source, held in place if possible.
+    /// Maps at least `len` bytes of the best available source.
     ///
     /// # Errors
     /// The refusal of the last source.
@@ -211,7 +205,7 @@ impl Contig {
         Self::options().build(len)
     }
 
-    /// Returns default options, for [`Options::build`].
+    /// Returns the default options.
     pub fn options() -> Options {
         Options::default()
     }
@@ -233,26 +227,25 @@ impl Contig {
         }
     }
 
-    /// Returns the mapping. Forked children and core dumps do not have it.
+    /// Returns the mapping, which forked children and core dumps lack.
     #[must_use]
     pub fn mapping(&self) -> &Mapping {
         &self.mapping
     }
 
-    /// Returns the file of the pages, if [`Options::mappable`] was set.
+    /// Returns the file of the pages ([`Options::mappable`]).
     #[must_use]
     pub fn file(&self) -> Option<&Arc<MemFile>> {
         self.mapping.file()
     }
 
-    /// Returns the bytes mapped: the requested bytes, rounded up by the plan.
+    /// Returns the mapped bytes.
     #[must_use]
     pub fn len(&self) -> Bytes {
         self.mapping.len()
     }
 
-    /// Returns the bytes mapped beyond those requested. A hugetlb pool takes no part of a page
-    /// back.
+    /// Returns the bytes mapped beyond those requested.
     #[must_use]
     pub fn spare(&self) -> Bytes {
         self.len().saturating_sub(self.asked)
@@ -273,8 +266,8 @@ impl Contig {
         &self.parts
     }
 
-    /// Returns the proved runs in order of position. Adjacent positions with adjacent frames are
-    /// one run. If frames are hidden, each huge page is a run, and base pages have no run.
+    /// Returns the proved runs in order of position. If frames are hidden, each huge page is a run,
+    /// and base pages have none.
     #[must_use]
     pub fn runs(&self) -> &[Run] {
         &self.runs
@@ -286,21 +279,20 @@ impl Contig {
         self.proof
     }
 
-    /// Returns the longest proved contiguity in base pages, at least one.
+    /// Returns the longest proved run in base pages, at least one.
     #[must_use]
     pub fn longest_run(&self) -> Pages {
         runs::longest(&self.runs)
     }
 
-    /// Returns the place of the byte at `addr` in its run, like `posix_mem_offset`, or `None`
-    /// outside the mapping. O(log runs).
+    /// Returns the place of the byte at `addr`, or `None` outside the mapping. O(log runs).
     #[must_use]
     pub fn query(&self, addr: usize) -> Option<Location> {
         let offset = addr.checked_sub(self.mapping.addr())?;
         certificate::locate(&self.runs, self.len(), Bytes::new(offset as u64))
     }
 
-    /// Returns all that is known of the runs, to keep or pass on.
+    /// Returns the runs and their evidence, to keep or pass on.
     #[must_use]
     pub fn certificate(&self) -> Certificate {
         let (source, held_by, len) = (self.source(), self.held_by(), self.len());
@@ -324,23 +316,22 @@ impl Contig {
         }
     }
 
-    /// Returns why there is no long-term pin, if one was tried or is impossible.
+    /// Returns why a long-term pin failed or is impossible.
     #[must_use]
     pub fn why_not_pinned(&self) -> Option<&str> {
         self.why_not_pinned.as_deref()
     }
 
-    /// Returns the refusal of each better source: values, limits and remedy.
+    /// Returns why each better source was refused.
     #[must_use]
     pub fn why_not_better(&self) -> &[String] {
         &self.why_not_better
     }
 
-    /// Reads the frames again and returns the pages that moved. If frames are hidden, it finds only
-    /// missing pages.
+    /// Returns the pages that moved, or if frames are hidden only missing pages.
     ///
     /// # Errors
-    /// If frames cannot be read, or if this is a forked child, which lacks the memory.
+    /// If frames cannot be read, or in a forked child, which lacks the memory.
     pub fn verify(&self) -> Result<Vec<Drift>, OsError> {
         runs::drift(&self.mapping, &self.runs, self.source().grain())
     }
@@ -362,8 +353,8 @@ impl Source {
         }
     }
 
-    /// Returns the page size for rounding lengths. Transparent huge pages over 2 MiB do not count,
-    /// since base pages can fill the rest.
+    /// Returns the page size for rounding lengths. Base pages can fill up transparent huge pages
+    /// over 2 MiB.
     fn rounds_to(self) -> PageSize {
         rounds_to(self, self.page())
     }
@@ -381,13 +372,10 @@ fn smallest_hugetlb() -> Option<PageSize> {
     pool_sizes().pop()
 }
 
-/// Returns the pool sizes to try by default, largest first.
 fn pool_sizes() -> Vec<PageSize> {
     large(sizes(), transparent_huge_page().ok())
 }
 
-/// Keeps sizes of at least 2 MiB, or of a smaller transparent huge page. With base pages of 16 and
-/// 64 KiB, transparent huge pages have 32 and 512 MiB.
 fn large(mut sizes: Vec<PageSize>, transparent: Option<PageSize>) -> Vec<PageSize> {
     let least = transparent.map_or(LARGE, |size| size.bytes().min(LARGE));
     sizes.retain(|size| size.bytes() >= least);
@@ -409,7 +397,7 @@ mod tests;
 #[doc(no_inline)]
 pub use glebe_os::{error::OsError, extent, page_size, units};
 
-/// For the crate `glebe` alone: it changes without notice.
+/// Items for the crate `glebe` alone, which change without notice.
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub mod internal {
@@ -417,7 +405,7 @@ pub mod internal {
     pub use crate::runs::push_run;
 }
 
-// Its examples are tested.
+// Tests the README's examples.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

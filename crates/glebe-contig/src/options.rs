@@ -33,22 +33,19 @@ impl fmt::Debug for Listener {
     }
 }
 
-/// The ways to make up a length that is no multiple of the source's page. No plan rounds to a power
-/// of two.
+/// The ways to make up a length that is no multiple of the source's page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Plan {
-    /// Whole pages. The caller also gets the excess.
+    /// Whole pages, with the excess.
     #[default]
     Whole,
-    /// Whole pages, less the excess if the source takes it back: transparent huge pages can be cut,
-    /// hugetlb pages cannot ([`Contig::spare`](super::Contig::spare)).
+    /// Whole pages, less the excess of transparent huge pages. Hugetlb pages cannot be cut.
     RoundUp,
-    /// The largest blocks first, then smaller ones, side by side: hugetlb and transparent huge
-    /// pages of every size, then base pages.
+    /// Hugetlb and transparent huge pages of every size, largest first, then base pages.
     Divide,
 }
 
-/// The wanted memory, from [`Contig::options`](super::Contig::options), for [`Options::build`].
+/// The wanted memory.
 ///
 /// ```
 /// use glebe_contig::{Contig, Error, Source};
@@ -64,7 +61,6 @@ pub enum Plan {
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct Options {
-    /// `None` selects the best source.
     pub(super) source: Option<Source>,
     pub(super) plan: Plan,
     pub(super) required: Option<Bytes>,
@@ -73,7 +69,6 @@ pub struct Options {
     pub(super) at: Option<usize>,
     pub(super) search: Option<Bytes>,
     pub(super) search_time: Option<Duration>,
-    /// Start of the search time.
     pub(super) began: Option<Instant>,
     pub(super) any_order: bool,
     pub(super) for_runs: bool,
@@ -90,69 +85,67 @@ pub struct Options {
 
 impl Options {
     /// Uses only this source. The default tries hugetlb pages of each size from 2 MiB that divides
-    /// the length, largest first, and the smallest size always; then transparent huge pages; then
-    /// base pages. If a run is wanted, the bank comes first ([`bank`](super::bank)).
+    /// the length, and always the smallest size; then transparent huge pages; then base pages. If a
+    /// run is wanted, the [`bank`](super::bank) comes first.
     pub fn source(self, source: impl Into<Option<Source>>) -> Self {
         Self { source: source.into(), ..self }
     }
 
-    /// Sets the plan for a length that is no whole number of pages.
+    /// Sets how to make up a length that is no whole number of pages.
     pub fn plan(self, plan: Plan) -> Self {
         Self { plan, ..self }
     }
 
-    /// Aligns the address of the first byte to `align`, a power of two. Addresses, and frames of
-    /// huge pages, are always multiples of the source's page.
+    /// Aligns the first byte's address to `align`, a power of two.
     pub fn align(self, align: Bytes) -> Self {
         Self { align, ..self }
     }
 
-    /// Maps at this address, where nothing may be mapped.
+    /// Maps at this address, which must be free.
     pub fn at(self, addr: usize) -> Self {
         Self { at: Some(addr), ..self }
     }
 
-    /// Uses only pages of this NUMA node, its part of the pool and its memory blocks. A search
-    /// chooses pages only on nodes with a processor that the caller may use.
+    /// Uses only pages of this NUMA node. A search needs a processor of the node that the caller
+    /// may use.
     pub fn node(self, node: Node) -> Self {
         Self { node: Some(node), ..self }
     }
 
-    /// Sets whether hugetlb pages are put in physical order (default: yes). That costs 8 µs for
-    /// each stretch moved, or for a file ([`Options::mappable`]) a second zeroing.
+    /// Sets whether hugetlb pages are put in physical order (default: yes). The order costs 8 µs a
+    /// stretch, or for a file a second zeroing.
     pub fn in_order(self, order: bool) -> Self {
         Self { any_order: !order, ..self }
     }
 
-    /// Lets a search look at up to `len` bytes of memory; with 0 there is no search. Without a
-    /// wanted run ([`Options::require_run`], [`Options::prefer_run`]) it looks for the longest
-    /// runs. The default is no search without a wanted run, and otherwise all available memory less
-    /// a tenth, or less 1 GiB if that is more. If `/proc/kpageflags` can be read, only kept pages
-    /// are zeroed, otherwise all.
+    /// Limits the memory that a search looks at; 0 turns the search off. Without a wanted run
+    /// ([`Options::require_run`], [`Options::prefer_run`]) the search looks for the longest runs.
+    /// By default only a wanted run is searched for, in the available memory less a tenth or 1 GiB,
+    /// whichever is more. If `/proc/kpageflags` cannot be read, the search zeroes every page that
+    /// it takes.
     pub fn search(self, len: Bytes) -> Self {
         Self { search: Some(len), ..self }
     }
 
     /// Limits the wall time of the search, from the call of [`Options::build`] on. The search skips
-    /// steps that would take longer: a compaction takes up to 80 ms a GiB of memory, a page of 1
-    /// GiB takes 250 ms. After that time a required run is refused, once the current slice of 64
-    /// MiB is zeroed. Idle pages of a pool that may contain the run are zeroed in any case.
+    /// steps that would take longer. After that time a required run is refused, once the current
+    /// slice of 64 MiB is zeroed. Idle pages of a pool that may contain the run are zeroed in any
+    /// case.
     ///
-    /// By default a search may use 2 s of processor time for each GiB or part of one, and three
-    /// times that for a required run. Compaction does not count. The wall time is at most five
-    /// times as long.
+    /// By default a search may use 2 s of processor time for each GiB, three times that for a
+    /// required run, and five times as much wall time. Compaction does not count.
     pub fn search_time(self, time: Duration) -> Self {
         Self { search_time: Some(time), ..self }
     }
 
-    /// Searches for one run of the whole length, without requiring it.
+    /// Searches for one run of the whole length.
     #[doc(hidden)]
     pub fn chosen_for_runs(self) -> Self {
         Self { for_runs: true, ..self }
     }
 
-    /// Sets whether a long-term pin holds the pages: `true` requires it, also for hugetlb pages.
-    /// The default tries a pin if nothing else holds the pages and they belong to no file.
+    /// Sets whether a long-term pin is required. The default tries a pin if nothing else holds the
+    /// pages and they belong to no file.
     pub fn pin(self, pin: bool) -> Self {
         Self { pin: Some(pin), ..self }
     }
@@ -164,44 +157,41 @@ impl Options {
         self
     }
 
-    /// Requires a physically contiguous run of `len`, or fails with
-    /// [`Error::NotContiguous`](super::Error::NotContiguous).
+    /// Requires a physically contiguous run of `len`.
     pub fn require_run(self, len: Bytes) -> Self {
         Self { required: Some(len), ..self }
     }
 
-    /// Tries for a physically contiguous run of `len`; see
-    /// [`Contig::longest_run`](super::Contig::longest_run).
+    /// Tries to get a physically contiguous run of `len`.
     pub fn prefer_run(self, len: Bytes) -> Self {
         Self { preferred: Some(len), ..self }
     }
 
-    /// Populates by up to `n` threads (default: one for each processor, at most 8).
+    /// Populates with up to `n` threads (default: one a processor, at most 8).
     pub fn threads(self, n: usize) -> Self {
         Self { threads: Some(n), ..self }
     }
 
-    /// Calls `told` on the populating threads after each slice. The count starts again at zero if
-    /// pages are taken again.
+    /// Calls `told` on the populating threads after each slice. The count may restart at zero.
     pub fn progress(self, told: impl Fn(Progress) + Send + Sync + 'static) -> Self {
         Self { progress: Some(Listener(Arc::new(told))), ..self }
     }
 
-    /// Sets whether a hugetlb pool may grow for this (default: if the caller may). The kernel gets
-    /// the added pages back when the memory is dropped or the process ends, also by SIGKILL.
+    /// Sets whether a hugetlb pool may grow (default: if the caller may). The kernel gets the added
+    /// pages back when the memory or the process ends, also by SIGKILL.
     pub fn grow_pool(self, grow: bool) -> Self {
         Self { grow_pool: Some(grow), ..self }
     }
 
-    /// Sets how long to wait for programs that change the hugetlb pools ([`PoolLock::PATIENCE`] by
-    /// default). The refusal names the process. If the pool has the pages, there is no wait.
+    /// Sets how long to wait for the [`PoolLock`] (default: [`PoolLock::PATIENCE`]), if the pool
+    /// lacks pages.
     pub fn lock_patience(self, patience: Duration) -> Self {
         Self { lock_patience: Some(patience), ..self }
     }
 
     /// Takes pages from a file in memory, which can be mapped again
     /// ([`Contig::file`](super::Contig::file), [`vmap`](glebe_vmap)). Few machines allow
-    /// transparent huge pages here (`shmem_enabled`).
+    /// transparent huge pages here.
     pub fn mappable(self) -> Self {
         Self { mappable: true, ..self }
     }
@@ -214,7 +204,7 @@ impl Options {
         self.required.max(self.preferred).or(self.for_runs.then_some(len))
     }
 
-    /// Returns the same options for other memory of `len`, with runs of at most `len`.
+    /// Returns the same options for other memory of `len`.
     #[doc(hidden)]
     pub fn again(&self, len: Bytes) -> Self {
         let [required, preferred] =
@@ -222,7 +212,6 @@ impl Options {
         Self { required, preferred, align: Bytes::ZERO, at: None, progress: None, ..self.clone() }
     }
 
-    /// Returns the time limit of a required run, if the caller set one.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.required?;
         self.began?.checked_add(self.search_time?)

@@ -4,19 +4,15 @@
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct RunPlan {
-    /// All indices in order of freeing: the other pages, then the kept pages by descending frame. A
-    /// pool that hands out the last freed page first then returns them ascending.
+    /// Indices in order of freeing: other pages, then kept pages by descending frame. A pool that
+    /// hands out the last freed page first then returns them ascending.
     pub give_back: Vec<usize>,
-    /// Runs among the kept pages.
     pub runs: usize,
-    /// Pages in the longest kept run.
     pub longest: usize,
 }
 
-/// Chooses `keep` of `frames`, all different, in the fewest runs, with the longest run whole.
-///
-/// Longest runs first is optimal: no other `k` runs hold more pages. The last run is the smallest
-/// that suffices, so no long run is broken.
+/// Keeps `keep` of `frames` in the fewest runs: longest first. The last run is the smallest that
+/// suffices, so that no long run is broken.
 pub(super) fn fewest_runs(frames: &[u64], keep: usize) -> RunPlan {
     let mut ascending: Vec<usize> = (0..frames.len()).collect();
     ascending.sort_unstable_by_key(|index| frames[*index]);
@@ -61,7 +57,6 @@ mod tests {
         let plan = fewest_runs(&frames, 4);
         assert_eq!((plan.runs, plan.longest), (2, 3), "one page of the smallest run that does");
         assert_eq!(plan.give_back[2..], [3, 2, 4, 0]);
-        // Takes the run of two and spares the run of three.
         assert_eq!(fewest_runs(&frames, 2).give_back[4..], [1, 5]);
         assert_eq!(fewest_runs(&frames, 9).give_back.len(), 6);
         assert_eq!(fewest_runs(&[], 3).give_back.len(), 0);

@@ -22,14 +22,13 @@ pub(super) fn plain(options: &Options, len: Bytes) -> Result<Contig, Error> {
     Ok(Contig::of(Source::Plain, mapping, runs))
 }
 
-/// Maps a dma-heap's buffer, whose pages exist from the start.
 pub(super) fn dma_heap(options: &Options, len: Bytes) -> Result<Contig, Error> {
     let path = options.dma_heap.as_ref().ok_or_else(|| Error::NoHeap { heaps: heaps() })?;
     Gate::new(Resource::Memory)?.check(len)?;
     shown(&allocate(path, len)?, len)
 }
 
-/// Maps a buffer, touches it for the page table, and reads its runs.
+/// Touches the buffer to fill the page table.
 fn shown(buffer: &File, len: Bytes) -> Result<Contig, Error> {
     let page = page_size();
     let mapping = Mapping::window(buffer, len, page)?;
@@ -41,18 +40,16 @@ fn shown(buffer: &File, len: Bytes) -> Result<Contig, Error> {
     Ok(Contig::of(Source::DmaHeap, mapping, runs))
 }
 
-/// Makes transparent huge pages, at least one; notes a shortage.
 pub(super) fn transparent(options: &Options, len: Bytes) -> Result<Contig, Error> {
     let huge = transparent_huge_page()?;
     let mapping = filled(options, len, huge, Mapping::prefer_huge_pages)?;
-    // The kernel may find huge pages now that it did not find at the fault.
+    // `collapse` may find huge pages that the fault did not find.
     let huge_bytes = || Pagemap::open()?.huge_bytes(mapping.addr(), len);
     if huge_bytes().is_ok_and(|huge| huge < len) {
         let _ = mapping.collapse();
     }
     let mut notes = Vec::new();
-    // Refuses memory without huge pages. Before Linux 6.7, or without its pagemap, a process cannot
-    // count them.
+    // Before Linux 6.7, or without its pagemap, a process cannot count huge pages.
     let in_huge = match huge_bytes() {
         Ok(bytes) if bytes == Bytes::ZERO => return Err(Error::NotHuge { huge: bytes, len }),
         Ok(bytes) => {
@@ -101,7 +98,6 @@ fn filled(
     Ok(mapping)
 }
 
-/// Returns an error if the time for the required run is over and no populated run is long enough.
 fn check_had(options: &Options, mapping: &Mapping) -> Result<(), Error> {
     let (runs, _) = runs::read(mapping, page_size())?;
     let longest = runs::longest(&runs).bytes(page_size());
@@ -121,7 +117,6 @@ mod tests {
     #[test]
     fn a_buffer_is_shown_with_its_own_bytes_and_frames() {
         use std::io::{Seek, Write};
-        // A tmpfs file imitates a dma-buf: both are shared pages behind a descriptor.
         let Ok(mut file) = File::options()
             .read(true)
             .write(true)

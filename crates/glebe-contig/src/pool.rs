@@ -1,18 +1,15 @@
 //! [`PoolLock`] owns the right to change the machine's hugetlb pools.
 //!
 //! Memory comes as *surplus* pages, which the kernel takes back when they are freed, also by
-//! SIGKILL. To get them, glebe raises a counter of the pool, maps, and lowers the counter by the
-//! same difference. It records each raise first ([`window`](super::window)), so the next holder of
-//! the lock can undo it after a kill.
+//! SIGKILL. To get them, glebe raises a counter, maps, and lowers the counter by the same
+//! difference. It records each raise first ([`window`](super::window)), so that the next holder of
+//! the lock can undo it.
 //!
-//! - [`PoolLock::with_surplus`] raises the limit on surplus pages. A kill leaves no page behind.
+//! - [`PoolLock::with_surplus`] raises the limit on surplus pages.
 //! - [`PoolLock::with_pages`] raises the persistent pages, for sizes without surplus, and to free
-//!   and retake pages in a chosen order: a pool with surplus loses every freed page. Lowering the
-//!   count makes pages in use or promised surplus.
+//!   and retake pages in a chosen order: a pool with surplus loses every freed page.
 //!
-//! Counts are huge pages. A change costs 50 µs, and 2 to 50 µs for each 2 MiB page added. Under the
-//! lock only pages that a search chose are zeroed ([`draw`](super::hugetlb)). Source:
-//! admin-guide/mm/hugetlbpage, mm/hugetlb.c.
+//! Counts are huge pages. Cost: 50 µs a change, 2 to 50 µs a 2 MiB page. Source: mm/hugetlb.c.
 
 use std::io;
 use std::path::PathBuf;
@@ -27,15 +24,14 @@ use glebe_os::internal::sys::machine::numa;
 use glebe_os::internal::sys::processes::process::{boot_id, effective_user};
 
 const LOCK_NAME: &str = "hugetlb.lock";
-/// Directory of root's lock. Only root can write in it.
+/// Directory of root's lock, which only root can write.
 const ROOTS_DIR: &str = "/run/glebe";
 
 #[derive(Clone, Debug)]
 pub struct Place {
     pub pools: PathBuf,
-    /// The NUMA nodes' directory, with their parts of the pools.
     pub nodes: PathBuf,
-    /// Candidate paths, best first. A path is skipped if its directory cannot exist.
+    /// Candidates, best first. A path is skipped if its directory cannot exist.
     pub locks: Vec<PathBuf>,
 }
 
@@ -50,8 +46,8 @@ impl Default for Place {
     }
 }
 
-/// The exclusive right to change the machine's hugetlb pools, until it is dropped. A thread that
-/// asks for a second one waits in vain.
+/// The exclusive right to change the machine's hugetlb pools. A thread that asks for a second lock
+/// waits in vain.
 ///
 /// ```
 /// use glebe_contig::PoolLock;
@@ -71,11 +67,11 @@ pub struct PoolLock {
 }
 
 impl PoolLock {
-    /// The patience of [`PoolLock::acquire`]. Holders wait for the kernel to find pages.
+    /// The patience of [`PoolLock::acquire`].
     pub const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// Waits for the lock, for up to [`PoolLock::PATIENCE`], and lowers the counters that killed
-    /// processes left raised.
+    /// Waits up to [`PoolLock::PATIENCE`] for the lock, and lowers counters that killed processes
+    /// left raised.
     ///
     /// # Errors
     /// See [`PoolLock::within`].
@@ -86,8 +82,8 @@ impl PoolLock {
     /// Acquires the lock within `patience`.
     ///
     /// # Errors
-    /// [`TimedOut`](io::ErrorKind::TimedOut), naming the holder; if the lock file cannot be opened
-    /// or has another owner.
+    /// [`TimedOut`](io::ErrorKind::TimedOut); a lock file that cannot be opened or has another
+    /// owner.
     pub fn within(patience: Duration) -> Result<Self, OsError> {
         Self::of(&Place::default(), patience)
     }
@@ -100,18 +96,17 @@ impl PoolLock {
         Ok(lock)
     }
 
-    /// Returns the faults of the record, and which counters were lowered.
+    /// Returns faults of the record, and lowered counters.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Runs `map` while a mapping can get `missing` surplus pages more than exist. The kernel sets
-    /// them aside at mmap; the caller populates them later, without the lock.
+    /// Runs `map` while a mapping can get `missing` more surplus pages. The kernel sets them aside
+    /// at mmap, so the caller populates them without the lock.
     ///
     /// # Errors
-    /// EINVAL if the kernel makes no surplus of this size; if the counter cannot be changed; errors
-    /// of `map`.
+    /// EINVAL if this size has no surplus; a counter that cannot be changed; errors of `map`.
     pub fn with_surplus<T, E: From<OsError>>(
         &self,
         pool: &Pool,
@@ -124,8 +119,7 @@ impl PoolLock {
         self.open(pool, window, || pool.set_overcommit(before + by), |_| map())
     }
 
-    /// Adds up to `more` pages, makes surplus pages persistent, and runs `body` with the number
-    /// added. Pages in use or promised afterwards become surplus again.
+    /// Adds up to `more` pages, makes surplus persistent, and runs `body` with the number added.
     pub(super) fn with_pages<T, E: From<OsError>>(
         &self,
         pool: &Pool,
@@ -162,8 +156,7 @@ impl PoolLock {
         &self.boot_id
     }
 
-    /// Splits up to `pages` of `larger` and runs `body` with the number of parts. Parts of a page
-    /// are contiguous, and the pool hands them out next.
+    /// Splits up to `pages` of `larger` and runs `body` with the number of parts.
     pub(super) fn with_split<T, E: From<OsError>>(
         &self,
         pool: &Pool,
@@ -181,8 +174,7 @@ impl PoolLock {
         })
     }
 
-    /// Adds `more` pages for good, or none if fewer came. Returns the counts before, and how many
-    /// came.
+    /// Adds `more` pages, or none. Returns the counts before, and the number that came.
     pub(super) fn keep_pages(&self, pool: &Pool, more: u64) -> Result<(PoolCounts, u64), OsError> {
         let counts = pool.counts()?;
         let (before, by) = (counts.persistent(), counts.surplus.saturating_add(more));
@@ -195,7 +187,6 @@ impl PoolLock {
         Ok((counts, came))
     }
 
-    /// Raises a counter, runs `body` with the difference reached, and lowers the counter.
     fn open<T, E: From<OsError>>(
         &self,
         pool: &Pool,
@@ -211,7 +202,6 @@ impl PoolLock {
         body(made)
     }
 
-    /// Records a change before it is made.
     fn begin<'a>(
         &'a self,
         pool: &'a Pool,
@@ -234,7 +224,7 @@ impl PoolLock {
         let (windows, ignored) = self.read()?;
         let shown = self.locked.path().display().to_string();
         self.notes.extend(ignored.iter().map(|what| format!("{shown}: {what}")));
-        // Later windows were opened inside earlier ones, so they close first.
+        // Later windows are nested in earlier ones, so they close first.
         for window in windows.iter().rev() {
             let Some(pool) = Pool::find(&self.place.pools, window.size)? else { continue };
             let part = window.node.map(|node| pool.on_node(&self.place.nodes, node)).transpose()?;
@@ -262,17 +252,15 @@ impl PoolLock {
     }
 }
 
-/// A pool that grows step by step. It hands out its newest pages first.
+/// A pool that grows step by step and hands out its newest pages first.
 pub(super) struct Growing<'a> {
     pool: &'a Pool,
-    /// Persistent pages before the first step.
     base: u64,
     most: u64,
     had: u64,
 }
 
 impl Growing<'_> {
-    /// Adds up to `pages`. Returns how many came.
     pub fn by(&mut self, pages: u64) -> Result<u64, OsError> {
         let target = self.had.saturating_add(pages).min(self.most);
         self.pool.set_persistent(self.base.saturating_add(target))?;
@@ -283,7 +271,7 @@ impl Growing<'_> {
     }
 }
 
-/// An open window, closed on drop. If that fails, the next holder of the lock closes it.
+/// An open window, closed on drop, or else by the next holder of the lock.
 struct Open<'a> {
     lock: &'a PoolLock,
     pool: &'a Pool,
@@ -344,8 +332,7 @@ fn lock_first(paths: &[PathBuf], patience: Duration) -> Result<Locked, OsError> 
     }))
 }
 
-/// Returns true if no process can have a lock here, since the directory is missing. NotFound cannot
-/// mean the file, which `lock` creates.
+/// NotFound cannot mean the file, which `lock` creates.
 fn elsewhere(error: &OsError) -> bool {
     use io::ErrorKind::{NotADirectory, NotFound, ReadOnlyFilesystem};
     matches!(error.kind(), NotFound | NotADirectory | ReadOnlyFilesystem)

@@ -1,14 +1,9 @@
 //! Populates mappings within the limits of cgroups and machine.
 //!
-//! The limits are read before each slice of the work, so that a limit is an error and not an OOM
-//! kill. Slices under way count as used. If a slice exceeds a limit only because of other slices,
-//! it waits until these end.
+//! [`Gate`] reads the limits before each slice, so that a limit is an error and not an OOM kill. A
+//! slice that exceeds a limit only because of other slices waits for their end.
 //!
-//! The kernel's clearing takes nearly all of the time, and processors wait for the same memory, so
-//! how slices are shared out hardly matters. Several threads take more processor time and less wall
-//! time.
-//!
-//! Lock: `turn` of [`Gate`], shared during a slice, exclusive for a slice that waited.
+//! Lock: `turn`, shared during a slice, exclusive for a slice that waited.
 
 use std::path::Path;
 use std::time::Instant;
@@ -25,9 +20,8 @@ use glebe_os::internal::sys::processes::thread::start_within;
 use glebe_os::units::{Bytes, PageSize};
 
 const SLICE: Bytes = Bytes::mib(64);
-/// Bytes left free in a memory cgroup, which also charges page tables and the caller's small needs.
+/// Bytes left in a memory cgroup for page tables and others.
 const GROUP_MARGIN: Bytes = Bytes::mib(16);
-/// Bytes left to the rest of the machine.
 const MACHINE_MARGIN: Bytes = Bytes::mib(64);
 
 /// Returns the bytes available without swapping or killing.
@@ -35,7 +29,6 @@ pub(super) fn machine_available() -> Result<Bytes, Error> {
     Ok(meminfo::available()?.saturating_sub(MACHINE_MARGIN))
 }
 
-/// Returns the bytes available on the node, if there are several.
 pub(super) fn available_on(node: Option<Node>) -> Result<Bytes, Error> {
     match node.filter(|_| numa::online().len() > 1) {
         Some(node) => Ok(node_memory::of(node)?.available.saturating_sub(MACHINE_MARGIN)),
@@ -45,7 +38,7 @@ pub(super) fn available_on(node: Option<Node>) -> Result<Bytes, Error> {
 
 pub(super) struct Gate {
     limits: Limits,
-    /// True for bytes from free memory, false for a pool.
+    /// True for free memory, false for a pool.
     ordinary: bool,
     node: Option<Node>,
     under_way: MappedWord,
@@ -53,8 +46,6 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    /// # Errors
-    /// If the limits cannot be found.
     pub fn new(resource: Resource) -> Result<Self, Error> {
         Ok(Self {
             limits: Limits::find(Path::new("/"), resource)?,
@@ -69,10 +60,6 @@ impl Gate {
         Self { node, ..self }
     }
 
-    /// Checks that `asked` more bytes fit.
-    ///
-    /// # Errors
-    /// The exceeded limit, or one that cannot be read.
     pub fn check(&self, asked: Bytes) -> Result<(), Error> {
         if let Some(tightest) = self.limits.tightest()? {
             let margin = if self.ordinary { GROUP_MARGIN } else { Bytes::ZERO };
@@ -109,16 +96,13 @@ impl Gate {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// One thread touches pages from first to last, in the pool's order.
+    /// One thread, from first to last.
     Strict,
-    /// Several threads take slices in turn, roughly in order.
+    /// Several threads, roughly in order.
     Any,
 }
 
-/// Populates `mapping`, whose pages have the size `page`.
-///
-/// # Errors
-/// A limit or the kernel's error. Part of the mapping is populated.
+/// Populates `mapping`, whose pages have the size `page`; after an error, in part.
 pub(super) fn populate(
     mapping: &Mapping,
     page: PageSize,
@@ -129,11 +113,7 @@ pub(super) fn populate(
     populate_until(None, mapping, page, order, options, gate).map(drop)
 }
 
-/// Populates, but begins no slice after `until`, except the first. Returns true if all is
-/// populated.
-///
-/// # Errors
-/// See [`populate`].
+/// Begins no slice after `until` except the first. Returns true if all is populated.
 pub(super) fn populate_until(
     until: Option<Instant>,
     mapping: &Mapping,
@@ -156,7 +136,7 @@ pub(super) fn populate_until(
     };
     std::thread::scope(|scope| {
         for _ in 1..threads.max(1) {
-            // The thread is optional: this one takes all remaining slices.
+            // If no thread starts, this one takes all slices.
             let _ = start_within(scope, || work.run());
         }
         work.run();
@@ -172,7 +152,6 @@ struct Work<'a> {
     gate: &'a Gate,
     until: Option<Instant>,
     next: MappedWord,
-    /// Bytes populated.
     done: MappedWord,
     progress: Option<&'a Listener>,
     failed: Mutex<Option<Error>>,
@@ -226,7 +205,6 @@ mod tests {
             let options = options.progress(move |progress| lock(&told).push(progress));
             let gate = Gate::new(Resource::Memory).unwrap();
             populate(&mapping, page_size(), order, &options, &gate).unwrap();
-            // Threads report slices in any order.
             let mut seen: Vec<u64> = lock(&seen).iter().map(|told| told.done.get()).collect();
             seen.sort_unstable();
             assert_eq!((seen.len(), seen.last()), (3, Some(&len.get())));
@@ -250,7 +228,6 @@ mod tests {
         let done = populate_until(past, &mapping, page_size(), Order::Any, &options, &gate);
         assert!(!done.unwrap());
         assert_eq!(*lock(&seen), [SLICE]);
-        // The next call populates the rest.
         populate(&mapping, page_size(), Order::Any, &Contig::options(), &gate).unwrap();
     }
 
@@ -259,7 +236,7 @@ mod tests {
         let mapping = Mapping::aligned(Bytes::mib(256), page_size(), Visibility::PRIVATE).unwrap();
         let gate = Gate { ordinary: true, ..Gate::new(Resource::Memory).unwrap() };
         gate.under_way.store(u64::MAX - (1 << 40), Ordering::SeqCst);
-        // No slice fits beside this much; alone, each does.
+        // Together the slices exceed the limit; alone, each fits.
         let options = Contig::options().threads(2);
         populate(&mapping, page_size(), Order::Any, &options, &gate).unwrap();
         let too_much = gate.check(Bytes::new(1 << 60));

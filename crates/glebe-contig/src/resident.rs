@@ -19,8 +19,8 @@ impl Contig {
         Ok(Self { mapping, ..self })
     }
 
-    /// Returns the smallest part that can be given back: the largest page, or a pinned buffer.
-    /// `None` if no part can.
+    /// Returns the smallest part that can be given back, if any: the largest page, or a pinned
+    /// buffer.
     #[doc(hidden)]
     pub fn unit(&self) -> Option<PageSize> {
         let page = |source| match source {
@@ -37,8 +37,8 @@ impl Contig {
     /// Unpins whole [units](Contig::unit); with `keep`, pins the remaining ones again.
     ///
     /// # Errors
-    /// Errors of io_uring_register(2): before Linux 5.13, or from a limit on locked memory. Nothing
-    /// has changed then.
+    /// Those of io_uring_register(2): before Linux 5.13, or at RLIMIT_MEMLOCK. Nothing has changed
+    /// then.
     #[doc(hidden)]
     pub fn repin(&self, offset: Bytes, len: Bytes, keep: bool) -> Result<(), OsError> {
         let Some(pin) = &self.pin else { return Ok(()) };

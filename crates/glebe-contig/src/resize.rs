@@ -1,12 +1,10 @@
-//! Resizes the machine's pool for good: [`grow_pool`] and [`shrink_pool`].
+//! [`grow_pool`] and [`shrink_pool`] resize the machine's hugetlb pool for good.
 //!
-//! No process owns the added pages; they stay idle until a program takes them. (The pages of
-//! [`Contig::new`](super::Contig::new) end with their program.) A pool has no idle pages while
-//! programs hold surplus pages, since the kernel counts pages in use first. Growing it makes the
-//! surplus persistent. Shrinking removes only idle pages: the kernel would make other pages
+//! No process owns the added pages. The kernel counts pages in use first, so a growing pool makes
+//! surplus pages persistent. Shrinking removes only idle pages: the kernel would make others
 //! surplus.
 //!
-//! Counts are persistent pages. Changes are differences, under the lock.
+//! Counts are persistent pages. Lock: [`PoolLock`].
 
 use std::path::PathBuf;
 
@@ -24,24 +22,22 @@ pub struct PoolChange {
     pub before: u64,
     /// Pages added or removed.
     pub pages: u64,
-    /// Programs' surplus pages that growing made persistent.
+    /// Surplus pages that growing made persistent.
     pub absorbed: u64,
     /// File, and the number written to it.
     pub write: (PathBuf, u64),
 }
 
-/// Adds `pages` of `size` to the machine's pool for good, or none. With `dry_run` it writes
-/// nothing.
+/// Adds `pages` of `size` to the machine's pool for good, or none. A `dry_run` writes nothing.
 ///
 /// # Errors
-/// [`Error::PoolShort`] with the number that the kernel found; [`Error::NoSuchSize`],
-/// [`Error::PoolFixed`], [`Error::TooLarge`]; the kernel's errors.
+/// [`Error::PoolShort`], [`Error::NoSuchSize`], [`Error::PoolFixed`], [`Error::TooLarge`]; the
+/// kernel's errors.
 pub fn grow_pool(size: PageSize, pages: u64, dry_run: bool) -> Result<PoolChange, Error> {
     grow_in(&Place::default(), size, pages, dry_run)
 }
 
-/// Removes up to `pages` idle pages of `size` from the machine's pool. With `dry_run` it writes
-/// nothing.
+/// Removes up to `pages` idle pages of `size` from the machine's pool. A `dry_run` writes nothing.
 ///
 /// # Errors
 /// [`Error::NoSuchSize`], [`Error::PoolFixed`]; the kernel's errors.
@@ -98,7 +94,7 @@ fn shrink_in(
     shrink_locked(&pool, pages, dry_run, || {})
 }
 
-/// Shrinks the pool under its lock. `meanwhile` imitates programs that take idle pages without it.
+/// In tests, `meanwhile` takes idle pages without the lock.
 fn shrink_locked(
     pool: &Pool,
     pages: u64,
@@ -124,7 +120,7 @@ fn shrink_locked(
     Ok(PoolChange { pages, write: (planned.write.0, before - pages), ..planned })
 }
 
-/// Returns the removable pages. `available` includes surplus pages; the written number does not.
+/// The written number does not count surplus pages.
 fn spare(counts: &PoolCounts) -> u64 {
     counts.available().saturating_sub(counts.surplus).min(counts.persistent())
 }
@@ -201,7 +197,6 @@ mod tests {
             let after = pool.counts()?;
             drop(taken.transpose()?);
             assert!(change.pages <= 2, "{change:?}");
-            // Pages that other programs take meanwhile stay too.
             let taken = |counts: &PoolCounts| (counts.total - counts.free, counts.reserved);
             let (used, reserved) = taken(&before);
             if taken(&after) == (used + 2, reserved) {

@@ -1,9 +1,7 @@
 //! Computes runs from page frames.
 //!
-//! Positions and lengths are base pages. Within a *grain*, pages are contiguous by construction.
-//! O(grains), with a read of pagemap for each huge page or for thousands of base pages. A process
-//! that changed its user is not dumpable and may not read its own pagemap; all frames are then
-//! hidden.
+//! Positions and lengths are base pages. Pages within a *grain* are contiguous by construction. A
+//! process that changed its user may not read its own pagemap; all frames are then hidden.
 
 use std::io;
 
@@ -15,7 +13,6 @@ use glebe_os::internal::sys::memory::pagemap::{Entry, Pagemap};
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, PageSize, Pages, Pfn};
 
-/// Reads the runs of `mapping`.
 pub(super) fn read(mapping: &Mapping, grain: PageSize) -> Result<(Vec<Run>, Proof), OsError> {
     let entries = entries(pagemap()?.as_ref(), mapping.addr(), mapping.len(), grain)?;
     Ok(join(&entries, grain.bytes().pages_down(page_size())))
@@ -33,7 +30,7 @@ pub(super) fn read_parts(mapping: &Mapping, parts: &[Part]) -> Result<(Vec<Run>,
             [part.pages.start(), part.pages.len()].map(|n| Pages::new(n).bytes(page));
         let entries = entries(map.as_ref(), mapping.addr() + start.as_usize(), len, grain)?;
         let (runs, rests_on) = join(&entries, grain.bytes().pages_down(page));
-        // The weakest proof holds everywhere.
+        // The whole rests on the weakest proof.
         proof = proof.weaker(rests_on);
         for run in runs {
             let pages = extent(run.pages.start() + part.pages.start(), run.pages.len());
@@ -43,7 +40,6 @@ pub(super) fn read_parts(mapping: &Mapping, parts: &[Part]) -> Result<(Vec<Run>,
     Ok((all, proof))
 }
 
-/// Opens the pagemap; `None` if the process may not read it.
 fn pagemap() -> Result<Option<Pagemap>, OsError> {
     match Pagemap::open() {
         Ok(map) => Ok(Some(map)),
@@ -56,7 +52,6 @@ fn is_closed(kind: io::ErrorKind) -> bool {
     matches!(kind, io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound)
 }
 
-/// Returns the entries of populated bytes, hidden without a map.
 fn entries(
     map: Option<&Pagemap>,
     addr: usize,
@@ -106,7 +101,6 @@ fn extent(start: u64, len: u64) -> Extent {
     Extent::new(start, len).expect("positions of a mapping, and not none of them")
 }
 
-/// Returns the parts of `runs` that moved.
 pub(super) fn drift(
     mapping: &Mapping,
     runs: &[Run],
@@ -182,7 +176,6 @@ mod tests {
         let entries = [Entry::Frame(Pfn::new(1)), Entry::Absent, Entry::Frame(Pfn::new(3))];
         let (runs, _) = join(&entries, Pages::new(1));
         assert_eq!(runs, [run(0, 1, Some(1)), run(2, 1, Some(3))]);
-        // Adjacent frames at positions that are not adjacent.
         let entries = [Entry::Frame(Pfn::new(1)), Entry::Absent, Entry::Frame(Pfn::new(2))];
         assert_eq!(join(&entries, Pages::new(1)).0.len(), 2);
     }

@@ -1,4 +1,4 @@
-//! Tests on the machine's own memory. They give back what they take from the pools.
+//! Tests on the machine's own memory, which give back what they take from the pools.
 
 use std::time::Duration;
 
@@ -70,7 +70,6 @@ fn ordered_pages_are_as_few_runs_as_the_pool_allows() {
     if !privileged() {
         return;
     }
-    // Other programs may draw from the pool meanwhile.
     let ascends = |_| {
         let memory = match Contig::options().source(Source::HUGETLB_2M).build(Bytes::mib(64)) {
             Ok(memory) => memory,
@@ -87,7 +86,7 @@ fn ordered_pages_are_as_few_runs_as_the_pool_allows() {
     assert!((0..10).any(ascends), "never in the order of frames");
 }
 
-/// Returns the longest run of entirely free huge pages in bytes; `None` if frames are hidden.
+/// Returns the longest free run in bytes, or `None` if frames are hidden.
 fn longest_free() -> Option<Bytes> {
     let block = Pages::new(512);
     let uses = glebe_os::internal::sys::machine::kpage::uses(block).ok()?;
@@ -116,7 +115,6 @@ fn a_run_that_is_free_is_had() {
                 );
                 return assert!(memory.verify().unwrap().is_empty());
             }
-            // Other programs took part of the run.
             Err(error @ Error::NotContiguous { .. }) => refused = Some(error),
             Err(error) => panic!("{error}"),
         }
@@ -162,7 +160,6 @@ fn pools_below_a_large_transparent_huge_page_are_used_and_lengths_not_rounded_up
     let size = |bytes: Bytes| PageSize::new(bytes.get()).unwrap();
     let sizes = |all: &[Bytes]| all.iter().map(|bytes| size(*bytes)).collect::<Vec<_>>();
     let (kib64, mib) = (Bytes::new(64 << 10), Bytes::mib);
-    // Base pages of 4, 16 and 64 KiB, and transparent huge pages of 1 MiB.
     let four = sizes(&[Bytes::gib(1), mib(2)]);
     assert_eq!(large(four.clone(), Some(size(mib(2)))), four);
     let all = sizes(&[Bytes::gib(1), mib(32), mib(2), kib64]);
@@ -178,7 +175,6 @@ fn pools_below_a_large_transparent_huge_page_are_used_and_lengths_not_rounded_up
     assert_eq!(rounds_to(Source::HUGETLB_1G, size(Bytes::gib(1))), size(Bytes::gib(1)));
 }
 
-/// Returns this thread's faults so far, one for each page populated.
 fn faults() -> u64 {
     let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
     // The first field after the name is the third.
@@ -192,7 +188,7 @@ fn order_costs_no_second_zeroing() {
         return;
     }
     const PAGES: u64 = 64;
-    // Takes idle pages: a pool that may grow also gets the parts of a larger page to look at.
+    // A pool that may grow would also look at parts of a larger page.
     let (lock, pool) =
         (PoolLock::acquire().unwrap(), Pool::of(PageSize::new(2 << 20).unwrap()).unwrap());
     let measured = lock.with_pages(&pool, 2 * PAGES, |came| {
@@ -221,7 +217,7 @@ fn costs_no_second_zeroing(pages: u64) {
             }
         }
     };
-    // The heap faults rarely, unless other tests trimmed it. A search looks at a quarter more.
+    // A search looks at a quarter more.
     let least = |options: &dyn Fn() -> Options| (0..16).filter_map(|_| cost(options())).min();
     let Some(order) = least(&standing) else { return };
     assert!((pages..pages + pages / 2).contains(&order), "{order}");
@@ -242,7 +238,7 @@ fn nobody_may_use_pages_that_are_free_in_the_pool() {
                 assert_eq!(memory.longest_run(), grain);
                 assert!(memory.held_by() != HeldBy::Nothing && memory.verify().unwrap().is_empty());
             }
-            // Programs that ignore the lock may have taken them.
+            // Programs that ignore the lock may have taken the pages.
             Err(error @ Error::PoolShort { .. }) => println!("skipped: {error}"),
             Err(error) => panic!("{error}"),
         }
@@ -269,8 +265,7 @@ fn nobody_may_use_pages_that_are_free_in_the_pool() {
     }
 }
 
-/// Root's lock is refused here, since anybody may write its directory. Idle pages are available
-/// without the lock.
+/// Root's lock is refused here, since anybody may write its directory.
 #[test]
 fn idle_pages_are_had_though_the_lock_cannot_be() {
     use std::os::unix::fs::PermissionsExt;
@@ -295,7 +290,6 @@ fn idle_pages_are_had_though_the_lock_cannot_be() {
         for options in [Contig::options(), Contig::options().mappable()] {
             match map(options, 4) {
                 Ok(memory) => assert_eq!(memory.len(), Bytes::mib(8)),
-                // Programs that ignore the lock may have taken them.
                 Err(error @ (Error::PoolShort { .. } | Error::Os(_))) => println!("{error}"),
                 Err(error) => panic!("{error}"),
             }
@@ -352,6 +346,5 @@ fn physical_memory_shows_pages_of_the_pool() {
         seen.push((idle, grown));
         idle >= grown
     };
-    // Other programs may use idle pages without the lock.
     assert!((0..20).any(shows), "{seen:?}");
 }

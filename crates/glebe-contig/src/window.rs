@@ -1,5 +1,5 @@
-//! [`Window`] records a hugetlb pool's counter that is raised for a moment. If a kill leaves it
-//! raised, the next holder of the lock lowers it. Pure: text in, text out.
+//! [`Window`] records a raised counter of a hugetlb pool, which the next holder of the lock lowers
+//! after a kill. Pure: text in, text out.
 //!
 //! The lock file holds one line for each window, in decimal:
 //!
@@ -8,11 +8,10 @@
 //! SIZE_BYTES COUNTER BEFORE BY [NODE]
 //! ```
 //!
-//! `COUNTER` is `pages` or `overcommit`, `BEFORE` its old value, `BY` the wanted difference, `NODE`
-//! the NUMA node of a changed part. Only the holder of the lock has windows. So a window that the
-//! next holder finds belongs to an ended process, and the counter shows how much of the change was
-//! made. Text of another boot and malformed lines are ignored. The words never change: another
-//! version of glebe must understand them.
+//! `BEFORE` is the counter's old value, `BY` the wanted difference, `NODE` the NUMA node of a
+//! changed part. Only the holder of the lock has windows, so the next holder finds only those of
+//! ended processes. Text of another boot and malformed lines are ignored. The words never change,
+//! since other versions of glebe read them.
 
 use glebe_os::internal::sys::machine::numa::Node;
 use glebe_os::units::PageSize;
@@ -21,9 +20,7 @@ const HEADER: &str = "glebe-hugetlb-windows 1";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Counter {
-    /// Persistent pages, `nr_hugepages`.
     Pages,
-    /// Limit on surplus pages, `nr_overcommit_hugepages`.
     Overcommit,
 }
 
@@ -37,7 +34,6 @@ impl Counter {
         }
     }
 
-    /// Returns the file name.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pages => "nr_hugepages",
@@ -56,7 +52,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Returns how much of the change was made, and must be undone, if the counter is `now`.
+    /// Returns the difference reached, if the counter is `now`.
     pub fn made(&self, now: u64) -> u64 {
         now.saturating_sub(self.before).min(self.by)
     }

@@ -1,6 +1,4 @@
-//! [`OsError`]: a failed kernel call, with its subject and the error number.
-//!
-//! Each layer has its own error enum, which wraps `OsError`.
+//! [`OsError`] is a failed kernel call with its subject and error number.
 
 use std::fmt;
 use std::io;
@@ -14,7 +12,7 @@ pub struct OsError {
 }
 
 impl OsError {
-    /// Makes the error of `call` on `subject` (a path, an address range, a size).
+    /// Makes the error of `call` on `subject`: a path, an address range or a size.
     #[must_use]
     pub fn new(call: &'static str, subject: impl Into<String>, source: io::Error) -> Self {
         Self { call, subject: subject.into(), source }
@@ -32,7 +30,7 @@ impl OsError {
         &self.subject
     }
 
-    /// Returns the kernel's error number, if it gave one.
+    /// Returns the kernel's error number, if there is one.
     #[must_use]
     pub fn errno(&self) -> Option<i32> {
         self.source.raw_os_error()

@@ -1,14 +1,13 @@
-//! [`Extent`]: a half-open range of positions, `start..end`.
+//! [`Extent`] is a half-open range of positions, `start..end`, in its owner's unit.
 //!
-//! Its owner chooses the unit. The constructors ensure that it is never empty and never ends past
-//! `u64::MAX`. Sets of extents are lists. `merged` takes O(n log n) for an unsorted list; all else
-//! takes O(n).
+//! An extent is never empty and its end fits `u64`. Cost: O(n) for a list, O(n log n) for `merged`
+//! of an unsorted list.
 
 use std::fmt;
 
 use crate::units::{Bytes, PageSize, Pages};
 
-/// A range of `len` positions from `start`.
+/// A range of positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Extent {
     start: u64,
@@ -16,8 +15,7 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// Returns the extent of `len` positions from `start`, or `None` if it is empty or its end
-    /// overflows.
+    /// Returns `len` positions from `start`; `None` if empty or if the end overflows.
     #[must_use]
     pub const fn new(start: u64, len: u64) -> Option<Self> {
         match (len, start.checked_add(len)) {
@@ -26,7 +24,7 @@ impl Extent {
         }
     }
 
-    /// Returns the extent `start..end`, or `None` if it is empty.
+    /// Returns `start..end`; `None` if empty.
     #[must_use]
     pub const fn between(start: u64, end: u64) -> Option<Self> {
         Self::new(start, end.saturating_sub(start))
@@ -38,7 +36,7 @@ impl Extent {
         self.start
     }
 
-    /// Returns the number of positions, which is never zero.
+    /// Returns the number of positions.
     #[must_use]
     pub const fn len(self) -> u64 {
         self.len
@@ -50,19 +48,19 @@ impl Extent {
         self.start + self.len
     }
 
-    /// Returns true if all of `other` is inside this extent.
+    /// Returns true if `other` is inside this extent.
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.start <= other.start && other.end() <= self.end()
     }
 
-    /// Returns true if the two extents share a position.
+    /// Returns true if both extents share a position.
     #[must_use]
     pub const fn overlaps(self, other: Self) -> bool {
         self.start < other.end() && other.start < self.end()
     }
 
-    /// Returns the positions that the two extents share.
+    /// Returns the shared positions.
     #[must_use]
     pub fn intersection(self, other: Self) -> Option<Self> {
         Self::between(self.start.max(other.start), self.end().min(other.end()))
@@ -106,14 +104,14 @@ pub fn push(extents: &mut Vec<Extent>, next: Extent) {
     }
 }
 
-/// Returns what remains of `extents` outside `other`.
+/// Returns the parts of `extents` outside `other`.
 #[doc(hidden)]
 #[must_use]
 pub fn without(extents: &[Extent], other: Extent) -> Vec<Extent> {
     extents.iter().flat_map(|extent| extent.without(other)).collect()
 }
 
-/// Returns what of `extents` is in `other`.
+/// Returns the parts of `extents` inside `other`.
 #[doc(hidden)]
 pub fn within(extents: &[Extent], other: Extent) -> impl Iterator<Item = Extent> + '_ {
     extents.iter().filter_map(move |extent| extent.intersection(other))

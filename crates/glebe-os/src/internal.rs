@@ -1,5 +1,4 @@
-//! For the other crates of glebe: it changes without notice.
-// Each caller is a crate of glebe.
+//! For the other crates of glebe only: it changes without notice.
 #![allow(
     missing_docs,
     clippy::missing_errors_doc,

@@ -1,7 +1,7 @@
-//! What the crates of glebe share. Programs use [`units`], [`extent`], [`error`], [`stats`] and
-//! [`probe`]; the rest is in `internal`, and for the other crates alone.
+//! Shared parts of the glebe crates. Programs use [`units`], [`extent`], [`error`], [`stats`] and
+//! [`probe`]; `internal` is for the other crates only.
 #![deny(unsafe_code)]
-// Under `--cfg loom` only what models run is there.
+// Under `--cfg loom`, only the code that models run is compiled.
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
 
 pub mod error;
@@ -10,7 +10,7 @@ pub mod extent;
 pub mod internal;
 pub mod units;
 
-/// Statistics as every part of glebe gives them.
+/// Statistics of every part of glebe.
 #[cfg(not(loom))]
 pub mod stats {
     pub use crate::internal::stats::{Latency, Line};
@@ -20,7 +20,6 @@ pub mod stats {
 #[doc(inline)]
 pub use internal::sys::{page_size, probe};
 
-// Its examples are tested.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,6 +1,6 @@
-//! [`Bytes`], [`Pages`], [`Pfn`]: amounts of memory and frame numbers as separate types.
+//! [`Bytes`], [`Pages`] and [`Pfn`] are separate types, so that no unit is confused.
 //!
-//! The page size is read at run time ([`page_size`](crate::page_size)). Each conversion takes it.
+//! Each conversion takes the [`page_size`](crate::page_size), which is read at run time.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -9,7 +9,7 @@ use std::ops::{Add, Sub};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bytes(u64);
 
-/// A number of base pages, or a page's position counted from the start of its mapping.
+/// A number of base pages, or a page's index in its mapping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pages(u64);
 
@@ -114,7 +114,7 @@ impl Bytes {
         Pages(self.0 >> page.shift)
     }
 
-    /// Returns the number of pages that hold this amount, rounded up.
+    /// Returns the number of pages, rounded up.
     #[must_use]
     pub const fn pages_up(self, page: PageSize) -> Pages {
         let part = self.0 & (page.bytes().0 - 1);
@@ -135,7 +135,7 @@ impl Pages {
     /// Returns the length in bytes.
     ///
     /// # Panics
-    /// On overflow: use [`Pages::checked_bytes`] for a caller's numbers.
+    /// On overflow, which [`Pages::checked_bytes`] reports.
     #[must_use]
     pub fn bytes(self, page: PageSize) -> Bytes {
         self.checked_bytes(page).expect("more bytes than a u64 counts")
@@ -143,7 +143,7 @@ impl Pages {
 }
 
 impl Pfn {
-    /// Returns the frame number `pages` after this one.
+    /// Returns the frame number `pages` later.
     #[must_use]
     pub const fn plus(self, pages: Pages) -> Self {
         Self(self.0 + pages.0)
@@ -151,7 +151,7 @@ impl Pfn {
 }
 
 impl PageSize {
-    /// Returns a page size of `bytes`, or `None` if `bytes` is no power of two.
+    /// Returns a page size; `None` if `bytes` is no power of two.
     #[must_use]
     pub const fn new(bytes: u64) -> Option<Self> {
         if bytes.is_power_of_two() {
@@ -167,7 +167,7 @@ impl PageSize {
         Bytes(1 << self.shift)
     }
 
-    /// Returns log2 of the bytes in a page.
+    /// Returns log2 of the size in bytes.
     #[must_use]
     pub const fn shift(self) -> u32 {
         self.shift
@@ -175,7 +175,7 @@ impl PageSize {
 }
 
 impl fmt::Display for Bytes {
-    /// Prints the largest binary unit that fits: `2 MiB`, `1.5 GiB`, `512 B`.
+    /// Prints the largest binary unit that fits, such as `1.5 GiB`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (shift, name) in
             [(60, "EiB"), (50, "PiB"), (40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")]

@@ -11,6 +11,7 @@ import glebe
 from conftest import PAGE, value_of
 from glebe import errors
 from glebe.swap import Store
+from glebe.volatile import VolatileBuffer, volatile_cache
 
 
 def test_runs_cover_the_memory():
@@ -117,3 +118,47 @@ def test_hints_and_death(store, tmp_path):
     values = [noise.randbytes(60_000) for _ in range(60)]
     keys = [with_file.insert(value) for value in values]
     assert all(with_file.take(key) == value for key, value in zip(keys, values))
+
+
+SIZES = (1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - PAGE, (1 << 64) - 1, 1 << 64, -1)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_size_is_refused_by_an_exception(reserve, tmp_path, size):
+    buffer = VolatileBuffer(PAGE)
+    calls = {
+        "Reserve": lambda: glebe.Reserve(size),
+        "Reserve room": lambda: glebe.Reserve(1 << 20, source="plain", room=size),
+        "grow": lambda: reserve.grow(size),
+        "shrink": lambda: reserve.shrink(size),
+        "alloc": lambda: reserve.alloc(size),
+        "alloc bytes": lambda: reserve.alloc(bytes=size),
+        "alloc align": lambda: reserve.alloc(1, align=size if size != 1 << 62 else 3),
+        "promise": lambda: reserve.promise(size),
+        "locate": lambda: reserve.alloc(1).locate(size),
+        "contig": lambda: glebe.contig(size),
+        "contig run": lambda: glebe.contig(PAGE, require_run=size),
+        "Store": lambda: Store(size),
+        "Store capacity": lambda: Store(1 << 20, capacity=size),
+        "VolatileBuffer": lambda: VolatileBuffer(size),
+        "mark": lambda: buffer.mark(0, size),
+        "mark from": lambda: buffer.mark(size),
+        "unmark": lambda: buffer.unmark(0, size),
+        "drop_marked": lambda: buffer.drop_marked(0, size),
+        "read": lambda: buffer.read(0, size),
+        "read from": lambda: buffer.read(size, 1),
+        "write": lambda: buffer.write(size, b"x"),
+        "volatile_cache": lambda: volatile_cache(size)(lambda n: np.zeros(n, np.uint8))(1),
+    }
+    for name, call in calls.items():
+        try:
+            call()
+        except (errors.Error, OverflowError, ValueError):
+            continue
+        pytest.fail(f"{name} took {size}")
+    # Limits of a pool and of a file are not memory yet, so a store takes any.
+    for limits in ({"pool_limit": size}, {"file_in": tmp_path, "file_limit": size}):
+        try:
+            Store(1 << 20, **limits).insert(b"x")
+        except OverflowError:
+            assert not 0 <= size < 1 << 64

@@ -257,3 +257,36 @@ for _ in range(40):
 stop.set()
 [thread.join() for thread in threads]
 """)
+
+
+def test_a_pin_of_a_dead_object_ends_in_a_child_while_threads_use_the_store(run):
+    run(HEAD + """
+import signal, tempfile, threading
+MIB = 1 << 20
+CHILDREN = 150
+store = Store(MIB, pool_limit=MIB, capacity=64 * MIB, file_in=tempfile.gettempdir(),
+              file_limit=64 * MIB)
+stop = threading.Event()
+def busy():
+    keys = []
+    while not stop.is_set():
+        keys.append(store.insert(os.urandom(512)))
+        if len(keys) > 3000:
+            for key in keys[::2]:
+                store.free(key)
+            del keys[::2]
+mine = [store.insert(os.urandom(4096)) for _ in range(CHILDREN)]
+threads = [threading.Thread(target=busy) for _ in range(2)]
+[thread.start() for thread in threads]
+for key in mine:
+    pinned = store.pin(key)
+    store.dead(key)
+    def child():
+        signal.alarm(20)
+        pinned.release()
+    in_child(child)
+    pinned.release()
+    store.free(key)
+stop.set()
+[thread.join() for thread in threads]
+""")

@@ -1,4 +1,4 @@
-//! [`Error`]: why pages cannot be mapped side by side.
+//! [`Error`] says why pages cannot be mapped side by side.
 
 use glebe_os::error::OsError;
 use glebe_os::extent::Extent;
@@ -55,7 +55,7 @@ pub enum Error {
     MapCount {
         /// Mappings that the view needs.
         asked: u64,
-        /// Mappings of the process, without this view.
+        /// Mappings of the process.
         used: u64,
         /// The limit.
         limit: u64,
@@ -88,7 +88,7 @@ pub enum Error {
         /// The first byte that is missing.
         offset: Bytes,
     },
-    /// This is a forked child; the views are the parent's.
+    /// This is a forked child.
     #[error("this process was forked from the views' owner; they stayed there")]
     Forked,
     /// The kernel refused a call.

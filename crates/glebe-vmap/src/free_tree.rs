@@ -1,13 +1,11 @@
 //! [`FreeTree`] holds free extents in address order and finds the lowest place that fits.
 //!
-//! It owns which positions of a span are free, and no memory. The caller chooses the unit (a
-//! reserve: pages) and locks a shared tree.
+//! It owns no memory. The caller chooses the unit and locks a shared tree.
 //!
 //! # Structure
 //!
-//! A wide, flat B+tree. A node fills a few cache lines; storage is allocated once, and indices name
-//! nodes. Each inner node knows the most that one extent below each child has, for each
-//! [class](Classes) of alignments:
+//! A wide, flat B+tree has nodes of a few cache lines, named by indices into storage. An inner node
+//! holds the most that one extent below each child has, for each [class](Classes) of alignments:
 //!
 //! ```text
 //!                 +----------------------------------------+
@@ -21,23 +19,20 @@
 //!  length    |   2    |   16   |    1   | ..     | ..
 //! ```
 //!
-//! Positions have 32 bits if the span allows it, counted from the multiple of 2^32 below its start
-//! (2^32 pages of 4 KiB are 16 TiB), else 64 bits.
+//! Positions count from a multiple of 2^32 and have 32 bits if the span allows it, else 64.
 //!
 //! # Invariants
 //!
-//! Free extents lie in the span, in order, and never touch: the tree joins neighbours. A failed
-//! call changes nothing.
+//! Free extents lie in the span, in order, and never touch. A failed call changes nothing.
 //!
 //! # Cost
 //!
-//! Calls except [`FreeTree::iter`] read O(log n) nodes for n free extents, for any window and any
-//! alignment of the tree's [`Classes`]. A change writes one leaf and the maxima that it moves, at
-//! worst classes x levels. Only [`FreeTree::new`] allocates.
+//! Calls read O(log n) nodes for n free extents and alignments of the [`Classes`], except
+//! [`FreeTree::iter`]. A change writes one leaf and at most classes x levels maxima. Only creating
+//! a tree allocates.
 //!
-//! Source: "improve vmap allocation" (Linux 2019), a tree of free blocks with the largest size
-//! below each node. Its size test may choose a subtree without an aligned place; a maximum for each
-//! alignment prevents this.
+//! Source: "improve vmap allocation" (Linux 2019), with a maximum for each alignment instead of one
+//! size.
 
 mod lanes;
 #[cfg(any(test, fuzzing))]
@@ -57,7 +52,7 @@ use tree::{Entry, Need, NoRoom, Path, Paths, Refused, Tree};
 /// Lanes of a node: two cache lines of 32-bit positions.
 const FAN_OUT: usize = 32;
 
-/// Why a free tree refused a call.
+/// A refusal of a free tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FreeTreeError {
@@ -102,13 +97,10 @@ pub enum FreeTreeError {
     },
 }
 
-/// The alignments with maxima in a tree.
+/// `Classes` are the alignments with maxima in a tree.
 ///
-/// Searches for them always take O(log n). Other alignments get the same answers, but some states
-/// make a search visit many long extents that lie badly.
-///
-/// A class costs one length for each child of an inner node: all classes and 32 bits, some 8 bytes
-/// an extent. A change visits each class with a multiple in the extent, and seldom more.
+/// A search for these takes O(log n); for others, it may visit many long extents that lie badly.
+/// All classes cost some 8 bytes an extent with 32-bit positions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Classes {
     /// All powers of two.
@@ -137,11 +129,9 @@ pub enum Classes {
 #[derive(Debug)]
 pub struct FreeTree {
     span: Extent,
-    /// The position that is 0 in the tree.
     base: u64,
     free_len: u64,
     tree: Width,
-    /// Paths to the last changes.
     paths: Paths,
 }
 
@@ -150,7 +140,6 @@ pub struct FreeTree {
 enum Width {
     Narrow(Tree<u32, FAN_OUT>),
     Wide(Tree<u64, FAN_OUT>),
-    /// Four lanes make a tree deep with few extents.
     #[cfg(any(test, fuzzing))]
     DeepNarrow(Tree<u32, 4>),
     #[cfg(any(test, fuzzing))]
@@ -172,21 +161,20 @@ macro_rules! on {
 
 impl FreeTree {
     /// Creates a tree with no free position and all classes. It has room for `max_extents` free
-    /// extents, or all that fit into `span` without touching. Storage is allocated here and touched
-    /// at first use.
+    /// extents, at most all that fit into `span`.
     ///
     /// # Panics
-    /// If memory is short; [`Self::with_classes`] returns an error instead.
+    /// If memory is short.
     #[must_use]
     pub fn new(span: Extent, max_extents: usize) -> Self {
         let made = Self::with_classes(span, max_extents, Classes::All);
         made.unwrap_or_else(|why| panic!("{why}"))
     }
 
-    /// Creates a tree like [`Self::new`] with these classes.
+    /// Creates a tree with these classes.
     ///
     /// # Errors
-    /// If memory is short; says how much is needed.
+    /// If memory is short.
     pub fn with_classes(
         span: Extent,
         max_extents: usize,
@@ -298,8 +286,8 @@ impl FreeTree {
     /// Takes `extent`, which must be wholly free.
     ///
     /// # Errors
-    /// [`FreeTreeError::OutsideSpan`], [`FreeTreeError::NotFree`]; [`FreeTreeError::OutOfNodes`] if
-    /// this splits an extent and storage is full.
+    /// [`FreeTreeError::OutsideSpan`], [`FreeTreeError::NotFree`]; [`FreeTreeError::OutOfNodes`] as
+    /// for [`Self::alloc`].
     pub fn take(&mut self, extent: Extent) -> Result<(), FreeTreeError> {
         self.check_span(extent)?;
         let at = extent.start() - self.base;
@@ -325,11 +313,11 @@ impl FreeTree {
         Err(FreeTreeError::NotFree { given: extent, held: between(held, held_end) })
     }
 
-    /// Frees `extent` and joins it with the free extents that it touches.
+    /// Frees `extent` and joins it with its free neighbours.
     ///
     /// # Errors
-    /// [`FreeTreeError::OutsideSpan`]; [`FreeTreeError::AlreadyFree`] if a part of it is free;
-    /// [`FreeTreeError::OutOfNodes`] if it touches none and storage is full.
+    /// [`FreeTreeError::OutsideSpan`], [`FreeTreeError::AlreadyFree`];
+    /// [`FreeTreeError::OutOfNodes`] if it has no free neighbour and storage is full.
     #[inline]
     pub fn free(&mut self, extent: Extent) -> Result<(), FreeTreeError> {
         self.check_span(extent)?;
@@ -366,8 +354,7 @@ impl FreeTree {
         on!(&self.tree, tree => tree.largest().get())
     }
 
-    /// Returns the lowest whole free extent that ends after `from` and has at least `min_len`
-    /// positions.
+    /// Returns the lowest whole free extent that ends after `from` and has `min_len` positions.
     #[must_use]
     pub fn next_fit(&self, from: u64, min_len: u64) -> Option<Extent> {
         if let Some(extent) = self.containing(from).filter(|extent| extent.len() >= min_len) {
@@ -423,7 +410,6 @@ impl FreeTree {
         on!(&self.tree, tree => tree.used_bytes())
     }
 
-    /// Panics with the broken state unless all invariants hold. O(n x classes).
     #[cfg(any(test, fuzzing))]
     fn check_invariants(&self) {
         on!(&self.tree, tree => tree.check());
@@ -437,7 +423,6 @@ impl FreeTree {
         assert_eq!(self.largest(), largest, "largest free extent by the maxima, by looking");
     }
 
-    /// Uses only instructions that every processor has.
     #[cfg(test)]
     fn use_plain_vectors(&mut self) {
         on!(&mut self.tree, tree => tree.use_plain_vectors());
@@ -448,7 +433,7 @@ impl FreeTree {
         on!(&self.tree, tree => tree.capacity())
     }
 
-    /// Checks a request. Returns its window in the tree's positions; `None` if nothing can fit.
+    /// Returns `None` if nothing can fit.
     #[inline]
     fn window(
         &self,
@@ -462,8 +447,7 @@ impl FreeTree {
         if !align.is_power_of_two() {
             return Err(FreeTreeError::BadAlign { align });
         }
-        // A narrow tree's base is a multiple of every alignment that the tree tells apart; larger
-        // ones could fit only at the base.
+        // The base is a multiple of every alignment that a narrow tree tells apart.
         if len > self.span.len() || self.base & (align - 1) != 0 {
             return Ok(None);
         }
@@ -490,7 +474,6 @@ impl FreeTree {
     }
 }
 
-/// Returns the extent `start..end`; an invariant orders the bounds.
 #[inline]
 fn between(start: u64, end: u64) -> Extent {
     let extent = end.checked_sub(start).and_then(|len| Extent::new(start, len));

@@ -17,29 +17,22 @@
 //! # Ok::<(), glebe_vmap::Error>(())
 //! ```
 //!
-//! A [`Space`] owns addresses, managed by a free tree; each [`View`] owns a part of them. Positions
-//! are pages of the mapped files: base pages, or pages of a hugetlb pool. Extents of a file count
-//! base pages.
+//! A [`Space`] owns addresses, managed by a free tree; each [`View`] owns a part of them. Extents
+//! count base pages, also for a hugetlb file.
 //!
-//! A dropped view is unmapped *lazily*: until then its addresses have no other use, and no safe
-//! code reaches them. A flush unmaps neighbours by one system call. It runs when the list of
-//! dropped views exceeds a bound, when addresses or mappings run out, and on [`Space::flush`].
+//! A dropped view is unmapped *lazily*: until then its addresses have no other use. A flush unmaps
+//! neighbours by one system call. It runs when dropped views exceed a bound, when addresses or
+//! mappings run out, and on [`Space::flush`].
 //!
-//! Views keep their file alive. The last owner of a file that [`MemFile::new`] made frees its
-//! pages, even if a forked child has the descriptor. All views get at most half of
-//! `vm.max_map_count`, and a space at most a million mappings. Neighbours in the file share a
-//! mapping.
+//! Views keep their file alive. All views get at most half of `vm.max_map_count`, a space at most a
+//! million mappings. Neighbours in the file share a mapping.
 //!
-//! A view with a page twice is a ring buffer that reads on past its end. The file and other views
-//! may change the bytes, so the kernel copies them and no slice is lent. (The
-//! crate `glebe` lends slices of a reserve's views, whose pages have no other owner.) In a forked
-//! child nothing is mapped, and calls return [`Error::Forked`].
+//! The kernel copies bytes and no slice is lent, because others may change them. In a forked child
+//! nothing is mapped, and calls return [`Error::Forked`].
 //!
-//! Locks: the list of a flush, also during system calls; then the state of a space, for O(log n). A
-//! view costs a system call for each piece and one more. Source: mmap(2), and the kernel's
-//! `mm/vmalloc.c` (vm_map_ram, the lazy purge).
+//! Locks: the list of a flush, then the state of a space. Source: mmap(2), `mm/vmalloc.c`
+//! (vm_map_ram).
 #![deny(unsafe_code)]
-// No model runs any of it.
 #![cfg(not(loom))]
 
 mod error;
@@ -57,7 +50,6 @@ pub use view::View;
 #[cfg(test)]
 mod tests;
 
-// Its examples are tested.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

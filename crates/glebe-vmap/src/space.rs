@@ -1,8 +1,6 @@
-//! [`Space`]: addresses in a free tree, and a list of views to unmap.
+//! A [`Space`] owns addresses in a free tree, and a list of views to unmap.
 //!
-//! Each position is free, in a view, on the list of dropped views, or on the list that a flush is
-//! clearing. Until it is unmapped, a view counts one mapping for each piece and one for the gap
-//! after it.
+//! A position is free, in a view, on the list of dropped views, or on the list that a flush clears.
 
 use std::mem;
 use std::sync::Arc;
@@ -22,13 +20,9 @@ static VIEWS: Budget = Budget::one_in(2);
 const OF_PROCESS: &str = "half of vm.max_map_count";
 const OF_SPACE: &str = "the size of a space's tree";
 
-/// Most views on the list, which is allocated with the space.
 const LAZY_VIEWS: usize = 256;
-/// Most mappings of dropped views: flushing this many takes some milliseconds.
 const LAZY_MAPPINGS: u64 = 4000;
-/// Default for the most bytes of dropped views.
 const LAZY_BYTES: Bytes = Bytes::mib(64);
-/// Most mappings of a space. Its tree has storage for them.
 const MAPPINGS_MAX: u64 = 1 << 20;
 
 /// Options of a [`Space`].
@@ -52,7 +46,7 @@ impl Options {
         Self { page, ..self }
     }
 
-    /// Sets how many bytes of dropped views to keep mapped; zero for none.
+    /// Sets the bytes of dropped views to keep mapped; by default 64 MiB.
     pub fn lazy_max(self, lazy: Bytes) -> Self {
         Self { lazy, ..self }
     }
@@ -62,11 +56,11 @@ impl Options {
         Self { max_mappings, ..self }
     }
 
-    /// Reserves `len` of addresses, rounded up to whole pages. They use no memory.
+    /// Reserves `len` of addresses, rounded up to whole pages.
     ///
     /// # Errors
-    /// [`Error::Empty`]; [`Error::Os`] if the process lacks addresses, memory to manage them, or
-    /// the right to them (`RLIMIT_AS`).
+    /// [`Error::Empty`]; [`Error::Os`] if the process lacks addresses or memory, or `RLIMIT_AS`
+    /// forbids it.
     pub fn build(self, len: Bytes) -> Result<Space, Error> {
         let pages = len.pages_up(self.page);
         let len = pages.checked_bytes(self.page).unwrap_or(len);
@@ -92,7 +86,7 @@ fn all_free(span: Extent, extents: usize) -> Result<FreeTree, OsError> {
     Ok(tree)
 }
 
-/// Addresses for views. Clones and views share them. See [the module](super) for an example.
+/// A `Space` owns addresses for views. Clones share them. See [the module](super).
 #[derive(Clone, Debug)]
 pub struct Space(Arc<Inner>);
 
@@ -101,7 +95,7 @@ pub struct Space(Arc<Inner>);
 pub struct Usage {
     /// Live views.
     pub views: u64,
-    /// Mappings of all views that are still mapped.
+    /// Mappings of live and dropped views.
     pub mappings: u64,
     /// Bytes of dropped views that are still mapped.
     pub lazy: Bytes,
@@ -109,7 +103,7 @@ pub struct Usage {
     pub free: Bytes,
 }
 
-/// A view's positions and mappings.
+/// A view's positions and mappings, with one for the gap after it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Taken {
     pub(super) at: Extent,
@@ -134,7 +128,6 @@ impl Lazy {
         self.mappings += taken.mappings;
     }
 
-    /// Empties the list; keeps its storage.
     fn clear(&mut self) {
         self.views.clear();
         (self.pages, self.mappings) = (0, 0);
@@ -145,14 +138,13 @@ impl Lazy {
 struct State {
     tree: FreeTree,
     lazy: Lazy,
-    /// Mappings of views, dropped views included.
     used: Counted,
     limit: u64,
     views: u64,
 }
 
 impl State {
-    /// Takes `len` positions for a view; `None` if no free range is long enough.
+    /// Returns `None` if no free range is long enough.
     fn take(&mut self, len: u64, mappings: u64) -> Result<Option<Taken>, Error> {
         let used = self.used.get();
         let (sum, limit) = (used.saturating_add(mappings), self.limit);
@@ -176,10 +168,9 @@ impl State {
 pub(super) struct Inner {
     addresses: Addresses,
     page: PageSize,
-    /// Pages of dropped views to keep before a flush.
     lazy_pages: u64,
     state: Mutex<State>,
-    /// The views that a flush is clearing; locked throughout.
+    /// Views that a flush clears; locked until its end.
     flushing: Mutex<Lazy>,
 }
 
@@ -200,9 +191,9 @@ impl Space {
     /// Maps `extents` of `file` side by side, in this order.
     ///
     /// # Errors
-    /// [`Error::Empty`], [`Error::OtherPage`], [`Error::Unaligned`], [`Error::BeyondEnd`];
-    /// [`Error::ViewLimit`] or [`Error::MapCount`] for too many mappings; [`Error::NoAddresses`];
-    /// [`Error::Forked`]; [`Error::Os`] if mmap(2) or madvise(2) refuses for another reason.
+    /// [`Error::Empty`], [`Error::OtherPage`], [`Error::Unaligned`], [`Error::BeyondEnd`],
+    /// [`Error::ViewLimit`], [`Error::MapCount`], [`Error::NoAddresses`], [`Error::Forked`];
+    /// [`Error::Os`] if mmap(2) or madvise(2) refuses.
     pub fn view(&self, file: &Arc<MemFile>, extents: &[Extent]) -> Result<View, Error> {
         let inner = &self.0;
         if inner.addresses.is_lost_by_fork() {
@@ -219,7 +210,7 @@ impl Space {
     /// Unmaps all dropped views.
     ///
     /// # Errors
-    /// [`Error::Os`] if mmap(2) refuses; those views stay on the list. [`Error::Forked`].
+    /// [`Error::Os`] if mmap(2) refuses: those views stay on the list. [`Error::Forked`].
     pub fn flush(&self) -> Result<(), Error> {
         if self.0.addresses.is_lost_by_fork() {
             return Err(Error::Forked);
@@ -252,7 +243,6 @@ impl Space {
 }
 
 impl Inner {
-    /// Returns the pieces to map, and their pages in all.
     fn pieces(&self, file: &MemFile, extents: &[Extent]) -> Result<(Vec<Piece>, u64), Error> {
         if file.page() != self.page {
             let (given, page) = (file.page().bytes(), self.page.bytes());
@@ -288,11 +278,10 @@ impl Inner {
         Ok((pieces, pages))
     }
 
-    /// Takes addresses for a view, if need be after a flush.
     fn take(&self, pages: u64, mappings: u64) -> Result<Taken, Error> {
         let mut taken = lock(&self.state).take(pages, mappings);
         if !matches!(taken, Ok(Some(_))) {
-            // The second attempt reports what a failed flush could not free.
+            // The second attempt reports a failure.
             let _ = self.flush();
             taken = lock(&self.state).take(pages, mappings);
         }
@@ -303,7 +292,6 @@ impl Inner {
         })
     }
 
-    /// Ends a view that could be mapped only in part, and explains why.
     fn undo(&self, taken: Taken, why: OsError) -> Error {
         let mappings = taken.mappings;
         drop(self.end(taken));
@@ -326,7 +314,6 @@ impl Inner {
         state
     }
 
-    /// Ends a view. Flushes if the list is full.
     pub(super) fn drop_view(&self, taken: Taken) {
         let state = self.end(taken);
         let lazy = &state.lazy;
@@ -335,12 +322,10 @@ impl Inner {
             || lazy.views.len() >= LAZY_VIEWS;
         drop(state);
         if many {
-            // Refused views stay on the list.
             let _ = self.flush();
         }
     }
 
-    /// Unmaps the views on the list. Refused ones return to it.
     fn flush(&self) -> Result<(), OsError> {
         let mut flushing = lock(&self.flushing);
         mem::swap(&mut *flushing, &mut lock(&self.state).lazy);
@@ -390,7 +375,6 @@ impl Inner {
 }
 
 impl State {
-    /// Frees the addresses of an unmapped run of views.
     fn give_back(&mut self, run: &[Taken], pages: u64) {
         let mappings: u64 = run.iter().map(|taken| taken.mappings).sum();
         self.used.set(self.used.get() - mappings).expect("fewer than before");

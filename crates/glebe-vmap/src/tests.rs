@@ -1,4 +1,4 @@
-//! Bytes, addresses and limits of views. `tests/vmap.rs` tests forks and the real limit.
+//! Tests of bytes, addresses and limits of views.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ fn bytes(pages: u64) -> Bytes {
     Pages::new(pages).bytes(page_size())
 }
 
-/// Makes a file whose pages have their number in their first and last bytes.
+/// Makes a file of pages with their number at both ends.
 fn numbered(pages: u64) -> Arc<MemFile> {
     let file = Arc::new(MemFile::new(bytes(pages)).unwrap());
     let all = Space::new(bytes(pages)).unwrap().view(&file, &[extent(0, pages)]).unwrap();
@@ -28,7 +28,6 @@ fn numbered(pages: u64) -> Arc<MemFile> {
     file
 }
 
-/// Returns the numbers of a view's pages; both ends must agree.
 fn numbers(view: &View) -> Vec<u32> {
     let page = page_size().bytes().get();
     let at = |offset| {
@@ -52,7 +51,7 @@ fn pages_read_in_the_order_given_and_neighbours_are_one_mapping() {
     let view = space.view(&file, &[extent(9, 1), extent(2, 2), extent(4, 1), extent(0, 1)]);
     let view = view.unwrap();
     assert_eq!(numbers(&view), [9, 2, 3, 4, 0]);
-    // The mappings: 9, 2 to 4, 0, and the gap after them.
+    // The mappings: 9, 2 to 4, 0, and the gap.
     assert_eq!(view.len(), bytes(5));
     let other = space.view(&file, &[extent(3, 1)]).unwrap();
     other.write(Bytes::ZERO, &77_u32.to_le_bytes()).unwrap();
@@ -84,13 +83,12 @@ fn dropped_views_are_unmapped_later_and_together() {
     let usage = space.usage();
     assert_eq!((usage.views, usage.mappings, usage.lazy), (0, 6, bytes(3)));
     assert_eq!(usage.free, bytes(5));
-    // Addresses that are still mapped have no new use.
     let fourth = space.view(&file, &[extent(0, 1)]).unwrap();
     assert!(!at.contains(&fourth.as_ptr().addr()));
     space.flush().unwrap();
     let usage = space.usage();
     assert_eq!((usage.mappings, usage.lazy, usage.free), (2, Bytes::ZERO, bytes(7)));
-    // The list holds four pages; a fifth flushes it.
+    // The list holds four pages.
     drop(space.view(&file, &[extent(0, 5)]).unwrap_err());
     drop(fourth);
     drop(space.view(&file, &[extent(0, 4)]).unwrap());
@@ -129,7 +127,6 @@ fn a_limit_on_mappings_counts_dropped_views_and_is_named() {
     let text = error.to_string();
     assert!(matches!(error, Error::ViewLimit { asked: 6, used: 5, limit: 10, .. }), "{text}");
     assert!(text.contains("6 mappings") && text.contains("5 of at most 10"), "{text}");
-    // The refusal changed nothing.
     let rest = space.view(&file, &scattered[4..8]).unwrap();
     assert_eq!((numbers(&half), numbers(&rest)), (vec![0, 2, 4, 6], vec![8, 10, 12, 14]));
 }

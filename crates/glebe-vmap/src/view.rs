@@ -1,8 +1,7 @@
-//! [`View`]: pages mapped side by side.
+//! A [`View`] is pages mapped side by side.
 //!
-//! Offsets are bytes from the view's start. The file or another view may change the bytes, so they
-//! are copied: racing copies only mix bytes. Pages may be missing, so the kernel copies, by one
-//! system call: a missing page is an error and no signal.
+//! The kernel copies by one system call: racing copies only mix bytes, and a missing page is no
+//! signal.
 //!
 //! # Safety
 //! A live view owns its addresses. `checked` compares an access with the view's end, and refuses in
@@ -50,8 +49,8 @@ impl View {
     /// Copies bytes out.
     ///
     /// # Errors
-    /// [`Error::BeyondView`], [`Error::Forked`]; [`Error::Lost`], after copying the bytes before
-    /// the missing one; [`Error::Os`] if a filter denies copies.
+    /// [`Error::BeyondView`], [`Error::Forked`]; [`Error::Lost`] after copying the bytes before the
+    /// missing one; [`Error::Os`] if a filter denies copies.
     pub fn read(&self, offset: Bytes, buf: &mut [u8]) -> Result<(), Error> {
         let addr = self.checked(offset, buf.len())?;
         self.whole(offset, buf.len(), peek(addr, buf)?)
@@ -75,7 +74,6 @@ impl View {
         Err(Error::Lost { offset: offset + Bytes::new(copied as u64) })
     }
 
-    /// Returns the address of `offset` if the view has `len` bytes from there.
     fn checked(&self, offset: Bytes, len: usize) -> Result<usize, Error> {
         let end = offset.checked_add(Bytes::new(len as u64));
         if end.is_none_or(|end| end > self.len) {

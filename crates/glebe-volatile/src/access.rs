@@ -1,7 +1,7 @@
-//! [`Region`]'s copies: in and out of unmarked memory, and out of marked memory that is present.
+//! [`Region`] copies bytes in and out.
 //!
-//! They share the region's lock, so nobody marks, unmarks or drops meanwhile. The kernel may free a
-//! marked page at any time; a read reports it lost.
+//! Copies share the region's lock, which excludes marks, unmarks and drops. The kernel may still
+//! free a marked page, and a read then reports the loss.
 
 use super::engine::Backend;
 use super::state::RegionState;
@@ -14,7 +14,7 @@ use glebe_os::internal::sys::processes::atfork;
 use glebe_os::units::{Bytes, Pages};
 
 impl Region {
-    /// Copies bytes out of marked or unmarked memory if no page is lost. Marks do not change.
+    /// Copies bytes out of marked or unmarked memory. Marks do not change.
     ///
     /// # Errors
     /// [`Error::Beyond`]; [`Error::Purged`] if a page is lost, with unspecified contents of `buf`;
@@ -67,12 +67,11 @@ impl Region {
         Ok(())
     }
 
-    /// Returns `None` in a process without fork steps, where the lock may never be released.
     pub(super) fn shared(&self) -> Option<RwLockReadGuard<'_, RegionState>> {
         (!atfork::is_without_steps()).then(|| read(&self.locked.state))
     }
 
-    /// Returns the pages that hold the bytes; `None` for 0 bytes.
+    /// Returns `None` for 0 bytes.
     fn touched(&self, offset: Bytes, count: usize) -> Result<Option<Extent>, Error> {
         let end = offset.checked_add(Bytes::new(count as u64)).unwrap_or(Bytes::new(u64::MAX));
         if end > self.len() {

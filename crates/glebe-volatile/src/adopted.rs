@@ -1,17 +1,13 @@
-//! [`Adopted`] takes over the caller's own memory and returns it as it was.
+//! [`Adopted`] takes over whole pages of the caller, if all can be volatile ([`classify`]).
 //!
-//! It takes the whole pages, if all can be volatile ([`classify`]). Meanwhile the kernel makes no
-//! huge pages of them, which would silently undo a mark. Former advice returns at the end; if the
-//! machine makes huge pages everywhere, mappings without advice get `MADV_HUGEPAGE`, which means
-//! the same there.
+//! Huge pages are refused meanwhile, since making one would silently undo a mark. The drop allows
+//! them again where they were allowed before.
 //!
-//! The scan engine *arms* (registers with the userfaultfd) only marked parts: the caller may use
-//! the rest like any memory, holes included. An untouched page gets the page of zeros first, so
-//! that it does not look lost. The [`Budget`] counts armed runs. A new mapping there is not armed
-//! and no longer the region's; the kernel answers ENOENT.
+//! The scan engine *arms* (registers with the userfaultfd) only marked parts. A hole gets the page
+//! of zeros first, or it would look lost. [`Budget`] counts armed ranges, since each may split a
+//! mapping in three. A new mapping over an armed part is not armed: the kernel answers ENOENT.
 //!
-//! Unit: base pages from the region's start. Calls need the region's exclusive lock. Cost beside
-//! the engine's: three system calls per mark, one per unmark. Source: ioctl_userfaultfd(2),
+//! Unit: base pages from the region's start. Lock: the region's. Sources: ioctl_userfaultfd(2),
 //! madvise(2).
 //!
 //! # Safety
@@ -30,10 +26,8 @@ use glebe_os::internal::sys::memory::uffd::Uffd;
 use glebe_os::internal::sys::memory::vma::{self, classify, classify_watched, Refusal, Vma};
 use glebe_os::units::{Bytes, PageSize};
 
-/// Armed ranges. Arming the middle of a mapping makes three of it.
 static RANGES: Budget = Budget::one_in(8);
 
-/// The caller's memory while a region uses it.
 #[derive(Debug)]
 pub(super) struct Adopted {
     base: usize,
@@ -44,7 +38,6 @@ pub(super) struct Adopted {
 }
 
 impl Adopted {
-    /// Takes the whole pages of `len` bytes at `addr`, and returns their length.
     pub(super) fn new(addr: usize, len: Bytes, page: PageSize) -> Result<(Self, Bytes), Error> {
         let range = inner(addr, len, page)?;
         classify(&range)?;
@@ -62,7 +55,6 @@ impl Adopted {
         self.armed.iter()
     }
 
-    /// Fills the holes of `pages`, which are not armed, and arms them.
     pub(super) fn arm(&mut self, pages: Extent, uffd: &Uffd) -> Result<(), Error> {
         self.armed.insert(pages);
         if let Err(Exhausted { used: armed, limit }) = self.share.set(self.armed.count()) {
@@ -70,12 +62,12 @@ impl Adopted {
             return Err(Error::MapBudget { armed, limit });
         }
         let (addr, len) = pages.place(self.base, self.page);
-        // SAFETY: as the file's head says; the caller is about to have it marked.
+        // SAFETY: as the file's head says; the caller is about to mark the pages.
         let made = unsafe {
             advise(addr, len, Advice::PopulateRead)
                 .and_then(|()| uffd.arm(addr, len))
-                // Changes no present page, but gives a mapping that was never written what fork
-                // looks for: without it a child would find holes.
+                // Changes no present page, but makes fork copy a mapping that was never written:
+                // without it a child would find holes.
                 .and_then(|()| uffd.fill_holes(addr, self.page.bytes()))
         };
         made.map_err(|error| {
@@ -84,29 +76,27 @@ impl Adopted {
         })
     }
 
-    /// Disarms `pages`, which have no holes. If the kernel has no mapping left for the split, they
-    /// stay armed, and a touch of a later hole raises SIGBUS. The budget prevents this.
+    /// Disarms `pages`, which have no holes. If the kernel has no mapping left for the split, a
+    /// later hole raises SIGBUS. The budget prevents this.
     pub(super) fn disarm(&mut self, pages: Extent, uffd: &Uffd) {
         self.forget(pages);
         let (addr, len) = pages.place(self.base, self.page);
-        // SAFETY: as the file's head says; all pages there are unmarked.
+        // SAFETY: as the file's head says; all pages are unmarked.
         if unsafe { uffd.disarm(addr, len) }.is_ok() {
             return;
         }
-        // Another mapping covers a part: only armed parts are still the region's.
+        // Another mapping covers a part, so only armed parts are the region's.
         for part in armed_parts(&(addr..addr + len.as_usize())).unwrap_or_default() {
             // SAFETY: as above.
             let _ = unsafe { uffd.disarm(part.start, Bytes::new((part.end - part.start) as u64)) };
         }
     }
 
-    /// Counts `pages` as not armed.
     pub(super) fn forget(&mut self, pages: Extent) {
         self.armed.remove(pages);
         self.share.set_beyond(self.armed.count());
     }
 
-    /// Explains a refused mark by the kind of memory, if possible.
     pub(super) fn explain(&self, pages: Extent, error: OsError) -> Error {
         let (addr, len) = pages.place(self.base, self.page);
         match classify_watched(&(addr..addr + len.as_usize())) {
@@ -116,7 +106,6 @@ impl Adopted {
     }
 }
 
-/// Returns the whole pages of `len` bytes at `addr`.
 fn inner(addr: usize, len: Bytes, page: PageSize) -> Result<Range<usize>, Error> {
     let limit = Bytes::new(usize::MAX as u64);
     let end = usize::try_from(len.get()).ok().and_then(|len| addr.checked_add(len));
@@ -130,12 +119,10 @@ fn inner(addr: usize, len: Bytes, page: PageSize) -> Result<Range<usize>, Error>
     Ok(start..end)
 }
 
-/// Ranges without huge pages while this lives.
 #[derive(Debug)]
 struct NoHugePages(Vec<Range<usize>>);
 
 impl NoHugePages {
-    /// Refuses huge pages in all of `range`, or on an error in none of it.
     fn new(range: &Range<usize>) -> Result<Self, OsError> {
         let everywhere = transparent_huge_pages_everywhere();
         let may = |vma: &Vma| vma.has("hg") || (everywhere && !vma.has("nh"));
@@ -161,14 +148,12 @@ impl Drop for NoHugePages {
     }
 }
 
-/// Returns the parts of `range` that a userfaultfd watches.
 pub(super) fn armed_parts(range: &Range<usize>) -> Result<Vec<Range<usize>>, OsError> {
     let all = vma::among(range)?;
     let watched = all.iter().filter(|vma| vma.has("um"));
     Ok(watched.map(|vma| vma.start.max(range.start)..vma.end.min(range.end)).collect())
 }
 
-/// Runs of pages with a gap between any two.
 #[derive(Debug, Default)]
 struct Runs(BTreeMap<u64, u64>);
 

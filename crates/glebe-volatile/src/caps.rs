@@ -1,10 +1,8 @@
-//! [`Caps`] limits how much marked memory a region may hold, and for how long. Reclaimers shed
-//! marked memory here.
+//! [`Caps`] limits the size and age of marked memory, and sheds it for a reclaimer.
 //!
-//! Two caps apply: the program's, and the cap of the reclaimer that claimed the region. The
-//! reclaimer's cap follows the free memory and applies only in its process: in a forked child
-//! nobody would lift it. A mark reads both under the region's lock. Unit: pages, at most
-//! [`NO_CAP`]. Cost: O(log n) per dropped range, for n marked ranges.
+//! The lower of two caps applies: the program's and the reclaimer's. A forked child ignores the
+//! reclaimer's, since nobody would lift it there. Unit: pages, at most [`NO_CAP`]. Lock: the
+//! region's. Cost: O(log n) per dropped range, for n marked ranges.
 
 use std::time::{Duration, Instant};
 
@@ -19,11 +17,9 @@ use glebe_os::units::{Bytes, Pages};
 
 const NO_CAP: u64 = u64::MAX;
 
-/// The limits on marked memory.
 #[derive(Debug)]
 pub(super) struct Caps {
     own: MappedWord,
-    /// Applies while this process holds the claim.
     reclaimers: MappedWord,
     claim: Claim,
     max_age: Option<Duration>,
@@ -35,7 +31,6 @@ impl Caps {
         Self { own, reclaimers: MappedWord::new(NO_CAP), claim, max_age: options.max_age }
     }
 
-    /// Returns the lower of both caps.
     #[inline]
     fn cap(&self) -> u64 {
         let own = self.own.load(Ordering::Relaxed);
@@ -52,8 +47,8 @@ fn pages_of(cap: Option<Bytes>) -> u64 {
 }
 
 impl Region {
-    /// Changes the cap that the region was [made with](Options::cap), or removes it. Drops marked
-    /// memory beyond it, the oldest of the lowest priority first.
+    /// Changes or removes the [cap](Options::cap). Drops marked memory beyond it, the oldest of the
+    /// lowest priority first.
     ///
     /// # Errors
     /// [`Error::ZeroCap`], [`Error::Cloned`]: nothing has changed. [`Error::Os`] if memory cannot
@@ -81,13 +76,11 @@ impl Region {
         Ok(true)
     }
 
-    /// Takes the region back and removes the reclaimer's cap.
     #[doc(hidden)]
     pub fn release(&self, holder: Holder) {
         self.caps.claim.release(holder);
     }
 
-    /// Sets the reclaimer's cap. Zero is a cap; `None` removes it.
     #[doc(hidden)]
     pub fn limit_marked(&self, cap: Option<Bytes>) -> Result<(), Error> {
         let cap = pages_of(cap);
@@ -98,24 +91,20 @@ impl Region {
         self.keep_caps(&mut state)
     }
 
-    /// Returns marked memory that glebe has not dropped, by priority. The kernel may have freed
-    /// some.
     #[doc(hidden)]
     pub fn held_by_priority(&self) -> [Bytes; Priority::COUNT] {
         let Ok(state) = self.alone() else { return [Bytes::ZERO; Priority::COUNT] };
         state.marks.held_by_priority().map(|pages| Pages::new(pages).bytes(self.page))
     }
 
-    /// Returns the time of a priority's oldest mark that is not dropped.
     #[doc(hidden)]
     pub fn oldest(&self, priority: Priority) -> Option<Instant> {
         let (_, since) = self.alone().ok()?.marks.oldest(priority)?;
         self.made.checked_add(since)
     }
 
-    /// Drops the oldest marked memory of a priority, up to `most` rounded up to a granule. Stops at
-    /// a range marked after `until`, unless it is the first. Returns the bytes freed, without those
-    /// that the kernel had freed.
+    /// Drops the oldest marked memory of a priority, up to `most` rounded up to a granule. Stops
+    /// before the second range marked after `until`. Returns the bytes that were in memory.
     #[doc(hidden)]
     pub fn shed(
         &self,
@@ -140,18 +129,16 @@ impl Region {
         Ok(Pages::new(freed).bytes(self.page))
     }
 
-    /// Drops the first `wanted` pages, in whole granules. Returns the number that was in memory.
     fn shed_of(&self, state: &mut RegionState, range: Extent, wanted: u64) -> Result<u64, Error> {
         let granule = self.granule.pages_down(self.page).get();
         let len = wanted.next_multiple_of(granule).min(range.len());
         let part = Extent::new(range.start(), len).unwrap_or(range);
-        // Counts pages as present if the engine cannot tell.
         let resident = state.backend.resident(part).map_or(part.len(), Pages::get);
         state.drop_held(part)?;
         Ok(resident)
     }
 
-    /// Returns the time since the region was made, or zero if ages do not matter.
+    /// Returns zero if ages do not matter.
     #[inline]
     pub(super) fn now(&self) -> Duration {
         match self.caps.max_age.is_some() || self.caps.claim.is_held() {
@@ -160,7 +147,6 @@ impl Region {
         }
     }
 
-    /// Drops marked memory beyond the cap or too old.
     #[inline]
     pub(super) fn keep_caps(&self, state: &mut RegionState) -> Result<(), Error> {
         let cap = self.caps.cap();

@@ -1,9 +1,8 @@
-//! Regions work in part in a process that clone(2) made without the C library: missing threads may
-//! hold their locks, and the userfaultfd is the parent's.
+//! [`Region`] works in part in a process made by clone(2) without the C library. Missing threads
+//! may hold its locks, and the userfaultfd is the parent's.
 //!
-//! These calls take no lock and use no descriptor. An unmark reports all marked pages lost, by
-//! their bits. Other calls return an error if they need more. Losses that another thread's unmark
-//! had found but not returned are never reported: their bits are clear, and the log needs a lock.
+//! These calls use neither. An unmark reports all marked pages lost. A loss that another thread's
+//! unmark found but did not return is never reported.
 //!
 //! # Safety
 //! Only marked pages inside the region are dropped.
@@ -15,19 +14,17 @@ use glebe_os::internal::sys::memory::madvise::{advise, Advice};
 use glebe_os::units::Pages;
 
 impl Region {
-    /// Drops the marked pages and reports them lost.
     pub(super) fn unmark_cloned(&self, pages: Extent) -> Result<Purged, Error> {
         let lost = self.marked.runs_in(pages);
         for run in &lost {
             let (at, len) = run.place(self.addr(), self.page);
-            // SAFETY: marked pages of the region; since the clone, copies of the parent's.
+            // SAFETY: marked pages of the region, and only this process's copies.
             unsafe { advise(at, len, Advice::DontNeed)? };
             self.marked.clear(*run);
         }
         Ok(Purged::from_runs(lost))
     }
 
-    /// Returns the counters and the marked pages, which all count as resident.
     pub(super) fn stats_cloned(&self) -> Stats {
         let total = self.len().pages_down(self.page);
         let all = Extent::new(0, total.get()).map_or(Vec::new(), |all| self.marked.runs_in(all));

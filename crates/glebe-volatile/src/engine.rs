@@ -1,4 +1,4 @@
-//! [`Engine`] names an engine; `Backend` is the engine at work.
+//! [`Engine`] names a method, and [`Backend`] is the engine at work.
 
 use std::fmt;
 
@@ -12,14 +12,13 @@ use glebe_os::units::{PageSize, Pages};
 /// The method that detects lost pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Engine {
-    /// Uses the page tables and a userfaultfd. Marked contents never change. A touch of a lost page
-    /// raises SIGBUS with its address.
+    /// Reads the page tables and uses a userfaultfd. Marked contents never change. A touch of a
+    /// lost page raises SIGBUS with its address.
     #[default]
     Scan,
     /// Replaces the first word of each marked page. Needs no userfaultfd. An unmark makes one
     /// system call per lost run. Runs of more than 8 pages of a region's own memory keep their
-    /// words if the kernel has `PAGEMAP_SCAN` (Linux 6.7); their unmark makes a few calls. A touch
-    /// of a lost page finds zeros.
+    /// words on Linux 6.7 and later. A touch of a lost page finds zeros.
     Tag,
 }
 
@@ -39,7 +38,7 @@ pub(super) enum Backend {
 }
 
 impl Backend {
-    /// Creates the requested engine, or by default `Scan` if the machine allows it, else `Tag`.
+    /// Creates the requested engine. The default is `Scan` if the machine allows it, else `Tag`.
     pub(super) fn new(
         engine: Option<Engine>,
         base: usize,
@@ -65,7 +64,6 @@ impl Backend {
         }
     }
 
-    /// Returns the number of marked `pages` in memory.
     pub(super) fn resident(&self, pages: Extent) -> Result<Pages, OsError> {
         match self {
             Self::Scan(scan) => scan.resident(pages),
@@ -73,7 +71,6 @@ impl Backend {
         }
     }
 
-    /// Drops all `parts` and returns them as lost.
     pub(super) fn lose(&self, parts: &[Extent]) -> Result<Vec<Extent>, OsError> {
         parts.iter().try_for_each(|part| self.drop_pages(*part))?;
         Ok(parts.to_vec())

@@ -1,4 +1,4 @@
-//! [`Error`] says why a call on volatile memory failed, with the values.
+//! [`Error`] lists the failures of calls on volatile memory.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use glebe_os::units::{Bytes, Pages};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The range does not start and end at page or granule boundaries.
+    /// An end of the range is not at a page or granule boundary.
     #[error("{:#x} is not a multiple of {granule}", offset.get())]
     Unaligned {
         /// Offset or address of the unaligned end.
@@ -18,18 +18,18 @@ pub enum Error {
         /// Required alignment.
         granule: Bytes,
     },
-    /// The range has no bytes, or ends before it starts.
+    /// The range has no bytes.
     #[error("a range of no bytes")]
     Empty,
     /// The range ends beyond the region or the address space.
     #[error("a range ends at {:#x}; the limit is {:#x}", end.get(), limit.get())]
     Beyond {
-        /// Its end; the greatest number on overflow.
+        /// End of the range; the greatest number on overflow.
         end: Bytes,
         /// Greatest allowed end.
         limit: Bytes,
     },
-    /// A page is marked, where only unmarked memory is allowed.
+    /// A page is marked.
     #[error("the page at {:#x} is marked volatile", offset.get())]
     Marked {
         /// First marked page.
@@ -47,7 +47,7 @@ pub enum Error {
     /// More armed ranges could use up the process's mappings.
     #[error("{armed} ranges are armed, of {limit} that may be")]
     MapBudget {
-        /// Ranges armed now.
+        /// Armed ranges.
         armed: u64,
         /// A share of `vm.max_map_count`.
         limit: u64,
@@ -55,7 +55,7 @@ pub enum Error {
     /// A cap is 0 bytes.
     #[error("a cap of 0 bytes; without a cap nothing is dropped")]
     ZeroCap,
-    /// This kernel loses, or may lose, written pages.
+    /// The kernel loses, or may lose, written pages.
     #[error("the self-test failed on Linux {release}: {what}; needed is {needed} or later")]
     SelfTest {
         /// Kernel release.
@@ -65,7 +65,7 @@ pub enum Error {
         /// First release known to be right.
         needed: &'static str,
     },
-    /// A present page can be neither kept nor freed, for example after a hardware failure.
+    /// A present page can be neither kept nor freed.
     #[error("the page at {:#x} and {pages} from it can be neither kept nor taken", offset.get())]
     Stuck {
         /// Start of the page.
@@ -73,13 +73,13 @@ pub enum Error {
         /// Pages tried at once.
         pages: Pages,
     },
-    /// Another SIGBUS handler was installed after glebe's and runs first.
+    /// Another SIGBUS handler runs before glebe's.
     #[error(
         "another SIGBUS handler was installed over glebe's: whether a touch of a lost page would \
         be refilled is for that one to say"
     )]
     HandlerCovered,
-    /// clone(2) made this process without the C library's fork, so no lock can be taken.
+    /// clone(2) made the process without the C library, so no lock can be taken.
     #[error("this process was cloned without the C library: it can unmark, but not mark or drop")]
     Cloned,
     /// An option of shared memory is out of range.
@@ -89,23 +89,23 @@ pub enum Error {
         what: &'static str,
         /// Requested value.
         value: u64,
-        /// Least or greatest allowed value.
+        /// Allowed bound.
         limit: u64,
     },
     /// The file cannot hold shared volatile memory.
     #[error("not a file that can be shared and purged: {0}")]
     UnsuitableFile(String),
-    /// The file holds no shared volatile memory, or is from another version or machine.
+    /// The file holds no shared volatile memory of this version and machine.
     #[error("not a file of shared volatile memory: {what} is {value:#x}, not {expected:#x}")]
     BadFile {
         /// Part of the header.
         what: &'static str,
         /// Value found.
         value: u64,
-        /// Expected value, or its limit.
+        /// Expected value or limit.
         expected: u64,
     },
-    /// The file was cut or could not supply a page; the contents there are lost.
+    /// The file was cut or could not supply a page.
     #[error("the file has {len} or lost a page; {needed} are needed")]
     Truncated {
         /// Length now.
@@ -116,10 +116,10 @@ pub enum Error {
     /// The file has no place for another process.
     #[error("{holders} processes use the file, as many as can")]
     NoHolderLeft {
-        /// Processes that use it.
+        /// Processes that use the file.
         holders: u32,
     },
-    /// Another process or thread is joining or purging; it may be stopped.
+    /// Another process or thread is joining or purging.
     #[error("{what} is under way in another process or thread; waited for {waited:?}")]
     Busy {
         /// Its operation.
@@ -143,7 +143,7 @@ pub enum Error {
         /// Greatest count.
         limit: u64,
     },
-    /// The call would exceed the pin quota that the file's creator set per process.
+    /// The call would exceed the file's pin quota per process.
     #[error("{pinned} granules are pinned by this process; the file's quota is {quota}")]
     Quota {
         /// Granules pinned before.
@@ -151,7 +151,7 @@ pub enum Error {
         /// Granules allowed.
         quota: u64,
     },
-    /// The pin belongs to the process that this one was forked from.
+    /// The pin belongs to the parent process.
     #[error("the pin is of the process that this one was forked from")]
     Forked,
     /// The kernel refused a call.

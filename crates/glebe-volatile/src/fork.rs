@@ -1,19 +1,14 @@
-//! Regions follow fork(2) by the step of this file ([`atfork`]): a child inherits no lock of a
-//! missing thread, and can lose and unmark pages before other code runs.
+//! Regions follow fork(2) by this file's step ([`atfork`]): a child inherits no lock of a missing
+//! thread, and can lose and unmark pages before other code runs.
 //!
-//! Before a fork, the step locks the list of regions, then each region exclusively, then its log of
-//! unmarks. No thread holds a later lock and waits for an earlier one, since no call on a region
-//! creates or drops a region, or forks. After the fork the step releases them. In the child it
-//! first arms each region anew, with the child's own userfaultfd. Pages purged before the fork are
-//! holes there too, and reported. If arming fails, the region is *unarmed*: its marked pages count
-//! as lost.
-//!
-//! A child without the step takes no lock ([`atfork::is_without_steps`]): its calls need only the
-//! bits of the marked pages.
+//! Lock order: the list of regions, each region exclusively, its log of unmarks. No call on a
+//! region creates or drops a region, or forks, so this cannot deadlock. In the child, the step arms
+//! each region anew. If this fails, the region is *unarmed*: its marked pages count as lost. A
+//! child without the step takes no lock.
 //!
 //! # Safety
-//! The guards in `HELD` are of locks that the entries beside them keep alive. The forking thread
-//! makes and drops them, and forks run one at a time.
+//! `HELD` keeps each guard beside the entry that keeps its lock alive. The forking thread makes and
+//! drops the guards, and forks run one at a time.
 #![allow(unsafe_code)]
 
 use std::mem::transmute;
@@ -31,10 +26,8 @@ type List = Vec<Weak<Locked>>;
 
 static LIST: StaticMutex<List> = StaticMutex::new(Vec::new());
 
-/// Nonzero while a forking thread waits for regions; changed under the list's lock.
 static IS_WAITING: MappedWord = MappedWord::new(0);
 
-/// A region's place in the list, which it leaves on drop.
 #[derive(Debug)]
 pub struct ListedRegion(*const Locked);
 
@@ -43,9 +36,9 @@ unsafe impl Send for ListedRegion {}
 // SAFETY: as above.
 unsafe impl Sync for ListedRegion {}
 
-/// Adds the fork step of regions, and takes the lock of the steps for this. The first region calls
-/// this too. Call it earlier if you hold locks during calls on regions and have steps of your own
-/// ([`atfork::add`]); add those afterwards. Later steps run first before a fork and last after it.
+/// Adds the fork step of regions, as the first region does. Call it earlier if you hold locks
+/// during calls on regions and have steps of your own ([`atfork::add`]); add those afterwards.
+/// Later steps run first before a fork and last after it.
 ///
 /// # Errors
 /// As [`atfork::add`].
@@ -66,7 +59,7 @@ pub(super) fn enter(region: &Arc<Locked>) -> ListedRegion {
 
 impl Drop for ListedRegion {
     fn drop(&mut self) {
-        // Without the step, the list may be locked for ever, and no fork reads it.
+        // Without the step, the list may stay locked.
         if !atfork::is_without_steps() {
             let mut list = LIST.lock().unwrap_or_else(PoisonError::into_inner);
             list.retain(|listed| listed.as_ptr() != self.0);
@@ -74,14 +67,13 @@ impl Drop for ListedRegion {
     }
 }
 
-/// A region whose locks are held over a fork. The guards are dropped first.
+/// The guards are dropped before `locked`.
 struct HeldRegion {
     log: MutexGuard<'static, Log>,
     state: RwLockWriteGuard<'static, RegionState>,
     locked: Arc<Locked>,
 }
 
-/// The regions' locks are dropped first.
 struct Held {
     regions: Vec<HeldRegion>,
     list: Option<StaticMutexGuard<'static, List>>,
@@ -92,8 +84,7 @@ unsafe impl Send for Held {}
 
 static HELD: StaticMutex<Held> = StaticMutex::new(Held { regions: Vec::new(), list: None });
 
-/// Waits for a forking thread, before a region's lock is taken. The locks are not fair: threads
-/// that mark and unmark without a pause would keep it out for long.
+/// Waits for a forking thread. The locks are not fair, so busy threads could keep it out for long.
 #[inline]
 pub(super) fn give_way() {
     if IS_WAITING.load(Ordering::Relaxed) != 0 {
@@ -106,7 +97,7 @@ fn prepare() {
     IS_WAITING.store(1, Ordering::Relaxed);
     let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
     for locked in list.iter().filter_map(Weak::upgrade) {
-        // SAFETY: the guards borrow from what `locked` keeps alive and are dropped before it.
+        // SAFETY: `locked` keeps the locks alive, and the guards are dropped before it.
         let (state, log) = unsafe {
             let state: RwLockWriteGuard<'static, RegionState> = transmute(write(&locked.state));
             let log: MutexGuard<'static, Log> = transmute(locked.calls.hold());

@@ -1,23 +1,21 @@
 //! [`rejoin`] makes huge pages of base pages before they are marked.
 //!
-//! A lost huge page returns as base pages. When all are written, one huge page is cheaper to mark,
-//! keep and lose. Otherwise the region refuses huge pages (`MADV_NOHUGEPAGE`): one made of marked
-//! pages would not be marked. Failures do not matter. Cost: one system call if all pages are huge,
-//! else one to five more per huge page. Source: madvise(2), `MADV_COLLAPSE` (Linux 6.1).
+//! A lost huge page returns as base pages, which cost more to mark, keep and lose. At other times
+//! the region refuses huge pages: one made of marked pages would not be marked. Cost: one system
+//! call if all pages are huge, else one to five more per huge page. Source: madvise(2).
 //!
 //! # Safety
-//! The range is the region's own, under its lock, without marked pages. The advices used here
-//! change no contents.
+//! The range is the region's own, locked and unmarked. The advices change no contents.
 #![allow(unsafe_code)]
 
 use glebe_os::internal::sys::memory::madvise::{advise, Advice};
 use glebe_os::internal::sys::memory::pagemap::{Pagemap, Reading, Residence};
 use glebe_os::units::{Bytes, PageSize};
 
-/// Makes huge pages where all base pages are present, in `len` bytes (whole huge pages) at `addr`.
+/// Joins base pages where all are present, in `len` bytes (whole huge pages) at `addr`.
 pub(super) fn rejoin(pagemap: &Pagemap, reading: Reading, addr: usize, len: Bytes, huge: PageSize) {
     let joined = |addr, len| pagemap.huge_bytes(addr, len).is_ok_and(|bytes| bytes == len);
-    // Without the scan nothing shows which are huge, and trying all costs too much.
+    // Without the scan, huge pages cannot be recognized.
     if reading == Reading::Entries || joined(addr, len) {
         return;
     }

@@ -1,19 +1,16 @@
 //! Volatile memory: the kernel may free *marked* pages, and an *unmark* reports which were lost.
 //!
-//! A [`Region`] owns a mapping. While pages are marked, the kernel frees them when memory is short,
-//! instead of swapping or failing. Lost pages then read as zeros; all others are unchanged. An
-//! [`Engine`] detects the losses. A [`Cache`] holds values by key. [`Shared`] is a file of several
-//! processes, which glebe itself purges.
+//! A [`Region`] owns a mapping. The kernel frees marked pages when memory is short, and they then
+//! read as zeros. An [`Engine`] detects the losses. A [`Cache`] holds values by key. [`Shared`] is
+//! a file of several processes.
 //!
 //! Any thread may mark and unmark any range of whole granules; ranges may overlap. A second mark
-//! changes nothing, not even the age, unless the callback refilled pages ([`Options::on_lost`]). A
-//! program must not write to marked memory. The write may silently keep the page; on a lost page it
-//! raises SIGBUS (*scan*), or the page counts as lost (*tag*; in long runs perhaps as kept). A new
-//! mapping over a marked part is not volatile; *tag* cannot see it ([`Options::build_over`]).
+//! changes nothing unless the callback refilled pages ([`Options::on_lost`]). A program must not
+//! write to marked memory: the write may keep the page, raise SIGBUS (*scan*), or count the page as
+//! lost (*tag*). A new mapping over a marked part is not volatile ([`Options::build_over`]).
 //!
-//! Units: bytes from the region's start; base pages in runs of lost pages. Locks: one per region,
-//! exclusive for mark, unmark and drop, shared for copies; one for the log of unmarks. Source:
-//! "Volatile Ranges v10" (Minchan Kim and John Stultz, linux-mm, January 2014); madvise(2).
+//! Units: bytes from the region's start; base pages in runs of lost pages. Lock: one per region.
+//! Source: "Volatile Ranges v10" (Minchan Kim and John Stultz, linux-mm, January 2014); madvise(2).
 #![deny(unsafe_code)]
 // Under `--cfg loom` the crate is the models and what they run.
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
@@ -98,7 +95,6 @@ pub use {
 #[doc(no_inline)]
 pub use glebe_os::{error::OsError, extent, page_size, units};
 
-// Its examples are tested.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,10 +1,8 @@
-//! [`Marks`] holds the marked ranges with priority and age; [`Bitmap`] holds one bit per page,
-//! which signal handlers can read.
+//! [`Marks`] holds the marked ranges; [`Bitmap`] holds one bit per page for signal handlers.
 //!
-//! Invariants: ranges are not empty and do not overlap; the queue, if any, holds exactly the ranges
-//! that may be dropped, by priority, then age; a bit is set exactly where a range is (the holder
-//! changes both). Unit: pages. Cost: O(log n) per call and per range touched; O(words) for the
-//! bitmap.
+//! Invariants: ranges are not empty and do not overlap. The queue, if any, holds exactly the ranges
+//! not dropped, by priority, then age. A bit is set exactly where a range is; the holder changes
+//! both. Unit: pages. Cost: O(log n) per call and per range touched.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +13,7 @@ use super::Priority;
 use glebe_os::extent::{push, Extent};
 use glebe_os::internal::sync::{MappedWord, Ordering};
 
-/// Ascending extents that do not touch; usually one, which needs no allocation.
+/// The extents ascend and do not touch. One extent needs no allocation.
 #[derive(Debug)]
 pub(super) enum Parts {
     One(Extent),
@@ -34,37 +32,30 @@ impl Deref for Parts {
     }
 }
 
-/// A marked range, from its key in the map to `end`.
+/// `Mark` is a range from its key in the map to `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Mark {
     end: u64,
     priority: Priority,
-    /// Time since the region was made.
     since: Duration,
-    /// Number of the mark, shared by its parts.
     order: u64,
-    /// True if glebe dropped the contents.
     dropped: bool,
 }
 
-/// A position beyond all pages.
 const LAST: u64 = u64::MAX;
 
 #[derive(Debug)]
 pub(super) struct Marks {
-    /// Also an empty range at `LAST`: a map that is never empty keeps its node.
+    /// Marked ranges, and an empty range at `LAST`: a map that is never empty keeps its node.
     ranges: BTreeMap<u64, Mark>,
-    /// Priority, order and start of ranges that may be dropped; `None` if glebe drops nothing by
-    /// itself.
+    /// Priority, order and start of ranges not dropped; `None` if glebe drops nothing by itself.
     queue: Option<BTreeSet<(Priority, u64, u64)>>,
     last_order: u64,
     pages: u64,
-    /// Pages not dropped, by priority.
     held_pages: [u64; Priority::COUNT],
 }
 
 impl Marks {
-    /// `queued` lets [`Marks::first_to_drop`] and [`Marks::aged`] answer.
     pub(super) fn new(queued: bool) -> Self {
         let (priority, since) = (Priority::HIGHEST, Duration::ZERO);
         let last = Mark { end: LAST, priority, since, order: 0, dropped: true };
@@ -77,7 +68,6 @@ impl Marks {
         }
     }
 
-    /// Lets [`Marks::first_to_drop`] and its like answer from now on.
     pub(super) fn start_queue(&mut self) {
         if self.queue.is_none() {
             let held = self.ranges.iter().filter(|(_, mark)| !mark.dropped);
@@ -90,7 +80,6 @@ impl Marks {
         self.pages
     }
 
-    /// Returns the number of pages marked and not dropped.
     pub(super) fn held_pages(&self) -> u64 {
         self.held_pages.iter().sum()
     }
@@ -99,7 +88,6 @@ impl Marks {
         self.held_pages
     }
 
-    /// Returns the unmarked parts of `extent`.
     pub(super) fn outside(&self, extent: Extent) -> Vec<Extent> {
         let mut gaps = Vec::new();
         let mut at = extent.start();
@@ -111,7 +99,6 @@ impl Marks {
         gaps
     }
 
-    /// Marks the unmarked parts of `extent` and returns them.
     #[inline]
     pub(super) fn insert(&mut self, extent: Extent, priority: Priority, now: Duration) -> Parts {
         self.last_order += 1;
@@ -135,7 +122,6 @@ impl Marks {
 
     #[inline]
     pub(super) fn remove(&mut self, extent: Extent) {
-        // Usually a range is unmarked as it was marked.
         match self.ranges.entry(extent.start()) {
             Entry::Occupied(entry) if entry.get().end == extent.end() => {
                 let mark = entry.remove();
@@ -145,7 +131,6 @@ impl Marks {
         }
     }
 
-    /// Returns the marked parts of `extent`.
     #[inline]
     pub(super) fn within(&self, extent: Extent) -> Parts {
         let first = self.ranges.range(..=extent.start()).next_back();
@@ -157,7 +142,6 @@ impl Marks {
         Parts::Many(parts)
     }
 
-    /// Returns the parts that are marked and not dropped.
     pub(super) fn held_within(&self, extent: Extent) -> Vec<Extent> {
         let mut parts = Vec::new();
         let held = self.touching(extent).filter(|(_, mark)| !mark.dropped);
@@ -165,7 +149,7 @@ impl Marks {
         parts
     }
 
-    /// Counts marked parts as dropped; returns the newly dropped ones.
+    /// Returns the newly dropped parts.
     pub(super) fn drop_within(&mut self, extent: Extent) -> Vec<Extent> {
         let mut parts = Vec::new();
         for (part, mark) in self.cut(extent) {
@@ -177,7 +161,6 @@ impl Marks {
         parts
     }
 
-    /// Counts marked parts as marked at `now` and not dropped: they were refilled.
     pub(super) fn renew(&mut self, extent: Extent, now: Duration) {
         self.last_order += 1;
         let (since, order) = (now, self.last_order);
@@ -187,7 +170,6 @@ impl Marks {
         }
     }
 
-    /// Returns the oldest of the lowest-priority ranges that may be dropped.
     pub(super) fn first_to_drop(&self) -> Option<Extent> {
         let (_, _, start) = *self.queue.as_ref()?.first()?;
         Extent::between(start, self.ranges.get(&start)?.end)
@@ -197,7 +179,6 @@ impl Marks {
         Extent::new(0, u64::MAX).map_or(Parts::Many(Vec::new()), |all| self.within(all))
     }
 
-    /// Returns a range that may be dropped and is at least `age` old.
     pub(super) fn aged(&self, age: Duration, now: Duration) -> Option<Extent> {
         Priority::all().find_map(|priority| {
             let (oldest, since) = self.oldest(priority)?;
@@ -205,16 +186,13 @@ impl Marks {
         })
     }
 
-    /// Returns the oldest range of a priority that may be dropped, and the time of its mark.
     pub(super) fn oldest(&self, priority: Priority) -> Option<(Extent, Duration)> {
-        // Within a priority, the queue is sorted by age.
         let first = self.queue.as_ref()?.range((priority, 0, 0)..).next();
         let (_, _, start) = *first.filter(|(of, ..)| *of == priority)?;
         let mark = self.ranges.get(&start)?;
         Some((Extent::between(start, mark.end)?, mark.since))
     }
 
-    /// Returns the parts of marked ranges in `extent`.
     fn touching(&self, extent: Extent) -> impl Iterator<Item = (Extent, Mark)> + '_ {
         let before = self.ranges.range(..=extent.start()).next_back();
         let first = before.map_or(extent.start(), |(start, _)| *start);
@@ -224,7 +202,6 @@ impl Marks {
         })
     }
 
-    /// Removes the parts in `extent`; keeps the rest of ranges at its ends.
     fn cut(&mut self, extent: Extent) -> Vec<(Extent, Mark)> {
         let parts: Vec<_> = self.touching(extent).collect();
         for (part, mark) in &parts {
@@ -258,7 +235,6 @@ impl Marks {
         }
     }
 
-    /// Updates counts and queue after a removal.
     #[inline]
     fn forget(&mut self, start: u64, mark: Mark) {
         self.pages -= mark.end - start;
@@ -269,7 +245,6 @@ impl Marks {
         }
     }
 
-    /// Tests the invariants of the file's head.
     #[cfg(test)]
     pub(super) fn check_invariants(&self) {
         let mut last_end = 0;
@@ -300,7 +275,7 @@ impl Marks {
 
 const WORD: u64 = u64::BITS as u64;
 
-/// One bit per page. Bits of marked pages change under the region's lock and are read without it.
+/// The bits change under the region's lock and are read without it.
 ///
 /// ```text
 /// word i   bit b = page 64 i + b
@@ -315,14 +290,13 @@ impl Bitmap {
         Self { words: (0..pages.div_ceil(WORD)).map(|_| MappedWord::new(0)).collect() }
     }
 
-    /// Returns true if the bit is set. Signal handlers may call it: no lock.
+    /// Takes no lock: signal handlers may call it.
     #[inline]
     pub(super) fn get(&self, page: u64) -> bool {
         let word = &self.words[(page / WORD) as usize];
         word.load(Ordering::Acquire) >> (page % WORD) & 1 == 1
     }
 
-    /// Returns the first page of `extent` whose bit is set.
     pub(super) fn first_in(&self, extent: Extent) -> Option<u64> {
         words_of(extent).find_map(|(word, mask)| {
             let found = self.words[word].load(Ordering::Acquire) & mask;
@@ -330,7 +304,6 @@ impl Bitmap {
         })
     }
 
-    /// Takes no lock: signal handlers may call it.
     #[inline]
     pub(super) fn set(&self, extent: Extent) {
         for (word, mask) in words_of(extent) {
@@ -338,7 +311,6 @@ impl Bitmap {
         }
     }
 
-    /// Takes no lock.
     #[inline]
     pub(super) fn clear(&self, extent: Extent) {
         for (word, mask) in words_of(extent) {
@@ -346,7 +318,6 @@ impl Bitmap {
         }
     }
 
-    /// Returns the runs of set bits in `extent`.
     pub(super) fn runs_in(&self, extent: Extent) -> Vec<Extent> {
         let mut runs = Vec::new();
         self.runs(extent).for_each(|run| push(&mut runs, run));
@@ -368,7 +339,6 @@ impl Bitmap {
     }
 }
 
-/// Returns the words of an extent's bits, each with its mask.
 fn words_of(extent: Extent) -> impl Iterator<Item = (usize, u64)> {
     let (first, last) = (extent.start() / WORD, (extent.end() - 1) / WORD);
     (first..=last).map(move |word| {

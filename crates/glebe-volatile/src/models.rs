@@ -1,5 +1,5 @@
-//! Models of pins for the model checker (`RUSTFLAGS="--cfg loom"`). They run the crate's own source
-//! with a model of the shared file and its locks.
+//! Models check pins (`RUSTFLAGS="--cfg loom"`) with the crate's own source and a model of the
+//! file.
 
 pub(crate) mod ledger;
 mod pins;

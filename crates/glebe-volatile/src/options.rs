@@ -1,4 +1,4 @@
-//! [`Options`] describes and builds a region: the mapping gets the engine's initial state.
+//! [`Options`] describes and builds a region, in the engine's initial state.
 //!
 //! # Safety
 //! The caller vouches for memory that it passes in.
@@ -24,7 +24,7 @@ use glebe_os::internal::sys::memory::madvise;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, PageSize};
 
-/// The options of a [`Region`], from [`Region::options`].
+/// The options of a [`Region`].
 #[derive(Clone, Debug, Default)]
 #[must_use = "options do nothing until the region is made"]
 pub struct Options {
@@ -42,20 +42,18 @@ impl Options {
         Self { engine: Some(engine), ..self }
     }
 
-    /// Uses transparent huge pages, which are marked and lost as a whole. All memory is then
-    /// populated at once.
+    /// Uses transparent huge pages, marked and lost as a whole. All memory is populated at once.
     pub fn huge(self, huge: bool) -> Self {
         Self { huge, ..self }
     }
 
-    /// Limits the memory of marked pages. Each mark then drops the excess, the oldest of the lowest
-    /// priority first.
+    /// Limits the marked memory. Each mark drops the excess, the oldest of the lowest priority
+    /// first.
     pub fn cap(self, cap: Bytes) -> Self {
         Self { cap: Some(cap), ..self }
     }
 
-    /// Drops memory marked for at least `age`, at the region's next mark of new memory. Nothing is
-    /// dropped between marks.
+    /// Drops memory marked for at least `age`, at the region's next mark of new memory.
     pub fn max_age(self, age: Duration) -> Self {
         Self { max_age: Some(age), ..self }
     }
@@ -67,16 +65,13 @@ impl Options {
     }
 
     /// Makes `refill` supply the contents of a lost marked page when it is touched; the touch is
-    /// then repeated. The next unmark counts the page as kept. The kernel may not free it and caps
-    /// do not count it until the region's next [`Region::mark`] or [`Region::drop_now`] of any
-    /// range; then it counts as just marked. An unmark under way may report it lost although it
-    /// holds the supplied contents. *tag* never calls `refill`.
+    /// then repeated. The next unmark counts the page as kept, but an unmark under way may report
+    /// it lost. The kernel may free the page again, and caps count it, from the region's next
+    /// [`Region::mark`] or [`Region::drop_now`] on. *tag* never calls `refill`.
     ///
-    /// The first region with a callback installs glebe's SIGBUS handler in front of the program's.
-    /// If the program has put another in front since, building a region with a callback fails
-    /// ([`Error::HandlerCovered`]): a loss that did not reach the callback would end the process. A
-    /// handler installed later must pass on foreign signals; glebe does not check this. So install
-    /// your handlers first.
+    /// The first region with a callback installs glebe's SIGBUS handler. Install your own handlers
+    /// before. Building fails with [`Error::HandlerCovered`] if a later handler is in front.
+    /// Handlers installed after the build must pass on foreign signals.
     ///
     /// # Safety
     /// While the region lives, any thread may call `refill` with `data` in a signal handler.
@@ -92,7 +87,7 @@ impl Options {
     /// # Errors
     /// [`Error::Empty`] if `len` is 0, [`Error::Beyond`], [`Error::ZeroCap`], [`Refusal::Locked`]
     /// if the process locks all its memory, [`Error::SelfTest`], [`Error::HandlerCovered`], or the
-    /// kernel's refusal of memory or engine.
+    /// kernel's refusal.
     pub fn build(self, len: Bytes) -> Result<Region, Error> {
         self.check()?;
         if len == Bytes::ZERO {
@@ -114,17 +109,15 @@ impl Options {
     }
 
     /// Builds a region over the caller's memory: the whole base pages of `len` bytes at `addr`,
-    /// contents included. [`Options::huge`] has no effect. The drop of the region unmarks
-    /// everything and reports no losses.
+    /// contents included. [`Options::huge`] has no effect. The region's drop unmarks all and
+    /// reports no losses.
     ///
     /// If something else is mapped over a marked part, *scan* neither loses it nor reports it lost.
-    /// The *tag* engine cannot see the new mapping. It leaves words that it did not write and
-    /// reports these pages lost; [`Region::drop_now`] and caps drop them. A child takes a new
-    /// mapping for the old memory.
+    /// *tag* cannot see the new mapping: an unmark keeps the contents but reports the pages lost,
+    /// and [`Region::drop_now`] and caps drop them. A child takes a new mapping for the old memory.
     ///
-    /// The granule is a base page, even in huge pages. The kernel splits a huge page that is marked
-    /// in part. A huge page that is marked at once is lost as a whole, or kept as a whole by a
-    /// write or an unmark of any part. Lost memory returns as base pages.
+    /// The granule is a base page. The kernel splits a huge page that is marked in part, and loses
+    /// or keeps it as a whole if it is marked at once.
     ///
     /// # Errors
     /// [`Error::Empty`] without a whole page; [`Error::Beyond`]; [`Error::Unsuitable`] if the
@@ -200,12 +193,10 @@ impl Options {
         })
     }
 
-    /// Brings fresh memory into the engine's initial state.
     fn prepared(&self, mapping: &Mapping, huge: Option<PageSize>) -> Result<Backend, Error> {
         let base = mapping.addr();
         let pages = mapping.len().pages_down(page_size()).get();
         let backend = Backend::new(self.engine, base, pages, huge, true, self.without_scan)?;
-        // Refused if the process locks its memory. Nothing can be lost yet.
         mapping.offer().map_err(|error| match error.kind() {
             std::io::ErrorKind::InvalidInput => Error::from(Refusal::Locked { at: base }),
             _ => error.into(),
@@ -214,7 +205,7 @@ impl Options {
             mapping.prefer_huge_pages()?;
             mapping.populate(Bytes::ZERO, mapping.len())?;
         }
-        // A huge page made of marked pages would not be marked. Kernels without huge pages refuse.
+        // A huge page made of marked pages would not be marked.
         let refused = mapping.refuse_huge_pages();
         if huge.is_some() {
             refused?;

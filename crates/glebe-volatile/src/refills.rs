@@ -1,9 +1,8 @@
 //! [`Refills`] tells caches whether they may fill up again after memory was taken from them.
 //!
-//! A watcher sets the value; caches read it before they compute lost contents again. Otherwise shed
-//! memory would be back at once. A ban expires, so that a watcher that ended, or is missing in a
-//! forked child, keeps no cache empty. Cost of a read: one load, plus a look at the clock during a
-//! ban. No lock.
+//! Caches read the value before they compute lost contents again, or shed memory would be back at
+//! once. A ban expires: the watcher may have ended, or be missing in a forked child. Cost of a
+//! read: one load, and during a ban a look at the clock. No lock.
 //!
 //! ```text
 //! until   milliseconds since the value was made   0 = allowed
@@ -43,8 +42,8 @@ impl Refills {
         Self(Arc::new(Word { made: Instant::now(), until: MappedWord::new(0) }))
     }
 
-    /// Returns true if a cache may compute lost contents again. During a ban, contents that the
-    /// program needs are computed but not kept.
+    /// Returns true if a cache may compute lost contents again. During a ban, needed contents are
+    /// computed but not kept.
     #[must_use]
     #[inline]
     pub fn are_allowed(&self) -> bool {

@@ -1,6 +1,5 @@
-//! [`Region`] is memory that a program marks, unmarks and drops. It owns the mapping, the lock of
-//! its state, and counters. Unit: base pages from its start. Cost: the engine's, plus O(log n) for
-//! n marked ranges.
+//! [`Region`] owns the mapping, the lock of its state, and counters. Unit: base pages from its
+//! start. Cost: the engine's, plus O(log n) for n marked ranges.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -42,14 +41,13 @@ use glebe_os::units::{Bytes, PageSize, Pages};
 pub struct Region {
     /// Dropped first: a signal handler may be using the fields below.
     pub(super) _touches: Option<Touches>,
-    /// Place in the list of forks. Dropped before `mapping`, or a child would arm memory mapped
-    /// there later.
+    /// Dropped before `mapping`, or a child would arm memory mapped there later.
     pub(super) _entry: fork::ListedRegion,
     pub(super) mapping: Mapping,
     pub(super) page: PageSize,
     pub(super) granule: Bytes,
     pub(super) engine: Engine,
-    /// Changed under the lock; signal handlers read it without the lock.
+    /// Changed under the lock, and read by signal handlers without it.
     pub(super) marked: Arc<Bitmap>,
     pub(super) locked: Arc<Locked>,
     pub(super) counts: Counts,
@@ -100,8 +98,8 @@ impl Region {
         self.engine
     }
 
-    /// Returns the unit of marks and usually of losses, in bytes: a base page or a huge page. If
-    /// the kernel splits a huge page, it may free single base pages.
+    /// Returns the unit of marks, in bytes: a base page or a huge page. The kernel may free single
+    /// base pages of a huge page.
     #[must_use]
     pub fn granule(&self) -> Bytes {
         self.granule
@@ -119,7 +117,7 @@ impl Region {
         self.fetch(&range);
         let mut state = self.alone()?;
         let refilled = self.settle_refilled(&mut state)?;
-        // Before anything changes: arming may be refused.
+        // Arms first, since the kernel may refuse.
         state.arm(pages)?;
         let new = state.marks.insert(pages, priority, self.now());
         if !new.is_empty() {
@@ -142,16 +140,14 @@ impl Region {
         self.keep_caps(&mut state)
     }
 
-    /// Unmarks a range of whole granules and returns the lost pages, which now read as zeros.
-    /// Unmarked parts do not change. Also returns losses that an overlapping unmark found and had
-    /// not returned when this one began. If a fork cuts an unmark short, the child's next unmark
-    /// returns its losses.
+    /// Unmarks a range of whole granules and returns the lost pages, which now read as zeros. Also
+    /// returns losses that an overlapping unmark found and had not returned when this one began. If
+    /// a fork cuts an unmark short, the child's next unmark returns its losses.
     ///
     /// With *tag*, a page of a short run ([`Engine::Tag`]) also counts as lost if its first word
-    /// was written while marked. It is zeroed too, except in the [caller's
-    /// memory](Options::build_over), where it may be a new mapping. In longer runs, a lost page
-    /// that was written counts as kept. A page of zeros may count as lost if pages were freed just
-    /// then, or are shared with a child.
+    /// was written while marked. The page is zeroed, except in the [caller's
+    /// memory](Options::build_over). In longer runs, a lost page that was written counts as kept,
+    /// and a page of zeros may count as lost.
     ///
     /// # Errors
     /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`]; [`Error::Os`] and
@@ -173,7 +169,6 @@ impl Region {
         Ok(Purged::from_runs(lost))
     }
 
-    /// Returns the lost pages.
     #[inline]
     pub(super) fn unmark_now(
         &self,
@@ -209,8 +204,7 @@ impl Region {
         Ok(lost)
     }
 
-    /// Zeroes pages that count as lost because they were written. The caller's memory stays: it may
-    /// be a new mapping.
+    /// Zeroes written pages. The caller's memory stays, since it may be a new mapping.
     fn settle_overwritten(&self, state: &RegionState, found: &[Extent]) {
         if found.is_empty() {
             return;
@@ -229,7 +223,7 @@ impl Region {
     ///
     /// # Errors
     /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`], [`Error::Cloned`]; [`Error::Os`]:
-    /// some of it may have been dropped.
+    /// some may have been dropped.
     pub fn drop_now(&self, range: Range<Bytes>) -> Result<Bytes, Error> {
         let pages = self.checked(&range)?;
         let mut state = self.alone()?;
@@ -239,12 +233,11 @@ impl Region {
         Ok(dropped.bytes(self.page))
     }
 
-    /// Returns the counters and the current state. Reads `/proc/self/smaps`, which takes
-    /// milliseconds if the process has much mapped.
+    /// Returns the counters and the current state. Reads `/proc/self/smaps`, which may take
+    /// milliseconds.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let Some(state) = self.shared() else { return self.stats_cloned() };
-        // Counts pages as resident if the engine cannot tell.
         let held = |part: &Extent| state.backend.resident(*part).map_or(part.len(), Pages::get);
         let (lazy_free, unreclaimable) = self.in_rss();
         Stats {
@@ -258,8 +251,7 @@ impl Region {
         }
     }
 
-    /// Returns the resident pages that the kernel counts as reclaimable, and the others. Zeros if
-    /// it does not say; includes neighbours of the caller's memory in the same mapping.
+    /// Returns the resident pages that the kernel counts as reclaimable, and the others.
     fn in_rss(&self) -> (Pages, Pages) {
         let range = self.addr()..self.addr() + self.len().as_usize();
         let usage = vma::usage(&range).unwrap_or_default();
@@ -268,8 +260,7 @@ impl Region {
         (Pages::new(lazy_free), Pages::new(rss.saturating_sub(lazy_free)))
     }
 
-    /// Prefetches the first word while the lock is taken. Not for *scan*, which touches no page:
-    /// the kernel would have to flush the TLB entry.
+    /// Prefetches the first word while the lock is taken. *scan* touches no page.
     #[inline]
     fn fetch(&self, range: &Range<Bytes>) {
         if self.engine == Engine::Tag {
@@ -277,7 +268,7 @@ impl Region {
         }
     }
 
-    /// Lets the kernel free refilled pages again; returns true if any. On an error they stay noted.
+    /// Lets the kernel free refilled pages again; returns true if any.
     #[inline]
     pub(super) fn settle_refilled(&self, state: &mut RegionState) -> Result<bool, Error> {
         let Some(refilled) = state.refilled.clone() else { return Ok(false) };
@@ -301,7 +292,6 @@ impl Region {
         Ok(())
     }
 
-    /// Locks the state exclusively, for a mark or drop.
     #[inline]
     pub(super) fn alone(&self) -> Result<RwLockWriteGuard<'_, RegionState>, Error> {
         if atfork::is_without_steps() {
@@ -313,7 +303,6 @@ impl Region {
         Ok(state)
     }
 
-    /// Returns the pages of an aligned, non-empty range inside the region.
     #[inline]
     fn checked(&self, range: &Range<Bytes>) -> Result<Extent, Error> {
         let granule = self.granule;

@@ -1,21 +1,18 @@
-//! The *scan* engine finds lost pages in the page tables and never alters marked contents.
+//! [`Scan`] finds lost pages in the page tables and never alters marked contents.
 //!
-//! A userfaultfd in SIGBUS mode arms a region's own memory as a whole, and the caller's memory
-//! where it is marked (`adopted`). Invariants: an armed page that is not marked is never a hole, so
-//! its touch raises no SIGBUS; every hole is marked, and lost.
+//! A userfaultfd in SIGBUS mode arms a region's own memory as a whole, and marked parts of the
+//! caller's. Invariants: an armed, unmarked page is never a hole; every hole is lost.
 //!
-//! An unmark looks at residence first. It fills holes with the page of zeros, last of all; a page
-//! of zeros stays. It makes other pages dirty by `MADV_POPULATE_WRITE`, which keeps them, even in
-//! swap or during a migration. If the kernel frees a page after the look, the next look finds a
-//! hole: only this engine fills holes.
+//! `MADV_POPULATE_WRITE` makes present pages dirty, which keeps them, even in swap or during a
+//! migration. If the kernel frees a page after the look, the next look finds a hole. Only this
+//! engine fills holes, last of all, with the page of zeros.
 //!
-//! Changes need the region's exclusive lock. Cost: one system call per mark; one per unmark of a
-//! few present pages, else one look per window and one call per chunk of present pages and per lost
-//! run. Sources: madvise(2), PAGEMAP_SCAN(2const), userfaultfd(2).
+//! Lock: the region's. Cost: one system call per mark, or unmark of a few present pages; else a
+//! look per window, and a call per chunk and per lost run. Sources: madvise(2),
+//! PAGEMAP_SCAN(2const), userfaultfd(2).
 //!
 //! # Safety
-//! Every range is in the region's mapping, and is marked or about to be: its owner has agreed to
-//! lose the contents.
+//! Each range is in the region's mapping, and marked or about to be: its owner accepts the loss.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -33,17 +30,17 @@ use glebe_os::internal::sys::memory::uffd::Uffd;
 use glebe_os::internal::sys::processes::fork::ForkGuard;
 use glebe_os::units::{Bytes, PageSize, Pages};
 
-/// Up to this many pages are populated without a look: one call suffices if all are present.
+/// One call suffices for up to this many pages if all are present.
 const FEW_PAGES: u64 = 16;
-/// Bytes per look, few enough that little changes before the engine acts on the result.
+/// Bytes per look, few enough that little changes before the engine acts.
 const WINDOW: Bytes = Bytes::mib(32);
-/// Bytes per populate call. A loss repeats one call. After a fork the call copies each page, so
-/// this also bounds the memory charged before an error shows.
+/// Bytes per populate call. After a fork the call copies each page, so this bounds the memory
+/// charged before an error shows.
 const CHUNK: Bytes = Bytes::mib(4);
 /// Tries of a chunk that has no hole but cannot be populated; a migration ends sooner.
 const TRIES_MAX: u32 = 100;
 
-/// The descriptors of a process, shared by its regions; closed with the last one.
+/// The descriptors of a process, shared by its regions.
 #[derive(Debug)]
 pub(super) struct Kernel {
     uffd: Uffd,
@@ -54,7 +51,6 @@ pub(super) struct Kernel {
 static SHARED: StaticMutex<Weak<Kernel>> = StaticMutex::new(Weak::new());
 
 impl Kernel {
-    /// Returns the descriptors of this process; a child opens its own.
     fn of_process() -> Result<Arc<Self>, OsError> {
         // Never waits: in a child, the holder may be a thread of the parent.
         let mut shared = SHARED.try_lock().ok();
@@ -85,8 +81,6 @@ pub(super) struct Scan {
 }
 
 impl Scan {
-    /// Creates the engine of a region at `base`. `without_scan` reads a word per page even if the
-    /// kernel can report runs.
     pub(super) fn new(
         base: usize,
         page: PageSize,
@@ -99,20 +93,18 @@ impl Scan {
         Ok(Self { kernel, number, reading, base, page, huge })
     }
 
-    /// Opens a child's own descriptors. Nothing is armed in the child. A lost page is still a hole
-    /// if no other code has run.
+    /// Opens a child's own descriptors, which arm nothing yet.
     pub(super) fn follow_fork(&mut self) -> Result<(), OsError> {
         self.kernel = Kernel::of_process()?;
         self.number.store(self.kernel.uffd.descriptor() as u64, Ordering::Release);
         Ok(())
     }
 
-    /// Returns the descriptor's number for signal handlers; it changes in a child.
+    /// Returns the descriptor's number, which changes in a child, for signal handlers.
     pub(super) fn number(&self) -> Arc<MappedWord> {
         Arc::clone(&self.number)
     }
 
-    /// Returns true if the descriptors refer to the parent's memory.
     pub(super) fn is_inherited(&self) -> bool {
         self.kernel.guard.is_child()
     }
@@ -121,7 +113,7 @@ impl Scan {
         &self.kernel.uffd
     }
 
-    /// Arms `pages`. The caller fills unmarked holes.
+    /// Arms `pages`, whose unmarked holes the caller fills.
     pub(super) fn arm(&self, pages: Extent) -> Result<(), OsError> {
         let (addr, len) = pages.place(self.base, self.page);
         // SAFETY: as the file's head says.
@@ -135,7 +127,6 @@ impl Scan {
         let _ = unsafe { self.kernel.uffd.disarm(addr, len) };
     }
 
-    /// Puts the page of zeros into every hole of armed `pages`.
     pub(super) fn fill_holes(&self, pages: Extent) -> Result<(), OsError> {
         let runs = self.look(pages)?.into_iter();
         for run in runs.filter(|run| run.residence == Residence::Hole) {
@@ -144,8 +135,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Lets the kernel free `pages`. Swapped pages are brought in first: the kernel would drop them
-    /// at once.
+    /// Brings swapped pages in first, or the kernel would drop them at once.
     #[inline]
     pub(super) fn mark(&self, pages: Extent, swap: bool) -> Result<(), OsError> {
         let (addr, len) = pages.place(self.base, self.page);
@@ -161,21 +151,21 @@ impl Scan {
         }
     }
 
-    /// Lets the kernel free refilled pages again. They stay base pages.
+    /// Lets the kernel free refilled pages again.
     pub(super) fn mark_again(&self, pages: Extent, swap: bool) -> Result<(), OsError> {
         let (addr, len) = pages.place(self.base, self.page);
         // SAFETY: as the file's head says.
         unsafe {
             if swap {
-                // Fails if a page was lost again, which does not matter.
+                // Fails if a page was lost again.
                 let _ = advise(addr, len, Advice::PopulateRead);
             }
             advise(addr, len, Advice::Free)
         }
     }
 
-    /// Unmarks `parts` and returns the lost pages, now zeros. On an error nothing has changed,
-    /// except that fewer pages can be lost.
+    /// Unmarks `parts` and returns the lost pages, now zeros. On an error nothing changes, except
+    /// that fewer pages can be lost.
     #[inline]
     pub(super) fn unmark(&self, parts: &[Extent]) -> Result<Vec<Extent>, Error> {
         match parts {
@@ -189,7 +179,7 @@ impl Scan {
     #[cold]
     fn unmark_any(&self, parts: &[Extent]) -> Result<Vec<Extent>, Error> {
         self.unmark_all(parts).or_else(|error| {
-            // Other memory mapped there since is no longer this region's.
+            // A new mapping there is not the region's.
             let ours = self.still_armed(parts)?;
             if ours == parts {
                 return Err(error);
@@ -209,7 +199,7 @@ impl Scan {
         for run in &lost {
             if let Err(error) = self.fill_lost(*run, &mut filled) {
                 for run in &filled {
-                    // Makes the filled pages holes again: zeros that look kept would be worse.
+                    // Makes filled pages holes again, or the zeros would look kept.
                     self.drop_pages(*run)?;
                 }
                 return Err(error.into());
@@ -219,8 +209,8 @@ impl Scan {
         Ok(filled)
     }
 
-    /// Makes the kernel flush the TLB entries of pages that it freed: until then, reads may find
-    /// the old contents. Offers a page of zeros for this, which stays.
+    /// Offers a page of zeros, which stays, so that the kernel flushes the TLB entries of freed
+    /// pages.
     #[cold]
     fn tell_processors(&self, filled: Extent) {
         let (addr, _) = filled.place(self.base, self.page);
@@ -229,13 +219,12 @@ impl Scan {
     }
 
     /// Fills lost pages; adds armed ones to `filled`. ENOENT means a new mapping, whose holes are
-    /// no losses, or a run of several mappings: so the halves are tried.
+    /// no losses, or a run of several mappings. So each half is tried.
     fn fill_lost(&self, pages: Extent, filled: &mut Vec<Extent>) -> Result<(), OsError> {
         let (addr, len) = pages.place(self.base, self.page);
         match self.kernel.uffd.fill_holes(addr, len) {
             Ok(()) => push(filled, pages),
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                // It may have begun.
                 push(filled, pages);
                 return Err(error);
             }
@@ -269,7 +258,6 @@ impl Scan {
         unsafe { advise(addr, len, Advice::DontNeed) }
     }
 
-    /// Returns the number of `pages` that hold memory, without the page of zeros.
     pub(super) fn resident(&self, pages: Extent) -> Result<Pages, OsError> {
         let runs = self.look(pages)?;
         let held = runs.iter().filter(|run| run.residence == Residence::Page);
@@ -277,7 +265,6 @@ impl Scan {
         Ok(Bytes::new(bytes).pages_down(self.page))
     }
 
-    /// Settles `pages` window by window.
     fn settle_windows(&self, pages: Extent, lost: &mut Vec<Extent>) -> Result<(), Error> {
         let window = WINDOW.pages_down(self.page).get().max(1);
         let mut at = pages.start();
@@ -288,7 +275,6 @@ impl Scan {
         Ok(())
     }
 
-    /// Makes each page safe, or adds it to `lost`.
     fn settle(&self, window: Extent, lost: &mut Vec<Extent>) -> Result<(), Error> {
         let mut rest = Some(window);
         let mut tries = 0;
@@ -317,8 +303,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Populates chunks. Returns the start of the first chunk with a missing page and true, or the
-    /// end and false.
+    /// Returns the start of the first chunk with a missing page and true, or the end and false.
     fn populate_chunks(&self, pages: Extent) -> Result<(u64, bool), OsError> {
         let chunk = CHUNK.pages_down(self.page).get().max(1);
         let mut at = pages.start();

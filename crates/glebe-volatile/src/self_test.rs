@@ -1,11 +1,10 @@
 //! The self-test refuses kernels that can purge a page written after its mark. It runs once per
 //! process.
 //!
-//! It writes a few pages, offers them (`MADV_FREE`), writes every other one again, and makes the
-//! kernel reclaim all (`MADV_PAGEOUT`). Pages written again must be intact. Releases before Linux
-//! 6.1 are refused: some purge written pages after a fork (arm64, before 5.10), which a test of a
-//! few pages cannot rule out. If the kernel refuses a call, the test passes: a mark will meet the
-//! same refusal. Cost: some 20 system calls.
+//! It offers pages, writes every other one again, and makes the kernel reclaim all. Releases before
+//! Linux 6.1 are refused, since some purge written pages after a fork (arm64, before 5.10), which
+//! the test cannot rule out. If the kernel refuses a call, the test passes: a mark will meet the
+//! same refusal.
 
 use super::Error;
 use glebe_os::error::OsError;
@@ -15,7 +14,6 @@ use glebe_os::internal::sys::page_size;
 use glebe_os::internal::sys::processes::process;
 use glebe_os::units::{Bytes, Pages};
 
-/// First release known to be right.
 const NEEDED: &str = "6.1";
 const NEEDED_VERSION: (u32, u32) = (6, 1);
 const PAGES: u64 = 16;
@@ -28,7 +26,6 @@ struct Failure {
     what: String,
 }
 
-/// Returns the result of this process's test.
 pub(super) fn passed() -> Result<(), Error> {
     static FOUND: First<Result<(), Failure>> = First::new();
     let found = FOUND.get_or_compute(|| {
@@ -50,14 +47,13 @@ fn verdict(release: &str, lost: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the major and minor number.
 fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// Makes the kernel reclaim marked pages. Returns how many were lost although written after the
-/// mark, and how many of the others were taken.
+/// Returns how many pages were lost although written after the mark, and how many others were
+/// taken.
 fn look() -> Result<(u64, u64), OsError> {
     let page = page_size();
     let mapping = Mapping::aligned(Pages::new(PAGES).bytes(page), page, Visibility::ORDINARY)?;
@@ -97,7 +93,7 @@ mod tests {
 
     #[test]
     fn this_kernel_takes_marked_pages_and_keeps_written_ones() {
-        // Pages may wait in the list of a processor that the thread has left.
+        // Pages may wait in another processor's list.
         let taken = (0..20).any(|_| {
             let Ok((lost, taken)) = look() else {
                 println!("skipped: the kernel refuses MADV_FREE or MADV_PAGEOUT");

@@ -1,4 +1,4 @@
-//! [`RegionState`] is the data under a region's lock. Its methods run under the exclusive lock.
+//! [`RegionState`] is the data under a region's lock. Its methods need the lock exclusively.
 
 use std::sync::Arc;
 
@@ -14,11 +14,10 @@ use glebe_os::internal::sync::RwLock;
 use glebe_os::internal::sys::machine::swap;
 use glebe_os::units::Pages;
 
-/// Marks of at most this many pages do not look for swap each time: the look would cost more.
+/// Marks of up to this many pages rarely look for swap: the look would cost more.
 const SMALL_PAGES: u64 = 16;
 const SWAP_KNOWN_FOR: u32 = 256;
 
-/// The parts of a region that a fork locks.
 #[derive(Debug)]
 pub(super) struct Locked {
     pub(super) state: RwLock<RegionState>,
@@ -28,24 +27,20 @@ pub(super) struct Locked {
 #[derive(Debug)]
 pub(super) struct RegionState {
     pub(super) marks: Marks,
-    /// `None` without a callback.
     pub(super) refilled: Option<Arc<Refilled>>,
     pub(super) backend: Backend,
-    /// Set if the caller owns the memory.
     pub(super) adopted: Option<Adopted>,
     pub(super) all: Extent,
     /// True in a child whose backend could not be armed. A write to a lost page may go unseen
     /// there, so all marked pages count as lost.
     pub(super) is_unarmed: bool,
-    /// True if the machine had swap at the last look.
     pub(super) swap: bool,
-    /// Small marks left until the next look.
     pub(super) swap_known_for: u32,
 }
 
 impl RegionState {
-    /// Updates `swap`. A small mark may miss swap that was just turned on: its swapped pages are
-    /// then lost early, and reported.
+    /// Updates `swap`. A small mark may miss swap just turned on: its swapped pages are then lost
+    /// early.
     #[inline]
     pub(super) fn look_for_swap(&mut self, pages: u64) {
         if pages <= SMALL_PAGES && self.swap_known_for > 0 {
@@ -56,8 +51,7 @@ impl RegionState {
         self.swap_known_for = SWAP_KNOWN_FOR;
     }
 
-    /// Drops marked pages that are not dropped yet; returns their number. The next call retries
-    /// after a refusal.
+    /// Returns the number of newly dropped pages. After a refusal, the next call retries.
     pub(super) fn drop_held(&mut self, pages: Extent) -> Result<Pages, OsError> {
         let mut dropped = Pages::ZERO;
         for part in self.marks.held_within(pages) {
@@ -70,8 +64,7 @@ impl RegionState {
         Ok(dropped)
     }
 
-    /// Returns `part` without mappings that the caller made there since, which must keep their
-    /// contents.
+    /// Omits later mappings of the caller, which must keep their contents.
     pub(super) fn droppable(&self, part: Extent) -> Result<Vec<Extent>, OsError> {
         match (&self.backend, &self.adopted) {
             (Backend::Scan(scan), Some(_)) => scan.still_armed(&[part]),
@@ -79,7 +72,7 @@ impl RegionState {
         }
     }
 
-    /// Arms the unmarked parts of the caller's memory before a mark: all or none.
+    /// Arms all unmarked parts of the caller's memory, or none.
     #[inline]
     pub(super) fn arm(&mut self, pages: Extent) -> Result<(), Error> {
         let Self { marks, backend: Backend::Scan(scan), adopted: Some(adopted), .. } = self else {
@@ -95,14 +88,13 @@ impl RegionState {
         Ok(())
     }
 
-    /// Disarms the caller's memory after an unmark.
     pub(super) fn disarm(&mut self, parts: &[Extent]) {
         let Self { backend: Backend::Scan(scan), adopted: Some(adopted), .. } = self else {
             return;
         };
         for part in parts {
-            // Without a userfaultfd of its own, nothing is armed in this child, and a call would
-            // disarm the parent's memory.
+            // Nothing is armed in a child without its own userfaultfd. A call would disarm the
+            // parent's memory.
             if scan.is_inherited() {
                 adopted.forget(*part);
             } else {
@@ -111,13 +103,11 @@ impl RegionState {
         }
     }
 
-    /// Arms the backend in a child, before other code runs there.
     pub(super) fn follow_fork(&mut self) {
         self.is_unarmed |= self.arm_again().is_err();
     }
 
-    /// Arms a child whose first arming failed, before a mark or drop. Its marked pages are then
-    /// lost.
+    /// Arms a child whose first arming failed. Its marked pages are then lost.
     #[inline]
     pub(super) fn arm_late(&mut self) -> Result<(), OsError> {
         if self.is_unarmed {
@@ -133,8 +123,8 @@ impl RegionState {
     }
 
     fn fill_again(&self) -> Result<(), OsError> {
-        // A write may have filled a lost page, so all marked pages are dropped. Unmarks in this
-        // child left holes, which are filled.
+        // A write may have filled a lost page, so all marked pages are dropped. Holes that unmarks
+        // left in this child are filled.
         self.backend.lose(&self.marks.all())?;
         if let (Backend::Scan(scan), None) = (&self.backend, &self.adopted) {
             self.marks.outside(self.all).into_iter().try_for_each(|gap| scan.fill_holes(gap))?;

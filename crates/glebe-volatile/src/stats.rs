@@ -1,5 +1,4 @@
-//! Statistics of volatile memory, in one table like the reserve's. Pages ever marked are the pages
-//! still marked, purged or rescued; this is exact while no call is under way ([`Stats::check`]).
+//! [`Stats`] holds the statistics of a region, from one table.
 
 use super::Engine;
 use glebe_os::internal::stats::{json, openmetrics, statistics, text, Set};
@@ -34,7 +33,7 @@ statistics! {
 const PREFIX: &str = "glebe_volatile_";
 
 impl Counts {
-    /// Adds without a locked instruction, to counters that change only under the region's exclusive
+    /// Adds without a locked instruction. The counter changes only under the region's exclusive
     /// lock.
     #[inline]
     pub(super) fn add_alone(&self, counter: Counter, n: u64) {
@@ -50,15 +49,15 @@ impl Stats {
         format!("{{ \"engine\": \"{}\", {}", self.engine, numbers.trim_start_matches(['{', ' ']))
     }
 
-    /// Returns OpenMetrics 1.0 text. Memory is in bytes; the label `engine` names the engine.
+    /// Returns OpenMetrics 1.0 text. Memory is in bytes.
     #[must_use]
     pub fn to_openmetrics(&self) -> String {
         let labels = vec![("engine", self.engine.to_string())];
         openmetrics(PREFIX, page_size().bytes(), &[Set { labels, rows: self.rows() }])
     }
 
-    /// Returns one [`Stats::to_openmetrics`] text for several regions. The label `region` holds the
-    /// name beside each; names must differ.
+    /// Returns one [`Stats::to_openmetrics`] text for several regions, each with its own name in
+    /// the label `region`.
     #[must_use]
     pub fn openmetrics_of(regions: &[(&str, &Stats)]) -> String {
         let labels = |name: &str, stats: &Stats| {
@@ -71,8 +70,7 @@ impl Stats {
         openmetrics(PREFIX, page_size().bytes(), &sets)
     }
 
-    /// Tests that `marked_ever` is `marked` + `purged` + `rescued`, which holds while no call is
-    /// under way.
+    /// Tests that `marked_ever` is `marked` + `purged` + `rescued`, while no call is under way.
     ///
     /// # Errors
     /// The values, if the sum is wrong.

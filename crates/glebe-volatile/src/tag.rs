@@ -1,24 +1,19 @@
-//! The *tag* engine detects a lost page by its first word and needs no userfaultfd.
+//! [`Tag`] detects a lost page by its first word and needs no userfaultfd.
 //!
-//! A mark saves the first word of each page out of line and puts the page's *tag* there, a number
-//! that only this region knows. A lost page reads as zeros. An unmark exchanges the tag for the
-//! saved word. This store keeps the page, without a system call. The kernel removes a page from the
-//! page table before it checks for dirtiness, so the exchange either keeps the page or finds zeros.
-//! One system call per lost run makes all processors find zeros. Long runs have no tags
-//! (`untagged`).
+//! A mark saves each page's first word and puts the page's *tag* there, a number that only this
+//! region knows. A lost page reads as zeros. An unmark exchanges the tag for the saved word. The
+//! kernel unmaps a page before it checks for dirtiness, so the exchange keeps the page or finds
+//! zeros. Long runs have no tags (`untagged`).
 //!
 //! ```text
 //! marked page   word 0 = tag        lost page   word 0 = 0        else: written while marked
 //! ```
 //!
-//! Pages without memory get no tag: they are zeros and cannot be lost. Changes need the region's
-//! exclusive lock. Nobody writes pages that are about to be marked, so a plain store sets a tag.
-//! Cost: a store and an exchange per page. Source: Kevin Easton (linux-mm, April 2014); also
-//! Chromium's `MadvFreeDiscardableMemoryPosix` and skeeto's `purgeable`.
+//! Lock: the region's. Cost: a store and an exchange per page, and a system call per lost run.
+//! Sources: Kevin Easton (linux-mm, April 2014); Chromium's `MadvFreeDiscardableMemoryPosix`.
 //!
 //! # Safety
-//! The words are inside the region's mapping, at page boundaries, and are touched only as atomics
-//! here while the page is marked.
+//! The words are in the region's mapping, at page boundaries, and only atomics while marked.
 #![allow(unsafe_code)]
 
 mod untagged;
@@ -36,21 +31,16 @@ use glebe_os::internal::sys::memory::madvise::Advice;
 use glebe_os::internal::sys::memory::pagemap::{Pagemap, Reading, Residence};
 use glebe_os::units::{Bytes, PageSize, Pages};
 
-/// Up to this many pages are checked word by word and get tags: if all were written, this saves the
-/// look and the calls of an unmark. In virtual machines, system calls are cheaper for longer runs,
-/// and cost about the same at half this length.
+/// Up to this many pages are tagged, which saves system calls. In virtual machines, system calls
+/// are cheaper for longer runs.
 const FEW_PAGES: u64 = 8;
-/// Distance of the prefetch in pages.
 const AHEAD: u64 = 8;
-/// Bytes of a tag.
 const WORD: usize = size_of::<u64>();
 
-/// The result of an unmark.
 #[derive(Debug, Default)]
 pub(super) struct LostPages {
-    /// Lost pages, in no order.
     pub(super) lost: Vec<Extent>,
-    /// Lost pages that were written while marked and so hold something.
+    /// Lost pages that were written while marked.
     pub(super) overwritten: Vec<Extent>,
 }
 
@@ -60,22 +50,17 @@ pub(super) struct Tag {
     page: PageSize,
     huge: Option<PageSize>,
     secret: u64,
-    /// First words of tagged pages.
     saved: Box<[MappedWord]>,
-    /// Pages with a tag.
     tagged: Bitmap,
     /// Pages marked without a tag. Marked pages in neither bitmap held no memory.
     untagged: Bitmap,
     /// True if nobody maps anything else over the memory.
     is_own: bool,
-    /// True if long runs need no tags.
     spares_tags: bool,
     pagemap: Option<(Pagemap, Reading)>,
 }
 
 impl Tag {
-    /// Creates the engine of a region at `base`. `is_own` is false if its owner may map something
-    /// else there; `without_scan` is as in `Scan::new`.
     pub(super) fn new(
         base: usize,
         pages: u64,
@@ -105,7 +90,6 @@ impl Tag {
         self.pagemap = open_pagemap(without_scan);
     }
 
-    /// Lets the kernel free `pages`, if they hold memory.
     #[inline]
     pub(super) fn mark(&self, pages: Extent, swap: bool) -> Result<(), OsError> {
         if let (Some(huge), Some((pagemap, reading))) = (self.huge, &self.pagemap) {
@@ -116,7 +100,6 @@ impl Tag {
         if pages.len() <= FEW_PAGES && self.all_written(pages) {
             return self.offer(pages);
         }
-        // If the kernel does not tell, each page may hold memory.
         let held = self.holding(pages).unwrap_or_else(|_| vec![pages]);
         let offered = held.into_iter().map(|run| {
             if self.spares_tags && run.len() > FEW_PAGES {
@@ -130,13 +113,11 @@ impl Tag {
         offered.fold(Ok(()), Result::and)
     }
 
-    /// Returns true if every first word is nonzero.
     #[inline]
     fn all_written(&self, pages: Extent) -> bool {
         (pages.start()..pages.end()).all(|page| self.word(page).load(Ordering::Relaxed) != 0)
     }
 
-    /// Tags pages that hold memory and lets the kernel free them.
     #[inline]
     fn offer(&self, pages: Extent) -> Result<(), OsError> {
         for page in pages.start()..pages.end() {
@@ -146,8 +127,8 @@ impl Tag {
         self.advise(pages, Advice::Free)
     }
 
-    /// Prefetches the word of a later page: each is a cache miss, and an exchange waits for all
-    /// accesses under way.
+    /// Prefetches a later page's word: each is a cache miss, and an exchange waits for earlier
+    /// accesses.
     #[inline]
     fn fetch_ahead(&self, page: u64, run: Extent) {
         if page + AHEAD < run.end() {
@@ -177,8 +158,6 @@ impl Tag {
         found
     }
 
-    /// Unmarks tagged pages. Lost pages are added to `gone`, or to `found` if they were
-    /// overwritten.
     #[inline]
     fn unmark_tagged(&self, run: Extent, found: &mut LostPages, gone: &mut Vec<Extent>) {
         for page in run.start()..run.end() {
@@ -194,9 +173,8 @@ impl Tag {
         }
     }
 
-    /// Makes lost pages read as zeros on every processor: the kernel unmaps pages before it flushes
-    /// the TLBs, and this call forces the flush. Overwritten pages stay, and so does the caller's
-    /// memory, which may be a new mapping.
+    /// Forces the TLB flush that the kernel does after it unmaps pages, so that all processors find
+    /// zeros. Overwritten pages stay, and so does the caller's memory, which may be a new mapping.
     #[cold]
     fn tell_processors(&self, gone: &[Extent], overwritten: &[Extent]) {
         let advice = if self.is_own { Advice::DontNeed } else { Advice::Cold };
@@ -226,15 +204,15 @@ impl Tag {
         runs.iter().flatten().try_for_each(|run| self.advise(*run, Advice::DontNeed))
     }
 
-    /// Copies bytes out of pages that may be marked. Returns a lost page if it finds one.
+    /// Returns a lost page if any.
     pub(super) fn try_read(&self, offset: Bytes, buf: &mut [u8]) -> Result<Option<u64>, OsError> {
         let at = self.base + offset.as_usize();
         // SAFETY: the caller has checked the range against the mapping.
         unsafe {
             racy::copy(buf.as_mut_ptr(), ptr::with_exposed_provenance(at), buf.len());
         }
-        // A page whose tag is there now was present during the copy: a lost page never gets it back
-        // under the region's lock.
+        // A page with its tag was present during the copy: under the lock, a lost page never gets
+        // its tag back.
         fence(Ordering::Acquire);
         let end = Bytes::new(offset.get() + buf.len() as u64);
         let (first, last) = (offset.pages_down(self.page), end.pages_up(self.page));
@@ -256,12 +234,10 @@ impl Tag {
         read.map_or(Ok(None), |read| self.lost_untagged(read))
     }
 
-    /// Returns the number of `pages` that hold memory.
     pub(super) fn resident(&self, pages: Extent) -> Result<Pages, OsError> {
         Ok(Pages::new(self.holding(pages)?.iter().map(|run| run.len()).sum()))
     }
 
-    /// Returns the pages that may hold memory.
     fn holding(&self, pages: Extent) -> Result<Vec<Extent>, OsError> {
         let Some((pagemap, reading)) = &self.pagemap else { return Ok(vec![pages]) };
         let (addr, len) = pages.place(self.base, self.page);
@@ -285,13 +261,12 @@ impl Tag {
         (mixed ^ (mixed >> 31)).max(1)
     }
 
-    /// Returns the first word of a page.
     #[inline]
     fn word(&self, page: u64) -> &MappedWord {
         let at = self.base + Pages::new(page).bytes(self.page).as_usize();
         debug_assert!((page as usize) < self.saved.len() && at % WORD == 0);
-        // SAFETY: pages are below `saved.len()`, so the word is in the mapping, which lives while
-        // the engine is used; a page boundary aligns it; it is only touched as an atomic.
+        // SAFETY: pages are below `saved.len()`, so the word is in the mapping, which outlives the
+        // engine; a page boundary aligns it; only atomics touch it.
         unsafe { &*ptr::with_exposed_provenance(at) }
     }
 }

@@ -1,5 +1,5 @@
-//! These tests run both engines with each way of reading residence. They inject losses as the
-//! kernel makes them: `MADV_DONTNEED` on marked pages.
+//! These tests run both engines with each way of reading residence, and inject losses with
+//! `MADV_DONTNEED`.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -13,7 +13,6 @@ use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 use glebe_testing::child::in_child;
 
-/// Runs `body` for every engine and way, or prints why not.
 fn each(body: impl Fn(&dyn Fn(u64) -> Region)) {
     for engine in [Engine::Scan, Engine::Tag] {
         for without_scan in [false, true] {
@@ -57,7 +56,6 @@ fn page_of(region: &Region, page: u64) -> Vec<u8> {
     buf
 }
 
-/// Takes marked pages as the kernel does.
 fn purge(region: &Region, start: u64, len: u64) {
     assert!((start..start + len).all(|page| region.is_marked(bytes(page))));
     // SAFETY: inside the region, marked, and no reference to it exists.
@@ -86,7 +84,6 @@ fn what_was_lost_is_told_page_by_page_and_the_rest_is_kept() {
             let purged = region.unmark(range(0, pages)).unwrap();
             assert_eq!(purged.runs(), lost, "{}", region.engine());
             expect(&region, 0..pages, &lost);
-            // No page is marked any more, so none is lost, and all can be used again.
             assert!(region.unmark(range(0, pages)).unwrap().is_empty());
             fill(&region, 0..pages);
             region.mark(range(0, pages), Priority::NORMAL).unwrap();
@@ -231,7 +228,6 @@ fn marked_memory_is_read_without_a_signal_and_never_stale() {
         }
         assert!(matches!(region.read(bytes(8), &mut buf), Err(Error::Marked { .. })));
         assert_eq!(region.stats().reads_lost, 2);
-        // The reads unmarked nothing.
         assert_eq!(region.unmark(range(0, 40)).unwrap().runs(), [extent(9, 1)]);
         expect(&region, 0..40, &[extent(9, 1)]);
     });
@@ -269,7 +265,6 @@ fn caps_drop_the_oldest_of_the_lowest_priority() {
         region.mark(range(0, 10), Priority::HIGHEST).unwrap();
         region.mark(range(20, 5), Priority::NORMAL).unwrap();
         region.mark(range(30, 5), Priority::NORMAL).unwrap();
-        // Changes nothing, not even the age.
         region.mark(range(20, 5), Priority::NORMAL).unwrap();
         assert_eq!(region.stats().dropped_by_cap, 0);
         region.mark(range(40, 7), Priority::NORMAL).unwrap();
@@ -291,7 +286,6 @@ fn runs_with_and_without_tags_are_told_as_one() {
     each(|make| {
         let region = make(200);
         fill(&region, 0..200);
-        // Short runs have tags, if the engine has any.
         for (start, len) in [(0, 4), (4, 96), (100, 5), (110, 60), (190, 2)] {
             region.mark(range(start, len), Priority::NORMAL).unwrap();
         }
@@ -374,8 +368,7 @@ fn huge_pages_are_marked_and_lost_whole_and_made_again() {
         let small = Bytes::ZERO..bytes(1);
         assert!(matches!(region.mark(small, Priority::NORMAL), Err(Error::Unaligned { .. })));
         drop(region);
-        // The kernel splits a huge page written while a child of another test shares it, and may
-        // lack huge pages for a while.
+        // The kernel splits a huge page written while another test's child shares it.
         let mut was_huge = false;
         let stays_huge = (0..100).any(|_| {
             let region = options().build(Bytes::new(3 * granule.get())).unwrap();
@@ -395,8 +388,7 @@ fn huge_pages_are_marked_and_lost_whole_and_made_again() {
     }
 }
 
-/// Fills, marks, loses and fills again. Returns true if all that should be was in huge pages;
-/// `None` if it was not at first.
+/// Returns `None` if not all pages were huge at first, else true if all stayed so.
 fn huge_round(region: &Region, granule: Bytes) -> Option<bool> {
     let all = || Bytes::ZERO..region.len();
     let in_huge = || {

@@ -1,17 +1,11 @@
-//! [`Touches`] refills lost pages from a callback when an instruction touches them, in the SIGBUS
-//! handler ([`sigbus`](glebe_os::internal::sys::processes::sigbus)). [`Refilled`] records these
-//! pages.
+//! [`Touches`] refills lost pages from a callback when they are touched, in the SIGBUS handler
+//! ([`sigbus`](glebe_os::internal::sys::processes::sigbus)). A system call that meets a lost page
+//! returns EFAULT.
 //!
-//! The handler takes no lock. If a hole is not marked, an unmark reports it lost and is about to
-//! zero it; the handler zeroes it too. A system call that meets a lost page returns EFAULT without
-//! the callback, perhaps after part of its work.
-//!
-//! A refilled page is dirty, so the kernel may not free it, and it may count as dropped. Without
-//! the lock the handler can only note it: an unmark might just have made it safe. The region's next
-//! mark or drop holds the lock, lets the kernel free the page again, and counts it as marked at
-//! that time.
-//!
-//! Cost: a signal and an ioctl per refill; one load if no page was refilled.
+//! The handler takes no lock. It zeroes an unmarked hole, since an unmark is about to do the same.
+//! It notes a refilled page in [`Refilled`]. The page is dirty, and only the region's next mark or
+//! drop lets the kernel free it: without the lock, an unmark might just have made it safe. Cost: a
+//! signal and an ioctl per refill.
 //!
 //! # Safety
 //! The handler uses `Shared`. The watch is dropped before it and waits for handlers. Only missing
@@ -41,13 +35,12 @@ pub(super) struct OnLost {
     pub(super) data: *const (),
 }
 
-// SAFETY: the data is only passed to the callback; the caller of `Options::on_lost` vouches for
-// calls on any thread.
+// SAFETY: only the callback gets the data; the caller of `Options::on_lost` vouches for calls on
+// any thread.
 unsafe impl Send for OnLost {}
 // SAFETY: as above.
 unsafe impl Sync for OnLost {}
 
-/// The handler's view of a region.
 #[derive(Debug)]
 struct Shared {
     base: usize,
@@ -59,7 +52,6 @@ struct Shared {
     on_lost: OnLost,
 }
 
-/// Refills a region's lost pages while this lives.
 #[derive(Debug)]
 pub(super) struct Touches {
     /// Dropped before `shared`, which it uses.
@@ -68,7 +60,7 @@ pub(super) struct Touches {
 }
 
 impl Touches {
-    /// Watches a region. `marked` has the bits of its marked pages; `descriptor` fills its holes.
+    /// Watches a region, whose holes `descriptor` fills.
     pub(super) fn of(
         mapping: &Mapping,
         marked: &Arc<Bitmap>,
@@ -97,7 +89,6 @@ impl Touches {
     }
 }
 
-/// Runs in the signal handler.
 unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Decision {
     // SAFETY: `data` is the `Shared` of `Touches::of`, which outlives the watch.
     let shared = unsafe { &*data.cast::<Shared>() };
@@ -106,7 +97,7 @@ unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Decision {
     let at = base.wrapping_add(number.wrapping_mul(page));
     let descriptor = shared.descriptor.load(Ordering::Acquire) as RawFd;
     let filled = if !shared.marked.get(number as u64) {
-        // SAFETY: only a missing page is written, to which nothing can refer.
+        // SAFETY: only a missing page is written, which nothing can refer to.
         unsafe { fill::zero(descriptor, at, page, page) }
     } else {
         let OnLost { refill, data } = shared.on_lost;
@@ -129,10 +120,8 @@ unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Decision {
     }
 }
 
-/// The marked pages that the handler has refilled.
-///
 /// The handler sets a bit and then `any`; readers clear `any` and then read the bits. So no bit
-/// stays unseen for good.
+/// stays unseen.
 #[derive(Debug)]
 pub(super) struct Refilled {
     bits: Bitmap,
@@ -145,13 +134,11 @@ impl Refilled {
         Self { bits: Bitmap::new(pages), pages, any: MappedWord::new(0) }
     }
 
-    /// Runs in the signal handler, too.
     fn note(&self, page: u64) {
         Extent::new(page, 1).into_iter().for_each(|page| self.bits.set(page));
         self.any.store(1, Ordering::Release);
     }
 
-    /// Forgets pages that are no longer marked.
     #[inline]
     pub(super) fn forget(&self, pages: Extent) {
         if self.any.load(Ordering::Relaxed) != 0 {
@@ -159,7 +146,6 @@ impl Refilled {
         }
     }
 
-    /// Returns the noted pages and forgets them.
     #[inline]
     pub(super) fn take(&self) -> Vec<Extent> {
         if self.any.load(Ordering::Relaxed) == 0 {

@@ -1,15 +1,10 @@
 //! [`Purged`] lists the pages that an unmark found lost; [`Calls`] shares losses between
 //! overlapping unmarks.
 //!
-//! Without [`Calls`], the later unmark would find the zeros that the first left for a lost page,
-//! and report it kept. A counter is the clock: each call advances it when it begins and when it
-//! returns. The log keeps a loss while a call is under way that began before the finder returned.
-//! Its lock is held for a few instructions, after the region's lock if both are needed. Calls are
-//! few, so lists suffice. A call that need not wait for the region's lock leaves the log alone
-//! while there are no losses.
-//!
-//! In a child, the parent's calls never return. The child's next unmark reports losses that they
-//! found and no returned call has reported.
+//! Without [`Calls`], the later unmark would find the zeros that the first left, and report the
+//! page kept. A clock advances when a call begins and when it returns. The log keeps a loss while a
+//! call is under way that began before the finder returned. Lock order: the region's, then the
+//! log's.
 
 use glebe_os::extent::{merged, within, without, Extent};
 use glebe_os::internal::sync::{lock, AtomicU64, Mutex, MutexGuard, Ordering};
@@ -23,7 +18,6 @@ pub struct Purged {
 }
 
 impl Purged {
-    /// Accepts runs in any order, even overlapping.
     #[inline]
     pub(super) fn from_runs(runs: Vec<Extent>) -> Self {
         Self { runs: if runs.is_empty() { runs } else { merged(runs) } }
@@ -48,15 +42,13 @@ impl Purged {
     }
 }
 
-/// The losses that one unmark found.
 #[derive(Debug)]
 struct Loss {
-    /// Start time of the finder, which names it.
+    /// Start time of the finder, as its name.
     finder: u64,
-    /// Return time of the finder.
     returned: Option<u64>,
     runs: Vec<Extent>,
-    /// Other calls that got losses of `runs`: start time and extent.
+    /// Start times and extents of other calls that got losses of `runs`.
     told: Vec<(u64, Extent)>,
     /// Parts of `runs` that no returned call has reported.
     untold: Vec<Extent>,
@@ -65,26 +57,23 @@ struct Loss {
 #[derive(Debug, Default)]
 pub(super) struct Log {
     time: u64,
-    /// Start times of the calls under way.
     under_way: Vec<u64>,
     losses: Vec<Loss>,
     /// Losses from before a fork that no call has reported.
     untold: Vec<Extent>,
 }
 
-/// The unmarks of one region.
 #[derive(Debug)]
 pub(super) struct Calls {
     log: Mutex<Log>,
-    /// Losses in the log; usually 0. Grows only under the region's lock.
+    /// Losses in the log. Grows only under the region's lock.
     losses: AtomicU64,
 }
 
-/// An unmark under way; its drop is the return.
+/// `Call` is an unmark under way; its drop is the return.
 #[derive(Debug)]
 pub(super) struct Call<'a> {
     calls: &'a Calls,
-    /// Start time; `None` if the call is not listed.
     began: Option<u64>,
 }
 
@@ -93,21 +82,19 @@ impl Calls {
         Self { log: Mutex::new(Log::default()), losses: AtomicU64::new(0) }
     }
 
-    /// Begins an unmark before it waits for the region's lock.
     #[inline]
     pub(super) fn begin(&self) -> Call<'_> {
         Call { calls: self, began: Some(self.list()) }
     }
 
-    /// Begins an unmark that got the region's exclusive lock without waiting. Nobody adds a loss
-    /// meanwhile, so with an empty log the call need not be listed.
+    /// Begins an unmark that holds the region's exclusive lock. With an empty log the call need not
+    /// be listed, since nobody adds a loss meanwhile.
     #[inline]
     pub(super) fn begin_held(&self) -> Call<'_> {
         let is_told = self.losses.load(Ordering::Acquire) != 0;
         Call { calls: self, began: is_told.then(|| self.list()) }
     }
 
-    /// Lists a call and returns its start time.
     fn list(&self) -> u64 {
         let mut log = lock(&self.log);
         log.time += 1;
@@ -120,7 +107,8 @@ impl Calls {
         lock(&self.log)
     }
 
-    /// Ends the parent's calls in a child, and keeps losses that they did not report.
+    /// Ends the parent's calls in a child. The child's next unmark reports losses that they did
+    /// not.
     pub(super) fn follow_fork(&self, log: &mut Log) {
         let cut_short = log.losses.drain(..).filter(|loss| loss.returned.is_none());
         log.untold.extend(cut_short.flat_map(|loss| loss.untold));
@@ -136,10 +124,10 @@ impl Calls {
 
 impl Call<'_> {
     /// Adds other calls' losses in `extent` to `lost`, and logs its own. Runs under the region's
-    /// lock, after the pages were looked at.
+    /// lock.
     #[inline]
     pub(super) fn share(&mut self, extent: Extent, lost: &mut Vec<Extent>) {
-        // This load sees earlier losses: they were logged under the region's lock.
+        // The load sees earlier losses, which were logged under the region's lock.
         if lost.is_empty() && self.calls.losses.load(Ordering::Acquire) == 0 {
             return;
         }
@@ -149,8 +137,7 @@ impl Call<'_> {
         log.untold = without(&log.untold, extent);
         let own = lost.clone();
         for loss in &mut log.losses {
-            // Skips losses that were returned before this call began: the program knew them by
-            // then.
+            // Skips losses returned before this call began, which the program knew.
             if loss.returned.is_none_or(|returned| returned > began) {
                 lost.extend(within(&loss.runs, extent));
                 loss.told.push((began, extent));
@@ -243,7 +230,6 @@ mod tests {
         let mut lost = vec![extent(0, 1)];
         first.share(extent(0, 4), &mut lost);
         assert_eq!(lost, [extent(0, 1), extent(2, 2)]);
-        // In the grandchild, the first call has not returned.
         in_child();
         let mut lost = Vec::new();
         second.share(extent(0, 100), &mut lost);

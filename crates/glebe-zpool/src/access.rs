@@ -1,11 +1,10 @@
-//! Calls on the objects of an [`ObjectPool`].
+//! [`ObjectPool`] inserts, reads, replaces and removes objects.
 //!
-//! The layers below see only stored bytes: this one compresses and decompresses. Cost without the
-//! codec: an insert or remove takes one lock, which objects of other classes do not share, and
-//! allocates nothing. A read takes no lock. Inserts and reads copy once.
+//! Only this layer compresses. Cost without a codec: an insert or remove takes the lock of one
+//! class, a read takes none.
 //!
 //! # Safety
-//! Bytes of an object are borrowed only between pin and unpin.
+//! Bytes of an object are borrowed only while it is pinned.
 #![allow(unsafe_code)]
 
 use crate::entry::handle::Handle;
@@ -17,7 +16,7 @@ use crate::objects::{Pinned, Stored};
 use crate::pool::ObjectPool;
 use glebe_os::units::Bytes;
 
-/// Attempts to make room, since other threads may take it.
+/// Attempts to make room, which other threads may take first.
 const ROOM_ATTEMPTS: u32 = 256;
 
 impl ObjectPool {
@@ -45,8 +44,8 @@ impl ObjectPool {
     /// Stores an object.
     ///
     /// # Errors
-    /// [`Error::Empty`], [`Error::TooLong`]: no pool takes this length. [`Error::Full`]: the limit
-    /// leaves no room. Other errors of the kernel.
+    /// [`Error::Empty`], [`Error::TooLong`], [`Error::Os`]; [`Error::Full`], [`Error::Space`]: no
+    /// room.
     #[inline]
     pub fn insert(&self, bytes: &[u8]) -> Result<Handle, Error> {
         self.checked_len(bytes.len())?;
@@ -56,7 +55,6 @@ impl ObjectPool {
         Ok(Handle::new(self.number, named, index))
     }
 
-    /// Passes the stored form of `object` to `store`, again each time that room was made.
     #[inline]
     fn store<T>(
         &self,
@@ -86,7 +84,6 @@ impl ObjectPool {
         self.coder.len(pinned.entry, stored)
     }
 
-    /// Makes room and calls `again`, until it succeeds or nothing more can be freed.
     #[cold]
     fn with_room<T>(
         &self,
@@ -114,7 +111,7 @@ impl ObjectPool {
         }
     }
 
-    /// Pins the object of a handle, which then counts as read.
+    /// Pins an object and marks it as read.
     #[inline]
     #[doc(hidden)]
     pub fn pinned(&self, handle: Handle) -> Result<Pinned, Error> {
@@ -130,8 +127,7 @@ impl ObjectPool {
     /// Returns the length of an object as given.
     ///
     /// # Errors
-    /// [`Error::Stale`], [`Error::Foreign`]: the object does not exist. [`Error::Codec`]: it is
-    /// damaged.
+    /// See [`ObjectPool::get`].
     pub fn len_of(&self, handle: Handle) -> Result<usize, Error> {
         let (index, named) = self.of(handle)?;
         let entry = self.objects.entry(index, named).ok_or(Error::Stale)?;
@@ -150,8 +146,7 @@ impl ObjectPool {
     /// hold anything.
     ///
     /// # Errors
-    /// [`Error::Stale`], [`Error::Foreign`]: the object does not exist. [`Error::BufferTooSmall`].
-    /// [`Error::Codec`]: its bytes are damaged.
+    /// [`Error::BufferTooSmall`], and those of [`ObjectPool::get`].
     #[inline]
     pub fn read(&self, handle: Handle, buf: &mut [u8]) -> Result<usize, Error> {
         let pinned = self.pinned(handle)?;
@@ -176,12 +171,11 @@ impl ObjectPool {
         Ok(len)
     }
 
-    /// Lends the bytes of an object for a short time: in place if they are stored as given, always
-    /// so without a codec, otherwise as a decompressed copy.
+    /// Lends the bytes of an object: in place if stored as given, else as a decompressed copy.
     ///
     /// # Errors
-    /// [`Error::Stale`], [`Error::Foreign`]: the object does not exist. [`Error::Codec`]: its bytes
-    /// are damaged.
+    /// [`Error::Stale`], [`Error::Foreign`]; [`Error::Codec`]: the object is damaged, or memory is
+    /// missing.
     pub fn get(&self, handle: Handle) -> Result<Guard<'_>, Error> {
         let pinned = self.pinned(handle)?;
         let guard = Guard::in_place(&self.objects, pinned);
@@ -196,12 +190,10 @@ impl ObjectPool {
         Ok(Guard::copy(bytes))
     }
 
-    /// Stores other bytes under the same handle. A concurrent reader gets either the old bytes or
-    /// the new ones.
+    /// Stores other bytes under the same handle. A concurrent reader gets the old or the new bytes.
     ///
     /// # Errors
-    /// See [`ObjectPool::insert`] and [`ObjectPool::read`]. The object is unchanged if it still
-    /// exists.
+    /// See [`ObjectPool::insert`] and [`ObjectPool::read`]. The object is unchanged.
     pub fn replace(&self, handle: Handle, bytes: &[u8]) -> Result<(), Error> {
         self.checked_len(bytes.len())?;
         let (index, named) = self.of(handle)?;
@@ -218,7 +210,7 @@ impl ObjectPool {
     /// Removes an object.
     ///
     /// # Errors
-    /// [`Error::Stale`], [`Error::Foreign`]: the object does not exist.
+    /// [`Error::Stale`], [`Error::Foreign`].
     #[inline]
     pub fn remove(&self, handle: Handle) -> Result<(), Error> {
         let (index, named) = self.of(handle)?;
@@ -229,8 +221,7 @@ impl ObjectPool {
         Ok(())
     }
 
-    /// Writes a pinned object to a new slot and ends the pin. Returns false if the object changed
-    /// or is damaged, or without room.
+    /// Writes a pinned object to a new slot and ends the pin. Returns false if that failed.
     pub(crate) fn restore(
         &self,
         (index, named): (u32, u32),

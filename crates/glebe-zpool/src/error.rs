@@ -4,7 +4,7 @@ use crate::sizes::table::RulesError;
 use glebe_os::error::OsError;
 use glebe_os::units::Bytes;
 
-/// Why a pool refused a call. Nothing changed unless the call says so.
+/// Tells why a pool refused a call. Nothing changed unless the call says so.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -22,7 +22,7 @@ pub enum Error {
     /// The object was removed or evicted.
     #[error("the object of this handle is gone: it was removed or evicted")]
     Stale,
-    /// The handle belongs to another pool, or to none.
+    /// The handle is not one of this pool.
     #[error("the handle is not one of this pool")]
     Foreign,
     /// The buffer is too small for the object.
@@ -33,26 +33,25 @@ pub enum Error {
         /// Bytes of the object.
         len: usize,
     },
-    /// The limit leaves no room, and nothing can or may be evicted.
+    /// The limit leaves no room.
     #[error("no room for {len} bytes: the pool holds {held}, its limit is {limit}")]
     Full {
         /// Bytes given.
         len: usize,
-        /// All bytes that the pool holds.
+        /// Bytes held.
         held: Bytes,
-        /// The pool's limit.
+        /// The limit.
         limit: Bytes,
     },
-    /// The limit is below what the pool, perhaps an empty one, holds and cannot shed.
+    /// The pool holds more than the limit and can shed no more.
     #[error("a limit of {limit} where the pool holds {held} and can shed no more")]
     LimitBelowHeld {
         /// The limit asked for.
         limit: Bytes,
-        /// Bytes that the pool holds.
+        /// Bytes held.
         held: Bytes,
     },
-    /// The pool's address space is used up. Its size follows from the limit, or from the machine's
-    /// memory and the addresses that the process may have.
+    /// The pool's addresses are used up.
     #[error(
         "the pool's address space is used up; make it with a larger limit, in a process that may \
              have the addresses (RLIMIT_AS, or RLIMIT_MEMLOCK where it locks its memory)"
@@ -61,21 +60,21 @@ pub enum Error {
     /// The budget is zero.
     #[error("a budget of nothing")]
     NoBudget,
-    /// The codec refused stored bytes or its parameters.
+    /// The codec refused.
     #[error(transparent)]
     Codec(#[from] CodecError),
-    /// The rules make no table, or none that this pool can have.
+    /// The rules make no table that this pool can have.
     #[error(transparent)]
     Rules(#[from] RulesError),
-    /// There would be too many classes, including those being emptied.
+    /// The classes, with those being emptied, are too many.
     #[error("{classes} size classes; a pool has room for {limit}, with those that are emptied")]
     Classes {
-        /// Classes that there would be.
+        /// Number of classes.
         classes: usize,
-        /// The most classes.
+        /// Most classes.
         limit: usize,
     },
-    /// The caller is a forked child. The pool stayed with the parent.
+    /// The caller is a forked child.
     #[error("this process was forked from the pool's owner; the pool stayed there")]
     Forked,
     /// The kernel refused a call.
@@ -83,18 +82,18 @@ pub enum Error {
     Os(#[from] OsError),
 }
 
-/// Why a codec refused.
+/// Tells why a codec refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CodecError {
-    /// No coder made these stored bytes.
+    /// The stored bytes are damaged.
     #[error("{len} stored bytes are not what {codec} makes of an object: {what}")]
     Corrupt {
         /// Stored bytes.
         len: usize,
-        /// The codec that was to read them.
+        /// The codec.
         codec: &'static str,
-        /// The codec's reason.
+        /// Its reason.
         what: &'static str,
     },
     /// Zstd has no such level.
@@ -107,10 +106,10 @@ pub enum CodecError {
         /// The highest level.
         max: i32,
     },
-    /// The codec got no memory for its working state.
+    /// Memory for the codec's state is missing.
     #[error("no memory for a {what} of zstd")]
     NoMemory {
-        /// The state that could not be made.
+        /// The state.
         what: &'static str,
     },
     /// The crate was built without this codec.

@@ -1,17 +1,16 @@
-//! [`Guard`]: the bytes of an object.
+//! [`Guard`] lends the bytes of an object.
 //!
 //! # Safety
-//! A guard holds a pin from its creation to its drop, which keeps the bytes unchanged.
+//! A guard holds a pin until its drop, so the bytes stay unchanged.
 #![allow(unsafe_code)]
 
 use std::ops::Deref;
 
 use crate::objects::{Objects, Pinned};
 
-/// The bytes of an object: in place if stored as given, otherwise a decompressed copy.
+/// Lends the bytes of an object: in place if stored as given, else as a decompressed copy.
 ///
-/// A guard in place keeps the object's slot from being reused, even after a remove or replace, and
-/// some other slots, since zspages share pin counters. Keep it only briefly. A copy keeps nothing.
+/// A guard in place delays the reuse of its slot and some others. Keep it only briefly.
 #[derive(Debug)]
 pub struct Guard<'a>(Held<'a>);
 
@@ -30,7 +29,7 @@ impl<'a> Guard<'a> {
         Self(Held::Copy(bytes))
     }
 
-    /// Returns true if these are the stored bytes in place.
+    /// Returns true if the bytes are in place.
     #[must_use]
     pub fn is_in_place(&self) -> bool {
         matches!(self.0, Held::InPlace { .. })

@@ -1,9 +1,8 @@
 //! Object pools pack objects of up to a page across page borders, into a few pages at a time.
 //!
-//! An *object* occupies a *slot* of a *zspage*, a run of 1 to 16 pages. All slots of a zspage have
-//! one *size class*. A [`Table`] is the set of classes in use. *Compaction* moves objects out of
-//! sparse zspages and frees their pages; a [`Handle`] stays valid when its object moves. A
-//! [`Codec`] compresses objects.
+//! An *object* occupies a *slot* of a *zspage*, a run of 1 to 16 pages whose slots have one *size
+//! class*. A [`Table`] is the set of classes. *Compaction* moves objects out of sparse zspages to
+//! free their pages; a [`Handle`] stays valid. A [`Codec`] compresses objects.
 //!
 //! ```
 //! use glebe_zpool::{Error, ObjectPool};
@@ -19,7 +18,6 @@
 //! # Ok::<_, Error>(())
 //! ```
 #![deny(unsafe_code)]
-// Under `--cfg loom` the crate is the models and what they run.
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
 
 #[cfg(not(loom))]
@@ -92,7 +90,6 @@ pub mod internal {
     pub use crate::staging::{Sealing, Staging};
 }
 
-// Its examples are tested.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

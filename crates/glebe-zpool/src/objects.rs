@@ -1,17 +1,14 @@
 //! [`Objects`] inserts, reads, replaces and removes objects by entry.
 //!
-//! An object never changes in place. An insert writes a slot that no entry names, then publishes
-//! the entry. A remove changes the entry, then gives the slot up. A replace writes a new slot,
-//! changes the entry, then gives the old slot up. A reader holds no lock and waits for no thread:
-//! see [`pins`](crate::memory::pins).
+//! An object never changes in place. A writer fills a slot that no entry names, changes the entry,
+//! then gives up the old slot. A reader takes no lock: see [`pins`](crate::memory::pins).
 //!
-//! The entry of an object in a slot changes only under the lock of its zspage's class. Callers read
-//! the class and the entry without a lock. Under the lock they check the class again, and change
-//! the entry by compare and exchange.
+//! The entry of an object in a slot changes only under its class's lock. Callers look up the class
+//! without the lock, so they check class and entry again under the lock.
 //!
 //! # Safety
 //! A call writes only to a slot that it allocated and has not published. Bytes are lent only while
-//! they are pinned and after the entry was seen unchanged behind the pin.
+//! pinned, after the entry was seen unchanged behind the pin.
 #![allow(unsafe_code)]
 
 use crate::class::classes::Classes;
@@ -21,7 +18,6 @@ use crate::memory::account::NoRoom;
 use crate::shared::Memory;
 use glebe_os::internal::sync::{AtomicU64, MutexGuard, Ordering};
 
-/// Objects of a retired class that one [`Objects::drain`] moves.
 const DRAIN: usize = 8;
 
 #[derive(Debug)]
@@ -31,13 +27,18 @@ pub(crate) struct Objects {
     pub(crate) filled: Filled,
 }
 
-/// The stored form of an object.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Stored<'a> {
-    /// Stored in a slot: 1 byte to a page, already of `kind`. `len` is the object's own length.
-    Bytes { kind: Kind, bytes: &'a [u8], len: usize },
-    /// Stored in the entry only.
-    Filled { fill: u32, len: usize },
+    /// `len` is the object's own length.
+    Bytes {
+        kind: Kind,
+        bytes: &'a [u8],
+        len: usize,
+    },
+    Filled {
+        fill: u32,
+        len: usize,
+    },
 }
 
 impl<'a> Stored<'a> {
@@ -46,7 +47,7 @@ impl<'a> Stored<'a> {
     }
 }
 
-/// Counts of objects without a slot, which belong to no class. All counters are relaxed.
+/// Counts objects without a slot, which belong to no class.
 #[derive(Debug, Default)]
 pub(crate) struct Filled {
     came: AtomicU64,
@@ -64,17 +65,16 @@ impl Filled {
         self.went.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the objects added and removed, and the bytes added.
     pub(crate) fn counts(&self) -> (u64, u64, u64) {
         let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
         (load(&self.came), load(&self.went), load(&self.given))
     }
 }
 
-/// An object whose bytes stay in place until `Objects::unpin`.
+/// Keeps the bytes of an object in place until `Objects::unpin`.
 #[derive(Clone, Copy, Debug)]
 pub struct Pinned {
-    /// The entry when it was pinned.
+    /// The entry.
     pub entry: Entry,
     /// Offset of the bytes; in a sealed zspage, from its first byte.
     at: usize,
@@ -89,7 +89,7 @@ impl Pinned {
         self.at
     }
 
-    /// Returns the bytes' offset in the sealed zspage.
+    /// Returns the offset of the bytes in the sealed zspage.
     pub fn offset(&self) -> usize {
         debug_assert!(self.is_sealed);
         self.at
@@ -97,7 +97,6 @@ impl Pinned {
 }
 
 impl Objects {
-    /// Returns the entry's index and the use number for the handle.
     #[inline]
     pub(crate) fn insert(&self, stored: Stored<'_>) -> Result<(u32, u32), NoRoom> {
         let memory = &self.memory;
@@ -114,7 +113,6 @@ impl Objects {
         }
     }
 
-    /// Writes an object to a new slot, if it needs one. Returns the entry to publish.
     #[inline]
     fn write(&self, stored: Stored<'_>, index: u32, named: u32) -> Result<Entry, NoRoom> {
         let (kind, bytes, len) = match stored {
@@ -171,10 +169,8 @@ impl Objects {
         }
     }
 
-    /// Returns the stored bytes of a pinned object.
-    ///
     /// # Safety
-    /// The caller does not use them after [`Objects::unpin`].
+    /// The caller does not use the bytes after [`Objects::unpin`].
     #[inline]
     pub(crate) unsafe fn bytes(&self, pinned: &Pinned) -> &[u8] {
         assert!(!pinned.is_sealed, "{:?} is sealed", pinned.entry);
@@ -182,7 +178,6 @@ impl Objects {
         unsafe { self.memory.pages.frames().bytes(pinned.at, pinned.entry.len()) }
     }
 
-    /// Lends `then` the stored bytes of a pinned object.
     #[inline]
     pub(crate) fn with_bytes<R>(&self, pinned: &Pinned, then: impl FnOnce(&[u8]) -> R) -> R {
         // SAFETY: the caller holds the pin, and no bytes leave `then`.
@@ -196,7 +191,6 @@ impl Objects {
         }
     }
 
-    /// Returns true if the object existed.
     #[inline]
     pub(crate) fn remove(&self, index: u32, named: u32) -> bool {
         let Some(was) = self.change(index, named, |_| true, Entry::freed, || ()) else {
@@ -206,7 +200,6 @@ impl Objects {
         true
     }
 
-    /// Returns false if the object no longer exists.
     pub(crate) fn replace(
         &self,
         index: u32,
@@ -221,8 +214,8 @@ impl Objects {
         Ok(false)
     }
 
-    /// Stores a pinned object in another form and ends the pin. Returns false if the object changed
-    /// or moved.
+    /// Stores a pinned object in another form and ends the pin. Returns false if the object
+    /// changed.
     pub(crate) fn recode(
         &self,
         index: u32,
@@ -247,8 +240,7 @@ impl Objects {
         Ok(done.is_some())
     }
 
-    /// Changes an entry that satisfies `is`, calls `then`, and gives up the old slot. Returns the
-    /// old entry.
+    /// Changes an entry that satisfies `is`, calls `then`, and gives up the old slot.
     #[inline]
     fn change(
         &self,
@@ -272,8 +264,8 @@ impl Objects {
             let about = memory.zspages.about(place.zspage);
             let Some(class) = self.classes.get(about.class) else { continue };
             let mut state = class.lock();
-            // No other thread changes an entry of a slot here now. An equal word may be another
-            // use, so the epoch is checked.
+            // Only this thread changes entries of the class's slots now. An equal word may be
+            // another use, so the epoch is checked.
             if !state.has(memory, place.zspage)
                 || !memory.entries.is_of_epoch(index, named)
                 || !memory.entries.exchange(index, entry, to(entry))
@@ -303,12 +295,10 @@ impl Objects {
         }
     }
 
-    /// Returns the number of objects removed.
     pub(crate) fn evict(&self, zspage: u32) -> usize {
         self.evict_by(zspage, |state| state.evict(&self.memory, zspage))
     }
 
-    /// Removes the objects that `evict` selects. Returns their number.
     pub(crate) fn evict_by(
         &self,
         zspage: u32,
@@ -332,7 +322,7 @@ impl Objects {
         Some(state.compact(&self.memory, work))
     }
 
-    /// Frees slots whose readers have left. Returns true if that freed a zspage.
+    /// Returns true if it freed pages.
     pub(crate) fn settle(&self) -> bool {
         let settle = |class: &Class| {
             let mut state = class.lock();
@@ -375,7 +365,7 @@ impl Objects {
             if !still || !Classes::fits(&to, len) {
                 continue;
             }
-            // The slot may hold another object by now, which moves instead.
+            // If the slot holds another object by now, that one moves.
             from.move_to(&self.memory, &mut to, place, work)?;
         }
         Ok(work.moved > before)

@@ -1,4 +1,4 @@
-//! [`Options`] of a pool.
+//! [`Options`] configures a pool.
 
 use std::time::{Duration, Instant};
 
@@ -7,30 +7,29 @@ use crate::error::Error;
 use crate::sizes::table::{Rules, Table};
 use glebe_os::units::{Bytes, PageSize, Pages};
 
-/// The action at a limit that leaves no room, even after compaction.
+/// Selects what a call does without room, even after compaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum AtLimit {
     /// Returns an error.
     #[default]
     Refuse,
-    /// Removes whole zspages of objects until the call has room. Each is the oldest zspage of a
-    /// sample, among those not read since the last look. In a small pool the sample has all
-    /// zspages.
+    /// Removes whole zspages of objects: each time the oldest of a sample, without those read
+    /// lately.
     EvictOldest,
 }
 
-/// The times at which a pool compacts.
+/// Selects when a pool compacts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Compaction {
-    /// A little with each remove or replace, once a two-thousandth of the pool's pages could be
-    /// freed; and as `Manual`.
+    /// Like `Manual`, and a little with each remove or replace once a two-thousandth of the pages
+    /// is freeable.
     #[default]
     Automatic,
-    /// Before anything is refused or evicted, and on request.
+    /// On request, and before a call is refused or evicts.
     Manual,
 }
 
-/// The choice of a pool's size classes.
+/// Selects a pool's size classes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TableChoice {
@@ -38,30 +37,24 @@ pub enum TableChoice {
     BySize,
     /// These rules, for good.
     Rules(Rules),
-    /// Classes that fit the objects in the pool. It begins with the kernel's rules for a small
-    /// pool. Each time the pages in use changed by a sixteenth, it chooses new classes if they save
-    /// more than moving the objects costs.
+    /// Classes that fit the objects. When the pages in use changed by a sixteenth, the pool changes
+    /// classes if that saves more than moving the objects costs.
     #[default]
     Fitted,
 }
 
-/// The most that one call of [`compact`](super::ObjectPool::compact) does. It may exceed the budget
-/// by a few KiB of moves.
+/// Bounds one call of [`compact`](super::ObjectPool::compact), which may move a few KiB more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Budget {
-    /// Until this many pages were freed.
+    /// Until this number of pages was freed.
     Pages(Pages),
-    /// Until this much time has passed.
+    /// Until this time has passed.
     Time(Duration),
     /// Until nothing is left to free.
     All,
 }
 
 impl Budget {
-    /// Returns the end of the budget, if it is a time.
-    ///
-    /// # Errors
-    /// [`Error::NoBudget`] for a budget of zero.
     pub(crate) fn until(self) -> Result<Option<Instant>, Error> {
         match self {
             Self::Pages(Pages::ZERO) | Self::Time(Duration::ZERO) => Err(Error::NoBudget),
@@ -71,7 +64,7 @@ impl Budget {
     }
 }
 
-/// The options of a pool.
+/// Configures a pool.
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct Options {
@@ -80,7 +73,7 @@ pub struct Options {
     pub(crate) table: TableChoice,
     pub(crate) compaction: Compaction,
     pub(crate) codec: Codec,
-    /// The number of pages kept for new zspages, if zspages are sealed.
+    /// Pages kept for new zspages, if zspages are sealed.
     pub(crate) lends: Option<Pages>,
 }
 
@@ -88,21 +81,19 @@ const LARGE: Bytes = Bytes::mib(64);
 const CHAIN_SMALL: Pages = Pages::new(4);
 const CHAIN_LARGE: Pages = Pages::new(8);
 const CHAIN_FITTED: Pages = Pages::new(10);
-/// Log2 of the smallest slots per page: a zspage has at most `SLOTS_MAX`.
+/// Log2 of `SLOTS_MAX`.
 const SLOTS_A_PAGE_SHIFT: u32 = 10;
 
 impl Options {
-    /// Sets the most bytes that the pool may hold: objects, rounding, free slots, tables and the
-    /// state of codecs. The default, and `u64::MAX`, is the memory available on the machine when
-    /// the pool is made.
+    /// Sets the most bytes that the pool may hold, with tables and codec states. By default, and
+    /// with `u64::MAX`, only the pool's addresses bound it.
     ///
-    /// A pool reserves addresses, which are no memory, for its tables and for one to two times its
-    /// limit. Without a limit it reserves at most half of what the process may still have
-    /// (`RLIMIT_AS`).
+    /// A pool reserves addresses for one to two times its limit or, without one, the memory
+    /// available on the machine. If a process may have too few (`RLIMIT_AS`), a pool without a
+    /// limit takes at most half of them.
     ///
-    /// With zstd, each thread that compresses or decompresses at the same time as others needs some
-    /// hundred KiB. If the pool may not evict objects for that, it exceeds its limit until some are
-    /// removed.
+    /// Zstd needs some hundred KiB for each concurrent thread. If the pool may not evict, it
+    /// exceeds its limit by that until objects are removed.
     pub fn limit(mut self, limit: Bytes) -> Self {
         self.limit = Some(limit);
         self
@@ -126,7 +117,7 @@ impl Options {
         self
     }
 
-    /// Sets the codec. [`Codec::None`] stores all objects as given, including those that repeat one
+    /// Sets the codec. [`Codec::None`] stores all objects as given, even those that repeat one
     /// value.
     pub fn codec(mut self, codec: Codec) -> Self {
         self.codec = codec;
@@ -151,15 +142,12 @@ impl Options {
     }
 }
 
-/// Returns the kernel's rules, with at most `SLOTS_MAX` slots in a zspage of one page.
 fn rules_of(page: PageSize, chain: Pages) -> Rules {
     let rules = Rules::of_page(page);
     let least = Bytes::new(page.bytes().get() >> SLOTS_A_PAGE_SHIFT);
     Rules { chain, min: rules.min.max(least), ..rules }
 }
 
-/// Returns the rules of fitted tables: half the kernel's step, and at most `SLOTS_MAX` slots in a
-/// zspage.
 pub(crate) fn fitted_rules(page: PageSize) -> Rules {
     let rules = Rules::of_page(page);
     let (step, chain) = (Bytes::new(rules.step.get() / 2), CHAIN_FITTED);

@@ -1,6 +1,4 @@
-//! [`ObjectPool`]: its parts, how it is made, and its table.
-//!
-//! Each call first refuses to run in a forked child ([`ObjectPool::alive`]).
+//! [`ObjectPool`]: construction, table and limit. Each call first refuses to run in a forked child.
 
 use crate::class::classes::Classes;
 use crate::codec::Coder;
@@ -26,11 +24,11 @@ use glebe_os::internal::sys::processes::claim::Claim;
 use glebe_os::internal::sys::processes::fork::ForkGuard;
 use glebe_os::units::{Bytes, PageSize, Pages};
 
-/// The assumed size of a machine that does not report it.
+/// Assumed memory of a machine that does not report it.
 const LIMIT_UNKNOWN: Bytes = Bytes::gib(4);
 static POOLS: MappedWord = MappedWord::new(0);
 
-/// A pool of objects of 1 byte to a page. See the module's head.
+/// Stores objects of 1 byte to a page.
 #[derive(Debug)]
 pub struct ObjectPool {
     pub(crate) objects: Objects,
@@ -96,9 +94,9 @@ impl ObjectPool {
         size_of::<Self>() as u64 + pins + table + self.objects.classes.held_bytes()
     }
 
-    /// Changes the size classes while the pool is in use. Handles stay valid.
+    /// Changes the size classes; the pool chooses none from then on. Handles stay valid.
     /// [`ObjectPool::compact`] moves objects of removed classes; with automatic compaction, inserts
-    /// and removes move a few each. The pool chooses no table from then on.
+    /// and removes move some, too.
     ///
     /// # Errors
     /// [`Error::Rules`], [`Error::Classes`]: the pool cannot have this table; nothing changed.
@@ -113,22 +111,18 @@ impl ObjectPool {
         self.refit.table()
     }
 
-    /// Returns the pages that [`ObjectPool::compact`] would free if no thread read or wrote
-    /// meanwhile. O(classes).
-    ///
-    /// The number is exact unless a class is retired, by [`ObjectPool::set_table`] or the pool.
-    /// Then it lacks the pages that the class will free, and counts free slots that the class's
-    /// objects will take.
+    /// Returns the pages that [`ObjectPool::compact`] would free without concurrent calls, inexact
+    /// while a class is being emptied. O(classes).
     #[must_use]
     pub fn freeable(&self) -> Pages {
         let classes = self.objects.classes.all();
         Pages::new(classes.map(|class| class.lock().freeable_pages()).sum())
     }
 
-    /// Compacts within `budget`. Passes over objects that threads read or write meanwhile.
+    /// Compacts within `budget`, except objects that threads read or write meanwhile.
     ///
     /// # Errors
-    /// [`Error::NoBudget`] for a budget of zero.
+    /// [`Error::NoBudget`].
     pub fn compact(&self, budget: Budget) -> Result<Compacted, Error> {
         self.alive()?;
         compact(&self.objects, budget)
@@ -137,14 +131,14 @@ impl ObjectPool {
     /// Changes the limit. A pool that holds more compacts and, if allowed, evicts.
     ///
     /// # Errors
-    /// [`Error::LimitBelowHeld`]: the pool cannot shed enough. The limit stays; evicted objects are
+    /// [`Error::LimitBelowHeld`]: the pool cannot shed enough. The limit stays, but objects may be
     /// gone.
     pub fn set_limit(&self, limit: Bytes) -> Result<(), Error> {
         self.alive()?;
         self.evictor.set_limit(&self.objects, limit)
     }
 
-    /// Returns the bytes held, everything counted. Small tables count some KiB ahead.
+    /// Returns the bytes held. Small tables count some KiB ahead.
     #[must_use]
     pub fn held(&self) -> Bytes {
         Bytes::new(self.objects.memory.account.held())
@@ -165,14 +159,13 @@ impl ObjectPool {
         Stats::of(&self.objects, self.refit.vectors(&self.objects))
     }
 
-    /// Does what is due after an object was removed.
     #[inline]
     pub(crate) fn after_gone(&self) {
         self.compactor.after_gone(&self.objects);
         self.refit.look_if_due(&self.objects);
     }
 
-    /// Charges the codec's state if it grew. The caller holds no pin.
+    /// Charges the codec's state. The caller holds no pin.
     #[inline]
     #[doc(hidden)]
     pub fn count_codec(&self) {
@@ -194,8 +187,8 @@ impl Options {
     /// Makes the pool.
     ///
     /// # Errors
-    /// Rules that make no table, bad parameters of a codec, a limit that an empty pool exceeds, or
-    /// a process that may have too few addresses for the limit.
+    /// [`Error::Rules`], [`Error::Codec`]; [`Error::LimitBelowHeld`]: an empty pool exceeds the
+    /// limit; [`Error::Os`]: the process may have too few addresses.
     pub fn build(self) -> Result<ObjectPool, Error> {
         ObjectPool::new(&self)
     }

@@ -1,5 +1,5 @@
-//! [`Memory`]: the parts that all classes of a pool share. Each has its own lock or none. A class's
-//! lock is taken before these.
+//! [`Memory`] holds the parts that all classes of a pool share. A class's lock is taken before
+//! theirs.
 
 use crate::entry::table::Entries;
 use crate::memory::account::Account;
@@ -8,7 +8,7 @@ use crate::memory::pins::Pins;
 use crate::memory::zspages::Zspages;
 use glebe_os::internal::sync::{lock, AtomicU64, Mutex, Ordering};
 
-/// The most classes of a pool, including those being emptied.
+/// Most classes of a pool, with those being emptied.
 pub(crate) const CLASSES_MAX: u32 = 512;
 
 #[derive(Debug)]
@@ -18,13 +18,12 @@ pub(crate) struct Memory {
     pub(crate) pages: Pages,
     pub(crate) pins: Pins,
     pub(crate) account: Account,
-    /// True if zspages are sealed. Empty ones are then freed at once: the staging is small.
+    /// True if zspages are sealed.
     pub(crate) lends: bool,
     /// Pages that compaction would free; never too low.
     pub(crate) freeable: AtomicU64,
-    /// Slots, and pages of sealed zspages, that wait for readers.
+    /// Slots, and sealed zspages with own pages, that wait for readers.
     pub(crate) waiting: AtomicU64,
-    /// Sealed zspages that ended and keep their numbers.
     ended: Mutex<Vec<u32>>,
     any_ended: AtomicU64,
 }
@@ -52,13 +51,12 @@ impl Memory {
         }
     }
 
-    /// Records an ended zspage for [`Memory::take_ended`].
     pub(crate) fn add_ended(&self, zspage: u32) {
         lock(&self.ended).push(zspage);
         self.any_ended.store(1, Ordering::Relaxed);
     }
 
-    /// Returns sealed zspages that ended. [`Zspages::drop_number`] frees their numbers.
+    /// Returns sealed zspages that ended and keep their numbers.
     #[inline]
     pub(crate) fn take_ended(&self) -> Vec<u32> {
         if self.any_ended.load(Ordering::Relaxed) == 0 {

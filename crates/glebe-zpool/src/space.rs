@@ -1,8 +1,7 @@
 //! [`Space`] reserves addresses for a pool's pages and tables.
 //!
-//! Addresses are no memory, but a process may have a limit on them: `RLIMIT_AS`, or
-//! `RLIMIT_MEMLOCK` if it locks its memory. A pool without a limit takes at most half of the
-//! addresses that the process may have. Unit: bytes held, or pages.
+//! A process may have a limit on addresses: `RLIMIT_AS`, or `RLIMIT_MEMLOCK` if it locks its
+//! memory. If a pool without a limit finds too few, it takes at most half of them.
 
 use crate::entry::handle::INDEX_BITS;
 use crate::entry::table::Tables;
@@ -13,14 +12,11 @@ use crate::memory::zspages::Zspages;
 use glebe_os::error::OsError;
 use glebe_os::units::{Bytes, PageSize, Pages};
 
-/// Pages of addresses per page of the limit: runs need adjacent pages, and free ones may be
-/// scattered.
+/// Pages of addresses per page of the limit: a run needs adjacent pages.
 const PER_LIMIT: u64 = 2;
-/// Fallback for a process that may have fewer addresses.
 const PER_LIMIT_MIN: u64 = 1;
 const LIMIT_MIN: Bytes = Bytes::mib(1);
 const ENTRIES_MAX: u64 = 1 << INDEX_BITS;
-/// Each page may be a zspage.
 const PAGES_MAX: u64 = 1 << ZSPAGE_BITS;
 
 #[derive(Debug)]
@@ -32,10 +28,7 @@ pub(super) struct Space {
 }
 
 impl Space {
-    /// Reserves space for a pool that may hold `limit` in objects of at least `smallest` bytes.
-    ///
-    /// # Errors
-    /// What mmap(2) refuses: a limit of the process.
+    /// Reserves space for `limit` bytes of objects of at least `smallest` bytes.
     pub(super) fn for_limit(
         limit: Bytes,
         smallest: Bytes,
@@ -45,11 +38,7 @@ impl Space {
         made.or_else(|_| Self::reserve(limit, PER_LIMIT_MIN, smallest, page))
     }
 
-    /// Reserves space for a pool that may hold `all`, or less if the process may not have the
-    /// addresses.
-    ///
-    /// # Errors
-    /// See [`Space::for_limit`]. Not even a small pool fits then.
+    /// Reserves less if the process may not have the addresses.
     pub(super) fn for_all(all: Bytes, smallest: Bytes, page: PageSize) -> Result<Self, OsError> {
         let (mut limit, mut is_cut) = (all.max(LIMIT_MIN), false);
         loop {

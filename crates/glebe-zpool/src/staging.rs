@@ -1,10 +1,8 @@
-//! [`Staging`]: a pool whose zspages a holder moves elsewhere. Pool and holder know nothing else of
-//! each other.
+//! [`Staging`] is a pool whose zspages a holder moves elsewhere.
 //!
-//! New objects enter zspages in ordinary memory. The holder *seals* zspages ([`Staging::to_seal`]):
-//! it copies their bytes and from then on serves reads of them. A sealed [`Pinned`] object gives
-//! its zspage and an offset there. The holder reports *lost* pages of a zspage, and the pool ends
-//! their objects. The pool reports *ended* zspages, and the holder drops their bytes.
+//! The holder *seals* zspages ([`Staging::to_seal`]): it copies their bytes and from then on serves
+//! reads of them. It reports *lost* pages, and the pool ends their objects. The pool reports
+//! *ended* zspages, and the holder drops their bytes.
 //!
 //! Lock: one class's per step, none while bytes are copied.
 //!
@@ -20,27 +18,26 @@ use super::pool::ObjectPool;
 use super::shared::CLASSES_MAX;
 use glebe_os::internal::sync::{MappedWord, Ordering};
 
-/// Objects in a pool's own pages, until they fill a sealed zspage.
+/// Keeps objects in a pool's own pages until their zspage is sealed.
 #[derive(Debug)]
 pub struct Staging {
     pool: ObjectPool,
-    /// The class where the search continues.
     next_class: MappedWord,
 }
 
-/// Zspages to seal; each is searched after the previous one was sealed.
+/// Finds zspages to seal.
 #[derive(Debug)]
 pub struct ToSeal<'a> {
     staging: &'a Staging,
-    /// Ends the iteration when at most this number of pages is in ordinary memory.
+    /// Pages in ordinary memory at which the iteration ends.
     enough: u64,
     fullness: Fullness,
     /// Classes in a row without a zspage to seal.
     without: u32,
 }
 
-/// A zspage being sealed. The holder copies its pages elsewhere and then calls
-/// [`Sealing::finish`]; a drop without that call leaves the zspage as it was.
+/// Keeps a zspage while the holder copies it. A drop without [`Sealing::finish`] leaves the zspage
+/// as it was.
 #[derive(Debug)]
 #[must_use]
 pub struct Sealing<'a> {
@@ -56,7 +53,7 @@ impl<'a> Sealing<'a> {
         Some(Self { objects, class, begun, is_copied: false })
     }
 
-    /// Returns the zspage's number.
+    /// Returns the number.
     pub fn zspage(&self) -> u32 {
         self.begun.zspage
     }
@@ -74,12 +71,11 @@ impl<'a> Sealing<'a> {
         assert!(nth < self.begun.pages, "page {nth} of {}", self.begun.pages);
         let pages = &self.objects.memory.pages;
         let (start, len) = (pages.start_of(self.begun.page + nth), pages.page_bytes() as usize);
-        // SAFETY: until this is dropped, the pages are present, no thread writes to them, and they
-        // are not given back.
+        // SAFETY: until this is dropped, the pages are present, not written and not given back.
         unsafe { pages.frames().bytes(start, len) }
     }
 
-    /// Seals the zspage: the holder has copied the bytes.
+    /// Seals the zspage, which the holder has copied.
     pub fn finish(mut self) {
         self.is_copied = true;
     }
@@ -110,7 +106,7 @@ impl<'a> Iterator for ToSeal<'a> {
             }
             let class = staging.next_class.load(Ordering::Relaxed) as u32 % CLASSES_MAX;
             let found = Sealing::begin(&staging.pool.objects, class, self.fullness);
-            // Seals all full zspages of a class in a row, but others one per class.
+            // Takes all full zspages of a class in a row, but others one per class.
             if found.is_none() || self.fullness == Fullness::Fullest {
                 staging.next_class.store((class + 1).into(), Ordering::Relaxed);
             }
@@ -132,7 +128,7 @@ impl Staging {
         Ok(Self { pool: options.build()?, next_class: MappedWord::new(0) })
     }
 
-    /// Returns the pool, for calls that do not depend on where objects are.
+    /// Returns the pool.
     #[inline]
     pub fn pool(&self) -> &ObjectPool {
         &self.pool
@@ -144,55 +140,55 @@ impl Staging {
         self.pool.objects.memory.pages.used()
     }
 
-    /// Counts the objects.
+    /// Counts the objects in slots.
     pub fn objects(&self) -> u64 {
         self.pool.objects.classes.all().map(|class| class.lock().counts.objects).sum()
     }
 
-    /// Returns a number above all that zspages ever get.
+    /// Returns a number above all that zspages can get.
     pub fn zspages_max(&self) -> usize {
         self.pool.objects.memory.zspages.most()
     }
 
-    /// Returns a number above all zspages now.
+    /// Returns a number above all that zspages have now.
     pub fn zspages_end(&self) -> u32 {
         self.pool.objects.memory.zspages.made().1
     }
 
-    /// Returns true if the zspage was copied to lent pages.
+    /// Returns true if the zspage is in lent pages.
     pub fn is_sealed(&self, zspage: u32) -> bool {
         self.pool.objects.memory.zspages.about(zspage).is_sealed
     }
 
-    /// Returns zspages to seal until `enough` pages are in ordinary memory: full ones of any class
-    /// first, then the fullest.
+    /// Finds zspages to seal, full ones of any class first, until `enough` pages are in ordinary
+    /// memory.
     pub fn to_seal(&self, enough: u64) -> ToSeal<'_> {
         ToSeal { staging: self, enough, fullness: Fullness::Full, without: 0 }
     }
 
-    /// Gives free pages back to the kernel, except those to keep.
+    /// Gives surplus free pages back to the kernel.
     pub fn trim(&self) {
         self.pool.objects.memory.pages.trim(&self.pool.objects.memory.account);
     }
 
-    /// Frees what readers no longer pin.
+    /// Frees what readers have left.
     pub fn settle(&self) {
         self.pool.objects.settle();
     }
 
-    /// Returns sealed zspages that ended. Each keeps its number until [`Staging::drop_number`].
+    /// Returns ended zspages, which keep their numbers until [`Staging::drop_number`].
     #[inline]
     pub fn take_ended(&self) -> Vec<u32> {
         self.pool.objects.memory.take_ended()
     }
 
-    /// Frees an ended zspage's number. The holder has dropped its bytes.
+    /// Frees the number of an ended zspage, whose bytes the holder has dropped.
     pub fn drop_number(&self, zspage: u32) {
         let memory = &self.pool.objects.memory;
         memory.zspages.drop_number(&memory.account, zspage);
     }
 
-    /// Ends the objects with bytes in `pages`, a bit mask, unless `is_same` returns false under the
+    /// Ends the objects with bytes in `pages`, a bit mask, if `is_same` returns true under the
     /// class's lock. Returns their number.
     pub fn lose(&self, zspage: u32, pages: u32, is_same: impl Fn() -> bool) -> usize {
         let Objects { memory, .. } = &self.pool.objects;
@@ -203,7 +199,7 @@ impl Staging {
         self.pool.objects.evict_by(zspage, lose)
     }
 
-    /// Returns the index and use number of each object if at most `quarters` quarters of the slots
+    /// Returns index and use number of each object, if at most `quarters` quarters of the slots
     /// ever used are in use.
     pub fn sparse_objects(&self, zspage: u32, quarters: u32) -> Vec<(u32, u32)> {
         let Objects { memory, classes, .. } = &self.pool.objects;
@@ -213,13 +209,13 @@ impl Staging {
         found.into_iter().flatten().map(named).collect()
     }
 
-    /// Returns the generation that handles of the entry have now.
+    /// Returns the entry's use number.
     pub fn named(&self, index: u32) -> u32 {
         let entries = &self.pool.objects.memory.entries;
         entries.named(index, entries.load(index))
     }
 
-    /// Pins an object, if the entry still has this generation.
+    /// Pins an object of this use number.
     #[inline]
     pub fn pin(&self, index: u32, named: u32) -> Option<Pinned> {
         self.pool.objects.pin(index, named)
@@ -237,13 +233,13 @@ impl Staging {
         self.pool.objects.with_bytes(pinned, then)
     }
 
-    /// Moves a pinned object back to ordinary memory and ends the pin. Returns false if it changed
-    /// or found no room.
+    /// Moves a pinned object back to ordinary memory and ends the pin. Returns false if that
+    /// failed.
     pub fn restore(&self, object: (u32, u32), pinned: &Pinned, stored: &[u8]) -> bool {
         self.pool.restore(object, pinned, stored)
     }
 
-    /// Removes an object. Returns false if the entry has another generation.
+    /// Removes an object of this use number. Returns true if it existed.
     pub fn remove(&self, index: u32, named: u32) -> bool {
         let gone = self.pool.objects.remove(index, named);
         self.pool.after_gone();

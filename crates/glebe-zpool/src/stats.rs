@@ -1,12 +1,10 @@
-//! Statistics of a pool: totals and classes.
+//! [`Stats`] of a pool. These identities hold while no call is under way ([`Stats::check`]):
 //!
-//! These identities hold while no call is under way ([`Stats::check`] tests them):
-//!
-//! * `inserted = objects + removed + evicted`; a replace is one insert and one remove
+//! * `inserted = objects + removed + evicted`; a replace is an insert and a remove
 //! * `held_bytes = used_pages + kept_pages, in bytes, + metadata_bytes`
 //! * `inserted_stored_bytes <= inserted_bytes`
 //! * `stored_bytes <= slot_bytes <= used_pages + sealed_pages, in bytes`
-//! * each total is the sum over the classes and the same-filled objects, which belong to no class
+//! * totals are sums over the classes and the same-filled objects, which have no class
 
 use std::fmt::Write;
 
@@ -20,12 +18,12 @@ use glebe_os::units::{Bytes, Pages};
 
 macro_rules! statistics {
     ($($kind:ident { $($name:ident $unit:ident $what:literal;)* })*) => {
-        /// The statistics of a pool at one moment.
+        /// Holds the statistics of a pool at one moment.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Stats {
             $($(#[doc = $what] pub $name: u64,)*)*
-            /// Each class that is in the table or has zspages, by size.
+            /// Classes that are in the table or have zspages, by size.
             pub classes: Vec<ClassStats>,
         }
 
@@ -68,7 +66,7 @@ statistics! {
     }
 }
 
-/// One class of a pool at one moment.
+/// Holds the statistics of one class.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClassStats {
@@ -84,7 +82,7 @@ pub struct ClassStats {
     pub allocated: u64,
     /// Objects stored.
     pub used: u64,
-    /// Slots that wait for readers to leave.
+    /// Slots that wait for readers.
     pub limbo: u64,
     /// Bytes of the objects as stored.
     pub stored: Bytes,
@@ -94,14 +92,13 @@ pub struct ClassStats {
     pub sealed: u64,
     /// Pages that compaction would free.
     pub freeable: Pages,
-    /// True if the class is not in the table and is being emptied.
+    /// True if the class is being emptied.
     pub is_retired: bool,
 }
 
 const PREFIX: &str = "glebe_zpool_";
 const CLASS_PREFIX: &str = "glebe_zpool_class_";
 
-/// Groups as the kernel names them, emptiest first.
 const FULLNESS: [&str; GROUPS] =
     ["0%", "10%", "20%", "30%", "40%", "50%", "60%", "70%", "80%", "90%", "99%", "100%"];
 
@@ -119,7 +116,6 @@ impl ClassStats {
         ]
     }
 
-    /// Returns labels that no two classes share.
     fn labels(&self) -> Vec<(&'static str, String)> {
         vec![
             ("size", self.size.get().to_string()),
@@ -128,7 +124,7 @@ impl ClassStats {
         ]
     }
 
-    /// Returns the head line of the kernel's table of classes.
+    /// Returns the head of the kernel's table of classes.
     #[must_use]
     pub fn table_head() -> String {
         let mut out = String::from(" class  size");
@@ -139,7 +135,7 @@ impl ClassStats {
         out
     }
 
-    /// Returns the line of that table for this class.
+    /// Returns the class's line of that table.
     #[must_use]
     pub fn table_row(&self, number: u64) -> String {
         let mut out = format!("{number:>6} {:>5}", self.size.get());
@@ -168,8 +164,6 @@ impl ClassStats {
 }
 
 impl Stats {
-    /// Collects the statistics. `vectors` and `charged` are the bytes of small vectors and the
-    /// bytes charged for them.
     pub(crate) fn of(objects: &Objects, (vectors, charged): (u64, u64)) -> Self {
         let memory = &objects.memory;
         let mut stats = Self::default();
@@ -229,16 +223,15 @@ impl Stats {
 }
 
 impl Stats {
-    /// Returns the bytes of pages beyond those stored, as a part of those stored: the kernel's
-    /// waste. Zero for an empty pool.
+    /// Returns the kernel's waste: page bytes beyond those stored, per byte stored. Zero for an
+    /// empty pool.
     #[must_use]
     pub fn overhead_of_pages(&self) -> f64 {
         let pages = Pages::new(self.used_pages).bytes(page_size());
         self.beyond_stored(pages.get())
     }
 
-    /// Returns all bytes held beyond those stored, as a part of those stored. Zero for an empty
-    /// pool.
+    /// Returns the bytes held beyond those stored, per byte stored. Zero for an empty pool.
     #[must_use]
     pub fn overhead(&self) -> f64 {
         self.beyond_stored(self.held_bytes)
@@ -263,8 +256,8 @@ impl Stats {
         self.classes.iter().filter(|class| class.zspages > 0)
     }
 
-    /// Returns one JSON object of the totals and of the `classes` that have zspages. Names end with
-    /// their unit unless it is a count. `groups` is [`ClassStats::groups`].
+    /// Returns a JSON object of the totals and the classes in use. Names end with their unit unless
+    /// it is a count.
     #[must_use]
     pub fn to_json(&self) -> String {
         let classes: Vec<String> = self.classes_in_use().map(ClassStats::to_json).collect();
@@ -273,8 +266,7 @@ impl Stats {
         format!("{totals}, \"classes\": [{}] }}", classes.join(", "))
     }
 
-    /// Returns OpenMetrics 1.0 text of the totals and of the classes that have zspages, by size and
-    /// shape, in bytes.
+    /// Returns OpenMetrics 1.0 text of the totals and the classes in use, in bytes.
     #[must_use]
     pub fn to_openmetrics(&self) -> String {
         let page = page_size().bytes();
@@ -288,7 +280,7 @@ impl Stats {
     /// Checks the identities, which hold while no call is under way.
     ///
     /// # Errors
-    /// The identity that does not hold, with its values.
+    /// The identity that does not hold.
     pub fn check(&self) -> Result<(), String> {
         let page = page_size().bytes().get();
         let same = |what: &str, a: u64, b: u64| {

@@ -1,4 +1,4 @@
-//! Tests a pool against a plain map, and the calls that it refuses.
+//! Tests a pool against a map, and the calls that it refuses.
 
 use std::collections::HashMap;
 
@@ -26,7 +26,6 @@ fn bytes_of(seed: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|at| (seed.wrapping_mul(0x9e37_79b9) + at * 7 + (at >> 8)) as u8).collect()
 }
 
-/// Returns options for a pool without codec and with a fixed table.
 fn plain() -> Options {
     ObjectPool::options().codec(Codec::None).table(TableChoice::BySize)
 }
@@ -161,7 +160,7 @@ fn what_no_pool_takes() {
         Err(Error::BufferTooSmall { given: 3, len: 4 })
     ));
     for word in 0..64 {
-        // A pool refuses a forged handle unless it happens to name an object.
+        // A forged handle may happen to name an object.
         let Some(forged) = Handle::from_raw(handle.to_raw() ^ 1 << word) else { continue };
         assert!(matches!(pool.get(forged), Err(Error::Stale | Error::Foreign)), "bit {word}");
     }
@@ -174,7 +173,6 @@ fn what_no_pool_takes() {
     assert!(matches!(pool.set_limit(Bytes::new(1)), Err(Error::LimitBelowHeld { .. })));
 }
 
-/// Returns the bytes of the pool's pages that are present.
 fn resident(pool: &ObjectPool) -> u64 {
     let range = pool.objects.memory.pages.frames().range_of_all();
     let len = Bytes::new(range.len() as u64);
@@ -260,7 +258,6 @@ fn a_limit_is_never_passed_and_refuses() {
     assert!(matches!(error, Error::Full { len: 1000, .. }), "{error}");
     let stats = pool.stats();
     stats.check().unwrap();
-    // Objects take nine tenths of the limit, so overhead is small.
     assert!(stats.stored_bytes > limit.get() / 10 * 9, "{stats}");
     assert!(stats.held_bytes <= limit.get() + (64 << 10), "{stats}");
     pool.remove(handles[0]).unwrap();
@@ -283,7 +280,7 @@ fn at_the_limit_the_oldest_go() {
         for n in 0..20_000_u64 {
             let bytes = bytes_of(n, 300 + (n * 131 % 800) as usize);
             handles.push((pool.insert(&bytes).unwrap(), bytes));
-            // The first object is read again and again, so it stays.
+            // The first object is read each time, so it stays.
             assert!(pool.get(handles[0].0).is_ok(), "{limit}: after {n}");
             assert!(pool.held() <= limit);
         }
@@ -309,7 +306,7 @@ fn what_is_gone_but_still_read_does_not_stand_in_the_way_of_eviction() {
     let pool = plain().limit(limit).at_limit(AtLimit::EvictOldest).build().unwrap();
     let page = page_size().bytes().as_usize();
     let insert = |n: usize| pool.insert(&bytes_of(n as u64, page));
-    // All objects but the youngest are removed while they are read, so their zspages stay.
+    // Their zspages stay while the objects are read.
     let read = limit.as_usize() / page - 32;
     let handles: Vec<Handle> = (0..read).map(|n| insert(n).unwrap()).collect();
     let guards: Vec<_> = handles.iter().map(|handle| pool.get(*handle).unwrap()).collect();
@@ -348,7 +345,7 @@ fn a_table_is_changed_and_nothing_lost() {
 
 #[test]
 fn a_fitted_table_follows_the_objects() {
-    // With many lengths and few objects of each, fewer classes need less memory.
+    // With few objects of each length, fewer classes need less memory.
     let len = |n: u64| 40 + (n * 37 % 4000) as usize;
     let fill = |choice| {
         let pool = plain().table(choice).build().unwrap();

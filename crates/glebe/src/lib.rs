@@ -12,10 +12,9 @@
 //! [swap]: ../../../docs/swap.md
 //!
 #![doc = include_str!("../README.md")]
-// The README is the front page. The links above override its own: rustdoc takes the first
-// definition. Each module uses only modules listed above it.
+// The links above override those of the README, because rustdoc takes the first definition. Each
+// module uses only modules above it.
 #![deny(unsafe_code)]
-// Under `--cfg loom` the crate holds only the models and the parts that they run.
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
 
 #[doc(inline)]
@@ -30,7 +29,7 @@ pub use {
     glebe_volatile as volatile, glebe_zpool as zpool,
 };
 
-/// For the tests and the other programs of glebe: it changes without notice.
+/// `internal` serves glebe's own programs, and changes without notice.
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub use glebe_os::internal;
@@ -47,7 +46,7 @@ pub mod swap;
 #[cfg(not(loom))]
 pub mod reclaim;
 
-// L3: models, and the modules above as models run them.
+// L3: models
 #[cfg(loom)]
 mod models;
 #[cfg(loom)]

@@ -157,6 +157,10 @@ fn what_cannot_be_is_refused_and_nothing_changes() {
     }
     let file = Reserve::options().room(Bytes::mib(8)).memory(plain().mappable()).build(GRANULE);
     assert!(matches!(file, Err(ReserveError::FixedLen { .. })));
+    for room in [1 << 62, 1 << 63, u64::MAX - 4095, u64::MAX] {
+        let refused = Reserve::options().room(Bytes::new(room)).memory(plain()).build(GRANULE);
+        assert!(matches!(refused, Err(ReserveError::Os(_))), "{room}: {refused:?}");
+    }
     let reserve = reserve(Bytes::mib(6), Bytes::mib(4));
     let refused = reserve.grow(Bytes::mib(4)).unwrap_err();
     assert!(matches!(refused, ReserveError::NoRoom { left: GRANULE, .. }), "{refused}");

@@ -9,5 +9,6 @@ mod reclaim;
 mod run;
 #[cfg(feature = "serve")]
 mod serve;
+mod sizes;
 mod stats;
 mod zpool;

@@ -2,8 +2,8 @@
 //! the machine reboots. All programs use them, until memory of the source
 //! [`Blocks`](super::super::Source::Blocks) is drawn from them.
 //!
-//! Lengths are bytes, rounded up to blocks. Each call takes the lock of the hugetlb pools. Adding
-//! and dropping evacuate each block, in 12 ms to 0.4 s.
+//! Lengths are bytes, rounded up to blocks. Lock: that of the hugetlb pools. Cost: 12 ms to 0.4 s a
+//! block.
 
 use super::plan::{check, plan, Wanted, Whose};
 use super::record::{Line, Owner};
@@ -24,7 +24,7 @@ pub struct Block {
     pub free: Bytes,
     /// Bytes used by programs and page cache.
     pub used: Bytes,
-    /// Bytes in hugetlb pools, drawn by programs.
+    /// Bytes in hugetlb pools.
     pub drawn: Bytes,
 }
 
@@ -37,13 +37,13 @@ pub struct Status {
     pub blocks: Vec<Block>,
     /// Blocks that living processes made movable.
     pub processes: Vec<Block>,
-    /// Blocks without an owner that could not be given back yet.
+    /// Blocks without an owner, to be given back.
     pub ownerless: Vec<Block>,
     /// All movable bytes.
     pub movable: Bytes,
     /// All bytes on line.
     pub memory: Bytes,
-    /// Repairs made on the way.
+    /// Repairs made.
     pub notes: Vec<String>,
 }
 
@@ -52,9 +52,9 @@ pub struct Status {
 pub struct Change {
     /// Blocks, in the order of taking.
     pub blocks: Vec<u64>,
-    /// Bytes of all.
+    /// Bytes of all blocks.
     pub len: Bytes,
-    /// Repairs made on the way, and why there are no more blocks.
+    /// Repairs made, and why there are no more blocks.
     pub notes: Vec<String>,
 }
 
@@ -62,12 +62,11 @@ fn begin() -> Result<BlockWork, Error> {
     BlockWork::begin(&Place::default(), PoolLock::PATIENCE)
 }
 
-/// Adds blocks of at least `len` to the bank, in the fewest stretches. If only some can be added,
-/// it notes why. With `dry_run` it touches nothing.
+/// Adds blocks of at least `len` to the bank, in the fewest stretches; if fewer, a note says why. A
+/// `dry_run` touches nothing.
 ///
 /// # Errors
-/// [`Error::NoBlocks`], [`Error::TooMuchMovable`], [`Error::NoRoomToEvacuate`]; why no block could
-/// be added.
+/// [`Error::NoBlocks`], [`Error::TooMuchMovable`], [`Error::NoRoomToEvacuate`].
 pub fn add(len: Bytes, dry_run: bool) -> Result<Change, Error> {
     if len == Bytes::ZERO {
         return Err(Error::ZeroLength);
@@ -92,7 +91,7 @@ pub fn add(len: Bytes, dry_run: bool) -> Result<Change, Error> {
     Ok(Change { blocks: added, len, notes: work.notes })
 }
 
-/// Adds the longest stretch of up to `missing` bytes, or nothing if a block resisted.
+/// Returns nothing if a block resisted.
 fn add_stretch(
     work: &mut BlockWork,
     missing: Bytes,
@@ -117,8 +116,8 @@ fn add_stretch(
     Ok(Vec::new())
 }
 
-/// Gives blocks of at least `len`, or all, from the bank back to the kernel, fewest pages in use
-/// first. A block with drawn pages stays, and a note names it.
+/// Gives blocks of at least `len`, or all, from the bank back to the kernel, fewest used pages
+/// first. Blocks with drawn pages stay.
 ///
 /// # Errors
 /// [`Error::NoBlocks`]; if the lock cannot be had.
@@ -147,7 +146,7 @@ pub fn drop(len: Option<Bytes>) -> Result<Change, Error> {
     Ok(Change { blocks: dropped, len, notes: work.notes })
 }
 
-/// Returns the bank's blocks and their use. Mends what killed processes left.
+/// Returns the bank's blocks and their use.
 ///
 /// ```
 /// match glebe_contig::bank::status() {

@@ -1,8 +1,8 @@
-//! Chooses blocks. Pure, except for the passed function that looks at a block.
+//! Chooses blocks.
 //!
 //! A *stretch* is adjacent blocks on one node. The best has the fewest blocks of the kernel, then
-//! the fewest pages to move. Samples say where to look; before a block is taken, every page is
-//! checked. Occupancies are base pages.
+//! the fewest pages to move. Samples say where to look; every page is checked before a block is
+//! taken.
 
 use std::collections::BTreeMap;
 
@@ -11,17 +11,13 @@ use glebe_os::internal::sys::machine::numa::Node;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Disturbs {
-    /// The bank's.
     Bank,
-    /// Movable already.
     Movable,
-    /// The kernel's.
     Kernel,
-    /// The kernel's, of the few that devices with short addresses need.
+    /// The kernel's, which devices with short addresses need.
     Devices,
 }
 
-/// A block whose state and owner allow taking it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
     pub number: u64,
@@ -30,7 +26,7 @@ pub(super) struct Candidate {
     pub sample: Occupancy,
 }
 
-/// Adjacent blocks, and how many pages must move.
+/// Adjacent blocks, and the number of pages to move.
 pub(super) type Stretch = (Vec<u64>, u64);
 
 pub(super) struct Search<'a, E> {
@@ -40,12 +36,10 @@ pub(super) struct Search<'a, E> {
 }
 
 impl<'a, E> Search<'a, E> {
-    /// Searches `candidates`, in order of number. `look` counts all pages of a block.
     pub fn new(candidates: Vec<Candidate>, look: &'a dyn Fn(u64) -> Result<Occupancy, E>) -> Self {
         Self { candidates, look, seen: BTreeMap::new() }
     }
 
-    /// Returns the best stretch of `len` blocks without `but`.
     pub fn stretch(&mut self, len: u64, but: &[u64]) -> Result<Option<Stretch>, E> {
         for window in self.windows(len, but) {
             if self.all_fit(&window)? {
@@ -106,7 +100,6 @@ impl<'a, E> Search<'a, E> {
         Ok(seen)
     }
 
-    /// Returns the length of the longest stretch that may be taken. Checks every candidate.
     pub fn longest(&mut self) -> Result<u64, E> {
         let (mut longest, mut at) = (0, 0);
         let mut before: Option<Candidate> = None;
@@ -122,9 +115,8 @@ impl<'a, E> Search<'a, E> {
         Ok(longest)
     }
 
-    /// Returns the block of the kernel with the fewest unmarked frames, then the fewest pages to
-    /// move, and nothing else in the way. Returns `None` if no block has only unmarked frames in
-    /// the way.
+    /// Returns the kernel's block with the fewest unmarked frames and nothing else in the way, if
+    /// unmarked frames are in any block's way.
     pub fn most_likely(&self) -> Option<u64> {
         let may_fit = |seen: &Occupancy| fits(Occupancy { unmarked: 0, ..*seen });
         if self.count(|seen| seen.unmarked > 0 && may_fit(seen)) == 0 {
@@ -167,7 +159,6 @@ mod tests {
             .collect()
     }
 
-    /// Returns the best stretch, or else the longest length.
     fn find(candidates: &[Candidate], len: u64, fixed: &[u64]) -> Result<Vec<u64>, u64> {
         let look = |number: u64| {
             let of = candidates.iter().find(|c| c.number == number).unwrap();

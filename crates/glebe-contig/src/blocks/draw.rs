@@ -1,10 +1,9 @@
 //! Draws the huge pages of evacuated blocks into the hugetlb pool.
 //!
 //! The kernel fills the pool from movable memory first, beginning with the pages that were free
-//! longest. So the pool grows in steps, each a single write, until it has the wanted frames. The
-//! newest pages are on top of the pool, and a mapping gets them. They are promised under the lock
-//! but populated without it. Other programs may then draw from the pool too, so the frames are read
-//! afterwards. Counts and frames are huge pages.
+//! longest. So the pool grows in steps, each a single write, until it has the wanted frames. Pages
+//! are populated without the lock, so their frames are read afterwards. Counts and frames are huge
+//! pages.
 
 use std::ops::Range;
 
@@ -15,18 +14,17 @@ use crate::Error;
 use glebe_os::error::OsError;
 use glebe_os::internal::mapping::Mapping;
 
-/// Pages added at a time before the first wanted one.
+/// Pages of a step before the first wanted one.
 const STEP: u64 = 64;
-/// Limit of further steps without a wanted page.
+/// Most further steps without a wanted page.
 const VAIN_MAX: u32 = 3;
 
-/// A mapping to populate, which gets the wanted pages and perhaps more; and a mapping that reserves
-/// the other new pages of the pool until the first one is populated.
+/// A mapping with the wanted pages and perhaps more, and a mapping that reserves the other new
+/// pages meanwhile.
 pub(super) type Drawn = (Mapping, Option<Mapping>);
 
-/// Puts the blocks of `plan`, whose frames are `within`, back as movable memory, and has the pool
-/// take each at once. Grows the pool, by `most` in all, until it has the needed adjacent pages.
-/// `None` if they do not come.
+/// Puts the blocks of `plan` back as movable memory and grows the pool after each, by `most` in
+/// all; `None` if the needed pages in `within` do not come.
 pub(super) fn draw(
     work: &BlockWork,
     builder: &Builder<'_>,

@@ -1,19 +1,16 @@
 //! Implements the source [`Blocks`](super::Source::Blocks): one run out of evacuated memory blocks.
 //!
-//! It takes the fewest suitable adjacent blocks off line, which moves their pages elsewhere, and
-//! puts them back as movable memory. Then it takes the huge pages of exactly these frames and reads
-//! the frames. The kernel keeps the last pages of a zone, so one more block is evacuated for the
-//! moment if nothing else is free in movable memory. When the memory is dropped, its blocks return
-//! to their zone.
+//! [`build`] takes the fewest suitable adjacent blocks off line, which moves their pages elsewhere,
+//! puts them back as movable memory, and takes the huge pages of their frames. The kernel keeps the
+//! last pages of a zone, so one more block is evacuated for the moment if movable memory has
+//! nothing else free. On drop, the blocks return to their zone.
 //!
-//! Nothing is touched if too little memory would be left, or too much would be movable, since the
-//! kernel cannot use movable memory for itself. A record lists the blocks that glebe changes or
-//! made movable ([`record`]), each with an owner that shows that it lives ([`owner`]). The next
-//! holder of the lock mends what a killed process left.
+//! Nothing is touched if too little memory would be left, or too much movable. A record lists
+//! changed blocks ([`record`]) with their owners ([`owner`]), so that the next holder of the lock
+//! mends what a killed process left.
 //!
-//! Lengths are bytes; blocks have numbers. Cost: 12 ms for the first block, 1 ms for each further
-//! one, 12 µs for each page in use. Lock: the one of the hugetlb pools, but not while pages are
-//! zeroed. Source: admin-guide/mm/memory-hotplug.
+//! Lengths are bytes. Cost: 12 ms for the first block, 1 ms for each further one, 12 µs for each
+//! page in use. Lock: that of the hugetlb pools. Source: admin-guide/mm/memory-hotplug.
 
 pub mod bank;
 mod choose;
@@ -43,10 +40,9 @@ use glebe_os::internal::sys::page_size;
 use glebe_os::internal::sys::processes::fork::ForkGuard;
 use glebe_os::units::{Bytes, PageSize};
 
-/// Time that the kernel may take to empty a block.
 const BLOCK_PATIENCE: Duration = Duration::from_secs(1);
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
-/// Most blocks that may resist, since the kernel logs each.
+/// The kernel logs each block that resists.
 const STUCK_MAX: usize = 3;
 const ATTEMPTS: u32 = 8;
 const TAKEN: &str = "others took pages of evacuated memory blocks first; they were evacuated again";
@@ -54,8 +50,7 @@ const TAKEN: &str = "others took pages of evacuated memory blocks first; they we
 pub(super) const WHY_NOT_PINNED: &str = "memory blocks are movable memory: a long-term pin would \
     move the pages out of it, and the run would be gone";
 
-/// The movable blocks of one [`Contig`](super::Contig), given back on drop. Blocks that cannot go
-/// stay on record, and the next holder of the lock tries again.
+/// Blocks that cannot be given back on drop stay on record.
 #[derive(Debug)]
 pub(super) struct HeldBlocks {
     blocks: Vec<u64>,
@@ -99,7 +94,7 @@ impl Drop for HeldBlocks {
         let this = work.book.this_process(&work.lock).ok();
         for block in &self.blocks {
             let owner = work.book.of(*block).map(|line| line.owner);
-            // Skips a block that was mended and has another owner now.
+            // A mended block may have another owner now.
             if owner == Some(Owner::Nobody) || owner == this {
                 let _ = work.give_back(*block);
             }
@@ -110,13 +105,11 @@ impl Drop for HeldBlocks {
 struct Call<'a> {
     options: &'a Options,
     builder: Builder<'a>,
-    /// Bytes of a block.
     block: Bytes,
     held: HeldBlocks,
     stuck: Vec<Stuck>,
 }
 
-/// Maps `len` bytes, whole huge pages, in one run.
 pub(super) fn build(options: &Options, len: Bytes) -> Result<Contig, Error> {
     if options.mappable {
         let why = "their pages are private memory, not a file's; ask for no mappable memory";
@@ -151,7 +144,7 @@ fn smallest_size() -> Result<PageSize, Error> {
 }
 
 impl Call<'_> {
-    /// Evacuates blocks and has their pages promised. `None` means: try again.
+    /// Evacuates blocks and promises their pages. `None` asks for another attempt.
     fn evacuate(&mut self, len: Bytes) -> Result<Option<(Vec<u64>, draw::Drawn)>, Error> {
         let (options, builder) = (self.options, &mut self.builder);
         let mut work = BlockWork::begin(&options.place, options.patience())?;
@@ -208,8 +201,7 @@ impl Call<'_> {
     }
 }
 
-/// Returns an error if more idle pages would be kept from other programs than the blocks of `plan`
-/// hold.
+/// Refuses if other programs would lose more idle pages than the blocks hold.
 fn check_idle(builder: &Builder<'_>, block: Bytes, plan: &BlockPlan) -> Result<(), Error> {
     let (size, blocks) = (builder.pool.size(), plan.blocks.len() as u64);
     let (idle, hold) = (builder.idle_to_keep()?, blocks * block.pages_down(size).get());
@@ -225,8 +217,7 @@ fn check_idle(builder: &Builder<'_>, block: Bytes, plan: &BlockPlan) -> Result<(
     Err(Error::NoBlocks { why })
 }
 
-/// Returns `None` if other programs took the memory: the pool's pages, or what the kernel needs to
-/// put a block on line.
+/// Returns `None` if other programs took the pages, or memory for putting a block on line.
 fn none_if_short<T>(error: Error) -> Result<Option<T>, Error> {
     match error {
         Error::Os(error) if error.kind() == ErrorKind::OutOfMemory => Ok(None),
@@ -234,17 +225,11 @@ fn none_if_short<T>(error: Error) -> Result<Option<T>, Error> {
     }
 }
 
-/// Returns true if blocks are on record. Without a record there is no bank.
 pub(super) fn has_record(place: &Place) -> bool {
     let mut records = place.locks.iter().map(|lock| lock.with_file_name(owner::NAME));
     records.any(|path| file::link_metadata(&path).is_ok_and(|meta| meta.len() > 0))
 }
 
-/// Plans `len` with the bank's blocks and with all blocks, without touching them. Mends what killed
-/// processes left.
-///
-/// # Errors
-/// [`Error::NoBlocks`]; if the lock cannot be had.
 pub(super) fn outlook(len: Bytes) -> Result<[Result<(), Error>; 2], Error> {
     let options = Options::default();
     let work = BlockWork::begin(&options.place, BLOCK_PATIENCE)?;
@@ -257,9 +242,7 @@ pub(super) fn outlook(len: Bytes) -> Result<[Result<(), Error>; 2], Error> {
     }))
 }
 
-/// Mends what killed processes left of memory blocks: puts blocks on line, and gives movable blocks
-/// without an owner back to the kernel. Returns the repairs. Costs a look at a file if nothing is
-/// on record or the caller is not root.
+/// Mends memory blocks that killed processes left, and returns the repairs.
 ///
 /// # Errors
 /// If the lock cannot be had within `patience`, or the record cannot be read.

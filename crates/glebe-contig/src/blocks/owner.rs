@@ -1,7 +1,6 @@
 //! [`Book`] is the machine's record of blocks. Claims show which processes live.
 //!
-//! The file is next to the lock of the hugetlb pools, and used under that lock only. Without blocks
-//! it is empty.
+//! The file is next to the lock of the hugetlb pools, and used only under that lock.
 
 use super::record::{header, Line, Owner, Record};
 use crate::pool::PoolLock;
@@ -10,13 +9,11 @@ use glebe_os::internal::sys::files::lock_file::LockFile;
 
 pub(super) const NAME: &str = "blocks";
 
-/// The record, while the lock is held.
 #[derive(Debug)]
 pub(super) struct Book {
     file: &'static LockFile,
     boot_id: String,
     record: Record,
-    /// The file has a header of this boot.
     begun: bool,
 }
 

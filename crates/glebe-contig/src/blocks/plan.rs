@@ -1,8 +1,8 @@
-//! Plans which blocks a call takes, and checks that it may.
+//! Plans which blocks a call takes.
 //!
-//! A frame without a flag is the kernel's, or free in the list of one processor. If such frames are
-//! in the way, those lists are emptied. If that does not help, the block most likely to be emptied
-//! is taken off line and put back, which empties all lists. Lengths are bytes.
+//! A frame without a flag is the kernel's, or free in a processor's own list. If such frames are in
+//! the way, those lists are emptied. If that does not help, the likeliest block is taken off line
+//! and put back, which empties all lists. Lengths are bytes.
 
 use super::choose::{Disturbs, Search};
 use super::work::BlockWork;
@@ -15,21 +15,20 @@ use glebe_os::internal::sys::machine::zones;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 
-/// Share of the available memory that must stay free.
+/// Divisor of the available memory.
 const MARGIN_SHARE: u64 = 10;
 const MARGIN_MIN: Bytes = Bytes::gib(1);
-/// Share of memory that may be movable.
+/// Divisor of the machine's memory.
 const MOVABLE_SHARE: u64 = 4;
-/// The kernel keeps at most this share of movable memory free, plus `KEPT_MIN`.
+/// Divisor of the movable memory that the kernel keeps free.
 const KEPT_SHARE: u64 = 256;
 const KEPT_MIN: Bytes = Bytes::mib(8);
 
 pub(super) struct Wanted<'a> {
     pub len: Bytes,
     pub node: Option<Node>,
-    /// Blocks from earlier attempts that other programs foiled, oldest first.
+    /// Blocks left by earlier attempts, oldest first.
     pub own: &'a [u64],
-    /// Blocks that could not be emptied.
     pub stuck: &'a [u64],
     pub of: Whose,
 }
@@ -46,17 +45,12 @@ pub(crate) enum Whose {
 
 #[derive(Debug, Default)]
 pub(super) struct BlockPlan {
-    /// Adjacent blocks in order of number.
     pub blocks: Vec<u64>,
     pub node: Option<Node>,
-    /// A block to put back last, if the kernel would keep the last pages of `blocks`.
+    /// A block to put back last: the kernel keeps the last pages.
     pub slack: Option<u64>,
 }
 
-/// Chooses blocks and checks that they may be taken.
-///
-/// # Errors
-/// [`Error::BlocksShort`], [`Error::TooMuchMovable`], [`Error::NoRoomToEvacuate`].
 pub(super) fn plan(work: &mut BlockWork, wanted: &Wanted<'_>) -> Result<BlockPlan, Error> {
     let mut planned = plan_once(work, wanted)?;
     if matches!(planned, Err((_, Some(_)))) {
@@ -76,14 +70,13 @@ pub(super) fn outlook(work: &BlockWork, wanted: &Wanted<'_>) -> Result<BlockPlan
     plan_once(work, wanted)?.map_err(|(error, _)| error)
 }
 
-/// Refuses `more` movable blocks, whichever they are, if there is no room.
 pub(super) fn check(all: &[MemoryBlock], more: u64, size: Bytes) -> Result<(), Error> {
     check_share(all, more, size)?;
     let taken = Bytes::new(more.saturating_mul(size.get()));
     room_in(meminfo::available()?, taken, Bytes::ZERO)
 }
 
-/// The refusal, and the block most likely to be emptied if frames without a flag are in the way.
+/// The refusal, and the block most likely to be emptied.
 type Short = (Error, Option<u64>);
 
 fn plan_once(work: &BlockWork, wanted: &Wanted<'_>) -> Result<Result<BlockPlan, Short>, Error> {
@@ -117,8 +110,7 @@ fn plan_once(work: &BlockWork, wanted: &Wanted<'_>) -> Result<Result<BlockPlan, 
     let whole = Bytes::new(blocks.len() as u64 * size.get());
     let node_of = |number: u64| all.iter().find(|block| block.number == number)?.node;
     let node = blocks.first().and_then(|first| node_of(*first));
-    // The oldest block left by earlier attempts becomes the slack, if another is left. Other
-    // programs take movable memory from that one first.
+    // Other programs take movable memory from the oldest block first, so it becomes the slack.
     let is_left = |own: &&u64| !blocks.contains(own) && node_of(**own) == node;
     let left: Vec<u64> = wanted.own.iter().filter(is_left).copied().collect();
     let is_again = !wanted.own.is_empty();
@@ -139,7 +131,6 @@ fn plan_once(work: &BlockWork, wanted: &Wanted<'_>) -> Result<Result<BlockPlan, 
     Ok(Ok(BlockPlan { blocks, node, slack }))
 }
 
-/// Returns true if the node's movable memory would have too little free beyond `len`.
 fn needs_slack(blocks: Bytes, len: Bytes, node: Option<Node>) -> Result<bool, Error> {
     let free = free_in_zones(Zone::Movable.as_str(), node)?;
     let kept = KEPT_MIN + Bytes::new((free.get() + blocks.get()) / KEPT_SHARE);

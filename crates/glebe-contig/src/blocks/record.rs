@@ -1,34 +1,29 @@
 //! [`Record`] lists memory blocks before they are changed. Pure: text in, text out.
 //!
-//! Lines have equal length and do not cross pages, so a kill cannot cut the write of a line.
-//! Numbers are decimal; spaces fill lines up:
+//! Lines have equal length and do not cross pages, so a kill cannot cut a line's write.
 //!
 //! ```text
 //! glebe-blocks 1 BOOT_ID
 //! BLOCK ZONE OWNER
 //! ```
 //!
-//! `BLOCK` is a number, `ZONE` the zone before the change, `OWNER` `bank`, `nobody` or `process N`
-//! with the process's claim. Free lines are spaces. Text of another boot and malformed lines are
-//! ignored.
+//! `ZONE` is the zone before the change, `OWNER` is `bank`, `nobody` or `process N` with the
+//! process's claim. Free lines are spaces. Text of another boot and malformed lines are ignored.
 
 use glebe_os::internal::sys::machine::memory_block::Zone;
 
 const HEADER: &str = "glebe-blocks 1";
-/// Bytes of a line with its end.
 pub(super) const LINE: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// The bank, for good.
     Bank,
     /// The process with this claim.
     Process(u32),
-    /// Nobody: it could not be given back yet.
+    /// The block could not be given back yet.
     Nobody,
 }
 
-/// A block being changed, or movable because of glebe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Line {
     pub block: u64,
@@ -85,7 +80,7 @@ impl Record {
         self.lines().find(|line| line.block == block)
     }
 
-    /// Sets a block's line. Returns where to write which bytes.
+    /// Returns the offset and the bytes to write.
     pub fn set(&mut self, line: Line) -> (u64, Vec<u8>) {
         let own = self.slots.iter().position(|slot| slot.is_some_and(|s| s.block == line.block));
         let free = || self.slots.iter().position(Option::is_none);
@@ -97,7 +92,6 @@ impl Record {
         self.text(slot)
     }
 
-    /// Frees a block's line. Returns where to write which bytes.
     pub fn strike(&mut self, block: u64) -> Option<(u64, Vec<u8>)> {
         let of = |slot: &Option<Line>| slot.is_some_and(|line| line.block == block);
         let slot = self.slots.iter().position(of)?;

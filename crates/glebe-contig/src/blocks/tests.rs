@@ -16,7 +16,7 @@ fn begin() -> Result<BlockWork, Error> {
     BlockWork::begin(&Place::default(), LOCK)
 }
 
-/// A block that can be evacuated. It returns to its zone, even if a test fails.
+/// A block that can be evacuated, put back on drop.
 struct Good {
     block: u64,
     zone: Zone,
@@ -46,8 +46,6 @@ impl Good {
         Some(Self { block, zone, _turn: turn })
     }
 
-    /// Records the block for `owner`, takes it off line, and with `movable` puts it back as movable
-    /// memory.
     fn leave(&self, owner: Owner, movable: bool) -> bool {
         let mut work = begin().unwrap();
         work.note_down(self.block, owner).unwrap();
@@ -68,7 +66,6 @@ impl Good {
         (block.state, block.zone, work.book.of(self.block))
     }
 
-    /// Asserts that the next holder of the lock notes `what` and puts the block back.
     fn assert_mended(&self, what: &str) {
         let work = begin().unwrap();
         let of_it = format!("memory block {}", self.block);

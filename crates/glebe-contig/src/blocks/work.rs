@@ -1,7 +1,7 @@
 //! [`BlockWork`] changes memory blocks, under the lock of the hugetlb pools.
 //!
 //! It records each change first, so that the next holder of the lock can undo it. It puts a block
-//! back at once: the system lacks the memory of a block off line. It leaves out blocks with hugetlb
+//! back at once, since the system lacks its memory meanwhile. It leaves out blocks with hugetlb
 //! pages, which would be moved or lost.
 
 use std::io::ErrorKind;
@@ -20,9 +20,7 @@ use glebe_os::internal::sys::machine::kpage::{Frames, Occupancy};
 use glebe_os::internal::sys::machine::memory_block::{BlockState, MemoryBlock, MemoryBlocks, Zone};
 use glebe_os::internal::sys::machine::numa::Node;
 
-/// Distance of the sampled frames.
 const SAMPLE_EVERY: u64 = 1 << 11;
-/// The longest wait for surplus pages to leave a pool, and the pause between two looks.
 const SURPLUS_PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -32,7 +30,6 @@ pub(super) struct Stuck {
     pub error: OsError,
 }
 
-/// The right to change memory blocks, until dropped.
 #[derive(Debug)]
 pub(super) struct BlockWork {
     pub lock: PoolLock,
@@ -43,10 +40,6 @@ pub(super) struct BlockWork {
 }
 
 impl BlockWork {
-    /// Takes the lock and mends what killed processes left.
-    ///
-    /// # Errors
-    /// [`Error::NoBlocks`] if blocks cannot be taken off line; if the lock cannot be had.
     pub fn begin(place: &Place, patience: Duration) -> Result<Self, Error> {
         let no = |why: String| Error::NoBlocks { why };
         let blocks = machine_blocks()?;
@@ -63,7 +56,7 @@ impl BlockWork {
         Ok(work)
     }
 
-    /// Returns the blocks of `all` that a caller with `own` may take, in order of number.
+    /// Returns the blocks that a caller with `own` may take.
     pub fn candidates(
         &self,
         all: &[MemoryBlock],
@@ -93,13 +86,12 @@ impl BlockWork {
         Ok(candidates)
     }
 
-    /// Counts a block's pages: all, or up to the first immovable one.
+    /// Counts a block's pages. Unless `all`, stops after an immovable one.
     pub fn look(&self, number: u64, all: bool) -> Result<Occupancy, Error> {
         Ok(self.frames.occupancy(self.blocks.first_frame(number), self.blocks.pages(), all)?)
     }
 
-    /// Empties all of `numbers` and puts them back as movable memory of `owner`, or none. The
-    /// bank's blocks stay the bank's.
+    /// Evacuates all or none. The bank's blocks stay the bank's.
     pub fn evacuate(&mut self, numbers: &[u64], owner: Owner) -> Result<(), Result<Stuck, Error>> {
         self.empty(numbers, owner)?;
         for number in numbers {
@@ -111,7 +103,7 @@ impl BlockWork {
         Ok(())
     }
 
-    /// Takes all of `numbers` off line for `owner`, or none.
+    /// Takes `numbers` off line, all or none.
     pub fn empty(&mut self, numbers: &[u64], owner: Owner) -> Result<(), Result<Stuck, Error>> {
         let is_new = |number: &&u64| self.book.of(**number).is_none();
         let new: Vec<u64> = numbers.iter().filter(is_new).copied().collect();
@@ -128,8 +120,8 @@ impl BlockWork {
         Ok(())
     }
 
-    /// Gives `numbers` back after one of them failed; with `disown`, also blocks of the bank.
-    /// Blocks that fail stay on record for the next holder of the lock.
+    /// Gives `numbers` back after a failure; with `disown`, also blocks of the bank. Blocks that
+    /// fail stay on record.
     pub fn bring_back(&mut self, numbers: &[u64], disown: bool) {
         for number in numbers {
             if let (true, Some(line)) = (disown, self.book.of(*number)) {
@@ -139,8 +131,7 @@ impl BlockWork {
         }
     }
 
-    /// Empties a block and puts it back as it was. That empties the lists of single processors,
-    /// whose free pages have no flag.
+    /// Empties a block and puts it back, which empties processors' own lists.
     pub fn cycle(&mut self, number: u64) -> Result<(), Error> {
         let owner = self.book.this_process(&self.lock)?;
         self.note_down(number, owner)?;
@@ -149,7 +140,6 @@ impl BlockWork {
         Ok(emptied?)
     }
 
-    /// Records a block before it is changed.
     pub fn note_down(&mut self, number: u64, owner: Owner) -> Result<(), Error> {
         let line = match self.book.of(number) {
             Some(line) if line.owner == Owner::Bank => return Ok(()),
@@ -162,8 +152,8 @@ impl BlockWork {
         Ok(self.book.set(line)?)
     }
 
-    /// Puts a block into its old zone and strikes it out. On failure the block stays on record
-    /// without an owner. A block of the bank is only put on line.
+    /// Puts a block into its old zone and strikes it out. On failure it stays on record without an
+    /// owner.
     pub fn give_back(&mut self, number: u64) -> Result<(), Error> {
         let Some(line) = self.book.of(number) else { return Ok(()) };
         let block = self.blocks.read(number)?;
@@ -190,10 +180,9 @@ impl BlockWork {
         Ok(self.book.strike(number)?)
     }
 
-    /// Counts the pages of hugetlb pools in a block. The kernel takes surplus pages of a process
-    /// that just ended out of the pools a moment later, so this waits for those. Each
-    /// further count follows its look at the surplus: a page that left between a count and a later
-    /// look would be counted and not awaited.
+    /// Counts the pages of hugetlb pools in a block, after a wait: the kernel removes surplus pages
+    /// of an ended process late. Each count follows its look at the surplus, else a page that
+    /// leaves in between would be counted and not awaited.
     fn pages_of_pools(&self, number: u64) -> Result<u64, Error> {
         let begin = Instant::now();
         let mut pages = self.look(number, true)?.pool;
@@ -240,8 +229,6 @@ impl BlockWork {
         Ok(())
     }
 
-    /// Mends what killed processes left: blocks off line come back, blocks without an owner go to
-    /// the kernel.
     fn mend(&mut self) -> Result<(), Error> {
         for line in self.book.lines() {
             let block = match self.blocks.read(line.block) {
@@ -299,8 +286,8 @@ pub(super) fn machine_blocks() -> Result<MemoryBlocks, Error> {
     })
 }
 
-/// Returns true for the first or last block of a zone other than Normal. Without it the zone would
-/// shrink, and the kernel would put the block elsewhere.
+/// Returns true for the first or last block of a DMA zone. Without the block the zone would shrink,
+/// and the kernel would put the block elsewhere.
 fn is_border(all: &[MemoryBlock], at: usize) -> bool {
     let zone = all[at].zone;
     let of_zone = |other: Option<&MemoryBlock>| other.is_some_and(|other| other.zone == zone);

@@ -1,16 +1,14 @@
-//! Draws chosen pages into a pool: free huge pages of the longest runs.
+//! Draws chosen free huge pages into a pool.
 //!
-//! No caller can choose the pages that a pool grows by. So the pool grows by promises to mappings
-//! of ours, which zero nothing ([`promised`](super::promised)), until /proc/kpageflags shows the
-//! wanted pages in it. Then no other program can take them. If other programs took some before, the
-//! choice is made again. Now the promises end, newest page first. When a wanted page leaves the
-//! pool, the pool grows until the page is back: it is among the next pages, but pages of unmovable
-//! page blocks come last. Then the page on top is touched. A kill leaves only a raised limit on
-//! surplus pages. The order holds only within one NUMA node ([`nodes`](super::nodes)).
+//! No caller can choose the pages that a pool grows by. So the pool grows by promises to untouched
+//! mappings ([`promised`](super::promised)), until /proc/kpageflags shows the wanted pages in it.
+//! Then the promises end, newest page first. When a wanted page leaves the pool, the pool grows
+//! until the page is back, and a touch takes the page. Pages of unmovable page blocks come last.
+//! The order holds only within one NUMA node ([`nodes`](super::nodes)). A kill leaves only a raised
+//! limit on surplus pages.
 //!
-//! Cost: 6 µs for each page that the pool grows or shrinks by, and the zeroing of the touched
-//! pages. Lock: the one of the pools, also during zeroing, since a program that grows the pool
-//! would take the pages. It is released after each [`TURN`]. Frames are huge pages.
+//! Cost: 6 µs for each page added or removed, and the zeroing. Lock: that of the pools, also during
+//! zeroing, since a program that grows the pool would take the pages. Frames are huge pages.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -30,21 +28,18 @@ use glebe_os::internal::sys::machine::zones;
 use glebe_os::internal::sys::processes::one_processor::OneProcessor;
 use glebe_os::units::Pages;
 
-/// Time that the lock is held once the pool has grown, plus one step.
+/// Most time under the lock after the growth, plus one step.
 const TURN: Duration = Duration::from_millis(500);
-/// Pages that one step adds or removes.
 const STEP: u64 = 64;
-/// Pages until the first check whether the new pages form an equally good run. Later checks double
-/// it.
+/// Growth in pages before the first check for an equally good run. Each check doubles it.
 const LOOK_FIRST: u64 = 256;
 /// Most turns that bring no page.
 const VAIN_MAX: u32 = 2;
 
-/// The pages to draw next, and the longest possible run.
+/// Pages to draw next, and the longest possible run.
 pub(super) type Seen = (BTreeSet<u64>, Pages);
 
 impl Builder<'_> {
-    /// Draws the free pages that make the longest runs with the pages in hand, longest run first.
     pub(super) fn draw(
         &mut self,
         frames: &Frames,
@@ -74,7 +69,6 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Looks for pages to draw next, also in processors' own lists.
     pub(super) fn see(&self, frames: &Frames) -> Result<Seen, Error> {
         zones::empty_processor_lists();
         let (size, in_hand) = (self.pool.size(), self.held.numbers());
@@ -84,8 +78,7 @@ impl Builder<'_> {
         Ok(self.wanted(free))
     }
 
-    /// Returns the pages to draw next, if any would help, and the longest possible run. A run
-    /// longer than all in hand is drawn first.
+    /// Returns the pages to draw next. A run longer than all in hand comes first.
     fn wanted(&self, pages: Vec<u64>) -> Seen {
         let held = &self.held;
         let keep = usize::try_from(self.pages).unwrap_or(usize::MAX);
@@ -104,7 +97,7 @@ impl Builder<'_> {
         (kept.into_iter().filter(|number| !in_hand.contains(number)).collect(), longest)
     }
 
-    /// Draws the wanted pages of one node, on a thread that stays there.
+    /// Draws the wanted pages of one node, on a thread bound to it.
     fn draw_on_one_node(
         &mut self,
         lock: &PoolLock,
@@ -129,12 +122,11 @@ impl Builder<'_> {
     ) -> Result<(), Error> {
         let size = self.pool.size();
         let (mut idle, mut promised) = (Promised::new(size), Promised::new(size));
-        // Reserves the pool's idle pages first: otherwise later reservations would use them, and
-        // the pool would not grow.
+        // Later promises would use idle pages, and the pool would not grow.
         idle.more(self, self.machine_pool()?.counts()?.available())?;
         let _stays = self.pool.node().map(Stays::on);
         self.grow_until(&mut promised, most, frames, &mut wanted)?;
-        // Does not count the growth: on a busy machine it may take longer than a turn.
+        // The growth does not count: it may take longer than a turn.
         let began = Instant::now();
         while !wanted.is_empty() && began.elapsed() < TURN && !self.effort.is_over() {
             let top = STEP.min(promised.pages());
@@ -154,8 +146,8 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Gives back the `top` newest pages. If some of `these` leave the pool with them, grows it
-    /// until they are back. Returns them, and how many pages came.
+    /// Gives back the `top` newest pages. Returns those of `these` that left the pool, after
+    /// growing the pool until they are back, and the number of pages that came.
     fn look_below(
         &self,
         promised: &mut Promised,
@@ -180,8 +172,8 @@ impl Builder<'_> {
         Ok((gone, came))
     }
 
-    /// Grows the pool, up to `most` promised pages, until it has `wanted`. If other new pages are
-    /// as good, or the pool cannot grow, `wanted` becomes the best of the new pages.
+    /// Grows the pool until it has `wanted`. If other new pages are as good, or the pool cannot
+    /// grow, `wanted` becomes the best new pages.
     fn grow_until(
         &self,
         promised: &mut Promised,
@@ -193,8 +185,7 @@ impl Builder<'_> {
         let of_others = in_pool(frames, size)?;
         let mut look_at = LOOK_FIRST;
         while !self.are_in_pool(wanted, frames)? && !self.effort.is_over() {
-            // Asking for more pages than exist would make the kernel reclaim and compact. If the
-            // number of obtainable pages cannot be read, the pool does not grow.
+            // A request for more pages than exist would make the kernel reclaim and compact.
             let obtainable = zones::obtainable(size, self.pool.node()).unwrap_or(0);
             let step = STEP.min(obtainable).min(most - promised.pages().min(most));
             let came = promised.more(self, step)?;
@@ -214,7 +205,6 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Takes the pages of `these` that are among the `top` newest, one by one.
     fn take_from_top(
         &mut self,
         promised: &mut Promised,
@@ -234,8 +224,6 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Populates promised pages and takes them in hand, unless other programs took the node's pages
-    /// first.
     pub fn take_all(&mut self, mapping: Option<Mapping>) -> Result<(), Error> {
         let Some(mapping) = mapping else { return Ok(()) };
         self.gate.check(mapping.len())?;

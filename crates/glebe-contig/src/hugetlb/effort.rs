@@ -11,23 +11,20 @@ use glebe_os::internal::sys::machine::numa::Node;
 use glebe_os::internal::sys::processes::processor_time;
 use glebe_os::units::{Bytes, PageSize};
 
-/// Bytes that a search leaves to the machine, at least.
 const LEAVE: Bytes = Bytes::gib(1);
-/// Part of the available memory that a search leaves, at least: a tenth.
+/// Divisor of the available memory that a search leaves at least.
 const LEAVE_SHARE: u64 = 10;
-/// Processor time of a search for each GiB or part of one.
+/// Processor time of a search for each GiB.
 const TIME: Duration = Duration::from_secs(2);
-/// Limit of the wall time as a multiple of that: other programs run too.
+/// Wall time as a multiple of `TIME`.
 const WALL_TIMES: u32 = 5;
-/// Factor of the time for a required run.
 const REQUIRED: u32 = 3;
 
 #[derive(Debug)]
 pub(super) struct Effort {
     began: Instant,
-    /// Processor time of this thread at the start.
     worked: Duration,
-    /// True if the caller set the time; it is then wall time from the call on.
+    /// True if the caller set `time`, as wall time from the call on.
     is_given: bool,
     time: Duration,
     memory: Bytes,
@@ -64,17 +61,14 @@ impl Effort {
         }
     }
 
-    /// Returns the time left, if the caller set it.
     pub fn left(&self) -> Option<Duration> {
         self.is_given.then(|| self.time.saturating_sub(self.began.elapsed()))
     }
 
-    /// Returns true if a step of this length, which cannot end early, fits.
     pub fn has_time_for(&self, step: Duration) -> bool {
         self.left().is_none_or(|left| left >= step)
     }
 
-    /// Runs `what` without counting its processor time.
     pub fn apart<T>(&mut self, what: impl FnOnce() -> T) -> T {
         let before = processor_time::of_thread();
         let result = what();
@@ -82,7 +76,6 @@ impl Effort {
         result
     }
 
-    /// Returns the number of pages that a pool may grow by for the search.
     pub fn may_grow(&self, size: PageSize, node: Option<Node>) -> Result<u64, Error> {
         Ok(spare(node)?.min(self.memory).pages_down(size).get())
     }
@@ -104,7 +97,6 @@ impl fmt::Display for Effort {
     }
 }
 
-/// Returns the bytes that a search may take for a moment, from a node or from all.
 pub(super) fn spare(node: Option<Node>) -> Result<Bytes, Error> {
     let available = match node {
         Some(node) => node_memory::of(node)?.available,
@@ -151,7 +143,6 @@ mod tests {
         assert!(given.is_over_after(seconds(3), no_work));
         assert!(!given.is_over_after(seconds(2), || seconds(100)));
         assert!(!given.has_time_for(seconds(4)));
-        // The caller's call starts the time, whichever source searches.
         let began = Instant::now().checked_sub(seconds(3));
         assert!(Effort::new(Bytes::gib(1), &Options { began, ..options }).is_over());
     }

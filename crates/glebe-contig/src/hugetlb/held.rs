@@ -27,7 +27,6 @@ impl HeldPages {
         self.frames.iter().copied().collect()
     }
 
-    /// Adds the pages of `mapping`, which are present.
     pub fn add(&mut self, mapping: Mapping, size: PageSize) -> Result<(), OsError> {
         let entries = Pagemap::open()?.entries(mapping.addr(), mapping.len(), size)?;
         let per_page = size.bytes().pages_down(page_size());
@@ -44,21 +43,17 @@ impl HeldPages {
         fewest_runs(&self.frames, usize::try_from(keep).unwrap_or(usize::MAX))
     }
 
-    /// Returns true if the pages are one ascending mapping of `pages`. Few runs are not enough: a
-    /// run may begin below the previous one.
     pub fn came_so(&self, pages: u64) -> bool {
         self.parts.len() == 1 && self.pages() == pages && self.frames.is_sorted()
     }
 
-    /// Returns the places of the kept pages, by ascending frame.
     pub fn stretches(&self, plan: &RunPlan, keep: u64, size: PageSize) -> Vec<Stretch> {
         let keep = usize::try_from(keep).unwrap_or(usize::MAX);
         let kept = plan.give_back.iter().rev().take(keep);
         Stretch::of_pages(kept.map(|n| self.places[*n]), size)
     }
 
-    /// Maps `pages` adjacent pages in `within`, ascending, and gives the rest back. `None` if no
-    /// run is that long.
+    /// Maps `pages` adjacent pages in `within`; `None` if no run is that long.
     pub fn run_within(
         self,
         within: &Range<u64>,

@@ -1,10 +1,8 @@
 //! [`Nodes`] says which NUMA node a huge page is on.
 //!
-//! The kernel takes surplus pages from the caller's node first (6.12: from the first node that the
-//! policy allows) and frees them on all nodes in turn. Only within a node is the newest page freed
-//! first. So a search works on one node at a time, by a thread bound to it, and skips nodes whose
-//! processors the thread may not use. Frames are huge pages. Source: mm/hugetlb.c
-//! (`gather_surplus_pages`).
+//! The kernel takes surplus pages from the caller's node first. It frees the newest page first only
+//! within a node. So a search works on one node at a time, by a thread bound to it, and skips nodes
+//! whose processors the thread may not use. Source: mm/hugetlb.c (`gather_surplus_pages`).
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -15,10 +13,9 @@ use glebe_os::internal::sys::page_size;
 use glebe_os::internal::sys::processes::one_processor::OneProcessor;
 use glebe_os::units::{PageSize, Pfn};
 
-/// The frames that may be chosen.
 pub(super) enum Nodes {
     One,
-    /// Stretches of frames with their nodes.
+    /// Stretches of huge page frames with their nodes.
     Several(Vec<(Node, Range<u64>)>),
 }
 
@@ -52,7 +49,6 @@ impl Nodes {
         stretches.iter().find(|(_, frames)| frames.contains(&number)).map(|(node, _)| *node)
     }
 
-    /// Returns the node that has most of `numbers`, and its numbers.
     pub fn most(&self, mut numbers: BTreeSet<u64>) -> (BTreeSet<u64>, Option<Node>) {
         let on = |node: Option<Node>| numbers.iter().filter(|n| self.of(**n) == node).count();
         let nodes: BTreeSet<Option<Node>> = numbers.iter().map(|n| self.of(*n)).collect();
@@ -62,7 +58,6 @@ impl Nodes {
     }
 }
 
-/// Keeps the thread on a node until it is dropped, if the kernel allows that.
 #[allow(dead_code)] // Each part acts until it is dropped.
 pub(super) struct Stays(Option<OneProcessor>, Option<ThreadPolicy>);
 

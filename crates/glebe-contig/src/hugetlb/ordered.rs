@@ -1,13 +1,11 @@
 //! Puts huge pages in physical order.
 //!
-//! It reads the frames of the pages, which come in any order or were chosen by a
-//! [`search`](super::search), and keeps the fewest runs that suffice. Private pages are moved: 8 µs
-//! a stretch, and each stretch is a mapping (VMA) of the kernel's.
+//! [`Builder::map_in_order`] keeps the fewest runs that suffice. Private pages are moved, at 8 µs
+//! and one kernel mapping (VMA) a stretch.
 //!
-//! Pages of a file are freed by descending frame and taken again, which zeroes them twice. That
-//! relies on a pool that hands out the page freed last first (measured; the kernel does not promise
-//! it). So the result is compared with the plan, and the attempt repeated if other programs drew
-//! from the pool. Counts and frames are huge pages.
+//! Pages of a file are freed by descending frame and taken again. Pools hand out the page freed
+//! last first, but the kernel does not promise it, so the result is compared with the plan. Counts
+//! and frames are huge pages.
 
 use super::held::HeldPages;
 use super::{Builder, Order, STRETCHES_MAX};
@@ -18,7 +16,6 @@ use glebe_os::internal::mapping::{Mapping, Stretch};
 const ATTEMPTS: u32 = 4;
 
 impl Builder<'_> {
-    /// Maps the pages in the fewest runs, ascending.
     pub(super) fn map_in_order(&mut self) -> Result<Mapping, Error> {
         for attempt in 1.. {
             self.search()?;
@@ -57,8 +54,8 @@ impl Builder<'_> {
         Ok(mapping)
     }
 
-    /// Frees the pages in hand and maps the kept ones again, unpopulated. Without the lock they get
-    /// any order.
+    /// Frees the pages in hand and maps the kept ones again. Without the lock the order is
+    /// arbitrary.
     fn taken_again(&mut self, mut held: HeldPages, plan: &RunPlan) -> Result<Mapping, Error> {
         let pages = self.pages;
         let kept = held.frames.len().saturating_sub(usize::try_from(pages).unwrap_or(usize::MAX));
@@ -83,7 +80,6 @@ impl Builder<'_> {
         });
         drop(lock);
         match taken {
-            // Other programs were quicker.
             Err(Error::PoolShort { .. }) => self.take(pages),
             taken => taken,
         }

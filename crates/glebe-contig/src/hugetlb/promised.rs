@@ -1,8 +1,7 @@
-//! [`Promised`] owns huge pages of the pool that are promised to mappings of ours and not zeroed.
+//! [`Promised`] owns huge pages that are promised to mappings and not zeroed.
 //!
-//! They are *surplus*: a page leaves the pool when its promise ends, and all leave when the process
-//! ends in any way. The newest page leaves first, and a touched mapping gets it. Counts are huge
-//! pages.
+//! They are *surplus*: a page leaves the pool when its promise or the process ends. The newest page
+//! leaves first, and a touched mapping gets it.
 
 use std::io::ErrorKind;
 
@@ -12,7 +11,6 @@ use glebe_os::error::OsError;
 use glebe_os::internal::mapping::Mapping;
 use glebe_os::units::{Bytes, PageSize, Pages};
 
-/// Untouched mappings, newest last.
 pub(super) struct Promised {
     mappings: Vec<Mapping>,
     size: PageSize,
@@ -27,7 +25,7 @@ impl Promised {
         self.mappings.iter().map(|mapping| mapping.len().pages_up(self.size).get()).sum()
     }
 
-    /// Sets aside `pages` more, or none. Returns how many came.
+    /// Returns the number that came: `pages` or none.
     pub fn more(&mut self, builder: &Builder<'_>, pages: u64) -> Result<u64, Error> {
         if pages == 0 {
             return Ok(0);
@@ -42,7 +40,6 @@ impl Promised {
         }
     }
 
-    /// Gives back the newest `pages`.
     pub fn less(&mut self, pages: u64) -> Result<(), OsError> {
         let mut left = Pages::new(pages).bytes(self.size);
         while left > Bytes::ZERO {
@@ -58,7 +55,7 @@ impl Promised {
         Ok(())
     }
 
-    /// Returns the newest mapping, which gets the newest pages when touched.
+    /// Returns the newest mapping.
     pub fn take(&mut self) -> Option<Mapping> {
         self.mappings.pop()
     }

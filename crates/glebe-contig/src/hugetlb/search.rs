@@ -1,16 +1,15 @@
-//! Searches for the longest runs of huge pages.
-//!
-//! The cheapest step comes first, and the search ends when a run is long enough:
+//! Searches for the longest runs of huge pages, until a run is long enough:
 //!
 //! 1. take the pool's idle pages;
 //! 2. compact memory, if no free run is long enough;
 //! 3. draw free pages of the longest runs ([`survey`](super::survey)) into the pool
 //!    ([`draw`](super::draw)); if other programs were quicker, compact and draw again;
 //! 4. split pages of the next larger size;
-//! 5. if frames are hidden or no page may be chosen, take ever more pages in the pool's order.
+//! 5. take the missing pages in the pool's order;
+//! 6. if frames are hidden or no page may be chosen, take ever more pages.
 //!
-//! Missing pages come last, in the pool's order. Only step 4 makes the kernel drop more page cache
-//! than the pages need: it clears out a whole larger page. Counts and frames are huge pages.
+//! Step 4 drops more page cache than the pages need: the kernel clears out a whole larger page.
+//! Counts and frames are huge pages.
 
 use std::time::{Duration, Instant};
 
@@ -26,17 +25,14 @@ use glebe_os::internal::sys::machine::kpage::Frames;
 use glebe_os::internal::sys::machine::meminfo;
 use glebe_os::units::{Bytes, Pages};
 
-/// Pages of this size are only taken as needed, unless the caller asks for a run: zeroing a page
-/// takes seconds.
+/// Pages of this size are slow to zero: they are searched only if the caller asks for a run.
 const LARGE: Bytes = Bytes::gib(1);
 /// Time to make a page of 1 GiB.
 const LARGE_TIME: Duration = Duration::from_millis(250);
 /// Most time to compact a GiB of memory.
 const COMPACTION_TIME: Duration = Duration::from_millis(80);
-/// Length of a step if the pages may not contain the required run.
 const STEP: Bytes = Bytes::mib(64);
 
-/// A pool of larger pages, and how many hold the whole length.
 struct Larger {
     pool: Pool,
     pages: u64,
@@ -82,8 +78,7 @@ impl Builder<'_> {
         self.options.required.is_some_and(|required| required > self.longest_in_hand())
     }
 
-    /// Takes idle pages. This does not count as search: if the required run may be among them, it
-    /// ignores the deadline.
+    /// If the required run may be among the idle pages, ignores the deadline.
     fn take_idle_first(&mut self, frames: Option<&Frames>) -> Result<(), Error> {
         let until = self.until;
         if let (Some(frames), Some(required), true) =
@@ -99,8 +94,7 @@ impl Builder<'_> {
         taken
     }
 
-    /// Takes the missing pages in the pool's order. Without the required run in hand, it takes them
-    /// in steps until the deadline.
+    /// Without the required run in hand, takes pages in steps until the deadline.
     fn take_missing(&mut self) -> Result<(), Error> {
         let size = self.pool.size();
         let missing = |this: &Self| this.pages.saturating_sub(this.held.pages());
@@ -125,8 +119,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Returns true if enough missing pages for the required run can come in time; `step` pages
-    /// take `pace`.
+    /// Returns true if the missing pages can come in time; `step` pages take `pace`.
     fn has_time_at(&mut self, pace: Duration, step: u64, missing: u64) -> bool {
         let size = self.pool.size();
         let run = self.options.required.map_or(missing, |run| run.pages_up(size).get());
@@ -140,7 +133,6 @@ impl Builder<'_> {
         has_time
     }
 
-    /// Turns a refusal of a step into one of all pages.
     fn whole(&self, error: Error) -> Error {
         match error {
             Error::PoolShort { size, got, path, how_to, .. } => {
@@ -165,7 +157,6 @@ impl Builder<'_> {
             (Some(run), _) => run.pages_up(size).get(),
             (None, Some(_)) => self.pages,
         };
-        // No run is longer than all pages.
         Some(usize::try_from(run.min(self.pages)).unwrap_or(usize::MAX))
     }
 
@@ -213,8 +204,7 @@ impl Builder<'_> {
             self.effort.note("no time for a compaction".to_owned());
             return false;
         }
-        // Compaction does not count: it may use up the time, but is useless unless its result is
-        // drawn.
+        // Compaction does not count: it is useless unless its result is drawn.
         let compacted = self.effort.apart(compact_memory);
         self.effort.note(match &compacted {
             Ok(()) => "memory was compacted".to_owned(),
@@ -223,7 +213,6 @@ impl Builder<'_> {
         compacted.is_ok()
     }
 
-    /// Takes ever more pages in the pool's order, until a run is long enough.
     fn widen(&mut self, may_grow: bool) -> Result<(), Error> {
         if self.is_had() {
             return Ok(());
@@ -258,13 +247,12 @@ impl Builder<'_> {
             return Ok(());
         }
         match self.mapped(pages) {
-            // Other programs were quicker.
+            // Other programs took the pages.
             Err(Error::Os(_)) => Ok(()),
             mapped => self.extend(mapped?),
         }
     }
 
-    /// Maps up to `most` pages; `None` if there is no page.
     fn take_some(&mut self, most: u64) -> Result<Option<Mapping>, Error> {
         let have = self.pool.counts()?.available();
         let more = match self.may_grow() {
@@ -288,27 +276,24 @@ impl Builder<'_> {
     }
 
     fn extend(&mut self, mapping: Mapping) -> Result<(), Error> {
-        // Threads that draw in turn separate adjacent pages, so one thread populates a long
-        // mapping.
+        // Several threads would separate adjacent pages, so one thread populates a long mapping.
         let few = mapping.len().pages_up(self.pool.size()).get() <= super::STRETCHES_MAX as u64;
         let order = if few || self.options.mappable { Order::Any } else { Order::Strict };
         self.fill(&mapping, order)?;
         Ok(self.held.add(mapping, self.pool.size())?)
     }
 
-    /// Returns the pool whose pages split into pages of this size, if it may grow.
     fn larger_pool(&self) -> Option<Larger> {
         let size = self.pool.size();
         let pools =
             sizes().into_iter().filter_map(|larger| Pool::below(&self.options.place.pools, larger));
-        // No caller can choose the node of the split.
+        // The kernel chooses the node of the split.
         let pool = pools
             .filter(|_| self.may_grow() && self.pool.node().is_none())
             .find(|pool| pool.is_writable() && pool.demote_size() == Some(size))?;
         Some(Larger { pages: self.len.pages_up(pool.size()).get(), pool })
     }
 
-    /// Maps parts of split pages, if memory has room for the larger pages.
     fn take_split(&mut self, larger: &Larger) -> Result<Option<Mapping>, Error> {
         let needed = Pages::new(larger.pages).checked_bytes(larger.pool.size());
         let free = machine_available()?;

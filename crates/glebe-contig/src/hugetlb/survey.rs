@@ -1,8 +1,7 @@
 //! Finds entirely free huge pages. A pool can grow by them without moving a page.
 //!
-//! It reads one frame of each huge page, and all frames only in runs that are long enough to
-//! matter. Cost: 17 ms for 24 GiB, and 33 µs for each page read entirely. The answer holds for the
-//! moment. Counts and frames are huge pages.
+//! [`free_pages`] reads one frame of each huge page, and all frames only in long runs. Cost: 17 ms
+//! for 24 GiB, and 33 µs for each page read entirely. Counts and frames are huge pages.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -12,7 +11,6 @@ use glebe_os::internal::sys::machine::kpage::{Frames, Kind};
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{PageSize, Pages, Pfn};
 
-/// Returns a huge page's first frame, in base pages.
 fn frame(number: u64, size: PageSize) -> Pfn {
     Pfn::new(number * base_pages(size).get())
 }
@@ -21,8 +19,8 @@ fn base_pages(size: PageSize) -> Pages {
     size.bytes().pages_down(page_size())
 }
 
-/// Returns free huge pages that satisfy `may`, ascending. It confirms the longest runs that they
-/// form with `in_hand`, until a run has `run` pages and all have `pages`, or `is_over`.
+/// Returns free huge pages that satisfy `may`, ascending. Confirms the longest runs with `in_hand`
+/// first, until a run has `run` pages and all have `pages`, or `is_over`.
 pub(super) fn free_pages(
     frames: &Frames,
     size: PageSize,
@@ -45,7 +43,7 @@ pub(super) fn free_pages(
             return Ok(false);
         }
         let (first, each) = (frame(number, size), base_pages(size));
-        // Two frames rule out most partly free pages, at a thirtieth of the cost.
+        // Two frames rule out most partly free pages cheaply.
         for other in [1, each.get() / 2] {
             if frames.kind(Pfn::new(first.get() + other))? != Kind::Free {
                 return Ok(false);
@@ -58,7 +56,6 @@ pub(super) fn free_pages(
     Ok(found)
 }
 
-/// Returns all huge pages of the pool, in use or not.
 pub(super) fn in_pool(frames: &Frames, size: PageSize) -> Result<BTreeSet<u64>, OsError> {
     let firsts = (0..).zip(frames.firsts(base_pages(size))?);
     Ok(firsts.filter(|(_, kind)| *kind == Kind::Pool).map(|(number, _)| number).collect())
@@ -74,8 +71,7 @@ pub(crate) fn is_in_pool(frames: &Frames, number: u64, size: PageSize) -> Result
     Ok(frames.kind(frame(number, size))? == Kind::Pool)
 }
 
-/// Returns true if some page of `size` has only free or movable frames, without which the kernel
-/// cannot make one.
+/// Returns true if some page of `size` has only free or movable frames.
 pub(super) fn has_movable(frames: &Frames, size: PageSize) -> Result<bool, OsError> {
     for (number, first) in (0..).zip(frames.firsts(base_pages(size))?) {
         let may_be = matches!(first, Kind::Free | Kind::Movable | Kind::Unmarked);
@@ -86,7 +82,6 @@ pub(super) fn has_movable(frames: &Frames, size: PageSize) -> Result<bool, OsErr
     Ok(false)
 }
 
-/// Returns runs of pages that are in hand or whose first frame is free.
 fn candidates(firsts: &[Kind], in_hand: &BTreeSet<u64>) -> Vec<Range<u64>> {
     let mut runs: Vec<Range<u64>> = Vec::new();
     for (number, kind) in (0..).zip(firsts) {
@@ -148,7 +143,6 @@ mod tests {
             .collect();
         let none = BTreeSet::new();
         assert_eq!(candidates(&firsts, &none), [2..4, 5..11, 12..15]);
-        // A free page that joins two runs in hand is worth most.
         assert_eq!(candidates(&firsts, &BTreeSet::from([4, 16])), [2..11, 12..15, 16..17]);
         let looked = RefCell::new(Vec::new());
         let seen = |run, pages, taken: u64| {
@@ -162,7 +156,6 @@ mod tests {
         assert_eq!(seen(6, 6, 99), [5, 6, 7, 8, 9, 10]);
         assert_eq!(seen(3, 3, 8), [5, 6, 7]);
         assert_eq!(looked.borrow().len(), 3, "no more than suffice");
-        // The longest is broken, so the second is now the longest.
         assert_eq!(seen(3, 5, 8), [5, 6, 7, 9, 10]);
         assert_eq!(seen(4, 4, 8), [5, 6, 7, 9, 10], "none can be longer than 3");
         assert_eq!(seen(4, 6, 8), [5, 6, 7, 9, 10, 12, 13, 14]);

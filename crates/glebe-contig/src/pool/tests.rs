@@ -1,5 +1,4 @@
-//! Tests the protocol on a fixture of plain files, which leaves the machine's pools alone. It never
-//! grows by itself: a test or the lock's holder writes its counters.
+//! Tests the protocol on plain files, which only tests and the lock's holder write.
 
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
@@ -117,7 +116,6 @@ fn the_part_on_a_node_is_counted_and_changed_by_itself() {
         Ok::<_, OsError>(came)
     });
     assert_eq!((came.unwrap(), of_node().unwrap(), pool.get("nr_hugepages")), (3, 4, 10));
-    // A process was killed after the raise.
     lock.write(&[Window { node: Some(Node(1)), ..window(Counter::Pages, 4, 3) }]).unwrap();
     fs::write(dir.join("nr_hugepages"), "7").unwrap();
     drop(lock);
@@ -261,7 +259,7 @@ fn a_split_gives_contiguous_pages_and_all_are_given_back() {
         return;
     }
     let persistent = || [&small, &large].map(|pool| pool.counts().unwrap().persistent());
-    // Programs that ignore the lock may change the pools meanwhile, but mostly do not.
+    // Programs that ignore the lock may change the pools.
     let is_kept = |_| {
         let lock = PoolLock::acquire().unwrap();
         let before = persistent();

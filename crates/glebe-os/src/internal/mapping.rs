@@ -1,14 +1,12 @@
-//! [`Mapping`]: the sole owner of mapped bytes.
+//! [`Mapping`] owns mapped bytes, and copies bytes in and out.
 //!
-//! Offsets and lengths are bytes from the start. Other threads, and with a shared file other
-//! processes, may change the bytes. So a mapping never lends them as a slice: it copies them in and
-//! out. Copies that race give a mix of both and nothing worse; callers that need better order their
-//! copies. No lock, no allocation. Not here: which pages are contiguous (`glebe-contig`) or in
-//! use (a free tree).
+//! Offsets and lengths are bytes from the start. A `Mapping` never lends its bytes as a slice,
+//! because other threads or processes may change them. Copies that race give a mix of both; callers
+//! that need more order their copies.
 //!
 //! # Safety
 //! A `Mapping` alone owns `addr..addr + len` from `mmap` to its drop. Each access is checked
-//! against `len`. It panics in a child that lacks the mapping and may have other memory there.
+//! against `len`, and panics in a child that lacks the mapping and may have other memory there.
 #![allow(unsafe_code)]
 
 mod addresses;
@@ -40,56 +38,43 @@ pub use gathered::Stretch;
 pub use reserved::Reserved;
 pub use window::Window;
 
-/// Other places where the bytes of a mapping may appear.
+/// `Visibility` tells where else the bytes of a mapping appear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Visibility {
-    /// In a forked child, as a copy.
     pub in_child: bool,
-    /// In a core dump.
     pub in_core_dump: bool,
 }
 
 impl Visibility {
-    /// Both, like ordinary memory.
     pub const ORDINARY: Self = Self { in_child: true, in_core_dump: true };
-    /// Neither.
     pub const PRIVATE: Self = Self { in_child: false, in_core_dump: false };
 }
 
-/// Mapped memory; dropping it unmaps it.
 #[derive(Debug)]
 pub struct Mapping {
     addr: usize,
     len: Bytes,
-    /// Size of the kernel's pages.
     page: PageSize,
     in_child: bool,
-    /// True if the caller unmaps the bytes.
     is_borrowed: bool,
-    /// True if a [`Window`] owns the addresses and may take pages away: writes by offset panic.
+    /// True if a [`Window`] may take pages away: writes by offset panic.
     in_window: bool,
-    /// The file from which the pages can be mapped again.
     file: Option<Arc<MemFile>>,
     /// Offsets where further VMAs begin, ascending.
     seams: Vec<Bytes>,
     guard: ForkGuard,
-    /// The note that the memory is this library's. The kernel shows that for memfds and huge pages.
+    /// Note that the memory is this library's.
     own: Option<Own>,
 }
 
 const _: () = {
-    // Any thread may hold, use and drop a mapping: `read` and `write` copy racy bytes outside the
-    // language's memory model, and all fields are plain data.
+    // `Mapping` is `Sync`: `read` and `write` copy racy bytes outside the language's memory model.
     const fn shareable<T: Send + Sync>() {}
     shareable::<Mapping>();
 };
 
 impl Mapping {
-    /// Maps zero-filled ordinary memory, rounded up to whole pages, in huge pages if it is large
-    /// enough and the kernel has them. The kernel allocates pages when they are touched.
-    ///
-    /// # Errors
-    /// If mmap(2) or madvise(2) fails, or `len` is zero or exceeds the address space.
+    /// Maps zeroed memory, in huge pages if `len` holds one and the kernel has them.
     pub fn anonymous(len: Bytes, visibility: Visibility) -> Result<Self, OsError> {
         match transparent_huge_page() {
             Ok(huge) if len >= huge.bytes() => {
@@ -102,7 +87,6 @@ impl Mapping {
         }
     }
 
-    /// Maps ordinary memory at a multiple of `align`, in whole base pages.
     pub fn aligned(len: Bytes, align: PageSize, visibility: Visibility) -> Result<Self, OsError> {
         let page = page_size();
         let refused = |what: &str| {
@@ -119,14 +103,12 @@ impl Mapping {
         Self::owned(addr, len, page, None).noted().shown(visibility)
     }
 
-    /// Maps pages of the hugetlb pool of `page`, set aside but not populated. `len` is a multiple
-    /// of it.
+    /// Maps and reserves pages of the hugetlb pool of `page`. `len` is a multiple of `page`.
     pub fn hugetlb(len: Bytes, page: PageSize, visibility: Visibility) -> Result<Self, OsError> {
         let addr = map(len, Backing::Hugetlb(page))?;
         Self::owned(addr, len, page, None).shown(visibility)
     }
 
-    /// Maps all of a file at a multiple of `align`.
     pub fn shared(
         file: Arc<MemFile>,
         align: PageSize,
@@ -136,8 +118,8 @@ impl Mapping {
         Self::owned(addr, len, page, Some(file)).shown(visibility)
     }
 
-    /// Maps `len` bytes of a file from `offset` at a multiple of `align`, all in whole pages. If
-    /// others remove pages from the file, a touch finds zeros. If they truncate it, a touch is
+    /// Maps `len` bytes of a file from `offset` at a multiple of `align`, all in whole pages. Where
+    /// others punch the file, a touch finds zeros. Where others cut the file, a touch raises
     /// SIGBUS.
     pub fn part_of(
         file: &File,
@@ -146,7 +128,7 @@ impl Mapping {
         align: PageSize,
     ) -> Result<Self, OsError> {
         let addr = set_aside(len, align.max(page_size()))?;
-        // SAFETY: the addresses were set aside just now, and nobody else knows of them.
+        // SAFETY: nobody else knows the new addresses.
         unsafe {
             if let Err(error) = map_file(file, offset, len, Some(addr)) {
                 let _ = unmap(addr, len);
@@ -156,30 +138,28 @@ impl Mapping {
         Ok(Self::owned(addr, len, page_size(), None).noted())
     }
 
-    /// Returns the file whose pages these are, if they can be mapped again.
     pub fn file(&self) -> Option<&Arc<MemFile>> {
         self.file.as_ref()
     }
 
-    /// Wraps memory that the caller owns and keeps mapped while the result lives. `addr` and `len`
-    /// are whole base pages. Dropping the result does not unmap them.
+    /// Wraps whole base pages that the caller keeps mapped. Dropping the result does not unmap
+    /// them.
     ///
     /// # Safety
-    /// The bytes may be read and written, and no reference to them exists while the result lives.
+    /// The bytes stay accessible, and no reference to them exists, while the result lives.
     pub unsafe fn borrowed(addr: usize, len: Bytes) -> Self {
         let mut mapping = Self::owned(addr, len, page_size(), None);
         mapping.is_borrowed = true;
         mapping
     }
 
-    /// Wraps a new mapping that children inherit. Dropping it unmaps it.
     fn owned(addr: usize, len: Bytes, page: PageSize, file: Option<Arc<MemFile>>) -> Self {
         let (in_child, is_borrowed, in_window) = (true, false, false);
         let (seams, guard) = (Vec::new(), ForkGuard::new());
         Self { addr, len, page, in_child, is_borrowed, in_window, file, seams, guard, own: None }
     }
 
-    /// Notes the memory as this library's: it looks like the program's.
+    /// Notes the memory as this library's, since the kernel does not show that.
     fn noted(mut self) -> Self {
         self.own = Some(self.note());
         self
@@ -205,19 +185,16 @@ impl Mapping {
         Ok(self)
     }
 
-    /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> Bytes {
         self.len
     }
 
-    /// Returns the first address.
     #[must_use]
     pub fn addr(&self) -> usize {
         self.addr
     }
 
-    /// Returns a pointer to the first byte. The caller orders and bounds the accesses through it.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         ptr::with_exposed_provenance_mut(self.addr)
@@ -230,10 +207,8 @@ impl Mapping {
         !self.in_child && self.guard.is_child()
     }
 
-    /// Copies bytes out. Another thread may change them meanwhile.
-    ///
-    /// # Panics
-    /// If `offset + buf.len()` is beyond the end, or this forked child does not have the mapping.
+    /// Copies bytes out, even while others change them. Panics beyond the end, or in a child
+    /// without the mapping.
     #[inline]
     pub fn read(&self, offset: Bytes, buf: &mut [u8]) {
         let at = self.checked(offset, buf.len());
@@ -241,11 +216,8 @@ impl Mapping {
         unsafe { racy::copy(buf.as_mut_ptr(), at, buf.len()) }
     }
 
-    /// Copies bytes in. Another thread may read or change them meanwhile.
-    ///
-    /// # Panics
-    /// If `offset + bytes.len()` is beyond the end, this forked child does not have the mapping, or
-    /// it belongs to a reserve that may shrink.
+    /// Copies bytes in, even while others access them. Panics like [`Mapping::read`], or in a
+    /// [`Window`].
     #[inline]
     pub fn write(&self, offset: Bytes, bytes: &[u8]) {
         let at = self.writable(offset, bytes.len());
@@ -253,10 +225,7 @@ impl Mapping {
         unsafe { racy::copy(at, bytes.as_ptr(), bytes.len()) }
     }
 
-    /// Sets bytes to zero. Another thread may read or change them meanwhile.
-    ///
-    /// # Panics
-    /// See [`Mapping::write`].
+    /// Zeroes bytes. Panics like [`Mapping::write`].
     #[inline]
     pub fn zero(&self, offset: Bytes, len: Bytes) {
         let count = usize::try_from(len.get()).unwrap_or(usize::MAX);
@@ -265,8 +234,7 @@ impl Mapping {
         unsafe { racy::zero(at, count) }
     }
 
-    /// Makes whole pages present and writable. A lack of memory is an error here, not a signal
-    /// later.
+    /// Makes whole pages present. A lack of memory is an error here, not a later signal.
     pub fn populate(&self, offset: Bytes, len: Bytes) -> Result<(), OsError> {
         self.advise(offset, len, Advice::PopulateWrite)
     }
@@ -275,12 +243,11 @@ impl Mapping {
         self.advise(Bytes::ZERO, self.len, Advice::HugePage)
     }
 
-    /// Asks for no transparent huge pages here.
     pub fn refuse_huge_pages(&self) -> Result<(), OsError> {
         self.advise(Bytes::ZERO, self.len, Advice::NoHugePage)
     }
 
-    /// Lets the kernel take the pages that nobody writes from now on.
+    /// Lets the kernel take pages until somebody writes them.
     pub fn offer(&self) -> Result<(), OsError> {
         self.advise(Bytes::ZERO, self.len, Advice::Free)
     }
@@ -289,13 +256,11 @@ impl Mapping {
         self.advise(Bytes::ZERO, self.len, Advice::PageOut)
     }
 
-    /// Makes a forked child find zeros here, not a copy.
     pub fn wipe_on_fork(&self) -> Result<(), OsError> {
         self.advise(Bytes::ZERO, self.len, Advice::WipeOnFork)
     }
 
-    /// Gives one page back to the kernel. The access is exclusive: if the pool has no page left, a
-    /// later touch of a hugetlb page is SIGBUS.
+    /// Frees one page. Takes `&mut self`, because a later touch of a hugetlb page may raise SIGBUS.
     pub fn discard(&mut self, index: usize) -> Result<(), OsError> {
         let size = self.page.bytes();
         let offset = Bytes::new(index as u64 * size.get());
@@ -306,7 +271,7 @@ impl Mapping {
         }
     }
 
-    /// Gives whole pages back to the kernel. They read as zero afterwards.
+    /// Frees whole pages. They then read as zero.
     ///
     /// # Safety
     /// No reference to bytes of these pages exists, except to atomics.
@@ -316,8 +281,7 @@ impl Mapping {
         unsafe { discard(at, len) }
     }
 
-    /// Gives back ranges of offset and length, at most [`DISCARD_MAX`]. Returns the number of
-    /// ranges, from the first on, whose pages are gone.
+    /// Frees at most [`DISCARD_MAX`] ranges (offset, length) in order. Returns the number freed.
     ///
     /// # Safety
     /// See [`Mapping::give_back`].
@@ -325,26 +289,25 @@ impl Mapping {
         for (at, len) in &mut *ranges {
             *at = self.checked(Bytes::new(*at as u64), len.as_usize()).addr();
         }
-        // SAFETY: the mapping owns the ranges; the caller gives up their bytes.
+        // SAFETY: as in `give_back`.
         unsafe { discard_all(ranges) }
     }
 
     fn advise(&self, offset: Bytes, len: Bytes, advice: Advice) -> Result<(), OsError> {
         let at = self.checked(offset, len.as_usize()).addr();
-        // SAFETY: the mapping owns the range. Only Free changes contents, and callers of `offer`
-        // have the bytes to themselves.
+        // SAFETY: the mapping owns the range. Only `Free` changes bytes, and callers of `offer` own
+        // those.
         unsafe { advise(at, len, advice) }
     }
 
-    /// Checks like [`Mapping::checked`], and that no window may take the pages away.
+    /// Panics like [`Mapping::checked`], or in a window.
     #[inline]
     fn writable(&self, offset: Bytes, count: usize) -> *mut u8 {
         assert!(!self.in_window, "memory of a reserve that may shrink, written outside of a block");
         self.checked(offset, count)
     }
 
-    /// Returns the address of `offset`, from which `count` bytes are mapped. Panics if they are
-    /// not.
+    /// Returns the address of `offset`. Panics unless `count` bytes are mapped from there.
     #[inline]
     fn checked(&self, offset: Bytes, count: usize) -> *mut u8 {
         let end = offset.checked_add(Bytes::new(count as u64));
@@ -364,8 +327,7 @@ impl Drop for Mapping {
         if !self.is_borrowed && !self.is_lost_by_fork() {
             // The note ends before others can get the addresses.
             self.own = None;
-            // SAFETY: nothing refers to the mapping after its owner is dropped. If the kernel
-            // refuses (too many mappings after a split), the next mapping tries again.
+            // SAFETY: nothing refers to the mapping after the drop.
             let _ = unsafe { unmap(self.addr, self.len) };
         }
     }

@@ -1,16 +1,14 @@
-//! [`clear_vector_registers`] zeroes what a cipher leaves in vector registers. Otherwise the next
-//! function that saves all of them would write a key to the stack: the loader does when it resolves
-//! a symbol. A core file also has the registers themselves. Cost: some nanoseconds.
+//! [`clear_vector_registers`] removes a cipher's keys from the vector registers. The dynamic loader
+//! saves these registers to the stack when it resolves a symbol, and a core file contains them.
 #![allow(unsafe_code)] // Safety: the assembly changes only registers that it declares.
 
-/// Zeroes the vector registers of this thread.
 #[cfg(target_arch = "x86_64")]
 #[inline(never)]
 pub extern "C" fn clear_vector_registers() {
     use std::arch::asm;
 
     if is_x86_feature_detected!("avx512f") {
-        // SAFETY: the processor has these registers, and the block declares them overwritten.
+        // SAFETY: the processor has these registers, which the block declares overwritten.
         unsafe {
             asm!(
                 ".irp n, 16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31",
@@ -25,7 +23,7 @@ pub extern "C" fn clear_vector_registers() {
         // SAFETY: as above.
         unsafe { asm!("vzeroall", clobber_abi("C"), options(nostack, nomem)) };
     } else {
-        // SAFETY: as above; every processor of this architecture has them.
+        // SAFETY: as above; every x86-64 processor has them.
         unsafe {
             asm!(
                 ".irp n, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15",
@@ -38,12 +36,10 @@ pub extern "C" fn clear_vector_registers() {
     }
 }
 
-/// Zeroes the vector registers of this thread.
 #[cfg(target_arch = "aarch64")]
 #[inline(never)]
 pub extern "C" fn clear_vector_registers() {
-    // SAFETY: the block declares all that it overwrites. The compiler saves what callers keep in
-    // v8 to v15, which is theirs and no key.
+    // SAFETY: the block declares all registers that it overwrites.
     unsafe {
         std::arch::asm!(
             ".irp n, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15",
@@ -60,7 +56,6 @@ pub extern "C" fn clear_vector_registers() {
     }
 }
 
-/// Does nothing on other processors.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub extern "C" fn clear_vector_registers() {}
 
@@ -75,8 +70,7 @@ mod tests {
             return;
         }
         let mut kept = [[1_u8; 32]; 16];
-        // SAFETY: the block calls a function of the C interface, and stores 16 registers of 32
-        // bytes into `kept`.
+        // SAFETY: the block calls a C function and stores 16 registers of 32 bytes into `kept`.
         unsafe {
             std::arch::asm!(
                 ".irp n, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15",

@@ -1,9 +1,9 @@
-//! Counters without contention, latency histograms, and one table per part, which generates its
-//! `Stats`, text, JSON, OpenMetrics text and glossary.
+//! Counters, latency histograms, and a table per part that generates its `Stats`, text, JSON,
+//! OpenMetrics text and glossary.
 //!
 //! Each counter has `LANES` lanes on separate cache lines. A thread adds to one lane and a reader
-//! sums all, so a sum is exact only while no thread adds. Times are nanoseconds, in OpenMetrics
-//! seconds.
+//! sums all lanes, so a sum is exact only while no thread adds. Times are nanoseconds, in
+//! OpenMetrics seconds.
 
 mod openmetrics;
 
@@ -14,13 +14,12 @@ use crate::internal::sync::{prefetch, MappedWord as Word, Ordering};
 
 pub use openmetrics::{families, openmetrics, openmetrics_of, Set};
 
-/// Implements `lines` and `describe` for a `Stats` with `rows`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! listed {
     ($stats:ty) => {
         impl $stats {
-            /// Returns the numbers of the text and JSON, in their order.
+            /// Returns the numbers in order.
             #[must_use]
             pub fn lines(&self) -> Vec<$crate::internal::stats::Line> {
                 $crate::internal::stats::lines(&self.rows())
@@ -37,7 +36,6 @@ macro_rules! listed {
 
 pub use crate::listed;
 
-/// Implements `Display` for a `Stats` with `rows`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! shown {
@@ -52,9 +50,6 @@ macro_rules! shown {
 
 pub use crate::shown;
 
-/// Implements JSON and OpenMetrics for a `Stats` with `rows`. OpenMetrics names begin with
-/// `prefix`; `page` is the page size. Among several owners, the label `label` holds the owner's
-/// name.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! texts {
@@ -75,8 +70,7 @@ macro_rules! texts {
             $(
                 /// Returns the statistics of several owners as one OpenMetrics text. The label
                 #[doc = concat!("`", $label, "`")]
-                /// holds the owner's name. Names must differ: a text may contain a series only
-                /// once.
+                /// holds the owner's name. Names must differ.
                 #[must_use]
                 pub fn openmetrics_of(all: &[(&str, &Self)]) -> String {
                     let all = all.iter().map(|(name, stats)| (*name, stats.rows()));
@@ -89,9 +83,7 @@ macro_rules! texts {
 
 pub use crate::texts;
 
-/// Defines a part's `Stats` and its `Counts` from one table. A counter has a variant of `Counter`,
-/// a name and a unit. A gauge of pages and a histogram have a field and a name, a gauge of `bytes`
-/// only a field. Each row ends with its meaning. `labels` are fields that no number shows.
+/// Defines a part's `Stats` and `Counts`. Each row ends with its meaning. The text omits `labels`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! statistics {
@@ -118,7 +110,7 @@ macro_rules! statistics {
                 self.0.add(counter as usize, n);
             }
 
-            /// Sums the counters. The caller adds the gauges and durations.
+            /// Returns a `Stats` without gauges and durations.
             pub fn sum(&self) -> Stats {
                 Stats { $($name: self.0.sum(Counter::$variant as usize),)* ..Stats::default() }
             }
@@ -161,11 +153,11 @@ macro_rules! statistics {
 
 pub use crate::statistics;
 
-/// Lanes of each counter: a power of two, more than the threads that usually run at once.
+/// Lanes of each counter: a power of two, more than the threads that usually run.
 #[doc(hidden)]
 pub const LANES: usize = 16;
 
-/// Returns the calling thread's lane, below [`LANES`]. New threads get the lanes in turn.
+/// Returns the calling thread's lane.
 #[doc(hidden)]
 #[inline]
 #[must_use]
@@ -180,12 +172,10 @@ pub fn lane() -> usize {
     })
 }
 
-/// The counters of one lane, on their own cache lines.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Lane<const N: usize>([Word; N]);
 
-/// `N` counters that only grow.
 #[derive(Debug)]
 pub struct Counters<const N: usize> {
     lanes: [Lane<N>; LANES],
@@ -202,14 +192,13 @@ impl<const N: usize> Counters<N> {
         self.lanes[lane()].0[counter].fetch_add(n, Ordering::Relaxed);
     }
 
-    /// Adds without a locked instruction. Only for a counter that no two threads add to at once.
+    /// Adds without a locked instruction; only one thread at a time may call it.
     #[inline]
     pub fn add_alone(&self, counter: usize, n: u64) {
         let word = &self.lanes[0].0[counter];
         word.store(word.load(Ordering::Relaxed) + n, Ordering::Relaxed);
     }
 
-    /// Returns the count of this thread's lane, which other threads may share.
     #[inline]
     pub fn here(&self, counter: usize) -> u64 {
         self.lanes[lane()].0[counter].load(Ordering::Relaxed)
@@ -222,13 +211,10 @@ impl<const N: usize> Counters<N> {
 
 /// Buckets per power of two.
 const PARTS: u64 = 8;
-/// A duration that [`Histogram::prefetch`] takes as usual.
 const USUAL_NANOS: u64 = 512;
 const BUCKETS: usize = (u64::BITS as u64 * PARTS) as usize;
 
-/// A histogram of durations, with buckets an eighth of a power of two wide.
-///
-/// `max` and `sum` share a cache line. The buckets give the count.
+/// A histogram of durations. `max` and `sum` share a cache line.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Histogram {
@@ -251,7 +237,6 @@ impl Histogram {
         Self { totals, buckets: std::array::from_fn(|_| Word::new(0)) }
     }
 
-    /// Prefetches the buckets of usual durations.
     #[inline]
     pub fn prefetch(&self) {
         const USUAL: [usize; 2] = [bucket_of(USUAL_NANOS), bucket_of(2 * USUAL_NANOS)];
@@ -262,7 +247,7 @@ impl Histogram {
     pub fn record(&self, nanos: u64) {
         let Totals { max, sum } = &self.totals;
         self.buckets[bucket_of(nanos)].fetch_add(1, Ordering::Relaxed);
-        // New maxima are rare: loading first usually saves the atomic update.
+        // New maxima are rare: the load avoids most atomic updates.
         if nanos > max.load(Ordering::Relaxed) {
             max.fetch_max(nanos, Ordering::Relaxed);
         }
@@ -287,7 +272,6 @@ const fn bucket_of(nanos: u64) -> usize {
     ((power - PARTS.ilog2() + 1) as u64 * PARTS + part) as usize
 }
 
-/// Returns the longest duration of `bucket`, in nanoseconds.
 fn bucket_end(bucket: usize) -> u64 {
     let bucket = bucket as u64;
     if bucket < PARTS {
@@ -313,27 +297,24 @@ impl Latency {
         self.buckets.iter().sum()
     }
 
-    /// Returns the longest duration, exactly.
+    /// Returns the longest duration.
     #[must_use]
     pub fn max(&self) -> u64 {
         self.max
     }
 
-    /// Returns the exact sum of the durations. It matches [`Latency::count`] only while no thread
-    /// records.
+    /// Returns the sum. It matches [`Latency::count`] only while no thread records.
     #[must_use]
     pub fn sum(&self) -> u64 {
         self.sum
     }
 
-    /// Returns the exact number of durations below `2^power` nanoseconds.
     fn shorter_than(&self, power: u32) -> u64 {
         let end = bucket_of(1 << power).min(self.buckets.len());
         self.buckets[..end].iter().sum()
     }
 
-    /// Returns the duration that the share `q` (0 to 1) of all did not exceed, at most an eighth
-    /// too large.
+    /// Returns the duration that a share `q` (0 to 1) did not exceed, at most an eighth too large.
     #[must_use]
     pub fn quantile(&self, q: f64) -> u64 {
         let rank = (self.count() as f64 * q.clamp(0.0, 1.0)).ceil().max(1.0) as u64;
@@ -350,7 +331,6 @@ impl Latency {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Events or objects, not memory.
     Count,
     Pages,
     Bytes,
@@ -359,15 +339,12 @@ pub enum Unit {
 
 #[derive(Debug)]
 pub enum Value<'a> {
-    /// Only grows.
     Counter(Unit, u64),
-    /// Grows and shrinks.
     Gauge(Unit, u64),
-    /// Name in OpenMetrics, and durations.
+    /// OpenMetrics name, durations.
     Durations(&'static str, &'a Latency),
 }
 
-/// `name` ends in the unit unless the value is a count.
 #[derive(Debug)]
 pub struct Row<'a> {
     pub name: &'static str,
@@ -378,7 +355,7 @@ pub struct Row<'a> {
 /// A number of the text and JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// Name, which ends in the unit unless the number is a count.
+    /// Name, ending in the unit except for a count.
     pub name: String,
     /// Unit: `count`, `pages`, `bytes` or `ns`.
     pub unit: &'static str,
@@ -388,7 +365,6 @@ pub struct Line {
     pub what: String,
 }
 
-/// Name, share and meaning of each quantile.
 const QUANTILES: [(&str, f64, &str); 4] = [
     ("p50", 0.5, "half took no longer"),
     ("p90", 0.9, "9 of 10 took no longer"),

@@ -1,7 +1,7 @@
-//! Atomics and locks from the standard library or, under `--cfg loom`, from the model checker.
+//! Atomics and locks of the standard library or, under `--cfg loom`, of the model checker.
 //!
-//! Only this module and tests name `std::sync::atomic` and `std::sync::Mutex`. A value computed
-//! once per process is a `First`, because a forked child may wait for ever for a `OnceLock`.
+//! Only this module and tests name `std::sync::atomic` and `std::sync::Mutex`. `First` replaces
+//! `OnceLock`, for which a forked child may wait for ever.
 
 mod first;
 mod list;
@@ -26,35 +26,31 @@ pub use std::sync::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
 
-/// Atomics for mapped memory and statics, where loom's types cannot be. `MappedWord` is one too,
-/// except in models.
+/// Atomics for mapped memory and statics, which cannot hold loom's types.
 pub use std::sync::atomic::{AtomicPtr as MappedPtr, AtomicU8 as MappedByte};
 
-/// A word that the kernel compares for a waiting thread (futex).
+/// A word for futex(2).
 pub use std::sync::atomic::AtomicU32 as FutexWord;
 
-/// A lock for statics, where loom's own type cannot be.
+/// A lock for statics, which cannot hold loom's type.
 pub use std::sync::{Mutex as StaticMutex, MutexGuard as StaticMutexGuard};
 
-/// Locks `mutex` even if a holder panicked: no critical section of this crate runs a caller's code.
+/// Locks even if a holder panicked: no critical section runs a caller's code.
 #[inline]
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Locks for reading, like [`lock`].
 #[inline]
 pub fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
     lock.read().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Locks for writing, like [`lock`].
 #[inline]
 pub fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Locks for writing, or returns `None` if the lock is held.
 #[inline]
 pub fn try_write<T>(lock: &RwLock<T>) -> Option<RwLockWriteGuard<'_, T>> {
     match lock.try_write() {
@@ -64,22 +60,19 @@ pub fn try_write<T>(lock: &RwLock<T>) -> Option<RwLockWriteGuard<'_, T>> {
     }
 }
 
-/// Waits for another thread where no lock can be used: call [`Backoff::wait`] until the wait is
-/// over. The first turns spin, some microseconds in all. Later turns sleep, up to a millisecond
-/// each.
+/// Waits for another thread without a lock: spins for some microseconds, then sleeps up to a
+/// millisecond at a time.
 ///
-/// No turn yields: sched_yield(2) of a real-time thread lets no ordinary thread run on its
-/// processor, and the awaited thread may need that processor.
+/// No turn yields: after sched_yield(2) of a real-time thread, no ordinary thread runs on its
+/// processor.
 #[derive(Debug, Default)]
 pub struct Backoff {
     turns: u32,
 }
 
 impl Backoff {
-    /// Turns that spin, each twice as long as the last.
     #[cfg(not(loom))]
     const SPINS: u32 = 8;
-    /// The first sleep is 1 ms / 2^HALVINGS; each next is twice as long.
     #[cfg(not(loom))]
     const HALVINGS: u32 = 6;
 
@@ -103,12 +96,11 @@ pub fn prefetch<T>(word: &T) {
     prefetch_at(std::ptr::from_ref(word).cast());
 }
 
-/// Prefetches the cache line at an address, valid or not.
 #[inline]
 #[allow(unsafe_code)]
 pub fn prefetch_at(address: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a hint, which reads nothing and cannot fault.
+    // SAFETY: a prefetch cannot fault.
     unsafe {
         use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
         _mm_prefetch::<_MM_HINT_T0>(address.cast());
@@ -117,9 +109,8 @@ pub fn prefetch_at(address: *const u8) {
     let _ = address;
 }
 
-/// Separates an exchange of one word from a load of another, both sequentially consistent, so that
-/// two threads cannot each miss the other's exchange. The orderings ensure this; loom needs a fence
-/// to see it.
+/// Separates a sequentially consistent exchange from a load of another word, so that two threads
+/// cannot both miss the other's exchange. Only loom needs the fence.
 #[inline]
 pub fn after_exchange() {
     #[cfg(loom)]

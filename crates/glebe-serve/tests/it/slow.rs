@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use glebe_testing::time::wait_until;
@@ -177,6 +177,24 @@ fn the_whole_server_is_within_its_memory() {
     drop((slow, sending));
 }
 
+#[test]
+fn a_small_server_takes_no_more_than_its_memory() {
+    glebe_testing::alone!();
+    const LEN: usize = 1_000_000;
+    const MEMORY: u64 = 32 << 20;
+    const ON_TOP: u64 = 20 << 20;
+    let before = in_memory();
+    let server = Running::start(|settings| settings.memory = MEMORY);
+    let mut honest = server.connect();
+    for key in 0..60 {
+        let says = format!("set k{key} 0 0 {LEN}\n{}\n", "x".repeat(LEN));
+        dialogue(&mut honest, &says, "STORED\n");
+    }
+    assert_eq!(stat(&mut honest, "limit_maxbytes"), MEMORY);
+    let grown = in_memory() - before;
+    assert!(grown < MEMORY + ON_TOP, "{} KiB", grown >> 10);
+}
+
 /// Sends twelve values to a server with room for four. Returns how many it stored.
 fn stored_of_twelve() -> u32 {
     const LEN: usize = 1_000_000;
@@ -238,4 +256,51 @@ fn a_list_of_keys_is_not_made_before_it_is_read() {
     let grown = resident().saturating_sub(before);
     assert!(grown < 16 << 20, "{grown} bytes");
     drop(slow);
+}
+
+/// Reads a list of all keys. Returns how many other commands the server answered meanwhile.
+fn answered_during_a_list(server: &Running, honest: &mut TcpStream) -> u32 {
+    let (begun, ended) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut stream = server.connect();
+            stream.write_all(b"lru_crawler metadump all\r\n").expect("taken");
+            let (mut part, mut end) = (vec![0; 1 << 16], Vec::new());
+            while !end.ends_with(b"\nEND\r\n") {
+                let got = stream.read(&mut part).expect("a list");
+                begun.store(true, Ordering::SeqCst);
+                assert!(got > 0, "no end");
+                end.extend_from_slice(&part[..got]);
+                end.drain(..end.len().saturating_sub(16));
+            }
+            ended.store(true, Ordering::SeqCst);
+        });
+        let mut answered = 0;
+        while !ended.load(Ordering::SeqCst) {
+            let is_meanwhile = begun.load(Ordering::SeqCst);
+            dialogue(honest, "mn\n", "MN\n");
+            answered += u32::from(is_meanwhile && !ended.load(Ordering::SeqCst));
+        }
+        answered
+    })
+}
+
+#[test]
+fn others_are_served_while_a_list_is_sent() {
+    let server = Running::start(|settings| {
+        settings.threads = 1;
+        settings.memory = 64 << 20;
+    });
+    let mut honest = server.connect();
+    for key in 0..100_000 {
+        dialogue(&mut honest, &format!("set {key:0200} 0 0 1 noreply\nx\n"), "");
+    }
+    dialogue(&mut honest, "mn\n", "MN\n");
+    // Other programs may take the processor while a list is sent.
+    let is_served = (0..10).any(|_| {
+        let answered = answered_during_a_list(&server, &mut honest);
+        println!("{answered} answers during a list");
+        answered > 3
+    });
+    assert!(is_served);
 }

@@ -1,13 +1,11 @@
-//! [`Lane`], and loops over the lanes of a node.
+//! [`Lane`] is a number in a node, used lanes first.
 //!
-//! A node has an array for each field, used lanes first. The loops visit all lanes without a
-//! branch, so that the compiler vectorizes them; values of unused lanes have no effect. O(fan-out)
-//! each.
+//! The loops over lanes have no branch, so that the compiler vectorizes them. Unused lanes have no
+//! effect.
 
 use std::fmt::Debug;
 use std::ops::{Add, Sub};
 
-/// A position or a length, in 32 or 64 bits.
 pub(super) trait Lane:
     Copy + Ord + Debug + Add<Output = Self> + Sub<Output = Self> + 'static
 {
@@ -15,16 +13,14 @@ pub(super) trait Lane:
     /// Larger than every start: unused lanes sort last.
     const MAX: Self;
 
-    /// Converts, at most to [`Lane::MAX`].
     fn of(value: u64) -> Self;
     fn get(self) -> u64;
     /// Returns the distance to the next multiple of `mask + 1`.
     fn pad(self, mask: Self) -> Self;
-    /// Subtracts, to 0 at least.
     fn minus(self, other: Self) -> Self;
 }
 
-/// Adding bits is cheaper than shifting.
+/// Returns one bit a lane: a table is cheaper than shifts.
 const fn bits() -> [u32; 32] {
     let mut bits = [0; 32];
     let mut i = 0;
@@ -70,7 +66,6 @@ macro_rules! lane {
 lane!(u32);
 lane!(u64);
 
-/// Returns a bit for each lane that passes `is`.
 #[allow(clippy::needless_range_loop)] // the compiler vectorizes this form
 #[inline(always)]
 fn where_so<const B: usize>(is: impl Fn(usize) -> bool) -> u32 {
@@ -86,7 +81,6 @@ pub(super) fn at_least<L: Lane, const B: usize>(lanes: &[L; B], min: L) -> u32 {
     where_so::<B>(|i| lanes[i] >= min)
 }
 
-/// Returns a bit for each extent with `min` positions from a multiple of `mask + 1` on.
 #[inline(always)]
 pub(super) fn fits<L: Lane, const B: usize>(start: &[L; B], len: &[L; B], min: L, mask: L) -> u32 {
     where_so::<B>(|i| usable(start[i], len[i], mask) >= min)
@@ -94,14 +88,14 @@ pub(super) fn fits<L: Lane, const B: usize>(start: &[L; B], len: &[L; B], min: L
 
 /// Returns the positions of an extent from its first multiple of `mask + 1` on; 0 without one.
 ///
-/// Never grows with a larger alignment, a later start before the same end, or an earlier end after
-/// the same start.
+/// The result never grows with a larger alignment, a later start before the same end, or an earlier
+/// end after the same start.
 #[inline(always)]
 pub(super) fn usable<L: Lane>(start: L, len: L, mask: L) -> L {
     len.minus(start.pad(mask))
 }
 
-/// Counts the lanes of at most `at`, which is less than [`Lane::MAX`]; lanes ascend.
+/// Returns the number of lanes up to `at`, which is less than [`Lane::MAX`].
 #[inline(always)]
 pub(super) fn rank<L: Lane, const B: usize>(lanes: &[L; B], at: L) -> usize {
     // Some processors have no instruction that counts bits.
@@ -122,7 +116,6 @@ pub(super) fn largest<L: Lane, const B: usize>(lanes: &[L; B]) -> L {
     max[0]
 }
 
-/// Returns the most that one extent has for an alignment.
 #[inline(always)]
 pub(super) fn most_usable<L: Lane, const B: usize>(start: &[L; B], len: &[L; B], mask: L) -> L {
     let mut all = *len;
@@ -143,7 +136,6 @@ pub(super) fn insert<T: Copy, const B: usize>(
     lanes[lane] = value;
 }
 
-/// Removes `lane` and closes the gap.
 #[inline(always)]
 pub(super) fn remove<T: Copy, const B: usize>(
     lanes: &mut [T; B],
@@ -155,7 +147,6 @@ pub(super) fn remove<T: Copy, const B: usize>(
     lanes[count - 1] = unused;
 }
 
-/// The used lanes of two neighbours.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counts {
     pub(super) left: usize,
@@ -163,7 +154,6 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    /// Moves lanes between the neighbours until the left one has `target`.
     pub(super) fn shift<T: Copy, const B: usize>(
         self,
         target: usize,

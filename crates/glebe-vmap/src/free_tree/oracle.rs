@@ -1,8 +1,7 @@
 //! [`run`] executes a byte string as calls to a [`FreeTree`] and to an oracle.
 //!
-//! The oracle is an ordered map of the extents, searched from first to last. After every step,
-//! answers and errors must be equal and all invariants must hold. For property tests and the fuzz
-//! target only.
+//! The oracle is an ordered map, searched from first to last. After every step, answers and errors
+//! must be equal.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +13,6 @@ use glebe_os::extent::Extent;
 pub struct Oracle {
     span: Extent,
     limit: usize,
-    /// Start and end of each free extent.
     free: BTreeMap<u64, u64>,
 }
 
@@ -146,9 +144,7 @@ impl Oracle {
     }
 }
 
-/// Runs `program` on both and compares.
-///
-/// The first bytes choose span and limit, the rest are calls. Missing bytes are zero.
+/// Runs `program` on both and compares. The first bytes choose span and limit, the rest are calls.
 ///
 /// # Panics
 /// At the first difference or broken invariant.
@@ -156,7 +152,6 @@ pub fn run(program: &[u8]) {
     let mut bytes = Bytes(program);
     let span = bytes.span();
     let limit = [usize::MAX, 1, 2, 3, 5, 8, 40, 200][usize::from(bytes.next() % 8)];
-    // A tree allocates all storage at once, and no program needs more.
     let limit = limit.min(4096);
     let kind = bytes.next();
     let classes = if kind / 2 % 2 == 0 { Classes::All } else { Classes::None };
@@ -201,7 +196,7 @@ impl Both {
                     self.free(extent);
                 }
             }
-            // Frees a whole held run or its start, so that merges on both sides occur.
+            // Frees a held run or its start, so that both sides merge.
             7 | 8 => {
                 let at = bytes.position(self.span);
                 if let Err(FreeTreeError::NotFree { held, .. }) = self.rest_from(at) {
@@ -229,7 +224,6 @@ impl Both {
         assert_eq!(self.tree.free(extent), self.oracle.free(extent), "free {extent}");
     }
 
-    /// Returns the error of taking all from `at` on.
     fn rest_from(&self, at: u64) -> Result<(), FreeTreeError> {
         let Some(len) = self.span.end().checked_sub(at) else { return Ok(()) };
         let Some(rest) = Extent::new(at, len) else { return Ok(()) };
@@ -239,7 +233,6 @@ impl Both {
     }
 }
 
-/// The rest of the program.
 struct Bytes<'a>(&'a [u8]);
 
 impl Bytes<'_> {
@@ -249,7 +242,7 @@ impl Bytes<'_> {
         first
     }
 
-    /// Chooses a short span, so that extents collide, or one at an end of the number line.
+    /// Chooses a short span, so that extents collide, or one at an end.
     fn span(&mut self) -> Extent {
         let (kind, fine) = (self.next(), u64::from(self.next()));
         let (start, len) = match kind % 8 {
@@ -265,7 +258,6 @@ impl Bytes<'_> {
         Extent::new(start, len).unwrap()
     }
 
-    /// A position in the span or near it, by a coarse and a fine step.
     fn position(&mut self, span: Extent) -> u64 {
         let (coarse, fine) = (u64::from(self.next()), self.next());
         let step = (span.len() / 256).max(1);

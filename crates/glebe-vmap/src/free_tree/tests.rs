@@ -1,4 +1,4 @@
-//! Compares a free tree with its oracle, and checks its bounds and edge cases.
+//! Tests of a free tree: its oracle, bounds and edge cases.
 
 use std::cell::Cell;
 
@@ -16,7 +16,6 @@ pub(super) fn count_visit() {
     VISITS.with(|visits| visits.set(visits.get() + 1));
 }
 
-/// Returns the answer of `call` and the number of nodes that it visited.
 fn visits_of<T>(call: impl FnOnce() -> T) -> (T, u64) {
     let before = VISITS.with(Cell::get);
     let answer = call();
@@ -37,7 +36,6 @@ fn tree_of(span: Extent, extents: impl IntoIterator<Item = Extent>) -> FreeTree 
 
 const PROGRAM_MAX: usize = if cfg!(miri) { 150 } else { 1200 };
 
-/// Fuzzing runs many more.
 fn programs() -> u32 {
     match cfg!(miri) {
         true => 3,
@@ -59,7 +57,6 @@ proptest! {
     }
 }
 
-/// A fixed stream of numbers (xorshift).
 struct Numbers(u64);
 
 impl Numbers {
@@ -71,23 +68,20 @@ impl Numbers {
     }
 }
 
-/// Returns the most nodes that a search visits, if nodes have at least `min` lanes: a path to a
-/// border of the window, one to the extent before, and one up and down to the fit; the first two
-/// twice for a whole extent. Leaves that shrank add to this.
+/// Returns the most nodes of a search: one path to a border of the window, one to the extent
+/// before, one up and down to the fit; the first two again for a whole extent.
 fn search_max(extents: usize, min: usize) -> u64 {
     6 * levels_max(extents, min)
 }
 
-/// Returns the most nodes that a change visits: two searches; for each class, two paths up with a
-/// look at each child; for each split or join on the path, two children for each class and a path
-/// down.
+/// Returns the most nodes of a change: two searches; two paths up for each class, with a look at
+/// each child; for each split or join, two children for each class and a path down.
 fn change_max(extents: usize, min: usize, classes: u64) -> u64 {
     let levels = levels_max(extents, min);
     levels * (8 + levels + 6 * classes)
 }
 
 fn levels_max(extents: usize, min: usize) -> u64 {
-    // The root has at least two lanes, other nodes `min`.
     let (mut levels, mut extents_min) = (1, 2 * min);
     while extents_min <= extents {
         (levels, extents_min) = (levels + 1, extents_min * min);
@@ -95,10 +89,8 @@ fn levels_max(extents: usize, min: usize) -> u64 {
     levels
 }
 
-/// Leaves that may mislead a search: the documented bound, not the code's.
 const MISLEADING_MAX: u64 = 16;
 
-/// Least lanes of a node, in a normal and in a deep tree.
 const MIN: usize = 12;
 const DEEP_MIN: usize = 2;
 
@@ -126,7 +118,6 @@ fn answers_are_the_same_on_a_processor_without_wide_vectors() {
 
 #[test]
 fn answers_are_the_same_of_storage_on_huge_pages() {
-    // With these extents, leaves and maxima span several huge pages each.
     let (span, limit) = (extent(0, 1 << 23), 1 << 21);
     for mut tree in
         [FreeTree::new(span, limit), FreeTree::with_classes(span, limit, Classes::None).unwrap()]
@@ -179,8 +170,7 @@ fn deep_tree_equals_the_oracle(mut tree: FreeTree, span: Extent, min: usize) {
     }
 }
 
-/// Comparing the whole tree takes a thousand times as long as a step, so a short run does it
-/// rarely.
+/// Comparing the whole tree takes as long as a thousand steps.
 fn is_looked_at(step: u32) -> bool {
     step % 64 == 0 || glebe_testing::time::is_long()
 }
@@ -198,10 +188,8 @@ fn aligned_search_never_scans() {
         let (found, visits) = visits_of(|| tree.find(64, 64, window));
         assert_eq!(found, Ok(None));
         assert!(visits <= bound, "{visits} nodes for nothing, {bound} allowed");
-        // A size test alone would accept all of them.
         assert!(tree.find(64, 1, window).unwrap().is_some());
     }
-    // A fit behind all of them costs no more.
     let last = (count - 1) * 128;
     tree.free(extent(last, 1)).unwrap();
     for window in [None, within] {
@@ -211,7 +199,6 @@ fn aligned_search_never_scans() {
         assert!(visits <= bound, "{visits} nodes for the last, {bound} allowed");
         tree.free(extent(last, 64)).unwrap();
     }
-    // All alignments, with lengths around the usable ones.
     for align in (0..20).map(|bit| 1 << bit) {
         for len in [1, 2, 31, 32, 33, 63, 64, 65] {
             let (_, visits) = visits_of(|| tree.find(len, align, within));
@@ -224,7 +211,6 @@ fn aligned_search_never_scans() {
 fn few_leaves_mislead_a_search_however_many_shrank() {
     let count: u64 = if cfg!(miri) { 24 } else { 4096 };
     let span = extent(0, 1 << 20);
-    // Each leaf has several fits, which all shrink.
     let mut tree = tree_of(span, (0..count).map(|i| extent(i * 128, 64)));
     let mut oracle = Oracle::new(span, 1 << 16);
     for i in 0..count {
@@ -244,7 +230,6 @@ fn few_leaves_mislead_a_search_however_many_shrank() {
             assert!(visits <= bound, "{visits} nodes for {len} at {align}, {bound} allowed");
         }
     }
-    // Extents freed in another order are found again.
     for i in (0..count).rev().step_by(3) {
         let given = extent(i * 128, 1);
         assert_eq!((tree.free(given), oracle.free(given)), (Ok(()), Ok(())));
@@ -306,7 +291,6 @@ fn every_alignment_at_both_ends_of_the_number_line() {
         assert_eq!(tree.find(u64::MAX - align, align, Some(upper)), Ok(Extent::new(align, !align)));
         assert_eq!(tree.find(u64::MAX - align + 1, align, Some(upper)), Ok(None));
     }
-    // Near this end 0 is the only multiple.
     let top = extent(u64::MAX - 10, 10);
     let tree = tree_of(top, [top]);
     assert_eq!(tree.find(10, 1, None), Ok(Some(top)));
@@ -316,7 +300,6 @@ fn every_alignment_at_both_ends_of_the_number_line() {
     assert_eq!(tree.next_fit(u64::MAX - 1, 10), Some(top));
     assert_eq!(tree.next_fit(u64::MAX, 0), None);
     assert_eq!(tree.containing(u64::MAX), None);
-    // An alignment beyond the span's end fits only at 0.
     let small = extent(0, 1);
     let mut tree = tree_of(small, [small]);
     assert_eq!(tree.alloc(1, 1 << 63, None), Ok(Some(small)));
@@ -343,7 +326,6 @@ fn full_storage_refuses_and_changes_nothing() {
     assert!(tree.iter().eq(before));
     assert_eq!(tree.free_len(), 40);
     tree.check_invariants();
-    // Calls that need no node still work, and one of them frees a node.
     tree.free(extent(70, 10)).unwrap();
     tree.free(extent(10, 10)).unwrap();
     tree.take(extent(45, 1)).unwrap();
@@ -409,7 +391,6 @@ fn errors_say_what_and_where() {
 
 #[test]
 fn a_call_takes_few_nodes_however_the_tree_grew() {
-    // Ascending and descending order are the worst for a tree that does not balance.
     let count: u64 = if cfg!(miri) { 64 } else { 1 << 13 };
     let span = extent(0, count * 2);
     for (descending, deep) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -426,7 +407,6 @@ fn a_call_takes_few_nodes_however_the_tree_grew() {
             assert!(visits <= bound, "{visits} nodes at {i}, {bound} allowed");
         }
         tree.check_invariants();
-        // Each call fills a gap and joins two extents.
         for i in 1..count {
             let (answer, visits) = visits_of(|| tree.free(extent(i * 2 - 1, 1)));
             answer.unwrap();
@@ -462,7 +442,6 @@ fn a_key_stays_below_its_leaf_when_the_extent_before_is_cut() {
 
 #[test]
 fn spans_at_the_border_of_32_bits() {
-    // Lengths around 16 TiB of 4 KiB pages, from 0 and other starts.
     let pages = 1_u64 << 32;
     for start in [0, pages, pages - 1, 1 << 40] {
         for len in [pages - 1, pages, pages + 1] {

@@ -1,6 +1,4 @@
-//! [`Tree`]: a B+tree of free extents, with nodes in bounded storage.
-//!
-//! It owns the extents, their order and the maxima of subtrees, and knows no spans or errors.
+//! [`Tree`] is a B+tree of free extents, with nodes in bounded storage.
 //!
 //! # Layout
 //!
@@ -16,32 +14,27 @@
 //! ```
 //!
 //! Lane `i` of row `c` is the most that one extent below child `i` has from its first multiple of
-//! the alignment of class `c` on. A request for the alignment of a class fits below a child exactly
-//! if this is at least its length, so a search never goes back up. Another alignment uses the row
-//! of the next smaller class, which may mislead the search; the leaf tests the real need.
+//! the alignment of class `c` on. A request for this alignment fits below the child exactly if the
+//! lane is at least its length, so a search never goes back up. Another alignment uses the next
+//! smaller class, and the leaf tests the real need.
 //!
 //! # Invariants
 //!
 //! - Extents are in order and do not touch. All leaves are at depth `height`.
 //! - Every start below a child is at least its key and less than the next key. A node has the key
-//!   of its first child; the first key of all is never read. Starts move and keys stay, so a key
-//!   may be less than the first start.
+//!   of its first child; the first key of all is never read. Keys stay when starts move.
 //! - Every node but the root has at least [`Tree::MIN`] lanes, an inner root two. So storage
 //!   suffices for `limit` extents, and no split can fail.
-//! - A lane of a row is the maximum below its child. Above a few leaves that shrank, all classes
-//!   but the first may still count vanished extents.
+//! - A lane of a row is the maximum below its child. Above a few leaves, all classes but the first
+//!   may still count vanished extents (see [`maxima`]).
 //!
 //! # Cost
 //!
-//! A search reads a row and a child, or the keys, at each level: height + 1 nodes, 5 for 10^6
-//! extents. A change writes one leaf and the maxima that it moves; short extents have none for
-//! large alignments. A maximum that shrank is recomputed later, unless it comes back before (see
-//! [`maxima`]). A leaf rarely moves lanes to a neighbour; this recomputes all classes of two lanes.
-//! A tree of very few extents skips all this (see [`few`]). A large tree uses huge pages: with base
-//! pages a call would read page tables for each line, twice at each level in a virtual machine.
+//! A search reads height + 1 nodes, 5 for 10^6 extents. A change writes one leaf and the maxima
+//! that it moves. A tree of few extents skips all this (see [`few`]). A large tree uses huge pages,
+//! because each line of a base page costs a read of page tables.
 //!
-//! Source: Bayer and McCreight 1972. The maxima follow `subtree_max_size` in the kernel's
-//! `mm/vmalloc.c` and the gaps of its maple tree, with a row for each class of alignments.
+//! Source: Bayer and McCreight 1972, and `subtree_max_size` in the kernel's `mm/vmalloc.c`.
 
 mod balance;
 mod change;
@@ -60,10 +53,9 @@ use super::Classes;
 use glebe_os::internal::sys::memory::madvise;
 use maxima::{Stale, GROUP};
 
-/// Most levels, leaves included; `limit` is low enough for them.
 const LEVELS: usize = 17;
 
-/// Alignments with fewer multiples among all positions, as a logarithm rounded up, are no class.
+/// Least multiples of a class's alignment, as a logarithm.
 const FEW_MULTIPLES_LOG: usize = 4;
 
 /// Most classes: each has one bit in a word.
@@ -83,10 +75,8 @@ struct Inner<L, const B: usize> {
     child: [u32; B],
 }
 
-// Whole cache lines, and no more than the lanes need.
 const _: () = assert!(size_of::<Leaf<u32, 32>>() == 256 && size_of::<Inner<u32, 32>>() == 256);
 
-/// Storage of fewer huge pages uses none: most of one could stay unused.
 const HUGE_PAGES_MIN: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +84,6 @@ pub(super) struct NoRoom {
     pub(super) bytes: u128,
 }
 
-/// Allocates an empty vector, on huge pages if it is large.
 fn room<T>(count: usize) -> Result<Vec<T>, NoRoom> {
     let mut all = Vec::new();
     let bytes = count as u128 * size_of::<T>() as u128;
@@ -108,11 +97,10 @@ fn room<T>(count: usize) -> Result<Vec<T>, NoRoom> {
     Ok(all)
 }
 
-/// The inner node at each level and the lane taken there. Passed by reference only: copying bytes
-/// just written one by one costs more than a level.
+/// A `Path` holds the inner node at each level and the lane taken there. Pass it by reference:
+/// copying bytes just written costs more than a level.
 ///
-/// A path kept from an earlier call saves the way down if it leads to the right leaf: the last
-/// positions taken are often given back first.
+/// A path of an earlier call saves the way down if it leads to the right leaf.
 #[derive(Clone, Debug)]
 pub(super) struct Path {
     /// [`Tree::shape`] when made.
@@ -130,7 +118,6 @@ impl Path {
         Self { shape: 0, leaf: NOWHERE, node: [0; LEVELS], lane: [0; LEVELS] }
     }
 
-    /// Copies `other`, a path in a tree of this height.
     #[inline(always)]
     fn become_like(&mut self, other: &Self, height: usize) {
         (self.shape, self.leaf) = (other.shape, other.leaf);
@@ -150,7 +137,7 @@ impl Path {
     }
 }
 
-/// The paths of the last two calls: positions of two calls are often freed by the next two.
+/// `Paths` are those of the last two calls: the next two often free the same positions.
 #[derive(Clone, Debug)]
 pub(super) struct Paths {
     both: [Path; 2],
@@ -163,7 +150,6 @@ impl Paths {
         Self { both: [Path::new(), Path::new()], last: 0 }
     }
 
-    /// Returns the older path, to overwrite.
     #[inline(always)]
     pub(super) fn next(&mut self) -> &mut Path {
         self.last ^= 1;
@@ -171,14 +157,13 @@ impl Paths {
     }
 }
 
-/// A lane of a leaf, or the one after the last.
+/// A `Spot` is a lane of a leaf, or the one after the last.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spot {
     leaf: usize,
     lane: usize,
 }
 
-/// Start and length of an extent.
 pub type Entry<L> = (L, L);
 
 #[derive(Debug)]
@@ -196,11 +181,9 @@ pub(super) struct Tree<L, const B: usize> {
     masks: [L; CLASSES_MAX],
     last_class: usize,
     stale: Stale<L>,
-    /// True if the processor has the wide vectors of [`work`].
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     wide: bool,
-    /// Counts moves of lanes between nodes, which invalidate older paths. Cannot wrap: 2^64 changes
-    /// of a nanosecond take 584 years.
+    /// Count of lane moves between nodes, which invalidate older paths.
     shape: u64,
     root: u32,
     /// Levels of inner nodes.
@@ -212,14 +195,13 @@ pub(super) struct Tree<L, const B: usize> {
 impl<L: Lane, const B: usize> Tree<L, B> {
     /// Least lanes of a node that is not the root.
     const MIN: usize = if B * 3 / 8 > 2 { B * 3 / 8 } else { 2 };
-    /// Two neighbours with at most this many lanes merge if one has too few. Less than `B`, so that
-    /// the next insertion does not split them.
+    /// Most lanes of two neighbours that merge: less than `B`, so that the next insertion does not
+    /// split them.
     const MERGE_MAX: usize = B - B / 8;
     const SIZES: () =
         assert!(B.is_power_of_two() && B >= 4 && B <= 32 && Self::MERGE_MAX >= 2 * Self::MIN);
 
-    /// Creates a tree without storage, with maxima for the alignments of `kind` that are useful
-    /// below `end`.
+    /// Creates a tree without storage, with the classes useful below `end`.
     pub(super) fn without_storage(end: u64, limit: usize, kind: Classes) -> Self {
         let () = Self::SIZES;
         let most = (0..LEVELS - 2).fold(Self::MIN, |most, _| most.saturating_mul(Self::MIN));
@@ -296,7 +278,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         self.max_below(0, self.root as usize, 0)
     }
 
-    /// Finds the spot after all starts up to `at`, and its path.
     #[inline(always)]
     pub(super) fn descend(&self, at: L, path: &mut Path) -> Spot {
         // Unused lanes must not count.
@@ -313,7 +294,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         self.spot(n, at)
     }
 
-    /// Like [`Self::descend`], by the path of one of the last two calls if it leads there.
+    /// Tries the paths of the last two calls before [`Self::descend`].
     #[inline(always)]
     pub fn locate<'a>(&self, at: L, paths: &'a mut Paths) -> (Spot, &'a mut Path) {
         let at = at.min(L::MAX - L::of(1));
@@ -334,7 +315,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         Spot { leaf, lane: rank(&self.leaves[leaf].start, at) }
     }
 
-    /// Returns true if a start of `at` belongs in the path's leaf.
     #[inline(always)]
     fn leads_to(&self, at: L, path: &Path) -> bool {
         if path.leaf == NOWHERE || path.shape != self.shape {
@@ -348,21 +328,19 @@ impl<L: Lane, const B: usize> Tree<L, B> {
             && (at <= leaf.start[count - 1] || self.next_key(path).is_none_or(|key| at < key))
     }
 
-    /// Returns the key of the path's leaf; `None` for the first leaf.
+    /// Returns `None` for the first leaf.
     #[inline(always)]
     fn key(&self, path: &Path) -> Option<L> {
         let level = (0..self.height).rev().find(|&level| path.lane[level] > 0)?;
         Some(self.inners[path.node(level)].key[path.lane(level)])
     }
 
-    /// Returns the key of the next leaf.
     #[inline(always)]
     fn next_key(&self, path: &Path) -> Option<L> {
         let level = self.forking(path)?;
         Some(self.inners[path.node(level)].key[path.lane(level) + 1])
     }
 
-    /// Returns the lowest level with a child after the path's.
     #[inline(always)]
     fn forking(&self, path: &Path) -> Option<usize> {
         (0..self.height)
@@ -370,7 +348,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
             .find(|&level| path.lane(level) + 1 < usize::from(self.inner_counts[path.node(level)]))
     }
 
-    /// Returns the last extent before `spot`, and moves `path` there.
     #[inline(always)]
     pub(super) fn before(&self, path: &mut Path, spot: Spot) -> Option<Spot> {
         match spot.lane {
@@ -379,7 +356,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         }
     }
 
-    /// Returns the first extent from `spot` on, and moves `path` there.
     #[inline(always)]
     pub(super) fn after(&self, path: &mut Path, spot: Spot) -> Option<Spot> {
         match spot.lane < self.count(spot.leaf) {
@@ -399,7 +375,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         usize::from(self.leaf_counts[leaf])
     }
 
-    /// Moves to the next leaf's first lane. Without one, changes nothing.
+    /// Moves to the next leaf, or changes nothing.
     #[inline(always)]
     fn advance(&self, path: &mut Path) -> Option<Spot> {
         let level = self.forking(path)?;
@@ -407,7 +383,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         Some(Spot { leaf: self.follow(path, level, |_| 0), lane: 0 })
     }
 
-    /// Moves to the last lane of the leaf before. Without one, changes nothing.
+    /// Moves to the last lane of the leaf before, or changes nothing.
     #[inline(always)]
     fn retreat(&self, path: &mut Path) -> Option<Spot> {
         let level = (0..self.height).rev().find(|&level| path.lane[level] > 0)?;
@@ -416,7 +392,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         Some(Spot { leaf, lane: self.count(leaf) - 1 })
     }
 
-    /// Extends the path below `level` and returns the leaf; `lane` chooses in each inner node.
+    /// Extends the path below `level`.
     #[inline(always)]
     fn follow(&self, path: &mut Path, level: usize, lane: impl Fn(usize) -> u8) -> usize {
         for below in level + 1..self.height {
@@ -429,7 +405,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         path.leaf as usize
     }
 
-    /// Returns the class of the largest alignment up to `1 << log`.
     #[inline(always)]
     fn class(&self, log: u32) -> usize {
         (log as usize).min(self.last_class)
@@ -451,7 +426,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         }
     }
 
-    /// Returns the most that one extent below node `n` has.
     #[inline(always)]
     fn max_below(&self, level: usize, n: usize, class: usize) -> L {
         if level < self.height {

@@ -1,7 +1,6 @@
 //! Builds values, in their places or in ordinary memory if the cache cannot keep them.
 //!
-//! Holds no lock while a builder runs. If a builder fails or panics, the drop of its [`Building`]
-//! gives the memory back, and waiters look again.
+//! Holds no lock while a builder runs.
 //!
 //! # Safety
 //! A place is lent unmarked to its item's builder, and to no other thread.
@@ -22,7 +21,7 @@ use glebe_os::extent::Extent;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::Bytes;
 
-/// A builder at work; `id` is `None` in a process that may not take the lock.
+/// `id` is `None` in a process that may not take the lock.
 struct Building<'a, K: Hash + Eq, V> {
     cache: &'a Cache<K, V>,
     id: Option<Id>,
@@ -71,7 +70,6 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
         }
     }
 
-    /// Gives an item that is being built an unmarked place of `pages`, if possible.
     fn find_place(&self, id: Id, pages: u64) -> Option<Extent> {
         self.take_room(id, pages).or_else(|| {
             // Hot entries may occupy the room.
@@ -84,7 +82,7 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
         let Room { place, left_over, evicted } = self.lock()?.make_room(id, pages);
         self.counts.add(Counter::Evicted, evicted);
         for part in left_over {
-            // If the drop fails, the part stays marked for the kernel to take.
+            // If the drop fails, the kernel may still take the part.
             let _ = self.region.drop_now(range_of(part));
         }
         // The place's old contents do not matter.
@@ -96,7 +94,6 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
         ready
     }
 
-    /// Builds the value of an item in its unmarked place.
     pub(super) fn build_in_place<E>(
         &self,
         id: Id,
@@ -120,7 +117,7 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
         Ok(Entry::new(self, Value::Kept(id, place, count)))
     }
 
-    /// Builds a value in ordinary memory. Ends the item and hands the value to its waiters.
+    /// Builds a value in ordinary memory, for its waiters too.
     pub(super) fn build_apart<E>(
         &self,
         id: Option<Id>,

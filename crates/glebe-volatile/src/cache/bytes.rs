@@ -1,11 +1,8 @@
 //! The bytes of a place in the region, as values.
 //!
-//! During these calls a place is unmarked and belongs to one item.
-//!
 //! # Safety
-//! Only whole, unmarked places of one item are lent. They are inside the region, which the cache
-//! keeps mapped. Only its builder uses a building item, and a pinned one is only read. The region
-//! changes a place only while the item moves.
+//! Only whole, unmarked places inside the region are lent, each of one item. Only its builder uses
+//! a building item, and a pinned one is only read. The region changes only places of moving items.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -32,7 +29,7 @@ fn start<V>(region: &Region, place: Extent, count: usize) -> *mut V {
     region.as_ptr().wrapping_add(range.start.as_usize()).cast()
 }
 
-/// Fills the values of a place with zeros and lends them to their builder.
+/// Lends the zeroed values of a place to their builder.
 ///
 /// # Safety
 /// The calling thread builds the place's item, and the place is not marked.
@@ -43,8 +40,8 @@ pub(super) unsafe fn lend_zeroed<V: Pod, T>(
     build: impl FnOnce(&mut [V]) -> T,
 ) -> T {
     let start = start::<V>(region, place, count);
-    // SAFETY: inside the region, aligned, and by the caller's word used by no other thread; zeros
-    // are values of plain data.
+    // SAFETY: inside the region, aligned, and used by no other thread; zeros are values of plain
+    // data.
     let values = unsafe {
         ptr::write_bytes(start, 0, count);
         slice::from_raw_parts_mut(start, count)
@@ -55,8 +52,7 @@ pub(super) unsafe fn lend_zeroed<V: Pod, T>(
 /// Returns the values of a place.
 ///
 /// # Safety
-/// The place's item was built with `count` values of this type, and is pinned while the slice is
-/// used.
+/// The item was built with `count` values of this type, and is pinned while the slice is used.
 #[inline]
 pub(super) unsafe fn values<V: Pod>(region: &Region, place: Extent, count: usize) -> &[V] {
     let start = start::<V>(region, place, count);

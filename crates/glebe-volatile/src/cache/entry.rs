@@ -1,11 +1,9 @@
-//! [`Entry`]: a value that stays as long as its entry.
-//!
-//! An entry pins an item, or shares a value that the cache did not keep. A drop takes the lock, and
-//! makes a system call if another entry then stops being hot.
+//! [`Entry`]: a value that stays as long as its entry. Its drop takes the lock, and may mark
+//! another item.
 //!
 //! # Safety
-//! The code that makes an entry has pinned its item. The item's place is not marked or written
-//! until the drop. Only `lookup` and `building` make entries, where they pin.
+//! The maker of an entry has pinned its item, so nobody marks or writes its place until the drop.
+//! Only `lookup` and `building` make entries.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -21,7 +19,7 @@ use super::Cache;
 use crate::Priority;
 use glebe_os::extent::Extent;
 
-/// A value of a [`Cache`], which the kernel cannot take while the entry lives. Derefs to the slice.
+/// A value of a [`Cache`], which the kernel cannot take while the entry lives.
 #[must_use = "the value may be taken once this is dropped"]
 pub struct Entry<'a, K: Hash + Eq, V> {
     cache: &'a Cache<K, V>,
@@ -29,7 +27,6 @@ pub struct Entry<'a, K: Hash + Eq, V> {
 }
 
 pub(super) enum Value<V> {
-    /// The pinned item, its place, and its number of values.
     Kept(Id, Extent, usize),
     Handed(Handed<V>),
 }
@@ -39,14 +36,14 @@ impl<'a, K: Hash + Eq, V> Entry<'a, K, V> {
         Self { cache, value }
     }
 
-    /// Returns true if the cache keeps the value. Otherwise the last entry that shares it frees it.
+    /// Returns true if the cache keeps the value. If not, the last entry that shares it frees it.
     #[must_use]
     pub fn is_kept(&self) -> bool {
         matches!(self.value, Value::Kept(..))
     }
 
-    /// Sets the entry's priority; the default is [`Priority::NORMAL`]. If the cache needs room, it
-    /// evicts entries of lower priority first. The kernel ignores priorities.
+    /// Sets the priority; default [`Priority::NORMAL`]. The cache evicts lower priorities first.
+    /// The kernel ignores them.
     pub fn set_priority(&self, priority: Priority) {
         let Value::Kept(id, ..) = self.value else { return };
         if let Some(mut table) = self.cache.lock() {

@@ -2,14 +2,14 @@
 
 use glebe_os::units::Bytes;
 
-/// Why [`Cache::get_or_build`](super::Cache::get_or_build) returned no value.
+/// The error of [`Cache::get_or_build`](super::Cache::get_or_build).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError<E> {
     /// The builder failed.
     #[error("{0}")]
     Builder(E),
-    /// A builder asks for the value that it builds, or builders wait for each other in a circle.
+    /// Builders wait for each other, or one for its own value.
     #[error("the builder of a value waits for that value itself")]
     Recursion,
     /// The value is longer than all addresses of the cache.
@@ -22,7 +22,7 @@ pub enum BuildError<E> {
         /// Bytes of addresses.
         limit: Bytes,
     },
-    /// The cache could not keep the value, and ordinary memory for it is missing.
+    /// The cache could not keep the value, and ordinary memory is missing.
     #[error("no memory for a value of {len} that the cache could not take in")]
     NoMemory {
         /// Bytes of the value.

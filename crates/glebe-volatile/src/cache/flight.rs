@@ -1,7 +1,6 @@
 //! [`Flight`]: lets threads wait for a change of an item.
 //!
-//! The first waiter makes a flight, and it ends when it lands. It hands its waiters a value that
-//! the cache could not keep, so that the value is built once.
+//! A flight hands its waiters a value that the cache could not keep.
 
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ pub(super) type Handed<V> = Arc<Vec<V>>;
 #[derive(Debug)]
 enum State<V> {
     UnderWay,
-    /// With a value for the waiters; without one they look again.
+    /// Without a value the waiters look again.
     Landed(Option<Handed<V>>),
 }
 
@@ -34,8 +33,7 @@ impl<V> Flight<V> {
         self.woken.notify_all();
     }
 
-    /// Waits until the flight lands. Returns the handed value. The caller must not hold the cache's
-    /// lock.
+    /// The caller must not hold the cache's lock.
     pub(super) fn wait(&self) -> Option<Handed<V>> {
         let mut state = lock(&self.state);
         loop {

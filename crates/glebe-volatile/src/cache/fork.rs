@@ -1,9 +1,7 @@
 //! Keeps the tables of caches consistent across fork(2).
 //!
-//! Before a fork, `prepare` locks the list of caches, then each cache. A holder of a cache's lock
-//! neither waits for another lock nor forks. Afterwards the locks are released. The child first
-//! forgets items that other threads were building or moving, because no thread will end them. Pins
-//! of other threads remain. The region has a step of its own.
+//! Lock order: the list of caches, then each cache. The child forgets items that other threads were
+//! building or moving. Pins of other threads remain.
 //!
 //! # Safety
 //! The pointers beside the static guards keep their locks alive. The forking thread makes and drops
@@ -53,7 +51,6 @@ type List = Vec<Weak<dyn Lockable>>;
 
 static LIST: StaticMutex<List> = StaticMutex::new(Vec::new());
 
-/// The locks held across a fork; those of the tables are dropped first.
 struct AllHeld {
     tables: Vec<Box<dyn Held>>,
     list: Option<StaticMutexGuard<'static, List>>,
@@ -64,7 +61,6 @@ unsafe impl Send for AllHeld {}
 
 static HELD: StaticMutex<AllHeld> = StaticMutex::new(AllHeld { tables: Vec::new(), list: None });
 
-/// A cache's place in the list, until the drop.
 #[derive(Debug)]
 pub struct ListedTable(usize);
 
@@ -86,7 +82,7 @@ where
 
 impl Drop for ListedTable {
     fn drop(&mut self) {
-        // Without fork steps the list may stay locked forever, and no fork looks at it again.
+        // Without fork steps the list may stay locked forever.
         if !atfork::is_without_steps() {
             let mut list = LIST.lock().unwrap_or_else(PoisonError::into_inner);
             list.retain(|listed| listed.as_ptr().cast::<()>().addr() != self.0);

@@ -1,7 +1,6 @@
 //! Lookups: a hit pins, a marked entry is unmarked first, and a miss builds or returns nothing.
 //!
-//! A thread that finds an item moving or being built waits for its flight without the cache's lock,
-//! then looks again.
+//! A thread waits for a moving or building item without the cache's lock, then looks again.
 
 use std::borrow::Borrow;
 use std::hash::Hash;
@@ -20,15 +19,14 @@ use glebe_os::internal::sync::MutexGuard;
 
 enum Rescued<'a, K: Hash + Eq, V> {
     Whole(Entry<'a, K, V>),
-    /// Unmarked, but some pages are zeros.
+    /// Some pages are zeros.
     Lost,
-    /// The kernel refused to unmark it.
     Refused,
 }
 
 impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
-    /// Returns the pinned entry of a key. Returns `None` if it is missing, another thread is
-    /// building it, or the kernel took a part of it; the entry is then removed.
+    /// Returns the pinned entry of a key. Returns `None` if it is missing or being built, or if the
+    /// kernel took a part.
     pub fn get<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Entry<'_, K, V>>
     where
         K: Borrow<Q>,
@@ -63,16 +61,15 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
     }
 
     /// Returns the pinned entry of a key, or builds its value: `build` gets `count` zeros. If
-    /// several threads miss a key at once, one builds and the others wait. If room is missing, or
-    /// [`refills`](super::CacheOptions::refills) says no, the value is built in ordinary memory and
-    /// not kept. An existing entry keeps its length.
+    /// several threads miss a key, one builds and the others wait. Without room or
+    /// [`refills`](super::CacheOptions::refills) the value is built in ordinary memory and not
+    /// kept. An existing entry keeps its length.
     ///
-    /// A builder may use the cache, except for the key that it builds. If the builder fails or
-    /// panics, no entry is added, and one of the waiters builds.
+    /// A builder may use the cache, except for its own key. If it fails or panics, a waiter builds.
     ///
     /// # Errors
-    /// [`BuildError::Builder`] with the builder's error; [`BuildError::TooLong`],
-    /// [`BuildError::Recursion`], [`BuildError::NoMemory`].
+    /// [`BuildError::Builder`], [`BuildError::TooLong`], [`BuildError::Recursion`],
+    /// [`BuildError::NoMemory`].
     pub fn get_or_build<E>(
         &self,
         key: K,
@@ -145,7 +142,7 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
         Entry::new(self, Value::Kept(id, place, count))
     }
 
-    /// Unmarks a moving item, and pins it if it is whole. Otherwise the item is still moving.
+    /// Unmarks a moving item, and pins it if it is whole.
     fn rescue(&self, mut table: MutexGuard<'_, Table<K, V>>, id: Id) -> Rescued<'_, K, V> {
         let place = table.item(id).place.expect("a marked item has a place");
         drop(table);
@@ -164,8 +161,7 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
         Rescued::Whole(entry)
     }
 
-    /// Makes this thread build a lost item again. Returns its unmarked place, or `None` if the item
-    /// was removed, has another length, or may not be kept.
+    /// Makes this thread build a lost item again. Returns `None` if the item may not be kept.
     fn begin_again(&self, id: Id, count: usize) -> Option<Extent> {
         let mut table = self.lock()?;
         let item = table.item(id);
@@ -181,7 +177,7 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
         place
     }
 
-    /// Waits until an item has changed. Returns the value if the cache did not keep it.
+    /// Returns the value if the cache did not keep it.
     fn wait(&self, mut table: MutexGuard<'_, Table<K, V>>, id: Id) -> Option<Handed<V>> {
         let by = thread::current().id();
         let flight = table.begin_wait(by, id);

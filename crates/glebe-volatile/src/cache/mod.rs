@@ -1,18 +1,12 @@
-//! [`Cache`]: values by key that the kernel may take when memory is short; a later lookup builds
-//! them again.
+//! [`Cache`]: values by key that the kernel may take when memory is short.
 //!
-//! A cache owns a region, and a [`Table`] of the pages of each entry. Its limit is the memory of
-//! the machine or cgroup. A cache reserves addresses for all that it may ever hold and marks unused
-//! entries. The kernel takes these before it swaps or kills. An entry that lost a page is lost as a
-//! whole: the rest is given back or built over.
+//! A cache owns a region and a [`Table`] of each entry's pages. An entry that lost a page is lost
+//! as a whole. Recently used entries are *hot*: unmarked, up to [`CacheOptions::hot`], because a
+//! hit of a marked entry costs an unmark and a mark, several times a read. Entries stop being hot
+//! in the order of arrival, except those used since, and the kernel purges in the order of marks.
 //!
-//! Recently used entries are *hot*: unmarked, up to [`CacheOptions::hot`]. A hit of a marked entry
-//! costs an unmark and a mark, several times a read. Entries stop being hot in the order of
-//! arrival, except those used since. The kernel purges in the order of marks, so it takes the least
-//! recently used first.
-//!
-//! The only lock is held for some instructions, never during a builder or a system call. The
-//! `Hash`, `Eq` and `Clone` of keys run under it and must not call the cache.
+//! Lock: one, never held during a builder or a system call. The `Hash`, `Eq` and `Clone` of keys
+//! run under it and must not call the cache.
 
 mod building;
 mod bytes;
@@ -55,9 +49,9 @@ use table::{Id, Table};
 /// |---|---|
 /// | values that can be built again, found by a key | a `Cache` |
 /// | these, built once for several processes | a [`SharedCache`](super::SharedCache) |
-/// | a large buffer whose single pages may be lost and repaired | a [`Region`] |
+/// | a large buffer whose single pages may be repaired | a [`Region`] |
 /// | memory of a file that several processes use | [`Shared`](super::Shared) |
-/// | values that cannot be built again, or must never wait for a builder | ordinary memory |
+/// | values that cannot be built again, or not in time | ordinary memory |
 ///
 /// ```
 /// use std::convert::Infallible;
@@ -76,15 +70,12 @@ use table::{Id, Table};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Threads share a cache: it is `Send` and `Sync` if its keys are `Send`.
-///
-/// A child of fork(2) has a copy, like of other memory. A child of clone(2) without the C library
-/// finds nothing in the cache and keeps nothing.
+/// A child of fork(2) has a copy. A child of clone(2) without the C library finds and keeps
+/// nothing.
 #[derive(Debug)]
 pub struct Cache<K, V> {
     /// Dropped first: forks find the lock by it.
     _entry: fork::ListedTable,
-    /// Shared with a reclaimer, which drops marked pages.
     region: Arc<Region>,
     table: Arc<Mutex<Table<K, V>>>,
     counts: Counts,
@@ -122,8 +113,8 @@ impl<K: Hash + Eq, V> Cache<K, V> {
         self.region.engine()
     }
 
-    /// Returns the number of entries, including those that the kernel has taken. 0 in a process
-    /// that may not take the lock.
+    /// Returns the number of entries, also of those that the kernel took; 0 in a process that may
+    /// not take the lock.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lock().map_or(0, |table| table.len())
@@ -143,14 +134,13 @@ impl<K: Hash + Eq, V> Cache<K, V> {
         }
     }
 
-    /// Marks all entries without pins, so that the kernel may take them. For programs that become
-    /// idle or learn that memory is short.
+    /// Marks all entries without pins, for programs that become idle or short of memory.
     pub fn offer_all(&self) {
         self.offer(0);
     }
 
     /// Drops the contents of all marked entries, like the kernel under pressure. Returns the bytes
-    /// dropped here for the first time. Later lookups find the entries lost.
+    /// dropped.
     ///
     /// # Errors
     /// Fails like [`Region::drop_now`].
@@ -158,7 +148,6 @@ impl<K: Hash + Eq, V> Cache<K, V> {
         self.region.drop_now(Bytes::ZERO..self.region.len())
     }
 
-    /// Marks young items, oldest first, until at most `most` pages of them are left.
     fn offer(&self, most: u64) {
         while let Some(id) = self.lock().and_then(|mut table| table.oldest_young(most)) {
             self.offer_one(id);
@@ -183,7 +172,6 @@ impl<K: Hash + Eq, V> Cache<K, V> {
         }
     }
 
-    /// Ends a moving item and gives its memory back. Its place may be used again.
     fn give_up(&self, id: Id) {
         let Some(mut table) = self.lock() else { return };
         table.unlist(id);
@@ -197,9 +185,8 @@ impl<K: Hash + Eq, V> Cache<K, V> {
         gone.flight.inspect(|flight| flight.land(None));
     }
 
-    /// Drops the contents of a place. Returns true if the place may be used again. It is marked
-    /// then, or unmarked if the kernel refused the mark, for example because the process has locked
-    /// its memory.
+    /// Returns true if the place may be used again: it is marked, or unmarked if the kernel refused
+    /// the mark, for example for locked memory.
     fn release(&self, place: Extent) -> bool {
         let range = range_of(place);
         let marked = self.region.mark(range.clone(), Priority::LOWEST);
@@ -226,7 +213,7 @@ impl<K: Hash + Eq, V> Cache<K, V> {
         }
     }
 
-    /// Takes the lock. Returns `None` in a process where the lock may never be released.
+    /// Returns `None` where the lock may never be released.
     #[inline]
     fn lock(&self) -> Option<MutexGuard<'_, Table<K, V>>> {
         if atfork::is_without_steps() {
@@ -237,9 +224,8 @@ impl<K: Hash + Eq, V> Cache<K, V> {
 }
 
 impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
-    /// Makes a cache with this many bytes of addresses and default options. Addresses cost 8 bytes
-    /// a page, so they may cover most of the machine's memory. The kernel may refuse more than
-    /// that.
+    /// Makes a cache with default options. Addresses cost 8 bytes a page, so they may cover most of
+    /// the machine's memory.
     ///
     /// # Errors
     /// Fails like [`CacheOptions::build`].
@@ -247,8 +233,7 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
         Self::options().build(addresses)
     }
 
-    /// Removes an entry. Returns true if it existed. Pins of the entry keep its value, and a value
-    /// being built is still returned to its builder's caller.
+    /// Removes an entry. Returns true if it existed. Pins keep its value.
     pub fn remove<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -276,8 +261,8 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
 }
 
 impl<K, V> Drop for Cache<K, V> {
-    /// Leaks the table in a process cloned without the C library, where another thread may have
-    /// been changing it.
+    /// Leaks the table in a process cloned without the C library: another thread may have been
+    /// changing it.
     fn drop(&mut self) {
         if atfork::is_without_steps() {
             std::mem::forget(Arc::clone(&self.table));

@@ -19,7 +19,7 @@ use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 use glebe_vmap::free_tree::{Classes, FreeTree};
 
-/// Default share of hot memory, 1/8 of the addresses or cap, at most [`HOT_MOST`].
+/// Default share of hot memory, at most [`HOT_MOST`].
 const HOT_SHARE: u64 = 8;
 const HOT_MOST: Bytes = Bytes::mib(32);
 
@@ -42,33 +42,29 @@ impl<K, V> Default for CacheOptions<K, V> {
 }
 
 impl<K, V> CacheOptions<K, V> {
-    /// Sets the engine. The build fails if the machine lacks it. Default: *scan* if the machine has
-    /// it, else *tag*.
+    /// Sets the engine. Default: *scan* if available, else *tag*.
     pub fn engine(self, engine: Engine) -> Self {
         Self { engine: Some(engine), ..self }
     }
 
-    /// Sets the most bytes of memory of all entries. At the cap a new entry evicts the oldest of
-    /// the lowest priority. Default: only the machine's memory limits them.
+    /// Sets the most bytes of all entries. At the cap a new entry evicts the oldest of the lowest
+    /// priority. Default: no cap.
     pub fn cap(self, cap: Bytes) -> Self {
         Self { cap: Some(cap), ..self }
     }
 
-    /// Sets how many bytes of unpinned entries, the last used, stay unmarked. Their hits make no
-    /// system call, and the kernel cannot take them. 0 marks every entry at once. Default: an
-    /// eighth of the addresses or of the cap, at most 32 MiB.
+    /// Sets how many bytes of unpinned entries, the last used, stay unmarked: the kernel cannot
+    /// take them. Default: an eighth of the addresses or of the cap, at most 32 MiB.
     pub fn hot(self, hot: Bytes) -> Self {
         Self { hot: Some(hot), ..self }
     }
 
-    /// Sets the value that decides if built values are kept: while it withholds refills, they are
-    /// built in ordinary memory for the caller. Default: all are kept.
+    /// Sets the value that decides if built values are kept. Default: all are kept.
     pub fn refills(self, refills: Refills) -> Self {
         Self { refills, ..self }
     }
 
-    /// Makes a cache with `addresses` bytes of addresses, rounded up to pages. They limit the
-    /// length of a value and of all kept values together, and cost 8 bytes a page.
+    /// Makes a cache with `addresses` bytes, rounded up to pages, for all kept values together.
     ///
     /// # Errors
     /// [`Error::ZeroCap`], and the errors of [`Options::build`](crate::Options::build).
@@ -103,7 +99,7 @@ impl<K, V> CacheOptions<K, V> {
     }
 }
 
-/// Returns a tree with all places free, and with enough storage for any split.
+/// The storage is enough for any split.
 fn free_places(all: Extent) -> Result<FreeTree, OsError> {
     let most = usize::try_from(all.len() / 2 + 1).unwrap_or(usize::MAX);
     let mut free = FreeTree::with_classes(all, most, Classes::None)?;

@@ -1,7 +1,4 @@
 //! Statistics of a cache.
-//!
-//! While no call is under way ([`Stats::check`]): misses = told + built + handed + failed +
-//! refused.
 
 use glebe_os::internal::stats::{shown, statistics, texts};
 use glebe_os::internal::sys::page_size;
@@ -36,10 +33,10 @@ statistics! {
 }
 
 impl Stats {
-    /// Checks the identity of the module's head. It holds while no call is under way.
+    /// Checks that misses = told + built + handed + failed + refused, while no call is under way.
     ///
     /// # Errors
-    /// Returns the values if it does not hold.
+    /// Returns the values if not.
     pub fn check(&self) -> Result<(), String> {
         let Self { misses, told, built, handed, failed, refused, .. } = self;
         if *misses == told + built + handed + failed + refused {

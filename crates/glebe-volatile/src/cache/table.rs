@@ -1,18 +1,16 @@
 //! [`Table`]: the entries of a cache, their places and states.
 //!
-//! Pure bookkeeping under the cache's lock: touches no memory of the region and makes no system
-//! call. Positions are base pages of the region. An item is in one [`Phase`] at a time:
+//! Makes no system call. Positions are base pages of the region. Lock: the cache's.
 //!
 //! ```text
 //! Building --> Safe --> Moving --> Marked --> Moving --> Safe or Building
 //! ```
 //!
 //! Invariants: a key leads to at most one item. Places do not overlap. A free place was never used
-//! or is marked, so that the kernel may take it, except if the kernel refused a mark, and for some
-//! after a fork ([`Table::follow_fork`]). Only safe items are pinned. A safe item without pins is
-//! *young*: it is once in a queue. A moving item belongs to one thread, which makes system calls
-//! for it and waits for no other item meanwhile. Cost: O(1) for a hit of a safe item, else O(log n)
-//! for n items.
+//! or is marked, except if the kernel refused a mark, and for some after a fork
+//! ([`Table::follow_fork`]). Only safe items are pinned. A safe item without pins is *young*: it is
+//! once in a queue. A moving item belongs to one thread, which waits for no other item meanwhile.
+//! Cost: O(1) for a hit of a safe item, else O(log n).
 
 mod waits;
 
@@ -31,17 +29,13 @@ pub(super) type Id = usize;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// A thread builds the value.
     Building(ThreadId),
-    /// A thread marks, unmarks or drops the memory.
     Moving,
-    /// The value is complete and unmarked.
     Safe,
-    /// The kernel may take the value. The number is the order of marks.
+    /// The number is the order of marks.
     Marked(u64),
 }
 
-/// An entry, also while it is built or given back.
 #[derive(Debug)]
 pub(super) struct Item<K, V> {
     key: K,
@@ -51,11 +45,8 @@ pub(super) struct Item<K, V> {
     pub(super) count: usize,
     pub(super) priority: Priority,
     pub(super) pins: usize,
-    /// True if the key leads to the item.
     pub(super) is_listed: bool,
-    /// Turn in the queue of young items, if queued.
     turn: Option<u64>,
-    /// True if it was looked up since it was queued.
     is_used: bool,
     pub(super) build_nanos: u64,
     pub(super) flight: Option<Arc<Flight<V>>>,
@@ -78,7 +69,6 @@ pub(super) enum Found {
     Building(Id),
 }
 
-/// A place, if found, and the evictions for it.
 #[derive(Debug)]
 pub(super) struct Room {
     pub(super) place: Option<Extent>,
@@ -98,7 +88,6 @@ pub(super) struct Table<K, V> {
     /// Marked items, the first to evict in front.
     marked: BTreeMap<(Priority, u64), Id>,
     marked_pages: u64,
-    /// The last turn or order of a mark.
     last_order: u64,
     kept_pages: u64,
     cap_pages: u64,
@@ -106,7 +95,6 @@ pub(super) struct Table<K, V> {
 }
 
 impl<K, V> Table<K, V> {
-    /// Makes a table without items. At most `cap_pages` of the `free` places are used at a time.
     pub(super) fn new(free: FreeTree, cap_pages: u64) -> Self {
         Self {
             ids: HashMap::new(),
@@ -128,7 +116,7 @@ impl<K, V> Table<K, V> {
         self.ids.len()
     }
 
-    /// Returns the pages of all items, of young ones and of marked ones.
+    /// Returns the pages of all, young and marked items.
     pub(super) fn pages(&self) -> (u64, u64, u64) {
         (self.kept_pages, self.young_pages, self.marked_pages)
     }
@@ -141,7 +129,7 @@ impl<K, V> Table<K, V> {
         self.ids.values().copied().collect()
     }
 
-    /// Frees the place, still marked, of an item that is being built.
+    /// The place of the building item is still marked.
     pub(super) fn take_place(&mut self, id: Id) {
         if let Some(place) = self.item(id).place.take() {
             self.kept_pages -= place.len();
@@ -156,8 +144,7 @@ impl<K, V> Table<K, V> {
         item.is_used = true;
     }
 
-    /// Unpins an item. Returns true if this was the last pin of a removed item. The item is then
-    /// moving, and the caller gives it up.
+    /// Returns true if this was the last pin of a removed item: the caller gives it up.
     #[inline]
     pub(super) fn unpin(&mut self, id: Id) -> bool {
         let item = self.item(id);
@@ -184,8 +171,8 @@ impl<K, V> Table<K, V> {
         self.young.insert(turn, id);
     }
 
-    /// Takes the first young item for marking, if young items have more than `most` pages; it is
-    /// moving then. Items used since they were queued are queued again instead.
+    /// Takes the first young item for marking, if young items have more than `most` pages. Items
+    /// used since are queued again.
     pub(super) fn oldest_young(&mut self, most: u64) -> Option<Id> {
         while self.young_pages > most {
             let (_, id) = self.young.pop_first()?;
@@ -251,7 +238,7 @@ impl<K: Hash + Eq, V> Table<K, V> {
         self.ids.get(key).copied()
     }
 
-    /// Looks up a key. Pins a safe item and begins to move a marked one.
+    /// Pins a safe item, and begins to move a marked one.
     #[inline]
     pub(super) fn look<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Found
     where
@@ -272,7 +259,6 @@ impl<K: Hash + Eq, V> Table<K, V> {
         }
     }
 
-    /// Adds an item without a place, for a new key, which `by` builds.
     pub(super) fn add(&mut self, key: K, count: usize, by: ThreadId) -> Id
     where
         K: Clone,
@@ -299,7 +285,6 @@ impl<K: Hash + Eq, V> Table<K, V> {
         id
     }
 
-    /// Gives an item that is being built a place of `pages`. May evict marked items.
     pub(super) fn make_room(&mut self, id: Id, pages: u64) -> Room {
         let mut room = Room { place: None, left_over: Vec::new(), evicted: 0 };
         if pages > self.cap_pages {
@@ -332,8 +317,8 @@ impl<K: Hash + Eq, V> Table<K, V> {
         }
     }
 
-    /// Removes an item's key. Returns true if the item is now moving and the caller must give it
-    /// up. Otherwise the thread that pins, builds or moves the item ends it.
+    /// Returns true if the caller must give the item up. If not, the thread that pins, builds or
+    /// moves it ends it.
     pub(super) fn begin_removal(&mut self, id: Id) -> bool {
         self.unlist(id);
         let item = self.item(id);
@@ -344,9 +329,7 @@ impl<K: Hash + Eq, V> Table<K, V> {
         goes
     }
 
-    /// Ends the items that threads other than `by` were building or moving, and forgets waits. For
-    /// a child of fork, whose only thread is `by`. Their memory is recovered when their places are
-    /// used again.
+    /// Ends the items that threads other than `by` were building or moving, in a child of fork.
     pub(super) fn follow_fork(&mut self, by: ThreadId) {
         self.waits.clear();
         for id in 0..self.items.len() {
@@ -363,7 +346,7 @@ impl<K: Hash + Eq, V> Table<K, V> {
         }
     }
 
-    /// Ends an item without pins. The caller frees its place and wakes its waiters.
+    /// The caller frees the place and wakes the waiters.
     pub(super) fn take_out(&mut self, id: Id) -> Item<K, V> {
         self.unlist(id);
         if !matches!(self.item(id).phase, Phase::Building(_) | Phase::Moving) {

@@ -1,4 +1,4 @@
-//! Tests of a cache: losses and evictions, and random programs beside an oracle.
+//! Tests of a cache: losses, evictions and random programs.
 
 mod oracle;
 
@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use super::*;
 
-/// Makes caches of `pages` pages, one for each engine of this machine.
 pub(super) fn caches(pages: u64, options: &CacheOptions<u32, u32>) -> Vec<Cache<u32, u32>> {
     let made = [Engine::Scan, Engine::Tag].map(|engine| {
         let cache = options.clone().engine(engine).build(Pages::new(pages).bytes(page_size()));
@@ -23,7 +22,6 @@ pub(super) fn page_len() -> usize {
 }
 
 impl Cache<u32, u32> {
-    /// Returns the entry of a key. Builds it with all values `value` if it is missing.
     pub(super) fn had(&self, key: u32, pages: usize, value: u32) -> Entry<'_, u32, u32> {
         let build = |values: &mut [u32]| {
             assert!(values.iter().all(|value| *value == 0), "not zeros");
@@ -33,7 +31,6 @@ impl Cache<u32, u32> {
         self.get_or_build(key, pages * page_len(), build).unwrap()
     }
 
-    /// Drops one page of a marked entry, as the kernel may.
     pub(super) fn lose(&self, key: u32, nth: u64) -> bool {
         let mut table = self.lock().unwrap();
         let Some(id) = table.find(&key) else { return false };
@@ -58,7 +55,6 @@ fn an_entry_that_lost_a_page_is_lost_and_built_again_in_its_place() {
         assert!(cache.lose(1, 2) && cache.lose(2, 0));
         assert!(cache.get(&1).is_none() && cache.get(&2).is_none());
         assert_eq!((cache.len(), cache.stats().kept), (0, Pages::ZERO));
-        // The remaining pages of lost entries are given back.
         assert_eq!(cache.region.stats().resident, Pages::ZERO);
         drop(cache.had(1, 4, 30));
         cache.offer_all();
@@ -79,7 +75,6 @@ fn what_is_pinned_or_hot_is_not_marked_and_the_oldest_stops_being_hot() {
         assert!(hit.is_some());
         drop(hit);
         assert_eq!((cache.stats().hot, cache.stats().marked), (Pages::new(8), Pages::ZERO));
-        // The first entry was used since, the second was not.
         drop(cache.had(3, 4, 3));
         assert_eq!(cache.drop_marked().unwrap().pages_down(page_size()), Pages::new(4));
         let left = [0, 1, 2, 3].map(|key| cache.get(&key).is_some());
@@ -93,7 +88,6 @@ fn what_is_pinned_or_hot_is_not_marked_and_the_oldest_stops_being_hot() {
 fn the_oldest_of_the_lowest_priority_goes_for_what_needs_room() {
     let four = Pages::new(16).bytes(page_size());
     let options = Cache::<u32, u32>::options();
-    // Evictions by the cap, and for addresses.
     let all = [caches(64, &options.clone().cap(four).hot(Bytes::ZERO)), caches(16, &options)];
     for cache in all.into_iter().flatten() {
         let low = Priority::new(1).unwrap();
@@ -121,7 +115,6 @@ fn what_finds_no_room_is_built_all_the_same_and_not_kept() {
         assert_eq!(other[..], vec![2; 4 * page_len()]);
         assert!(cache.get(&1).is_none());
         drop(pinned);
-        // Hot, but evicted for the new entry.
         assert!(cache.had(2, 8, 3).is_kept());
         let refused = cache.get_or_build(3, 8 * page_len() + 1, |_| Ok::<_, Infallible>(()));
         assert!(matches!(refused, Err(BuildError::TooLong { .. })));

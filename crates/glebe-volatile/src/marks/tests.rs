@@ -1,4 +1,4 @@
-//! Tests of the range map and the bitmap against a list of one entry per page.
+//! Tests the range map and the bitmap against a list of pages.
 
 use proptest::prelude::*;
 
@@ -6,7 +6,6 @@ use super::*;
 
 const PAGES: u64 = 200;
 
-/// The oracle's entry for a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Page {
     priority: Priority,
@@ -43,7 +42,6 @@ fn steps() -> impl Strategy<Value = Step> {
 
 type Pages = Vec<Option<Page>>;
 
-/// Returns the runs of pages that satisfy `is`.
 fn runs(pages: &Pages, within: Extent, is: impl Fn(&Option<Page>) -> bool) -> Vec<Extent> {
     let mut runs = Vec::new();
     for at in within.start()..within.end() {
@@ -64,7 +62,6 @@ fn drop_in(pages: &mut Pages, extent: Extent) {
     }
 }
 
-/// Returns true if no held page precedes the start of `first` in the order of drops.
 fn goes_first(pages: &Pages, first: Option<Extent>) -> bool {
     let key = |page: &Page| (page.priority, page.order);
     let least = pages.iter().flatten().filter(|page| !page.dropped).map(key).min();

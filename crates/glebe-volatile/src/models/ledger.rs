@@ -1,6 +1,4 @@
-//! A shared file of one granule, with one word of data, and its locks.
-//!
-//! A killed process ends its threads and loses its locks: the kernel does no more.
+//! [`Ledger`] models a shared file of one granule and its locks.
 
 use std::io;
 
@@ -9,10 +7,9 @@ use glebe_os::extent::Extent;
 use glebe_os::internal::sync::{MappedWord, Ordering};
 
 const HOLDERS: usize = 2;
-/// The data until a punch.
 pub(crate) const CONTENTS: u64 = 7;
 
-/// The moment of a purger's death, in the call that frees memory.
+/// `Killed` says when a purger dies in the call that frees memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Killed {
     Never,
@@ -66,12 +63,11 @@ impl Ledger {
         Ok(self.alive[holder as usize].load(Ordering::Acquire) != 0)
     }
 
-    /// Ends the process of a holder.
     pub(crate) fn kill(&self, holder: u32) {
         self.alive[holder as usize].store(0, Ordering::Release);
     }
 
-    /// Frees the granule. A thread to be killed gets an error, and then only ends.
+    /// Frees the granule. A killed thread gets an error and must end.
     pub(crate) fn punch(&self, granules: Extent) -> Result<(), OsError> {
         let killed = KILLED.with(std::cell::Cell::get);
         if killed != Killed::BeforePunch && granules.len() > 0 {
@@ -90,7 +86,6 @@ impl Ledger {
         self.purge_lock.compare_exchange(0, 1, ok, failed).is_ok()
     }
 
-    /// Unlocks, also for a killed holder.
     pub(crate) fn unlock(&self) {
         self.purge_lock.store(0, Ordering::Release);
     }

@@ -1,7 +1,6 @@
-//! Pins, purges and unmarks of a granule of a shared file, by processes that may be killed.
+//! Models of processes that pin, purge and unmark a granule of a shared file, and may be killed.
 //!
-//! A process that pinned or unmarked a granule reads zeros if it was told of a loss, and otherwise
-//! the contents.
+//! After a pin or unmark, a process reads zeros if a loss was reported, else the contents.
 
 use std::sync::Arc;
 
@@ -28,7 +27,7 @@ fn ledger() -> Arc<Ledger> {
     Arc::new(Ledger::new(marked().0))
 }
 
-/// Purges until the end or until killed. The kernel then releases the lock.
+/// The kernel releases the lock of a killed purger.
 fn purge(ledger: &Ledger, killed: Killed) {
     if !ledger.try_lock() {
         return;
@@ -40,7 +39,6 @@ fn purge(ledger: &Ledger, killed: Killed) {
     ledger.unlock();
 }
 
-/// Waits for a purger, or finishes the purge of a dead one.
 fn wait(ledger: &Ledger, backoff: &mut Backoff) {
     if ledger.try_lock() {
         finish(ledger, all()).expect("nothing fails here");
@@ -85,7 +83,6 @@ fn unmark(ledger: &Ledger) {
     is_as_told(ledger, told.is_ok());
 }
 
-/// Checks that nothing is left half done.
 fn is_settled(ledger: &Ledger) {
     let word = Word(ledger.word(0).load(Ordering::SeqCst));
     assert!(!word.is_purging() && word.is_present() != (ledger.data.load(Ordering::SeqCst) == 0));
@@ -164,7 +161,7 @@ fn a_pin_ends_with_its_process() {
     });
 }
 
-/// A pinner that reads the word before it counts itself.
+/// The pinner reads the word before it counts itself.
 #[test]
 #[should_panic(expected = "lost: false")]
 fn a_pin_that_is_counted_late_keeps_nothing() {
@@ -179,7 +176,7 @@ fn a_pin_that_is_counted_late_keeps_nothing() {
     });
 }
 
-/// A purger that does not doom the granule first. A thread that finishes for it mistakes a later
+/// The purger does not doom the granule first. A thread that finishes for it mistakes a later
 /// pinner for an earlier one.
 #[test]
 #[should_panic(expected = "lost: false")]
@@ -213,7 +210,6 @@ fn a_purge_in_one_step_cannot_be_finished() {
     }
     explore(3, || {
         let ledger = ledger();
-        // The purger was killed just before recording the purge.
         assert!(claim(&ledger, 0, marked()));
         ledger.punch(all()).unwrap();
         let other = Arc::clone(&ledger);

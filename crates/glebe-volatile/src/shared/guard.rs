@@ -1,26 +1,22 @@
 //! [`Guard`]: settles touches of pages that the file lacks, in the SIGBUS handler.
 //!
-//! If the file is not sealed, another process may cut it, or its file system may be full. On a
-//! touch the handler then maps zeros over the page, or over all that was cut off, and marks the
-//! ledger *broken* for good. So no call crashes, and later calls return
-//! [`Error::Truncated`](crate::Error::Truncated).
+//! Another process may cut an unsealed file, or its file system may be full. The handler then maps
+//! zeros over the missing pages and marks the ledger *broken* for good.
 //!
-//! If the program asked for it, a touch of missing data raises SIGBUS. The handler gives a page to
+//! With `SharedOptions::sigbus` a touch of missing data raises SIGBUS. The handler gives a page to
 //! granules that are unmarked, or pinned by this process; the program sees the other touches. The
-//! guard counts this process's pins outside the file too, where no other process can change them.
-//! If a marked granule has pins only by these counts, the file was tampered with and becomes
-//! broken.
+//! guard counts this process's pins outside the file too. If a marked granule has pins only by
+//! these counts, another process changed the file, which becomes broken.
 //!
 //! ```text
 //! own count of a granule   process, 32 bits | pins, 32 bits: 0 pins for another process
 //! ```
 //!
-//! A sealed file without that option has no handler. A forked child sees touches from its first
-//! call on. Cost: see `sys::processes::sigbus`.
+//! A sealed file without that option has no handler.
 //!
 //! # Safety
 //! The handler uses `Watched`. The watches are dropped before it, and their drop waits for
-//! handlers. The zeros replace pages of the ledger or the data, to which only atomics refer.
+//! handlers. Only atomics refer to the pages that zeros replace.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -47,17 +43,14 @@ struct Watched {
     ledger: Arc<Ledger>,
     descriptor: RawFd,
     data: Option<Range<usize>>,
-    /// This process's userfaultfd, and its holder's number.
     uffd: MappedWord,
     holder: MappedWord,
-    /// Own counts, one per granule, if the program asked for SIGBUS.
     pinned: Box<[MappedWord]>,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Guard {
-    /// Dropped before `watched` and the ledger.
+    /// Dropped before `watched`, which the handler uses.
     _watches: Vec<Watch>,
     watched: Box<Watched>,
     sigbus: bool,
@@ -97,16 +90,14 @@ impl Guard {
 
     /// Arms SIGBUS on touches in this process, if the program asked for it.
     ///
-    /// If threads of a forked child join at once, only one arms: the kernel refuses a second
-    /// descriptor for the same memory (EBUSY). So the handler never gets the descriptor of a thread
-    /// that was too late.
+    /// If threads of a forked child join at once, the kernel refuses all but one (EBUSY).
     pub(super) fn armed(&self, joined: Joined) -> Result<Joined, Error> {
         let Some(data) = self.watched.data.as_ref().filter(|_| self.sigbus) else {
             return Ok(joined);
         };
         let uffd = Uffd::open_sigbus()?;
-        // SAFETY: the range is the data's mapping. The program asked for SIGBUS on its touches; the
-        // crate touches only pinned or unmarked granules, to which the handler gives pages.
+        // SAFETY: the range is the data's mapping. The crate touches only pinned or unmarked
+        // granules, to which the handler gives pages.
         unsafe { uffd.arm(data.start, Bytes::new(data.len() as u64))? };
         self.watched.holder.store(joined.holder.into(), Ordering::Release);
         self.watched.uffd.store(u64::from(uffd.descriptor().unsigned_abs()), Ordering::Release);
@@ -115,7 +106,7 @@ impl Guard {
 }
 
 impl Guard {
-    /// Counts a pin of `process`, the calling one, before its first touch.
+    /// Counts a pin before its first touch.
     #[inline]
     pub(super) fn pinned(&self, process: u32, index: u64) {
         if let Some(own) = self.watched.pinned.get(index as usize) {
@@ -143,7 +134,6 @@ fn own_pins(word: u64, process: u32) -> Option<u64> {
     (word >> 32 == process.into() && pins > 0).then_some(pins)
 }
 
-/// Runs in the signal handler.
 unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Decision {
     // SAFETY: `data` is the `Watched` of a live watch, from `Guard::new`.
     let watched = unsafe { &*data.cast::<Watched>() };
@@ -156,7 +146,6 @@ unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Decision {
     let page = layout.page as usize;
     let at = place.start + (addr - place.start) / page * page;
     let there = len_of(watched.descriptor).map_or(0, |len| len.next_multiple_of(layout.page));
-    // First address of this mapping beyond the end of the file.
     let cut = place.start + there.saturating_sub(begin).min(place.len() as u64) as usize;
     if at >= cut {
         return watched.give_zeros(cut..place.end);
@@ -171,7 +160,6 @@ unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Decision {
 }
 
 impl Watched {
-    /// Maps zeros over pages that the file lacks, and breaks the ledger.
     fn give_zeros(&self, place: Range<usize>) -> Decision {
         self.ledger.break_down();
         // SAFETY: the pages belong to a mapping of the ledger or the data: see the file's head.
@@ -181,7 +169,6 @@ impl Watched {
         }
     }
 
-    /// Settles a touch of missing data that the file could hold.
     fn settle(&self, uffd: RawFd, offset: u64, at: usize, page: usize) -> Decision {
         let index = offset / self.ledger.layout().granule;
         let word = Word(self.ledger.word(index).load(Ordering::SeqCst));

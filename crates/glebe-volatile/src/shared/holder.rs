@@ -1,17 +1,15 @@
 //! [`Membership`]: this process's place among the holders of the file.
 //!
-//! A *holder* is a number with a table of pins and a lock byte of the file, which its process keeps
-//! locked by a mapping. A process joins by taking the lowest free number. If nobody else is joined,
-//! it first unmarks every word. A join lock excludes other joins; a process holds it for a few
-//! system calls, and waits for it no longer than [`PATIENCE`].
+//! A *holder* is a number with a table of pins and a lock byte, which a mapping of its process
+//! keeps locked. A process joins by taking the lowest free number. The first holder unmarks every
+//! word. A join lock excludes other joins for a few system calls.
 //!
-//! A forked child has its parent's number until its first call, which notices by one load and joins
-//! anew. If several threads join at once, all but one leave again: no thread waits for one that the
-//! fork may have left behind. The child leaks the parent's `Joined`, a few words.
+//! A forked child joins anew in its first call. If several threads join at once, all but one leave
+//! again: a thread must not wait for one that the fork may have left behind. The child leaks the
+//! parent's `Joined`.
 //!
 //! # Safety
-//! `current` points to a box that only the drop of `Membership` frees; it is null only during the
-//! drop.
+//! `current` points to a box that only the drop of `Membership` frees, and is null only then.
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -27,28 +25,24 @@ use glebe_os::internal::sys::files::ofd_lock::{Description, Tied};
 use glebe_os::internal::sys::machine::uptime;
 use glebe_os::internal::sys::memory::uffd::Uffd;
 
-/// Longest wait for another process that joins or purges.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Looks of a thread that failed to join for another thread's place: a tenth of a second in all.
+/// Number of waits after a failed join: a tenth of a second in all.
 const TURNS: u32 = 120;
 
-/// A holder's number, taken until the drop.
 #[derive(Debug)]
 pub(super) struct Joined {
     pub(super) holder: u32,
     pub(super) process: u32,
-    /// Time of the join in microseconds, also stored in the file.
+    /// Time of the join in microseconds, also in the file.
     pub(super) since: u64,
-    /// Pinned granules, counted only with a quota.
+    /// Pinned granules; counted only with a quota.
     pinned: MappedWord,
-    /// Makes touches of lost pages SIGBUS.
     _armed: Option<Uffd>,
     tied: Tied,
 }
 
 impl Joined {
-    /// Returns true in a forked child whose parent joined.
     #[inline]
     pub(super) fn is_inherited(&self) -> bool {
         self.tied.is_inherited()
@@ -68,7 +62,6 @@ impl Joined {
         charged.map(drop).map_err(|pinned| Error::Quota { pinned, quota })
     }
 
-    /// Charges a granule even above the quota.
     #[cold]
     pub(super) fn charge_beyond(&self, quota: u64) {
         if quota != NO_QUOTA {
@@ -79,14 +72,13 @@ impl Joined {
     #[inline]
     pub(super) fn discharge(&self, quota: u64) {
         if quota != NO_QUOTA {
-            // The count may be 0: another process may have changed the counts of pins.
+            // Another process can change the counts of pins, so this count may be 0.
             let fewer = |pinned: u64| pinned.checked_sub(1);
             let _ = self.pinned.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
         }
     }
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Membership {
     current: MappedPtr<Joined>,
@@ -97,7 +89,7 @@ impl Membership {
         Self { current: MappedPtr::new(Box::into_raw(Box::new(joined))) }
     }
 
-    /// Returns the place of the calling process; `None` in a forked child that has not joined.
+    /// Returns `None` in a forked child that has not joined.
     #[inline]
     pub(super) fn get(&self) -> Option<&Joined> {
         // SAFETY: only the drop sets null and frees the box.
@@ -105,8 +97,7 @@ impl Membership {
         (!joined.is_inherited()).then_some(joined)
     }
 
-    /// Joins by `join` in a forked child. Returns another thread's place if that thread joined
-    /// first, which may also be why `join` failed.
+    /// Joins a forked child, or returns the place of a thread that joined first.
     #[cold]
     pub(super) fn join_anew(
         &self,
@@ -149,7 +140,7 @@ impl Drop for Membership {
 }
 
 pub(super) fn join(ledger: &Ledger) -> Result<Joined, Error> {
-    // Pages allocated before a fork may have been freed since.
+    // Other processes may have freed allocated pages.
     ledger.forget_backed();
     let lock = Description::reopen(ledger.file().as_file())?;
     if !lock.lock(Layout::JOIN, PATIENCE)? {
@@ -184,7 +175,6 @@ fn join_locked(ledger: &Ledger) -> Result<Joined, Error> {
     Err(Error::NoHolderLeft { holders: ledger.holders() })
 }
 
-/// Unmarks every granule and drops all pins of a file that nobody uses.
 fn end_volatility(ledger: &Ledger) -> Result<(), Error> {
     let lock = purge::lock(ledger, PATIENCE)?;
     lock.finish_left(ledger)?;

@@ -1,4 +1,4 @@
-//! [`Layout`]: the offset of each part of a file of shared volatile memory.
+//! [`Layout`]: the offset of each part of a shared file.
 //!
 //! ```text
 //! header    one page: words of 64 bits, in this machine's byte order
@@ -12,20 +12,18 @@
 //! locks     bytes that do not exist: join, purge, purger, one per holder
 //! ```
 //!
-//! Offsets and lengths are bytes. The file is sparse: untouched parts take no memory. A process
-//! reads the header once, at the opening, and accepts only a layout that follows from its numbers.
-//! So nothing that another process writes later becomes an offset or a length.
+//! Offsets and lengths are bytes. The file is sparse. A process reads the header once, and accepts
+//! only a layout that follows from its numbers. So no later write by another process becomes an
+//! offset or a length.
 
 use crate::Error;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::Bytes;
 
-/// "glebevol" in memory order.
 pub(super) const MAGIC: u64 = u64::from_ne_bytes(*b"glebevol");
-/// The magic of a file without data, used only by its maker and the maker's children.
+/// The magic of a file without data.
 const MAGIC_OVER: u64 = u64::from_ne_bytes(*b"glebeovr");
 const VERSION: u64 = 1;
-/// Words of the header that `read` checks.
 const FIXED: usize = 9;
 const HOLDERS_AT: u64 = 32;
 const JOINED_AT: u64 = HOLDERS_AT + HOLDERS_MAX as u64;
@@ -33,13 +31,11 @@ pub(super) const NO_QUOTA: u64 = u64::MAX;
 pub(super) const HOLDERS_MAX: u32 = 128;
 /// Offset of the lock bytes, behind all data.
 const LOCKS_AT: u64 = 1 << 62;
-/// Most bytes before the data. Each process that opens the file keeps one bit per page of them.
+/// Most bytes before the data. Each process keeps one bit per page of them.
 const LEDGER_MAX: u64 = 1 << 38;
 pub(super) const WORD: u64 = size_of::<u64>() as u64;
-/// The header fits into the smallest page of any machine.
 const _: () = assert!((JOINED_AT + HOLDERS_MAX as u64) * WORD <= 1 << 12);
 
-/// Pages between the tables and the data. The first is allocated.
 const FENCE_PAGES: u64 = 2;
 
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +46,7 @@ pub(super) enum Field {
     Purges,
     /// Process number of a holder, a hint; 0 if its table is empty.
     Process(u32),
-    /// Time of a holder's join in microseconds: distinguishes processes that reuse a number.
+    /// Time of a holder's join in microseconds: tells processes of one number apart.
     Joined(u32),
 }
 
@@ -67,7 +63,6 @@ impl Field {
     }
 }
 
-/// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     pub(super) page: u64,
@@ -78,13 +73,11 @@ pub(super) struct Layout {
     pub(super) quota: u64,
     table_len: u64,
     tables_at: u64,
-    /// End of the state, and start of data in the file.
     pub(super) data_at: u64,
     pub(super) total: u64,
 }
 
 impl Layout {
-    /// Lays out `len` bytes of data, rounded up to whole granules.
     pub(super) fn new(
         len: Bytes,
         granule: Bytes,
@@ -111,7 +104,6 @@ impl Layout {
         Self::of(page, granule, len.get().div_ceil(granule), holders, quota).ok_or(too_long)
     }
 
-    /// Returns the layout of a file that holds only the state.
     pub(super) fn without_data(self) -> Self {
         Self { total: self.data_at, ..self }
     }
@@ -153,7 +145,6 @@ impl Layout {
         self.words().iter().flat_map(|word| word.to_ne_bytes()).collect()
     }
 
-    /// Reads the layout from the header of a file of `len` bytes.
     pub(super) fn read(header: &[u8; Self::HEADER], len: Bytes) -> Result<Self, Error> {
         let mut words = [0; FIXED];
         for (word, bytes) in words.iter_mut().zip(header.chunks_exact(WORD as usize)) {
@@ -206,7 +197,6 @@ impl Layout {
         self.page + index * WORD
     }
 
-    /// Returns the offset of the word that holds a granule's count in a table.
     pub(super) fn counts_at(&self, holder: u32, index: u64) -> u64 {
         self.table_at(holder) + index / super::protocol::COUNTS * WORD
     }
@@ -228,15 +218,12 @@ impl Layout {
         self.tables_at + u64::from(holder) * self.table_len
     }
 
-    /// Locked by a process while it joins.
     pub(super) const JOIN: u64 = LOCKS_AT;
-    /// Locked by a purger during a purge.
     pub(super) const PURGE: u64 = LOCKS_AT + 1;
 
-    /// Locked by the one claiming purger of the file as long as it lives.
+    /// Locked by the file's one claiming purger as long as it lives.
     pub(super) const PURGER: u64 = LOCKS_AT + 2;
 
-    /// Returns the byte that a holder locks as long as it lives.
     pub(super) fn holder_lock(holder: u32) -> u64 {
         LOCKS_AT + 16 + u64::from(holder)
     }
@@ -276,7 +263,6 @@ mod tests {
         assert_eq!(Layout::read(&header, total).unwrap(), layout);
         let short = Layout::read(&header, total - Bytes::new(1)).unwrap_err();
         assert!(matches!(short, Error::Truncated { .. }), "{short}");
-        // `read` checks every word but the quota.
         for at in 0..FIXED - 1 {
             for value in [0, 1, 3, u64::MAX, 1 << 62, 1 << 63] {
                 let mut wrong = header;
@@ -305,7 +291,6 @@ mod tests {
             refused(page, granule, holders, None);
         }
         assert!(refused(page, page, 1, Some(Bytes::new(1))).contains("quota"));
-        // The last exceeds `LEDGER_MAX`.
         for len in [u64::MAX, 1 << 62, 1 << 52] {
             assert!(refused(Bytes::new(len), page, 1, None).contains("limit"));
         }

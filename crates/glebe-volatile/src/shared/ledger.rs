@@ -1,12 +1,8 @@
 //! [`Ledger`]: the mapped state of a shared file: header, words and counts.
 //!
-//! `touch` allocates a page before a write: a full file system then causes an error, not SIGBUS. A
-//! bitmap of the process records allocated pages, so that a repeated `touch` costs a load. A reader
-//! of counts first asks the file whether they are a hole, because reading a hole would fill it.
-//! Indices are granules and holders, checked here.
-//!
-//! Any process may change the words, which are atomics, to anything. Indices and lengths come only
-//! from the layout, which no other process can change. No lock.
+//! `touch` allocates a page before a write, so that a full file system causes an error and not
+//! SIGBUS. A reader of counts first asks the file whether they are a hole, because reading a hole
+//! would fill it. Indices and lengths come only from the layout; words may hold anything. No lock.
 //!
 //! # Safety
 //! A reference to a word points to an aligned place in the mapping, which lives as long as the
@@ -31,7 +27,6 @@ use glebe_os::units::{Bytes, PageSize};
 
 const BITS: u64 = u64::BITS as u64;
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     file: MemoryFile,
@@ -40,7 +35,7 @@ pub(crate) struct Ledger {
     mapped: Mapping,
     /// One bit per page: set if allocated.
     backed: Box<[MappedWord]>,
-    /// Not 0 if the file lacked a page, and zeros replaced it.
+    /// Not 0 if the file lacked a page.
     broken: MappedWord,
 }
 
@@ -69,18 +64,17 @@ impl Ledger {
         self.mapped.addr()..self.mapped.addr() + self.mapped.len().as_usize()
     }
 
-    /// Records a missing page of the file; in the signal handler.
+    /// Runs in the signal handler.
     pub(super) fn break_down(&self) {
         self.broken.store(1, Ordering::Relaxed);
     }
 
-    /// Maps the data at a multiple of `align`.
     pub(super) fn map_data(&self, align: PageSize) -> Result<Mapping, OsError> {
         let (at, len) = (Bytes::new(self.layout.data_at), self.layout.len());
         Mapping::part_of(self.file.as_file(), at, len, align)
     }
 
-    /// Fails if a page of the file was found missing.
+    /// Fails if the file lacked a page.
     #[inline]
     pub(super) fn whole(&self) -> Result<(), Error> {
         if self.broken.load(Ordering::Relaxed) == 0 {
@@ -98,13 +92,12 @@ impl Ledger {
         unsafe { &*at.cast::<MappedWord>() }
     }
 
-    /// Returns a word of the data, which has its own mapping.
     #[inline]
     pub(super) fn word_in(data: &Mapping, offset: u64) -> &MappedWord {
         assert!(offset % WORD == 0 && offset < data.len().get(), "a word at {offset:#x}");
         let at = data.as_ptr().wrapping_add(offset as usize);
         // SAFETY: the word is inside the mapping, which begins at a page and lives as long as the
-        // reference. Besides atomics only racing copies access it.
+        // reference. Only atomics and racing copies access it.
         unsafe { &*at.cast::<MappedWord>() }
     }
 
@@ -119,7 +112,6 @@ impl Ledger {
         self.at(self.layout.word_at(index))
     }
 
-    /// Returns the word that holds a granule's count in a table.
     #[inline]
     pub(crate) fn counts(&self, holder: u32, index: u64) -> &MappedWord {
         assert!(index < self.layout.granules && holder < self.layout.holders);
@@ -130,12 +122,11 @@ impl Ledger {
         self.layout.holders
     }
 
-    /// Returns true if a process has used a holder's table since it was emptied.
     pub(crate) fn is_used(&self, holder: u32) -> bool {
         self.field(Field::Process(holder)).load(Ordering::SeqCst) != 0
     }
 
-    /// Returns true if a table may count a pin of a granule. A hole counts no pin.
+    /// Returns true if a table may count a pin of a granule. A hole counts none.
     pub(crate) fn has_counts(&self, holder: u32, index: u64) -> Result<bool, OsError> {
         let page = self.layout.counts_at(holder, index) / self.layout.page;
         if self.is_backed(page) {
@@ -165,7 +156,6 @@ impl Ledger {
         self.store.punch(&self.file, at, len)
     }
 
-    /// Allocates granules; existing contents stay.
     pub(super) fn allocate(&self, granules: Extent) -> Result<(), OsError> {
         let (at, len) = self.data_of(granules);
         self.store.allocate(&self.file, at, len)
@@ -177,7 +167,6 @@ impl Ledger {
         (granules.start() * granule, granules.len() * granule)
     }
 
-    /// A point between two steps of a purge, for tests.
     pub(crate) fn step(&self) {
         fault::step();
     }
@@ -193,7 +182,6 @@ impl Ledger {
         Ok(found)
     }
 
-    /// Returns the granules whose words may not be zero.
     pub(super) fn noted(&self) -> Result<Vec<Extent>, OsError> {
         let first = self.layout.word_at(0);
         self.stretches(first, self.layout.word_at(self.layout.granules), |start, end| {
@@ -201,7 +189,6 @@ impl Ledger {
         })
     }
 
-    /// Collects the extents that `part` makes of the data between two offsets.
     fn stretches(
         &self,
         mut from: u64,
@@ -269,7 +256,6 @@ impl Ledger {
         Ok(pinned)
     }
 
-    /// Passes each word of a holder's table that may not be zero.
     fn tables_words(&self, holder: u32, mut look: impl FnMut(&MappedWord)) -> Result<(), OsError> {
         let (at, len) = self.layout.table(holder);
         for run in self.stretches(at, at + len, Extent::between)? {
@@ -278,7 +264,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Frees all tables. The caller has the purge lock, and nobody is joined.
+    /// The caller has the purge lock, and nobody is joined.
     pub(super) fn drop_tables(&self) -> Result<(), OsError> {
         let (at, len) = self.layout.tables();
         self.file.punch(at, len)

@@ -1,20 +1,15 @@
-//! Volatile memory of a file that several processes map: [`Shared`].
+//! [`Shared`]: volatile memory of a file that several processes map.
 //!
-//! The file, a memfd or a file on tmpfs, holds the state for all processes that map it: the marked
-//! *granules*, the lost ones, and the *pins* of each process on each granule. Only purges free this
-//! memory, never the kernel. Any process that uses the file may purge, and so may a [`Purger`]. A
-//! purge takes marked granules without pins: lowest priority first, then by [`Order`].
+//! The file is a memfd or lies on tmpfs. It holds the marked *granules*, the lost ones, and each
+//! process's *pins*. Only purges free this memory, never the kernel. Any process that maps the file
+//! may purge marked granules without pins: lowest priority first, then by [`Order`].
 //!
-//! A pin of present granules makes no system call. It counts in a table of its process, together
-//! with a lock that the kernel releases exactly when the process's memory ends. So the pins of a
-//! killed process end with it, and a forked child inherits none. If a purger is killed halfway, the
-//! next process that meets one of its granules finishes the purge.
+//! A pin counts in a table of its process, valid while the process holds a lock, so the pins of a
+//! killed process end. The next process that meets a granule of a killed purger finishes the purge.
+//! Marks end when no process uses the file; losses stay recorded.
 //!
-//! Volatility lasts while some process uses the file. Without one nothing is purged. The next user
-//! finds nothing marked, but its unmarks still return earlier losses.
-//!
-//! A process that may write the file can spoil its contents, not crash the processes that map it:
-//! see `layout`, `word`, `guard`. Locks: bytes of the file, join before purge.
+//! A hostile process can spoil the contents, not crash other processes: see `layout`, `word`,
+//! `guard`. Locks: bytes of the file, join before purge.
 
 mod cache;
 mod guard;

@@ -1,7 +1,6 @@
 //! [`SharedOptions`]: creates and opens shared files.
 //!
-//! The creator writes the magic last, so that nobody opens an unfinished file. An opener takes the
-//! layout from the header and uses only [`SharedOptions::sigbus`] of its options.
+//! The creator writes the magic last, so that nobody opens an unfinished file.
 //!
 //! # Safety
 //! The caller of [`SharedOptions::over`] vouches for its memory.
@@ -26,7 +25,6 @@ use glebe_os::internal::sys::memory::vma::classify_shared;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, PageSize};
 
-/// Largest alignment of the data's address.
 const ALIGN_MAX: Bytes = Bytes::mib(2);
 const HOLDERS: u32 = 64;
 
@@ -45,36 +43,35 @@ impl SharedOptions {
         Self { granule: None, holders: HOLDERS, pin_quota: None, sigbus: false }
     }
 
-    /// Sets the granule, the unit of marks, pins and losses: a power of two, at least a base page.
-    /// Default: a base page.
+    /// Sets the granule, the unit of marks, pins and losses: a power of two. Default: a base page,
+    /// the least.
     pub fn granule(self, granule: Bytes) -> Self {
         Self { granule: Some(granule), ..self }
     }
 
-    /// Sets how many processes can use the file at once, at most 128. Default: 64. A process counts
-    /// once for each [`Shared`] of the file.
+    /// Sets how many [`Shared`] of all processes can use the file, at most 128. Default: 64.
     pub fn holders(self, holders: u32) -> Self {
         Self { holders, ..self }
     }
 
-    /// Sets how much each process may pin at once, in whole granules. Default: no limit.
+    /// Sets how much each process may pin at once. Default: no limit.
     pub fn pin_quota(self, quota: Bytes) -> Self {
         Self { pin_quota: Some(quota), ..self }
     }
 
     /// Sets if an unpinned touch of a lost, marked page raises SIGBUS. Default: the touch finds
-    /// zeros. With `true` system calls fail with EFAULT on every page without memory. Needs
-    /// userfaultfd. The first file with this option installs glebe's SIGBUS handler in front of the
-    /// program's.
+    /// zeros. Needs userfaultfd. System calls on missing pages then fail with EFAULT. A file with
+    /// this option, or without seals, puts glebe's SIGBUS handler before the program's.
     pub fn sigbus(self, sigbus: bool) -> Self {
         Self { sigbus, ..self }
     }
 
-    /// Creates a file without a name, of `len` zero bytes, rounded up to whole granules. Other
-    /// processes get it by its [descriptor](Shared::fd). Nobody can change its length.
+    /// Creates a file without a name, of `len` zero bytes, rounded up to granules. Other processes
+    /// get it by its [descriptor](Shared::fd).
     ///
     /// # Errors
-    /// [`Error::BadOption`], [`Error::Empty`], [`Error::Beyond`]; what the kernel refuses.
+    /// [`Error::BadOption`], [`Error::Empty`], [`Error::Beyond`], [`Error::HandlerCovered`]; what
+    /// the kernel refuses.
     pub fn create(self, len: Bytes) -> Result<Shared, Error> {
         let layout = self.layout(len)?;
         let file = MemoryFile::new(Bytes::new(layout.total))?;
@@ -82,8 +79,7 @@ impl SharedOptions {
         self.use_file(file, layout)
     }
 
-    /// Creates a file at `path`, on tmpfs, for this user only. The path must not exist. The file
-    /// stays until it is removed.
+    /// Creates a file at a new `path` on tmpfs, for this user only.
     ///
     /// # Errors
     /// Fails like [`SharedOptions::create`]; [`Error::UnsuitableFile`] on another file system.
@@ -95,20 +91,19 @@ impl SharedOptions {
         self.use_file(file, layout)
     }
 
-    /// Opens the file at `path`: no symbolic link, but possibly a descriptor's name,
-    /// `/proc/PID/fd/N`.
+    /// Opens the file at `path`, no symbolic link except `/proc/PID/fd/N`.
     ///
     /// # Errors
-    /// [`Error::UnsuitableFile`], [`Error::BadFile`], [`Error::Truncated`] for a file of another
-    /// kind; [`Error::HandlerCovered`] for one that may be cut; [`Error::NoHolderLeft`];
-    /// [`Error::Busy`]; what the kernel refuses, for example without `/proc`.
+    /// [`Error::UnsuitableFile`], [`Error::BadFile`], [`Error::Truncated`],
+    /// [`Error::HandlerCovered`], [`Error::NoHolderLeft`], [`Error::Busy`]; what the kernel
+    /// refuses.
     pub fn open(self, path: &Path) -> Result<Shared, Error> {
         let file = MemoryFile::open(path)?.map_err(Error::UnsuitableFile)?;
         let layout = read_header(&file)?;
         self.use_file(file, layout)
     }
 
-    /// Opens the file of a descriptor, which another process may have sent.
+    /// Opens the file of a descriptor.
     ///
     /// # Errors
     /// Fails like [`SharedOptions::open`].
@@ -119,19 +114,18 @@ impl SharedOptions {
     }
 
     /// Shares the caller's memory: `len` bytes at `addr` of a tmpfs file, a memfd or
-    /// `MAP_SHARED | MAP_ANONYMOUS`. Its contents stay, also at the end. Only this process and
-    /// children that it forks later can use it, because its state is in a file of their own:
-    /// [`Shared::fd`] is of no use to other processes.
+    /// `MAP_SHARED | MAP_ANONYMOUS`. The contents stay. Only this process and children forked later
+    /// can use it.
     ///
     /// # Errors
-    /// Fails like [`SharedOptions::create`]; [`Error::Unaligned`] for an address that is no
-    /// multiple of the page, or a length that is no multiple of the granule; [`Error::Unsuitable`]
-    /// for other memory; [`Error::BadOption`] with [`SharedOptions::sigbus`].
+    /// Fails like [`SharedOptions::create`]; [`Error::Unaligned`] if `addr` is no multiple of the
+    /// page, or `len` of the granule; [`Error::Unsuitable`] for other memory; [`Error::BadOption`]
+    /// with [`SharedOptions::sigbus`].
     ///
     /// # Safety
-    /// While this lives, and in every child that uses it, the memory stays mapped, readable and
-    /// writable, and nobody cuts its file. No reference to a granule exists while it is marked and
-    /// not pinned, because its contents may vanish.
+    /// The memory stays mapped, readable and writable while this process or a child uses it, and
+    /// nobody cuts its file. No reference to a marked granule without pins exists: its contents may
+    /// vanish.
     pub unsafe fn over(self, addr: *mut u8, len: Bytes) -> Result<Shared, Error> {
         let (addr, page) = (addr.expose_provenance(), page_size().bytes());
         let layout = self.layout(len)?.without_data();

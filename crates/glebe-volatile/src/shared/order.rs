@@ -1,6 +1,6 @@
 //! [`Order`]: which granules of one priority are purged first.
 
-/// The order in which granules of one priority are purged.
+/// The order of purges within one priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Order {
     /// First marked, first purged.

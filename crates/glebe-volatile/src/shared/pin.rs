@@ -1,8 +1,6 @@
 //! [`Pin`]: granules that no purge takes.
 //!
-//! Offsets are bytes from the first pinned one. A pin belongs to its process: a forked child can
-//! only drop it. A loss stays recorded until the program calls [restored](Pin::restored) or unmarks
-//! it.
+//! Offsets are bytes from the first pinned one. A forked child can only drop its parent's pins.
 
 use super::holder::Joined;
 use super::layout::Field;
@@ -60,7 +58,7 @@ impl<'a> Pin<'a> {
             match try_pin(ledger, holder, index) {
                 Tried::Pinned { word, is_first } => {
                     if let Some(Err(error)) = is_first.then(|| self.joined.charge(layout.quota)) {
-                        // Another thread may have pinned the granule since: its pin keeps a charge.
+                        // A pin that another thread made meanwhile keeps a charge.
                         self.joined.charge_beyond(layout.quota);
                         if unpin(ledger, holder, index) {
                             self.joined.discharge(layout.quota);
@@ -80,7 +78,7 @@ impl<'a> Pin<'a> {
         }
     }
 
-    /// Allocates pinned granules, so that no touch of them can fail for lack of memory.
+    /// Allocates pinned granules, so that no touch of them fails for lack of memory.
     #[cold]
     fn populate(&self, absent: Extent) -> Result<(), Error> {
         let ledger = self.shared.ledger();
@@ -100,15 +98,13 @@ impl<'a> Pin<'a> {
         Bytes::new((self.end - self.start) * self.shared.granule().get())
     }
 
-    /// Returns the pages, from the start of the data, that were lost when the pin was made. They
-    /// hold zeros, or what a process has written since.
+    /// Returns the pages, from the start of the data, that were lost when the pin was made.
     #[must_use = "the contents of these pages are gone"]
     pub fn lost(&self) -> &Purged {
         &self.lost
     }
 
-    /// Ends the losses: the lost granules have contents again. Marked ones count as marked just
-    /// now.
+    /// Ends the losses. Marked granules count as marked just now.
     ///
     /// # Errors
     /// [`Error::Forked`], [`Error::Cloned`], [`Error::Truncated`], [`Error::PurgeUnderWay`].
@@ -124,11 +120,11 @@ impl<'a> Pin<'a> {
         self.shared.whole()
     }
 
-    /// Copies bytes out. Other threads and processes may change them meanwhile.
+    /// Copies bytes out, which others may change meanwhile.
     ///
     /// # Errors
-    /// [`Error::Beyond`] the pinned bytes; [`Error::Forked`], [`Error::Cloned`],
-    /// [`Error::Truncated`], and then the contents of `buf` are undefined.
+    /// [`Error::Beyond`] the pin; [`Error::Forked`], [`Error::Cloned`]; [`Error::Truncated`], which
+    /// leaves `buf` undefined.
     #[inline]
     pub fn read(&self, offset: Bytes, buf: &mut [u8]) -> Result<(), Error> {
         let at = self.place(offset, buf.len())?;
@@ -136,7 +132,7 @@ impl<'a> Pin<'a> {
         self.shared.whole()
     }
 
-    /// Copies bytes in. Other threads and processes may access them meanwhile.
+    /// Copies bytes in.
     ///
     /// # Errors
     /// Fails like [`Pin::read`].
@@ -147,8 +143,8 @@ impl<'a> Pin<'a> {
         self.shared.whole()
     }
 
-    /// Returns the address of the first pinned byte. Make no reference to it except to atomics:
-    /// other processes may change the bytes at any time.
+    /// Returns the address of the first pinned byte. Only references to atomics are allowed,
+    /// because other processes may change the bytes.
     #[must_use]
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
@@ -165,10 +161,8 @@ impl<'a> Pin<'a> {
         Ok(Bytes::new(self.start * self.shared.granule().get()) + offset)
     }
 
-    /// Fails in a forked child, or if a page of the file was found missing.
     #[inline]
     fn check(&self) -> Result<(), Error> {
-        // A process cloned without fork steps is a child too.
         if self.joined.is_inherited() {
             return Err(Error::Forked);
         }

@@ -1,14 +1,13 @@
 //! The protocol between pins and purges.
 //!
 //! A *pinner* increments its count in its process's table, then loads the granule's word. A
-//! *purger*, which holds the purge lock, claims the word, then looks at the tables. All four steps
-//! are sequentially consistent, so at least one sees the other: the pinner takes its count back and
-//! waits, or the purger gives the granule up. Without a pin the purger dooms the granule, and its
-//! bytes may be freed from then on. Counts of an ended process do not count; the next process that
-//! takes its table clears them before it pins.
+//! *purger* claims the word, then looks at the tables. All four steps are sequentially consistent,
+//! so at least one sees the other: the pinner takes its count back and waits, or the purger gives
+//! the granule up. Without a pin the purger dooms the granule, whose bytes may be freed from then
+//! on. The next owner of a dead process's table clears its counts before it pins.
 //!
-//! [`finish`] does the second half of a purge, also for a killed purger. Lock: [`claim`] and
-//! [`finish`] need the purge lock. Cost of a pin and an unpin: two exchanges and a load.
+//! Lock: [`claim`] and [`finish`] need the purge lock. Cost of a pin and an unpin: two exchanges
+//! and a load.
 
 use super::ledger::Ledger;
 use super::word::{change, Word};
@@ -23,11 +22,13 @@ const COUNT_BITS: u64 = u64::BITS as u64 / COUNTS;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tried {
-    /// The granule stays. `is_first`: the process had no other pin on it.
-    Pinned { word: Word, is_first: bool },
-    /// A purger is taking the granule, or was killed meanwhile.
+    /// `is_first`: the process had no other pin on the granule.
+    Pinned {
+        word: Word,
+        is_first: bool,
+    },
+    /// A purger takes the granule, or was killed meanwhile.
     Purging,
-    /// The process has [`PINS_MAX`] pins on it.
     Exhausted,
 }
 
@@ -39,7 +40,6 @@ fn shift(index: u64) -> u64 {
     index % COUNTS * COUNT_BITS
 }
 
-/// Pins a granule for the process that has table `holder`.
 #[inline]
 pub(crate) fn try_pin(ledger: &Ledger, holder: u32, index: u64) -> Tried {
     let counts = ledger.counts(holder, index);
@@ -56,8 +56,8 @@ pub(crate) fn try_pin(ledger: &Ledger, holder: u32, index: u64) -> Tried {
     Tried::Pinned { word, is_first: count_of(before, index) == 0 }
 }
 
-/// Ends a pin. Returns true if it was the process's last on the granule. A count of 0, which
-/// another process must have written, stays.
+/// Returns true if this was the process's last pin. A count of 0, written by another process,
+/// stays.
 #[inline]
 pub(crate) fn unpin(ledger: &Ledger, holder: u32, index: u64) -> bool {
     let counts = ledger.counts(holder, index);
@@ -75,13 +75,12 @@ pub(crate) fn pinned_in(counts: &MappedWord) -> u64 {
     (0..COUNTS).filter(|at| count_of(word, *at) > 0).count() as u64
 }
 
-/// Claims a granule if its word is still `seen`.
 pub(crate) fn claim(ledger: &Ledger, index: u64, seen: Word) -> bool {
     let (order, word) = (Ordering::SeqCst, ledger.word(index));
     seen.is_candidate() && word.compare_exchange(seen.0, seen.claimed().0, order, order).is_ok()
 }
 
-/// Returns true if a live process has the granule pinned. The caller claimed it before.
+/// Returns true if a live process has the claimed granule pinned.
 pub(crate) fn is_pinned(ledger: &Ledger, index: u64) -> Result<bool, OsError> {
     after_exchange();
     for holder in 0..ledger.holders() {
@@ -95,8 +94,8 @@ pub(crate) fn is_pinned(ledger: &Ledger, index: u64) -> Result<bool, OsError> {
     Ok(false)
 }
 
-/// Frees the doomed granules of `granules`, and the claimed ones that nobody has pinned. Returns
-/// the number freed.
+/// Frees doomed granules, and claimed ones without pins, also of a killed purger. Returns the
+/// number freed.
 pub(crate) fn finish(ledger: &Ledger, granules: Extent) -> Result<u64, OsError> {
     let mut doomed = Vec::new();
     for index in granules.start()..granules.end() {
@@ -118,7 +117,7 @@ pub(crate) fn finish(ledger: &Ledger, granules: Extent) -> Result<u64, OsError> 
     Ok(gone)
 }
 
-/// Returns true if a granule is doomed; decides a claimed one first.
+/// Decides a claimed granule first.
 fn is_doomed(ledger: &Ledger, index: u64) -> Result<bool, OsError> {
     let at = ledger.word(index);
     let word = Word(at.load(Ordering::SeqCst));

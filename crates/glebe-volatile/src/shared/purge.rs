@@ -1,9 +1,8 @@
 //! Purges: the choice of granules, and the lock that admits one purger at a time.
 //!
-//! [`PurgeLock`] locks a byte of the file. A purge looks at every word that was ever used,
-//! O(granules), takes granules in order up to the target, and frees neighbours by one call. Later
-//! granules replace pinned ones. If the kernel refuses to free, the words are restored. Counts are
-//! granules.
+//! A purge scans every word that was ever used, O(granules), and frees neighbours by one call. If
+//! the kernel refuses to free, the words are restored. Counts are granules. Lock: [`PurgeLock`], a
+//! byte of the file.
 
 use std::collections::BinaryHeap;
 use std::ops::RangeInclusive;
@@ -19,7 +18,7 @@ use glebe_os::internal::sync::Ordering;
 use glebe_os::internal::sys::files::ofd_lock::{is_locked, Description};
 use glebe_os::units::Bytes;
 
-/// Most bytes freed by one call: their pins wait for it.
+/// Most bytes freed by one call, because pins wait for it.
 const RUN_MAX: u64 = 8 << 20;
 
 /// The right to change words that are purging.
@@ -61,14 +60,12 @@ impl Drop for PurgeLock {
 }
 
 impl PurgeLock {
-    /// Finishes the purge of `granules`, also a killed purger's. Returns the number freed.
     pub(super) fn finish(&self, ledger: &Ledger, granules: Extent) -> Result<u64, Error> {
         let freed = finish(ledger, granules)?;
         count(ledger, freed);
         Ok(freed)
     }
 
-    /// Finishes a killed purger's work anywhere.
     pub(super) fn finish_left(&self, ledger: &Ledger) -> Result<(), Error> {
         for run in ledger.noted()? {
             for index in run.start()..run.end() {
@@ -81,8 +78,6 @@ impl PurgeLock {
         Ok(())
     }
 
-    /// Frees up to `target` granules of `within`, of at most priority `up_to`, in order. Returns
-    /// the number freed, by priority.
     pub(super) fn purge(
         &self,
         ledger: &Ledger,
@@ -111,8 +106,7 @@ impl PurgeLock {
         Ok(freed)
     }
 
-    /// Frees the granules that nobody has pinned. Returns the number freed. Fails only before the
-    /// first is freed.
+    /// Frees granules without pins. Returns the number freed. Fails only before the first is freed.
     pub(super) fn take_all(
         &self,
         ledger: &Ledger,
@@ -132,7 +126,6 @@ impl PurgeLock {
         Ok(freed)
     }
 
-    /// Claims neighbours, and frees those that nobody has pinned.
     fn take(&self, ledger: &Ledger, run: &[(Candidate, Word)]) -> Result<u64, Error> {
         let [(first, _), ..] = run else { return Ok(0) };
         let Some(granules) = Extent::new(first.index, run.len() as u64) else { return Ok(0) };
@@ -146,7 +139,7 @@ impl PurgeLock {
     }
 }
 
-/// Returns the first `most` candidates after `behind`, in order, with their words.
+/// Returns the first `most` candidates after `behind`, in order.
 pub(super) fn candidates(
     ledger: &Ledger,
     most: u64,
@@ -155,7 +148,6 @@ pub(super) fn candidates(
     behind: Option<Candidate>,
 ) -> Result<Vec<(Candidate, Word)>, Error> {
     let most = usize::try_from(most).unwrap_or(usize::MAX);
-    // The heap's top is the last candidate; an earlier one replaces it.
     let mut first = BinaryHeap::new();
     for run in ledger.noted()?.iter().filter_map(|run| run.intersection(within)) {
         for index in run.start()..run.end() {
@@ -177,7 +169,6 @@ pub(super) fn candidates(
     Ok(first.into_sorted_vec().into_iter().map(|(at, word)| (at, Word(word))).collect())
 }
 
-/// Purges up to `target` bytes, rounded up to granules. Returns the bytes freed, by priority.
 pub(super) fn purge(
     ledger: &Ledger,
     target: Bytes,

@@ -1,7 +1,7 @@
 //! [`Purger`]: looks at a file that other processes use, and purges it.
 //!
-//! The purger maps the state, not the data, and does not join: it keeps no file volatile. It takes
-//! the file's contents for hints of what to purge, never for an offset or a length.
+//! The purger does not join, so it keeps no file volatile. It takes the contents for hints, never
+//! for an offset or a length.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -29,11 +29,9 @@ pub struct Purger {
     // Dropped before the ledger that it watches.
     _guard: Guard,
     ledger: Arc<Ledger>,
-    /// The lock of the file's one claiming purger.
     claim: Mutex<Option<Description>>,
     freed: ByLevel<MappedWord>,
     pub(super) queue: Mutex<Queue>,
-    /// The reclaimer of this process that uses this purger.
     #[doc(hidden)]
     pub taken: Claim,
 }
@@ -42,7 +40,7 @@ pub struct Purger {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
-    /// Process number that the process wrote: a hint, in its own PID namespace.
+    /// Process number in its own PID namespace, a hint.
     pub process: u32,
     /// Bytes pinned, in whole granules.
     pub pinned: Bytes,
@@ -52,13 +50,11 @@ pub struct Holder {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Look {
-    /// Bytes of each priority that a purge could free: marked, present, not pinned. 0 without
-    /// users.
+    /// Bytes of each priority that a purge could free; 0 without users.
     pub marked_bytes: [Bytes; Priority::COUNT],
-    /// Lowest key of each priority that has any; the lower key is purged first. Keys of several
-    /// files are comparable if their processes share a clock.
+    /// Lowest key of each priority, purged first. Keys of files with the same clock are comparable.
     pub oldest: [Option<u64>; Priority::COUNT],
-    /// Bytes that only pins keep from purges: marked, present, pinned by some process.
+    /// Marked, present bytes that pins keep from purges.
     pub pinned_bytes: Bytes,
     /// Processes that use the file now.
     pub holders: Vec<Holder>,
@@ -69,8 +65,7 @@ pub struct Look {
 }
 
 impl Purger {
-    /// Opens the file at `path`: no symbolic link, but possibly a descriptor's name,
-    /// `/proc/PID/fd/N`.
+    /// Opens the file at `path`.
     ///
     /// # Errors
     /// Fails like [`SharedOptions::open`](super::SharedOptions::open).
@@ -99,9 +94,8 @@ impl Purger {
         })
     }
 
-    /// Claims the file for this purger until the drop. Returns true if this purger has the claim.
-    /// Two programs that look after one file would purge too much. Purges without a claim stay
-    /// possible.
+    /// Claims the file until the drop, so that only one program looks after it. Returns true if
+    /// this purger has the claim.
     ///
     /// # Errors
     /// [`Error::Cloned`], [`Error::Truncated`]; what the kernel refuses.
@@ -135,7 +129,7 @@ impl Purger {
         Bytes::new(self.ledger.layout().granule)
     }
 
-    /// Returns the bytes that this purger has freed, by priority.
+    /// Returns the bytes that this purger freed, by priority.
     #[must_use]
     pub fn freed(&self) -> [Bytes; Priority::COUNT] {
         std::array::from_fn(|level| Bytes::new(self.freed[level].load(Ordering::Relaxed)))
@@ -194,8 +188,7 @@ impl Purger {
         Ok(look)
     }
 
-    /// Purges like [`Shared::purge`](super::Shared::purge). Frees nothing of a file that no process
-    /// uses, because it holds nothing volatile.
+    /// Purges like [`Shared::purge`](super::Shared::purge).
     ///
     /// # Errors
     /// Fails like [`Shared::purge`](super::Shared::purge).
@@ -216,7 +209,7 @@ impl Purger {
             return Err(Error::Cloned);
         }
         self.ledger.whole()?;
-        // A process that joined an unused file may have freed table pages.
+        // A process that joined may have freed table pages.
         self.ledger.forget_backed();
         Ok(())
     }

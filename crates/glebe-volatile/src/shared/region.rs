@@ -1,9 +1,7 @@
 //! [`Shared`]: the mapped data of a shared file, and the calls on it.
 //!
-//! Ranges are bytes from the start of the data, in whole granules; runs of lost pages are base
-//! pages. Any thread of any joined process may call. The only lock is the purge lock, and the join
-//! lock in a forked child's first call. Each granule changes by one exchange of its word, so two
-//! calls on overlapping ranges may each be first on some granules.
+//! Ranges are bytes in whole granules; runs of lost pages are base pages. Each granule changes by
+//! one exchange of its word.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -65,7 +63,7 @@ const _: () = {
 };
 
 impl Shared {
-    /// Returns default options, to create or open a file.
+    /// Returns default options.
     pub fn options() -> SharedOptions {
         SharedOptions::new()
     }
@@ -85,33 +83,31 @@ impl Shared {
         self.ledger.layout().len()
     }
 
-    /// Returns the granule: the unit of marks, pins and losses.
+    /// Returns the granule, the unit of marks, pins and losses.
     #[must_use]
     pub fn granule(&self) -> Bytes {
         self.ledger.layout().granule()
     }
 
-    /// Returns the file's descriptor, to pass to other processes.
+    /// Returns the file's descriptor, for other processes.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.ledger.file().as_file().as_fd()
     }
 
-    /// Returns the address of the data. Make no reference to it: other processes may change it, and
-    /// marked granules without a pin may become zero. If a full tmpfs has no memory for a page, its
-    /// touch raises SIGBUS, except in a pinned granule.
+    /// Returns the address of the data. Make no reference to the data: other processes may change
+    /// it, and purges may zero it. On a full tmpfs a touch of an unpinned page may raise SIGBUS.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.data.as_ptr()
     }
 
-    /// Marks granules, so that purges may take them. Already marked ones keep their priority and
-    /// order.
+    /// Marks granules, so that purges may take them. Marked ones keep their priority and order.
     ///
     /// # Errors
-    /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`] for the range;
-    /// [`Error::PurgeUnderWay`]; after a fork or clone the errors of [`Shared::pin`]; what the
-    /// kernel refuses. Part of the range may be marked then.
+    /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`]; [`Error::PurgeUnderWay`]; after a
+    /// fork or clone the errors of [`Shared::pin`]; what the kernel refuses. Part of the range may
+    /// be marked then.
     pub fn mark(&self, range: Range<Bytes>, priority: Priority, order: Order) -> Result<(), Error> {
         let granules = self.begin(&range)?;
         let time = tick(self.ledger.field(Field::Clock), uptime::micros());
@@ -131,7 +127,7 @@ impl Shared {
         self.whole()
     }
 
-    /// Returns the granules that have data in the file; empty if all words say present.
+    /// Returns the granules that have data in the file; empty if all are present.
     fn unknown(&self, granules: Extent) -> Result<Vec<Extent>, Error> {
         let mut all = granules.start()..granules.end();
         if all.all(|index| self.word(index).is_present()) {
@@ -145,7 +141,7 @@ impl Shared {
     }
 
     /// Unmarks granules. Returns the lost pages that no unmark has returned. If several unmarks run
-    /// at once, at least one of them returns each lost page.
+    /// at once, at least one returns each lost page.
     ///
     /// # Errors
     /// Fails like [`Shared::mark`]. The next unmark then returns the losses.
@@ -160,7 +156,7 @@ impl Shared {
         for index in granules.start()..granules.end() {
             let told = |word: Word| (word.is_lost() && !word.is_marked()).then(|| word.unmarked());
             let told = change(self.ledger.word(index), told);
-            // If another call marked it again, this unmark returns the loss, and so does the next.
+            // If another call marked it again, this unmark and the next return the loss.
             if told.map_or_else(|now| now.is_lost(), |(was, _)| was.is_lost()) {
                 Extent::new(index, 1).into_iter().for_each(|one| push(&mut lost, one));
             }
@@ -171,14 +167,13 @@ impl Shared {
         Ok(purged)
     }
 
-    /// Gives granules memory, and keeps them from purges until the pin is dropped. Makes no system
-    /// call if they have memory and no purge of them is under way.
+    /// Gives granules memory and keeps them from purges until the drop. Makes no system call if
+    /// they are present and no purge takes them.
     ///
     /// # Errors
-    /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`] for the range;
-    /// [`Error::PinsExhausted`], [`Error::Quota`]; [`Error::PurgeUnderWay`] if a purger was
-    /// stopped; [`Error::NoHolderLeft`], [`Error::Busy`] in a forked child that has to join;
-    /// [`Error::Cloned`]; [`Error::Truncated`]; what the kernel refuses, mostly memory. Nothing is
+    /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`]; [`Error::PinsExhausted`],
+    /// [`Error::Quota`]; [`Error::PurgeUnderWay`]; [`Error::NoHolderLeft`], [`Error::Busy`] in a
+    /// forked child; [`Error::Cloned`]; [`Error::Truncated`]; what the kernel refuses. Nothing is
     /// pinned then.
     #[inline]
     pub fn pin(&self, range: Range<Bytes>) -> Result<Pin<'_>, Error> {
@@ -189,11 +184,11 @@ impl Shared {
         Ok(pin)
     }
 
-    /// Frees marked granules without pins, of at most priority `up_to`, lowest first, up to
-    /// `target` bytes, rounded up to granules. Returns the bytes freed.
+    /// Frees up to `target` bytes, rounded up to granules: marked granules without pins, of at most
+    /// priority `up_to`, lowest first. Returns the bytes freed.
     ///
     /// # Errors
-    /// [`Error::Busy`] if another process or thread purges; the errors of [`Shared::mark`].
+    /// [`Error::Busy`] during another purge; the errors of [`Shared::mark`].
     pub fn purge(&self, target: Bytes, up_to: Priority) -> Result<Bytes, Error> {
         self.joined()?;
         let freed = purge::purge(&self.ledger, target, up_to)?;
@@ -203,7 +198,7 @@ impl Shared {
         Ok(freed)
     }
 
-    /// Frees the marked granules of a range that have no pins. Returns the base pages freed.
+    /// Frees marked granules without pins. Returns the base pages freed.
     ///
     /// # Errors
     /// Fails like [`Shared::purge`], but waits up to a second for another purger.
@@ -217,15 +212,13 @@ impl Shared {
         Ok(Pages::new(pages))
     }
 
-    /// Returns this process's counters and the file's gauges. Gauges are 0 if the file cannot be
-    /// read.
+    /// Returns this process's counters and the file's gauges; 0 if the file cannot be read.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let holder = self.joined().ok().map(|joined| joined.holder);
         self.counts.gauged(&self.ledger, holder)
     }
 
-    /// Checks a range and allocates its words. Returns its granules.
     #[inline]
     fn begin(&self, range: &Range<Bytes>) -> Result<Extent, Error> {
         let granules = self.checked(range)?;
@@ -234,7 +227,6 @@ impl Shared {
         Ok(granules)
     }
 
-    /// Returns the place of this process. Joins first if necessary.
     #[inline]
     pub(super) fn joined(&self) -> Result<&Joined, Error> {
         if atfork::is_without_steps() {
@@ -247,7 +239,6 @@ impl Shared {
         }
     }
 
-    /// Fails if a page of the file was found missing.
     #[inline]
     pub(super) fn whole(&self) -> Result<(), Error> {
         self.ledger.whole()

@@ -1,11 +1,8 @@
-//! Sheds granules for a reclaimer, which sheds several parts in turn, always the oldest of a
-//! priority.
+//! Sheds granules for a reclaimer, always the oldest of a priority.
 //!
-//! [`Queue`] keeps the first candidates of one priority between sheds. So a scan of all words,
-//! O(granules), happens once per priority and look, not once per turn. The queue may be out of
-//! date; a purge checks each word again. A look at a large file is repeated only after a rest of
-//! several times its length. Ages are times of the machine's clock; last in, first out counts as
-//! oldest. Lock: the queue's, before the purge lock.
+//! [`Queue`] keeps the first candidates of one priority between sheds, because a scan of all words
+//! is O(granules). A purge checks each word again. Times are of the machine's clock; last in, first
+//! out counts as oldest. Lock: the queue's, before the purge lock.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -20,7 +17,7 @@ use glebe_os::internal::sync::{lock, First};
 use glebe_os::internal::sys::machine::uptime;
 use glebe_os::units::Bytes;
 
-/// The moment when the machine's clock was 0, equal for all files.
+/// Zero of the machine's clock, equal for all files.
 static ZERO: First<Instant> = First::new();
 
 fn zero() -> Instant {
@@ -30,7 +27,7 @@ fn zero() -> Instant {
 
 /// Rest after a look, in lengths of that look.
 const REST: u32 = 8;
-/// Longest rest. The look may have been slow only for lack of a processor.
+/// Longest rest: a look may be slow only for lack of a processor.
 const REST_MAX: Duration = Duration::from_millis(500);
 
 /// A piece that a purge takes next. Values sort in the order of purging.
@@ -39,13 +36,12 @@ const REST_MAX: Duration = Duration::from_millis(500);
 pub struct Next {
     /// Priority of the piece.
     pub priority: Priority,
-    /// Place within the priority, comparable with other files of the machine.
+    /// Place within the priority, comparable between files.
     pub key: u64,
     /// Length in bytes.
     pub len: Bytes,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Queue {
     zero: Instant,
@@ -87,7 +83,6 @@ impl Queue {
         time.unwrap_or(self.zero)
     }
 
-    /// Returns the last place in the order that is not after `time`.
     fn micros(&self, time: Instant) -> i64 {
         let most = |distance: Duration| i64::try_from(distance.as_micros()).unwrap_or(i64::MAX);
         match time.checked_duration_since(self.zero) {
@@ -103,7 +98,6 @@ impl Queue {
         self.first.front().map(|(candidate, _)| candidate.key.micros())
     }
 
-    /// Returns the number of queued candidates up to `last`.
     fn until(&self, last: i64) -> usize {
         self.first.partition_point(|(candidate, _)| candidate.key.micros() <= last)
     }
@@ -111,7 +105,7 @@ impl Queue {
 
 impl Purger {
     /// Returns the pieces that a purge of `target` bytes would take, in order. The last may exceed
-    /// the target. To order several files, merge and sort their lists.
+    /// the target.
     ///
     /// # Errors
     /// Fails like [`Purger::look`].
@@ -139,7 +133,7 @@ impl Purger {
         Ok(next)
     }
 
-    /// Returns the bytes that a shed could free, by priority; zeros if the file cannot be read.
+    /// Returns the bytes that a shed could free, by priority.
     #[doc(hidden)]
     pub fn sheddable(&self) -> [Bytes; Priority::COUNT] {
         let (queue, begin) = (&mut *lock(&self.queue), Instant::now());
@@ -162,16 +156,15 @@ impl Purger {
         queue.sheddable
     }
 
-    /// Returns when the oldest granule of a priority was marked, by the last look and later sheds.
+    /// Returns when the oldest granule of a priority was marked, as far as known.
     #[doc(hidden)]
     pub fn oldest(&self, priority: Priority) -> Option<Instant> {
         let queue = lock(&self.queue);
         queue.oldest[priority.place()].map(|micros| queue.time(micros))
     }
 
-    /// Purges up to `most` bytes of a priority, rounded up to a granule, oldest first. Only the
-    /// first may be marked after `until`. If this fails or finds nothing, `oldest` returns `None`
-    /// until the next look.
+    /// Purges up to `most` bytes of a priority, oldest first. All but the first are marked by
+    /// `until`.
     #[doc(hidden)]
     pub fn shed(
         &self,

@@ -1,6 +1,6 @@
-//! Statistics of shared volatile memory: counters of this process and gauges of the file.
+//! Statistics: counters of this process, and gauges of the file.
 //!
-//! Gauges cover all processes, except `pinned`, and read each granule at its own moment.
+//! Gauges cover all processes, except `pinned`.
 
 use super::ledger::Ledger;
 use super::word::Word;
@@ -44,7 +44,6 @@ impl Counts {
         let mut stats = self.sum();
         let granule = Bytes::new(ledger.layout().granule);
         stats.total = ledger.layout().len().pages_down(page_size());
-        // Gauges stay 0 if the file cannot be read.
         let _ = stats.look(ledger, granule);
         let pinned = holder.and_then(|holder| ledger.pinned_by(holder).ok()).unwrap_or(0);
         stats.pinned = Pages::new(pinned * granule.pages_down(page_size()).get());
@@ -84,8 +83,7 @@ impl Stats {
         text_of(&[(vec![], self)])
     }
 
-    /// Returns the OpenMetrics text of several files. The label `file` holds the name given with
-    /// each; names must differ.
+    /// Returns the OpenMetrics text of several files, which the label `file` names.
     #[must_use]
     pub fn openmetrics_of(files: &[(&str, &Stats)]) -> String {
         let labelled = |(name, stats): &(&str, _)| (vec![("file", (*name).to_owned())], *stats);

@@ -1,8 +1,7 @@
-//! [`Store`]: where the data is: in the file behind the state, or in the caller's shared memory.
+//! [`Store`]: the place of the data: the file behind the state, or the caller's shared memory.
 //!
-//! Offsets and lengths are bytes from the start of the data, whole pages. The caller's memory has
-//! no descriptor. MADV_REMOVE frees it in its file, for every process that maps it. mincore(2)
-//! finds its pages, but not those swapped out.
+//! Offsets and lengths are bytes of the data, whole pages. MADV_REMOVE frees memory for every
+//! process that maps it. mincore(2) misses swapped-out pages.
 //!
 //! # Safety
 //! The caller keeps its memory mapped as long as the store lives. The ledger's words decide which
@@ -16,7 +15,6 @@ use glebe_os::internal::sys::memory::mincore;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 
-/// See the module.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Store {
     File(u64),

@@ -1,4 +1,4 @@
-//! Calls on a shared file in one process: an oracle, and what each call refuses.
+//! Calls on a shared file in one process.
 
 mod oracle;
 
@@ -30,7 +30,6 @@ fn made() -> Shared {
     Shared::options().create(at(GRANULES)).unwrap()
 }
 
-/// Opens the file again, as another process would.
 fn again(shared: &Shared) -> Shared {
     Shared::options().adopt(shared.fd().try_clone_to_owned().unwrap()).unwrap()
 }
@@ -79,10 +78,8 @@ fn a_purge_takes_what_the_order_says_and_no_more() {
         mark(&shared, 0..GRANULES, 0, Order::Fifo);
         (freed, lost)
     };
-    // Two have the lowest priority, then the last one marked `Lifo`.
     assert_eq!(taken(at(3).get() - 1, 6), (at(3), vec![(4, 2), (7, 1)]));
     fill(&shared, 4..5, 2);
-    // Granules marked at once are taken by place.
     assert_eq!(taken(1, 0), (at(1), vec![(0, 1)]));
     assert_eq!(taken(u64::MAX, 7), (at(7), vec![(1, 4), (6, 1), (8, 2)]));
     assert_eq!(taken(u64::MAX, 7), (Bytes::ZERO, vec![]));
@@ -103,7 +100,6 @@ fn a_pin_keeps_and_tells_until_it_is_restored() {
     let pin = other.pin(range(0, 4)).unwrap();
     assert_eq!(runs(pin.lost()), [(0, 2)]);
     assert!(kept.lost().is_empty());
-    // Lost until restored.
     drop(pin);
     let pin = shared.pin(range(1, 3)).unwrap();
     assert_eq!(runs(pin.lost()), [(1, 1)]);
@@ -167,7 +163,6 @@ fn volatility_ends_with_the_last_user_and_losses_are_still_told() {
     assert_eq!((stats.marked, stats.lost, stats.pinned), (Pages::ZERO, Pages::new(2), Pages::ZERO));
     assert_eq!(runs(&next.unmark(range(0, 4)).unwrap()), [(0, 2)]);
     mark(&next, 0..4, 4, Order::Fifo);
-    // The leaked pin does not count.
     assert_eq!(next.purge(at(4), Priority::HIGHEST).unwrap(), at(2));
 }
 
@@ -192,7 +187,6 @@ fn ranges_and_pins_have_limits() {
         results.iter().for_each(|error| assert!(error.to_string().contains(what), "{error}"));
     }
     let pin = shared.pin(range(0, 2)).unwrap();
-    // The quota counts a granule once.
     let again_pinned = shared.pin(range(0, 2)).unwrap();
     let refused = shared.pin(range(1, 2)).unwrap_err();
     assert!(matches!(refused, Error::Quota { pinned: 2, quota: 2 }), "{refused}");
@@ -211,8 +205,7 @@ fn ranges_and_pins_have_limits() {
     drop(again(&shared));
 }
 
-/// Two threads pin a granule at once. Where the first of them is refused, the second keeps a pin
-/// that counts.
+/// Races two pins: if the first is refused, the second keeps its charge.
 #[test]
 fn a_refused_pin_takes_no_charge_of_another_pin() {
     const ROUNDS: usize = 100_000;
@@ -236,7 +229,6 @@ fn a_granule_takes_no_more_pins_than_are_counted() {
     let pins: Vec<_> = (0..max).map(|_| shared.pin(range(3, 1)).unwrap()).collect();
     let error = shared.pin(range(2, 2)).unwrap_err();
     assert!(matches!(error, Error::PinsExhausted { limit, .. } if limit == max), "{error}");
-    // Neighbours have their own counts, and the failed pin left none.
     fill(&shared, 2..3, 1);
     mark(&shared, 0..GRANULES, 4, Order::Fifo);
     assert_eq!(shared.purge(at(GRANULES), Priority::HIGHEST).unwrap(), at(1));
@@ -255,7 +247,6 @@ fn two_purgers_exclude_each_other() {
     shared.purge(at(1), Priority::HIGHEST).unwrap();
 }
 
-/// A purger may be killed at either of its two steps.
 #[test]
 fn what_a_killed_purger_left_is_finished_by_whoever_meets_it() {
     for is_doomed in [false, true] {
@@ -340,7 +331,7 @@ fn numbers_say_how_the_file_stands() {
     assert!(stats.to_string().contains("marked"));
 }
 
-/// The kernel takes allocated, untouched granules for holes, and looks at each one.
+/// The kernel takes allocated, untouched granules for holes and looks at each one.
 #[test]
 fn a_search_for_state_ends_before_the_data() {
     let shared = Shared::options().holders(1).create(at(GRANULES)).unwrap();

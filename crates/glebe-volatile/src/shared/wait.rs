@@ -1,8 +1,7 @@
 //! Waits for a purger, and finishes its purge if it was killed.
 //!
-//! A purger does not notify waiters, so a waiter polls the word. After a while it also tries the
-//! purge lock, which is free if the purger is dead; the waiter then finishes the purge. A purge
-//! takes milliseconds; [`PATIENCE`] limits the wait for a stopped purger.
+//! A waiter polls the word, because a purger notifies nobody. After a while it also tries the purge
+//! lock, which is free if the purger is dead. [`PATIENCE`] limits the wait for a stopped purger.
 
 use std::time::{Duration, Instant};
 
@@ -15,11 +14,9 @@ use glebe_os::extent::Extent;
 use glebe_os::internal::sync::{Backoff, Ordering};
 use glebe_os::units::Bytes;
 
-/// Time during which a waiter only polls.
 const LEFT_ALONE: Duration = Duration::from_millis(1);
 
-/// Waits until granule `index` is not purging. If its purger was killed, finishes `granules`, which
-/// include it.
+/// Waits until granule `index`, one of `granules`, is not purging.
 #[cold]
 pub(super) fn for_purge(ledger: &Ledger, index: u64, granules: Extent) -> Result<(), Error> {
     let (begin, mut backoff) = (Instant::now(), Backoff::default());
@@ -40,8 +37,7 @@ pub(super) fn for_purge(ledger: &Ledger, index: u64, granules: Extent) -> Result
     Ok(())
 }
 
-/// Changes the word of a granule by `with` once the granule is not purging. Returns the word
-/// before, or the word that `with` refused.
+/// Returns the word before, or the word that `with` refused.
 pub(super) fn change_idle(
     ledger: &Ledger,
     index: u64,

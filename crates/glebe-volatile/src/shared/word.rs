@@ -1,4 +1,4 @@
-//! [`Word`]: the state of one granule, in 64 bits that every process of the file shares.
+//! [`Word`]: the state of one granule, in 64 bits shared by all processes.
 //!
 //! ```text
 //! 63 ........ 7 | 6 ... 4  | 3       | 2       | 1    | 0
@@ -10,14 +10,13 @@
 //! ```
 //!
 //! *present*: the granule may hold memory. *lost*: its contents are gone, and no unmark has
-//! returned the loss. Only the holder of the purge lock changes a purging word. The word records
-//! which of the two steps its purger reached, so that another can continue after a kill. A claim
-//! may be undone. A doom must be carried out, because the bytes may be gone already.
+//! returned the loss. Only the holder of the purge lock changes a purging word. After a kill
+//! another purger continues: a claim may be undone; a doom must be carried out, because the bytes
+//! may be gone.
 //!
-//! *key*: within a priority the lower key is purged first: `CENTRE + t` for first in, first out,
-//! `CENTRE - t` for last in, first out. `t` is the mark's time in microseconds, always above the
-//! last mark's. A process may write any 64 bits: all are valid, and no offset or length comes from
-//! them.
+//! *key*: the lower key is purged first: `CENTRE + t` for first in, first out, `CENTRE - t` for
+//! last in, first out. `t` is the mark's time in microseconds, always above the last mark's. Any 64
+//! bits are valid, and no offset or length comes from them.
 
 use super::Order;
 use crate::Priority;
@@ -35,16 +34,14 @@ const CENTRE: u64 = 1 << 56;
 const _: () = assert!(PRIORITY_MASK == Priority::HIGHEST.get() as u64);
 const _: () = assert!((CENTRE + CENTRE - 1) << KEY_SHIFT >> KEY_SHIFT == CENTRE + CENTRE - 1);
 
-/// See the module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Word(pub(crate) u64);
 
-/// Orders the marks of one priority: the lower key is purged first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key(u64);
 
 impl Key {
-    /// Returns the key of a mark at `time`, a result of [`tick`].
+    /// `time` is a result of [`tick`].
     pub(crate) fn new(order: Order, time: u64) -> Self {
         let time = time.min(CENTRE - 1);
         match order {
@@ -65,7 +62,7 @@ impl Key {
         self.0
     }
 
-    /// Returns the time of the mark in microseconds, negative for last in, first out.
+    /// Returns the mark's time in microseconds, negative for last in, first out.
     pub(crate) fn micros(self) -> i64 {
         self.0 as i64 - CENTRE as i64
     }
@@ -110,7 +107,6 @@ impl Word {
         self.is_purging() && !self.is_present()
     }
 
-    /// Returns true if a purger may claim the granule.
     pub(crate) fn is_candidate(self) -> bool {
         self.is_marked() && self.is_present() && !self.is_purging()
     }
@@ -129,18 +125,17 @@ impl Word {
         Self(key.0 << KEY_SHIFT | u64::from(priority.get()) << PRIORITY_SHIFT | flags)
     }
 
-    /// Marks an idle, unmarked word.
     pub(crate) fn marked(self, priority: Priority, key: Key, holds_memory: bool) -> Self {
         let found = if holds_memory { PRESENT } else { 0 };
         Self(self.with_key(key, priority).0 | MARKED | found)
     }
 
-    /// Unmarks; the loss has been returned.
+    /// Unmarks; the loss was returned.
     pub(crate) fn unmarked(self) -> Self {
         Self(self.0 & PRESENT)
     }
 
-    /// Unmarks; a loss still has to be returned.
+    /// Unmarks; a loss stays.
     pub(crate) fn ended(self) -> Self {
         Self(self.0 & (PRESENT | LOST))
     }
@@ -149,7 +144,7 @@ impl Word {
         Self(self.0 | PRESENT)
     }
 
-    /// Ends the loss. A marked word keeps priority and order, as if marked at `time`.
+    /// Ends the loss. A marked word keeps priority and order.
     pub(crate) fn restored(self, time: u64) -> Self {
         let renewed = self.with_key(Key::new(self.key().order(), time), self.priority());
         Self(if self.is_marked() { renewed.0 } else { self.0 } & !LOST)
@@ -172,7 +167,7 @@ impl Word {
     }
 }
 
-/// Changes a word by `with`. Returns the words before and after, or the word that `with` refused.
+/// Returns the words before and after, or the word that `with` refused.
 pub(crate) fn change(
     at: &MappedWord,
     with: impl Fn(Word) -> Option<Word>,

@@ -1,22 +1,16 @@
-//! The *tag* engine marks long runs without tags, so that it touches none of their words.
+//! [`Tag`] marks long runs without tags, so that it touches none of their words.
 //!
-//! `MADV_FREE` clears a page's accessed and dirty bits. The next touch makes the processor set them
-//! again, which in a virtual machine takes longer than the rest of an unmark. So the page tables
-//! show the losses, as in the *scan* engine: holes and shared pages of zeros are lost, since a lost
-//! page becomes nothing else while nobody writes. `MADV_POPULATE_WRITE` makes the other pages
-//! dirty, which keeps them. It would fill a page freed since the look, but the kernel counts each
-//! thread's page faults, also in system calls (`are_counted`). If the count is unchanged, no page
-//! was freed.
+//! `MADV_FREE` clears the accessed and dirty bits. Setting them at the next touch takes longer, in
+//! a virtual machine, than the rest of an unmark. So the page tables show the losses: holes and
+//! shared pages of zeros. `MADV_POPULATE_WRITE` makes the other pages dirty, which keeps them. The
+//! thread's count of page faults tells if this filled a page freed since the look.
 //!
-//! If the count changed, pages were freed, copied after a fork, or brought in from swap. Then, or
-//! if a call is refused, each page of the chunk is read. A nonzero word shows that its page is
-//! present; exchanging it for itself keeps the page. A page of zeros is reported lost: it is zeros
-//! either way.
+//! If the count changed or a call is refused, each page of the chunk is read. An exchange of a
+//! nonzero word for itself keeps the page. A page of zeros is reported lost.
 //!
-//! A write to a lost page goes unseen, but breaks the region's rule. So only a region's own memory
-//! is marked without tags, and only with `PAGEMAP_SCAN`, which identifies the page of zeros. Calls
-//! need the region's lock. Cost of an unmark without faults: a look per window, three system calls
-//! per chunk, and one per lost run.
+//! A write to a lost page goes unseen, so only a region's own memory is marked without tags. Only
+//! `PAGEMAP_SCAN` identifies the page of zeros. Lock: the region's. Cost of an unmark: as in
+//! `scan`.
 //!
 //! # Safety
 //! As in the engine's file.
@@ -35,15 +29,13 @@ use glebe_os::internal::sys::memory::pagemap::{Pagemap, Reading, Residence};
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 
-/// Bytes per look, few enough that little changes before the engine acts on the result.
+/// As in `scan`.
 const WINDOW: Bytes = Bytes::mib(32);
-/// Bytes per populate call, which are all read if a page was lost. After a fork the call copies
-/// each page, so this also bounds the memory charged before an error shows.
+/// As in `scan`; also bounds the pages read if one was lost.
 const CHUNK: Bytes = Bytes::mib(4);
 
 impl Tag {
-    /// Lets the kernel free pages that hold memory. Swapped pages are brought in first: the kernel
-    /// would drop them at once.
+    /// Brings swapped pages in first, or the kernel would drop them at once.
     pub(super) fn offer_untagged(&self, pages: Extent, swap: bool) -> Result<(), OsError> {
         self.untagged.set(pages);
         if swap {
@@ -52,7 +44,6 @@ impl Tag {
         self.advise(pages, Advice::Free)
     }
 
-    /// Unmarks the untagged pages of `parts`; returns the lost ones.
     #[inline]
     pub(super) fn unmark_untagged(&self, parts: &[Extent]) -> Vec<Extent> {
         let mut lost = Vec::new();
@@ -63,7 +54,6 @@ impl Tag {
         lost
     }
 
-    /// Makes each page safe, or adds it to `lost`.
     fn settle(&self, window: Extent, lost: &mut Vec<Extent>) {
         let Ok(Some(seen)) = self.residences(window) else { return self.keep_all(window, lost) };
         for (run, residence) in seen {
@@ -75,7 +65,7 @@ impl Tag {
         }
     }
 
-    /// Keeps pages that a look found present. Adds pages freed since to `lost`.
+    /// Adds pages freed since the look to `lost`.
     fn keep_present(&self, pages: Extent, lost: &mut Vec<Extent>) {
         let populate = || self.advise(pages, Advice::PopulateWrite);
         if faults_of(populate).ok() != Some(0) {
@@ -83,14 +73,12 @@ impl Tag {
         }
     }
 
-    /// Keeps pages that hold something; adds the others to `lost`.
     #[cold]
     fn keep_all(&self, pages: Extent, lost: &mut Vec<Extent>) {
         let gone = (pages.start()..pages.end()).filter(|page| !self.keep(*page));
         gone.filter_map(|page| Extent::new(page, 1)).for_each(|page| push(lost, page));
     }
 
-    /// Makes a page dirty and returns true if it holds something.
     fn keep(&self, page: u64) -> bool {
         (0..self.page.bytes().as_usize() / WORD).any(|nth| {
             let at = self.base + Pages::new(page).bytes(self.page).as_usize() + nth * WORD;
@@ -102,7 +90,7 @@ impl Tag {
         })
     }
 
-    /// Returns a lost untagged page, if any. The pages were read before.
+    /// The pages were read before.
     pub(super) fn lost_untagged(&self, pages: Extent) -> Result<Option<u64>, OsError> {
         for run in self.untagged.runs_in(pages) {
             let Some(runs) = self.residences(run)? else { return Ok(Some(run.start())) };
@@ -114,7 +102,6 @@ impl Tag {
         Ok(None)
     }
 
-    /// Returns `None` in a child that cannot look.
     fn residences(&self, pages: Extent) -> Result<Option<Vec<(Extent, Residence)>>, OsError> {
         let Some((pagemap, _)) = &self.pagemap else { return Ok(None) };
         let (addr, len) = pages.place(self.base, self.page);
@@ -125,7 +112,6 @@ impl Tag {
         Ok(Some(in_pages))
     }
 
-    /// Calls `each` for successive parts of at most `step` bytes.
     fn each_of(&self, pages: Extent, step: Bytes, mut each: impl FnMut(Extent)) {
         let step = step.pages_down(self.page).get().max(1);
         let mut at = pages.start();
@@ -135,7 +121,6 @@ impl Tag {
         }
     }
 
-    /// Advises on pages that are marked or about to be marked.
     #[inline]
     pub(super) fn advise(&self, pages: Extent, advice: Advice) -> Result<(), OsError> {
         let (addr, len) = pages.place(self.base, self.page);
@@ -144,13 +129,11 @@ impl Tag {
     }
 }
 
-/// Returns true if a region's own long runs need no tags.
 pub(super) fn is_possible(pagemap: Option<&(Pagemap, Reading)>) -> bool {
     matches!(pagemap, Some((_, Reading::Scan))) && are_counted()
 }
 
-/// Returns true if `MADV_POPULATE_WRITE` counts filled pages as page faults. Tested once per
-/// process.
+/// Returns true if `MADV_POPULATE_WRITE` counts filled pages as page faults.
 fn are_counted() -> bool {
     static COUNTED: First<bool> = First::new();
     *COUNTED.get_or_compute(|| {
@@ -177,7 +160,6 @@ fn faults_of(call: impl FnOnce() -> Result<(), OsError>) -> Result<u64, OsError>
 mod tests {
     use super::*;
 
-    /// Makes an engine with pages marked without tags, whose last words hold something.
     fn marked(pages: u64) -> Option<(Mapping, Tag)> {
         let page = page_size();
         let len = Pages::new(pages).bytes(page);
@@ -238,7 +220,6 @@ mod tests {
         tag.pagemap = None;
         assert_eq!(tag.lost_untagged(all(64)).unwrap(), Some(0));
         assert_eq!(tag.unmark(&[all(64)]).lost, [one(5)]);
-        // No other page can be lost any more.
         let _ = tag.advise(all(64), Advice::PageOut);
         let mut byte = [0];
         let kept = (0..64).filter(|page| {

@@ -1,12 +1,10 @@
-//! These tests cover huge pages of the *tag* engine, which have no tags: split, shared and taken
-//! while marked.
+//! These tests cover huge pages of the *tag* engine: split, shared and taken while marked.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 
-/// Makes a region of two written huge pages with one page of zeros; also returns the base pages of
-/// each. `None` if the machine has no huge pages.
+/// Also returns the base pages of a huge page.
 fn make() -> Option<(Region, u64)> {
     let region = match Region::options().engine(Engine::Tag).huge(true).build(bytes(1)) {
         Ok(one) => Region::options().engine(Engine::Tag).huge(true).build(one.len() + one.len()),
@@ -28,7 +26,6 @@ fn make() -> Option<(Region, u64)> {
     Some((region, each))
 }
 
-/// A present page of zeros.
 const ZEROS: u64 = 7;
 
 fn write_all(region: &Region) {
@@ -45,8 +42,7 @@ fn mark(region: &Region) {
     region.mark(Bytes::ZERO..region.len(), Priority::NORMAL).unwrap();
 }
 
-/// Writes all and marks it in huge pages, in a few attempts: the kernel joins split pages only if
-/// nobody else uses them.
+/// The kernel joins pages only if nobody else uses them.
 fn mark_in_huge(region: &Region) -> bool {
     for _ in 0..20 {
         write_all(region);
@@ -63,7 +59,6 @@ fn mark_in_huge(region: &Region) -> bool {
     false
 }
 
-/// Asks the kernel to make huge pages of unmarked pages; returns true if it did.
 fn join(region: &Region) -> bool {
     for advice in [Advice::HugePage, Advice::Collapse, Advice::NoHugePage] {
         // SAFETY: the region's own memory; contents stay as they are.
@@ -76,7 +71,6 @@ fn unmark(region: &Region) -> Purged {
     region.unmark(Bytes::ZERO..region.len()).unwrap()
 }
 
-/// Asserts that lost pages are zeros and others unchanged.
 fn expect_all(region: &Region, lost: &[Extent]) {
     let zeros = extent(ZEROS, 1);
     let mut gone = lost.to_vec();
@@ -120,7 +114,6 @@ fn what_a_split_huge_page_lost_is_told_page_by_page() {
             return;
         }
         lost.iter().for_each(|run| purge(&region, run.start(), run.len()));
-        // A touch puts a page of zeros there, which still counts as lost.
         touch(&region, lost[0].start());
         assert_eq!(unmark(&region).runs(), lost);
         expect_all(&region, &lost);
@@ -157,7 +150,6 @@ fn a_read_of_marked_memory_sees_all_that_is_there_and_no_more() {
     expect_all(&region, &[extent(0, each)]);
 }
 
-/// Ends the other thread, even if an assertion fails.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -177,7 +169,6 @@ fn what_the_kernel_takes_meanwhile_is_told_exactly() {
             let mut nth: u64 = 0;
             while !done.load(Ordering::Relaxed) {
                 nth += 1;
-                // Whole huge pages, and single pages, which splits them.
                 let (at, len) = match nth % 3 {
                     0 => (0, 2 * each),
                     1 => (each, each),

@@ -16,7 +16,6 @@ fn pages(count: u64) -> Bytes {
     Bytes::new(count * page().get())
 }
 
-/// Makes a region whose page `i` is full of `i + 1`.
 fn region(options: Options) -> Option<Region> {
     let region = match options.build(pages(8)) {
         Ok(region) => region,
@@ -78,7 +77,6 @@ fn a_touch_is_refilled_and_a_read_is_told() {
     assert_eq!(runs, [(2, 2), (5, 1)]);
 }
 
-/// An unmarked hole reads as zeros: an unmark was about to fill it.
 #[test]
 fn an_unmarked_hole_is_zeros() {
     let source = Source { bytes: vec![], calls: MappedWord::new(0), last: MappedWord::new(0) };
@@ -94,8 +92,7 @@ fn an_unmarked_hole_is_zeros() {
     assert_eq!(source.calls.load(Ordering::SeqCst), 0);
 }
 
-/// Reads, refilled touches and losses run at once: a page holds its own number, or a read reports
-/// it lost.
+/// Each page holds its own number, or a read reports it lost.
 #[test]
 fn pages_are_read_touched_and_lost_at_once() {
     const ENOUGH: u64 = 200;
@@ -141,7 +138,7 @@ fn pages_are_read_touched_and_lost_at_once() {
             }
         });
         for i in (0..8).cycle().take_while(|_| !done()) {
-            // Drops pages like the kernel: at any moment, without a lock.
+            // Drops pages like the kernel, without a lock.
             let at = region.addr() + pages(i).as_usize();
             // SAFETY: a marked page.
             unsafe { advise(at, page(), Advice::DontNeed) }.unwrap();

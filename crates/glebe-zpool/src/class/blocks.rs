@@ -1,4 +1,4 @@
-//! [`Blocks`]: what only its class needs to know of a zspage. [`Groups`]: the zspages of a class by
+//! [`Blocks`] holds the data of zspages that only their class needs; [`Groups`] lists them by
 //! fullness.
 //!
 //! ```text
@@ -12,28 +12,22 @@
 //!  6  back pointers, one a slot
 //! ```
 //!
-//! A *back pointer* is the index of the entry whose object is in the slot or, with its highest bit
-//! set, the next free slot. The last block replaces one that is removed, so blocks take little more
-//! memory than the zspages need. Memory is charged before it is taken.
+//! A *back pointer* is the index of the entry whose object is in the slot. If its highest bit is
+//! set, it is the next free slot. A removed block is replaced by the last one.
 //!
-//! Groups are twelve lists of blocks: empty, below 10 % ... below 100 %, full. The newest block is
-//! first. A new object takes a slot of the fullest group with room; compaction empties the
-//! emptiest.
-//!
-//! The class's lock protects both types. Cost: O(1). Source: `mm/zsmalloc.c` of Linux 6.3 and
-//! later.
+//! Groups are empty, below 10 % ... below 100 %, full. Lock: the class's. Cost: O(1). Source:
+//! `mm/zsmalloc.c` of Linux 6.3 and later.
 
 use crate::memory::account::{Account, NoRoom};
 use crate::memory::zspages::Zspages;
 
-/// No block, or no slot.
 pub(crate) const NONE: u32 = u32::MAX;
 const NO_SLOT: u32 = 0xffff;
-/// Beside the first free slot: the zspage is sealed or about to be, and gives out no slot.
+/// Flag beside the first free slot: the zspage gives out no slot.
 const IS_SEALED: u32 = 1 << 16;
-/// In a back pointer: the slot holds no object.
+/// Flag of a back pointer: the slot holds no object.
 const FREE: u32 = 1 << 31;
-/// In a back pointer: the slot waits for readers.
+/// Back pointer of a slot that waits for readers.
 const LIMBO: u32 = FREE | 1 << 30;
 
 const NUMBER: usize = 0;
@@ -51,10 +45,8 @@ const AHEAD_WORDS: usize = 32;
 #[derive(Debug)]
 pub(crate) struct Blocks {
     words: Vec<u32>,
-    /// Words that are charged.
     room: usize,
     len: u32,
-    /// Words of a block.
     stride: u16,
 }
 
@@ -72,7 +64,6 @@ impl Blocks {
         self.len
     }
 
-    /// Returns the new block's ordinal.
     pub(crate) fn push(
         &mut self,
         account: &Account,
@@ -153,7 +144,6 @@ impl Blocks {
         self.at_mut(ordinal)[which] = to;
     }
 
-    /// Returns true also for a zspage that is about to be sealed.
     #[inline]
     pub(crate) fn is_sealed(&self, ordinal: u32) -> bool {
         self.at(ordinal)[HEAD] & IS_SEALED != 0
@@ -164,7 +154,6 @@ impl Blocks {
         *head = *head & !IS_SEALED | if sealed { IS_SEALED } else { 0 };
     }
 
-    /// Takes a free slot, which must exist.
     #[inline]
     pub(crate) fn take_slot(&mut self, ordinal: u32, index: u32) -> u32 {
         let block = self.at_mut(ordinal);
@@ -203,12 +192,10 @@ impl Blocks {
         (back & FREE == 0).then_some(back)
     }
 
-    /// Returns the number of slots ever used.
     pub(crate) fn fresh(&self, ordinal: u32) -> u32 {
         self.at(ordinal)[COUNTS] & 0xffff
     }
 
-    /// Records the block's ordinal.
     pub(crate) fn tell(&self, zspages: &Zspages, ordinal: u32) {
         zspages.set_ordinal(self.number(ordinal), ordinal);
     }
@@ -221,7 +208,6 @@ const FULL: usize = GROUPS - 1;
 #[derive(Debug)]
 pub(crate) struct Groups {
     heads: [u32; GROUPS],
-    /// A bit per group that has a zspage.
     present: u32,
     objects: u32,
     /// 10 / objects with 32 bits of fraction, rounded up: exact for all sizes of zspages.
@@ -245,7 +231,6 @@ impl Groups {
         }
     }
 
-    /// Returns a zspage of the fullest group that has room.
     #[inline]
     pub(crate) fn fullest(&self) -> Option<u32> {
         let with_room = self.present & ((1 << FULL) - 1);
@@ -261,7 +246,6 @@ impl Groups {
         Some(self.heads[FULL]).filter(|head| *head != NONE)
     }
 
-    /// Returns the head of each list but the full one, emptiest first.
     pub(crate) fn emptiest_first(&self) -> impl Iterator<Item = u32> + '_ {
         self.heads[..FULL].iter().copied().filter(|head| *head != NONE)
     }
@@ -294,7 +278,6 @@ impl Groups {
         }
     }
 
-    /// Repairs the list of a block that moved to `ordinal`.
     pub(crate) fn relink(&mut self, blocks: &mut Blocks, ordinal: u32, group: usize) {
         let (prev, next) = (blocks.link(ordinal, PREV), blocks.link(ordinal, NEXT));
         if next != NONE {

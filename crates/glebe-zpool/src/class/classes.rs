@@ -1,13 +1,12 @@
-//! [`Classes`]: the classes of a pool by number, and the class of each length.
+//! [`Classes`] holds the classes of a pool by number, and the class of each length.
 //!
-//! When the table changes, classes that both tables have stay. Others are *retired*: they get no
-//! new object, and [`Objects::drain`](crate::objects::Objects::drain) moves their objects to
-//! the new classes. Once a retired class has no zspages, another class may take its number. So a
-//! caller that looks up a class and locks it asks [`Classes::fits`] first.
+//! When the table changes, classes in both tables stay. Others are *retired*: they get no new
+//! object, and [`Objects::drain`](crate::objects::Objects::drain) moves their objects. The number
+//! of an empty retired class is reused, so a caller that locks a class asks [`Classes::fits`]
+//! first.
 //!
-//! The look-up has a word per 512th of a page: the class for the longest object there. Cost of a
-//! look-up: two loads. Lock: `Refit` serializes changes of the table; its lock is taken before any
-//! class's.
+//! The look-up has the class for the longest object of each 512th of a page. Lock order: `Refit`,
+//! which serializes changes, then a class.
 
 use std::sync::OnceLock;
 
@@ -23,7 +22,6 @@ pub(crate) struct Classes {
     by_number: Box<[OnceLock<Box<Class>>]>,
     by_length: Box<[AtomicU64]>,
     part_shift: u32,
-    /// 1 if retired classes may have zspages.
     draining: AtomicU64,
 }
 
@@ -44,18 +42,15 @@ impl Classes {
         self.by_number.get(number as usize)?.get().map(|class| &**class)
     }
 
-    /// Returns the number of the class for `len` bytes, 1 to a page.
     #[inline]
     pub(crate) fn of(&self, len: usize) -> u32 {
         self.by_length[(len - 1) >> self.part_shift].load(Ordering::Acquire) as u32
     }
 
-    /// Returns true if `len` bytes need a smaller class than `than` bytes.
     pub(crate) fn pays(&self, len: usize, than: usize) -> bool {
         len < than && self.of(len) != self.of(than)
     }
 
-    /// Returns true if a locked class takes an object of `len` bytes.
     #[inline]
     pub(crate) fn fits(state: &ClassState, len: usize) -> bool {
         !state.is_retired && len <= state.shape().size as usize
@@ -70,12 +65,10 @@ impl Classes {
         len.saturating_sub(1) >> self.part_shift
     }
 
-    /// Returns the longest length of each part.
     pub(crate) fn part_lens(&self) -> impl ExactSizeIterator<Item = usize> + '_ {
         (0..self.by_length.len()).map(|part| (part + 1) << self.part_shift)
     }
 
-    /// Returns the longest length that is `parts` parts shorter than `size`.
     pub(crate) fn len_of(&self, size: u32, parts: usize) -> usize {
         size as usize - (parts << self.part_shift)
     }
@@ -85,7 +78,6 @@ impl Classes {
         self.draining.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns the first retired class that has zspages, and records if one exists.
     pub(crate) fn retired(&self) -> Option<u32> {
         let has = |class: &Class| {
             let state = class.lock();
@@ -96,9 +88,8 @@ impl Classes {
         first.map(|number| number as u32)
     }
 
-    /// Changes the table to these classes, each with its longest object, which ascend and end with
-    /// a page. Returns false and changes nothing if they are too many. No other thread may call
-    /// this meanwhile.
+    /// Changes the table to these classes, each with its longest object. They ascend and end with a
+    /// page. Returns false and changes nothing if numbers run out. Calls must not overlap.
     pub(crate) fn change(&self, table: &[(u32, Shape)]) -> bool {
         let all: Vec<&Class> = self.all().collect();
         let mut kept = vec![false; all.len()];
@@ -108,7 +99,6 @@ impl Classes {
             *number = (0..all.len()).find(same);
             number.iter().for_each(|same| kept[*same] = true);
         }
-        // Numbers of empty retired classes first, then new ones.
         let is_empty = |class: &Class| {
             let state = class.lock();
             state.is_retired && state.zspages() == 0

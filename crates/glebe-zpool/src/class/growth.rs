@@ -1,4 +1,4 @@
-//! Grows and shrinks a class: adds and frees zspages, and frees slots that readers have left.
+//! [`ClassState`] adds and frees zspages, and frees slots that readers have left.
 
 use super::{ClassState, Empty};
 use crate::class::blocks::EMPTY;
@@ -7,7 +7,6 @@ use crate::shared::Memory;
 use glebe_os::internal::sync::Ordering;
 
 impl ClassState {
-    /// Returns a zspage with room when no group has one.
     #[cold]
     pub(super) fn grow_or_settle(&mut self, memory: &Memory) -> Result<u32, NoRoom> {
         if !self.limbo.is_empty() {
@@ -19,7 +18,6 @@ impl ClassState {
         self.grow(memory)
     }
 
-    /// Returns the new zspage's ordinal.
     pub(super) fn grow(&mut self, memory: &Memory) -> Result<u32, NoRoom> {
         let account = &memory.account;
         let (number, made) = memory.zspages.take(account)?;
@@ -44,7 +42,6 @@ impl ClassState {
         Ok(ordinal)
     }
 
-    /// Returns the number of zspages freed.
     pub(crate) fn free_empty(&mut self, memory: &Memory) -> u32 {
         let before = self.zspages();
         while let Some(ordinal) = self.groups.empty() {
@@ -66,7 +63,6 @@ impl ClassState {
         memory.pages.free(page, self.shape.pages);
     }
 
-    /// Removes the block of a zspage in no list.
     pub(super) fn drop_block(&mut self, memory: &Memory, ordinal: u32) {
         if let Some(moved) = self.blocks.remove(&memory.account, ordinal) {
             self.blocks.tell(&memory.zspages, moved);
@@ -77,7 +73,7 @@ impl ClassState {
         }
     }
 
-    /// Frees slots in limbo whose readers have left. Returns true if that freed a zspage.
+    /// Frees slots in limbo that readers have left. Returns true if that freed a zspage.
     pub(crate) fn settle(&mut self, memory: &Memory) -> bool {
         let waiting = std::mem::take(&mut self.limbo);
         let mut went = false;

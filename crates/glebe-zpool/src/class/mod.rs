@@ -1,12 +1,11 @@
-//! [`Class`]: the zspages of one size class and their slots.
+//! [`Class`] owns the zspages of one size class and their slots.
 //!
-//! The class's lock protects everything here, and only its holder changes the *entry* of an object
-//! in these zspages. Under the lock only [`ClassState::pour`] and [`ClassState::move_to`] copy
-//! bytes, of a bounded number of objects. Two classes are locked lower number first.
+//! The class's lock protects all of it; only its holder changes the *entry* of an object here. Only
+//! [`ClassState::pour`] and [`ClassState::move_to`] copy bytes under it. Two classes are locked
+//! lower number first.
 //!
-//! A slot is *free*, *used* or in *limbo*. A used slot has an object, or an insert is still writing
-//! it and has not published the entry. A slot in limbo was given up while a thread may be reading
-//! it; it counts as used until no pin is seen. Compaction would free `slack / objects` zspages.
+//! A slot is *free*, *used* or in *limbo*. A used slot has an object, or an insert has not
+//! published it yet. A slot in limbo counts as used until no reader pins its zspage.
 
 pub(crate) mod blocks;
 pub(crate) mod classes;
@@ -27,9 +26,7 @@ pub(crate) use seal::{Begun, Fullness};
 pub(crate) struct Shape {
     /// Bytes from one slot to the next.
     pub(crate) size: u32,
-    /// Pages of a zspage.
     pub(crate) pages: u32,
-    /// Slots of a zspage.
     pub(crate) objects: u32,
 }
 
@@ -61,7 +58,6 @@ impl Class {
         self.state.try_lock().ok()
     }
 
-    /// Changes the shape of an empty class.
     pub(crate) fn reshape(&self, state: &mut ClassState, shape: Shape) {
         let counts = state.counts;
         *state = ClassState::new(state.number, shape, state.part_shift);
@@ -73,16 +69,13 @@ impl Class {
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Class>() <= 320, "a pool makes a hundred of them");
 
-/// The fate of a zspage whose last slot became free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Empty {
-    /// It stays for the next object, unless the class has another empty zspage or no other.
+    /// The zspage may stay for the next object.
     Stays,
-    /// It is freed.
     Goes,
 }
 
-/// A slot of the caller's own, and the offset of its bytes.
 #[derive(Debug)]
 pub(crate) struct Spot {
     pub(crate) place: Place,
@@ -91,22 +84,15 @@ pub(crate) struct Spot {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Objects stored now.
     pub(crate) objects: u64,
-    /// Their bytes as stored.
     pub(crate) bytes: u64,
     /// Objects added by insert or replace.
     pub(crate) came: u64,
-    /// Bytes of the added objects as given.
     pub(crate) came_given: u64,
-    /// Bytes of the added objects as stored.
     pub(crate) came_stored: u64,
-    /// Objects ended by remove or replace.
     pub(crate) went: u64,
     pub(crate) evicted: u64,
-    /// Objects moved by compaction, also to another class.
     pub(crate) moved: u64,
-    /// Pages freed by compaction.
     pub(crate) compacted: u64,
 }
 
@@ -119,17 +105,14 @@ pub(crate) struct ClassState {
     groups: Groups,
     /// Free slots of zspages that are not sealed.
     slack: u32,
-    /// Freeable zspages in the pool's count: see [`ClassState::set_slack`].
     told: u32,
-    /// Slots given up while a thread may have been reading them.
     limbo: Vec<Place>,
-    /// Sealed zspages whose own pages wait for readers, with the first of these pages.
+    /// Sealed zspages whose own pages wait for readers, with the first page.
     leaving: Vec<(u32, u32)>,
     /// Number of objects, by the parts of a page that they are shorter than a slot.
     pub(crate) below: Vec<u32>,
     /// Bytes of the longest object that the table sends here.
     pub(crate) longest: u32,
-    /// The class is in no table and gets no new object.
     pub(crate) is_retired: bool,
     pub(crate) counts: Counts,
 }
@@ -181,13 +164,11 @@ impl ClassState {
         self.groups.counts(&self.blocks)
     }
 
-    /// Returns bytes of vectors, which are not charged here.
     pub(crate) fn held_bytes(&self) -> u64 {
         let limbo = (self.limbo.capacity() + self.leaving.capacity()) * size_of::<Place>();
         (limbo + self.below.capacity() * size_of::<u32>()) as u64
     }
 
-    /// Returns the counter in `below` for objects of `len` bytes.
     #[inline]
     fn below_at(&mut self, len: usize) -> &mut u32 {
         let parts = (self.shape.size as usize - len) >> self.part_shift;
@@ -222,7 +203,7 @@ impl ClassState {
         Spot { place: Place { zspage: self.blocks.number(ordinal), slot }, at }
     }
 
-    /// Sets the free slots. The pool's count of freeable pages is never too low. It falls half a
+    /// Sets the free slots. The pool's count of freeable pages is never too low, and falls half a
     /// zspage late, so that adding and removing one object repeatedly does not change it.
     #[inline]
     fn set_slack(&mut self, memory: &Memory, slack: u32) {
@@ -278,7 +259,7 @@ impl ClassState {
         let used = self.blocks.used(ordinal);
         if !self.blocks.is_sealed(ordinal) {
             self.set_slack(memory, self.slack + 1);
-            // The only zspage of a class is freed when it becomes empty.
+            // A class frees its only zspage when it becomes empty.
             let may_stay = !memory.lends && !self.is_retired && self.zspages() > 1;
             let stays = empty == Empty::Stays && may_stay;
             let is_only = used == 0 && stays && self.groups.empty().is_none();
@@ -304,7 +285,6 @@ impl ClassState {
         (entry.has_place() && entry.place() == place).then_some((index, entry))
     }
 
-    /// Counts an object before it is published.
     #[inline]
     pub(crate) fn count_in(&mut self, stored: usize, given: usize) {
         self.counts.came += 1;
@@ -327,10 +307,6 @@ impl ClassState {
         *self.below_at(entry.len()) -= 1;
     }
 
-    /// Checks the invariants. Returns the pages in the pool's count of freeable ones.
-    ///
-    /// # Panics
-    /// If an invariant does not hold.
     #[cfg(test)]
     pub(crate) fn check(&self, memory: &Memory) -> u64 {
         let mut free = 0;
@@ -354,7 +330,6 @@ impl ClassState {
         u64::from(self.told * self.shape.pages)
     }
 
-    /// Checks that each back pointer and its entry name each other. No other call may run.
     #[cfg(test)]
     fn check_back_pointers(&self, memory: &Memory, ordinal: u32) {
         let zspage = self.blocks.number(ordinal);

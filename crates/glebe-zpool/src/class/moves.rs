@@ -1,8 +1,7 @@
-//! Moves or ends the objects of a class: compaction, lower zspage numbers, another class, eviction.
+//! [`ClassState`] moves or ends objects: compaction, lower zspage numbers, another class, eviction.
 //!
-//! A moved object keeps its handle. The mover copies the bytes, exchanges the entry and gives up
-//! the old slot, which readers may delay. All of this happens under the class's lock, without which
-//! no object ends.
+//! Under the class's lock, the mover copies the bytes, exchanges the entry and gives up the old
+//! slot.
 //!
 //! # Safety
 //! Under the lock the entry names the old slot, which thus holds the bytes. No entry names the new
@@ -18,13 +17,11 @@ use crate::entry::word::{Entry, Place};
 use crate::memory::account::NoRoom;
 use crate::shared::Memory;
 
-/// Zspages of one list among which compaction chooses.
 const CANDIDATES: usize = 8;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Work {
     pub(crate) bytes_left: usize,
-    /// Checked after each object.
     pub(crate) until: Option<Instant>,
     pub(crate) moved: u64,
     pub(crate) pages: u64,
@@ -44,16 +41,13 @@ impl Work {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// Nothing is left to free.
     Done,
-    /// The budget is used up.
     Spent,
     /// The rest is pinned or being written.
     Stuck,
 }
 
 impl ClassState {
-    /// Frees zspages by moving objects from the emptiest to the fullest.
     pub(crate) fn compact(&mut self, memory: &Memory, work: &mut Work) -> Stop {
         if !self.limbo.is_empty() {
             self.settle(memory);
@@ -77,8 +71,8 @@ impl ClassState {
         stop
     }
 
-    /// Returns the zspage to empty and the one to fill. In a group it empties a high number and
-    /// fills a low one, which shortens the table of zspages.
+    /// Returns the zspage to empty, of a high number, and the one to fill, of a low one: this
+    /// shortens the table of zspages.
     fn pair(&self, memory: &Memory) -> Option<(u32, u32)> {
         let number = |ordinal: &u32| self.blocks.number(*ordinal);
         let to = self.some_of(self.groups.fullest()?).min_by_key(number)?;
@@ -98,8 +92,8 @@ impl ClassState {
         std::iter::successors(Some(head), next).take(CANDIDATES)
     }
 
-    /// Moves objects until `from` is freed, `to` is full or the budget is spent. Returns true if it
-    /// moved any.
+    /// Moves objects until `from` is freed, `to` is full or the budget is spent. Returns true if
+    /// any moved.
     fn pour(&mut self, memory: &Memory, from: u32, to: u32, work: &mut Work) -> bool {
         let before = work.moved;
         let (zspage, target) = (self.blocks.number(from), self.blocks.number(to));
@@ -120,8 +114,7 @@ impl ClassState {
         work.moved > before
     }
 
-    /// Moves the objects of a zspage to a new one, with the lowest free number. Returns true if it
-    /// moved any.
+    /// Moves the objects of a zspage to the lowest free number. Returns true if any moved.
     pub(crate) fn lower(&mut self, memory: &Memory, zspage: u32) -> bool {
         if !self.has(memory, zspage) || memory.pins.is_pinned(zspage) {
             return false;
@@ -142,7 +135,6 @@ impl ClassState {
         moved
     }
 
-    /// Moves an object to `spot`. Returns true if that freed a zspage.
     fn relocate(
         &mut self,
         memory: &Memory,
@@ -153,8 +145,8 @@ impl ClassState {
     ) -> bool {
         let ordinal = memory.zspages.ordinal(place.zspage);
         let at = self.at(memory, self.blocks.page(ordinal), place.slot);
-        // SAFETY: the old slot holds the object's bytes under this lock, and only this call uses
-        // the new slot.
+        // SAFETY: under this lock the old slot holds the object's bytes, and only this call uses
+        // the new one.
         unsafe { memory.pages.frames().copy(at, spot.at, entry.len()) };
         let is_moved = memory.entries.exchange(index, entry, entry.moved(spot.place));
         assert!(is_moved, "{entry:?} of entry {index} changed under its class's lock");
@@ -169,7 +161,7 @@ impl ClassState {
         went
     }
 
-    /// Moves an object to another class if it fits there. The caller holds both locks.
+    /// Moves an object if it fits. The caller holds both locks.
     pub(crate) fn move_to(
         &mut self,
         memory: &Memory,
@@ -189,7 +181,6 @@ impl ClassState {
         Ok(())
     }
 
-    /// Returns the place and stored length of up to `most` objects, emptiest zspages first.
     pub(crate) fn some_objects(&mut self, memory: &Memory, most: usize) -> Vec<(Place, usize)> {
         self.settle(memory);
         let mut found = Vec::new();
@@ -208,12 +199,11 @@ impl ClassState {
         found
     }
 
-    /// Removes every object of a zspage. Returns each entry's index and its old word.
+    /// Returns the index and the old word of each removed entry.
     pub(crate) fn evict(&mut self, memory: &Memory, zspage: u32) -> Vec<(u32, Entry)> {
         self.evict_where(memory, zspage, |_| true)
     }
 
-    /// Evicts the objects whose byte range in the zspage satisfies `is`.
     pub(super) fn evict_where(
         &mut self,
         memory: &Memory,

@@ -1,5 +1,4 @@
-//! Seals zspages: a zspage whose bytes were copied elsewhere gives its own pages back. Its objects
-//! keep their entries, its slots their back pointers.
+//! [`ClassState`] seals a zspage: its bytes are elsewhere, and it gives its own pages back.
 //!
 //! ```text
 //! listed -- begin --> about to be sealed -- finish --> sealed -- last slot freed --> ended
@@ -7,12 +6,10 @@
 //!    +--------- abort --------+
 //! ```
 //!
-//! `begin` takes the zspage out of its list, so it gives out no slot. It has no writer, so its
-//! bytes do not change. A slot is still being written if the entry of its back pointer does not
-//! name it. `begin` pins the zspage until `finish` or `abort`. So the slot of a removed object
-//! enters limbo, and the zspage does not end meanwhile. `finish` sets the flag *sealed*, then looks
-//! at the pins: the zspage's own pages wait for its readers. Free slots of a sealed zspage are no
-//! slack, since compaction frees nothing with them.
+//! `begin` takes a zspage without a writer out of its list, so it gives out no slot. `begin` pins
+//! it until `finish` or `abort`: a removed object's slot enters limbo, and the zspage does not end.
+//! `finish` sets the flag *sealed* before it looks at the pins, since the own pages wait for
+//! readers. Free slots of a sealed zspage are no slack.
 //!
 //! An ended zspage keeps its number until the holder of its bytes has dropped them.
 
@@ -22,7 +19,6 @@ use crate::entry::word::Entry;
 use crate::shared::Memory;
 use glebe_os::internal::sync::Ordering;
 
-/// Zspages of a list that are tried.
 const CANDIDATES: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,12 +32,10 @@ pub(crate) struct Begun {
     pub(crate) zspage: u32,
     pub(crate) page: u32,
     pub(crate) pages: u32,
-    /// Bytes up to the end of the last slot ever used.
     pub(crate) len: usize,
 }
 
 impl ClassState {
-    /// Takes a zspage out of its list and pins it, to be copied.
     pub(crate) fn begin_seal(&mut self, memory: &Memory, fullness: Fullness) -> Option<Begun> {
         let head = match fullness {
             Fullness::Full => self.groups.full(),
@@ -60,7 +54,6 @@ impl ClassState {
         Some(Begun { zspage, page, pages: self.shape.pages, len })
     }
 
-    /// Returns true if no slot is being written.
     fn is_published(&self, memory: &Memory, ordinal: u32) -> bool {
         let mut slots = 0..self.blocks.fresh(ordinal);
         slots.all(|slot| {
@@ -69,7 +62,6 @@ impl ClassState {
         })
     }
 
-    /// Seals a zspage whose bytes readers now find elsewhere.
     pub(crate) fn finish_seal(&mut self, memory: &Memory, begun: Begun) {
         memory.zspages.set_sealed(begun.zspage);
         memory.pins.unpin(begun.zspage);
@@ -78,7 +70,6 @@ impl ClassState {
         self.settle_leaving(memory);
     }
 
-    /// Undoes [`ClassState::begin_seal`].
     pub(crate) fn abort_seal(&mut self, memory: &Memory, begun: Begun) {
         memory.pins.unpin(begun.zspage);
         let ordinal = memory.zspages.ordinal(begun.zspage);
@@ -88,7 +79,7 @@ impl ClassState {
         self.set_slack(memory, self.slack + self.shape.objects - used);
     }
 
-    /// Frees own pages of sealed zspages that readers have left. Returns true if it freed any.
+    /// Frees own pages that readers have left. Returns true if it freed any.
     pub(super) fn settle_leaving(&mut self, memory: &Memory) -> bool {
         let before = self.leaving.len();
         let pages = self.shape.pages;
@@ -103,7 +94,7 @@ impl ClassState {
         self.leaving.len() < before
     }
 
-    /// Ends a sealed zspage whose last slot was freed, so that no thread reads it.
+    /// Ends a sealed zspage whose last slot was freed, so no thread reads it.
     pub(super) fn end_sealed(&mut self, memory: &Memory, ordinal: u32) {
         let number = self.blocks.number(ordinal);
         if let Some(at) = self.leaving.iter().position(|(zspage, _)| *zspage == number) {
@@ -116,7 +107,6 @@ impl ClassState {
         memory.add_ended(number);
     }
 
-    /// Returns the zspages without pages of their own.
     pub(crate) fn sealed(&self) -> u64 {
         let sealed = (0..self.blocks.len()).filter(|ordinal| self.blocks.is_sealed(*ordinal));
         sealed.count().saturating_sub(self.leaving.len()) as u64
@@ -130,8 +120,7 @@ impl ClassState {
         })
     }
 
-    /// Returns the index and entry of each object if at most `quarters` quarters of the slots ever
-    /// used are in use.
+    /// Returns nothing if more than `quarters` quarters of the slots ever used are in use.
     pub(crate) fn sparse_objects(
         &self,
         memory: &Memory,

@@ -1,17 +1,16 @@
 //! LZ4 blocks, by the reference implementation. Source: LZ4 block format description.
 //!
-//! `lzzzz` borrows one state per thread. The caller's bytes may be in a
-//! [region](crate::swap::Region): touching them may run the region's codec in a signal handler, on
-//! the same thread. So [`encode`] copies the bytes before it borrows the state. Copying costs more
-//! for objects above `COPIED_MAX`; `compress_fill` uses a state on the stack for them.
+//! `lzzzz` borrows one state per thread. Reading the caller's bytes may run a codec in a signal
+//! handler on this thread. So [`encode`] copies them first, or has a state on the stack
+//! (`compress_fill`) for long objects.
 
 use super::with_buffer;
 
-/// The longest object that [`encode`] copies, in bytes: a page of any machine.
+/// Longest object that [`encode`] copies, in bytes: a page of any machine.
 const COPIED_MAX: usize = 64 << 10;
 
-/// Exists while `lzzzz` has its state of the thread. A thread destroys its locals in reverse order,
-/// so this one goes first. A later destructor may still call [`encode`].
+/// Exists while `lzzzz` has its state of the thread: locals are destroyed in reverse order. A later
+/// destructor may still call [`encode`].
 struct HasState;
 
 impl HasState {
@@ -37,7 +36,6 @@ pub(super) fn bound(len: usize) -> usize {
 
 pub(super) fn encode(object: &[u8], out: &mut [u8]) -> Option<usize> {
     if object.len() > COPIED_MAX {
-        // `out` has room for any result, so this reads all of `object`.
         let (read, len) = lzzzz::lz4::compress_fill(object, out).ok()?;
         return (read == object.len()).then_some(len);
     }

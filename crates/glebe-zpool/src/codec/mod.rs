@@ -1,12 +1,10 @@
-//! Codecs decide how the bytes of an object are stored.
+//! [`Coder`] decides how the bytes of an object are stored.
 //!
-//! [`Codec`] is the caller's choice, [`Coder`] does the work. Any codec but [`Codec::None`] stores
-//! an object that repeats one 32-bit value as that value only. An object that would not move to a
-//! smaller class is stored as given. Compressed bytes have no header. If the object is shorter than
-//! a page, its length follows in two bytes. LZ4 and zstd are features of the crate.
+//! Compressed bytes have no header. If the object is shorter than a page, its length follows in two
+//! bytes.
 //!
-//! Cost per page of 4 KiB of text: LZ4 compresses in about 8 µs and decompresses in 2 µs, zstd in
-//! 20 and 7. Locks: one per list of idle zstd contexts, held to take one out or put it back.
+//! Cost per 4 KiB of text: LZ4 compresses in 8 µs and decompresses in 2 µs, zstd in 20 and 7.
+//! Locks: one per list of idle zstd contexts.
 
 #[cfg(feature = "lz4")]
 mod lz4;
@@ -20,14 +18,13 @@ use crate::error::{CodecError, Error};
 use crate::objects::Stored;
 use glebe_os::internal::sync::{AtomicU64, Ordering};
 
-/// Bytes of the length that follows the compressed bytes of an object shorter than a page.
 const LENGTH: usize = size_of::<u16>();
 
-/// The compression of a pool's objects.
+/// Selects the compression of a pool's objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Codec {
-    /// No compression. The default if the crate is built without `lz4`.
+    /// No compression: the default without the feature `lz4`.
     #[cfg_attr(not(feature = "lz4"), default)]
     None,
     /// LZ4: fast in both directions. Needs the feature `lz4`.
@@ -37,10 +34,9 @@ pub enum Codec {
     Zstd(Zstd),
 }
 
-/// The default level: it compresses a page to a quarter, at a third of LZ4's speed.
 const ZSTD_LEVEL: i32 = 1;
 
-/// Parameters of zstd.
+/// Holds the parameters of zstd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Zstd {
     level: i32,
@@ -53,8 +49,7 @@ impl Default for Zstd {
 }
 
 impl Zstd {
-    /// Selects one of zstd's levels. Higher levels compress better and slower; negative ones are
-    /// faster.
+    /// Selects a level of zstd. Higher levels compress better and slower.
     #[must_use]
     pub fn new(level: i32) -> Self {
         Self { level }
@@ -63,7 +58,7 @@ impl Zstd {
 
 const WORD: usize = size_of::<u64>();
 
-/// Returns the word that `object` repeats, if it consists of whole words.
+/// Returns the 64-bit word that `object` repeats, if any.
 pub fn same_filled(object: &[u8]) -> Option<u64> {
     let word = object.first_chunk::<WORD>()?;
     let whole = object.len() % WORD == 0;
@@ -107,7 +102,6 @@ impl Engine {
         }
     }
 
-    /// Returns the most bytes that `len` bytes become.
     fn bound(&self, len: usize) -> usize {
         match self {
             Self::None => len,
@@ -132,7 +126,6 @@ impl Engine {
         }
     }
 
-    /// Returns the length of the result, or the fault in `coded`.
     fn decode(
         &self,
         coded: &[u8],
@@ -151,12 +144,12 @@ impl Engine {
     }
 }
 
-/// The codec of one pool.
+/// Compresses the objects of one pool.
 #[derive(Debug)]
 pub struct Coder {
     engine: Engine,
     page: usize,
-    /// Bytes of the working state at the last [`Coder::count`].
+    /// Bytes of the state at the last [`Coder::count`].
     counted: AtomicU64,
 }
 
@@ -164,10 +157,9 @@ thread_local! {
     static BUFFERS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Lends `work` a buffer with unspecified contents, which the thread keeps. A nested call gets
-/// another one.
+/// Lends `work` a buffer of the thread, with unspecified contents. A nested call gets another one.
 pub fn with_buffer<R>(len: usize, work: impl FnOnce(&mut [u8]) -> R) -> R {
-    // Destructors that run after the one of `BUFFERS` cannot use it.
+    // `BUFFERS` may be destroyed already.
     let kept = BUFFERS.try_with(|kept| kept.borrow_mut().pop());
     let mut buffer = kept.ok().flatten().unwrap_or_default();
     if buffer.len() < len {
@@ -196,8 +188,7 @@ impl Coder {
         matches!(self.engine, Engine::None)
     }
 
-    /// Passes the stored form of `object` to `store`. `pays` returns true if that many bytes need a
-    /// smaller class.
+    /// `pays` returns true if bytes of that length need a smaller class.
     pub(crate) fn stored<R>(
         &self,
         object: &[u8],
@@ -217,8 +208,8 @@ impl Coder {
         }
     }
 
-    /// Compresses `object` for `store`. Passes it as given if the result is longer than `limit` or
-    /// no shorter.
+    /// Compresses `object` for `store`, or passes `object` if the result exceeds `limit` or is no
+    /// shorter.
     pub fn encode<R>(
         &self,
         object: &[u8],
@@ -242,10 +233,6 @@ impl Coder {
         })
     }
 
-    /// Returns the length of the object.
-    ///
-    /// # Errors
-    /// [`CodecError::Corrupt`].
     pub(crate) fn len(&self, entry: Entry, stored: &[u8]) -> Result<usize, Error> {
         match entry.kind() {
             Kind::Coded | Kind::Short => self.coded_len(entry.kind(), stored),
@@ -263,11 +250,6 @@ impl Coder {
             .ok_or_else(|| self.corrupt(stored, "its length is not that of an object below a page"))
     }
 
-    /// Writes an object to the start of `out` and returns its length. After an error, `out` may
-    /// hold anything.
-    ///
-    /// # Errors
-    /// [`CodecError::Corrupt`], [`CodecError::NoMemory`], [`Error::BufferTooSmall`].
     pub(crate) fn decode(
         &self,
         entry: Entry,
@@ -285,8 +267,7 @@ impl Coder {
         Ok(out.len())
     }
 
-    /// Compresses an object of any length for `store`. Passes `None` if the result is longer than
-    /// `limit`.
+    /// Compresses an object for `store`. Passes `None` if the result exceeds `limit`.
     pub fn encode_block<R>(
         &self,
         object: &[u8],
@@ -315,10 +296,10 @@ impl Coder {
         }
     }
 
-    /// Decompresses stored bytes to the start of `out`, and returns the length of the object.
+    /// Decompresses stored bytes to the start of `out`, and returns the object's length.
     ///
     /// # Errors
-    /// [`CodecError::Corrupt`], [`CodecError::NoMemory`]; if `out` is too short.
+    /// [`CodecError::Corrupt`], [`CodecError::NoMemory`], [`Error::BufferTooSmall`].
     pub fn decode_coded(&self, kind: Kind, stored: &[u8], out: &mut [u8]) -> Result<usize, Error> {
         let len = self.coded_len(kind, stored)?;
         let out = start_of(out, len)?;
@@ -344,13 +325,11 @@ impl Coder {
         }
     }
 
-    /// Returns true if the state changed since the last [`Coder::count`].
     #[inline]
     pub(crate) fn has_grown(&self) -> bool {
         self.bytes() != self.counted.load(Ordering::Relaxed)
     }
 
-    /// Returns the previous and the new bytes of the state.
     pub(crate) fn count(&self) -> (u64, u64) {
         let now = self.bytes();
         (self.counted.swap(now, Ordering::Relaxed), now)

@@ -1,4 +1,4 @@
-//! Tests every codec in both directions, its limits, and damaged bytes.
+//! Tests codecs.
 
 use super::super::tests::samples::{noise, text};
 use super::*;

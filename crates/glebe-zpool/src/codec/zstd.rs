@@ -1,6 +1,6 @@
 //! Zstandard frames without magic number, length and checksum. Source: zstd.h.
 //!
-//! [`Contexts`] keeps its contexts: making one costs more than compressing a page.
+//! [`Contexts`] keeps contexts: making one costs more than compressing a page.
 
 use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat};
 
@@ -8,7 +8,6 @@ use super::Zstd;
 use crate::error::CodecError;
 use glebe_os::internal::sync::{lock, AtomicU64, Mutex, Ordering};
 
-/// Idle contexts, and the bytes of all.
 #[derive(Debug)]
 pub(super) struct Contexts {
     how: Zstd,
@@ -18,7 +17,6 @@ pub(super) struct Contexts {
     bytes: AtomicU64,
 }
 
-/// A context, and its bytes at the last [`Contexts::count`].
 struct Coding(CCtx<'static>, usize);
 struct Decoding(DCtx<'static>, usize);
 
@@ -39,7 +37,7 @@ pub(super) fn bound(len: usize) -> usize {
 }
 
 impl Contexts {
-    /// Makes the contexts that one thread needs, so that their memory is certain.
+    /// Makes the contexts of one thread, so that their memory is certain.
     pub(super) fn new(how: Zstd, page: usize) -> Result<Self, CodecError> {
         let (given, min, max) = (how.level, zstd_safe::min_c_level(), zstd_safe::max_c_level());
         if !(min..=max).contains(&given) {
@@ -51,7 +49,6 @@ impl Contexts {
         let len = contexts.encode(&object, &mut coded);
         let len = len.ok_or(CodecError::NoMemory { what: "coding context" })?;
         let mut back = object;
-        // Only the context matters here.
         let _ = contexts.decode(&coded[..len], &mut back)?;
         Ok(contexts)
     }
@@ -84,8 +81,7 @@ impl Contexts {
         Some(Decoding(context, 0))
     }
 
-    /// Returns the length of the result. Returns `None` also without memory for a context; the
-    /// object is then stored as given.
+    /// Returns `None` also without memory for a context.
     pub(super) fn encode(&self, object: &[u8], out: &mut [u8]) -> Option<usize> {
         let idle = lock(&self.coders).pop();
         let mut context = idle.or_else(|| self.coding())?;

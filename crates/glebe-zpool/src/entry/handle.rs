@@ -1,4 +1,4 @@
-//! [`Handle`]: the name of an object in a pool.
+//! [`Handle`] names an object in a pool.
 //!
 //! ```text
 //!  63     50 49          30 29                       0
@@ -8,11 +8,9 @@
 //! +---------+--------------+--------------------------+
 //! ```
 //!
-//! `index` names the [entry](super::word). `generation` is the use number: its lower bits are also
-//! in the entry, its upper bits are the entry's *epoch*. `pool` is the pool's number, which wraps
-//! and is never zero. The handle does not name the class, since an object may move to another. The
-//! entry names the zspage and the zspage its class, so that even a removal takes no lock of the
-//! whole pool.
+//! `index` names the [entry](super::word), which has the lower bits of `generation`, the use
+//! number. `pool` wraps and is never zero. A handle names no class, since its object may move to
+//! another.
 
 use std::num::NonZeroU64;
 
@@ -26,9 +24,8 @@ const POOL_BITS: u32 = 64 - POOL_AT;
 /// The name of one object in one pool.
 ///
 /// It stays valid when the object's bytes move or are replaced. No two objects of a pool get the
-/// same handle. So every call refuses the handle of an object that no longer exists, however long
-/// it was kept. A pool also refuses the handles of the 16382 pools that the process makes before or
-/// after it (more with pages above 4 KiB).
+/// same handle, so every call refuses the handle of an object that no longer exists. On x86-64, a
+/// pool also refuses handles of the 16382 pools made before or after it; elsewhere, of more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Handle(NonZeroU64);
 
@@ -47,8 +44,8 @@ impl Handle {
         self.0.get()
     }
 
-    /// Returns the handle of a number from [`Handle::to_raw`]. Any other number may name no object
-    /// or a wrong one. Returns `None` for zero.
+    /// Returns the handle of a number from [`Handle::to_raw`], or `None` for zero. Any other number
+    /// may name no object or a wrong one.
     #[must_use]
     pub const fn from_raw(raw: u64) -> Option<Self> {
         match NonZeroU64::new(raw) {

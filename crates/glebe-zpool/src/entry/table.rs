@@ -1,18 +1,14 @@
 //! [`Entries`] owns the entries of a pool, by index. Readers take no lock.
 //!
 //! 64 entries form a *segment*, with a word of free bits. All threads take entries from one
-//! *current* segment, by one exchange. So objects made at about the same time have neighbouring
-//! entries and mostly end together. Other segments are *available* if some entries are free and
-//! *released* if all are. The next current segment is the lowest available one, the lowest released
-//! one, or a new one. A page whose segments are all released is given back, except one spare page.
+//! *current* segment, so objects of the same age have neighbouring entries and mostly end together.
+//! Other segments are *available* if some entries are free and *released* if all are. The next
+//! current segment is the lowest available, the lowest released or a new one. A page of released
+//! segments is given back, except one spare page.
 //!
-//! The *use number* of an entry is its generation and, above that, its *epoch*: how often the
-//! generation wrapped. Epochs take a byte per entry, in pages that are present only if needed. An
-//! entry after its last epoch is *retired*. A page that was given back keeps the highest use number
-//! of its entries; all continue from there when it returns.
-//!
-//! A caller stores an entry's free word before it frees the entry. Lock: one, taken a few times per
-//! segment. Cost: two exchanges in an object's life.
+//! The *use number* of an entry is its generation and, above that, its *epoch*, which counts wraps
+//! of the generation. An entry after its last epoch is *retired*. A page that returns continues
+//! after its highest use number. Lock: one, taken a few times per segment.
 
 mod segments;
 
@@ -59,9 +55,7 @@ const fn words_per_page(page: PageSize) -> u32 {
 #[derive(Debug)]
 pub(crate) struct Entries {
     tables: Tables,
-    /// 1 once an epoch is not the first.
     has_epochs: AtomicU64,
-    /// The last epoch; an entry is retired after it.
     pub(crate) epoch_last: u32,
     current: AtomicU64,
     state: Mutex<Segments>,
@@ -87,7 +81,6 @@ impl Entries {
         1 << self.page_shift
     }
 
-    /// Returns a free entry if the index has none.
     #[inline]
     pub(crate) fn load(&self, index: u32) -> Entry {
         let word = self.tables.words.get(index as usize);
@@ -122,7 +115,7 @@ impl Entries {
         self.epoch(index) << GENERATION_BITS | entry.generation()
     }
 
-    /// Stores the entry of a new object. Readers of the entry see the caller's earlier writes.
+    /// Stores the entry of a new object. Readers of it see the caller's earlier writes.
     #[inline]
     pub(crate) fn publish(&self, index: u32, entry: Entry) {
         self.tables.words[index as usize].store(entry.raw(), Ordering::Release);
@@ -145,7 +138,6 @@ impl Entries {
         self.is_of_epoch(index, named) && self.exchange(index, from, to)
     }
 
-    /// Returns an entry's index and the use number for the handle.
     #[inline]
     pub(crate) fn alloc(&self, account: &Account) -> Result<(u32, u32), NoRoom> {
         loop {
@@ -173,7 +165,7 @@ impl Entries {
         Some(segment * SEGMENT + old.trailing_zeros())
     }
 
-    /// Frees an entry whose word was `was` and is free now.
+    /// Frees an entry whose word was `was`. The caller has stored its free word.
     #[inline]
     pub(crate) fn free(&self, account: &Account, index: u32, was: Entry) {
         if was.freed().generation() == 0 && !self.next_epoch(account, index) {
@@ -195,7 +187,6 @@ impl Entries {
         }
     }
 
-    /// Moves a free entry to its next epoch, as further uses would.
     #[cfg(loom)]
     pub(crate) fn next_epoch_with(&self, index: u32, generation: u32) {
         self.tables.words[index as usize].store(Entry::free(generation).raw(), Ordering::SeqCst);

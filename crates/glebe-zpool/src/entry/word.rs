@@ -1,4 +1,4 @@
-//! [`Entry`]: the word behind a handle, which says where the object's bytes are.
+//! [`Entry`] is the word behind a handle, and says where the object's bytes are.
 //!
 //! ```text
 //!  63        38 37    28 27              16 15  13  12  11        0
@@ -8,17 +8,14 @@
 //! +------------+--------+------------------+------+-----+------------+
 //! ```
 //!
-//! On machines other than x86-64 pages may be larger: there the length has four more bits and the
-//! generation four fewer. A word of zeros is free. A free word has the generation of the next
-//! handle. [`Entries`](super::table) has the upper bits of use numbers. `bytes` counts stored
-//! bytes.
+//! Elsewhere than on x86-64, the length has four more bits and the generation four fewer. `bytes`
+//! counts stored bytes. A free word has the generation of the next handle; zero is free.
 //!
-//! An object that repeats a 32-bit value is *filled*: the value replaces zspage and slot, `bytes`
-//! is the object's length, and nothing else is stored.
+//! An object that repeats a 32-bit value is *filled*: the value replaces zspage and slot, and
+//! `bytes` is the object's length.
 
 pub(crate) const ZSPAGE_BITS: u32 = 26;
 const SLOT_BITS: u32 = 10;
-/// Bits of the number of stored bytes, minus one.
 const LENGTH_BITS: u32 = if cfg!(target_arch = "x86_64") { 12 } else { 16 };
 const KIND_BITS: u32 = 3;
 pub(crate) const GENERATION_BITS: u32 = KIND_AT - 1;
@@ -29,7 +26,6 @@ const LENGTH_AT: u32 = SLOT_AT - LENGTH_BITS;
 const SLOT_AT: u32 = ZSPAGE_AT - SLOT_BITS;
 const ZSPAGE_AT: u32 = u64::BITS - ZSPAGE_BITS;
 
-/// The most slots of a zspage.
 pub(crate) const SLOTS_MAX: u32 = 1 << SLOT_BITS;
 /// The largest page whose object lengths fit.
 pub(crate) const PAGE_MAX: u64 = 1 << LENGTH_BITS;
@@ -76,12 +72,11 @@ impl Entry {
         self.0
     }
 
-    /// Makes a free entry with the lower bits of `generation`, for the next handle.
     pub(crate) const fn free(generation: u32) -> Self {
         Self(field(generation as u64, 0, GENERATION_BITS))
     }
 
-    /// Makes the entry of an object in a slot. `len`, at least 1, counts stored bytes.
+    /// Makes the entry of an object in a slot. `len` counts stored bytes, at least 1.
     #[inline]
     pub(crate) fn live(kind: Kind, place: Place, len: usize, generation: u32) -> Self {
         debug_assert!(place.zspage >> ZSPAGE_BITS == 0 && place.slot < SLOTS_MAX);
@@ -89,7 +84,6 @@ impl Entry {
         Self(Self::place_word(place) | Self::rest(kind, len, generation))
     }
 
-    /// Makes the entry of an object of `len` bytes that repeats `fill`.
     pub(crate) fn filled(fill: u32, len: usize, generation: u32) -> Self {
         Self(u64::from(fill) << SLOT_AT | Self::rest(Kind::Filled, len, generation))
     }
@@ -123,7 +117,6 @@ impl Entry {
         field(self.0, 0, GENERATION_BITS) as u32
     }
 
-    /// Returns true if the object has a slot.
     #[inline]
     pub(crate) fn has_place(self) -> bool {
         let kind = field(self.0, KIND_AT, KIND_BITS);
@@ -140,7 +133,6 @@ impl Entry {
         }
     }
 
-    /// Returns the stored bytes, or the length of a filled object.
     #[inline]
     pub(crate) fn bytes(self) -> usize {
         field(self.0, LENGTH_AT, LENGTH_BITS) as usize + 1

@@ -1,19 +1,15 @@
 //! [`Account`] counts the bytes that a pool holds, against its limit.
 //!
-//! Memory is charged before it is taken. Only the classes of a new table, by some tens of KiB, and
-//! the codec's states for further threads may exceed the limit, until objects are removed or
-//! evicted. Unit: bytes. Cost: an atomic addition whenever pages are taken or given back. No lock.
+//! Memory is charged before it is taken. Only the classes of a new table, by tens of KiB, and codec
+//! states of further threads may exceed the limit. Unit: bytes. No lock.
 
 use glebe_os::error::OsError;
 use glebe_os::internal::sync::{AtomicU64, Ordering};
 
 #[derive(Debug)]
 pub(crate) enum NoRoom {
-    /// The limit was reached.
     Limit,
-    /// Address space or numbers are used up.
     Space,
-    /// The kernel refused.
     Os(OsError),
 }
 
@@ -31,7 +27,6 @@ impl Account {
         Self { held: word(0), most: word(0), limit: word(limit) }
     }
 
-    /// Charges bytes that are about to be taken. Returns false and charges nothing above the limit.
     pub(crate) fn charge(&self, bytes: u64) -> bool {
         let limit = self.limit();
         let add = |held: u64| held.checked_add(bytes).filter(|sum| *sum <= limit);
@@ -64,7 +59,6 @@ impl Account {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Sets the limit. Nothing above it is freed, but later charges must fit.
     pub(crate) fn set_limit(&self, limit: u64) {
         self.limit.store(limit, Ordering::Relaxed);
     }

@@ -1,16 +1,12 @@
-//! [`Bits`]: a set of small numbers, from which the lowest run of a length can be taken.
+//! [`Bits`] is a set of small numbers that finds the lowest run of a length.
 //!
-//! A hint per run length skips words known to have no such run. Cost: a bit per number; a search is
-//! O(words) at worst. No lock.
+//! Cost: one bit per number; a search is O(words) at worst. No lock.
 
-/// The longest run that can be taken.
 pub(crate) const RUN_MAX: u32 = 16;
 
-/// [`Bits::shrink`] keeps room for at most this many times the words in use.
 const SPARE_PARTS: usize = 2;
 
-/// Makes a vector longer, with room for at most an eighth more, since many grow with the pool and
-/// count as held.
+/// Leaves room for at most an eighth more, since room counts as held.
 pub(crate) fn resize_close<T: Clone>(all: &mut Vec<T>, len: usize, value: T) {
     if all.capacity() < len {
         all.reserve_exact(len + len / 8 - all.len());
@@ -21,7 +17,7 @@ pub(crate) fn resize_close<T: Clone>(all: &mut Vec<T>, len: usize, value: T) {
 #[derive(Debug, Default)]
 pub(crate) struct Bits {
     words: Vec<u64>,
-    /// By length minus one: no run begins in a word before this one.
+    /// By run length minus one: the first word where a run may begin.
     hints: [u32; RUN_MAX as usize],
     len: usize,
 }
@@ -39,7 +35,6 @@ impl Bits {
         word.is_some_and(|word| word >> (number % WORD) & 1 == 1)
     }
 
-    /// Adds `count` numbers from `first` on, which are not in the set.
     pub(crate) fn put(&mut self, first: u32, count: u32) {
         let words = (first + count).div_ceil(WORD) as usize;
         if self.words.len() < words {
@@ -55,7 +50,6 @@ impl Bits {
         self.hints.iter_mut().for_each(|hint| *hint = (*hint).min(from));
     }
 
-    /// Removes `count` numbers from `first` on, which are in the set.
     pub(crate) fn remove(&mut self, first: u32, count: u32) {
         self.len -= count as usize;
         self.each_word(first, count, |word, mask| {
@@ -74,7 +68,7 @@ impl Bits {
         }
     }
 
-    /// Removes the lowest run of `count` numbers. Returns its start.
+    /// Removes the lowest run of `count` numbers.
     pub(crate) fn take(&mut self, count: u32) -> Option<u32> {
         let hint = count as usize - 1;
         let mut at = self.hints[hint] as usize;
@@ -104,7 +98,7 @@ impl Bits {
         None
     }
 
-    /// Removes up to `most` numbers of the run that begins at `first`. Returns their count.
+    /// Removes up to `most` numbers from `first` on.
     pub(crate) fn take_at(&mut self, first: u32, most: u32) -> u32 {
         let count = (0..most).take_while(|n| self.contains(first + n)).count() as u32;
         if count > 0 {
@@ -113,7 +107,7 @@ impl Bits {
         count
     }
 
-    /// Removes up to `most` numbers of the highest run. Returns the start and count.
+    /// Removes up to `most` numbers of the highest run.
     pub(crate) fn take_highest(&mut self, most: u32) -> Option<(u32, u32)> {
         self.shrink();
         let last = *self.words.last()?;
@@ -123,7 +117,6 @@ impl Bits {
         Some((end - count, count))
     }
 
-    /// Frees room above the highest number.
     pub(crate) fn shrink(&mut self) {
         while self.words.last() == Some(&0) {
             self.words.pop();

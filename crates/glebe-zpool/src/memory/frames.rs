@@ -1,8 +1,7 @@
-//! [`Frames`]: the bytes of a pool's objects, in their own address space.
+//! [`Frames`] holds the bytes of a pool's objects in their own address space.
 //!
-//! Positions are bytes from the start. A thread writes a slot only before an entry names it. No
-//! thread writes it again until it was given up and its readers have left. So bytes are lent as
-//! slices: see [`pins`](crate::memory::pins).
+//! Unit: bytes from the start. A slot is written only while no entry names it and no reader is
+//! left: see [`pins`](crate::memory::pins). So bytes are lent as slices.
 //!
 //! # Safety
 //! Each call checks its range. Callers promise that no thread writes what another reads.
@@ -35,8 +34,6 @@ impl Frames {
         self.mapping.as_ptr().wrapping_add(start)
     }
 
-    /// Copies `bytes` to `start`.
-    ///
     /// # Safety
     /// No other thread uses the range.
     #[inline]
@@ -46,8 +43,6 @@ impl Frames {
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
     }
 
-    /// Copies bytes to another place.
-    ///
     /// # Safety
     /// No thread writes the first range, and no other thread uses the second.
     #[inline]
@@ -57,8 +52,6 @@ impl Frames {
         unsafe { ptr::copy_nonoverlapping(from, to, len) }
     }
 
-    /// Lends a range.
-    ///
     /// # Safety
     /// No thread writes the range or gives it back while the slice exists.
     #[inline]
@@ -73,18 +66,15 @@ impl Frames {
         self.mapping.populate(at, len)
     }
 
-    /// Gives pages back.
-    ///
     /// # Safety
-    /// No thread reads or writes them.
+    /// No thread reads or writes the pages.
     pub(crate) unsafe fn discard(&self, first: u32, pages: u32) -> Result<(), OsError> {
         let (at, len) = self.range(first, pages);
         // SAFETY: the caller promises that no thread uses the pages.
         unsafe { self.mapping.give_back(at, len) }
     }
 
-    /// Gives back at most [`DISCARD_MAX`] runs, each a first page and a count. Returns how many it
-    /// gave back, from the first on.
+    /// Gives back at most [`DISCARD_MAX`] runs in order. Returns the number given back.
     ///
     /// # Safety
     /// See [`Frames::discard`].

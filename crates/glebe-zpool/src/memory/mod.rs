@@ -1,4 +1,4 @@
-//! The parts of a pool below its objects: pages, tables, zspage numbers, pins, and the account.
+//! Parts of a pool below its objects.
 
 pub(crate) mod account;
 pub(crate) mod bits;

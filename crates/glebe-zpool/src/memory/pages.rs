@@ -1,13 +1,10 @@
-//! [`Pages`] supplies the pages of zspages, lowest run first, in address space reserved without
-//! memory.
+//! [`Pages`] supplies the pages of zspages, lowest run first, in reserved address space.
 //!
-//! A page is *used* (by a zspage), *kept* (present and free, so that the next zspage makes no
-//! system call), *absent*, or above the highest page ever used. Kept pages are a small share of the
-//! used ones; [`Pages::trim`] gives others back to the kernel, highest first. Pages are populated
-//! in chunks: a call for many costs little more than one fault.
+//! A page is *used* by a zspage, *kept* (present and free), *absent*, or above the highest page
+//! ever used. A kept page saves a system call.
 //!
 //! Unit: pages from the start. Invariant: `kept` and `absent` share no page, and pages under a
-//! system call are in neither. Lock: one, taken inside a class's and never held over a system call.
+//! system call are in neither. Lock: one, inside a class's and never held over a system call.
 //!
 //! # Safety
 //! Discarded pages are in neither set, so no thread uses them.
@@ -18,13 +15,10 @@ use crate::memory::bits::{Bits, RUN_MAX};
 use crate::memory::frames::{Frames, DISCARD_MAX};
 use glebe_os::internal::sync::{lock, AtomicU64, Mutex, Ordering};
 
-/// Pages in use for each page kept.
 const USED_PER_KEPT: u64 = 2048;
-/// A trim keeps half of this, so that making and freeing a zspage of four pages needs no system
-/// call.
+/// A trim keeps half, so that a zspage of four pages comes and goes without a system call.
 const KEPT_MIN: u64 = 8;
 const KEPT_MAX: u64 = 64;
-/// Most pages, and runs, per call that gives pages back.
 const TRIM_PAGES_MAX: u32 = 64;
 const TRIM_RUNS_MAX: usize = DISCARD_MAX;
 
@@ -33,7 +27,6 @@ pub(crate) struct Pages {
     frames: Frames,
     page_bytes: u64,
     end: u32,
-    /// Lower bound of pages to keep.
     keep: u64,
     supply: Mutex<Supply>,
     /// Stored under the lock, loaded without.
@@ -45,12 +38,10 @@ pub(crate) struct Pages {
 struct Supply {
     kept: Bits,
     absent: Bits,
-    /// The first page that was never used.
     fresh: u32,
 }
 
 impl Supply {
-    /// Turns absent pages at the end into never used ones.
     fn shorten(&mut self) {
         while self.fresh > 0 && self.absent.contains(self.fresh - 1) {
             let Some((first, _)) = self.absent.take_highest(self.fresh) else { return };
@@ -66,7 +57,6 @@ impl Pages {
         Self { frames, page_bytes, end, keep: KEPT_MIN, supply, used, kept }
     }
 
-    /// Keeps at least `pages` pages, once it has them.
     pub(crate) fn keeping(self, pages: u64) -> Self {
         Self { keep: self.keep.max(pages), ..self }
     }
@@ -115,8 +105,8 @@ impl Pages {
             Some(first) => first,
             None => self.beyond(&mut supply, count)?,
         };
-        // Populates following pages too, up to a number that may be kept even once this run is
-        // freed. So a zspage that is made and freed repeatedly causes no trim each time.
+        // Populates following pages too, as many as may be kept once this run is freed: so a zspage
+        // that comes and goes causes no trim each time.
         let kept = supply.kept.len() as u64 + u64::from(count);
         let room = self.kept_bound().saturating_sub(kept) as u32;
         let mut ahead = supply.absent.take_at(first + count, room);
@@ -155,7 +145,7 @@ impl Pages {
         Ok(supply.fresh - count)
     }
 
-    /// Populates `count` pages, and `ahead` more if possible. Returns how many more.
+    /// Populates `count` pages, and `ahead` more if possible. Returns the additional pages.
     fn populate(
         &self,
         account: &Account,
@@ -192,13 +182,11 @@ impl Pages {
         self.used.store(self.used() - u64::from(count), Ordering::Relaxed);
     }
 
-    /// Gives pages back to the kernel if too many are kept.
     #[inline]
     pub(crate) fn trim(&self, account: &Account) {
         self.trim_above(account, 0);
     }
 
-    /// Trims if more than `more` pages too many are kept.
     #[inline]
     pub(crate) fn trim_above(&self, account: &Account, more: u64) {
         let bound = self.kept_bound();
@@ -207,7 +195,7 @@ impl Pages {
         }
     }
 
-    /// Gives back all but `left` kept pages. Returns how many.
+    /// Gives back all but `left` kept pages. Returns the pages given back.
     #[cold]
     pub(crate) fn trim_to(&self, account: &Account, left: u64) -> u64 {
         let mut gone = 0;

@@ -1,21 +1,20 @@
-//! [`Pins`] records which zspages are being read, so that their slots are not reused meanwhile.
+//! [`Pins`] counts the readers of zspages, so that slots are not reused while they are read.
 //!
-//! Zspages share a fixed number of counters, so a slot may wait without a reader. A pin of any
-//! number is harmless.
+//! Zspages share counters, so a slot may wait without a reader.
 //!
-//! A *reader* loads the entry, pins the zspage that it names, and loads the entry again. If both
-//! loads are equal, the bytes stay until the unpin. A thread that *gives a slot up* exchanges the
-//! entry first, then loads the pins. All four operations are sequentially consistent. So the reader
-//! sees the new entry, or the other thread sees the pin.
+//! A *reader* loads the entry, pins its zspage, and loads the entry again. If both loads are equal,
+//! the bytes stay until the unpin. A thread that *gives a slot up* exchanges the entry, then loads
+//! the pins. All but the first load are sequentially consistent: the reader sees the new entry, or
+//! the other thread sees the pin.
 //!
-//! A slot given up while pinned is reused only after a thread loads zero pins. That load
-//! synchronizes with the last unpin, so all reads of the slot happen before its reuse.
+//! A pinned slot is reused only after a load of zero pins. That load synchronizes with the last
+//! unpin, so all reads happen before the reuse.
 //!
 //! Cost: two atomic additions per read. No lock.
 
 use glebe_os::internal::sync::{after_exchange, AtomicU64, Ordering};
 
-/// Few enough to weigh little, enough that readers seldom share a cache line.
+/// Enough that readers seldom share a cache line.
 const COUNTERS: usize = if cfg!(loom) { 2 } else { 1024 };
 
 #[derive(Debug)]
@@ -30,12 +29,12 @@ impl Pins {
 
     #[inline]
     fn counter(&self, zspage: u32) -> &AtomicU64 {
-        // Neighbours are often read one after another: they get different cache lines.
+        // Neighbours, often read in turn, get different cache lines.
         let spread = zspage.wrapping_mul(0x9e37_79b1) >> 16;
         &self.counters[spread as usize % COUNTERS]
     }
 
-    /// Keeps slots from being reused. The caller loads the entry afterwards.
+    /// The caller loads the entry afterwards.
     #[inline]
     pub(crate) fn pin(&self, zspage: u32) {
         self.counter(zspage).fetch_add(1, Ordering::SeqCst);
@@ -47,7 +46,7 @@ impl Pins {
         self.counter(zspage).fetch_sub(1, Ordering::Release);
     }
 
-    /// Returns true if a thread may be reading. The caller has exchanged the entry.
+    /// The caller has exchanged the entry.
     #[inline]
     pub(crate) fn is_pinned(&self, zspage: u32) -> bool {
         after_exchange();

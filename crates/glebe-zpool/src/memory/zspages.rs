@@ -1,4 +1,4 @@
-//! [`Zspages`]: what readers and removers need to know of a zspage, by its number.
+//! [`Zspages`] maps a zspage's number to the data that readers and removers need.
 //!
 //! ```text
 //!  63      44 43   32 31                 0
@@ -11,11 +11,12 @@
 //! +------------------+--------------------+
 //! ```
 //!
-//! The *ordinal* is the index of the zspage's [block](crate::class::blocks) in its class.
-//! `age` is the count of zspages made when this one was made, or when eviction last found it read.
-//! Both words change under the lock of the zspage's class. Other threads trust them only after they
-//! pinned an entry that led there, or check them again under the lock. Pages of the table without a
-//! zspage are given back. Lock: one, for the numbers, taken inside a class's.
+//! `ordinal` is the index of the zspage's [block](crate::class::blocks) in its class. `age` is the
+//! count of zspages made when this zspage was made, or when eviction last found it read.
+//!
+//! Both words change under the class's lock. Other threads trust them only if they pinned an entry
+//! that names the zspage, or check them under the lock. Lock: one for the numbers, inside a
+//! class's.
 
 use crate::memory::account::{Account, NoRoom};
 use crate::memory::bits::{resize_close, Bits};
@@ -26,14 +27,12 @@ use glebe_os::units::PageSize;
 const WORDS: usize = 2;
 const CLASS_AT: u32 = 32;
 const CLASS_BITS: u32 = 12;
-/// Set when an object of the zspage is read.
 const REFERENCED: u64 = 1 << 44;
 const EXISTS: u64 = 1 << 45;
-/// The bytes are elsewhere: the zspage has no pages of its own.
 const SEALED: u64 = 1 << 46;
 const AGE_AT: u32 = 32;
 
-/// The table is sparse if more numbers are free than an eighth of the used ones plus a quarter of a
+/// The table is sparse if more numbers are free than an eighth of the used ones plus a quarter
 /// page.
 const USED_PER_FREE: u32 = 8;
 const PAGE_PER_FREE: u32 = 4;
@@ -48,7 +47,6 @@ pub(crate) struct Zspages {
 #[derive(Debug, Default)]
 struct Numbers {
     free: Bits,
-    /// The first number that was never used.
     fresh: u32,
     /// Zspages of each page of the table; `None` if the page is absent.
     pages: Vec<Option<u16>>,
@@ -82,7 +80,7 @@ impl Zspages {
         (self.page.bytes().get() / size_of::<[u64; WORDS]>() as u64) as u32
     }
 
-    /// Returns a number for a new zspage, and the count of zspages made.
+    /// Returns a number, and the count of zspages made.
     pub(crate) fn take(&self, account: &Account) -> Result<(u32, u32), NoRoom> {
         let mut numbers = lock(&self.numbers);
         let free = numbers.free.take(1);
@@ -127,7 +125,6 @@ impl Zspages {
         Ok(())
     }
 
-    /// Writes a new zspage's words, under the class's lock.
     pub(crate) fn set(&self, (number, made): (u32, u32), class: u32, page: u32, ordinal: u32) {
         let at = number as usize * WORDS;
         self.set_age(number, made, ordinal);
@@ -135,13 +132,11 @@ impl Zspages {
         self.table[at].store(word, Ordering::Release);
     }
 
-    /// Clears the words and frees the number, under the class's lock.
     pub(crate) fn put_back(&self, account: &Account, number: u32) {
         self.table[number as usize * WORDS].store(0, Ordering::Relaxed);
         self.drop_number(account, number);
     }
 
-    /// Frees a number that was never set or was ended.
     pub(crate) fn drop_number(&self, account: &Account, number: u32) {
         let page = number / self.per_page();
         let mut numbers = lock(&self.numbers);
@@ -163,7 +158,6 @@ impl Zspages {
         }
     }
 
-    /// Returns the zspage's first word, which is meaningless if it does not exist.
     #[inline(always)]
     pub(crate) fn about(&self, number: u32) -> About {
         let word = self.table.get(number as usize * WORDS);
@@ -174,24 +168,22 @@ impl Zspages {
         About { class, page: word as u32, exists, is_referenced, is_sealed }
     }
 
-    /// Marks a zspage as sealed, under the class's lock. The caller loads the pins afterwards.
+    /// Marks a zspage as sealed. The caller loads the pins afterwards.
     pub(crate) fn set_sealed(&self, number: u32) {
         self.table[number as usize * WORDS].fetch_or(SEALED, Ordering::SeqCst);
     }
 
-    /// Ends a sealed zspage but keeps its number, under the class's lock.
+    /// Ends a sealed zspage but keeps its number.
     pub(crate) fn end(&self, number: u32) {
         self.table[number as usize * WORDS].store(0, Ordering::Relaxed);
     }
 
-    /// Records that an object was read. The caller holds a pin.
     #[inline]
     pub(crate) fn refer(&self, number: u32) {
         self.table[number as usize * WORDS].fetch_or(REFERENCED, Ordering::Relaxed);
     }
 
-    /// Makes the zspage unread and as young as a new one, under the class's lock. `made` is the
-    /// count of zspages made.
+    /// Makes the zspage unread and as young as a new one.
     pub(crate) fn forget(&self, number: u32, made: u32) {
         let at = number as usize * WORDS;
         self.table[at].fetch_and(!REFERENCED, Ordering::Relaxed);
@@ -214,7 +206,6 @@ impl Zspages {
         word.store(age | u64::from(ordinal), Ordering::Relaxed);
     }
 
-    /// Returns the zspages made since this one, or since eviction last found it read.
     pub(crate) fn age(&self, number: u32, made: u32) -> u32 {
         let word = self.table[number as usize * WORDS + 1].load(Ordering::Relaxed);
         made.wrapping_sub((word >> AGE_AT) as u32)
@@ -239,7 +230,7 @@ impl Zspages {
         (free > used / USED_PER_FREE + self.per_page() / PAGE_PER_FREE).then(|| numbers.fresh - 1)
     }
 
-    /// Returns the charged and the uncharged bytes of the tables.
+    /// Returns the charged and the uncharged bytes.
     pub(crate) fn held(&self) -> (u64, u64) {
         let numbers = lock(&self.numbers);
         let present = numbers.pages.iter().flatten().count() as u64;

@@ -1,7 +1,4 @@
-//! Models of a pool: a reader gets the bytes of its object, while other threads change the pool.
-//!
-//! A page has 512 bytes, a zspage one page with two slots, and an object two words. The models
-//! check the contended words and not the supply of pages and entries.
+//! Models of a pool: a reader gets the bytes of its object while other threads change the pool.
 
 use std::sync::Arc;
 
@@ -22,7 +19,6 @@ use glebe_os::internal::sync::{MappedWord, Ordering};
 use glebe_os::units::PageSize;
 use glebe_testing::model::explore;
 
-/// A segment of entries fills a page.
 const PAGE_SHIFT: u32 = 9;
 const PAGES: usize = 4;
 const ENTRIES: usize = 2 * SEGMENT;
@@ -53,7 +49,6 @@ fn insert(pool: &Objects, key: u64) -> Name {
     pool.insert(Stored::raw(&bytes_of(key))).expect("room")
 }
 
-/// Returns the key of an object, which is whole and one of `keys`.
 fn read(pool: &Objects, (index, generation): Name, keys: &[u64]) -> Option<u64> {
     let pinned = pool.pin(index, generation)?;
     let place = pinned.entry.place();
@@ -66,15 +61,13 @@ fn read(pool: &Objects, (index, generation): Name, keys: &[u64]) -> Option<u64> 
     Some(*key.unwrap_or_else(|| panic!("{found:?} is none of {keys:?}")))
 }
 
-/// Words of a sealed zspage.
 type Elsewhere = Arc<[MappedWord; 4]>;
 
 fn elsewhere() -> Elsewhere {
     Arc::new(std::array::from_fn(|_| MappedWord::new(0)))
 }
 
-/// Reads an object that may be sealed. Returns true if it was sealed, and `None` if it does not
-/// exist.
+/// Returns true if the object is sealed.
 fn read_sealed(
     pool: &Objects,
     elsewhere: &Elsewhere,
@@ -95,7 +88,6 @@ fn read_sealed(
     Some(pinned.is_sealed)
 }
 
-/// Seals the full zspage of the first class. Returns false if it has none without a writer.
 fn seal(pool: &Objects, elsewhere: &Elsewhere) -> bool {
     let class = pool.classes.get(0).expect("a class");
     let Some(begun) = class.lock().begin_seal(&pool.memory, Fullness::Full) else { return false };
@@ -150,7 +142,7 @@ fn a_page_is_not_used_anew_while_somebody_reads_it() {
     });
 }
 
-/// Compaction merges two zspages of one object each. A new object takes the place of the first.
+/// A new object takes the place of a moved one.
 #[test]
 fn a_reader_follows_an_object_that_is_moved() {
     explore(PREEMPTIONS, || {
@@ -245,7 +237,7 @@ fn compaction_passes_over_what_is_being_written() {
     });
 }
 
-/// No class's lock protects a filled object, and another entry may have an equal word.
+/// Another entry may have an equal word.
 #[test]
 fn a_filled_object_is_removed_once() {
     explore(PREEMPTIONS, || {
@@ -260,7 +252,7 @@ fn a_filled_object_is_removed_once() {
     });
 }
 
-/// The other thread is about to exchange a word that returns in the next epoch.
+/// The other thread may be about to exchange a word that returns in the next epoch.
 #[test]
 fn a_later_use_of_an_entry_is_not_removed_in_the_place_of_an_earlier_one() {
     let insert_filled =
@@ -330,7 +322,7 @@ fn an_object_is_moved_or_removed() {
     });
 }
 
-/// A new object may take the page of a sealed zspage, but not while a thread reads it.
+/// A new object may take the page of a sealed zspage.
 #[test]
 fn a_reader_of_an_object_that_is_sealed_has_its_bytes() {
     explore(PREEMPTIONS, || {
@@ -364,7 +356,6 @@ fn an_object_is_removed_while_it_is_sealed() {
     });
 }
 
-/// An object that an insert is still writing is not copied.
 #[test]
 fn a_zspage_with_a_writer_is_not_sealed() {
     explore(PREEMPTIONS, || {

@@ -1,14 +1,13 @@
 //! Slots of two model words in place of bytes. Accesses are relaxed, like plain copies.
 //!
 //! # Safety
-//! The functions are unsafe like the real ones, but do nothing unsafe.
+//! The functions do nothing unsafe.
 #![allow(unsafe_code)]
 
 use glebe_os::error::OsError;
 use glebe_os::internal::sync::{MappedWord, Ordering};
 
 const WORD: usize = size_of::<u64>();
-/// Bytes of a slot; only its first words exist.
 const SLOT: usize = 256;
 const SLOT_WORDS: usize = 2;
 

@@ -6,9 +6,7 @@ use glebe_os::error::OsError;
 use glebe_os::internal::sync::{MappedWord, Ordering};
 use glebe_os::units::Bytes;
 
-/// Words of a page.
 const PAGE: usize = 64;
-/// Words of a page that threads share: the first ones.
 const USED: usize = 8;
 
 #[derive(Debug)]
@@ -25,7 +23,6 @@ impl Words {
         Ok(())
     }
 
-    /// Clears the first words of a page; models use no others.
     #[allow(clippy::unnecessary_wraps)]
     pub(crate) fn discard(&self, index: usize, page: Bytes) -> Result<(), OsError> {
         let first = index * page.get() as usize / size_of::<u64>();

@@ -1,9 +1,8 @@
-//! Compacts a pool, on request and automatically.
+//! [`compact`] and [`Compactor`] free pages, a bounded number of bytes per hold of a class's lock.
 //!
-//! [`ClassState::compact`](crate::class::ClassState::compact) moves objects from a class's emptiest
-//! zspages to its fullest, a bounded number of bytes per hold of the class's lock. Zspages with
-//! high numbers get low ones, which shortens the table of zspages. Automatic compaction does a
-//! bounded amount with each remove, if more than a share of the pages is freeable.
+//! Zspages with high numbers get low ones, which shortens the table of zspages. Automatic
+//! compaction does a bounded amount with each remove, if more than a share of the pages is
+//! freeable.
 
 use crate::class::{Stop, Work};
 use crate::error::Error;
@@ -12,27 +11,23 @@ use crate::options::{Budget, Compaction};
 use glebe_os::internal::sync::{AtomicU64, Ordering};
 use glebe_os::units::Pages;
 
-/// Bytes moved per hold of a lock and per look at the budget. From nearly empty zspages this frees
-/// dozens of pages, which may take a system call each.
+/// Bytes moved per hold of a lock. This may free dozens of pages, a system call each.
 const STEP_BYTES: usize = 4 << 10;
 /// Bytes moved by one remove.
 const OWN_STEP_BYTES: usize = 8 << 10;
-/// Automatic compaction starts above one freeable page in this many.
 const PAGES_PER_FREEABLE: u64 = 2000;
 /// Pages above the bound of kept pages that gather before a trim.
 const GATHERED: u64 = 32;
-/// Zspages that one automatic step gives a lower number.
 const LOWERED_MAX: usize = 3;
-/// [`compact`] gives one zspage per this many freed pages a lower number, and some more.
+/// Freed pages for each zspage that [`compact`] gives a lower number.
 const PAGES_PER_LOWERED: u64 = 8;
 const LOWERED_MIN: u64 = 16;
-/// Freeable pages to ignore: one empty zspage of any length stays for the next object.
+/// Freeable pages to ignore: one empty zspage stays for the next object.
 const FREEABLE_MIN: u64 = 10;
-/// [`Compactor::after_gone`] looks for finished readers when the count of waiting slots is a
-/// multiple of this.
+/// Waiting slots between two looks for finished readers.
 const WAITING: u64 = 64;
 
-/// The result of a compaction.
+/// Holds the result of a compaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Compacted {
     /// Objects moved.
@@ -41,17 +36,12 @@ pub struct Compacted {
     pub freed: Pages,
 }
 
-/// When a pool compacts, and where it continues.
 #[derive(Debug)]
 pub(crate) struct Compactor {
     when: Compaction,
     next_class: AtomicU64,
 }
 
-/// Compacts within `budget`.
-///
-/// # Errors
-/// [`Error::NoBudget`] for a budget of zero.
 pub(crate) fn compact(objects: &Objects, budget: Budget) -> Result<Compacted, Error> {
     let until = budget.until()?;
     let mut work = Work { until, ..Work::default() };
@@ -76,7 +66,7 @@ fn compact_until(objects: &Objects, work: &mut Work, is_spent: impl Fn(&Work) ->
             break;
         }
     }
-    // Visits each class once: the rest is in use.
+    // Only one visit per class: objects left are in use.
     for class in 0..objects.classes.all().count() as u32 {
         let mut stop = None;
         while memory.freeable() > 0 && !is_spent(work) && stop.is_none_or(|it| it == Stop::Spent) {
@@ -92,7 +82,6 @@ impl Compactor {
         Self { when, next_class: AtomicU64::new(0) }
     }
 
-    /// Compacts a little if due, after an object was removed.
     #[inline]
     pub(crate) fn after_gone(&self, objects: &Objects) {
         let memory = &objects.memory;
@@ -129,7 +118,6 @@ impl Compactor {
         memory.pages.trim(&memory.account);
     }
 
-    /// Moves a few objects out of retired classes, if compaction is automatic.
     #[inline]
     pub(crate) fn drain_if_due(&self, objects: &Objects) {
         if objects.classes.is_draining() && self.when == Compaction::Automatic {
@@ -140,7 +128,7 @@ impl Compactor {
     }
 }
 
-/// Lowers the number of a zspage if the table of zspages is sparse. Returns true if it did.
+/// Returns true if it gave a zspage a lower number.
 fn lower_one(objects: &Objects) -> bool {
     let memory = &objects.memory;
     let Some(zspage) = memory.zspages.sparse() else { return false };
@@ -148,7 +136,7 @@ fn lower_one(objects: &Objects) -> bool {
     class.is_some_and(|class| class.lock().lower(memory, zspage))
 }
 
-/// Compacts until a zspage was freed. Returns false if none could be.
+/// Returns true if it freed a zspage.
 pub(crate) fn compact_for_room(objects: &Objects) -> bool {
     let mut work = Work::default();
     compact_until(objects, &mut work, |work| work.pages > 0);

@@ -1,9 +1,9 @@
-//! Makes room at the limit: gives kept pages back, then compacts, then evicts the oldest objects.
+//! [`Evictor`] makes room at the limit: it gives kept pages back, then compacts, then evicts the
+//! oldest zspage of a sample.
 //!
 //! The *age* of a zspage is the number of zspages made since. A zspage that was read since the last
-//! look is passed over and becomes as young as a new one; else an object that is read often would
-//! make it the oldest again and again. The search visits a bounded number of zspages per eviction,
-//! by number. An eviction takes a whole zspage, which frees pages without compaction.
+//! look becomes as young as a new one; else an object that is read often would make it the oldest
+//! again.
 
 use crate::codec::Coder;
 use crate::error::Error;
@@ -13,11 +13,9 @@ use crate::policy::compact::compact_for_room;
 use glebe_os::internal::sync::{AtomicU64, Ordering};
 use glebe_os::units::Bytes;
 
-/// Zspages in the sample for one eviction.
 const SAMPLE: usize = 64;
 /// Samples that other threads may evict first.
 const LOST_MAX: usize = 32;
-/// Numbers that a sample visits at most.
 const LOOKED_AT_MAX: u32 = 1 << 12;
 
 #[derive(Debug)]
@@ -31,8 +29,8 @@ impl Evictor {
         Self { at_limit, hand: AtomicU64::new(0) }
     }
 
-    /// Makes room, or returns false if nothing can be freed. `trimmed` is kept between calls for
-    /// one request: true if the last call only gave kept pages back.
+    /// Returns false if nothing can be freed. `trimmed` is true if the last call for the same
+    /// request only gave kept pages back.
     pub(crate) fn make_room(&self, objects: &Objects, trimmed: &mut bool) -> bool {
         let memory = &objects.memory;
         objects.settle();
@@ -50,10 +48,8 @@ impl Evictor {
         self.at_limit
     }
 
-    /// Returns true if it removed objects.
     pub(crate) fn evict_oldest(&self, objects: &Objects) -> bool {
-        // Two rounds, since the first passes over zspages that were read, and some samples that
-        // other threads may evict first.
+        // Two rounds: the first passes over zspages that were read.
         let (_, end) = objects.memory.zspages.made();
         (0..2 * end as usize / SAMPLE + LOST_MAX).any(|_| self.evict_of_sample(objects))
     }
@@ -84,10 +80,6 @@ impl Evictor {
         evict_oldest_of(objects, &mut found[..count])
     }
 
-    /// Changes the limit. A pool that holds more compacts and, if it may, evicts.
-    ///
-    /// # Errors
-    /// [`Error::LimitBelowHeld`]: the pool cannot shed enough; the limit stays.
     pub(crate) fn set_limit(&self, objects: &Objects, limit: Bytes) -> Result<(), Error> {
         let account = &objects.memory.account;
         let before = account.limit();
@@ -102,8 +94,7 @@ impl Evictor {
         Ok(())
     }
 
-    /// Charges the codec's state, which grows with concurrent calls, and sheds what exceeds the
-    /// limit. The caller holds no pin.
+    /// Charges the codec's state and sheds what exceeds the limit. The caller holds no pin.
     #[cold]
     pub(crate) fn charge_codec(&self, objects: &Objects, coder: &Coder) {
         let account = &objects.memory.account;
@@ -115,8 +106,7 @@ impl Evictor {
     }
 }
 
-/// Evicts the oldest zspage that has an object to evict. All its used slots may be in limbo or
-/// being written.
+/// Tries zspages in turn, since all used slots of one may be in limbo or being written.
 fn evict_oldest_of(objects: &Objects, mut found: &mut [(u32, u32)]) -> bool {
     while let Some(nth) = (0..found.len()).max_by_key(|nth| found[*nth].0) {
         let last = found.len() - 1;

@@ -1,4 +1,4 @@
-//! Policies of a pool: compaction, eviction, the choice of a table, shedding.
+//! Policies of a pool.
 
 pub(crate) mod compact;
 pub(crate) mod evict;

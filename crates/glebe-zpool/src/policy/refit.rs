@@ -1,15 +1,11 @@
-//! [`Refit`] chooses the table of a pool if [`TableChoice::Fitted`] asks for it, and charges small
-//! vectors.
+//! [`Refit`] fits the table of a pool to its objects, and charges small vectors.
 //!
-//! It looks each time the pages in use changed by a sixteenth. It changes the table if the estimate
-//! for the present objects saves enough, and keeps a present class if that costs less than moving
-//! its objects. Vectors of classes and tables cannot be charged where they grow. They are charged
-//! ahead, so that they do not outgrow the charge between two looks.
+//! A look is due each time the pages in use changed by a sixteenth. It changes the table if the
+//! estimate saves enough. Vectors of classes and tables cannot be charged where they grow, so a
+//! look charges them ahead.
 //!
-//! Unit: bytes. Cost: two loads per operation. A look visits all classes and fits a table, in
-//! microseconds to milliseconds. Lock: one thread looks, others do not wait.
-//!
-//! [`TableChoice::Fitted`]: crate::options::TableChoice::Fitted
+//! Unit: bytes. Cost: two loads per operation; a look takes microseconds to milliseconds. Lock: one
+//! thread looks, others do not wait.
 
 use crate::class::classes::Classes;
 use crate::class::Shape;
@@ -23,25 +19,22 @@ use crate::sizes::table::{Rules, RulesError, SizeClass, Table};
 use glebe_os::internal::sync::{lock, AtomicU64, Mutex, Ordering};
 use glebe_os::units::PageSize;
 
-/// Slot sizes are rounded down to this if the class's size allows it.
 const ALIGN: u64 = 8;
 /// Pages in use below which no table is fitted.
 const PAGES_MIN: u64 = 256;
-/// A new table must save one byte per this many held.
+/// Bytes held for each byte that a new table must save.
 const HELD_PER_SAVED: f64 = 1000.0;
 /// Bytes held that a moved byte must save.
 const MOVE_COST: f64 = 0.005;
-/// A look is due after a change by this part of the pages and at least this number.
 const CHANGE_PARTS: u64 = 16;
 const CHANGE_MIN: u64 = 16;
-/// Bytes charged ahead of the vectors: this many, and a part of their size.
 const AHEAD: u64 = 4 << 10;
 const AHEAD_PARTS: u64 = 8;
 #[derive(Debug)]
 pub(crate) struct Refit {
     state: Mutex<State>,
     page: PageSize,
-    /// A look is due below `low` and from `high` pages in use on.
+    /// Pages in use: a look is due below `low` and from `high` on.
     low: AtomicU64,
     high: AtomicU64,
 }
@@ -50,7 +43,6 @@ pub(crate) struct Refit {
 struct State {
     table: Table,
     is_fitted: bool,
-    /// Charged bytes of vectors.
     charged: u64,
 }
 
@@ -64,10 +56,6 @@ impl Refit {
         lock(&self.state).table.clone()
     }
 
-    /// Changes the table; the pool chooses none from then on.
-    ///
-    /// # Errors
-    /// See [`adopt`].
     pub(crate) fn set(&self, objects: &Objects, table: &Table) -> Result<(), Error> {
         let mut state = lock(&self.state);
         self.change(objects, &mut state.table, table)?;
@@ -103,7 +91,7 @@ impl Refit {
         if state.is_fitted && used >= PAGES_MIN {
             self.fit(objects, &mut state.table);
         }
-        // Without room the next look tries again; the bytes charged ahead last until then.
+        // Without room the next look tries again.
         let (is, account) = (vector_bytes(objects), &objects.memory.account);
         let wanted = is + is / AHEAD_PARTS + AHEAD;
         if wanted <= state.charged || account.charge(wanted - state.charged) {
@@ -117,12 +105,12 @@ impl Refit {
         let fitted = table.fitted(&histogram, MOVE_COST);
         let (now, then) = (table.expected(&histogram), fitted.expected(&histogram));
         if (now - then) * HELD_PER_SAVED >= now {
-            // Too many classes may still be emptied. A later look tries again.
+            // Too many classes may still be emptied.
             let _ = self.change(objects, table, &fitted);
         }
     }
 
-    /// Returns the bytes of small vectors, and the bytes charged for them.
+    /// Returns the bytes of small vectors and their charge.
     pub(crate) fn vectors(&self, objects: &Objects) -> (u64, u64) {
         let state = lock(&self.state);
         (vector_bytes(objects), state.charged)
@@ -155,10 +143,6 @@ fn histogram(classes: &Classes, rules: &Rules) -> Histogram {
 }
 
 /// Changes the classes. No other thread may do so meanwhile.
-///
-/// # Errors
-/// [`Error::Rules`], [`Error::Classes`]: a pool with this page size cannot have the table; nothing
-/// changed.
 pub(crate) fn adopt(classes: &Classes, table: &Table, machine_page: PageSize) -> Result<(), Error> {
     let (page, own) = (table.rules().page, machine_page.bytes().get());
     RulesError::within("a page in bytes", page.bytes().get(), own, own.min(PAGE_MAX))?;

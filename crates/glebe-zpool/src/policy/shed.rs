@@ -1,8 +1,5 @@
-//! Sheds memory of a pool for a reclaimer: first free memory, then the oldest objects, if the pool
-//! may evict.
-//!
-//! Pages are given back in batches, to save calls. Pages that other threads take meanwhile reduce
-//! the result. Allocates nothing.
+//! [`ObjectPool`] sheds memory for a reclaimer: free memory first, then the oldest objects if it
+//! may evict. Sheds in batches, to save system calls.
 
 use crate::error::Error;
 use crate::options::{AtLimit, Budget};
@@ -26,14 +23,14 @@ impl ObjectPool {
         self.claim.release(holder);
     }
 
-    /// Returns what can be shed without an object: kept pages, and what compaction would free.
+    /// Returns the bytes that can be shed without an object.
     #[doc(hidden)]
     pub fn waste(&self) -> Bytes {
         let kept = self.objects.memory.pages.kept();
         Pages::new(kept + self.objects.memory.freeable()).bytes(self.page)
     }
 
-    /// Returns what can be shed with objects; zero if the pool may not evict.
+    /// Returns the bytes that can be shed with objects.
     #[doc(hidden)]
     pub fn evictable(&self) -> Bytes {
         let memory = &self.objects.memory;
@@ -44,7 +41,7 @@ impl ObjectPool {
         }
     }
 
-    /// Sheds up to `most` of the waste, in whole pages. Returns the bytes freed.
+    /// Sheds up to `most` of the waste. Returns the bytes freed.
     #[doc(hidden)]
     pub fn shed_waste(&self, most: Bytes) -> Bytes {
         self.shed(most, |missing| {
@@ -53,13 +50,13 @@ impl ObjectPool {
         })
     }
 
-    /// Removes the oldest objects to shed up to `most`, in whole zspages. Returns the bytes freed.
+    /// Sheds up to `most` of the oldest objects. Returns the bytes freed.
     #[doc(hidden)]
     pub fn shed_objects(&self, most: Bytes) -> Bytes {
         self.shed(most, |_| self.evictor.evict_oldest(&self.objects))
     }
 
-    /// Gives back up to `most`. `step` frees some of the missing pages, or returns false.
+    /// `step` frees some of the missing pages, or returns false.
     fn shed(&self, most: Bytes, step: impl Fn(Pages) -> bool) -> Bytes {
         let (pages, account) = (&self.objects.memory.pages, &self.objects.memory.account);
         if self.alive().is_err() {

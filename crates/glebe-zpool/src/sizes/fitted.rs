@@ -1,16 +1,11 @@
 //! [`Table::fitted`] chooses the classes that hold given objects in the least memory.
 //!
-//! A class of `n` objects with `k` slots per zspage is expected to hold `n / k` zspages, plus in
-//! its last zspage a part of `(k - 1) / 2` free slots. Objects, slots, zspages and classes cost
-//! some more bytes each. Fewer classes round lengths up by more; more classes have more zspages
-//! that are not full. Longer zspages have shorter tails but more free slots.
+//! A class of `n` objects with `k` slots per zspage is expected to hold `n / k` zspages, plus a
+//! part of `(k - 1) / 2` free slots.
 //!
-//! Dynamic programming over the sizes in use finds the best table: the best classes up to a size
-//! are the best up to some smaller size, plus one class for the sizes between.
-//!
-//! Sums are bytes as `f64`, far more exact than the estimate, and equal on every machine since
-//! nothing is reordered. Cost: O(n x k x log n) for n sizes in use and k kinds of zspage, since a
-//! class's cost is linear in its objects.
+//! Dynamic programming finds the best table: the best classes up to a size are the best up to some
+//! smaller size, plus one class. Sums are bytes as `f64`, equal on every machine since nothing is
+//! reordered. Cost: O(n x k x log n) for n sizes in use and k kinds of zspage.
 
 use crate::sizes::table::{Rules, SizeClass, Table};
 use glebe_os::units::{Bytes, Pages};
@@ -20,14 +15,13 @@ const OBJECT: f64 = 8.0;
 const SLOT: f64 = 4.0;
 const ZSPAGE: f64 = 40.0;
 const CLASS: f64 = 640.0;
-/// Expected free slots of the last zspage, relative to a random fill. This value held least on the
-/// benchmark's trace.
+/// Expected free slots of the last zspage, relative to a random fill; best on the benchmark's
+/// trace.
 const LEFT: f64 = 0.8;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Histogram {
     rules: Rules,
-    /// Number of objects by index on the grid.
     objects: Vec<u64>,
 }
 
@@ -42,12 +36,10 @@ impl Histogram {
     }
 }
 
-/// Bytes that a class holds, linear in its objects.
 #[derive(Clone, Copy, Debug)]
 struct Cost {
     class: SizeClass,
     per_object: f64,
-    /// Bytes of the class and of free slots in its last zspage.
     fixed: f64,
 }
 
@@ -71,14 +63,12 @@ impl Cost {
 
 struct Goal<'a> {
     histogram: &'a Histogram,
-    /// Classes whose objects need not move.
     present: &'a [SizeClass],
-    /// Cost of moving a byte, in bytes held.
     move_cost: f64,
 }
 
-/// Returns the zspages that may be best for objects of up to `size` bytes: each longer than those
-/// before and cheaper per object, and last the present class, which needs no move.
+/// Returns the zspages that may be best for objects of up to `size` bytes: each longer and cheaper
+/// per object than those before, and last the present class, which needs no move.
 fn kinds(size: Bytes, goal: &Goal) -> Vec<Cost> {
     let rules = &goal.histogram.rules;
     let mut kinds: Vec<Cost> = Vec::new();
@@ -98,17 +88,14 @@ fn kinds(size: Bytes, goal: &Goal) -> Vec<Cost> {
     kinds
 }
 
-/// The best classes for the smallest sizes in use.
 #[derive(Clone, Copy, Debug)]
 struct Best {
     objects: u64,
     held: f64,
-    /// The last class, and the number of sizes in use below it.
     last: Option<(SizeClass, usize)>,
 }
 
-/// Results that may be best below one more class, for some cost per object: the lower convex hull
-/// of `held` over `objects`. Both ascend.
+/// The lower convex hull of `held` over `objects`: results that may be best below one more class.
 #[derive(Debug, Default)]
 struct Hull(Vec<usize>);
 
@@ -188,15 +175,14 @@ impl Goal<'_> {
 }
 
 impl Table {
-    /// Returns the classes that are expected to hold `histogram` in the least memory. Every length
-    /// has a class. Present classes stay if that costs less than moving their objects, at
-    /// `move_cost` bytes held per byte moved.
+    /// Returns the classes that are expected to hold `histogram` in the least memory. Present
+    /// classes stay if that costs less than moving their objects, at `move_cost` bytes held per
+    /// byte moved.
     pub(crate) fn fitted(&self, histogram: &Histogram, move_cost: f64) -> Self {
         let goal = Goal { histogram, present: self.classes(), move_cost };
         Self::of_classes(&histogram.rules, goal.classes())
     }
 
-    /// Returns the bytes that this table is expected to hold.
     pub(crate) fn expected(&self, histogram: &Histogram) -> f64 {
         let rules = &histogram.rules;
         let mut objects = vec![0; self.classes().len()];
@@ -209,14 +195,12 @@ impl Table {
     }
 }
 
-/// Makes slots as large as their zspages allow, so that later lengths need less rounding.
 fn widen(classes: &mut [SizeClass], rules: &Rules) {
     for at in 0..classes.len() {
         let class = classes[at];
         let room = class.pages.bytes(rules.page).get() / u64::from(class.objects);
         let next = classes.get(at + 1).map_or(u64::MAX, |next| next.size.get() - 1);
         let room = room.min(rules.page.bytes().get()).min(next);
-        // A class below the smallest size of the grid keeps its size.
         if room > rules.min.get() {
             let steps = (room - rules.min.get()) / rules.step.get();
             let size = if room == rules.page.bytes().get() {

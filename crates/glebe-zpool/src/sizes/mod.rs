@@ -1,4 +1,4 @@
-//! Tables of size classes, by the kernel's rules or fitted to the objects at hand.
+//! Tables of size classes, by the kernel's rules or fitted to the objects.
 
 pub(crate) mod fitted;
 pub(crate) mod table;

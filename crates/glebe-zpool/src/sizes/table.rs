@@ -1,22 +1,19 @@
-//! [`Table`]: the size classes of a pool, and the class of each length.
+//! [`Table`] holds the size classes of a pool, and finds the class of each length.
 //!
-//! Sizes are on a *grid*: the smallest class, then every step, then the page. Classes ascend by
-//! size and the last is a page, so every length of 1 byte to a page has a class. Unit: bytes. Cost:
-//! a look-up is a binary search; making a table is O(grid x chain). No lock, since a table never
-//! changes.
+//! Sizes are on a *grid*: the smallest class, then every step, then the page. Classes ascend and
+//! end with a page, so every length of 1 byte to a page has a class. Unit: bytes.
 //!
 //! Source: `mm/zsmalloc.c` of Linux 6.3 and later. A zspage has the fewest pages that leave the
-//! least tail, or one page if the size is a power of two. Classes with equal pages and slots are
-//! merged. Older kernels chose the pages by whole percents used; that rule is not implemented.
+//! least tail, or one page if the size is a power of two.
 
 use glebe_os::units::{Bytes, PageSize, Pages};
 
 const CHAIN_MAX: u64 = 16;
 
-/// The most classes of a table: the word of a zspage has 12 bits for its class.
+/// The word of a zspage has 12 bits for its class.
 const CLASSES_MAX: u64 = 1 << 12;
 
-/// Why rules make no table: a value is out of range.
+/// The value of [`Rules`] that is out of range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} of {given}: there may be {least} to {most}")]
 pub struct RulesError {
@@ -27,7 +24,6 @@ pub struct RulesError {
 }
 
 impl RulesError {
-    /// Returns an error unless `given` is in the range.
     pub(crate) fn within(
         what: &'static str,
         given: u64,
@@ -96,8 +92,7 @@ impl Rules {
         Bytes::new(size).min(self.page.bytes())
     }
 
-    /// Returns the index of the smallest size that holds `len` bytes; `None` for zero and above a
-    /// page.
+    /// Returns the index of the smallest size that holds `len` bytes.
     pub(super) fn grid_index(&self, len: usize) -> Option<usize> {
         if len == 0 || len as u64 > self.page.bytes().get() {
             return None;
@@ -133,15 +128,13 @@ impl SizeClass {
         Self { size, pages, objects: objects as u32 }
     }
 
-    /// Returns true if a zspage of one class can become the other's: both have equal pages and
-    /// slots.
+    /// Returns true if a zspage of one class can become the other's: pages and slots are equal.
     #[must_use]
     pub fn same_zspages(&self, other: &Self) -> bool {
         (self.pages, self.objects) == (other.pages, other.objects)
     }
 
-    /// Returns the bytes from one slot to the next, which depend only on the
-    /// [zspages](Self::same_zspages).
+    /// Returns the bytes from one slot to the next.
     #[must_use]
     pub fn stride(&self, page: PageSize) -> Bytes {
         Bytes::new(self.pages.bytes(page).get() / u64::from(self.objects))
@@ -181,13 +174,12 @@ impl Table {
         Ok(Self::of_classes(rules, classes))
     }
 
-    /// Makes a table of ascending `classes` on the grid; the last is a page.
     pub(super) fn of_classes(rules: &Rules, classes: Vec<SizeClass>) -> Self {
         Self { rules: *rules, classes }
     }
 
     /// Returns the index of the smallest class that holds `len` bytes; `None` for zero and above a
-    /// page. O(log classes).
+    /// page.
     #[must_use]
     pub fn class_of(&self, len: usize) -> Option<usize> {
         self.rules.grid_index(len)?;

@@ -1,4 +1,4 @@
-//! Tests that objects of every kind are read as given, and that damage is an error.
+//! Tests objects of every kind, and damage.
 
 use super::samples::{noise, text};
 use super::*;
@@ -49,7 +49,6 @@ fn every_length_of_every_kind_comes_back() {
             assert_eq!(*guard, **object);
             assert_eq!(guard.is_in_place(), kind(&pool, *handle) == Kind::Raw);
         }
-        // Replaces each object by another, mostly of another kind.
         for n in 0..all.len() {
             let object = all[(n * 7 + 3) % all.len()].1.clone();
             pool.replace(all[n].0, &object).unwrap();
@@ -111,9 +110,8 @@ fn damaged_bytes_are_an_error_and_nothing_else() {
                 pool.objects.damage(name, at);
                 match pool.read(handle, &mut buf) {
                     Err(Error::Codec(CodecError::Corrupt { .. })) => refused += 1,
-                    // Without a checksum a byte may differ; the length does not.
+                    // There is no checksum: a byte may differ, the length may not.
                     Ok(now) => assert_eq!(now, len),
-                    // A damaged length is `Corrupt` too.
                     other => panic!("{other:?}"),
                 }
                 let _ = (pool.get(handle).map(|guard| guard.len()), pool.len_of(handle));
@@ -145,8 +143,7 @@ proptest! {
     }
 }
 
-/// A thread destroys its locals in reverse order. The thread makes this test's value before the
-/// codec's state, and before or after the pool's buffers.
+/// A thread destroys its locals in reverse order.
 #[test]
 fn a_destructor_of_a_thread_may_store_and_read() {
     struct AtEnd(std::sync::Arc<ObjectPool>, std::sync::mpsc::Sender<bool>);

@@ -1,4 +1,4 @@
-//! Tests limits, the order of compaction and eviction, and which calls wait for others.
+//! Tests limits, and calls that wait for others.
 
 #[cfg(all(feature = "lz4", feature = "zstd"))]
 use super::coded::codecs;
@@ -25,7 +25,6 @@ fn nothing_is_evicted_or_refused_that_compaction_makes_room_for() {
             all.push((handle, n));
             freeable = pool.freeable();
         }
-        // When no room was left, at most a zspage or two could have been freed.
         assert!(freeable < Pages::new(16), "{at_limit:?}: {freeable} could have been freed");
         assert_eq!(pool.stats().evicted > 0, at_limit == AtLimit::EvictOldest);
         assert!(all.len() > 900 + 1200, "{} objects", all.len());
@@ -61,7 +60,6 @@ fn what_spans_pages_is_read_in_place() {
     assert!((50..350).contains(&spanning), "{spanning} of 400 span two pages");
 }
 
-/// A thread that holds one class's lock delays no other class.
 #[test]
 fn objects_of_one_class_come_and_go_while_another_is_locked() {
     let options = plain().compaction(Compaction::Manual);
@@ -118,8 +116,7 @@ fn a_limit_counts_everything() {
     }
 }
 
-/// Each thread that compresses at the same time needs a state; objects are evicted to make room for
-/// it.
+/// Each thread that compresses at the same time needs a state.
 #[cfg(feature = "zstd")]
 #[test]
 fn what_codecs_of_more_threads_take_is_counted() {

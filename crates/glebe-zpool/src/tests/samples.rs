@@ -1,6 +1,5 @@
-//! Objects that codecs compress, and objects that they cannot.
+//! Objects that codecs compress, or cannot.
 
-/// Returns bytes like text that depend on `seed`.
 pub(crate) fn text(seed: u64, len: usize) -> Vec<u8> {
     let words: [&[u8]; 6] =
         [b"static int ", b"return ", b"struct page *", b"unsigned ", b"{\n", b");\n"];
@@ -15,7 +14,6 @@ pub(crate) fn text(seed: u64, len: usize) -> Vec<u8> {
     out
 }
 
-/// Returns bytes that no codec makes smaller.
 pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed;
     std::iter::repeat_with(|| {

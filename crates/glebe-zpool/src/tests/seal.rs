@@ -12,13 +12,11 @@ use crate::staging::Sealing;
 
 type Name = (u32, u32);
 
-/// Bytes of sealed zspages, by zspage and page.
 #[derive(Default)]
 struct Elsewhere(HashMap<(u32, usize), Vec<u8>>);
 
 impl Elsewhere {
-    /// Seals a zspage of the first class, from `class` on, that has a suitable one. Returns its
-    /// number.
+    /// Seals a zspage of the first class, from `class` on, that has one.
     fn seal(&mut self, pool: &ObjectPool, class: u32, fullness: Fullness) -> Option<u32> {
         let classes = (0..CLASSES_MAX).map(|n| (n + class) % CLASSES_MAX);
         let sealing = classes.filter_map(|n| Sealing::begin(&pool.objects, n, fullness)).next()?;
@@ -48,7 +46,6 @@ impl Elsewhere {
         Some(bytes)
     }
 
-    /// Drops zspages that ended.
     fn let_go(&mut self, pool: &ObjectPool) {
         let memory = &pool.objects.memory;
         pool.objects.settle();
@@ -105,7 +102,7 @@ fn no_slot_of_a_sealed_zspage_is_given_out() {
     assert!(elsewhere.read(&pool, gone[0]) == Some(bytes_of(first as u64, 1000)));
 }
 
-/// While an entry does not name its slot, an insert may be writing the bytes.
+/// While an entry does not name its slot, an insert may be writing.
 #[test]
 fn a_zspage_is_not_sealed_while_an_object_is_written() {
     let pool = plain().lend(Pages::ZERO).build().unwrap();
@@ -130,7 +127,6 @@ fn pages_of_a_zspage_stay_while_somebody_reads_there() {
     elsewhere.seal(&pool, 0, Fullness::Full).unwrap();
     let others: Vec<Name> = (2..99).map(|n| insert(&pool, &bytes_of(n, page()))).collect();
     assert!(*guard == *bytes && elsewhere.read(&pool, name) == Some(bytes));
-    // The zspage ends while its own pages are still present.
     pool.remove(handle).unwrap();
     drop(guard);
     elsewhere.let_go(&pool);

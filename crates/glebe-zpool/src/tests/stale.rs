@@ -33,7 +33,6 @@ fn no_handle_is_given_twice() {
     let mut pool = plain().build().unwrap();
     pool.objects.memory.entries.epoch_last = 0;
     let mut given = std::collections::HashSet::new();
-    // Pages of entries are added and given back meanwhile.
     for round in 0..40_u32 {
         let count = if round % 4 == 0 { 3000 } else { 40 };
         for _ in 0..200_000 / count / 10 {

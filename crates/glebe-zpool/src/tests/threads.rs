@@ -40,8 +40,7 @@ fn a_place_that_is_read_is_not_written() {
     pool.check();
 }
 
-/// Several threads remove each handle at once, while one of them uses the entry again until its
-/// generation wraps.
+/// One thread uses the entry again, until its generation wraps.
 #[test]
 fn one_of_several_removes_an_object_while_its_entry_is_used_again() {
     const THREADS: u64 = 3;
@@ -72,7 +71,6 @@ fn one_of_several_removes_an_object_while_its_entry_is_used_again() {
             let known = pool.insert(&bytes_of(n, 1000)).unwrap();
             handle.store(known.to_raw(), Ordering::Release);
             for _ in 0..20 {
-                // No other thread knows this handle.
                 let unknown = pool.insert(&bytes_of(n, 1000)).unwrap();
                 assert!(pool.remove(unknown).is_ok(), "another removed it");
             }
@@ -131,7 +129,6 @@ fn a_zspage_that_comes_and_goes_with_one_object_stays() {
     let pages = &pool.objects.memory.pages;
     let insert = || pool.insert(&bytes_of(1, 1024)).unwrap();
     let mut all: Vec<Handle> = (0..16_000).map(|_| insert()).collect();
-    // Fills all zspages.
     loop {
         let (used, handle) = (pages.used(), insert());
         if pages.used() > used {
@@ -143,7 +140,7 @@ fn a_zspage_that_comes_and_goes_with_one_object_stays() {
     let (made, _) = pool.objects.memory.zspages.made();
     (0..100).for_each(|_| pool.remove(insert()).unwrap());
     assert_eq!(pool.objects.memory.zspages.made().0, made);
-    // Compaction frees the spare zspage; otherwise it is freed with the last object.
+    // Compaction frees the spare zspage.
     let freeable = pool.freeable();
     assert!(freeable > Pages::ZERO);
     assert_eq!(pool.compact(Budget::All).unwrap().freed, freeable);

@@ -1,4 +1,5 @@
-//! Lending and recall, and the index. A granule has two pages, a page two words and one key word.
+//! Models lending, recall and the index. A granule has two pages, a page two words and one key
+//! word.
 
 mod order;
 
@@ -25,7 +26,6 @@ fn lent(granules: usize, critical: Critical) -> Arc<Lent> {
     Arc::new(Lent::new(&mut Tables, frames, (pages, pages), shift, critical).expect("model memory"))
 }
 
-/// Returns the words stored under `key`.
 fn words_of(key: u64) -> [u64; WORDS] {
     [key, key + 100]
 }
@@ -46,7 +46,7 @@ enum Put {
     Refused,
 }
 
-/// Puts `key` into `page`. Also returns how many live pages this added.
+/// Puts `key` into `page`. Also returns the number of live pages added.
 fn put(lent: &Lent, page: usize, key: u64) -> (Put, u64) {
     match lent.claim(page) {
         Ok(claim) => fill(lent, claim, key),
@@ -64,7 +64,6 @@ fn fill(lent: &Lent, claim: Claim, key: u64) -> (Put, u64) {
     }
 }
 
-/// Returns true if `page` holds `key`, after comparing the words.
 fn hit(lent: &Lent, page: usize, key: u64) -> bool {
     let mut buf = [0; PAGE_BYTES];
     let at = lent.holds(page).map(|(word, _, _)| word.use_of(page));
@@ -73,7 +72,6 @@ fn hit(lent: &Lent, page: usize, key: u64) -> bool {
     hit
 }
 
-/// Like [`hit`], for a page read in parts.
 fn hit_in_parts(lent: &Lent, page: usize, key: u64) -> bool {
     const PART: usize = size_of::<u64>();
     let mut buf = [0; PAGE_BYTES];
@@ -93,7 +91,6 @@ fn poison(lent: &Lent, run: &Range<usize>) {
     }
 }
 
-/// Checks that the owner of `run` finds `word` everywhere.
 fn assert_all(lent: &Lent, run: &Range<usize>, word: u64) {
     for page in run.clone() {
         for at in lent.frames().at(page) {
@@ -102,8 +99,7 @@ fn assert_all(lent: &Lent, run: &Range<usize>, word: u64) {
     }
 }
 
-/// Checks that nothing is held, closed or pinned. Returns the number of valid pages, which `live`
-/// must equal.
+/// Checks that nothing is held, closed or pinned. Returns the number of valid pages.
 fn settled(lent: &Lent) -> u64 {
     let mut all = 0;
     for granule in 0..lent.granules() {
@@ -124,8 +120,7 @@ fn assert_usable(lent: &Lent) {
     }
 }
 
-/// Takes `run` for first class, writes, and finds its words after `others`. Returns the number of
-/// pages recalled.
+/// Takes `run` for first class, and finds its own words after `others`. Returns the pages recalled.
 fn own(lent: &Lent, run: &Range<usize>, zeroed: bool, others: impl FnOnce()) -> u64 {
     let recalled = lent.recall(run, zeroed, true).expect("waits");
     if zeroed {
@@ -138,18 +133,15 @@ fn own(lent: &Lent, run: &Range<usize>, zeroed: bool, others: impl FnOnce()) -> 
     recalled.pages
 }
 
-/// A model of one writer and one recall.
 #[derive(Clone)]
 struct Case {
     run: Range<usize>,
-    /// Pages that hold a tenant's page at the start.
+    /// Pages that a tenant holds at the start.
     before: &'static [usize],
-    /// The writer's page.
     page: usize,
     zeroed: bool,
 }
 
-/// One put against one block: no stray store, neighbours keep their pages, all pages are counted.
 fn put_against_block(critical: Critical, case: &Case) {
     let lent = lent(1, critical);
     let mut added = 0;
@@ -245,7 +237,7 @@ fn whole_granule_needs_the_closers_in_the_guard() {
     explore_put_against_block(None, Fault::Closers, case);
 }
 
-/// The memory of a granule departs during a put: no store reaches it until other memory arrives.
+/// Removes a granule's memory during a put: no store reaches it until other memory arrives.
 fn memory_goes_under_a_put(fault: Fault) {
     let lent = lent(1, Critical::restartable(1, fault));
     let writer = {
@@ -293,7 +285,6 @@ fn who_reads_while_memory_goes_and_other_memory_comes_finds_nothing_of_it() {
     });
 }
 
-/// A put before a granule is taken and given back, and one after.
 fn puts_around_a_block(fault: Fault) {
     let lent = lent(1, Critical::restartable(2, fault));
     let early = {
@@ -369,7 +360,6 @@ fn run_over_three_granules_takes_edges_and_middle() {
     });
 }
 
-/// A tenant is in two puts while each block takes a page.
 fn puts_under_way(blocks: usize) {
     let lent = lent(1, Critical::restartable(1, Fault::None));
     let claims = [0, 1].map(|page| lent.claim(page).expect("free"));
@@ -402,7 +392,6 @@ fn two_blocks_share_a_granule() {
     explore_large(2, || puts_under_way(2));
 }
 
-/// Reads a page that is put again, and then taken by first class.
 fn read_against(critical: Critical, run: Range<usize>, zeroed: bool) {
     read_by(hit, critical, run, zeroed);
 }
@@ -526,7 +515,7 @@ fn first(page: usize) -> PageUse {
     PageUse { page, generation: 1 }
 }
 
-/// Judges the key's other entries for a publisher of `at`, if none is stale.
+/// Judges other entries for a publisher of `at`, if none is stale.
 fn all_but(at: PageUse) -> impl Fn(PageUse) -> Held {
     move |other| if other == at { Held::Other } else { Held::Same }
 }

@@ -1,7 +1,7 @@
-//! Model of a region's page: threads touch it, move it out, compress it and drop its copy.
+//! Models a page of a region: threads touch it, move it out, compress it and drop its copy.
 //!
-//! The word is the library's own. Home, shadow and copy are one word each; 0 means absent. A touch
-//! of a present page is one access of `home`, without the word.
+//! Home, shadow and copy are one word each; 0 means absent. A touch of a present page only accesses
+//! `home`.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use glebe_os::internal::sync::{Backoff, MappedWord, Ordering};
 
 const FIRST: u64 = 7;
 const SECOND: u64 = 8;
-/// Tries of a touch: unlimited ones could alternate for ever.
+/// Most tries of a touch: two threads could alternate for ever.
 const TRIES: u32 = 4;
 
 struct Page {
@@ -62,7 +62,7 @@ impl Page {
         page
     }
 
-    /// Moves bytes as the kernel does, in one step for all touches.
+    /// Moves bytes in one step, as the kernel does.
     fn shift(from: &MappedWord, to: &MappedWord) {
         assert_eq!(get(to), 0, "something is there");
         let bytes = from.swap(0, Ordering::AcqRel);
@@ -92,7 +92,6 @@ impl Page {
         self.drain();
     }
 
-    /// Drops the copy, as a thread does that needs room for another copy.
     fn uncopy(&self) {
         if change(&self.word, Word::uncopying).is_ok() {
             set(&self.copy, 0);
@@ -143,7 +142,6 @@ impl Page {
         })
     }
 
-    /// Writes as the program does, only at home. Returns true if it wrote.
     fn write(&self) -> bool {
         (0..TRIES).any(|_| {
             let here = |bytes| (bytes != 0).then_some(SECOND);
@@ -155,7 +153,6 @@ impl Page {
         })
     }
 
-    /// Asserts that the bytes are only where the word says.
     fn is(&self, bytes: u64) {
         let word = look(&self.word);
         let (home, shadow, copy) = (get(&self.home), get(&self.shadow), get(&self.copy));
@@ -169,7 +166,7 @@ impl Page {
     }
 }
 
-/// Runs two threads on a page. The first returns true if it wrote.
+/// Runs two threads. The first returns true if it wrote.
 fn beside(page: fn() -> Arc<Page>, one: fn(&Page) -> bool, other: fn(&Page)) {
     explore(4, move || {
         let page = page();
@@ -230,7 +227,7 @@ fn what_is_discarded_beside_touches_and_hands_is_nowhere() {
     beside(Page::with_copy, discards, Page::uncopy);
 }
 
-/// Shows the bug of a page that is copied while it is writable, and then dropped.
+/// Shows the bug of copying a writable page, then dropping it.
 #[test]
 #[should_panic(expected = "a write was lost")]
 fn to_copy_first_and_drop_then_loses_a_write() {

@@ -1,4 +1,4 @@
-//! The stock gives each of its pages to one taker.
+//! Models a stock that gives each page to one taker.
 
 use std::sync::Arc;
 
@@ -8,7 +8,6 @@ use super::explore;
 use crate::reserve::stock::Stock;
 use glebe_os::extent::Extent;
 
-/// Takes and puts back pages while another request drains the stock.
 #[test]
 fn a_page_of_the_stock_goes_to_one_taker() {
     explore(3, || {

@@ -1,7 +1,6 @@
-//! Model of a store's objects: threads pin, evict, load and free one, or drop its copy.
+//! Models an object of a store: threads pin, evict, load and free it, or drop its copy.
 //!
-//! The word is the library's own. Memory and copy are one word each; 0 means absent. Their accesses
-//! are relaxed, so the model finds any order that the word does not give.
+//! Memory and copy are one word each, with relaxed accesses; 0 means absent.
 
 use std::sync::Arc;
 
@@ -13,14 +12,13 @@ use glebe_os::internal::sync::{Backoff, MappedWord, Ordering};
 
 const FIRST: u64 = 7;
 const SECOND: u64 = 8;
-/// Tries of a step that waits: two threads could wait for each other for ever.
+/// Most tries of a step: two threads could wait for each other for ever.
 const TRIES: u32 = 3;
 
 struct Object {
     word: MappedWord,
     memory: MappedWord,
     copy: MappedWord,
-    /// The last contents written under a pin, for the end of the model.
     written: MappedWord,
 }
 
@@ -33,7 +31,6 @@ fn set(at: &MappedWord, value: u64) {
 }
 
 impl Object {
-    /// Makes a resident object that is not *used*.
     fn resident() -> Arc<Self> {
         let new = || MappedWord::new(0);
         let object = Self { word: new(), memory: new(), copy: new(), written: new() };
@@ -70,7 +67,6 @@ impl Object {
         self.settle();
     }
 
-    /// Drops the copy, as a thread does that needs room for another copy.
     fn uncopy(&self) {
         if change(&self.word, Word::uncopying).is_ok() {
             set(&self.copy, 0);
@@ -93,7 +89,6 @@ impl Object {
         true
     }
 
-    /// Pins for reading, if possible. Returns the contents.
     fn read(&self) -> Option<u64> {
         let mut backoff = Backoff::default();
         for _ in 0..TRIES {
@@ -180,7 +175,6 @@ impl Object {
         }
     }
 
-    /// Asserts that memory and copy are as the word says.
     fn is_as_written(&self) {
         self.is_settled(get(&self.written).max(FIRST));
     }
@@ -302,7 +296,7 @@ fn nothing_is_left_of_a_dead_object() {
     }
 }
 
-/// Shows the bug of an evictor that checks the pins, then frees the memory in a second step.
+/// Shows the bug of checking the pins and freeing the memory in two steps.
 #[test]
 #[should_panic(expected = "it changed under a pin")]
 fn an_eviction_in_one_step_takes_what_is_pinned() {
@@ -316,7 +310,7 @@ fn an_eviction_in_one_step_takes_what_is_pinned() {
     beside(Object::resident, 4, reads, evict_at_once, |_| ());
 }
 
-/// Shows the bug of an evictor that copies without a pin: writers do not wait for it.
+/// Shows the bug of copying without a pin: writers do not wait.
 #[test]
 #[should_panic(expected = "a write was lost")]
 fn a_copy_without_a_pin_loses_a_write() {

@@ -1,8 +1,7 @@
-//! [`apply`] sheds memory; nothing else does. [`Reclaimed`] is the result.
+//! [`apply`] is the only function that sheds memory.
 //!
-//! Within a priority of volatile memory, the oldest range of all parts is dropped first. In other
-//! classes, parts give in the order of their addition. A part rounds up to a page, a zspage, or a
-//! unit of a reserve. Allocates nothing itself.
+//! Volatile memory of a priority goes oldest first over all parts. Other classes take parts in the
+//! order of their addition. A part rounds up to its own unit.
 
 use std::time::Instant;
 
@@ -13,17 +12,15 @@ use super::pressure::Scope;
 use crate::volatile::Priority;
 use glebe_os::units::Bytes;
 
-/// The result of a look at memory.
+/// `Reclaimed` is the result of a look at memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reclaimed {
     /// Bytes asked for.
     pub asked: Bytes,
-    /// Bytes freed, by class ([`Class::place`]), of pages that were resident. For budgets, bytes
-    /// asked for.
+    /// Bytes freed, by class ([`Class::place`]); for budgets, bytes asked for.
     pub freed: [Bytes; Class::COUNT],
-    /// Fall of the group's usage, or rise of the machine's free memory, in bytes. Other programs
-    /// change these too.
+    /// Fall of the group's usage or rise of the machine's free memory, in bytes, by all programs.
     pub measured: Bytes,
     /// Parts that failed and were skipped.
     pub failed: u64,
@@ -56,7 +53,7 @@ impl Reclaimed {
     }
 }
 
-/// Sheds the `targets`. `stats` has one entry for each of `parts`.
+/// Sheds `targets`. `stats` is in the order of `parts`.
 pub(super) fn apply(
     parts: &[Handle],
     stats: &[PartStats],

@@ -1,9 +1,8 @@
-//! [`Budget`]: the bytes that a cache of the program may hold. The reclaimer lowers them, and the
-//! program shrinks its cache later, without a callback.
+//! [`Budget`] limits the bytes that a cache of the program holds.
 //!
-//! Bytes asked for count as coming for one second; after that, nobody is expected to free them. Use
-//! a budget only for memory that returns to the system when freed: memory in a reserve does not. A
-//! call costs a word or two. No lock.
+//! The reclaimer lowers the limit, and the program shrinks its cache later. Requested bytes count
+//! as coming for one second. Use a budget only for memory that returns to the system when freed,
+//! unlike memory in a reserve.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -14,7 +13,7 @@ use glebe_os::units::Bytes;
 
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The bytes that a cache may hold. Clones share one value.
+/// A `Budget` limits the bytes that a cache may hold. Clones share one value.
 ///
 /// ```
 /// use glebe::reclaim::{Budget, Policy, Reclaimer};
@@ -99,13 +98,11 @@ impl Words {
         self.claim.release(holder);
     }
 
-    /// Returns the bytes both held and allowed.
     pub(super) fn sheddable(&self) -> Bytes {
         let allowed = self.allowed.load(Ordering::Relaxed);
         Bytes::new(self.held.load(Ordering::Relaxed).min(allowed))
     }
 
-    /// Returns the bytes asked for a short while ago and still held.
     pub(super) fn coming(&self) -> Bytes {
         let allowed = self.allowed.load(Ordering::Relaxed);
         let since = self.now().saturating_sub(self.lowered.load(Ordering::Relaxed));
@@ -115,7 +112,6 @@ impl Words {
         Bytes::new(self.held.load(Ordering::Relaxed).saturating_sub(allowed))
     }
 
-    /// Lowers the budget by up to `by` and returns by how much.
     pub(super) fn lower(&self, by: Bytes) -> Bytes {
         let sheddable = self.sheddable();
         let by = by.min(sheddable);

@@ -1,4 +1,4 @@
-//! [`Class`]: the kinds of memory that parts give up, in the order of shedding.
+//! [`Class`] lists the kinds of memory that parts give up.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::volatile::Priority;
 pub enum Class {
     /// Marked volatile memory, lowest priority first, then oldest first.
     Volatile(Priority),
-    /// Memory that compaction of an object pool frees, without losing an object.
+    /// Memory that compaction of an object pool frees.
     Waste,
     /// The oldest objects of a pool that may evict.
     Objects,

@@ -1,4 +1,4 @@
-//! [`Due`] computes when to look next, before usage can pass the margin. Pure.
+//! [`Due`] computes when to look next, before usage can pass the margin.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use super::policy::Policy;
 use super::pressure::Pressure;
 use glebe_os::units::Bytes;
 
-/// Bytes a second: the least speed to expect.
+/// Least speed to expect, in bytes a second.
 const SPEED: u64 = 512 << 20;
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 /// Pause if a threshold reports the rise in time.
@@ -16,17 +16,13 @@ const FEW_FILES_SHIFT: u32 = 4;
 /// Pause while memory is short, and for [`ALERT`] after.
 const PAUSE_SHORT: Duration = Duration::from_millis(2);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Pause after a look that could read no limit.
 pub(super) const PAUSE_BLIND: Duration = Duration::from_secs(1);
 const ALERT: Duration = Duration::from_secs(1);
-/// Room of this many margins is plenty.
 pub(super) const CALM_MARGINS: u64 = 2;
 
-/// The longest delay of a look is remembered for this time.
 const REMEMBERED_FOR: Duration = Duration::from_secs(600);
 
-/// The longest recent delay between the time of a look and its start: other programs, the
-/// hypervisor or a limit on processor time kept the thread from running.
+/// `Lateness` is the longest recent delay of a look.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Lateness {
     due: Option<Instant>,
@@ -35,12 +31,10 @@ pub(super) struct Lateness {
 }
 
 impl Lateness {
-    /// Notes that the next look is due at `due`.
     pub(super) fn expect(&mut self, due: Instant) {
         self.due = Some(due);
     }
 
-    /// Notes a look at `now`. Returns the longest recent delay.
     pub(super) fn look(&mut self, now: Instant) -> Duration {
         let delay = self.due.map_or(Duration::ZERO, |due| now.saturating_duration_since(due));
         let is_old = |noted: Instant| now.saturating_duration_since(noted) > REMEMBERED_FOR;
@@ -56,17 +50,13 @@ pub(super) struct Due<'a> {
     pub(super) policy: &'a Policy,
     pub(super) pressure: &'a Pressure,
     pub(super) marked: Bytes,
-    /// Time since memory was short.
     pub(super) since_short: Option<Duration>,
-    /// True if the kernel will report a rise.
     pub(super) tells_above: bool,
-    /// True if a notice of the kernel caused this look.
     pub(super) was_told: bool,
 }
 
 impl Due<'_> {
-    /// Returns the time until the next look: the room beyond the margin lasts so far at the
-    /// expected speed.
+    /// Returns the time for which the room beyond the margin lasts at the expected speed.
     pub(super) fn pause(&self) -> Duration {
         let Self { policy, pressure, marked, .. } = *self;
         let still = policy.still_margin(pressure.limit).get();
@@ -76,8 +66,7 @@ impl Due<'_> {
         // The kernel frees marked memory by itself.
         let room = pressure.room().get().saturating_add(marked.get());
         let mut pause = time_for(room.saturating_sub(still), speed);
-        // The threshold also counts cached file pages. If these are many, other memory can replace
-        // them without crossing it.
+        // The threshold also counts file pages, which other memory can replace without crossing it.
         let has_few_files = pressure.files.get() < pressure.limit.get() >> FEW_FILES_SHIFT;
         if self.tells_above && !is_alert && has_few_files {
             pause = pause.max(PAUSE_TOLD);
@@ -123,7 +112,6 @@ mod tests {
 
     #[test]
     fn a_look_is_due_before_the_room_beyond_the_margin_can_be_used_up() {
-        // The margin is 64 MiB.
         assert_eq!(pause(Bytes::ZERO, |_| ()), PAUSE_MAX);
         assert_eq!(pause(Bytes::mib(960 - 256), |_| ()), Duration::from_millis(500));
         assert_eq!(pause(Bytes::mib(940), |_| ()), PAUSE_MIN, "near");

@@ -1,15 +1,14 @@
-//! [`ReclaimError`]: why a reclaimer or gauge refused.
+//! [`ReclaimError`] says why a reclaimer or gauge refused.
 
 use std::fmt;
 
 use glebe_os::error::OsError;
 
-/// Why a reclaimer or gauge refused.
+/// A refusal of a reclaimer or gauge.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ReclaimError {
-    /// No limit can be read: no readable group above this process has one, and /proc/meminfo, the
-    /// NUMA nodes' files and sysinfo(2) fail.
+    /// No limit can be read, of a group or of the machine.
     Blind {
         /// The failure to read the groups, if any.
         groups: Option<OsError>,
@@ -29,7 +28,7 @@ pub enum ReclaimError {
     Pool(crate::zpool::Error),
     /// The reclaimer's thread already runs.
     Started,
-    /// This is a forked child; the reclaimer is the parent's.
+    /// This is a forked child.
     Forked,
     /// The kernel refused a call.
     Os(OsError),

@@ -1,12 +1,9 @@
-//! [`Gauge`] tells an allocator how much memory to give back, without allocating.
+//! [`Gauge`] tells an allocator how much memory to give back, by the rules of a
+//! [`Reclaimer`](super::Reclaimer).
 //!
-//! It decides by the [`Policy`], [`plan`] and clock of a [`Reclaimer`](super::Reclaimer), for the
-//! memory that the program freed. A look allocates and frees nothing, even if it fails: files stay
-//! open, and text is read onto the stack. [`Gauge::find`] allocates, so call it without a lock.
-//!
-//! Only the clock says when to look: a thread cannot wait at once for descriptors and for a word
-//! that other threads change. One thread owns a gauge. A look costs three or four reads a group and
-//! one of /proc/meminfo, some tens of µs.
+//! A look allocates and frees nothing, even if it fails: files stay open, and text is read onto the
+//! stack. Only the clock says when to look, because a thread cannot wait at once for descriptors
+//! and a shared word. One thread owns a gauge. Cost: some tens of µs a look.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -20,20 +17,19 @@ use super::{Class, ReclaimError};
 use crate::volatile::Priority;
 use glebe_os::units::Bytes;
 
-/// Memory that an allocator has and nobody uses.
+/// `Free` is memory that an allocator has and nobody uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Free {
-    /// Bytes marked, which the kernel counts as page cache and frees itself. Leave out bytes that
-    /// it has freed: they would hide real files.
+    /// Bytes marked and not yet freed by the kernel.
     pub marked: Bytes,
     /// Bytes resident and not marked.
     pub unmarked: Bytes,
-    /// Bytes marked, then written before the kernel freed them, in use or not. The kernel counts
-    /// them as page cache until its reclaim scans them.
+    /// Bytes marked, then written, in use or not. The kernel counts them as page cache until it
+    /// scans them.
     pub rewritten: Bytes,
 }
 
-/// The result of a look.
+/// A `Reading` is the result of a look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
     /// The pressure; `None` if no limit could be read.
@@ -42,17 +38,15 @@ pub struct Reading {
     pub margin: Bytes,
     /// Bytes to give back, marked or not.
     pub short: Bytes,
-    /// Marked bytes to give back for the files beside them. Those given for
-    /// [`short`](Reading::short) count.
+    /// Marked bytes to give back for files; bytes for [`short`](Reading::short) count.
     pub crowded: Bytes,
     /// Time until the next look.
     pub pause: Duration,
-    /// True if [`Gauge::find`] and another look are due: the groups were found some seconds ago, or
-    /// one cannot be read.
+    /// True if [`Gauge::find`] and another look are due.
     pub is_stale: bool,
 }
 
-/// Says how much of an allocator's free memory to give back.
+/// A `Gauge` says how much free memory to give back.
 ///
 /// ```
 /// use glebe::reclaim::{Free, Gauge, Policy};
@@ -75,8 +69,7 @@ pub struct Gauge {
 }
 
 impl Gauge {
-    /// Creates a gauge of the groups above this process and of the machine. Until the list of
-    /// groups can be read, only the machine counts. Allocates.
+    /// Creates a gauge of the groups above this process and of the machine.
     ///
     /// # Errors
     /// [`ReclaimError::Blind`].
@@ -84,7 +77,7 @@ impl Gauge {
         Self::below(Path::new("/"), policy)
     }
 
-    /// Creates a gauge of the files below `root`. For tests.
+    /// Creates a gauge of the files below `root`.
     #[doc(hidden)]
     pub fn below(root: &Path, policy: Policy) -> Result<Self, ReclaimError> {
         let mut sensor = Sensor::unopened(root, &[]);
@@ -93,7 +86,7 @@ impl Gauge {
         Ok(Self { policy, sensor, short_at: None })
     }
 
-    /// Returns how much free memory to give back. Allocates and frees nothing; may change `errno`.
+    /// Returns the bytes to give back. Allocates and frees nothing; may change `errno`.
     #[must_use]
     pub fn look(&mut self, free: Free) -> Reading {
         self.look_at(free, Instant::now())
@@ -131,32 +124,30 @@ impl Gauge {
         }
     }
 
-    /// Reports bytes `taken` from the system since the last look, and unmarked bytes `given` back.
-    /// The measured rise leaves both out: they say nothing of other programs' needs.
+    /// Reports bytes `taken` from the system since the last look, and unmarked bytes `given` back,
+    /// which are no rise.
     pub fn exchanged(&mut self, taken: Bytes, given: Bytes) {
         self.sensor.took(taken);
         self.sensor.gave_up(given);
     }
 
-    /// Searches for the groups above this process, and opens closed files. Allocates.
+    /// Searches for the groups, and opens closed files. Allocates, so call it without a lock.
     ///
     /// # Errors
-    /// [`ReclaimError::Os`] if the list of groups or a group's file cannot be read; the known
-    /// groups stay.
+    /// [`ReclaimError::Os`]; the known groups stay.
     pub fn find(&mut self) -> Result<(), ReclaimError> {
         self.sensor.find()
     }
 
-    /// Closes all files, for a thread that shares its descriptors with the program. Looks fail
-    /// until [`Gauge::find`]; measurements stay.
+    /// Closes all files. Looks fail until [`Gauge::find`].
     pub fn close(&mut self) {
         self.sensor.close();
     }
 
-    /// Returns the group with the least room, or "the machine". Allocates.
+    /// Returns the group with the least room, or "the machine".
     ///
     /// # Errors
-    /// Says why the groups cannot be read; the machine then decides.
+    /// A text that says why no group can be read.
     pub fn limit(&self) -> Result<String, String> {
         self.sensor.limit()
     }

@@ -1,8 +1,7 @@
-//! `Keeper`: the parts of a reclaimer, and its looks, behind the reclaimer's lock.
+//! [`Keeper`] holds the parts of a reclaimer, behind its lock.
 //!
 //! A look reads the pressure, plans and sheds, and repeats this if parts freed too little. Then it
-//! sets caps of marked memory, refills, budgets, and the time of the next look. It allocates
-//! nothing itself; the sensor may, and so may a part that sheds.
+//! sets caps of marked memory, refills, budgets, and the time of the next look.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -21,14 +20,12 @@ use crate::volatile::Refills;
 use glebe_os::internal::sys::processes::claim::Holder;
 use glebe_os::units::Bytes;
 
-/// Rounds of one look, for parts that free too little.
 const ROUNDS: usize = 4;
-/// Time to leave reserves alone after shrinking made no room.
+/// Time to spare reserves after shrinking made no room.
 const FUTILE_FOR: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct Keeper {
     given: Policy,
-    /// The given policy, with a longer lead if looks came late.
     policy: Policy,
     lateness: Lateness,
     holder: Holder,
@@ -49,7 +46,6 @@ pub(super) struct Seen {
     pub(super) margin: Bytes,
     pub(super) marked: Bytes,
     pub(super) reclaimed: Reclaimed,
-    /// True if refills are withheld from this look on.
     pub(super) withheld: bool,
     pub(super) was_told: bool,
     pub(super) pause: Duration,
@@ -84,7 +80,7 @@ impl Keeper {
 
     pub(super) fn add(&mut self, part: Part) -> Result<(), ReclaimError> {
         self.parts.push(part.claimed(self.holder)?);
-        // Then no look allocates.
+        // No look allocates after this.
         self.stats.reserve(self.parts.len());
         Ok(())
     }
@@ -93,7 +89,6 @@ impl Keeper {
         self.watch.watched(self.sensor.limit())
     }
 
-    /// Looks once, sheds, and sets all that follows.
     pub(super) fn look(&mut self, bell: &Bell, was_told: bool) -> Result<Seen, ReclaimError> {
         let now = Instant::now();
         self.policy = self.given.late_by(self.lateness.look(now));
@@ -134,7 +129,6 @@ impl Keeper {
         Ok(seen)
     }
 
-    /// Sheds `target` bytes, even if memory is not short.
     pub(super) fn shed(&mut self, target: Bytes) -> Result<Reclaimed, ReclaimError> {
         let mut marked = Bytes::ZERO;
         let before = self.observe(&mut marked)?;
@@ -144,8 +138,7 @@ impl Keeper {
         Ok(done)
     }
 
-    /// Stops shedding from reserves for a while if it made no room: huge pages may stay in their
-    /// pool.
+    /// Spares reserves for a while if shrinking made no room: huge pages may stay in their pool.
     fn judge_reserves(&mut self, done: &Reclaimed, now: Instant) {
         let given = done.freed_of(Class::Reserve);
         if given > Bytes::ZERO && done.measured.get() < given.get() / 2 {
@@ -153,7 +146,7 @@ impl Keeper {
         }
     }
 
-    /// Reads parts and pressure, and sets `marked` to the marked bytes that the kernel may free.
+    /// Reads parts and pressure. Sets `marked` to the bytes that the kernel may free.
     fn observe(&mut self, marked: &mut Bytes) -> Result<Look, ReclaimError> {
         let is_futile = self.futile_at.is_some_and(|at| at.elapsed() < FUTILE_FOR);
         let Self { parts, stats, .. } = self;
@@ -188,8 +181,8 @@ impl Keeper {
         }
     }
 
-    /// Withholds refills and keeps budgets low while memory is short, and a while after. Returns
-    /// true if that begins now.
+    /// Withholds refills and keeps budgets low during a shortage and a while after. Returns true if
+    /// that begins.
     fn set_refills(&mut self, pressure: &Pressure, done: &Reclaimed, now: Instant) -> bool {
         let margin = self.policy.margin_at(pressure);
         let was_withheld = self.is_withheld;
@@ -230,7 +223,6 @@ impl Keeper {
 }
 
 impl Drop for Keeper {
-    /// A region whose claim ends loses its cap.
     fn drop(&mut self) {
         self.parts.iter().for_each(|part| part.release(self.holder));
         self.refills.allow();

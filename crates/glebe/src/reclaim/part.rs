@@ -1,7 +1,4 @@
-//! [`Part`]: something that a reclaimer takes memory from, kept by a weak handle.
-//!
-//! A reclaimer forgets a part whose owner dropped it. A word in the part gives it to one reclaimer
-//! ([`Claim`](glebe_os::internal::sys::processes::claim::Claim)).
+//! A [`Part`] gives memory to one reclaimer, which holds it by a weak handle.
 
 use std::hash::Hash;
 use std::sync::{Arc, Weak};
@@ -17,7 +14,7 @@ use crate::zpool::ObjectPool;
 use glebe_os::internal::sys::processes::claim::Holder;
 use glebe_os::units::Bytes;
 
-/// Something that can give memory back; made by `into`.
+/// A `Part` can give memory back; `into` makes it.
 #[derive(Debug)]
 pub struct Part(Result<Handle, crate::reserve::ReserveError>);
 
@@ -45,8 +42,8 @@ impl From<&Arc<Purger>> for Part {
 }
 
 impl<K: Hash + Eq, V> From<&Cache<K, V>> for Part {
-    /// Takes the cache's marked entries. Make the cache with the reclaimer's
-    /// [`refills`](super::Reclaimer::refills) too, so that it stays small while memory is short.
+    /// Takes the cache's marked entries. Give the cache the reclaimer's
+    /// [`refills`](super::Reclaimer::refills) too, so that it stays small during a shortage.
     fn from(cache: &Cache<K, V>) -> Self {
         cache.region().into()
     }
@@ -68,8 +65,7 @@ impl From<&Budget> for Part {
 }
 
 impl Part {
-    /// Takes what first class does not hold of a reserve, except `least` bytes, by
-    /// [`Reserve::shrink`]. Only the program can grow the reserve again.
+    /// Takes the memory of a reserve that first class does not hold, except `least` bytes.
     #[must_use]
     pub fn reserve(reserve: &Reserve, least: Bytes) -> Self {
         Self(reserve.shrinkable(least).map(Handle::Reserve))
@@ -96,7 +92,7 @@ impl Part {
     }
 }
 
-/// Claims a part. A part that was dropped counts as claimed.
+/// Claims a part. A dropped part counts as claimed.
 fn upgraded<T, E>(
     weak: &Weak<T>,
     claim: impl FnOnce(&T) -> Result<bool, E>,
@@ -108,7 +104,7 @@ where
 }
 
 impl Handle {
-    /// Returns what the part could give up; `None` once its owner has dropped it.
+    /// Returns `None` once the owner has dropped the part.
     pub(super) fn stats(&self) -> Option<PartStats> {
         let mut stats = PartStats { is_charged: true, ..PartStats::default() };
         let all = &mut stats.sheddable;
@@ -140,8 +136,7 @@ impl Handle {
         Some(stats)
     }
 
-    /// Gives up to `most` bytes of a class that is not volatile. Returns the bytes freed or asked
-    /// for.
+    /// Returns the bytes freed or asked for.
     pub(super) fn shed(&self, class: Class, most: Bytes) -> Bytes {
         let freed = match (class, self) {
             (Class::Waste, Self::Pool(weak)) => weak.upgrade().map(|pool| pool.shed_waste(most)),
@@ -163,8 +158,7 @@ impl Handle {
         }
     }
 
-    /// Gives up to `most` bytes of a priority. A shared file that failed has no oldest mark until
-    /// the next look.
+    /// A shared file that failed has no oldest mark until the next look.
     pub(super) fn shed_volatile(
         &self,
         priority: Priority,
@@ -201,12 +195,10 @@ impl Handle {
         weak.upgrade().map_or(Bytes::ZERO, |region| region.len())
     }
 
-    /// Returns true if [`Handle::limit_marked`] has an effect.
     pub(super) fn is_volatile(&self) -> bool {
         matches!(self, Self::Region(_))
     }
 
-    /// Lets a budget hold `more` bytes than now.
     pub(super) fn raise(&self, more: Bytes) {
         if let Self::Budget(weak) = self {
             let _ = weak.upgrade().map(|budget| budget.raise(more));

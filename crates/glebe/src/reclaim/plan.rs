@@ -1,16 +1,16 @@
-//! [`plan`] computes what each class gives up, from limits and parts. Pure; allocates nothing.
+//! [`plan`] computes the bytes that each class gives up. Pure; allocates nothing.
 
 use super::class::Class;
 use super::policy::Policy;
 use super::pressure::{Pressure, Scope};
 use glebe_os::units::Bytes;
 
-/// Bytes that a part could give up now, and how they count.
+/// Bytes that a part could give up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PartStats {
     /// Bytes by class ([`Class::place`]).
     pub sheddable: [Bytes; Class::COUNT],
-    /// True if cgroups are charged. Most huge pages of a pool count only in the machine.
+    /// True if cgroups are charged. Most huge pages of a pool are not.
     pub is_charged: bool,
     /// True if the kernel frees marked memory itself, and counts it as page cache.
     pub is_lazy: bool,
@@ -48,8 +48,8 @@ impl Targets {
     }
 }
 
-/// Computes what each class gives up: all it has before the next gives any, up to the shortage.
-/// Only volatile memory makes room for files.
+/// Computes the bytes that each class gives up: all it has before the next gives any, up to the
+/// shortage. Only volatile memory makes room for files.
 ///
 /// ```
 /// use glebe::reclaim::{plan, Class, PartStats, Policy, Pressure, Scope};
@@ -71,7 +71,6 @@ pub fn plan(parts: &[PartStats], pressure: &Pressure, policy: &Policy) -> Target
     plan_for(parts, pressure.scope, policy.short(pressure), policy.crowded(pressure))
 }
 
-/// Plans for `short` bytes of any class and `crowded` bytes of volatile memory.
 pub(super) fn plan_for(
     parts: &[PartStats],
     scope: Scope,
@@ -99,7 +98,6 @@ fn there(parts: &[PartStats], class: Class, scope: Scope) -> Bytes {
     sum(parts, scope, |part| part.sheddable[class.place()])
 }
 
-/// Sums over all parts whose memory counts in `scope`.
 fn sum(parts: &[PartStats], scope: Scope, of: impl Fn(&PartStats) -> Bytes) -> Bytes {
     let all = parts.iter().filter(|part| part.helps(scope));
     Bytes::new(all.fold(0, |sum, part| of(part).get().saturating_add(sum)))

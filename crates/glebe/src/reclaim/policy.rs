@@ -1,4 +1,4 @@
-//! [`Policy`]: how far below the limit shedding begins, and what it protects.
+//! [`Policy`] says how far below the limit shedding begins.
 
 use std::time::Duration;
 
@@ -13,15 +13,15 @@ const MARGIN_MAX: Bytes = Bytes::mib(256);
 const STILL_SHIFT_MAX: u32 = 2;
 const RISING_SHIFT_MAX: u32 = 1;
 const LEAD: Duration = Duration::from_millis(100);
-/// A delay may be this many times as long as the longest before.
+/// Longest recent delays to plan for.
 const LATE_FACTOR: u32 = 4;
-/// Longer delays say nothing of the next one: the machine slept.
+/// Longest delay that counts: a longer one means that the machine slept.
 const LATE_MAX: Duration = Duration::from_secs(1);
 const WITHHOLD: Duration = Duration::from_secs(1);
-/// Shedding aims beyond the margin by this part of it, as a shift, so that the next look is calm.
+/// Shedding aims beyond the margin by this part of it, as a shift, to make the next look calm.
 const BEYOND_SHIFT: u32 = 2;
 
-/// Rules for when to shed, and how much.
+/// A `Policy` says when to shed, and how much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     margin: Option<Bytes>,
@@ -43,22 +43,20 @@ impl Policy {
         Self { margin: Some(margin), ..self }
     }
 
-    /// Adds to the margin the rise of usage within `lead`, at the measured speed. The default is
-    /// 100 ms; zero adds nothing. A reclaimer whose looks came late plans for four times the
-    /// longest delay of the last ten minutes, if that is longer.
+    /// Adds to the margin the measured rise within `lead`, by default 100 ms; zero adds nothing.
+    /// After late looks, a reclaimer plans for four times the longest delay of the last ten
+    /// minutes, if that is longer.
     #[must_use]
     pub fn lead(self, lead: Duration) -> Self {
         Self { lead, ..self }
     }
 
-    /// Lengthens the lead of a reclaimer whose looks come late by up to `delay`.
     pub(super) fn late_by(self, delay: Duration) -> Self {
         let longer = self.lead.max(LATE_FACTOR * delay.min(LATE_MAX));
         self.lead(if self.lead.is_zero() { self.lead } else { longer })
     }
 
-    /// Keeps marked memory of a limited group so small that the kernel drops no file for it
-    /// (default). Otherwise the kernel takes both in turn.
+    /// Keeps a group's marked memory so small that the kernel drops no file for it (default).
     #[must_use]
     pub fn keep_files(self, keeps: bool) -> Self {
         Self { keeps_files: keeps, ..self }
@@ -81,7 +79,7 @@ impl Policy {
         self.margin.unwrap_or(part).min(Bytes::new(limit.get() >> STILL_SHIFT_MAX))
     }
 
-    /// Returns the bytes of room to keep now, expected rise included.
+    /// Returns the bytes of room to keep now, with the expected rise.
     #[must_use]
     pub fn margin_at(&self, pressure: &Pressure) -> Bytes {
         let rise = u128::from(pressure.rise_a_second.get()) * self.lead.as_millis() / 1000;
@@ -91,13 +89,13 @@ impl Policy {
         Bytes::new(still.get().saturating_add(ahead.get())).min(most)
     }
 
-    /// Returns the bytes to shed of any class, enough that the next look is calm.
+    /// Returns the bytes to shed of any class.
     #[must_use]
     pub fn short(&self, pressure: &Pressure) -> Bytes {
         missing(pressure.room(), self.margin_at(pressure))
     }
 
-    /// Returns the bytes of marked memory to shed for the files beside it.
+    /// Returns the bytes of marked memory to shed for files.
     #[must_use]
     pub fn crowded(&self, pressure: &Pressure) -> Bytes {
         if !self.limits_marked(pressure) {

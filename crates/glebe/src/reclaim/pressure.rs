@@ -1,4 +1,4 @@
-//! [`Pressure`]: the room that the tightest limit leaves. Plain data.
+//! [`Pressure`] holds the room that the tightest limit leaves.
 
 use glebe_os::units::Bytes;
 
@@ -7,7 +7,7 @@ use glebe_os::units::Bytes;
 pub enum Scope {
     /// A memory cgroup with a limit, above this process.
     Group,
-    /// The machine: no group above has a limit, or the machine has less room.
+    /// The machine: no group has a limit, or the machine has less room.
     #[default]
     Machine,
 }
@@ -26,14 +26,14 @@ pub struct Pressure {
     pub scope: Scope,
     /// The most bytes that may be used.
     pub limit: Bytes,
-    /// Bytes used, marked memory and page cache included.
+    /// Bytes used, with marked memory and page cache.
     pub used: Bytes,
-    /// The part of `used` that the kernel drops before it kills: inactive files and half of the
-    /// active ones, without marked memory.
+    /// Bytes that the kernel drops before it kills: inactive and half of the active files, without
+    /// marked memory.
     pub files: Bytes,
-    /// The part of `files` that nobody misses: for some time no dropped page was read back.
+    /// Bytes of `files` that nobody misses: no dropped page was read back lately.
     pub idle_files: Bytes,
-    /// Growth a second of memory neither page cache nor marked.
+    /// Growth of memory neither page cache nor marked, in bytes a second.
     pub rise_a_second: Bytes,
 }
 
@@ -44,7 +44,7 @@ impl Pressure {
         self.limit.saturating_sub(self.used.saturating_sub(self.files))
     }
 
-    /// Returns the bytes available before the kernel drops a file page that may be missed.
+    /// Returns the bytes available before the kernel drops file pages in use.
     #[must_use]
     pub fn free(&self) -> Bytes {
         self.limit.saturating_sub(self.used.saturating_sub(self.idle_files))

@@ -1,4 +1,4 @@
-//! [`Reclaimer`]: parts behind a lock, and a descriptor or a thread for looks.
+//! [`Reclaimer`] keeps parts behind a lock.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use glebe_os::internal::sys::processes::fork::ForkGuard;
 use glebe_os::internal::sys::processes::thread;
 use glebe_os::units::{Bytes, Pages};
 
-/// Takes memory back from parts of the program before the kernel has to kill it.
+/// A `Reclaimer` takes memory from parts of the program before the kernel has to kill it.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -71,14 +71,13 @@ impl Reclaimer {
     /// Creates a reclaimer without parts.
     ///
     /// # Errors
-    /// [`ReclaimError::Blind`]; [`ReclaimError::Os`] if the kernel refuses a descriptor, or the
-    /// list of groups cannot be read. Refused notices are no error ([`Reclaimer::watched`]).
+    /// [`ReclaimError::Blind`]; [`ReclaimError::Os`] if the kernel refuses a descriptor or the list
+    /// of groups.
     pub fn new(policy: Policy) -> Result<Self, ReclaimError> {
         Self::below(Path::new("/"), policy)
     }
 
-    /// Creates a reclaimer for memory charged to other groups: these, instead of the groups above
-    /// this process, and the machine.
+    /// Creates a reclaimer that reads these groups and the machine.
     ///
     /// # Errors
     /// Like [`Reclaimer::new`]; [`ReclaimError::Os`] if a directory is no memory cgroup.
@@ -86,7 +85,7 @@ impl Reclaimer {
         Self::made(Path::new("/"), dirs, policy)
     }
 
-    /// Creates a reclaimer of the files below `root`. For tests.
+    /// Creates a reclaimer of the files below `root`.
     #[doc(hidden)]
     pub fn below(root: &Path, policy: Policy) -> Result<Self, ReclaimError> {
         Self::made(root, &[], policy)
@@ -109,11 +108,11 @@ impl Reclaimer {
         Ok(Self { shared: Arc::new(shared), thread: Mutex::new(None) })
     }
 
-    /// Adds a part, without keeping it alive.
+    /// Adds a part without keeping it alive.
     ///
     /// # Errors
-    /// [`ReclaimError::Taken`] if another reclaimer has it. [`ReclaimError::Reserve`],
-    /// [`ReclaimError::Volatile`] or [`ReclaimError::Pool`] if it cannot shed.
+    /// [`ReclaimError::Taken`] if another reclaimer has the part; [`ReclaimError::Reserve`],
+    /// [`ReclaimError::Volatile`] or [`ReclaimError::Pool`] if it cannot shed;
     /// [`ReclaimError::Forked`].
     pub fn add(&self, part: impl Into<Part>) -> Result<(), ReclaimError> {
         let shared = self.alive()?;
@@ -127,18 +126,16 @@ impl Reclaimer {
         self.shared.refills.clone()
     }
 
-    /// Looks at memory, and sheds what is needed. For a program's own loop, when the descriptor is
-    /// readable. Waits for a call in progress.
+    /// Looks at memory and sheds the shortage. Call this when the descriptor is readable.
     ///
     /// # Errors
-    /// [`ReclaimError::Blind`]: nothing was shed, and the descriptor becomes readable a second
-    /// later. [`ReclaimError::Forked`].
+    /// [`ReclaimError::Blind`]: the descriptor becomes readable a second later.
+    /// [`ReclaimError::Forked`].
     pub fn poll(&self) -> Result<Reclaimed, ReclaimError> {
         self.alive()?.look(false)
     }
 
-    /// Sheds `target` bytes in the order of the classes, even if memory is not short. Bytes asked
-    /// of budgets count.
+    /// Sheds `target` bytes in the order of the classes, even if memory is not short.
     ///
     /// # Errors
     /// [`ReclaimError::Blind`], [`ReclaimError::Forked`].
@@ -156,7 +153,7 @@ impl Reclaimer {
         Ok(())
     }
 
-    /// Starts a thread that looks whenever that is due, and ends with the reclaimer.
+    /// Starts a thread that looks whenever due, and ends with the reclaimer.
     ///
     /// # Errors
     /// [`ReclaimError::Started`], [`ReclaimError::Forked`], [`ReclaimError::Os`].
@@ -172,8 +169,7 @@ impl Reclaimer {
         Ok(())
     }
 
-    /// Returns the limit watched, and the kernel's notices that arrive. Without any, only the clock
-    /// wakes.
+    /// Returns the limit watched, and the kernel's notices that arrive.
     ///
     /// # Errors
     /// [`ReclaimError::Forked`].
@@ -265,7 +261,7 @@ impl Shared {
 }
 
 impl AsFd for Reclaimer {
-    /// Readable while a look is due. Only wait for it.
+    /// Returns a descriptor that is readable while a look is due. Only wait for it.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.shared.bell.as_fd()
     }
@@ -275,7 +271,7 @@ impl Drop for Reclaimer {
     fn drop(&mut self) {
         let thread = lock(&self.thread).take();
         if self.shared.guard.is_child() {
-            // The thread does not exist here, and its lock may stay held forever.
+            // The thread does not exist here, and its lock may stay held.
             std::mem::forget(thread);
             std::mem::forget(Arc::clone(&self.shared));
             return;

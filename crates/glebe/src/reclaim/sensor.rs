@@ -1,13 +1,8 @@
-//! [`Sensor`] reads limits and usage, for every decision to shed.
+//! [`Sensor`] reads limits and usage.
 //!
-//! The kernel counts marked memory as inactive page cache and so as available, even in use again
-//! until reclaim finds it written. The sensor counts it as used ([`Lazy`]), because giving it up
-//! makes room. *Idle* files are inactive ones while the kernel reads back no page that it had
-//! dropped ([`Refaults`]).
-//!
-//! A process may move and a group end, so a look searches for the groups again every few seconds,
-//! and when one cannot be read. The search allocates; [`Sensor::glance`] leaves it to its caller. A
-//! look costs some reads a group.
+//! The kernel counts marked memory as inactive page cache, even in use again until reclaim finds it
+//! written. The sensor counts it as used ([`Lazy`]), because shedding it makes room. Inactive files
+//! are *idle* while the kernel reads back no page that it dropped ([`Refaults`]).
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -25,28 +20,25 @@ const FOUND_FOR: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct Sensor {
     root: PathBuf,
-    /// The groups to look at, or none for those above this process.
+    /// Groups to read; empty for those above this process.
     given: Vec<PathBuf>,
     groups: Charged,
     found: Instant,
     machine: MemInfo,
-    /// The scope of the last look.
     scope: Scope,
     rise: Rise,
     refaults: Refaults,
 }
 
-/// Memory of this process that the kernel counts as page cache.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Lazy {
-    /// Bytes marked now.
     pub(super) marked: Bytes,
     /// Bytes that are or may have been marked.
     pub(super) most: Bytes,
 }
 
 impl Lazy {
-    /// Returns the bytes that pass for page cache now; `no_files` counts them for all processes.
+    /// Returns the bytes counted as page cache; `no_files` counts them for all processes.
     fn of(self, no_files: Option<Bytes>) -> Bytes {
         no_files.map_or(self.most, |all| all.max(self.marked).min(self.most))
     }
@@ -55,15 +47,12 @@ impl Lazy {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Look {
     pub(super) pressure: Pressure,
-    /// The group's usage, or the machine's used memory: falls when memory is freed.
     pub(super) measure: Bytes,
-    /// Bytes used that are neither page cache nor marked.
+    /// Used bytes that are neither page cache nor marked.
     grown: Bytes,
-    /// True if all groups could be read.
     pub(super) sees_groups: bool,
 }
 
-/// [`ReclaimError::Blind`] before it is formatted.
 #[derive(Debug)]
 pub(super) struct Blind<'a> {
     groups: Option<Unread<'a>>,
@@ -80,15 +69,12 @@ impl From<Blind<'_>> for ReclaimError {
 }
 
 impl Sensor {
-    /// Opens files below `root` (`/` except in tests). Finds the groups above this process if none
-    /// are `given`.
     pub(super) fn new(root: &Path, given: &[PathBuf]) -> Result<Self, ReclaimError> {
         let mut sensor = Self::unopened(root, given);
         sensor.find()?;
         Ok(sensor)
     }
 
-    /// Creates a sensor without open files.
     pub(super) fn unopened(root: &Path, given: &[PathBuf]) -> Self {
         Self {
             root: root.to_owned(),
@@ -102,8 +88,8 @@ impl Sensor {
         }
     }
 
-    /// Searches for the groups, and opens closed files. Keeps the known groups if the list cannot
-    /// be found, for example after chroot(2). Allocates.
+    /// Searches for the groups. Keeps the known groups if no list is found, for example after
+    /// chroot(2). Allocates.
     pub(super) fn find(&mut self) -> Result<(), ReclaimError> {
         self.found = Instant::now();
         self.machine.open();
@@ -117,21 +103,15 @@ impl Sensor {
         Ok(())
     }
 
-    /// Returns true if the search is due again.
     pub(super) fn is_old(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.found) > FOUND_FOR
     }
 
-    /// Closes all files: looks are blind until [`Sensor::find`].
     pub(super) fn close(&mut self) {
         self.groups = Charged::default();
         self.machine.close();
     }
 
-    /// Reads the tightest limit, after a search for the groups if due.
-    ///
-    /// # Errors
-    /// [`ReclaimError::Blind`].
     pub(super) fn look(&mut self, lazy: Lazy) -> Result<Look, ReclaimError> {
         let now = Instant::now();
         if self.is_old(now) || self.groups.tightest().is_err() {
@@ -142,7 +122,7 @@ impl Sensor {
         Ok(self.glance(lazy, now)?)
     }
 
-    /// Like [`Sensor::look`], from open files only. Allocates nothing, even if it fails.
+    /// Reads open files only. Allocates nothing, even if it fails.
     pub(super) fn glance(&mut self, lazy: Lazy, now: Instant) -> Result<Look, Blind<'_>> {
         let Self { groups, machine, scope, rise, refaults, .. } = self;
         let groups = groups.tightest();
@@ -166,17 +146,15 @@ impl Sensor {
         Ok(look)
     }
 
-    /// Leaves `taken` bytes out of the rise.
     pub(super) fn took(&mut self, taken: Bytes) {
         self.rise.own = Bytes::new(self.rise.own.get().saturating_add(taken.get()));
     }
 
-    /// Keeps the freeing of these bytes from hiding a rise.
+    /// Lowers the base of the rise, so that the freed bytes hide no growth.
     pub(super) fn gave_up(&mut self, freed: Bytes) {
         self.rise.base = self.rise.base.saturating_sub(freed);
     }
 
-    /// Returns the tightest group or "the machine"; an error if the groups cannot be read.
     pub(super) fn limit(&self) -> Result<String, String> {
         let told = match (self.scope, self.groups.tightest()) {
             (Scope::Group, Ok(Some((group, _)))) => group.dir().display().to_string(),
@@ -186,7 +164,6 @@ impl Sensor {
         Ok(told)
     }
 
-    /// Returns the tightest group with a readable limit.
     pub(super) fn group(&self) -> Option<&Group> {
         self.groups.tightest().ok()?.map(|(group, _)| group)
     }
@@ -226,13 +203,12 @@ fn look_at_machine(machine: Machine, lazy: Lazy) -> Look {
     Look { pressure, measure, grown, sees_groups: true }
 }
 
-/// The speed of a rise, over a time or a large step: the kernel charges in batches, and marking
-/// makes usage swing.
+/// `Rise` measures growth over a window or a large step, because the kernel charges in batches.
 #[derive(Debug, Default)]
 struct Rise {
     scope: Scope,
     base: Bytes,
-    /// Bytes taken that do not count. Some may be touched later, so they fade by windows.
+    /// Bytes taken that do not count. They fade, because some are touched later.
     own: Bytes,
     since: Option<Instant>,
     a_second: Bytes,
@@ -240,7 +216,7 @@ struct Rise {
 
 const WINDOW: Duration = Duration::from_millis(50);
 const WINDOW_MIN: Duration = Duration::from_millis(5);
-/// A large step as a part of the limit, as a shift.
+/// A large step is this part of the limit, as a shift.
 const STEP_SHIFT: u32 = 6;
 
 impl Rise {
@@ -265,8 +241,8 @@ impl Rise {
     }
 }
 
-/// Says if the kernel rarely reads back dropped file pages: not within `rest`. A read after that
-/// shows a wrong guess and doubles `rest`.
+/// `Refaults` says if the kernel read back no dropped page within `rest`. A later refault shows a
+/// wrong guess and doubles `rest`.
 #[derive(Debug)]
 struct Refaults {
     seen: Option<u64>,
@@ -339,7 +315,6 @@ mod tests {
         let mut rare = |count, s| refaults.are_rare(count, start + Duration::from_secs(s));
         assert!(!rare(Some(5), 0) && !rare(Some(5), 9) && rare(Some(5), 10));
         assert!(!rare(Some(6), 11) && !rare(Some(6), 30) && rare(Some(6), 31));
-        // A refault during the rest is no wrong guess.
         assert!(!rare(Some(7), 32) && !rare(Some(8), 33) && !rare(Some(8), 72));
         assert!(rare(Some(8), 73));
         assert!(!rare(None, 74) && !rare(None, 1000));

@@ -1,9 +1,4 @@
-//! [`Watch`]: all that wakes a reclaimer, behind one descriptor: clock, usage thresholds, stalls,
-//! end.
-//!
-//! Only the clock is certain. The others wake earlier if the kernel permits; [`Watched`] says why
-//! not. A threshold is armed again when its level moves. Cost: a system call for each that is set
-//! or cleared.
+//! [`Watch`] holds all that wakes a reclaimer behind one descriptor. Only its clock is certain.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
@@ -18,19 +13,17 @@ use glebe_os::internal::sys::machine::psi;
 use glebe_os::internal::sys::machine::usage_threshold::UsageThreshold;
 use glebe_os::units::Bytes;
 
-/// Time between a refusal and the next try.
 const REFUSED_FOR: Duration = Duration::from_secs(60);
-/// Bytes charged to a group on few processors before the kernel checks thresholds again.
+/// Bytes charged before the kernel checks thresholds again.
 const NEAR: Bytes = Bytes::mib(4);
 /// A threshold stays if it is off by at most this part of its level, as a shift.
 const LEVEL_SHIFT: u32 = 6;
 
-/// The kernel's notices that a reclaimer gets: the file of each, or why not.
+/// `Watched` names the file of each notice of the kernel, or says why there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Watched {
-    /// The group with the least room, or "the machine"; or why the groups cannot be
-    /// read.
+    /// The group with the least room, or "the machine".
     pub limit: Result<String, String>,
     /// Usage near a group's limit: a threshold in version 1, `memory.events` in version 2.
     pub threshold: Result<String, String>,
@@ -38,7 +31,7 @@ pub struct Watched {
     pub stalls: Result<String, String>,
 }
 
-/// The descriptors to wait for without the lock.
+/// A `Bell` holds the descriptors to wait for without the lock.
 #[derive(Debug)]
 pub(super) struct Bell {
     epoll: Epoll,
@@ -54,7 +47,6 @@ impl Bell {
         Ok(bell)
     }
 
-    /// Waits for an event. Returns true if it is a notice of the kernel.
     pub(super) fn wait(&self, time: Option<Duration>) -> Result<bool, OsError> {
         let own = [&self.timer.as_fd(), &self.stop.as_fd()].map(AsRawFd::as_raw_fd);
         let told = self.epoll.wait(time)?;
@@ -65,7 +57,6 @@ impl Bell {
         self.stop.signal();
     }
 
-    /// Sets the clock anew, to wake after `time`.
     pub(super) fn wake_after(&self, time: Duration) -> Result<(), OsError> {
         self.timer.clear();
         self.timer.set(time)
@@ -81,7 +72,6 @@ impl AsFd for Bell {
 #[derive(Debug)]
 pub(super) struct Watch {
     threshold: Option<UsageThreshold>,
-    /// For a group of version 2.
     events: Option<Events>,
     trigger: Option<psi::Trigger>,
     watched: Watched,
@@ -89,7 +79,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Watches stalls. Thresholds need a level first.
+    /// Watches stalls only: a threshold needs a level.
     pub(super) fn new(bell: &Bell, root: &Path, group: Option<&Group>) -> Self {
         let (trigger, stalls) = match stalls(bell, root, group) {
             Ok((trigger, path)) => (Some(trigger), Ok(path)),
@@ -104,13 +94,12 @@ impl Watch {
         Watched { limit, ..self.watched.clone() }
     }
 
-    /// Returns true if a threshold will report a rise: it must be well above `used`.
     pub(super) fn tells_above(&self, used: Bytes) -> bool {
         let above = |armed: &UsageThreshold| armed.level().saturating_sub(used);
         self.threshold.as_ref().is_some_and(|armed| above(armed) > NEAR)
     }
 
-    /// Clears the events. Returns true if one was a notice of the kernel.
+    /// Returns true after a notice of the kernel.
     pub(super) fn settle(&mut self, bell: &Bell) -> bool {
         let mut was_told = self.threshold.as_ref().is_some_and(UsageThreshold::was_crossed);
         was_told |= self.settle_events();
@@ -118,7 +107,7 @@ impl Watch {
         let own = trigger.as_fd().as_raw_fd();
         let events = bell.epoll.wait(Some(Duration::ZERO)).unwrap_or_default();
         let event = events.iter().flatten().find(|event| event.fd == own);
-        // A notice may arrive after the wait: then the reading alone shows it.
+        // A notice after the wait shows only in the reading.
         let read = trigger.drain();
         was_told |= event.is_some() || read.had_bytes;
         if event.is_some_and(|event| event.is_over) || read.is_over {
@@ -128,8 +117,8 @@ impl Watch {
         was_told
     }
 
-    /// Arms a threshold at `level`; true if it tried. Arming takes up to tens of ms, so `level` is
-    /// `None` while memory is short. Version 2: follows the group's events instead.
+    /// Arms a threshold at `level`, and returns true if it tried. `level` is `None` while memory is
+    /// short, because arming takes up to tens of ms. For version 2, follows the group's events.
     pub(super) fn arm(
         &mut self,
         bell: &Bell,
@@ -200,7 +189,6 @@ impl Watch {
     }
 }
 
-/// Watches the file named by the environment, else by the group, else the machine's.
 fn stalls(
     bell: &Bell,
     root: &Path,

@@ -2,16 +2,15 @@
 //! that first class takes.
 //!
 //! [`Critical::Restartable`]: each change by a tenant is a restartable sequence guarded by the
-//! granule word. Closing the granule and one [`Critical::barrier`] end all sequences, even of
-//! threads that do not run. [`Critical::Counted`], if the kernel or the C library has none: a
-//! tenant counts in `writers` of the granule word while it copies; first class takes another run or
-//! waits.
+//! granule word. Closing the granule and one [`Critical::barrier`] end all sequences.
+//!
+//! [`Critical::Counted`], if the kernel or the C library lacks such sequences: a tenant that copies
+//! counts in `writers` of the granule word. First class takes another run or waits.
 //!
 //! # Safety
-//! Page addresses belong to the memory kept here, or to the readable window of a reserve that may
-//! grow, and are checked against its end. Only a page's holder writes to it; nobody holds a page
-//! without memory. Only a block's owner and the guarded fill, whose caller guarantees the bytes,
-//! get addresses. A forked child, where nothing is mapped, calls nothing here.
+//! Page addresses are checked against the end of the memory, or of the readable window of a reserve
+//! that may grow. Only a page's holder writes to it, and nobody holds a page without memory. A
+//! forked child, where nothing is mapped, calls nothing here.
 #![allow(unsafe_code)]
 
 use std::io::ErrorKind;
@@ -26,24 +25,19 @@ use glebe_os::internal::sys::processes::rseq;
 use glebe_os::units::PageSize;
 pub(crate) use rseq::{Fill, Guard, Outcome, META_WORDS};
 
-/// Attempts at a barrier while the kernel lacks memory.
 const BARRIER_TRIES: u32 = 8;
 
-/// Lines fetched ahead and their assumed length; a wrong guess only costs time.
+/// A wrong guess only costs time.
 const PREFETCH_LINES: usize = 8;
 const LINE_BYTES: usize = 64;
 
-/// The protection from tenants' stores.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Critical {
-    /// Restartable sequences.
     Restartable(rseq::Rseq),
-    /// A count of the writers.
     Counted,
 }
 
 impl Critical {
-    /// Returns the restartable form, or the reason why this machine lacks it.
     pub(crate) fn find() -> Result<Self, String> {
         let rseq = rseq::Rseq::find()?;
         membarrier::register_rseq().map_err(|e: OsError| e.to_string())?;
@@ -55,11 +49,8 @@ impl Critical {
         matches!(self, Self::Counted)
     }
 
-    /// Ends every sequence. Afterwards no tenant acts on a guard word that it read before.
-    ///
-    /// # Errors
-    /// The kernel lacks memory, after several attempts, or a later filter denies the call that
-    /// `find` tried. The caller must stop, or a tenant could write into its block.
+    /// Afterwards no tenant acts on a guard word that it read before. After an error the caller
+    /// must stop: a tenant could write into its block.
     pub(crate) fn barrier(&self) -> Result<(), OsError> {
         if let Self::Restartable(_) = self {
             let (mut made, mut backoff) = (membarrier::rseq_barrier(), Backoff::default());
@@ -76,7 +67,6 @@ impl Critical {
         Ok(())
     }
 
-    /// Exchanges `target` while the guard matches.
     #[inline]
     pub(crate) fn exchange(
         &self,
@@ -87,7 +77,6 @@ impl Critical {
     ) -> Outcome {
         match self {
             Self::Restartable(rseq) => rseq.compare_exchange(guard, target, old, new),
-            // The caller counts in `writers`, which keeps the guard unchanged.
             Self::Counted => {
                 match target.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed) {
                     Ok(_) => Outcome::Done,
@@ -97,8 +86,6 @@ impl Critical {
         }
     }
 
-    /// Fills a claimed page while the guard matches.
-    ///
     /// # Safety
     /// See [`rseq::Rseq::fill`].
     #[inline]
@@ -128,7 +115,6 @@ unsafe fn counted_fill(fill: &Fill<'_>) -> Outcome {
     Outcome::Done
 }
 
-/// The bytes of the reserve by page.
 #[derive(Debug)]
 pub(crate) struct Frames {
     /// Address of page 0, kept here to avoid two cold cache lines.
@@ -139,7 +125,7 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// Makes room for `pages`. `contig` has the first ones; the other addresses follow, readable.
+    /// Addresses of pages beyond `contig` must be readable.
     pub(crate) fn new(contig: Arc<Contig>, pages: usize, page: PageSize) -> Self {
         let base = contig.mapping().as_ptr().expose_provenance();
         Self { base, pages, page, contig }
@@ -159,7 +145,7 @@ impl Frames {
         std::ptr::with_exposed_provenance_mut(self.base.wrapping_add(page << self.page.shift()))
     }
 
-    /// Returns the address of `page`. Panics unless `len` bytes are mapped there.
+    /// Panics unless `len` bytes from `page` on are inside.
     #[inline]
     fn checked(&self, page: usize, len: usize) -> *mut u8 {
         let pages = len.div_ceil(1 << self.page.shift());
@@ -175,7 +161,6 @@ impl Frames {
         }
     }
 
-    /// Copies bytes of a page out; others may be writing to them.
     #[inline]
     pub(crate) fn read(&self, page: usize, offset: usize, buf: &mut [u8]) {
         let at = self.checked(page, offset.saturating_add(buf.len()));

@@ -1,8 +1,7 @@
-//! Blocks of one page from the [`Stock`], without the positions' lock.
+//! `ReserveCore` grants blocks of one page from the [`Stock`], without the positions' lock.
 //!
-//! A request that finds no place drains the stock, searches again, and refills it. A reserve with
-//! counted writers has no stock: a search must avoid the pages that writers copy to. Cost: one
-//! exchange a block; one search a restocked chunk.
+//! A reserve with counted writers uses no stock: a search must avoid pages that writers copy to.
+//! Cost: one exchange a block; one search for each chunk restocked.
 
 use super::owner::pages_of;
 use super::positions::Positions;
@@ -15,7 +14,6 @@ use glebe_os::units::Pages;
 impl ReserveCore {
     #[inline]
     pub(super) fn grant_at_hand(&self) -> Option<Extent> {
-        // Starts all fetches at once.
         if let Some(page) = self.busy.stock.next() {
             self.lent().prefetch_to_recall(page as usize);
         }
@@ -30,8 +28,7 @@ impl ReserveCore {
         Extent::new(page, 1)
     }
 
-    /// Recalls a page of the stock into which a tenant copies. Returns false, with the page back in
-    /// place, if the kernel refuses the barrier.
+    /// Returns false, with the page back in place, if the kernel refuses the barrier.
     #[cold]
     fn recall_busy(&self, page: u64) -> bool {
         let extent = Extent::new(page, 1).expect("one page");
@@ -42,8 +39,7 @@ impl ReserveCore {
         taken
     }
 
-    /// Takes a page of the stock if another thread has filled it. If not, takes a page of the
-    /// positions, and stocks more for later requests.
+    /// Looks in the stock first: another thread may have filled it.
     pub(super) fn restock(&self, positions: &mut Positions) -> Option<Extent> {
         if let Some(page) = self.busy.stock.take() {
             return Extent::new(page, 1);
@@ -53,7 +49,7 @@ impl ReserveCore {
         Extent::new(first.start(), 1)
     }
 
-    /// Stocks `first`, already taken pages of one chunk, and then pages that it takes itself.
+    /// `first` is taken pages of one chunk.
     pub(super) fn fill_stock(&self, positions: &mut Positions, mut first: Option<Extent>) {
         for _ in 0..stock::WORDS {
             let next = first.take().or_else(|| positions.take_in_chunk(Stock::CHUNK));
@@ -65,8 +61,7 @@ impl ReserveCore {
         }
     }
 
-    /// Returns the longest contiguous run. Refills a stock that it drained, so that no request pays
-    /// for the question.
+    /// Refills a stock that it drained, so that the next request does not pay.
     pub(super) fn largest_run(&self) -> Pages {
         let mut positions = lock(&self.positions);
         let drained = !self.busy.stock.is_empty() && self.drain_stock(&mut positions);
@@ -77,11 +72,11 @@ impl ReserveCore {
         Pages::new(largest)
     }
 
-    /// Gives the stock back to the positions. Returns true if it held pages.
+    /// Returns true if the stock held pages.
     pub(super) fn drain_stock(&self, positions: &mut Positions) -> bool {
         let mut any = false;
         for run in self.busy.stock.drain() {
-            self.lender().give_back(&pages_of(run)); // as at the end of a block
+            self.lender().give_back(&pages_of(run));
             positions.free(run);
             any = true;
         }

@@ -1,4 +1,4 @@
-//! [`Block`] and [`Promise`]: the pages that first class holds. Dropping them gives the pages back.
+//! [`Block`] and [`Promise`] own the pages that first class holds, and give them back when dropped.
 
 use std::fmt;
 
@@ -10,11 +10,11 @@ use glebe_os::extent::Extent;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 
-/// The known contiguity of a block.
+/// [`Contiguity`] says what is known about the pages of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Contiguity {
-    /// Proved by frames read from the kernel when the reserve was built.
+    /// Proved by frames read when the reserve was built.
     Proved,
     /// Contiguous, since the kernel keeps this many pages together; frames are hidden.
     WithinGrain(Pages),
@@ -32,8 +32,7 @@ impl fmt::Display for Contiguity {
     }
 }
 
-/// A first-class block. Only its owner uses the pages until it is dropped; then tenants use them
-/// again.
+/// [`Block`] is memory of its owner alone until it is dropped. Then tenants use its pages again.
 ///
 /// ```
 /// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
@@ -86,7 +85,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// Returns the pages in the block.
+    /// Returns the number of pages.
     #[must_use]
     pub fn pages(&self) -> Pages {
         Pages::new(self.extent.len())
@@ -133,8 +132,7 @@ impl Block {
         self.inner.get().map_or(Contiguity::VirtualOnly, |inner| inner.contiguity(self.extent))
     }
 
-    /// Returns the address. Only the block's owner writes there; a forked child has no mapping
-    /// there.
+    /// Returns the address, where a forked child has no mapping.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         std::ptr::with_exposed_provenance_mut(self.addr)
@@ -147,8 +145,8 @@ impl Block {
     #[allow(unsafe_code)]
     pub fn bytes(&self) -> Result<&[u8], ReserveError> {
         let len = self.inner.get()?.len_bytes(self.extent);
-        // SAFETY: `inner` keeps the pages mapped, `Lent::recall` took them from the tenants, and no
-        // other block has them. A tenant's late reader may copy bytes, but none writes.
+        // SAFETY: `inner` keeps the pages mapped. `Lent::recall` took them, so no tenant writes to
+        // them, and no other block has them.
         Ok(unsafe { std::slice::from_raw_parts(self.as_ptr(), len) })
     }
 
@@ -173,7 +171,7 @@ impl Drop for Block {
     }
 }
 
-/// A run set aside for a later block. Tenants use it until it is taken; other blocks cannot.
+/// [`Promise`] is a run set aside for a later block. Until it is taken only tenants use the run.
 ///
 /// ```
 /// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
@@ -193,7 +191,7 @@ pub struct Promise {
 }
 
 impl Promise {
-    /// Returns the pages promised.
+    /// Returns the number of pages promised.
     #[must_use]
     pub fn pages(&self) -> Pages {
         Pages::new(self.extent.map_or(0, Extent::len))
@@ -202,13 +200,12 @@ impl Promise {
     /// Takes the block, which never lacks room.
     ///
     /// # Errors
-    /// [`ReserveError::Forked`], and [`ReserveError::Os`] if the kernel refuses the barrier that it
-    /// granted when the reserve was built; this ends the promise.
+    /// [`ReserveError::Forked`], or [`ReserveError::Os`] if the kernel refuses the barrier, which
+    /// ends the promise.
     pub fn take(mut self) -> Result<Block, ReserveError> {
         let inner = self.inner.get()?;
         let begin = inner.busy.clock.now();
         let Some(extent) = self.extent else { return Err(ReserveError::ZeroPages) };
-        // With `wait` the result is always true.
         inner.recall(extent, self.zeroed, true)?;
         self.extent = None;
         inner.granted(begin);

@@ -1,10 +1,10 @@
-//! [`ReserveError`]: why a call on a reserve was refused.
+//! [`ReserveError`] says why a call on a reserve was refused.
 
 use crate::contig;
 use glebe_os::error::OsError;
 use glebe_os::units::{Bytes, Pages};
 
-/// A refused call on a reserve, which changed nothing.
+/// [`ReserveError`] is a refused call on a reserve.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReserveError {
@@ -38,10 +38,10 @@ pub enum ReserveError {
         /// Pages in the longest free run.
         largest: Pages,
     },
-    /// Tenants copy into every run that fits; only without restartable sequences.
+    /// Tenants copy into every run that was tried; only without restartable sequences.
     #[error("tenants are copying into every run that fits, and the request would not wait")]
     WouldWait,
-    /// The caller is a forked child; the reserve is its parent's.
+    /// The caller is a forked child.
     #[error("this process was forked from the reserve's owner; the reserve stayed there")]
     Forked,
     /// The buffer is not exactly one page.

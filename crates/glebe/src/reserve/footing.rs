@@ -1,5 +1,4 @@
-//! [`Footing`]: the memory under a reserve: its length, source, runs and frames. A reserve without
-//! room keeps its first memory.
+//! [`Footing`] describes the memory under a reserve.
 
 use super::error::ReserveError;
 use super::memory::Memory;
@@ -9,12 +8,12 @@ use glebe_os::error::OsError;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 
-/// A summary of the memory under a reserve.
+/// [`Footing`] sums up the memory under a reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Footing {
-    /// Source of the memory: [`Source::Divided`] if there are several.
+    /// Source of the memory; [`Source::Divided`] if there are several.
     pub source: Source,
-    /// The mechanism that keeps it in its frames: [`HeldBy::Nothing`] if the parts differ.
+    /// Mechanism that keeps the memory in its frames; [`HeldBy::Nothing`] if the parts differ.
     pub held_by: HeldBy,
     /// Length in bytes.
     pub len: Bytes,
@@ -35,7 +34,7 @@ impl ReserveCore {
 }
 
 impl Reserve {
-    /// Returns the present pages; in a forked child, the pages that the reserve was made with.
+    /// Returns the present pages; in a forked child, the pages that the reserve was built with.
     #[must_use]
     pub fn len(&self) -> Pages {
         let memory = self.inner.get().ok().and_then(|inner| inner.memory.as_ref());
@@ -43,15 +42,14 @@ impl Reserve {
         memory.map_or_else(made, Memory::present)
     }
 
-    /// Returns the greatest length: the length, unless
-    /// [`ReserveOptions::room`](super::ReserveOptions::room) was set.
+    /// Returns the greatest length, set by [`ReserveOptions::room`](super::ReserveOptions::room).
     #[must_use]
     pub fn room(&self) -> Bytes {
         let memory = self.inner.get().ok().and_then(|inner| inner.memory.as_ref());
         memory.map_or(self.contig.len(), Memory::room)
     }
 
-    /// Returns the present runs, by position, and all else that is known of the memory.
+    /// Returns the present runs, by position, with their source and proof.
     ///
     /// # Errors
     /// [`ReserveError::Forked`].

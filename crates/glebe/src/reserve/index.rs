@@ -1,7 +1,7 @@
-//! [`Index`] of the page cache: maps a key's hash to the page uses that may hold the key.
+//! [`Index`] of the page cache maps a key's hash to the page uses that may hold the key.
 //!
 //! A bucket is two cache lines: a header and fifteen slots. No lock: one exchange of the header
-//! publishes an entry and ends the one that it replaces.
+//! publishes an entry and ends the entry that it replaces.
 //!
 //! ```text
 //! header  63                 30 29        15 14         0
@@ -17,28 +17,20 @@
 //! ```
 //!
 //! The version grows with every change, so a successful exchange proves that the bucket did not
-//! change since the search. An entry is a hint: a page that first class took keeps its entry until
-//! a search finds it stale. Keys that crowd a bucket displace each other, which costs a miss.
+//! change since the search. An entry is a hint: the entry of a page that first class took stays
+//! until a search finds it stale. Keys that crowd a bucket displace each other, which costs a miss.
 //!
-//! Tag: hash bits that do not choose the bucket. Key words tell equal tags apart; a wrong
-//! guess, one in 2^15 for each entry met, costs two cache lines.
+//! Tag: hash bits that do not choose the bucket. Key words tell equal tags apart.
 //!
-//! Generation: low bits of the page word's generation ([`super::words`]). An entry names one use of
-//! its page and is stale afterwards, so no page is found before it is published. The bits repeat
-//! after 2^16 claims and returns of a page. So a stale entry names its page again with probability
-//! 2^-16 each time that its own key is put there; never for other keys, since key words are
-//! compared. This entry shows the page between its commit and its publication. It affects only
-//!
-//! * a reader during *two* puts of the key. The reader may see the first page, the second, and the
-//!   first again, but no older one, since publishing ends the stale entries of the key's tag;
-//! * a reader that sees the page and then an older one. The bits must have repeated twice: now, and
-//!   when the older page was published while another key's page there made the entry look live. The
-//!   probability is 2^-32.
-//!
-//! Publication ends the entry in both cases: after a put, only its page is found.
+//! Generation: low bits of the page word's generation ([`super::words`]), so an entry names one use
+//! of its page. The bits repeat after 2^16 claims and returns of a page: for each put of its own
+//! key there, a stale entry names its page again with probability 2^-16. Other keys are safe, since
+//! key words are compared. A publication ends the stale entries of its tag, so after a put only its
+//! page is found. During two puts of a key a reader can see the first page again after the second,
+//! and an older page with probability 2^-32.
 //!
 //! # Safety
-//! Buckets consist of words and may begin as zeros.
+//! Buckets consist of words, which may be zero.
 #![allow(unsafe_code)]
 
 use super::lent::Meta;
@@ -77,7 +69,6 @@ impl Default for Bucket {
     }
 }
 
-/// A key: its words beside the page, and their hash.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PageKey {
     pub(crate) meta: Meta,
@@ -89,20 +80,15 @@ pub(crate) struct Index {
     buckets: Table<Bucket>,
 }
 
-/// The relation of an entry's page to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Held {
-    /// The page holds that key.
     Same,
-    /// The page holds another key.
     Other,
-    /// The use is over: the entry is void.
     Stale,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Published {
-    /// The use that held the key.
     pub(crate) replaced: Option<PageUse>,
     /// The use of another key, removed for want of room.
     pub(crate) displaced: Option<PageUse>,
@@ -129,7 +115,6 @@ fn with(header: u64, set: u64, clear: u64) -> u64 {
     ((header & !clear) | set).wrapping_add(VERSION_ONE)
 }
 
-/// Iterates over the set bits, lowest first.
 #[inline]
 fn slots_of(mut bits: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
@@ -168,8 +153,8 @@ impl Index {
         })
     }
 
-    /// Makes `at` the only entry of its key; `held` compares other entries with the key. Returns
-    /// `None` if threads are publishing to all slots of the bucket.
+    /// Makes `at` the only entry of its key. Returns `None` if other threads have claimed all
+    /// slots.
     pub(crate) fn publish(
         &self,
         hash: u64,
@@ -191,7 +176,6 @@ impl Index {
         }
     }
 
-    /// Ends the entry that `same` accepts. Returns its use.
     pub(crate) fn remove(&self, hash: u64, same: impl Fn(PageUse) -> bool) -> Option<PageUse> {
         let bucket = self.bucket(hash);
         let mut header = bucket.header.load(Ordering::Acquire);
@@ -227,7 +211,6 @@ impl Bucket {
         })
     }
 
-    /// Returns the slots that `entry` ends, and the use that held its key.
     fn ended_by(
         &self,
         header: u64,
@@ -238,7 +221,7 @@ impl Bucket {
         let (mut ended, mut replaced) = (0, None);
         for (slot, at) in self.tagged(header, hash) {
             if at == use_of(entry) {
-                ended |= 1 << slot; // equal to the new entry, as its bits repeated
+                ended |= 1 << slot; // equal to the new entry: its bits repeated
                 continue;
             }
             match held(at) {
@@ -251,7 +234,7 @@ impl Bucket {
         (ended, replaced)
     }
 
-    /// Claims a slot: empty, else stale, else valid. Returns the use displaced.
+    /// Claims a slot: empty, else stale, else valid, whose use it returns.
     fn claim(
         &self,
         hash: u64,

@@ -1,21 +1,18 @@
-//! [`Lender`]: lends the pages that first class does not hold to the page cache and the pools.
+//! [`Lender`] lends the pages that first class does not hold to the page cache and the pools.
 //!
-//! A claim may evict a page of either tenant and returns what the page held ([`Claimed`]). Nothing
-//! calls the evicted page's owner: its next access finds that the page has another user. No lock.
+//! A claim may evict a page of either tenant, whose next access finds that the page has another
+//! user. No lock.
 //!
 //! Choice: CLOCK with one byte a page, set by a reader and cleared by the hand. The hand moves
-//! downward, since first class takes from the bottom; a thread takes a chunk at a time. Pages that
-//! first class gave back are tried first: a few slots remember them, and a new one replaces the
-//! oldest. These are hints: only the page word allows a claim.
+//! downward, since first class takes from the bottom. Pages that first class gave back are tried
+//! first, since a free page saves an eviction. A few slots remember them as hints: only the page
+//! word allows a claim.
 //!
-//! The page cache first reuses free pages that its thread dropped last: they are in the processor's
-//! caches and cost no eviction. Replacing values of 1 MiB in a reserve of 160 MiB took 7 to 10 %
-//! less time than with the hand only.
+//! The page cache first reuses free pages that its thread dropped last, which are in the
+//! processor's caches: replacing values of 1 MiB takes 7 to 10 % less time.
 //!
-//! A claim that may not evict uses a clock hand of its own, which restarts at the top when enough
-//! was given back. So it prefers free pages above: first class takes the lowest pages and would
-//! soon take those again. A claim that may evict prefers pages given back, since each free page
-//! saves an eviction.
+//! A claim that may not evict uses a hand of its own, which restarts at the top when enough was
+//! given back: first class would soon take the lowest pages again.
 
 use std::ops::Range;
 
@@ -27,7 +24,7 @@ use glebe_os::error::OsError;
 use glebe_os::internal::stats::{lane, LANES};
 use glebe_os::internal::sync::{MappedByte, MappedWord as Word, Ordering};
 
-/// Flag in a page's first key word: part of a zspage. The other bits are a [`Lender::number`].
+/// Flag in a page's first key word: part of a zspage.
 pub(super) const PACKED: u64 = 1 << 63;
 
 /// Used pages that a claim passes over before it evicts one.
@@ -37,34 +34,28 @@ const CHUNK: u64 = 32;
 /// Flag in a lane: the chunk was given back, so only its free pages are taken.
 const ONLY_FREE: u64 = 1 << 63;
 const SLOTS: usize = 64;
-/// Dropped pages that a lane remembers, which fill two cache lines with its other fields.
+/// Dropped pages that a lane remembers. The lane then fills two cache lines.
 pub(super) const DROPPED: u64 = 14;
-/// The hand for free pages restarts when 1/64 of all pages was given back: at most 64 repeated
-/// looks for each page given back.
+/// Part of all pages after which the hand restarts: at most 64 looks for each page given back.
 const TO_TOP: u64 = 64;
 
 #[derive(Debug)]
 pub(crate) struct Lender {
     lent: Lent,
     clock: Clock,
-    /// Not 0 if the page was used since the hand last passed it.
     hot: Table<MappedByte>,
-    /// Zeroed granules that tenants do not use.
     zero_target: u64,
     numbers: Word,
     counts: Counts,
 }
 
-/// The pages that a claim looks at first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum First {
-    /// Pages given back, then the hand.
     GivenBack,
     /// Pages dropped, pages given back, then the hand.
     Dropped,
     /// Free pages only: pages dropped, then the hand for free pages.
     Free,
-    /// Only the hand.
     AtHand,
 }
 
@@ -72,7 +63,6 @@ pub(super) enum First {
 #[must_use]
 pub(super) struct Claimed {
     pub(super) claim: Claim,
-    /// The evicted use and its key words, if they were seen.
     pub(super) held: Option<(PageUse, Meta)>,
 }
 
@@ -107,12 +97,10 @@ impl Lender {
         self.zero_target
     }
 
-    /// Returns a number above zero that no other tenant of this reserve has.
     pub(super) fn number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Claims a page that is free or was not used lately. The caller counts an eviction.
     #[inline]
     pub(super) fn claim(&self, first: First) -> Option<Claimed> {
         self.claim_where(first, u64::MAX, |_, _| true)
@@ -123,8 +111,8 @@ impl Lender {
         self.claim_where(First::Free, u64::MAX, |_, held| held.is_none())
     }
 
-    /// Claims a page that `may` accepts by its key words. Looks at up to `most` pages at the hand.
-    /// Pages given back or dropped count separately, since they may be in use again.
+    /// Looks at up to `most` pages at the hand. Hints count separately, since their pages may be in
+    /// use again.
     #[inline]
     pub(super) fn claim_where(
         &self,
@@ -175,7 +163,6 @@ impl Lender {
         None
     }
 
-    /// Fills as [`Lent::fill`] does, and counts the outcome.
     #[inline]
     pub(super) fn fill(
         &self,
@@ -192,8 +179,8 @@ impl Lender {
         filled
     }
 
-    /// Fills claimed pages and calls `done` with each use, or with `None`. Counts at the end: a
-    /// locked instruction between two copies would wait for the stores of the first.
+    /// Counts at the end: a locked instruction between two copies would wait for the stores of the
+    /// first.
     #[inline]
     pub(super) fn fill_all<'b>(
         &self,
@@ -211,8 +198,7 @@ impl Lender {
         self.counts.add(Counter::RejectedRecalled, recalled);
     }
 
-    /// Drops a use and counts it as `why`. Returns false if it is over or another thread
-    /// interfered; then the hand finds the page.
+    /// Returns false if the use is over or another thread interfered.
     #[inline]
     pub(super) fn drop_use(&self, at: PageUse, why: Counter) -> bool {
         let dropped = self.lent.discard_use(at);
@@ -231,7 +217,6 @@ impl Lender {
         }
     }
 
-    /// Makes the pages given back the next choice of claims that may evict, and the last of others.
     pub(super) fn give_back(&self, run: &Range<usize>) {
         self.clock.give_back(run);
     }
@@ -245,15 +230,13 @@ impl Lender {
 #[derive(Debug, Default)]
 struct Padded(Word);
 
-/// State of a thread, or of several.
 #[repr(align(128))]
 #[derive(Debug, Default)]
 struct Lane {
     /// Place in the chunk; a multiple of [`CHUNK`] if the chunk is used up.
     place: Word,
-    /// Ring of dropped pages, each stored plus one; 0 if taken since.
+    /// Ring of dropped pages plus one; 0 if taken.
     dropped: [Word; DROPPED as usize],
-    /// Number of the next drop.
     next: Word,
 }
 
@@ -261,14 +244,13 @@ struct Lane {
 struct Clock {
     end: Word,
     hand: Padded,
-    /// The hand for free pages; pages given back since it restarted.
     high_hand: Padded,
     given: Word,
     lanes: Box<[Lane]>,
-    /// Ranges of chunks given back: first chunk from bit 32, number of chunks below; 0 if empty.
+    /// Ranges of chunks: first chunk from bit 32, number of chunks below; 0 if empty.
     slots: Box<[Word]>,
     next_slot: Word,
-    /// Number of slots in use; may lag.
+    /// May lag.
     filled: Padded,
 }
 
@@ -279,12 +261,11 @@ impl Clock {
         Self { end: Word::new(end), lanes, slots, ..Self::default() }
     }
 
-    /// Sets the end, above zero, which changes the pages that hands and lanes mean.
     fn set_end(&self, end: u64) {
         self.end.store(end, Ordering::Relaxed);
     }
 
-    /// Returns the next page to look at, and true if only free pages may be taken.
+    /// Returns true if only a free page may be taken.
     #[inline]
     fn next(&self, first: First) -> (usize, bool) {
         let has_dropped = matches!(first, First::Dropped | First::Free);
@@ -311,7 +292,7 @@ impl Clock {
         self.lanes[lane()].place.store(0, Ordering::Relaxed);
     }
 
-    /// Remembers a dropped page; inexact if threads share the lane.
+    /// Inexact if threads share the lane.
     #[inline]
     fn drop_page(&self, page: usize) {
         let lane = &self.lanes[lane()];
@@ -395,7 +376,6 @@ mod tests {
         assert_eq!(chunk(), last(3));
         clock.give_back(&(0..1));
         assert_eq!((chunk(), chunk()), (last(1), last(2)));
-        // The other hand has not moved.
         let given = (0..5 * CHUNK).filter(|_| clock.next(First::GivenBack).1).count() as u64;
         assert_eq!((given, clock.next(First::GivenBack)), (5 * CHUNK, (8191, false)));
     }

@@ -1,9 +1,8 @@
-//! [`Memory`] of a reserve with room: a window of addresses and the parts mapped in it.
+//! [`Memory`] of a reserve with room is a window of addresses with parts mapped in it.
 //!
-//! A part is the memory that one call added. Pages given back leave its `left`; an empty part is
-//! dropped. Positions and lengths are base pages from the start of the window, unless they are
-//! [`Bytes`]. Locks: `turn` for each call that changes the memory; `parts` for each look. Cost: one
-//! step for each run.
+//! A part is the memory that one call added, less the pages given back. Positions and lengths are
+//! base pages from the start of the window, unless they are [`Bytes`]. Locks: `turn` for each
+//! change, then `parts` for each look.
 
 use std::sync::Arc;
 
@@ -21,13 +20,11 @@ use glebe_os::internal::sync::{lock, Mutex, MutexGuard};
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, PageSize, Pages};
 
-/// Suits pages of every size.
 const WINDOW_ALIGN: PageSize = PageSize::new(1 << 30).unwrap();
 
 #[derive(Debug)]
 pub(super) struct MemoryPart {
     start: u64,
-    /// The extents not yet given back, ascending.
     left: Vec<Extent>,
     contig: Arc<Contig>,
 }
@@ -35,7 +32,6 @@ pub(super) struct MemoryPart {
 #[derive(Debug)]
 pub(super) struct Memory {
     window: Window,
-    /// Options for more memory.
     wishes: Options,
     turn: Mutex<()>,
     parts: Mutex<Vec<MemoryPart>>,
@@ -65,7 +61,7 @@ impl MemoryPart {
     }
 }
 
-/// Returns the runs of all parts, ascending, with adjacent frames joined.
+/// Joins adjacent frames.
 fn runs_of(parts: &[MemoryPart]) -> Vec<Run> {
     let mut all: Vec<Run> = parts.iter().flat_map(MemoryPart::runs).collect();
     all.sort_unstable_by_key(|run| run.pages.start());
@@ -82,7 +78,6 @@ fn proof_of(parts: &[MemoryPart]) -> Proof {
     parts.iter().map(|part| part.contig.proof()).fold(Proof::Frames, Proof::weaker)
 }
 
-/// Returns the source and hold common to all parts, and their length.
 fn footing_of(parts: &[MemoryPart]) -> Footing {
     let of = |part: &MemoryPart| Footing {
         source: part.contig.source(),
@@ -98,7 +93,6 @@ fn footing_of(parts: &[MemoryPart]) -> Footing {
 }
 
 impl Memory {
-    /// Makes a window of `room` bytes and moves `contig` to its start.
     pub(super) fn new(
         contig: Contig,
         room: Bytes,
@@ -115,7 +109,6 @@ impl Memory {
         Ok((Self { window, wishes, turn, parts }, contig))
     }
 
-    /// Excludes other calls that change the memory.
     pub(super) fn turn(&self) -> MutexGuard<'_, ()> {
         lock(&self.turn)
     }
@@ -128,7 +121,6 @@ impl Memory {
         self.footing().len.pages_down(page_size())
     }
 
-    /// Returns the end of the highest page with memory.
     pub(super) fn end(&self) -> u64 {
         let parts = lock(&self.parts);
         parts.iter().flat_map(|part| &part.left).map(|extent| extent.end()).max().unwrap_or(0)
@@ -141,9 +133,8 @@ impl Memory {
         parts.iter().flat_map(|part| &part.left).fold(all, |rest, left| without(&rest, *left))
     }
 
-    /// Returns places for `len` pages at multiples of `align`: the shortest free extent that is
-    /// long enough, the lowest of equals; several extents if none is. The error is the number of
-    /// pages that fit.
+    /// Returns places at multiples of `align`: the shortest free extent that is long enough, or
+    /// several extents. The error is the number of pages that fit.
     pub(super) fn places(&self, len: u64, align: u64) -> Result<Vec<Extent>, u64> {
         let aligned = |absent: &Extent| {
             let start = absent.start().next_multiple_of(align);
@@ -162,7 +153,6 @@ impl Memory {
         Ok(found)
     }
 
-    /// Allocates memory for exactly `place`.
     pub(super) fn had(&self, place: Extent) -> Result<MemoryPart, ReserveError> {
         let len = bytes(place.len());
         let contig = self.wishes.again(len).build(len)?;
@@ -174,17 +164,14 @@ impl Memory {
         Ok(MemoryPart::new(Arc::new(contig), place.start()))
     }
 
-    /// Gives back memory that is not yet part of the reserve.
     pub(super) fn give_up(&self, parts: Vec<MemoryPart>) {
         for part in parts {
             let extent = part.extent();
-            // If the kernel refuses, the mapping stays until other memory replaces it or the
-            // reserve ends.
+            // A mapping that the kernel keeps stays until other memory replaces it.
             let _ = self.window.vacate(bytes(extent.start()), bytes(extent.len()));
         }
     }
 
-    /// Returns the runs and the proof with the parts in `more` added.
     pub(super) fn runs_with(&self, more: &mut Vec<MemoryPart>) -> (Vec<Run>, Proof) {
         let mut parts = lock(&self.parts);
         let had = parts.len();
@@ -204,7 +191,6 @@ impl Memory {
         lock(&self.parts).extend(parts);
     }
 
-    /// Returns the page size for giving memory back.
     pub(super) fn unit(&self) -> Result<PageSize, ReserveError> {
         let parts = lock(&self.parts);
         let mut units = parts.iter().map(|part| part.contig.unit());
@@ -212,8 +198,7 @@ impl Memory {
         most.ok_or(ReserveError::FixedLen { why: "a buffer of a dma-heap is given back whole" })
     }
 
-    /// Gives the memory of an extent back, in whole units. Nobody may use it, but late readers may
-    /// still copy from it. An error changes nothing.
+    /// Gives back whole units. Late readers may still copy from `gone`. An error changes nothing.
     pub(super) fn vacate(&self, gone: Extent) -> Result<(), OsError> {
         let mut parts = lock(&self.parts);
         let pinned = |part: &MemoryPart, gone: Extent| within(&part.left, gone).collect::<Vec<_>>();

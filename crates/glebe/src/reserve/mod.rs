@@ -1,17 +1,14 @@
-//! [`Reserve`]: guaranteed contiguous memory whose idle pages work as a cache.
+//! [`Reserve`] is guaranteed contiguous memory whose idle pages work as a cache.
 //!
 //! A reserve owns one populated mapping. *First class* allocates [`Block`]s of physically
-//! contiguous pages, in microseconds, while a free run is long enough. The other pages are lent to
-//! *tenants* (the [`PageCache`] and each [`LentObjectPool`]), which lose them at once when first
-//! class takes them. Positions count base pages from the start of the mapping; granules of 2 MiB
-//! are the unit of bookkeeping.
+//! contiguous pages, in microseconds. *Tenants*, the [`PageCache`] and each [`LentObjectPool`],
+//! borrow the other pages, and lose them at once when first class takes them. Positions count base
+//! pages from the start of the mapping. Granules have 2 MiB.
 //!
-//! Layers, from below: `lent`, the protocol between the classes; `lender`, which chooses tenants'
-//! pages; `page_cache` and `packed` (pools of objects). First class (`owner`) uses `positions` and
-//! `lent`.
+//! Layers, from below: `lent` is the protocol, `lender` chooses tenants' pages, `page_cache` and
+//! `packed` are the tenants, `owner` is first class.
 //!
-//! Locks: `positions`, among first-class callers only; the page cache's names. Tenants and first
-//! class share no lock: see `lent`. In a forked child every call returns [`ReserveError::Forked`].
+//! Lock: `positions`, among first-class callers. Tenants and first class share no lock.
 //!
 //! Source: "GCMA: guaranteed contiguous memory allocator" (RFC v2, 2015), Linux's cleancache.
 
@@ -76,16 +73,14 @@ pub use page_cache::{Namespace, PageCache, Put, Rejected};
 pub use resize::Resized;
 pub(crate) use shrinkable::Shrinkable;
 
-/// Length of a granule, for every page size.
 const GRANULE: Bytes = Bytes::mib(2);
 
-/// The way to keep tenants out of pages that first class takes.
+/// [`Writers`] is the way to keep tenants out of the pages of first class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writers {
     /// Restartable sequences: first class never waits for a tenant.
     Restartable,
-    /// A count of the copies under way in each granule: first class takes a run without copies or,
-    /// if none is left, waits.
+    /// A count of copies in each granule: first class avoids such granules or waits.
     Counted,
 }
 
@@ -98,13 +93,12 @@ impl fmt::Display for Writers {
     }
 }
 
-/// The fields that every call uses, besides the tables.
 #[derive(Debug)]
 #[repr(C)]
 struct Busy {
     stock: Stock,
     clock: Rate,
-    /// Not 0 if some pool has its pages moved before first class takes them. Never reset.
+    /// Not 0 if some pool uses [`OnRecall::Move`]. Never reset.
     moves: MappedWord,
     alloc_ns: Histogram,
 }
@@ -124,9 +118,8 @@ pub(crate) struct ReserveCore {
     movers: Movers,
     busy: Busy,
     serving: OnceLock<Bound>,
-    /// The reclaimer that may shrink this reserve.
     claim: Claim,
-    /// `None` if the length is fixed. Dropped last, since the other fields use the memory.
+    /// Dropped last: the other fields use the memory.
     memory: Option<Memory>,
 }
 
@@ -174,7 +167,7 @@ impl ReserveCore {
         (stats.packed, stats.packed_lost) = self.cache.packed();
         stats.total = match &self.memory {
             None => Pages::new(self.lent().pages() as u64),
-            // Sums the same granules, so that the identity holds while the reserve is resized.
+            // Sums the same granules, so that the identity holds during a resize.
             Some(_) => stats.free + stats.held + stats.live,
         };
         stats.recalled += self.busy.stock.recalled();
@@ -184,7 +177,7 @@ impl ReserveCore {
     }
 }
 
-/// The use of one granule's pages; zeros if it has no memory.
+/// [`GranuleUse`] counts the pages of one granule; all are 0 if the granule has no memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GranuleUse {
     /// Unused pages.
@@ -195,7 +188,7 @@ pub struct GranuleUse {
     pub tenant: Pages,
 }
 
-/// A reserve: a cheap handle. Blocks and pools keep the reserve alive too.
+/// [`Reserve`] is a cheap handle. Blocks and pools keep the reserve alive too.
 ///
 /// ```
 /// use glebe::{reserve::Reserve, units::{Bytes, Pages}};
@@ -235,15 +228,14 @@ impl Reserve {
         PageCache::new(self.inner.clone())
     }
 
-    /// Returns the memory that the reserve was made of. A reserve with [room](ReserveOptions::room)
-    /// may have given some of it back, or added more: see [`Reserve::certificate`],
-    /// [`Reserve::locate`] and [`Reserve::verify`].
+    /// Returns the memory that the reserve was made of; [`Reserve::certificate`] has the present
+    /// memory.
     #[must_use]
     pub fn contig(&self) -> &Contig {
         &self.contig
     }
 
-    /// Returns how this reserve keeps tenants out of blocks.
+    /// Returns how tenants are kept out of blocks.
     #[must_use]
     pub fn writers(&self) -> Writers {
         if self.why_counted.is_some() {
@@ -259,7 +251,7 @@ impl Reserve {
         self.why_counted.as_deref()
     }
 
-    /// Returns the use of each granule, by position; an empty list in a forked child.
+    /// Returns the use of each granule, by position; nothing in a forked child.
     #[must_use]
     pub fn usage(&self) -> Vec<GranuleUse> {
         self.inner.get().map_or_else(|_| Vec::new(), ReserveCore::usage)
@@ -271,22 +263,21 @@ impl Reserve {
         self.inner.get().map_or_else(|_| Stats::default(), ReserveCore::stats)
     }
 
-    /// Lets root and other processes of this user read the statistics (`glebe stats`). Starts a
-    /// thread that sleeps between requests and ends with the reserve. A later call returns the
-    /// socket of the first.
+    /// Lets root and this user's processes read the statistics (`glebe stats`), by a thread that
+    /// ends with the reserve. Later calls return the same socket.
     ///
     /// The socket is in `$XDG_RUNTIME_DIR/glebe` if this user owns `$XDG_RUNTIME_DIR`, else in
     /// `/run/glebe` for root and in `/run/user/UID/glebe` for others.
     ///
     /// # Errors
     /// [`ReserveError::NoRuntimeDir`], [`ReserveError::Forked`], or [`ReserveError::Os`] if the
-    /// kernel refuses a call. The reserve works without the socket.
+    /// kernel refuses a call.
     pub fn serve_stats(&self) -> Result<&Path, ReserveError> {
         self.serve(None)
     }
 
-    /// Serves as [`Reserve::serve_stats`] does, in `dir`: created if it is missing, and closed to
-    /// other users.
+    /// Serves as [`Reserve::serve_stats`] does, in `dir`, which is created if missing and closed to
+    /// others.
     ///
     /// # Errors
     /// The errors of [`Reserve::serve_stats`] except [`ReserveError::NoRuntimeDir`].
@@ -301,7 +292,7 @@ impl Reserve {
         }
         let dir = dir.map_or_else(served::own_dir, |dir| Ok(dir.to_owned()))?;
         let own = serve::start(self.inner.downgrade()?, &dir)?;
-        // Drops this call's socket if a concurrent call stored its own first.
+        // Drops this call's socket if a concurrent call was first.
         Ok(inner.serving.get_or_init(|| own).path())
     }
 }

@@ -1,7 +1,4 @@
-//! [`LentObjectPool`]: a pool of compressed objects on pages that first class does not hold.
-//!
-//! [`packed`](super::packed) handles the lent pages, [`zpool`](crate::zpool) the rest. After a fork
-//! every call in the child is an error.
+//! [`LentObjectPool`] stores compressed objects on pages that first class does not hold.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -16,7 +13,7 @@ use glebe_os::internal::sync::Ordering;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 
-/// Options of a pool of objects on lent pages.
+/// [`LentObjectPoolOptions`] makes a pool of objects on lent pages.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct LentObjectPoolOptions {
@@ -26,15 +23,14 @@ pub struct LentObjectPoolOptions {
     on_recall: OnRecall,
 }
 
-/// The fate of a pool's pages that first class takes.
+/// [`OnRecall`] is the fate of a pool's pages that first class takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnRecall {
     /// They are lost, which costs first class nothing.
     #[default]
     Discard,
-    /// First class copies them to other lent pages before it takes them: free ones, or pages of the
-    /// page cache, which are evicted. Pages without a target are lost. Each page costs first class
-    /// about a microsecond, and every block of this reserve one look a page.
+    /// First class moves them to other lent pages, free or from the page cache, or loses them. Each
+    /// page costs first class about a microsecond, and every block of this reserve one look a page.
     Move,
 }
 
@@ -49,8 +45,8 @@ impl LentObjectPoolOptions {
         Self { codec, ..self }
     }
 
-    /// Sets the ordinary memory of new objects: by default a 64th of the reserve, at least 64
-    /// pages. No recall takes it.
+    /// Limits the ordinary memory of new objects: by default a 64th of the reserve's room, at least
+    /// 64 pages.
     pub fn staging(self, staging: Bytes) -> Self {
         Self { staging: Some(staging), ..self }
     }
@@ -91,12 +87,12 @@ impl Drop for Owned {
     }
 }
 
-/// A pool of objects of 1 byte to a page, compressed, in pages that first class does not hold: a
-/// cheap handle.
+/// [`LentObjectPool`] is a cheap handle to compressed objects of 1 byte to a page, in pages that
+/// first class does not hold.
 ///
-/// New objects are stored in ordinary memory, the staging, and move to lent pages when it is full.
-/// They are then second class: when first class or another tenant takes their pages, they are
-/// *lost*. The first read of a lost object returns `None`; then its handle is stale.
+/// New objects are stored in ordinary memory, the *staging*, and move to lent pages when it is
+/// full. Then they are *lost* if first class or another tenant takes their pages. A read that finds
+/// an object lost returns `None`, and ends its handle.
 ///
 /// ```
 /// use glebe::{reserve::Reserve, units::{Bytes, Pages}};
@@ -144,8 +140,8 @@ impl LentObjectPool {
     /// Stores an object.
     ///
     /// # Errors
-    /// [`Error::Empty`], [`Error::TooLong`]; [`Error::Full`], with the staging as limit, if it is
-    /// full and no page can be lent; [`Error::Forked`]; or a call that the kernel refuses.
+    /// [`Error::Empty`], [`Error::TooLong`]; [`Error::Full`] if the staging is full and no page can
+    /// be lent; [`Error::Forked`]; or a refusal of the kernel.
     pub fn insert(&self, bytes: &[u8]) -> Result<Handle, Error> {
         let inner = self.inner()?;
         self.checked_room(inner, bytes.len())?;
@@ -154,8 +150,8 @@ impl LentObjectPool {
         Ok(handle)
     }
 
-    /// Copies an object to the start of `buf`. Returns its length, or `None` if it was lost. `buf`
-    /// may hold anything after a lost object or an error.
+    /// Copies an object to the start of `buf`. Returns its length, or `None` if it was lost; then
+    /// `buf` may change.
     ///
     /// # Errors
     /// [`Error::Stale`] if it was removed or found lost before; [`Error::Foreign`],
@@ -180,7 +176,7 @@ impl LentObjectPool {
         self.owned.packed.with_stored(inner.lender(), &pinned, len).transpose()
     }
 
-    /// Stores other bytes under this handle, even if the old ones are lost unnoticed.
+    /// Stores other bytes under this handle.
     ///
     /// # Errors
     /// The errors of [`LentObjectPool::insert`]; [`Error::Stale`], [`Error::Foreign`].
@@ -192,7 +188,7 @@ impl LentObjectPool {
         Ok(())
     }
 
-    /// Removes an object, even if it is lost unnoticed.
+    /// Removes an object.
     ///
     /// # Errors
     /// [`Error::Stale`] if it was removed or found lost before; [`Error::Foreign`],
@@ -204,8 +200,8 @@ impl LentObjectPool {
         Ok(())
     }
 
-    /// Compacts the staging and then, within the budget, gathers the objects of lent zspages with a
-    /// quarter of their slots free. As it lends, the pool itself gathers those with half free.
+    /// Compacts the staging and then, within the budget, gathers objects of zspages with a quarter
+    /// of their slots free.
     ///
     /// # Errors
     /// [`Error::NoBudget`] for a budget of zero, [`Error::Forked`].
@@ -225,8 +221,7 @@ impl LentObjectPool {
         Ok(done)
     }
 
-    /// Ends the objects in lost pages of the next `zspages` zspages, from where the last call
-    /// ended. Inserts do this too, step by step.
+    /// Ends the objects in lost pages of the next `zspages` zspages. Inserts do this too.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -259,16 +254,13 @@ impl LentObjectPool {
     }
 }
 
-/// The statistics of a [`LentObjectPool`] at one moment.
-///
-/// Identities, exact while no call is under way ([`LentObjectPoolStats::check`] tests them): all of
-/// [`zpool::Stats`](crate::zpool::Stats), and `lost` equals its `evicted`.
+/// [`LentObjectPoolStats`] has the statistics of a [`LentObjectPool`] at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LentObjectPoolStats {
-    /// Objects found lost, because first class or other tenants took their pages.
+    /// Objects found lost with their pages.
     pub lost: u64,
-    /// Inserts refused with the staging full and no page to lend.
+    /// Inserts refused for want of pages.
     pub refused: u64,
     /// Zspages moved to lent pages.
     pub sealed: u64,
@@ -276,13 +268,13 @@ pub struct LentObjectPoolStats {
     pub moved: Pages,
     /// Objects brought back from sparse zspages.
     pub taken_out: u64,
-    /// Lent pages of zspages, lost ones included until they are found.
+    /// Lent pages of zspages, with lost pages that are not found yet.
     pub lent: Pages,
     /// Pages of zspages in ordinary memory.
     pub staged: Pages,
     /// Limit of staged pages.
     pub staging: Pages,
-    /// Bytes of tables for the places of lent pages, beside the pool's own.
+    /// Bytes of tables for the places of lent pages.
     pub places_bytes: u64,
     /// Statistics of the objects.
     pub objects: Stats,
@@ -319,14 +311,15 @@ impl LentObjectPoolStats {
         own
     }
 
-    /// Returns OpenMetrics 1.0 text, with the objects' text; pages of memory are given in bytes.
+    /// Returns OpenMetrics 1.0 text, with the objects' text; pages are given in bytes.
     #[must_use]
     pub fn to_openmetrics(&self) -> String {
         let sets = [Set { labels: Vec::new(), rows: self.rows() }];
         families(PREFIX, page_size().bytes(), &sets) + &self.objects.to_openmetrics()
     }
 
-    /// Tests the identities above.
+    /// Tests that `lost` equals `evicted` of the objects, and the identities of
+    /// [`zpool::Stats`](crate::zpool::Stats). They hold while no call is under way.
     ///
     /// # Errors
     /// The identity that does not hold, with its values.

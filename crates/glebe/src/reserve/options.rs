@@ -1,5 +1,4 @@
-//! [`ReserveOptions`] of a reserve: its memory, the protection from tenants, and the background
-//! zeroing.
+//! [`ReserveOptions`] builds a reserve.
 
 use std::sync::{Arc, OnceLock};
 
@@ -22,11 +21,9 @@ use glebe_os::internal::sys::page_size;
 use glebe_os::internal::sys::processes::claim::Claim;
 use glebe_os::units::{Bytes, Pages};
 
-/// Approximate table bytes for each page: its words, its key, and its place in the index.
 const TABLE_BYTES_A_PAGE: u64 = 96;
 
-/// Options of a reserve: [`Reserve::options`] makes them, [`ReserveOptions::build`] uses
-/// them.
+/// [`ReserveOptions`] has the options of a reserve.
 ///
 /// ```
 /// use glebe::{contig::{Contig, Source}, reserve::Reserve, units::{Bytes, Pages}};
@@ -48,36 +45,33 @@ pub struct ReserveOptions {
 }
 
 impl ReserveOptions {
-    /// Sets the options of the memory; by default the best source. A hugetlb pool is searched
-    /// beyond the length asked for, for longer runs ([`contig::Options::search`]).
+    /// Sets the options of the memory; by default the best source, searched for long runs.
     pub fn memory(self, memory: contig::Options) -> Self {
         Self { memory, ..self }
     }
 
-    /// Sets how tenants are kept out; by default the best way that the machine supports.
+    /// Sets how tenants are kept out.
     #[doc(hidden)]
     pub fn writers(self, writers: Writers) -> Self {
         Self { counted: writers == Writers::Counted, ..self }
     }
 
-    /// Sets the codec of the page cache; by default pages stay uncompressed. With a codec, pages
-    /// that shrink by a quarter or more are compressed: more pages fit, and puts and gets take
-    /// longer. A 64th of the reserve is then staged in ordinary memory, and the tables are larger.
+    /// Sets the codec of the page cache; by default pages stay uncompressed. With a codec more
+    /// pages fit, puts and gets take longer, and up to a 64th of the room is staged in ordinary
+    /// memory.
     pub fn page_cache(self, codec: Codec) -> Self {
         Self { page_cache: Some(codec), ..self }
     }
 
     /// Keeps about `pages` pages zeroed, in whole granules, by a background thread; by default
-    /// none. Tenants avoid these granules, and a zeroed block there needs no clearing. Memory that
-    /// was never used is zero anyway.
+    /// none.
     pub fn zero_ahead(self, pages: Pages) -> Self {
         Self { zero_ahead: pages, ..self }
     }
 
     /// Lets the reserve [grow](super::Reserve::grow) up to `room` bytes, rounded up to granules,
     /// and [shrink](super::Reserve::shrink); by default the length is fixed. Each page of room
-    /// costs addresses, some ten bytes of tables, and about a hundred once it is used. Memory of a
-    /// file has no room.
+    /// costs some ten bytes of tables, and about a hundred once it is used.
     pub fn room(self, room: Bytes) -> Self {
         Self { room, ..self }
     }
@@ -86,8 +80,9 @@ impl ReserveOptions {
     ///
     /// # Errors
     /// [`ReserveError::Contig`] if the memory cannot be allocated; [`ReserveError::BadLen`] if the
-    /// source's pages do not make up a whole number of granules; [`ReserveError::FixedLen`] if room
-    /// is set and the memory belongs to a file.
+    /// source's pages do not make up whole granules; [`ReserveError::FixedLen`] if room is set and
+    /// the memory belongs to a file; [`ReserveError::Packed`] for a bad codec;
+    /// [`ReserveError::Os`].
     pub fn build(mut self, len: Bytes) -> Result<Reserve, ReserveError> {
         let granules = len.get().div_ceil(GRANULE.get());
         let len = granules.checked_mul(GRANULE.get()).map_or(Bytes::new(u64::MAX), Bytes::new);
@@ -96,7 +91,7 @@ impl ReserveOptions {
         self.build_over(again, memory.build(len)?)
     }
 
-    /// Makes a reserve over `contig`. It grows, if it has room, by memory of the same source.
+    /// Makes a reserve over `contig`, which grows by memory of the same source.
     ///
     /// # Errors
     /// The errors of [`ReserveOptions::build`] except [`ReserveError::Contig`].
@@ -156,7 +151,6 @@ impl ReserveOptions {
         Ok(Reserve { inner, contig, why_counted: why_counted.map(Arc::from) })
     }
 
-    /// Moves the memory into a window with room for more, if `room` is set.
     fn stood_on(
         &self,
         again: contig::Options,
@@ -165,9 +159,10 @@ impl ReserveOptions {
         if self.room == Bytes::ZERO {
             return Ok((None, Arc::new(contig)));
         }
-        let (granule, len) = (GRANULE.get(), contig.len());
-        let room = self.room.get().div_ceil(granule).checked_mul(granule).map_or(len, Bytes::new);
-        let (memory, contig) = Memory::new(contig, room.max(len), again)?;
+        // A room above the last whole granule stays too long for any address space.
+        let granules = self.room.get().div_ceil(GRANULE.get()).min(u64::MAX / GRANULE.get());
+        let room = Bytes::new(granules * GRANULE.get()).max(contig.len());
+        let (memory, contig) = Memory::new(contig, room, again)?;
         Ok((Some(memory), contig))
     }
 }

@@ -1,8 +1,7 @@
-//! First class: places a block, recalls its pages from tenants, and gives it back.
+//! First class places a block, recalls its pages from tenants, and gives it back.
 //!
-//! Lock: the mutex of the positions, only among first-class callers, held while a place is chosen:
-//! O(log n), plus one step a granule if granules have costs. It is never held during a recall.
-//! Blocks of one page mostly need no lock: see `at_hand`.
+//! Lock: the mutex of the positions, held while a place is chosen but never during a recall: O(log
+//! n), plus one step a granule if granules have costs.
 
 use std::ops::Range;
 
@@ -19,12 +18,11 @@ use glebe_os::units::Pages;
 
 /// Places tried before a request waits for a tenant's copy.
 const PLACES_MAX: u32 = 8;
-/// Cost of a granule to be zeroed.
 const COST_OF_ZEROING: u64 = 1;
-/// Cost of a granule with a counted writer: more than zeroing all other granules.
+/// More than zeroing all other granules.
 const COST_OF_WRITER: u64 = 1 << 32;
 
-/// A request of a first-class caller.
+/// [`Request`] describes a block.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub struct Request {
@@ -42,9 +40,8 @@ impl Request {
         Self { pages, align, zeroed: false, any: false, no_wait: false }
     }
 
-    /// Sets the alignment to `align` pages, a power of two. It counts page frames; or positions in
-    /// the reserve if frames are hidden, or with [`Request::any`] in a reserve of several physical
-    /// runs.
+    /// Sets the alignment to `align` pages, a power of two. It counts page frames, or positions in
+    /// the reserve if frames are hidden or [`Request::any`] spans several physical runs.
     pub fn align(self, align: Pages) -> Self {
         Self { align, ..self }
     }
@@ -94,9 +91,8 @@ pub(super) fn pages_of(extent: Extent) -> Range<usize> {
 }
 
 impl Reserve {
-    /// Takes the block of a [`Request`]; a number of [`Pages`] asks for physically contiguous pages
-    /// with unspecified contents. Never fails because of tenants. O(log n), plus one step a
-    /// granule.
+    /// Takes a block, also from pages that tenants use. A number of [`Pages`] stands for
+    /// [`Request::new`]. O(log n), plus one step a granule.
     ///
     /// ```
     /// use glebe::{reserve::{Request, Reserve}, units::{Bytes, Pages}};
@@ -110,10 +106,10 @@ impl Reserve {
     /// ```
     ///
     /// # Errors
-    /// [`ReserveError::NoRun`] with the longest free run; [`ReserveError::NoAlignedRun`] if that
-    /// run is long enough; [`ReserveError::ZeroPages`], [`ReserveError::BadAlign`],
-    /// [`ReserveError::Forked`]; [`ReserveError::Os`] if the kernel refuses the barrier that it
-    /// granted when the reserve was built (a later filter, or no kernel memory).
+    /// [`ReserveError::NoRun`], or [`ReserveError::NoAlignedRun`] if the longest free run is long
+    /// enough; [`ReserveError::ZeroPages`], [`ReserveError::BadAlign`], [`ReserveError::Forked`];
+    /// [`ReserveError::WouldWait`] with [`Request::no_wait`]; [`ReserveError::Os`] if the kernel
+    /// refuses the barrier.
     #[inline]
     pub fn alloc(&self, request: impl Into<Request>) -> Result<Block, ReserveError> {
         ReserveCore::alloc(&self.inner, request.into())
@@ -122,13 +118,13 @@ impl Reserve {
     /// Takes a block as [`Reserve::alloc`] does, without waiting for a tenant's copy.
     ///
     /// # Errors
-    /// Also [`ReserveError::WouldWait`], only if writers are counted.
+    /// The errors of [`Reserve::alloc`].
     #[inline]
     pub fn try_alloc(&self, request: impl Into<Request>) -> Result<Block, ReserveError> {
         self.alloc(request.into().no_wait())
     }
 
-    /// Sets a run aside for a later block. Tenants use it until it is taken; other blocks cannot.
+    /// Sets a run aside for a later block. Until it is taken only tenants use the run.
     ///
     /// # Errors
     /// The errors of [`Reserve::alloc`].
@@ -140,7 +136,7 @@ impl Reserve {
         Ok(Promise { inner: self.inner.clone(), extent, zeroed: request.zeroed })
     }
 
-    /// Returns the length of the longest block that is free now.
+    /// Returns the length of the longest free block.
     ///
     /// # Errors
     /// [`ReserveError::Forked`].
@@ -176,7 +172,7 @@ impl ReserveCore {
         Ok(self.block(shared, extent))
     }
 
-    /// Returns true if any page will do, but not with counted writers: a search must avoid them.
+    /// Counted writers allow no stock: a search must avoid them.
     #[inline]
     fn may_be_at_hand(&self, request: &Request) -> bool {
         request.is_any_page() && !self.lent().critical().counts_writers()
@@ -210,7 +206,6 @@ impl ReserveCore {
         Err(ReserveError::WouldWait)
     }
 
-    /// Returns the search for `request`. Writes the cost of each granule if costs matter.
     fn search(&self, positions: &mut Positions, request: Request) -> Search {
         let lent = self.lent();
         let zeros = request.zeroed && lent.zero_granules() > 0;
@@ -241,13 +236,11 @@ impl ReserveCore {
         let drained = self.drain_stock(&mut positions);
         let taken = positions.take(&search).ok_or_else(|| self.refused(&positions, &request));
         if drained {
-            // Spares later blocks of one page the cost of this miss.
             self.fill_stock(&mut positions, None);
         }
         taken
     }
 
-    /// Counts a request that no run fits.
     #[cold]
     fn refused(&self, positions: &Positions, request: &Request) -> ReserveError {
         self.counts().add(Counter::AllocFailures, 1);
@@ -266,8 +259,7 @@ impl ReserveCore {
         }
     }
 
-    /// Takes placed pages from tenants. Returns false if a counted writer is there and `wait` is
-    /// false.
+    /// Returns false if a counted writer is there and `wait` is false.
     pub(super) fn recall(
         &self,
         extent: Extent,

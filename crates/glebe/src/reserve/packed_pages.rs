@@ -1,11 +1,10 @@
-//! [`PackedPages`]: compressed pages of the page cache, several to a lent page.
+//! [`PackedPages`] keeps compressed pages of the page cache, several to a lent page.
 //!
-//! A page that shrinks to three quarters or less becomes an object of a pool on lent pages
-//! ([`packed`](super::packed)). The object is the key, 32 bytes that each read compares before
-//! decoding, and the coded bytes. Its entry in the cache's index holds the pool's *entry index*
-//! with [`OBJECT`] set as the page, and the low bits of the handle's generation as the generation.
-//! So the bound in the head of [`index`](super::index) holds here too. Entries of lost objects are
-//! removed lazily.
+//! A page that shrinks to three quarters becomes an object of a pool on lent pages
+//! ([`packed`](super::packed)). The object is the key, 32 bytes that each read compares first, and
+//! the coded bytes. Its entry in the cache's index has the pool's *entry index* with [`OBJECT`] set
+//! as the page, and the low bits of the handle's generation, so the bound in
+//! [`index`](super::index) holds.
 
 use super::error::ReserveError;
 use super::lender::Lender;
@@ -32,7 +31,6 @@ pub(super) fn is_object(at: PageUse) -> bool {
     at.page & OBJECT != 0
 }
 
-/// Splits an object into key and coded page; `None` if it is too short.
 fn split(object: &[u8]) -> Option<(Meta, &[u8])> {
     let (head, rest) = object.split_at_checked(KEY_BYTES)?;
     let mut words = head.chunks_exact(size_of::<u64>()).map(|word| word.try_into().ok());
@@ -53,7 +51,6 @@ impl PackedPages {
         Ok(Self { packed, coder })
     }
 
-    /// Stores a page if it shrinks enough and the staging has room.
     pub(super) fn store(&self, lender: &Lender, key: &Meta, page: &[u8]) -> Option<PageUse> {
         let most = page.len() / 4 * 3;
         let handle = with_buffer(most, |object| {
@@ -76,7 +73,6 @@ impl PackedPages {
         Some(PageUse { page, generation: handle.generation() as u16 })
     }
 
-    /// Pins the object of an index entry. Also returns the generation of its handle.
     fn pin(&self, at: PageUse) -> Option<(Pinned, u32)> {
         let (index, staging) = (at.page as u32, &self.packed.staging);
         let named = staging.named(index);
@@ -86,14 +82,12 @@ impl PackedPages {
         Some((staging.pin(index, named)?, named))
     }
 
-    /// Returns the key of the object of an index entry; `None` if the object is lost.
     pub(super) fn key_of(&self, lender: &Lender, at: PageUse) -> Option<Meta> {
         let (pinned, _) = self.pin(at)?;
         let key = |head: &[u8]| split(head).map(|(key, _)| key);
         self.packed.with_head(lender, &pinned, KEY_BYTES, key)?
     }
 
-    /// Copies the page of `key` out. Returns false if the object is lost or has another key.
     pub(super) fn read(&self, lender: &Lender, key: &Meta, at: PageUse, buf: &mut [u8]) -> bool {
         let Some((pinned, _)) = self.pin(at) else { return false };
         let decode = |object: &[u8]| {
@@ -105,7 +99,6 @@ impl PackedPages {
         self.packed.with_stored(lender, &pinned, decode) == Some(true)
     }
 
-    /// Removes an object that the index no longer names.
     pub(super) fn drop_object(&self, lender: &Lender, at: PageUse) {
         let Some((pinned, named)) = self.pin(at) else { return };
         let staging = &self.packed.staging;
@@ -115,12 +108,11 @@ impl PackedPages {
         }
     }
 
-    /// Calls [`Packed::settle`]. Required after each store or drop.
+    /// Required after each store or drop.
     pub(super) fn settle(&self, lender: &Lender) {
         self.packed.settle(lender);
     }
 
-    /// Returns the number of pages stored here and the number found lost.
     pub(super) fn pages(&self) -> (Pages, u64) {
         (Pages::new(self.packed.staging.objects()), self.packed.lost())
     }

@@ -1,15 +1,14 @@
-//! [`PageCache`]: pages by name space, object and index, in memory that first class does not use.
+//! [`PageCache`] keeps pages by name space, object and index.
 //!
-//! The calls are those of Linux's cleancache: put copies a page in, get copies it out, invalidate
-//! drops it. The only promise: a hit is the last page put under its key. A refused put drops the
-//! key's older page.
+//! The calls are those of Linux's cleancache. The only promise: a hit is the last page put under
+//! its key. A refused put drops the key's older page.
 //!
-//! Invalidation is O(1): it replaces the number of a name space, or increments the generation of an
-//! object in a hashed cell. Both are key words beside a page; dead pages are evicted later. Objects
-//! that share a cell are invalidated together: one more miss, never an old page.
+//! Invalidation is O(1): it changes the number of a name space, or the generation of an object in a
+//! hashed cell. Both are key words beside a page. Objects that share a cell are invalidated
+//! together: one more miss, never an old page.
 //!
-//! The [`Lender`] gives the pages; with a codec, pages that shrink go to [`PackedPages`]. One
-//! [`Index`] names both. Lock: the name spaces, to look one up.
+//! With a codec, pages that shrink go to [`PackedPages`]. One [`Index`] names all pages. Lock: the
+//! name spaces, to look one up.
 
 mod run;
 
@@ -32,25 +31,23 @@ use crate::zpool::Codec;
 use glebe_os::internal::sync::{lock, prefetch, MappedWord, Mutex, Ordering};
 use glebe_os::units::Pages;
 
-/// Pages that a put tries to fill.
 const TRIES: u32 = 4;
 /// Pages ahead of the hand at which page words, and then index entries, are fetched.
 const AHEAD_OF_META: usize = 8;
 const AHEAD_OF_ENTRY: usize = 2;
 
-/// Limit of index entries for each page of the reserve, with a codec.
 const PACKED_PER_PAGE: usize = 3;
 
-/// The outcome of a put.
+/// [`Put`] is the outcome of a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
     /// Get finds the page until it is evicted, recalled or invalidated.
     Stored,
-    /// The page was not kept; the key holds no page.
+    /// The key holds no page.
     Rejected(Rejected),
 }
 
-/// The reason why a put kept nothing.
+/// [`Rejected`] is the reason why a put kept nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rejected {
@@ -62,7 +59,7 @@ pub enum Rejected {
     Busy,
 }
 
-/// The page cache of a reserve: a cheap handle.
+/// [`PageCache`] is a cheap handle to the page cache of a reserve.
 #[derive(Clone, Debug)]
 pub struct PageCache {
     inner: Shared<ReserveCore>,
@@ -87,7 +84,7 @@ impl PageCache {
     }
 }
 
-/// A name space of the page cache, with objects of its own: a cheap handle.
+/// [`Namespace`] is a cheap handle to a name space of the page cache.
 ///
 /// ```
 /// # use glebe::{page_size, reserve::{Put, Reserve}, units::Bytes};
@@ -99,31 +96,24 @@ impl PageCache {
 /// # Ok::<(), glebe::reserve::ReserveError>(())
 /// ```
 ///
-/// Every call is O(1), and fails in a forked child with [`ReserveError::Forked`]. Only a put of a
-/// page that is stored compressed takes a lock, which few others want.
+/// Every call is O(1) for each page. Only a put of a page that is stored compressed takes a lock.
 #[derive(Clone, Debug)]
 pub struct Namespace {
-    /// Replaced when the name space is invalidated.
     number: Arc<MappedWord>,
     inner: Shared<ReserveCore>,
     takes: Takes,
 }
 
-/// The pages that a put may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Takes {
-    /// Free pages and pages not used lately.
     Any,
-    /// Free pages.
     Free,
 }
 
 impl Namespace {
-    /// Returns this name space for a caller that evicts by itself: its puts take free pages, evict
-    /// nothing, and are rejected if no page is free.
+    /// Makes puts take free pages only: a put evicts nothing, and is rejected if no page is free.
     ///
-    /// A put then looks at each page that it passes: mostly O(pages / free pages). It takes pages
-    /// given back last, since first class will probably take them again.
+    /// A put then looks at each page that it passes: mostly O(pages / free pages).
     #[must_use]
     pub fn without_eviction(self) -> Self {
         Self { takes: Takes::Free, ..self }
@@ -144,8 +134,7 @@ impl Namespace {
         Ok(inner)
     }
 
-    /// Copies `page`, one base page, in under `object` and `index`, and replaces the key's older
-    /// page.
+    /// Copies `page`, one base page, in and replaces the key's older page.
     ///
     /// # Errors
     /// [`ReserveError::BadPageLen`], [`ReserveError::Forked`].
@@ -154,8 +143,7 @@ impl Namespace {
         Ok(inner.cache.put(inner.lender(), &self.key(inner, object, index), page, self.takes))
     }
 
-    /// Copies the page of `object` and `index` to `buf`, one base page. Returns false on a miss,
-    /// which may change `buf`.
+    /// Copies a page to `buf`, one base page. Returns false on a miss, which may change `buf`.
     ///
     /// # Errors
     /// [`ReserveError::BadPageLen`], [`ReserveError::Forked`].
@@ -180,7 +168,7 @@ impl Namespace {
         Ok(found)
     }
 
-    /// Drops all pages of an object: O(1). Their memory is reused later.
+    /// Drops all pages of an object: O(1).
     ///
     /// # Errors
     /// [`ReserveError::Forked`].
@@ -207,9 +195,7 @@ impl Namespace {
 #[derive(Debug)]
 pub(super) struct Cache {
     index: Index,
-    /// Pages stored compressed; `None` without a codec.
     packed: Option<PackedPages>,
-    /// Generations of objects, by hash.
     generations: Table<MappedWord>,
     seed: u64,
     names: Mutex<HashMap<String, Arc<MappedWord>>>,
@@ -253,7 +239,6 @@ impl Cache {
         &self.generations[cell]
     }
 
-    /// Makes a key and starts to fetch its index entry.
     #[inline]
     fn key(&self, pool: u64, object: u64, index: u64) -> PageKey {
         let hash = self.hash(pool, object, index);
@@ -306,7 +291,6 @@ impl Cache {
         Err(why)
     }
 
-    /// Claims a page for a put and removes an evicted page's entry.
     #[inline]
     fn claim(&self, lender: &Lender, takes: Takes) -> Option<Claim> {
         let claimed = match takes {
@@ -334,7 +318,6 @@ impl Cache {
         lender.counts().add(why, 1);
     }
 
-    /// Fetches ahead what this thread's next puts need to evict.
     #[inline]
     fn prefetch(&self, lender: &Lender, page: usize) {
         if let Some(later) = page.checked_sub(AHEAD_OF_META) {
@@ -362,7 +345,7 @@ impl Cache {
         }
     }
 
-    /// Enters `at` in the index, or drops it if the index has no room.
+    /// Drops `at` if the index has no room.
     fn publish(&self, lender: &Lender, key: &PageKey, at: PageUse) -> bool {
         let held = |other| self.held(lender, key, other);
         let Some(published) = self.index.publish(key.hash, at, held) else {
@@ -378,7 +361,6 @@ impl Cache {
         true
     }
 
-    /// Drops the page or object of a removed entry. Counts a page as `why`.
     fn drop_entry(&self, lender: &Lender, at: PageUse, why: Counter) {
         match &self.packed {
             Some(packed) if is_object(at) => packed.drop_object(lender, at),
@@ -388,7 +370,7 @@ impl Cache {
         }
     }
 
-    /// Copies bytes of the page of `key`. A miss may change `buf`.
+    /// A miss may change `buf`.
     #[inline]
     fn get(&self, lender: &Lender, key: &PageKey, offset: usize, buf: &mut [u8]) -> bool {
         let lent = lender.lent();
@@ -418,7 +400,7 @@ impl Cache {
         found.is_some()
     }
 
-    /// Finds the page of `key` without marking it as used.
+    /// Does not mark the page as used.
     fn place_of(&self, lender: &Lender, key: &PageKey) -> Option<PageUse> {
         self.index.find(key.hash, |at| self.meta_of(lender, at) == Some(key.meta))
     }
@@ -433,7 +415,6 @@ impl Cache {
         true
     }
 
-    /// Returns the compressed pages, and those found lost.
     pub(super) fn packed(&self) -> (Pages, u64) {
         self.packed.as_ref().map_or((Pages::ZERO, 0), PackedPages::pages)
     }

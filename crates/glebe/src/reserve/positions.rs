@@ -1,17 +1,16 @@
-//! [`Positions`]: the pages that are free for first class, and the physical runs that they form.
+//! [`Positions`] has the pages that are free for first class, and the physical runs that they form.
 //!
 //! The *physical* free tree has each run of adjacent frames at a position congruent to its first
 //! frame modulo [`ALIGN_PAGES`], after a hole. So an extent there is one physical run, aligned like
-//! its frames up to this modulus; for larger alignments a search checks one place a gibibyte. The
-//! *flat* tree, for requests without a physical run, counts pages from the start of the mapping. It
-//! exists only if the two differ. If frames are hidden, each grain that the kernel keeps contiguous
-//! is a run.
+//! its frames. For larger alignments a search checks one place a gibibyte. The *flat* tree, for
+//! requests without a physical run, counts pages from the start of the mapping, and exists only if
+//! the trees differ. If frames are hidden, each grain that the kernel keeps contiguous is a run.
 //!
-//! A block takes the lowest place that fits. If there are copies to wait for or pages to zero, an
-//! array holds the cost of each granule, and a block takes the lowest of the cheapest places.
+//! A block takes the lowest place that fits, or the lowest of the cheapest places if granules have
+//! costs: copies to wait for or pages to zero.
 //!
-//! Cost: O(log n) a call. With costs: one step a granule and, unless the lowest place is free of
-//! cost, one search for each free extent that fits or each granule without cost.
+//! Cost: O(log n) a call; with costs also one step a granule, and one search for each free extent
+//! that fits or each granule without cost.
 
 pub(crate) mod resize;
 
@@ -23,15 +22,15 @@ use glebe_os::error::OsError;
 use glebe_os::extent::Extent;
 use glebe_os::internal::sys::page_size;
 
-/// Modulus of the alignment of runs: 1 GiB in base pages of 4 KiB.
+/// 1 GiB in base pages of 4 KiB.
 const ALIGN_PAGES: u64 = 1 << 18;
 
-/// A physical run: `pages` of the mapping, at `base` in the physical tree.
+/// `pages` of the mapping are at `base` in the physical tree.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     base: u64,
     pages: Extent,
-    /// Number from which alignments count: the first frame, or the first page if frames are hidden.
+    /// The first frame, or the first page if frames are hidden: alignments count from here.
     first: u64,
 }
 
@@ -39,9 +38,7 @@ struct Run {
 pub(crate) struct Search {
     pub(crate) len: u64,
     pub(crate) align: u64,
-    /// True if the place need not be physically contiguous.
     pub(crate) any: bool,
-    /// True if [`Positions::costs`] holds the cost of each granule.
     pub(crate) by_cost: bool,
 }
 
@@ -52,18 +49,14 @@ pub(crate) struct Positions {
     flat: Option<FreeTree>,
     /// True if no block of more than one page is known to be contiguous.
     single: bool,
-    /// Pages that the kernel keeps together, if frames are hidden.
     grain: Option<u64>,
     granule_pages: u64,
-    /// Cost of each granule; valid only for a search by cost.
+    /// Valid only for a search by cost.
     costs: Vec<u64>,
-    /// Sum of the costs before each granule.
     sums: Vec<u64>,
 }
 
 impl Positions {
-    /// # Errors
-    /// The kernel refuses memory for the trees.
     pub(crate) fn new(contig: &Contig, pages: u64, granule_pages: u64) -> Result<Self, OsError> {
         let present = Extent::new(0, contig.len().pages_down(page_size()).get());
         let present = present.expect("memory is not empty");
@@ -80,11 +73,7 @@ impl Positions {
         Ok(made)
     }
 
-    /// Makes `pages` positions, all taken, with the runs `known`. If none is known, any position
-    /// may have a page.
-    ///
-    /// # Errors
-    /// The errors of [`Positions::new`].
+    /// Takes all positions. If no run is known, any position may have a page.
     pub(crate) fn none_free(
         known: &[contig::Run],
         proof: Proof,
@@ -134,7 +123,6 @@ impl Positions {
         self.flat.as_ref().map_or_else(|| self.tree.largest(), FreeTree::largest)
     }
 
-    /// Returns true if `pages` is known to be one physical run.
     pub(crate) fn is_contiguous(&self, pages: Extent) -> bool {
         pages.len() == 1 || !self.single && self.run_of(pages.start()).pages.contains(pages)
     }
@@ -152,13 +140,12 @@ impl Positions {
         self.runs[self.runs.partition_point(|run| run.base <= position) - 1]
     }
 
-    /// Returns the costs of the granules, to be written before each search with
-    /// [`Search::by_cost`]. A place costs their sum. A granule without memory must cost something.
+    /// Requires costs to be written before each search with [`Search::by_cost`]. A granule without
+    /// memory must cost something.
     pub(crate) fn costs(&mut self) -> &mut [u64] {
         &mut self.costs
     }
 
-    /// Takes the place that `search` describes; `None` if no free run fits.
     pub(crate) fn take(&mut self, search: &Search) -> Option<Extent> {
         let Search { len, align, any, by_cost } = *search;
         let flat = any && self.flat.is_some();
@@ -171,7 +158,6 @@ impl Positions {
             self.claim(pages);
             return Some(pages);
         }
-        // Finds and takes the place in one walk of the tree.
         let tree = self.flat.as_mut().filter(|_| flat).unwrap_or(&mut self.tree);
         let place = tree.alloc(len, align, None).ok()??;
         let pages = Extent::new(self.pages_of(place, flat).start, len)?;
@@ -199,7 +185,6 @@ impl Positions {
         self.flat.as_ref().filter(|_| flat).unwrap_or(&self.tree)
     }
 
-    /// Returns the lowest of the cheapest places.
     fn choose(&mut self, search: &Search, flat: bool) -> Option<Extent> {
         let (len, align) = (search.len, search.align);
         if align > ALIGN_PAGES && !flat {
@@ -215,7 +200,6 @@ impl Positions {
         })
     }
 
-    /// Chooses in the physical tree, for an alignment above [`ALIGN_PAGES`].
     fn choose_far_aligned(&self, search: &Search) -> Option<Extent> {
         let mut best: Option<(u64, Extent)> = None;
         let mut from = 0;
@@ -287,7 +271,7 @@ impl Positions {
         start..start + extent.len()
     }
 
-    /// Returns the lowest place in the first granule without cost that has one, or else `lowest`.
+    /// Returns the first place without cost, else `lowest`.
     fn cheap_small(&self, lowest: Extent, align: u64, flat: bool) -> Extent {
         let tree = self.searched(flat);
         for (granule, _) in self.costs.iter().enumerate().filter(|(_, cost)| **cost == 0) {
@@ -302,15 +286,14 @@ impl Positions {
         lowest
     }
 
-    /// Returns a page's position in a tree, if a run has the page.
     fn position_of(&self, page: u64, flat: bool) -> Option<u64> {
         let run = self.runs.get(self.runs.partition_point(|run| run.pages.end() <= page))?;
         let within = page.checked_sub(run.pages.start())?;
         Some(if flat { page } else { run.base + within })
     }
 
-    /// Returns the cheapest place for a block of a granule or more: the lowest in a free run, or at
-    /// the start of a granule. Prefers the lowest of equals.
+    /// Looks at the lowest place of each free run and at the starts of granules. Returns the
+    /// cheapest, and the lowest of equals.
     fn cheapest(&mut self, lowest: Extent, align: u64, flat: bool) -> Extent {
         let len = lowest.len();
         self.sum_costs();

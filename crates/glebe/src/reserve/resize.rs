@@ -1,11 +1,10 @@
-//! Growing and shrinking of a [`Reserve`] in use.
+//! [`Reserve`] grows and shrinks in use.
 //!
-//! New memory is allocated like the reserve's, moved into the window, opened to tenants, and then
-//! added to the positions. Memory to give back is claimed and recalled like a block, so that nobody
-//! writes there. Then read-only zeros replace it: a late reader finds zeros and another epoch.
+//! New memory is moved into the window, opened to tenants, and then added to the positions. Memory
+//! to give back is claimed and recalled like a block, so that nobody writes there. Then read-only
+//! zeros replace it: a late reader finds zeros and another epoch.
 //!
-//! Locks: the memory's `turn`, one call at a time; the positions, for one step a free extent. Cost:
-//! populating new memory; recalling old memory and freeing its pages.
+//! Locks: the memory's `turn`, then the positions, for one step a free extent.
 
 use super::error::ReserveError;
 use super::memory::{Memory, MemoryPart};
@@ -17,11 +16,11 @@ use glebe_os::internal::sync::lock;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 
-/// Memory that a reserve gained or gave back.
+/// [`Resized`] is the memory that a reserve gained or gave back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Resized {
-    /// Length, rounded up to whole pages of the source.
+    /// Length in bytes, rounded up to whole pages of the source.
     pub len: Bytes,
     /// The longest physical run in it.
     pub longest_run: Pages,
@@ -30,7 +29,6 @@ pub struct Resized {
 /// Alignment tried first for new memory: hugetlb pages of 1 GiB need it.
 const LARGEST_PAGE: Bytes = Bytes::gib(1);
 
-/// Returns base pages, rounded up to whole units.
 pub(super) fn whole(len: Bytes, unit: Bytes) -> Result<u64, ReserveError> {
     let units = len.get().div_ceil(unit.get());
     let rounded = units.checked_mul(unit.get()).filter(|len| *len > 0);
@@ -84,11 +82,10 @@ impl ReserveCore {
         Ok(Resized { len: bytes(pages), longest_run: memory.longest_in(&came) })
     }
 
-    /// Returns the fewest places for `pages` more pages.
     fn places(&self, memory: &Memory, pages: u64) -> Result<Vec<Extent>, ReserveError> {
         let unit = memory.unit().unwrap_or(page_size()).bytes().max(GRANULE);
         let aligns = [LARGEST_PAGE, unit, GRANULE].map(|align| align.pages_down(page_size()).get());
-        // Uses an alignment only if the length is a multiple of it, which leaves no gap.
+        // Skips alignments that would leave a gap.
         let aligns = aligns.into_iter().filter(|align| pages % align == 0);
         let found = aligns.map(|align| memory.places(pages, align));
         let best = found.reduce(|best, next| match (&best, &next) {
@@ -122,7 +119,7 @@ impl ReserveCore {
         Ok(Resized { len: bytes(pages), longest_run })
     }
 
-    /// Takes positions in whole units, but leaves one unit in the reserve.
+    /// Leaves one unit in the reserve.
     fn claim(&self, memory: &Memory, pages: u64, unit: Bytes) -> Result<Vec<Extent>, ReserveError> {
         let unit_pages = unit.pages_down(page_size()).get();
         let most = memory.present().get().saturating_sub(unit_pages);
@@ -138,9 +135,8 @@ impl ReserveCore {
         Err(ReserveError::NotGiven { asked: bytes(pages), free: bytes(free), unit })
     }
 
-    /// Gives back the memory of taken positions. After an error tenants have it again.
+    /// After an error tenants have the memory again.
     fn give_away(&self, memory: &Memory, gone: Extent) -> Result<(), ReserveError> {
-        // With `wait` the result is always true.
         self.recall(gone, false, true)?;
         let run = pages_of(gone);
         if let Err(why) = memory.vacate(gone) {
@@ -154,26 +150,21 @@ impl ReserveCore {
 }
 
 impl Reserve {
-    /// Adds `len` bytes of memory, rounded up to granules, from the reserve's source and by its
-    /// other [options](crate::contig::Options), in one run if possible. Blocks, promises and
-    /// tenants stay. Takes about as long as zeroing the memory; only calls that resize the reserve
-    /// wait.
-    ///
-    /// The memory gets one piece of addresses if the room has one. A block spans new and old memory
-    /// only if their frames are adjacent.
+    /// Adds `len` bytes of memory, rounded up to granules, from the reserve's source, in one run if
+    /// possible. Takes about as long as zeroing the memory; only calls that resize the reserve
+    /// wait. A block spans new and old memory only if their frames are adjacent.
     ///
     /// # Errors
     /// [`ReserveError::FixedLen`] without [room](super::ReserveOptions::room);
     /// [`ReserveError::NoRoom`]; [`ReserveError::BadLen`] if `len` is 0 or no whole number of the
-    /// source's pages; [`ReserveError::Contig`] and [`ReserveError::Os`] if the memory cannot be
-    /// allocated; [`ReserveError::Forked`]. An error adds nothing.
+    /// source's pages; [`ReserveError::Contig`], [`ReserveError::Os`], [`ReserveError::Forked`]. An
+    /// error adds nothing.
     pub fn grow(&self, len: Bytes) -> Result<Resized, ReserveError> {
         self.inner.get()?.grow(len)
     }
 
-    /// Gives `len` bytes, rounded up to granules and the source's pages, back to the system: the
-    /// fewest pieces, the highest of equals. Tenants lose pages; blocks and promises do not. Takes
-    /// as long as recalling and unmapping.
+    /// Gives `len` bytes, rounded up to granules and the source's pages, back to the system.
+    /// Tenants lose pages; blocks and promises do not.
     ///
     /// ```
     /// # use glebe::{contig::{Contig, Source}, reserve::{ReserveError, Reserve}, units::Bytes};
@@ -191,9 +182,9 @@ impl Reserve {
     /// # Errors
     /// [`ReserveError::FixedLen`] without [room](super::ReserveOptions::room);
     /// [`ReserveError::NotGiven`] with the length that can be given; [`ReserveError::BadLen`] if
-    /// `len` is 0; [`ReserveError::Forked`]; [`ReserveError::Os`] as in [`Reserve::alloc`], for too
-    /// many mappings, or if the kernel cannot end a part of a pin (before Linux 5.13). Pieces given
-    /// back before a [`ReserveError::Os`] stay with the system; see [`Reserve::len`].
+    /// `len` is 0; [`ReserveError::Forked`]; [`ReserveError::Os`], also if the kernel cannot end a
+    /// part of a pin (before Linux 5.13). Pieces given back before a [`ReserveError::Os`] stay with
+    /// the system.
     pub fn shrink(&self, len: Bytes) -> Result<Resized, ReserveError> {
         self.inner.get()?.shrink(len)
     }

@@ -1,9 +1,8 @@
-//! The thread and the socket that serve a reserve's statistics.
+//! [`start`] runs the thread and the socket that serve a reserve's statistics.
 //!
-//! The socket is in a directory that only its owner may enter. The thread sleeps in `accept` and
-//! holds the reserve only while it copies the statistics. The end of the reserve drops the
-//! [`Bound`], which removes the socket and ends the thread. A forked child drops nothing of the
-//! reserve, so it keeps the socket. [`super::served`] has the protocol.
+//! Only the directory's owner may enter it. The thread holds the reserve only while it copies the
+//! statistics. The end of the reserve drops the [`Bound`], which removes the socket and ends the
+//! thread. A forked child drops nothing. [`super::served`] has the protocol.
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
@@ -25,7 +24,6 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Pause when the process is short of descriptors or memory.
 const REST: Duration = Duration::from_millis(100);
 
-/// Serves the statistics in `dir`, created if its parent exists.
 pub(super) fn start(weak: Weak<ReserveCore>, dir: &Path) -> Result<Bound, ReserveError> {
     own_dir(dir)?;
     let (listener, bound, number) = bind(dir)?;

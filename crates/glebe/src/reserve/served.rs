@@ -1,4 +1,4 @@
-//! Statistics of reserves in running processes: finds and asks their sockets.
+//! `served` finds and asks the sockets of reserves in running processes, for their statistics.
 //!
 //! Each reserve with [`Reserve::serve_stats`](super::Reserve::serve_stats) has a local socket
 //! `PID.NUMBER.sock`, for its user and root only:
@@ -8,8 +8,7 @@
 //! answer    "glebe-stats/1 " ("ok" | "error") " " bytes of the body "\n", then the body
 //! ```
 //!
-//! The serving process makes the text, so versions may differ. A socket without a listener is left
-//! from an ended process, and is skipped.
+//! The serving process makes the text. A socket without a listener is left from an ended process.
 
 use std::fmt;
 use std::fs;
@@ -27,17 +26,14 @@ use glebe_os::internal::sys::processes::process::effective_user;
 pub(super) const HEAD: &str = "glebe-stats/1";
 pub(super) const REQUEST_MAX: usize = 32;
 
-/// Patience for each part of an answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Limit of an answer in bytes, above all statistics.
 const ANSWER_MAX: u64 = 1 << 20;
-/// Limit of an answer's first line in bytes.
 const HEAD_MAX: u64 = 64;
 
 const ROOT_DIR: &str = "/run/glebe";
 const USERS_DIR: &str = "/run/user";
 
-/// The format of an answer.
+/// [`Form`] is the format of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Aligned text, the `Display` form of [`Stats`](super::Stats).
@@ -81,7 +77,7 @@ fn runtime_dir() -> Option<PathBuf> {
     std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute())
 }
 
-/// Returns the default directories of root and all users.
+/// Returns the default directories of all users.
 #[must_use]
 pub fn dirs() -> Vec<PathBuf> {
     let mut dirs: Vec<PathBuf> = runtime_dir().map(|dir| dir.join("glebe")).into_iter().collect();
@@ -112,7 +108,7 @@ pub fn list(dir: &Path) -> Result<Vec<Served>, OsError> {
     Ok(found)
 }
 
-/// The socket of one reserve, which may be stale.
+/// [`Served`] is the socket of one reserve, which may be stale.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Served {
     pid: u32,
@@ -139,7 +135,7 @@ impl Served {
         self.number
     }
 
-    /// Returns the path of the socket.
+    /// Returns the path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -157,7 +153,6 @@ impl Served {
             }
             // A forked child may hold the socket of an ended parent.
             Err(_) if !fs::exists(format!("/proc/{}", self.pid)).unwrap_or(true) => Ok(None),
-            // The reserve was dropped before the answer.
             Err(_) if !fs::exists(&self.path).unwrap_or(true) => Ok(None),
             Err(e) => Err(OsError::new("ask for statistics", self.path.display().to_string(), e)),
         }

@@ -1,8 +1,8 @@
-//! [`Shared`]: a handle like `Arc` to a value that a forked child cannot reach.
+//! [`Shared`] is a handle like `Arc` to a value that a forked child cannot reach.
 //!
-//! The value is in the tables' mapping, beside words that a call needs anyway, and the kernel wipes
-//! this mapping in a forked child. So the count of handles is also the fork check: it is zero only
-//! in a child. If the kernel wipes nothing, a guard is checked too.
+//! The value is in the tables' mapping, which the kernel wipes in a forked child. So the count of
+//! handles is also the fork check: it is zero only in a child. If the kernel wipes nothing, a guard
+//! is checked too.
 //!
 //! # Safety
 //! The value is alive while the count is above zero; each handle holds one count. [`Shared::get`]
@@ -22,7 +22,6 @@ use glebe_os::internal::sys::processes::fork::ForkGuard;
 #[derive(Debug)]
 pub(super) struct Root<T> {
     handles: MappedWord,
-    /// Set if a child has copies.
     guard: Option<ForkGuard>,
     mapping: Arc<Mapping>,
     value: T,
@@ -48,7 +47,6 @@ impl<T> Shared<T> {
         unsafe { &(*self.0.as_ptr()).handles }
     }
 
-    /// Returns true in a forked child.
     #[inline]
     fn is_lost(&self) -> bool {
         if self.handles().load(Ordering::Relaxed) == 0 {
@@ -59,10 +57,6 @@ impl<T> Shared<T> {
         guard.as_ref().is_some_and(ForkGuard::is_child)
     }
 
-    /// Returns the value.
-    ///
-    /// # Errors
-    /// [`ReserveError::Forked`].
     #[inline]
     pub(crate) fn get(&self) -> Result<&T, ReserveError> {
         if self.is_lost() {
@@ -83,7 +77,6 @@ impl<T> Shared<T> {
 impl<T> Clone for Shared<T> {
     #[inline]
     fn clone(&self) -> Self {
-        // A clone of a lost handle is lost too and is not counted.
         if !self.is_lost() {
             self.handles().fetch_add(1, Ordering::Relaxed);
         }
@@ -95,7 +88,6 @@ impl<T> Drop for Shared<T> {
     #[inline]
     fn drop(&mut self) {
         if !self.is_lost() && self.handles().fetch_sub(1, Ordering::Release) == 1 {
-            // Orders others' uses before the end of the value.
             fence(Ordering::Acquire);
             // SAFETY: the last handle has ended and weak ones see zero, so nobody reads the value
             // again. The moved-out root holds the mapping until the value is dropped.
@@ -143,7 +135,6 @@ mod tests {
     use glebe_os::units::Bytes;
     use glebe_testing::child::in_child;
 
-    /// Counts its drops.
     struct Value<'a>(&'a MappedWord);
 
     impl Drop for Value<'_> {

@@ -1,7 +1,5 @@
-//! [`Shrinkable`]: memory of a reserve that a reclaimer may give back to the system.
-//!
-//! It keeps no reserve alive and uses [`Reserve::shrink`], with its locks and cost: tenants lose
-//! pages, blocks and promises do not.
+//! [`Shrinkable`] is memory of a reserve that a reclaimer may give back by [`Reserve::shrink`]. It
+//! keeps no reserve alive.
 
 use super::error::ReserveError;
 use super::memory::Memory;
@@ -17,14 +15,12 @@ use glebe_os::units::{Bytes, Pages};
 #[derive(Debug)]
 pub(crate) struct Shrinkable {
     inner: Weak<ReserveCore>,
-    /// Bytes that the reserve keeps.
     least: Bytes,
     is_charged: bool,
 }
 
 impl Shrinkable {
-    /// Returns the bytes that can be given back now, in whole units; `None` if the reserve has
-    /// ended.
+    /// Returns `None` if the reserve has ended.
     pub(crate) fn spare(&self) -> Option<Bytes> {
         let shared = self.inner.upgrade()?;
         let inner = shared.get().ok()?;
@@ -39,7 +35,7 @@ impl Shrinkable {
         Some(spare().unwrap_or(Bytes::ZERO))
     }
 
-    /// Gives up to `most` bytes, rounded up to a unit, back to the system. Returns the bytes given.
+    /// Rounds `most` up to a unit. Returns the bytes given.
     pub(crate) fn shed(&self, most: Bytes) -> Bytes {
         let Some(shared) = self.inner.upgrade() else { return Bytes::ZERO };
         let Some(spare) = self.spare().filter(|spare| *spare > Bytes::ZERO) else {
@@ -63,8 +59,7 @@ impl Shrinkable {
         self.is_charged
     }
 
-    /// Assigns the reserve to a reclaimer. Returns false if another has it, or the reserve has
-    /// ended.
+    /// Returns false if another reclaimer has the reserve, or it has ended.
     pub(crate) fn claim(&self, holder: Holder) -> bool {
         let shared = self.inner.upgrade();
         shared.is_some_and(|shared| shared.get().is_ok_and(|inner| inner.claim.take(holder)))
@@ -78,10 +73,6 @@ impl Shrinkable {
 }
 
 impl Reserve {
-    /// Returns a handle that shrinks the reserve down to `least` bytes.
-    ///
-    /// # Errors
-    /// [`ReserveError::FixedLen`] if it cannot shrink, [`ReserveError::Forked`].
     pub(crate) fn shrinkable(&self, least: Bytes) -> Result<Shrinkable, ReserveError> {
         self.inner.get()?.memory()?.unit()?;
         let is_charged = matches!(self.contig.source(), Source::Thp | Source::Plain);

@@ -1,6 +1,6 @@
 //! [`Stats`] of a reserve: one table makes the structure and its text forms.
 //!
-//! Identities, exact while no call is under way ([`Stats::check`]):
+//! Identities while no call is under way ([`Stats::check`]):
 //!
 //! * `stored + rejected_recalled = live + evicted + replaced + invalidated_pages + recalled`
 //! * `total = live + held + free`
@@ -55,7 +55,6 @@ statistics! {
 const PREFIX: &str = "glebe_reserve_";
 
 impl Counts {
-    /// Returns the count of this thread's lane, which other threads may share.
     pub(super) fn here(&self, counter: Counter) -> u64 {
         self.0.here(counter as usize)
     }
@@ -68,14 +67,14 @@ impl Stats {
         json(&self.rows())
     }
 
-    /// Returns OpenMetrics 1.0 text, in seconds and bytes (also for pages).
+    /// Returns OpenMetrics 1.0 text, in seconds and bytes, also for pages.
     #[must_use]
     pub fn to_openmetrics(&self) -> String {
         self.openmetrics_with(Vec::new())
     }
 
-    /// Returns [`Stats::to_openmetrics`] of several reserves as one text, each with its name as the
-    /// label `reserve`. Names must differ, since a series may occur only once.
+    /// Returns [`Stats::to_openmetrics`] of several reserves as one text, with names as the label
+    /// `reserve`. Names must differ.
     #[must_use]
     pub fn openmetrics_of(reserves: &[(&str, &Stats)]) -> String {
         let all = reserves.iter().map(|(name, stats)| (*name, stats.rows()));

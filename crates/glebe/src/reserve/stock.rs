@@ -1,5 +1,4 @@
-//! [`Stock`]: free pages in front of the positions. A block of one page takes one exchange of a
-//! word, no lock and no search.
+//! [`Stock`] has free pages for blocks of one page, which take one exchange of a word and no lock.
 //!
 //! ```text
 //!  63                    32 31                     0
@@ -10,25 +9,22 @@
 //! ```
 //!
 //! `free` has a bit for each page of a chunk of 32 that the stock holds. The free trees count these
-//! pages as taken; tenants still use them. One word is the whole state of its chunk, so a
-//! successful exchange is always right. A request that finds no place drains the stock and searches
-//! again, so the stock hides no free run. Eight words make restocking, which searches the trees,
-//! far rarer than one block in a hundred.
+//! pages as taken; tenants still use them. A request that finds no place drains the stock and
+//! searches again. Eight words make restocking, which searches the trees, rarer than one block in a
+//! hundred.
 
 use glebe_os::extent::Extent;
 use glebe_os::internal::sync::{AtomicU64, Ordering};
 
 const PAGES: u64 = u32::BITS as u64;
-/// Words of the stock: one cache line. Two suffice for the model checker.
+/// One cache line. Two words suffice for the model checker.
 pub(crate) const WORDS: usize = if cfg!(loom) { 2 } else { 8 };
 
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Stock {
     words: [AtomicU64; WORDS],
-    /// Index of the word to try first.
     at: AtomicU64,
-    /// Stock pages that first class took from tenants.
     recalled: AtomicU64,
 }
 
@@ -49,7 +45,7 @@ fn lowest_of(word: u64) -> Option<u64> {
     (free_of(word) != 0).then(|| chunk_of(word) * PAGES + lowest)
 }
 
-/// Takes the lowest page of a word. Returns true with the last one.
+/// Returns true with the last page.
 #[inline]
 fn take_of(word: &AtomicU64) -> Option<(u64, bool)> {
     let mut old = word.load(Ordering::Relaxed);
@@ -64,7 +60,7 @@ fn take_of(word: &AtomicU64) -> Option<(u64, bool)> {
     None
 }
 
-/// Puts a page back. Returns false if the word is not of the page's chunk.
+/// Returns false if the word is not of the page's chunk.
 #[inline]
 fn put_back_to(word: &AtomicU64, page: u64) -> bool {
     let (chunk, bit) = (page / PAGES, 1 << (page % PAGES));
@@ -90,7 +86,7 @@ fn runs_of(word: u64) -> impl Iterator<Item = Extent> {
 }
 
 impl Stock {
-    /// Pages of one word, which begin at a multiple of this.
+    /// Pages of one word.
     pub(crate) const CHUNK: u64 = PAGES;
 
     pub(crate) fn new() -> Self {
@@ -108,7 +104,6 @@ impl Stock {
         &self.words[self.place()]
     }
 
-    /// Returns the page that [`Stock::take`] will probably take.
     #[inline]
     pub(crate) fn next(&self) -> Option<u64> {
         lowest_of(self.first().load(Ordering::Relaxed))
@@ -119,7 +114,6 @@ impl Stock {
         let at = self.place();
         let Some((page, last)) = take_of(&self.words[at]) else { return self.take_elsewhere() };
         if last {
-            // Spares the next caller a search.
             self.at.store(at as u64 + 1, Ordering::Relaxed);
         }
         Some(page)
@@ -134,7 +128,6 @@ impl Stock {
         })
     }
 
-    /// Puts a page back. Returns false if no word is of the page's chunk.
     #[inline]
     pub(crate) fn put_back(&self, page: u64) -> bool {
         put_back_to(self.first(), page) || self.put_back_elsewhere(page)
@@ -145,7 +138,7 @@ impl Stock {
         self.words.iter().any(|word| put_back_to(word, page))
     }
 
-    /// Stocks `pages` of one chunk. Returns false if no word is empty.
+    /// Stocks pages of one chunk. Returns false if no word is empty.
     pub(crate) fn fill(&self, pages: Extent) -> bool {
         let bits = u32::MAX >> (PAGES - pages.len());
         let new = word_of(pages.start() / PAGES, bits << (pages.start() % PAGES));
@@ -156,7 +149,7 @@ impl Stock {
         })
     }
 
-    /// Empties the stock, which then accepts no page until it is filled. Returns its pages.
+    /// Empties the stock, which then accepts no page until it is filled.
     pub(crate) fn drain(&self) -> impl Iterator<Item = Extent> + use<'_> {
         self.words.iter().flat_map(|word| runs_of(word.swap(0, Ordering::AcqRel)))
     }

@@ -1,9 +1,7 @@
-//! [`Tables`]: the memory of a reserve's words, in few huge pages side by side: a call after a long
-//! sleep misses the page tables once, not for each word.
+//! [`Tables`] is the memory of a reserve's words, in few huge pages, for few misses of page tables.
 //!
-//! A forked child finds zeros: fork copies nothing, and the parent later meets no copy on write. If
-//! the kernel refuses that, the child has copies, and a [`ForkGuard`] detects it. Every call in a
-//! child is refused before it reads a table.
+//! A forked child finds zeros, so that the parent meets no copy on write. If the kernel refuses
+//! that, a [`ForkGuard`] detects the child.
 //!
 //! # Safety
 //! A [`Table`] keeps its mapping alive. Its elements were all written when it was made or may be
@@ -20,21 +18,19 @@ use glebe_os::internal::sync::AtomicU64;
 use glebe_os::internal::sys::processes::fork::ForkGuard;
 use glebe_os::units::Bytes;
 
-/// Alignment of tables: the bytes that processors fetch together.
+/// Bytes that processors fetch together.
 const ALIGN_BYTES: usize = 128;
-/// Least length of a mapping for further tables.
+/// Least length of a mapping.
 const CHUNK: Bytes = Bytes::mib(2);
 
 #[derive(Debug)]
 pub(crate) struct Tables {
     mapping: Arc<Mapping>,
     used: usize,
-    /// Set if a child finds copies.
     guard: Option<ForkGuard>,
 }
 
 impl Tables {
-    /// Makes room for `len` bytes; further tables get other mappings.
     pub(crate) fn new(len: Bytes) -> Result<Self, OsError> {
         Self::wiped(len, Mapping::wipe_on_fork)
     }
@@ -54,7 +50,6 @@ impl Tables {
         Self::wiped(len, |_| Err(OsError::new("madvise", "wipe on fork", Unsupported.into())))
     }
 
-    /// Reserves a place for a later value.
     pub(crate) fn slot<T>(&mut self) -> Result<Slot<T>, OsError> {
         const { assert!(align_of::<T>() <= ALIGN_BYTES) };
         let start = self.start_of::<T>(1)?;
@@ -79,14 +74,14 @@ impl Tables {
         const { assert!(!std::mem::needs_drop::<T>() && align_of::<T>() <= ALIGN_BYTES) };
         let start = self.start_of::<T>(len)?;
         for place in 0..len {
-            // SAFETY: `start_of` made room for `len` elements in a writable mapping, aligned
-            // because mappings begin at a page and tables in them at a multiple of ALIGN_BYTES.
+            // SAFETY: `start_of` made room for `len` elements in a writable mapping, aligned since
+            // mappings begin at a page and tables in them at a multiple of ALIGN_BYTES.
             unsafe { start.add(place).write(element(place)) };
         }
         Ok(Table { start, len, _mapping: Arc::clone(&self.mapping) })
     }
 
-    /// Makes a table of zeros without writing: the kernel adds pages on use.
+    /// Writes nothing: the kernel adds pages on use.
     pub(crate) fn zeros<T: Zeros>(&mut self, len: usize) -> Result<Table<T>, OsError> {
         const { assert!(!std::mem::needs_drop::<T>() && align_of::<T>() <= ALIGN_BYTES) };
         // New memory is zero, and each part is used once.
@@ -95,7 +90,6 @@ impl Tables {
     }
 }
 
-/// A type whose values may be zero.
 ///
 /// # Safety
 /// All-zero bytes must be a value of the type.
@@ -130,7 +124,6 @@ impl<T> Slot<T> {
     }
 }
 
-/// A slice that keeps its mapping.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
     start: NonNull<T>,

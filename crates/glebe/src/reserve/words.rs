@@ -1,4 +1,4 @@
-//! [`GranuleWord`] and [`PageWord`] of the lending protocol. The word of a granule of 2 MiB:
+//! [`GranuleWord`] and [`PageWord`] are the lending protocol. The word of a granule of 2 MiB:
 //!
 //! ```text
 //!  63            36 35 34 33      24 23      14 13       7 6        0
@@ -10,12 +10,11 @@
 //!
 //! * closers: first-class calls that keep tenants out, plus one while a block holds the whole
 //!   granule. If not zero, no tenant may begin or commit anything here.
-//! * writers: tenants that copy, counted only without restartable sequences (see
-//!   [`super::access`]).
+//! * writers: tenants that copy, counted only without restartable sequences.
 //! * live: pages that tenants have claimed or filled. A tenant adds one *before* it claims, and
 //!   only in the epoch that it saw, so a recall that takes the count takes each page exactly once.
 //! * held: pages that first class holds.
-//! * zero: a [`ZeroState`]. A tenant that adds to `live` resets it. An absent granule is closed.
+//! * zero: a [`ZeroState`]. A claim resets it, unless the claim is for zeroing.
 //! * epoch: incremented when first class takes the whole granule. Page words of older epochs then
 //!   mean "free": one update recalls 512 pages.
 //!
@@ -29,9 +28,9 @@
 //! +----------------+---------------------------+-------+
 //! ```
 //!
-//! A page word of another epoch than its granule's means "free" in any state. The generation grows
-//! with each claim and each return to free. So equal reads before and after a copy prove that the
-//! page was not reused between them.
+//! A page word of another epoch than its granule's means "free". The generation grows with each
+//! claim and each return to free, so equal reads before and after a copy prove that the page was
+//! not reused between them.
 //!
 //! | from | to | by |
 //! |---|---|---|
@@ -48,16 +47,13 @@ use super::table::{Table, Tables};
 use glebe_os::error::OsError;
 use glebe_os::internal::sync::{AtomicU64, Ordering};
 
-/// The zeros known in a granule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ZeroState {
-    /// No zeros are known.
     Unknown = 0,
-    /// A thread is zeroing all pages; a claim resets this.
+    /// A thread is zeroing all pages.
     Tracking = 1,
-    /// Every page holds zeros.
     Zero = 2,
-    /// The granule has no memory.
+    /// The granule has no memory, and is closed.
     Absent = 3,
 }
 
@@ -76,7 +72,6 @@ const HELD: Field = Field { shift: 24, bits: 10 };
 const ZERO: Field = Field { shift: 34, bits: 2 };
 const EPOCH: Field = Field { shift: 36, bits: EPOCH_BITS };
 
-/// Bits of an epoch, in granule words and page words.
 pub(crate) const EPOCH_BITS: u32 = 28;
 
 pub(crate) const PAGES_MAX: u64 = LIVE.max();
@@ -100,27 +95,23 @@ impl Field {
     }
 }
 
-/// Bits of a tenant's guard: the epoch and no closer.
 pub(crate) const OPEN_MASK: u64 = CLOSERS.mask() | EPOCH.mask();
 
 impl GranuleWord {
-    /// Open, unused, all zeros, like new memory from the kernel.
+    /// Like new memory from the kernel.
     pub(crate) fn fresh() -> Self {
         Self(0).with_zero(ZeroState::Zero)
     }
 
-    /// Without memory, and closed.
     pub(crate) fn absent() -> Self {
         Self(0).with_zero(ZeroState::Absent).with_closer()
     }
 
-    /// Marks a granule that first class holds as without memory.
     pub(crate) fn departed(self, pages: u64) -> Self {
         debug_assert!(self.held() == pages && self.closers() > 0, "{self:?} of {pages}");
         self.with_held_removed(pages).with_zero(ZeroState::Absent)
     }
 
-    /// Opens an absent granule with zeroed memory.
     pub(crate) fn arrived(self) -> Self {
         debug_assert!(self.is_absent(), "{self:?}");
         self.with_zero(ZeroState::Zero).reopened()
@@ -162,7 +153,6 @@ impl GranuleWord {
         EPOCH.get(self.0)
     }
 
-    /// Returns a guard's value under [`OPEN_MASK`] in this epoch.
     pub(crate) fn open_expect(self) -> u64 {
         self.0 & EPOCH.mask()
     }
@@ -171,7 +161,7 @@ impl GranuleWord {
         Self(ZERO.set(self.0, state as u64))
     }
 
-    /// Adds a closer; `None` if the field is full.
+    /// Returns `None` if the field is full.
     pub(crate) fn closed(self) -> Option<Self> {
         (self.closers() < CLOSERS.max()).then(|| self.with_closer())
     }
@@ -185,7 +175,6 @@ impl GranuleWord {
         Self(self.0 - (1 << CLOSERS.shift))
     }
 
-    /// Adds a writer; `None` if the field is full.
     pub(crate) fn pinned(self) -> Option<Self> {
         (self.writers() < WRITERS.max()).then(|| Self(self.0 + (1 << WRITERS.shift)))
     }
@@ -195,7 +184,6 @@ impl GranuleWord {
         Self(self.0 - (1 << WRITERS.shift))
     }
 
-    /// Adds a live page; `None` if the field is full.
     pub(crate) fn with_live_added(self) -> Option<Self> {
         (self.live() < LIVE.max()).then(|| Self(self.0 + (1 << LIVE.shift)))
     }
@@ -205,7 +193,7 @@ impl GranuleWord {
         Self(self.0 - (pages << LIVE.shift))
     }
 
-    /// Adds pages of first class, which may change them.
+    /// Ends a zero state, since first class may change its pages.
     pub(crate) fn with_held_added(self, pages: u64) -> Self {
         Self(HELD.set(self.0, self.held() + pages)).with_zero(ZeroState::Unknown)
     }
@@ -215,7 +203,6 @@ impl GranuleWord {
         Self(HELD.set(self.0, self.held() - pages))
     }
 
-    /// Gives all pages to first class: next epoch, no live pages.
     pub(crate) fn taken_whole(self, pages: u64) -> Self {
         debug_assert_eq!(self.held(), 0, "{self:?}");
         let epoch = (self.epoch() + 1) & EPOCH.max();
@@ -233,16 +220,13 @@ impl fmt::Debug for GranuleWord {
     }
 }
 
-/// The granule words of a reserve. Cost: one exchange a change.
 #[derive(Debug)]
 pub(crate) struct Granules {
     words: Table<AtomicU64>,
-    /// Number of granules known to be zero.
     zero: AtomicU64,
 }
 
 impl Granules {
-    /// Makes `len` granules; the first `present` have zeroed memory.
     pub(crate) fn new(tables: &mut Tables, len: usize, present: usize) -> Result<Self, OsError> {
         let word = |n| if n < present { GranuleWord::fresh() } else { GranuleWord::absent() };
         let words = tables.table(len, |n| AtomicU64::new(word(n).0))?;
@@ -267,8 +251,7 @@ impl Granules {
         GranuleWord(self.words[granule].load(Ordering::Acquire))
     }
 
-    /// Changes a word by `change` until no thread interferes; `None` from it keeps the word.
-    /// Returns the old word: `Ok` if it was changed.
+    /// Changes a word unless `change` returns `None`. Returns the old word: `Ok` if it was changed.
     #[inline]
     pub(crate) fn update(
         &self,
@@ -293,7 +276,6 @@ impl Granules {
         }
     }
 
-    /// Changes a word as [`Granules::update`] does; `change` cannot refuse.
     pub(crate) fn change(
         &self,
         granule: usize,
@@ -306,15 +288,10 @@ impl Granules {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PageState {
-    /// Unused.
     Free = 0,
-    /// A tenant is copying into it.
     Writing = 1,
-    /// A tenant has filled it.
     Valid = 2,
-    /// Unused, and all zeros.
     Zero = 3,
-    /// First class holds it.
     First = 4,
 }
 
@@ -327,8 +304,8 @@ const EPOCH_SHIFT: u32 = u64::BITS - EPOCH_BITS;
 const GENERATION_MASK: u64 = (1 << (EPOCH_SHIFT - STATE_BITS)) - 1;
 const _: () = assert!(GENERATION_MASK > u16::MAX as u64);
 
-/// A use of a page, from its claim to its drop: the page, and the low bits of its word's
-/// generation. Later uses differ until the bits repeat.
+/// A use of a page, from its claim to its drop. Later uses differ until the generation's bits
+/// repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PageUse {
     pub(crate) page: usize,
@@ -336,7 +313,6 @@ pub(crate) struct PageUse {
 }
 
 impl PageWord {
-    /// Like new memory from the kernel.
     pub(crate) fn fresh() -> Self {
         Self(PageState::Zero as u64)
     }
@@ -358,7 +334,6 @@ impl PageWord {
         PageUse { page, generation: self.generation() as u16 }
     }
 
-    /// Returns the state in a granule of epoch `epoch`.
     pub(crate) fn state(self, epoch: u64) -> PageState {
         if self.epoch() != epoch {
             return PageState::Free;
@@ -372,12 +347,11 @@ impl PageWord {
         }
     }
 
-    /// Changes the state in this generation: a commit.
+    /// Keeps the generation: a commit.
     pub(crate) fn become_state(self, state: PageState) -> Self {
         Self((self.0 & !STATE_MASK) | state as u64)
     }
 
-    /// Begins the next generation, in `state` and `epoch`.
     pub(crate) fn next(self, state: PageState, epoch: u64) -> Self {
         Self::new(state, self.generation() + 1, epoch)
     }

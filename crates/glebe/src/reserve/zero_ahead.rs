@@ -1,7 +1,6 @@
-//! The background thread that keeps granules zeroed for first class.
+//! [`start`] runs the thread that keeps granules zeroed for first class.
 //!
-//! It ends with the reserve and takes no lock. It works as a tenant, which first class may
-//! interrupt. Tenants avoid zeroed granules up to the target.
+//! It ends with the reserve, takes no lock, and works as a tenant, which first class may interrupt.
 
 use std::thread;
 use std::time::Duration;
@@ -30,7 +29,7 @@ fn work(weak: &Weak<ReserveCore>) {
     }
 }
 
-/// Zeroes a granule if too few are zero. Returns true if more may follow.
+/// Returns true if more may follow.
 fn step(inner: &ReserveCore, zeros: &[u8]) -> bool {
     let lent = inner.lent();
     if lent.zero_granules() >= inner.lender().zero_target() {

@@ -1,15 +1,15 @@
-//! [`Cipher`]: encrypts the records of a [file](super::file) for this process only.
+//! [`Cipher`] encrypts the records of a [file](super::file).
 //!
 //! ```text
 //! sealed record   0 nonce | 8 tag | 24 the bytes, encrypted
 //! ```
 //!
-//! The cipher is ChaCha20-Poly1305 (RFC 8439), with a random key from the kernel for each file. The
-//! nonce counts the sealed records and never repeats. The tag covers the position in the file, so a
-//! changed or moved record does not open. An older record at its own position opens, but fails the
-//! checksum of its block. The key has its own page, absent from core dumps and forked children, and
-//! locked if the limit allows. Each call overwrites the stack that the cipher used, and clears
-//! the vector registers. Cost: 2 ns a byte, and 0.3 µs. No lock.
+//! The cipher is ChaCha20-Poly1305 (RFC 8439), with a random key for each file. The nonce counts
+//! sealed records, so it never repeats. The tag covers the position in the file, so a changed or
+//! moved record does not open. An older record at its own position opens, but fails its block's
+//! checksum. The key has its own page, absent from core dumps and forked children. Each call
+//! overwrites the stack and vector registers that the cipher used. Cost: 2 ns a byte, and 0.3 µs.
+//! No lock.
 
 #[cfg(feature = "encrypt")]
 pub(super) use sealing::Cipher;
@@ -56,7 +56,6 @@ mod sealing {
             Ok(Self { key, sealed: MappedWord::new(0) })
         }
 
-        /// Runs `work` with the cipher, then overwrites the stack and the registers that it used.
         fn with_engine<R>(&self, work: impl FnOnce(&ChaCha20Poly1305) -> R) -> R {
             let done = self.work_with_engine(work);
             overwrite_stack();
@@ -73,7 +72,6 @@ mod sealing {
             work(&ChaCha20Poly1305::new(&bytes))
         }
 
-        /// Seals the bytes after the first [`HEAD`] for this position of the file.
         pub(in crate::swap) fn seal(&self, start: u64, record: &mut [u8]) {
             let nonce = self.sealed.fetch_add(1, Ordering::Relaxed).to_le_bytes();
             let (head, bytes) = record.split_at_mut(HEAD);
@@ -85,7 +83,6 @@ mod sealing {
             head[WORD..].copy_from_slice(&tag);
         }
 
-        /// Opens a record that was sealed for this position.
         pub(in crate::swap) fn open<'a>(
             &self,
             start: u64,
@@ -132,10 +129,9 @@ mod sealing {
     }
 }
 
-/// Bytes of nonce and tag before a sealed record.
+/// Bytes of nonce and tag.
 pub(super) const HEAD: usize = 24;
 
-/// Has no value without the feature `encrypt`.
 #[cfg(not(feature = "encrypt"))]
 #[derive(Debug)]
 pub(super) enum NoCipher {}

@@ -1,13 +1,12 @@
-//! [`Copies`]: compressed copies of objects.
+//! [`Copies`] stores compressed copies of objects.
 //!
-//! The codec makes one *block* of an object; if it saves less than an eighth, the block is the
+//! The codec makes one *block* of an object. If it saves less than an eighth, the block is the
 //! object itself. The pool stores a block as *pieces* of up to a page, and the *list* of several
-//! pieces' handles as one more object. In the [file](super::file), a block is one record. An object
-//! filled by one repeated word takes no room.
+//! pieces' handles as one more object. A [file](super::file) stores a block as one record. An
+//! object filled by one repeated word takes no room.
 //!
 //! A CRC-32 of key and block is checked before decoding, so a damaged or mixed-up block is never
-//! decoded. It does not stop an attacker. Cost: the codec, 0.1 ns a byte for the checksum, a pool's
-//! insert or read per page. Locks: the pool's.
+//! decoded. Cost: the codec, 0.1 ns a byte for the checksum. Locks: the pool's.
 
 use crc32fast::Hasher;
 
@@ -25,12 +24,10 @@ const IN_FILE: u64 = 1 << 61;
 const LEN_SHIFT: u32 = 32;
 const LEN: u64 = (1 << 24) - 1;
 const HANDLE: usize = size_of::<u64>();
-/// The codec must save at least one part in this many.
 const GAIN: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Copy {
-    /// No place: this word fills the object.
     Filled(u64),
     Block(CopyBlock),
 }
@@ -39,7 +36,6 @@ pub(super) enum Copy {
 pub(super) struct CopyBlock {
     /// Handle of the one piece or the list; in the file, the first unit.
     what: u64,
-    /// Length in bytes.
     pub(super) len: usize,
     pub(super) is_coded: bool,
     is_in_file: bool,
@@ -93,18 +89,14 @@ pub(super) struct Copies {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
-    /// The pool, or no place.
     Pool,
-    /// Idle memory; the file has the copy too.
     Idle,
     File,
 }
 
 #[derive(Debug)]
 pub(super) enum Unreadable {
-    /// The copy differs from the stored one, for this reason.
     Damaged(&'static str),
-    /// The copy may be intact but cannot be read now.
     Refused(SwapError),
 }
 
@@ -164,10 +156,7 @@ impl Copies {
         Ok(Self { pool, file, coder, page })
     }
 
-    /// Stores a copy in the pool and leaves `1 / free` of its limit unused.
-    ///
-    /// # Errors
-    /// Errors of the pool. Nothing is then stored.
+    /// Stores a copy and leaves `1 / free` of the pool unused.
     pub(super) fn store(&self, key: Key, object: &[u8], free: u64) -> Result<Copy, zpool::Error> {
         if let Some(word) = same_filled(object) {
             return Ok(Copy::Filled(word));
@@ -179,7 +168,7 @@ impl Copies {
         self.coded(key, object, |bytes, block| self.put_in_pool(bytes, block))
     }
 
-    /// Codes an object. Hands its bytes to `then` with a block that has no place yet.
+    /// Calls `then` with coded bytes and a block without a place.
     pub(super) fn coded<R>(
         &self,
         key: Key,
@@ -193,18 +182,10 @@ impl Copies {
         })
     }
 
-    /// Puts a block without a place into the pool.
-    ///
-    /// # Errors
-    /// Errors of the pool.
     pub(super) fn put_in_pool(&self, bytes: &[u8], block: CopyBlock) -> Result<Copy, zpool::Error> {
         Ok(Copy::Block(CopyBlock { what: self.put(bytes)?.to_raw(), ..block }))
     }
 
-    /// Stores a copy directly in the file. Returns `None` without a file.
-    ///
-    /// # Errors
-    /// [`SwapError::FileFull`], or an error of the device.
     pub(super) fn store_in_file(&self, key: Key, object: &[u8]) -> Result<Option<Copy>, SwapError> {
         let Some(file) = &self.file else { return Ok(None) };
         self.coded(key, object, |bytes, block| {
@@ -233,7 +214,7 @@ impl Copies {
         put().inspect_err(|_| self.remove_listed(&list))
     }
 
-    /// Loads an object into `out`, of the object's length. After an error `out` may hold anything.
+    /// Loads an object. After an error `out` may hold anything.
     pub(super) fn load(&self, key: Key, copy: Copy, out: &mut [u8]) -> Result<Source, Unreadable> {
         match copy {
             Copy::Filled(word) => fill(out, word),
@@ -250,8 +231,6 @@ impl Copies {
         Ok(Source::Pool)
     }
 
-    /// Loads a block from idle memory if it is valid there. Otherwise reads the file and copies the
-    /// block to idle memory.
     fn load_saved(&self, key: Key, block: CopyBlock, out: &mut [u8]) -> Result<Source, Unreadable> {
         let file = self.file.as_ref().ok_or(Unreadable::Damaged("there is no file"))?;
         let (start, len) = (block.what, block.len);

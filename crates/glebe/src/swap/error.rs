@@ -1,23 +1,23 @@
-//! [`SwapError`]: the reasons why a call is refused.
+//! [`SwapError`] says why a call was refused.
 
 use super::key::Key;
 use crate::zpool;
 use glebe_os::error::OsError;
 use glebe_os::units::{Bytes, Pages};
 
-/// A refused call. It changed nothing, but may have evicted other objects.
+/// `SwapError` is a refused call, which may have evicted objects.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SwapError {
-    /// The object would have no bytes or too many.
+    /// The length is zero or too long.
     #[error("an object of {len} bytes; a store takes 1 to {max}")]
     Len {
-        /// Length in bytes.
+        /// Bytes given.
         len: usize,
-        /// Longest length.
+        /// The maximum.
         max: usize,
     },
-    /// The object was freed or taken.
+    /// The object was freed.
     #[error("the object of this key is gone: it was freed or taken")]
     Stale,
     /// The key belongs to another store.
@@ -26,15 +26,15 @@ pub enum SwapError {
     /// The program declared the object dead.
     #[error("the object is dead: its bytes were given up")]
     Dead,
-    /// A guard of the object prevents the call.
+    /// The object has a guard.
     #[error(
         "the object is pinned: no one else may write it, and none ends it, until its guards go"
     )]
     Pinned,
-    /// The object already has the maximum of pins.
+    /// The object has too many pins.
     #[error("the object has {max} pins already; drop some")]
     TooManyPins {
-        /// Most pins.
+        /// The maximum.
         max: u64,
     },
     /// Pinned memory leaves no room in the budget.
@@ -42,7 +42,7 @@ pub enum SwapError {
     Budget {
         /// Bytes requested.
         len: Bytes,
-        /// Bytes pinned when the call gave up.
+        /// Bytes pinned.
         pinned: Bytes,
         /// The budget.
         budget: Bytes,
@@ -50,15 +50,15 @@ pub enum SwapError {
     /// The budget is below a page.
     #[error("a budget of {given}; the least is a page of {page}")]
     NoBudget {
-        /// The budget given.
+        /// The budget.
         given: Bytes,
         /// The page size.
         page: Bytes,
     },
-    /// The budget is below the pinned memory. It stays unchanged.
+    /// The budget would be below the pinned memory.
     #[error("a budget of {given} where {pinned} are pinned")]
     BudgetBelowPinned {
-        /// The budget given.
+        /// The budget.
         given: Bytes,
         /// Bytes pinned.
         pinned: Bytes,
@@ -69,45 +69,45 @@ pub enum SwapError {
         /// The reason.
         why: &'static str,
     },
-    /// The pool of compressed objects is full, so nothing can leave memory.
+    /// The pool is full, so nothing can leave memory.
     #[error("no room for what must leave memory: compressed objects take {held} of {limit}")]
     Full {
-        /// Bytes that the pool holds, with all overhead.
+        /// Bytes held.
         held: Bytes,
-        /// The pool's limit.
+        /// The limit.
         limit: Bytes,
     },
-    /// The pool and the file are full.
+    /// Pool and file are full.
     #[error(
         "no room for what must leave memory: the pool is full, the file holds {held} of {limit}"
     )]
     FileFull {
-        /// Bytes that the file holds.
+        /// Bytes held.
         held: Bytes,
-        /// The file's limit. Free runs that are too short count as free.
+        /// The limit. Too short free runs count as free.
         limit: Bytes,
     },
     /// No free run of addresses is long enough.
     #[error("no addresses for {len}: of {capacity} in all, the longest free run is {largest}")]
     Addresses {
-        /// Bytes of addresses requested.
+        /// Bytes requested.
         len: Bytes,
         /// The longest free run.
         largest: Bytes,
-        /// All addresses of the store.
+        /// All addresses.
         capacity: Bytes,
     },
-    /// The capacity is below a page or above the maximum.
+    /// The capacity is below a page or too large.
     #[error("a capacity of {given}; a store has from {min} to {max}")]
     Capacity {
-        /// The capacity given.
+        /// The capacity.
         given: Bytes,
         /// The minimum.
         min: Bytes,
         /// The maximum.
         max: Bytes,
     },
-    /// The copy of an object is damaged and its bytes are lost. The object can only be freed.
+    /// The object's copy is damaged. The object can only be freed.
     #[error("the copy of object {key:?} is damaged: {what}")]
     Damaged {
         /// The object.
@@ -115,15 +115,15 @@ pub enum SwapError {
         /// The damage.
         what: &'static str,
     },
-    /// The offset is beyond the end of an area.
+    /// The offset is beyond the area's end.
     #[error("offset {offset} in an area of {pages}")]
     Offset {
-        /// The offset given.
+        /// The offset.
         offset: u64,
-        /// Pages of the area.
+        /// The area's pages.
         pages: Pages,
     },
-    /// The bytes are not exactly one page.
+    /// The length is not one page.
     #[error("{len} bytes where a page of {page} is wanted")]
     NotAPage {
         /// Bytes given.
@@ -139,7 +139,7 @@ pub enum SwapError {
         /// The maximum.
         max: Pages,
     },
-    /// A page of an area is damaged and lost. It can only be replaced or invalidated.
+    /// The area's page is damaged. It can only be replaced or invalidated.
     #[error("page {offset} of area {area} is damaged: {what}")]
     DamagedPage {
         /// The area's number.
@@ -149,37 +149,37 @@ pub enum SwapError {
         /// The damage.
         what: &'static str,
     },
-    /// Put-back is below the stored bytes of an area without a file. It stays unchanged.
+    /// Put-back would be below the stored bytes, and the area has no file.
     #[error("a put-back of {put_back} where {stored} are stored, and no file to write them to")]
     PutBackBelowStored {
         /// Bytes stored.
         stored: Bytes,
-        /// The put-back given.
+        /// The put-back.
         put_back: Bytes,
     },
-    /// The copy of a region's page is damaged and its bytes are lost.
+    /// The copy of a region's page is damaged.
     #[error("the copy of the page at {:#x} of the region is damaged: {what}", .offset.get())]
     LostPage {
-        /// Bytes from the region's start.
+        /// Bytes from the start.
         offset: Bytes,
         /// The damage.
         what: &'static str,
     },
-    /// The bytes reach beyond the end of a region.
+    /// The bytes reach beyond the region.
     #[error("bytes up to {:#x} of a region of {:#x}", .end.get(), .limit.get())]
     Beyond {
-        /// The end requested.
+        /// The end.
         end: Bytes,
-        /// The region's end.
+        /// The length.
         limit: Bytes,
     },
-    /// The thread blocks SIGBUS, so a touch of an absent page would kill the process.
+    /// The thread blocks SIGBUS, so a touch would kill the process.
     #[error("the thread blocks SIGBUS, by which a region serves touches; unblock it")]
     SignalBlocked,
-    /// Another SIGBUS handler covers the one that serves touches.
+    /// Another SIGBUS handler covers the region's.
     #[error("another SIGBUS handler was installed over glebe's, by which a region serves touches")]
     HandlerCovered,
-    /// The thread's alternate signal stack is too small for the handler.
+    /// The alternate signal stack is too small.
     #[error("an alternate signal stack of {given}; a region's handler needs {least}, or none")]
     SignalStack {
         /// The stack's size.
@@ -187,10 +187,10 @@ pub enum SwapError {
         /// The minimum.
         least: Bytes,
     },
-    /// The caller is a forked child of the store's process.
+    /// The caller is a forked child.
     #[error("this process was forked from the one that has the store")]
     Forked,
-    /// Another error of the pool of compressed objects.
+    /// Another error of the pool.
     #[error(transparent)]
     Pool(#[from] zpool::Error),
     /// The kernel refused.

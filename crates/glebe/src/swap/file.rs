@@ -1,11 +1,9 @@
-//! [`SpillFile`]: the file for copies that do not fit into the pool.
+//! [`SpillFile`] stores copies that do not fit into the pool.
 //!
-//! A *record* is one block, at a multiple of [`UNIT`]. One write puts many records side by side
-//! into a free run. Records are freed singly, so a nearly full file has only short runs, and needs
-//! no cleaning. The file punches no holes and disappears with the process. [Idle memory](Idle) may
-//! hold records too, and a [`Cipher`] may seal them. Cost: one write per [`BATCH`] bytes, one
-//! pread(2) per record; io_uring pays only for many. Lock: one, for the free units, never during
-//! I/O.
+//! A *record* is one block, at a multiple of [`UNIT`] bytes. One write puts many records into a
+//! free run. Records are freed singly, so a nearly full file has only short runs, and needs no
+//! cleaning. Cost: one write per [`BATCH`] bytes, one pread(2) per record; io_uring pays only for
+//! many. Lock: one, for the free units, never during I/O.
 
 use std::path::Path;
 
@@ -22,9 +20,7 @@ use glebe_os::internal::sync::{lock, Mutex};
 use glebe_os::internal::sys::files::scratch_file::{ScratchFile, ALIGN};
 use glebe_os::units::Bytes;
 
-/// Unit of records, in bytes.
 pub(super) const UNIT: usize = 512;
-/// Alignment of runs, in units.
 const UNITS_ALIGN: u64 = (ALIGN / UNIT) as u64;
 /// Bytes per write, unless one record is longer.
 pub(super) const BATCH: usize = 256 << 10;
@@ -36,7 +32,6 @@ pub(super) struct SpillFile {
     units: u64,
     pub(super) idle: Option<Idle>,
     cipher: Option<Cipher>,
-    /// A test's device refuses writes (1) or reads (2).
     #[cfg(test)]
     pub(super) refuses: glebe_os::internal::sync::MappedWord,
 }
@@ -54,7 +49,6 @@ pub(super) fn units(len: usize) -> u64 {
     len.div_ceil(UNIT) as u64
 }
 
-/// Calls `work` with `len` bytes, aligned for direct I/O.
 fn with_aligned<R>(len: usize, work: impl FnOnce(&mut [u8]) -> R) -> R {
     with_buffer(len + ALIGN, |space| {
         let at = space.as_ptr().align_offset(ALIGN);
@@ -95,7 +89,6 @@ impl SpillFile {
         self.cipher.as_ref().map_or(0, |_| HEAD)
     }
 
-    /// Returns the units of a record of `len` bytes, with its head.
     pub(super) fn units(&self, len: usize) -> u64 {
         units(self.head() + len)
     }
@@ -116,7 +109,6 @@ impl SpillFile {
         self.file.is_direct()
     }
 
-    /// Takes a free run of at least `least` units, and `most` if possible.
     pub(super) fn take(&self, least: u64, most: u64) -> Option<Run> {
         let mut free = lock(&self.free);
         let whole = |units: u64| units.next_multiple_of(UNITS_ALIGN);
@@ -125,8 +117,7 @@ impl SpillFile {
         free.alloc(len, UNITS_ALIGN, None).ok().flatten().map(Run)
     }
 
-    /// Writes records that fit into a run. Returns their first units. Frees the rest of the run, or
-    /// all of it after an error.
+    /// Returns the records' first units. Frees the rest of the run, and all of it after an error.
     pub(super) fn write<'a>(
         &self,
         run: Run,
@@ -175,8 +166,7 @@ impl SpillFile {
         with_buffer(len, |bytes| idle.read(start, bytes).then(|| work(bytes)))
     }
 
-    /// Reads a record of `len` bytes. If the file was cut, `work` gets fewer bytes, unless records
-    /// are sealed.
+    /// Calls `work` with fewer bytes if the file was cut.
     pub(super) fn read<R>(
         &self,
         start: u64,
@@ -282,7 +272,6 @@ mod tests {
         assert!(file.take(1, 8).is_none() && file.take(9, 9).is_none());
         file.write(run, std::iter::empty()).unwrap();
         assert_eq!(file.held(), Bytes::new(3 * UNIT as u64));
-        // Now one free run is just long enough.
         let _run = file.take(8, 8).unwrap();
         file.drop_record(0, 100);
         file.drop_record(1, 600);

@@ -1,8 +1,7 @@
-//! [`Pin`] and [`PinMut`]: guards that keep an object in memory and give its bytes.
+//! [`Pin`] and [`PinMut`] keep an object in memory and give its bytes.
 //!
 //! # Safety
-//! A guard holds a pin during its life: a shared one, which excludes writers, or the exclusive one.
-//! Either keeps the object's pages.
+//! A guard holds a pin for life. Any pin keeps the object's pages; a shared one excludes writers.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -14,15 +13,14 @@ use super::slots::SwapSlot;
 use super::store::Store;
 use super::word::{must, unpin, Word};
 
-/// An object's bytes, read-only. The object stays in memory and counts against the budget until the
-/// guard is dropped.
+/// `Pin` is an object's bytes, read-only. The object stays in memory until the guard is dropped.
 pub struct Pin<'a> {
     store: &'a Store,
     slot: SwapSlot<'a>,
     bytes: NonNull<[u8]>,
 }
 
-/// An object's bytes, writable. The object has no other guard meanwhile.
+/// `PinMut` is an object's bytes, writable. The object has no other guard.
 pub struct PinMut<'a> {
     store: &'a Store,
     slot: SwapSlot<'a>,
@@ -30,20 +28,18 @@ pub struct PinMut<'a> {
     key: Key,
 }
 
-// SAFETY: a guard is a shared reference to bytes and a store, which any thread may use.
+// SAFETY: a guard shares bytes and a store, which any thread may use.
 unsafe impl Send for Pin<'_> {}
-// SAFETY: as above; it has no interior mutability.
+// SAFETY: a shared guard gives only `&[u8]`.
 unsafe impl Sync for Pin<'_> {}
-// SAFETY: a guard is the only reference to its bytes, like `&mut [u8]`, which is Send.
+// SAFETY: a guard is the only reference to its bytes, like `&mut [u8]`.
 unsafe impl Send for PinMut<'_> {}
-// SAFETY: a shared reference to the guard gives only `&[u8]`.
+// SAFETY: a shared reference gives only `&[u8]`.
 unsafe impl Sync for PinMut<'_> {}
 
 impl<'a> Pin<'a> {
-    /// Takes over a pin.
-    ///
     /// # Safety
-    /// The caller has just pinned the object of `slot` and does not unpin it.
+    /// The caller has just pinned the object and does not unpin it.
     #[inline]
     pub(super) unsafe fn new(store: &'a Store, slot: SwapSlot<'a>) -> Self {
         Self { store, slot, bytes: store.memory.bytes(slot.place()) }
@@ -51,10 +47,8 @@ impl<'a> Pin<'a> {
 }
 
 impl<'a> PinMut<'a> {
-    /// Takes over an exclusive pin.
-    ///
     /// # Safety
-    /// The caller has just pinned the object of `key` exclusively and does not release it.
+    /// The caller has just pinned the object exclusively and does not release it.
     #[inline]
     pub(super) unsafe fn new(store: &'a Store, slot: SwapSlot<'a>, key: Key) -> Self {
         Self { store, slot, bytes: store.memory.bytes(slot.place()), key }
@@ -72,7 +66,7 @@ impl Deref for Pin<'_> {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the pin keeps pages present and writers away; the slice ends before the pin.
+        // SAFETY: the pin keeps pages present and writers away.
         unsafe { self.bytes.as_ref() }
     }
 }
@@ -82,7 +76,7 @@ impl Deref for PinMut<'_> {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the exclusive pin keeps the pages present; the slice ends before the pin.
+        // SAFETY: the exclusive pin keeps the pages present.
         unsafe { self.bytes.as_ref() }
     }
 }

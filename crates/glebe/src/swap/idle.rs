@@ -1,11 +1,9 @@
-//! [`Idle`]: copies of a [file's](super::file) records in a swap cache, which may vanish at any
-//! moment.
+//! [`Idle`] keeps copies of a [file's](super::file) records in a swap cache, where they may vanish
+//! at any moment.
 //!
-//! A record consists of *pieces* of up to a page. A table has their handles, each at the piece's
-//! first unit in the file. Either all pieces of a record are present or the record is absent: a
-//! read that misses one drops the others. The owner of a record owns its pieces, so the table
-//! orders nothing. Cost: 8 bytes per used unit of the file; a pool's insert or read per piece.
-//! Locks: the pool's.
+//! A record consists of *pieces* of up to a page. A read that misses a piece drops the others. The
+//! owner of a record owns its pieces, so the table orders nothing. Cost: 8 bytes per used unit of
+//! the file. Locks: the pool's.
 
 use super::file::{units, UNIT};
 use super::kept::Kept;
@@ -20,9 +18,9 @@ use glebe_os::units::Bytes;
 #[derive(Debug)]
 pub(super) struct Idle {
     kept: Kept,
-    /// Handles; 0 where no piece begins.
+    /// Handles at each piece's first unit; others are 0.
     handles: Words,
-    /// Units, from the start, whose handles have memory.
+    /// Units whose handles have memory.
     used: MappedWord,
     page: usize,
     guard: ForkGuard,
@@ -56,7 +54,6 @@ impl Idle {
         Ok(())
     }
 
-    /// Stores a record if all of it has room.
     pub(super) fn insert(&self, start: u64, bytes: &[u8]) {
         if self.populate(start + units(bytes.len())).is_err() {
             return;
@@ -70,8 +67,6 @@ impl Idle {
         }
     }
 
-    /// Copies a record to `out`, of its length. Returns false if a piece is missing; `out` may then
-    /// hold anything.
     pub(super) fn read(&self, start: u64, out: &mut [u8]) -> bool {
         let len = out.len();
         let mut pieces = self.words(start, len).zip(out.chunks_mut(self.page));
@@ -87,7 +82,7 @@ impl Idle {
 
     pub(super) fn remove(&self, start: u64, len: usize) {
         for word in self.words(start, len) {
-            // Reads of unpopulated words add no memory.
+            // A read of an unpopulated word adds no memory.
             if word.load(Ordering::Relaxed) != 0 {
                 self.remove_raw(word.swap(0, Ordering::Relaxed));
             }

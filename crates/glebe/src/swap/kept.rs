@@ -1,8 +1,7 @@
-//! [`Kept`]: copies of a file's blocks, which may vanish at any moment.
+//! [`Kept`] stores copies of a file's blocks, which may vanish at any moment.
 //!
-//! On a reserve, they use lent pages, which first class and other tenants take without notice.
-//! Otherwise, they use a pool of ordinary memory that drops its oldest when full. Readers check
-//! each block, as from the file. Cost and locks: the pool's.
+//! First class and other tenants take lent pages without notice; an own pool drops its oldest
+//! copies. So readers check each block. Locks: the pool's.
 
 use std::sync::Arc;
 
@@ -24,7 +23,6 @@ impl Kept {
         }
     }
 
-    /// Copies a block to `out`. Returns its length unless the block is gone.
     pub(super) fn read_to(&self, handle: Handle, out: &mut [u8]) -> Option<usize> {
         match self {
             Self::Lent(pool) => pool.read(handle, out).ok().flatten(),

@@ -1,6 +1,4 @@
-//! Loading of objects, and release of their memory.
-//!
-//! A load makes room, populates pages, checks and decodes the copy: some microseconds for 4 KiB.
+//! [`Store`] loads objects and frees their memory. Cost of a load: some microseconds for 4 KiB.
 //!
 //! # Safety
 //! A call writes only to an object that it creates or loads, and so owns.
@@ -20,13 +18,10 @@ use super::word::{change, must, Word};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     Read,
-    /// For the exclusive pin, which makes the copy out of date.
     Write,
 }
 
 impl Store {
-    /// Charges an object's memory and populates it.
-    ///
     /// # Safety
     /// The caller owns the object, which has no pages.
     pub(super) unsafe fn bring(&self, place: Place, is_new: bool) -> Result<(), SwapError> {
@@ -42,19 +37,17 @@ impl Store {
         })
     }
 
-    /// Frees an object's memory and takes it off the budget.
-    ///
     /// # Safety
-    /// The caller owns the object and its pages, and nobody needs the bytes.
+    /// The caller owns the object and its pages; the bytes are unwanted.
     pub(super) unsafe fn give_up(&self, place: Place) {
-        // SAFETY: the caller promises it.
+        // SAFETY: as the caller promises.
         if !unsafe { self.memory.give_up(place) } {
             self.counts.add(Counter::Stuck, place.pages());
         }
         self.room.release(place.pages());
     }
 
-    /// Loads an object and pins it. Returns false if another thread was first.
+    /// Returns false if another thread was first.
     pub(super) fn load(
         &self,
         key: Key,
@@ -93,10 +86,10 @@ impl Store {
         let place = slot.place();
         // SAFETY: this call is loading the object, which has no pages.
         unsafe { self.bring(place, false) }?;
-        // SAFETY: this call is loading the object and has just populated it.
+        // SAFETY: as above; the pages are now present.
         let bytes = unsafe { self.memory.alone(place) };
         self.copies.load(key, slot.copy(), bytes).map_err(|why| {
-            // SAFETY: this call is loading the object and writes no more.
+            // SAFETY: as above; this call writes no more.
             unsafe { self.give_up(place) };
             self.unreadable(key, why)
         })

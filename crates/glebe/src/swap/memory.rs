@@ -1,11 +1,10 @@
-//! [`StoreMemory`]: the addresses of a store's objects and their present pages.
+//! [`StoreMemory`] has the addresses of a store's objects and their present pages.
 //!
-//! An object has addresses for life, and pages while resident. New pages are zero. Cost: one system
-//! call to populate an object, or to give back up to [`DISCARD_MAX`] objects.
+//! New pages are zero.
 //!
 //! # Safety
-//! Places lie in the mapping. Only populated bytes are lent. Callers exclude other writers by the
-//! object's [word](super::word).
+//! Places lie in the mapping. Only populated bytes are lent. The object's [word](super::word)
+//! excludes other writers.
 #![allow(unsafe_code)]
 
 use std::ptr::{self, NonNull};
@@ -29,7 +28,7 @@ impl StoreMemory {
         Ok(Self { reserved: Reserved::new(len, false)?, shift: page_size().shift() })
     }
 
-    /// Returns a place's bytes, usable only while its pages are present.
+    /// Returns bytes that are usable only while their pages are present.
     #[inline]
     pub(super) fn bytes(&self, place: Place) -> NonNull<[u8]> {
         let start = (place.first << self.shift) as usize;
@@ -38,18 +37,14 @@ impl StoreMemory {
         NonNull::new(ptr::slice_from_raw_parts_mut(at, place.len)).expect("no mapping is at zero")
     }
 
-    /// Returns an object's bytes.
-    ///
     /// # Safety
-    /// The object is resident; nobody writes it or gives it back while the slice lives.
+    /// The object is resident; nobody writes or gives back its bytes while the slice lives.
     #[inline]
     pub(super) unsafe fn shared(&self, place: Place) -> &[u8] {
         // SAFETY: the caller promises it.
         unsafe { self.bytes(place).as_ref() }
     }
 
-    /// Returns an object's bytes, writable.
-    ///
     /// # Safety
     /// The pages are present; the caller owns the object while the slice lives.
     #[inline]
@@ -69,8 +64,7 @@ impl StoreMemory {
         self.reserved.populate(at, len)
     }
 
-    /// Gives back pages whose bytes nobody needs. If the kernel refuses, zeroes them and returns
-    /// false.
+    /// Returns false if the kernel refuses; the pages are then zeroed.
     ///
     /// # Safety
     /// As [`StoreMemory::alone`].
@@ -78,14 +72,12 @@ impl StoreMemory {
         // SAFETY: the caller owns the object.
         let is_gone = unsafe { self.give_back(place) }.is_ok();
         if !is_gone {
-            // SAFETY: as above, and the pages are still present.
+            // SAFETY: as above; the pages are still present.
             unsafe { self.alone(place) }.fill(0);
         }
         is_gone
     }
 
-    /// Gives back an object's pages.
-    ///
     /// # Safety
     /// As [`StoreMemory::alone`].
     pub(super) unsafe fn give_back(&self, place: Place) -> Result<(), OsError> {
@@ -94,8 +86,7 @@ impl StoreMemory {
         unsafe { self.reserved.give_back(at, len) }
     }
 
-    /// Gives back the pages of at most [`DISCARD_MAX`] objects. Returns the number of objects, from
-    /// the first on, that lost their pages.
+    /// Returns the number of objects, from the first on, that lost their pages.
     ///
     /// # Safety
     /// As [`StoreMemory::alone`], for each.

@@ -1,4 +1,5 @@
-//! Objects that together exceed their budget of memory; a program pins those that it uses.
+//! A [`Store`] holds objects that together exceed its budget of memory. A program pins those it
+//! uses.
 //!
 //! ```
 //! use glebe::swap::{SwapError, Store};
@@ -17,29 +18,21 @@
 //! # Ok::<(), SwapError>(())
 //! ```
 //!
-//! A [`Store`] owns objects of 1 byte to 2 MiB, in whole pages. An object keeps its address for
-//! life, and has memory while it is resident. A guard ([`Pin`], [`PinMut`]) is an ordinary slice
-//! and the only way to the bytes: no signal, no fault handler, no privilege.
+//! An object has 1 byte to 2 MiB and takes whole pages. It keeps its address for life and has
+//! memory while resident. A guard ([`Pin`], [`PinMut`]) is an ordinary slice: an access needs no
+//! signal, no fault handler, no privilege.
 //!
 //! The *budget* bounds the memory of resident objects. Compressed data, 32 bytes per object, and a
-//! buffer of up to twice an object for each loading or evicting thread are extra. If pinned objects
-//! leave no room, a call returns [`SwapError::Budget`] and nothing is lost.
-//! [`SwapOptions::pool_limit`] bounds the compressed data. Beyond it, copies move to a file, 256
-//! KiB at a time ([`SwapOptions::file_in`]); without a file, new objects are refused
-//! ([`SwapError::Full`]). The file disappears with the process. Idle memory of a reserve can cache
-//! it ([`SwapOptions::cached_in`]).
+//! buffer of up to two objects per loading or evicting thread are extra. If pinned objects leave no
+//! room, a call returns [`SwapError::Budget`]. [`SwapOptions::pool_limit`] bounds the compressed
+//! data. Further copies move to a file ([`SwapOptions::file_in`]). Without a file, the store
+//! refuses new objects ([`SwapError::Full`]).
 //!
-//! CLOCK selects the objects to evict, in the thread that needs room. An object that was only read
-//! since its load is not compressed again while the pool has room for kept copies. The program can
-//! say which objects are [`cold`](Store::cold), which it [will need](Store::will_need), and which
-//! are [dead](Store::dead) and never worth a copy.
+//! CLOCK selects the objects to evict, in the thread that needs room. A forked child may use
+//! inherited guards, which are copies there. Its calls on the store return [`SwapError::Forked`].
 //!
-//! A forked child may use inherited guards, which are copies there. Every call on the store returns
-//! [`SwapError::Forked`].
-//!
-//! One word per object orders all access: a pin of a resident object takes no lock. Other calls use
-//! a mutex for the places of objects, and the pool's locks. Source: CLOCK (Corbató 1968); pins,
-//! stable addresses and a budget as in vmcache (Leis et al. 2023), without its page table.
+//! One word per object orders all access, so a pin of a resident object takes no lock. Source:
+//! CLOCK (Corbató 1968); vmcache (Leis et al. 2023), without its page table.
 
 pub mod cache;
 mod cipher;

@@ -1,4 +1,4 @@
-//! [`SwapOptions`]: the settings of a store or region.
+//! [`SwapOptions`] has the settings of a store or region.
 
 use std::path::PathBuf;
 
@@ -13,12 +13,12 @@ use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 
 const CAPACITY_FACTOR: u64 = 16;
-/// Least default limit: an empty pool takes some tens of KiB.
+/// An empty pool takes some tens of KiB.
 const POOL_LIMIT_MIN: Bytes = Bytes::mib(1);
-/// Most pages: each object has at least one, and slot numbers have 32 bits.
+/// Slot numbers have 32 bits.
 const PAGES_MAX: Pages = Pages::new(1 << 31);
 
-/// The settings of a store or region; see [`Store::options`].
+/// `SwapOptions` has the settings of a store or region.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct SwapOptions {
@@ -56,41 +56,38 @@ impl SwapOptions {
         Self { codec, ..self }
     }
 
-    /// Limits the memory of compressed objects, with all overhead. Memory is allocated as needed.
-    /// Default: the budget, at least 1 MiB.
+    /// Limits the memory of compressed objects. Default: the budget, at least 1 MiB.
     pub fn pool_limit(self, limit: Bytes) -> Self {
         Self { pool_limit: Some(limit), ..self }
     }
 
-    /// Limits the bytes of all objects, each rounded up to pages. They take address space; tables
-    /// take a 64th of it more, with pages added on use. Default: sixteen budgets.
+    /// Limits the bytes of all objects, each rounded up to pages. Tables take up to a 64th of the
+    /// capacity. Default: sixteen budgets.
     pub fn capacity(self, capacity: Bytes) -> Self {
         Self { capacity: Some(capacity), ..self }
     }
 
     /// Adds a file in `dir` of up to `limit` bytes, for copies that do not fit into the pool. The
-    /// file has no name and disappears with the process. It is not encrypted unless
-    /// [`SwapOptions::encrypted`] is set. On tmpfs, its memory counts against no limit here.
+    /// file has no name, disappears with the process, and is not encrypted by default. On tmpfs,
+    /// its memory counts against no limit here.
     pub fn file_in(self, dir: impl Into<PathBuf>, limit: Bytes) -> Self {
         Self { file: Some((dir.into(), limit)), ..self }
     }
 
     /// Encrypts the file with a key that only this process has. A read takes some microseconds more
-    /// per compressed page. Needs the feature `encrypt`.
+    /// per page. Needs the feature `encrypt`.
     #[cfg(feature = "encrypt")]
     pub fn encrypted(self) -> Self {
         Self { is_encrypted: true, ..self }
     }
 
-    /// Caches the file in the idle part of a [reserve](crate::reserve::Reserve). A load reads the
-    /// file only if first class or another tenant took the copy. The cache has nothing that the
-    /// file lacks, so a recall waits for nothing.
+    /// Caches the file in `cache`. A load reads the file only if the cached copy is gone.
     pub fn cached_in(self, cache: &SwapCache) -> Self {
         Self { kept: Some(cache.kept.clone()), ..self }
     }
 
-    /// Sets if loaded objects keep their compressed copies until they are written, to save a
-    /// compression. A full pool drops kept copies first. Default: true.
+    /// Sets if loaded objects keep their compressed copies until they are written. A full pool
+    /// drops kept copies first. Default: true.
     pub fn keep_copies(self, keeps_copies: bool) -> Self {
         Self { keeps_copies, ..self }
     }
@@ -98,9 +95,8 @@ impl SwapOptions {
     /// Makes a store with at most `budget` in memory.
     ///
     /// # Errors
-    /// [`SwapError::NoBudget`], [`SwapError::Capacity`]; [`SwapError::NotCached`] for a swap cache
-    /// without a file; [`SwapError::Pool`] for bad codec parameters or a limit below an empty pool;
-    /// [`SwapError::Os`] if the kernel refuses addresses or file.
+    /// `NoBudget`, `Capacity`; `NotCached` for a swap cache without a file; `Pool` for bad codec
+    /// parameters or a too small limit; `Os`.
     pub fn build(self, budget: Bytes) -> Result<Store, SwapError> {
         Store::new(&self, budget)
     }
@@ -108,9 +104,8 @@ impl SwapOptions {
     /// Makes a [`Region`] of `len` bytes, rounded up to pages, with at most `budget` in memory.
     ///
     /// # Errors
-    /// As [`SwapOptions::build`]. [`SwapError::NotCached`] for any swap cache, because a touch may
-    /// happen under a lock of the reserve. [`SwapError::Os`] without userfaultfd(2);
-    /// [`SwapError::HandlerCovered`].
+    /// As [`SwapOptions::build`]. `NotCached` for any swap cache, because a touch may happen under
+    /// a lock of the reserve. `Os` without userfaultfd(2); `HandlerCovered`.
     pub fn build_region(self, len: Bytes, budget: Bytes) -> Result<Region, SwapError> {
         if self.kept.is_some() {
             let why = "a region's pages may be touched in a call that has a lock of the reserve";

@@ -1,18 +1,15 @@
-//! [`Patience`]: how long a call waits for room before it is refused.
+//! [`Patience`] limits how long a call waits for room.
 //!
-//! A load or eviction ends soon even on a busy machine: a call waits a quarter of a second for it.
-//! A guard may live for ever: a call waits some tens of milliseconds for it.
+//! A load or eviction ends soon: a call waits a quarter of a second for it. A guard may live for
+//! ever: a call waits some tens of milliseconds for it.
 
 use glebe_os::internal::sync::Backoff;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Hope {
-    /// Nothing in memory will leave.
     #[default]
     None,
-    /// Guards keep some memory, possibly for ever.
     Used,
-    /// Another thread is loading or evicting.
     Soon,
 }
 
@@ -22,7 +19,6 @@ impl Hope {
     }
 }
 
-/// The waits of one call, a millisecond each after the first.
 #[derive(Debug, Default)]
 pub(super) struct Patience {
     backoff: Backoff,
@@ -32,7 +28,7 @@ pub(super) struct Patience {
 impl Patience {
     const ALL: u32 = 240;
 
-    /// Waits a little. Returns false if patience is exhausted.
+    /// Returns false if no patience is left.
     #[cold]
     pub(super) fn wait(&mut self, hope: Hope) -> bool {
         if self.spent >= Self::ALL {
@@ -48,7 +44,6 @@ impl Patience {
         true
     }
 
-    /// Restores all patience: room was made, but other threads took it.
     pub(super) fn renew(&mut self) {
         self.spent = 0;
     }

@@ -1,8 +1,7 @@
-//! [`Places`]: the slot and the addresses of each object.
+//! [`Places`] assigns slots and addresses to objects.
 //!
-//! Addresses count pages from the start; the lowest free ones are used first. Freed slots form a
-//! list through themselves, so a free needs no memory. Cost: O(log objects). Lock: one, for a
-//! search or update, and for the system call of every 128th new slot.
+//! Unit: pages. Freed slots form a list through themselves, so a free needs no memory. Cost: O(log
+//! objects). Lock: one, also during a system call for every 128th new slot.
 
 use super::error::SwapError;
 use super::slots::{Place, Slots, SwapSlot};
@@ -15,7 +14,6 @@ use glebe_os::units::{Bytes, Pages};
 #[derive(Debug)]
 pub(super) struct Places {
     slots: Slots,
-    /// Slots, from the first on, that ever had an object.
     used: MappedWord,
     free: Mutex<Free>,
 }
@@ -51,7 +49,6 @@ impl Places {
         (0..self.used()).filter_map(|index| self.slot(index))
     }
 
-    /// Takes a slot and addresses for an object of `len` bytes. The slot is still a hole.
     pub(super) fn take(&self, len: usize) -> Result<(u32, SwapSlot<'_>), SwapError> {
         let pages = Bytes::new(len as u64).pages_up(page_size());
         let mut free = lock(&self.free);
@@ -70,7 +67,7 @@ impl Places {
         Ok((index, slot))
     }
 
-    /// Takes the first unused slot. The caller holds the lock.
+    /// The caller holds the lock.
     fn new_slot(&self) -> Option<Result<(u32, SwapSlot<'_>), SwapError>> {
         let index = self.used();
         let slot = self.slot(index).filter(|_| index < self.slots.len())?;
@@ -81,8 +78,7 @@ impl Places {
         Some(Ok((index, slot)))
     }
 
-    /// Frees an object's addresses and slot. A worn slot has no generation left and is never used
-    /// again.
+    /// A worn slot has no generation left and is never used again.
     pub(super) fn put_back(&self, index: u32, slot: SwapSlot<'_>, is_worn: bool) {
         let place = slot.place();
         let at = Extent::new(place.first, place.pages()).expect("an object is not empty");

@@ -1,4 +1,4 @@
-//! Language bindings: keys as numbers, and lengths of objects.
+//! Language bindings use keys as numbers.
 
 use super::error::SwapError;
 use super::key::Key;
@@ -6,14 +6,14 @@ use super::store::Store;
 use super::word::{look, WordState};
 
 impl Key {
-    /// Returns the store's number and the object's.
+    /// Returns the numbers of store and object.
     #[doc(hidden)]
     #[must_use]
     pub fn to_raw(self) -> (u32, u64) {
         (self.store, u64::from(self.generation) << u32::BITS | u64::from(self.index))
     }
 
-    /// Makes a key of numbers. Stores refuse invented keys.
+    /// Makes a key. Stores refuse invented keys.
     #[doc(hidden)]
     #[must_use]
     pub fn from_raw(store: u32, object: u64) -> Self {
@@ -25,13 +25,13 @@ impl Store {
     /// Returns the length of an object in bytes.
     ///
     /// # Errors
-    /// [`SwapError::Stale`], [`SwapError::Foreign`], [`SwapError::Forked`].
+    /// `Stale`, `Foreign`, `Forked`.
     #[doc(hidden)]
     pub fn object_len(&self, key: Key) -> Result<usize, SwapError> {
         self.alive()?;
         let slot = self.places.slot(key.index).filter(|_| key.store == self.number);
         let slot = slot.ok_or(SwapError::Foreign)?;
-        // The place is constant for the object's life, so two looks at the word validate it.
+        // The place never changes, so two looks at the word validate it.
         let is_there = || {
             let word = look(slot.word());
             word.generation() == key.generation && word.state() != WordState::Hole

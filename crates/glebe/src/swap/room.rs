@@ -1,12 +1,10 @@
-//! [`Room`]: a store's budget and the clock that evicts objects.
+//! [`Room`] has a store's budget and the clock that evicts objects.
 //!
-//! *Charged* pages belong to objects that are resident, loading or leaving, and never exceed the
-//! budget. A call that needs room turns the *hand* over all slots. The hand passes an object once
-//! if it was pinned since the last visit. Objects leave in batches, with one system call for the
-//! pages of all. An object is readable during its copy, and stays if it was used meanwhile.
-//!
-//! Cost: 1 to 3 ns per slot passed; per object the codec and a pool's insert, unless it has a copy;
-//! a system call per [`BATCH`] objects. Lock: one for changes of the budget; evictions take none.
+//! *Charged* pages belong to objects that are resident, loading or leaving. A call that needs room
+//! turns the *hand* over all slots. The hand passes an object once if it was pinned since the last
+//! visit. Objects leave in batches, one system call each. An object is readable during its copy,
+//! and stays if it was used meanwhile. Cost: 1 to 3 ns per slot passed. Lock: one for changes of
+//! the budget.
 //!
 //! # Safety
 //! A call reads objects that it has pinned, and gives back pages of objects that it made leaving.
@@ -26,17 +24,15 @@ use glebe_os::internal::sync::{lock, MappedWord, Mutex, Ordering};
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 
-/// Most objects in a batch. Also its most pages, unless more are needed: this bounds the time in
-/// the codec.
+/// Bounds the time in the codec.
 const BATCH: usize = 16;
-/// Largest part of the budget in a batch, unless more is needed.
 const BATCH_SHARE: u64 = 16;
-/// Rounds of the hand per turn: an object passed in the first may leave in the second.
+/// An object passed in the first round may leave in the second.
 const ROUNDS: u64 = 2;
-/// Failed copies in one turn that make the pool count as full.
+/// Failed copies that make the pool count as full.
 const REFUSALS: u32 = 8;
-/// Part of the pool that new objects leave to loads: a load may have to evict an object before it
-/// can drop the copy that it loads.
+/// Part of the pool that new objects leave free: a load may have to evict an object before it can
+/// drop the copy that it loads.
 const HEADROOM_SHARE: u64 = 16;
 
 const _: () = assert!(BATCH <= super::memory::DISCARD_MAX);
@@ -142,17 +138,16 @@ impl Store {
         })
     }
 
-    /// Changes the budget. Evicts objects that exceed it.
+    /// Changes the budget. Evicts objects if necessary.
     ///
     /// # Errors
-    /// [`SwapError::NoBudget`] below a page; [`SwapError::BudgetBelowPinned`] or
-    /// [`SwapError::Full`] if too little can leave. The budget is then unchanged.
-    /// [`SwapError::Forked`].
+    /// `NoBudget`; `BudgetBelowPinned` or `Full` if too little can leave; `Forked`. The budget is
+    /// then unchanged.
     pub fn set_budget(&self, budget: Bytes) -> Result<(), SwapError> {
         self.alive()?;
         let pages = Room::pages_of(budget)?;
         let _changes = lock(&self.room.changes);
-        // First, so that no other call loads what must leave again.
+        // First, so that no other call loads objects that must leave again.
         let before = self.room.budget.swap(pages, Ordering::Relaxed);
         self.shed(1, false, || self.room.charged() <= pages).map_err(|refused| {
             self.room.budget.store(before, Ordering::Relaxed);
@@ -161,11 +156,10 @@ impl Store {
         })
     }
 
-    /// Changes the limit of the pool of compressed objects. Drops kept copies if necessary.
+    /// Changes the pool's limit. Drops kept copies if necessary.
     ///
     /// # Errors
-    /// [`SwapError::Pool`] if the pool holds more; the limit is then unchanged.
-    /// [`SwapError::Forked`].
+    /// `Pool` if the pool holds more; `Forked`.
     pub fn set_pool_limit(&self, limit: Bytes) -> Result<(), SwapError> {
         self.alive()?;
         loop {
@@ -190,8 +184,7 @@ impl Store {
         self.places.all().filter(is_pinned).map(|slot| slot.place().pages()).sum()
     }
 
-    /// Evicts at least `least` pages at a time until `is_done`. If it gives up, it returns the
-    /// reason, or `None` if only pins prevent it.
+    /// Fails with the reason, or `None` if only pins prevent it.
     fn shed(
         &self,
         least: u64,
@@ -210,7 +203,6 @@ impl Store {
         Ok(())
     }
 
-    /// Turns the hand until it has chosen about `least` pages, and evicts these.
     fn turn(&self, least: u64, is_new: bool) -> Turn {
         let most = least.max((self.room.budget() / BATCH_SHARE).min(BATCH as u64));
         let slots = u64::from(self.places.used());
@@ -235,8 +227,6 @@ impl Store {
         turn
     }
 
-    /// Chooses an unpinned object that is not *used*, or clears *used*. Returns the earlier word of
-    /// a chosen object.
     fn choose(slot: SwapSlot<'_>, turn: &mut Turn) -> Option<Word> {
         let word = look(slot.word());
         if word.is_in_transit() {
@@ -273,7 +263,7 @@ impl Store {
             return Ok(());
         }
         let key = Key { store: self.number, index, generation: was.generation() };
-        // SAFETY: this call has pinned the resident object, which excludes writers.
+        // SAFETY: this call's pin excludes writers.
         let object = unsafe { self.memory.shared(slot.place()) };
         let room = if is_new { HEADROOM_SHARE } else { u64::MAX };
         let copy = store_copy(self, key, object, room)?;

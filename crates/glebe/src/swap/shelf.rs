@@ -1,9 +1,8 @@
-//! [`Shelf`]: a store or region, as the owner of slots with copies.
+//! [`Shelf`] is a store or region, as the owner of slots with copies.
 //!
-//! A new copy needs room in the pool. If the pool is full, the shelf drops kept copies of resident
-//! objects. If none are left, it moves a batch of other copies to the file. If that fails too, it
-//! writes the new copy to the file. Cost: the codec, a pool's insert, one write per batch. No lock
-//! of its own.
+//! If the pool is full, a new copy makes the shelf drop kept copies of resident objects. If there
+//! are none, the shelf moves a batch of other copies to the file. If there are none either, it
+//! writes the new copy to the file. No lock.
 
 use super::copies::{Copies, Copy};
 use super::error::SwapError;
@@ -34,7 +33,6 @@ impl Hands {
         Self { kept: MappedWord::new(0), spill: MappedWord::new(0) }
     }
 
-    /// Returns the next of `slots` slots whose copy may be written.
     pub(super) fn next_spill(&self, slots: u64) -> u32 {
         (self.spill.fetch_add(1, Ordering::Relaxed) % slots) as u32
     }
@@ -44,7 +42,6 @@ pub(super) trait Shelf {
     fn copies(&self) -> &Copies;
     fn counts(&self) -> &Counts;
     fn hands(&self) -> &Hands;
-    /// Returns the number of slots, from the first on, that may have a copy.
     fn used(&self) -> u32;
     fn slot(&self, index: u32) -> Option<SwapSlot<'_>>;
     /// Acts on a slot that this call no longer owns.
@@ -52,9 +49,6 @@ pub(super) trait Shelf {
 }
 
 /// Stores a copy and leaves `1 / free` of the pool unused.
-///
-/// # Errors
-/// [`SwapError::Full`], [`SwapError::FileFull`], or an error of pool or device.
 pub(super) fn store_copy<S: Shelf>(
     shelf: &S,
     key: Key,
@@ -90,7 +84,7 @@ fn count_copy(counts: &Counts, len: usize, copy: Copy) {
     counts.add(counter, 1);
 }
 
-/// Drops some kept copies of resident objects. Returns false if `home` has none.
+/// Returns false if `home` has no kept copies.
 pub(super) fn drop_kept<S: Shelf>(shelf: &S, home: Home) -> bool {
     let slots = u64::from(shelf.used());
     let mut dropped = 0;

@@ -1,4 +1,4 @@
-//! [`Slots`]: four words for each object.
+//! [`Slots`] has four words for each object.
 //!
 //! ```text
 //! 0  the object's word: see [`word`](super::word)
@@ -8,10 +8,8 @@
 //! 3           63 .. 62 form | 61 in the file | 55 .. 32 length in bytes | 31 .. 0 checksum
 //! ```
 //!
-//! A *slot* is named by its index. A store populates slots as the highest index grows, a region on
-//! use; an unused slot reads as zero, a hole of generation 0. Only the owner of a slot changes its
-//! place, and the word says who owns the copy. Place and copy order no other memory. Cost: 32 bytes
-//! per object. No lock.
+//! An unused slot reads as 0, a hole of generation 0. The object's word says who may change place
+//! and copy, so these order no other memory. Cost: 32 bytes per object. No lock.
 
 use super::copies::Copy;
 use glebe_os::error::OsError;
@@ -26,9 +24,7 @@ const LEN: u64 = (1 << LEN_BITS) - 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// Pages from the start of the addresses.
     pub(super) first: u64,
-    /// Length in bytes.
     pub(super) len: usize,
 }
 
@@ -108,7 +104,6 @@ impl<'a> SwapSlot<'a> {
         self.0[1].store(next.map_or(0, |index| u64::from(index) + 1), Ordering::Relaxed);
     }
 
-    /// Returns true if the kernel refused the last move of this region's page.
     pub(super) fn is_unmovable(self) -> bool {
         self.0[1].load(Ordering::Relaxed) != 0
     }

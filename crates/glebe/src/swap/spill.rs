@@ -1,9 +1,7 @@
-//! Moves copies from the pool to the file.
+//! `spill` moves copies of stored objects to the file if the pool is full.
 //!
-//! A thread that finds the pool full takes stored objects by slot, from where the last batch ended,
-//! and writes their copies. It removes them from the pool afterwards, so a failed write loses
-//! nothing. A pin of these objects waits for the write. Cost: a read of the pool, two copies of the
-//! bytes, one write.
+//! Copies leave the pool only after the write, so a failed write loses nothing. A pin of these
+//! objects waits for the write.
 
 use super::copies::CopyBlock;
 use super::error::SwapError;
@@ -34,10 +32,7 @@ impl Batch<'_> {
     }
 }
 
-/// Moves copies from the pool to the file. Returns false without a file or copies.
-///
-/// # Errors
-/// [`SwapError::FileFull`], or an error of the device. All copies then stay in the pool.
+/// Returns false without a file or copies.
 pub(super) fn spill<S: Shelf>(shelf: &S) -> Result<bool, SwapError> {
     let Some(file) = &shelf.copies().file else { return Ok(false) };
     let mut batch = gather(shelf);
@@ -94,7 +89,7 @@ fn gather<S: Shelf>(shelf: &S) -> Batch<'_> {
         });
         match is_read {
             Some(block) => batch.objects.push((slot, block)),
-            // The copy is in the file, or damaged: its next load fails.
+            // The copy is in the file, or is damaged and fails at its next load.
             None => {
                 batch.bytes.truncate(from);
                 release(shelf, slot);

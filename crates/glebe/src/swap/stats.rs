@@ -1,4 +1,4 @@
-//! Statistics of a store or region. Three identities hold while no call runs:
+//! [`Stats`] of a store or region satisfies three identities while no call runs:
 //!
 //! * `created_pages = freed_pages + resident_pages + stored_pages + buried_pages`
 //! * `resident_pages = charged_pages <= budget_pages + over_budget_pages`
@@ -100,7 +100,7 @@ impl Store {
 }
 
 impl Stats {
-    /// Tests the identities, which hold while no call runs.
+    /// Tests the identities that hold while no call runs.
     ///
     /// # Errors
     /// The identity that fails, with its values.

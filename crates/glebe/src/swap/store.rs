@@ -1,11 +1,10 @@
-//! [`Store`]: the parts of a store, and calls on objects by key.
+//! [`Store`] has calls on objects by key.
 //!
-//! A call finds the object's slot, makes one step of its [word](super::word), and acts on the
-//! earlier state. It waits for a thread that evicts, loads or ends the object; that thread waits
-//! for no lock of this module and for no such call.
+//! A call makes one step of the object's [word](super::word), and acts on the earlier state. It
+//! waits for a thread that evicts, loads or frees the object. That thread waits for no such call.
 //!
 //! # Safety
-//! A call touches only bytes of objects that it has pinned or owns by their words.
+//! A call touches only bytes of objects that it has pinned or owns.
 #![allow(unsafe_code)]
 
 use super::copies::{Copies, Unreadable};
@@ -34,7 +33,7 @@ pub(super) fn next_number() -> u32 {
     STORES.fetch_add(1, Ordering::Relaxed) as u32
 }
 
-/// Objects of 1 byte to 2 MiB, with at most a budget of them in memory. See [the module](super).
+/// `Store` owns objects, with at most a budget of them in memory. See [the module](super).
 #[derive(Debug)]
 pub struct Store {
     pub(super) number: u32,
@@ -79,7 +78,7 @@ impl Store {
         })
     }
 
-    /// Returns true if the file bypasses the page cache (O_DIRECT), `None` without a file.
+    /// Returns true if the file bypasses the page cache, `None` without a file.
     #[must_use]
     pub fn is_file_direct(&self) -> Option<bool> {
         self.copies.file.as_ref().map(SpillFile::is_direct)
@@ -105,8 +104,7 @@ impl Store {
     /// Makes an object of `len` zeros, pinned for writing.
     ///
     /// # Errors
-    /// [`SwapError::Len`], [`SwapError::Addresses`], [`SwapError::Forked`]; [`SwapError::Budget`]
-    /// or [`SwapError::Full`] if it has no room; [`SwapError::Os`] if the kernel refuses memory.
+    /// `Len`, `Addresses`, `Forked`; `Budget` or `Full` without room; `Os`.
     pub fn create(&self, len: usize) -> Result<PinMut<'_>, SwapError> {
         self.alive()?;
         if len == 0 || len > LEN_MAX {
@@ -136,20 +134,18 @@ impl Store {
         Ok(object.key())
     }
 
-    /// Pins an object for reading; loads it if necessary. Cost: one atomic operation if resident.
+    /// Pins an object for reading; loads it if necessary.
     ///
     /// # Errors
-    /// [`SwapError::Stale`], [`SwapError::Foreign`], [`SwapError::Dead`]; [`SwapError::Pinned`]
-    /// while a [`PinMut`] exists, [`SwapError::TooManyPins`]; [`SwapError::Budget`],
-    /// [`SwapError::Full`] or [`SwapError::Os`] if it cannot be loaded now; [`SwapError::Damaged`];
-    /// [`SwapError::Forked`].
+    /// `Stale`, `Foreign`, `Dead`, `Forked`; `Pinned` while a [`PinMut`] exists, `TooManyPins`;
+    /// `Budget`, `Full`, `Os` or `Damaged` from a load.
     #[inline]
     pub fn pin(&self, key: Key) -> Result<Pin<'_>, SwapError> {
         let slot = self.slot(key)?;
         if let Err(refusal) = change(slot.word(), |word| word.pinned(key.generation)) {
             self.pin_absent(key, slot, refusal)?;
         }
-        // SAFETY: just pinned, here or in the call above.
+        // SAFETY: just pinned.
         Ok(unsafe { Pin::new(self, slot) })
     }
 
@@ -159,10 +155,10 @@ impl Store {
         Ok(())
     }
 
-    /// Pins an object for writing, exclusively; loads it if necessary.
+    /// Pins an object for writing; loads it if necessary.
     ///
     /// # Errors
-    /// As [`Store::pin`]; [`SwapError::Pinned`] also while a [`Pin`] exists.
+    /// As [`Store::pin`]; `Pinned` also while a [`Pin`] exists.
     #[inline]
     pub fn pin_mut(&self, key: Key) -> Result<PinMut<'_>, SwapError> {
         let slot = self.slot(key)?;
@@ -179,8 +175,8 @@ impl Store {
         Ok(unsafe { PinMut::new(self, slot, key) })
     }
 
-    /// Repeats a refused `step`, after loads and waits, until it succeeds or cannot. Returns the
-    /// earlier word, or `None` if this call loaded the object.
+    /// Repeats a refused step after loads and waits. Returns the earlier word, or `None` if this
+    /// call loaded the object.
     #[cold]
     fn bring_for(
         &self,
@@ -216,7 +212,6 @@ impl Store {
         }
     }
 
-    /// Makes a step, after waiting for other threads. Returns the earlier word.
     fn step(
         &self,
         key: Key,
@@ -235,8 +230,7 @@ impl Store {
     /// Frees an object, also a dead or damaged one.
     ///
     /// # Errors
-    /// [`SwapError::Stale`], [`SwapError::Foreign`], [`SwapError::Forked`]; [`SwapError::Pinned`],
-    /// without any change.
+    /// `Stale`, `Foreign`, `Forked`, `Pinned`.
     pub fn free(&self, key: Key) -> Result<(), SwapError> {
         let slot = self.slot(key)?;
         let was = self.step(key, slot, |word| word.taken(key.generation))?;
@@ -244,11 +238,10 @@ impl Store {
         Ok(())
     }
 
-    /// Frees an object and returns its bytes, without loading it: this needs no room in the budget.
+    /// Frees an object and returns its bytes. Needs no room in the budget.
     ///
     /// # Errors
-    /// As [`Store::free`]; [`SwapError::Dead`], [`SwapError::Damaged`]. The object is then
-    /// unchanged.
+    /// As [`Store::free`]; `Dead`, `Damaged`, `Os`. The object then remains.
     pub fn take(&self, key: Key) -> Result<Vec<u8>, SwapError> {
         let slot = self.slot(key)?;
         let was = self.step(key, slot, |word| word.taken(key.generation))?;
@@ -305,24 +298,24 @@ impl Store {
             self.copies.drop_copy(slot.copy());
         }
         if was.state() == WordState::Resident {
-            // SAFETY: resident and taken by this call, whose caller no longer needs the bytes.
+            // SAFETY: resident and taken by this call; the bytes are unwanted.
             unsafe { self.give_up(slot.place()) };
         }
     }
 
-    /// Marks an object as not needed soon: it is among the next to leave memory.
+    /// Marks an object as one of the next to leave memory.
     ///
     /// # Errors
-    /// [`SwapError::Stale`], [`SwapError::Foreign`], [`SwapError::Forked`].
+    /// `Stale`, `Foreign`, `Forked`.
     pub fn cold(&self, key: Key) -> Result<(), SwapError> {
         let slot = self.slot(key)?;
         self.step(key, slot, |word| word.cooled(key.generation)).map(drop)
     }
 
-    /// Loads an object that will be needed soon. It may leave again before then.
+    /// Loads an object that will be needed soon. It may leave again before use.
     ///
     /// # Errors
-    /// As [`Store::pin`] without [`SwapError::Pinned`]: a pinned object is in memory.
+    /// As [`Store::pin`] without `Pinned`.
     pub fn will_need(&self, key: Key) -> Result<(), SwapError> {
         match self.pin(key) {
             Ok(_) | Err(SwapError::Pinned) => Ok(()),
@@ -330,12 +323,11 @@ impl Store {
         }
     }
 
-    /// Marks an object as dead: it is never compressed or written again, and its memory is freed
-    /// now or with its last guard. A pin then returns [`SwapError::Dead`]. The key remains until it
-    /// is freed.
+    /// Declares an object's bytes unwanted. Its memory is freed now or with its last guard. The key
+    /// remains until [`Store::free`].
     ///
     /// # Errors
-    /// [`SwapError::Stale`], [`SwapError::Foreign`], [`SwapError::Forked`].
+    /// `Stale`, `Foreign`, `Forked`.
     pub fn dead(&self, key: Key) -> Result<(), SwapError> {
         let slot = self.slot(key)?;
         let was = self.step(key, slot, |word| word.doomed(key.generation))?;
@@ -346,8 +338,8 @@ impl Store {
         Ok(())
     }
 
-    /// Drops a dead object's copy and memory, unless a guard or thread still has it, which then
-    /// does this. Does nothing in a forked child, where an absent thread may hold a lock.
+    /// Drops a dead object's copy and memory, unless a guard or thread will do it. Does nothing in
+    /// a forked child, where an absent thread may hold a lock.
     #[cold]
     pub(super) fn reap(&self, slot: SwapSlot<'_>) {
         if self.alive().is_err() {
@@ -381,7 +373,6 @@ impl Shelf for Store {
         self.places.slot(index)
     }
 
-    /// Reaps an object that another thread declared dead while this call owned it.
     fn settle(&self, slot: SwapSlot<'_>) {
         if look(slot.word()).is_dead() {
             self.reap(slot);

@@ -1,4 +1,4 @@
-//! Tests through internals: present pages, damaged copies, forks, worn keys.
+//! Tests reach internals: present pages, damaged copies, forks, worn keys.
 #![allow(unsafe_code)] // Safety: the forked child allocates nothing.
 
 use std::sync::Arc;
@@ -28,7 +28,6 @@ fn noise(at: u64) -> u64 {
     word(word(at))
 }
 
-/// Returns bytes that compress to about a half.
 fn bytes_of(n: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|at| if at % 16 < 8 { n as u8 } else { noise(at << 8 | n) as u8 }).collect()
 }
@@ -47,11 +46,9 @@ fn handle_of(store: &Store, key: Key) -> Handle {
     Handle::from_raw(handle).expect("a block")
 }
 
-/// Returns how many of the first `pages` pages are present.
 fn pages_there(store: &Store, pages: u64) -> u64 {
     let all = super::slots::Place { first: 0, len: page() * pages as usize };
     let start = store.memory.bytes(all).addr().get();
-    // The kernel answers only for committed addresses.
     let there = there(start, Pages::new(pages).bytes(page_size())).unwrap();
     there.iter().map(|run| run.len()).sum()
 }
@@ -84,7 +81,6 @@ fn no_piece_of_a_long_object_is_left_behind() {
     keys.into_iter().for_each(|key| drop(store.take(key).unwrap()));
     let stats = store.copies.pool.stats();
     assert!(stats.inserted > 0 && stats.objects == 0, "{stats}");
-    // An object that did not fit also leaves no piece.
     store.set_pool_limit(store.copies.pool.held() + Bytes::new(64 << 10)).unwrap();
     let noise = |n: u64| {
         let words = (0..40 * page() as u64 / 8).map(|at| noise(at << 8 | n));
@@ -96,7 +92,7 @@ fn no_piece_of_a_long_object_is_left_behind() {
     assert!(*store.pin(key).unwrap() == *noise(1));
 }
 
-/// Damages one stored object's copy: only that object fails, for good.
+/// Only the object with a damaged copy fails.
 fn spoil(len: usize, spoil: impl Fn(&Store, Key, Key)) {
     let store = store(64);
     let keys: Vec<_> = (0..3).map(|n| store.insert(&bytes_of(n, len)).unwrap()).collect();
@@ -119,7 +115,6 @@ fn spoil(len: usize, spoil: impl Fn(&Store, Key, Key)) {
     store.stats().check().unwrap();
 }
 
-/// Makes a store whose file has most of the copies. Returns its keys in order.
 fn in_file(len: usize) -> (Store, Vec<Key>) {
     let options = Store::options().pool_limit(Bytes::new(256 << 10)).capacity(Bytes::mib(64));
     let options = options.file_in(std::env::temp_dir(), Bytes::mib(32));
@@ -158,8 +153,6 @@ fn a_file_that_was_cut_or_overwritten_is_an_error_of_its_objects() {
     }
 }
 
-/// Makes a store whose file is cached in a pool, with a long object in both. Returns the handles of
-/// its pieces.
 fn cached() -> (Store, Key, Vec<Handle>, Arc<ObjectPool>) {
     let cache = SwapCache::with_limit(Bytes::mib(32)).unwrap();
     let Kept::Own(pool) = &cache.kept else { panic!("not on a reserve") };
@@ -193,7 +186,6 @@ fn a_copy_in_idle_memory_that_lost_a_piece_or_is_not_what_was_stored_is_read_fro
         assert!(*store.pin(key).unwrap() == *bytes_of(7, 100_000));
         let stats = store.stats();
         assert_eq!((stats.read_back, stats.loaded_idle, stats.damaged), (1, 0, 0));
-        // The failed read removed the other pieces; the load stored all again.
         assert!(handles.iter().all(|handle| pool.get(*handle).is_err()), "a piece was left");
         assert!(pool.stats().objects >= objects);
         while copy_of(&store, key).is_none()
@@ -258,7 +250,6 @@ fn a_piece_that_is_gone_or_cut_is_an_error() {
     });
 }
 
-/// A take that reads the copy checks it too.
 #[test]
 fn a_damaged_copy_is_not_taken() {
     let store = store(4);
@@ -348,7 +339,7 @@ fn a_child_ends_inherited_guards_of_dead_objects_and_waits_for_no_lock() {
     assert!(is_in_file(&saved[0]), "a copy is kept");
     saved.iter().for_each(|key| store.dead(*key).unwrap());
     let file = store.copies.file.as_ref().unwrap();
-    // SAFETY: the child only drops its guards, which takes no lock; a hanging child is killed.
+    // SAFETY: the child only drops guards, which takes no lock.
     let ended = file.while_locked(|| unsafe {
         in_child(|| {
             drop((read.take(), written.take()));

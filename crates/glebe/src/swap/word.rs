@@ -1,4 +1,4 @@
-//! [`Word`]: the state of one object, in one atomic word.
+//! [`Word`] is the state of one object.
 //!
 //! ```text
 //! 63 ...... 32 | 31 . 29 | 28   | 27   | 26   | 25   | 24    | 23 .... 0
@@ -12,12 +12,11 @@
 //!
 //! *pins* keep a resident object in place; *alone* is the exclusive pin, whose owner may write.
 //! *copy*: a copy of the current bytes exists. *busy*: one thread works on the copy and holds one
-//! of the pins. *used*: pinned since the clock hand last passed. *dead*: the bytes are no longer
-//! wanted. The thread that makes an object loading, leaving or taken owns it until the next step.
-//! The copy belongs to this owner, to the busy thread, or to the owner of the exclusive pin.
+//! of the pins. *used*: pinned since the clock hand last passed. *dead*: the bytes are unwanted. A
+//! thread that makes an object loading, leaving or taken owns it until the next step. The copy
+//! belongs to this owner, the busy thread, or the owner of the exclusive pin.
 //!
-//! Each step is a function here and changes the word by one compare-and-exchange. Cost of a pin:
-//! one step; of its end: one subtraction. No lock.
+//! Each step is a function here and one compare-and-exchange. No lock.
 
 mod page;
 
@@ -37,21 +36,18 @@ const GENERATION_SHIFT: u32 = 32;
 
 pub(crate) const PINS_MAX: u64 = PINS;
 
-/// The place of an object, or the work of its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum WordState {
     Hole = 0,
     Resident = 1,
-    /// Not in memory: it has a copy or is dead.
+    /// With a copy, or dead.
     Stored = 2,
     Loading = 3,
-    /// A thread gives back its memory; it has a copy.
     Leaving = 4,
-    /// A thread ends it, or drops the rest of a dead one.
     Taken = 5,
     Failed = 6,
-    /// A page of a region, in memory at shadow addresses.
+    /// A region's page at shadow addresses.
     Window = 7,
 }
 
@@ -63,7 +59,6 @@ pub(crate) enum Refusal {
     Pinned,
     TooMany,
     Stored,
-    /// Another thread will finish soon.
     Wait,
     Unfit,
 }
@@ -81,7 +76,7 @@ impl fmt::Debug for Word {
 
 type Step = Result<Word, Refusal>;
 
-/// Changes the word by a step. Returns the earlier word.
+/// Makes a step. Returns the earlier word.
 #[inline]
 pub(crate) fn change(at: &MappedWord, step: impl Fn(Word) -> Step) -> Result<Word, Refusal> {
     let mut old = at.load(Ordering::Acquire);
@@ -96,8 +91,7 @@ pub(crate) fn change(at: &MappedWord, step: impl Fn(Word) -> Step) -> Result<Wor
     }
 }
 
-/// Changes the word by a step that cannot fail because the caller owns the object. Returns the
-/// earlier word.
+/// Makes a step that cannot fail because the caller owns the object.
 #[track_caller]
 pub(crate) fn must(at: &MappedWord, step: impl Fn(Word) -> Step) -> Word {
     change(at, step).unwrap_or_else(|refusal| panic!("{refusal:?}: {:?}", look(at)))
@@ -108,7 +102,6 @@ pub(crate) fn look(at: &MappedWord) -> Word {
     Word(at.load(Ordering::Acquire))
 }
 
-/// Ends a pin. Returns the earlier word.
 #[inline]
 pub(crate) fn unpin(at: &MappedWord) -> Word {
     Word(at.fetch_sub(1, Ordering::Release))
@@ -162,7 +155,6 @@ impl Word {
         self.is(USED)
     }
 
-    /// Returns true if a thread owns the object or is busy, and will finish soon.
     pub(crate) fn is_in_transit(self) -> bool {
         self.is(BUSY)
             || matches!(self.state(), WordState::Loading | WordState::Leaving | WordState::Taken)
@@ -173,7 +165,6 @@ impl Word {
         Self(self.0 & !STATE | (state as u64) << STATE_SHIFT)
     }
 
-    /// Returns the word if it belongs to this generation's object.
     #[inline]
     fn of(self, generation: u32) -> Step {
         let is_there = self.generation() == generation && self.0 & STATE != 0;
@@ -194,7 +185,6 @@ impl Word {
         }
     }
 
-    /// Adds a shared pin.
     #[inline]
     pub(crate) fn pinned(self, generation: u32) -> Step {
         let word = self.of(generation)?;
@@ -207,7 +197,6 @@ impl Word {
         }
     }
 
-    /// Takes the exclusive pin.
     #[inline]
     pub(crate) fn pinned_alone(self, generation: u32) -> Step {
         let word = self.of(generation)?;
@@ -258,12 +247,11 @@ impl Word {
         Ok(self.expect(WordState::Loading)?.with(WordState::Stored))
     }
 
-    /// Ends a load for good: the copy is damaged.
     pub(crate) fn failed(self) -> Step {
         Ok(self.expect(WordState::Loading)?.with(WordState::Failed))
     }
 
-    /// Clears *used* as the clock hand passes.
+    /// Clears *used*.
     pub(crate) fn passed(self) -> Step {
         if self.is(USED) {
             Ok(Self(self.0 & !USED))
@@ -272,12 +260,10 @@ impl Word {
         }
     }
 
-    /// Clears *used* by key.
     pub(crate) fn cooled(self, generation: u32) -> Step {
         Ok(Self(self.of(generation)?.0 & !USED))
     }
 
-    /// Makes an unpinned, unused object busy, to evict it.
     pub(crate) fn chosen(self) -> Step {
         let word = self.expect(WordState::Resident)?;
         match word {
@@ -286,7 +272,7 @@ impl Word {
         }
     }
 
-    /// Makes an object busy, to drop its copy. Readers may have pins.
+    /// Makes an object busy. Readers may have pins.
     pub(crate) fn uncopying(self) -> Step {
         let word = self.expect(WordState::Resident)?;
         match word {
@@ -295,7 +281,6 @@ impl Word {
         }
     }
 
-    /// Ends *busy*, with or without a copy.
     pub(crate) fn idle(self, has_copy: bool) -> Step {
         if !self.is(BUSY) {
             return Err(Unfit);
@@ -304,7 +289,7 @@ impl Word {
         Ok(Self((self.0 & !(BUSY | COPY) | copy) - 1))
     }
 
-    /// Changes busy to leaving with a copy, unless the object was used meanwhile.
+    /// Changes busy to leaving, unless the object was used meanwhile.
     pub(crate) fn leaving(self) -> Step {
         let word = self.expect(WordState::Resident)?;
         match word {
@@ -331,7 +316,6 @@ impl Word {
         }
     }
 
-    /// Takes an unpinned object, to end it.
     pub(crate) fn taken(self, generation: u32) -> Step {
         let word = self.of(generation)?;
         match word.state() {
@@ -348,7 +332,7 @@ impl Word {
         Ok(Self(self.of(generation)?.0 | DEAD))
     }
 
-    /// Takes a dead object that still has memory or a copy.
+    /// Takes a dead object with memory or a copy.
     pub(crate) fn reaped(self) -> Step {
         let has_any = self.state() == WordState::Resident || self.is(COPY);
         if !self.is(DEAD) || !has_any {
@@ -357,12 +341,10 @@ impl Word {
         self.taken(self.generation())
     }
 
-    /// Leaves a dead object with neither memory nor copy.
     pub(crate) fn buried(self) -> Step {
         Ok(Self(self.expect(WordState::Taken)?.with(WordState::Stored).0 & !COPY))
     }
 
-    /// Returns a taken object to its earlier state.
     pub(crate) fn spared(self, state: WordState, has_copy: bool) -> Step {
         let copy = if has_copy { COPY } else { 0 };
         Ok(Self(self.expect(WordState::Taken)?.with(state).0 & !COPY | copy))

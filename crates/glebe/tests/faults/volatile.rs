@@ -263,6 +263,62 @@ fn refused_memory_is_as_it_was() {
     unsafe { libc::munmap(ptr::with_exposed_provenance_mut(range.start), len.as_usize()) };
 }
 
+/// Refuses the `nth` call of a mark, drops, and asserts that the pages counted as dropped are gone.
+/// Returns whether the mark failed, and whether a call was refused. `None` without the engine.
+fn drop_after_a_refused_mark(engine: Engine, is_callers: bool, nth: u64) -> Option<(bool, bool)> {
+    const ALL: Range<u64> = 0..16;
+    let len = bytes(&ALL).end;
+    let callers = Callers::new(len);
+    let options = Region::options().engine(engine);
+    let region = match is_callers {
+        // SAFETY: the memory outlives the region, and only the region's calls access it.
+        true => unsafe { options.build_over(callers.0.cast(), len) },
+        false => options.build(len),
+    };
+    let region = region.ok()?;
+    for page in ALL {
+        region.write(bytes(&(page..page + 1)).start, page_of(page)).unwrap();
+    }
+    arm(Fault { nth, choice: 0, lasting: Lasting::Once });
+    let is_refused = region.mark(bytes(&ALL), Priority::NORMAL).is_err();
+    let met = disarm();
+    let dropped = region.drop_now(bytes(&ALL)).unwrap();
+    let lost = region.unmark(bytes(&ALL)).unwrap();
+    let lost: Vec<Range<u64>> = lost.runs().iter().map(|run| run.start()..run.end()).collect();
+    let count = lost.iter().map(|run| run.end - run.start).sum();
+    assert_eq!(dropped, bytes(&(0..count)).end, "{engine} {met:?}");
+    let mut buf = page_of(0).to_vec();
+    for page in ALL {
+        region.read(bytes(&(page..page + 1)).start, &mut buf).unwrap();
+        let is_gone = buf.iter().all(|byte| *byte == 0);
+        let is_right = if was_lost(&lost, page) { is_gone } else { buf == page_of(page) };
+        assert!(is_right, "{engine} page {page} {met:?}");
+    }
+    Some((is_refused, !met.refused.is_empty()))
+}
+
+#[test]
+fn what_is_dropped_after_a_refused_mark_is_gone() {
+    alone!();
+    let mut refusals = 0;
+    for (engine, is_callers) in
+        [(Engine::Scan, false), (Engine::Scan, true), (Engine::Tag, false), (Engine::Tag, true)]
+    {
+        for nth in 1.. {
+            let Some((is_refused, is_met)) = drop_after_a_refused_mark(engine, is_callers, nth)
+            else {
+                println!("skipped: {engine} engine");
+                break;
+            };
+            refusals += u32::from(is_refused);
+            if !is_met {
+                break;
+            }
+        }
+    }
+    assert!(refusals > 0, "no mark was refused");
+}
+
 /// Returns the number of calls in `of`. The first fails if `refuse_first`.
 fn calls(refuse_first: bool, of: impl FnOnce()) -> u64 {
     let nth = if refuse_first { 1 } else { u64::MAX };

@@ -63,8 +63,9 @@ fn pool_gives_way() {
     black_box(rise(RISE.as_usize(), A_SECOND.get()));
     let stats = reclaimer.stats();
     assert!(stats.freed_objects > 0, "{stats}");
-    // The pool frees only what the rise and the margin need.
-    assert!(pool.held() > Bytes::mib(3), "{}: {stats}", pool.held());
+    // The pool frees only what the rise and the margin need. Beside other programs, the margin
+    // allows for a faster rise.
+    assert!(pool.held() > Bytes::mib(1), "{}: {stats}", pool.held());
 }
 
 #[test]

@@ -1,16 +1,14 @@
-//! [`Addresses`]: reserved addresses over which pages of files are mapped, piece by piece.
+//! [`Addresses`] reserves a range over which pieces of files are mapped.
 //!
-//! Owns the range from `mmap` to its drop. Offsets and lengths are bytes, whole pages of the files.
-//! A touch outside all pieces is SIGSEGV. No lock: the caller decides who uses which part. Cost:
-//! one system call per piece, and one for all pieces, which keeps them from children.
+//! Offsets and lengths are bytes, in whole pages of the files. A touch outside all pieces raises
+//! SIGSEGV. No lock: the caller decides who uses which part.
 //!
-//! A process at the limit on its mappings cannot map over others, so it could not clear a part.
-//! Unmapping would leave a hole for a foreign mapping. So a *spare* page behind the range is a
-//! mapping of its own until `clear` needs it.
+//! A process at the limit on its mappings cannot map over others, so it could not clear a part. So
+//! a *spare* page behind the range is a mapping of its own until `clear` needs it.
 //!
 //! # Safety
-//! Nothing else is mapped in the range while this lives. A child lacks the pieces and may have
-//! other memory there: placing and clearing panic, and the drop unmaps nothing.
+//! Nothing else is mapped in the range from `mmap` to the drop. A child lacks the pieces and may
+//! have other memory there: placing and clearing panic, and the drop unmaps nothing.
 #![allow(unsafe_code)]
 
 use std::io::ErrorKind;
@@ -25,7 +23,6 @@ use crate::internal::sys::page_size;
 use crate::internal::sys::processes::fork::ForkGuard;
 use crate::units::{Bytes, PageSize, Pages};
 
-/// A part of a file, mapped as one; in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     pub offset: Bytes,
@@ -37,13 +34,12 @@ const SPARE_PAGES: u64 = 3;
 
 #[derive(Debug)]
 pub struct Addresses {
-    /// The first multiple of the page size.
+    /// First multiple of the page size.
     addr: usize,
     len: Bytes,
-    /// Address and length of everything reserved.
+    /// Address and length of the whole range.
     whole: (usize, Bytes),
     has_spare: MappedByte,
-    /// True if the process locks what it maps.
     locks: bool,
     guard: ForkGuard,
 }
@@ -54,7 +50,6 @@ const _: () = {
 };
 
 impl Addresses {
-    /// Reserves `len` bytes, whole pages, at a multiple of `page`.
     pub fn reserve(len: Bytes, page: PageSize) -> Result<Self, OsError> {
         let behind = page.bytes() + Pages::new(SPARE_PAGES).bytes(page_size());
         let room = len.checked_add(behind).unwrap_or(len);
@@ -81,14 +76,14 @@ impl Addresses {
         self.guard.is_child()
     }
 
-    /// Maps pieces side by side from `offset`, for this process only. After an error some may be
-    /// mapped: [`Addresses::clear`] removes them.
+    /// Maps pieces side by side from `offset`, not for children. After an error,
+    /// [`Addresses::clear`] removes those already mapped.
     pub fn place(&self, offset: Bytes, file: &MemFile, pieces: &[Piece]) -> Result<(), OsError> {
         let len = pieces.iter().fold(Bytes::ZERO, |sum, piece| sum + piece.len);
         let start = self.checked(offset, len);
         let mut at = start;
         for piece in pieces {
-            // SAFETY: in the range, as checked; the caller gives no part to two users.
+            // SAFETY: in the range, as checked; no part has two users.
             unsafe { file.map_over(at, piece.offset, piece.len)? };
             at += piece.len.as_usize();
         }
@@ -96,10 +91,10 @@ impl Addresses {
         unsafe { advise(start, len, Advice::DontFork) }
     }
 
-    /// Removes the pieces of a part. After an error they may remain.
+    /// Removes the pieces of a part. After an error, pieces may remain.
     pub fn clear(&self, offset: Bytes, len: Bytes) -> Result<(), OsError> {
         let at = self.checked(offset, len);
-        // SAFETY: in the range, as checked; the caller knows that its users are gone.
+        // SAFETY: in the range, as checked; its users are gone.
         let clear = || unsafe { clear(at, len, false) };
         let mut cleared = clear();
         if cleared.as_ref().is_err_and(|why| why.kind() == ErrorKind::OutOfMemory)
@@ -109,7 +104,7 @@ impl Addresses {
             cleared = clear();
         }
         if self.locks && cleared.is_ok() {
-            // SAFETY: addresses in the range. If refused, they stay locked, without a page.
+            // SAFETY: in the range, as checked.
             let _ = unsafe { commit::unlock(at, len) };
         }
         if cleared.is_ok() && self.has_spare.load(Ordering::Relaxed) == 0 {
@@ -118,7 +113,7 @@ impl Addresses {
         cleared
     }
 
-    /// Makes the spare a mapping of its own if possible, or ends that: two mappings fewer.
+    /// Splits the spare off as a mapping, or merges it again, which frees two mappings.
     fn keep_spare(&self, keep: bool) {
         let page = page_size().bytes();
         let (at, len) = self.whole;
@@ -146,8 +141,7 @@ impl Drop for Addresses {
     fn drop(&mut self) {
         if !self.is_lost_by_fork() {
             let (addr, len) = self.whole;
-            // SAFETY: nothing refers to the range after its owner is dropped. If the kernel
-            // refuses, the next mapping tries again.
+            // SAFETY: nothing refers to the range after the drop.
             let _ = unsafe { unmap(addr, len) };
         }
     }

@@ -1,8 +1,8 @@
-//! Mappings made of stretches of others, moved side by side. Pages keep their frames and bytes
-//! while their addresses change.
+//! [`Mapping::gathered`] and [`Mapping::joined`] move parts of mappings side by side. Pages keep
+//! their frames and bytes.
 //!
-//! Each stretch becomes a VMA, and the kernel limits their number (`vm.max_map_count`). A move
-//! costs about 8 µs. Offsets and lengths are bytes, whole pages of the mapping. Source: mremap(2).
+//! Each stretch becomes a VMA, which `vm.max_map_count` limits. A move costs about 8 µs. Offsets
+//! and lengths are bytes. Source: mremap(2).
 //!
 //! # Safety
 //! Owners give mappings up whole, so nobody refers to their bytes by address.
@@ -14,10 +14,8 @@ use crate::internal::sys::memory::mmap::{set_aside, unmap_between};
 use crate::internal::sys::memory::place;
 use crate::units::{Bytes, PageSize, Pages};
 
-/// A part of one of several mappings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stretch {
-    /// Index of the mapping.
     pub part: usize,
     pub offset: Bytes,
     pub len: Bytes,
@@ -45,16 +43,15 @@ impl Stretch {
 }
 
 impl Mapping {
-    /// Returns the VMAs as stretches of `part`.
     pub(super) fn as_stretches(&self, part: usize) -> Vec<Stretch> {
         let starts = std::iter::once(Bytes::ZERO).chain(self.seams.iter().copied());
         let ends = self.seams.iter().copied().chain([self.len]);
         starts.zip(ends).map(|(offset, end)| Stretch { part, offset, len: end - offset }).collect()
     }
 
-    /// Makes one mapping of `stretches` of `parts`, in their order, the first at a multiple of
-    /// `align`, and unmaps the rest. Each part is one VMA of private memory that children do not
-    /// get; all have one page size. On failure unmaps everything.
+    /// Makes one mapping of `stretches`, in their order, at a multiple of `align`, and unmaps the
+    /// rest. Each part is one VMA of private memory that children do not get; all have one page
+    /// size. On failure unmaps everything.
     pub fn gathered(
         parts: Vec<Self>,
         stretches: &[Stretch],
@@ -64,8 +61,8 @@ impl Mapping {
         Self::side_by_side(parts, stretches, page, align)
     }
 
-    /// Makes one mapping of several, in their order, the first at a multiple of `align`. Children
-    /// get none of them. The length of each keeps the next aligned to its pages.
+    /// Makes one mapping of several, in their order, at a multiple of `align`. Children get none of
+    /// them. Each length keeps the next mapping aligned to its pages.
     pub fn joined(parts: Vec<Self>, align: PageSize) -> Result<Self, OsError> {
         let stretches: Vec<Stretch> =
             parts.iter().enumerate().flat_map(|(n, part)| part.as_stretches(n)).collect();
@@ -93,7 +90,7 @@ impl Mapping {
         Ok(if is_noted { all.noted() } else { all })
     }
 
-    /// Moves the mapping to addresses that were set aside for it. On failure unmaps it.
+    /// Moves the mapping to addresses set aside for it. On failure unmaps it.
     pub(super) fn moved_to(mut self, addr: usize) -> Result<Self, OsError> {
         let (len, page, file) = (self.len, self.page, self.file.take());
         let (in_child, is_borrowed, guard) = (self.in_child, self.is_borrowed, self.guard);
@@ -111,8 +108,8 @@ impl Mapping {
         let starts = std::iter::once(Bytes::ZERO).chain(moved.iter().map(Stretch::end));
         let ends = moved.iter().map(|stretch| stretch.offset).chain([self.len]);
         for (from, to) in starts.zip(ends) {
-            // SAFETY: the owner gives this up. Moved stretches are left out: others may use their
-            // addresses.
+            // SAFETY: the owner gives this up; moved stretches, which others may reuse, are left
+            // out.
             unsafe { unmap_between(self.addr + from.as_usize(), self.addr + to.as_usize()) };
         }
         (self.file, self.seams, self.own) = (None, Vec::new(), None);
@@ -121,8 +118,8 @@ impl Mapping {
 }
 
 /// Moves `stretches` to addresses set aside from `to` on, and unmaps the rest of `parts`. On
-/// failure unmaps all of both, except the target of a failed move that the kernel tried: the kernel
-/// may have cleared it, and others may have mapped memory there.
+/// failure unmaps all of both, except the target of a failed move that the kernel tried: others may
+/// have mapped memory there.
 fn move_all(parts: Vec<Mapping>, stretches: &[Stretch], to: usize) -> Result<(), OsError> {
     let mut at = to;
     let mut outcome = Ok(());
@@ -140,7 +137,7 @@ fn move_all(parts: Vec<Mapping>, stretches: &[Stretch], to: usize) -> Result<(),
     if let (Err(error), Some(failed)) = (&outcome, stretches.get(moved.len())) {
         let end = stretches.iter().fold(to, |end, stretch| end + stretch.len.as_usize());
         let doubtful = if place::was_tried(error) { failed.len.as_usize() } else { 0 };
-        // SAFETY: set aside for these moves, and nobody else knows of it.
+        // SAFETY: nobody else knows the addresses.
         unsafe {
             unmap_between(to, at);
             unmap_between(at + doubtful, end);
@@ -214,7 +211,6 @@ mod tests {
             let expected: Vec<_> = order.iter().map(|(part, n)| had[*part][*n as usize]).collect();
             assert_eq!(frames(&one), expected);
         }
-        // Several VMAs can be joined and moved.
         let two = Mapping::joined(vec![one, numbered(2)], page_size()).unwrap();
         assert_eq!(first_bytes(&two), [4, 1, 2, 1, 6, 1, 2]);
         let to = set_aside(two.len(), align).unwrap();

@@ -1,5 +1,5 @@
-//! Copies and zeroes bytes that another thread may write at the same time. Assembly or volatile
-//! accesses keep the compiler from assuming anything about these bytes.
+//! [`copy`] and [`zero`] access bytes that another thread may write at the same time. Assembly or
+//! volatile accesses keep the compiler from assuming anything about these bytes.
 
 #![allow(unsafe_code)]
 
@@ -9,13 +9,13 @@ use std::arch::asm;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const VECTOR: usize = 16;
 
-/// Bytes below which a string move takes longer to begin than the copy takes.
+/// Bytes below which a string move is slower than vectors.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const STRING_MIN: usize = 512;
 
 /// Distances from source to target, in the [`LOW`] bits, at which a string move takes four times as
-/// long on Zen 3. They are common: large memory of malloc(3) begins 16 bytes behind a page
-/// boundary. Source: bug 30994 of the GNU C library.
+/// long on Zen 3. Large blocks of malloc(3) often have these. Source: bug 30994 of the GNU C
+/// library.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const BEHIND: std::ops::Range<usize> = 1..32;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -38,10 +38,10 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, count: usize) {
     }
 }
 
-/// Copies by vectors; the last overlaps the one before it.
+/// Copies by vectors; the last one overlaps the one before.
 ///
 /// # Safety
-/// `count` bytes, at least [`VECTOR`], are mapped at both, and do not overlap.
+/// See [`copy`]; `count` is at least [`VECTOR`].
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 unsafe fn copy_vectors(to: *mut u8, from: *const u8, count: usize) {
@@ -66,8 +66,8 @@ unsafe fn copy_vectors(to: *mut u8, from: *const u8, count: usize) {
     }
 }
 
-/// Bytes from which zeros bypass the caches. A string store does that only in far longer runs:
-/// zeroing a block granule by granule took twice the time of one memset.
+/// Bytes from which zeros bypass the caches, like one long memset. A string store does so only in
+/// far longer runs, so zeroing a block by granules took twice as long.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub const STREAMED_MIN: usize = 1 << 20;
 
@@ -95,7 +95,7 @@ pub unsafe fn zero(to: *mut u8, count: usize) {
 }
 
 /// # Safety
-/// `count` bytes are mapped at `to`.
+/// See [`zero`].
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 unsafe fn zero_string(to: *mut u8, count: usize) {
@@ -106,7 +106,7 @@ unsafe fn zero_string(to: *mut u8, count: usize) {
     }
 }
 
-/// Zeroes lines by streaming stores, fenced: all later stores follow them.
+/// Zeroes lines by streaming stores. The fence orders later stores after them.
 ///
 /// # Safety
 /// `lines` lines, at least one, are mapped at `to`, a multiple of a line.
@@ -155,7 +155,7 @@ pub unsafe fn zero(to: *mut u8, count: usize) {
 /// Copies by words if both addresses are aligned alike, else by bytes.
 ///
 /// # Safety
-/// `count` bytes are mapped at both, and do not overlap.
+/// See [`copy`].
 #[cfg(any(not(target_arch = "x86_64"), miri, test))]
 pub unsafe fn portable_copy(to: *mut u8, from: *const u8, count: usize) {
     let alike = to.addr() % WORD == from.addr() % WORD;
@@ -176,7 +176,7 @@ pub unsafe fn portable_copy(to: *mut u8, from: *const u8, count: usize) {
 }
 
 /// # Safety
-/// `count` bytes are mapped at `to`.
+/// See [`zero`].
 #[cfg(any(not(target_arch = "x86_64"), miri, test))]
 pub unsafe fn portable_zero(to: *mut u8, count: usize) {
     let mut at = 0;

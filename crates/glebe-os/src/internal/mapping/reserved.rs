@@ -1,12 +1,11 @@
-//! [`Reserved`]: address space whose pages are populated on demand and given back one by one.
+//! [`Reserved`] is address space whose pages are populated on demand.
 //!
-//! The committed part reaches from the first page to a little beyond the highest ever populated.
-//! Only this part counts as memory of the process, so far more may be reserved than the machine
-//! has. Unit: bytes, whole base pages. Committing takes a lock for a system call or two; populating
-//! takes none.
+//! The committed part reaches from the first page to a little beyond the highest page ever
+//! populated. Only this part counts as memory of the process. Unit: bytes, whole base pages. Only
+//! committing takes the lock.
 //!
 //! # Safety
-//! This value owns the mapping. Each part is committed once, stays so, and held nothing before.
+//! `Reserved` owns the mapping. Each part is committed once and held nothing before.
 #![allow(unsafe_code)]
 
 use super::{Mapping, Visibility};
@@ -16,15 +15,14 @@ use crate::internal::sys::memory::commit;
 use crate::internal::sys::page_size;
 use crate::units::Bytes;
 
-/// Commits one byte ahead per this many committed bytes.
+/// Committed bytes per byte committed ahead.
 const AHEAD_SHARE: u64 = 8;
-/// Fewest bytes to commit: a call per page would be slow.
+/// Fewest bytes per commit: a call per page would be slow.
 const STEP_MIN: Bytes = Bytes::new(256 << 10);
 
 #[derive(Debug)]
 pub struct Reserved {
     mapping: Mapping,
-    /// True if committed pages are locked.
     locks: bool,
     /// Committed bytes, from the start.
     committed: MappedWord,
@@ -32,11 +30,8 @@ pub struct Reserved {
 }
 
 impl Reserved {
-    /// Reserves `len`, rounded up to whole pages. A child gets copies, a core dump nothing. If
-    /// `readable`, uncommitted bytes read as zero; otherwise a touch is SIGSEGV.
-    ///
-    /// # Errors
-    /// If mmap(2) fails, for example at a limit on addresses.
+    /// Reserves `len`, rounded up to whole pages, not for core dumps. Uncommitted bytes read as
+    /// zero if `readable`, else a touch raises SIGSEGV.
     pub fn new(len: Bytes, readable: bool) -> Result<Self, OsError> {
         let page = page_size();
         let len = len.pages_up(page).checked_bytes(page).unwrap_or(len);
@@ -58,10 +53,6 @@ impl Reserved {
         self.mapping.as_ptr()
     }
 
-    /// Makes pages present and writable.
-    ///
-    /// # Errors
-    /// If the kernel refuses, for example at a memory limit.
     pub fn populate(&self, offset: Bytes, len: Bytes) -> Result<(), OsError> {
         let end = offset + len;
         if end.get() > self.committed.load(Ordering::Relaxed) {
@@ -70,15 +61,12 @@ impl Reserved {
         self.mapping.populate(offset, len)
     }
 
-    /// Commits everything: the kernel allocates pages as they are written.
-    ///
-    /// # Errors
-    /// If the kernel refuses, for example at a memory limit.
+    /// Commits everything, so that the kernel allocates pages on writes.
     pub fn commit_all(&self) -> Result<(), OsError> {
         self.commit(self.len())
     }
 
-    /// Commits up to `end`, and beyond unless the kernel refuses.
+    /// Commits up to `end`, and ahead unless the kernel refuses.
     #[cold]
     fn commit(&self, end: Bytes) -> Result<(), OsError> {
         let _commits = lock(&self.commits);
@@ -100,26 +88,16 @@ impl Reserved {
         Ok(())
     }
 
-    /// Makes a forked child find zeros here, not a copy.
-    ///
-    /// # Errors
-    /// If madvise(2) fails, for example before Linux 4.14.
     pub fn wipe_on_fork(&self) -> Result<(), OsError> {
         self.mapping.wipe_on_fork()
     }
 
-    /// Keeps the committed part out of swap.
-    ///
-    /// # Errors
-    /// If mlock2(2) fails, for example at the limit on locked memory.
     pub fn lock_in_memory(&self) -> Result<(), OsError> {
         let len = Bytes::new(self.committed.load(Ordering::Relaxed));
         // SAFETY: the mapping owns the range.
         unsafe { commit::lock(self.mapping.addr(), len) }
     }
 
-    /// Gives whole pages back to the kernel. They read as zero afterwards.
-    ///
     /// # Safety
     /// See [`Mapping::give_back`].
     pub unsafe fn give_back(&self, offset: Bytes, len: Bytes) -> Result<(), OsError> {
@@ -127,8 +105,6 @@ impl Reserved {
         unsafe { self.mapping.give_back(offset, len) }
     }
 
-    /// Gives several ranges back: see [`Mapping::give_back_all`].
-    ///
     /// # Safety
     /// See [`Mapping::give_back`].
     pub unsafe fn give_back_all(&self, ranges: &mut [(usize, Bytes)]) -> usize {

@@ -1,4 +1,4 @@
-//! Mappings that are moved, shortened, bound, collapsed or made from a file.
+//! These [`Mapping`] methods move, shorten, bind or collapse a mapping.
 //!
 //! # Safety
 //! Only the owner changes a mapping, and nobody can reach a part that is unmapped.
@@ -14,8 +14,7 @@ use crate::internal::sys::memory::mmap::{map_file, set_aside, set_aside_at, unma
 use crate::units::{Bytes, PageSize};
 
 impl Mapping {
-    /// Maps the first `len` bytes of a file with pages of size `page`. Forked children do not get
-    /// it. A core dump omits shared huge pages unless the process asks for them.
+    /// Maps the first `len` bytes of a file, not for forked children.
     pub fn window(file: &File, len: Bytes, page: PageSize) -> Result<Self, OsError> {
         // SAFETY: at an address of the kernel's choice.
         let addr = unsafe { map_file(file, Bytes::ZERO, len, None) }?;
@@ -23,23 +22,22 @@ impl Mapping {
         Self::owned(addr, len, page, None).shown(visibility)
     }
 
-    /// Restricts pages allocated from now on to `node`.
+    /// Binds pages allocated from now on.
     pub fn bind(&self, node: Node) -> Result<(), OsError> {
         // SAFETY: the mapping owns the range.
         unsafe { numa::bind(self.addr, self.len, node) }
     }
 
-    /// Asks the kernel to make huge pages of the present pages.
     pub fn collapse(&self) -> Result<(), OsError> {
         self.advise(Bytes::ZERO, self.len, Advice::Collapse)
     }
 
-    /// Unmaps all beyond `len`, whole base pages; for mappings of base pages.
+    /// Unmaps all beyond `len`, in whole base pages.
     pub fn shorten(&mut self, len: Bytes) -> Result<(), OsError> {
         if len >= self.len {
             return Ok(());
         }
-        // SAFETY: exclusive access; no access reaches beyond the new length.
+        // SAFETY: exclusive access, so nobody uses the part beyond `len`.
         unsafe { unmap(self.addr + len.as_usize(), self.len - len)? };
         self.len = len;
         if self.own.take().is_some() {
@@ -48,7 +46,6 @@ impl Mapping {
         Ok(())
     }
 
-    /// Moves the mapping to a multiple of `align`, if needed.
     pub fn aligned_to(self, align: PageSize) -> Result<Self, OsError> {
         if self.addr % align.bytes().as_usize() == 0 {
             return Ok(self);

@@ -85,7 +85,6 @@ fn a_copy_to_just_behind_its_source_in_the_low_bits_is_whole() {
 fn copies_equal_slice_copies() {
     let copies: [unsafe fn(*mut u8, *const u8, usize); 2] = [racy::copy, racy::portable_copy];
     let source: Vec<u8> = (0..600).map(|at| at as u8).collect();
-    // Lengths without a vector, with vectors, and with a string move.
     let lens = (0..100).chain(500..530);
     for (len, to, from) in lens.flat_map(|len| (0..81).map(move |n| (len, n / 9, n % 9))) {
         let mut expected = vec![0xAA_u8; 600];
@@ -134,7 +133,6 @@ fn a_child_neither_reads_nor_unmaps_what_it_did_not_inherit() {
             let Some(lost) = private.take() else { return false };
             let at = lost.as_ptr();
             let forked = lost.is_lost_by_fork() && !ordinary.is_lost_by_fork();
-            // Another page takes the same address.
             let free = map_at(at, page.as_usize());
             drop(lost);
             if free {
@@ -175,7 +173,6 @@ fn ranges_given_back_at_once_are_zero_and_their_neighbours_are_as_before() {
     for count in [0, 1, 3, 20] {
         mapping.populate(Bytes::ZERO, at(64)).unwrap();
         (0..64).for_each(|nth| mapping.mapping().write(at(nth), &mark));
-        // Each range is the first two of three pages.
         let mut ranges: Vec<_> =
             (0..count as u64).map(|nth| (at(3 * nth).as_usize(), at(2))).collect();
         // SAFETY: no reference to these bytes exists.

@@ -1,4 +1,4 @@
-//! [`Mapping::unreserved`]: memory of which far more is mapped than touched at once.
+//! [`Mapping::unreserved`] maps far more memory than is touched at once.
 
 use super::{Mapping, Visibility};
 use crate::error::OsError;
@@ -7,12 +7,9 @@ use crate::internal::sys::page_size;
 use crate::units::Bytes;
 
 impl Mapping {
-    /// Maps zero-filled memory in small pages, rounded up to whole pages. Forked children and core
-    /// dumps do not get it. Where the kernel overcommits, untouched pages count for nothing. If the
-    /// process locks its memory (mlockall(2)), the kernel locks pages as it allocates them.
-    ///
-    /// # Errors
-    /// If mmap(2) or mlock2(2) fails, for example at a limit, or `len` is zero.
+    /// Maps zeroed memory in small pages, not for children or core dumps. Untouched pages count for
+    /// nothing if the kernel overcommits. If the process locks its memory, pages are locked when
+    /// touched.
     pub fn unreserved(len: Bytes) -> Result<Self, OsError> {
         let page = page_size();
         let len = len.pages_up(page).checked_bytes(page).unwrap_or(Bytes::new(u64::MAX));

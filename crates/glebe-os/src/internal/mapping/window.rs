@@ -1,14 +1,12 @@
-//! [`Window`]: addresses into which memory is moved, and from which it is removed again.
+//! [`Window`] is a range of addresses into which memory is moved and from which it is removed.
 //!
-//! Owns the range from `mmap` to its drop. Addresses without memory read as zero and cost none. So
-//! a reader that is late or was stopped in a copy finds zeros, not SIGSEGV or foreign bytes. The
-//! kernel replaces memory by zeros, or zeros by memory, in one step for every reader. Offsets and
-//! lengths are bytes, whole pages of the memory. No lock: the caller orders the moves. Cost: one
-//! system call per VMA moved in, two or three per range removed.
+//! Addresses without memory read as zero, so a late reader finds zeros, not SIGSEGV or foreign
+//! bytes. The kernel replaces memory by zeros, or zeros by memory, in one step for every reader.
+//! Offsets and lengths are bytes, whole pages. No lock: the caller orders the moves.
 //!
 //! # Safety
-//! Nothing else is mapped in the range while this lives: each change is one system call that leaves
-//! no hole. In a child, which has none of it, the drop unmaps nothing.
+//! Nothing else is mapped in the range from `mmap` to the drop: each change is one system call that
+//! leaves no hole. A child has none of the range, and its drop unmaps nothing.
 #![allow(unsafe_code)]
 
 use super::Mapping;
@@ -25,7 +23,6 @@ use crate::units::{Bytes, PageSize};
 pub struct Window {
     addr: usize,
     len: Bytes,
-    /// True if the process locks what it maps.
     locks: bool,
     guard: ForkGuard,
     /// Dropped before others can get the addresses.
@@ -33,20 +30,16 @@ pub struct Window {
 }
 
 impl Window {
-    /// Reserves `len` bytes at a multiple of `align`, without memory.
-    ///
-    /// # Errors
-    /// If mmap(2) fails, for example at a limit on addresses.
     pub fn reserve(len: Bytes, align: PageSize) -> Result<Self, OsError> {
         let whole = len.checked_add(align.bytes()).unwrap_or(len);
         let commit::ReservedRange { addr: at, locks } = commit::reserve(whole, true)?;
-        // SAFETY: reserved just now, and nobody else knows of it.
+        // SAFETY: nobody else knows the new range.
         let addr = unsafe { cut(at, whole, len, align) };
         let guard = ForkGuard::new();
         let own = Own::note(addr..addr + len.as_usize());
         own.is_lost_by_fork(&guard);
         let window = Self { addr, len, locks, guard, own: Some(own) };
-        // SAFETY: reserved just now, and the advice changes no bytes.
+        // SAFETY: the range is new, and the advice changes no bytes.
         unsafe { advise(addr, len, Advice::DontFork)? };
         Ok(window)
     }
@@ -55,12 +48,9 @@ impl Window {
         self.len
     }
 
-    /// Moves a mapping to `offset`, a multiple of its page size where no memory is. The mapping
-    /// keeps its pages; the window unmaps the addresses.
-    ///
-    /// # Errors
-    /// If mremap(2) fails (too many mappings). Then the mapping and its pages are gone, and the
-    /// window is unchanged.
+    /// Moves a mapping to `offset`, a multiple of its page size, where the window has no memory.
+    /// The window unmaps the mapping later. If mremap(2) fails, the mapping is gone and the window
+    /// is unchanged.
     pub fn take_in(&self, offset: Bytes, mapping: Mapping) -> Result<Mapping, OsError> {
         let len = mapping.len;
         let to = self.checked(offset, len);
@@ -71,8 +61,7 @@ impl Window {
             if let Err(error) = unsafe { place::move_to(from, stretch.len, to + at) } {
                 self.mend(to + at, stretch.len);
                 if nth > 0 {
-                    // If that fails too, the pages stay until they are replaced or the window is
-                    // dropped.
+                    // If that fails too, the pages stay until the window is dropped.
                     let _ = self.vacate(offset, stretch.offset);
                 }
                 mapping.unmap_but(&stretches[..nth]);
@@ -87,11 +76,11 @@ impl Window {
         Ok(here)
     }
 
-    /// Reserves addresses again if a failed move left them empty. This mostly fails, because the
-    /// kernel checks its limits before it unmaps the target.
+    /// Reserves addresses again if a failed move left a hole, which is rare: the kernel checks its
+    /// limits before it unmaps the target.
     fn mend(&self, at: usize, len: Bytes) {
         if set_aside_at(at, len).is_ok() {
-            // SAFETY: a part of the window, set aside just now.
+            // SAFETY: a new part of the window.
             unsafe {
                 let _ = make_readable(at, len, true);
                 let _ = advise(at, len, Advice::DontFork);
@@ -99,10 +88,7 @@ impl Window {
         }
     }
 
-    /// Gives the memory of a range back to the kernel; it reads as zero afterwards.
-    ///
-    /// # Errors
-    /// If mmap(2) fails (too many mappings). Then the memory is unchanged.
+    /// Frees the memory of a range, which then reads as zero. On an error nothing changes.
     pub fn vacate(&self, offset: Bytes, len: Bytes) -> Result<(), OsError> {
         let at = self.checked(offset, len);
         // SAFETY: in the window; the caller knows that its writers are gone.
@@ -126,8 +112,7 @@ impl Drop for Window {
     fn drop(&mut self) {
         if !self.guard.is_child() {
             self.own = None;
-            // SAFETY: nothing refers to the range after its owner is dropped. If the kernel
-            // refuses, the next mapping tries again.
+            // SAFETY: nothing refers to the range after the drop.
             let _ = unsafe { unmap(self.addr, self.len) };
         }
     }

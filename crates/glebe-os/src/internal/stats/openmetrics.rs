@@ -1,11 +1,8 @@
-//! A statistics table as OpenMetrics text, which Prometheus reads.
+//! A statistics table as OpenMetrics text, for Prometheus.
 //!
-//! Units are base units: pages become bytes, and nanoseconds become seconds. A row's name loses
-//! `_pages`, `_bytes` or `_ns` and gains its base unit; a counter's name ends in `_total`. All
-//! histograms have one bucket per power of two of nanoseconds. Bounds are inclusive, so each is one
-//! nanosecond below the power.
-//!
-//! Source: OpenMetrics 1.0.0, sections "Text format" and "Histogram".
+//! Pages become bytes, nanoseconds seconds. A row's name loses `_pages`, `_bytes` or `_ns` and
+//! gains its base unit. Bucket bounds are inclusive: one nanosecond below a power of two. Source:
+//! OpenMetrics 1.0.0, "Text format" and "Histogram".
 
 use std::fmt::Write;
 use std::ops::RangeInclusive;
@@ -13,22 +10,19 @@ use std::ops::RangeInclusive;
 use super::{Latency, Row, Unit, Value};
 use crate::units::Bytes;
 
-/// The statistics of an owner, and the labels that identify it.
 #[derive(Debug)]
 pub struct Set<'a> {
     pub labels: Vec<(&'static str, String)>,
     pub rows: Vec<Row<'a>>,
 }
 
-/// Bucket bounds as powers of two of nanoseconds: 128 ns to 17 s.
+/// Bucket bounds as powers of two: 128 ns to 17 s.
 const POWERS: RangeInclusive<u32> = 7..=34;
 
-/// Returns `sets` of one table as a complete text; `page` is the page size.
 pub fn openmetrics(prefix: &str, page: Bytes, sets: &[Set]) -> String {
     families(prefix, page, sets) + "# EOF\n"
 }
 
-/// Returns the rows of several owners as a complete text. `label` holds each owner's name.
 pub fn openmetrics_of<'a>(
     prefix: &str,
     page: Bytes,
@@ -39,7 +33,7 @@ pub fn openmetrics_of<'a>(
     openmetrics(prefix, page, &all.map(set).collect::<Vec<_>>())
 }
 
-/// Returns the families without the end mark, so that more can follow.
+/// Returns the text without its end mark.
 pub fn families(prefix: &str, page: Bytes, sets: &[Set]) -> String {
     let mut out = String::new();
     for row in 0..sets.first().map_or(0, |set| set.rows.len()) {
@@ -126,7 +120,6 @@ fn braced(labels: &mut dyn Iterator<Item = String>) -> String {
     format!("{{{}}}", labels.join(","))
 }
 
-/// Escapes the three characters that help texts and label values cannot contain.
 fn escape(text: &str) -> String {
     text.replace('\\', r"\\").replace('"', r#"\""#).replace('\n', r"\n")
 }

@@ -1,16 +1,15 @@
-//! [`First`]: a value that is computed at its first use and kept. No thread waits for another.
+//! [`First`] holds a value that its first use computes. No thread waits for another.
 //!
-//! Each thread that finds no value computes one. The first to finish stores its value; the others
-//! drop theirs. So a child never waits for a thread of its parent that was computing at the fork,
-//! as it would with `std::sync::OnceLock`. Only for values that are cheap to compute twice, without
-//! side effects.
+//! Several threads may compute a value; the first to finish stores its own. So a forked child never
+//! waits for a thread that it lacks. The value must be cheap to compute twice, without side
+//! effects.
 //!
 //! ```text
 //! word   null = none yet, else a box that is never freed: this is for statics
 //! ```
 //!
 //! # Safety
-//! The pointer changes once, from null to a box made here that is never freed.
+//! The pointer changes once, from null to a box that is never freed.
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -26,7 +25,6 @@ impl<T: Send + Sync> First<T> {
         Self { value: MappedPtr::new(ptr::null_mut()) }
     }
 
-    /// Returns the value, computing it first if there is none.
     #[inline]
     pub fn get_or_compute(&self, compute: impl FnOnce() -> T) -> &T {
         // SAFETY: the pointer is null or a box that is never freed.
@@ -41,7 +39,7 @@ impl<T: Send + Sync> First<T> {
         match self.value.compare_exchange(ptr::null_mut(), own, ok, failed) {
             // SAFETY: `own` is stored now and never freed.
             Ok(_) => unsafe { &*own },
-            // SAFETY: no other thread saw `own`; `first` is the box that `self` keeps.
+            // SAFETY: no other thread saw `own`; `first` is never freed.
             Err(first) => unsafe {
                 drop(Box::from_raw(own));
                 &*first

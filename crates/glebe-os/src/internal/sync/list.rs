@@ -1,14 +1,11 @@
-//! [`List`]: a lock-free list that only grows. Entries are never freed.
-//!
-//! Signal handlers may walk it, and so may a child that was forked while others added. Owners reuse
-//! entries by a word in the entry.
+//! [`List`] is a lock-free list that only grows, for signal handlers and forked children too.
 //!
 //! ```text
 //! first -> last added -> ... -> first added -> null
 //! ```
 //!
 //! # Safety
-//! A pointer of a list is null, or points to a node that was complete before and is never freed.
+//! A pointer is null or points to a complete node that is never freed.
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -31,7 +28,6 @@ impl<T: Send + Sync> List<T> {
         Self { first: MappedPtr::new(ptr::null_mut()) }
     }
 
-    /// Returns the entries, the last added first.
     pub fn iter(&self) -> impl Iterator<Item = &'static T> {
         let mut at = self.first.load(Ordering::Acquire).cast_const();
         std::iter::from_fn(move || {
@@ -42,7 +38,7 @@ impl<T: Send + Sync> List<T> {
         })
     }
 
-    /// Returns the first entry that `is_it`; otherwise adds what `make` returns.
+    /// Returns the first match, or adds the result of `make`.
     pub fn find_or_add(&self, is_it: impl Fn(&T) -> bool, make: impl FnOnce() -> T) -> &'static T {
         let mut first = self.first.load(Ordering::Acquire);
         if let Some(entry) = self.iter().find(|entry| is_it(entry)) {
@@ -52,7 +48,7 @@ impl<T: Send + Sync> List<T> {
         let node: &'static Node<T> = Box::leak(node);
         let (at, set, seen) = (ptr::from_ref(node).cast_mut(), Ordering::AcqRel, Ordering::Acquire);
         while let Err(now) = self.first.compare_exchange(first, at, set, seen) {
-            // Another thread may have added a matching entry meanwhile; `node` stays unused.
+            // Another thread may have added a match; then `node` stays unused.
             if let Some(entry) = self.iter().find(|entry| is_it(entry)) {
                 return entry;
             }

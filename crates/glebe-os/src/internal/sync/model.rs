@@ -1,10 +1,9 @@
-//! [`AtomicU64`]: a word for models, of which loom misses no race.
+//! [`AtomicU64`] is a word for models in which loom finds all races.
 //!
-//! loom 0.7 looks for races only with the last access of a word. A thread's own load hides an
-//! earlier load by another thread, so loom never tries the order in which that load follows this
-//! thread's store. So each word has a second word, which every access changes: changes hide
-//! nothing. They are relaxed and order nothing else. Cost: loom also tries both orders of two
-//! loads. Source: github.com/tokio-rs/loom, issues 166 and 392.
+//! loom 0.7 looks for races only with the last access of a word, so a thread's own load hides an
+//! earlier load by another thread. Therefore each access also changes a second word: changes hide
+//! nothing. Cost: loom also tries both orders of two loads. Source: github.com/tokio-rs/loom,
+//! issues 166 and 392.
 
 use std::sync::OnceLock;
 
@@ -15,7 +14,7 @@ use super::Ordering;
 #[derive(Debug)]
 pub struct AtomicU64 {
     value: u64,
-    /// The word, and the one that each access changes.
+    /// Word, and second word.
     words: OnceLock<(Word, Word)>,
 }
 
@@ -32,8 +31,8 @@ impl AtomicU64 {
         late
     }
 
-    /// Makes a word that loom learns of at its first access: most words of a table have none. loom
-    /// panics if a later access is not ordered after it.
+    /// Makes a word that loom learns at its first access. loom panics if a later access is not
+    /// ordered after the first.
     pub fn late(value: u64) -> Self {
         Self { value, words: OnceLock::new() }
     }
@@ -42,8 +41,8 @@ impl AtomicU64 {
         self.words.get_or_init(|| (Word::new(self.value), Word::new(0)))
     }
 
-    /// Accesses the word and changes the second one in one step. loom may try nothing between: it
-    /// traces a race of second words back to the access before.
+    /// Accesses the word and changes the second. loom traces a race of second words back to the
+    /// access, so it needs no schedule between.
     fn at<T>(&self, access: impl FnOnce(&Word) -> T) -> T {
         let (word, accessed) = self.words();
         let done = access(word);
@@ -130,7 +129,6 @@ mod tests {
 
     use super::{AtomicU64, Ordering};
 
-    /// Loom's own words miss the schedule with the other thread first: one load hides another.
     #[test]
     #[should_panic(expected = "the other went first")]
     fn a_load_hides_no_load() {

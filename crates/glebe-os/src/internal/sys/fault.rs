@@ -1,18 +1,13 @@
-//! Fault points: every kernel call of this layer passes [`point`], where a test can make the n-th
-//! call fail instead.
+//! [`point`] precedes every kernel call of this layer, so that a test can make the call fail.
 //!
-//! Only the feature `faults`, for tests, compiles fault points. A point is one load until `arm`,
-//! which counts the calls of all threads. Reading or writing a whole file counts one call of each
-//! kind (open, read). Errors are those of the manual pages that this crate may meet. Calls that
-//! cannot fail (getpid, geteuid, sysconf of a constant) have no point.
-//!
-//! `record` notes points and their call stacks for a test to choose from. `deny` makes one file
-//! look missing or closed; `recorded_paths` lists candidates.
+//! Only the feature `faults` compiles fault points. A point costs one load until `arm`, which
+//! counts the calls of all threads. Access to a whole file counts as one call of each kind. Calls
+//! that cannot fail, such as getpid, have no point.
 
 use std::io;
 use std::path::Path;
 
-/// Precedes the kernel call of that name. The caller returns an error instead of making the call.
+/// Returns an error if the caller must fail instead of making the kernel call.
 #[cfg(not(feature = "faults"))]
 #[inline(always)]
 #[allow(clippy::unnecessary_wraps)] // fails with `faults`
@@ -20,7 +15,7 @@ pub fn point(_call: &'static str) -> io::Result<()> {
     Ok(())
 }
 
-/// Does what [`point`] does, before a call that looks for `path`.
+/// Does the same as [`point`] before a call that looks for `path`.
 #[cfg(not(feature = "faults"))]
 #[inline(always)]
 #[allow(clippy::unnecessary_wraps)] // fails with `faults`
@@ -28,7 +23,7 @@ pub fn point_at(_call: &'static str, _path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Marks a place between two steps, without a kernel call, where a test may kill the process.
+/// Marks a place where a test may kill the process.
 #[cfg(not(feature = "faults"))]
 #[inline(always)]
 pub fn step() {}
@@ -51,110 +46,93 @@ mod armed {
     use crate::internal::sync::{MappedByte, Ordering, StaticMutex};
     use crate::internal::sys::processes::signals;
 
-    /// The calls that fail.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Lasting {
-        /// The n-th call.
         Once,
         /// The n-th call, and later calls of its name.
         ThisCall,
-        /// The n-th call, and all later calls.
         EveryCall,
-        /// No call: kills the process (SIGKILL) before the n-th, or at a step between calls.
+        /// No call: SIGKILL before the n-th call, or at a step.
         Kills,
     }
 
-    /// The call to fail, and its error.
     #[derive(Clone, Copy, Debug)]
     pub struct Fault {
         /// Number of the call, from 1.
         pub nth: u64,
         /// Index into the errors of the call, modulo their number.
         pub choice: usize,
-        /// The calls that fail.
         pub lasting: Lasting,
     }
 
-    /// The counts of a fault.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     pub struct Met {
-        /// Calls counted; [`deny`] refuses without counting.
+        /// Counted calls, without those of [`deny`].
         pub calls: u64,
-        /// Refused calls and their error numbers.
         pub refused: Vec<(&'static str, i32)>,
     }
 
-    /// A call that [`record`] noted.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Point {
-        /// Name of the call.
         pub call: &'static str,
-        /// Hash of the return addresses, for this process only; zero if the C library gives none.
+        /// Hash of the return addresses; zero without glibc.
         pub stack: u64,
     }
 
     struct State {
         fault: Fault,
         met: Met,
-        /// Has a capacity above 0 while [`record`] runs.
+        /// Points; its capacity is above 0 while [`record`] runs.
         points: Vec<Point>,
-        /// `Some` while [`record_paths`] runs.
         paths: Option<Vec<PathBuf>>,
-        /// A path, and the error of opening it.
         denied: Option<(PathBuf, i32)>,
     }
 
     static ARMED: StaticMutex<Option<State>> = StaticMutex::new(None);
 
-    /// 1 while there is a state. Without one, points take no lock, which a forked child or signal
-    /// handler could wait for in vain.
+    /// 1 while there is a state. Without a state, points take no lock: a forked child could wait
+    /// for the lock for ever.
     static IS_ARMED: MappedByte = MappedByte::new(0);
 
-    /// Runs `look` on the state, even after a test panicked with the lock.
     fn with<T>(look: impl FnOnce(&mut Option<State>) -> T) -> T {
         look(&mut ARMED.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
 
-    /// Refusals noted without allocating: some tests forbid it.
+    /// Refusals noted without allocating.
     const NOTED: usize = 64;
 
-    /// Points noted without allocating; others are dropped.
+    /// Points noted without allocating; later ones are dropped.
     const POINTS: usize = 1 << 14;
 
-    /// Counts calls from now on, and lets `fault` happen.
     pub fn arm(fault: Fault) {
         set(fault, Vec::new());
     }
 
-    /// Ends the fault; returns its counts.
     pub fn disarm() -> Met {
         take().map_or_else(Met::default, |state| state.met)
     }
 
-    /// Notes the first 16384 calls from now on. No call fails.
+    /// Notes the next `POINTS` calls; none fails.
     pub fn record() {
         stack::warm_up();
         set(NONE, Vec::with_capacity(POINTS));
     }
 
-    /// Ends [`record`]; returns the points in order.
     pub fn recorded() -> Vec<Point> {
         take().map_or_else(Vec::new, |state| state.points)
     }
 
-    /// Notes the paths that calls look for from now on. No call fails.
+    /// Notes the paths that calls look for; no call fails.
     pub fn record_paths() {
         set(NONE, Vec::new());
         with(|armed| armed.iter_mut().for_each(|state| state.paths = Some(Vec::new())));
     }
 
-    /// Ends [`record_paths`]; returns the paths in order.
     pub fn recorded_paths() -> Vec<PathBuf> {
         take().and_then(|state| state.paths).unwrap_or_default()
     }
 
-    /// Makes calls that open `path` fail with `errno`; for ENOENT, all calls that look for it.
-    /// [`disarm`] ends this.
+    /// Makes calls that open `path` fail until [`disarm`]. ENOENT fails all calls that look for it.
     pub fn deny(path: &Path, errno: i32) {
         set(NONE, Vec::new());
         let denied = (path.to_owned(), errno);
@@ -238,7 +216,8 @@ mod armed {
         }
     }
 
-    /// Offers EINTR only for [`Lasting::Once`]: signals do not interrupt every call.
+    /// Returns the errors of a call from its manual page. EINTR is only for [`Lasting::Once`]:
+    /// signals do not interrupt every call.
     fn errors_of(call: &str, lasting: Lasting) -> &'static [i32] {
         use libc::{
             EACCES, EAGAIN, EINTR, EINVAL, EIO, EMFILE, ENOLCK, ENOMEM, ENOSPC, ENOSYS, EPERM,
@@ -254,7 +233,7 @@ mod armed {
             "userfaultfd" | "process_vm_readv" | "process_vm_writev" => &[EPERM, ENOSYS, ENOMEM],
             "process_madvise" => &[EPERM, ENOSYS, EINVAL],
             "membarrier" => &[ENOMEM, EPERM],
-            // Refusals by a filter. Other errors leave the state of the target unknown.
+            // Only refusals by a filter: other errors leave the target unknown.
             "mremap" => &[EPERM, ENOSYS],
             "open" => &[EMFILE, EACCES, ENOMEM],
             "stat" | "fstat" | "readdir" => &[ENOMEM, EACCES, EIO],

@@ -1,7 +1,7 @@
-//! Storage of nodes. Nodes split, merge and share lanes.
+//! Nodes split, merge and share lanes.
 //!
-//! Each step keeps the extents and their order. It moves lanes between two neighbours below one
-//! parent, or adds or removes the root, so only these two lanes of the parent need new maxima.
+//! Each step moves lanes between two neighbours below one parent, or adds or removes the root, so
+//! only these two lanes of the parent need new maxima.
 
 use super::super::lanes::{insert, remove, Counts, Lane};
 use super::{Inner, Leaf, Path, Spot, Tree};
@@ -32,7 +32,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         self.inners[root as usize].key[0] = L::ZERO;
         self.inners[root as usize].child[0] = self.root;
         self.inner_counts[root as usize] = 1;
-        // The old root is one level deeper now.
         self.height += 1;
         self.root = root;
         self.recompute(0, root as usize, 0);
@@ -57,8 +56,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         self.recompute(level - 1, parent, lane + 1);
     }
 
-    /// Merges nodes with too few lanes, from the leaf up, with a neighbour, or takes some of its
-    /// lanes.
+    /// Merges nodes with too few lanes, or takes lanes of a neighbour.
     #[cold]
     pub(super) fn even_out(&mut self, path: &Path, leaf: usize) {
         self.refresh_all();
@@ -98,7 +96,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
             + (self.inners.len() - self.spare_inners.len()) * inner
     }
 
-    /// Removes the empty right neighbour and gives its maxima to the left one.
     fn drop_right(&mut self, level: usize, parent: usize, left_lane: usize) {
         let (right_lane, count) = (left_lane + 1, usize::from(self.inner_counts[parent]));
         let right = self.inners[parent].child[right_lane];
@@ -116,7 +113,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         }
     }
 
-    /// Moves lanes until the left node has `target`.
     fn shift(&mut self, level: usize, (left, right): (usize, usize), target: usize) {
         let counts = Counts { left: self.used(level, left), right: self.used(level, right) };
         let (left_count, right_count) = (target as u8, (counts.left + counts.right - target) as u8);

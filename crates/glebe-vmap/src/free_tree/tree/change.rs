@@ -1,27 +1,23 @@
-//! Cuts, removes, adds and joins extents. Owns nothing.
+//! Each change makes room first, writes the leaf, updates the maxima above, and balances small
+//! nodes.
 //!
-//! The order is always: make room, before anything changes; write the leaf; update the maxima
-//! above; balance nodes that became too small. Making room and balancing move lanes below one
-//! parent, so no maximum above it changes.
+//! Making room and balancing move lanes below one parent, so no maximum above it changes.
 
 use super::super::lanes::{insert, remove, Lane};
 use super::{Entry, Path, Paths, Spot, Tree};
 
 #[derive(Clone, Copy, Debug)]
 pub(in crate::free_tree) enum Refused<L> {
-    /// This extent is in the way.
     Overlaps(Entry<L>),
     Full,
 }
 
-/// No extent: the value of unused lanes.
 const fn none<L: Lane>() -> Entry<L> {
     (L::ZERO, L::ZERO)
 }
 
 impl<L: Lane, const B: usize> Tree<L, B> {
-    /// Takes `len` positions from `at` out of the extent at `spot`, which has them. Fails if this
-    /// leaves two extents and the tree is full.
+    /// Takes `len` positions from `at` on. Fails if this leaves two extents and the tree is full.
     #[inline(always)]
     pub(in crate::free_tree) fn carve(
         &mut self,
@@ -132,8 +128,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         Ok(())
     }
 
-    /// Joins `before`, just before `spot`, the `len` positions after it, and `after`, at `spot` or
-    /// later.
+    /// Joins `before`, the `len` positions after it, and `after`.
     #[inline(always)]
     fn join(&mut self, path: &mut Path, spot: Spot, before: Entry<L>, len: L, after: Entry<L>) {
         if spot.lane == 0 || spot.lane == self.count(spot.leaf) {
@@ -146,7 +141,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         self.take_out(path, spot, false);
     }
 
-    /// Joins extents in two leaves.
     #[cold]
     fn join_apart(
         &mut self,
@@ -171,7 +165,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         (leaf.start[spot.lane], leaf.len[spot.lane]) = entry;
     }
 
-    /// Inserts an extent into a leaf with room.
     #[inline(always)]
     fn put_in(&mut self, spot: Spot, (start, len): Entry<L>) {
         let count = self.count(spot.leaf);
@@ -182,7 +175,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         self.len += 1;
     }
 
-    /// Removes an extent. Updates the maxima if `settle`.
     #[inline(always)]
     fn take_out(&mut self, path: &mut Path, spot: Spot, settle: bool) {
         let old = self.entry(spot);
@@ -205,8 +197,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         }
     }
 
-    /// Raises the next leaf's key if a cut moved the start of the extent at `spot` to it or past
-    /// it.
     #[inline(always)]
     fn raise_next_key(&mut self, path: &mut Path, spot: Spot) {
         if self.height == 0 || spot.lane + 1 < self.count(spot.leaf) {
@@ -222,7 +212,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         }
     }
 
-    /// Sets the key of the path's leaf and of the nodes that begin with it.
     #[inline(always)]
     fn set_key(&mut self, path: &Path, key: L) {
         let Some(level) = (0..self.height).rev().find(|&level| path.lane[level] > 0) else {

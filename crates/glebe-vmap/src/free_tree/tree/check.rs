@@ -1,6 +1,4 @@
-//! Checks all documented invariants in one walk from the root. O(n x classes).
-//!
-//! It computes maxima in another way than changes do.
+//! The check walks once from the root, and computes maxima in another way than changes do.
 
 use super::{Lane, Tree};
 
@@ -28,7 +26,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         assert_eq!(self.maxima.len(), self.inners.len() * self.classes);
     }
 
-    /// Returns the maxima by class.
     fn check_below(&self, level: usize, n: usize, key: Option<L>, seen: &mut Seen<L>) -> Vec<L> {
         if level == self.height {
             return self.check_leaf(level, n, key, seen);

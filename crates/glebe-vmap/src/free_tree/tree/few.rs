@@ -1,7 +1,4 @@
-//! A tree of few extents is one leaf, whose lanes are read one by one.
-//!
-//! If little of a space was given back, its extents fit in a root without maxima. The general path
-//! would take longer to prepare than to search.
+//! A tree of few extents is one leaf, read lane by lane: the general path takes longer to prepare.
 
 use super::super::lanes::{usable, Lane};
 use super::{count_visit, Need, Tree};
@@ -9,15 +6,14 @@ use super::{count_visit, Need, Tree};
 const FEW: usize = 3;
 
 impl<L: Lane, const B: usize> Tree<L, B> {
-    /// Returns the number of extents if they are few.
     #[inline(always)]
     fn few(&self) -> Option<usize> {
         const { assert!(FEW < B, "a lane more than few") };
         (self.height == 0 && self.len <= FEW).then_some(self.len)
     }
 
-    /// Takes the lowest place that meets `need`, if this only moves an extent's start. `None`: the
-    /// general path decides.
+    /// Takes the lowest place if this only moves an extent's start. `None`: the general path
+    /// decides.
     #[inline(always)]
     pub(in crate::free_tree) fn take_of_few(&mut self, need: &Need<L>) -> Option<L> {
         let count = self.few().filter(|_| need.low == L::ZERO)?;
@@ -51,7 +47,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
             at += 1;
         }
         let before = if at > 0 { leaf.start[at - 1] + leaf.len[at - 1] } else { L::ZERO };
-        // Unused lanes sort last, but only used ones can be joined.
+        // Only used lanes can be joined.
         let after = leaf.start[at];
         if before > start || after < end {
             return false;

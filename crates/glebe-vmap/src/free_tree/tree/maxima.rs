@@ -1,9 +1,8 @@
-//! The maxima, and how they follow changes.
+//! [`Stale`] lists leaves whose rows may count vanished extents.
 //!
-//! Owns [`Stale`], the leaves whose rows may count vanished extents. Positions are often given back
-//! soon, so a leaf whose longest extent shrank is only noted. Its rows are recomputed when a search
-//! needs one, when lanes will move between nodes, or when another leaf needs the place. The first
-//! class is always right.
+//! Positions are often given back soon, so a leaf whose longest extent shrank is only noted. Its
+//! rows are recomputed when a search needs one, before lanes move between nodes, or when another
+//! leaf needs the place. The first class is always right.
 
 use super::super::lanes::{usable, Lane};
 use super::{count_visit, Entry, Path, Tree};
@@ -14,17 +13,15 @@ const LEAVES: usize = 16;
 /// Classes handled together. Those after the first form whole groups.
 pub(super) const GROUP: usize = 4;
 
-/// The leaves whose rows may be too large. A leaf's number gives its two possible places.
 #[derive(Clone, Debug)]
 pub(super) struct Stale<L> {
-    /// The noted classes of all leaves, a bit each.
     any: u64,
-    /// The noted classes by place, 0 if empty.
+    /// Noted classes by place, a bit each; 0 if empty.
     classes: [u64; LEAVES],
     leaves: [u32; LEAVES],
     /// The extent that shrank, if only one did: with it back, the rows are right.
     gone: [Entry<L>; LEAVES],
-    /// The paths stay right: no lane moves between nodes while a leaf is noted.
+    /// Paths to the leaves. No lane moves between nodes while a leaf is noted.
     paths: [Path; LEAVES],
 }
 
@@ -55,7 +52,6 @@ impl<L: Lane> Stale<L> {
         self.any = self.classes.iter().fold(0, |any, classes| any | classes);
     }
 
-    /// The two places for `leaf`, preferred one first.
     #[inline(always)]
     fn places(leaf: u32) -> [usize; 2] {
         let first = leaf as usize % LEAVES;
@@ -70,7 +66,6 @@ impl<L: Lane> Stale<L> {
 }
 
 impl<L: Lane, const B: usize> Tree<L, B> {
-    /// Updates the maxima above a leaf after `old` grew to `new`, which has all that `old` had.
     #[inline(always)]
     pub(super) fn settle_grown(&mut self, path: &Path, old: Entry<L>, new: Entry<L>) {
         if self.height == 0 {
@@ -141,7 +136,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
             }
             from += GROUP;
         }
-        // Only classes with less left stay. A removed extent leaves nothing.
+        // Only classes with less left stay.
         let mut left = if new.1 == L::ZERO { 0 } else { down };
         while left != 0 {
             let class = left.trailing_zeros() as usize;
@@ -161,15 +156,15 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         (rows, self.masks[from..].first_chunk().expect("whole groups of classes"))
     }
 
-    /// Returns true if no class beyond `mask` differs between two extents: neither has a multiple
-    /// of this alignment, or both have the same end and first multiple of it.
+    /// Returns true if no class beyond `mask` differs: neither extent has such a multiple, or both
+    /// have the same end and first multiple.
     #[inline(always)]
     fn is_done(extents: [Entry<L>; 2], mask: L, same_end: bool) -> bool {
         let [old, new] = extents.map(|it| usable(it.0, it.1, mask));
         old == new && (same_end || old == L::ZERO)
     }
 
-    /// Notes that the rows of `classes` above the leaf may be too large: `gone` was their maximum.
+    /// Notes that rows above the leaf may be too large: `gone` was their maximum.
     #[inline(always)]
     fn note(&mut self, path: &Path, classes: u64, gone: Entry<L>) {
         self.stale.any |= classes;
@@ -189,7 +184,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         self.stale.paths[place].become_like(path, self.height);
     }
 
-    /// Clears noted classes of a leaf if `new`, in this leaf, has all that their rows claim.
+    /// Clears noted classes of a leaf if `new` has all that their rows claim.
     #[inline(always)]
     fn forget(&mut self, path: &Path, place: usize, new: Entry<L>) {
         let (row, lane) = (path.node(self.height - 1) * self.classes, path.lane(self.height - 1));
@@ -217,7 +212,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         }
     }
 
-    /// Recomputes all noted maxima.
     #[inline(always)]
     pub(super) fn refresh_all(&mut self) {
         if self.stale.any != 0 {
@@ -225,7 +219,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         }
     }
 
-    /// Recomputes the noted maxima of a class.
     #[inline(always)]
     pub(in crate::free_tree) fn refresh_class(&mut self, log: u32) {
         let classes = 1 << self.class(log);
@@ -244,7 +237,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         self.stale.any = self.stale.classes.iter().fold(0, |any, classes| any | classes);
     }
 
-    /// Raises a class's maxima above a leaf to `has`.
     #[inline(always)]
     fn climb_grown(&mut self, path: &Path, class: usize, has: L) {
         for level in (0..self.height).rev() {
@@ -258,7 +250,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         }
     }
 
-    /// Lowers a class's maxima above a leaf that lost `had`.
     #[inline(always)]
     fn climb_shrunk(&mut self, path: &Path, class: usize, had: L) {
         let mut n = path.leaf as usize;

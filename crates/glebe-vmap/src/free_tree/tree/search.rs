@@ -1,12 +1,10 @@
-//! The search for the lowest fit reads a row of maxima and a child at each level, then a leaf.
-//!
-//! It goes back up only if a row promised more than the leaf holds: for alignments without a class,
-//! or above the few leaves with maxima too large.
+//! A search reads a row of maxima and a child at each level, then a leaf. It goes back up only if a
+//! row promised more than the leaf holds.
 
 use super::super::lanes::{at_least, rank, usable, Lane};
 use super::{Entry, Path, Spot, Tree, NOWHERE};
 
-/// A request: `len` positions from a multiple of `mask + 1`, within `low..high`.
+/// A `Need` is `len` positions from a multiple of `mask + 1`, within `low..high`.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::free_tree) struct Need<L> {
     pub(in crate::free_tree) len: L,
@@ -25,7 +23,6 @@ impl<L: Lane> Need<L> {
 }
 
 impl<L: Lane, const B: usize> Tree<L, B> {
-    /// Returns the lowest place that meets `need`, and its extent.
     #[inline(always)]
     pub(in crate::free_tree) fn find(&self, need: &Need<L>, path: &mut Path) -> Option<(Spot, L)> {
         let found = if need.low > L::ZERO {
@@ -65,7 +62,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         Some((before, place))
     }
 
-    /// Finds the first fit from lane `from` of node `n` on, unless the window ends before it.
     #[inline(always)]
     fn first_fit(
         &self,
@@ -94,8 +90,8 @@ impl<L: Lane, const B: usize> Tree<L, B> {
                 if self.leaves[n].start[0] >= need.high {
                     return None;
                 }
-                // No extent here fits. If the leaf is shorter than the alignment, the first
-                // multiple after its end is next.
+                // If the leaf is shorter than the alignment, the first multiple after its end is
+                // next.
                 if need.mask > self.masks[class] {
                     let (start, len) = self.entry(Spot { leaf: n, lane: self.count(n) - 1 });
                     if need.mask >= start - self.leaves[n].start[0] {

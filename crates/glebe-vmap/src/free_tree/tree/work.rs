@@ -1,8 +1,5 @@
-//! The most frequent calls, compiled again for processors with wide vectors.
-//!
-//! The compiler vectorizes plain loops over lanes. Every x86-64 processor has vectors of four
-//! lanes, without an unsigned maximum. The functions that these calls use are `inline(always)` if
-//! they gain from wider vectors.
+//! The most frequent calls are compiled again for wide vectors, because the base vectors of x86-64
+//! have four lanes and no unsigned maximum. Functions that gain from this are `inline(always)`.
 //!
 //! # Safety
 //! [`Tree::wide`] is the result of [`is_wide`], which checks every feature that the code may use.
@@ -25,7 +22,6 @@ pub(super) fn is_wide() -> bool {
 }
 
 impl<L: Lane, const B: usize> Tree<L, B> {
-    /// Takes the lowest place that meets `need`.
     pub(in crate::free_tree) fn take_lowest(
         &mut self,
         paths: &mut Paths,
@@ -62,8 +58,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         Ok(Some(at))
     }
 
-    /// Adds an extent and joins it with those that it touches. Fails if a part of it is there, or
-    /// if it touches none and the tree is full.
     pub(in crate::free_tree) fn add(
         &mut self,
         paths: &mut Paths,
@@ -84,7 +78,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         self.add_with(paths, start, len)
     }
 
-    /// Recomputes the maxima above the leaf noted at `place`.
     pub(in crate::free_tree) fn refresh(&mut self, place: usize) {
         #[cfg(target_arch = "x86_64")]
         if self.wide {

@@ -1,9 +1,8 @@
-//! The invariants of the table, for the tests of the cache.
+//! The invariants of the table.
 
 use super::*;
 
 impl<K: Hash + Eq, V> Table<K, V> {
-    /// Checks the invariants of the table's head.
     pub(in crate::cache) fn check_invariants(&self) {
         let items = || self.items.iter().enumerate();
         let live = || items().filter_map(|(id, item)| Some((id, item.as_ref()?)));

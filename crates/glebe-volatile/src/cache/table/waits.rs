@@ -1,8 +1,7 @@
-//! Records which thread waits for which item, so that no thread waits for itself.
+//! Records which thread waits for which item: a builder may wait for a builder that wants its
+//! value.
 //!
-//! A builder may wait for another builder, which may want the first one's value. So a thread looks
-//! for a circle, under the cache's lock, before it waits. Cost: O(waiting threads) for each builder
-//! in the chain.
+//! A thread looks for a circle before it waits. Lock: the cache's.
 
 use std::sync::Arc;
 use std::thread::ThreadId;
@@ -17,8 +16,8 @@ pub(super) struct Wait<V> {
 }
 
 impl<K, V> Table<K, V> {
-    /// Returns true if thread `by` would wait for itself: it builds the item, or the item's builder
-    /// waits, possibly over others, for an item that `by` builds.
+    /// Returns true if thread `by` builds the item, or its builder waits, possibly over others, for
+    /// `by`.
     pub(in crate::cache) fn is_in_circle(&self, by: ThreadId, mut id: Id) -> bool {
         loop {
             let builder = match self.items[id].as_ref().map(|item| item.phase) {
@@ -34,8 +33,7 @@ impl<K, V> Table<K, V> {
         }
     }
 
-    /// Returns true if a thread still waits. After its flight has landed, the id may be another
-    /// item's.
+    /// After a landing the id may be another item's.
     fn is_on(&self, wait: &Wait<V>) -> bool {
         let flight = self.items[wait.id].as_ref().and_then(|item| item.flight.as_ref());
         flight.is_some_and(|flight| Arc::ptr_eq(flight, &wait.flight))

@@ -1,7 +1,6 @@
 //! Random programs beside an oracle: a map from keys to the values built last.
 //!
-//! Pinned and hot entries must be found, lost ones must not be, and marked ones may be. Every entry
-//! found has the built values, and no entry changes while it is held.
+//! Pinned and hot entries must be found, lost ones must not be, and marked ones may be.
 
 use std::collections::HashMap;
 
@@ -51,11 +50,8 @@ enum State {
 
 struct Oracle<'a> {
     cache: &'a Cache<u32, u32>,
-    /// True if room is short: entries may be marked or evicted at any time.
     is_tight: bool,
-    /// The value built last, its length and state.
     map: HashMap<u32, (u32, usize, State)>,
-    /// Keys and values of the entries held.
     held: Vec<(u32, u32, Entry<'a, u32, u32>)>,
     last: u32,
 }

@@ -3,8 +3,7 @@
 //! Two lookups that miss one key may claim two slots of its set. Each stores the key's hash, then
 //! looks at the set. All steps are sequentially consistent, so at least one sees the other. A claim
 //! in the upper slot gives way to one in the lower slot, and both give way to a build. The lower
-//! waits until the upper has decided, because the upper may not have seen it. Cost: two exchanges,
-//! a look at the set, and a system call for each other writer, to see if it lives.
+//! waits for the upper, which may not have seen it.
 
 use std::time::Instant;
 
@@ -17,7 +16,6 @@ use crate::Error;
 use glebe_os::internal::sync::{fence, Backoff, Ordering};
 use glebe_os::units::Bytes;
 
-/// A claimed slot. The drop empties it unless the value was kept.
 #[derive(Debug)]
 pub(super) struct Claim<'a> {
     cache: &'a SharedCache,
@@ -27,7 +25,7 @@ pub(super) struct Claim<'a> {
 }
 
 impl SharedCache {
-    /// Claims a slot for a hash, unless another writer builds it or no slot is free to claim.
+    /// Returns `None` if another writer builds the hash or no slot is free.
     pub(super) fn claim(&self, hash: u64) -> Result<Option<Claim<'_>>, Error> {
         let joined = self.shared.joined()?;
         let writer = Writer::new(joined.holder, joined.since);
@@ -43,9 +41,8 @@ impl SharedCache {
         Ok(builds.then_some(claim))
     }
 
-    /// Returns the slot of the set to write next: a lost entry of this hash, else an empty slot or
-    /// lost entry, else the entry marked first. Skips slots of live writers. An entry just built is
-    /// the last choice.
+    /// Returns the slot to write next: a lost entry of this hash, else an empty slot or lost entry,
+    /// else the entry marked first. Skips slots of live writers.
     fn victim(&self, hash: u64) -> Result<Option<(u64, SlotState)>, Error> {
         let mut best: Option<((u32, u64), u64, SlotState)> = None;
         for slot in self.places.set_of(hash) {
@@ -64,7 +61,7 @@ impl SharedCache {
         Ok(best.map(|(_, slot, state)| (slot, state)))
     }
 
-    /// Returns true if this slot's writer builds the hash: see the module's head.
+    /// Returns true if this slot's writer builds the hash: see the file's head.
     fn is_first(&self, slot: u64, hash: u64) -> Result<bool, Error> {
         let (begin, mut backoff) = (Instant::now(), Backoff::default());
         for other in self.places.set_of(hash).filter(|other| *other != slot) {
@@ -93,7 +90,7 @@ impl SharedCache {
 }
 
 impl Claim<'_> {
-    /// Moves to a phase of the same turn. Returns false if another writer has the slot.
+    /// Returns false if another writer has the slot.
     fn turn_to(&mut self, phase: SlotPhase) -> bool {
         let next = self.state.with(phase);
         let is_done = self.cache.exchange(self.slot, self.state, next);
@@ -101,7 +98,7 @@ impl Claim<'_> {
         is_done
     }
 
-    /// Writes `body`, the value and then the key, and publishes it. Returns true if it is kept.
+    /// Publishes `body`: the value, then the key. Returns true if it is kept.
     pub(super) fn keep(mut self, key_len: usize, body: &[u8]) -> Result<bool, Error> {
         // After a fork in the builder the slot is the parent's.
         if self.joined.is_inherited() {
@@ -110,9 +107,9 @@ impl Claim<'_> {
         let len = HEAD + body.len() as u64;
         let (cache, range) = (self.cache, self.cache.places.range(self.slot, len));
         let pin = cache.shared.pin(range.clone())?;
-        // The unmark ends the loss and the mark of the earlier entry. The entry is marked before it
-        // is written, so that a purge can take it if this process is killed. If the mark fails, a
-        // hit makes it.
+        // The unmark ends the earlier entry's loss and mark. The mark comes before the write, so
+        // that a purge can take the entry if this process is killed. If the mark fails, a hit
+        // repeats it.
         drop(cache.shared.unmark(range.clone())?);
         let _ = cache.shared.mark(range, cache.priority, Order::Fifo);
         fence(Ordering::SeqCst);

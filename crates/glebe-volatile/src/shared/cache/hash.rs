@@ -1,15 +1,12 @@
 //! A keyed 64-bit hash of bytes: chooses a key's set, and checks that an entry is whole.
 //!
-//! Processes of different builds must compute the same hash, which the standard library's hashers
-//! do not promise. It takes 16 bytes and one multiplication a step. It detects torn and lost
-//! entries, not forged ones.
+//! The standard library's hashers may differ between builds. Forged entries are not detected.
 
 /// Odd constants with about half of their bits set.
 const FIRST: u64 = 0x9e37_79b9_7f4a_7c15;
 const SECOND: u64 = 0xd6e8_feb8_6659_fd93;
 const STEP: usize = 16;
 
-/// Folds the 128-bit product: upper half xor lower half.
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     product as u64 ^ (product >> u64::BITS) as u64

@@ -1,15 +1,12 @@
 //! [`SharedCache`]: values by key that the processes of a [`Shared`] build once for all.
 //!
-//! The cache owns the file's data: an index that is never marked, and marked entries, which purges
-//! can take (`places`). The hash of a key chooses a set of eight slots. A word per slot says what
-//! it holds or who writes it (`state`). Readers take no lock.
+//! The data is an index, never marked, and marked entries (`places`). The hash of a key chooses a
+//! set of eight slots. A word per slot says what it holds or who writes it (`state`).
 //!
-//! A reader pins the entry, checks the word, copies, and checks again. A checksum of the turn, the
-//! value and the key must fit. So an entry that is lost, torn, half written by a killed process or
-//! spoilt by a hostile one is a miss. Nothing in the file is used as an offset, and a length only
-//! within an entry. A writer is dead when its process is; its slot is then free to claim.
-//!
-//! Cost of a hit: a pin of the entry's granules, a copy and a checksum; no system call.
+//! A reader takes no lock: it pins the entry, checks the word, copies, and checks again. A checksum
+//! of turn, value and key must fit, so a lost or torn entry is a miss. Nothing in the file is used
+//! as an offset, and a length only within an entry. A dead process's slots are free to claim. A hit
+//! makes no system call.
 
 mod claim;
 mod hash;
@@ -41,7 +38,7 @@ use places::{Places, HEAD};
 use state::{SlotPhase, SlotState, Writer};
 use stats::{Counter, Counts, Stats};
 
-/// Why [`SharedCache::get_or_build`] returned an error.
+/// The error of [`SharedCache::get_or_build`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SharedBuildError<E> {
@@ -53,15 +50,14 @@ pub enum SharedBuildError<E> {
         "a key and its value of {len} bytes; an entry of the shared cache has room for {limit}"
     )]
     TooLong {
-        /// Bytes of both, or of the key if that is too long already.
+        /// Bytes of both, or of a key that is too long.
         len: usize,
         /// Most bytes of both.
         limit: usize,
     },
 }
 
-/// Values by key, both bytes, shared by several processes. Purges may take a value, which is then
-/// built again.
+/// Values by key, both bytes, shared by several processes. A lookup builds again what a purge took.
 ///
 /// ```
 /// use std::convert::Infallible;
@@ -83,7 +79,7 @@ pub enum SharedBuildError<E> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Threads share the cache. A forked child joins the file by itself and sees the same entries.
+/// A forked child joins the file and sees the same entries.
 #[derive(Debug)]
 pub struct SharedCache {
     shared: Arc<Shared>,
@@ -98,18 +94,16 @@ pub struct SharedCache {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     Hit,
-    /// A live process writes this key, or another key of its hash.
+    /// A live process writes this hash.
     Busy,
     Nothing,
 }
 
 enum Sought<'a> {
     Hit,
-    /// The caller builds, and keeps the value if it has a claim.
     Missing(Option<Claim<'a>>),
 }
 
-/// Counts a failure unless the builder succeeds.
 struct Building<'a>(&'a Counts);
 
 impl Drop for Building<'_> {
@@ -124,8 +118,8 @@ impl SharedCache {
         SharedCacheOptions::default()
     }
 
-    /// Opens the cache in `shared`, or makes it if the data begins with zeros. The cache takes all
-    /// of the data: the program must not use any of it.
+    /// Opens the cache in `shared`, or makes it if the data begins with zeros. The cache owns the
+    /// data.
     ///
     /// # Errors
     /// [`Error::BadFile`] if the data holds something else; [`Error::BadOption`] if entries are not
@@ -140,14 +134,13 @@ impl SharedCache {
         &self.shared
     }
 
-    /// Returns the most bytes that a key and its value may have together.
+    /// Returns the most bytes of a key and its value together.
     #[must_use]
     pub fn limit(&self) -> Bytes {
         self.places.entry() - Bytes::new(HEAD)
     }
 
-    /// Copies a value into `value`, replacing its contents. Returns true if it was found; else
-    /// empties `value`. Does not wait for a builder.
+    /// Copies a value into `value`. Returns true if it was found; else empties `value`.
     ///
     /// # Errors
     /// Fails like [`Shared::pin`].
@@ -164,9 +157,9 @@ impl SharedCache {
         found.map(|_| is_hit)
     }
 
-    /// Returns a value like [`SharedCache::get`], or builds it into the emptied `value`. Meanwhile
-    /// other lookups of the key, in any process, wait a while for this builder. A value that the
-    /// file cannot take is built and not kept, also where [`get`](SharedCache::get) would fail.
+    /// Returns a value like [`SharedCache::get`], or builds it into the emptied `value`. Other
+    /// lookups of the key, in any process, wait a while. If the file cannot take the value, it is
+    /// not kept.
     ///
     /// # Errors
     /// [`SharedBuildError`]. `value` holds the whole value even if it is too long.
@@ -206,8 +199,7 @@ impl SharedCache {
         fits
     }
 
-    /// Removes an entry for all processes. Returns true if it existed. A value being built is
-    /// returned to its builder's caller, and not kept.
+    /// Removes an entry for all processes. Returns true if it existed.
     ///
     /// # Errors
     /// Fails like [`Shared::pin`].
@@ -244,7 +236,6 @@ impl SharedCache {
         Ok(())
     }
 
-    /// Looks for a value until it is found, this thread may build it, or the patience ends.
     fn seek(&self, key: &[u8], value: &mut Vec<u8>) -> Result<Sought<'_>, Error> {
         let (hash, begin, mut backoff) = (self.hash(key), Instant::now(), Backoff::default());
         let mut waits = 0;
@@ -258,7 +249,7 @@ impl SharedCache {
             }
             if found == Found::Nothing {
                 if let Some(claim) = self.claim(hash)? {
-                    // Another thread may have built it between the look and the claim.
+                    // Another thread may have built the value since the look.
                     let is_there = self.find(key, hash, value)? == Found::Hit;
                     return Ok(if is_there { Sought::Hit } else { Sought::Missing(Some(claim)) });
                 }
@@ -290,7 +281,7 @@ impl SharedCache {
                 SlotPhase::Kept(len) if self.copy_out(slot, state, len.into(), key, value)? => {
                     return Ok(Found::Hit);
                 }
-                // An entry that was overwritten meanwhile was not lost.
+                // An entry overwritten meanwhile was not lost.
                 SlotPhase::Kept(_) => {
                     self.counts.add(Counter::Lost, u64::from(self.state(slot) == state));
                 }
@@ -299,7 +290,7 @@ impl SharedCache {
         Ok(found)
     }
 
-    /// Copies out a slot's value of `len` bytes. Returns true if it is whole and of this key.
+    /// Returns true if the value is whole and of this key.
     fn copy_out(
         &self,
         slot: u64,
@@ -313,7 +304,7 @@ impl SharedCache {
         let Some(value_len) = value_len else { return Ok(false) };
         let body_len = (len - HEAD) as usize;
         let has_room = value.try_reserve(body_len.saturating_sub(value.len())).is_ok();
-        // Checks for losses first: a pin would give lost granules new memory.
+        // The loss is checked first: a pin would give lost granules new memory.
         if !has_room || self.is_lost(slot, len) {
             return Ok(false);
         }
@@ -332,13 +323,12 @@ impl SharedCache {
             && value.ends_with(key);
         value.truncate(value_len as usize);
         if is_whole && !self.mark_of(slot).is_marked() {
-            // Left unmarked by an earlier life of the file. If the mark fails, it stays unmarked.
+            // The mark ended when no process used the file, or failed before.
             let _ = self.shared.mark(range, self.priority, Order::Fifo);
         }
         Ok(is_whole)
     }
 
-    /// Returns true if the writer's process lives and its number was not reused.
     fn lives(&self, writer: Writer) -> Result<bool, Error> {
         let (ledger, holder) = (self.shared.ledger(), u32::from(writer.holder));
         let own = self.shared.joined()?;
@@ -354,12 +344,10 @@ impl SharedCache {
         hash(self.seed, key).max(1)
     }
 
-    /// Returns the checksum of a value and its key in this turn of a slot.
     fn checksum(&self, state: SlotState, key_len: usize, body: &[u8]) -> u64 {
         hash(self.seed ^ state.turn() << 32 ^ key_len as u64, body)
     }
 
-    /// Returns true if a granule of the slot's first `len` bytes was lost.
     fn is_lost(&self, slot: u64, len: u64) -> bool {
         let range = self.places.range(slot, len.min(self.places.entry().get()));
         let [start, end] =

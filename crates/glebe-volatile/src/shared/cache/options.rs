@@ -1,8 +1,7 @@
 //! [`SharedCacheOptions`], and the making of a cache's index.
 //!
-//! A compare-and-exchange with 0 sets each word of the header. So processes that start at once all
-//! take the first one's words, and the next process completes the header of a killed one. A file
-//! with other contents is refused.
+//! A compare-and-exchange with 0 sets each word of the header, so processes that start at once
+//! agree.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -18,10 +17,8 @@ use glebe_os::extent::Extent;
 use glebe_os::internal::sync::Ordering;
 use glebe_os::units::Bytes;
 
-/// "glebeshc" in memory order.
 const MAGIC: u64 = u64::from_ne_bytes(*b"glebeshc");
 const VERSION: u64 = 1;
-/// Default entry, unless the granule is longer.
 const ENTRY: Bytes = Bytes::new(16 << 10);
 const PATIENCE: Duration = Duration::from_millis(100);
 
@@ -43,32 +40,27 @@ impl Default for SharedCacheOptions {
 }
 
 impl SharedCacheOptions {
-    /// Sets the bytes of an entry: a value, its key and 8 bytes more; whole granules, less than 4
-    /// GiB. Default: 16 KiB, or a granule if that is longer. An entry takes memory only for the
-    /// granules that it fills. An existing cache keeps its own length.
+    /// Sets the bytes of an entry: value, key and 8 more; whole granules, less than 4 GiB. Default:
+    /// 16 KiB, or a granule if longer. An existing cache keeps its length.
     pub fn entry(self, entry: Bytes) -> Self {
         Self { entry: Some(entry), ..self }
     }
 
-    /// Sets how long a lookup waits for another builder of its value before it builds itself.
-    /// Default: 100 milliseconds.
+    /// Sets how long a lookup waits for another builder. Default: 100 milliseconds.
     pub fn patience(self, patience: Duration) -> Self {
         Self { patience, ..self }
     }
 
-    /// Sets the priority of this process's entries: purges take the lowest first. Default:
-    /// [`Priority::NORMAL`].
+    /// Sets the priority of this process's entries. Default: [`Priority::NORMAL`].
     pub fn priority(self, priority: Priority) -> Self {
         Self { priority, ..self }
     }
 
-    /// Sets the value that decides if built values are kept: while it withholds refills, they are
-    /// not. Default: all are kept.
+    /// Sets the value that decides if built values are kept. Default: all are kept.
     pub fn refills(self, refills: Refills) -> Self {
         Self { refills, ..self }
     }
 
-    /// Opens the cache in `shared`, or makes it if the data begins with zeros.
     pub(super) fn over(self, shared: Arc<Shared>) -> Result<SharedCache, Error> {
         let (len, granule) = (shared.len(), shared.granule());
         let entry = self.entry.unwrap_or(ENTRY.max(granule)).get();
@@ -77,7 +69,7 @@ impl SharedCacheOptions {
             let what = "an entry is no whole granules, of 4 GiB or more, or a set of 8 has no room";
             return Err(Error::BadOption { what, value: entry, limit });
         }
-        // Pins allocate the index, because a later touch of it must not need memory.
+        // Pins allocate the index, because a later touch must not need memory.
         drop(shared.pin(Bytes::ZERO..granule)?);
         let granules = Extent::new(0, len.get() / granule.get()).ok_or(Error::Empty)?;
         shared.ledger().touch_words(granules)?;
@@ -103,7 +95,6 @@ fn first(shared: &Shared, head: Head, value: u64) -> u64 {
     set.err().unwrap_or(value)
 }
 
-/// Sets a word like [`first`]; fails if it has another value.
 fn settle(shared: &Shared, head: Head, what: &'static str, expected: u64) -> Result<(), Error> {
     let value = first(shared, head, expected);
     if value == expected {

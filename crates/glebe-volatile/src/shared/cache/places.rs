@@ -1,4 +1,4 @@
-//! [`Places`]: the offsets of a cache's words and entries in the data of its file.
+//! [`Places`]: the offsets of a cache's words and entries in its data.
 //!
 //! ```text
 //! header    0 magic | 1 version | 2 bytes of an entry | 3 seed | .. 15 nothing
@@ -6,9 +6,8 @@
 //! entries   from a granule on, one of each slot:  checksum | value | key
 //! ```
 //!
-//! Offsets and lengths are bytes; words have this machine's byte order. All offsets follow from the
-//! data's length, the granule and the entry's length, which the opener checks and never reads
-//! again. The granules of header and sets are never marked.
+//! Offsets and lengths are bytes. They follow from the data's length, the granule and the entry's
+//! length, which the opener checks and never reads again.
 
 use std::ops::Range;
 
@@ -37,7 +36,6 @@ impl Head {
     }
 }
 
-/// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Places {
     granule: u64,
@@ -47,8 +45,7 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// Lays out data of `len` bytes. `None` if no set fits, or if an entry is not whole granules or
-    /// its length exceeds 32 bits.
+    /// Returns `None` if no set fits, or if an entry is not whole granules or exceeds 32 bits.
     pub(super) fn new(len: Bytes, granule: Bytes, entry: u64) -> Option<Self> {
         let (len, granule) = (len.get(), granule.get());
         if entry == 0 || entry % granule != 0 || entry > u32::MAX.into() {
@@ -75,7 +72,6 @@ impl Places {
         self.entries_at
     }
 
-    /// Returns the slots of a hash's set.
     pub(super) fn set_of(&self, hash: u64) -> Range<u64> {
         let set = ((u128::from(hash) * u128::from(self.sets)) >> u64::BITS) as u64;
         set * WAYS..(set + 1) * WAYS
@@ -89,7 +85,6 @@ impl Places {
         self.hash_at(slot) + WORD
     }
 
-    /// Returns the bytes of the granules that hold the first `len` bytes of a slot's entry.
     pub(super) fn range(&self, slot: u64, len: u64) -> Range<Bytes> {
         let start = self.entries_at + slot * self.entry;
         Bytes::new(start)..Bytes::new(start + len.next_multiple_of(self.granule))

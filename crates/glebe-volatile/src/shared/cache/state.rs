@@ -1,5 +1,4 @@
-//! [`SlotState`]: the contents or writer of a slot, in 64 bits that every process of the file
-//! shares.
+//! [`SlotState`]: the contents or writer of a slot, in 64 bits shared by all processes.
 //!
 //! ```text
 //! 63 .. 34 | 33 32 | 31 ...... 0
@@ -10,26 +9,23 @@
 //! ```
 //!
 //! Each arrow is one exchange of the word. A writer that died, or was taken for dead, finds another
-//! word and publishes nothing. All 64-bit values are valid: a reader checks the length and if the
-//! holder lives.
+//! word and publishes nothing. All 64-bit values are valid.
 
 const PHASE_SHIFT: u32 = 32;
 const TURN_SHIFT: u32 = 34;
 const HOLDER_SHIFT: u32 = 24;
 const STAMP_MASK: u64 = (1 << HOLDER_SHIFT) - 1;
 
-/// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SlotState(pub(super) u64);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SlotPhase {
     Empty,
-    /// The slot says that it holds this many bytes.
+    /// Bytes that the slot claims to hold.
     Kept(u32),
     /// The writer looks for another builder of the same key.
     Claimed(Writer),
-    /// The writer found no other builder, and builds.
     Building(Writer),
 }
 
@@ -51,7 +47,6 @@ impl Writer {
 }
 
 impl SlotState {
-    /// Returns how often the slot was claimed, modulo 2^30.
     pub(super) fn turn(self) -> u64 {
         self.0 >> TURN_SHIFT
     }
@@ -67,7 +62,6 @@ impl SlotState {
         }
     }
 
-    /// Returns another phase of this turn.
     pub(super) fn with(self, phase: SlotPhase) -> Self {
         let (code, low) = match phase {
             SlotPhase::Empty => (0, 0),
@@ -78,7 +72,6 @@ impl SlotState {
         Self(self.turn() << TURN_SHIFT | code << PHASE_SHIFT | low)
     }
 
-    /// Returns the next turn, claimed.
     pub(super) fn claimed(self, writer: Writer) -> Self {
         Self(self.0.wrapping_add(1 << TURN_SHIFT)).with(SlotPhase::Claimed(writer))
     }

@@ -1,6 +1,4 @@
 //! Statistics of a shared cache, of this process.
-//!
-//! While no call is under way ([`Stats::check`]): misses = told + built + failed.
 
 use glebe_os::internal::stats::{shown, statistics, texts};
 use glebe_os::internal::sys::page_size;
@@ -25,10 +23,10 @@ statistics! {
 }
 
 impl Stats {
-    /// Checks the identity of the module's head. It holds while no call is under way.
+    /// Checks that misses = told + built + failed, while no call is under way.
     ///
     /// # Errors
-    /// Returns the values if it does not hold.
+    /// Returns the values if not.
     pub fn check(&self) -> Result<(), String> {
         let Self { misses, told, built, failed, .. } = self;
         if *misses == told + built + failed {

@@ -22,7 +22,6 @@ fn put(cache: &SharedCache, slot: u64, hash: u64, state: SlotState) {
     cache.word(cache.places.state_at(slot)).store(state.0, Ordering::SeqCst);
 }
 
-/// Returns true if a claim succeeds beside another slot of this hash.
 fn is_claimed_beside(cache: &SharedCache, slot: u64, phase: SlotPhase) -> bool {
     let hash = cache.hash(KEY);
     put(cache, slot, hash, SlotState(0).with(phase));
@@ -42,7 +41,7 @@ fn of_two_that_claim_one_hash_one_builds() {
         (0, SlotPhase::Claimed(dead), true),
         (7, SlotPhase::Building(lives), false),
         (7, SlotPhase::Building(dead), true),
-        // This writer may not have seen the claim, which waits for it.
+        // The claim waits for this writer, which may not have seen it.
         (7, SlotPhase::Claimed(lives), false),
     ] {
         assert_eq!(is_claimed_beside(&cache, slot, phase), is_claimed, "{slot} {phase:?}");
@@ -82,12 +81,10 @@ fn what_was_written_for_another_key_or_turn_is_not_found() {
         cache.find(key, cache.hash(key), &mut value).unwrap() == Found::Hit
     };
     assert!(find(KEY, state));
-    // A value was built between a look and a claim: the claim spares it, and the next look finds
-    // it.
+    // The claim spares a value built since the look.
     let claim = cache.claim(hash).unwrap();
     assert!(claim.is_some() && find(KEY, state));
     drop(claim);
-    // The slot has the hash of another key, of equal length or of none.
     assert!(!find(b"yek", state) && !find(b"", state));
     let SlotPhase::Kept(len) = state.phase() else { panic!("{state:?}") };
     let [lives, _] = writers(&cache);

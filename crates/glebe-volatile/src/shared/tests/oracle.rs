@@ -1,4 +1,4 @@
-//! Random calls through two users of one file, compared with a simple oracle.
+//! Random calls through two users of one file, compared with an oracle.
 
 use proptest::prelude::*;
 
@@ -6,7 +6,7 @@ use super::*;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Granule {
-    /// Priority, order, and place in the order: the least is purged first.
+    /// Priority, order and place: the least is purged first.
     mark: Option<(u8, Order, i64)>,
     is_present: bool,
     is_lost: bool,
@@ -205,7 +205,6 @@ proptest! {
             let run = *start..(start + len).min(GRANULES);
             step(shared, &mut pins, &mut oracle, call, run);
             compare(&one, &oracle);
-            // The pinned contents; to read them changes no mark.
             for (pin, run) in &pins {
                 let mut buf = vec![0; pin.len().as_usize()];
                 pin.read(Bytes::ZERO, &mut buf).unwrap();

@@ -1,5 +1,4 @@
-//! The locked part of [`Entries`]: available and released segments, and present pages. O(1) per
-//! call, or the entries of a page that is added or given back.
+//! [`Segments`] is the locked part of [`Entries`].
 
 use super::{Entries, ALL, EPOCHS, EPOCH_BITS, EPOCH_LAST, SEGMENT};
 use crate::entry::word::{Entry, GENERATION_BITS};
@@ -13,13 +12,11 @@ use glebe_os::units::Bytes;
 pub(super) struct Segments {
     pub(super) available: Bits,
     pub(super) released: Bits,
-    /// The first segment that was never used.
     pub(super) fresh: u32,
     pub(super) pages: Vec<Page>,
-    /// Present pages of `free`: those that a present page of entries needs.
+    /// Pages of `free` that a present page of entries needs.
     pub(super) free_pages: Bits,
     pub(super) epoch_pages: Bits,
-    /// A present page without segments in use.
     pub(super) spare: Option<u32>,
 }
 
@@ -28,7 +25,7 @@ pub(super) struct Page {
     pub(super) segments: u16,
     pub(super) retired: u16,
     pub(super) is_present: bool,
-    /// The first use number of all entries of the page.
+    /// First use number of the page's entries.
     pub(super) base: u32,
 }
 
@@ -73,7 +70,6 @@ impl Entries {
         let Page { is_present, base, .. } = state.pages[page as usize];
         if !is_present {
             self.come(account, &self.tables.words, page)?;
-            // A new page is all zeros.
             if base != 0 {
                 self.rebase(page, base);
             }
@@ -135,7 +131,6 @@ impl Entries {
         true
     }
 
-    /// Takes an entry out of use for good. A page without any other is given back.
     #[cold]
     pub(super) fn retire(&self, account: &Account, index: u32) {
         let mut state = lock(&self.state);
@@ -152,10 +147,9 @@ impl Entries {
         }
     }
 
-    /// Gives back the page of `free` that covers `page`, now all zeros, if no other page of entries
+    /// Gives back the page of `free` that covers `page`, now zeros, unless another page of entries
     /// needs it.
     fn let_free_go(&self, account: &Account, state: &mut Segments, page: u32) {
-        // A page of `free` covers `SEGMENT` pages of entries.
         let shared = SEGMENT;
         let (nth, first) = (page / shared, page / shared * shared);
         let pages = state.pages[first as usize..].iter().take(shared as usize);
@@ -177,7 +171,6 @@ impl Entries {
         }
     }
 
-    /// Releases a segment that is all free and not current.
     #[cold]
     pub(super) fn release(&self, account: &Account, segment: u32) {
         let mut state = lock(&self.state);
@@ -186,8 +179,7 @@ impl Entries {
         }
         let page = self.page_of(segment);
         let free = &self.tables.free[segment as usize];
-        // A failed exchange would write too. If an entry is in use or the segment was released, the
-        // page may be gone.
+        // A failed exchange would write too, to a page that may be gone.
         let all_free = free.load(Ordering::Relaxed) == ALL;
         if !all_free || free.compare_exchange(ALL, 0, Ordering::AcqRel, Ordering::Relaxed).is_err()
         {
@@ -230,7 +222,6 @@ impl Entries {
         Entry::from_raw(self.tables.words[index as usize].load(Ordering::Acquire))
     }
 
-    /// Returns the charged and the uncharged bytes of the tables.
     pub(crate) fn held(&self) -> (Bytes, u64) {
         let state = lock(&self.state);
         let present = state.pages.iter().filter(|page| page.is_present).count() as u64;

@@ -1,4 +1,4 @@
-//! Tests entries against a map, while pages of entries are added and given back.
+//! Tests entries against a map, while pages of entries come and go.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,6 @@ use glebe_os::internal::sys::page_size;
 struct Both {
     entries: Entries,
     account: Account,
-    /// Use number and entry, by index.
     live: HashMap<u32, (u32, Entry)>,
     gone: Vec<(u32, u32)>,
     made: u32,
@@ -32,7 +31,6 @@ impl Both {
         Self { entries, account: Account::new(u64::MAX), live, gone, made: 0 }
     }
 
-    /// Makes an entry that differs from all others that have a slot.
     fn some_entry(&mut self, named: u32) -> Entry {
         self.made += 1;
         match self.made % 4 {
@@ -139,7 +137,6 @@ fn run(ops: Vec<Op>) {
     all.into_iter().for_each(|index| both.remove(index));
     both.check();
     let page = page_size().bytes().get();
-    // The current segment's page, the spare page, and pages of the tables.
     assert!(both.account.held() <= 6 * page, "{} bytes are left", both.account.held());
 }
 
@@ -174,8 +171,7 @@ fn words_of_free_entries_leave_with_the_pages_that_share_them() {
     both.check();
 }
 
-/// Makes an entry of the second page reach its second epoch, then gives that page back. The first
-/// page, also empty, is the spare one.
+/// Gives back the second page after an entry reached its second epoch.
 fn in_a_later_epoch() -> Both {
     let per_page = words_per_page(page_size());
     let (mut both, at) = (Both::new(EPOCH_LAST), per_page + 7);
@@ -187,7 +183,6 @@ fn in_a_later_epoch() -> Both {
             both.add();
         }
     }
-    // The current segment is in another page.
     (0..SEGMENT).for_each(|_| both.add());
     (0..2 * per_page).for_each(|at| both.remove(at));
     both.gone.clear();

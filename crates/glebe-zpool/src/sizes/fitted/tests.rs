@@ -10,7 +10,6 @@ fn rules(step: u64, chain: u64) -> Rules {
     Rules { step: Bytes::new(step), chain: Pages::new(chain), ..Rules::of_page(page) }
 }
 
-/// Checks that a table ascends, ends with a page, and holds every length.
 fn check(table: &Table) {
     let page = table.rules().page;
     let classes = table.classes();
@@ -27,7 +26,7 @@ fn check(table: &Table) {
     }
 }
 
-/// Returns the least bytes that any classes are expected to hold, by trying all.
+/// Returns the least expected bytes of any classes, by trying all.
 fn naive(sizes: &[(u64, u64)], rules: &Rules) -> f64 {
     let Some(((size, _), below)) = sizes.split_last() else { return 0.0 };
     let size = Bytes::new(*size);
@@ -49,7 +48,6 @@ fn histogram(rules: &Rules, objects: &[(usize, u64)]) -> Histogram {
     histogram
 }
 
-/// Returns the best table if moves cost nothing.
 fn fitted(histogram: &Histogram) -> Table {
     Table::by_rules(&histogram.rules).unwrap().fitted(histogram, 0.0)
 }
@@ -112,7 +110,6 @@ proptest! {
         prop_assert!(held(&free) <= held(&dear) * (1.0 + 1e-9));
         prop_assert!(held(&free) <= held(&present) * (1.0 + 1e-9));
         prop_assert!(moved(&dear) <= moved(&free));
-        // Every class that has objects existed before.
         for (at, n) in now.objects.iter().enumerate() {
             let class = dear.classes()[dear.class_of(rules.grid_size(at).as_usize()).unwrap()];
             let known = present.classes().iter().any(|of| of.same_zspages(&class));
@@ -139,8 +136,8 @@ fn one_size_gets_the_zspage_that_wastes_least_of_so_many() {
         (class.pages.get(), class.objects)
     };
     assert_eq!(shape(100, 1350), (1, 3));
-    // Three pages save bytes for each object, which pays only for many objects; six pages save only
-    // headers, for even more.
+    // Three pages save bytes for each object, which pays only for many objects. Six pages save only
+    // headers.
     assert_eq!(shape(1, 2448), (1, 1));
     assert_eq!(shape(500, 2448), (3, 5));
     assert_eq!(shape(100_000, 2448), (6, 10));

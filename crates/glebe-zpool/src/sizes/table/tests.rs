@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Size, slots and pages of the kernel's classes for 4 KiB pages and up to 4 pages per zspage.
+/// The kernel's classes: size, slots and pages, for up to 4 pages per zspage.
 #[rustfmt::skip]
 const CHAIN_4: [(u64, u32, u64); 69] = [
     (32, 128, 1), (48, 256, 3), (64, 64, 1), (80, 51, 1), (96, 128, 3), (112, 73, 2),
@@ -21,7 +21,6 @@ const CHAIN_4: [(u64, u32, u64); 69] = [
     (3072, 4, 3), (3264, 5, 4), (4096, 1, 1),
 ];
 
-/// Size, slots and pages of the kernel's classes for 4 KiB pages and up to 8 pages per zspage.
 #[rustfmt::skip]
 const CHAIN_8: [(u64, u32, u64); 119] = [
     (32, 128, 1), (48, 256, 3), (64, 64, 1), (80, 256, 5), (96, 128, 3), (112, 256, 7),

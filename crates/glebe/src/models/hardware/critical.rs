@@ -1,9 +1,8 @@
-//! Models restartable sequences as steps that a barrier can prevent.
+//! [`Critical`] models restartable sequences as steps that a barrier can prevent.
 //!
-//! Each tenant thread has a cpu, and locks it for one step at a time, with at most one store. The
-//! barrier locks each cpu in turn and marks its sequence as aborted, like the kernel's
-//! inter-processor interrupt: a sequence may stop after any store, and each side sees what the
-//! other did before.
+//! A tenant thread locks its cpu for one step, with at most one store. The barrier locks each cpu
+//! in turn and marks its sequence as aborted. So a sequence may stop after any store, and each side
+//! sees the earlier stores of the other.
 #![allow(unsafe_code)] // Safety: the caller of a fill vouches for `len` bytes at `from`.
 
 use std::cell::Cell;
@@ -12,7 +11,6 @@ use crate::reserve::words::{GranuleWord, OPEN_MASK};
 use glebe_os::error::OsError;
 use glebe_os::internal::sync::{fence, lock, AtomicU64, Mutex, Ordering};
 
-/// Words of side data of a page.
 pub(crate) const META_WORDS: usize = 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +21,6 @@ pub(crate) enum Outcome {
     Aborted,
 }
 
-/// The condition for a commit.
 #[derive(Clone, Copy)]
 pub(crate) struct Guard<'a> {
     pub(crate) word: &'a AtomicU64,
@@ -31,7 +28,6 @@ pub(crate) struct Guard<'a> {
     pub(crate) expect: u64,
 }
 
-/// Like the crate's own, with model words.
 pub(crate) struct Fill<'a> {
     pub(crate) target: &'a AtomicU64,
     pub(crate) claim: u64,
@@ -43,20 +39,15 @@ pub(crate) struct Fill<'a> {
     pub(crate) len: usize,
 }
 
-/// The part that a model leaves out, so that it fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     None,
     Barrier,
     /// Nothing is left out, but the kernel refuses the barrier.
     Refused,
-    /// The test of the page word before a fill.
     Reload,
-    /// The closers in the guard.
     Closers,
-    /// The epoch in the guard.
     Epoch,
-    /// The count of writers: a tenant copies while first class takes the page.
     Writers,
 }
 
@@ -71,21 +62,17 @@ loom::thread_local! {
     static CPU: Cell<usize> = Cell::new(0);
 }
 
-/// Moves the calling thread to `cpu`; a thread starts on the first.
 pub(crate) fn run_on(cpu: usize) {
     CPU.with(|now| now.set(cpu));
 }
 
-/// An error ends the sequence early.
 type Step<T> = Result<T, Outcome>;
 
 impl Critical {
-    /// Creates restartable sequences on `cpus`.
     pub(crate) fn restartable(cpus: usize, fault: Fault) -> Self {
         Self { cpus: (0..cpus).map(|_| Mutex::new(false)).collect(), fault }
     }
 
-    /// Creates the mode that counts writers.
     pub(crate) fn counted(fault: Fault) -> Self {
         Self::restartable(0, fault)
     }

@@ -1,7 +1,7 @@
-//! Tables of model words, in ordinary memory.
+//! Tables of model words replace mapped tables.
 //!
 //! # Safety
-//! The trait is unsafe like the real one, but asks for nothing.
+//! The trait asks for nothing.
 #![allow(unsafe_code)]
 
 use std::ops::Deref;
@@ -25,10 +25,10 @@ impl Tables {
     }
 }
 
-/// Replaces the library's trait, and no code here relies on it.
+/// No code relies on `Zeros`.
 ///
 /// # Safety
-/// The trait asks for nothing.
+/// None.
 pub(crate) unsafe trait Zeros {}
 
 // SAFETY: the trait asks for nothing.

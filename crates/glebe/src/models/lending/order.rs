@@ -2,15 +2,13 @@
 
 use super::*;
 
-/// A reader's treatment of the generation in an entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reader {
     Heeds,
-    /// Takes the page in any use.
     Ignores,
 }
 
-/// The only key of these models; versions differ in their bytes.
+/// The only key; versions differ in their bytes.
 const KEY: u64 = 7;
 
 fn claimed(lent: &Lent, page: usize) -> Claim {
@@ -21,7 +19,7 @@ fn filled(lent: &Lent, claim: Claim, version: u64) -> Result<PageUse, NotFilled>
     lent.fill(claim, [KEY], &bytes_of(words_of(version)))
 }
 
-/// Ends a put: publishes the page, or removes the key's entry if the fill failed.
+/// Publishes a page, or removes the key's entry if the fill failed.
 fn publish(lent: &Lent, index: &Index, filled: Result<PageUse, NotFilled>) {
     let held = |other| match lent.holds_use(other) {
         Some(_) => Held::Same,
@@ -36,7 +34,6 @@ fn publish(lent: &Lent, index: &Index, filled: Result<PageUse, NotFilled>) {
     }
 }
 
-/// Returns the version that a reader finds.
 fn version(lent: &Lent, index: &Index, reader: Reader) -> Option<u64> {
     let mut buf = [0; PAGE_BYTES];
     let take = |at: PageUse| {
@@ -50,8 +47,7 @@ fn version(lent: &Lent, index: &Index, reader: Reader) -> Option<u64> {
     Some(found)
 }
 
-/// Leaves a stale entry of page 0, which was recalled. Returns the claim of a new put into that
-/// page.
+/// Leaves a stale entry of page 0. Returns the claim of a new put into that page.
 fn claimed_with_a_stale_entry(lent: &Lent, index: &Index) -> Claim {
     publish(lent, index, filled(lent, claimed(lent, 0), 1));
     lent.recall(&EDGE, false, true).expect("waits");
@@ -59,8 +55,7 @@ fn claimed_with_a_stale_entry(lent: &Lent, index: &Index) -> Claim {
     claimed(lent, 0)
 }
 
-/// A put of a newer page, and a reader that finds an older one elsewhere. The newer page is
-/// recalled between the reads, perhaps unpublished.
+/// Puts a newer page while a reader finds an older one elsewhere.
 fn reads_during_a_put(reader: Reader) {
     let (lent, index) = (
         lent(1, Critical::restartable(1, Fault::None)),
@@ -68,7 +63,7 @@ fn reads_during_a_put(reader: Reader) {
     );
     let index = Arc::new(index);
     let claim = claimed_with_a_stale_entry(&lent, &index);
-    // Keeps the stale entry, which publishing would end, to show that generations suffice.
+    // The stale entry stays, to show that generations suffice.
     let old = filled(&lent, claimed(&lent, 1), 2).expect("alone");
     index.publish(HASH, old, |_| Held::Other).expect("room");
     let put = {
@@ -100,8 +95,8 @@ fn order_of_reads_needs_the_generation() {
     explore_large(2, || reads_during_a_put(Reader::Ignores));
 }
 
-/// Two puts of one key, one into the page of a stale entry, and a reader. The first thread only
-/// waits, so the three run in any order without a preemption.
+/// Puts one key twice, once into the page of a stale entry. The first thread only waits, so the
+/// three run in any order without a preemption.
 fn reads_during_two_puts(reader: Reader) {
     let (lent, index) = (
         lent(1, Critical::restartable(2, Fault::None)),

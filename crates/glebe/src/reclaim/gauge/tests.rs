@@ -1,4 +1,4 @@
-//! Tests a gauge on file trees: bytes to give back, staleness, blindness.
+//! Tests of a gauge on file trees.
 
 use super::super::pressure::Scope;
 use super::*;
@@ -6,7 +6,6 @@ use crate::reclaim::plan;
 
 const LIMIT: Bytes = Bytes::mib(256);
 
-/// A machine with room, and a group of version 2 with this usage.
 struct Tree(std::path::PathBuf);
 
 impl Tree {
@@ -58,7 +57,7 @@ fn with_room_nothing_goes_and_near_the_limit_what_is_missing_and_no_more() {
     assert_eq!(calm.margin, Bytes::mib(16));
 
     tree.set("sys/fs/cgroup/a/memory.current", &Bytes::mib(250).get().to_string());
-    // A new gauge saw no rise. It wants 16 MiB and a quarter more; 6 MiB are free.
+    // 16 MiB and a quarter more are wanted; 6 MiB are free.
     let mut gauge = tree.gauge();
     assert_eq!(gauge.look(free(0, 100)).short, Bytes::mib(14));
     assert_eq!(gauge.look(free(3, 4)).short, Bytes::mib(7), "all there is");
@@ -109,7 +108,6 @@ fn groups_are_to_be_found_anew_after_a_while_and_when_one_cannot_be_read() {
     gauge.find().unwrap();
     assert!(!gauge.look(free(0, 40)).is_stale);
 
-    // The process moved to another group, and its old group was removed.
     tree.set("proc/self/cgroup", "0::/b\n");
     tree.set("sys/fs/cgroup/b/memory.max", &Bytes::mib(128).get().to_string());
     tree.set("sys/fs/cgroup/b/memory.current", "0");
@@ -187,8 +185,7 @@ fn what_the_allocator_gives_back_and_takes_is_no_rise_and_hides_none() {
     };
     assert_eq!(rise(0, 0, 100), Bytes::ZERO);
     assert_eq!(rise(40, 0, 140), Bytes::ZERO, "the program's own");
-    // Another program took 40 MiB, and once the allocator gave back 40. Making the gauge was the
-    // first look, so a bit more than a second passed.
+    // The first look was before `now`, so a bit more than a second passed.
     for seen in [rise(0, 40, 100), rise(0, 0, 140)] {
         assert!(seen > Bytes::mib(35) && seen <= Bytes::mib(40), "{seen}");
     }

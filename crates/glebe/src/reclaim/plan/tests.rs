@@ -1,4 +1,4 @@
-//! Tables of plans, and random parts checked against the rules.
+//! Tests of plans: tables, and random parts.
 
 use proptest::prelude::*;
 
@@ -30,8 +30,7 @@ fn told(targets: &Targets) -> [u64; 6] {
 #[test]
 fn each_class_gives_all_it_has_before_the_next_gives_any() {
     let parts = [part([1, 2, 1, 0, 3, 8]), part([1, 0, 0, 4, 0, 0])];
-    // Used, files, idle files; bytes of each class. Margin 8, shedding to 10. First all files are
-    // idle.
+    // Used, files, idle files; bytes of each class. The margin is 8, and shedding aims at 10.
     let table = [
         ((100, 8, 8), [0; 6]),
         ((100, 7, 7), [2, 1, 0, 0, 0, 0]),
@@ -40,7 +39,7 @@ fn each_class_gives_all_it_has_before_the_next_gives_any() {
         ((98, 0, 0), [2, 2, 1, 3, 0, 0]),
         ((100, 0, 0), [2, 2, 1, 4, 1, 0]),
         ((104, 0, 0), [2, 2, 1, 4, 1, 0]),
-        // Enough room, but files in use would be dropped: only volatile memory gives.
+        // The room suffices, but files in use would be dropped.
         ((100, 60, 0), [2, 2, 0, 0, 0, 0]),
         ((93, 60, 0), [2, 1, 0, 0, 0, 0]),
         ((92, 60, 0), [0; 6]),
@@ -144,12 +143,10 @@ proptest! {
         }
         let there = |class| there(&parts, class, pressure.scope);
         prop_assert!(Class::all().all(|class| targets.of(class) <= there(class)));
-        // A class gives only if all classes before it give all they have.
         let last = Class::all().filter(|class| targets.of(*class) > Bytes::ZERO).last();
         for class in Class::all().take_while(|class| Some(*class) < last) {
             prop_assert_eq!(targets.of(class), there(class), "{}", class);
         }
-        // The targets cover what is missing, if the parts have enough.
         let all: u128 = Class::all().map(|class| u128::from(there(class).get())).sum();
         let coming = sum(&parts, pressure.scope, |part| part.coming);
         let least = all.min(short.saturating_sub(coming).get().into());

@@ -1,14 +1,12 @@
-//! Tests the barrier with the machine's own restartable sequences: once its guard was closed, a
-//! sequence stores nothing after the barrier.
+//! Tests the barrier on this machine: after it, a sequence whose guard is closed stores nothing.
 //!
-//! Each round closes the guard in the middle of a copy, which takes far longer than close and
-//! barrier. It then marks the last word, which a continued copy would overwrite. Only rounds that
-//! met a copy count, so no time limit is needed.
+//! Each round closes the guard during a long copy and then marks the last word, which a continued
+//! copy would overwrite. Only rounds that met a copy count, so no time limit is needed.
 
 use super::*;
 use std::thread;
 
-/// Rounds that must catch a copy. A single one fails if the barrier is missing.
+/// Rounds that must catch a copy.
 const CAUGHT: u32 = 200;
 /// Words of a copy, which takes at least 100 µs.
 const COPY_WORDS: usize = 1 << 19;
@@ -23,14 +21,11 @@ struct Shared {
     /// `OPEN` and the number of a round; zero if closed; or `STOPPED`.
     guard: AtomicU64,
     target: AtomicU64,
-    /// Word 0 is the number of the round once its fill has begun.
     meta: [AtomicU64; rseq::META_WORDS],
     page: Vec<AtomicU64>,
-    /// The last round whose fill has ended.
     over: AtomicU64,
 }
 
-/// Stops the writer at the end of the scope, also after a panic.
 struct Stop<'a>(&'a AtomicU64);
 
 impl Drop for Stop<'_> {
@@ -51,7 +46,6 @@ impl Shared {
         }
     }
 
-    /// Fills once in each round after it is opened.
     fn write(&self) {
         let from = vec![0_u64; COPY_WORDS];
         loop {
@@ -82,8 +76,7 @@ impl Shared {
         }
     }
 
-    /// Closes the guard and asserts that no store follows the barrier. Returns true if it met a
-    /// fill.
+    /// Returns true if the barrier met a fill.
     fn catch(&self, round: u64) -> bool {
         let last = &self.page[COPY_WORDS - 1];
         self.target.store(CLAIM, Ordering::Relaxed);

@@ -1,18 +1,16 @@
-//! [`Lent`]: the lending protocol. Tenants copy into pages that first class does not hold. First
+//! [`Lent`] is the lending protocol: tenants copy into pages that first class does not hold, first
 //! class takes them back at once, and no tenant ever writes to a page that first class holds.
 //!
-//! Owns the granule words, page words, key words and bytes. This file has the tenants' half: claim,
-//! fill, read and drop a page; a tenant is refused and never waits. [`recall`] has first class's
-//! half. Callers choose the pages and blocks; the caller of a recall owns the positions.
+//! This file has the tenants' half: a tenant is refused and never waits. [`recall`] has first
+//! class's half.
 //!
-//! Proof that no tenant writes to a block: a tenant commits only in a guarded sequence
-//! ([`super::access`]) that sees its granule open and in the epoch of its claim. A recall first
-//! closes the granules, then ends all sequences by one barrier, and only then changes epochs and
-//! page words. So an interrupted sequence finds a closed granule, another epoch or another page
-//! word.
+//! Proof: a tenant commits only in a guarded sequence ([`super::access`]) that sees its granule
+//! open and in the epoch of its claim. A recall first closes the granules, then ends all sequences
+//! by one barrier, and only then changes epochs and page words. So an interrupted sequence finds a
+//! closed granule, another epoch or another page word.
 //!
-//! Cost: claim, fill and read use one granule word and one page word. A recall costs two exchanges
-//! a granule, one barrier, and one store a page in at most two granules that it takes in part.
+//! Cost: claim, fill and read use two words. A recall costs two exchanges a granule, one barrier,
+//! and one store for each page of granules taken in part.
 
 mod recall;
 mod zero;
@@ -27,49 +25,38 @@ use glebe_os::internal::sync::{fence, prefetch, AtomicU64, Ordering};
 
 pub(crate) use recall::NotTaken;
 
-/// Retries of a fill that the kernel aborted by preemption or a signal. After this many, the copy
-/// cannot finish here and now.
+/// Attempts at a fill that preemption or signals abort.
 const ABORTS_MAX: u32 = 64;
 
 /// Key words of a page, written with its bytes, which they identify.
 pub(crate) type Meta = [u64; META_WORDS];
 
-/// The addition to a granule's live pages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Adds {
-    /// Nothing: the page is already live, or will not be.
     Nothing,
-    /// A page, after which the granule is not known to be zero.
     Page,
-    /// A page that will be zero.
     ZeroPage,
 }
 
-/// A page that must be filled or given up.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Claim {
     pub(crate) page: usize,
     word: PageWord,
     seen: GranuleWord,
-    /// True if a tenant's page was evicted.
     pub(crate) evicted: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NoClaim {
-    /// Another user has the page, or the granule is closed.
     Taken,
-    /// First class took the granule and counted the claim's page as recalled.
+    /// First class counted the page as recalled.
     Recalled,
 }
 
-/// The reason why a claim ended without a fill.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NotFilled {
-    /// First class took the page and counted it as recalled.
     Recalled,
-    /// The kernel aborted the copy too often.
     Interrupted,
 }
 
@@ -80,13 +67,11 @@ pub(crate) struct Lent {
     meta: Table<[AtomicU64; META_WORDS]>,
     frames: Frames,
     critical: Critical,
-    /// log2 of the pages in a granule.
     shift: u32,
 }
 
 impl Lent {
-    /// Makes granules of `1 << shift` pages: `present` pages are free and zero, the others without
-    /// memory. Both are whole granules.
+    /// The first `present` pages are zero, the others without memory.
     pub(crate) fn new(
         tables: &mut Tables,
         frames: Frames,
@@ -98,7 +83,7 @@ impl Lent {
         assert!(1 << shift <= PAGES_MAX && whole && present <= pages, "{pages} by 2^{shift}");
         let words: Table<AtomicU64> = tables.zeros(pages)?;
         let meta: Table<[AtomicU64; META_WORDS]> = tables.zeros(pages)?;
-        // Touches present tables now, so that no first put waits for the kernel.
+        // Touches tables now, so that no first put waits for the kernel.
         for (word, meta) in words.iter().zip(meta.iter()).take(present) {
             word.store(PageWord::fresh().0, Ordering::Relaxed);
             meta.iter().for_each(|word| word.store(0, Ordering::Relaxed));
@@ -159,7 +144,6 @@ impl Lent {
     #[inline]
     fn exchange(&self, page: usize, seen: GranuleWord, old: PageWord, new: PageWord) -> Outcome {
         let guard = self.guard(self.granule_of(page), seen);
-        // A sequence this short is not aborted each time.
         loop {
             let end = self.critical.exchange(guard, &self.words[page], old.0, new.0);
             if end != Outcome::Aborted {
@@ -168,8 +152,7 @@ impl Lent {
         }
     }
 
-    /// Adds a live page as `adds` says, and a writer if these are counted. Returns false if the
-    /// granule is closed, in a later epoch than `seen`, or has a full count.
+    /// Returns false if the granule is closed, in another epoch than `seen`, or has a full count.
     #[inline]
     fn enter(&self, granule: usize, seen: GranuleWord, adds: Adds) -> bool {
         let counted = self.critical.counts_writers();
@@ -201,15 +184,14 @@ impl Lent {
         }
     }
 
-    /// Subtracts a live page. Returns false if a recall of the whole granule did.
+    /// Returns false if a recall of the whole granule has subtracted the page.
     #[inline]
     fn uncount(&self, granule: usize, seen: GranuleWord) -> bool {
         let same = |now: GranuleWord| now.epoch() == seen.epoch();
         self.granules.update(granule, |now| same(now).then(|| now.with_live_removed(1))).is_ok()
     }
 
-    /// Claims `page`, and evicts a tenant's page in it, unless first class holds it or a tenant is
-    /// writing to it.
+    /// Evicts a tenant's page. Fails if first class holds `page` or a tenant is writing to it.
     #[inline]
     pub(crate) fn claim(&self, page: usize) -> Result<Claim, NoClaim> {
         self.claim_adding(page, Adds::Page)
@@ -240,7 +222,6 @@ impl Lent {
         Err(NoClaim::Taken)
     }
 
-    /// Copies `bytes`, one page, and its key words in. Returns the use.
     #[inline]
     pub(crate) fn fill(
         &self,
@@ -252,8 +233,6 @@ impl Lent {
         self.fill_as(claim, PageState::Valid, meta, bytes).map(|_| at)
     }
 
-    /// Fills as [`Lent::fill`] does and commits the page to `state`. Returns the granule word of
-    /// the claim.
     #[inline]
     #[allow(unsafe_code)]
     fn fill_as(
@@ -277,9 +256,8 @@ impl Lent {
             len: bytes.len(),
         };
         for _ in 0..ABORTS_MAX {
-            // SAFETY: `bytes` is a slice of one page. The target is a page of the mapping, which
-            // the reserve gives to nobody as a slice while the guard holds; readers copy it out and
-            // check the page word afterwards.
+            // SAFETY: `bytes` is a slice of one page. The reserve gives the target page to nobody
+            // as a slice while the guard holds; readers copy the page out and then check its word.
             match unsafe { self.critical.fill(guard, &fill) } {
                 Outcome::Done => {
                     self.leave(granule);
@@ -306,7 +284,6 @@ impl Lent {
         NotFilled::Recalled
     }
 
-    /// Returns the page, granule and key words if `page` holds a tenant's page.
     #[inline]
     pub(crate) fn holds(&self, page: usize) -> Option<(PageWord, GranuleWord, Meta)> {
         let seen = self.granule(self.granule_of(page));
@@ -323,7 +300,7 @@ impl Lent {
         self.holds(at.page).filter(|(word, ..)| word.use_of(at.page) == at)
     }
 
-    /// Returns the key words unchecked: a hint.
+    /// Unchecked: a hint.
     #[inline]
     pub(crate) fn peek(&self, page: usize) -> Meta {
         self.meta[page].each_ref().map(|m| m.load(Ordering::Relaxed))
@@ -335,7 +312,7 @@ impl Lent {
         prefetch(&self.meta[page]);
     }
 
-    /// Starts to fetch the words and first lines; the processor predicts the rest of a copy.
+    /// The processor predicts the rest of a copy.
     #[inline]
     pub(crate) fn prefetch_page(&self, page: usize) {
         self.prefetch(page);
@@ -350,13 +327,12 @@ impl Lent {
             && self.granule(self.granule_of(page)).epoch() == seen.epoch()
     }
 
-    /// Copies a page out if it still is the use `at` and holds `key`. A miss may change `buf`.
+    /// Returns false, and may change `buf`, unless `at` still holds `key`.
     #[inline]
     pub(crate) fn read(&self, at: PageUse, key: &Meta, buf: &mut [u8]) -> bool {
         self.read_part(at, key, 0, buf)
     }
 
-    /// Copies bytes from `offset` on as [`Lent::read`] does.
     #[inline]
     pub(crate) fn read_part(&self, at: PageUse, key: &Meta, offset: usize, buf: &mut [u8]) -> bool {
         match self.holds_use(at) {
@@ -372,7 +348,7 @@ impl Lent {
         self.holds_use(at).is_some_and(|(word, seen, _)| self.discard(at.page, word, seen))
     }
 
-    /// Drops the tenant's page seen as `word`, unless another thread interferes.
+    /// Fails if another thread interferes.
     pub(crate) fn discard(&self, page: usize, word: PageWord, seen: GranuleWord) -> bool {
         let granule = self.granule_of(page);
         if !seen.is_open() || !self.enter(granule, seen, Adds::Nothing) {

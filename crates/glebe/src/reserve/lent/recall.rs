@@ -1,8 +1,8 @@
-//! First class's half of [`Lent`]: takes a run of pages from the tenants and gives it back.
+//! First class's half of [`Lent`] takes a run of pages from the tenants and gives it back.
 //!
 //! The caller owns the positions of its run, so no two calls work on one page. A run is whole
-//! granules, each taken by a new epoch, and at most two *edges*: granules shared with others, taken
-//! page by page. Stored pages of an edge outside the run stay.
+//! granules, each taken by a new epoch, and at most two *edges*, taken page by page from granules
+//! shared with others.
 
 use std::ops::Range;
 
@@ -13,21 +13,19 @@ use glebe_os::internal::sync::{fence, prefetch, Backoff, Ordering};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Recalled {
-    /// Pages that tenants had stored or were storing.
     pub(crate) pages: u64,
-    /// True if a barrier interrupted tenants.
     pub(crate) barrier: bool,
-    /// True if the call waited for counted writers.
     pub(crate) waited: bool,
 }
 
-/// The reason why tenants keep a run.
 #[derive(Debug)]
 pub(crate) enum NotTaken {
-    /// A counted writer copies there, and the caller would not wait.
     Busy,
-    /// The kernel refused the barrier, after `pages` stored pages were dropped.
-    NoBarrier { why: OsError, pages: u64 },
+    /// `pages` stored pages were dropped before.
+    NoBarrier {
+        why: OsError,
+        pages: u64,
+    },
 }
 
 struct GranulePart {
@@ -49,11 +47,7 @@ impl Lent {
         part.pages.len() == self.granule_pages()
     }
 
-    /// Takes `run`: no tenant writes to it until [`Lent::give_back`]. Zeroes it if `zeroed` is set.
-    ///
-    /// # Errors
-    /// [`NotTaken::Busy`] only if writers are counted and `wait` is false, [`NotTaken::NoBarrier`]
-    /// only if they are not.
+    /// Keeps tenants from writing to `run` until [`Lent::give_back`].
     pub(crate) fn recall(
         &self,
         run: &Range<usize>,
@@ -90,8 +84,7 @@ impl Lent {
         prefetch(self.granules.word(self.granule_of(page)));
     }
 
-    /// Takes one page. Returns true if it held a tenant's page; `None` if a tenant is writing to
-    /// it.
+    /// Returns true if the page held a tenant's page; `None` if a tenant is writing to it.
     #[inline]
     pub(crate) fn recall_page(&self, page: usize) -> Option<bool> {
         let granule = self.granule_of(page);
@@ -102,8 +95,7 @@ impl Lent {
         Some(live > 0)
     }
 
-    /// Takes a small run by an exchange a page. If a tenant writes to a page, takes nothing; the
-    /// error is the number of stored pages dropped.
+    /// Takes nothing if a tenant writes to a page. The error is the number of stored pages dropped.
     fn recall_by_page(&self, run: &Range<usize>, zeroed: bool) -> Result<Recalled, u64> {
         let writing = |page| {
             let epoch = self.granule(self.granule_of(page)).epoch();
@@ -171,13 +163,13 @@ impl Lent {
         self.frames.zero(page, count);
     }
 
-    /// Closes every granule of the run. Returns true if it waited for a writer.
+    /// Returns true if it waited for a writer.
     fn close(&self, run: &Range<usize>, wait: bool) -> Result<bool, NotTaken> {
         let counted = self.critical.counts_writers();
         let mut waited = false;
         for part in self.parts(run) {
             let mut backoff = Backoff::default();
-            // Waits while the field is full of first-class calls.
+            // Waits while the field is full.
             while self.granules.update(part.granule, GranuleWord::closed).is_err() {
                 backoff.wait();
             }
@@ -198,7 +190,7 @@ impl Lent {
         self.granules.change(granule, GranuleWord::reopened);
     }
 
-    /// Takes a whole closed granule, which stays closed. Returns its live pages.
+    /// Returns the live pages. The granule stays closed.
     fn take_whole(&self, part: &GranulePart, zeroed: bool) -> u64 {
         let pages = part.pages.len();
         let before = self.granules.change(part.granule, |now| now.taken_whole(pages as u64));
@@ -220,7 +212,7 @@ impl Lent {
         }
     }
 
-    /// Takes an edge of a closed granule and reopens it. Returns the live pages taken.
+    /// Returns the live pages taken.
     fn take_edge(&self, part: &GranulePart, zeroed: bool) -> u64 {
         let epoch = self.granule(part.granule).epoch();
         let (mut held, mut recalled, mut revoked) = (0, 0, 0);
@@ -244,8 +236,8 @@ impl Lent {
         live
     }
 
-    /// Takes a page of a closed granule. Returns true if it was live. Another recall can change
-    /// only a page in state *writing*, by revoking it, so only that state needs a swap.
+    /// Returns true if the page was live. Another recall can change only a page in state *writing*,
+    /// by revoking it, so only that state needs a swap.
     fn take_closed(&self, page: usize, old: PageWord, epoch: u64) -> bool {
         let new = old.next(PageState::First, epoch);
         match old.state(epoch) {
@@ -265,7 +257,6 @@ impl Lent {
         }
     }
 
-    /// Ends an interrupted claim outside the run.
     fn revoke(&self, page: usize, old: PageWord, epoch: u64) -> bool {
         let free = old.next(PageState::Free, epoch);
         let word = &self.words[page];
@@ -296,8 +287,7 @@ impl Lent {
         }
     }
 
-    /// Marks recalled whole granules as without memory; the epoch has ended earlier claims and
-    /// reads. A reader may still be copying, so the addresses must stay readable.
+    /// The granules' addresses must stay readable: a reader may still be copying.
     pub(crate) fn depart(&self, granules: Range<usize>) {
         let pages = self.granule_pages() as u64;
         for granule in granules {
@@ -305,7 +295,6 @@ impl Lent {
         }
     }
 
-    /// Opens absent granules, which now have zeroed memory.
     pub(crate) fn arrive(&self, granules: Range<usize>) {
         for granule in granules {
             self.granules.change(granule, GranuleWord::arrived);

@@ -1,9 +1,9 @@
-//! Zeroing ahead of time: [`Lent::zero_granule`] works as a tenant that stores zeros.
+//! [`Lent::zero_granule`] zeroes ahead of time, as a tenant that stores zeros.
 //!
 //! A granule is *tracked* while its pages are zeroed one by one. A tenant that begins to use a page
-//! ends the tracking; one that began before counts as live until its page word shows the use. So
-//! the granule is zero if it is still tracked at the end, has no live page, and all page words say
-//! zero. First class may take it at any moment.
+//! ends the tracking; a tenant that began before counts as live until its page word shows the use.
+//! So the granule is zero if it is still tracked at the end, has no live page, and all page words
+//! say zero.
 
 use std::cmp::Reverse;
 
@@ -12,17 +12,12 @@ use crate::reserve::words::{PageState, ZeroState};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Zeroed {
-    /// True if every page is zero.
     pub(crate) complete: bool,
-    /// Tenant pages dropped.
     pub(crate) evicted: u64,
-    /// Pages that first class took meanwhile and counted as recalled.
     pub(crate) recalled: u64,
 }
 
 impl Lent {
-    /// Zeroes every page, unless first class holds one or another user interferes. `zeros` is one
-    /// page.
     pub(crate) fn zero_granule(&self, granule: usize, zeros: &[u8]) -> Zeroed {
         let mut zeroed = Zeroed::default();
         let track = self.granules.update(granule, |now| {
@@ -42,9 +37,6 @@ impl Lent {
         zeroed
     }
 
-    /// Marks a tracked granule as zero if no page is live and all page words say zero. A tenant
-    /// that entered before the tracking counts as live until it claims its page or leaves, and its
-    /// earlier changes show in the page word.
     fn is_made_zero(&self, granule: usize) -> bool {
         let seen = self.granule(granule);
         let first = granule << self.shift;
@@ -58,7 +50,6 @@ impl Lent {
                 .is_ok()
     }
 
-    /// Zeroes one page, unless another user interferes.
     fn zero_page(&self, page: usize, zeros: &[u8], zeroed: &mut Zeroed) -> bool {
         let granule = self.granule_of(page);
         if self.word(page).state(self.granule(granule).epoch()) == PageState::Zero {
@@ -87,8 +78,7 @@ impl Lent {
         }
     }
 
-    /// Returns the granule with the fewest live pages, the highest of equals, since blocks are
-    /// placed low.
+    /// Prefers few live pages, then the highest granule, since blocks are placed low.
     pub(crate) fn zero_candidate(&self) -> Option<usize> {
         let words = (0..self.granules()).map(|granule| (granule, self.granule(granule)));
         words
@@ -97,7 +87,6 @@ impl Lent {
             .map(|(granule, _)| granule)
     }
 
-    /// Returns true if tenants should avoid zero granules, to keep `target` of them.
     pub(crate) fn keeps_zero(&self, target: u64) -> bool {
         target > 0 && self.zero_granules() <= target
     }
@@ -116,14 +105,12 @@ mod tests {
             let reserve = Reserve::options().writers(writers).build(Bytes::mib(2)).unwrap();
             let lent = reserve.inner.get().unwrap().lent();
             let zeros = vec![0; page_size().bytes().as_usize()];
-            // The page words still say zero; the granule does not.
             lent.granules.change(0, |now| now.with_zero(ZeroState::Unknown));
             assert!(lent.zero_granule(0, &zeros).complete);
             let seen = lent.granule(0);
             assert!(lent.enter(0, seen, Adds::Page));
             assert!(!lent.zero_granule(0, &zeros).complete);
             assert!(!lent.granule(0).is_zero());
-            // Ends the late tenant's entry.
             lent.granules.change(0, |now| if now.writers() > 0 { now.unpinned() } else { now });
             assert!(lent.uncount(0, seen));
             assert!(lent.zero_granule(0, &zeros).complete && lent.granule(0).is_zero());

@@ -1,4 +1,5 @@
-//! Tests a pool on lent pages against a plain map: each read returns what was put, or it was lost.
+//! Tests a pool on lent pages against a plain map: each read returns the put bytes or finds them
+//! lost.
 
 use std::collections::HashMap;
 
@@ -38,7 +39,6 @@ fn all_of(reserve: &Reserve) -> Block {
     reserve.alloc(Request::new(reserve.len()).any()).unwrap()
 }
 
-/// Compares an object with `bytes`. Returns false if it was lost.
 fn is_there(pool: &LentObjectPool, handle: Handle, bytes: &[u8]) -> bool {
     let mut buf = vec![0; page()];
     match pool.read(handle, &mut buf) {
@@ -165,7 +165,6 @@ fn what_is_to_be_moved_is_not_lost_while_there_is_room() {
         (0..2500).map(|n| pool.insert(&bytes_of(n, page())).unwrap()).collect();
     let lent = pool.stats().lent;
     assert!(lent > Pages::new(500), "{lent}");
-    // Takes every page of the reserve once, and then some one by one.
     let half = Pages::new(reserve.len().get() / 2);
     let take = |pages| reserve.alloc(Request::new(pages).any()).unwrap();
     let check_while = |block: Block| {
@@ -176,7 +175,6 @@ fn what_is_to_be_moved_is_not_lost_while_there_is_room() {
         drop(block);
     };
     check_while(take(half));
-    // Holds the end of the lower half, so that only the upper half has room.
     let two = Pages::new(2);
     let (below, end) = (take(half - two), take(two));
     drop(below);
@@ -192,7 +190,6 @@ fn what_is_to_be_moved_is_not_lost_while_there_is_room() {
     let stats = pool.stats();
     assert!(stats.moved > Pages::ZERO && stats.lost == 0, "{stats}");
     drop(blocks);
-    // Leaves no room, so pages are lost.
     drop(all_of(&reserve));
     let left =
         (0..handles.len()).filter(|n| is_there(&pool, handles[*n], &bytes_of(*n as u64, page())));
@@ -214,7 +211,6 @@ fn a_sealed_zspage_lies_in_one_granule() {
             assert!(several >= least, "{several} zspages of several pages");
             assert!(granules.iter().all(|of| of.iter().all(|n| *n == of[0])), "{granules:?}");
         };
-        // Mixes in pages of the cache, so that borders of granules meet any page of a zspage.
         for n in 0..5000 {
             pool.insert(&bytes_of(n, 1300 + n as usize % 1000)).unwrap();
             if n % 7 == 0 {
@@ -229,7 +225,6 @@ fn a_sealed_zspage_lies_in_one_granule() {
     }
 }
 
-/// Damages lent pages: a read is an error, or returns the right length.
 #[test]
 fn damaged_bytes_in_lent_pages_are_an_error_and_nothing_else() {
     use std::os::unix::fs::FileExt;

@@ -1,7 +1,7 @@
-//! Sealing of zspages: copies them to lent pages, and moves them away from first class.
+//! [`Packed::seal`] copies zspages to lent pages; [`Movers`] move them away from first class.
 //!
-//! All pages of a zspage are claimed in one granule, where the clock hand is. If the hand reaches
-//! another granule, the claim starts again there, a few times. Cost: a claim and a copy a page.
+//! All pages of a zspage are claimed in one granule. If the hand reaches another granule, the claim
+//! starts again there, a few times.
 
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -14,9 +14,7 @@ use crate::reserve::words::PageUse;
 use crate::zpool::internal::Sealing;
 use glebe_os::internal::sync::{write, Ordering, RwLock};
 
-/// Attempts to seal a zspage, each in one granule.
 const TRIES: usize = 4;
-/// Zspages swept for each sealed one.
 const SWEPT: u64 = 4;
 
 struct Copied<'a> {
@@ -29,7 +27,6 @@ struct Copied<'a> {
 const LOOKED_AT_MAX: u64 = 2048;
 
 impl Packed {
-    /// Copies a zspage to lent pages. Returns false if these are refused.
     pub(super) fn seal(&self, lender: &Lender, sealing: Sealing<'_>) -> bool {
         let zspage = sealing.zspage();
         if self.refs.prepare(zspage).is_err() {
@@ -48,7 +45,7 @@ impl Packed {
         true
     }
 
-    /// Copies a zspage to pages from `claim`: all in one granule, or none.
+    /// Lends pages of one granule, or none.
     fn lend(
         &self,
         lender: &Lender,
@@ -94,7 +91,7 @@ impl Packed {
         meta[0] == self.name
     }
 
-    /// Moves the zspage with these key words out of `run` to pages that are free or hold no
+    /// Moves the zspage with these key words out of `run`, to pages that are free or hold no
     /// objects. Returns false if these are refused.
     pub(super) fn move_out(&self, lender: &Lender, meta: &Meta, run: &Range<usize>) -> bool {
         let page_bytes = self.page.bytes().as_usize();
@@ -107,7 +104,6 @@ impl Packed {
         let moved = with_buffer(uses.len() * page_bytes, |buf| {
             for (nth, (at, page)) in uses.iter().zip(buf.chunks_exact_mut(page_bytes)).enumerate() {
                 if !lender.lent().read(*at, &self.meta(zspage, nth, seal), page) {
-                    // A later read or sweep finds the page lost.
                     return Some(Vec::new());
                 }
             }
@@ -130,20 +126,18 @@ impl Packed {
     }
 }
 
-/// The pools whose pages are moved before first class takes them. First class skips the move if the
-/// lock is taken. Cost: one look at each page of a run, and the copies.
+/// [`Movers`] are the pools whose pages are moved before first class takes them.
 #[derive(Debug, Default)]
 pub(in crate::reserve) struct Movers(RwLock<Vec<Weak<Packed>>>);
 
 impl Movers {
-    /// Adds a pool, whose pages are moved while it lives.
     pub(in crate::reserve) fn add(&self, packed: &Arc<Packed>) {
         let mut movers = write(&self.0);
         movers.retain(|other| other.strong_count() > 0);
         movers.push(Arc::downgrade(packed));
     }
 
-    /// Moves the pools' pages out of a run until no target is free. Never waits.
+    /// Moves pages until no target is free. Never waits: skips the move if the lock is taken.
     #[cold]
     pub(in crate::reserve) fn move_out(&self, lender: &Lender, run: &Range<usize>) {
         let alive = match self.0.try_read() {

@@ -1,18 +1,15 @@
-//! [`Packed`]: objects of a compressed pool on pages that the reserve lends.
+//! [`Packed`] keeps objects of a compressed pool on pages that the reserve lends.
 //!
-//! New objects go to zspages in ordinary memory, the *staging*. When it fills up, zspages are
-//! *sealed*: copied to lent pages of one granule, claimed and filled as in the page cache. Sealed
-//! objects are second class. A recall does not know them: a page is lost when its [`PageUse`] is
-//! over. A read sees that as it copies, and the *sweep* finds the rest. Objects with bytes in a
-//! lost page are lost; [`Rest`] says whether the zspage's other objects are dropped too.
+//! New objects go to zspages in ordinary memory, the *staging*. When the staging fills up, zspages
+//! are *sealed*: copied to lent pages of one granule. A page is lost when its [`PageUse`] is over.
+//! A read sees the loss as it copies, and the *sweep* finds other lost pages.
 //!
-//! Key words of a page: {the pool's number with the highest bit set, zspage and page, number of
-//! the seal, 0}. A read compares them and the use before the copy, and the use after it, so it
-//! never uses wrong bytes. Nothing is decoded in place.
+//! Key words of a page: {the pool's number with the highest bit set, zspage and page, number of the
+//! seal, 0}. A read compares them before the copy, and the use before and after, so wrong bytes are
+//! never used.
 //!
-//! A zspage stays sealed until its last object ends; then its pages are dropped. No lock: a zspage
-//! leaves the lists of its class before the copy. Cost: a claim and a copy a page to seal; one or
-//! two partial copies to read.
+//! A zspage stays sealed until its last object ends. No lock: a zspage leaves the lists of its
+//! class before the copy.
 
 mod lend;
 mod refs;
@@ -32,21 +29,18 @@ use refs::{Refs, PAGES_MAX};
 
 const ZSPAGE_AT: u32 = 8;
 const _: () = assert!(PAGES_MAX <= 1 << ZSPAGE_AT);
-/// Bytes of room for each staged byte, by default.
 const ROOM_PER_STAGED: u64 = 64;
-/// Limit of a pool's tables beside the pages of its objects.
 const TABLES: Bytes = Bytes::mib(16);
 /// Parts of the staging. Sealing begins when less than one is free and ends when two are.
 const PARTS: u64 = 8;
-/// Least number of pages in the staging.
 const STAGED_MIN: u64 = 4 * PAGES_MAX as u64;
 
-/// The fate of the other objects when a page of their zspage is lost.
+/// [`Rest`] decides about the other objects of a zspage with a lost page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rest {
-    /// They stay; the sweep gathers the last ones.
+    /// The sweep gathers the last ones.
     Stays,
-    /// They are dropped, since objects of a cache are about as old as the lost ones.
+    /// They are dropped: objects of a cache are about as old as the lost ones.
     Goes,
 }
 
@@ -54,39 +48,30 @@ pub(super) enum Rest {
 pub(super) struct Packed {
     pub(super) staging: Staging,
     refs: Refs,
-    /// The first key word.
     name: u64,
-    /// Limit of zspage pages in ordinary memory.
     staged_max: u64,
     page: PageSize,
     rest: Rest,
     seals: MappedWord,
-    /// The next zspage of the sweep.
     hand: MappedWord,
     pub(super) counters: Counters,
 }
 
-/// Counts beside the pool's own. Relaxed.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) sealed: MappedWord,
     pub(super) lost: MappedWord,
     pub(super) refused: MappedWord,
-    /// Objects brought back to the staging.
     pub(super) taken_out: MappedWord,
-    /// Lent pages moved before first class took them.
     pub(super) moved_pages: MappedWord,
-    /// Lent pages dropped with their zspage.
     ended_pages: MappedWord,
 }
 
-/// Lost pages of a zspage, a bit each.
+/// A bit for each page.
 #[derive(Debug)]
 struct LostPages(u32);
 
 impl Packed {
-    /// Makes a pool in a reserve of at most `room`. `staging` limits the ordinary memory for
-    /// objects.
     pub(super) fn new(
         lender: &Lender,
         room: Bytes,
@@ -132,7 +117,7 @@ impl Packed {
         [self.name, u64::from(zspage) << ZSPAGE_AT | nth as u64, seal, 0]
     }
 
-    /// Returns true if an object may find room, after sealing zspages if needed.
+    /// Seals zspages if needed. Returns false if the staging stays full.
     #[inline]
     pub(super) fn has_room(&self, lender: &Lender) -> bool {
         if self.staging.used_pages() < self.staged_max {
@@ -146,7 +131,7 @@ impl Packed {
         has_room
     }
 
-    /// Seals zspages if the staging is nearly full. Called after each insert or removal.
+    /// Required after each insert or removal.
     #[inline]
     pub(super) fn settle(&self, lender: &Lender) {
         if self.staging.used_pages() > self.staged_max - self.staged_max / PARTS {
@@ -171,7 +156,6 @@ impl Packed {
         self.counters.ended_pages.fetch_add(pages, Ordering::Relaxed);
     }
 
-    /// Seals zspages until two parts of the staging are free or lending fails.
     #[cold]
     fn seal_some(&self, lender: &Lender) {
         self.staging.settle();
@@ -184,7 +168,6 @@ impl Packed {
         self.staging.trim();
     }
 
-    /// Copies the stored bytes of a pinned, sealed object.
     fn copy_sealed(
         &self,
         lender: &Lender,
@@ -215,7 +198,6 @@ impl Packed {
         Ok(())
     }
 
-    /// Ends the objects in lost pages of a zspage whose seal is still `seal`.
     fn lose(&self, zspage: u32, seal: u64, lost: &LostPages) {
         let is_same = || self.refs.seal(zspage) == seal;
         let lost = if self.rest == Rest::Goes { u32::MAX } else { lost.0 };
@@ -223,8 +205,7 @@ impl Packed {
         self.counters.lost.fetch_add(objects as u64, Ordering::Relaxed);
     }
 
-    /// Calls `then` with the stored bytes of a pinned object, in place or copied, and unpins it.
-    /// Ends a lost object and returns `None`.
+    /// Unpins the object. Ends a lost object and returns `None`.
     #[inline]
     pub(super) fn with_stored<R>(
         &self,
@@ -235,7 +216,7 @@ impl Packed {
         self.with_head(lender, pinned, pinned.entry.len(), then)
     }
 
-    /// Works as [`Packed::with_stored`], on the first `most` bytes.
+    /// Passes the first `most` bytes.
     #[inline]
     pub(super) fn with_head<R>(
         &self,
@@ -275,7 +256,7 @@ impl Packed {
         self.let_go(lender);
     }
 
-    /// Drops a lent page. If first class is at its granule, the page is evicted later.
+    /// If first class is at the granule, the page is evicted later.
     fn drop_page(&self, lender: &Lender, at: PageUse) -> bool {
         lender.drop_use(at, Counter::InvalidatedPages)
     }

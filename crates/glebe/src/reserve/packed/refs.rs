@@ -1,4 +1,4 @@
-//! [`Refs`]: the lent pages of sealed zspages.
+//! [`Refs`] has the lent pages of sealed zspages.
 //!
 //! ```text
 //! word 0   the number of the seal; 0: not sealed
@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A zspage's words are written before word 0 holds the seal and after the zspage has ended; in
-//! between only moves exchange them. The first seal of a zspage number populates its words, which
-//! are kept. Cost: a cache line or two a zspage. No lock.
+//! between only moves exchange them. The first seal of a zspage number populates its words. No
+//! lock.
 
 use crate::reserve::words::PageUse;
 use glebe_os::error::OsError;
@@ -27,7 +27,7 @@ const GENERATION_AT: u32 = 32;
 pub(super) struct Refs {
     words: Words,
     page: PageSize,
-    /// The populated pages of `words`, a bit each.
+    /// A bit for each populated page of `words`.
     present: Box<[AtomicU64]>,
 }
 
@@ -61,7 +61,6 @@ impl Refs {
         Ok(())
     }
 
-    /// Records the pages of a zspage before its seal.
     pub(super) fn set(&self, zspage: u32, seal: u64, uses: &[PageUse]) {
         let first = zspage as usize * STRIDE;
         for nth in 0..PAGES_MAX {
@@ -71,7 +70,6 @@ impl Refs {
         self.words[first].store(seal, Ordering::Release);
     }
 
-    /// Forgets an ended zspage. Returns its pages.
     pub(super) fn take(&self, zspage: u32) -> impl Iterator<Item = PageUse> + '_ {
         let first = zspage as usize * STRIDE;
         self.words[first].store(0, Ordering::Release);
@@ -79,7 +77,6 @@ impl Refs {
         words.iter().filter_map(|word| use_of(word.swap(0, Ordering::AcqRel)))
     }
 
-    /// Returns the seal; 0 if the zspage is not sealed.
     #[inline]
     pub(super) fn seal(&self, zspage: u32) -> u64 {
         self.words[zspage as usize * STRIDE].load(Ordering::Acquire)
@@ -90,7 +87,7 @@ impl Refs {
         use_of(self.words[zspage as usize * STRIDE + 1 + nth].load(Ordering::Acquire))
     }
 
-    /// Records a moved page of a zspage. Returns false if its place was no longer `from`.
+    /// Returns false if the place was no longer `from`.
     pub(super) fn exchange(&self, zspage: u32, nth: usize, from: PageUse, to: PageUse) -> bool {
         let word = &self.words[zspage as usize * STRIDE + 1 + nth];
         let (from, to) = (word_of(from), word_of(to));

@@ -1,19 +1,16 @@
-//! The sweep: finds lost pages that nobody reads, and gathers the objects of sparse zspages.
+//! [`Packed::sweep`] finds lost pages that nobody reads, and gathers the objects of sparse zspages.
 //!
-//! It visits a few zspages by number, from where the last call ended. Cost: some words a page, and
-//! the objects of at most one sparse zspage a call.
+//! Cost: some words a page, and the objects of at most one sparse zspage a call.
 
 use super::{with_buffer, LostPages, Packed, Rest, PAGES_MAX};
 use crate::reserve::lender::Lender;
 use glebe_os::internal::sync::Ordering;
 
-/// Greatest fill of a sparse zspage, in quarters of its ever used slots: for the sweep, and for a
-/// requested compaction.
+/// Greatest fill of a sparse zspage, in quarters of its ever used slots.
 const SPARSE: u32 = 2;
 const SPARSE_ASKED: u32 = 3;
 
 impl Packed {
-    /// Looks for lost pages in the next zspages, and takes the objects out of the first sparse one.
     pub(in crate::reserve) fn sweep(&self, lender: &Lender, zspages: u64) {
         let mut sparse = None;
         for zspage in self.next_zspages(zspages) {
@@ -28,7 +25,7 @@ impl Packed {
         self.let_go(lender);
     }
 
-    /// Returns the next numbers of a walk that all calls share.
+    /// All calls share one walk.
     fn next_zspages(&self, most: u64) -> impl Iterator<Item = u32> {
         let end = self.staging.zspages_end();
         let first = self.hand.fetch_add(most, Ordering::Relaxed);
@@ -36,7 +33,7 @@ impl Packed {
         (0..most.min(end)).map(move |at| (first.wrapping_add(at) % end) as u32)
     }
 
-    /// Brings sealed objects back to the staging. Returns their number.
+    /// Returns the number of objects brought back to the staging.
     fn take_out(&self, lender: &Lender, objects: &[(u32, u32)]) -> u64 {
         let mut moved = 0;
         for (index, named) in objects {
@@ -59,8 +56,7 @@ impl Packed {
         moved
     }
 
-    /// Takes the objects out of sparse zspages while `goes_on` accepts the freed pages. Returns the
-    /// objects moved and the pages freed.
+    /// Returns the objects moved and the pages freed.
     pub(in crate::reserve) fn compact(
         &self,
         lender: &Lender,

@@ -1,5 +1,4 @@
-//! Runs of pages of one object: [`Namespace::put_run`], [`Namespace::get_run`], and
-//! [`Namespace::get_part`].
+//! [`Namespace`] copies runs of pages of one object.
 //!
 //! Page `n` of a run is the object's page `first + n`. Each page is stored and evicted by itself.
 //! The last page is padded with zeros.
@@ -14,12 +13,10 @@ use glebe_os::internal::sync::Ordering;
 
 /// Attempts to put pages that later pages of their run evicted.
 const REPAIRS: u32 = 3;
-/// Pages that a put claims before it fills the first: at most [`DROPPED`], so that a run reuses the
-/// pages of the run that it replaces.
+/// At most [`DROPPED`], so that a run reuses the pages of the run that it replaces.
 const BATCH: usize = 8;
 const _: () = assert!(BATCH as u64 <= DROPPED);
 
-/// Whole pages of a run with their keys, `None` at the end.
 type Batch<'b> = [Option<(PageKey, &'b [u8])>; BATCH];
 
 #[derive(Clone, Copy)]
@@ -43,7 +40,7 @@ impl<'a> Keys<'a> {
         self.inner.cache.place_of(self.inner.lender(), &self.key(nth)).is_some()
     }
 
-    /// Returns the missing pages. Marks the others as used, to evict other pages first.
+    /// Marks the other pages as used, so that a repair keeps them.
     fn lost(&self, pages: u64) -> Vec<u64> {
         let lender = self.inner.lender();
         let is_lost = |nth: &u64| match self.inner.cache.place_of(lender, &self.key(*nth)) {
@@ -63,7 +60,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Pairs parts with their keys. Makes the next key early, to fetch its entry ahead.
+    /// Makes the next key early, to fetch its entry ahead.
     fn zip<T: 'a>(
         self,
         parts: impl Iterator<Item = T> + 'a,
@@ -74,9 +71,8 @@ impl<'a> Keys<'a> {
 }
 
 impl Cache {
-    /// Puts each part as [`Cache::put`] does; after a rejection only parts that have a page
-    /// already. Claims all pages first and fills them by address, to copy neighbours together. With
-    /// counted writers claims none ahead, since a recall would wait for all.
+    /// Puts only filled pages after a rejection. Fills by address, to copy neighbours together.
+    /// Counted writers claim none ahead, since a recall would wait for all.
     fn put_batch(&self, lender: &Lender, batch: &Batch<'_>, takes: Takes) -> Put {
         let mut claims = [const { None }; BATCH];
         let waits = lender.lent().critical().counts_writers();
@@ -114,10 +110,9 @@ impl Namespace {
         Ok(Keys { inner, number: self.number.load(Ordering::Acquire), object, first })
     }
 
-    /// Copies `bytes` in as the pages of `object` from index `first` on, and replaces older pages.
-    /// The last page may be partial. Keeps all pages or none, unless others evict or recall some
-    /// meanwhile. Keeps none of a run whose last pages would evict its first ones. Two concurrent
-    /// puts to these pages may leave pages of both. O(bytes).
+    /// Copies `bytes` in as the pages of `object` from index `first` on; the last may be partial.
+    /// Keeps all pages or none, unless others evict or recall some meanwhile. Two concurrent puts
+    /// may leave pages of both. O(bytes).
     ///
     /// # Errors
     /// [`ReserveError::Forked`].
@@ -206,8 +201,8 @@ impl Namespace {
         Ok(is_hit)
     }
 
-    /// Copies bytes of `object` from byte `offset` of its page 0 on. Looks only at the pages that
-    /// hold them. Returns false if one is missing, and may then change `buf`. O(bytes).
+    /// Copies bytes of `object` from byte `offset` of its page 0 on. Returns false if a page is
+    /// missing, and may then change `buf`. O(bytes).
     ///
     /// # Errors
     /// [`ReserveError::Forked`].
@@ -251,7 +246,6 @@ mod tests {
             let mut got = vec![0xee; len];
             assert!(items.get_run(3, u64::MAX - 2, &mut got).unwrap(), "{len}");
             assert!(got == put, "{len}");
-            // Single gets find the pages too.
             let (mut one, pages) = (vec![0xee; page], len.div_ceil(page) as u64);
             for nth in 0..pages {
                 assert!(items.get(3, (u64::MAX - 2).wrapping_add(nth), &mut one).unwrap());
@@ -269,7 +263,7 @@ mod tests {
             let items = reserve.page_cache().namespace("items").unwrap();
             let page = page_size().bytes().as_usize();
             let mut put = bytes(5 * page);
-            put[2 * page..4 * page].fill(7); // these two pages shrink
+            put[2 * page..4 * page].fill(7);
             assert_eq!(items.put_run(1, 0, &put).unwrap(), Put::Stored);
             for at in [0, 1, page - 3, page, 2 * page - 1, 3 * page + 5] {
                 for len in [0, 1, 40, page, 2 * page - 5] {
@@ -342,8 +336,7 @@ mod tests {
         // Takes single pages: no longer run may be free.
         let take =
             || drop((0..part).map(|_| reserve.alloc(Pages::new(1)).unwrap()).collect::<Vec<_>>());
-        // Puts and drops more pages than the reserve has. The hand must not reach the pages that
-        // first class takes repeatedly while pages above are free.
+        // The hand must not reach the pages that first class takes while pages above are free.
         let (mut objects, mut buf) = (0..0, vec![0; page]);
         for _ in 0..24 {
             take();
@@ -377,7 +370,6 @@ mod tests {
         let items = reserve.page_cache().namespace("items").unwrap();
         let (page, pages) = (page_size().bytes().as_usize(), reserve.len().get());
         let _half = reserve.alloc(Request::new(Pages::new(pages / 2)).any()).unwrap();
-        // Fills the pages given back first, then those at the hand.
         items.put_run(2, 0, &[1]).unwrap();
         drop((3..pages / 2).map(|_| reserve.alloc(Pages::new(1)).unwrap()).collect::<Vec<_>>());
         let (put, mut got) =
@@ -396,7 +388,6 @@ mod tests {
         let page = page_size().bytes().as_usize();
         let mut page_of = vec![0; page];
         assert_eq!(items.put_run(1, 0, &bytes(3 * page)).unwrap(), Put::Stored);
-        // Allocates all runs of the reserve.
         let mut blocks = Vec::new();
         while let Some(run) = reserve.largest_run().ok().filter(|run| *run > Pages::ZERO) {
             blocks.push(reserve.alloc(run).unwrap());

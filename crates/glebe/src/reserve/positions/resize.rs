@@ -1,4 +1,4 @@
-//! [`Positions`] of a reserve that grows and shrinks: other runs, and pages in whole units.
+//! [`Positions`] change their runs when a reserve grows or shrinks.
 //!
 //! Positions without memory belong to no run and stay taken. Cost: one step a free extent; O(n log
 //! n) to choose among them.
@@ -7,8 +7,7 @@ use super::Positions;
 use crate::contig::Run;
 use glebe_os::extent::Extent;
 
-/// Returns the runs of `present`: pages in no known run are runs of one page. No runs if none is
-/// known.
+/// Makes runs of one page of the pages in no known run.
 pub(crate) fn filled(known: &[Run], present: &[Extent]) -> Vec<Run> {
     let mut all = Vec::with_capacity(known.len());
     if known.is_empty() {
@@ -29,7 +28,7 @@ pub(crate) fn filled(known: &[Run], present: &[Extent]) -> Vec<Run> {
 }
 
 impl Positions {
-    /// Replaces the runs by `next`, all taken. Keeps free pages free. Returns the old positions.
+    /// All pages of `next` must be taken. Returns the old positions.
     pub(crate) fn replace(&mut self, mut next: Self) -> Self {
         self.free_pages().for_each(|pages| next.free(pages));
         std::mem::replace(self, next)
@@ -41,7 +40,6 @@ impl Positions {
         self.searched(flat).iter().filter_map(pages)
     }
 
-    /// Returns the part of each free extent that consists of whole units.
     fn whole_units(&self, unit: u64) -> impl Iterator<Item = Extent> + '_ {
         self.free_pages().filter_map(move |free| {
             let start = free.start().next_multiple_of(unit);
@@ -53,15 +51,14 @@ impl Positions {
         self.whole_units(unit).map(Extent::len).sum()
     }
 
-    /// Takes `len` pages in whole units: the fewest extents, the highest of equals. The error is
-    /// the number of pages free in whole units.
+    /// Takes the fewest extents, the highest of equals. The error is the number of pages free in
+    /// whole units.
     pub(crate) fn take_units(&mut self, len: u64, unit: u64) -> Result<Vec<Extent>, u64> {
         let mut free: Vec<Extent> = self.whole_units(unit).collect();
         let all = free.iter().map(|pages| pages.len()).sum();
         if all < len {
             return Err(all);
         }
-        // Sorts by length, then by place.
         free.sort_by_key(|pages| (pages.len(), pages.start()));
         let (mut found, mut missing) = (Vec::new(), len);
         while missing > 0 {

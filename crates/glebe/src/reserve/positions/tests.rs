@@ -1,4 +1,4 @@
-//! Tests the places against a plain list of free pages, searched from its first to its last.
+//! Tests the places against a plain list of free pages.
 
 use proptest::prelude::*;
 
@@ -14,14 +14,11 @@ fn contig(pages: u64) -> Contig {
     Contig::options().source(Source::Plain).build(len).expect("ordinary memory")
 }
 
-/// Allocates memory in which pages and frames are aligned alike: the places of a known single run
-/// are aligned like its frames.
 fn contig_in_phase(pages: u64) -> Contig {
     let out_of_phase = |contig: &Contig| match contig.runs() {
         [run] => run.pfn.is_some_and(|pfn| pfn.get() % (2 * GRANULE_PAGES) != 0),
         _ => false,
     };
-    // Holds unsuitable memory, so that other frames are allocated.
     let mut held = vec![contig(pages)];
     while out_of_phase(&held[held.len() - 1]) {
         held.push(contig(pages));
@@ -39,7 +36,6 @@ struct Plain {
 }
 
 impl Plain {
-    /// Returns the longest possible free runs, in order.
     fn runs(&self) -> Vec<Extent> {
         let mut runs: Vec<Extent> = Vec::new();
         for page in (0..self.free.len()).filter(|&page| self.free[page]) {
@@ -77,7 +73,6 @@ impl Plain {
             };
             return Some(all.iter().copied().find(|&start| is_free(start)).unwrap_or(lowest));
         }
-        // Compares the first place of each run and places at the start of a granule.
         let step = align.max(GRANULE_PAGES);
         let firsts = fits.iter().map(|run| starts(run)[0]);
         let steps = all.iter().copied().filter(|start| start % step == 0);
@@ -133,7 +128,6 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Adds and removes memory in whole units and various runs while blocks are held.
     #[test]
     fn what_is_free_stays_so_and_what_goes_was_free_in_whole_units(
         steps in prop::collection::vec(any::<(u8, u8, u64)>(), 1..60),
@@ -164,7 +158,6 @@ proptest! {
                     set(&mut free, block, true);
                 }
                 1 => {
-                    // Adds two runs in the lowest granule without memory.
                     let is_absent = |granule: &u64| {
                         let all = Extent::new(granule * GRANULE_PAGES, GRANULE_PAGES).unwrap();
                         !present.iter().any(|other| other.overlaps(all))
@@ -268,8 +261,7 @@ fn what_has_no_run_yet_is_passed_over_though_it_costs_nothing() {
     }
 }
 
-/// Frames of three runs, in the order of the mapping: across the first gibibyte, up to 16 GiB, and
-/// from 8 GiB on.
+/// Frames of three runs: across the first gibibyte, up to 16 GiB, and from 8 GiB on.
 const RUNS: [(u64, u64); 3] = [(0x3_fff0, 0x4_0020), (0x3f_ff00, 0x100), (0x20_0000, 0x4_0001)];
 
 fn runs_of_frames(are_known: bool) -> (Vec<contig::Run>, u64) {

@@ -1,9 +1,8 @@
-//! [`Area`]: pages by offset, in memory and in a file.
+//! [`Area`] stores pages by offset, in memory and in a file.
 //!
 //! A store makes the block first and the entry last, so an entry always names a whole block. If the
-//! read of a block fails, the load looks at the entry again: a store or the cleaner may have
-//! replaced it. Each store has its own generation, which the checksum covers, so a load accepts no
-//! other store's block.
+//! read of a block fails, the load looks at the entry again: another call may have replaced it. The
+//! checksum covers each store's own generation, so a load accepts no other store's block.
 //!
 //! Locks, in order: the cleaner's hand, a chunk of entries, pools and file, `unsaved`. A call holds
 //! at most the hand during I/O.
@@ -24,13 +23,13 @@ use glebe_os::internal::sys::page_size;
 use glebe_os::internal::sys::processes::fork::ForkGuard;
 use glebe_os::units::{Bytes, Pages};
 
-/// The pool's limit is the area's size, plus this part for rounding and tables, plus `OWN_MIN`.
+/// Part for rounding and tables.
 const OWN_PART: u64 = 8;
 const OWN_MIN: Bytes = Bytes::mib(1);
 
 static AREAS: MappedWord = MappedWord::new(0);
 
-/// Pages of one user of a [`SwapCache`], by offset. See [the module](super).
+/// `Area` stores pages of one user of a [`SwapCache`], by offset. See [the module](super).
 #[derive(Debug)]
 pub struct Area {
     number: u32,
@@ -70,7 +69,7 @@ impl Area {
         })
     }
 
-    /// Returns the area's number, unique in the process.
+    /// Returns the area's number.
     #[must_use]
     pub fn number(&self) -> u32 {
         self.number
@@ -107,17 +106,16 @@ impl Area {
     /// Stores a page in place of the earlier one.
     ///
     /// # Errors
-    /// [`SwapError::Offset`], [`SwapError::NotAPage`], [`SwapError::Forked`] change nothing. Any
-    /// other error leaves the offset empty: [`SwapError::Full`] if there is no file and put-back is
-    /// full, [`SwapError::FileFull`], [`SwapError::Os`] from the device.
+    /// `Offset`, `NotAPage`, `Forked` change nothing. Other errors leave the offset empty: `Full`
+    /// without a file, `FileFull`, `Os`.
     pub fn store(&self, offset: u64, page: &[u8]) -> Result<(), SwapError> {
         self.store_all([(offset, page)])
     }
 
-    /// Stores pages with few writes: those written through share segments.
+    /// Stores pages with few writes.
     ///
     /// # Errors
-    /// As [`Area::store`]. Each page is then stored whole or not at all.
+    /// As [`Area::store`].
     pub fn store_all<'a>(
         &self,
         pages: impl IntoIterator<Item = (u64, &'a [u8])>,
@@ -159,8 +157,7 @@ impl Area {
         })
     }
 
-    /// Charges a block for memory, after writing other pages if necessary. Returns false if the
-    /// block must be written to the file.
+    /// Returns false if the block must be written to the file.
     fn make_room(&self, block: CopyBlock) -> Result<bool, SwapError> {
         while !self.unsaved.charge(block.len) {
             let state = self.unsaved.get();
@@ -175,7 +172,6 @@ impl Area {
         Ok(true)
     }
 
-    /// Releases a charged block that the pool refused. Fails if no file can take it.
     fn give_up(&self, block: CopyBlock, error: crate::zpool::Error) -> Result<(), SwapError> {
         self.unsaved.release(block.len);
         match self.unsaved.has_file() {
@@ -226,19 +222,18 @@ impl Area {
     /// anything.
     ///
     /// # Errors
-    /// [`SwapError::Offset`], [`SwapError::NotAPage`], [`SwapError::DamagedPage`],
-    /// [`SwapError::Forked`]; [`SwapError::Os`] from the device.
+    /// `Offset`, `NotAPage`, `DamagedPage`, `Forked`, `Os`.
     pub fn load(&self, offset: u64, out: &mut [u8]) -> Result<bool, SwapError> {
         Ok(self.find(offset, out)?.is_some())
     }
 
-    /// Loads a page as [`Area::load`] does and removes it, so that no later write of it is wasted.
+    /// Loads a page and removes it.
     ///
     /// # Errors
     /// As [`Area::load`]. The page then stays.
     pub fn take(&self, offset: u64, out: &mut [u8]) -> Result<bool, SwapError> {
         while let Some(entry) = self.find(offset, out)? {
-            // Otherwise it was moved or replaced meanwhile.
+            // Otherwise the page was moved or replaced meanwhile.
             if let Some(old) = self.entries.set_if(offset, &entry, None) {
                 self.counts.add(Counter::Ended, 1);
                 self.drop_entry(&old);
@@ -257,7 +252,6 @@ impl Area {
                     return Ok(Some(entry));
                 }
                 Err(why) => {
-                    // Otherwise it was moved or replaced meanwhile.
                     if self.entries.get(offset).is_some_and(|now| now.is_same(&entry)) {
                         return Err(self.unreadable(offset, why));
                     }
@@ -278,7 +272,6 @@ impl Area {
         }
     }
 
-    /// Reads a page from its fastest copy. Returns the counter of that source.
     fn read(&self, offset: u64, entry: &Entry, out: &mut [u8]) -> Result<Counter, Unreadable> {
         let key = self.key(offset, entry.generation);
         if let (Some(kept), Copy::Block(block)) = (entry.kept, entry.copy) {
@@ -286,7 +279,6 @@ impl Area {
             if self.kept.read(kept, block.len, decode).is_some_and(|read| read.is_ok()) {
                 return Ok(Counter::LoadedKept);
             }
-            // The copy is lost or damaged, so later loads cannot use it.
             let without = Entry { kept: None, ..*entry };
             if self.entries.set_if(offset, entry, Some(without)).is_some() {
                 self.counts.add(Counter::KeptLost, 1);
@@ -300,7 +292,7 @@ impl Area {
     /// Drops a page. Returns true if the offset had one.
     ///
     /// # Errors
-    /// [`SwapError::Offset`], [`SwapError::Forked`].
+    /// `Offset`, `Forked`.
     pub fn invalidate_page(&self, offset: u64) -> Result<bool, SwapError> {
         self.check(offset, self.page)?;
         Ok(self.drop_page(offset))
@@ -309,7 +301,7 @@ impl Area {
     /// Drops all pages and returns their number. A page stored meanwhile may stay.
     ///
     /// # Errors
-    /// [`SwapError::Forked`].
+    /// `Forked`.
     pub fn invalidate_area(&self) -> Result<Pages, SwapError> {
         self.alive()?;
         Ok(Pages::new(self.drop_all()))
@@ -330,16 +322,15 @@ impl Area {
     /// no effect without a file.
     ///
     /// # Errors
-    /// [`SwapError::FileFull`], [`SwapError::Os`]: the number is unchanged. [`SwapError::Forked`].
+    /// `FileFull`, `Os`, `Forked`. The number is then unchanged.
     pub fn set_write_back(&self, write_back: Bytes) -> Result<(), SwapError> {
         self.change_policy(|policy| WritePolicy { write_back, ..policy })
     }
 
-    /// Sets how many bytes of compressed pages need never be written. Writes the excess first,
-    /// except for bytes that write-back covers.
+    /// Sets how many bytes of compressed pages need never be written. Writes the excess first.
     ///
     /// # Errors
-    /// As [`Area::set_write_back`]; [`SwapError::PutBackBelowStored`] without a file.
+    /// As [`Area::set_write_back`]; `PutBackBelowStored` without a file.
     pub fn set_put_back(&self, put_back: Bytes) -> Result<(), SwapError> {
         self.change_policy(|policy| WritePolicy { put_back, ..policy })
     }

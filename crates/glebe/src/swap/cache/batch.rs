@@ -1,7 +1,7 @@
-//! [`Batch`]: blocks to be written to the file.
+//! [`Batch`] collects blocks for the file.
 //!
-//! If no free run fits all blocks, a batch makes several writes. It hands on each block that the
-//! file has, so an error loses no earlier block.
+//! If no free run fits all blocks, a batch makes several writes. An error loses no block already
+//! written.
 
 use super::entries::Entry;
 use crate::swap::copies::{Copy, CopyBlock};
@@ -11,7 +11,7 @@ use crate::swap::file::SpillFile;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Page {
     pub(super) offset: u64,
-    /// The page's entry. No thread has seen a new page's entry.
+    /// The page's entry; not yet visible for a new page.
     pub(super) was: Entry,
     pub(super) block: CopyBlock,
 }
@@ -32,8 +32,7 @@ impl Batch {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Writes all blocks. Hands each page to `placed` with its copy in the file and its bytes.
-    /// Empties the batch, also after an error.
+    /// Calls `placed` for each written page. Empties the batch, also after an error.
     pub(super) fn write(
         &mut self,
         file: &SpillFile,

@@ -1,10 +1,8 @@
-//! The cleaner: writes pages to the file that only ordinary memory holds.
+//! [`Area::clean`] writes pages to the file that only ordinary memory holds.
 //!
-//! A store that finds no room cleans; no thread runs in the background. The cleaner continues at
-//! the chunk where the last call ended and writes up to a segment. A page stays readable until its
-//! entry names the file. If it is replaced meanwhile, the cleaner frees the record that it wrote.
-//! An error changes nothing. Lock: the hand, during the write. Loads, and stores that have room, do
-//! not wait for it.
+//! A store that finds no room cleans; no thread runs in the background. A page stays readable until
+//! its entry names the file. If it is replaced meanwhile, the cleaner frees the record. Lock: the
+//! hand, during the write; loads, and stores with room, do not wait for it.
 
 use super::area::Area;
 use super::batch::{Batch, Page};
@@ -17,12 +15,11 @@ use glebe_os::internal::sync::{lock, Backoff};
 use glebe_os::units::Bytes;
 
 impl Area {
-    /// Writes pages that only ordinary memory holds, 256 KiB at a time, until `most` bytes are
-    /// written or put-back covers the rest. Programs may call it when idle. Returns the bytes
-    /// written.
+    /// Writes pages that only ordinary memory holds, until `most` bytes are written or put-back
+    /// covers the rest. Returns the bytes written.
     ///
     /// # Errors
-    /// [`SwapError::FileFull`], [`SwapError::Os`]: the pages are unchanged. [`SwapError::Forked`].
+    /// `FileFull`, `Os`, `Forked`. The pages are then unchanged.
     pub fn clean(&self, most: Bytes) -> Result<Bytes, SwapError> {
         self.alive()?;
         let mut written = 0;
@@ -36,7 +33,7 @@ impl Area {
         Ok(Bytes::new(written))
     }
 
-    /// Writes pages if `len` bytes have no room. Returns 0 if it could do nothing.
+    /// Returns 0 if no page could be written.
     pub(super) fn clean_for(&self, len: usize) -> Result<u64, SwapError> {
         let mut hand = lock(&self.hand);
         if self.unsaved.has_room(len) {
@@ -64,7 +61,6 @@ impl Area {
         }
     }
 
-    /// Writes pages of at least `most` bytes, up to about a segment. Returns their bytes.
     fn clean_some(&self, hand: &mut usize, most: u64) -> Result<u64, SwapError> {
         let Some(file) = &self.copies.file else { return Ok(0) };
         let mut batch = self.gather(hand, most.min(BATCH as u64));

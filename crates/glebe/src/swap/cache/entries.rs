@@ -1,9 +1,8 @@
-//! [`Entries`]: an area's pages by offset.
+//! [`Entries`] has an area's pages by offset.
 //!
 //! A *chunk* holds the entries of 128 adjacent pages, from its first page until the area is
-//! invalidated. If an area has more chunks than shards, chunks share a shard. Cost: 32 bytes per
-//! page of a present chunk; 24 bytes per chunk of a shard, up to the highest used. Lock: one per
-//! shard, only for copies of entries.
+//! invalidated. Chunks may share a shard. Cost: 32 bytes per page of a present chunk, 24 bytes per
+//! chunk. Lock: one per shard.
 
 use std::mem::{replace, take};
 
@@ -12,7 +11,7 @@ use crate::zpool::Handle;
 use glebe_os::internal::sync::{lock, Mutex, MutexGuard};
 
 const CHUNK: u64 = 128;
-/// Most locks of an area, to keep empty areas small.
+/// Keeps empty areas small.
 const SHARDS_MAX: usize = 1 << 12;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,13 +46,12 @@ impl Raw {
 }
 
 impl Entry {
-    /// Returns true if the entries name the same copy of the same store.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         (self.generation, self.copy) == (other.generation, other.copy)
     }
 }
 
-/// The chunks of one lock. A chunk without a page so far is empty.
+/// Chunks are empty until their first page.
 type Shard = Vec<Vec<Raw>>;
 
 #[derive(Debug)]
@@ -69,7 +67,6 @@ impl Entries {
         Self { shards, chunks }
     }
 
-    /// Locks a chunk's shard. Returns the chunk's index in it too.
     fn shard_of(&self, nth: usize) -> (MutexGuard<'_, Shard>, usize) {
         let shards = self.shards.len();
         (lock(&self.shards[nth % shards]), nth / shards)
@@ -80,7 +77,7 @@ impl Entries {
         shard.get_mut(at)?.get_mut((offset % CHUNK) as usize).map(work)
     }
 
-    /// Returns an entry. The caller here and below has checked the offset.
+    /// The caller has checked the offset.
     pub(super) fn get(&self, offset: u64) -> Option<Entry> {
         self.with(offset, |raw| raw.entry())?
     }

@@ -1,4 +1,4 @@
-//! Compressed pages of a program's own pager, in the idle part of a reserve, with a file behind it.
+//! A [`SwapCache`] holds compressed pages of a program's own pager in the idle part of a reserve.
 //!
 //! ```
 //! use glebe::swap::cache::SwapCache;
@@ -17,18 +17,15 @@
 //! ```
 //!
 //! An [`Area`] stores pages by offset, with or without its own file. A page in the file is *saved*.
-//! **Lent pages hold only copies of saved pages.** So a recall writes nothing: under every policy
-//! it costs as much as a recall of clean cache pages and waits for no device. Other pages use the
-//! area's ordinary memory. Two numbers bound the bytes of their blocks:
+//! **Lent pages hold only copies of saved pages**, so a recall writes nothing and waits for no
+//! device. Other pages use the area's ordinary memory. Two numbers bound the bytes of their blocks:
 //!
-//! * *write-back*: bytes that wait to be written. A store that finds no room writes a segment.
-//!   [`SwapCache::usual_write_back`] suits most programs.
+//! * *write-back*: bytes that wait to be written. [`SwapCache::usual_write_back`] suits most
+//!   programs.
 //! * *put-back*: bytes that need not be written, with or without a file.
-//! * Both are zero at first, which is *write-through*: the file has a page when its store returns.
 //!
-//! Same-filled pages take no memory and no file. A refused page leaves its offset empty. A load
-//! reads the file if the kept copy is gone. It checks a block before decoding it: a damaged page is
-//! an error, never data.
+//! Both are 0 at first, which is *write-through*: the file has a page when its store returns.
+//! Same-filled pages take no memory and no file.
 //!
 //! Cost: 32 bytes a page, the codec, one write per 256 KiB. Source: Linux's frontswap; the three
 //! policies of GCMA (RFC v2, 2015).
@@ -42,7 +39,7 @@ mod stats;
 mod swap_cache;
 
 pub use area::Area;
-// Rows say what they count; the reference lists only types that programs name.
+// The reference lists only types that programs name.
 #[doc(hidden)]
 pub use stats::Stats;
 pub use swap_cache::SwapCache;

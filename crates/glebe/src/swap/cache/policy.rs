@@ -1,17 +1,15 @@
-//! [`WritePolicy`]: limits on bytes that only ordinary memory holds; [`Unsaved`] counts these.
+//! [`Unsaved`] counts bytes that only ordinary memory holds.
 //!
-//! Invariant: a charge never exceeds the sum of both limits. Unit: bytes of blocks, after the
-//! codec. Lock: one, for an addition.
+//! Invariant: a charge never exceeds the sum of both limits. Unit: bytes of blocks. Lock: one.
 
 use glebe_os::internal::sync::{lock, Mutex};
 use glebe_os::units::Bytes;
 
-/// Limits on compressed bytes that the file does not have. Default: write-through, both 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct WritePolicy {
-    /// Write-back: bytes that wait for a write. Counts only with a file.
+    /// Bytes that wait for a write; needs a file.
     pub(super) write_back: Bytes,
-    /// Put-back: further bytes that need not be written.
+    /// Further bytes that need not be written.
     pub(super) put_back: Bytes,
 }
 
@@ -38,12 +36,11 @@ impl UnsavedState {
         self.charged.saturating_add(len as u64) <= self.limit()
     }
 
-    /// Returns true if writing other pages can make room for `len` bytes.
+    /// Returns true if writing other pages can make room.
     pub(super) fn can_wait(self, len: usize) -> bool {
         self.has_file && len as u64 <= self.policy.write_back.get()
     }
 
-    /// Returns the bytes that put-back does not cover.
     pub(super) fn to_write(self) -> u64 {
         self.charged.saturating_sub(self.policy.put_back.get())
     }

@@ -1,4 +1,4 @@
-//! Statistics of an area. Three identities hold while no call runs:
+//! [`Stats`] of an area satisfies three identities while no call runs:
 //!
 //! * `stored = ended + present_pages`
 //! * `present = unsaved + saved + same_filled`
@@ -83,7 +83,7 @@ impl Area {
 }
 
 impl Stats {
-    /// Tests the identities, which hold while no call runs.
+    /// Tests the identities that hold while no call runs.
     ///
     /// # Errors
     /// The identity that fails, with its values.

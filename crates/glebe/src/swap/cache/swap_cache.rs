@@ -1,4 +1,4 @@
-//! [`SwapCache`]: memory for copies of areas' pages.
+//! [`SwapCache`] has memory for copies of areas' pages.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,15 +13,12 @@ use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 
 const PAGES_MAX: Pages = Pages::new(1 << 28);
-/// Calls at once that may write a record before an entry names it. The file has room for these in
-/// addition to a record per page.
+/// Most records that no entry names yet.
 const CALLS_MAX: u64 = 1 << 12;
-/// Usual write-back: this part of the reserve or limit, up to `WRITE_BACK_MAX`.
 const WRITE_BACK_PART: u64 = 16;
 const WRITE_BACK_MAX: Bytes = Bytes::mib(16);
 
-/// Memory for copies of pages of [`Area`]s: idle memory of a reserve, or a pool. See [the
-/// module](super).
+/// `SwapCache` is memory for copies of pages of [`Area`]s. See [the module](super).
 #[derive(Clone, Debug)]
 pub struct SwapCache {
     pub(in crate::swap) kept: Kept,
@@ -45,29 +42,29 @@ impl SwapCache {
     /// Uses the part of a reserve that first class does not hold.
     ///
     /// # Errors
-    /// [`SwapError::Pool`] in a forked child, or from the kernel.
+    /// `Pool` in a forked child, or from the kernel.
     pub fn on(reserve: &Reserve) -> Result<Self, SwapError> {
         let pool = reserve.object_pool().codec(Codec::None).build()?;
         Ok(Self::new(Kept::Lent(pool), reserve.len().bytes(page_size())))
     }
 
-    /// Uses up to `limit` of ordinary memory, without a reserve.
+    /// Uses up to `limit` of ordinary memory.
     ///
     /// # Errors
-    /// [`SwapError::Pool`] if an empty pool exceeds the limit, or from the kernel.
+    /// `Pool` if an empty pool exceeds the limit, or from the kernel.
     pub fn with_limit(limit: Bytes) -> Result<Self, SwapError> {
         let options = ObjectPool::options().codec(Codec::None).at_limit(AtLimit::EvictOldest);
         Ok(Self::new(Kept::Own(Arc::new(options.limit(limit).build()?)), limit))
     }
 
-    /// Sets the codec of areas made from now on. Default: LZ4.
+    /// Sets the codec of later areas. Default: LZ4.
     #[must_use]
     pub fn codec(self, codec: Codec) -> Self {
         Self { codec, ..self }
     }
 
-    /// Encrypts the files of areas made from now on, each with a key that only this process has.
-    /// Needs the feature `encrypt`.
+    /// Encrypts the files of later areas, each with a key that only this process has. Needs the
+    /// feature `encrypt`.
     #[cfg(feature = "encrypt")]
     #[must_use]
     pub fn encrypted(self) -> Self {
@@ -82,13 +79,11 @@ impl SwapCache {
     }
 
     /// Makes an area that writes through to a file in `dir` of up to `limit` bytes. The file has no
-    /// name and disappears with the process. It is not encrypted unless [`SwapCache::encrypted`]
-    /// was called. A page takes whole units of 512 bytes of the file; written on its own, units of
-    /// 4 KiB.
+    /// name, disappears with the process, and is not encrypted by default. A page takes units of
+    /// 512 bytes of the file; written on its own, 4 KiB.
     ///
     /// # Errors
-    /// [`SwapError::AreaPages`]; [`SwapError::Pool`] for bad codec parameters; [`SwapError::Os`] if
-    /// the kernel refuses the file, or addresses in a process with a limit on them.
+    /// `AreaPages`; `Pool` for bad codec parameters; `Os`.
     pub fn area(&self, pages: Pages, dir: &Path, limit: Bytes) -> Result<Area, SwapError> {
         let pages = checked(pages)?;
         let file = SpillFile::new(dir, limit, pages.get() + CALLS_MAX)?;

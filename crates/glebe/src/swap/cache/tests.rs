@@ -1,4 +1,4 @@
-//! Tests through internals: positions of pages, failing devices, damaged blocks, forks.
+//! Tests reach internals: positions of pages, failing devices, damaged blocks, forks.
 #![allow(unsafe_code)] // Safety: the forked child allocates nothing.
 
 mod stress;
@@ -36,7 +36,6 @@ fn mix(word: u64) -> u64 {
     (word ^ word >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 7
 }
 
-/// Returns a page that compresses to about a half and differs for each `n`.
 fn page_of(n: u64) -> Vec<u8> {
     (0..page() as u64)
         .map(|at| if at % 16 < 8 { n as u8 } else { mix(at << 32 | n) as u8 })
@@ -87,7 +86,7 @@ fn check(area: &Area, pages: impl IntoIterator<Item = u64>) {
     area.stats().check().unwrap();
 }
 
-/// Allocates a whole reserve as first class, writes it, and frees it.
+/// Writes a whole reserve as first class.
 fn recall_all(reserve: &Reserve) {
     let mut blocks = Vec::new();
     loop {
@@ -109,7 +108,7 @@ fn written_through_pages_are_in_the_file_and_survive_every_recall() {
     area.store_all((300..).zip(batch.iter().map(Vec::as_slice))).unwrap();
     let stats = area.stats();
     assert_eq!((stats.unsaved, stats.saved, stats.through), (Pages::ZERO, Pages::new(600), 600));
-    // Pages of a batch are adjacent, and do not take a device page each.
+    // Pages of a batch do not take a device page each.
     let starts = |pages: std::ops::Range<u64>| {
         let start = |n| area.entries.get(n).unwrap().copy.to_raw()[0];
         pages.filter(|n| start(*n) % 8 != 0).count()
@@ -153,7 +152,6 @@ fn put_back_needs_no_file_and_refuses_what_it_has_no_room_for() {
     assert!((300..700).contains(&refused.len()), "{}", refused.len());
     recall_all(&reserve);
     check(&area, (0..1000).filter(|n| !refused.contains(n)));
-    // A refused store leaves no older page.
     assert!(matches!(area.store(0, &noise_page()), Err(SwapError::Full { .. })));
     assert_eq!(load(&area, 0).unwrap(), None);
     for n in refused {
@@ -263,7 +261,6 @@ fn a_device_that_refuses_to_read_is_an_error_that_passes() {
 }
 
 impl Area {
-    /// Drops all kept copies, as recalls and other tenants may.
     fn kept_gone(&self) {
         for (_, entry) in (0..self.entries.chunks()).flat_map(|nth| self.entries.chunk(nth)) {
             entry.kept.into_iter().for_each(|kept| self.kept.remove(kept));
@@ -316,7 +313,6 @@ fn a_damaged_kept_copy_is_not_used_and_another_pages_block_neither() {
     let area = with_file(&SwapCache::with_limit(Bytes::mib(4)).unwrap(), 4);
     store(&area, 0..4);
     let of = |n| area.entries.get(n).unwrap();
-    // The kept copy of another page, itself intact.
     area.entries.set(1, entries::Entry { kept: of(2).kept, ..of(1) });
     check(&area, [1]);
     assert_eq!(area.stats().kept_lost, 1);

@@ -1,11 +1,10 @@
-//! [`Cold`]: ranges of pages that leave before the hands look for others.
+//! [`Cold`] holds ranges of pages that leave first.
 //!
 //! ```text
 //! range   63 first page 32 | 31 pages 0
 //! ```
 //!
-//! A range is a hint: when all places are used, a new one replaces the oldest. Cost: one atomic
-//! operation to add, a look at each range to take. No lock.
+//! A range is a hint: when all places are used, a new one replaces the oldest. No lock.
 
 use std::ops::Range;
 
@@ -17,7 +16,6 @@ const LEN_BITS: u32 = 32;
 #[derive(Debug)]
 pub(super) struct Cold {
     ranges: [MappedWord; RANGES],
-    /// Number of the last range, which selects its place.
     last: MappedWord,
 }
 
@@ -59,7 +57,6 @@ impl Cold {
         }
     }
 
-    /// Takes up to `most` pages of the oldest range.
     pub(super) fn take(&self, most: u64) -> Option<Range<u64>> {
         let last = self.last.load(Ordering::Relaxed);
         let shorter = |range| {

@@ -1,24 +1,21 @@
-//! Eviction by two hands, which pass over the region in the order of addresses.
+//! `RegionCore` evicts pages by two hands, in the order of addresses.
 //!
 //! The *hand* moves runs of pages into the shadow, where they are in the *window*: a touch brings
 //! one back with one system call, so used pages stay. The *tail* follows. It compresses pages still
-//! in the window, unless they equal a kept copy, and drops many with one system call. A call that
-//! brings in pages evicts the same number. Cold pages leave first and skip the window.
+//! in the window, unless they equal a kept copy. Cold pages leave first.
 //!
 //! A page that cannot be moved (pinned by the kernel, locked or read-only) stays. Locked and
 //! read-only pages are remembered: a turn retries one of them, and all after a success. They may
 //! exceed the budget; other pages then have a quarter of it.
 //!
-//! Without UFFDIO_MOVE, the region has no window: the hand write-protects pages, and compresses and
-//! drops them in place. A page is never copied while the program can write it: a write before the
-//! drop would be lost.
+//! Without UFFDIO_MOVE, the hand write-protects pages, and compresses and drops them in place: a
+//! write between copy and drop would be lost.
 //!
-//! Cost: 0.1 to 1 µs per page moved; the codec and a pool's insert per page compressed; the codec
-//! and a comparison per page with a copy. No lock. Source: the segmented FIFO of VAX/VMS (Turner
-//! and Levy 1981).
+//! Cost: 0.1 to 1 µs per page moved. No lock. Source: the segmented FIFO of VAX/VMS (Turner and
+//! Levy 1981).
 //!
 //! # Safety
-//! A call moves and protects only pages that it owns by their words.
+//! A call moves and protects only pages that it owns.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -39,37 +36,31 @@ use glebe_os::internal::sys::memory::uffd::{MISSING, UNMOVABLE};
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::Bytes;
 
-/// Pages that the hand passes at once.
 const RUN: u64 = 64;
-/// Pages that the tail passes at once.
 const STEP: u64 = 8;
-/// Part of the budget per turn, at most [`STEP`] pages unless more are needed.
 const STEP_SHARE: u64 = 16;
-/// Failed copies in one turn that make the pool count as full.
 const REFUSALS: u32 = 2;
 const ROUNDS: u64 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asker {
-    /// A touch, which cannot be refused: it exceeds the budget if nothing can leave.
+    /// A touch exceeds the budget if nothing can leave.
     Touch,
     Call,
-    /// A touch with read-ahead, for which it does not exceed the budget.
+    /// A touch with read-ahead, which may not exceed the budget.
     Ahead,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Turn {
-    /// Pages that need the room: their owner does not wait for itself.
+    /// The owner of these pages does not wait for itself.
     own: Range<u64>,
     pub(super) left: u64,
     hope: Hope,
     pub(super) refused: Option<SwapError>,
     pub(super) refusals: u32,
-    /// The errno of a page that the kernel did not move.
     stuck: Option<i32>,
-    /// True to retry all locked or read-only pages. Otherwise a turn tries one of them and passes
-    /// by the others.
+    /// Retries all locked or read-only pages, not only one.
     tries_all: bool,
     tried_one: bool,
     passed_by: bool,
@@ -94,8 +85,7 @@ impl RegionCore {
         })
     }
 
-    /// Evicts pages until `is_done`. If it gives up, it returns the reason, or `None` if only pins
-    /// prevent it.
+    /// Fails with the reason, or `None` if only pins prevent it.
     pub(super) fn shed(
         &self,
         own: Range<u64>,
@@ -108,7 +98,7 @@ impl RegionCore {
             if turn.left > 0 {
                 patience.renew();
             } else if turn.passed_by && asker == Asker::Call {
-                // A retry of all takes too long for a touch, which exceeds the budget instead.
+                // A touch has no time to retry all and exceeds the budget instead.
                 tries_all = true;
             } else if turn.refused.is_some() || !patience.wait(turn.hope) {
                 return if is_done() { Ok(()) } else { Err(self.why(turn)) };
@@ -117,7 +107,6 @@ impl RegionCore {
         Ok(())
     }
 
-    /// Returns why pages could not leave, `None` if guards are the reason.
     fn why(&self, turn: Turn) -> Option<SwapError> {
         let is_for_guards = self.pinned() + (turn.own.end - turn.own.start) > self.budget();
         let stuck = turn.stuck.filter(|_| !is_for_guards);
@@ -156,7 +145,6 @@ impl RegionCore {
         self.tail.load(Ordering::Relaxed) >= self.hand.load(Ordering::Relaxed)
     }
 
-    /// Returns the pages at positions of a hand, which wrap at the region's end.
     fn pages_at(&self, from: u64, count: u64) -> impl Iterator<Item = u64> + '_ {
         (from..from + count.min(self.pages())).map(|at| at % self.pages())
     }
@@ -190,7 +178,6 @@ impl RegionCore {
         self.move_run(first, len, turn);
     }
 
-    /// Takes a page at home, unless a thread or guard has it.
     fn take(&self, page: u64, turn: &mut Turn) -> bool {
         let slot = self.slot_of(page);
         let word = slot.word();
@@ -209,7 +196,6 @@ impl RegionCore {
         is_taken
     }
 
-    /// Returns true if the page was locked or read-only at the last try and this turn skips it.
     fn is_passed_by(&self, slot: SwapSlot<'_>, turn: &mut Turn) -> bool {
         if !slot.is_unmovable() || turn.tries_all {
             return false;
@@ -241,7 +227,7 @@ impl RegionCore {
             }
             (first, len) = (first + moved, len - moved);
             if let Some(errno) = refused {
-                // Locked and protected pages are mostly neighbours: try them singly.
+                // Locked and protected pages are mostly neighbours.
                 most = 1;
                 self.remember(first, errno == UNMOVABLE);
                 turn.stuck = self.stay(first, errno).then_some(errno).or(turn.stuck);
@@ -250,12 +236,11 @@ impl RegionCore {
         }
     }
 
-    /// Ends this call's ownership of a page; its copy stays.
     fn put(&self, page: u64, state: WordState) {
         must(self.slot_of(page).word(), |word| word.put(state, word.has_copy()));
     }
 
-    /// Ends a failed move. Returns false if the page is missing because the program discarded it.
+    /// Returns false for a page that the program discarded.
     fn stay(&self, page: u64, errno: i32) -> bool {
         if errno != MISSING {
             self.counts.add(Counter::Stuck, 1);
@@ -281,7 +266,7 @@ impl RegionCore {
         self.drain_all(self.pages_at(from, STEP.min(hand - from)), turn);
     }
 
-    /// Compresses and drops the pages that are in the window, of up to [`STEP`].
+    /// Takes up to [`STEP`] pages.
     fn drain_all(&self, pages: impl Iterator<Item = u64>, turn: &mut Turn) {
         let mut leaving = Leaving::new(self, &self.shadow, WordState::Window);
         for page in pages {
@@ -297,7 +282,7 @@ impl RegionCore {
         self.take_all_protected(self.pages_at(from, STEP), turn);
     }
 
-    /// Evicts in place the pages that are at home, of up to [`STEP`].
+    /// Takes up to [`STEP`] pages.
     fn take_all_protected(&self, pages: impl Iterator<Item = u64>, turn: &mut Turn) {
         let mut leaving = Leaving::new(self, &self.home, WordState::Resident);
         for page in pages {
@@ -313,7 +298,7 @@ impl RegionCore {
         leaving.drop_all(turn);
     }
 
-    /// Protects an owned page, after filling it if the program discarded it.
+    /// First fills a page that the program discarded.
     fn protect(&self, page: u64) -> bool {
         let (at, len) = (self.at_home(page), self.page());
         // SAFETY: this call owns the page, at home; a touch waits.

@@ -1,13 +1,11 @@
-//! Brings pages home: after a touch, in the signal handler, or for a call.
+//! `RegionCore` brings pages home: after a touch, in the signal handler, or for a call.
 //!
-//! The touching thread takes the page by its word, makes room, decodes the copy into its own
-//! buffer, and has the kernel copy it whole into the hole. A page in the window is moved back.
-//! Sequential touches read ahead: [`AHEAD`] pages are decoded and then copied with one system call.
+//! The kernel copies a page whole into its hole. A page in the window is moved back. Sequential
+//! touches read ahead: [`AHEAD`] pages share one system call.
 //!
 //! Only an instruction that touches the region raises the signal, so the handler never interrupts
 //! an allocator or this crate's locks. It may take the pool's locks and allocate, as long as no
-//! code touches a region under these locks. Cost of a touch of a stored page: signal, checksum,
-//! codec and one system call; 4 to 6 µs.
+//! code touches a region under these locks. Cost of a touch of a stored page: 4 to 6 µs.
 //!
 //! # Safety
 //! A call fills, moves or gives up only pages that it owns.
@@ -33,11 +31,9 @@ use glebe_os::internal::sys::memory::uffd::UNMOVABLE;
 use glebe_os::internal::sys::processes::sigbus::{Decision, Handler, Reason, Watch};
 use glebe_os::units::Bytes;
 
-/// Pages loaded at once if touches are sequential.
 const AHEAD: u64 = 16;
-/// Largest part of the budget loaded at once.
 const AHEAD_SHARE: u64 = 16;
-/// Zeros for the largest page size of any machine.
+/// Zeros for the largest page size.
 pub(super) static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 pub(super) fn refusal(call: &'static str, errno: i32) -> SwapError {
@@ -54,12 +50,12 @@ pub(super) fn watch(
     range: Range<usize>,
     inner: &RegionCore,
 ) -> Result<Watch, OsError> {
-    // SAFETY: the region drops the watch before its boxed `inner`; the head of this file says why
-    // the handler may do its work.
+    // SAFETY: the region drops the watch before its boxed `inner`. See the head of this file for
+    // the handler's work.
     unsafe { handler.watch(range, on_touch, std::ptr::from_ref(inner).cast()) }
 }
 
-/// Serves a touch in the signal handler. `data` is a [`RegionCore`].
+/// `data` is a [`RegionCore`].
 unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Decision {
     // SAFETY: `data` lives as long as the watch.
     let inner = unsafe { &*data.cast::<RegionCore>() };
@@ -105,8 +101,7 @@ impl RegionCore {
         SwapError::LostPage { offset: self.offset_of(page), what }
     }
 
-    /// Serves a touch of a page that is at home by now. If it is missing, the program discarded it
-    /// without this library: it becomes zeros.
+    /// Fills a page at home with zeros if the program has discarded it.
     fn confirm(&self, page: u64, slot: SwapSlot<'_>) -> Result<(), SwapError> {
         if change(slot.word(), Word::moving).is_err() {
             // Another thread has the page. The touch is repeated.
@@ -127,7 +122,7 @@ impl RegionCore {
         filled
     }
 
-    /// Makes a pinned page writable, in case its protection could not be ended before.
+    /// Ends the protection of a pinned page, if that failed before.
     pub(super) fn lift(&self, page: u64) -> Result<(), SwapError> {
         if self.protected.load(Ordering::Acquire) == 0 {
             return Ok(());
@@ -176,10 +171,10 @@ impl RegionCore {
         Ok(())
     }
 
-    /// Copies a page back from the window if a lock or protection at home prevents a move.
+    /// Copies a page back if a lock or protection prevents a move.
     fn copy_back(&self, page: u64) -> Result<(), i32> {
         let (offset, len) = (self.offset_of(page), Bytes::new(self.page() as u64));
-        // SAFETY: this call owns the page, in the window; nobody has seen its hole at home.
+        // SAFETY: this call owns the page, in the window; nobody has seen its hole.
         unsafe {
             let bytes = self.bytes(&self.shadow, page);
             self.pager.fill(self.at_home(page), bytes, self.page())?;
@@ -199,7 +194,7 @@ impl RegionCore {
         filled.inspect(|()| self.counts.add(Counter::Created, 1))
     }
 
-    /// Copies bytes into owned, charged holes. After an error they are holes, off the charge.
+    /// Fills owned, charged holes. Uncharges them after an error.
     fn copy_in(&self, page: u64, bytes: &[u8]) -> Result<(), SwapError> {
         // SAFETY: this call owns the holes.
         let filled = unsafe { self.pager.fill(self.at_home(page), bytes, self.page()) };
@@ -212,7 +207,6 @@ impl RegionCore {
         })
     }
 
-    /// Loads an owned stored page, and following ones if touches are sequential.
     fn load(&self, page: u64, asker: Asker) -> Result<(), SwapError> {
         let (begun, next) = (Instant::now(), &self.next[lane()]);
         let follows = next.load(Ordering::Relaxed) == page;
@@ -260,8 +254,7 @@ impl RegionCore {
         }
     }
 
-    /// Decodes owned, charged pages until one cannot be read, and copies them in. Returns their
-    /// number and takes the rest off the charge.
+    /// Returns the number of pages before one that cannot be read. Uncharges the rest.
     fn read_in(&self, page: u64, count: u64) -> Result<u64, SwapError> {
         with_buffer(count as usize * self.page(), |buffer| {
             let (mut loaded, mut refused) = (0, None);

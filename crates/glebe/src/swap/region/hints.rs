@@ -1,7 +1,6 @@
-//! The program's hints: pages that it needs soon, not for a while, or never again.
+//! [`Region`] takes hints: pages needed soon, not for a while, or never again.
 //!
-//! Cost: one atomic operation for [`Region::cold`]; a load or eviction per page for the others,
-//! discards without the codec. No lock.
+//! No lock.
 
 use std::ops::Range;
 
@@ -19,36 +18,33 @@ use glebe_os::internal::sys::page_size;
 use glebe_os::units::Bytes;
 
 impl Region {
-    /// Brings pages to memory that will be needed soon: the first of the range, up to the budget.
-    /// They may leave again before then.
+    /// Brings the first pages of the range to memory, up to the budget. They may leave again before
+    /// use.
     ///
     /// # Errors
-    /// [`SwapError::Beyond`]; [`SwapError::Budget`], [`SwapError::Full`] or [`SwapError::Os`] if no
-    /// room can be made; [`SwapError::LostPage`]; [`SwapError::Forked`].
+    /// `Beyond`; `Budget`, `Full` or `Os` without room; `LostPage`; `Forked`.
     pub fn will_need(&self, offset: Bytes, len: Bytes) -> Result<(), SwapError> {
         let inner = self.inner();
         let pages = inner.checked(offset, len.get())?;
         pages.take(inner.budget() as usize).try_for_each(|page| inner.prefetch(page))
     }
 
-    /// Marks the whole pages in the range as next to leave when memory is short, even if they are
-    /// touched before. If too many ranges wait, the oldest are forgotten.
+    /// Marks whole pages in the range as next to leave, even if they are touched before. The oldest
+    /// of many ranges are forgotten.
     ///
     /// # Errors
-    /// [`SwapError::Beyond`], [`SwapError::Forked`].
+    /// `Beyond`, `Forked`.
     pub fn cold(&self, offset: Bytes, len: Bytes) -> Result<(), SwapError> {
         let inner = self.inner();
         inner.cold.add(inner.whole(offset, len)?);
         Ok(())
     }
 
-    /// Discards the whole pages in the range. They then take no room in memory, pool or file. They
-    /// read as zeros, even if they were damaged.
+    /// Discards whole pages in the range. They then take no room and read as zeros.
     ///
     /// # Errors
-    /// [`SwapError::Beyond`]; [`SwapError::Pinned`] if a guard, or for long a copy, uses a page;
-    /// [`SwapError::Os`] if the kernel does not take memory back. The first pages may then be
-    /// zeros. [`SwapError::Forked`].
+    /// `Beyond`; `Pinned` if a guard or a long copy uses a page; `Os` if the kernel keeps memory;
+    /// `Forked`. The first pages may then be zeros.
     pub fn discard(&self, offset: Bytes, len: Bytes) -> Result<(), SwapError> {
         let inner = self.inner();
         let mut pages = inner.whole(offset, len)?;
@@ -83,7 +79,7 @@ impl RegionCore {
         }
     }
 
-    /// Makes holes of the first pages and removes these from `pages`. Returns why it stopped early.
+    /// Discards pages and removes them from `pages`. Returns the refusal of the next page.
     fn discard(&self, pages: &mut Range<u64>) -> Result<Option<Refusal>, SwapError> {
         let mut home = Leaving::dead(self, &self.home, WordState::Resident);
         let mut shadow = Leaving::dead(self, &self.shadow, WordState::Window);

@@ -1,9 +1,8 @@
-//! [`RegionCore`]: the parts of a region, at a constant address for the signal handler.
+//! [`RegionCore`] has the parts of a region, at a constant address for the signal handler.
 //!
-//! A page's slot has a [word](crate::swap::word), which says where the bytes are: at home, at the
-//! same offset of the *shadow* (the page is in the *window*), in a copy, or nowhere yet. Pages at
-//! home and in the window are *charged*. Unit: pages from the start. Lock: one for changes of the
-//! budget, which no touch takes; all else uses atomic words and `copies`.
+//! A page's [word](crate::swap::word) says where its bytes are: at home, at the same offset of the
+//! *shadow* (the page is in the *window*), in a copy, or nowhere yet. Pages at home and in the
+//! window are *charged*. Unit: pages. Lock: one for changes of the budget, which no touch takes.
 //!
 //! # Safety
 //! Only the thread that owns a page by its word uses the page's shadow address.
@@ -29,13 +28,10 @@ use glebe_os::internal::sys::processes::sigbus::Stacks;
 use glebe_os::units::{Bytes, Pages};
 
 const WINDOW_SHARE: u64 = 8;
-/// Part of the budget that guards cannot pin.
 const UNPINNED_SHARE: u64 = 8;
-/// Part of the budget for movable pages, beyond the unmovable ones.
 const MOVABLE_SHARE: u64 = 4;
 
-/// The parts of a region. The memory is dropped before the descriptor, whose end would make holes
-/// read as zeros.
+/// `home` and `shadow` are dropped before `pager`, whose end would make holes read as zeros.
 #[derive(Debug)]
 pub(super) struct RegionCore {
     pub(super) home: Mapping,
@@ -55,14 +51,13 @@ pub(super) struct RegionCore {
     pub(super) window: MappedWord,
     /// Pages pinned by guards, or soon.
     pinned: MappedWord,
-    /// Positions of hand and tail, which count on past the region's end.
+    /// Positions of the hands. They count on past the region's end.
     pub(super) hand: MappedWord,
     pub(super) tail: MappedWord,
     pub(super) cold: Cold,
     unmovable: MappedWord,
-    /// Pages that stayed and whose protection could not be ended.
     pub(super) protected: MappedWord,
-    /// The page after the last one loaded, per lane of threads.
+    /// The page after the last one loaded.
     pub(super) next: [MappedWord; LANES],
     guard: ForkGuard,
 }
@@ -161,13 +156,11 @@ impl RegionCore {
         self.shadow.addr() + self.offset_of(page).as_usize()
     }
 
-    /// Returns the bytes of a page at home or in the shadow.
-    ///
     /// # Safety
     /// The page is present, the caller owns it, and nobody writes it meanwhile.
     pub(super) unsafe fn bytes(&self, of: &Mapping, page: u64) -> &[u8] {
         let at = of.as_ptr().wrapping_add(self.offset_of(page).as_usize());
-        // SAFETY: a page of the region is inside the mapping; the caller promises the rest.
+        // SAFETY: the page is inside the mapping; the caller promises the rest.
         unsafe { std::slice::from_raw_parts(at, self.page()) }
     }
 
@@ -179,7 +172,6 @@ impl RegionCore {
         self.budget.load(Ordering::Relaxed)
     }
 
-    /// Sets the budget. Returns the earlier one, in pages.
     pub(super) fn swap_budget(&self, budget: Bytes) -> Result<u64, SwapError> {
         Ok(self.budget.swap(pages_of(budget)?, Ordering::Relaxed))
     }
@@ -192,7 +184,6 @@ impl RegionCore {
         (self.budget() / WINDOW_SHARE).max(1)
     }
 
-    /// Charges pages within the budget, or a higher limit if pages are unmovable.
     pub(super) fn charge(&self, pages: u64) -> bool {
         let (budget, unmovable) = (self.budget(), self.unmovable.load(Ordering::Relaxed));
         let limit = match unmovable {
@@ -203,7 +194,6 @@ impl RegionCore {
         self.charged.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
     }
 
-    /// Records if an owned page is unmovable. Returns the earlier record.
     pub(super) fn remember(&self, page: u64, is_unmovable: bool) -> bool {
         let slot = self.slot_of(page);
         let before = slot.is_unmovable();
@@ -227,9 +217,8 @@ impl RegionCore {
         self.pinned.load(Ordering::Relaxed)
     }
 
-    /// Counts pages that a guard will pin. Returns false if they are too many.
     pub(super) fn count_pins(&self, pages: u64) -> bool {
-        // Read once: another call may lower it.
+        // Read once: another call may lower the budget.
         let budget = self.budget();
         let most = budget - (budget / UNPINNED_SHARE).max(1);
         let add = |pinned: u64| Some(pinned + pages).filter(|sum| *sum <= most);
@@ -262,6 +251,6 @@ impl Shelf for RegionCore {
         self.slots.get(index)
     }
 
-    /// Does nothing: pages of a region are never dead.
+    /// Does nothing: pages are never dead.
     fn settle(&self, _: SwapSlot<'_>) {}
 }

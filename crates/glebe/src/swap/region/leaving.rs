@@ -1,11 +1,11 @@
-//! [`Leaving`]: pages that leave memory together.
+//! [`Leaving`] drops pages from memory with one system call.
 //!
-//! All are at home, or all in the window. The call owns each by its word from before it is added
-//! until it is dropped or stays. One system call drops all; pages that it refuses are tried singly,
-//! and stay if refused again. Cost: the copies, and 0.1 to 1 µs per page. No lock.
+//! All are at home, or all in the window. The call owns each page by its word until the page is
+//! dropped or stays. Pages that the kernel refuses are tried singly, and stay if refused again. No
+//! lock.
 //!
 //! # Safety
-//! A call reads and drops only pages that it owns by their words.
+//! A call reads and drops only pages that it owns.
 #![allow(unsafe_code)]
 
 use super::evict::Turn;
@@ -19,17 +19,14 @@ use glebe_os::units::{Bytes, Pages};
 
 pub(super) struct Leaving<'a> {
     inner: &'a RegionCore,
-    /// The pages' mapping, and the state of pages that stay.
     of: &'a Mapping,
     stays: WordState,
-    /// True if the bytes are discarded; otherwise each page has a copy.
     is_dead: bool,
     pages: [u64; DISCARD_MAX],
     len: usize,
 }
 
 impl RegionCore {
-    /// Makes a hole of an owned page that is not in memory.
     pub(super) fn forget(&self, page: u64) {
         let slot = self.slot_of(page);
         self.remember(page, false);
@@ -49,11 +46,9 @@ impl<'a> Leaving<'a> {
         Self { is_dead: true, ..Self::new(inner, of, stays) }
     }
 
-    /// Copies and adds an owned page. The page stays if no copy can be made.
     pub(super) fn add(&mut self, page: u64, turn: &mut Turn) {
         let word = self.inner.slot_of(page).word();
-        // SAFETY: this call owns the present page, which is protected or out of reach: nobody
-        // writes it.
+        // SAFETY: this call owns the present page, which is protected or out of reach.
         let bytes = unsafe { self.inner.bytes(self.of, page) };
         let kept = self.inner.keep(page, bytes, look(word).has_copy());
         if let Err(error) = kept {

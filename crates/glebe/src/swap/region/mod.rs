@@ -1,7 +1,5 @@
-//! [`Region`]: ordinary memory with at most a budget of it resident.
+//! [`Region`] is ordinary memory with at most a budget of it resident.
 //!
-//! The program uses addresses; pages arrive and leave under them. [`fetch`] brings pages in,
-//! [`evict`] removes them, [`inner`] holds the parts, [`pins`] keeps pages, [`hints`] takes advice.
 //! A touch of an absent page raises SIGBUS. The handler serves it in the touching thread.
 
 mod cold;
@@ -27,35 +25,29 @@ use glebe_os::internal::sys::processes::signal_frame;
 use glebe_os::internal::sys::processes::signals;
 use glebe_os::units::Bytes;
 
-/// Bytes that an alternate signal stack needs beyond the kernel's frame.
+/// Bytes beyond the kernel's signal frame.
 const STACK: usize = 2 << 10;
 
-/// Memory that a program uses by address, with at most a budget of it resident.
+/// `Region` is memory that a program uses by address, with at most a budget of it resident.
 ///
 /// The rest is compressed, in a pool or a file, as in a [`Store`](super::Store). A touch of an
-/// absent page brings it back in some microseconds, in the touching thread. A region needs
-/// userfaultfd(2) (without privilege), addresses of twice its length, and 32 bytes per page ever
-/// touched, 4 KiB of them at a time.
-///
-/// The program may say which pages it [will need](Region::will_need), which are
-/// [cold](Region::cold), and which to [discard](Region::discard).
+/// absent page brings it back in some microseconds. A region needs userfaultfd(2) (without
+/// privilege), addresses of twice its length, and 32 bytes per page ever touched.
 ///
 /// Safe code copies in and out ([`Region::read_at`], [`Region::write_at`]) or [keeps a part in
 /// memory](Region::resident) as a slice. Unsafe code uses [`Region::as_ptr`] and must obey these
 /// rules:
-/// - System calls and devices get `EFAULT` for absent pages and need [`Region::resident`]. So does
-///   a [view](crate::vmap::View), which copies by system calls.
+/// - System calls, devices and a [view](crate::vmap::View) get `EFAULT` for absent pages and need
+///   [`Region::resident`].
 /// - A touch kills a thread that blocks SIGBUS: see [`Region::arm_thread`]. The handler runs on the
 ///   thread's alternate stack, if any.
-/// - A touch of a page with a damaged or unreadable copy calls the earlier SIGBUS handler, with the
-///   address in `si_addr` and the error number in `si_errno`.
-/// - If nothing can leave memory (pool and file are full), a touch exceeds the budget, as [`Stats`]
-///   shows, and calls are refused.
+/// - A touch of a damaged or unreadable page calls the earlier SIGBUS handler, with the address in
+///   `si_addr` and the error number in `si_errno`.
+/// - If pool and file are full, a touch exceeds the budget, and calls are refused.
 /// - A forked child does not have the memory: a touch is SIGSEGV, a call [`SwapError::Forked`].
 /// - The program may advise on parts (madvise(2)), lock and protect them. Locked and read-only
-///   pages may stay in memory, beyond the budget if necessary. If the process locks all its
-///   mappings (mlockall(2)), pages are locked as they arrive; twice the region's length counts
-///   against `RLIMIT_MEMLOCK`.
+///   pages may stay in memory, beyond the budget if necessary. After mlockall(2), twice the
+///   region's length counts against `RLIMIT_MEMLOCK`.
 /// - A region serves no allocator, and no code touches it under a lock that an allocator takes.
 /// - Without `UFFDIO_MOVE` (before Linux 6.8), devices may write only to resident parts, and no
 ///   part may be made unreadable.
@@ -106,18 +98,17 @@ impl Region {
     }
 
     /// Returns true if pages leave the program's reach before compression. Otherwise they are
-    /// write-protected, and wait in no window.
+    /// write-protected in place.
     #[must_use]
     pub fn moves_pages(&self) -> bool {
         self.inner.pager.moves()
     }
 
-    /// Changes the budget. Evicts pages that exceed it.
+    /// Changes the budget. Evicts pages if necessary.
     ///
     /// # Errors
-    /// [`SwapError::NoBudget`] below a page; [`SwapError::BudgetBelowPinned`], [`SwapError::Full`],
-    /// or [`SwapError::Os`] (the kernel keeps pages for a device) if too little can leave. The
-    /// budget is then unchanged. [`SwapError::Forked`].
+    /// `NoBudget`; `BudgetBelowPinned`, `Full` or `Os` if too little can leave; `Forked`. The
+    /// budget is then unchanged.
     pub fn set_budget(&self, budget: Bytes) -> Result<(), SwapError> {
         let inner = self.inner();
         inner.alive()?;
@@ -131,13 +122,11 @@ impl Region {
         })
     }
 
-    /// Prepares the calling thread to touch the region: allocates buffers that its first touch
-    /// would allocate in the signal handler, and tests for conditions that would end the process
-    /// there.
+    /// Allocates buffers for the thread's touches, and tests for conditions that would end the
+    /// process in the signal handler.
     ///
     /// # Errors
-    /// [`SwapError::SignalBlocked`], [`SwapError::SignalStack`], [`SwapError::HandlerCovered`],
-    /// [`SwapError::Forked`].
+    /// `SignalBlocked`, `SignalStack`, `HandlerCovered`, `Forked`.
     pub fn arm_thread(&self) -> Result<(), SwapError> {
         let inner = self.inner();
         inner.alive()?;

@@ -1,11 +1,10 @@
-//! [`Resident`]: a guard that keeps a part of a region in memory. Copies in and out.
+//! [`Resident`] keeps a part of a region in memory.
 //!
-//! A guard pins each page exclusively by its word: the hand passes the page, and no other guard or
-//! copy uses it. Cost: one atomic operation per present page. No lock.
+//! A guard pins each page exclusively: the hand passes the page, and no other guard or copy uses
+//! it. No lock.
 //!
 //! # Safety
-//! A guard has all its pages pinned exclusively during its life: the bytes are present, and no
-//! other slice has them.
+//! A guard's pages are pinned exclusively: the bytes are present, and no other slice has them.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -21,20 +20,20 @@ use glebe_os::internal::sync::Backoff;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::Bytes;
 
-/// Waits for a pinned page before a refusal: some tens of milliseconds in all.
+/// Waits for a pinned page: some tens of milliseconds in all.
 pub(super) const WAITS: u32 = 48;
 
-/// Bytes of a region that stay in memory, also for system calls and devices. No other guard or copy
-/// uses their pages meanwhile.
+/// `Resident` is bytes of a region that stay in memory, also for system calls and devices. No other
+/// guard or copy uses their pages.
 pub struct Resident<'a> {
     inner: &'a RegionCore,
     pages: Range<u64>,
     bytes: NonNull<[u8]>,
 }
 
-// SAFETY: a guard is the only reference to its bytes, like `&mut [u8]`, which is Send.
+// SAFETY: a guard is the only reference to its bytes, like `&mut [u8]`.
 unsafe impl Send for Resident<'_> {}
-// SAFETY: a shared reference to the guard gives only `&[u8]`.
+// SAFETY: a shared reference gives only `&[u8]`.
 unsafe impl Sync for Resident<'_> {}
 
 #[derive(Clone, Copy, Debug)]
@@ -44,13 +43,12 @@ enum Way {
 }
 
 impl Region {
-    /// Brings bytes to memory and keeps them there while the guard lives. Their pages count against
-    /// the budget. Guards may pin at most seven eighths of it.
+    /// Brings bytes to memory and keeps them there while the guard lives. Guards may pin at most
+    /// seven eighths of the budget.
     ///
     /// # Errors
-    /// [`SwapError::Beyond`]; [`SwapError::Pinned`] if a guard, or for long a copy, uses a page;
-    /// [`SwapError::Budget`], [`SwapError::Full`] or [`SwapError::Os`] if no room can be made;
-    /// [`SwapError::LostPage`]; [`SwapError::Forked`].
+    /// `Beyond`; `Pinned` if a guard or a long copy uses a page; `Budget`, `Full` or `Os` without
+    /// room; `LostPage`; `Forked`.
     pub fn resident(&self, offset: Bytes, len: Bytes) -> Result<Resident<'_>, SwapError> {
         let inner = self.inner();
         let pages = inner.checked(offset, len.get())?;
@@ -75,7 +73,7 @@ impl Region {
     /// Copies bytes out. During raw writes, the result may mix old and new bytes.
     ///
     /// # Errors
-    /// As [`Region::resident`]; then `buf` may hold anything.
+    /// As [`Region::resident`]; `buf` may then hold anything.
     pub fn read_at(&self, offset: Bytes, buf: &mut [u8]) -> Result<(), SwapError> {
         let inner = self.inner();
         let mut done = 0;
@@ -91,7 +89,7 @@ impl Region {
     /// Copies bytes in.
     ///
     /// # Errors
-    /// As [`Region::resident`]; then the first pages may be written.
+    /// As [`Region::resident`]; the first pages may then be written.
     pub fn write_at(&self, offset: Bytes, bytes: &[u8]) -> Result<(), SwapError> {
         let inner = self.inner();
         let mut done = 0;
@@ -122,7 +120,6 @@ impl RegionCore {
         Ok(first..if len == 0 { first } else { end.pages_up(page_size()).get() })
     }
 
-    /// Returns the pages of a range, with the bytes in each.
     fn pieces(
         &self,
         offset: Bytes,
@@ -136,7 +133,6 @@ impl RegionCore {
         }))
     }
 
-    /// Pins a page and makes it writable; brings it home if necessary.
     fn pin(&self, page: u64, way: Way) -> Result<(), SwapError> {
         let (word, mut backoff, mut waits) = (self.slot_of(page).word(), Backoff::default(), 0);
         let step = |word: Word| match way {
@@ -175,14 +171,14 @@ impl Deref for Resident<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: all pages are pinned exclusively; the slice ends before the guard.
+        // SAFETY: all pages are pinned exclusively.
         unsafe { self.bytes.as_ref() }
     }
 }
 
 impl DerefMut for Resident<'_> {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above; `&mut self` makes this slice the only one.
+        // SAFETY: all pages are pinned exclusively; `&mut self` makes this slice the only one.
         unsafe { self.bytes.as_mut() }
     }
 }

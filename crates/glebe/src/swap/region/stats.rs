@@ -1,4 +1,4 @@
-//! Statistics of a region, in a store's table; inapplicable numbers are 0.
+//! [`Stats`] of a region uses a store's table; inapplicable numbers are 0.
 
 use super::inner::RegionCore;
 use crate::swap::file::SpillFile;

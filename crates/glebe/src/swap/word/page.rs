@@ -1,4 +1,4 @@
-//! Further steps for a region's page.
+//! [`Word`] has further steps for a region's page.
 //!
 //! ```text
 //! hole, stored, window ----> loading ----> resident       a touch brings it in
@@ -8,14 +8,13 @@
 //! stored, failed       ----> loading ----> hole           the same
 //! ```
 //!
-//! The thread that makes a page loading or leaving owns it until [`Word::put`]; a touch meanwhile
-//! waits. *copy*: a copy exists, but may be older than the page, because nothing sees the program's
-//! writes. The generation is always zero. A hole is a page never touched, or discarded.
+//! A thread that makes a page loading or leaving owns the page until [`Word::put`]; touches wait.
+//! *copy* may be older than the page, because the program's writes are not seen. The generation is
+//! 0.
 
 use super::{Refusal, Step, Word, WordState, ALONE, BUSY, COPY, PINS};
 
 impl Word {
-    /// Takes a page, to bring it home.
     pub(crate) fn fetching(self) -> Step {
         match self.state() {
             WordState::Hole | WordState::Stored | WordState::Window => {
@@ -27,7 +26,6 @@ impl Word {
         }
     }
 
-    /// Takes an unpinned page at home, to move it out.
     pub(crate) fn moving(self) -> Step {
         match self.expect(WordState::Resident)? {
             word if word.0 & (PINS | ALONE | BUSY) != 0 => Err(Refusal::Unfit),
@@ -35,12 +33,10 @@ impl Word {
         }
     }
 
-    /// Takes a page in the window, to compress and drop it.
     pub(crate) fn draining(self) -> Step {
         Ok(self.expect(WordState::Window)?.with(WordState::Leaving))
     }
 
-    /// Takes an unpinned page, to make it a hole.
     pub(crate) fn discarding(self) -> Step {
         match self.state() {
             WordState::Hole => Err(Refusal::Unfit),
@@ -52,7 +48,6 @@ impl Word {
         }
     }
 
-    /// Ends the caller's ownership.
     pub(crate) fn put(self, state: WordState, has_copy: bool) -> Step {
         match self.state() {
             WordState::Loading | WordState::Leaving => {

@@ -1,4 +1,4 @@
-//! Tests the result and the refusals of each step.
+//! Tests each step's result and refusals.
 
 use super::*;
 
@@ -94,7 +94,6 @@ fn what_is_used_pinned_or_dead_is_not_chosen() {
         assert_eq!(refused(word.chosen()), Some(Unfit), "{word:?}");
     }
     assert!(used.passed().and_then(Word::chosen).is_ok());
-    // A reader pinned and unpinned it during the copy.
     let chosen = resident().chosen().unwrap();
     let rescued = Word(chosen.pinned(GENERATION).unwrap().0 - 1);
     assert_eq!(refused(rescued.leaving()), Some(Pinned));

@@ -1,22 +1,19 @@
-//! Hashes the call stack of a fault point, while a test notes points.
+//! Hashes the call stack of a fault point.
 //!
-//! Allocates nothing after [`warm_up`], so that signal handlers may pass points. Source:
+//! `hash` allocates nothing after `warm_up`, since signal handlers pass points. Source:
 //! backtrace(3), only in glibc.
 //!
 //! # Safety
-//! The array has the length that backtrace gets.
+//! backtrace gets the array's length.
 #![allow(unsafe_code)]
 
-/// Frames hashed, from the innermost.
 #[cfg(target_env = "gnu")]
 const DEPTH: usize = 64;
 
-/// Makes the C library load the code for [`hash`].
 pub(super) fn warm_up() {
     hash();
 }
 
-/// Returns a hash (FNV-1a by words) of this thread's return addresses.
 #[cfg(target_env = "gnu")]
 pub(super) fn hash() -> u64 {
     let mut frames = [std::ptr::null_mut(); DEPTH];

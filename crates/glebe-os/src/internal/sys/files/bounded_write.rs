@@ -1,14 +1,13 @@
 //! Writes a file of `/sys` within a deadline, even if only a fatal signal ends the kernel's work.
 //!
-//! A child process, the *writer*, writes with the caller's memory and file table, while the calling
-//! thread waits with signals blocked. A timer kills the writer at the deadline, and the kernel
-//! kills it if that thread ends. The shared file table keeps the caller's file locks until the
-//! writer has ended: the next lock holder finds no write in progress. Costs some 50 µs. Source:
-//! clone(2), fcntl_locking(2).
+//! A child process, the *writer*, shares the caller's memory and file table. A timer kills the
+//! writer at the deadline, and the kernel kills it when the caller's thread ends. The shared table
+//! keeps file locks until the writer has ended, so the next lock holder finds no write in progress.
+//! Source: clone(2), fcntl_locking(2).
 //!
 //! # Safety
 //! The writer has its own stack and only makes system calls. The calling thread waits, so the
-//! memory of the call outlives the writer.
+//! call's memory outlives the writer.
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -23,7 +22,6 @@ use crate::internal::sync::{MappedWord, Ordering};
 use crate::internal::sys::fault::point;
 use crate::internal::sys::processes::signals;
 
-/// Stack of the writer, in bytes; some hundred suffice.
 const STACK: usize = 64 << 10;
 const PENDING: u64 = u64::MAX;
 
@@ -32,15 +30,11 @@ struct Job<'a> {
     bytes: &'a [u8],
     deadline: Duration,
     parent: u32,
-    /// 0 or the error number of the write; `PENDING` before it returns.
+    /// 0 or an error number; `PENDING` before the write returns.
     answer: MappedWord,
 }
 
-/// Writes `bytes` to the file at `path` in one call.
-///
-/// # Errors
-/// Fails with [`TimedOut`](io::ErrorKind::TimedOut) at the deadline, or if open(2), clone(2) or
-/// write(2) fails.
+/// Writes `bytes` in one call. Fails with [`TimedOut`](io::ErrorKind::TimedOut) at the deadline.
 pub fn write_within(path: &Path, bytes: &[u8], deadline: Duration) -> io::Result<()> {
     let file = file::open(path, OpenOptions::new().write(true).truncate(true))?;
     let (parent, answer) = (std::process::id(), MappedWord::new(PENDING));
@@ -65,7 +59,7 @@ fn run(job: &Job<'_>) -> io::Result<()> {
     let top = stack.as_mut_ptr_range().end.map_addr(|end| end & !15);
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FILES;
     // SAFETY: CLONE_VFORK suspends this thread until the writer has ended, so the stack and the job
-    // outlive it. It has no exit signal, which a handler of the program could mistake.
+    // outlive it.
     let pid = unsafe { libc::clone(body, top.cast(), flags, ptr::from_ref(job).cast_mut().cast()) };
     if pid == -1 {
         return Err(io::Error::last_os_error());
@@ -82,9 +76,8 @@ fn run(job: &Job<'_>) -> io::Result<()> {
     }
 }
 
-/// Runs in the writer, with all signals blocked except the timer's.
 extern "C" fn body(job: *mut libc::c_void) -> libc::c_int {
-    // SAFETY: `run` keeps the job alive; the calls read locals and change only this process.
+    // SAFETY: `run` keeps the job alive; the calls change only the writer.
     unsafe {
         let job = &*job.cast::<Job<'_>>();
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);

@@ -1,15 +1,14 @@
-//! SIGPIPE: writes that raise none, and ignoring it, which executed programs inherit.
-//! Source: sigaction(2), execve(2), sigtimedwait(2), pipe(7).
+//! `Held` prevents SIGPIPE; [`ignore`] ignores it. Source: sigaction(2), sigtimedwait(2), pipe(7).
 //!
 //! # Safety
-//! The calls fill and read locals, or take no pointer.
+//! The calls fill and read locals.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// Blocks SIGPIPE for the calling thread. The drop discards a SIGPIPE raised meanwhile, unless one
-/// was pending before. Safe in a signal handler.
+/// Blocks SIGPIPE for the calling thread. The drop discards a SIGPIPE raised meanwhile. Safe in a
+/// signal handler.
 pub(in crate::internal::sys) struct Held {
     before: libc::sigset_t,
     /// SIGPIPE; `None` if one was pending before.
@@ -20,7 +19,7 @@ impl Held {
     pub(in crate::internal::sys) fn new() -> Self {
         let (mut pipe, mut before, mut waiting) =
             (MaybeUninit::uninit(), MaybeUninit::zeroed(), MaybeUninit::zeroed());
-        // SAFETY: the sets are locals; only bad arguments make the calls fail.
+        // SAFETY: the sets are locals.
         unsafe {
             libc::sigemptyset(pipe.as_mut_ptr());
             libc::sigaddset(pipe.as_mut_ptr(), libc::SIGPIPE);
@@ -35,7 +34,7 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: `new` filled the sets; the time is a local.
+        // SAFETY: `new` filled the sets.
         unsafe {
             if let Some(raised) = &self.raised {
                 libc::sigtimedwait(raised, ptr::null_mut(), &raw const at_once);
@@ -45,10 +44,9 @@ impl Drop for Held {
     }
 }
 
-/// Returns true if the process ignores SIGPIPE. Callable before `main`.
 pub fn is_ignored() -> bool {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: the kernel fills the local; zeros are a valid action too.
+    // SAFETY: the kernel fills the local.
     let action = unsafe {
         libc::sigaction(libc::SIGPIPE, ptr::null(), action.as_mut_ptr());
         action.assume_init()
@@ -56,7 +54,7 @@ pub fn is_ignored() -> bool {
     action.sa_sigaction == libc::SIG_IGN
 }
 
-/// Ignores SIGPIPE. Callable between fork and exec.
+/// Ignores SIGPIPE, also after exec.
 pub fn ignore() {
     // SAFETY: the call takes no pointer.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };

@@ -1,10 +1,8 @@
-//! [`Epoll`]: one descriptor that is readable while any of several has an event.
-//!
-//! Source: epoll(7), epoll_ctl(2).
+//! [`Epoll`] is readable while any of several descriptors has an event. Source: epoll(7),
+//! epoll_ctl(2).
 //!
 //! # Safety
-//! Each new descriptor is wrapped once. Added descriptors are borrowed; the kernel removes each at
-//! its close.
+//! Each new descriptor is wrapped once. Added descriptors are borrowed.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -17,7 +15,7 @@ use crate::internal::sys::call::{answer, call};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wakes {
     Readable,
-    /// A file of the kernel has changed (EPOLLPRI).
+    /// Changed kernel file (EPOLLPRI).
     Urgent,
 }
 
@@ -26,7 +24,7 @@ const TOLD: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     pub fd: RawFd,
-    /// True after an error or hangup: no more events follow.
+    /// True after an error or hangup.
     pub is_over: bool,
 }
 
@@ -42,7 +40,7 @@ impl Epoll {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Adds `fd` until it is closed. Fails with `EPERM` for a file that cannot be waited for.
+    /// Adds `fd` until its close. Fails with `EPERM` for a file without events.
     pub fn add(&self, fd: BorrowedFd<'_>, wakes: Wakes) -> Result<(), OsError> {
         let events = match wakes {
             Wakes::Readable => libc::EPOLLIN,
@@ -57,7 +55,7 @@ impl Epoll {
         })
     }
 
-    /// Waits for events, at most `time`, or until a signal. Returns some of the ready descriptors.
+    /// Waits for events, at most `time`, or until a signal.
     pub fn wait(&self, time: Option<Duration>) -> Result<[Option<Event>; TOLD], OsError> {
         // A time rounded down to 0 would not wait.
         let millis = |time: Duration| i32::try_from(time.as_micros().div_ceil(1000));

@@ -1,6 +1,5 @@
-//! [`EventFd`] and [`TimerFd`]: descriptors that a thread, the kernel or a clock makes readable.
-//!
-//! Each holds a count that a read clears. Source: eventfd(2), timerfd_create(2).
+//! [`EventFd`] and [`TimerFd`] are descriptors that a thread or a clock makes readable. Source:
+//! eventfd(2), timerfd_create(2).
 //!
 //! # Safety
 //! Each new descriptor is wrapped once; a read fills a local.
@@ -26,14 +25,12 @@ impl EventFd {
         owned("eventfd", || unsafe { libc::eventfd(0, flags) }).map(Self)
     }
 
-    /// Makes the descriptor readable.
     pub fn signal(&self) {
-        // SAFETY: the descriptor is open. The write fails only if the count is full, which is
-        // readable too.
+        // SAFETY: the descriptor is open. The write fails only if the count is full.
         unsafe { libc::eventfd_write(self.0.as_raw_fd(), 1) };
     }
 
-    /// Makes the descriptor unreadable; true if it was readable.
+    /// Returns true if the descriptor was readable.
     pub fn clear(&self) -> bool {
         clear(&self.0)
     }
@@ -47,7 +44,7 @@ impl TimerFd {
         owned("timerfd_create", made).map(Self)
     }
 
-    /// Makes the descriptor readable once after this time. Replaces an earlier setting.
+    /// Replaces an earlier setting.
     pub fn set(&self, after: Duration) -> Result<(), OsError> {
         // Zero would disarm the timer.
         let after = after.max(Duration::from_nanos(1));
@@ -58,7 +55,7 @@ impl TimerFd {
         };
         let new = libc::itimerspec { it_interval: zero, it_value: value };
         let fd = self.0.as_raw_fd();
-        // SAFETY: the kernel reads one structure and writes none.
+        // SAFETY: the kernel reads one structure.
         call("timerfd_settime", String::new, || unsafe {
             libc::timerfd_settime(fd, 0, &raw const new, ptr::null_mut())
         })

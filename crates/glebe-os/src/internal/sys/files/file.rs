@@ -1,7 +1,4 @@
-//! Calls of std on files of `/proc` and `/sys`, lock files and the directory of sockets, each after
-//! a fault point.
-//!
-//! Interrupted calls are repeated, by std or here.
+//! Calls of std on files, each after a fault point. Interrupted calls are repeated.
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
@@ -23,7 +20,6 @@ pub fn read_text(path: &Path) -> io::Result<String> {
     fs::read_to_string(path)
 }
 
-/// Reads from the file's position; returns 0 at the end.
 pub fn read_part(file: &mut File, buf: &mut [u8]) -> io::Result<usize> {
     loop {
         match point("read").and_then(|()| file.read(buf)) {
@@ -33,14 +29,12 @@ pub fn read_part(file: &mut File, buf: &mut [u8]) -> io::Result<usize> {
     }
 }
 
-/// Fills `buf` from an offset.
 pub fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<()> {
     point("pread")?;
     file.read_exact_at(buf, offset)
 }
 
-/// Returns the word at every `stride`-th byte. Thousands of equal reads count as one call at fault
-/// points.
+/// Returns the word at every `stride`-th byte. Fault points count the thousands of reads as one.
 pub fn read_words_apart(file: &File, stride: u64) -> io::Result<Vec<u64>> {
     point("pread")?;
     let mut words = Vec::new();
@@ -70,7 +64,6 @@ pub fn read_some_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usiz
     Ok(done)
 }
 
-/// Writes all of `bytes`, in one call if the kernel takes them.
 pub fn write(file: &mut File, bytes: &[u8]) -> io::Result<()> {
     point("write")?;
     file.write_all(bytes)
@@ -96,13 +89,11 @@ pub fn metadata(file: &File) -> io::Result<Metadata> {
     file.metadata()
 }
 
-/// Returns the metadata of `path`; follows links.
 pub fn metadata_of(path: &Path) -> io::Result<Metadata> {
     point_at("stat", path)?;
     fs::metadata(path)
 }
 
-/// Returns the metadata of `path`; does not follow a link.
 pub fn link_metadata(path: &Path) -> io::Result<Metadata> {
     point_at("stat", path)?;
     fs::symlink_metadata(path)
@@ -123,7 +114,6 @@ pub fn exists(path: &Path) -> io::Result<bool> {
     fs::exists(path)
 }
 
-/// Returns the UTF-8 names in a directory.
 pub fn names(dir: &Path) -> io::Result<Vec<String>> {
     point_at("open", dir)?;
     let entries = fs::read_dir(dir)?;
@@ -154,13 +144,11 @@ pub fn text(path: impl AsRef<Path>) -> Result<String, OsError> {
     read_text(path).map_err(|source| OsError::new("read", path.display().to_string(), source))
 }
 
-/// Makes the error for a file with unexpected text.
 pub fn strange(path: &Path, text: &str) -> OsError {
     let source = io::Error::new(io::ErrorKind::InvalidData, format!("{:?}", text.trim()));
     OsError::new("read", path.display().to_string(), source)
 }
 
-/// Reads a file that holds only a number.
 pub fn number(path: impl AsRef<Path>) -> Result<u64, OsError> {
     let text = text(&path)?;
     text.trim().parse().map_err(|_| strange(path.as_ref(), &text))
@@ -174,7 +162,6 @@ pub fn chosen(path: impl AsRef<Path>) -> Result<String, OsError> {
     Ok(chosen.to_owned())
 }
 
-/// Writes a word in one call.
 pub fn put(path: impl AsRef<Path>, word: &str) -> Result<(), OsError> {
     let path = path.as_ref();
     let refused = |call, source| OsError::new(call, path.display().to_string(), source);
@@ -183,13 +170,12 @@ pub fn put(path: impl AsRef<Path>, word: &str) -> Result<(), OsError> {
     write(&mut file, word.as_bytes()).map_err(|source| refused("write", source))
 }
 
-/// Opens the file for writing, but writes nothing.
 pub fn check_writable(path: &Path) -> Result<(), OsError> {
     let opened = open(path, OpenOptions::new().write(true));
     opened.map(drop).map_err(|source| OsError::new("open", path.display().to_string(), source))
 }
 
-/// Returns the sizes of the `hugepages-NkB` directories below `dir`, largest first.
+/// Returns the sizes of the `hugepages-NkB` directories, largest first.
 pub fn page_sizes(dir: &Path) -> Vec<PageSize> {
     let size = |name: &String| {
         let kib: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;

@@ -1,19 +1,16 @@
-//! [`LockFile`] is a file that one thread of the machine at a time can lock. It holds a short
-//! record.
+//! [`LockFile`] is a file with a short record that one thread of the machine at a time can lock.
 //!
-//! The lock is an OFD lock of a `Description` that is open while it is locked. The lock ends with
-//! the process; a forked child does not inherit it, and closing another descriptor does not end it.
-//! It excludes another copy of this library in the process (of a plugin), and locks of processes
-//! (`F_SETLK`). Between threads one word decides, which names the holder and is stale in a forked
-//! child.
+//! The lock is an OFD lock of a `Description`, so it ends with the process and no forked child
+//! inherits it. It excludes another copy of this library in the process, and locks of processes
+//! (`F_SETLK`). One word decides between threads.
 //!
 //! ```text
 //! word   generation of the process, 32 bits | thread, 32 bits     0 = nobody
 //! file   record, up to its first zero byte | at RECORD_MAX: "process namespace" of the holder
 //! ```
 //!
-//! A waiter retries at least every 20 ms. Errors name the holder that the file notes, since the
-//! kernel does not know the holder of an OFD lock. Source: fcntl(2), "Open file description locks".
+//! The kernel does not know the holder of an OFD lock, so the file notes it for errors. Source:
+//! fcntl(2), "Open file description locks".
 //!
 //! # Safety
 //! The only call takes no argument.
@@ -34,13 +31,12 @@ use crate::internal::sys::files::ofd_lock::{locker, Description};
 use crate::internal::sys::files::private;
 use crate::internal::sys::processes::fork::ForkGuard;
 
-/// Longest record, in bytes.
 pub const RECORD_MAX: usize = 1024;
 const PAUSE_MIN: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(20);
 const BYTE: u64 = 0;
 
-/// A file to lock. Each process has one `LockFile` per path, for as long as it lives.
+/// A file to lock, one per path in each process.
 #[derive(Debug)]
 pub struct LockFile {
     path: PathBuf,
@@ -48,11 +44,10 @@ pub struct LockFile {
     claim: MappedWord,
 }
 
-/// Without a lock: a child forked while a thread holds one would wait for ever.
+/// Lock-free: a forked child could wait for a lock for ever.
 static FILES: List<LockFile> = List::new();
 
 impl LockFile {
-    /// Returns the process's `LockFile` for `path`. Each lock opens the file anew.
     pub fn at(path: &Path) -> &'static Self {
         FILES.find_or_add(|file| file.path == path, || Self::new(path))
     }
@@ -61,17 +56,13 @@ impl LockFile {
         Self { path: path.to_owned(), holder: MappedWord::new(0), claim: MappedWord::new(0) }
     }
 
-    /// Returns the path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Locks the file, waiting at most `patience`. Creates a missing file.
-    ///
-    /// # Errors
-    /// [`TimedOut`](io::ErrorKind::TimedOut), naming the holder; or if the file cannot be opened,
-    /// is a symbolic link, or belongs to another user.
+    /// Locks the file, creating a missing one. After `patience` it fails with
+    /// [`TimedOut`](io::ErrorKind::TimedOut) and names the holder.
     pub fn lock(&'static self, patience: Duration) -> Result<Locked, OsError> {
         let begin = Instant::now();
         let mut pause = PAUSE_MIN;
@@ -120,7 +111,6 @@ impl LockFile {
     }
 }
 
-/// Frees the word between threads when dropped.
 #[derive(Debug)]
 struct Inside {
     file: &'static LockFile,
@@ -129,14 +119,12 @@ struct Inside {
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        // The word differs if a forked child drops its parent's `Inside` after it took the word
-        // itself.
+        // The word differs in a forked child that took it and then drops its parent's `Inside`.
         let (free, failed) = (Ordering::Release, Ordering::Relaxed);
         let _ = self.file.holder.compare_exchange(self.own, 0, free, failed);
     }
 }
 
-/// A held lock. Dropping it unlocks the file.
 #[derive(Debug)]
 pub struct Locked {
     // First: the file is closed before the word is free.
@@ -146,16 +134,11 @@ pub struct Locked {
 }
 
 impl Locked {
-    /// Returns the path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.inside.file.path()
     }
 
-    /// Returns the record; empty if there is none.
-    ///
-    /// # Errors
-    /// If the record cannot be read.
     pub fn record(&self) -> Result<Vec<u8>, OsError> {
         let mut bytes = vec![0; RECORD_MAX];
         let read = file::read_some_at(self.description.file(), &mut bytes, 0);
@@ -166,11 +149,8 @@ impl Locked {
         Ok(bytes)
     }
 
-    /// Replaces the record. If the process is killed meanwhile, the old or the new record remains:
-    /// the kernel copies less than a page in one step.
-    ///
-    /// # Errors
-    /// If `text` is longer than [`RECORD_MAX`], or cannot be written.
+    /// Replaces the record. A kill leaves the old or the new record: the kernel copies less than a
+    /// page in one step.
     pub fn set_record(&self, text: &[u8]) -> Result<(), OsError> {
         let mut bytes = [0; RECORD_MAX];
         let refused = |source| self.inside.file.refused("pwrite", source);
@@ -185,8 +165,8 @@ impl Locked {
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        // The close ends the lock too, unless another process has a copy of the descriptor for a
-        // moment. A forked child with a copy must leave its parent's lock alone.
+        // The close ends the lock too, unless another process has a copy of the descriptor. A child
+        // must leave its parent's lock alone.
         if !self.guard.is_child() {
             self.description.unlock(BYTE);
         }
@@ -219,7 +199,6 @@ fn named(pid: u32) -> String {
 
 const NOTE_MAX: usize = 32;
 
-/// Notes that this process holds the lock; only for messages.
 fn note_holder(file: &File) {
     let mut note = [0; NOTE_MAX];
     let text = format!("{} {}\n", std::process::id(), namespace());
@@ -228,7 +207,6 @@ fn note_holder(file: &File) {
     let _ = file::write_at(file, &note, RECORD_MAX as u64);
 }
 
-/// Reads the noted process number and namespace.
 fn noted_holder(file: &File) -> Option<(u32, u64)> {
     let mut note = [0; NOTE_MAX];
     let len = file::read_some_at(file, &mut note, RECORD_MAX as u64).ok()?;
@@ -236,13 +214,12 @@ fn noted_holder(file: &File) -> Option<(u32, u64)> {
     Some((process.parse().ok()?, rest.split_once('\n')?.0.parse().ok()?))
 }
 
-/// Returns the PID namespace; zero if it cannot be read.
 fn namespace() -> u64 {
     file::metadata_of(Path::new("/proc/self/ns/pid")).map_or(0, |of| of.ino())
 }
 
 fn thread() -> u32 {
-    // SAFETY: no argument; always succeeds.
+    // SAFETY: no argument.
     unsafe { libc::gettid() }.unsigned_abs()
 }
 

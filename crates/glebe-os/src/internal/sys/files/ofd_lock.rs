@@ -1,18 +1,16 @@
-//! Locks bytes of a file through an *open file description* (OFD). The kernel ends a lock when the
-//! last descriptor and the last mapping of its description are gone, however the process ends.
+//! [`Description`] and [`Tied`] lock bytes of a file through an *open file description* (OFD). The
+//! kernel ends a lock when the last descriptor and mapping of the description are gone.
 //!
-//! A [`Description`] holds its locks until it is dropped; a forked child loses it. A [`Tied`] lock
-//! is held only by a mapping that fork does not pass on: it ends exactly when this process's memory
-//! does, even if children live on.
+//! A [`Description`] holds its locks until it is dropped; a forked child loses it. Only a mapping
+//! that fork does not pass on holds a [`Tied`] lock, so it ends with this process's memory.
 //!
 //! The bytes need not exist. Two descriptions in one process exclude each other, and closing
-//! another descriptor of the file ends no lock. Opening anew needs `/proc/self/fd`. Cost: some
-//! system calls. Locks: only the fork lock, while a file is opened.
-//! Source: fcntl(2), "Open file description locks"; fcntl_locking(2); mmap(2).
+//! another descriptor ends no lock. Lock: the fork lock, while a file is opened. Source: fcntl(2),
+//! fcntl_locking(2), mmap(2).
 //!
 //! # Safety
-//! A `File` keeps its descriptor open. A mapping made here has no access and no other user; only
-//! the process that made it unmaps it.
+//! A `File` keeps its descriptor open. Only the process that made a mapping unmaps it, and it has
+//! no other user.
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -34,7 +32,6 @@ use crate::internal::sys::page_size;
 use crate::internal::sys::processes::atfork;
 use crate::internal::sys::processes::fork::ForkGuard;
 
-/// A description of a file, for this process alone.
 #[derive(Debug)]
 pub struct Description {
     // First: dropped before the descriptor is closed.
@@ -43,20 +40,13 @@ pub struct Description {
 }
 
 impl Description {
-    /// Opens the file of a descriptor anew, for reading and writing.
-    ///
-    /// # Errors
-    /// If open(2) fails: no `/proc`, no free descriptor, no permission to write.
+    /// Opens a descriptor's file anew, for reading and writing; needs `/proc/self/fd`.
     pub fn reopen(of: &File) -> Result<Self, OsError> {
         Parents::follow_forks()?;
         Self::open_anyway(|| open_anew(of))
     }
 
-    /// Opens a file with `open`. If forks cannot be followed, a child has the description too,
-    /// until it ends.
-    ///
-    /// # Errors
-    /// If `open` fails.
+    /// Opens a file. If forks cannot be followed, a child has the description too.
     pub fn open_anyway(open: impl FnOnce() -> Result<File, OsError>) -> Result<Self, OsError> {
         let _ = Parents::follow_forks();
         atfork::without_forks(|| {
@@ -69,18 +59,11 @@ impl Description {
         &self.file
     }
 
-    /// Locks a byte. Returns false if another description has it.
-    ///
-    /// # Errors
-    /// If fcntl(2) fails.
+    /// Returns false if another description has locked the byte.
     pub fn try_lock(&self, byte: u64) -> Result<bool, OsError> {
         try_lock(&self.file, byte)
     }
 
-    /// Locks a byte, waiting at most `patience`. Returns false if another description has it.
-    ///
-    /// # Errors
-    /// If fcntl(2) fails.
     pub fn lock(&self, byte: u64, patience: Duration) -> Result<bool, OsError> {
         let (begin, mut backoff) = (Instant::now(), Backoff::default());
         while !self.try_lock(byte)? {
@@ -93,13 +76,12 @@ impl Description {
     }
 
     /// Unlocks a byte, even if another process has a copy of the descriptor. If the kernel has no
-    /// memory for the request, the lock ends with the description.
+    /// memory, the lock ends with the description.
     pub fn unlock(&self, byte: u64) {
         unlock(&self.file, byte);
     }
 }
 
-/// A locked byte, until this is dropped or the process ends.
 #[derive(Debug)]
 pub struct Tied {
     addr: usize,
@@ -107,20 +89,14 @@ pub struct Tied {
 }
 
 impl Tied {
-    /// Locks a byte; `None` if it is already locked.
-    ///
-    /// # Errors
-    /// See [`Description::reopen`]; or if fcntl(2), mmap(2) or madvise(2) fails.
+    /// Returns `None` if the byte is locked.
     pub fn try_take(of: &File, byte: u64) -> Result<Option<Self>, OsError> {
         Parents::follow_forks()?;
         Self::try_take_anyway(|| open_anew(of), byte)
     }
 
-    /// Locks a byte of the file that `open` opens; `None` if it is already locked. If forks cannot
-    /// be followed, a child that another thread forks meanwhile has the lock too, until it ends.
-    ///
-    /// # Errors
-    /// If `open`, fcntl(2), mmap(2) or madvise(2) fails.
+    /// Returns `None` if the byte is locked. If forks cannot be followed, a child forked meanwhile
+    /// has the lock too.
     pub fn try_take_anyway(
         open: impl FnOnce() -> Result<File, OsError>,
         byte: u64,
@@ -132,7 +108,7 @@ impl Tied {
                 return Ok(None);
             }
             let mapped = map_unreadable(&file, page_size().bytes());
-            // After a failed call the kernel may keep the mapping, and so the lock.
+            // A failed call may keep the mapping, and so the lock.
             let addr = mapped.inspect_err(|_| unlock(&file, byte))?;
             Ok(Some(Self { addr, guard: ForkGuard::new() }))
         })
@@ -142,7 +118,6 @@ impl Tied {
         std::mem::forget(self);
     }
 
-    /// Returns true in a forked child of the lock's process.
     #[inline]
     pub fn is_inherited(&self) -> bool {
         self.guard.is_child()
@@ -152,25 +127,19 @@ impl Tied {
 impl Drop for Tied {
     fn drop(&mut self) {
         if !self.guard.is_child() {
-            // SAFETY: `try_take_anyway` made the mapping for this value only.
+            // SAFETY: only this value uses the mapping.
             let _ = unsafe { unmap(self.addr, page_size().bytes()) };
         }
     }
 }
 
-/// Returns true if another description, of any process, has locked one of these bytes.
-///
-/// # Errors
-/// If fcntl(2) fails.
+/// Returns true if another description of any process has locked one of these bytes.
 pub fn is_locked(file: &File, bytes: Range<u64>) -> Result<bool, OsError> {
     Ok(locker(file, bytes)?.is_some())
 }
 
-/// Returns the process that has locked one of these bytes: -1 if a description has, 0 if the
-/// process is not in this PID namespace.
-///
-/// # Errors
-/// If fcntl(2) fails.
+/// Returns the process that has locked one of these bytes: -1 for a description, 0 for another PID
+/// namespace.
 pub fn locker(file: &File, bytes: Range<u64>) -> Result<Option<libc::pid_t>, OsError> {
     let mut request = request(libc::F_WRLCK, bytes);
     // SAFETY: the kernel fills the local.

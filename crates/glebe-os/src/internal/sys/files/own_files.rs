@@ -1,24 +1,19 @@
 //! [`take`] gives a thread its own table of open files.
 //!
-//! A program may close every descriptor that it does not know, and expects its next descriptor to
-//! be the lowest free number. A thread with its own table is safe from that close and leaves the
-//! numbers alone. Its descriptors mean nothing in other threads. Linux 5.9. Source: close_range(2).
+//! A program may close every descriptor that it does not know, and may expect the lowest free
+//! number next. An own table is safe from that close and takes no numbers. Linux 5.9. Source:
+//! close_range(2).
 //!
 //! # Safety
-//! The call takes no pointer. It closes descriptors only in the calling thread's new table.
+//! The call closes descriptors only in the new table.
 #![allow(unsafe_code)]
 
 use std::io;
 
 use crate::internal::sys::call::answer;
 
-/// Gives the calling thread an empty table of open files. Allocates nothing.
-///
-/// Call it first in a thread: it closes every descriptor that the thread has, standard error too.
-///
-/// # Errors
-/// If close_range(2) fails: ENOSYS on an older kernel, EPERM from a filter. Nothing has changed
-/// then.
+/// Gives the calling thread an empty table. Allocates nothing. Call it first in a thread: it closes
+/// every descriptor there, standard error too. A failure changes nothing.
 pub fn take() -> io::Result<()> {
     let (first, last, flags) = (0, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE);
     // SAFETY: no pointer.

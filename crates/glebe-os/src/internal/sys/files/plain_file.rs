@@ -1,11 +1,11 @@
 //! [`Plain`] reads and writes files without allocating and without a lock: in a signal handler, in
 //! malloc, at exit.
 //!
-//! Calls are repeated if a signal interrupts them, and keep errno. Source: open(2), read(2),
-//! write(2), signal-safety(7).
+//! Interrupted calls are repeated. All calls keep errno. Source: open(2), read(2), write(2),
+//! signal-safety(7).
 //!
 //! # Safety
-//! The calls read and fill slices and strings of the caller.
+//! The calls access slices and strings of the caller.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -15,31 +15,26 @@ use std::ops::Deref;
 use super::broken_pipe;
 use crate::internal::sys::errno;
 
-/// An open file. Dropping it closes it, unless it is a standard file.
+/// An open file, closed when dropped unless it is a standard file.
 #[derive(Debug)]
 pub struct Plain {
     fd: i32,
 }
 
-/// Standard error.
 pub static ERRORS: Plain = Plain { fd: libc::STDERR_FILENO };
 
 impl Plain {
-    /// Opens a file for reading; `None` on failure.
     #[must_use]
     pub fn open(path: &CStr) -> Option<Self> {
         Self::with(path, libc::O_RDONLY).ok()
     }
 
-    /// Opens a file for writing: creates it, for its owner alone, or empties it. Refuses a symbolic
-    /// link, a file with a second name and anything but a regular file.
-    ///
-    /// # Errors
-    /// The error number.
+    /// Creates or empties a file for its owner alone. Refuses a symbolic link, a second name and
+    /// anything but a regular file.
     pub fn create(path: &CStr) -> Result<Self, i32> {
         let file = Self::with(path, libc::O_WRONLY | libc::O_CREAT | libc::O_NONBLOCK)?;
         let kept = errno::get();
-        // SAFETY: `file` is open, and the status is a local.
+        // SAFETY: `file` is open; the status is a local.
         let refused = unsafe {
             let mut status = std::mem::zeroed::<libc::stat>();
             if libc::fstat(file.fd, &mut status) != 0 {
@@ -78,20 +73,17 @@ impl Plain {
     }
 }
 
-/// Standard error as it was at one moment. The program may close it later, as many do before they
-/// end, or may open another file in its place.
+/// Standard error as it was. The program may later close it, or open another file in its place.
 #[derive(Debug)]
 pub struct KeptErrors {
-    /// Own descriptor, closed on exec; -1 if there is none.
     copy: i32,
     identity: (libc::dev_t, libc::ino_t),
 }
 
-/// Lowest descriptors to try for the copy: above those that programs count on.
+/// Lowest descriptors for the copy: above those that programs count on.
 const COPY_MIN: [i32; 3] = [900, 200, 50];
 
 impl KeptErrors {
-    /// Returns `None` if standard error is closed.
     #[must_use]
     pub fn new() -> Option<Self> {
         let kept = errno::get();
@@ -106,8 +98,6 @@ impl KeptErrors {
         Some(Self { copy, identity: identity? })
     }
 
-    /// Returns the kept file, through a descriptor that still refers to it; `None` if no descriptor
-    /// does.
     #[must_use]
     pub fn file(&self) -> Option<Borrowed> {
         let kept = errno::get();
@@ -118,7 +108,6 @@ impl KeptErrors {
     }
 }
 
-/// A file whose descriptor stays open.
 #[derive(Debug)]
 pub struct Borrowed(ManuallyDrop<Plain>);
 
@@ -130,7 +119,6 @@ impl Deref for Borrowed {
     }
 }
 
-/// Returns the device and inode of a descriptor.
 fn identity_of(fd: i32) -> Option<(libc::dev_t, libc::ino_t)> {
     // SAFETY: the kernel fills the local.
     unsafe {
@@ -150,7 +138,7 @@ impl Drop for Plain {
     }
 }
 
-/// Reads up to `buf.len()` bytes. Returns 0 at the end and on failure.
+/// Returns 0 at the end and on failure.
 pub fn read(file: &Plain, buf: &mut [u8]) -> usize {
     let kept = errno::get();
     let read = loop {

@@ -1,5 +1,5 @@
-//! Opens private files: created with mode 0600, never through a symbolic link, and refused if
-//! another user owns them or they have a second name. Source: open(2), mkdir(2).
+//! [`open`] opens private files: with mode 0600, not through a symbolic link, without a second name
+//! or another owner. Source: open(2), mkdir(2).
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -10,10 +10,6 @@ use crate::error::OsError;
 use crate::internal::sys::files::file;
 use crate::internal::sys::processes::process::effective_user;
 
-/// Opens a private file.
-///
-/// # Errors
-/// If the file cannot be opened, is a symbolic link, has a second name or belongs to another user.
 pub fn open(path: &Path, options: &mut OpenOptions) -> Result<File, OsError> {
     let refused = |call, source| OsError::new(call, path.display().to_string(), source);
     let options =
@@ -35,11 +31,8 @@ pub fn open(path: &Path, options: &mut OpenOptions) -> Result<File, OsError> {
 
 const DIR_MODE: u32 = 0o700;
 
-/// Creates `dir`, or checks that only this user can enter it. So no other user can reach a file in
-/// it whose mode is not set yet, or create one.
-///
-/// # Errors
-/// If `dir` cannot be created or examined; `PermissionDenied` if another user owns or may enter it.
+/// Creates `dir`, or checks that only this user can enter it. So no other user can open a file
+/// there before its mode is set.
 pub fn own_dir(dir: &Path) -> Result<(), OsError> {
     let refused = |call, source| OsError::new(call, dir.display().to_string(), source);
     match file::make_dir(dir, DIR_MODE) {
@@ -56,10 +49,7 @@ pub fn own_dir(dir: &Path) -> Result<(), OsError> {
     Ok(())
 }
 
-/// Replaces a private file atomically: a reader sees the old bytes or the new ones.
-///
-/// # Errors
-/// If the new file cannot be created, written or renamed.
+/// Replaces a private file atomically.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), OsError> {
     let new = path.with_extension("new");
     let refused = |call, source| OsError::new(call, new.display().to_string(), source);
@@ -69,7 +59,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), OsError> {
         .map_err(|source| refused("write", source))
         .and_then(|()| file::rename(&new, path).map_err(|source| refused("rename", source)));
     if written.is_err() {
-        // If this fails too, the next replacement removes the file.
+        // If this fails too, the next call removes the file.
         let _ = file::remove(&new);
     }
     written

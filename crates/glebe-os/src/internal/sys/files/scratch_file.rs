@@ -1,11 +1,9 @@
-//! [`ScratchFile`]: an unnamed file on disk for this process, whose blocks are freed with it.
+//! [`ScratchFile`] is an unnamed file on disk, whose blocks are freed with the process.
 //!
-//! O_TMPFILE makes the file. Where that is missing, it gets a new name that is removed at once. I/O
-//! bypasses the page cache (O_DIRECT) where it can; otherwise each write waits for the device
-//! (fdatasync(2)) and reports its own errors. Offsets, lengths and addresses are multiples of
-//! [`ALIGN`]. A forked child does not have the file, so it keeps no blocks of a killed
-//! parent; a child of a raw clone does. A write beyond `RLIMIT_FSIZE` would raise a signal and is
-//! refused. Source: open(2), fcntl(2), pwrite(2), setrlimit(2).
+//! O_TMPFILE makes the file, or a name that is removed at once. I/O bypasses the page cache
+//! (O_DIRECT) where it can; elsewhere each write waits for the device. Offsets, lengths and
+//! addresses are multiples of [`ALIGN`]. A forked child does not have the file, so it keeps no
+//! blocks of a killed parent. Source: open(2), fcntl(2), pwrite(2), setrlimit(2).
 //!
 //! # Safety
 //! Each descriptor is open as long as its `File`.
@@ -26,14 +24,13 @@ use crate::internal::sys::memory::memfd::parents::Parents;
 use crate::internal::sys::processes::atfork;
 use crate::units::Bytes;
 
-/// The most that file systems require for O_DIRECT, in bytes.
+/// Largest alignment for O_DIRECT, in bytes.
 pub const ALIGN: usize = 4 << 10;
-/// Names to try where O_TMPFILE is missing.
 const NAMES: u64 = 16;
 
 #[derive(Debug)]
 pub struct ScratchFile {
-    // Dropped before the descriptor is closed.
+    // First: dropped before the descriptor is closed.
     _parents: Option<Parents>,
     file: File,
     is_direct: bool,
@@ -41,10 +38,6 @@ pub struct ScratchFile {
 }
 
 impl ScratchFile {
-    /// Makes an empty file in a directory.
-    ///
-    /// # Errors
-    /// If open(2) or unlink(2) fails.
     pub fn new(dir: &Path) -> Result<Self, OsError> {
         // Without the step around fork children get the file, which is no reason to fail.
         let notes = Parents::follow_forks().is_ok();
@@ -76,7 +69,6 @@ impl ScratchFile {
             let nth = NEXT.fetch_add(1, Ordering::Relaxed);
             let path = dir.join(format!(".glebe-{}-{nth}", std::process::id()));
             match file::open(&path, &options) {
-                // The file is not used while it has a name.
                 Ok(made) => return file::remove(&path).map(|()| made),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => last = error,
                 Err(error) => return Err(error),
@@ -85,13 +77,12 @@ impl ScratchFile {
         Err(last)
     }
 
-    /// Makes I/O bypass the page cache. open(2) is not asked: without O_DIRECT it makes the name
-    /// and then fails.
+    /// Sets O_DIRECT. open(2) with O_DIRECT may make the name and then fail.
     fn bypass_cache(file: &File) -> io::Result<()> {
         let fd = file.as_raw_fd();
-        // SAFETY: the descriptor is open, and the call takes no pointer.
+        // SAFETY: the descriptor is open.
         let flags = answer("fcntl", || unsafe { libc::fcntl(fd, libc::F_GETFL) })?;
-        // SAFETY: the descriptor is open, and the call takes no pointer.
+        // SAFETY: the descriptor is open.
         let set = || unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_DIRECT) };
         answer("fcntl", set).map(drop)
     }
@@ -101,10 +92,8 @@ impl ScratchFile {
         OsError::new(call, subject, source)
     }
 
-    /// Writes `bytes`. On return the device or its driver has them.
-    ///
-    /// # Errors
-    /// If pwrite(2) or fdatasync(2) fails; EFBIG beyond the process's limit.
+    /// Writes `bytes`. On return the device or its driver has them. Refuses a write beyond
+    /// `RLIMIT_FSIZE`, which would raise a signal.
     pub fn write(&self, bytes: &[u8], offset: Bytes) -> Result<(), OsError> {
         let end = offset + Bytes::new(bytes.len() as u64);
         if limits::limit(libc::RLIMIT_FSIZE).is_some_and(|limit| end > limit) {
@@ -120,10 +109,7 @@ impl ScratchFile {
         Ok(())
     }
 
-    /// Reads into `bytes`; returns the number of bytes, fewer only at the end.
-    ///
-    /// # Errors
-    /// If pread(2) fails.
+    /// Reads into `bytes`; returns less only at the end.
     pub fn read(&self, bytes: &mut [u8], offset: Bytes) -> Result<usize, OsError> {
         let read = file::read_some_at(&self.file, bytes, offset.get());
         read.map_err(|source| self.refused("pread", offset, source))

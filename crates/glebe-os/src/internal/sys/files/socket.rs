@@ -1,9 +1,8 @@
-//! Local sockets that only their owner reaches: a listener at a path, and writes without `SIGPIPE`.
-//!
-//! A library may not rely on its host to ignore `SIGPIPE`. Source: send(2), unix(7).
+//! [`Listener`] accepts connections at a path of its owner; [`send_all`] raises no `SIGPIPE`.
+//! Source: send(2), unix(7).
 //!
 //! # Safety
-//! The kernel reads only the bytes of the given slice.
+//! The kernel reads only the given slice.
 #![allow(unsafe_code)]
 
 use std::io::{self, ErrorKind};
@@ -22,8 +21,8 @@ const SOCKET_MODE: u32 = 0o600;
 pub struct Listener(UnixListener);
 
 impl Listener {
-    /// Binds `path`; returns `None` if a process answers there. Replaces a socket that an ended
-    /// process left.
+    /// Binds `path`; returns `None` if a process answers there. Replaces the socket of an ended
+    /// process.
     pub fn bind(path: &Path) -> Result<Option<(Self, Bound)>, OsError> {
         let os = |call, e| OsError::new(call, path.display().to_string(), e);
         let in_use = |e: &io::Error| e.kind() == ErrorKind::AddrInUse;
@@ -46,7 +45,7 @@ impl Listener {
         Ok(Some((Self(listener), bound)))
     }
 
-    /// Waits for a connection; returns `None` once the [`Bound`] is dropped.
+    /// Returns `None` once the [`Bound`] is dropped.
     pub fn accept(&self) -> io::Result<Option<UnixStream>> {
         match point("accept").and_then(|()| self.0.accept()) {
             Ok((stream, _)) => Ok(Some(stream)),
@@ -56,11 +55,10 @@ impl Listener {
     }
 }
 
-/// The path of a [`Listener`]. Dropping it removes the path and ends `accept`.
+/// Path of a [`Listener`]. Its drop removes the path and ends `accept`.
 #[derive(Debug)]
 pub struct Bound {
     path: PathBuf,
-    /// The listening socket, in a form that can be shut down.
     waker: UnixStream,
 }
 
@@ -72,17 +70,13 @@ impl Bound {
 
 impl Drop for Bound {
     fn drop(&mut self) {
-        // Others may have removed the socket. A failed removal leaves a path without a listener, no
-        // more.
+        // A failed removal only leaves a path without a listener.
         let _ = file::remove(&self.path);
         let _ = self.waker.shutdown(Shutdown::Both);
     }
 }
 
-/// Writes all of `bytes`, each part within the stream's write timeout.
-///
-/// # Errors
-/// The kernel's error; `EPIPE` if the reader is gone.
+/// Writes all of `bytes`, each part within the write timeout.
 pub fn send_all(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         let (fd, len) = (stream.as_raw_fd(), bytes.len());
@@ -110,7 +104,7 @@ mod tests {
     fn a_closed_reader_is_an_error_and_no_signal() {
         let (writer, reader) = UnixStream::pair().unwrap();
         drop(reader);
-        // SAFETY: the child sets a signal's action, sends, and compares numbers.
+        // SAFETY: the child only makes system calls.
         let error = unsafe {
             in_child(|| {
                 libc::signal(libc::SIGPIPE, libc::SIG_DFL);

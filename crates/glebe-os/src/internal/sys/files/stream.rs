@@ -1,4 +1,4 @@
-//! Writes to C library streams that a caller passes in. Source: fwrite(3).
+//! Writes to C library streams. Source: fwrite(3).
 //!
 //! # Safety
 //! The caller guarantees that the stream is open.
@@ -6,7 +6,7 @@
 
 use std::ffi::c_void;
 
-/// Writes `bytes`; returns true if the stream took all of them.
+/// Returns true if the stream took all of `bytes`.
 ///
 /// # Safety
 /// `stream` is an open `FILE *`.

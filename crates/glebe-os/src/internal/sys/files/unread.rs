@@ -1,5 +1,5 @@
-//! [`Unread`]: the reason why a number could not be read from a kernel file. Making one allocates
-//! nothing; converting it into an [`OsError`] allocates.
+//! [`Unread`] is an error of reading a number from a kernel file. Only its conversion into an
+//! [`OsError`] allocates.
 
 use std::io;
 use std::path::Path;
@@ -15,15 +15,12 @@ pub struct Unread<'a> {
 
 #[derive(Debug)]
 enum Why {
-    /// The call of this name failed.
     Refused(&'static str, io::Error),
-    /// The line of this name is missing.
     Lacks(&'static str),
-    /// The file begins with these bytes instead of a number. The second field is their count.
+    /// First bytes of the text, and their count.
     Strange([u8; STRANGE_MAX], u8),
 }
 
-/// Most bytes of a strange text to keep.
 const STRANGE_MAX: usize = 24;
 
 impl<'a> Unread<'a> {
@@ -31,12 +28,10 @@ impl<'a> Unread<'a> {
         Self { path, why: Why::Refused(call, source) }
     }
 
-    /// Makes the error of a file without a line `name`, or without a number in it.
     pub fn lacks(path: &'a Path, name: &'static str) -> Self {
         Self { path, why: Why::Lacks(name) }
     }
 
-    /// Makes the error of a `text` that is no number.
     pub fn strange(path: &'a Path, text: &str) -> Self {
         let mut begin = [0; STRANGE_MAX];
         let len = text.len().min(STRANGE_MAX);

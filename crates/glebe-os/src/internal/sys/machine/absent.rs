@@ -1,5 +1,5 @@
-//! [`mark_absent`] finds frames without memory. Newer kernels (6.18) give such frames no flag in
-//! `/proc/kpageflags`, so that they look like the kernel's own.
+//! [`mark_absent`] finds frames without memory, which have no flag in `/proc/kpageflags` of newer
+//! kernels (6.18).
 
 use std::collections::HashSet;
 
@@ -8,11 +8,8 @@ use super::memory_block::{BlockState, MemoryBlocks};
 use crate::error::OsError;
 use crate::units::Pages;
 
-/// Marks each use of frames that lie in no memory block on line as [`Use::Absent`]. `uses` has an
-/// entry for each `step` frames, from frame 0 on.
-///
-/// # Errors
-/// If the memory blocks cannot be listed.
+/// Marks frames outside all blocks on line as [`Use::Absent`]. `uses` has an entry for each `step`
+/// frames, from frame 0 on.
 pub fn mark_absent(uses: &mut [Use], step: Pages, blocks: &MemoryBlocks) -> Result<(), OsError> {
     let online = blocks.list()?.into_iter().filter(|one| one.state == BlockState::Online);
     let numbers: HashSet<u64> = online.map(|one| one.number).collect();
@@ -47,7 +44,6 @@ mod tests {
         let online = states.filter(|state| *state == BlockState::Online).count() as u64;
         let there = uses.iter().filter(|of| **of != Use::Absent).count() as u64;
         let [there, all] = [there * size.get(), online * blocks.size().get()];
-        // A kernel that marks holes may find one within the first or the last block.
         assert!(there.abs_diff(all) <= 2 * blocks.size().get(), "{there} of {all} bytes");
     }
 
@@ -61,7 +57,6 @@ mod tests {
             fs::write(dir.join("state"), state).unwrap();
         }
         let blocks = MemoryBlocks::below(scratch.path()).unwrap();
-        // Two entries a block, and a last one behind all blocks.
         let step = Pages::new(blocks.pages().get() / 2);
         let mut uses = [Use::Other; 9];
         mark_absent(&mut uses, step, &blocks).unwrap();

@@ -1,4 +1,4 @@
-//! `/proc/buddyinfo`: the free blocks of all nodes and zones.
+//! Reads the free blocks of all nodes and zones from `/proc/buddyinfo`.
 //!
 //! A block has 2^order base pages, aligned to its length. Source: proc_buddyinfo(5).
 
@@ -10,18 +10,11 @@ use crate::units::{Bytes, PageSize, Pages};
 
 const PATH: &str = "/proc/buddyinfo";
 
-/// Returns how many blocks of `size` the free memory holds.
-///
-/// # Errors
-/// Fails if the file cannot be read.
+/// Returns the number of free blocks of `size`.
 pub fn free_blocks(size: PageSize) -> Result<u64, OsError> {
     Ok(blocks(&file::text(PATH)?, size.shift().saturating_sub(page_size().shift())))
 }
 
-/// Returns the length of the longest free block.
-///
-/// # Errors
-/// Fails if the file cannot be read.
 pub fn longest_free_block() -> Result<Bytes, OsError> {
     let text = file::text(PATH)?;
     let order = text.lines().filter_map(|line| counts(line).rposition(|count| count > 0)).max();
@@ -29,9 +22,6 @@ pub fn longest_free_block() -> Result<Bytes, OsError> {
 }
 
 /// Returns [`free_blocks`] of each zone, named as in "0, zone Normal".
-///
-/// # Errors
-/// Fails if the file cannot be read.
 pub fn free_blocks_of_zones(size: PageSize) -> Result<Vec<(String, u64)>, OsError> {
     let text = file::text(PATH)?;
     let order = size.shift().saturating_sub(page_size().shift());
@@ -42,10 +32,6 @@ pub fn free_blocks_of_zones(size: PageSize) -> Result<Vec<(String, u64)>, OsErro
     Ok(text.lines().map(of_line).collect())
 }
 
-/// Returns the free bytes of all zones called `name`, on one node or all.
-///
-/// # Errors
-/// Fails if the file cannot be read.
 pub fn free_in_zones(name: &str, node: Option<Node>) -> Result<Bytes, OsError> {
     Ok(free_of(&file::text(PATH)?, name, node))
 }

@@ -1,8 +1,8 @@
-//! Limits of the memory and hugetlb cgroups of this process, versions 1 and 2.
+//! [`Limits`] finds the memory and hugetlb cgroup limits of this process, versions 1 and 2.
 //!
 //! The kernel charges a process to its group and all ancestors; the process sees those under the
-//! mount. [`Limits::tightest`] costs about 10 µs a level.
-//! Source: proc_pid_mountinfo(5), cgroups(7), admin-guide/cgroup-v1/memory, admin-guide/cgroup-v2.
+//! mount. Cost of [`Limits::tightest`]: 10 µs a level. Source: proc_pid_mountinfo(5), cgroups(7),
+//! admin-guide (cgroup-v1/memory, cgroup-v2).
 
 use std::io::ErrorKind::{NotFound, PermissionDenied};
 use std::path::{Component, Path, PathBuf};
@@ -11,38 +11,30 @@ use crate::error::OsError;
 use crate::internal::sys::files::file;
 use crate::units::{Bytes, PageSize};
 
-/// The smallest number that version 1 shows for no limit; it depends on the page size.
+/// Smallest number that version 1 shows for no limit, for any page size.
 const UNLIMITED: u64 = i64::MAX as u64 >> 16 << 16;
 
-/// A kind of memory that cgroups limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
-    /// Ordinary memory.
     Memory,
-    /// Hugetlb pages of this size.
     Hugetlb(PageSize),
 }
 
-/// A limit and its usage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// The file of the limit.
     pub path: PathBuf,
-    /// The limit in bytes.
     pub limit: Bytes,
-    /// Usage in bytes, without the page cache that the kernel drops first.
+    /// Bytes, without the page cache that the kernel drops first.
     pub usage: Bytes,
 }
 
 impl Limit {
-    /// Returns the bytes left.
     #[must_use]
     pub fn headroom(&self) -> Bytes {
         self.limit.saturating_sub(self.usage)
     }
 }
 
-/// The limit files of this process's group and its ancestors, for one resource.
 #[derive(Clone, Debug, Default)]
 pub struct Limits {
     levels: Vec<Level>,
@@ -52,15 +44,11 @@ pub struct Limits {
 struct Level {
     limit: PathBuf,
     usage: PathBuf,
-    /// File and key of the page cache that counts as usage but can be dropped.
+    /// File and key of the charged page cache that can be dropped.
     droppable: Option<(PathBuf, &'static str)>,
 }
 
 impl Limits {
-    /// Finds the files below `root`: `/` except in tests.
-    ///
-    /// # Errors
-    /// Fails if the groups or mounts exist but cannot be read.
     pub fn find(root: &Path, resource: Resource) -> Result<Self, OsError> {
         let read = |path: &str| read(&root.join(path)).map(Option::unwrap_or_default);
         let groups = read("proc/self/cgroup")?;
@@ -90,10 +78,8 @@ impl Limits {
         Ok(Self { levels })
     }
 
-    /// Returns the limit with the least headroom, if any.
-    ///
-    /// # Errors
-    /// Fails if a limit exists but cannot be read: skipping it could end in an OOM kill.
+    /// Returns the limit with the least headroom. An unreadable limit is an error, since skipping
+    /// it could end in an OOM kill.
     pub fn tightest(&self) -> Result<Option<Limit>, OsError> {
         let mut limits = Vec::with_capacity(self.levels.len());
         for level in &self.levels {
@@ -122,7 +108,6 @@ impl Level {
     }
 }
 
-/// Reads a file. Returns `None` if it is missing or closed to this process.
 fn read(path: &Path) -> Result<Option<String>, OsError> {
     match file::read_text(path) {
         Ok(text) => Ok(Some(text)),
@@ -132,7 +117,6 @@ fn read(path: &Path) -> Result<Option<String>, OsError> {
     }
 }
 
-/// Returns the number after `key` in lines of key and number.
 #[must_use]
 pub fn value_of(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.parse().ok())
@@ -181,7 +165,7 @@ fn controller_size(size: PageSize) -> String {
     }
 }
 
-/// Returns the group of a version 1 controller (`None`: of version 2) in the text of
+/// Returns the group of a version 1 controller, or the version 2 group for `None`, in the text of
 /// `/proc/self/cgroup`.
 #[must_use]
 pub fn group_of<'a>(groups: &'a str, controller: Option<&str>) -> Option<&'a str> {
@@ -196,10 +180,8 @@ pub fn group_of<'a>(groups: &'a str, controller: Option<&str>) -> Option<&'a str
     })
 }
 
-/// A mount of cgroups.
 #[derive(Debug)]
 pub struct Mount<'a> {
-    /// The group at the root of the mount.
     top: PathBuf,
     point: PathBuf,
     kind: &'a str,
@@ -207,7 +189,6 @@ pub struct Mount<'a> {
 }
 
 impl<'a> Mount<'a> {
-    /// Parses a line of mountinfo; `None` for other file systems.
     #[must_use]
     pub fn parse(line: &'a str) -> Option<Self> {
         let (left, right) = line.split_once(" - ")?;
@@ -220,20 +201,18 @@ impl<'a> Mount<'a> {
         Some(Self { top, point, kind, options })
     }
 
-    /// Returns true for version 2.
     #[must_use]
     pub fn is_v2(&self) -> bool {
         self.kind == "cgroup2"
     }
 
-    /// Returns true if the mount has this version 1 controller or option.
     #[must_use]
     pub fn has(&self, option: &str) -> bool {
         self.options.split(',').any(|name| name == option)
     }
 
-    /// Returns the directories of `group` and its ancestors down from the mount point; only the
-    /// mount point if `group` is outside. `root` is `/` except in tests.
+    /// Returns the directories of `group` and its ancestors below the mount point; only the mount
+    /// point if `group` is outside.
     #[must_use]
     pub fn dirs(&self, root: &Path, group: &str) -> Vec<PathBuf> {
         let seen = Path::new(group).strip_prefix(&self.top).unwrap_or(Path::new(""));

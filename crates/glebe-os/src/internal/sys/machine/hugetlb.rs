@@ -1,7 +1,7 @@
-//! The hugetlb pools: a directory of counters for each page size.
+//! [`Pool`] reads and changes a hugetlb pool: a directory of counters for each page size.
 //!
 //! Counts are huge pages. A write to `nr_hugepages` asks for *persistent* pages. Other pages are
-//! *surplus*: the kernel takes them back after use. Every write opens the file anew, because the
+//! *surplus*: the kernel takes them back after use. Every write opens the file anew, since the
 //! kernel ignores a write at an offset. A NUMA node has its own counters, except for reserved pages
 //! and the limit on surplus. Source: admin-guide/mm/hugetlbpage.
 
@@ -16,52 +16,47 @@ use crate::internal::sys::page_size;
 use crate::internal::sys::processes::signals;
 use crate::units::PageSize;
 
-/// The directory of the pools.
 pub const ROOT: &str = "/sys/kernel/mm/hugepages";
 
-/// Returns this machine's page sizes, largest first.
+/// Returns the page sizes, largest first.
 #[must_use]
 pub fn sizes() -> Vec<PageSize> {
     file::page_sizes(Path::new(ROOT))
 }
 
-/// Returns the smallest size, or the base page size if there are no pools.
 #[must_use]
 pub fn smallest() -> PageSize {
     sizes().pop().unwrap_or_else(page_size)
 }
 
-/// The counters of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolCounts {
-    /// All pages, surplus included.
+    /// Pages, surplus included.
     pub total: u64,
     /// Unused pages, reserved included.
     pub free: u64,
-    /// Free pages reserved for mappings that have not touched them.
+    /// Free pages reserved for untouched mappings.
     pub reserved: u64,
     /// Pages beyond the number written to `nr_hugepages`.
     pub surplus: u64,
 }
 
 impl PoolCounts {
-    /// Returns the pages that `nr_hugepages` counts when it is written.
+    /// Returns the number that a write to `nr_hugepages` sets.
     #[must_use]
     pub fn persistent(&self) -> u64 {
         self.total.saturating_sub(self.surplus)
     }
 
-    /// Returns the pages that a new mapping can use.
     #[must_use]
     pub fn available(&self) -> u64 {
         self.free.saturating_sub(self.reserved)
     }
 }
 
-/// Time limit for `at_rest`, when a process keeps freeing surplus pages.
 const UNREST_MAX: Duration = Duration::from_secs(5);
 
-/// Reads until two readings in a row agree, up to a time limit; returns the last.
+/// Reads until two readings in a row agree.
 fn at_rest<T: PartialEq>(mut read: impl FnMut() -> Result<T, OsError>) -> Result<T, OsError> {
     let (mut before, mut seen) = (read()?, read()?);
     let end = Instant::now() + UNREST_MAX;
@@ -71,41 +66,30 @@ fn at_rest<T: PartialEq>(mut read: impl FnMut() -> Result<T, OsError>) -> Result
     Ok(seen)
 }
 
-/// The pool of one page size, of the machine or a node.
 #[derive(Clone, Debug)]
 pub struct Pool {
     size: PageSize,
     dir: PathBuf,
-    /// For a node's part, the directory of the machine's pool, and the node.
+    /// Directory of the machine's pool, and the node, for a node's part.
     part_of: Option<(PathBuf, Node)>,
 }
 
 impl Pool {
-    /// Returns the machine's pool, if listed.
     #[must_use]
     pub fn of(size: PageSize) -> Option<Self> {
         Self::below(Path::new(ROOT), size)
     }
 
-    /// Returns the pool below `root`: sysfs except in tests.
     #[must_use]
     pub fn below(root: &Path, size: PageSize) -> Option<Self> {
         Self::find(root, size).ok().flatten()
     }
 
-    /// Returns the pool below `root`, or `None` if it is missing.
-    ///
-    /// # Errors
-    /// Fails if the directory cannot be checked.
     pub fn find(root: &Path, size: PageSize) -> Result<Option<Self>, OsError> {
         let dir = root.join(name(size));
         Ok(is_dir(&dir)?.then_some(Self { size, dir, part_of: None }))
     }
 
-    /// Returns a node's part of the pool, if any; `nodes` is the list in sysfs, except in tests.
-    ///
-    /// # Errors
-    /// Fails if the directory cannot be checked.
     pub fn on_node(&self, nodes: &Path, node: Node) -> Result<Option<Self>, OsError> {
         let dir = nodes.join(format!("node{}/hugepages", node.0)).join(name(self.size));
         let part_of = Some((self.dir.clone(), node));
@@ -116,29 +100,23 @@ impl Pool {
         self.part_of.as_ref().map(|(_, node)| *node)
     }
 
-    /// Returns the page size.
     #[must_use]
     pub fn size(&self) -> PageSize {
         self.size
     }
 
-    /// Returns the file that sets the number of pages.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.dir.join("nr_hugepages")
     }
 
-    /// Returns true if the caller may change the number of pages.
     #[must_use]
     pub fn is_writable(&self) -> bool {
         file::check_writable(&self.path()).is_ok()
     }
 
-    /// Reads the counters one by one, total and surplus until stable: a surplus page freed between
-    /// the two would look persistent. The result may be torn.
-    ///
-    /// # Errors
-    /// Fails if a counter cannot be read.
+    /// Reads the counters, total and surplus until stable: a surplus page freed between the two
+    /// would look persistent.
     pub fn counts(&self) -> Result<PoolCounts, OsError> {
         let (total, surplus) =
             at_rest(|| Ok((self.read("nr_hugepages")?, self.read("surplus_hugepages")?)))?;
@@ -149,15 +127,11 @@ impl Pool {
         Ok(PoolCounts { total, free, reserved, surplus })
     }
 
-    /// Reads only [`PoolCounts::total`].
-    ///
-    /// # Errors
-    /// Fails if the file cannot be read.
     pub fn total(&self) -> Result<u64, OsError> {
         self.read("nr_hugepages")
     }
 
-    /// Returns the size into which pages can be split, if any (Linux 5.16).
+    /// Returns the size into which pages can be split (Linux 5.16).
     #[must_use]
     pub fn demote_size(&self) -> Option<PageSize> {
         let text = file::read_text(&self.dir.join("demote_size")).ok()?;
@@ -165,38 +139,23 @@ impl Pool {
         PageSize::new(kib.checked_mul(1 << 10)?)
     }
 
-    /// Splits `pages` free pages into pages of [`Pool::demote_size`]. The kernel may split fewer:
-    /// read both pools' counters afterwards.
-    ///
-    /// # Errors
-    /// Fails if the file cannot be written.
+    /// Splits free pages into pages of [`Pool::demote_size`]. The kernel may split fewer.
     pub fn demote(&self, pages: u64) -> Result<(), OsError> {
         self.write("demote", pages)
     }
 
-    /// Asks for `pages` persistent pages. The kernel may give fewer: read the counters afterwards.
-    /// Blocks signals, which would end the write early.
-    ///
-    /// # Errors
-    /// Fails if the file cannot be written.
+    /// Asks for `pages` persistent pages. The kernel may give fewer. Blocks signals, which would
+    /// end the write early.
     pub fn set_persistent(&self, pages: u64) -> Result<(), OsError> {
         let _later = signals::Blocked::new();
         self.write("nr_hugepages", pages)
     }
 
-    /// Returns the limit on surplus pages.
-    ///
-    /// # Errors
-    /// Fails if the file cannot be read.
     pub fn overcommit(&self) -> Result<u64, OsError> {
         self.read("nr_overcommit_hugepages")
     }
 
-    /// Sets [`Pool::overcommit`].
-    ///
-    /// # Errors
-    /// Fails if the file cannot be written, and with EINVAL for sizes without surplus pages, such
-    /// as 1 GiB.
+    /// EINVAL for sizes without surplus pages, such as 1 GiB.
     pub fn set_overcommit(&self, pages: u64) -> Result<(), OsError> {
         self.write("nr_overcommit_hugepages", pages)
     }
@@ -237,7 +196,6 @@ mod tests {
     #[test]
     fn what_is_persistent_is_told_when_no_more_surplus_pages_go() {
         let mut left = 20_000_u64;
-        // Frees a surplus page between the two reads.
         let pair = || {
             let total = 8 + left;
             left = left.saturating_sub(1);

@@ -1,10 +1,10 @@
-//! `Frames` reads `/proc/kpageflags`, and [`uses`] also `/proc/kpagecount`: how page frames are
+//! [`Frames`] reads `/proc/kpageflags`, and [`uses`] also `/proc/kpagecount`: how page frames are
 //! used, and whether the kernel can move them.
 //!
-//! The files hold one word per frame and need `CAP_SYS_ADMIN`. Counts are base pages. A read costs
-//! about 65 ns per frame, half a second for 24 GiB; frames change meanwhile. The kernel marks every
-//! free frame, not only the first of a block (Linux 4.6). A user's page counts as movable even if a
-//! device has pinned it: no file shows pins. Source: admin-guide/mm/pagemap, fs/proc/page.c.
+//! The files hold one word per frame and need `CAP_SYS_ADMIN`. Counts are base pages. Cost: 65 ns
+//! per frame, half a second for 24 GiB. The kernel marks every free frame, not only the first of a
+//! block (Linux 4.6). A user's page counts as movable even if a device pinned it: no file shows
+//! pins. Source: admin-guide/mm/pagemap, fs/proc/page.c.
 
 use std::fs::{File, OpenOptions};
 use std::path::Path;
@@ -31,13 +31,11 @@ const OFFLINE: u64 = 1 << 23;
 const ZERO_PAGE: u64 = 1 << 24;
 const PGTABLE: u64 = 1 << 26;
 const RESERVED: u64 = 1 << 32;
-/// A frame with one of these flags cannot be moved.
 const FIXED: u64 = SLAB | HWPOISON | NOPAGE | OFFLINE | ZERO_PAGE | PGTABLE | RESERVED;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Free,
-    /// A user's page.
     Movable,
     /// In a hugetlb pool, used or not: movable, but a user may rely on its place.
     Pool,
@@ -56,7 +54,7 @@ impl Kind {
             // A user's page has no LRU flag while the kernel moves it onto or off a list.
             _ if word & (LRU | THP | ANON) != 0 => Self::Movable,
             0 => Self::Unmarked,
-            // Other flags: the kernel's compound pages, or kernel pages mapped by users.
+            // The kernel's compound pages, or kernel pages mapped by users.
             _ => Self::Fixed,
         }
     }
@@ -72,7 +70,6 @@ pub struct Occupancy {
 }
 
 impl Occupancy {
-    /// Returns true if every frame is movable, as far as the flags show.
     pub fn is_movable(&self) -> bool {
         self.fixed == 0 && self.unmarked == 0
     }
@@ -92,13 +89,10 @@ impl Occupancy {
 pub struct Frames(File);
 
 impl Frames {
-    /// # Errors
-    /// If the caller may not read the file.
     pub fn open() -> Result<Self, OsError> {
         open(FLAGS).map(Self)
     }
 
-    /// Returns the kind of the first frame of each block of `block` frames, for the whole machine.
     pub fn firsts(&self, block: Pages) -> Result<Vec<Kind>, OsError> {
         let words = file::read_words_apart(&self.0, block.get() * WORD as u64)
             .map_err(|source| OsError::new("pread", FLAGS, source))?;
@@ -110,8 +104,8 @@ impl Frames {
         Ok(Kind::of(self.words(frame, 1)?.first().map_or(NOPAGE, |word| *word)))
     }
 
-    /// Counts `len` frames from `first` on. Unless `all` is set, stops after the first batch with a
-    /// fixed frame.
+    /// Counts `len` frames from `first` on. Unless `all`, stops after the first batch with a fixed
+    /// frame.
     pub fn occupancy(&self, first: Pfn, len: Pages, all: bool) -> Result<Occupancy, OsError> {
         let mut seen = Occupancy::default();
         let mut at = 0;
@@ -125,7 +119,6 @@ impl Frames {
         Ok(seen)
     }
 
-    /// Counts every `every`-th of the `len` frames from `first` on.
     pub fn sample(&self, first: Pfn, len: Pages, every: u64) -> Result<Occupancy, OsError> {
         let mut seen = Occupancy::default();
         for at in (0..len.get()).step_by(every.max(1) as usize) {
@@ -144,25 +137,19 @@ impl Frames {
     }
 }
 
-/// The use of an aligned block of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// A mapped page of a hugetlb pool, or a part of a larger one.
+    /// A page of a hugetlb pool, or a part of a larger one.
     PoolInUse,
-    /// An unmapped page of a hugetlb pool, or a part of a larger one.
     PoolIdle,
-    /// A transparent huge page.
     Thp,
-    /// Free, all of it.
     Free,
     /// Anything else, or a mixture.
     Other,
-    /// No memory.
     Absent,
 }
 
 impl Use {
-    /// Returns true for a page of a hugetlb pool, mapped or not.
     #[must_use]
     pub fn is_pool(self) -> bool {
         matches!(self, Self::PoolInUse | Self::PoolIdle)
@@ -183,10 +170,7 @@ impl Use {
     }
 }
 
-/// Returns the use of each block of `block` frames, from frame 0 on. `block` is at least 1.
-///
-/// # Errors
-/// If the files cannot be read.
+/// Returns the use of each block of `block` frames, from frame 0 on.
 pub fn uses(block: Pages) -> Result<Vec<Use>, OsError> {
     let (frames, counts) = (Frames::open()?, open(COUNTS)?);
     let each = block.as_usize().max(1);
@@ -261,7 +245,6 @@ mod tests {
         };
         let free = uses.iter().filter(|of| **of == Use::Free).count() as u64;
         let most = before.max(has());
-        // Other processes allocate meanwhile.
         assert!(free <= most + most / 2 + 64, "{free} of {most}");
     }
 

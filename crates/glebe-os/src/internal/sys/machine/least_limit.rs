@@ -1,21 +1,18 @@
-//! [`least`] returns the least limit on this process's memory, for allocators: it allocates
-//! nothing.
+//! [`least`] returns the least limit on this process's memory without allocating, for allocators.
 //!
-//! It looks only in the usual place: the cgroups of `/proc/self/cgroup` below `/sys/fs/cgroup`, and
-//! their ancestors. A container may see its own cgroup as the root. [`cgroup`](super::cgroup) finds
-//! every limit. Cost: some µs per file. Source: cgroups(7), sysinfo(2).
+//! It looks only at the cgroups of `/proc/self/cgroup` below `/sys/fs/cgroup`, and their ancestors;
+//! [`cgroup`](super::cgroup) finds every limit. Cost: some µs per file. Source: cgroups(7),
+//! sysinfo(2).
 
 use std::ffi::CStr;
 
 use crate::internal::sys::files::plain_file::{self, Plain};
 use crate::internal::sys::processes::lean;
 
-/// Bytes read of `/proc/self/cgroup`; `PATH`: longest path.
 const LIST: usize = 2048;
 const PATH: usize = 512;
 
-/// Returns the least limit, or the machine's memory if less, in bytes; `None` if neither can be
-/// read.
+/// Returns the least limit, or the machine's memory if less, in bytes.
 #[must_use]
 pub fn least() -> Option<u64> {
     let mut list = [0; LIST];
@@ -26,7 +23,7 @@ pub fn least() -> Option<u64> {
     of_groups.chain(lean::machine_memory()).min()
 }
 
-/// The mount of a cgroup's hierarchy, the cgroup's path, and the name of the file with its limit.
+/// Mount of the hierarchy, path of the cgroup, and name of the limit's file.
 type Place<'a> = (&'static str, &'a [u8], &'static str);
 
 /// Parses a line `number:controllers:path`.

@@ -1,8 +1,7 @@
 //! [`refused`] names the limits that may have refused memory.
 //!
-//! The kernel does not say which limit refused a call, so the text lists every limit that is set
-//! and fits the error number. Cost: a few system calls, only after a refusal.
-//! Source: getrlimit(2), mmap(2), proc_meminfo(5).
+//! The kernel does not say which limit refused a call, so the text lists every limit that fits the
+//! error number. Source: getrlimit(2), mmap(2), proc_meminfo(5).
 //!
 //! # Safety
 //! The kernel fills a local.
@@ -39,7 +38,6 @@ fn causes(error: &io::Error) -> Vec<String> {
     found.into_iter().flatten().collect()
 }
 
-/// Returns a limit of the process; `None` without a limit.
 pub fn limit(resource: libc::__rlimit_resource_t) -> Option<Bytes> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the kernel fills the local.

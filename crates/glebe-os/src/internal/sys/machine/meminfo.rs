@@ -1,5 +1,5 @@
-//! `MemInfo` reads `/proc/meminfo`. If the process may not see the file, the nodes or sysinfo(2)
-//! answer instead (`node_memory`). Source: proc_meminfo(5).
+//! [`MemInfo`] reads `/proc/meminfo`. If the file is hidden, the nodes or sysinfo(2) answer
+//! ([`node_memory`]). Source: proc_meminfo(5).
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -13,7 +13,7 @@ use crate::units::Bytes;
 
 const PATH: &str = "/proc/meminfo";
 
-/// The open file, or else the files of the nodes. A look opens and allocates nothing.
+/// A look opens and allocates nothing.
 #[derive(Debug)]
 pub struct MemInfo {
     root: PathBuf,
@@ -26,15 +26,13 @@ pub struct MemInfo {
 pub struct Machine {
     pub total: Bytes,
     pub free: Bytes,
-    /// Estimate of available memory, see [`available`].
     pub available: Bytes,
-    /// Marked memory on the kernel's lists of file pages, used again or not; it is anonymous.
-    /// `None` if the kernel does not say.
+    /// Memory on the kernel's lists of file pages that is anonymous: marked volatile, even if used
+    /// again. `None` if unknown.
     pub no_files: Option<Bytes>,
 }
 
 impl MemInfo {
-    /// Creates the reader. Opens nothing yet. `root` is `/`, except in tests.
     pub fn new(root: &Path) -> Self {
         let path = root.join(PATH.trim_start_matches('/'));
         let file = Err(io::Error::from_raw_os_error(libc::EBADF));
@@ -55,10 +53,6 @@ impl MemInfo {
         self.nodes = Nodes::default();
     }
 
-    /// Returns the machine's memory now.
-    ///
-    /// # Errors
-    /// If neither the file nor the files of the nodes are open and readable.
     pub fn look(&self) -> Result<Machine, Unread<'_>> {
         let listed = self.look_at_list();
         match listed.is_err().then(|| self.nodes.look()).flatten() {
@@ -67,9 +61,8 @@ impl MemInfo {
         }
     }
 
-    /// Returns what sysinfo(2) says of this machine, if the file cannot be opened. Files do not
-    /// count as available. `None` if `root` is not `/`, and while the file is only closed: opening
-    /// it tells more.
+    /// Returns what sysinfo(2) says, if the file cannot be opened. `None` while the file is only
+    /// closed, since opening it tells more, and in tests.
     pub fn rough(&self) -> Option<Machine> {
         let is_closed = |why: &io::Error| why.raw_os_error() == Some(libc::EBADF);
         let is_refused = !self.file.as_ref().is_err_and(is_closed);
@@ -104,35 +97,24 @@ fn again(error: &io::Error) -> io::Error {
     error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
 }
 
-/// Returns `MemAvailable`, the kernel's estimate of free memory and droppable caches. If the file
-/// is hidden, the nodes or sysinfo(2) answer.
-///
-/// # Errors
-/// If none of them can be read.
+/// If the file is hidden, the nodes or sysinfo(2) answer.
 pub fn available() -> Result<Bytes, OsError> {
     read("MemAvailable")
         .or_else(|hidden| node_memory::of_machine().map(|machine| machine.available).ok_or(hidden))
 }
 
-/// Returns `MemTotal`. If the file is hidden, the nodes or sysinfo(2) answer.
-///
-/// # Errors
-/// If none of them can be read.
+/// If the file is hidden, the nodes or sysinfo(2) answer.
 pub fn total() -> Result<Bytes, OsError> {
     read("MemTotal")
         .or_else(|hidden| node_memory::of_machine().map(|machine| machine.total).ok_or(hidden))
 }
 
-/// Returns the amount on the line `name`.
-///
-/// # Errors
-/// If the file cannot be read or has no such line.
 pub fn read(name: &str) -> Result<Bytes, OsError> {
     let text = file::text(PATH)?;
     parse(&text, name).ok_or_else(|| file::strange(PATH.as_ref(), &format!("no {name}")))
 }
 
-/// Parses the amount on the line `name`, after the node's name in the file of a node.
+/// Parses the amount on the line `name`.
 pub(in crate::internal::sys) fn parse(text: &str, name: &str) -> Option<Bytes> {
     let mut lines = text.lines().map(without_node);
     let line = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;

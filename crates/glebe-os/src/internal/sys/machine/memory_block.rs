@@ -2,9 +2,8 @@
 //! `/sys/devices/system/memory`.
 //!
 //! A block is `block_size_bytes` long and begins at its number times that length. The kernel moves
-//! its pages elsewhere before it takes the block off line. A block on line belongs to a *zone*;
-//! only movable pages are allocated in [`Zone::Movable`]. Root may write the state.
-//! Source: admin-guide/mm/memory-hotplug.
+//! its pages elsewhere before it takes the block off line. Only root may write the state. Source:
+//! admin-guide/mm/memory-hotplug.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,32 +18,22 @@ use crate::units::{Bytes, Pages, Pfn};
 
 const ROOT: &str = "/sys/devices/system/memory";
 
-/// Whether the system uses a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockState {
-    /// In use.
     Online,
-    /// Not in use.
     Offline,
-    /// The block is being taken off line.
     GoingOffline,
 }
 
-/// The use of a block that is on line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Zone {
-    /// For devices with short addresses.
     Dma,
-    /// For devices with 32-bit addresses.
     Dma32,
-    /// For any use.
     Normal,
-    /// For movable pages only.
     Movable,
 }
 
 impl Zone {
-    /// Returns the kernel's name of the zone.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -55,7 +44,6 @@ impl Zone {
         }
     }
 
-    /// Returns the zone with the kernel's name `name`.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         [Self::Dma, Self::Dma32, Self::Normal, Self::Movable]
@@ -64,20 +52,15 @@ impl Zone {
     }
 }
 
-/// A memory block as it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryBlock {
-    /// Block number.
     pub number: u64,
-    /// Whether the block is in use.
     pub state: BlockState,
-    /// Zone; `None` off line, and for a block in several zones or with a hole.
+    /// `None` off line, and for a block in several zones or with a hole.
     pub zone: Option<Zone>,
-    /// NUMA node, if known.
     pub node: Option<Node>,
 }
 
-/// The memory blocks of a machine.
 #[derive(Clone, Debug)]
 pub struct MemoryBlocks {
     root: PathBuf,
@@ -85,18 +68,11 @@ pub struct MemoryBlocks {
 }
 
 impl MemoryBlocks {
-    /// Opens this machine's blocks.
-    ///
-    /// # Errors
-    /// [`NotFound`](io::ErrorKind::NotFound) if the kernel cannot take memory off line.
+    /// Opens this machine's blocks; NotFound if the kernel cannot take memory off line.
     pub fn machine() -> Result<Self, OsError> {
         Self::below(Path::new(ROOT))
     }
 
-    /// Opens the blocks below `root`, which is sysfs except in tests.
-    ///
-    /// # Errors
-    /// See [`MemoryBlocks::machine`].
     pub fn below(root: &Path) -> Result<Self, OsError> {
         let path = root.join("block_size_bytes");
         let text = file::text(&path)?;
@@ -109,25 +85,21 @@ impl MemoryBlocks {
         })
     }
 
-    /// Returns the length of a block.
     #[must_use]
     pub fn size(&self) -> Bytes {
         self.size
     }
 
-    /// Returns the length of a block in base pages.
     #[must_use]
     pub fn pages(&self) -> Pages {
         self.size.pages_down(page_size())
     }
 
-    /// Returns the first frame of block `number`.
     #[must_use]
     pub fn first_frame(&self, number: u64) -> Pfn {
         Pfn::new(number.saturating_mul(self.pages().get()))
     }
 
-    /// Returns true if the caller may take blocks off line.
     #[must_use]
     pub fn is_writable(&self) -> bool {
         let Ok(numbers) = self.numbers() else { return false };
@@ -136,38 +108,25 @@ impl MemoryBlocks {
     }
 
     /// Lists all blocks by number, except those that disappear meanwhile.
-    ///
-    /// # Errors
-    /// If the blocks cannot be listed.
     pub fn list(&self) -> Result<Vec<MemoryBlock>, OsError> {
         let nodes = numa::online();
         let numbers = self.numbers()?.into_iter();
         Ok(numbers.filter_map(|number| self.read_block(number, &nodes).ok()).collect())
     }
 
-    /// Reads one block.
-    ///
-    /// # Errors
-    /// If the block does not exist or cannot be read.
     pub fn read(&self, number: u64) -> Result<MemoryBlock, OsError> {
         self.read_block(number, &numa::online())
     }
 
-    /// Takes a block off line. If a page can never be moved, the kernel tries until `deadline` and
-    /// logs what it knows of the page.
-    ///
-    /// # Errors
-    /// [`TimedOut`](io::ErrorKind::TimedOut), EBUSY; or if the caller lacks the permission.
+    /// Takes a block off line. If a page cannot be moved, the kernel tries until `deadline` and
+    /// logs the page.
     pub fn take_off_line(&self, number: u64, deadline: Duration) -> Result<(), OsError> {
         let path = self.state_path(number);
         let refused = |source| OsError::new("write", path.display().to_string(), source);
         write_within(&path, b"offline", deadline).map_err(refused)
     }
 
-    /// Puts a block on line: in [`Zone::Movable`] if `movable`, else in its former zone.
-    ///
-    /// # Errors
-    /// If the kernel refuses, for example because the block is on line.
+    /// Puts a block on line: in [`Zone::Movable`] if `movable`, else in a zone of the kernel.
     pub fn put_on_line(&self, number: u64, movable: bool) -> Result<(), OsError> {
         let word = if movable { "online_movable" } else { "online_kernel" };
         file::put(self.state_path(number), word)

@@ -1,4 +1,4 @@
-//! What the machine or the cgroup has once: pools, zones, limits, pressure, clocks.
+//! Reads what exists once in the machine or cgroup: pools, zones, limits, pressure, clocks.
 
 pub mod absent;
 pub mod buddyinfo;

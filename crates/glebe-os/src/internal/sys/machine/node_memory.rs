@@ -1,10 +1,9 @@
 //! Reads the memory of NUMA nodes from `/sys/devices/system/node/nodeN/meminfo`, and the machine's
-//! from sysinfo(2).
+//! from sysinfo(2), if `/proc/meminfo` is hidden (`ProcSubset=pid`).
 //!
-//! They replace `/proc/meminfo` where a process may not see it (`ProcSubset=pid`). A node's file
-//! has no line for available memory: this module adds free memory, half of the file pages and half
-//! of the reclaimable slabs, less than the kernel's estimate. sysinfo(2) knows nothing of file
-//! pages. Cost: about 20 µs per node. Source: drivers/base/node.c, sysinfo(2).
+//! A node's file has no available memory: [`of`] adds free memory, half of the file pages and half
+//! of the reclaimable slabs, less than the kernel's estimate. Cost: 20 µs per node. Source:
+//! drivers/base/node.c, sysinfo(2).
 //!
 //! # Safety
 //! The kernel fills a local.
@@ -20,13 +19,8 @@ use crate::internal::sys::machine::meminfo::{no_files, parse, Machine};
 use crate::internal::sys::machine::numa::{self, Node};
 use crate::units::Bytes;
 
-/// Bytes read of a node's file.
 const TEXT_MAX: usize = 4 << 10;
 
-/// Reads the memory of a node.
-///
-/// # Errors
-/// If the node's file cannot be read or lacks a line.
 pub fn of(node: Node) -> Result<Machine, OsError> {
     let path = path(Path::new(numa::ROOT), node);
     let text = file::text(&path)?;
@@ -40,7 +34,7 @@ pub fn of_machine() -> Option<Machine> {
     all.map(sum).or_else(rough)
 }
 
-/// Asks sysinfo(2): no page cache counts as available. Allocates nothing.
+/// Asks sysinfo(2), which counts no page cache as available. Allocates nothing.
 pub fn rough() -> Option<Machine> {
     // SAFETY: zeros are valid.
     let mut info: libc::sysinfo = unsafe { std::mem::zeroed() };
@@ -52,12 +46,11 @@ pub fn rough() -> Option<Machine> {
     Some(Machine { total, free, available, no_files: None })
 }
 
-/// The open files of all nodes.
 #[derive(Debug, Default)]
 pub struct Nodes(Vec<File>);
 
 impl Nodes {
-    /// Opens the files below `root`, which is `/` except in tests; opens none if one fails.
+    /// Opens the files below `root`, or none if one fails.
     pub fn open(root: &Path) -> Self {
         let dir = root.join(numa::ROOT.trim_start_matches('/'));
         let listed = file::read_text(&dir.join("online")).unwrap_or_default();
@@ -65,7 +58,7 @@ impl Nodes {
         Self(numa::listed(&listed).into_iter().map(open).collect::<Option<_>>().unwrap_or_default())
     }
 
-    /// Adds up all nodes; `None` if no file is open or one cannot be read. Allocates nothing.
+    /// Returns `None` if no file is open or one cannot be read. Allocates nothing.
     pub fn look(&self) -> Option<Machine> {
         let look = |file: &File| {
             let mut buf = [0; TEXT_MAX];
@@ -106,7 +99,7 @@ fn read(text: &str) -> Option<Machine> {
     let half = |name| Bytes::new(line(name).map_or(0, |bytes| bytes.get() / 2));
     let given_back = half("Active(file)") + half("Inactive(file)") + half("SReclaimable");
     let available = free + given_back;
-    // In some virtual machines MemTotal is 8 GiB of a node's 24, while MemFree is right.
+    // In some virtual machines MemTotal is too small, while MemFree is right.
     let total = total.max(available);
     // Swap cache does not count, as in `Cached` of `/proc/meminfo`.
     let cached = line("FilePages")
@@ -141,7 +134,6 @@ mod tests {
         let mut before = total();
         let (rough, nodes) = loop {
             let told = (rough().unwrap(), of_machine().unwrap());
-            // Another process may take memory off line meanwhile.
             match total() {
                 after if after == before => break told,
                 after => before = after,

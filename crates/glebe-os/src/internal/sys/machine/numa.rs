@@ -1,6 +1,6 @@
 //! Lists NUMA nodes, and binds memory or a thread to one node.
 //!
-//! Source: `Documentation/admin-guide/mm/numa_memory_policy.rst`, mbind(2), set_mempolicy(2).
+//! Source: admin-guide/mm/numa_memory_policy, mbind(2), set_mempolicy(2).
 //!
 //! # Safety
 //! The calls access node masks within the given length. They change where pages come from, not
@@ -30,19 +30,19 @@ impl fmt::Display for Node {
     }
 }
 
-/// Returns the nodes that are online; node 0 alone if the kernel lists none.
+/// Returns the online nodes; node 0 alone if the kernel lists none.
 #[must_use]
 pub fn online() -> Vec<Node> {
     listed(&file::text(ONLINE).unwrap_or_else(|_| "0".to_owned()))
 }
 
-/// Returns the processors of a node; empty if it has none or they cannot be read.
+/// Returns a node's processors; empty if they cannot be read.
 pub fn processors(node: Node) -> Vec<u32> {
     let text = file::text(format!("{ROOT}/node{}/cpulist", node.0));
     numbers(&text.unwrap_or_default())
 }
 
-/// Parses a list like `0-3,8`; skips malformed parts.
+/// Parses a list like `0-3,8`.
 pub(in crate::internal::sys) fn listed(text: &str) -> Vec<Node> {
     numbers(text).into_iter().map(Node).collect()
 }
@@ -57,9 +57,6 @@ fn numbers(text: &str) -> Vec<u32> {
 }
 
 /// Makes new pages of a range come from `node` only.
-///
-/// # Errors
-/// If mbind(2) fails: a node without memory, a policy denied.
 ///
 /// # Safety
 /// The caller owns the mapping.
@@ -83,21 +80,20 @@ fn mask_of(node: Node) -> (Vec<libc::c_ulong>, u64) {
 }
 
 const BITS: u32 = libc::c_ulong::BITS;
-/// Words of a mask for the nodes of any kernel, which accepts at most a page.
+/// Words of a mask for the nodes of any kernel.
 const WORDS: usize = 32;
 
 /// Makes new pages of the calling thread come from one node until dropped, also pages of a hugetlb
-/// pool that grows for the thread's mapping (Linux 6.9). Threads that it starts inherit the policy.
+/// pool that grows (Linux 6.9).
 #[derive(Debug)]
 pub struct ThreadPolicy {
     mode: libc::c_int,
     mask: Vec<libc::c_ulong>,
-    /// The policy belongs to the thread that made this.
+    /// The policy belongs to one thread.
     _stays: PhantomData<*const ()>,
 }
 
 impl ThreadPolicy {
-    /// Returns `None` if the kernel refuses: a node without memory, a policy denied.
     pub fn bind(node: Node) -> Option<Self> {
         let (mut mode, mut mask) = (0, vec![0 as libc::c_ulong; WORDS]);
         let len = mask.len() as u64 * u64::from(BITS);

@@ -1,11 +1,10 @@
-//! [`Trigger`] is a descriptor that signals memory pressure: threads had to wait for memory, or the
+//! [`Trigger`] is a descriptor that signals memory pressure: threads waited for memory, or the
 //! service manager wants memory back.
 //!
 //! The kernel's file signals urgent events when tasks stalled for a given part of a window. Without
-//! CAP_SYS_RESOURCE the window must be a multiple of 2 s. A service manager may name a file, a FIFO
-//! or a socket in `MEMORY_PRESSURE_WATCH`, and what to write there first, in base 64, in
-//! `MEMORY_PRESSURE_WRITE`.
-//! Source: accounting/psi, kernel/sched/psi.c, systemd.io/MEMORY_PRESSURE.
+//! CAP_SYS_RESOURCE the window must be a multiple of 2 s. A service manager may name a file, FIFO
+//! or socket in `MEMORY_PRESSURE_WATCH`, and bytes to write there first, in base 64, in
+//! `MEMORY_PRESSURE_WRITE`. Source: accounting/psi, systemd.io/MEMORY_PRESSURE.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -32,18 +31,15 @@ pub struct PsiWatch {
 }
 
 impl PsiWatch {
-    /// Watches the whole machine.
     pub fn system(root: &Path) -> Self {
         Self { path: root.join(SYSTEM), write: STALL.to_vec() }
     }
 
-    /// Watches a cgroup of version 2.
     pub fn group(dir: &Path) -> Self {
         Self { path: dir.join(GROUP), write: STALL.to_vec() }
     }
 
-    /// Parses the environment variables. `None` if `watch` is not set; an error if it forbids
-    /// watching.
+    /// Returns `None` if `watch` is not set, an error if it forbids watching.
     pub fn named(watch: Option<&OsStr>, write: Option<&OsStr>) -> Result<Option<Self>, OsError> {
         let refused = |what: &str, why: String| {
             let source = io::Error::new(io::ErrorKind::InvalidInput, why);
@@ -68,11 +64,10 @@ impl PsiWatch {
     }
 }
 
-/// What [`Trigger::drain`] found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drained {
     pub had_bytes: bool,
-    /// True at the end of the file or after a failure: no more notices follow.
+    /// True at the end of the file or after a failure.
     pub is_over: bool,
 }
 
@@ -138,7 +133,7 @@ impl AsFd for Trigger {
     }
 }
 
-/// Decodes base 64 (RFC 4648, section 4); `None` if malformed.
+/// Decodes base 64 (RFC 4648, section 4).
 fn decoded(text: &[u8]) -> Option<Vec<u8>> {
     let digits = text.strip_suffix(b"==").or_else(|| text.strip_suffix(b"=")).unwrap_or(text);
     if text.len() % 4 != 0 {

@@ -1,4 +1,4 @@
-//! Random bytes from the kernel. Source: getrandom(2), Linux 3.17.
+//! Gets random bytes from the kernel. Source: getrandom(2), Linux 3.17.
 //!
 //! # Safety
 //! The kernel writes only to the caller's slice.
@@ -9,10 +9,6 @@ use std::io::ErrorKind;
 use crate::error::OsError;
 use crate::internal::sys::call::answer;
 
-/// Fills `bytes`, which are few, with bytes that nobody can guess.
-///
-/// # Errors
-/// If getrandom(2) fails, for example under a filter of system calls.
 pub fn fill(bytes: &mut [u8]) -> Result<(), OsError> {
     let mut rest = bytes;
     while !rest.is_empty() {

@@ -1,20 +1,17 @@
-//! [`Rate`]: the processor's own clock, for durations. It reads no kernel page, which a call after
-//! a long sleep would have to fetch first. The kernel's monotonic clock replaces it if it ticks
-//! unevenly or may not be read, and on processors other than x86-64.
+//! [`Rate`] reads the processor's own clock, for durations. It needs no kernel page, which would be
+//! cold after a long sleep. The kernel's monotonic clock replaces it if it ticks unevenly or may
+//! not be read, and off x86-64.
 //!
-//! Unit: ticks; a [`Rate`] turns them into nanoseconds. Source: the time-stamp counter (CPUID
-//! 8000_0007h EDX bit 8), prctl(2) PR_GET_TSC.
+//! Unit: ticks. Source: the time-stamp counter (CPUID 8000_0007h EDX bit 8), prctl(2) PR_GET_TSC.
 #![allow(unsafe_code)] // Safety: reading a counter touches no memory.
 
 use std::time::{Duration, Instant};
 
 use crate::internal::sync::First;
 
-/// Time to measure the rate, once per process or in each of several first threads.
 const MEASURED: Duration = Duration::from_millis(2);
 const SHIFT: u32 = 24;
 
-/// Returns true if the processor's counter may be used.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 fn find_even() -> bool {
     use std::arch::x86_64::__cpuid;
@@ -32,7 +29,7 @@ fn find_even() -> bool {
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 fn counter() -> u64 {
-    // SAFETY: allowed, says `find_even`.
+    // SAFETY: `find_even` says that the read is allowed.
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
@@ -54,13 +51,12 @@ fn kernel_nanos() -> u64 {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// Nanoseconds per tick, in fixed point. 0 means the kernel's clock, whose ticks are
-    /// nanoseconds.
+    /// Nanoseconds per tick, in fixed point; 0 for the kernel's clock in nanoseconds.
     nanos_fixed: u64,
 }
 
 impl Rate {
-    /// Returns this machine's rate, measured against the kernel's clock once per process.
+    /// Returns this machine's rate, measured once per process.
     pub fn measured() -> Self {
         static RATE: First<Rate> = First::new();
         *RATE.get_or_compute(|| {
@@ -85,7 +81,7 @@ impl Rate {
         counter()
     }
 
-    /// Returns the nanoseconds since `tick`; 0 if another processor's counter is behind it.
+    /// Returns 0 if another processor's counter is behind.
     #[inline]
     pub fn nanos_since(&self, tick: u64) -> u64 {
         let ticks = self.now().saturating_sub(tick);
@@ -100,7 +96,6 @@ impl Rate {
 mod tests {
     use super::*;
 
-    /// Bounds the clock's error: a second is a second, within the noise of two reads.
     #[test]
     fn both_clocks_tell_the_time_that_passed() {
         for rate in [Rate::measured(), Rate { nanos_fixed: 0 }] {

@@ -1,12 +1,10 @@
-//! A clock that all processes of the machine share and that never goes back, to order their
-//! actions. Its zero is about the machine's start, or shifted by a time namespace. Source:
-//! clock_gettime(2), CLOCK_MONOTONIC.
+//! Reads a clock that all processes of the machine share and that never goes back. Its zero depends
+//! on the time namespace. Source: clock_gettime(2), CLOCK_MONOTONIC.
 //!
 //! # Safety
 //! The call fills a local.
 #![allow(unsafe_code)]
 
-/// Returns the microseconds since the clock's zero.
 pub fn micros() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: fills the local; cannot fail for this clock.

@@ -1,9 +1,9 @@
-//! [`UsageThreshold`]: a descriptor that becomes readable when the usage of a version 1 memory
+//! [`UsageThreshold`] is a descriptor that becomes readable when the usage of a version 1 memory
 //! cgroup crosses a level in either direction.
 //!
-//! The kernel checks every 128 pages that a processor charges, so it may be late by half a MiB for
-//! each. Only a user who may write `cgroup.event_control` can arm one: mostly root. Dropping it
-//! ends the watch. Source: admin-guide/cgroup-v1/memory, section 9; mm/memcontrol-v1.c.
+//! The kernel checks every 128 pages that a processor charges. Only a user who may write
+//! `cgroup.event_control` can arm one: mostly root. Dropping it ends the watch. Source:
+//! admin-guide/cgroup-v1/memory, section 9.
 
 use std::fs::OpenOptions;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -21,7 +21,6 @@ pub struct UsageThreshold {
 }
 
 impl UsageThreshold {
-    /// Watches the cgroup at `dir`.
     pub fn arm(dir: &Path, level: Bytes) -> Result<Self, OsError> {
         let path = dir.join("memory.usage_in_bytes");
         let refused = |source| OsError::new("open", path.display().to_string(), source);

@@ -1,10 +1,9 @@
-//! `/proc/zoneinfo`: the free memory that each zone can give without reclaim. Also empties the
-//! processors' own lists of free pages.
+//! Reads the free memory that each zone can give without reclaim from `/proc/zoneinfo`, and empties
+//! the processors' own lists of free pages.
 //!
 //! Below its low watermark a zone makes the kernel drop page cache. A zone for devices with short
-//! addresses keeps extra pages from allocations that can use another zone (`protection`). Source:
-//! proc_zoneinfo(5), admin-guide/sysctl/vm (`lowmem_reserve_ratio`, `stat_refresh`),
-//! mm/page_alloc.c.
+//! addresses keeps extra pages (`protection`). Source: proc_zoneinfo(5), admin-guide/sysctl/vm
+//! (`lowmem_reserve_ratio`, `stat_refresh`), mm/page_alloc.c.
 
 use std::fs::OpenOptions;
 use std::ops::Range;
@@ -19,15 +18,12 @@ use crate::units::{PageSize, Pages, Pfn};
 
 const PATH: &str = "/proc/zoneinfo";
 const REFRESH: &str = "/proc/sys/vm/stat_refresh";
-/// Writes to [`REFRESH`] between two looks at the free pages, and the most looks.
+/// Writes to [`REFRESH`] between two looks at the free pages.
 const WRITES: u32 = 32;
 const LOOKS_MAX: u32 = 16;
 
-/// Returns the number of free pages of `size` that a node, or all nodes, can give while every zone
-/// stays above its high watermark.
-///
-/// # Errors
-/// If the files cannot be read.
+/// Returns the free pages of `size` that a node, or all nodes, can give while every zone stays
+/// above its high watermark.
 pub fn obtainable(size: PageSize, node: Option<Node>) -> Result<u64, OsError> {
     let text = file::text(PATH)?;
     let mut blocks = buddyinfo::free_blocks_of_zones(size)?;
@@ -36,10 +32,6 @@ pub fn obtainable(size: PageSize, node: Option<Node>) -> Result<u64, OsError> {
     Ok(sum(&spare_of_zones(&text), &blocks, pages_each))
 }
 
-/// Returns the node and the range of frames of each zone with memory.
-///
-/// # Errors
-/// If the file cannot be read.
 pub fn frames_of_nodes() -> Result<Vec<(Node, Range<Pfn>)>, OsError> {
     Ok(spans(&file::text(PATH)?))
 }
@@ -56,18 +48,15 @@ fn spans(text: &str) -> Vec<(Node, Range<Pfn>)> {
     text.split("Node ").skip(1).filter_map(of_zone).collect()
 }
 
-/// Parses the node in a zone's name, such as "0, zone Normal".
 fn node_of(name: &str) -> Option<Node> {
     name.split(',').next()?.trim().parse().ok().map(Node)
 }
 
-/// Returns the number behind `name` in the first line that begins with it.
 fn field(zone: &str, name: &str) -> Option<u64> {
     let line = zone.lines().map(str::trim).find(|line| line.starts_with(name))?;
     line[name.len()..].trim().parse().ok()
 }
 
-/// Sums, over all zones, the lesser of a zone's free blocks and spare blocks.
 fn sum(spare: &[(String, Pages)], blocks: &[(String, u64)], each: Pages) -> u64 {
     let of_zone = |(name, blocks): &(String, u64)| {
         let spare = spare.iter().find(|(zone, _)| zone == name).map_or(0, |(_, pages)| pages.get());
@@ -76,7 +65,7 @@ fn sum(spare: &[(String, Pages)], blocks: &[(String, u64)], each: Pages) -> u64 
     blocks.iter().map(of_zone).sum()
 }
 
-/// Returns each zone's name ("node, zone") and free pages above high watermark and protection.
+/// Returns each zone's name and free pages above high watermark and protection.
 fn spare_of_zones(text: &str) -> Vec<(String, Pages)> {
     let mut zones = Vec::new();
     for zone in text.split("Node ").skip(1) {
@@ -95,14 +84,12 @@ fn spare_of_zones(text: &str) -> Vec<(String, Pages)> {
     zones
 }
 
-/// Returns a zone's name with single spaces.
 fn plain(name: &str) -> String {
     name.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Makes the kernel empty the lists of free pages of single processors, which may hold GiBs of huge
-/// pages after many were freed: a flush of its statistics takes some off each list. Takes 4 ms for
-/// many pages; does nothing if the file may not be written.
+/// Flushes the kernel's statistics, which takes some pages off each processor's own list. Takes 4
+/// ms for many pages; does nothing if the file may not be written.
 pub fn empty_processor_lists() {
     let huge = PageSize::new(2 << 20);
     let free = || huge.and_then(|size| buddyinfo::free_blocks(size).ok()).unwrap_or(0);
@@ -163,7 +150,6 @@ mod tests {
         let size = PageSize::new(2 << 20).unwrap();
         empty_processor_lists();
         let (some, all) = (obtainable(size, None).unwrap(), buddyinfo::free_blocks(size).unwrap());
-        // Others take and free pages meanwhile.
         assert!(some <= all + all / 2 + 64, "{some} of {all}");
     }
 }

@@ -1,10 +1,8 @@
-//! [`ChildZeros`]: makes forked children find zeros, not a hole, in memory that they do not
-//! inherit.
+//! [`ChildZeros`] makes forked children find zeros, not a hole, in memory that they do not inherit.
 //!
 //! A touch of a hole raises SIGSEGV, which a program cannot avoid if its language hides addresses.
-//! Every fork locks the list of ranges, and the child maps zeros at each before other code runs,
-//! unless the range is mapped again or the kernel refuses. Children of a raw clone(2) keep the
-//! holes. Cost: an entry, and a system call per entry in a child.
+//! Every fork locks the list of ranges, and the child maps zeros at each before other code runs.
+//! Children of a raw clone(2) keep the holes.
 //!
 //! # Safety
 //! The guard in the static belongs to a lock that lives as long as the process.
@@ -30,7 +28,6 @@ unsafe impl Send for Held {}
 
 static HELD: StaticMutex<Held> = StaticMutex::new(Held(None));
 
-/// A range of whole base pages, zeros in forked children while this lives.
 #[derive(Debug)]
 pub struct ChildZeros {
     addr: usize,
@@ -38,10 +35,6 @@ pub struct ChildZeros {
 }
 
 impl ChildZeros {
-    /// Lists a range that children do not inherit.
-    ///
-    /// # Errors
-    /// Fails if [`atfork::add`] does.
     pub fn new(addr: usize, len: Bytes) -> Result<Self, OsError> {
         static STEP: atfork::Step = atfork::Step { prepare, parent, child };
         atfork::add(&STEP)?;
@@ -49,7 +42,6 @@ impl ChildZeros {
         Ok(Self { addr, len })
     }
 
-    /// Returns the number of listed ranges.
     #[must_use]
     pub fn count() -> usize {
         if atfork::is_without_steps() {

@@ -1,10 +1,8 @@
-//! Reserves address space, and commits it part by part.
+//! [`reserve`] reserves addresses, and [`commit`] makes parts of them memory.
 //!
-//! Reserved addresses count only towards `RLIMIT_AS`, not towards `RLIMIT_DATA` or promised memory
-//! (`vm.overcommit_memory=2`), and mlockall(2) neither populates nor locks them. Committed memory
-//! counts. If the process locks its memory, each page is locked at its first touch.
-//!
-//! Lengths are bytes, whole pages. Source: mmap(2), mprotect(2), mlock(2), mlockall(2).
+//! Reserved addresses count only towards `RLIMIT_AS`, and mlockall(2) does not lock them. Committed
+//! memory counts. If the process locks its memory, each page is locked at its first touch. Lengths
+//! are bytes, whole pages. Source: mmap(2), mprotect(2), mlock(2), mlockall(2).
 //!
 //! # Safety
 //! A fresh mapping has no other user. Only the owner of a reserved range commits it.
@@ -23,22 +21,17 @@ use crate::internal::sys::memory::mmap::{
 use crate::internal::sys::page_size;
 use crate::units::Bytes;
 
-/// A reserved range. `locks` is true if committed pages must be locked.
+/// `locks` is true if committed pages must be locked.
 #[derive(Clone, Copy, Debug)]
 pub struct ReservedRange {
     pub addr: usize,
     pub locks: bool,
 }
 
-/// Reserves `len` bytes of addresses, which read as zeros if `readable`. Other touches raise
-/// SIGSEGV.
-///
-/// # Errors
-/// Fails if mmap(2) does: a limit on addresses, or on locked memory if the process locks its
-/// memory.
+/// Reserves addresses, which read as zeros if `readable`. Other touches raise SIGSEGV.
 pub fn reserve(len: Bytes, readable: bool) -> Result<ReservedRange, OsError> {
     let addr = map(len, Backing::Addresses)?;
-    // SAFETY: the range is new, empty and unknown to other code.
+    // SAFETY: nobody else knows the new range.
     unsafe {
         let locks = is_locked(addr);
         let made = if locks { unlock(addr, len) } else { Ok(()) };
@@ -52,15 +45,10 @@ pub fn reserve(len: Bytes, readable: bool) -> Result<ReservedRange, OsError> {
     }
 }
 
-/// Maps memory that will stay mostly untouched; returns its address. Pages are locked at their
-/// first touch if the process locks its memory.
-///
-/// # Errors
-/// Fails if mmap(2) or mlock2(2) does: a limit on addresses, or on locked memory, where all of
-/// `len` counts.
+/// Maps memory that stays mostly untouched, all of which counts if the process locks its memory.
 pub fn sparse(len: Bytes) -> Result<usize, OsError> {
     let ReservedRange { addr, locks } = reserve(len, false)?;
-    // SAFETY: the range is new, empty and unknown to other code.
+    // SAFETY: nobody else knows the new range.
     unsafe {
         let made = commit(addr, len, locks);
         if made.is_err() {
@@ -70,10 +58,7 @@ pub fn sparse(len: Bytes) -> Result<usize, OsError> {
     }
 }
 
-/// Makes reserved addresses readable and writable.
-///
-/// # Errors
-/// Fails if mprotect(2) or mlock2(2) does: a limit. The range may be writable even so.
+/// Makes reserved addresses readable and writable, perhaps even on an error.
 ///
 /// # Safety
 /// The caller reserved the range and has not committed it: the call drops its first page.
@@ -93,11 +78,8 @@ pub unsafe fn commit(addr: usize, len: Bytes, locks: bool) -> Result<(), OsError
     Ok(())
 }
 
-/// Turns a range back into addresses that read as zeros, and frees its pages. A concurrent reader
-/// finds the old bytes or zeros.
-///
-/// # Errors
-/// Fails if mmap(2) does: too many mappings. The range then keeps its mapping.
+/// Frees the pages of a range, which then reads as zeros. A concurrent reader finds the old bytes
+/// or zeros. On an error nothing changes.
 ///
 /// # Safety
 /// The caller owns the range; no thread writes there or relies on its bytes.
@@ -105,20 +87,17 @@ pub unsafe fn vacate(addr: usize, len: Bytes, locks: bool) -> Result<(), OsError
     // SAFETY: the caller owns the range and gives up its bytes.
     unsafe { clear(addr, len, true) }?;
     if locks {
-        // SAFETY: the caller owns the range. A failure leaves it locked, without memory.
+        // SAFETY: the caller owns the range.
         let _ = unsafe { unlock(addr, len) };
     }
     Ok(())
 }
 
 /// Returns the address of a test page, unmapped again, if the process locks what it maps.
-///
-/// # Errors
-/// Fails if mmap(2) does.
 pub fn locked_page() -> Result<Option<usize>, OsError> {
     let page = page_size().bytes();
     let addr = map(page, Backing::Addresses)?;
-    // SAFETY: the page is new and unknown to other code.
+    // SAFETY: nobody else knows the new page.
     unsafe {
         let locks = is_locked(addr);
         let _ = unmap(addr, page);
@@ -136,8 +115,6 @@ unsafe fn is_locked(addr: usize) -> bool {
     dropped.is_err_and(|error| error.errno() == Some(libc::EINVAL))
 }
 
-/// Unlocks a range.
-///
 /// # Safety
 /// The caller owns the range.
 pub unsafe fn unlock(addr: usize, len: Bytes) -> Result<(), OsError> {

@@ -1,7 +1,7 @@
-//! dma-heaps: device files that allocate buffers.
+//! [`allocate`] gets a buffer from a dma-heap, a device file.
 //!
-//! The kernel does not say which heaps give contiguous buffers: callers inspect the buffer.
-//! Source: `Documentation/userspace-api/dma-buf-heaps.rst`, `linux/dma-heap.h`.
+//! The kernel does not say which heaps give contiguous buffers: callers inspect the buffer. Source:
+//! `Documentation/userspace-api/dma-buf-heaps.rst`, `linux/dma-heap.h`.
 //!
 //! # Safety
 //! The ioctl writes only its argument; the descriptor in it is new.
@@ -16,10 +16,8 @@ use crate::internal::sys::call::answer;
 use crate::internal::sys::files::file;
 use crate::units::Bytes;
 
-/// The directory of the heaps.
 pub const ROOT: &str = "/dev/dma_heap";
 
-/// Returns the heaps of this machine.
 #[must_use]
 pub fn heaps() -> Vec<PathBuf> {
     let mut names = file::names(Path::new(ROOT)).unwrap_or_default();
@@ -42,17 +40,13 @@ const ALLOCATE: libc::Ioctl =
 
 const _: () = assert!(size_of::<Allocation>() == 24);
 
-/// Allocates `len` bytes, whole pages, from the heap at `path`.
-///
-/// # Errors
-/// Fails if the heap is missing, may not be opened, or has no room.
 pub fn allocate(path: &Path, len: Bytes) -> Result<File, OsError> {
     let refused = |call, source| OsError::new(call, path.display().to_string(), source);
     let heap = file::open(path, OpenOptions::new().read(true).write(true))
         .map_err(|source| refused("open", source))?;
     let fd_flags = (libc::O_RDWR | libc::O_CLOEXEC) as u32;
     let mut asked = Allocation { len: len.get(), fd: 0, fd_flags, heap_flags: 0 };
-    // SAFETY: the kernel reads and writes one structure of the size in `ALLOCATE`.
+    // SAFETY: the kernel accesses one structure of the size in `ALLOCATE`.
     answer("ioctl", || unsafe { libc::ioctl(heap.as_raw_fd(), ALLOCATE, &raw mut asked) })
         .map_err(|source| refused("ioctl(DMA_HEAP_IOCTL_ALLOC)", source))?;
     // SAFETY: the descriptor is new and has no other owner.

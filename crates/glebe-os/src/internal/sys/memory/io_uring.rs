@@ -1,12 +1,11 @@
-//! [`Ring`] is an io_uring that only pins a buffer for a long time, without a device.
+//! [`Ring`] is an io_uring that only pins buffers, without a device.
 //!
-//! The kernel keeps a registered buffer until it is unregistered. Closing the ring unpins it too,
-//! but later, from a kernel worker. `Ring` does not map its queues.
-//! Source: io_uring_setup(2), io_uring_register(2).
+//! Closing the ring unpins its buffers too, but later, from a kernel worker. `Ring` does not map
+//! its queues. Source: io_uring_setup(2), io_uring_register(2).
 //!
 //! # Safety
-//! The calls pass structures of the kernel's layout. The kernel only pins the pages of a buffer,
-//! since no request is submitted.
+//! The structures have the kernel's layout. The kernel only pins pages, since no request is
+//! submitted.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -20,13 +19,13 @@ const UNREGISTER_BUFFERS: libc::c_uint = 1;
 const UPDATE_BUFFERS: libc::c_uint = 16;
 
 const BUFFER_MAX: Bytes = Bytes::gib(1);
-/// Shortest buffer. The kernel unpins whole buffers only.
+/// Shortest buffer: the kernel unpins whole buffers only.
 const BUFFER_MIN: Bytes = Bytes::mib(2);
 /// Buffers of one ring that every kernel accepts.
 const BUFFERS_EVERYWHERE: u64 = 1 << 10;
 const BUFFERS_MAX: usize = 1 << 14;
 
-/// Returns the length of each buffer (except the last) that [`Ring::pin_all`] makes of `len` bytes.
+/// Returns the length of each buffer, except the last, in [`Ring::pin_all`].
 pub fn buffer_len(len: Bytes) -> Bytes {
     let least = len.get().div_ceil(BUFFERS_EVERYWHERE).checked_next_power_of_two();
     Bytes::new(least.unwrap_or(u64::MAX)).max(BUFFER_MIN).min(BUFFER_MAX)
@@ -50,10 +49,9 @@ type Params = [u32; 30];
 pub struct Ring(OwnedFd);
 
 impl Ring {
-    /// Creates a ring of the smallest size.
     pub fn new() -> io::Result<Self> {
         let mut params: Params = [0; 30];
-        // SAFETY: the kernel accesses only the parameter block, and returns a descriptor or -1.
+        // SAFETY: the kernel accesses only the parameters, and returns a descriptor or -1.
         let fd = answer("io_uring_setup", || unsafe {
             libc::syscall(libc::SYS_io_uring_setup, 1, params.as_mut_ptr())
         })?;
@@ -77,8 +75,8 @@ impl Ring {
         self.register(REGISTER_BUFFERS, iovecs.as_ptr().cast(), iovecs.len()).map(drop)
     }
 
-    /// Unpins whole buffers, given by their numbers. If `at` is the address of the first of them,
-    /// pins them again: `each` bytes per buffer, `len` bytes in all from `at` on. Linux 5.13.
+    /// Unpins buffers by number (Linux 5.13). If `at` is the address of the first, pins them again:
+    /// `each` bytes per buffer, `len` in all.
     pub fn change(
         &self,
         buffers: std::ops::Range<usize>,
@@ -110,12 +108,10 @@ impl Ring {
         }
     }
 
-    /// Unpins all buffers at once.
     pub fn unpin(&self) -> io::Result<()> {
         self.register(UNREGISTER_BUFFERS, std::ptr::null(), 0).map(drop)
     }
 
-    /// `arg` points to the update or the iovecs that `op` needs.
     fn register(&self, op: libc::c_uint, arg: *const libc::c_void, n: usize) -> io::Result<usize> {
         // SAFETY: `arg` outlives the call; a bad range in it is EFAULT.
         let done = answer("io_uring_register", || unsafe {

@@ -1,8 +1,8 @@
-//! [`advise`] makes one `madvise` call; other functions report on transparent huge pages (THP).
+//! [`advise`] makes one madvise(2) call.
 //!
-//! [`Advice::PopulateWrite`] (Linux 5.14) fails where a touch would raise SIGBUS. `discard_all`
-//! makes one call for many ranges where process_madvise(2) accepts any advice for the caller itself
-//! (Linux 6.15). Source: madvise(2), process_madvise(2), admin-guide/mm/transhuge.
+//! [`Advice::PopulateWrite`] (Linux 5.14) fails where a touch would raise SIGBUS. [`discard_all`]
+//! makes one call for many ranges since Linux 6.15. Source: process_madvise(2),
+//! admin-guide/mm/transhuge.
 //!
 //! # Safety
 //! Advice changes or removes memory, so [`advise`] is unsafe.
@@ -18,36 +18,26 @@ use crate::internal::sys::call::answer;
 use crate::internal::sys::files::file;
 use crate::units::{Bytes, PageSize};
 
-/// Advice to the kernel about a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
-    /// Use transparent huge pages.
     HugePage,
-    /// Do not give the range to a forked child.
     DontFork,
-    /// Give a forked child zeros.
     WipeOnFork,
-    /// Leave the range out of core dumps.
     DontDump,
-    /// Make every page present and writable.
     PopulateWrite,
-    /// Drop the pages and their contents.
     DontNeed,
-    /// Drop the pages, locked pages too (Linux 5.18).
+    /// Drops locked pages too (Linux 5.18).
     DontNeedLocked,
-    /// Let the kernel drop the pages under memory pressure, unless they are written first.
+    /// Lets the kernel drop the pages under memory pressure, unless they are written first.
     Free,
-    /// Make every page present without a write; a hole may get the shared zero page.
+    /// Makes every page present; a hole may get the shared zero page.
     PopulateRead,
-    /// Use no transparent huge pages.
     NoHugePage,
-    /// Make huge pages of the present pages now.
     Collapse,
-    /// Reclaim the pages now.
     PageOut,
-    /// Reclaim the pages before others. Contents stay.
+    /// Asks to reclaim the pages before others.
     Cold,
-    /// Remove the pages from their memory file, for all who map it.
+    /// Removes the pages from their memory file, for all who map it.
     Remove,
 }
 
@@ -72,10 +62,7 @@ impl Advice {
     }
 }
 
-/// Gives `advice` on a range. Repeats an interrupted call.
-///
-/// # Errors
-/// If madvise(2) fails.
+/// Repeats an interrupted call.
 ///
 /// # Safety
 /// The caller owns the mapping and accepts the effect of the advice.
@@ -86,10 +73,7 @@ pub unsafe fn advise(addr: usize, len: Bytes, advice: Advice) -> Result<(), OsEr
     advised.map_err(|source| refused(addr, len, advice, source))
 }
 
-/// Gives advice like [`advise`], but allocates nothing on failure.
-///
-/// # Errors
-/// If madvise(2) fails.
+/// Gives advice like [`advise`]. Allocates nothing.
 ///
 /// # Safety
 /// See [`advise`].
@@ -114,9 +98,6 @@ fn refused(addr: usize, len: Bytes, advice: Advice, source: io::Error) -> OsErro
 
 /// Drops the pages of a range, locked ones too.
 ///
-/// # Errors
-/// If madvise(2) fails.
-///
 /// # Safety
 /// See [`advise`].
 #[inline]
@@ -126,10 +107,7 @@ pub unsafe fn discard(addr: usize, len: Bytes) -> Result<(), OsError> {
     discarded.map_err(|source| refused(addr, len, Advice::DontNeed, source))
 }
 
-/// Drops the pages of a range, locked ones too. Allocates nothing on failure.
-///
-/// # Errors
-/// If madvise(2) fails.
+/// Drops pages like [`discard`]. Allocates nothing.
 ///
 /// # Safety
 /// See [`advise`].
@@ -140,19 +118,17 @@ pub unsafe fn try_discard(addr: usize, len: Bytes) -> io::Result<()> {
     if error.raw_os_error() != Some(libc::EINVAL) {
         return Err(error);
     }
-    // EINVAL: the range is locked by mlockall(2), or its mapping never takes this advice.
+    // EINVAL: mlockall(2) locked the range, or its mapping never takes this advice.
     // SAFETY: the caller keeps the contract.
     unsafe { try_advise(addr, len, Advice::DontNeedLocked) }.map_err(|_| error)
 }
 
 pub const DISCARD_MAX: usize = 32;
-/// The calling process, in place of a pidfd.
 const PIDFD_SELF: libc::c_int = -10_001;
-/// 1 once the kernel refused a call for many ranges, as it then always does.
+/// 1 once the kernel refused a call for many ranges.
 static ONE_BY_ONE: MappedWord = MappedWord::new(0);
 
-/// Drops the pages of at most [`DISCARD_MAX`] ranges (address and length), in order, until the
-/// kernel refuses. Returns the number of ranges dropped.
+/// Drops at most [`DISCARD_MAX`] ranges (address, length) in order. Returns the number dropped.
 ///
 /// # Safety
 /// See [`advise`].
@@ -176,7 +152,6 @@ fn is_never(error: &io::Error) -> bool {
     matches!(number, Some(libc::EPERM | libc::ENOSYS | libc::EINVAL | libc::EBADF))
 }
 
-/// Returns the number of ranges within the first `bytes` bytes.
 fn whole(ranges: &[(usize, Bytes)], bytes: u64) -> usize {
     let ends = ranges.iter().scan(0, |end, (_, len)| {
         *end += len.get();
@@ -185,7 +160,6 @@ fn whole(ranges: &[(usize, Bytes)], bytes: u64) -> usize {
     ends.take_while(|end| *end <= bytes).count()
 }
 
-/// Returns the number of bytes dropped.
 unsafe fn discard_many(ranges: &[(usize, Bytes)]) -> io::Result<u64> {
     let none = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
     let mut iovecs = [none; DISCARD_MAX];
@@ -195,7 +169,7 @@ unsafe fn discard_many(ranges: &[(usize, Bytes)]) -> io::Result<u64> {
     }
     let count = ranges.len().min(DISCARD_MAX);
     let (advice, _) = Advice::DontNeed.known();
-    // SAFETY: `iovecs` has `count` entries and outlives the call; the caller owns the ranges.
+    // SAFETY: `iovecs` has `count` entries; the caller owns the ranges.
     let done = answer("process_madvise", || unsafe {
         let call = libc::SYS_process_madvise;
         libc::syscall(call, PIDFD_SELF, iovecs.as_ptr(), count, advice, 0)
@@ -203,11 +177,7 @@ unsafe fn discard_many(ranges: &[(usize, Bytes)]) -> io::Result<u64> {
     Ok(done as u64)
 }
 
-/// Makes the pages of an armed range dirty, like a store to each. Returns false if a page is
-/// missing; some may be dirty then.
-///
-/// # Errors
-/// If madvise(2) fails.
+/// Makes the pages of an armed range dirty. Returns false if a page is missing.
 ///
 /// # Safety
 /// See [`advise`].
@@ -226,8 +196,7 @@ pub fn found_no_page(error: &OsError) -> bool {
     error.errno() == Some(libc::EFAULT)
 }
 
-/// Asks for transparent huge pages for the whole huge pages within `memory`, which holds nothing
-/// yet. A refusal only costs speed.
+/// Asks for transparent huge pages within `memory`. A refusal only costs speed.
 pub fn prefer_huge<T>(memory: &mut [MaybeUninit<T>]) {
     let Ok(huge) = transparent_huge_page() else { return };
     let huge = huge.bytes().as_usize();
@@ -237,16 +206,12 @@ pub fn prefer_huge<T>(memory: &mut [MaybeUninit<T>]) {
     else {
         return;
     };
-    // SAFETY: the range is within `memory`, and the advice keeps contents.
+    // SAFETY: within `memory`, and the advice keeps contents.
     let _ = unsafe { advise(start, Bytes::new(len as u64), Advice::HugePage) };
 }
 
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 
-/// Returns the size of a transparent huge page.
-///
-/// # Errors
-/// If the kernel has none, or they are switched off.
 pub fn transparent_huge_page() -> Result<PageSize, OsError> {
     let path = format!("{THP}/enabled");
     if file::text(&path)?.contains("[never]") {

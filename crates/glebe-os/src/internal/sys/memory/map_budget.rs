@@ -1,26 +1,23 @@
-//! [`Budget`] limits how many of the process's mappings a part of this crate may use.
+//! [`Budget`] limits how many mappings a part of this crate may use.
 //!
-//! Beyond `vm.max_map_count` every mmap of the process fails, for every caller. So each part with
-//! many mappings stops at a share of that limit. One word counts for the whole process, without a
-//! lock. A forked child has the same count, and at most as many mappings.
+//! Beyond `vm.max_map_count` every mmap of the process fails. So each part with many mappings stops
+//! at a share of that limit. One word counts for the whole process, without a lock.
 
 use crate::internal::sync::{MappedWord, Ordering};
 use crate::internal::sys::memory::map_count::max_map_count;
 
-/// The kernel's default, for when the limit cannot be read.
+/// The kernel's default, used if the limit cannot be read.
 const MAP_COUNT_DEFAULT: u64 = 65530;
 
 #[derive(Debug)]
 pub struct Budget {
     used: MappedWord,
-    /// Mappings, as last read; zero before.
     limit: MappedWord,
     /// Denominator of the part's share.
     share: u64,
     read: fn() -> u64,
 }
 
-/// A refusal: the part's mappings and its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exhausted {
     pub used: u64,
@@ -28,7 +25,6 @@ pub struct Exhausted {
 }
 
 impl Budget {
-    /// Creates a budget of one `share`th of the limit.
     pub const fn one_in(share: u64) -> Self {
         Self::new(share, || max_map_count().unwrap_or(MAP_COUNT_DEFAULT))
     }
@@ -62,7 +58,6 @@ impl Budget {
     }
 }
 
-/// The mappings of one owner. Dropping it returns them.
 #[derive(Debug)]
 pub struct Counted {
     budget: &'static Budget,
@@ -70,7 +65,6 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// Sets the count. Fails if it would exceed the budget.
     pub fn set(&mut self, mappings: u64) -> Result<(), Exhausted> {
         if mappings > self.mappings {
             self.budget.add(mappings - self.mappings)?;
@@ -81,8 +75,7 @@ impl Counted {
         Ok(())
     }
 
-    /// Sets the count even above the budget, for calls that must not fail: unmapping the middle of
-    /// a range splits it in two.
+    /// Sets the count even above the budget: a split by munmap must not fail.
     pub fn set_beyond(&mut self, mappings: u64) {
         if self.set(mappings).is_err() {
             self.budget.used.fetch_add(mappings - self.mappings, Ordering::Relaxed);

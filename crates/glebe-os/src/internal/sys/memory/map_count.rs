@@ -1,7 +1,6 @@
 //! [`max_map_count`] reads the limit on mappings of a process; [`map_count`] counts them.
 //!
-//! Beyond the limit every mmap of the process fails. Counting reads one line per mapping.
-//! Source: admin-guide/sysctl/vm, proc_pid_maps(5).
+//! Counting reads one line per mapping. Source: admin-guide/sysctl/vm, proc_pid_maps(5).
 
 use std::fs::OpenOptions;
 use std::path::Path;
@@ -11,21 +10,13 @@ use crate::internal::sys::files::file;
 
 const PATH: &str = "/proc/sys/vm/max_map_count";
 const MAPS: &str = "/proc/self/maps";
-/// Bytes per read: few enough that the allocator makes no mapping for them.
+/// Bytes per read: few enough that the allocator makes no mapping.
 const PART: usize = 16 << 10;
 
-/// Returns the current limit.
-///
-/// # Errors
-/// If the file cannot be read or holds no number.
 pub fn max_map_count() -> Result<u64, OsError> {
     file::number(PATH)
 }
 
-/// Returns the number of mappings of the calling process.
-///
-/// # Errors
-/// If the mappings cannot be listed.
 pub fn map_count() -> Result<u64, OsError> {
     let count = || {
         let mut maps = file::open(Path::new(MAPS), OpenOptions::new().read(true))?;

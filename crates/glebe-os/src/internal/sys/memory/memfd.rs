@@ -1,9 +1,8 @@
 //! [`MemFile`] is a file in memory whose pages can be mapped at several places at once.
 //!
-//! Lengths and offsets are bytes, in whole pages of the file: base pages or pages of a hugetlb
-//! pool. `MemFile` seals the length of a file that it creates and keeps the descriptor to itself,
-//! so mapped pages stay. Other owners of an *adopted* file may punch or cut it: a touch of a
-//! removed page then raises SIGBUS or finds zeros.
+//! Lengths and offsets are bytes, in whole pages of the file. A `MemFile` seals the length of a
+//! file that it creates, so mapped pages stay. Other owners of an *adopted* file may punch or cut
+//! it: a touch of a removed page then raises SIGBUS or finds zeros.
 //!
 //! Source: memfd_create(2) (Linux 3.17; hugetlb 4.14, its seals 4.16), F_ADD_SEALS in fcntl(2).
 //!
@@ -28,8 +27,8 @@ use crate::internal::sys::processes::fork::ForkGuard;
 use crate::units::{Bytes, PageSize};
 use parents::Parents;
 
-/// A file in memory. Dropping it frees its pages if this process created it, even if a forked child
-/// has the descriptor.
+/// A file in memory. Dropping it frees the pages of a created file, even if a child has the
+/// descriptor.
 #[derive(Debug)]
 pub struct MemFile {
     // First: dropped before the descriptor is closed.
@@ -53,8 +52,8 @@ impl MemFile {
     /// Creates a file of `len` zero bytes in base pages, rounded up. Allocates no page yet.
     ///
     /// # Errors
-    /// If memfd_create(2), ftruncate(2) or fcntl(2) fails. EINVAL for a length of zero; EFBIG
-    /// beyond `RLIMIT_FSIZE`, where ftruncate(2) would raise a signal.
+    /// If memfd_create(2), ftruncate(2) or fcntl(2) fails: EINVAL for a length of zero, EFBIG
+    /// beyond `RLIMIT_FSIZE`.
     pub fn new(len: Bytes) -> Result<Self, OsError> {
         Self::create(len, None)
     }
@@ -89,17 +88,16 @@ impl MemFile {
         Ok(Self { parents: None, file, page, len: Some(whole), guard: ForkGuard::new() })
     }
 
-    /// Closes the file in forked children: they would keep its pages if this process is killed.
+    /// Closes the file in forked children, which would keep its pages if this process is killed.
     ///
     /// # Errors
-    /// See [`atfork::add`](crate::internal::sys::processes::atfork::add).
+    /// If fork handlers cannot be added.
     pub fn not_for_children(mut self) -> Result<Self, OsError> {
         self.parents = Some(Parents::note(self.file.as_raw_fd())?);
         Ok(self)
     }
 
-    /// Adopts a file of another owner: a memfd, or a file on tmpfs or hugetlbfs. Dropping it keeps
-    /// the pages.
+    /// Adopts another owner's memfd, or file on tmpfs or hugetlbfs. Dropping it keeps the pages.
     ///
     /// # Errors
     /// If fstatfs(2) fails; EINVAL for another kind of file.
@@ -154,7 +152,7 @@ impl MemFile {
     pub fn map(&self, align: PageSize) -> Result<usize, OsError> {
         let len = self.len()?;
         let at = set_aside(len, align.max(self.page))?;
-        // SAFETY: nothing else uses the addresses, reserved just now.
+        // SAFETY: nothing else uses the new addresses.
         unsafe {
             let mapped = self.map_over(at, Bytes::ZERO, len);
             if mapped.is_err() {
@@ -188,8 +186,8 @@ impl MemFile {
 
 impl Drop for MemFile {
     fn drop(&mut self) {
-        // A forked child's copy of the descriptor would keep the pages. If the kernel refuses, the
-        // last close frees them.
+        // A forked child's descriptor would keep the pages. If the kernel refuses, the last close
+        // frees them.
         if let Some(len) = self.len.filter(|_| !self.guard.is_child()) {
             let _ = self.punch(Bytes::ZERO, len);
         }

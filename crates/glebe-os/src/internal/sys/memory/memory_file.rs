@@ -1,15 +1,11 @@
-//! [`MemoryFile`] is a file in memory that several programs may share: a memfd, or a file on tmpfs.
+//! [`MemoryFile`] is a file in memory that programs may share: a memfd, or a file on tmpfs.
 //!
-//! Offsets and lengths are bytes, in whole pages. System calls allocate, find and remove pages, and
-//! report a lack of memory as an error. So a touch of an *allocated* page raises no SIGBUS, unless
-//! another program cuts the file, which it cannot if [`MemoryFile::new`] made it.
-//!
-//! A page is *data* once it is touched or written; a page that is only allocated counts as a hole.
-//! Source: memfd_create(2), fallocate(2), lseek(2), statfs(2), F_GET_SEALS in fcntl(2).
+//! Offsets and lengths are bytes, in whole pages. A touch of an *allocated* page raises no SIGBUS,
+//! unless another program cuts the file. A page that is only allocated counts as a hole, not as
+//! *data*. Source: memfd_create(2), fallocate(2), lseek(2).
 //!
 //! # Safety
-//! The calls take the open descriptor and locals. Removing pages loses bytes that others may read;
-//! the caller must allow for that.
+//! The calls take the open descriptor and locals. Removing pages loses bytes that others may read.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -28,13 +24,11 @@ use crate::internal::sys::machine::limits;
 use crate::internal::sys::memory::memfd;
 use crate::units::Bytes;
 
-/// Unit of st_blocks, in bytes.
 const BLOCK: u64 = 512;
 
 #[derive(Debug)]
 pub struct MemoryFile {
     file: File,
-    /// True if nobody can shorten the file.
     is_sealed: bool,
 }
 
@@ -43,10 +37,7 @@ fn refused(call: &'static str, subject: impl Into<String>, source: io::Error) ->
 }
 
 impl MemoryFile {
-    /// Creates a memfd of `len` zero bytes, without memory yet. Its length is sealed.
-    ///
-    /// # Errors
-    /// If memfd_create(2), ftruncate(2) or fcntl(2) fails.
+    /// Creates a memfd of `len` zero bytes, without pages. Its length is sealed.
     pub fn new(len: Bytes) -> Result<Self, OsError> {
         let made = memfd::make(None);
         let file = made.map_err(|source| refused("memfd_create", len.to_string(), source))?;
@@ -58,10 +49,7 @@ impl MemoryFile {
         Ok(Self { file, is_sealed: true })
     }
 
-    /// Creates a file of `len` zero bytes at `path`, which must not exist, for this user alone.
-    ///
-    /// # Errors
-    /// If open(2) or ftruncate(2) fails; see [`MemoryFile::adopt`]. The file is removed then.
+    /// Creates a new file of `len` zero bytes, for this user alone. Removes the file on failure.
     pub fn new_at(path: &Path, len: Bytes) -> Result<Result<Self, String>, OsError> {
         let mut options = OpenOptions::new();
         let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
@@ -78,15 +66,11 @@ impl MemoryFile {
         made
     }
 
-    /// Opens a file. Follows no symbolic link except `/proc/PID/fd/N`, which is how to name a
-    /// memfd.
-    ///
-    /// # Errors
-    /// If open(2) fails, also for lack of `/proc`; see [`MemoryFile::adopt`].
+    /// Opens a file. Follows no symbolic link except `/proc/PID/fd/N`, which names a memfd.
     pub fn open(path: &Path) -> Result<Result<Self, String>, OsError> {
         let refused = |source| refused("open", path.display().to_string(), source);
-        // Opening a device or a FIFO may have effects, so an O_PATH descriptor is checked first.
-        // The file is opened through that descriptor, since the path may change.
+        // Opening a device may have effects, so an O_PATH descriptor is checked first. The file is
+        // opened through this descriptor, since the path may change.
         let follow = if names_descriptor(path) { 0 } else { libc::O_NOFOLLOW };
         let mut look = OpenOptions::new();
         look.read(true).custom_flags(libc::O_PATH | follow | libc::O_CLOEXEC);
@@ -101,9 +85,6 @@ impl MemoryFile {
     }
 
     /// Adopts a file. The inner error describes an unsuitable file.
-    ///
-    /// # Errors
-    /// If fstat(2), fstatfs(2) or fcntl(2) fails.
     pub fn adopt(file: File) -> Result<Result<Self, String>, OsError> {
         if let Some(other) = other_than_memory(&file)? {
             return Ok(Err(other));
@@ -131,46 +112,26 @@ impl MemoryFile {
         self.is_sealed
     }
 
-    /// Returns the current length.
-    ///
-    /// # Errors
-    /// If fstat(2) fails.
     pub fn len(&self) -> Result<Bytes, OsError> {
         let told = file::metadata(&self.file).map_err(|e| refused("fstat", "a descriptor", e))?;
         Ok(Bytes::new(told.len()))
     }
 
-    /// Returns the memory in use.
-    ///
-    /// # Errors
-    /// If fstat(2) fails.
     pub fn allocated(&self) -> Result<Bytes, OsError> {
         let told = file::metadata(&self.file).map_err(|e| refused("fstat", "a descriptor", e))?;
         Ok(Bytes::new(told.blocks().saturating_mul(BLOCK)))
     }
 
-    /// Returns the device number of the file system (st_dev).
-    ///
-    /// # Errors
-    /// If fstat(2) fails.
     pub fn device(&self) -> Result<u64, OsError> {
         let told = file::metadata(&self.file).map_err(|e| refused("fstat", "a descriptor", e))?;
         Ok(told.dev())
     }
 
-    /// Allocates memory for pages; keeps contents.
-    ///
-    /// # Errors
-    /// If fallocate(2) fails: ENOSPC on a full tmpfs, ENOMEM, or a page beyond the end of a cut
-    /// file.
     pub fn allocate(&self, offset: u64, len: u64) -> Result<(), OsError> {
         self.fallocate(libc::FALLOC_FL_KEEP_SIZE, offset, len)
     }
 
     /// Removes pages. Their mappings then read as zero.
-    ///
-    /// # Errors
-    /// If fallocate(2) fails: EPERM if the file is sealed against writing.
     pub fn punch(&self, offset: u64, len: u64) -> Result<(), OsError> {
         self.fallocate(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, offset, len)
     }
@@ -192,9 +153,6 @@ impl MemoryFile {
     }
 
     /// Returns the first run of data in `from..end`, cut at `end`.
-    ///
-    /// # Errors
-    /// If lseek(2) fails.
     pub fn next_data(&self, from: u64, end: u64) -> Result<Option<(u64, u64)>, OsError> {
         let Some(start) = self.seek(libc::SEEK_DATA, from)?.filter(|start| *start < end) else {
             return Ok(None);
@@ -206,7 +164,7 @@ impl MemoryFile {
     /// Returns `None` if no data or hole follows.
     fn seek(&self, whence: libc::c_int, from: u64) -> Result<Option<u64>, OsError> {
         let made = answer("lseek", || {
-            // SAFETY: the descriptor is open. Nothing uses its position.
+            // SAFETY: the descriptor is open.
             unsafe { libc::lseek(self.file.as_raw_fd(), from as libc::off_t, whence) }
         });
         match made {
@@ -217,7 +175,6 @@ impl MemoryFile {
     }
 }
 
-/// Describes a file that is not in memory. The descriptor may be opened with `O_PATH`.
 fn other_than_memory(file: &File) -> Result<Option<String>, OsError> {
     let meta = file::metadata(file).map_err(|e| refused("fstat", "a descriptor", e))?;
     if !meta.is_file() {
@@ -233,7 +190,6 @@ fn other_than_memory(file: &File) -> Result<Option<String>, OsError> {
     Ok((kind != libc::TMPFS_MAGIC).then(other))
 }
 
-/// Returns true for `/proc/PID/fd/N`.
 fn names_descriptor(path: &Path) -> bool {
     let number = |text: &str| !text.is_empty() && text.bytes().all(|c| c.is_ascii_digit());
     let text = path.to_str().and_then(|text| text.strip_prefix("/proc/"));
@@ -244,14 +200,14 @@ fn names_descriptor(path: &Path) -> bool {
 pub(in crate::internal::sys) fn is_tmpfs(path: &Path) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
     let mut stat = MaybeUninit::<libc::statfs>::zeroed();
-    // SAFETY: the path ends with zero; the kernel fills the local, and zeros are valid.
+    // SAFETY: the path ends with zero; the kernel fills the local; zeros are valid.
     unsafe {
         let told = answer("statfs", || libc::statfs(path.as_ptr(), stat.as_mut_ptr()));
         told.is_ok() && stat.assume_init().f_type == libc::TMPFS_MAGIC
     }
 }
 
-/// Returns the length of an open file; `None` on failure. Safe in a signal handler.
+/// Returns `None` on failure. Safe in a signal handler.
 pub fn len_of(descriptor: RawFd) -> Option<u64> {
     let mut stat = MaybeUninit::<libc::stat>::zeroed();
     // SAFETY: the kernel fills the local, and zeros are valid.

@@ -18,10 +18,7 @@ use crate::units::Bytes;
 
 const AT_ONCE: usize = 1 << 16;
 
-/// Returns the runs of present pages in a range of whole pages, in pages from `addr`.
-///
-/// # Errors
-/// If mincore(2) fails: ENOMEM if something is not mapped.
+/// Returns the runs of present pages, in pages from `addr`.
 pub fn there(addr: usize, len: Bytes) -> Result<Vec<Extent>, OsError> {
     let page = page_size().bytes().as_usize();
     let pages = len.as_usize() / page;
@@ -41,11 +38,8 @@ pub fn there(addr: usize, len: Bytes) -> Result<Vec<Extent>, OsError> {
     Ok(found)
 }
 
-/// Looks at `seen.len()` pages from `addr` on; sets the lowest bit of a byte if its page is
-/// present. Allocates nothing; may change `errno`.
-///
-/// # Errors
-/// If mincore(2) fails: ENOMEM if something is not mapped.
+/// Sets the lowest bit of each byte whose page is present. Allocates nothing. Returns ENOMEM if
+/// something is not mapped.
 pub fn look(addr: usize, seen: &mut [u8]) -> io::Result<()> {
     let len = seen.len() * page_size().bytes().as_usize();
     let addr = ptr::with_exposed_provenance_mut(addr);
@@ -62,7 +56,7 @@ mod tests {
         let page = page_size().bytes().as_usize();
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: the new mapping is this test's, and the byte is within it.
+        // SAFETY: the byte is in this test's new mapping.
         let addr = unsafe {
             let addr = libc::mmap(ptr::null_mut(), 3 * page, protection, flags, -1, 0);
             addr.cast::<u8>().add(page).write_volatile(1);

@@ -1,8 +1,7 @@
-//! Wraps `mmap`, `mprotect` and `munmap` for private anonymous memory (ordinary or hugetlb),
-//! reserved addresses and files.
+//! [`map`], [`unmap`] and others wrap mmap(2), mprotect(2) and munmap(2).
 //!
-//! Lengths are in bytes. A hugetlb mapping is made without `MAP_NORESERVE`: the call reserves its
-//! pages or fails. Source: mmap(2), mprotect(2).
+//! Lengths are in bytes. Hugetlb mappings lack `MAP_NORESERVE`, so the call reserves their pages or
+//! fails.
 //!
 //! # Safety
 //! Mapping at an address of the kernel's choice is safe; unmapping is not.
@@ -23,14 +22,11 @@ use crate::internal::sys::page_size;
 use crate::internal::sys::processes::fork::ForkGuard;
 use crate::units::{Bytes, PageSize};
 
-/// The memory behind a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
-    /// Ordinary memory in base pages, or transparent huge pages if advised.
     Ordinary,
-    /// Reserved addresses: a touch raises SIGSEGV until something is mapped over them.
+    /// Reserved addresses: a touch raises SIGSEGV.
     Addresses,
-    /// The hugetlb pool of this page size.
     Hugetlb(PageSize),
 }
 
@@ -53,8 +49,6 @@ pub(in crate::internal::sys) fn span(addr: usize, len: Bytes) -> String {
     format!("{addr:#x}, {len}")
 }
 
-/// Makes one mmap(2), of a file from an offset if given.
-///
 /// # Safety
 /// With `MAP_FIXED`, the caller owns `addr..addr + len`, and nothing refers to it.
 #[inline]
@@ -71,7 +65,7 @@ unsafe fn raw(
     let made = usize::try_from(len.get()).map_err(|_| errno(libc::ENOMEM)).and_then(|len| {
         let offset = libc::off_t::try_from(offset).map_err(|_| errno(libc::EOVERFLOW))?;
         answer("mmap", || {
-            // SAFETY: the kernel chooses an unused address, or the caller owns the range.
+            // SAFETY: the address is unused, or the caller owns the range.
             let mapped = unsafe { libc::mmap(at, len, access, flags, file, offset) };
             mapped.expose_provenance() as isize
         })
@@ -80,10 +74,6 @@ unsafe fn raw(
     made.map(|mapped| mapped as usize).map_err(refused)
 }
 
-/// Maps `len` bytes: readable, writable, private, anonymous. Returns the address.
-///
-/// # Errors
-/// If mmap(2) fails: no such pool, too few free pages in the pool, a limit.
 pub fn map(len: Bytes, backing: Backing) -> Result<usize, OsError> {
     let how = match backing {
         Backing::Ordinary => (ALL_ACCESS, ANONYMOUS),
@@ -98,21 +88,16 @@ pub fn map(len: Bytes, backing: Backing) -> Result<usize, OsError> {
     unsafe { raw(0, len, how, None, || format!("{len}, {backing}")) }
 }
 
-/// Reserves `len` bytes of addresses at a multiple of `align`.
-///
-/// # Errors
-/// If mmap(2) fails.
 pub fn set_aside(len: Bytes, align: PageSize) -> Result<usize, OsError> {
     let too_long =
         || OsError::new("mmap", len.to_string(), io::Error::from_raw_os_error(libc::ENOMEM));
     let whole = len.checked_add(align.bytes()).ok_or_else(too_long)?;
     let base = map(whole, Backing::Addresses)?;
-    // SAFETY: nothing else uses the range, reserved just now.
+    // SAFETY: nothing else uses the new range.
     Ok(unsafe { cut(base, whole, len, align) })
 }
 
-/// Unmaps a range except `len` bytes at its first multiple of `align`, whose address it returns. If
-/// the kernel refuses, a later mapping tries again.
+/// Unmaps a range except `len` bytes at its first multiple of `align`, and returns that address.
 ///
 /// # Safety
 /// See [`unmap`].
@@ -126,8 +111,6 @@ pub unsafe fn cut(base: usize, whole: Bytes, len: Bytes, align: PageSize) -> usi
     start
 }
 
-/// Unmaps `from..to`. If the kernel refuses, a later call tries again.
-///
 /// # Safety
 /// See [`unmap`].
 pub unsafe fn unmap_between(from: usize, to: usize) {
@@ -138,9 +121,6 @@ pub unsafe fn unmap_between(from: usize, to: usize) {
 }
 
 /// Reserves addresses at `addr`, if nothing is mapped there.
-///
-/// # Errors
-/// If mmap(2) fails: something is mapped there, or `addr` is no multiple of a page.
 pub fn set_aside_at(addr: usize, len: Bytes) -> Result<(), OsError> {
     let how = (NO_ACCESS, ADDRESSES | libc::MAP_FIXED_NOREPLACE);
     let subject = || format!("{addr:#x}, {len}, addresses alone");
@@ -148,22 +128,15 @@ pub fn set_aside_at(addr: usize, len: Bytes) -> Result<(), OsError> {
     unsafe { raw(addr, len, how, None, subject) }.map(drop)
 }
 
-/// Maps zeros at `addr`, readable and writable, if nothing is mapped there.
-///
-/// # Errors
-/// If mmap(2) fails: something is mapped there, or `addr` is no multiple of a page.
+/// Maps zeros at `addr`, if nothing is mapped there.
 pub fn zeros_at(addr: usize, len: Bytes) -> Result<(), OsError> {
     let how = (ALL_ACCESS, ADDRESSES | libc::MAP_FIXED_NOREPLACE);
     // SAFETY: the call replaces no mapping.
     unsafe { raw(addr, len, how, None, || format!("{addr:#x}, {len}, zeros")) }.map(drop)
 }
 
-/// Frees the pages of a range and turns it into reserved addresses, which read as zero if
-/// `readable`. A concurrent reader sees the old mapping or the new one. On an error the old mapping
-/// stays.
-///
-/// # Errors
-/// If mmap(2) fails: too many mappings.
+/// Turns a range into reserved addresses, which read as zero if `readable`. A concurrent reader
+/// sees the old mapping or the new one. On an error the old one stays.
 ///
 /// # Safety
 /// The caller owns the range, and nobody writes to it or relies on its bytes.
@@ -181,20 +154,15 @@ fn access_of(readable: bool) -> libc::c_int {
     }
 }
 
-/// Makes reserved addresses readable, and so a mapping (VMA) of their own, or inaccessible again.
-///
-/// # Errors
-/// If mprotect(2) fails: too many mappings; never if two mappings merge.
+/// Fails at the limit on mappings, unless two merge.
 ///
 /// # Safety
-/// The caller owns the range of reserved addresses.
+/// The caller owns the reserved addresses.
 pub unsafe fn make_readable(addr: usize, len: Bytes, readable: bool) -> Result<(), OsError> {
     // SAFETY: the caller keeps the contract.
     unsafe { protect(addr, len, access_of(readable)) }
 }
 
-/// Allows loads and stores.
-///
 /// # Safety
 /// The caller owns the range.
 pub(in crate::internal::sys) unsafe fn make_writable(
@@ -205,8 +173,6 @@ pub(in crate::internal::sys) unsafe fn make_writable(
     unsafe { protect(addr, len, ALL_ACCESS) }
 }
 
-/// Makes one mprotect(2).
-///
 /// # Safety
 /// The caller owns the range, and nobody uses it in a way that is now forbidden.
 pub(in crate::internal::sys) unsafe fn protect(
@@ -220,15 +186,12 @@ pub(in crate::internal::sys) unsafe fn protect(
     made.map(drop).map_err(|source| limits::refused("mprotect", span(addr, len), source))
 }
 
-/// Maps `len` bytes of ordinary memory at a multiple of `align`. Reserves more addresses for a
-/// moment, but maps no more memory, since the process may lock all its mappings.
-///
-/// # Errors
-/// See [`map`].
+/// Maps ordinary memory at a multiple of `align`. Maps no more memory meanwhile, since the process
+/// may lock its mappings.
 pub fn map_aligned(len: Bytes, align: PageSize) -> Result<usize, OsError> {
     let start = set_aside(len, align)?;
     let how = (ALL_ACCESS, ANONYMOUS | libc::MAP_FIXED);
-    // SAFETY: nothing else uses the addresses, reserved just now.
+    // SAFETY: nothing else uses the new addresses.
     unsafe {
         let made = raw(start, len, how, None, || format!("{len}, {}", Backing::Ordinary));
         if made.is_err() {
@@ -238,12 +201,8 @@ pub fn map_aligned(len: Bytes, align: PageSize) -> Result<usize, OsError> {
     }
 }
 
-/// Maps `len` bytes of a file from `offset` on: readable, writable and shared. Replaces whatever is
-/// at `over`. Without `over`, the kernel chooses the address and fills the page tables with the
-/// pages that the file has.
-///
-/// # Errors
-/// If mmap(2) fails.
+/// Maps part of a file, shared, at `over`. Without `over`, the kernel chooses the address and fills
+/// the page tables.
 ///
 /// # Safety
 /// With `over`, see [`unmap`].
@@ -262,15 +221,11 @@ pub unsafe fn map_file(
     unsafe { raw(addr, len, how, Some((file, offset)), subject) }
 }
 
-/// Maps the first `len` bytes of a file without access and not for forked children, only to keep
-/// the file open.
-///
-/// # Errors
-/// If mmap(2) or madvise(2) fails.
+/// Maps a file without access, only to keep it open.
 pub(in crate::internal::sys) fn map_unreadable(file: &File, len: Bytes) -> Result<usize, OsError> {
     let (how, what) = ((NO_ACCESS, libc::MAP_SHARED), Some((file, Bytes::ZERO)));
     unmap_left();
-    // SAFETY: nothing else uses the new mapping, at an address of the kernel's choice.
+    // SAFETY: nothing else uses the new mapping.
     unsafe {
         let addr = raw(0, len, how, what, || format!("{len} of a file, to hold it"))?;
         let kept = advise(addr, len, Advice::DontFork);
@@ -281,14 +236,11 @@ pub(in crate::internal::sys) fn map_unreadable(file: &File, len: Bytes) -> Resul
     }
 }
 
-/// Maps a page that reads as zeros in a forked child. It is never unmapped.
-///
-/// # Errors
-/// If mmap(2) or madvise(2) fails, as before Linux 4.14.
+/// Maps a page that reads as zeros in a forked child (Linux 4.14).
 pub(in crate::internal::sys) fn wiped_page() -> Result<usize, OsError> {
     let len = page_size().bytes();
     let addr = map(len, Backing::Ordinary)?;
-    // SAFETY: nothing else uses the page mapped just now.
+    // SAFETY: nothing else uses the new page.
     unsafe {
         let wiped = advise(addr, len, Advice::WipeOnFork);
         if wiped.is_err() {
@@ -298,11 +250,7 @@ pub(in crate::internal::sys) fn wiped_page() -> Result<usize, OsError> {
     }
 }
 
-/// Unmaps a range. If the kernel refuses, its pages are at least freed, and the next call of
-/// [`map`] or of this function unmaps it.
-///
-/// # Errors
-/// If munmap(2) fails: a range not aligned to its pages, too many mappings.
+/// Unmaps a range. If the kernel refuses, frees its pages, and the next call tries again.
 ///
 /// # Safety
 /// The caller owns the mapping, and nothing refers to it any more.
@@ -319,7 +267,7 @@ pub unsafe fn unmap(addr: usize, len: Bytes) -> Result<(), OsError> {
     }
 }
 
-/// Unmaps a range; if the kernel refuses, leaves it unchanged.
+/// Unmaps a range once.
 ///
 /// # Safety
 /// See [`unmap`].
@@ -329,7 +277,6 @@ pub(in crate::internal::sys) unsafe fn munmap(addr: usize, len: Bytes) -> Result
     call("munmap", || span(addr, len), || unsafe { libc::munmap(at, len.as_usize()) })
 }
 
-/// An unowned range that the kernel refused to unmap.
 #[derive(Debug)]
 struct Left {
     addr: usize,
@@ -339,11 +286,11 @@ struct Left {
 
 static LEFT: StaticMutex<Vec<Left>> = StaticMutex::new(Vec::new());
 
-/// Attempts of [`leave`], in about 0.1 s. Others hold the lock for a few system calls.
+/// Attempts of [`leave`], in about 0.1 s.
 const LEAVE_TRIES: u32 = 100;
 
-/// Keeps a range for the next attempt. Gives up after a while: in a forked child the lock may
-/// belong to a thread that does not exist there.
+/// Keeps a range for the next attempt. Gives up after a while: in a forked child the lock's owner
+/// may not exist.
 fn leave(left: Left) {
     let mut backoff = Backoff::default();
     for _ in 0..LEAVE_TRIES {
@@ -354,8 +301,7 @@ fn leave(left: Left) {
     }
 }
 
-/// Unmaps the ranges that could not be unmapped before. In a forked child the parent's entries may
-/// name something else, so they are dropped.
+/// Unmaps the ranges in [`LEFT`]. A forked child drops its parent's entries.
 fn unmap_left() {
     let Ok(mut all) = LEFT.try_lock() else { return };
     // SAFETY: the owner gave the range up, and it stayed mapped since.

@@ -1,14 +1,10 @@
-//! [`Own`] notes memory that this library has mapped for itself, so that nobody adopts and marks
-//! it.
+//! [`Own`] notes memory that this library mapped for itself, so that nobody adopts it.
 //!
-//! The kernel merges adjacent mappings of the library and the program, so mappings alone do not
-//! show the owner. Files and hugetlb pages need no note: their mappings show what they are. The
-//! library's memory on the heap is not noted. Addresses are in bytes. Cost: a few loads per slot
-//! ever used.
+//! The kernel merges adjacent mappings of the library and the program, so mappings do not show the
+//! owner. Files, hugetlb pages and the heap are not noted.
 //!
-//! Slots are reused but never freed, without a lock, so a forked child waits for nobody. A slot
-//! counts while its `end` is not zero, which is stored last and cleared first. For memory that fork
-//! does not pass on, the slot holds the process's generation ([`ForkGuard::generation`]).
+//! Slots are reused but never freed, without a lock, so a forked child waits for nobody. `end` is
+//! stored last and cleared first. `process` is a generation ([`ForkGuard::generation`]).
 //!
 //! ```text
 //! slot   start: 0 = free | end: 0 = does not count | process: 0 = this one and its children
@@ -28,7 +24,6 @@ struct Slot {
     process: MappedWord,
 }
 
-/// A note of mapped memory. Dropping it ends the note.
 #[derive(Debug)]
 pub struct Own(&'static Slot);
 
@@ -41,7 +36,6 @@ impl Own {
         Self(slot)
     }
 
-    /// Records that only the process of `guard` has the memory.
     pub fn is_lost_by_fork(&self, guard: &ForkGuard) {
         self.0.process.store(guard.generation(), Ordering::Release);
     }
@@ -54,7 +48,6 @@ impl Drop for Own {
     }
 }
 
-/// Returns the first noted address in `range`.
 pub fn first_in(range: &Range<usize>) -> Option<usize> {
     let here = ForkGuard::new().generation();
     SLOTS.iter().filter_map(|slot| slot.first_in(range, here)).min()
@@ -66,7 +59,6 @@ impl Slot {
         Self { start, end: MappedWord::new(0), process: MappedWord::new(0) }
     }
 
-    /// Returns false if the slot is in use.
     fn take(&self, start: usize) -> bool {
         let (ok, failed) = (Ordering::Acquire, Ordering::Relaxed);
         self.start.load(Ordering::Relaxed) == 0

@@ -1,5 +1,5 @@
-//! [`of_thread`] counts the page faults of the calling thread, also those that a system call took
-//! for it. Source: getrusage(2), `RUSAGE_THREAD`.
+//! [`of_thread`] counts the page faults of the calling thread, also in system calls. Source:
+//! getrusage(2).
 //!
 //! # Safety
 //! The kernel fills a local.
@@ -37,7 +37,7 @@ mod tests {
         let before = of_thread().unwrap();
         // The allocator might return a present page.
         let (fresh, len) = (map(Bytes::mib(4), Backing::Ordinary).unwrap(), Bytes::mib(4));
-        // SAFETY: mapped just now for this test.
+        // SAFETY: mapped for this test.
         unsafe {
             assert_eq!(ptr::with_exposed_provenance::<u8>(fresh).read_volatile(), 0);
             munmap(fresh, len).unwrap();

@@ -1,17 +1,15 @@
-//! [`Pagemap`] reads `/proc/self/pagemap`: the page frame behind an address.
-//!
-//! The file has one word per base page:
+//! [`Pagemap`] reads `/proc/self/pagemap`: one word per base page.
 //!
 //! ```text
 //! bit 63 present | 62 swapped | 61 file or shared | 57 uffd-wp | 56 exclusive | 55 soft-dirty
 //! bits 54..0     page frame number; zero without CAP_SYS_ADMIN
 //! ```
 //!
-//! Without that capability `PAGEMAP_SCAN` (Linux 6.7) still shows which pages are huge. In a
-//! virtual machine the frames are the guest's. Source: admin-guide/mm/pagemap.
+//! Without that capability `PAGEMAP_SCAN` (Linux 6.7) still shows huge pages. In a virtual machine
+//! the frames are the guest's. Source: admin-guide/mm/pagemap.
 //!
 //! # Safety
-//! The ioctl writes only to the given vector, within its given length.
+//! The ioctl writes only to the given vector, within its length.
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -32,14 +30,12 @@ const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
 const BATCH: usize = 1 << 13;
 
-/// The meaning of one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// No page is present: it never existed, is swapped out or is being moved.
+    /// No page: never touched, swapped out or being moved.
     Absent,
     /// A page whose frame the caller may not see.
     Hidden,
-    /// A page and its frame.
     Frame(Pfn),
 }
 
@@ -52,7 +48,6 @@ impl Entry {
         }
     }
 
-    /// Returns the frame, if it is present and visible.
     #[must_use]
     pub fn frame(self) -> Option<Pfn> {
         match self {
@@ -62,10 +57,8 @@ impl Entry {
     }
 }
 
-/// The contents of a page of private anonymous memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Residence {
-    /// Nothing: never touched, or dropped.
     Hole,
     /// The shared zero page. Only a scan can tell it from a page.
     Zero,
@@ -83,26 +76,20 @@ impl Residence {
     }
 }
 
-/// Adjacent pages with one residence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// First address.
     pub start: usize,
-    /// One past the last address.
     pub end: usize,
-    /// Residence of each page.
     pub residence: Residence,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// `PAGEMAP_SCAN`, one word per run (Linux 6.7).
+    /// `PAGEMAP_SCAN` (Linux 6.7), one word per run.
     Scan,
-    /// The file, one word per page.
     Entries,
 }
 
-/// Returns true if the caller may see the frames of its own pages.
 #[must_use]
 pub fn frames_visible() -> bool {
     let touched = 1_u8;
@@ -113,7 +100,6 @@ pub fn frames_visible() -> bool {
         .is_ok_and(|entries| entries.first().is_some_and(|entry| entry.frame().is_some()))
 }
 
-/// Returns the file's path, with the reason why the process may not open it.
 fn denied(why: &io::Error) -> String {
     match why.kind() {
         io::ErrorKind::PermissionDenied => format!(
@@ -124,17 +110,12 @@ fn denied(why: &io::Error) -> String {
     }
 }
 
-/// The open map of the calling process.
 #[derive(Debug)]
 pub struct Pagemap {
     file: File,
 }
 
 impl Pagemap {
-    /// Opens the map.
-    ///
-    /// # Errors
-    /// If there is no `/proc`, or the caller may not open the map.
     pub fn open() -> Result<Self, OsError> {
         let file = file::open(Path::new(PATH), OpenOptions::new().read(true))
             .map_err(|source| OsError::new("open", denied(&source), source))?;
@@ -142,16 +123,12 @@ impl Pagemap {
     }
 
     /// Returns the entry of the first base page of every `grain` in `len` bytes from `addr`.
-    ///
-    /// # Errors
-    /// If the map cannot be read there.
     pub fn entries(&self, addr: usize, len: Bytes, grain: PageSize) -> Result<Vec<Entry>, OsError> {
         let page = page_size();
         let count = len.pages_up(grain).as_usize();
         let step = grain.bytes().pages_down(page).get().max(1);
         let first = Bytes::new(addr as u64).pages_down(page).get();
         let mut entries = Vec::with_capacity(count);
-        // The entries of huge pages are far apart: one read each.
         let per_read = if step == 1 { BATCH } else { 1 };
         while entries.len() < count {
             let at = first + entries.len() as u64 * step;
@@ -170,8 +147,8 @@ impl Pagemap {
         Ok(bytes.chunks_exact(WORD).map(word).collect())
     }
 
-    /// Returns the method that this kernel supports. `PAGEMAP_SCAN` fails with ENOTTY before Linux
-    /// 6.7, with ENOSYS in an emulator, with EPERM under a filter.
+    /// Returns `Entries` if the scan fails: ENOTTY before Linux 6.7, ENOSYS in an emulator, EPERM
+    /// under a filter.
     pub fn reading(&self) -> Reading {
         let at = page_size().bytes().get();
         let scanned = scan(&self.file, at..at, PAGE_IS_PRESENT, 0, &mut [Region::default()]);
@@ -181,8 +158,7 @@ impl Pagemap {
         }
     }
 
-    /// Returns the residence of `len` bytes (whole pages) from `addr`, in ascending runs without
-    /// gaps.
+    /// Returns ascending runs without gaps.
     pub fn runs(&self, addr: usize, len: Bytes, reading: Reading) -> Result<Vec<Run>, OsError> {
         match reading {
             Reading::Scan => self.runs_by_scan(addr, len),
@@ -199,8 +175,7 @@ impl Pagemap {
         Ok(runs)
     }
 
-    /// Passes the runs of pages with every category in `wanted` to `each`. Pages of a run are alike
-    /// in the categories of `told`.
+    /// Passes the runs of pages with every category in `wanted`, alike in `told`, to `each`.
     fn scan_all(
         &self,
         addr: usize,
@@ -240,11 +215,7 @@ impl Pagemap {
         Ok(runs)
     }
 
-    /// Returns how many of `len` bytes from `addr` are mapped by huge pages or by huge pages being
-    /// moved. The huge zero page does not count.
-    ///
-    /// # Errors
-    /// ENOTTY before Linux 6.7, ENOSYS in an emulator.
+    /// Returns how many of `len` bytes are mapped by huge pages, except the huge zero page.
     pub fn huge_bytes(&self, addr: usize, len: Bytes) -> Result<Bytes, OsError> {
         const TOLD: u64 = PAGE_IS_HUGE | PAGE_IS_PFNZERO;
         let mut huge = 0;
@@ -265,8 +236,8 @@ fn push(runs: &mut Vec<Run>, start: u64, end: u64, residence: Residence) {
     }
 }
 
-/// Writes the first runs of pages in `range` with every category in `wanted`, alike in `told`, to
-/// `regions`. Returns the number of runs and the address where the scan stopped.
+/// Fills `regions` like [`Pagemap::scan_all`]. Returns the number of runs and where the scan
+/// stopped.
 fn scan(
     pagemap: &File,
     range: Range<u64>,
@@ -296,7 +267,7 @@ const PAGE_IS_SWAPPED: u64 = 1 << 4;
 const PAGE_IS_PFNZERO: u64 = 1 << 5;
 const PAGE_IS_HUGE: u64 = 1 << 6;
 
-/// `struct page_region`, the answer of `PAGEMAP_SCAN`.
+/// `struct page_region`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct Region {

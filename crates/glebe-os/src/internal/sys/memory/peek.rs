@@ -1,13 +1,11 @@
-//! [`peek`] and [`poke`] access memory of this process that may be missing. They return a count and
-//! raise no signal.
+//! [`peek`] and [`poke`] copy memory that may be missing, without a signal.
 //!
-//! They use process_vm_readv(2) and process_vm_writev(2) on the process itself. If a filter refuses
-//! these, they copy through a memfd. Both ways stop at the first page where a touch would raise
-//! SIGBUS. Cost: one system call, or four. Source: process_vm_readv(2), memfd_create(2).
+//! Both use process_vm_readv(2) and process_vm_writev(2), or a memfd if a filter refuses these.
+//! Both ways stop at the first page where a touch would raise SIGBUS. Cost: one system call, or
+//! four.
 //!
 //! # Safety
-//! The kernel checks the memory that may be missing; the other side is a slice. The caller of
-//! [`poke`] vouches for the memory written.
+//! The kernel checks the memory. The caller of [`poke`] vouches for the memory written.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -22,10 +20,7 @@ use crate::internal::sys::memory::memfd;
 /// 1 once process_vm_readv(2) or process_vm_writev(2) was refused.
 static REFUSED: MappedByte = MappedByte::new(0);
 
-/// Copies from `buf` to `addr` until memory is missing or read-only. Returns the number of bytes.
-///
-/// # Errors
-/// If both ways are refused.
+/// Copies until memory is missing or read-only. Returns the bytes copied.
 ///
 /// # Safety
 /// The caller may write the range, and the program holds no reference to it.
@@ -40,17 +35,13 @@ pub unsafe fn poke(addr: usize, buf: &[u8]) -> Result<usize, OsError> {
     })
 }
 
-/// Copies from `addr` to `buf` until memory is missing. Returns the number of bytes.
-///
-/// # Errors
-/// If both ways are refused.
+/// Copies until memory is missing. Returns the bytes copied.
 pub fn peek(addr: usize, buf: &mut [u8]) -> Result<usize, OsError> {
     let copy = |directly| if directly { by_process(addr, buf) } else { by_file(addr, buf) };
     either("process_vm_readv", copy)
 }
 
-/// Calls `copy(true)`, which makes the system call `call`; if that is refused, `copy(false)`, which
-/// uses a memfd.
+/// Calls `copy(true)`, and if refused `copy(false)`, which uses a memfd.
 fn either(
     call: &'static str,
     mut copy: impl FnMut(bool) -> io::Result<usize>,
@@ -66,8 +57,7 @@ fn either(
     copy(false).map_err(|source| OsError::new("memfd_create", "a copy", source))
 }
 
-/// Repeats `copy`, passing the bytes copied before, until `len` bytes are copied or memory is
-/// missing.
+/// Calls `copy` with the number of bytes copied before, until memory is missing.
 fn repeat(len: usize, mut copy: impl FnMut(usize) -> io::Result<isize>) -> io::Result<usize> {
     let mut done = 0;
     while done < len {
@@ -119,7 +109,7 @@ unsafe fn from_file(addr: usize, buf: &[u8]) -> io::Result<usize> {
         let at = std::ptr::with_exposed_provenance_mut(addr + done);
         point("pread")?;
         let rest = buf.len() - done;
-        // SAFETY: the caller vouches for the range at `at`, and the kernel checks it.
+        // SAFETY: the caller vouches for the range, and the kernel checks it.
         Ok(unsafe { libc::pread(file.as_raw_fd(), at, rest, done as libc::off_t) })
     })
 }
@@ -158,7 +148,7 @@ mod tests {
         let bytes: Vec<u8> = (7..4 * page).map(|i| (i % 251) as u8).collect();
         type Way = unsafe fn(usize, &[u8]) -> io::Result<usize>;
         for way in [to_process as Way, from_file as Way] {
-            // SAFETY: this test's mapping and its hole; nothing refers to them.
+            // SAFETY: this test's mapping; nothing refers to it.
             unsafe {
                 assert_eq!(way(addr + 7, &bytes).unwrap(), 2 * page - 7);
                 assert_eq!(way(addr + 2 * page, &bytes[..1]).unwrap(), 0);

@@ -1,7 +1,6 @@
-//! Moves mappings, parses the bits of mmap(2), and changes protection.
+//! [`move_to`] moves mappings; [`Flags`] parses bits of mmap(2).
 //!
-//! Lengths are bytes. A moved mapping keeps its pages, so separate mappings can become neighbours.
-//! Source: mmap(2), mremap(2), mprotect(2), fcntl(2).
+//! Lengths are bytes. Source: mmap(2), mremap(2), mprotect(2).
 //!
 //! # Safety
 //! Only the owner of a mapping may move or change it.
@@ -14,25 +13,18 @@ use crate::internal::sys::call::call;
 use crate::internal::sys::memory::mmap;
 use crate::units::{Bytes, PageSize};
 
-/// Checks that [`mmap::set_aside`] would succeed.
-///
-/// # Errors
-/// See [`mmap::set_aside`].
 pub fn check_room(len: Bytes, align: PageSize) -> Result<(), OsError> {
     let start = mmap::set_aside(len, align)?;
-    // SAFETY: nothing else uses the range, reserved above.
+    // SAFETY: nothing else uses the new range.
     let _ = unsafe { mmap::unmap(start, len) };
     Ok(())
 }
 
-/// Moves a mapping over reserved addresses.
-///
-/// # Errors
-/// If mremap(2) fails; then the mapping stays where it was.
+/// Moves a mapping with its pages. On an error the mapping stays.
 ///
 /// # Safety
-/// The caller owns both ranges. The second holds nothing that is needed, and nobody refers to the
-/// first by its address.
+/// The caller owns both ranges. The second holds nothing needed, and nobody refers to the first by
+/// address.
 pub unsafe fn move_to(from: usize, len: Bytes, to: usize) -> Result<(), OsError> {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     let at = |addr| ptr::with_exposed_provenance_mut::<libc::c_void>(addr);
@@ -45,26 +37,20 @@ pub unsafe fn move_to(from: usize, len: Bytes, to: usize) -> Result<(), OsError>
     })
 }
 
-/// Returns false if a failed move cannot have touched its target: a filter refused the call, or an
-/// old kernel does not know it.
+/// Returns false if a failed move cannot have touched its target.
 #[must_use]
 pub fn was_tried(error: &OsError) -> bool {
     !matches!(error.errno(), Some(libc::EPERM | libc::ENOSYS))
 }
 
-/// The allowed uses of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Protection {
-    /// Loads.
     pub read: bool,
-    /// Stores.
     pub write: bool,
-    /// Instructions.
     pub execute: bool,
 }
 
 impl Protection {
-    /// Parses the bits `PROT_*`; `None` if another bit is set.
     #[must_use]
     pub fn of_bits(bits: i32) -> Option<Self> {
         let (read, write, execute) = (libc::PROT_READ, libc::PROT_WRITE, libc::PROT_EXEC);
@@ -74,23 +60,18 @@ impl Protection {
     }
 }
 
-/// The `MAP_*` bits of a call of mmap(2), as far as contiguous memory supports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flags {
-    /// Without a file.
     pub anonymous: bool,
     /// At the given address, or fail.
     pub at_address: bool,
-    /// From the hugetlb pool of this size; `Some(None)` if no size was given.
+    /// Hugetlb pool of this size; `Some(None)` if no size was given.
     pub hugetlb: Option<Option<PageSize>>,
 }
 
 impl Flags {
-    /// Parses `bits`. `MAP_POPULATE`, `MAP_LOCKED` and `MAP_NORESERVE` have no effect. `MAP_SHARED`
-    /// is refused, since forked children do not inherit the memory.
-    ///
-    /// # Errors
-    /// The bits that are refused or missing.
+    /// Returns refused or missing bits as the error. `MAP_SHARED` is refused: children do not
+    /// inherit the memory.
     pub fn of_bits(bits: i32) -> Result<Self, i32> {
         let sizes = libc::MAP_HUGE_MASK << libc::MAP_HUGE_SHIFT;
         let ignored = libc::MAP_POPULATE | libc::MAP_LOCKED | libc::MAP_NORESERVE;
@@ -116,11 +97,7 @@ impl Flags {
     }
 }
 
-/// Changes the protection of a mapping.
-///
-/// # Errors
-/// If mprotect(2) fails. Every source of memory allows every use, but the process itself
-/// (`PR_SET_MDWE`, Linux 6.3), a security module or a filter may deny that any memory is executed.
+/// Fails if `PR_SET_MDWE` (Linux 6.3), a security module or a filter forbids execution.
 ///
 /// # Safety
 /// The caller owns the mapping, and nobody uses it in a way that is now forbidden.

@@ -1,12 +1,11 @@
-//! A userfaultfd: opens the descriptor, arms ranges and fills their missing pages.
+//! [`Uffd`] is a userfaultfd, which arms ranges and fills their missing pages.
 //!
-//! Owns the descriptor; dropping it ends its registrations. A descriptor for user mode does not see
-//! faults in system calls. With the SIGBUS feature that loses nothing: they return EFAULT either
-//! way. Source: userfaultfd(2), ioctl_userfaultfd(2), `include/uapi/linux/userfaultfd.h`.
+//! Dropping a `Uffd` ends its registrations. A descriptor for user mode misses faults in system
+//! calls, which return EFAULT with the SIGBUS feature anyway. Source: userfaultfd(2),
+//! ioctl_userfaultfd(2).
 //!
 //! # Safety
-//! The structures have the kernel's layout. Registering changes the effect of touching a page, so
-//! [`Uffd::arm`] and [`Uffd::disarm`] are unsafe.
+//! The structures have the kernel's layout. Registering changes what a touch does.
 #![allow(unsafe_code)]
 
 mod pages;
@@ -28,7 +27,6 @@ use crate::units::Bytes;
 pub use pages::{Pager, MISSING, UNMOVABLE};
 
 const UFFD_API: u64 = 0xAA;
-/// `_UFFDIO` ioctl type.
 const TYPE: u32 = 0xAA;
 const REGISTER_MODE_MISSING: u64 = 1 << 0;
 const USER_MODE_ONLY: libc::c_int = 1;
@@ -65,7 +63,7 @@ const _: () = assert!(size_of::<Span>() == 16);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Faults {
-    /// Faults in user mode; needs Linux 5.11, no privilege.
+    /// Faults in user mode; Linux 5.11, no privilege.
     User,
     /// Faults in system calls too; needs a privilege, a sysctl or the device file.
     All,
@@ -75,7 +73,6 @@ pub enum Faults {
 pub struct Uffd(OwnedFd);
 
 impl Uffd {
-    /// Opens a descriptor by the system call, closed on exec.
     pub fn open(faults: Faults) -> io::Result<Self> {
         let only = if faults == Faults::User { USER_MODE_ONLY } else { 0 };
         // SAFETY: takes flags, returns a descriptor or -1.
@@ -86,11 +83,10 @@ impl Uffd {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) }))
     }
 
-    /// Opens a descriptor by the device file (Linux 6.1).
+    /// Needs Linux 6.1.
     pub fn open_device() -> io::Result<Self> {
         let device = file::open(Path::new(DEVICE), OpenOptions::new().read(true))?;
-        // SAFETY: USERFAULTFD_IOC_NEW takes flags, returns a descriptor or -1; other files answer
-        // ENOTTY.
+        // SAFETY: takes flags, returns a descriptor or -1.
         let fd = answer("ioctl", || unsafe {
             libc::ioctl(device.as_raw_fd(), libc::_IO(TYPE, 0), libc::O_CLOEXEC)
         })?;
@@ -98,18 +94,15 @@ impl Uffd {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Returns the bare number, for a signal handler.
     pub fn descriptor(&self) -> RawFd {
         self.0.as_raw_fd()
     }
 
-    /// Opens a descriptor in whose ranges a touch of a missing page is SIGBUS. Tries the system
-    /// call for user mode, then for all faults, then the device file.
+    /// Opens a descriptor that makes a touch of a missing page SIGBUS, in the first way that works.
     pub fn open_sigbus() -> Result<Self, OsError> {
         Self::open_for(FEATURE_SIGBUS, "UFFD_FEATURE_SIGBUS")
     }
 
-    /// Opens like [`Uffd::open_sigbus`], with all of these features.
     fn open_for(features: u64, names: &str) -> Result<Self, OsError> {
         let opened = Self::open(Faults::User).or_else(|first| {
             Self::open(Faults::All).or_else(|_| Self::open_device()).map_err(|_| first)
@@ -123,8 +116,6 @@ impl Uffd {
             .map_err(|source| OsError::new("userfaultfd", names, source))
     }
 
-    /// Makes one ioctl.
-    ///
     /// # Safety
     /// `arg` is what the request expects, and the caller may make the request.
     unsafe fn control<T>(&self, request: libc::Ioctl, arg: &mut T) -> io::Result<()> {
@@ -133,18 +124,15 @@ impl Uffd {
         answer("ioctl", || unsafe { libc::ioctl(self.0.as_raw_fd(), request, arg) }).map(drop)
     }
 
-    /// Registers a range for faults on missing pages. Returns the ioctls that it supports, as bits.
+    /// Registers a range for faults on missing pages. Returns the supported ioctls, as bits.
     ///
     /// # Safety
-    /// The caller owns the range. Everyone who then touches a missing page of it is ready for the
-    /// fault.
+    /// The caller owns the range, and everyone who touches it is ready for the fault.
     pub unsafe fn register(&self, addr: usize, len: Bytes) -> Result<u64, OsError> {
         // SAFETY: the caller guarantees it.
         unsafe { self.register_for(addr, len, REGISTER_MODE_MISSING) }
     }
 
-    /// Registers a range for the faults of `mode`.
-    ///
     /// # Safety
     /// See [`Uffd::register`].
     unsafe fn register_for(&self, addr: usize, len: Bytes, mode: u64) -> Result<u64, OsError> {
@@ -155,8 +143,6 @@ impl Uffd {
         made.map(|()| arg.ioctls).map_err(|source| refused("UFFDIO_REGISTER", addr, len, source))
     }
 
-    /// Registers a range, like [`Uffd::register`].
-    ///
     /// # Safety
     /// See [`Uffd::register`].
     pub unsafe fn arm(&self, addr: usize, len: Bytes) -> Result<(), OsError> {
@@ -164,10 +150,10 @@ impl Uffd {
         unsafe { self.register(addr, len) }.map(drop)
     }
 
-    /// Ends [`Uffd::arm`]: the next touch of a missing page finds zeros.
+    /// Ends [`Uffd::arm`]: missing pages become zeros.
     ///
     /// # Safety
-    /// The caller owns the range and expects missing pages to become zeros unnoticed.
+    /// The caller owns the range and expects zeros there.
     pub unsafe fn disarm(&self, addr: usize, len: Bytes) -> Result<(), OsError> {
         let mut arg = Span { start: addr as u64, len: len.get() };
         // SAFETY: the kernel reads one `Span`; the caller owns the range.
@@ -175,12 +161,11 @@ impl Uffd {
         made.map_err(|source| refused("UFFDIO_UNREGISTER", addr, len, source))
     }
 
-    /// Fills the missing pages of an armed range with zeros and keeps present ones.
+    /// Fills the missing pages of an armed range with zeros.
     pub fn fill_holes(&self, addr: usize, len: Bytes) -> Result<(), OsError> {
         let page = page_size().bytes().as_usize();
         let made = loop {
-            // SAFETY: it only adds pages of zeros where the caller armed the range and there were
-            // none.
+            // SAFETY: adds only zeros where an armed range has no page.
             let fill = || unsafe { fill::zero(self.descriptor(), addr, len.as_usize(), page) };
             match point("ioctl").and_then(|()| fill().map_err(io::Error::from_raw_os_error)) {
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}

@@ -1,12 +1,10 @@
-//! The calling process's mappings in a range of addresses.
+//! [`among`] returns the calling process's mappings in a range of addresses.
 //!
-//! A *VMA* is one entry of `/proc/self/smaps`: addresses mapped alike. Its header is a line of
-//! `/proc/self/maps`. Addresses and lengths are bytes. Names may be hostile: the process chose
-//! those of files and memory. The kernel escapes line ends in them.
+//! A *VMA* is one entry of `/proc/self/smaps`; its header is a line of `/proc/self/maps`. Addresses
+//! and lengths are bytes. Names may be hostile, but the kernel escapes line ends.
 //!
-//! Cost: [`among`] reads from the lowest mapping to the end of the range, for want of an index, and
-//! the kernel walks the page tables of all that. For adopting memory and statistics, not for every
-//! mark. Source: proc_pid_maps(5), proc_pid_smaps(5), `fs/proc/task_mmu.c`.
+//! Cost: the kernel walks the page tables from the lowest mapping to the end of the range. Source:
+//! proc_pid_maps(5), proc_pid_smaps(5).
 
 mod eligible;
 
@@ -28,48 +26,38 @@ const READ: usize = 16 << 10;
 /// A header line holds a path of at most 4 KiB, each byte escaped as up to four.
 const LINE_MAX: u64 = 32 << 10;
 
-/// A mapping.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Vma {
-    /// First address.
     pub start: usize,
-    /// The address after the last.
     pub end: usize,
     /// `r` or `-`, `w` or `-`, `x` or `-`, then `p`rivate or `s`hared.
     pub permissions: [u8; 4],
-    /// Offset in the file in bytes; zero without a file.
     pub offset: u64,
-    /// Device of the file, as in stat(2); zero without a file.
+    /// Device as in stat(2); zero without a file.
     pub device: u64,
-    /// Inode of the file; zero without a file.
     pub inode: u64,
-    /// Path of the file, or the kernel's or the process's name for the memory; mostly empty.
+    /// Path of the file, or a name for the memory.
     pub path: String,
-    /// `VmFlags`: letter pairs with spaces between them.
+    /// Letter pairs with spaces between them.
     pub flags: String,
-    /// Size of the pages.
     pub kernel_page: Bytes,
-    /// Present memory.
     pub rss: Bytes,
-    /// Present private memory marked by `MADV_FREE` and not written since.
+    /// Present memory marked by `MADV_FREE` and not written since.
     pub lazy_free: Bytes,
 }
 
 impl Vma {
-    /// Returns true if `VmFlags` has this letter pair.
     #[must_use]
     pub fn has(&self, flag: &str) -> bool {
         self.flags.split_ascii_whitespace().any(|set| set == flag)
     }
 
-    /// Returns true if writes stay in the process.
     #[must_use]
     pub fn is_private(&self) -> bool {
         self.permissions[3] == b'p'
     }
 
-    /// Parses `7f00-7f10 rw-p 00000000 fe:00 123   /a path`. A path may hold anything but a line
-    /// end.
+    /// Parses `7f00-7f10 rw-p 00000000 fe:00 123   /a path`.
     fn header(line: &[u8]) -> Option<Self> {
         let mut fields = line.splitn(6, |byte| *byte == b' ');
         let mut field = || std::str::from_utf8(fields.next()?).ok();
@@ -108,13 +96,10 @@ impl Vma {
     }
 }
 
-/// Sums over the mappings of a range: upper bounds if a mapping reaches beyond it, never above its
-/// length.
+/// `RangeUsage` sums over mappings: upper bounds if a mapping reaches beyond the range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RangeUsage {
-    /// Present memory.
     pub rss: Bytes,
-    /// Present memory that the kernel may take without asking: reclaimable RSS.
     pub lazy_free: Bytes,
 }
 
@@ -131,10 +116,6 @@ impl RangeUsage {
     }
 }
 
-/// Returns the present and the reclaimable memory in a range of the calling process.
-///
-/// # Errors
-/// See [`among`].
 pub fn usage(range: &Range<usize>) -> Result<RangeUsage, OsError> {
     Ok(RangeUsage::of(&among(range)?, range))
 }
@@ -147,19 +128,15 @@ fn malformed(line: &[u8]) -> io::Error {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reading {
-    /// Later lines may be in the range.
     On,
-    /// Later lines are beyond the range.
     Past,
 }
 
 struct Parser<'a> {
     range: &'a Range<usize>,
-    /// The last may be incomplete.
+    /// The last entry may be incomplete.
     found: Vec<Vma>,
-    /// True if the next lines belong to the last entry found.
     is_inside: bool,
-    /// True before the first entry.
     is_start: bool,
 }
 
@@ -191,7 +168,7 @@ impl<'a> Parser<'a> {
         Ok(Reading::On)
     }
 
-    /// Fails if an entry lacks its flags, which come last: it was cut short.
+    /// Fails if an entry was cut short: its flags come last.
     fn end(self) -> io::Result<Vec<Vma>> {
         match self.found.iter().find(|vma| vma.flags.is_empty()) {
             Some(vma) => {
@@ -203,20 +180,15 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// Returns the calling process's mappings that share an address with `range`, in ascending order.
-///
-/// # Errors
-/// If `/proc/self/smaps` cannot be read (a kernel without `CONFIG_PROC_PAGE_MONITOR` lacks it).
+/// Returns the mappings that share an address with `range`, in ascending order.
 pub fn among(range: &Range<usize>) -> Result<Vec<Vma>, OsError> {
     let refused = |call| move |source| OsError::new(call, PATH, source);
     let file =
         file::open(Path::new(PATH), OpenOptions::new().read(true)).map_err(refused("open"))?;
-    // A single fault point for all reads.
     let all = point("read").and_then(|()| read(BufReader::with_capacity(READ, file), range));
     all.map_err(refused("read"))
 }
 
-/// Returns the entries that share an address with `range`, in their order.
 fn read(mut lines: impl BufRead, range: &Range<usize>) -> io::Result<Vec<Vma>> {
     let (mut parser, mut line) = (Parser::new(range), Vec::new());
     loop {
@@ -234,7 +206,7 @@ fn read(mut lines: impl BufRead, range: &Range<usize>) -> io::Result<Vec<Vma>> {
     parser.end()
 }
 
-/// Parses the kernel's two hexadecimal numbers; returns zero for anything else.
+/// Parses two hexadecimal numbers; returns zero for anything else.
 fn device(text: &str) -> u64 {
     let number = |hex| u32::from_str_radix(hex, 16).ok();
     let parts = text.split_once(':');
@@ -246,7 +218,6 @@ fn device_of(major: u32, minor: u32) -> u64 {
     libc::makedev(major, minor)
 }
 
-/// Parses an address: hexadecimal digits only.
 fn address(text: &str) -> Option<usize> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_hexdigit());
     usize::from_str_radix(text, 16).ok().filter(|_| is_plain)

@@ -1,4 +1,4 @@
-//! Rows that come from one system call each, made the way glebe makes it.
+//! Makes rows from one system call each.
 //!
 //! Source: memfd_create(2), madvise(2), mbind(2), pagemap(5), userfaultfd(2), rseq(2),
 //! membarrier(2), io_uring_register(2).
@@ -30,8 +30,8 @@ use crate::units::Bytes;
 type Attempt =
     (&'static str, &'static str, &'static str, &'static str, fn() -> Result<(), OsError>);
 
-/// `calls` names system calls that a seccomp profile may refuse, unless the kernel itself may
-/// refuse them with the same error. `needs` applies if no profile is the cause.
+/// `calls` names system calls that a seccomp profile may refuse; it is empty if the kernel may
+/// refuse with the same error. `needs` applies if no profile is the cause.
 const ATTEMPTS: &[Attempt] = &[
     ("memfd", "memfd_create", "memfd_create", "Linux 3.17", || {
         MemFile::new(page_size().bytes()).map(drop)
@@ -181,7 +181,7 @@ fn refused(call: &'static str, source: io::Error) -> OsError {
     OsError::new(call, "an attempt", source)
 }
 
-/// A present page. Dropping it unmaps it.
+/// A present page, unmapped on drop.
 struct Scratch(usize);
 
 impl Scratch {
@@ -206,7 +206,7 @@ fn advised(advice: Advice) -> Result<(), OsError> {
     unsafe { advise(page.0, page_size().bytes(), advice) }
 }
 
-/// A real collapse would cost a huge page, so the range is empty.
+/// The range is empty, since a real collapse would cost a huge page.
 fn collapse() -> Result<(), OsError> {
     // SAFETY: the range is empty.
     unsafe { advise(0, Bytes::ZERO, Advice::Collapse) }
@@ -256,7 +256,6 @@ fn device() -> Result<(), OsError> {
 }
 
 fn zero_page() -> Result<(), OsError> {
-    /// Bit of UFFDIO_ZEROPAGE in the answer to UFFDIO_REGISTER.
     const ZEROPAGE: u64 = 1 << 4;
     let (uffd, page) = (Uffd::open_sigbus()?, Scratch::new()?);
     // SAFETY: nobody touches the page again; unmapping it ends the registration.

@@ -1,11 +1,9 @@
 //! [`Support`] lists every kernel mechanism that glebe uses, as this process finds it now.
 //!
 //! Each row comes from an attempt or from the deciding file, never from the kernel's version:
-//! containers and seccomp decide what a kernel does. An attempt leaves nothing behind: no
-//! descriptor, mapping or registration, and no changed number. A row other than a plain yes gives
-//! the reason and the remedy. Values that other processes change (free pages, usage) are a
-//! snapshot; everything else repeats from run to run. Cost: about fifty small files and two dozen
-//! system calls. No lock.
+//! containers and seccomp decide too. An attempt leaves nothing behind: no descriptor, mapping,
+//! registration or changed number. Values that other processes change are a snapshot. Cost: fifty
+//! small files and two dozen system calls.
 
 mod attempts;
 mod settings;
@@ -23,7 +21,7 @@ use crate::internal::sys::files::file;
 pub enum State {
     /// Usable.
     Yes,
-    /// Usable within the limits that the row's reason names.
+    /// Usable within the limits that `reason` names.
     Partly,
     /// Not usable.
     No,
@@ -54,13 +52,13 @@ pub struct Mechanism {
     pub key: String,
     /// The mechanism in a few words.
     pub name: String,
-    /// Whether the process can use it.
+    /// Usability by this process.
     pub state: State,
     /// The value found; may be empty.
     pub detail: String,
-    /// Why it is limited or missing; empty for [`State::Yes`].
+    /// Reason for a limit or refusal; empty for [`State::Yes`].
     pub reason: String,
-    /// Command, option or privilege that would turn it on; empty for [`State::Yes`].
+    /// Command, option or privilege that helps; empty for [`State::Yes`].
     pub remedy: String,
 }
 

@@ -1,9 +1,8 @@
-//! Rows for mechanisms that a setting decides: pools, modes, devices, limits, capabilities. Most
-//! rows read a file, `mlock` a limit of the process.
+//! Makes rows for mechanisms that a setting decides: pools, modes, devices, limits, capabilities.
 //!
-//! All files are below a root, which a test replaces. Counts of a pool are pages of its own size.
-//! Source: admin-guide/mm/hugetlbpage, admin-guide/mm/transhuge, userspace-api/dma-buf-heaps,
-//! capabilities(7), mlock(2).
+//! All files are below a root, which a test replaces. Counts of a pool are pages of its size.
+//! Source: admin-guide/mm (hugetlbpage, transhuge), userspace-api/dma-buf-heaps, capabilities(7),
+//! mlock(2).
 
 use std::path::Path;
 
@@ -17,7 +16,7 @@ use crate::internal::sys::machine::numa;
 use crate::units::{Bytes, PageSize};
 
 const MAP_COUNT_DEFAULT: u64 = 65_530;
-/// Prefix of the heaps whose buffers are not physically contiguous.
+/// Prefix of heaps whose buffers are not physically contiguous.
 const SCATTERED_HEAP: &str = "system";
 /// Bit and name of a capability, and its use in glebe.
 const WANTED: [(u32, &str, &str); 5] = [
@@ -190,7 +189,6 @@ fn locked_memory(without_limit: bool) -> Mechanism {
     }
 }
 
-/// Describes the tightest limits in this process's cgroup and its ancestors.
 fn groups(key: &str, name: &str, root: &Path, resources: &[Resource]) -> Mechanism {
     let row = Mechanism::yes(key, name, "");
     let mut told = Vec::new();

@@ -10,7 +10,6 @@ use super::{Mechanism, State, Support};
 struct Machine(PathBuf);
 
 impl Machine {
-    /// `name` is unique to the test, so tests share no directory.
     fn new(name: &str) -> Self {
         let dir = std::env::temp_dir().join(format!("glebe-probe-{}-{name}", std::process::id()));
         for root in ["proc", "sys", "dev"] {
@@ -96,7 +95,6 @@ fn an_empty_machine_has_a_reason_for_everything() {
         assert!(!support.has(key));
     }
     assert!(row(&support, "numa").reason.contains("No such file"));
-    // No cgroup sets a limit.
     assert_eq!(row(&support, "cgroup.memory").detail, "no limit");
     assert_eq!(support.get("no.such.key"), None);
     assert!(!support.has("no.such.key"));
@@ -108,7 +106,6 @@ fn dma_heaps() {
     machine.file("dev/dma_heap/default_cma_region", "").file("dev/dma_heap/system", "");
     let support = machine.probe();
     assert_eq!(row(&support, "dma_heap.default_cma_region").state, State::Yes);
-    // The system heap has buffers, but they are not contiguous.
     assert_eq!(row(&support, "dma_heap.system").state, State::Partly);
     assert_eq!(support.get("dma_heap"), None);
 }
@@ -191,7 +188,6 @@ fn the_least_limit_on_the_way_up_is_told() {
 #[test]
 fn v1_in_a_container_that_sees_the_hosts_path() {
     let machine = Machine::new("v1");
-    // The mount's root is the container's cgroup; white space in it is escaped.
     let mounts = "35 31 0:32 /docker\\040x /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
     machine.file("proc/self/mountinfo", mounts);
     machine.file("proc/self/cgroup", "4:cpu:/\n5:memory:/docker x/job\n0::/\n");
@@ -202,7 +198,7 @@ fn v1_in_a_container_that_sees_the_hosts_path() {
     assert!(detail.starts_with("limit 4 MiB, usage 2 MiB, "), "{detail}");
     assert!(detail.ends_with("memory/job/memory.limit_in_bytes"), "{detail}");
 
-    // Without a limit the file holds a number near the maximum, which depends on the page size.
+    // Without a limit the file holds a number near the maximum.
     machine.file(&format!("{dir}/memory.limit_in_bytes"), "9223372036854771712\n");
     assert_eq!(row(&machine.probe(), "cgroup.memory").detail, "no limit");
 }
@@ -241,7 +237,6 @@ fn leaves_a_machine_as_it_was() {
     assert_eq!(contents(&machine.0), before);
 }
 
-/// Replaces the part of a key that the machine lists, as the manual does.
 fn documented(key: &str) -> String {
     let families = [("hugetlb.", "SIZE"), ("demote.", "SIZE"), ("dma_heap.", "NAME")];
     match families.iter().find(|(family, _)| key.starts_with(family)) {

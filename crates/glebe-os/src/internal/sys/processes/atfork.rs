@@ -1,21 +1,18 @@
-//! Runs steps around every fork(2) of the process, in any thread.
+//! [`add`] adds a step that runs around every fork(2) of the process, in any thread.
 //!
 //! *prepare* functions run before the fork, the last step first. *parent* or *child* functions run
-//! after it, the first step first, so that locks are released in reverse order. All run on the
-//! forking thread, the only thread of the child: a *child* function must not wait for another. It
-//! may allocate, because allocators register their handlers earlier, at the first allocation.
+//! after it, the first step first, so locks are released in reverse order. All run on the forking
+//! thread, the child's only thread, so *child* must not wait for another. It may allocate:
+//! allocators registered their handlers earlier.
 //!
-//! A child of clone(2) without the C library runs no steps, and neither do its forks. It may
-//! inherit locks whose holders it lacks; [`is_without_steps`] detects it. vfork(2), and clone with
-//! `CLONE_VM`, share the parent's memory and change nothing.
+//! A child of clone(2) without the C library runs no steps, and neither do its forks: it may
+//! inherit locks whose holders it lacks. vfork(2) and `CLONE_VM` change nothing.
 //!
-//! Lock: one word, held from *prepare* to the end of *parent* or *child*: forks run one at a time.
-//! A signal handler that forks deadlocks if its thread holds a lock that a step takes.
-//! Source: pthread_atfork(3).
+//! Lock: one word, held from *prepare* to the end of *parent* or *child*. A signal handler that
+//! forks deadlocks if its thread holds a lock that a step takes. Source: pthread_atfork(3).
 //!
 //! # Safety
-//! The functions given to the C library are never unloaded and do not unwind: a panic in a step
-//! aborts.
+//! The functions given to the C library are never unloaded, and a panic in them aborts.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -26,26 +23,24 @@ use crate::internal::sync::{Backoff, MappedPtr, MappedWord, Ordering};
 use crate::internal::sys::fault::point;
 use crate::internal::sys::processes::fork::ForkGuard;
 
-/// Functions to run around a fork.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
-    /// Runs before the fork: takes locks, so that no thread that the child lacks holds them.
+    /// Takes locks before the fork, so that no thread that the child lacks holds them.
     pub prepare: fn(),
-    /// Runs in the parent, even after a failed fork: releases the locks.
+    /// Releases the locks in the parent, even after a failed fork.
     pub parent: fn(),
-    /// Runs in the child: releases its copies of the locks.
+    /// Releases the child's copies of the locks.
     pub child: fn(),
 }
 
 const STEPS_MAX: usize = 8;
 
 static STEPS: [MappedPtr<Step>; STEPS_MAX] = [const { MappedPtr::new(ptr::null_mut()) }; STEPS_MAX];
-/// The generation ([`ForkGuard::generation`]) of the process that holds the lock, or 0. A holder of
-/// another generation did not survive a fork, and the lock is free.
+/// Generation of the holder, or 0. A holder of another generation did not survive a fork, so the
+/// lock is free.
 static HOLDER: MappedWord = MappedWord::new(0);
-/// The generation of the process that has the steps: set by the first [`add`], then in each child.
+/// Generation of the process that has the steps.
 static KNOWN: MappedWord = MappedWord::new(0);
-/// 1 if the current fork runs the steps.
 static IS_RUNNING: MappedWord = MappedWord::new(0);
 
 fn acquire() {
@@ -95,10 +90,7 @@ extern "C" fn child() {
     release();
 }
 
-/// Adds a last step, for good, unless it is already present.
-///
-/// # Errors
-/// Fails if pthread_atfork(3) does, if all slots are used, or if this process [was made without the
+/// Adds a last step, for good, unless it is present. Fails in a process [without
 /// steps](is_without_steps).
 pub fn add(step: &'static Step) -> Result<(), OsError> {
     acquire();
@@ -128,8 +120,8 @@ fn add_locked(step: &'static Step) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs `body` while no thread forks through the C library: children inherit no unfinished file or
-/// mapping. `body` adds no step, and is short.
+/// Runs `body` while no thread forks, so children inherit no unfinished file or mapping. `body`
+/// must be short and add no step.
 pub fn without_forks<T>(body: impl FnOnce() -> T) -> T {
     struct Held;
     impl Drop for Held {
@@ -142,7 +134,7 @@ pub fn without_forks<T>(body: impl FnOnce() -> T) -> T {
     body()
 }
 
-/// Returns true if a fork that ran no steps made this process or an ancestor. Costs two loads.
+/// Returns true if a fork without steps made this process or an ancestor. Cost: two loads.
 #[must_use]
 #[inline]
 pub fn is_without_steps() -> bool {

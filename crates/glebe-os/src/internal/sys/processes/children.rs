@@ -1,4 +1,4 @@
-//! Detects children of this process without reaping them. Source: waitid(2).
+//! [`exist`] detects children of this process without reaping them. Source: waitid(2).
 //!
 //! # Safety
 //! The call fills a local.
@@ -6,9 +6,8 @@
 
 use std::mem::MaybeUninit;
 
-/// Returns true if a child of any thread lives, or ended and was not waited for, or if the kernel
-/// refuses to say. Counts children of a raw clone(2). Grandchildren do not count. Allocates
-/// nothing, may change `errno`.
+/// Returns true if a child, even of a raw clone(2), lives or was not waited for, or if the kernel
+/// refuses. Allocates nothing, may change `errno`.
 #[must_use]
 pub fn exist() -> bool {
     let mut ended = MaybeUninit::<libc::siginfo_t>::zeroed();
@@ -28,7 +27,6 @@ mod tests {
 
     #[test]
     fn a_child_is_seen_before_and_after_its_end_and_left_to_be_waited_for() {
-        // Runs in a process of its own: other tests have children.
         // SAFETY: the children allocate nothing and take no lock.
         let seen = unsafe {
             in_child(|| {
@@ -37,7 +35,6 @@ mod tests {
                 libc::pipe(ends.as_mut_ptr());
                 let child = libc::fork();
                 if child == 0 {
-                    // The read ends when the pipe has no writer.
                     libc::close(ends[1]);
                     libc::read(ends[0], ends.as_mut_ptr().cast(), 1);
                     libc::_exit(0);

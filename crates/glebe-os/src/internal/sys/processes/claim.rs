@@ -1,6 +1,5 @@
-//! [`Claim`]: gives a thing to one holder of this process at a time.
-//!
-//! A forked child finds inherited claims free, because it lacks the holder. Lock-free: one word.
+//! [`Claim`] gives a thing to one holder of this process at a time. In a forked child inherited
+//! claims are free.
 //!
 //! ```text
 //! 63           32 31           0
@@ -15,7 +14,6 @@ const HOLDER_BITS: u32 = 32;
 #[derive(Debug, Default)]
 pub struct Claim(MappedWord);
 
-/// A taker of claims, unique in the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder(u64);
 
@@ -27,7 +25,6 @@ impl Holder {
     }
 }
 
-/// The generation of this process, shifted to its place.
 fn own() -> u64 {
     ForkGuard::new().generation() << HOLDER_BITS
 }
@@ -37,7 +34,7 @@ fn is_own(word: u64) -> bool {
 }
 
 impl Claim {
-    /// Takes the claim; false if another holder of this process has it.
+    /// Returns false if another holder of this process has the claim.
     pub fn take(&self, holder: Holder) -> bool {
         let seen = self.0.load(Ordering::Acquire);
         if seen == holder.0 {
@@ -51,7 +48,6 @@ impl Claim {
         let _ = self.0.compare_exchange(holder.0, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// Returns true if a holder of this process has the claim.
     #[inline]
     pub fn is_held(&self) -> bool {
         match self.0.load(Ordering::Acquire) {

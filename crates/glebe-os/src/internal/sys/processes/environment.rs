@@ -1,8 +1,8 @@
-//! Reads environment variables without allocating.
+//! [`variable`] reads an environment variable without allocating, even before the C library has set
+//! itself up.
 //!
-//! Callable before the C library has set itself up: the kernel's copy then serves. Reads the
-//! environment once. No lock: callers run first in the process, or while no variable changes.
-//! Source: environ(7), proc_pid_environ(5), getauxval(3).
+//! No lock: callers run while no variable changes. Source: environ(7), proc_pid_environ(5),
+//! getauxval(3).
 //!
 //! # Safety
 //! The C library's list ends with a null pointer, and its strings with a zero.
@@ -17,11 +17,10 @@ extern "C" {
     static environ: *const *const c_char;
 }
 
-/// Copies the value of `name` into `into`, cut to fit. Returns its whole length, or `None` if
-/// unset.
+/// Copies the value into `into`, cut to fit. Returns its whole length.
 #[must_use]
 pub fn variable(name: &str, into: &mut [u8]) -> Option<usize> {
-    // SAFETY: no variable changes while the caller reads (see the head).
+    // SAFETY: no variable changes meanwhile (see the head).
     let mut at = unsafe { environ };
     if at.is_null() {
         return from_kernel(name, into);
@@ -48,7 +47,6 @@ fn value_of<'a>(entry: &'a [u8], name: &str) -> Option<&'a [u8]> {
     entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")
 }
 
-/// Reads the environment that the process started with.
 fn from_kernel(name: &str, into: &mut [u8]) -> Option<usize> {
     let file = Plain::open(c"/proc/self/environ")?;
     let mut found = Scan { name: name.as_bytes(), matched: 0, value: None };
@@ -68,13 +66,13 @@ fn from_kernel(name: &str, into: &mut [u8]) -> Option<usize> {
 
 struct Scan<'a> {
     name: &'a [u8],
-    /// Bytes of `name` that this entry begins with; `usize::MAX` for another variable.
+    /// Matching bytes of `name`; `usize::MAX` for another variable.
     matched: usize,
     value: Option<usize>,
 }
 
 impl Scan<'_> {
-    /// Takes the next byte; true once the value is complete.
+    /// Returns true once the value is complete.
     fn byte(&mut self, byte: u8, into: &mut [u8]) -> bool {
         if let Some(len) = &mut self.value {
             if byte == 0 {
@@ -99,8 +97,7 @@ impl Scan<'_> {
     }
 }
 
-/// Returns true if the process has more rights than its user (set-user-ID), and must ignore the
-/// environment.
+/// Returns true for a set-user-ID process, which must ignore the environment.
 #[must_use]
 pub fn is_secure() -> bool {
     // SAFETY: the call takes no pointer.

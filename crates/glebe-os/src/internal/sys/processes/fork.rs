@@ -1,15 +1,15 @@
-//! [`ForkGuard`]: tells a process from its forked children in one load.
+//! [`ForkGuard`] distinguishes a process from its forked children by one load.
 //!
-//! fork wipes one page of the process (`MADV_WIPEONFORK`, Linux 4.14). Its only word holds the
-//! *generation*, a number that no ancestor had. A child finds zero and stores the next number. If
-//! the kernel cannot wipe, guards compare process numbers, by a system call. Source: madvise(2).
+//! fork wipes a page (`MADV_WIPEONFORK`, Linux 4.14) that holds the *generation*, a number that no
+//! ancestor had. A child finds zero and stores the next number. If the kernel cannot wipe, guards
+//! compare process numbers, by a system call. Source: madvise(2).
 //!
 //! ```text
 //! word 0   generation, 64 bits   0 = forked since, and nobody has asked
 //! ```
 //!
 //! # Safety
-//! The page is never unmapped, so its word lives as long as the process.
+//! The page is never unmapped.
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -19,7 +19,6 @@ use crate::internal::sys::memory::mmap::wiped_page;
 use crate::internal::sys::memory::own::Own;
 use crate::internal::sys::page_size;
 
-/// A mark of the process that made it.
 #[derive(Clone, Copy, Debug)]
 pub struct ForkGuard {
     word: Option<&'static MappedWord>,
@@ -27,7 +26,6 @@ pub struct ForkGuard {
 }
 
 impl ForkGuard {
-    /// Makes a guard of the calling process.
     #[must_use]
     pub fn new() -> Self {
         let word = *WORD.get_or_compute(wiped_word);
@@ -35,19 +33,19 @@ impl ForkGuard {
         Self { word, born }
     }
 
-    /// Returns the number of the guard's process, which no ancestor had; never zero.
+    /// Returns a number that no ancestor had; never zero.
     #[must_use]
     #[inline]
     pub fn generation(&self) -> u64 {
         self.born
     }
 
-    /// Returns true if the calling process descends by fork from the guard's process.
+    /// Returns true in a forked descendant of the guard's process.
     #[must_use]
     #[inline]
     pub fn is_child(&self) -> bool {
         match self.word {
-            // Relaxed: only fork changes the value, never a concurrent write.
+            // Relaxed: only fork changes the value.
             Some(word) => word.load(Ordering::Relaxed) != self.born,
             None => self.is_another_process(),
         }
@@ -65,9 +63,9 @@ impl Default for ForkGuard {
     }
 }
 
-/// The word in the wiped page; `None` if the kernel cannot wipe.
+/// Word in the wiped page; `None` if the kernel cannot wipe.
 static WORD: First<Option<&'static MappedWord>> = First::new();
-/// The last generation given. fork does not wipe it: a child continues the count.
+/// Last generation, which a child continues: fork does not wipe this word.
 static LAST_GENERATION: MappedWord = MappedWord::new(0);
 
 fn generation(word: &MappedWord) -> u64 {
@@ -82,11 +80,11 @@ fn generation(word: &MappedWord) -> u64 {
     }
 }
 
-/// Maps the page. If two threads do so at once, one page stays unused.
+/// Maps the page. One page stays unused if two threads do so at once.
 fn wiped_word() -> Option<&'static MappedWord> {
     let page = wiped_page().ok()?;
     std::mem::forget(Own::note(page..page + page_size().bytes().as_usize()));
-    // SAFETY: the page is never unmapped, and begins with a word.
+    // SAFETY: the page is never unmapped and begins with a word.
     Some(unsafe { &*ptr::with_exposed_provenance(page) })
 }
 
@@ -95,7 +93,7 @@ mod tests {
     use super::*;
 
     fn in_child(body: impl FnOnce() -> bool) -> bool {
-        // SAFETY: the checks only use guards, which need no other thread.
+        // SAFETY: the checks need no other thread.
         unsafe { glebe_testing::child::in_child(body) }
     }
 

@@ -1,7 +1,7 @@
-//! Waits until another thread changes a word, and wakes waiting threads.
+//! [`wait`] sleeps until another thread changes a word and calls [`wake`].
 //!
-//! Futexes are private to the process, times relative. Calls never allocate, and may change
-//! `errno`. Cost: one system call. Source: futex(2).
+//! Futexes are private to the process. Calls never allocate, and may change `errno`. Source:
+//! futex(2).
 //!
 //! # Safety
 //! The kernel reads a word behind a reference, and a local time.
@@ -15,20 +15,16 @@ use crate::internal::sync::FutexWord;
 use crate::internal::sys::call::answer;
 use crate::internal::sys::fault::point;
 
-/// The end of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// A wake, a signal, or another value of the word: the caller must look again.
+    /// Wake, signal, or another value.
     Over,
-    /// The time is over.
     TimedOut,
 }
 
-/// Sleeps while `word` is `expected`, until a wake or for `time`. It may return early, so callers
-/// look at the word again.
-///
-/// # Errors
-/// Fails if futex(2) does. Callers must then sleep by another means: an immediate retry would spin.
+/// Sleeps while `word` is `expected`, at most for the relative `time`. The sleep may end early, so
+/// callers check the word again. After an error callers must sleep by another means: an immediate
+/// retry would spin.
 pub fn wait(word: &FutexWord, expected: u32, time: Option<Duration>) -> io::Result<Wait> {
     let time = time.map(|time| libc::timespec {
         tv_sec: time.as_secs().try_into().unwrap_or(libc::time_t::MAX),
@@ -36,7 +32,7 @@ pub fn wait(word: &FutexWord, expected: u32, time: Option<Duration>) -> io::Resu
     });
     let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
     let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: the word and the time outlive the call, which only reads them.
+    // SAFETY: the word and the time outlive the call.
     let waited = answer("futex", || unsafe {
         libc::syscall(libc::SYS_futex, word.as_ptr(), operation, expected, time)
     });
@@ -47,10 +43,7 @@ pub fn wait(word: &FutexWord, expected: u32, time: Option<Duration>) -> io::Resu
     }
 }
 
-/// Wakes at most `threads` threads that wait for `word`.
-///
-/// Reports no failure: the kernel refuses only bad addresses, and a filter that forbids the wake
-/// forbids the wait too.
+/// Reports no failure: a filter that forbids the wake forbids the wait too.
 pub fn wake(word: &FutexWord, threads: u32) {
     let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
     let threads = i32::try_from(threads).unwrap_or(i32::MAX);
@@ -74,7 +67,6 @@ mod tests {
         let word = FutexWord::new(7);
         let begin = Instant::now();
         let ended = loop {
-            // A signal may end the wait early.
             match wait(&word, 7, Some(SHORT)).unwrap() {
                 Wait::Over => {}
                 ended @ Wait::TimedOut => break ended,

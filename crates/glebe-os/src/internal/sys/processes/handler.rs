@@ -1,7 +1,8 @@
-//! A signal handler that also calls the program's own. Source: sigaction(2), signal-safety(7).
+//! [`install`] installs a signal handler that also calls the program's own. Source: sigaction(2),
+//! signal-safety(7).
 //!
 //! # Safety
-//! The earlier handler is called as the kernel would.
+//! The earlier handler is called as the kernel would call it.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -12,7 +13,6 @@ pub use libc::{SIGHUP as HUP, SIGUSR1 as USR1, SIGUSR2 as USR2, SIGWINCH as WINC
 
 use crate::internal::sys::errno;
 
-/// Returns the real-time signal of this number, from 0, among those free for programs.
 #[must_use]
 pub fn real_time(number: i32) -> i32 {
     libc::SIGRTMIN() + number
@@ -25,11 +25,8 @@ struct Installed {
 
 static INSTALLED: OnceLock<Installed> = OnceLock::new();
 
-/// Makes `signal` call `act`, with `errno` kept, then the earlier handler. Interrupted calls
-/// restart. Works once per process. A later handler of the program replaces this one. `act` may do
-/// only what a signal handler may.
-///
-/// Returns true if installed.
+/// Makes `signal` call `act`, with `errno` kept, then the earlier handler. Works once per process.
+/// `act` may do only what a signal handler may.
 pub fn install(signal: i32, act: fn()) -> bool {
     let mut before = MaybeUninit::zeroed();
     // SAFETY: the call fills a local.
@@ -39,7 +36,7 @@ pub fn install(signal: i32, act: fn()) -> bool {
         }
         before.assume_init()
     };
-    // The handler reads `INSTALLED`, so it is set first.
+    // `INSTALLED` first: the handler reads it.
     if INSTALLED.set(Installed { act, before }).is_err() {
         return false;
     }
@@ -85,7 +82,7 @@ mod tests {
 
     #[test]
     fn both_handlers_are_called_and_errno_is_kept() {
-        // SAFETY: the handler's type fits; WINCH is otherwise ignored.
+        // SAFETY: the handler's type fits.
         unsafe { libc::signal(WINCH, earlier as *const () as usize) };
         let act = || {
             errno::set(5);

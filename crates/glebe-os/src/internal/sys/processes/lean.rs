@@ -1,12 +1,10 @@
-//! System calls for a memory allocator. Except for [`start_thread`] they allocate nothing, even on
-//! failure.
+//! System calls for a memory allocator. Only [`start_thread`] allocates.
 //!
 //! Lengths are in bytes. Each call may change `errno`. Source: mmap(2), mprotect(2), sysinfo(2),
-//! getrlimit(2), prctl(2), pthread_create(3).
+//! prctl(2), pthread_create(3).
 //!
 //! # Safety
-//! Only the owner of a range may change it. Other calls fill locals. The C library gets a function
-//! that lives as long as the process.
+//! Only the owner of a range changes it. Other calls fill locals.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -18,11 +16,7 @@ use crate::internal::sys::call::answer;
 use crate::internal::sys::machine::limits;
 use crate::units::Bytes;
 
-/// Reserves addresses without access. They count as no memory, neither under strict overcommit nor
-/// under mlockall(2).
-///
-/// # Errors
-/// If mmap(2) fails: a limit on addresses.
+/// Reserves addresses, which neither strict overcommit nor mlockall(2) counts as memory.
 pub fn reserve(len: usize) -> io::Result<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     answer("mmap", || {
@@ -33,10 +27,7 @@ pub fn reserve(len: usize) -> io::Result<usize> {
     .map(|at| at as usize)
 }
 
-/// Makes a reserved range readable and writable; it reads as zeros.
-///
-/// # Errors
-/// If mprotect(2) fails: the commit limit under strict overcommit.
+/// Makes a reserved range readable and writable. Fails at the commit limit under strict overcommit.
 ///
 /// # Safety
 /// The caller owns the range.
@@ -47,8 +38,6 @@ pub unsafe fn make_writable(addr: usize, len: usize) -> io::Result<()> {
     answer("mprotect", || unsafe { libc::mprotect(at, len, access) }).map(drop)
 }
 
-/// Unmaps a reserved range. If the kernel refuses, the range stays reserved.
-///
 /// # Safety
 /// The caller owns the range, and nothing refers to it.
 pub unsafe fn unreserve(addr: usize, len: usize) {
@@ -57,7 +46,6 @@ pub unsafe fn unreserve(addr: usize, len: usize) {
     let _ = answer("munmap", || unsafe { libc::munmap(at, len) });
 }
 
-/// Returns the machine's memory in bytes; `None` if the kernel does not say.
 #[must_use]
 pub fn machine_memory() -> Option<u64> {
     let mut info = MaybeUninit::<libc::sysinfo>::zeroed();
@@ -69,13 +57,12 @@ pub fn machine_memory() -> Option<u64> {
     Some(info.totalram * u64::from(info.mem_unit))
 }
 
-/// Returns the limit on the address space in bytes; `None` without a limit.
 #[must_use]
 pub fn address_limit() -> Option<u64> {
     limits::limit(libc::RLIMIT_AS).map(Bytes::get)
 }
 
-/// Returns true if this process, or the one that started it, disabled transparent huge pages.
+/// Returns true if this process or its parent disabled transparent huge pages.
 #[must_use]
 pub fn huge_pages_forbidden() -> bool {
     let zero: libc::c_ulong = 0;
@@ -86,16 +73,11 @@ pub fn huge_pages_forbidden() -> bool {
     told.is_ok_and(|told| told != 0)
 }
 
-/// Stack length that [`start_thread`] no longer doubles: the thread-local variables of any program
-/// fit.
+/// Stack length in bytes that is not doubled.
 const STACK_MAX: usize = 64 << 20;
 
-/// Starts a detached, nameless thread with all signals blocked. Doubles the length of the stack
-/// (bytes) while the thread-local variables of all libraries, which the C library puts there, do
-/// not fit. The C library may allocate.
-///
-/// # Errors
-/// If pthread_create(3) fails.
+/// Starts a detached thread with all signals blocked. The C library puts the thread-local variables
+/// of all libraries on the stack, so this doubles `stack` (bytes) until they fit.
 pub fn start_thread(stack: usize, body: fn()) -> io::Result<()> {
     match try_start_thread(stack, body) {
         Err(refused) if refused.raw_os_error() == Some(libc::EINVAL) && stack < STACK_MAX => {
@@ -114,7 +96,7 @@ fn try_start_thread(stack: usize, body: fn()) -> io::Result<()> {
     crate::internal::sys::fault::point("clone")?;
     let _blocked = Blocked::new();
     let (mut attributes, mut thread) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-    // SAFETY: the attributes are initialized before use; `body` lives as long as the process.
+    // SAFETY: the attributes are initialized; `body` lives as long as the process.
     let refused = unsafe {
         let at = attributes.as_mut_ptr();
         let made = libc::pthread_attr_init(at);
@@ -122,7 +104,6 @@ fn try_start_thread(stack: usize, body: fn()) -> io::Result<()> {
             return Err(io::Error::from_raw_os_error(made));
         }
         libc::pthread_attr_setdetachstate(at, libc::PTHREAD_CREATE_DETACHED);
-        // If `stack` is too short, pthread_create(3) fails.
         libc::pthread_attr_setstacksize(at, stack);
         let refused = libc::pthread_create(thread.as_mut_ptr(), at, run, body as *mut libc::c_void);
         libc::pthread_attr_destroy(at);
@@ -146,7 +127,7 @@ mod tests {
     fn reserved_addresses_become_memory_of_zeros() {
         const LEN: usize = 1 << 20;
         let addr = reserve(LEN).unwrap();
-        // SAFETY: the range was reserved just now.
+        // SAFETY: the range was just reserved.
         unsafe {
             make_writable(addr, LEN).unwrap();
             let word = ptr::with_exposed_provenance_mut::<u64>(addr + LEN - 8);

@@ -1,7 +1,7 @@
 //! [`rseq_barrier`] makes every running thread of the process restart its restartable sequence.
 //!
-//! Source: membarrier(2), `MEMBARRIER_CMD_PRIVATE_EXPEDITED_RSEQ` (Linux 5.10). Cost: one interrupt
-//! to each processor that runs a thread of this process.
+//! Cost: one interrupt to each of their processors. Source: membarrier(2),
+//! `MEMBARRIER_CMD_PRIVATE_EXPEDITED_RSEQ` (Linux 5.10).
 //!
 //! # Safety
 //! The calls take no pointer.
@@ -18,13 +18,13 @@ const PRIVATE_EXPEDITED_RSEQ: libc::c_int = 1 << 7;
 const QUERY: libc::c_int = 0;
 
 fn membarrier(command: libc::c_int, name: &'static str) -> Result<libc::c_long, OsError> {
-    // SAFETY: integers only; changes only the process's barrier registration.
+    // SAFETY: the call takes integers only.
     let made =
         answer("membarrier", || unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) });
     made.map_err(|source| OsError::new("membarrier", name, source))
 }
 
-/// Checks that the kernel has both commands, without registering.
+/// Checks the kernel, without registering.
 pub fn is_known() -> Result<(), OsError> {
     let wanted = libc::c_long::from(REGISTER_PRIVATE_EXPEDITED_RSEQ | PRIVATE_EXPEDITED_RSEQ);
     match membarrier(QUERY, "QUERY")? & wanted {
@@ -33,18 +33,12 @@ pub fn is_known() -> Result<(), OsError> {
     }
 }
 
-/// Registers this process for [`rseq_barrier`]. May be repeated; kept over fork.
-///
-/// # Errors
-/// If the kernel lacks the command (before 5.10) or a filter denies it.
+/// Registers this process; may be repeated. fork keeps the registration.
 pub fn register_rseq() -> Result<(), OsError> {
     membarrier(REGISTER_PRIVATE_EXPEDITED_RSEQ, "REGISTER_PRIVATE_EXPEDITED_RSEQ").map(drop)
 }
 
-/// Ends every restartable sequence that a thread of the process entered before the call.
-///
-/// # Errors
-/// If the process is not registered.
+/// Needs [`register_rseq`].
 pub fn rseq_barrier() -> Result<(), OsError> {
     membarrier(PRIVATE_EXPEDITED_RSEQ, "PRIVATE_EXPEDITED_RSEQ").map(drop)
 }

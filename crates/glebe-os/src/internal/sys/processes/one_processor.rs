@@ -1,33 +1,30 @@
 //! [`OneProcessor`] keeps the calling thread on its processor, or among a few processors.
 //!
-//! A processor puts freed pages on its own list and allocates from it first. So only a thread that
-//! stays gets back the pages that it freed. New pages come from the processor's node first. Threads
-//! that this thread starts inherit the restriction.
-//! Source: sched_setaffinity(2), mm/page_alloc.c (`free_frozen_page_commit`).
+//! A processor allocates first from its list of freed pages, so only a thread that stays gets back
+//! its freed pages. Threads that this thread starts inherit the restriction. Source:
+//! sched_setaffinity(2), mm/page_alloc.c (`free_frozen_page_commit`).
 //!
 //! # Safety
-//! The calls change only the calling thread, and access processor sets within their length.
+//! The calls change only the calling thread, and access sets within their length.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
 use std::mem::{size_of, zeroed};
 
-/// Restricts the calling thread until dropped.
 pub struct OneProcessor {
     before: libc::cpu_set_t,
-    /// The restriction belongs to the thread that made this.
+    /// Not `Send`.
     _stays: PhantomData<*const ()>,
 }
 
 impl OneProcessor {
-    /// Returns `None` if the kernel refuses, or has more processors than a `cpu_set_t` holds.
     pub fn stay() -> Option<Self> {
         // SAFETY: no argument.
         let here = unsafe { libc::sched_getcpu() };
         Self::among(&[u32::try_from(here).ok()?])
     }
 
-    /// Keeps the thread on those of `processors` that it may use; `None` if it may use none.
+    /// Keeps the thread on the allowed ones of `processors`.
     pub fn among(processors: &[u32]) -> Option<Self> {
         // SAFETY: a set is bits, so zeros are valid.
         let (mut before, mut here): (libc::cpu_set_t, libc::cpu_set_t) = unsafe { zeroed() };
@@ -35,7 +32,7 @@ impl OneProcessor {
         let rc = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut before) };
         let numbers = processors.iter().map(|number| *number as usize);
         for number in numbers.filter(|number| rc == 0 && *number < size_of_val(&before) * 8) {
-            // SAFETY: `number` is within the sets, see the filter.
+            // SAFETY: the filter keeps `number` within the sets.
             unsafe {
                 if libc::CPU_ISSET(number, &before) {
                     libc::CPU_SET(number, &mut here);
@@ -54,7 +51,7 @@ impl Drop for OneProcessor {
 }
 
 fn set(processors: &libc::cpu_set_t) -> bool {
-    // SAFETY: the kernel reads the set; only the calling thread changes.
+    // SAFETY: the kernel only reads the set.
     unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), processors) == 0 }
 }
 

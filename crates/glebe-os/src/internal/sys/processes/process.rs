@@ -7,23 +7,18 @@
 use crate::error::OsError;
 use crate::internal::sys::files::file;
 
-/// Returns the kernel's identifier of this boot.
-///
-/// # Errors
-/// If it cannot be read.
 pub fn boot_id() -> Result<String, OsError> {
     Ok(file::text("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
-/// Returns the kernel's release, like `uname -r`; empty if it cannot be read.
+/// Returns the kernel's release; empty if it cannot be read.
 pub fn release() -> String {
     let text = file::text("/proc/sys/kernel/osrelease").unwrap_or_default();
     text.trim().to_owned()
 }
 
-/// Returns the effective user.
 #[must_use]
 pub fn effective_user() -> u32 {
-    // SAFETY: no argument; always succeeds.
+    // SAFETY: no argument.
     unsafe { libc::geteuid() }
 }

@@ -1,6 +1,4 @@
-//! [`of_thread`] returns the calling thread's processor time, which stops while other threads run.
-//!
-//! Source: clock_gettime(2), CLOCK_THREAD_CPUTIME_ID. Cost: a system call.
+//! [`of_thread`] returns the calling thread's processor time. Source: clock_gettime(2).
 //!
 //! # Safety
 //! The kernel fills a local.
@@ -10,7 +8,7 @@ use std::time::Duration;
 
 pub fn of_thread() -> Duration {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the kernel fills the local. The call cannot fail for this clock.
+    // SAFETY: the kernel fills the local.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut now) };
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
 }

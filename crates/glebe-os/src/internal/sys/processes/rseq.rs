@@ -1,13 +1,11 @@
-//! Restartable sequences: short runs of stores that the kernel aborts rather than resumes.
+//! [`Rseq`] runs restartable sequences: stores that the kernel aborts rather than resumes.
 //!
-//! A thread continues at the sequence's abort address if it is preempted, migrated, interrupted by
-//! a signal, or hit by [`membarrier::rseq_barrier`](super::membarrier::rseq_barrier) inside it. So
-//! after a change of the guard word and then a barrier no thread can act on the old guard, and
-//! nobody has waited for a thread that was not running.
+//! A thread continues at the abort address if it is preempted, migrated, interrupted by a signal,
+//! or hit by [`membarrier::rseq_barrier`](super::membarrier::rseq_barrier). So after a change of
+//! the guard word and a barrier, no thread can act on the old guard.
 //!
 //! Both sequences begin with the test `guard & mask == expect` and end with one store, the commit.
-//! Cost: a few instructions more than bare stores. Source: rseq(2), the kernel's `rseq.c`, the ABI
-//! of `struct rseq` in glibc 2.35 and later.
+//! Source: rseq(2), the kernel's `rseq.c`, glibc's ABI of `struct rseq`.
 //!
 //! # Safety
 //! The assembly writes where its caller says. The rseq area is the calling thread's own: its
@@ -18,57 +16,44 @@ use crate::error::OsError;
 use crate::internal::sync::{AtomicU64, First};
 use crate::internal::sys::call::call;
 
-/// Proof that the C library registered restartable sequences for every thread of the process.
+/// Proof that the C library registered rseq for every thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Rseq {
-    /// Offset from the thread pointer to `struct rseq`, in bytes.
+    /// Offset of `struct rseq` from the thread pointer, in bytes.
     offset: isize,
 }
 
-/// The outcome of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The commit was stored.
     Done,
-    /// The guard did not match; nothing was committed.
+    /// The guard did not match; no commit.
     Refused,
-    /// The target did not hold the expected word; nothing was committed.
+    /// The target did not hold `old` or `claim`; no commit.
     Lost,
-    /// The kernel aborted the sequence before its commit. The caller may try again.
+    /// Aborted before the commit. The caller may try again.
     Aborted,
 }
 
-/// The condition for a commit: `word & mask == expect`.
+/// Condition for a commit: `word & mask == expect`.
 #[derive(Clone, Copy)]
 pub struct Guard<'a> {
-    /// The tested word.
     pub word: &'a AtomicU64,
-    /// The bits to compare.
     pub mask: u64,
-    /// Expected value of these bits.
     pub expect: u64,
 }
 
-/// Number of side words of a [`Rseq::fill`].
 pub const META_WORDS: usize = 4;
 
-/// The work of [`Rseq::fill`] once the guard matches and `target` holds `claim`: store `meta` into
-/// `meta_at`, copy `len` bytes, and commit by storing `commit` into `target`.
+/// The work of [`Rseq::fill`] if `target` holds `claim`: store `meta` into `meta_at`, copy `len`
+/// bytes, and commit by storing `commit` into `target`.
 #[repr(C)]
 pub struct Fill<'a> {
-    /// The word that must hold `claim` and will hold `commit`.
     pub target: &'a AtomicU64,
-    /// Expected value of `target`.
     pub claim: u64,
-    /// Value stored into `target` last.
     pub commit: u64,
-    /// Destination of the side words.
     pub meta_at: &'a [AtomicU64; META_WORDS],
-    /// The side words.
     pub meta: [u64; META_WORDS],
-    /// Destination of the bytes.
     pub to: *mut u8,
-    /// Source of the bytes.
     pub from: *const u8,
     /// Number of bytes: a multiple of 16, not zero.
     pub len: usize,
@@ -79,7 +64,7 @@ const _: () = assert!(size_of::<Fill<'_>>() == 88);
 /// Returns Ok if the kernel has rseq(2). Registers nothing.
 pub fn is_known() -> Result<(), OsError> {
     let null = std::ptr::null::<u8>();
-    // SAFETY: the kernel refuses unknown flags before it looks at the pointer.
+    // SAFETY: the kernel refuses unknown flags before the pointer.
     let asked = || unsafe { libc::syscall(libc::SYS_rseq, null, 0, !0_u32, 0) };
     match call("rseq", || "a query".into(), asked) {
         Err(error) if error.errno() == Some(libc::EINVAL) => Ok(()),
@@ -88,18 +73,14 @@ pub fn is_known() -> Result<(), OsError> {
 }
 
 impl Rseq {
-    /// Returns the registration of this process.
-    ///
-    /// # Errors
-    /// The reason why there is none: another architecture, a C library other than glibc 2.35 or
-    /// later, or registration switched off (`GLIBC_TUNABLES=glibc.pthread.rseq=0`).
+    /// Returns the registration, or the reason why there is none.
     pub fn find() -> Result<Self, &'static str> {
         static FOUND: First<Result<Rseq, &'static str>> = First::new();
         *FOUND.get_or_compute(|| {
             if cfg!(not(any(target_arch = "x86_64", target_arch = "aarch64"))) {
                 return Err("no restartable sequence is written for this architecture");
             }
-            // SAFETY: dlsym takes a terminated name and returns null or an address.
+            // SAFETY: dlsym takes a terminated name.
             let symbol =
                 |name: &std::ffi::CStr| unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
             let offset = symbol(c"__rseq_offset").cast::<isize>();
@@ -107,8 +88,7 @@ impl Rseq {
             if offset.is_null() || size.is_null() {
                 return Err("the C library does not register rseq (glibc 2.35 does)");
             }
-            // SAFETY: glibc defines both symbols with these types and never changes them after
-            // start-up.
+            // SAFETY: glibc defines both symbols with these types, constant after start-up.
             let (offset, size) = unsafe { (offset.read(), size.read()) };
             if size == 0 {
                 return Err("rseq is switched off in the C library or refused by the kernel");
@@ -117,7 +97,6 @@ impl Rseq {
         })
     }
 
-    /// Stores `new` into `target` if `target` holds `old` and the guard matches.
     #[inline]
     pub fn compare_exchange(
         self,
@@ -130,8 +109,8 @@ impl Rseq {
         unsafe { arch::compare_exchange(self.offset, guard, target, old, new) }
     }
 
-    /// Fills and commits as [`Fill`] says. Unless the outcome is [`Outcome::Done`], the side words
-    /// and the bytes may be partly written, and nobody may look at them.
+    /// Does the work of [`Fill`]. Unless the outcome is [`Outcome::Done`], the side words and bytes
+    /// may be partly written.
     ///
     /// # Safety
     /// `from` is readable and `to` writable for `len` bytes, which do not overlap. All other
@@ -207,7 +186,7 @@ mod tests {
                 from: from.as_ptr(),
                 len: from.len(),
             };
-            // SAFETY: both buffers are this test's, of that length.
+            // SAFETY: both buffers have that length.
             match unsafe { rseq.fill(Guard { word: &word, mask: 1, expect }, &fill) } {
                 Outcome::Aborted => continue,
                 end => break end,

@@ -1,9 +1,8 @@
-//! The number of bytes that the kernel puts on a signal's stack before the handler runs.
+//! [`len`] bounds the bytes that the kernel puts on a signal's stack.
 //!
-//! `AT_MINSIGSTKSZ` bounds it. On x86-64 the bound includes the tile registers of AMX (8 KiB),
-//! which the kernel saves only for processes that asked for them. Few did, and Rust's alternate
-//! stacks are as small as the bound. Source: getauxval(3); Documentation/arch/x86/xstate.rst; leaf
-//! 0xd of CPUID: offset and length of each part of the saved state.
+//! `AT_MINSIGSTKSZ` includes the tile registers of AMX (8 KiB), which the kernel saves only for
+//! processes that asked for them. Rust's alternate stacks are no larger, so `not_saved` subtracts
+//! such registers. Source: getauxval(3); Documentation/arch/x86/xstate.rst; leaf 0xd of CPUID.
 //!
 //! # Safety
 //! The system call fills a local. CPUID reads no memory.
@@ -12,27 +11,26 @@
 #[cfg(target_arch = "x86_64")]
 use crate::internal::sys::fault::point;
 
-/// Returns the most bytes that the kernel now puts on a signal's stack in this process.
 pub fn len() -> usize {
     // SAFETY: takes a number.
     let most = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) } as usize;
     most.saturating_sub(not_saved()).max(libc::MINSIGSTKSZ)
 }
 
-/// Returns the bytes of the bound for registers that this process may not use.
+/// Returns the bytes for registers that this process may not use.
 #[cfg(target_arch = "x86_64")]
 fn not_saved() -> usize {
     use std::arch::x86_64::{__cpuid, __cpuid_count, __get_cpuid_max};
 
-    /// The leaf of the saved state. Bit 27 of leaf 1's ECX says that it is in use.
+    /// Leaf of the saved state, in use if bit 27 of leaf 1's ECX is set.
     const LEAF: u32 = 0xd;
     const OSXSAVE: u32 = 1 << 27;
-    /// Bytes before the leaf's parts: the first processors' state, and a header.
+    /// Bytes of legacy state and header.
     const LEGACY: usize = 576;
     const ARCH_GET_XCOMP_SUPP: libc::c_int = 0x1021;
     const ARCH_GET_XCOMP_PERM: libc::c_int = 0x1022;
 
-    // An older kernel lacks this right and refuses: it saves all parts for every process.
+    // An older kernel refuses: it saves all parts for every process.
     let asked = |what: libc::c_int| {
         point("arch_prctl").ok()?;
         let mut parts = 0_u64;
@@ -45,14 +43,14 @@ fn not_saved() -> usize {
         return 0;
     };
     #[allow(unused_unsafe)] // newer compilers call it safe
-    // SAFETY: every x86-64 processor has CPUID, and the leaf if it says so.
+    // SAFETY: every x86-64 processor has CPUID.
     let parts = unsafe {
         if __get_cpuid_max(0).0 < LEAF || __cpuid(1).ecx & OSXSAVE == 0 {
             return 0;
         }
         (2..63).map(|part| (1_u64 << part, __cpuid_count(LEAF, part))).collect::<Vec<_>>()
     };
-    // Parts for the kernel only have no place in this layout: their bit 0 of ECX is set.
+    // Bit 0 of ECX marks parts for the kernel only.
     let end_of = |those: u64| {
         let there = parts.iter().filter(|(bit, part)| those & bit != 0 && part.ecx & 1 == 0);
         there.map(|(_, part)| (part.ebx + part.eax) as usize).fold(LEGACY, usize::max)
@@ -60,7 +58,6 @@ fn not_saved() -> usize {
     end_of(all) - end_of(all & permitted)
 }
 
-/// Returns 0: on other architectures a process need not ask for registers.
 #[cfg(not(target_arch = "x86_64"))]
 fn not_saved() -> usize {
     0
@@ -79,14 +76,12 @@ mod tests {
         FRAME.store((&raw const local).addr(), Ordering::Relaxed);
     }
 
-    /// Runs a handler on the test's own stack and measures how much the kernel used.
     #[test]
     fn the_kernel_puts_no_more_on_the_stack() {
         const SLACK: usize = 1024; // what the handler itself uses, and alignment
         let mut stack = vec![0_u8; 128 << 10];
         let top = stack.as_ptr().addr() + stack.len();
-        // SAFETY: the stack outlives its use, the handler stores to a static, and this thread, the
-        // signal's only user, gets its stack back.
+        // SAFETY: the stack outlives its use, and the handler stores to a static.
         unsafe {
             let mine = libc::stack_t {
                 ss_sp: stack.as_mut_ptr().cast(),

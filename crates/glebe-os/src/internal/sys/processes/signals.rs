@@ -1,5 +1,4 @@
-//! [`Blocked`] blocks a thread's signals; `alternate_stack` measures the stack that handlers run
-//! on. Source: pthread_sigmask(3), sigaltstack(2), kill(2).
+//! [`Blocked`] blocks a thread's signals. Source: pthread_sigmask(3), sigaltstack(2), kill(2).
 //!
 //! # Safety
 //! The calls fill and read locals.
@@ -9,21 +8,19 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// Blocks the signals of the calling thread while it lives, except SIGKILL, SIGSTOP and the C
-/// library's own, by which setuid(2) reaches every thread. A thread started meanwhile begins with
-/// them blocked and keeps them so. Allocates nothing.
+/// Blocks the calling thread's signals, except SIGKILL, SIGSTOP and the C library's own for
+/// setuid(2). A thread started meanwhile keeps them blocked. Allocates nothing.
 pub struct Blocked {
     before: libc::sigset_t,
-    /// The value may not leave its thread.
+    /// Not `Send`.
     _thread: PhantomData<*const ()>,
 }
 
 impl Blocked {
-    /// Blocks the signals from now on.
     #[must_use]
     pub fn new() -> Self {
         let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::zeroed());
-        // SAFETY: both sets are locals; the calls fail for bad arguments only.
+        // SAFETY: both sets are locals.
         let before = unsafe {
             libc::sigfillset(all.as_mut_ptr());
             libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr());
@@ -48,7 +45,6 @@ impl Drop for Blocked {
     }
 }
 
-/// Returns true if this thread blocks SIGBUS: a fault then kills the process.
 pub fn is_sigbus_blocked() -> bool {
     let mut now = MaybeUninit::zeroed();
     // SAFETY: the set is a local; null changes nothing.
@@ -58,7 +54,7 @@ pub fn is_sigbus_blocked() -> bool {
     }
 }
 
-/// Returns the bytes of this thread's alternate signal stack.
+/// Returns the length in bytes.
 pub fn alternate_stack() -> Option<usize> {
     let mut now = MaybeUninit::<libc::stack_t>::zeroed();
     // SAFETY: the kernel fills the structure; null changes nothing.
@@ -69,7 +65,6 @@ pub fn alternate_stack() -> Option<usize> {
     (now.ss_flags & libc::SS_DISABLE == 0 && !now.ss_sp.is_null()).then_some(now.ss_size)
 }
 
-/// Kills this process as if from outside: no more of its code runs.
 #[cfg(feature = "faults")]
 pub(in crate::internal::sys) fn kill_self() -> ! {
     loop {
@@ -82,7 +77,6 @@ pub(in crate::internal::sys) fn kill_self() -> ! {
 mod tests {
     use super::*;
 
-    /// Returns the signals that this thread blocks, from the kernel.
     fn waiting() -> u64 {
         let text = std::fs::read_to_string("/proc/thread-self/status").unwrap();
         let line = text.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();

@@ -1,14 +1,11 @@
-//! syscall(2) and sigaction(2) for a library that replaces these functions of a program.
+//! [`syscall`] and [`sigaction`] serve a library that replaces these functions of a program.
 //!
-//! Keeps the program's SIGBUS handler while the library's handler, `front`, is installed instead.
-//! The program's handler gets the kernel's arguments, but the address of a touch may be rounded
-//! down to its page. Invariant: the program never learns of `front`. No lock, no allocation:
-//! sigaction may be called in a signal handler. Cost: the C library's. Source: syscall(2),
-//! sigaction(2).
+//! The library's SIGBUS handler, `front`, is installed instead of the program's. Invariant: the
+//! program never learns of `front`. No lock, no allocation: a signal handler may call sigaction.
+//! Source: syscall(2), sigaction(2).
 //!
 //! # Safety
-//! Callers guarantee what the C library requires. The program's handler gets the kernel's
-//! arguments.
+//! Callers guarantee what the C library requires.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_long, c_void};
@@ -20,27 +17,22 @@ use libc::siginfo_t;
 use crate::internal::sync::{MappedPtr, Ordering};
 use crate::internal::sys::page_size;
 
-/// A handler with `SA_SIGINFO`.
 pub type Front = unsafe extern "C" fn(c_int, *mut c_void, *mut c_void);
 
-/// The program's handler, set before `front` can be called.
+/// The program's handler, set before `front` runs.
 static BEHIND: MappedPtr<()> = MappedPtr::new(ptr::null_mut());
 
-/// The part of `siginfo_t` that a touch fills, in the kernel's layout on 64-bit machines.
+/// Part of `siginfo_t`, in the kernel's 64-bit layout.
 #[repr(C)]
 struct Touch {
     signal: c_int,
     errno: c_int,
     code: c_int,
-    /// At offset 16, after padding.
     addr: usize,
 }
 
 const _: () = assert!(std::mem::offset_of!(Touch, addr) == 16 && size_of::<usize>() == 8);
 
-/// Makes a system call with six arguments, the most of any call. Returns -1 and sets errno if the
-/// kernel refuses.
-///
 /// # Safety
 /// The conditions of the call hold.
 pub unsafe fn syscall(number: c_long, arguments: [c_long; 6]) -> c_long {
@@ -49,8 +41,8 @@ pub unsafe fn syscall(number: c_long, arguments: [c_long; 6]) -> c_long {
     unsafe { libc::syscall(number, a, b, c, d, e, f) }
 }
 
-/// Does what sigaction(2) does, but keeps a SIGBUS handler with `SA_SIGINFO` and installs `front`
-/// with its flags and mask.
+/// Calls sigaction(2), but keeps a SIGBUS handler with `SA_SIGINFO` and installs `front` with its
+/// flags and mask.
 ///
 /// # Safety
 /// The conditions of sigaction(2) hold. `front` is always the same function and calls [`pass_on`].
@@ -77,7 +69,7 @@ pub unsafe fn sigaction(
         }
     }
     let new = new.as_ref().map_or(ptr::null(), ptr::from_ref);
-    // SAFETY: the caller's call, with this function's copy of `action`.
+    // SAFETY: the caller's call, with a copy of `action`.
     let answer = unsafe { libc::sigaction(signal, new, old) };
     if answer != 0 {
         BEHIND.store(before, Ordering::Release);
@@ -91,9 +83,8 @@ pub unsafe fn sigaction(
     answer
 }
 
-/// Calls the program's handler, with errno kept. If the page of a touch cannot be provided
-/// (`BUS_ADRERR`) and `rounds` returns true for its address, the handler gets the page's first
-/// address.
+/// Calls the program's handler, with errno kept. If a page cannot be provided (`BUS_ADRERR`) and
+/// `rounds` returns true for the address, the handler gets the page's first address.
 ///
 /// # Safety
 /// Called in `front`, with its arguments.
@@ -103,8 +94,8 @@ pub unsafe fn pass_on(
     context: *mut c_void,
     rounds: impl FnOnce(usize) -> bool,
 ) {
-    // SAFETY: the kernel's whole `info`; this thread's own errno. The program's handler was stored
-    // before `front` was installed, and has this type.
+    // SAFETY: the kernel's whole `info`. The program's handler was stored before, and has this
+    // type.
     unsafe {
         let mut told = info.cast::<siginfo_t>().read();
         let touch = ptr::from_mut(&mut told).cast::<Touch>();

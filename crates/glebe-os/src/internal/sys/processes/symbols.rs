@@ -1,17 +1,17 @@
-//! Looks up functions of other libraries, for a library that precedes them in the loader's order.
+//! [`behind`] looks up functions for a library that precedes others in the loader's order.
 //!
-//! Cost: the loader's search. The loader may allocate; no caller is inside an allocator. Source:
-//! dlsym(3), dlopen(3), dladdr(3).
+//! The loader may allocate, so no allocator calls this module. Source: dlsym(3), dlopen(3),
+//! dladdr(3).
 //!
 //! # Safety
-//! The loader gets strings and fills this file's own structures. Addresses are only returned.
+//! The loader gets strings and fills locals.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_void, CStr};
 use std::ptr;
 
-/// Returns the address of `name` in the libraries after the calling one, or in a loaded library of
-/// `others`, which the loader's order may hide. Returns null if all lack it.
+/// Returns the address of `name` in the next libraries, or in a loaded library of `others`, which
+/// the loader's order may hide; null if all lack it.
 #[must_use]
 pub fn behind(name: &CStr, others: &[&CStr]) -> *mut c_void {
     // SAFETY: a terminated string.
@@ -20,8 +20,7 @@ pub fn behind(name: &CStr, others: &[&CStr]) -> *mut c_void {
         return found;
     }
     for other in others {
-        // SAFETY: terminated strings. The call loads nothing; the library stays, since nobody
-        // closes it.
+        // SAFETY: terminated strings. Nobody closes the library.
         let found = unsafe {
             let library = libc::dlopen(other.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
             if library.is_null() {
@@ -36,7 +35,6 @@ pub fn behind(name: &CStr, others: &[&CStr]) -> *mut c_void {
     ptr::null_mut()
 }
 
-/// Returns true if both addresses are in the same library or program.
 #[must_use]
 pub fn are_together(one: *const (), other: *const ()) -> bool {
     let of = |address: *const ()| {

@@ -5,13 +5,11 @@ use std::thread::{Builder, JoinHandle, Scope};
 
 use crate::internal::sys::fault::point;
 
-/// Starts a thread that nobody joins.
 pub fn start(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     point("clone")?;
     Builder::new().name(name.to_owned()).spawn(body).map(drop)
 }
 
-/// Starts a thread that the caller joins.
 pub fn start_joined(
     name: &str,
     body: impl FnOnce() + Send + 'static,

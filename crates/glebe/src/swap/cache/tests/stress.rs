@@ -1,8 +1,8 @@
 //! Threads use one area while first class takes its lent pages, the policy changes and the device
-//! fails. No byte is wrong, no page is lost, no thread waits for ever.
+//! fails.
 //!
-//! A page's offset and version determine its bytes. Each offset has one thread that stores there
-//! and knows its contents. All threads read all offsets.
+//! A page's offset and version determine its bytes. Each offset has one writing thread, which knows
+//! its contents.
 
 use std::sync::Barrier;
 use std::thread;
@@ -26,7 +26,6 @@ impl Rng {
     }
 }
 
-/// Returns a page that is same-filled, incompressible, or compresses to a half.
 fn page_at(offset: u64, version: u64) -> Vec<u8> {
     let head = offset << 32 | version;
     let word = |at: u64| match offset % 8 {
@@ -38,7 +37,6 @@ fn page_at(offset: u64, version: u64) -> Vec<u8> {
     (0..page() as u64 / 8).flat_map(|at| word(at).to_le_bytes()).collect()
 }
 
-/// Returns the version of a page. Asserts that its bytes match.
 fn version_of(offset: u64, page: &[u8]) -> u64 {
     let head = u64::from_le_bytes(*page.first_chunk().unwrap());
     let version = head & u64::from(u32::MAX);
@@ -52,7 +50,6 @@ fn version_of(offset: u64, page: &[u8]) -> u64 {
 struct Shared {
     area: Area,
     storm: Storm,
-    /// The last version at each offset whose store has begun.
     begun: Vec<AtomicU64>,
     has_file: bool,
     has_faults: bool,
@@ -66,7 +63,7 @@ impl Shared {
         })
     }
 
-    /// Returns `None` after a refusal that the test causes. Panics on others.
+    /// Returns `None` after a refusal that the test causes.
     fn allowed<T>(&self, result: Result<T, SwapError>) -> Option<T> {
         match result {
             Ok(done) => Some(done),
@@ -109,7 +106,6 @@ impl Shared {
         self.finish(whose, &known);
     }
 
-    /// Asserts, once the device works again, that every page is as expected.
     fn finish(&self, whose: u64, known: &[Option<u64>]) {
         if self.area.copies.file.is_some() {
             refuse(&self.area, 0);
@@ -223,7 +219,7 @@ fn in_a_pool_of_its_own() {
     run(None, true, false);
 }
 
-/// Replaces or moves a block while loads read it: they must look again.
+/// Loads must look again if a block is replaced or moved.
 fn replaced_all_the_time(area: &Area) {
     let (until, begun) = (Instant::now() + storm(USUAL) / 2, AtomicU64::new(0));
     thread::scope(|scope| {
@@ -235,7 +231,7 @@ fn replaced_all_the_time(area: &Area) {
             }
         });
         let (mut out, mut last) = (vec![0; page()], 0);
-        // A store removes the page until the device has written it, so a load may find none.
+        // A store removes the page until the device has written it.
         while Instant::now() < until {
             if area.load(2, &mut out).unwrap() {
                 let version = version_of(2, &out);

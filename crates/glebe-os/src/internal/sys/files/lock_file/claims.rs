@@ -1,10 +1,9 @@
-//! *Claims* are numbers that a process holds for as long as it lives. This module also stores a
-//! record of any length, in a file of its own beside the lock.
+//! [`Locked::claim`] gives a process a number for as long as it lives; [`LockFile::text`] reads a
+//! record of any length.
 //!
-//! A claim is a lock on one byte far behind the lock, held by a mapping that fork does not pass on
-//! ([`Tied`]). The claim ends with its process, by SIGKILL too and in any namespace; closing a
-//! descriptor does not end it. A killed process may lose the lock a moment before its claim. A
-//! second copy of this library in the process has its own claim.
+//! A claim is a lock on one byte, held by a mapping that fork does not pass on ([`Tied`]). A killed
+//! process may lose the file's lock a moment before its claim. A second copy of this library in the
+//! process has its own claim.
 //!
 //! ```text
 //! word   generation of the process, 32 bits | its number, 32 bits     0 = none
@@ -17,9 +16,7 @@ use crate::internal::sys::files::file;
 use crate::internal::sys::files::ofd_lock::{is_locked, Tied};
 use crate::internal::sys::processes::fork::ForkGuard;
 
-/// Bytes that are read at most.
 const RECORD_MAX: u64 = 1 << 20;
-/// Byte of the first claim.
 const FIRST: u64 = 1 << 40;
 
 fn byte(number: u32) -> u64 {
@@ -28,7 +25,6 @@ fn byte(number: u32) -> u64 {
 
 /// The caller holds another lock that guards this file.
 impl LockFile {
-    /// Reads the record; empty if there is none. Creates a missing file.
     pub fn text(&'static self) -> Result<Vec<u8>, OsError> {
         let file = self.opened()?;
         let len = file::metadata(&file).map_err(|source| self.refused("fstat", source))?.len();
@@ -44,7 +40,6 @@ impl LockFile {
         file::write_at(&file, bytes, at).map_err(|source| self.refused("pwrite", source))
     }
 
-    /// Cuts the record to `len` bytes.
     pub fn cut_text(&'static self, len: u64) -> Result<(), OsError> {
         let file = self.opened()?;
         file::set_len(&file, len).map_err(|source| self.refused("ftruncate", source))
@@ -52,14 +47,14 @@ impl LockFile {
 }
 
 impl Locked {
-    /// Returns the number that this process claimed last; a forked child has none of its parent's.
+    /// Returns this process's last claim; a forked child has none.
     pub fn own_claim(&self) -> Option<u32> {
         let word = self.inside.file.claim.load(Ordering::Acquire);
         let is_own = word != 0 && word >> 32 == generation();
         is_own.then_some(word as u32)
     }
 
-    /// Claims `number` until this process ends. Returns false if it is already claimed.
+    /// Claims `number` until this process ends; returns false if it is claimed.
     pub fn claim(&self, number: u32) -> Result<bool, OsError> {
         let file = self.inside.file;
         let Some(tied) = Tied::try_take_anyway(|| file.opened(), byte(number))? else {
@@ -70,7 +65,6 @@ impl Locked {
         Ok(true)
     }
 
-    /// Returns true if this or another process has claimed `number`.
     pub fn is_claimed(&self, number: u32) -> Result<bool, OsError> {
         is_locked(self.description.file(), byte(number)..byte(number) + 1)
     }

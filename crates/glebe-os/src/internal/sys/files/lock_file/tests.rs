@@ -1,7 +1,7 @@
 //! Tests holders in threads, in forked children and in processes that end.
 //!
 //! # Safety
-//! Fork, waitpid and kill only. A child runs its test and then calls _exit or is killed.
+//! A child runs its test and then calls _exit or is killed.
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -31,10 +31,9 @@ impl Drop for Scratch {
     }
 }
 
-/// Forks a child that runs `body` and then waits to be killed.
 fn child_that(body: impl FnOnce()) -> libc::pid_t {
     let mut pipe = [0; 2];
-    // SAFETY: see the head of the file.
+    // SAFETY: see the head.
     unsafe {
         assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
         let pid = libc::fork();
@@ -54,7 +53,7 @@ fn child_that(body: impl FnOnce()) -> libc::pid_t {
 }
 
 fn kill(pid: libc::pid_t) {
-    // SAFETY: see the head of the file.
+    // SAFETY: see the head.
     unsafe {
         libc::kill(pid, libc::SIGKILL);
         libc::waitpid(pid, ptr::null_mut(), 0);
@@ -87,11 +86,9 @@ fn a_forked_child_neither_keeps_it_nor_waits_for_its_parents_threads() {
     let held = scratch.lock().lock(PATIENCE).unwrap();
     let lives_on = child_that(|| {});
     drop(held);
-    // This would wait for ever if the child held the lock.
     drop(scratch.lock().lock(PATIENCE).unwrap());
-    // A child can hold the lock, whatever its parent's threads held.
     let mut held = Some(scratch.lock().lock(PATIENCE).unwrap());
-    // SAFETY: see the head of the file.
+    // SAFETY: see the head.
     let waited = unsafe {
         in_child(|| {
             drop(held.take());
@@ -102,7 +99,7 @@ fn a_forked_child_neither_keeps_it_nor_waits_for_its_parents_threads() {
     };
     assert!(waited, "the child has the lock while its parent has it");
     drop(held);
-    // SAFETY: see the head of the file.
+    // SAFETY: see the head.
     assert!(unsafe { in_child(|| scratch.lock().lock(PATIENCE).is_ok()) });
     kill(lives_on);
 }
@@ -112,7 +109,7 @@ fn a_killed_holder_leaves_it_free_also_where_its_child_lives_on() {
     let scratch = Scratch::new("killed");
     let lock = scratch.lock();
     let (mut pipe, mut grandchild) = ([0; 2], 0);
-    // SAFETY: see the head of the file.
+    // SAFETY: see the head.
     unsafe { assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0) };
     let holder = child_that(|| {
         std::mem::forget(lock.lock(PATIENCE).unwrap());
@@ -120,7 +117,7 @@ fn a_killed_holder_leaves_it_free_also_where_its_child_lives_on() {
         // SAFETY: the kernel reads the local.
         unsafe { libc::write(pipe[1], (&raw const pid).cast(), size_of_val(&pid)) };
     });
-    // SAFETY: the kernel fills the local; the pipe is this test's.
+    // SAFETY: the kernel fills the local.
     unsafe {
         let read = libc::read(pipe[0], (&raw mut grandchild).cast(), size_of_val(&grandchild));
         assert_eq!(read, size_of_val(&grandchild) as isize);
@@ -149,7 +146,6 @@ fn the_file_may_be_replaced_by_others() {
     assert!(held.set_record(&[1; RECORD_MAX + 1]).is_err());
 }
 
-/// The copies stand for a program and its plugin.
 #[test]
 fn two_copies_in_one_process_exclude_each_other_and_no_close_ends_a_lock() {
     let scratch = Scratch::new("copies");

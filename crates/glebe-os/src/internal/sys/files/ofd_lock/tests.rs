@@ -1,4 +1,4 @@
-//! Tests who holds a lock and when it ends.
+//! Tests the holder and the end of a lock.
 
 use super::*;
 
@@ -34,11 +34,10 @@ fn a_tied_lock_ends_with_its_mapping_and_no_child_has_it() {
     assert!(!is_locked(&file, BYTE..BYTE + 1).unwrap());
 }
 
-/// Forks a process that calls `hold`, forks a child and is killed while the child lives. Checks
-/// that `bytes` are locked until the kill and not afterwards.
+/// Checks that locks end when the process that called `hold` is killed and its child lives on.
 fn is_killed_while_its_child_lives<T>(file: &File, bytes: Range<u64>, hold: impl FnOnce() -> T) {
     let (mut alive, mut ready) = ([0; 2], [0; 2]);
-    // SAFETY: the children take no lock of another thread; the pipes and locals are this test's.
+    // SAFETY: the children take no lock of another thread.
     unsafe {
         assert_eq!(libc::pipe(alive.as_mut_ptr()), 0);
         assert_eq!(libc::pipe(ready.as_mut_ptr()), 0);
@@ -46,8 +45,7 @@ fn is_killed_while_its_child_lives<T>(file: &File, bytes: Range<u64>, hold: impl
         let parent = libc::fork();
         if parent == 0 {
             let _held = hold();
-            // The grandchild lives until `alive` is closed. Its byte shows that its steps after
-            // fork have run.
+            // The byte shows that the grandchild's steps after fork have run.
             if libc::fork() == 0 {
                 libc::close(alive[1]);
                 libc::write(ready[1], (&raw const byte).cast(), 1);

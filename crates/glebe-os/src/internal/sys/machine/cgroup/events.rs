@@ -1,8 +1,7 @@
-//! [`Events`]: counts how often a version 2 memory cgroup hit its limits.
+//! [`Events`] counts how often a version 2 memory cgroup hit the limits *high* and *max*.
 //!
-//! After a change, `memory.events` has an urgent event (EPOLLPRI) until it is read again. Its keys
-//! *high* and *max* count how often the kernel held usage at these limits.
-//! Source: admin-guide/cgroup-v2; kernfs_generic_poll in fs/kernfs/file.c.
+//! After a change, `memory.events` has an urgent event (EPOLLPRI) until it is read. Source:
+//! admin-guide/cgroup-v2; kernfs_generic_poll in fs/kernfs/file.c.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,7 +13,6 @@ use crate::internal::sys::files::file;
 
 const KEYS: [&str; 2] = ["high", "max"];
 
-/// The open `memory.events`, and the last count.
 #[derive(Debug)]
 pub struct Events {
     path: PathBuf,
@@ -23,7 +21,6 @@ pub struct Events {
 }
 
 impl Events {
-    /// Starts to count in the cgroup directory `dir`.
     pub fn open(dir: &Path) -> Result<Self, OsError> {
         let path = dir.join("memory.events");
         let file = file::open(&path, OpenOptions::new().read(true))

@@ -1,11 +1,10 @@
-//! [`Charged`]: memory cgroups with their files kept open.
+//! [`Charged`] keeps the files of memory cgroups open.
 //!
-//! A look at limits and usage allocates nothing and opens no file, even if it fails. If `ulimit -n`
-//! allows too few open files, a look opens one at a time. It costs three or four reads a level.
+//! A look allocates nothing and opens no file, unless `ulimit -n` allows too few open files. Cost:
+//! three or four reads a level.
 //!
-//! Figures include descendants. The limit of version 2 is the lower of `memory.max` and
-//! `memory.high`. Refaults are pages. Files of a removed group read as `ENODEV`.
-//! Source: admin-guide/cgroup-v1/memory, admin-guide/cgroup-v2.
+//! Figures include descendants. Refaults are pages. Files of a removed group read as `ENODEV`.
+//! Source: admin-guide (cgroup-v1/memory, cgroup-v2).
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -17,22 +16,18 @@ use crate::internal::sys::files::file;
 use crate::internal::sys::files::unread::Unread;
 use crate::units::Bytes;
 
-/// Bytes read of a file; the wanted keys are among them.
 const TEXT_MAX: usize = 8 << 10;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     pub limit: Bytes,
-    /// All charged memory.
     pub used: Bytes,
-    /// Page cache that the kernel drops first. Includes marked memory.
+    /// Page cache that the kernel drops first, marked memory included.
     pub inactive_files: Bytes,
-    /// Page cache that the kernel keeps longer.
     pub active_files: Bytes,
-    /// The part of the two that belongs to no file: memory marked volatile, even if in use again.
-    /// `None` if the kernel does not report it.
+    /// Part of the two that belongs to no file: memory marked volatile, even if used again.
     pub no_files: Option<Bytes>,
-    /// File pages dropped and read again since the group was made; `None` if not reported.
+    /// File pages dropped and read again since the group was made.
     pub refaults: Option<u64>,
 }
 
@@ -51,7 +46,7 @@ pub struct Group {
     stat: Option<Source>,
 }
 
-/// A file of a group, kept open or opened for each read.
+/// A file kept open, or opened for each read.
 #[derive(Debug)]
 struct Source {
     path: PathBuf,
@@ -64,11 +59,7 @@ pub struct Charged {
 }
 
 impl Charged {
-    /// Opens this process's groups below `root`: `/` except in tests. `None` without a list of
-    /// groups or mounts.
-    ///
-    /// # Errors
-    /// Fails if a list or a group's file exists but cannot be opened.
+    /// Returns `None` without a list of groups or mounts.
     pub fn open(root: &Path) -> Result<Option<Self>, OsError> {
         keep_if_possible(|keeps| Self::open_above(root, keeps))
     }
@@ -91,10 +82,6 @@ impl Charged {
         Ok(Some(Self { groups }))
     }
 
-    /// Opens the groups of these directories.
-    ///
-    /// # Errors
-    /// Fails if a directory is no memory cgroup, or cannot be opened.
     pub fn of(dirs: &[PathBuf]) -> Result<Self, OsError> {
         keep_if_possible(|keeps| Self::of_dirs(dirs, keeps))
     }
@@ -112,11 +99,8 @@ impl Charged {
         Ok(Self { groups })
     }
 
-    /// Returns the limited group with the least room.
-    ///
-    /// # Errors
-    /// Fails if a file cannot be read or holds no number: skipping a limit could end in an OOM
-    /// kill.
+    /// Returns the limited group with the least room. An unreadable limit is an error, since
+    /// skipping it could end in an OOM kill.
     pub fn tightest(&self) -> Result<Option<(&Group, Usage)>, Unread<'_>> {
         let mut tightest: Option<(&Group, Usage)> = None;
         for group in &self.groups {
@@ -129,7 +113,7 @@ impl Charged {
     }
 }
 
-/// Calls `open(true)`, to keep files open, or `open(false)` if too many are open.
+/// Opens with `keeps` false if too many files are open.
 fn keep_if_possible<T>(open: impl Fn(bool) -> Result<T, OsError>) -> Result<T, OsError> {
     match open(true) {
         Err(error) if matches!(error.errno(), Some(libc::EMFILE | libc::ENFILE)) => open(false),
@@ -138,8 +122,8 @@ fn keep_if_possible<T>(open: impl Fn(bool) -> Result<T, OsError>) -> Result<T, O
 }
 
 impl Group {
-    /// Opens the limits of `dir`: in version 1 of memory, and of memory with swap. Empty for the
-    /// root cgroup, or if `dir` is no memory cgroup.
+    /// Opens the limits of memory, and in version 1 also of memory with swap. Empty for the root
+    /// cgroup.
     fn open(dir: &Path, is_v2: bool, keeps: bool) -> Result<Vec<Self>, OsError> {
         let limited: &[(&[&str], &str)] = match is_v2 {
             true => &[(&["memory.max", "memory.high"], "memory.current")],
@@ -170,7 +154,6 @@ impl Group {
         self.is_v2
     }
 
-    /// Returns `None` without a limit.
     fn look(&self) -> Result<Option<Usage>, Unread<'_>> {
         let mut limit = UNLIMITED;
         for file in self.limits.iter().flatten() {
@@ -207,7 +190,6 @@ impl Group {
         }))
     }
 
-    /// Returns the file's number; `None` for "max".
     fn number(&self, file: &Source) -> Result<Option<u64>, Unread<'_>> {
         let mut buf = [0; 64];
         let text = self.text(file, &mut buf)?.trim();
@@ -231,14 +213,12 @@ impl Source {
     }
 }
 
-/// Returns the number after `key` in a line of memory.stat. Version 1 has sums over descendants
-/// under `total_`.
+/// Returns the number after `key`. Version 1 has sums over descendants under `total_`.
 fn value(line: &str, key: &str, is_v2: bool) -> Option<u64> {
     let line = if is_v2 { line } else { line.strip_prefix("total_")? };
     line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok()
 }
 
-/// Opens a file. Returns `None` if it is missing or closed to this process.
 fn opened(dir: &Path, name: &str, keeps: bool) -> Result<Option<Source>, OsError> {
     let path = dir.join(name);
     match file::open(&path, OpenOptions::new().read(true)) {

@@ -1,11 +1,7 @@
-//! [`Parents`] closes a descriptor in forked children, which would keep the pages of its file after
-//! the parent is killed.
+//! [`Parents`] closes a descriptor in forked children, which would keep the pages of its file.
 //!
 //! In the child `/dev/null` takes the descriptor's number, so that an inherited value cannot close
-//! an unrelated descriptor. A child made by a raw clone keeps the file for its whole life.
-//!
-//! Slots are in a list that only grows. They are reused, and taken without a lock, so the child
-//! waits for nobody. Cost: two system calls per fork, and one per descriptor.
+//! an unrelated descriptor. Slots are taken without a lock, so the child waits for nobody.
 //!
 //! # Safety
 //! The descriptor in a slot is open.
@@ -25,7 +21,6 @@ type Slot = MappedWord;
 
 static SLOTS: List<Slot> = List::new();
 
-/// A descriptor that children must not keep. Dropped before the descriptor is closed.
 #[derive(Debug)]
 pub(in crate::internal::sys) struct Parents {
     slot: &'static Slot,
@@ -33,26 +28,17 @@ pub(in crate::internal::sys) struct Parents {
 }
 
 impl Parents {
-    /// Notes `descriptor`.
-    ///
-    /// # Errors
-    /// See [`atfork::add`].
     pub fn note(descriptor: RawFd) -> Result<Self, OsError> {
         Self::follow_forks()?;
         Ok(Self::note_unforked(descriptor))
     }
 
-    /// Adds the step around fork.
-    ///
-    /// # Errors
-    /// See [`atfork::add`].
     pub fn follow_forks() -> Result<(), OsError> {
         static STEP: atfork::Step = atfork::Step { prepare: || {}, parent: || {}, child };
         atfork::add(&STEP)
     }
 
-    /// Notes a descriptor that was opened under [`atfork::without_forks`], after
-    /// [`Parents::follow_forks`].
+    /// Notes a descriptor opened under [`atfork::without_forks`], after [`Parents::follow_forks`].
     pub fn note_unforked(descriptor: RawFd) -> Self {
         let word = u64::from(descriptor.unsigned_abs()) + 1;
         let (set, seen) = (Ordering::AcqRel, Ordering::Relaxed);
@@ -69,7 +55,6 @@ impl Drop for Parents {
     }
 }
 
-/// Replaces each noted descriptor by `/dev/null`, if that can be opened.
 fn child() {
     let taken = || SLOTS.iter().filter(|slot| slot.load(Ordering::Acquire) != 0);
     if taken().next().is_none() {

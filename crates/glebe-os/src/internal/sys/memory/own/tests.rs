@@ -1,4 +1,4 @@
-//! Tests notes that end, and notes that do not hold in a forked child.
+//! Tests notes that end, and notes lost by fork.
 #![allow(unsafe_code)]
 
 use super::*;

@@ -1,13 +1,12 @@
-//! [`Pager`]: moves or write-protects pages of armed ranges by a userfaultfd.
+//! [`Pager`] moves or write-protects pages of armed ranges by a userfaultfd.
 //!
-//! Calls on pages are for signal handlers: they allocate nothing and return errors as numbers.
-//! Lengths are bytes, whole pages. A page moves whole or not at all, with all earlier writes. The
-//! kernel moves pages of one VMA per call, and none that are read-only, or locked while their
-//! target is not: [`UNMOVABLE`]. Source: UFFDIO_MOVE(2const) (Linux 6.8),
+//! Calls on pages are for signal handlers: they allocate nothing. Lengths are bytes, whole pages.
+//! The kernel moves whole pages of one VMA per call, and refuses read-only pages and locked pages
+//! with an unlocked target: [`UNMOVABLE`]. Source: UFFDIO_MOVE(2const) (Linux 6.8),
 //! UFFDIO_WRITEPROTECT(2const) (5.7).
 //!
 //! # Safety
-//! The kernel checks the ranges. The structures have its layout. The caller owns the pages.
+//! The kernel checks the ranges, and the structures have its layout. The caller owns the pages.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -28,8 +27,7 @@ pub const MISSING: i32 = libc::ENOENT;
 /// The program locked or protected the page or its target.
 pub const UNMOVABLE: i32 = libc::EINVAL;
 const MODE_WP: u64 = 1 << 0;
-/// Most retries in a row after EAGAIN or EINTR. EAGAIN means that another thread is changing the
-/// mappings.
+/// Most retries in a row while another thread changes the mappings.
 const TRIES: u32 = 1000;
 
 /// `struct uffdio_move`.
@@ -39,7 +37,7 @@ struct Move {
     from: u64,
     len: u64,
     mode: u64,
-    /// Written by the kernel: bytes moved, or a negative error number.
+    /// Bytes moved, or a negative error number.
     done: i64,
 }
 
@@ -60,8 +58,7 @@ pub struct Pager {
 }
 
 impl Pager {
-    /// Opens a descriptor that moves pages if `moves` and the kernel can, or else one that protects
-    /// them.
+    /// Moves pages if `moves` and the kernel can, else protects them.
     pub fn open(moves: bool) -> Result<Self, OsError> {
         let by_move = || Uffd::open_for(FEATURE_SIGBUS | FEATURE_MOVE, "UFFD_FEATURE_MOVE");
         if let Some(uffd) = moves.then(by_move).and_then(Result::ok) {
@@ -72,7 +69,6 @@ impl Pager {
         Ok(Self { uffd, moves: false })
     }
 
-    /// Returns true if pages are moved, false if protected.
     pub fn moves(&self) -> bool {
         self.moves
     }
@@ -87,8 +83,7 @@ impl Pager {
         unsafe { self.uffd.register_for(addr, len, REGISTER_MODE_MISSING | writes) }.map(drop)
     }
 
-    /// Moves pages to where there are none. Returns the bytes moved, from the first on, and the
-    /// error number that ended the move early.
+    /// Moves pages to a hole. Returns the bytes moved and the error that ended the move.
     ///
     /// # Safety
     /// The caller owns both ranges, and no reference to the moved bytes exists.
@@ -102,11 +97,9 @@ impl Pager {
             let moved = unsafe { self.control(libc::_IOWR::<Move>(TYPE, 0x05), &mut arg) };
             match (moved, usize::try_from(arg.done)) {
                 (Ok(()), _) => (at, most, tries) = (at + now, fill::longer(now), 0),
-                // Part of the run moved.
                 (Err(_), Ok(some @ 1..)) => (at, tries) = (at + some, 0),
                 (Err(libc::EAGAIN | libc::EINTR), _) if tries < TRIES => tries += 1,
-                // Linux 6.18 moves a page that it has just migrated, tries again, and finds the
-                // page that it has moved.
+                // Linux 6.18 moves a page, tries again, and finds the moved page.
                 (Err(libc::EEXIST), _) if is_missing(from as usize) => (at, tries) = (at + page, 0),
                 // The run may span two VMAs.
                 (Err(UNMOVABLE), _) if now > page => most = fill::shorter(now, page),
@@ -116,8 +109,6 @@ impl Pager {
         (at, None)
     }
 
-    /// Protects pages from writes if `is_on`, or ends that.
-    ///
     /// # Safety
     /// The caller owns the range and is ready for the signals.
     pub unsafe fn protect(&self, at: usize, len: usize, is_on: bool) -> Result<(), i32> {
@@ -133,7 +124,7 @@ impl Pager {
         Err(libc::EAGAIN)
     }
 
-    /// Fills missing pages with a copy of `from` and keeps present ones.
+    /// Fills missing pages with a copy of `from`.
     ///
     /// # Safety
     /// The caller owns the range, which this descriptor armed.
@@ -143,8 +134,6 @@ impl Pager {
         unsafe { fill::copy(self.uffd.descriptor(), to, from.as_ptr(), from.len(), page) }
     }
 
-    /// Makes one ioctl; allocates nothing if it fails.
-    ///
     /// # Safety
     /// See [`Uffd::control`].
     unsafe fn control<T>(&self, request: libc::Ioctl, arg: &mut T) -> Result<(), i32> {
@@ -159,7 +148,6 @@ fn is_missing(addr: usize) -> bool {
     mincore::look(addr, &mut seen).is_ok() && seen[0] & 1 == 0
 }
 
-/// Returns the error that a test wants of the next call of this name.
 fn refusal(call: &'static str) -> Result<(), i32> {
     let refused = |error: io::Error| error.raw_os_error().unwrap_or(libc::EIO);
     point(call).map_err(refused)
@@ -172,7 +160,6 @@ mod tests {
 
     const PAGES: usize = 3;
 
-    /// Maps and arms memory, with a page for each byte in `bytes`.
     fn armed(pager: &Pager, bytes: [Option<u8>; PAGES]) -> usize {
         let page = page_size().bytes().as_usize();
         let (protection, flags) =
@@ -199,18 +186,17 @@ mod tests {
         let page = page_size().bytes().as_usize();
         let to = armed(&pager, [None, Some(1), None]);
         let from = armed(&pager, [Some(7), None, Some(9)]);
-        // SAFETY: this test's, and nothing refers to it.
+        // SAFETY: this test's memory, without references.
         assert_eq!(unsafe { pager.shift(to, from, PAGES * page) }, (PAGES * page, None));
         let at = |nth: usize| std::ptr::with_exposed_provenance::<u8>(to + nth * page);
         // SAFETY: present pages.
         assert_eq!([0, 1, 2].map(|nth| unsafe { at(nth).read_volatile() }), [7, 1, 9]);
 
         let from = armed(&pager, [Some(2), None, None]);
-        // SAFETY: this test's, and nothing refers to it.
+        // SAFETY: this test's memory, without references.
         assert_eq!(unsafe { pager.shift(to, from, page) }, (0, Some(libc::EEXIST)));
     }
 
-    /// Splits the middle page off as a VMA.
     fn split(at: usize) -> usize {
         let page = page_size().bytes().as_usize();
         let middle = std::ptr::with_exposed_provenance_mut(at + page);
@@ -236,7 +222,7 @@ mod tests {
             };
             let to = split(armed(&pager, [None, None, None]));
             let from: Vec<u8> = (1..=PAGES as u8).flat_map(|byte| vec![byte; page]).collect();
-            // SAFETY: this test's.
+            // SAFETY: this test's memory, without references.
             unsafe { pager.fill(to, &from, page) }.unwrap();
             assert_eq!(bytes_at(to), [1, 2, 3]);
             let to = split(armed(&pager, [None, Some(9), None]));
@@ -254,11 +240,11 @@ mod tests {
         let page = page_size().bytes().as_usize();
         let to = split(armed(&pager, [None, None, None]));
         let from = split(armed(&pager, [Some(7), Some(8), Some(9)]));
-        // SAFETY: this test's, and nothing refers to it.
+        // SAFETY: this test's memory, without references.
         assert_eq!(unsafe { pager.shift(to, from, PAGES * page) }, (PAGES * page, None));
         assert_eq!(bytes_at(to), [7, 8, 9]);
         let middle = std::ptr::with_exposed_provenance_mut(to + page);
-        // SAFETY: this test's, and nothing refers to it.
+        // SAFETY: this test's memory, without references.
         unsafe {
             assert_eq!(libc::mprotect(middle, page, libc::PROT_READ), 0);
             assert_eq!(pager.shift(from, to, PAGES * page), (page, Some(UNMOVABLE)));

@@ -1,8 +1,7 @@
-//! [`classify`]: tells if memory can be volatile, and if not, why.
+//! [`classify`] tells if memory can be volatile, and if not, why.
 //!
-//! Volatile memory is private, anonymous, in base or transparent huge pages, readable and writable,
-//! and not locked. `MADV_FREE` answers EINVAL for all other memory. The lowest unfit mapping is
-//! reported, with the first reason in the order of the checks.
+//! Volatile memory is private, anonymous, not hugetlb, readable and writable, and not locked.
+//! `MADV_FREE` answers EINVAL for other memory. The lowest unfit mapping is reported.
 
 use std::fs::Metadata;
 use std::ops::Range;
@@ -18,98 +17,75 @@ use crate::internal::sys::memory::own;
 use crate::internal::sys::page_size;
 use crate::units::Bytes;
 
-/// The reason why memory cannot be volatile, and the first address to which it applies.
+/// `Refusal` tells why memory cannot be volatile.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// Nothing is mapped there.
     #[error("nothing is mapped at {at:#x}")]
     Unmapped {
         /// First address without a mapping.
         at: usize,
     },
-    /// Pages of the hugetlb pool, which the kernel does not purge.
     #[error("hugetlb pages of {page} at {at:#x}: the kernel does not purge these")]
     Hugetlb {
         /// First address.
         at: usize,
-        /// Size of the pages.
         page: Bytes,
     },
-    /// A device, a mapping of page frames, the kernel's own memory, or memory that always loses its
-    /// pages.
     #[error("special mapping at {at:#x} (VmFlags {flag}, {name:?})")]
     Special {
         /// First address.
         at: usize,
-        /// The letter pair of `VmFlags` that shows it.
         flag: &'static str,
-        /// The mapping's name, often empty.
         name: String,
     },
-    /// Memory that other processes see: it belongs to all who map it.
     #[error("shared memory at {at:#x} ({name:?})")]
     Shared {
         /// First address.
         at: usize,
-        /// The file's path.
         name: String,
     },
-    /// A private mapping of a file.
     #[error("private mapping of a file at {at:#x} (inode {inode}, {name:?})")]
     FilePrivate {
         /// First address.
         at: usize,
-        /// Inode of the file.
         inode: u64,
-        /// The file's path.
         name: String,
     },
-    /// Locked in memory by mlock(2) or MAP_LOCKED.
     #[error("memory at {at:#x} is locked (mlock): it may not go")]
     Locked {
         /// First address.
         at: usize,
     },
-    /// Memory that is not both readable and writable.
     #[error("memory at {at:#x} is {permissions}: it must be readable and writable")]
     ReadOnly {
         /// First address.
         at: usize,
-        /// Permissions, as in `/proc/self/maps`.
         permissions: String,
     },
-    /// This library's own memory: a reserve, a table, a word.
     #[error("the memory at {at:#x} is glebe's own")]
     Own {
         /// First address.
         at: usize,
     },
-    /// Private memory where shared memory is required.
     #[error("private memory at {at:#x} ({name:?}): no other process shares it")]
     Private {
         /// First address.
         at: usize,
-        /// The mapping's name, often empty.
         name: String,
     },
-    /// A file that is not in memory.
     #[error("a file that is not in memory at {at:#x} ({name:?})")]
     OnDisk {
         /// First address.
         at: usize,
-        /// The file's path.
         name: String,
     },
-    /// Memory registered with a userfaultfd that this library may not use.
     #[error("a userfaultfd watches the memory at {at:#x} (VmFlags {flag})")]
     Watched {
         /// First address.
         at: usize,
-        /// The letter pair of `VmFlags` that shows it.
         flag: &'static str,
     },
-    /// `/proc/self/smaps` could not be read.
     #[error(transparent)]
     Unknown(OsError),
 }
@@ -125,50 +101,33 @@ const SPECIAL: [&str; 5] = ["io", "pf", "mm", "dp", "ss"];
 /// Missing pages, write protection, minor faults.
 const WATCHED: [&str; 3] = ["um", "uw", "ui"];
 
-/// Returns Ok if all of a range of the calling process can be volatile.
-///
-/// The answer holds for this moment. If somebody maps something else there later, the calls that
-/// mark the memory find out.
-///
-/// # Errors
-/// The reason against the first unfit memory.
+/// Checks a range. The answer holds for this moment: the calls that mark the memory find later
+/// changes.
 pub fn classify(range: &Range<usize>) -> Result<(), Refusal> {
     check_all(range, &WATCHED)
 }
 
-/// Classifies like [`classify`], but a userfaultfd of the caller may watch the memory.
-///
-/// # Errors
-/// The errors of [`classify`] except [`Refusal::Watched`].
+/// Classifies like [`classify`], but allows a userfaultfd of the caller.
 pub fn classify_watched(range: &Range<usize>) -> Result<(), Refusal> {
     check_all(range, &[])
 }
 
-/// Returns Ok if all of a range of the calling process is shared memory that exists only in memory:
-/// in the kernel's internal file system, whose device is `in_memory`, or on tmpfs.
-///
-/// # Errors
-/// The reason against the first unfit memory.
+/// Returns Ok for shared memory on the device `in_memory` or on tmpfs.
 pub fn classify_shared(range: &Range<usize>, in_memory: u64) -> Result<(), Refusal> {
     let refuse = |vma: &Vma, at: usize| refuse_shared(vma, at, in_memory);
     check_by(&among(range)?, range, &refuse)
 }
 
-/// Shared memory that exists only in memory, and its mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedAt {
-    /// Addresses of the mapping.
     pub range: Range<usize>,
-    /// Device of the memory's file.
     pub device: u64,
-    /// Inode of the memory's file.
     pub inode: u64,
     /// Offset in the file that address zero would have.
     pub base: u64,
 }
 
 impl SharedAt {
-    /// Returns true if an address in both mappings is the same memory.
     #[must_use]
     pub fn is_same_memory(&self, other: &Self) -> bool {
         (self.device, self.inode, self.base) == (other.device, other.inode, other.base)
@@ -178,10 +137,7 @@ impl SharedAt {
 /// Begins the names of all memfds of this library.
 const OWN_NAME: &str = "/memfd:glebe ";
 
-/// Returns the mapping of shared memory that holds an address, checked like [`classify_shared`].
-///
-/// # Errors
-/// The errors of [`classify_shared`]; [`Refusal::Own`] if the mapping holds memory of this library.
+/// Returns the mapping that holds an address, if [`classify_shared`] accepts it.
 pub fn shared_at(at: usize) -> Result<SharedAt, Refusal> {
     static IN_MEMORY: First<Option<u64>> = First::new();
     let page = page_size().bytes();
@@ -216,7 +172,6 @@ pub(super) fn check(
     check_by(vmas, range, &|vma, at| refuse(vma, at, watched))
 }
 
-/// Checks all mappings of a range, and for holes.
 fn check_by(
     vmas: &[Vma],
     range: &Range<usize>,
@@ -245,7 +200,7 @@ fn refuse(vma: &Vma, at: usize, watched: &[&'static str]) -> Result<(), Refusal>
     if let Some(flag) = flag_of(&SPECIAL) {
         return Err(Refusal::Special { at, flag, name: name() });
     }
-    // [vdso], [vvar] and [vsyscall], the kernel's own, have no inode and cannot grow or move.
+    // [vdso], [vvar] and [vsyscall] have no inode and cannot grow or move.
     if vma.has("de") && vma.inode == 0 {
         return Err(Refusal::Special { at, flag: "de", name: name() });
     }
@@ -292,16 +247,14 @@ fn refuse_shared(vma: &Vma, at: usize, in_memory: u64) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Returns true if the file, even without a name, is on a tmpfs mount that this process sees, or
-/// its path is on tmpfs.
+/// Returns true also for files without a name, by their mount.
 fn is_on_tmpfs(vma: &Vma) -> bool {
     let mounts = file::read_text(Path::new("/proc/self/mountinfo")).unwrap_or_default();
     mounts.lines().any(|mount| is_tmpfs_of(mount, vma.device)) || is_named_on_tmpfs(vma)
 }
 
-/// Returns true for a line of mountinfo about a tmpfs on `device`. Its third field is the device,
-/// in decimal: `24 1 0:22 / /dev/shm rw,nosuid shared:4 - tmpfs tmpfs rw`. Source:
-/// proc_pid_mountinfo(5).
+/// Parses a line of mountinfo. The third field is the device, in decimal: `24 1 0:22 / /dev/shm
+/// rw,nosuid shared:4 - tmpfs tmpfs rw`. Source: proc_pid_mountinfo(5).
 pub(super) fn is_tmpfs_of(mount: &str, device: u64) -> bool {
     let number = |text: &str| text.parse::<u32>().ok();
     let (fields, kind) = mount.split_once(" - ").unwrap_or_default();

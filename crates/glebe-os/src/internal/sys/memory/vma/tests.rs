@@ -1,4 +1,4 @@
-//! Tests the parser with texts, some hostile, and each answer with a real mapping.
+//! Tests the parser with texts, and each answer with a real mapping.
 #![allow(unsafe_code)] // Safety: every mapping is the test's own.
 
 use std::ffi::CStr;
@@ -135,7 +135,6 @@ fn the_first_address_that_cannot_be_is_told() {
     assert!(matches!(of(0x9000..0xa000), Err(Refusal::Unmapped { at: 0x9000 })));
 }
 
-/// A mapping that the test owns.
 struct Mapped {
     at: usize,
     len: usize,
@@ -335,8 +334,7 @@ fn what_the_kernel_may_take_is_counted() {
     let before = usage(&range).unwrap();
     assert!(before.rss.get() >= mapped.len as u64, "{before:?}");
     let mut after = before;
-    // The kernel keeps new pages, and pages that it may take, in a batch per processor until more
-    // follow. It passes over another processor's batch. So try again, with more pages.
+    // The kernel frees in batches per processor: more pages flush a batch.
     for _ in 0..1000 {
         // SAFETY: its own page, whose contents may be lost.
         unsafe { libc::madvise(mapped.ptr(), mapped.len / 2, libc::MADV_FREE) };

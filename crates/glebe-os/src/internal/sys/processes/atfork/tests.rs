@@ -17,7 +17,7 @@ struct Locks {
 
 struct Held(Vec<MutexGuard<'static, u64>>);
 
-// SAFETY: the forking thread makes and drops the guards.
+// SAFETY: only the forking thread makes and drops the guards.
 unsafe impl Send for Held {}
 
 static LOCKS: Locks = Locks {
@@ -48,11 +48,10 @@ fn added() {
     ADDED.get_or_init(|| add(&STEP).unwrap());
 }
 
-/// Returns true if `check` succeeds in a child within 20 seconds.
 fn child_says(make: impl FnOnce() -> i32, check: impl FnOnce() -> bool) -> bool {
     let pid = make();
     assert!(pid >= 0, "{}", io::Error::last_os_error());
-    // SAFETY: the child runs `check` and exits by _exit; an alarm ends it if it hangs.
+    // SAFETY: the child runs `check` and exits by _exit.
     unsafe {
         if pid == 0 {
             libc::alarm(20);
@@ -69,10 +68,9 @@ fn fork() -> i32 {
     unsafe { libc::fork() }
 }
 
-/// Forks without the C library.
 fn raw_clone() -> i32 {
     let none = ptr::null::<u8>();
-    // SAFETY: without flags, the child is a copy of the process on the same stack.
+    // SAFETY: without flags, the child is a copy of the process.
     unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, none, none, none, none) as i32 }
 }
 
@@ -117,7 +115,7 @@ fn a_fork_in_another_librarys_thread_runs_the_steps() {
         ptr::with_exposed_provenance_mut(usize::from(said))
     }
     added();
-    // SAFETY: `pthread_t` is a number, and the thread is joined before the function returns.
+    // SAFETY: the thread is joined before the function returns.
     unsafe {
         let mut thread = std::mem::zeroed();
         let made = libc::pthread_create(&mut thread, ptr::null(), body, ptr::null_mut());
@@ -133,16 +131,13 @@ fn a_child_made_without_the_c_library_is_known() {
     added();
     assert!(!is_without_steps());
     let grandchild = || is_without_steps();
-    // Forks first, for a process of one thread: a raw clone inherits the locks of other threads.
     assert!(child_says(fork, || {
         let said = child_says(raw_clone, || {
-            // These forks must not wait for locks that no thread will release.
             is_without_steps() && child_says(fork, grandchild) && child_says(raw_clone, grandchild)
         });
         said && !is_without_steps()
     }));
     assert!(!is_without_steps());
-    // A grandchild by fork runs the steps; a raw clone of a child is detected too.
     assert!(child_says(fork, || {
         !is_without_steps()
             && child_says(fork, || !is_without_steps())

@@ -8,8 +8,7 @@ use super::{outcome, AtomicU64, Fill, Guard, Outcome};
 use std::arch::asm;
 use std::mem::offset_of;
 
-/// Opens a sequence as on x86-64. Labels: 2 start, 3 behind the commit, 4 abort, 5 exit, 6 refused,
-/// 7 lost.
+/// Opens a sequence. Labels: 2 start, 3 committed, 4 abort, 5 exit, 6 refused, 7 lost.
 macro_rules! arm {
     () => {
         concat!(
@@ -32,7 +31,7 @@ macro_rules! arm {
     };
 }
 
-/// Sets the outcome's code and disarms. The kernel wants the signature before the abort address.
+/// The kernel checks the signature before the abort address.
 macro_rules! disarm {
     () => {
         concat!(
@@ -60,8 +59,8 @@ pub unsafe fn compare_exchange(
     new: u64,
 ) -> Outcome {
     let code: u64;
-    // SAFETY: reads the guard, exchanges the target by an exclusive pair whose store is the commit,
-    // and writes the thread's own rseq area. Every path meets at label 5.
+    // SAFETY: the block changes only the target and the thread's own rseq area. The store of the
+    // exclusive pair is the commit.
     unsafe {
         asm!(
             "8:",
@@ -94,8 +93,8 @@ pub unsafe fn compare_exchange(
 #[inline]
 pub unsafe fn fill(offset: isize, guard: Guard<'_>, fill: &Fill<'_>) -> Outcome {
     let code: u64;
-    // SAFETY: writes only what `Fill` names and the thread's own rseq area. Every path meets at
-    // label 5. The barrier orders the earlier store of the claim before the bytes.
+    // SAFETY: the block writes only what `Fill` names and the thread's own rseq area. The barrier
+    // orders the earlier store of the claim before the bytes.
     unsafe {
         asm!(
             arm!(),

@@ -1,16 +1,16 @@
-//! For other processors: [`super::Rseq::find`] fails there, so this code is never reached.
+//! Placeholder for other processors: [`super::Rseq::find`] fails.
 #![allow(unsafe_code)]
 
 use super::{AtomicU64, Fill, Guard, Outcome};
 
 /// # Safety
-/// None: no [`super::Rseq`] exists on this architecture.
+/// None: no `Rseq` exists here.
 pub unsafe fn compare_exchange(_: isize, _: Guard<'_>, _: &AtomicU64, _: u64, _: u64) -> Outcome {
     Outcome::Refused
 }
 
 /// # Safety
-/// None: no [`super::Rseq`] exists on this architecture.
+/// None: no `Rseq` exists here.
 pub unsafe fn fill(_: isize, _: Guard<'_>, _: &Fill<'_>) -> Outcome {
     Outcome::Refused
 }

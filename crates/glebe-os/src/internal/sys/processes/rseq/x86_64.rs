@@ -8,8 +8,8 @@ use super::{outcome, AtomicU64, Fill, Guard, Outcome};
 use std::arch::asm;
 use std::mem::offset_of;
 
-/// Opens a sequence: descriptor (version, flags, start, length, abort address), arming store, test
-/// of the guard. Labels: 2 start, 3 behind the commit, 4 abort, 5 exit, 6 refused, 7 lost.
+/// Opens a sequence: descriptor, arming store, test of the guard. Labels: 2 start, 3 committed, 4
+/// abort, 5 exit, 6 refused, 7 lost.
 macro_rules! arm {
     () => {
         concat!(
@@ -31,7 +31,7 @@ macro_rules! arm {
     };
 }
 
-/// Sets the outcome's code and disarms. The kernel wants the signature before the abort address.
+/// The kernel checks the signature before the abort address.
 macro_rules! disarm {
     () => {
         concat!(
@@ -63,8 +63,7 @@ pub unsafe fn compare_exchange(
     new: u64,
 ) -> Outcome {
     let code: u64;
-    // SAFETY: reads the guard, exchanges the target atomically, and writes the thread's own rseq
-    // area. Every path meets at label 5.
+    // SAFETY: the block changes only the target and the thread's own rseq area.
     unsafe {
         asm!(
             arm!(),
@@ -93,8 +92,8 @@ pub unsafe fn compare_exchange(
 #[inline]
 pub unsafe fn fill(offset: isize, guard: Guard<'_>, fill: &Fill<'_>) -> Outcome {
     let code: u64;
-    // SAFETY: writes only what `Fill` names and the thread's own rseq area. Every path meets at
-    // label 5. The direction flag is clear by the ABI.
+    // SAFETY: the block writes only what `Fill` names and the thread's own rseq area. The ABI keeps
+    // the direction flag clear.
     unsafe {
         asm!(
             arm!(),

@@ -1,8 +1,7 @@
-//! The earlier SIGBUS handler: kept, and called as the kernel would have called it.
+//! [`pass_on`] calls the earlier SIGBUS handler as the kernel would have called it.
 //!
-//! Its flags and mask are obeyed as far as possible: the signals of its mask are blocked while it
-//! runs, and `SA_NODEFER`, `SA_SIGINFO`, `SA_RESETHAND` and `SA_RESTART` apply. It runs on the
-//! thread's alternate stack if there is one, asked for or not. Source: sigaction(2), the kernel's
+//! Its mask, `SA_NODEFER`, `SA_SIGINFO`, `SA_RESETHAND` and `SA_RESTART` apply. It always runs on
+//! the alternate stack if there is one. Source: sigaction(2), the kernel's
 //! `force_sig_info_to_task`: a fault kills even if its signal is ignored.
 //!
 //! # Safety
@@ -19,7 +18,6 @@ use libc::{c_int, c_void, sigaction, siginfo_t, sigset_t, ucontext_t};
 use crate::internal::sync::{MappedByte, MappedPtr, Ordering};
 use crate::internal::sys::fault::point;
 
-/// A handler with `SA_SIGINFO`.
 pub type Full = unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
 type Plain = unsafe extern "C" fn(c_int);
 
@@ -29,13 +27,12 @@ struct Earlier {
     spent: MappedByte,
 }
 
-/// Set before the first signal can reach this library's handler.
+/// Set before the first signal.
 static EARLIER: MappedPtr<Earlier> = MappedPtr::new(ptr::null_mut());
 
-/// Returns the installed action.
 pub fn current() -> io::Result<sigaction> {
     let mut now = MaybeUninit::uninit();
-    // SAFETY: a null action changes nothing; the call fills `now`.
+    // SAFETY: the call fills `now`.
     match unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), now.as_mut_ptr()) } {
         // SAFETY: the call filled `now`.
         0 => Ok(unsafe { now.assume_init() }),
@@ -43,7 +40,7 @@ pub fn current() -> io::Result<sigaction> {
     }
 }
 
-/// Installs `handler` in front. Several threads may do so at once.
+/// Several threads may do this at once.
 pub fn install(handler: Full) -> io::Result<()> {
     point("sigaction")?;
     let ours = handler as *const () as usize;
@@ -72,7 +69,7 @@ pub fn install(handler: Full) -> io::Result<()> {
     let replaced = unsafe { replaced.assume_init() };
     // SAFETY: kept above, and never freed.
     let kept = unsafe { &(*EARLIER.load(Ordering::Acquire)).action };
-    // The program may have changed its handler since, or another thread installed ours.
+    // The program may have changed its handler since.
     if replaced.sa_sigaction != ours && replaced.sa_sigaction != kept.sa_sigaction {
         keep(replaced);
     }
@@ -89,7 +86,7 @@ fn keep(action: sigaction) {
 /// # Safety
 /// Called in the handler, with its arguments.
 pub unsafe fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: set before the handler was installed, never freed; the kernel's `info`.
+    // SAFETY: set before the handler was installed, never freed.
     let (earlier, code) = unsafe { (&*EARLIER.load(Ordering::Acquire), (*info).si_code) };
     let action = &earlier.action;
     let once = action.sa_flags & libc::SA_RESETHAND != 0;
@@ -110,9 +107,9 @@ fn is_fault(code: c_int) -> bool {
         .contains(&code)
 }
 
-/// Restores the default, so that a repeated touch kills. Raises other signals again.
+/// Makes a repeated touch kill. Raises other signals again.
 fn die(code: c_int) {
-    // SAFETY: zeros are the default action; raise takes a number. Both are async-signal-safe.
+    // SAFETY: zeros are the default action.
     unsafe {
         let default: sigaction = MaybeUninit::zeroed().assume_init();
         libc::sigaction(libc::SIGBUS, &default, ptr::null_mut());
@@ -122,15 +119,13 @@ fn die(code: c_int) {
     }
 }
 
-/// Calls a handler with its mask added to the interrupted thread's. Unblocks what only this
-/// library's handler blocked. The return from the signal restores the thread's mask.
+/// Calls a handler with its mask and the thread's mask blocked.
 ///
 /// # Safety
 /// `action` names a handler; the rest are the signal's arguments.
 unsafe fn call(action: &sigaction, signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let mut mask: sigset_t = action.sa_mask;
-    // SAFETY: the set is a local, the mask functions fail for bad numbers only, and the flags say
-    // which kind of handler the program's is.
+    // SAFETY: the set is a local, and the flags give the handler's type.
     unsafe {
         if action.sa_flags & libc::SA_NODEFER == 0 {
             libc::sigaddset(&mut mask, libc::SIGBUS);
@@ -147,7 +142,7 @@ unsafe fn call(action: &sigaction, signal: c_int, info: *mut siginfo_t, context:
     }
 }
 
-/// Returns the 64 signals that the kernel knows. In a context, other data follows.
+/// Returns the 64 signals that the kernel knows.
 ///
 /// # Safety
 /// `set` points to a set, or to the kernel's part of one.

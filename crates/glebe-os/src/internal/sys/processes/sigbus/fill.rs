@@ -1,50 +1,41 @@
-//! Fills a missing page in a signal handler: in an armed range by ioctls of userfaultfd, in a
-//! mapped file by private memory.
+//! Fills missing pages in a signal handler: in an armed range by ioctls of userfaultfd, in a mapped
+//! file by private memory.
 //!
-//! The functions take a bare descriptor, allocate nothing and return errors as numbers. Lengths are
-//! bytes, multiples of the page. A page appears whole or not at all, so nobody reads half of it.
-//! Source: ioctl_userfaultfd(2), `UFFDIO_ZEROPAGE`, `UFFDIO_COPY` (Linux 4.3).
+//! The functions allocate nothing and return error numbers. Lengths are bytes, multiples of the
+//! page. A page appears whole or not at all. Source: ioctl_userfaultfd(2).
 //!
 //! # Safety
 //! The kernel checks both ranges and writes only missing pages of ranges registered with the
-//! descriptor. The structures have its layout.
+//! descriptor.
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
 
-/// `_UFFDIO` ioctl type.
 const TYPE: u32 = 0xAA;
-/// Most retries after EAGAIN or EINTR. EAGAIN means that another thread is changing the mappings.
+/// Retries after EAGAIN, while another thread changes the mappings, or EINTR.
 const TRIES: u32 = 1000;
 
-/// `struct uffdio_zeropage`.
 #[repr(C)]
 struct ZeroPage {
     start: u64,
     len: u64,
     mode: u64,
-    /// Written by the kernel: bytes done, or a negative error number.
+    /// Kernel's result: bytes or negative error number.
     done: i64,
 }
 
-/// `struct uffdio_copy`.
 #[repr(C)]
 struct Copy {
     to: u64,
     from: u64,
     len: u64,
     mode: u64,
-    /// Like `ZeroPage::done`.
     done: i64,
 }
 
 const _: () = assert!(size_of::<ZeroPage>() == 32 && size_of::<Copy>() == 40);
 
-/// Fills missing pages with zeros and keeps present ones.
-///
-/// # Errors
-/// The error number: ENOENT if the range is not (or no longer) registered, EINVAL if it is not
-/// whole pages, ENOMEM, EAGAIN, and others of ioctl_userfaultfd(2).
+/// Fills missing pages with zeros. ENOENT: the range is not registered.
 ///
 /// # Safety
 /// `fd` is a userfaultfd, `page` is the range's page size, and the program has no reference to the
@@ -53,16 +44,13 @@ pub unsafe fn zero(fd: RawFd, to: usize, len: usize, page: usize) -> Result<(), 
     fill(len, page, |at, len| {
         let (start, len) = (to.wrapping_add(at) as u64, len as u64);
         let mut arg = ZeroPage { start, len, mode: 0, done: 0 };
-        // SAFETY: the kernel reads and writes one `ZeroPage`.
+        // SAFETY: the kernel accesses one `ZeroPage`.
         let rc = unsafe { libc::ioctl(fd, libc::_IOWR::<ZeroPage>(TYPE, 4), &mut arg) };
         (rc, arg.done)
     })
 }
 
-/// Fills missing pages with a copy of `from` and keeps present ones.
-///
-/// # Errors
-/// The errors of [`zero`]; EFAULT if `from` is missing or unmapped.
+/// Fills missing pages with a copy of `from`. EFAULT: `from` is missing.
 ///
 /// # Safety
 /// See [`zero`].
@@ -76,7 +64,7 @@ pub unsafe fn copy(
     fill(len, page, |at, len| {
         let (to, from) = (to.wrapping_add(at) as u64, from.addr().wrapping_add(at) as u64);
         let mut arg = Copy { to, from, len: len as u64, mode: 0, done: 0 };
-        // SAFETY: the kernel reads and writes one `Copy`, and checks its addresses.
+        // SAFETY: the kernel accesses one `Copy`, and checks its addresses.
         let rc = unsafe { libc::ioctl(fd, libc::_IOWR::<Copy>(TYPE, 3), &mut arg) };
         (rc, arg.done)
     })
@@ -84,12 +72,9 @@ pub unsafe fn copy(
 
 /// Replaces a mapping by private zeros.
 ///
-/// # Errors
-/// The error number: ENOMEM for too many mappings.
-///
 /// # Safety
 /// The range is whole pages of the caller's mapping, and the program has no reference to it except
-/// to atomics. No other process sees what is written there afterwards.
+/// to atomics. No other process sees later writes there.
 pub unsafe fn replace(at: usize, len: usize) -> Result<(), i32> {
     let (access, fixed) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_FIXED);
     let flags = fixed | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -103,8 +88,8 @@ pub unsafe fn replace(at: usize, len: usize) -> Result<(), i32> {
     Ok(())
 }
 
-/// Calls `once` with the offset and length of the rest until all is done. The kernel fills pages of
-/// one VMA per call: if the program has split the range, this tries shorter lengths.
+/// Calls `once` until all is done. The kernel fills pages of one VMA per call: if the program has
+/// split the range, this tries shorter lengths.
 fn fill(
     len: usize,
     page: usize,
@@ -123,7 +108,7 @@ fn fill(
         match (errno, usize::try_from(done)) {
             (libc::EAGAIN, Ok(some @ 1..)) => at += some,
             (libc::EAGAIN | libc::EINTR, _) if tries < TRIES => tries += 1,
-            // Another thread was first: its page is as good.
+            // Another thread was first.
             (libc::EEXIST, _) => at += page,
             (libc::ENOENT, _) if now > page => most = shorter(now, page),
             _ => return Err(errno),
@@ -132,12 +117,10 @@ fn fill(
     Ok(())
 }
 
-/// Returns half of `len`, in whole pages, to try after a refusal.
 pub fn shorter(len: usize, page: usize) -> usize {
     (len / 2 / page * page).max(page)
 }
 
-/// Returns the length to try after a success.
 pub fn longer(len: usize) -> usize {
     len.saturating_mul(2)
 }

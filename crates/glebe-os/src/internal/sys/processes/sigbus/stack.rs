@@ -1,9 +1,8 @@
-//! [`Stacks`]: stacks for handlers whose work does not fit an alternate stack: Rust's runtime makes
-//! those with 8 KiB.
+//! [`Stacks`] holds stacks for handlers whose work does not fit an alternate stack (8 KiB in Rust).
 //!
 //! A handler takes a free stack, or waits for one. Other handlers must be blocked, because the
-//! kernel does not see that the thread is on a signal stack. No call allocates. Source: the calling
-//! conventions of x86-64 (System V) and AArch64 (AAPCS64).
+//! kernel does not see that the thread is on a signal stack. No call allocates. Source: System V
+//! ABI, AAPCS64.
 //!
 //! # Safety
 //! A thread owns a stack from setting its bit to clearing it. The work neither unwinds nor jumps
@@ -21,10 +20,9 @@ use crate::internal::sys::memory::mmap::unmap;
 use crate::units::Bytes;
 
 const COUNT: usize = u64::BITS as usize;
-/// Bytes per stack: many times the need of a codec and a write.
+/// Bytes per stack, enough for a codec and a write.
 const LEN: usize = 128 << 10;
 
-/// Dropping this unmaps the stacks.
 #[derive(Debug)]
 pub struct Stacks {
     addr: usize,
@@ -37,17 +35,15 @@ struct Call<F, R> {
 }
 
 impl Stacks {
-    /// Maps the stacks; pages come as they are used.
     pub fn new() -> Result<Self, OsError> {
         let addr = commit::sparse(Bytes::new((COUNT * LEN) as u64))?;
         Ok(Self { addr, taken: MappedWord::new(0) })
     }
 
-    /// Runs `work` on a free stack.
+    /// Runs `work` on a free stack. A panic of `work` aborts the process.
     ///
     /// # Safety
-    /// All signals are blocked except those that an instruction raises, and `work` raises none. A
-    /// panic of `work` aborts the process.
+    /// All signals are blocked except those that an instruction raises, and `work` raises none.
     pub unsafe fn run<R>(&self, work: impl FnOnce() -> R) -> R {
         let nth = self.take();
         let mut call = Call { work: ManuallyDrop::new(work), result: None };
@@ -58,7 +54,6 @@ impl Stacks {
         call.result.expect("the work was done")
     }
 
-    /// Takes a stack, or waits for one.
     fn take(&self) -> usize {
         let mut backoff = Backoff::default();
         loop {
@@ -75,7 +70,7 @@ impl Stacks {
 
 impl Drop for Stacks {
     fn drop(&mut self) {
-        // SAFETY: nobody borrows `self`, so nobody is on a stack.
+        // SAFETY: nobody borrows `self`, so no stack is in use.
         let _ = unsafe { unmap(self.addr, Bytes::new((COUNT * LEN) as u64)) };
     }
 }
@@ -94,10 +89,8 @@ unsafe extern "C" fn trampoline<F: FnOnce() -> R, R>(call: *mut ()) {
     }
 }
 
-/// Calls `function` on the stack that ends at `top`.
-///
 /// # Safety
-/// The caller owns the stack, `top` is a multiple of 16, and the function returns.
+/// The caller owns the stack that ends at `top`, a multiple of 16, and the function returns.
 #[cfg(target_arch = "x86_64")]
 unsafe fn call_on(top: usize, function: Trampoline, arg: *mut ()) {
     // SAFETY: functions of C preserve r12.
@@ -108,10 +101,8 @@ unsafe fn call_on(top: usize, function: Trampoline, arg: *mut ()) {
     }
 }
 
-/// Calls `function` on the stack that ends at `top`.
-///
 /// # Safety
-/// The caller owns the stack, `top` is a multiple of 16, and the function returns.
+/// The caller owns the stack that ends at `top`, a multiple of 16, and the function returns.
 #[cfg(target_arch = "aarch64")]
 unsafe fn call_on(top: usize, function: Trampoline, arg: *mut ()) {
     // SAFETY: functions of C preserve x20.

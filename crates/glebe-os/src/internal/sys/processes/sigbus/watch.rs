@@ -1,20 +1,16 @@
-//! The watched ranges, lock-free: signal handlers and forked children use them.
+//! [`add`] watches a range. All calls are lock-free, for signal handlers and forked children.
 //!
 //! A watch owns its slot while `taken` is set; the slot is in use while `end` is not zero. Filling
 //! a slot stores `end` last; emptying it clears `end` first. Only the owner writes the rest, while
-//! no handler is inside. A handler enters by increasing `inside` and then checks `end` again; a
-//! removal clears `end` and then waits until `inside` is zero. Both orders are sequentially
-//! consistent, so one of the two sees the other.
+//! no handler is inside. A handler increases `inside` and then checks `end` again; a removal clears
+//! `end` and then waits until `inside` is zero. Both are sequentially consistent, so one sees the
+//! other.
 //!
-//! Fork wipes the page of the counts: a child lacks its parent's other handlers and would wait for
-//! them for ever.
-//!
-//! Slots are in chunks. They are never freed, but used again. Cost of a lookup: two loads per slot
-//! ever used; of a removal: the time until the last handler has left, mostly nothing.
+//! Fork wipes the counts: a child lacks its parent's other handlers and would wait for them for
+//! ever. Slots are reused, never freed. Cost of a lookup: two loads per slot ever used.
 //!
 //! # Safety
-//! A callback and its data are used only inside the slot, while the watch lives. Until then the
-//! caller of [`add`] answers for them.
+//! A callback and its data are used only inside the slot, while the watch lives.
 #![allow(unsafe_code)]
 
 use std::mem::transmute;
@@ -29,27 +25,23 @@ use crate::internal::sys::page_size;
 
 use super::{Decide, Decision};
 
-/// Slots per page of counts.
 const SLOTS: usize = 128;
 
 #[derive(Debug)]
 struct Slot {
-    /// 1 if a watch owns the slot.
     taken: MappedWord,
     start: MappedWord,
-    /// 0 if the slot is not in use.
+    /// 0 if not in use.
     end: MappedWord,
     /// A [`Decide`].
     decide: MappedPtr<()>,
     data: MappedPtr<()>,
-    /// Handlers in this slot.
     inside: &'static MappedWord,
 }
 
-/// The counts of a chunk share a page.
 static CHUNKS: List<[Slot; SLOTS]> = List::new();
 
-/// A watched range. Dropping it ends the watch, after the last handler has left its slot.
+/// A watch, whose drop waits for its handlers.
 #[derive(Debug)]
 pub struct Watch(&'static Slot);
 
@@ -69,7 +61,6 @@ pub(super) fn add(range: Range<usize>, decide: Decide, data: *const ()) -> Resul
     Ok(Watch(slot))
 }
 
-/// Returns words that fork zeroes in the child.
 fn wiped_counts() -> Result<&'static [MappedWord; SLOTS], OsError> {
     let len = page_size().bytes();
     assert!(len.as_usize() >= size_of::<[MappedWord; SLOTS]>());
@@ -79,7 +70,6 @@ fn wiped_counts() -> Result<&'static [MappedWord; SLOTS], OsError> {
     Ok(unsafe { &*ptr::with_exposed_provenance(addr) })
 }
 
-/// Asks the watches of `addr`, in a signal handler.
 pub(super) fn ask(addr: usize) -> Decision {
     let mut outcomes = CHUNKS.iter().flatten().map(|slot| slot.ask(addr));
     outcomes.find(|outcome| *outcome != Decision::Pass).unwrap_or(Decision::Pass)
@@ -97,13 +87,12 @@ impl Slot {
         }
     }
 
-    /// Takes the slot; returns true if it was free.
     fn take(&self) -> bool {
         self.taken.load(Ordering::Relaxed) == 0 && self.taken.swap(1, Ordering::Acquire) == 0
     }
 
     fn holds(&self, addr: usize) -> bool {
-        // `end` first: it makes the `start` stored before it visible.
+        // `end` first, so that the earlier store of `start` is visible.
         let end = self.end.load(Ordering::SeqCst);
         (self.start.load(Ordering::Relaxed)..end).contains(&(addr as u64))
     }
@@ -114,12 +103,12 @@ impl Slot {
         }
         self.inside.fetch_add(1, Ordering::SeqCst);
         let mut outcome = Decision::Pass;
-        // Again: the slot may have got another range before `inside` counted this handler.
+        // Again: the slot may have got another range before `inside` counted.
         if self.holds(addr) {
             let decide = self.decide.load(Ordering::Relaxed);
             let data = self.data.load(Ordering::Relaxed);
-            // SAFETY: stored from a `Decide` before the `end` just seen. The watch lives and its
-            // removal waits for this handler, so the caller of `add` answers for the call.
+            // SAFETY: stored from a `Decide` before the `end` just seen. The watch's removal waits
+            // for this handler.
             outcome = unsafe { transmute::<*mut (), Decide>(decide)(addr, data) };
         }
         self.inside.fetch_sub(1, Ordering::Release);

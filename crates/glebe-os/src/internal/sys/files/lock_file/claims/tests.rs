@@ -1,4 +1,4 @@
-//! Tests claims and records, in files of their own.
+//! Tests claims and records.
 //!
 //! # Safety
 //! Forked children only make system calls.
@@ -18,7 +18,7 @@ fn a_claim_is_seen_by_others_beside_the_lock_and_after_it() {
     assert_eq!(locked.own_claim(), Some(7));
     assert!(locked.is_claimed(7).unwrap(), "its own");
     drop(locked);
-    // SAFETY: the child makes system calls and ends without unwinding.
+    // SAFETY: the child only makes system calls.
     let seen = unsafe {
         glebe_testing::child::in_child(|| {
             file.lock(Duration::from_secs(5)).is_ok_and(|locked| {
@@ -43,7 +43,6 @@ fn a_second_copy_in_the_process_sees_the_claims_of_the_first() {
     let (first, second) = (copy(), copy());
     let lock = |file: &'static LockFile| file.lock(Duration::from_secs(5)).unwrap();
     assert!(lock(first).claim(7).unwrap());
-    // Opening and closing the file ends no claim.
     drop(std::fs::File::open(&path).unwrap());
     let locked = lock(second);
     assert!(locked.own_claim().is_none() && locked.is_claimed(7).unwrap());
