@@ -1,5 +1,5 @@
-//! Links the library so that it loads only in front of a program: later its names would follow the
-//! C library's, and only some callers would find them. Detects compilers with naked functions.
+//! Links the library so that dlopen(3) refuses it: its names would then follow the C library's, and
+//! only some callers would find them. Detects compilers with naked functions.
 
 use std::env;
 use std::process::Command;

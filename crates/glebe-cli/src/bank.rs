@@ -42,7 +42,6 @@ enum BankCommand {
     },
 }
 
-/// Runs `glebe bank`.
 pub fn run(args: &BankArgs, out: &mut dyn Write) -> Outcome {
     match &args.command {
         BankCommand::Add { len, dry_run } => add(*len, *dry_run, out),
@@ -93,8 +92,11 @@ fn status(as_json: bool, out: &mut dyn Write) -> Outcome {
         return Ok(writeln!(out)?);
     }
     print_notes(notes, out)?;
+    if blocks.is_empty() {
+        writeln!(out, "no bank: nothing is set aside (glebe bank add 4G)")?;
+    }
     let rows = [("bank", blocks), ("of processes", processes), ("without owner", ownerless)];
-    for (name, blocks) in rows {
+    for (name, blocks) in rows.into_iter().filter(|(_, blocks)| !blocks.is_empty()) {
         let len = Bytes::new(blocks.len() as u64 * block.get());
         let [free, used, drawn] = parts(blocks);
         let which = if blocks.is_empty() {

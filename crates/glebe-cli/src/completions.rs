@@ -14,7 +14,6 @@ pub struct CompletionsArgs {
     shell: Shell,
 }
 
-/// Writes the script to `out`.
 pub fn run(args: &CompletionsArgs, out: &mut dyn Write) -> Outcome {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "glebe", &mut script);

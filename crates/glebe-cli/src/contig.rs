@@ -52,7 +52,6 @@ enum ContigCommand {
     },
 }
 
-/// Runs `glebe contig`.
 pub fn run(args: &ContigArgs, out: &mut dyn Write) -> Outcome {
     match &args.command {
         ContigCommand::Status { json } => status::run(*json, out),

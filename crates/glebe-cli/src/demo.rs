@@ -2,8 +2,7 @@
 //!
 //! A thread reads files through the page cache of a reserve and checks every byte of a hit.
 //! Meanwhile the demo requests blocks of each size in [`REQUEST_PAGES`] alternately from the
-//! reserve and the kernel. It fills the blocks of the reserve and reads them back. Units: base
-//! pages, microseconds.
+//! reserve and the kernel. Units: base pages, microseconds.
 
 mod files;
 
@@ -25,7 +24,6 @@ use serde_json::{json, Value};
 use crate::{size, Outcome};
 use files::{FileSet, Reading};
 
-/// Requested sizes; the last is not a power of two.
 const REQUEST_PAGES: [u64; 8] = [1, 512, 1024, 2048, 4096, 8192, 16384, 32000];
 const CONTESTANTS: [&str; 3] = ["glebe", "thp", "plain"];
 const LEN_MIN: Bytes = Bytes::mib(64);
@@ -45,6 +43,9 @@ pub struct DemoArgs {
     /// Bytes of the reserve, with K, M or G for powers of 1024
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
     size: Option<Bytes>,
+    /// Say too why the reserve is not better, and how its users keep each other out
+    #[arg(long, short)]
+    verbose: bool,
 }
 
 /// Runs the demo. Fails if a step failed or a check did not hold.
@@ -55,7 +56,7 @@ pub fn run(args: &DemoArgs, out: &mut dyn Write) -> Outcome {
     let mut json = args.json.as_ref().map(create).transpose()?;
     let reserve = reserve(args)?;
     let files = FileSet::below(args.dir.as_deref(), reserve.len().get())?;
-    introduce(&reserve, &files, out)?;
+    introduce(&reserve, &files, args.verbose, out)?;
     out.flush()?;
     let mut lines: Vec<Line> = REQUEST_PAGES
         .iter()
@@ -87,6 +88,9 @@ pub fn run(args: &DemoArgs, out: &mut dyn Write) -> Outcome {
         ("statistics that do not add up", u64::from(reserve.stats().check().is_err())),
     ];
     conclude(&reserve, &reading, &checks, out)?;
+    if let Some(result) = result(&lines, failed, stray + reading.wrong) {
+        writeln!(out, "\n{result}")?;
+    }
     if let Some(file) = &mut json {
         let report = report(args.quick, &reserve, &files, &lines, &fullest);
         serde_json::to_writer(&mut *file, &report)?;
@@ -98,7 +102,7 @@ pub fn run(args: &DemoArgs, out: &mut dyn Write) -> Outcome {
     }
 }
 
-/// Halves the size after a failure, unless the user gave one.
+/// Makes the reserve. Halves its size after a failure, unless the user gave one.
 fn reserve(args: &DemoArgs) -> Result<Reserve, Box<dyn std::error::Error>> {
     let most = if args.quick { Bytes::mib(256) } else { Bytes::gib(1) };
     let fitting = most.min(Bytes::new(meminfo::available()?.get() / 4)).max(LEN_MIN);
@@ -117,22 +121,31 @@ fn reserve(args: &DemoArgs) -> Result<Reserve, Box<dyn std::error::Error>> {
     }
 }
 
-fn introduce(reserve: &Reserve, files: &FileSet, out: &mut dyn Write) -> std::io::Result<()> {
+fn introduce(
+    reserve: &Reserve,
+    files: &FileSet,
+    verbose: bool,
+    out: &mut dyn Write,
+) -> std::io::Result<()> {
     let contig = reserve.contig();
+    let len = contig.len();
+    writeln!(out, "Keeps {len} full of cached files, asks for contiguous blocks meanwhile, and")?;
+    writeln!(out, "compares with what the kernel needs for as much memory.\n")?;
     let proof = match contig.proof() {
         Proof::Frames => "page frames read".to_owned(),
         Proof::Within(pages) => format!("frames hidden, proved within {pages}"),
     };
     writeln!(out, "reserve   {} of {}", contig.len(), contig.source())?;
-    let (runs, longest) = (contig.runs().len(), contig.longest_run());
+    let (runs, longest) = (contig.runs().len(), contig.longest_run().bytes(page_size()));
     writeln!(out, "runs      {runs}, the longest {longest} ({proof})")?;
-    for reason in contig.why_not_better() {
-        writeln!(out, "          not better: {reason}")?;
+    if verbose {
+        for reason in contig.why_not_better() {
+            writeln!(out, "          not better: {reason}")?;
+        }
+        let why = reserve.why_counted().map(|why| format!(" ({why})")).unwrap_or_default();
+        writeln!(out, "writers   {}{why}", reserve.writers())?;
     }
-    let why = reserve.why_counted().map(|why| format!(" ({why})")).unwrap_or_default();
-    writeln!(out, "writers   {}{why}", reserve.writers())?;
     writeln!(out, "files     {files}")?;
-    // The demo works without serving statistics.
     if reserve.serve_stats().is_ok() {
         writeln!(out, "meanwhile glebe stats --pid {}", std::process::id())?;
     }
@@ -149,8 +162,8 @@ struct Line {
 }
 
 impl Line {
-    /// Makes one request. Returns the number of wrong bytes in a block of the reserve, and keeps
-    /// the fullest map of the reserve in `fullest`.
+    /// Makes one request. Returns the number of wrong bytes in a block of the reserve. Keeps the
+    /// fullest map of the reserve in `fullest`.
     fn ask(&mut self, reserve: &Reserve, fullest: &mut Vec<GranuleUse>) -> u64 {
         let asked = match self.who {
             "glebe" => return self.ask_reserve(reserve, fullest),
@@ -198,7 +211,6 @@ impl Line {
         }
     }
 
-    /// Returns `None`, with the reason in `note`, if the reserve cannot serve this size.
     fn request(&mut self, reserve: &Reserve) -> Option<Request> {
         let contig = reserve.contig();
         let (longest, half) = (contig.longest_run().get(), reserve.len().get() / 2);
@@ -250,22 +262,52 @@ fn sorted(us: &[f64]) -> Vec<f64> {
     sorted
 }
 
+/// Returns the median and the maximum of sorted times.
+fn median_and_max(us: &[f64]) -> Option<(f64, f64)> {
+    Some((us[us.len().checked_sub(1)? / 2], *us.last()?))
+}
+
+/// Prints a row for each size and a column for each source.
 fn table(lines: &[Line], out: &mut dyn Write) -> std::io::Result<()> {
-    let head = ["min us", "median us", "max us"];
-    writeln!(out, "\n{:>6}  {:6}{:>12}{:>12}{:>12}", "pages", "who", head[0], head[1], head[2])?;
-    for line in lines {
-        let mut text = format!("{:>6}  {:6}", line.pages, line.who);
-        let us = sorted(&line.us);
-        if let (Some(first), Some(last)) = (us.first(), us.last()) {
-            let median = us[(us.len() - 1) / 2];
-            text += &format!("{first:>12.2}{median:>12.2}{last:>12.2}");
+    writeln!(out, "\n{:>9}{:>20}{:>23}{:>23}", "block", "glebe", "huge pages", "small pages")?;
+    writeln!(out, "{:>9}{:>20}{:>23}{:>23}", "", "median / max us", "on demand", "on demand")?;
+    for of_size in lines.chunks(CONTESTANTS.len()) {
+        let size = of_size.first().map_or(0, |line| line.pages);
+        let mut row = format!("{:>9}", Pages::new(size).bytes(page_size()).to_string());
+        for (line, width) in of_size.iter().zip([20, 23, 23]) {
+            let times = median_and_max(&sorted(&line.us));
+            let cell = times.map(|(median, max)| format!("{median:.1} / {max:.1}"));
+            row += &format!("{:>width$}", cell.unwrap_or_else(|| "-".to_owned()));
         }
-        if line.failures > 0 {
-            text += &format!("  {} failed:", line.failures);
-        }
-        writeln!(out, "{}", format!("{text}  {}", line.note).trim_end())?;
+        writeln!(out, "{row}")?;
+    }
+    for line in lines.iter().filter(|line| !line.note.is_empty()) {
+        let failed = match line.failures {
+            0 => String::new(),
+            count => format!("{count} failed: "),
+        };
+        let size = Pages::new(line.pages).bytes(page_size());
+        writeln!(out, "{size}, {}: {failed}{}", line.who, line.note)?;
     }
     Ok(())
+}
+
+/// Says the result for the largest block that the reserve gave.
+fn result(lines: &[Line], failed: u64, wrong: u64) -> Option<String> {
+    let mut of_size = lines.chunks(CONTESTANTS.len()).rev();
+    let [glebe, kernel, ..] = of_size.find(|lines| lines.iter().all(|line| !line.us.is_empty()))?
+    else {
+        return None;
+    };
+    let median = |line: &Line| median_and_max(&sorted(&line.us)).map(|(median, _)| median);
+    let (glebe_us, kernel_ms) = (median(glebe)?, median(kernel)? / 1e3);
+    let size = Pages::new(glebe.pages).bytes(page_size());
+    let checks = match (failed, wrong) {
+        (0, 0) => "Nothing failed, no byte was wrong.".to_owned(),
+        _ => format!("{failed} requests failed, {wrong} bytes or hits were wrong."),
+    };
+    let times = format!("glebe {glebe_us:.0} us, the kernel's huge pages {kernel_ms:.1} ms");
+    Some(format!("{size} in one piece: {times} (median). {checks}"))
 }
 
 fn conclude(
@@ -275,13 +317,14 @@ fn conclude(
     out: &mut dyn Write,
 ) -> std::io::Result<()> {
     let stats = reserve.stats();
-    writeln!(out, "\npages     {} recalled, {} evicted", stats.recalled, stats.evicted)?;
+    let (taken, evicted) = (stats.recalled, stats.evicted);
+    writeln!(out, "\npages     {taken} taken back from the cache, {evicted} evicted")?;
     let Reading { hits, hit_s, misses, read_s, .. } = reading;
     let us = |seconds: f64, count: u64| seconds * 1e6 / count.max(1) as f64;
     let (hit, read) = (us(*hit_s, *hits), us(*read_s, *misses));
     writeln!(out, "cache     {hits} hits of {hit:.2} us, {misses} misses of {read:.2} us to read")?;
-    writeln!(out, "thp, plain: memory that the kernel gives on demand, populated. It is zeroed;")?;
-    writeln!(out, "the reserve's was not asked to be.\n\nchecks (must be 0)")?;
+    writeln!(out, "The kernel's memory is populated, zeroed, and contiguous within a page only;")?;
+    writeln!(out, "the reserve's blocks are not zeroed.\n\nchecks (must be 0)")?;
     for (name, count) in checks {
         writeln!(out, "  {name:38} {count}{}", if *count == 0 { "" } else { "  WRONG" })?;
     }

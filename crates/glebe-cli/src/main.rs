@@ -1,8 +1,8 @@
 //! The `glebe` command: command line, dispatch, exit status.
 //!
-//! A subcommand is a file with its options, such as `DemoArgs`, and a function `run`. To add one,
-//! add its `mod`, its variant of [`Command`] and its arm in [`dispatch`]. `run` writes only to the
-//! given output, so that `main` can end every subcommand quietly at a closed pipe.
+//! A new subcommand needs a file with its options and a function `run`, a variant of [`Command`],
+//! and an arm in [`dispatch`]. `run` writes only to the given output, so that `main` can end every
+//! subcommand quietly at a closed pipe.
 
 mod bank;
 mod completions;
@@ -145,11 +145,11 @@ type Outcome = Result<(), Box<dyn Failure>>;
 /// How long `mend` waits for the lock of the memory blocks.
 const MEND_PATIENCE: Duration = Duration::from_millis(500);
 
-/// Repairs the memory blocks that killed processes left, and reports the repairs. A failure does
-/// not stop the command. Reads one file if nothing needs repair.
+/// Repairs the memory blocks that killed processes left. Reads one file if nothing needs repair. A
+/// failure does not stop the command.
 fn mend(command: &Command) {
-    // `glebe bank` mends by itself. The rest of this list does not use the machine's memory, and
-    // programs read its output.
+    // `glebe bank` mends by itself. The others do not use the machine's memory, and programs read
+    // their output.
     if matches!(
         command,
         Command::Bank(_)
@@ -174,7 +174,6 @@ fn mend(command: &Command) {
 
 const USAGE: u8 = 2;
 
-/// An error in the command line that clap cannot detect.
 #[derive(Debug)]
 struct Usage(String);
 
@@ -232,7 +231,6 @@ fn failed(error: &(dyn Failure + 'static)) -> ExitCode {
     if is_closed_pipe(error) {
         return ExitCode::SUCCESS;
     }
-    // Standard error may be closed too.
     let _ = writeln!(io::stderr(), "glebe: {error}");
     match error.downcast_ref::<run::NotRun>() {
         Some(not_run) => ExitCode::from(not_run.status),

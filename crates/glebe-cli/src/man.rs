@@ -45,7 +45,6 @@ pub fn run(args: &ManArgs, out: &mut dyn Write) -> Outcome {
     Ok(())
 }
 
-/// Returns a command and its visible subcommands at all levels.
 fn all(command: &Command) -> Vec<&Command> {
     let shown = |page: &&Command| !page.is_hide_set() && page.get_name() != "help";
     let below = command.get_subcommands().filter(shown).flat_map(all);

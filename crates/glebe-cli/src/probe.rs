@@ -20,7 +20,6 @@ pub struct ProbeArgs {
     json: bool,
 }
 
-/// Probes the machine and prints the result.
 pub fn run(args: &ProbeArgs, out: &mut dyn Write) -> Outcome {
     let support = Support::probe();
     if args.json {

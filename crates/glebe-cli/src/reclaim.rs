@@ -1,7 +1,7 @@
 //! `glebe reclaim` purges shared volatile memory when memory is short.
 //!
-//! A single thread waits for the reclaimer, which says when to look at memory, for signals, and for
-//! the next check of the files. Each check reports the bytes purged since the last one.
+//! One thread waits for the reclaimer, which says when to look at memory, for signals, and for the
+//! next check of the files. Each check reports the bytes purged since the last one.
 
 mod files;
 mod log;
@@ -28,7 +28,6 @@ use open::Judge;
 use shortage::Shortage;
 use signals::Signals;
 
-/// Time between two checks of the files.
 const CHECK: Duration = Duration::from_secs(1);
 
 /// Options of `glebe reclaim`.
@@ -122,7 +121,6 @@ impl<'a> Running<'a> {
         Ok(running)
     }
 
-    /// Logs what is watched, and notifies systemd.
     fn tell_start(&mut self) -> Outcome {
         let watched = self.reclaimer.watched()?;
         match &watched.limit {
@@ -177,7 +175,6 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Looks at memory and purges. Returns true if a shortage begins or ends.
     fn look(&mut self) -> bool {
         let done = self.reclaimer.poll();
         self.shortage.look(done, &self.reclaimer, Instant::now(), self.log)

@@ -1,9 +1,9 @@
 //! `glebe run` starts a program with glebe's allocator in it.
 //!
 //! A *door* flag, such as `--malloc`, adds a library to LD_PRELOAD and sets an environment variable
-//! of options. This process becomes the program (execve), so that the process number, exit status
-//! and signals are the program's own. `glebe run` refuses a program that would run without the
-//! library, because the user would not notice.
+//! of options. This process becomes the program (execve), which keeps process number, exit status
+//! and signals. A program that would run without the library is refused, because the user would not
+//! notice.
 
 mod broken_pipe;
 mod check;
@@ -26,7 +26,6 @@ use clap::ValueHint;
 
 use crate::{usage, Outcome};
 
-/// Exit statuses for the manual page.
 pub const EXIT_STATUS: &str = "That of the program. If it was not started: 2 if the command line \
     is wrong, 125 if glebe refused, 126 if the program cannot be executed, 127 if it was not \
     found.";
@@ -65,26 +64,21 @@ pub struct RunArgs {
     command: Vec<OsString>,
 }
 
-/// Why the program was not started.
 #[derive(Debug)]
 pub struct NotRun {
-    /// Exit status of the command.
     pub status: u8,
     why: String,
 }
 
 impl NotRun {
-    /// The program would not run as requested.
     fn refused(why: impl Into<String>) -> Self {
         Self { status: 125, why: why.into() }
     }
 
-    /// The program cannot be executed.
     fn cannot(why: impl Into<String>) -> Self {
         Self { status: 126, why: why.into() }
     }
 
-    /// The program does not exist.
     fn missing(why: impl Into<String>) -> Self {
         Self { status: 127, why: why.into() }
     }

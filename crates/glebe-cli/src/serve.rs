@@ -16,10 +16,8 @@ use crate::{size, usage, Outcome};
 
 /// Enables `debugtime`, which moves the server's clock. For tests.
 const DEBUG_TIME: &str = "GLEBE_SERVE_DEBUG_TIME";
-/// Limits of `-I` in bytes.
 const ITEM_MIN: u64 = 1 << 10;
 const ITEM_MAX: u64 = 1 << 30;
-/// Upper bounds of threads, connections and MiB.
 const THREADS_MAX: u64 = 1 << 10;
 const CONNS_MAX: u64 = 1 << 30;
 const MIB_MAX: u64 = 1 << 26;
@@ -133,7 +131,6 @@ struct Whole {
     args: ServeArgs,
 }
 
-/// Serves until a signal or a client ends the server.
 pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Outcome {
     let Some(config) = &args.config else { return serve(args, out) };
     let mut line: Vec<OsString> = vec!["glebe serve".into()];
@@ -146,7 +143,6 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Outcome {
     }
 }
 
-/// Returns the options in a file as words of a command line.
 fn options_in(path: &Path) -> Result<Vec<String>, Box<dyn std::error::Error>> {
     let shown = path.display();
     let text = fs::read_to_string(path).map_err(|e| format!("read({shown}): {e}"))?;
@@ -216,7 +212,6 @@ fn tell_and_run(server: Server, args: &ServeArgs, out: &mut dyn Write) -> Outcom
         writeln!(out, "control socket {}", control.display())?;
     }
     out.flush()?;
-    // A service manager may be absent.
     let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
     let is_ending = || drop(sd_notify::notify(false, &[sd_notify::NotifyState::Stopping]));
     server.run_until(is_ending).map_err(|e| e.to_string().into())
@@ -274,7 +269,6 @@ fn settings(args: &ServeArgs) -> Result<Settings, Box<dyn std::error::Error>> {
     })
 }
 
-/// Returns the maximum size of an item in bytes.
 fn item_max(given: &str, memory: u64) -> Result<u64, Box<dyn std::error::Error>> {
     let bytes = size::parse(&given.to_uppercase()).map_err(|e| format!("-I {given}: {e}"))?.get();
     // In a small cache, half of the memory may be less than the default.

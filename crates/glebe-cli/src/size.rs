@@ -1,5 +1,4 @@
-//! Sizes on the command line: a number, whole or with a fraction, and K, M, G or T (powers of
-//! 1024).
+//! Sizes on the command line: a number, also with a fraction, and K, M, G or T (powers of 1024).
 
 use glebe::units::Bytes;
 

@@ -1,9 +1,8 @@
 //! `glebe stats` prints the statistics of reserves in running processes as text, JSON or
 //! OpenMetrics.
 //!
-//! It searches the default directories or a given one. It reports sockets that the caller may not
-//! read only if no process answers. The processes, of any version, format the numbers; this command
-//! merges them.
+//! Sockets that the caller may not read are reported only if no process answers. The processes, of
+//! any version, format the numbers; this command merges the texts.
 
 use std::collections::HashMap;
 use std::fs;
@@ -11,8 +10,10 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use glebe::page_size;
 use glebe::reserve::served::{self, Form, Served};
 use glebe::reserve::Stats;
+use glebe::units::Pages;
 use serde_json::{json, Value};
 
 use crate::Outcome;
@@ -26,6 +27,9 @@ pub struct StatsArgs {
     /// Look in this directory alone
     #[arg(long, conflicts_with = "describe")]
     dir: Option<PathBuf>,
+    /// Print the statistics that are zero too
+    #[arg(long, conflicts_with = "form")]
+    all: bool,
     /// Print JSON
     #[arg(long, group = "form")]
     json: bool,
@@ -44,13 +48,11 @@ pub struct StatsArgs {
 /// Moves the cursor home and clears the text below.
 const CLEAR: &str = "\x1b[H\x1b[J";
 
-/// Parses the seconds between two prints.
 fn every(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=86_400.0).contains(seconds));
     Ok(Duration::from_secs_f64(seconds.ok_or("give from 0.1 to 86400 seconds")?))
 }
 
-/// Prints the statistics, once or repeatedly.
 pub fn run(args: &StatsArgs, out: &mut dyn Write) -> Outcome {
     let Some(every) = args.watch else { return once(args, out) };
     let terminal = io::stdout().is_terminal();
@@ -94,7 +96,7 @@ fn once(args: &StatsArgs, out: &mut dyn Write) -> Outcome {
     match form {
         Form::Json => write_json(&found.answers, out)?,
         Form::OpenMetrics => write_openmetrics(&found.answers, out)?,
-        Form::Text => write_text(&found.answers, out)?,
+        Form::Text => write_text(&found.answers, args.all, out)?,
     }
     match found.wrong.is_empty() {
         true => Ok(()),
@@ -133,7 +135,6 @@ impl Found {
         }
     }
 
-    /// Explains why no process answered.
     fn nothing(&self, pid: Option<u32>, dirs: &[PathBuf]) -> String {
         let whose =
             pid.map_or("no process".to_owned(), |pid| format!("process {pid}: it does not"));
@@ -148,18 +149,44 @@ impl Found {
     }
 }
 
-/// Returns the process's command name without control characters.
 fn command(served: &Served) -> String {
     let name = fs::read_to_string(format!("/proc/{}/comm", served.pid())).unwrap_or_default();
     name.trim_end().replace(|c: char| c.is_control(), "?")
 }
 
-fn write_text(answers: &[(Served, String)], out: &mut dyn Write) -> io::Result<()> {
+fn write_text(answers: &[(Served, String)], all: bool, out: &mut dyn Write) -> io::Result<()> {
     for (i, (served, text)) in answers.iter().enumerate() {
         let gap = if i == 0 { "" } else { "\n" };
-        write!(out, "{gap}{served}: {}\n{text}", command(served))?;
+        writeln!(out, "{gap}{served}: {}", command(served))?;
+        // The process may have ended since its text was read.
+        if let Some(summary) = served.read(Form::Json).ok().flatten().as_deref().and_then(summary) {
+            writeln!(out, "{summary}")?;
+        }
+        for line in text.lines().filter(|line| all || !is_zero(line)) {
+            writeln!(out, "{line}")?;
+        }
     }
     Ok(())
+}
+
+/// Returns how full a reserve is and how fast it gave blocks; `None` for statistics of another
+/// version.
+fn summary(json: &str) -> Option<String> {
+    let all: Value = serde_json::from_str(json).ok()?;
+    let of = |name: &str| all[name].as_u64();
+    let total = of("total_pages").filter(|total| *total > 0)?;
+    let percent = |name: &str| of(name).map(|pages| pages.saturating_mul(100) / total);
+    let (cache, blocks) = (percent("live_pages")?, percent("held_pages")?);
+    let free = 100_u64.checked_sub(cache + blocks)?;
+    let (given, slowest) = (of("allocs")?, of("alloc_max_ns")?.div_ceil(1000));
+    let len = Pages::new(total).bytes(page_size());
+    let taken = format!("{cache} % cache, {blocks} % blocks, {free} % free");
+    Some(format!("{len}: {taken}; {given} blocks given, the slowest in {slowest} us"))
+}
+
+/// Returns true for a line whose second word, the value, is zero.
+fn is_zero(line: &str) -> bool {
+    line.split_whitespace().nth(1) == Some("0")
 }
 
 fn write_json(answers: &[(Served, String)], out: &mut dyn Write) -> Outcome {
@@ -211,4 +238,21 @@ fn write_openmetrics(answers: &[(Served, String)], out: &mut dyn Write) -> Outco
         write!(out, "{metadata}{samples}")?;
     }
     Ok(writeln!(out, "# EOF")?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_has_shares_of_the_whole_and_no_other_versions_words() {
+        let json = r#"{"total_pages": 1000, "live_pages": 690, "held_pages": 0, "free_pages": 310,
+            "allocs": 24, "alloc_max_ns": 17001}"#;
+        let len = Pages::new(1000).bytes(page_size());
+        let wanted = "69 % cache, 0 % blocks, 31 % free; 24 blocks given, the slowest in 18 us";
+        assert_eq!(summary(json), Some(format!("{len}: {wanted}")));
+        assert_eq!(summary(r#"{"total_pages": 1000}"#), None);
+        assert_eq!(summary("no JSON"), None);
+        assert!(is_zero("stored      0  pages") && !is_zero("stored     10  pages"));
+    }
 }

@@ -43,7 +43,6 @@ enum What {
     Classes,
 }
 
-/// Prints the requested table.
 pub fn run(args: &ZpoolArgs, out: &mut dyn Write) -> Outcome {
     let bytes = args.page.unwrap_or(page_size().bytes());
     let Some(page) = PageSize::new(bytes.get()) else {

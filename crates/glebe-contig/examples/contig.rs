@@ -1,5 +1,4 @@
-//! Lists the transfers of a contiguous buffer for a device without an IOMMU, each with its first
-//! frame.
+//! Lists the transfers of a contiguous buffer for a device without an IOMMU.
 
 use std::io::Write;
 
@@ -7,7 +6,6 @@ use glebe_contig::page_size;
 use glebe_contig::units::Bytes;
 use glebe_contig::{Contig, Proof};
 
-/// Largest transfer of the device.
 const TRANSFER_MAX: Bytes = Bytes::mib(4);
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -25,7 +23,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         writeln!(out, "not better: {reason}")?;
     }
 
-    // A transfer ends with its run or at the device's maximum.
     let (mut at, mut transfers) = (Bytes::ZERO, 0);
     while at < buffer.len() {
         let place = buffer.query(buffer.mapping().addr() + at.as_usize());
@@ -40,7 +37,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         writeln!(out, "{transfers} transfers; frames are seen with CAP_SYS_ADMIN only")?;
     }
 
-    // Before important uses, checks that no page has moved.
+    // Checks that no page has moved.
     let moved = buffer.verify()?;
     writeln!(out, "{} runs were moved since", moved.len())?;
     Ok(())

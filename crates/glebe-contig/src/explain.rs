@@ -123,7 +123,7 @@ fn with_blocks(mut said: Outlook, blocks: Result<[Result<(), Error>; 2], Error>)
         Ok([_, Ok(())]) => {
             let could =
                 "memory blocks side by side could be evacuated for it, as root: the source \
-                blocks; or a bank for the time to come: glebe bank add";
+                blocks; or set a bank aside for later: glebe bank add";
             said.helps.insert(0, could.to_owned());
         }
         Ok([_, Err(why)]) | Err(why) => said.helps.push(format!("no memory blocks: {why}")),
@@ -178,7 +178,7 @@ fn longest_runs(size: PageSize) -> Option<(Bytes, Bytes)> {
 
 fn judge(seen: &Seen) -> Outlook {
     let Seen { len, size, idle, available, may_grow, runs } = *seen;
-    let as_root = || format!("as root: glebe contig explain {} --try", len.get());
+    let as_root = || format!("as root: glebe contig explain {} --try", short(len.get()));
     let at_boot = || format!("at boot: {}", boot_parameter(size, len.pages_up(size).get()));
     let said = |verdict, why: String, helps| Outlook { verdict, why, helps };
     let most = if may_grow { idle.checked_add(available).unwrap_or(idle) } else { idle };
@@ -207,9 +207,8 @@ fn judge(seen: &Seen) -> Outlook {
     }
     if with_free >= len && may_grow {
         let helps = vec![
-            "by growing the pool, whose pages are then chosen for their frames; --try tells"
-                .to_owned(),
-            "for the time to come: a reserve, made early".to_owned(),
+            format!("sudo glebe contig reserve {}   keeps these pages for later", short(len.get())),
+            "or a reserve of a program that starts early".to_owned(),
         ];
         return said(Verdict::ByGrowth, why, helps);
     }
@@ -231,12 +230,17 @@ fn judge(seen: &Seen) -> Outlook {
 /// Returns the kernel parameters that reserve `pages` at boot.
 #[must_use]
 pub fn boot_parameter(size: PageSize, pages: u64) -> String {
-    let size = match size.bytes().get() {
+    format!("hugepagesz={} hugepages={pages}", short(size.bytes().get()))
+}
+
+/// Returns `256M` for a length in bytes, as commands take it.
+fn short(len: u64) -> String {
+    match len {
         n if n % (1 << 30) == 0 => format!("{}G", n >> 30),
         n if n % (1 << 20) == 0 => format!("{}M", n >> 20),
-        n => format!("{}K", n >> 10),
-    };
-    format!("hugepagesz={size} hugepages={pages}")
+        n if n % (1 << 10) == 0 => format!("{}K", n >> 10),
+        n => n.to_string(),
+    }
 }
 
 #[cfg(test)]
@@ -260,6 +264,8 @@ mod tests {
         let verdict = |seen: &Seen| judge(seen).verdict;
         assert_eq!(verdict(&seen(32)), Verdict::Now);
         assert_eq!(verdict(&seen(64)), Verdict::ByGrowth, "64 MiB idle, in pieces");
+        let command = &judge(&seen(64)).helps[0];
+        assert!(command.starts_with("sudo glebe contig reserve 64M "), "{command}");
         assert_eq!(verdict(&seen(512)), Verdict::No, "1 GiB available, in pieces");
         assert_eq!(verdict(&seen(4096)), Verdict::No);
         let fixed = Seen { may_grow: false, ..seen(64) };

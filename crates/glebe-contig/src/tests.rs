@@ -1,4 +1,4 @@
-//! Tests on the machine's own memory, which give back what they take from the pools.
+//! Tests on the machine's own memory.
 
 use std::time::Duration;
 
@@ -86,7 +86,7 @@ fn ordered_pages_are_as_few_runs_as_the_pool_allows() {
     assert!((0..10).any(ascends), "never in the order of frames");
 }
 
-/// Returns the longest free run in bytes, or `None` if frames are hidden.
+/// Returns bytes, or `None` if frames are hidden.
 fn longest_free() -> Option<Bytes> {
     let block = Pages::new(512);
     let uses = glebe_os::internal::sys::machine::kpage::uses(block).ok()?;

@@ -1,7 +1,7 @@
-//! The C library's second names of its allocator, called by programs that replace the first.
+//! The C library's second names of its allocator, called by programs that replace the first names.
 //!
 //! # Safety
-//! Exported for C: see the functions behind.
+//! Exported for C: each calls the function of the first name.
 #![allow(unsafe_code)]
 
 use core::ffi::c_void;

@@ -1,10 +1,11 @@
 //! The names of posix_memalign(3).
 //!
-//! They follow the C library: `memalign` rounds alignments up to powers of two, `aligned_alloc`
-//! refuses others, and a failing `posix_memalign` keeps errno and the caller's pointer.
+//! The names follow the C library: `memalign` rounds alignments up to powers of two,
+//! `aligned_alloc` refuses others, and a failing `posix_memalign` keeps errno and the caller's
+//! pointer.
 //!
 //! # Safety
-//! Exported for C: manual pages say what each takes, unchecked.
+//! Exported for C: callers keep the manual pages' contracts.
 #![allow(unsafe_code)]
 
 use core::ffi::{c_int, c_void};

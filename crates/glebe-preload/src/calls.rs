@@ -12,10 +12,9 @@ use pages::stats::{Format, Stats, ROWS};
 
 use crate::info;
 
-/// Bytes before the numbers.
 const HEAD: usize = mem::offset_of!(glebe_malloc_stats, rows);
-/// Grows when a number changes its meaning. New numbers come last, where older programs do not
-/// look.
+/// Grows when a number changes its meaning. New numbers come last, unseen by older
+/// programs.
 const VERSION: u64 = 1;
 
 /// `struct glebe_malloc_stats`: a word per number.
@@ -82,14 +81,12 @@ pub extern "C" fn glebe_malloc_trim(keep: usize) -> usize {
     info::trim(keep)
 }
 
-/// A buffer, and the length of all text.
 struct Cut<'a> {
     room: &'a mut [u8],
     len: usize,
 }
 
 impl Cut<'_> {
-    /// Ends the text with a zero, in its last byte if the buffer is full.
     fn end(&mut self) {
         if let Some(last) = self.room.len().checked_sub(1) {
             self.room[self.len.min(last)] = 0;

@@ -1,8 +1,7 @@
 //! C++'s operators `delete`, by their mangled names.
 //!
-//! All but two call others by name, as the standard says, so a program's own replacements are
-//! called. Each is a jump, without a look at the size. Source: C++23, new.delete; Itanium C++ ABI,
-//! mangling.
+//! All but two operators call others by name, as the standard says, so a program's own replacements
+//! are called. The size is ignored. Source: C++23, new.delete; Itanium C++ ABI, mangling.
 //!
 //! # Safety
 //! Exported for C++: each takes an object of the operator `new` of its kind.

@@ -1,10 +1,10 @@
 //! dlopen(3) without `RTLD_DEEPBIND`.
 //!
-//! With the flag a library finds the C library's malloc first, so it and the program free each
+//! With the flag a library finds the C library's malloc first, so library and program free each
 //! other's objects in the wrong allocator. `dlopen` counts the flag, clears it, and jumps to the C
 //! library's function, which finds the caller's search paths and namespace by the return address.
-//! Compilers without naked functions make a call, and this library is the caller. Cost: some ns.
-//! Source: dlopen(3); System V and AArch64 procedure call standards.
+//! Without naked functions `dlopen` makes a call instead, so this library is the caller. Source:
+//! dlopen(3); System V and AArch64 procedure call standards.
 //!
 //! # Safety
 //! Exported for C: see the manual page.

@@ -1,9 +1,9 @@
 //! Serves the thread that starts the heap, until the heap has started.
 //!
-//! The start asks for time, memory and a key. Another library may replace these functions and
-//! allocate. mimalloc would serve it, and later make its tables anew without these objects. So they
-//! come from a static array of zeros, front to back, known by address. A free does nothing, and the
-//! memory is never used again. No lock: only the starting thread and its handlers come here.
+//! The start calls functions for time, memory and a key, which another library may replace and
+//! allocate in. mimalloc would serve it, and later make its tables anew without these objects. So
+//! the objects come from a static array of zeros, front to back. Their memory is never used again.
+//! No lock: only the starting thread and its signal handlers use this module.
 //!
 //! ```text
 //! ... | size of the object, a word, and a word of nothing | object, a multiple of 16 bytes | ...
@@ -20,7 +20,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use glebe::internal::sys::errno;
 
-/// Bytes, most of them never touched.
+/// Bytes, most never touched.
 const LEN: usize = 1 << 20;
 const ALIGN: usize = 16;
 
@@ -34,7 +34,6 @@ static BYTES: Bytes = Bytes(UnsafeCell::new([0; LEN]));
 static USED: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// No allocation and no destructor are needed.
     static IS_STARTING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -58,7 +57,6 @@ pub(crate) fn alloc(size: usize) -> *mut c_void {
 }
 
 pub(crate) fn alloc_zeroed(size: usize) -> *mut c_void {
-    // Nobody used the bytes before.
     alloc(size)
 }
 
@@ -86,7 +84,6 @@ pub(crate) fn realloc(at: *mut c_void, size: usize) -> *mut c_void {
     if at.is_null() {
         alloc(size)
     } else {
-        // mimalloc has returned none yet.
         refused()
     }
 }

@@ -1,12 +1,12 @@
-//! Frees outside the heap's addresses: null, an object that mimalloc keeps elsewhere (all, without
-//! the page layer), an [`early`] one, or one unknown to mimalloc, for instance made by the loader
-//! before this library was there.
+//! Frees outside the heap's addresses: null, an object that mimalloc keeps elsewhere (with
+//! `pages=off` every object), an [`early`] one, or one unknown to mimalloc, for instance from the
+//! loader before this library was there.
 //!
 //! mimalloc frees without a check: it reads its table of pages, which has no memory for addresses
-//! that it never used. So `free` first asks whether mimalloc knows the address, which doubles the
-//! cost. The table gets memory for a stretch of addresses at once, and keeps it. In this stretch
-//! mimalloc accepts any address and ignores unknown ones, so one question per stretch is enough.
-//! Cost after that: a load, a comparison, and errno. No lock. Source: page-map.c of mimalloc 3.3.2.
+//! that it never used. Asking whether mimalloc knows the address doubles the cost of a free. The
+//! table gets memory for a stretch of addresses at once, and keeps it. In this stretch mimalloc
+//! ignores unknown addresses, so `free` asks once per stretch. No lock. Source: page-map.c of
+//! mimalloc 3.3.2.
 //!
 //! # Safety
 //! The caller keeps the contract of free(3), except that the object may be unknown.
@@ -22,15 +22,13 @@ use crate::early;
 
 /// Length of a stretch, as a shift.
 const STRETCH_SHIFT: u32 = 29;
-/// Stretches remembered, more than a contiguous heap spans.
+/// Number of stretches remembered, more than a contiguous heap spans.
 const PLACES: usize = 64;
 
 /// Stretches where mimalloc has or had an object, each at its number modulo `PLACES`; 0 for none.
 /// Stretch 0, with null, is never here.
 static KNOWN: [AtomicU32; PLACES] = [const { AtomicU32::new(0) }; PLACES];
 
-/// Frees an object outside the heap.
-///
 /// # Safety
 /// See the head.
 #[inline(never)]

@@ -1,8 +1,8 @@
 //! The entries of the heap: a test of one word, with rare work behind it.
 //!
-//! Owns the start: the process's first allocating call starts the heap, whether the loader's, a
-//! constructor's or the program's. [`early`] serves calls within the start. Cost: a load and a
-//! branch. No lock: the first call precedes threads.
+//! The process's first allocating call starts the heap, whether the loader's, a constructor's or
+//! the program's. [`early`] serves calls within the start. No lock: the first call precedes
+//! threads.
 //!
 //! # Safety
 //! mimalloc calls back with numbers, and only errno is set.
@@ -18,12 +18,11 @@ use pages::{engine, heap, options};
 
 use crate::{early, report};
 
-/// The word that every call reads first.
 pub(crate) static GATE: Gate = Gate::new();
 static BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// Defines calls of mimalloc that first do due work. The slow way is its own function, so that the
-/// fast way needs only argument registers and ends with a jump.
+/// Defines calls of mimalloc that first do due work. The slow path is its own function, so that the
+/// fast path needs only argument registers and ends with a jump.
 macro_rules! entries {
     ($(
         $what:literal $name:ident of $size:ident = $call:ident($($argument:ident: $type:ty),*);
@@ -62,7 +61,7 @@ entries! {
         mi_realloc(at: *mut c_void, size: usize);
 }
 
-/// Does due work, for rare calls. Returns true if the heap can be used.
+/// Does due work. Returns true if the heap can be used.
 pub(crate) fn catch_up() -> bool {
     !GATE.is_due(0) || work(0)
 }
@@ -96,8 +95,8 @@ fn start() {
 /// The library's constructor and destructor.
 ///
 /// The loader runs the constructor before the program's and most libraries', and the destructor
-/// after theirs. Programs make and free objects before and after. The constructor precedes
-/// mimalloc's own, which would start mimalloc without this module.
+/// after theirs. The constructor must precede mimalloc's own, which would start mimalloc without
+/// this module.
 #[used]
 #[link_section = ".init_array.00100"]
 static AT_LOAD: extern "C" fn() = at_load;
@@ -114,7 +113,6 @@ extern "C" fn at_exit() {
     report::at_exit();
 }
 
-/// Handles mimalloc's failures.
 extern "C" fn failed(number: c_int, _: *mut c_void) {
     if [errno::ENOMEM, errno::EOVERFLOW].contains(&number) {
         errno::set(errno::ENOMEM);

@@ -1,6 +1,5 @@
-//! The names that ask the C library's allocator about itself, or tune it.
-//!
-//! Answers are in whole slices: only mimalloc knows objects.
+//! The names that ask the C library's allocator about itself, or tune it. Answers are in whole
+//! slices, since only mimalloc knows objects.
 //!
 //! # Safety
 //! Exported for C: see the manual pages.
@@ -73,7 +72,7 @@ pub(crate) fn trim(keep: usize) -> usize {
     }
 }
 
-/// mallinfo2(3). Some loads.
+/// mallinfo2(3).
 #[export_name = "mallinfo2"]
 pub extern "C" fn get_mallinfo2() -> mallinfo2 {
     let counts = heap::counts();
@@ -103,7 +102,7 @@ pub extern "C" fn __libc_mallinfo() -> mallinfo {
     get_mallinfo()
 }
 
-/// mallopt(3). Changes nothing and reports success, so that programs go on.
+/// mallopt(3). Reports success and changes nothing, so that programs go on.
 #[no_mangle]
 pub extern "C" fn mallopt(_parameter: c_int, _value: c_int) -> c_int {
     1

@@ -1,7 +1,7 @@
 //! glebe-malloc under the names of the C library and of C++, for LD_PRELOAD.
 //!
 //! Allocating names compare their size with one word (`entry`), and call mimalloc unless work is
-//! due. Names about the C library's own allocator answer from the heap's statistics.
+//! due.
 #![deny(unsafe_code)]
 
 // L1: reports, and objects while the heap starts

@@ -1,10 +1,10 @@
 //! The names of malloc(3), and C23's names that free.
 //!
-//! They follow the C library: size zero makes an object, `realloc(p, 0)` frees, sizes above
+//! The names follow the C library: size zero makes an object, `realloc(p, 0)` frees, sizes above
 //! `PTRDIFF_MAX` fail with ENOMEM, `free` keeps errno.
 //!
 //! # Safety
-//! Exported for C: manual pages say what each takes, unchecked; free ignores foreign memory.
+//! Exported for C: callers keep the manual pages' contracts. free ignores foreign memory.
 #![allow(unsafe_code)]
 
 use core::ffi::c_void;
@@ -30,7 +30,7 @@ pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     unsafe { entry::alloc_zeroed(total) }
 }
 
-/// free(3). The heap's own objects go to mimalloc at once; hooks keep errno.
+/// free(3). mimalloc frees the heap's own objects; its hooks keep errno.
 ///
 /// # Safety
 /// See free(3).
@@ -63,8 +63,6 @@ pub unsafe extern "C" fn realloc(at: *mut c_void, size: usize) -> *mut c_void {
     unsafe { entry::realloc(at, size) }
 }
 
-/// Moves an early object to a new size.
-///
 /// # Safety
 /// The object is an early one.
 #[cold]

@@ -1,7 +1,7 @@
 //! C++'s operators `new`, by their mangled names.
 //!
 //! Without memory, an operator calls its namesake behind this library, which tries the program's
-//! new-handler and then throws `std::bad_alloc`, or catches it if `nothrow`. Array operators call
+//! new-handler and then throws `std::bad_alloc`, or returns null if `nothrow`. Array operators call
 //! the simple ones by name, as the standard says, so a program's own replacements are called.
 //! Source: C++23, new.delete; Itanium C++ ABI, mangling.
 //!
@@ -19,13 +19,12 @@ use glebe::internal::sys::processes::symbols;
 
 use crate::entry;
 
-/// Operators without and with an alignment.
 type New = unsafe extern "C-unwind" fn(usize) -> *mut c_void;
 type NewAligned = unsafe extern "C-unwind" fn(usize, usize) -> *mut c_void;
 /// `const std::nothrow_t &`.
 type Tag = *const c_void;
 
-/// Libraries that the loader's order may hide, because a plugin brought them.
+/// Libraries that a plugin brought, which the loader's order may hide.
 const LIBRARIES: [&CStr; 3] = [c"libstdc++.so.6", c"libc++abi.so.1", c"libc++.so.1"];
 
 /// The operators in use: this library's, or the program's.
@@ -139,11 +138,11 @@ fn aligned_or_null(name: &CStr, size: usize, align: usize, tag: Tag) -> *mut c_v
     at
 }
 
-/// Remembers if an operator that others call is this library's.
+/// Remembers whether an operator that other operators call is this library's.
 struct Ours {
     /// 0 until known.
     known: AtomicU8,
-    /// Returns its address in the process, from the loader.
+    /// Returns the operator's address in the process, from the loader.
     current: fn() -> *const (),
 }
 

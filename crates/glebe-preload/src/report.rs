@@ -1,7 +1,7 @@
 //! Writes reports of the statistics, at exit and on a signal.
 //!
-//! Owns the user's options, set once. A report allocates nothing and takes no lock, for signal
-//! handlers. Processes that end by `_exit`, `quick_exit` or a signal write none.
+//! A report allocates nothing and takes no lock, since a signal handler may write it. Processes
+//! that end by `_exit`, `quick_exit` or a signal write none.
 
 use core::fmt::Write;
 use std::sync::OnceLock;
@@ -14,7 +14,6 @@ use pages::text::{Out, Shown};
 
 struct Asked {
     report: Report,
-    /// For reports without a path.
     errors: Option<KeptErrors>,
 }
 
@@ -23,7 +22,6 @@ static ASKED: OnceLock<Asked> = OnceLock::new();
 pub(crate) fn set(report: Report) {
     let wanted = report.path.is_none() && (report.at_exit || report.signal.is_some());
     let errors = if wanted { KeptErrors::new() } else { None };
-    // Set once, by the start.
     let _ = ASKED.set(Asked { report, errors });
 }
 
@@ -88,7 +86,6 @@ fn open(path: &Path) -> Result<Plain, i32> {
     Plain::create(whole.text())
 }
 
-/// A path for the kernel; long text is cut.
 struct Whole {
     bytes: [u8; PATH_MAX + 64],
     len: usize,

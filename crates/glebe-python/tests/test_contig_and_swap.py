@@ -133,12 +133,12 @@ def test_every_size_is_refused_by_an_exception(reserve, tmp_path, size):
         "shrink": lambda: reserve.shrink(size),
         "alloc": lambda: reserve.alloc(size),
         "alloc bytes": lambda: reserve.alloc(bytes=size),
-        "alloc align": lambda: reserve.alloc(1, align=size if size != 1 << 62 else 3),
+        # Any power of two is an alignment of the first page.
+        "alloc align": lambda: reserve.alloc(1, align=size if size & (size - 1) else 3),
         "promise": lambda: reserve.promise(size),
         "locate": lambda: reserve.alloc(1).locate(size),
         "contig": lambda: glebe.contig(size),
         "contig run": lambda: glebe.contig(PAGE, require_run=size),
-        "Store": lambda: Store(size),
         "Store capacity": lambda: Store(1 << 20, capacity=size),
         "VolatileBuffer": lambda: VolatileBuffer(size),
         "mark": lambda: buffer.mark(0, size),
@@ -156,9 +156,14 @@ def test_every_size_is_refused_by_an_exception(reserve, tmp_path, size):
         except (errors.Error, OverflowError, ValueError):
             continue
         pytest.fail(f"{name} took {size}")
-    # Limits of a pool and of a file are not memory yet, so a store takes any.
-    for limits in ({"pool_limit": size}, {"file_in": tmp_path, "file_limit": size}):
+    # Budgets and limits are not memory yet, so a store takes any.
+    for budget, limits in (
+        (size, {}),
+        (1 << 20, {"pool_limit": size}),
+        (1 << 20, {"file_in": tmp_path, "file_limit": size}),
+    ):
         try:
-            Store(1 << 20, **limits).insert(b"x")
+            store = Store(budget, **limits)
+            assert store.take(store.insert(b"x")) == b"x"
         except OverflowError:
             assert not 0 <= size < 1 << 64

@@ -1,8 +1,8 @@
-//! Makes a memory cgroup without swap below this process's own group. The program runs itself
-//! inside as a child, so kills are counted and spare the parent.
+//! Makes a memory cgroup without swap below this process's own group. A child of the test runs
+//! inside, so the kernel's kills spare the parent.
 //!
-//! The group is of version 1, or of version 2 below a group that passes on the memory controller;
-//! nothing is switched on. A killed run leaves its directory to the next run.
+//! The group is of version 1, or of version 2 below a group that already passes on the memory
+//! controller. The next run removes the directory of a killed run.
 //!
 //! Source: admin-guide/cgroup-v1/memory, admin-guide/cgroup-v2, cgroups(7).
 
@@ -23,7 +23,6 @@ pub struct Group {
 }
 
 impl Group {
-    /// Makes a group with this limit. Fails with the reason.
     pub fn make(limit: Bytes) -> Result<Self, String> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let (parent, is_v2) = parent(Path::new("/"))?;
@@ -35,7 +34,7 @@ impl Group {
         let group = Self { dir, is_v2 };
         let (most, swap) = match is_v2 {
             true => ("memory.max", "memory.swap.max"),
-            // A limit on memory and swap with an equal value would take effect first.
+            // An equal limit on memory and swap would take effect before the limit on memory.
             false => ("memory.limit_in_bytes", "memory.swappiness"),
         };
         let written = fs::write(group.dir.join(most), limit.get().to_string());
@@ -45,12 +44,10 @@ impl Group {
         Ok(group)
     }
 
-    /// Returns the directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Allows the machine's swap.
     pub fn allow_swap(&self) -> std::io::Result<()> {
         match self.is_v2 {
             true => fs::write(self.dir.join("memory.swap.max"), "max"),
@@ -58,7 +55,7 @@ impl Group {
         }
     }
 
-    /// Returns the number of kills for lack of memory.
+    /// Returns the number of OOM kills.
     pub fn kills(&self) -> u64 {
         let name = if self.is_v2 { "memory.events" } else { "memory.oom_control" };
         let text = fs::read_to_string(self.dir.join(name)).expect("it is there");
@@ -66,12 +63,10 @@ impl Group {
     }
 }
 
-/// Moves this process into the group at `dir`.
 pub fn enter(dir: &Path) {
     fs::write(dir.join("cgroup.procs"), std::process::id().to_string()).unwrap();
 }
 
-/// Removes the limit of the group at `dir`.
 pub fn lift(dir: &Path) -> std::io::Result<()> {
     match dir.join("memory.max") {
         v2 if v2.exists() => fs::write(v2, "max"),
@@ -113,7 +108,7 @@ impl Drop for Group {
     fn drop(&mut self) {
         // Page cache would keep the group alive.
         let _ = fs::write(self.dir.join("memory.force_empty"), "0");
-        // The caller has waited for every process, so the group is not busy.
+        // The caller has waited for every process in the group.
         if let Err(error) = fs::remove_dir(&self.dir) {
             eprintln!("{} is left: {error}", self.dir.display());
         }

@@ -5,7 +5,6 @@
 //! its child does no more.
 #![allow(unsafe_code)]
 
-/// Seconds before a child that hangs is killed.
 const PATIENCE: u32 = 60;
 
 /// Returns the result of `check` in a forked child; false if it hangs.

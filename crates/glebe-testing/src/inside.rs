@@ -7,17 +7,12 @@ use glebe_os::units::Bytes;
 use crate::cgroup::{enter, Group};
 use crate::process::child_of;
 
-/// Set to the group's directory in the child.
 pub const GROUP: &str = "GLEBE_TEST_CGROUP";
 
-/// The end of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InsideEnd {
-    /// The body returned.
     Well,
-    /// Killed for lack of memory.
     Killed,
-    /// No memory cgroup can be made.
     Skipped,
 }
 
@@ -51,7 +46,6 @@ pub fn inside(limit: Bytes, test: &str, body: impl FnOnce()) -> InsideEnd {
     InsideEnd::Well
 }
 
-/// Returns true in a child of [`inside`].
 pub fn is_inside() -> bool {
     std::env::var_os(GROUP).is_some()
 }

@@ -8,8 +8,7 @@ use crate::time::slowed;
 const CHUNK: usize = 256 << 10;
 
 /// Touches `len` bytes of new memory, at most `a_second` bytes per second, and returns them. A
-/// delayed thread does not hurry to catch up. `GLEBE_SLOW` divides the speed: the code under test
-/// is slow too.
+/// delayed thread does not catch up. `GLEBE_SLOW` divides the speed.
 pub fn rise(len: usize, a_second: u64) -> Vec<u8> {
     let mut memory = vec![0_u8; len];
     let mut begin = Instant::now();

@@ -1,10 +1,9 @@
-//! Runs a model under the model checker, loom: `RUSTFLAGS="--cfg loom"`.
-//!
-//! Each model is explored in full, or with a bound on preemptions that ends soon.
+//! Runs a model under the model checker loom (`RUSTFLAGS="--cfg loom"`), in full or with a bound on
+//! preemptions.
 
-/// More steps than any schedule takes; loom's own limit is too low for some models.
+/// More steps than any schedule takes; loom's default is too low for some models.
 const BRANCHES_MAX: usize = 10_000;
-/// The most preemptions without `GLEBE_LONG`. The models that must fail do so within two.
+/// The most preemptions without `GLEBE_LONG`. Models that must fail do so within two.
 const SHARE: usize = 2;
 /// [`SHARE`] for a model with far more schedules: many steps, or three threads.
 const SHARE_OF_LARGE: usize = 1;

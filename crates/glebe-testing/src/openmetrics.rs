@@ -1,11 +1,10 @@
 //! A strict parser of OpenMetrics 1.0 counters, gauges and histograms.
 //!
-//! It is stricter than the format: each family needs a type and a help text, and no sample has a
-//! time stamp or an exemplar. Source: OpenMetrics 1.0.0, "ABNF" and "Metric types".
+//! The parser is stricter than the format: each family needs a type and a help text, and no sample
+//! has a time stamp or an exemplar. Source: OpenMetrics 1.0.0, "ABNF" and "Metric types".
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A line with a value.
 #[derive(Debug)]
 pub struct Sample {
     pub name: String,
@@ -13,7 +12,6 @@ pub struct Sample {
     pub value: f64,
 }
 
-/// Metadata and samples.
 #[derive(Debug, Default)]
 pub struct Family {
     pub name: String,

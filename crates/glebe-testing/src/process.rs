@@ -4,9 +4,7 @@ use std::env;
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Set to the test's name in a process that [`child_of`] started.
 const CHILD: &str = "GLEBE_TEST_CHILD";
-/// Set to the test's name in a process that [`alone!`](crate::alone) started.
 const ALONE: &str = "GLEBE_TEST_ALONE";
 
 /// Returns true in a process that [`child_of`] started.
@@ -14,7 +12,7 @@ pub fn is_child() -> bool {
     env::var_os(CHILD).is_some()
 }
 
-/// Returns a command that runs only the test `test`, in a new process.
+/// Returns a command that runs only the test `test`.
 ///
 /// # Panics
 /// If this program has no such test: the process would run none, and succeed.
@@ -43,10 +41,7 @@ fn all_tests() -> &'static str {
     })
 }
 
-/// Runs the command and returns true if it succeeded.
-///
-/// # Panics
-/// If the command cannot start.
+/// Runs the command. Returns true if it succeeded.
 pub fn passes(command: &mut Command) -> bool {
     command.status().expect("the program starts").success()
 }
@@ -70,11 +65,10 @@ pub fn is_alone<T>(_: &T) -> bool {
     false
 }
 
-/// Gives the test that begins with it its own process.
+/// Gives the test that begins with this macro its own process.
 ///
-/// Use it in a test that counts or changes state of the whole process: mappings, descriptors,
-/// limits, signal handlers. [`process::is_child`](crate::process::is_child) returns false in that
-/// process.
+/// For tests that count or change state of the whole process: mappings, descriptors, limits, signal
+/// handlers. [`process::is_child`](crate::process::is_child) returns false in that process.
 #[macro_export]
 macro_rules! alone {
     () => {

@@ -1,8 +1,8 @@
 //! For unit tests: a real-time thread that waits for an ordinary thread on the same processor.
 //!
-//! Each test runs in its own process. Its real-time thread may compute for `RUN_MICROS` without
-//! sleeping: the kernel kills a longer spin or yield. Source: sched(7), setrlimit(2) RLIMIT_RTTIME,
-//! which sched_yield(2) does not reset.
+//! Each test runs in its own process. The kernel kills a real-time thread that spins or yields for
+//! longer than `RUN_MICROS`. Source: sched(7), setrlimit(2) RLIMIT_RTTIME, which sched_yield(2)
+//! does not reset.
 #![allow(unsafe_code)] // Safety: calls that change this process, or read and write one structure.
 
 use std::io;
@@ -14,13 +14,11 @@ use std::time::{Duration, Instant};
 const MARK: &str = "GLEBE_REAL_TIME_TEST";
 /// Less than the time after which the kernel itself lets others run.
 const RUN_MICROS: libc::rlim_t = 200_000;
-/// Time for which the ordinary thread works while the other waits.
 const WORK: Duration = Duration::from_millis(3);
-/// Seconds after which a hanging test is killed.
 const SECONDS_MAX: u32 = 60;
 
 /// Runs the test in its own process. There an ordinary thread runs `hold`, which calls its argument
-/// while it holds what the real-time thread's `wait` waits for. Prints why a test is skipped.
+/// while it holds what the real-time thread's `wait` waits for.
 ///
 /// # Panics
 /// If the process fails, or the real-time thread runs for too long.

@@ -11,17 +11,11 @@ pub struct Scratch(PathBuf);
 
 impl Scratch {
     /// Makes a folder that only this user can enter. Its name contains `what`.
-    ///
-    /// # Panics
-    /// If the folder cannot be made.
     pub fn new(what: &str) -> Self {
         Self::with_mode(what, 0o700)
     }
 
     /// Makes a folder that every user can read.
-    ///
-    /// # Panics
-    /// If the folder cannot be made.
     pub fn readable(what: &str) -> Self {
         Self::with_mode(what, 0o755)
     }
@@ -35,7 +29,6 @@ impl Scratch {
         Self(dir)
     }
 
-    /// Returns the folder's path.
     pub fn path(&self) -> &Path {
         &self.0
     }

@@ -1,8 +1,8 @@
 //! Forks processes and steers them through pipes.
 //!
 //! # Safety
-//! A child has one thread and copies of all locks. It uses the allocator, which the C library
-//! resets, and files of its test. It ends by `_exit` or an alarm.
+//! A child has one thread and copies of all locks. The child uses only the allocator, which the C
+//! library resets, and files of its test. It ends by `_exit` or an alarm.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -19,19 +19,16 @@ fn patience_s() -> libc::c_uint {
     slowed(PATIENCE).as_secs() as libc::c_uint
 }
 
-/// Pipes in both directions.
 pub struct Link {
     from: File,
     to: File,
 }
 
 impl Link {
-    /// Sends a number.
     pub fn tell(&self, number: i32) {
         (&self.to).write_all(&number.to_ne_bytes()).unwrap();
     }
 
-    /// Waits for a number.
     pub fn hear(&self) -> i32 {
         let mut bytes = [0; 4];
         (&self.from).read_exact(&mut bytes).expect("the other end is gone");
@@ -39,14 +36,12 @@ impl Link {
     }
 }
 
-/// The way in which a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SteeredEnd {
     Exit(i32),
     Signal(i32),
 }
 
-/// A forked child.
 pub struct Process {
     pub pid: i32,
     pub link: Link,
@@ -76,13 +71,11 @@ impl Process {
         Self { pid, link: Link { from, to } }
     }
 
-    /// Kills the child and waits for its end.
     pub fn kill(&self) {
         signal(self.pid, libc::SIGKILL);
         assert_eq!(self.end(), SteeredEnd::Signal(libc::SIGKILL));
     }
 
-    /// Waits until the child ends.
     pub fn end(&self) -> SteeredEnd {
         let begin = Instant::now();
         loop {
@@ -111,7 +104,6 @@ fn pipe() -> (File, File) {
     }
 }
 
-/// Sends a signal to a process of this test.
 pub fn signal(pid: i32, signal: i32) {
     // SAFETY: takes no pointers.
     assert_eq!(unsafe { libc::kill(pid, signal) }, 0);

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const LOOK: Duration = Duration::from_millis(1);
-/// Longest extension of a storm whose event has not happened.
+/// Longest extension of a storm whose event did not happen.
 const GRACE: Duration = Duration::from_secs(30);
 
 fn number(name: &str) -> Option<f64> {
@@ -31,20 +31,19 @@ pub fn storm(middle: Duration) -> Duration {
     number("GLEBE_STRESS_SECONDS").map_or_else(|| slowed(lasts), Duration::from_secs_f64)
 }
 
-/// A running storm. It lasts as long as [`storm`] says, and longer if a busy machine has delayed
-/// the event under test.
+/// A storm of the length that [`storm`] returns, and longer if a busy machine delays the event
+/// under test.
 pub struct Storm {
     begin: Instant,
     lasts: Duration,
 }
 
 impl Storm {
-    /// Begins a storm.
     pub fn begin(middle: Duration) -> Self {
         Self::lasting(storm(middle))
     }
 
-    /// Begins a storm of this length, as a part of another storm.
+    /// Begins a part of another storm.
     pub fn lasting(lasts: Duration) -> Self {
         Self { begin: Instant::now(), lasts }
     }
@@ -56,7 +55,6 @@ impl Storm {
     }
 }
 
-/// Returns true if tests should walk whole state spaces, as `make test-long` asks.
 pub fn is_long() -> bool {
     std::env::var_os("GLEBE_LONG").is_some_and(|value| !value.is_empty() && value != "0")
 }

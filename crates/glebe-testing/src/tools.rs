@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output, Stdio};
 
-/// Returns true if a tool is installed; otherwise prints that the test is skipped.
+/// Returns true if a tool is installed. Prints that the test is skipped if not.
 #[must_use]
 pub fn has(tool: &str) -> bool {
     let mut command = Command::new(tool);
@@ -17,7 +17,7 @@ pub fn has(tool: &str) -> bool {
 /// Runs a command that must succeed.
 ///
 /// # Panics
-/// If the command cannot start or fails. The message contains its output.
+/// If the command fails. The message contains its output.
 pub fn run(command: &mut Command) -> Output {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let (out, err) = (&output.stdout, &output.stderr);

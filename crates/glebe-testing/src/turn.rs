@@ -4,7 +4,6 @@
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
-/// The pool of 2 MiB pages.
 pub const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 
 /// A turn, which ends when dropped.

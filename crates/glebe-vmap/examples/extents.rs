@@ -1,5 +1,4 @@
-//! Allocates extents that are not memory of this process: blocks of a device, lowest address first,
-//! with alignments and windows.
+//! Allocates extents of a device's blocks, lowest address first, with alignments and windows.
 
 use std::io::Write;
 
@@ -15,9 +14,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     free.take(Extent::new(0, 34).ok_or("an empty table")?)?;
 
     let file = free.alloc(1000, 1, None)?.ok_or("no place for the file")?;
-    // A region at a multiple of 2048 blocks follows the file; the gap between them stays free.
+    // A region follows at a multiple of 2048 blocks; the gap stays free.
     let region = free.alloc(4096, 2048, None)?.ok_or("no place for the region")?;
-    // The loader can address only the lowest 2048 blocks.
     let low = Extent::new(0, 2048).ok_or("an empty window")?;
     let loader = free.alloc(64, 8, Some(low))?.ok_or("no place for the loader")?;
     writeln!(out, "file {file}, region {region}, loader {loader}")?;

@@ -1,10 +1,8 @@
-//! Caches decoded pictures in volatile memory, beside a cache that holds a fixed quarter of them.
-//! The volatile cache fills the memory that the machine has free, and decodes pictures again that
-//! the kernel took.
+//! Caches decoded pictures in volatile memory, beside a cache of a fixed size. The volatile cache
+//! uses the machine's free memory, and decodes pictures again that the kernel took.
 //!
-//! `image_cache [DIR]` shows the PNG files of a directory, or pictures that it draws itself. In a
-//! tight memory cgroup (`systemd-run --scope -p MemoryMax=24M`) the kernel takes pictures. The
-//! example also drops all marked pictures once.
+//! `image_cache [DIR]` shows the PNG files of `DIR`, or pictures that it draws. In a tight memory
+//! cgroup (`systemd-run --scope -p MemoryMax=24M`) the kernel takes pictures.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -17,12 +15,10 @@ use glebe_volatile::{BuildError, Cache};
 
 type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
-/// Drawn pictures, and pixels of a side.
 const DRAWN: u32 = 48;
 const SIDE: u32 = 256;
 const VIEWS: u32 = 300;
 
-/// A PNG file, its decoded length in bytes, and the sum of the decoded bytes.
 struct Picture {
     path: PathBuf,
     len: usize,
@@ -51,12 +47,10 @@ fn reader(path: &Path) -> Result<png::Reader<BufReader<File>>, png::DecodingErro
     decoder.read_info()
 }
 
-/// Represents the work of showing a picture.
 fn sum(pixels: &[u8]) -> u64 {
     pixels.iter().map(|byte| u64::from(*byte)).sum()
 }
 
-/// A cache of decoded pictures. `view` returns the sum of a picture's bytes.
 trait Viewer {
     fn view(&mut self, pictures: &[Picture], which: usize) -> Outcome<u64>;
     fn decoded(&self) -> u64;
@@ -77,7 +71,6 @@ impl Viewer for Volatile {
     }
 }
 
-/// A cache of a fixed size that evicts the least recently viewed picture.
 struct Fixed {
     pictures: HashMap<usize, (u64, Vec<u8>)>,
     most: usize,
@@ -112,8 +105,7 @@ impl Viewer for Fixed {
     }
 }
 
-/// Shows pictures, the first ones far more often. Returns the number of decoded pictures and the
-/// time.
+/// Shows the first pictures far more often. Returns the number decoded and the time.
 fn show(viewer: &mut impl Viewer, pictures: &[Picture]) -> Outcome<(u64, Duration)> {
     let (before, start) = (viewer.decoded(), Instant::now());
     let mut random = 1_u64;
@@ -128,7 +120,6 @@ fn show(viewer: &mut impl Viewer, pictures: &[Picture]) -> Outcome<(u64, Duratio
     Ok((viewer.decoded() - before, start.elapsed()))
 }
 
-/// Draws overlaid waves, different for each number.
 fn draw(path: &Path, number: u32) -> Outcome {
     let wave = |at: u32, step: u32| f64::from(at * step + number * 7).mul_add(0.05, 0.5).sin();
     let channel = |x, y, step| ((wave(x, step) + wave(y, step + 1) + 2.0) * 63.0) as u8;
@@ -142,7 +133,6 @@ fn draw(path: &Path, number: u32) -> Outcome {
     Ok(encoder.write_header()?.write_image_data(&pixels)?)
 }
 
-/// A directory of drawn pictures, removed when dropped.
 struct Drawn(PathBuf);
 
 impl Drawn {
@@ -165,7 +155,6 @@ fn pictures_in(dir: &Path) -> Outcome<Vec<Picture>> {
     let mut paths: Vec<_> = fs::read_dir(dir)?.flatten().map(|entry| entry.path()).collect();
     paths.retain(|path| path.extension().is_some_and(|end| end == "png"));
     paths.sort();
-    // Skips files that cannot be decoded.
     let pictures: Vec<_> = paths.iter().filter_map(|path| Picture::open(path).ok()).collect();
     if pictures.is_empty() {
         return Err(format!("no PNG file in {}", dir.display()).into());
@@ -184,7 +173,7 @@ fn main() -> Outcome {
     writeln!(out, "{} pictures, decoded {}", pictures.len(), Bytes::new(all as u64))?;
 
     let mut fixed = Fixed { pictures: HashMap::new(), most: quarter, len: 0, views: 0, decoded: 0 };
-    // Twice the addresses that all pictures need; the kernel decides how much memory backs them.
+    // Twice the addresses that all pictures need; the kernel limits their memory.
     let addresses = Bytes::new(2 * all as u64).max(Bytes::mib(16));
     let mut volatile = Volatile(Cache::new(addresses)?);
     for round in ["first", "again", "after memory was short"] {

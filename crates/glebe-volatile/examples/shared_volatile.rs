@@ -1,9 +1,8 @@
-//! Two processes share a cache of rendered bytes. Every entry is marked, because it can be rendered
-//! again. One process is killed while it uses entries. Then the cache is purged, and the next user
-//! of a lost entry renders it again.
+//! Two processes share a cache of rendered bytes. One is killed while it uses entries. Then the
+//! cache is purged, and the next user renders lost entries again.
 //!
 //! `shared_volatile [FILE]` makes the file on tmpfs and removes it at the end. Without `FILE` the
-//! cache is a memfd, which the other process opens by its name below `/proc`.
+//! cache is a memfd, opened by its name below `/proc`.
 
 use std::error::Error;
 use std::io::{self, BufRead, BufReader, Write};
@@ -19,11 +18,9 @@ type Outcome<T> = Result<T, Box<dyn Error>>;
 
 const ENTRY: Bytes = Bytes::new(64 << 10);
 const ENTRIES: u64 = 64;
-/// Entries that the killed process uses.
 const IN_USE: Range<u64> = 8..12;
 const WORKER: &str = "--as-the-other-process";
 
-/// Represents slow work.
 fn render(entry: u64) -> Vec<u8> {
     let pixel = |at: u64| (at.wrapping_mul(entry + 3) >> 5 ^ entry) as u8;
     (0..ENTRY.get()).map(pixel).collect()
@@ -33,9 +30,8 @@ fn place(entry: u64) -> Range<Bytes> {
     Bytes::new(entry * ENTRY.get())..Bytes::new((entry + 1) * ENTRY.get())
 }
 
-/// Reads an entry, and renders it first if it was lost. Returns true in that case.
+/// Reads an entry. Returns true if it was lost and rendered again.
 fn read(cache: &Shared, entry: u64, bytes: &mut [u8]) -> Outcome<bool> {
-    // Keeps the entry from being purged.
     let pin = cache.pin(place(entry))?;
     let is_lost = !pin.lost().is_empty();
     if is_lost {
@@ -47,7 +43,7 @@ fn read(cache: &Shared, entry: u64, bytes: &mut [u8]) -> Outcome<bool> {
     Ok(is_lost)
 }
 
-/// The other process: fills the second half, and is killed with pins in the first.
+/// The other process fills the second half, and is killed with pins in the first.
 fn work(path: &Path) -> Outcome<()> {
     let cache = Shared::options().open(path)?;
     for entry in ENTRIES / 2..ENTRIES {
@@ -60,7 +56,6 @@ fn work(path: &Path) -> Outcome<()> {
     Ok(())
 }
 
-/// Starts this program again and waits until its half is full.
 fn start_other(path: &Path) -> Outcome<Child> {
     let mut other = Command::new(std::env::current_exe()?);
     other.arg(WORKER).arg(path).stdin(Stdio::piped()).stdout(Stdio::piped());

@@ -1,6 +1,5 @@
 //! A scratch arena on volatile memory. The end of a request marks the arena's memory instead of
-//! returning it. The next request finds most pages still there, without faults; in between the
-//! kernel may take any of them.
+//! freeing it. The next request finds most pages still there, without faults.
 
 use std::io::Write;
 
@@ -12,12 +11,9 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 const REQUESTS: u32 = 50;
 const CHUNK: Bytes = Bytes::new(256 << 10);
 
-/// Memory that is handed out from start to end.
 struct Arena {
     region: Region,
-    /// Bytes handed out.
     used: Bytes,
-    /// Unmarked bytes, in whole chunks.
     safe: Bytes,
     /// Pages that the kernel had taken.
     lost: Pages,
@@ -30,7 +26,6 @@ impl Arena {
         Ok(Self { region, used: Bytes::ZERO, safe, lost: Pages::ZERO })
     }
 
-    /// Copies `bytes` in and returns their offset.
     fn put(&mut self, bytes: &[u8]) -> Outcome<Bytes> {
         let (at, end) = (self.used, self.used + Bytes::new(bytes.len() as u64));
         if end > self.region.len() {
@@ -51,7 +46,6 @@ impl Arena {
         Ok(self.region.read(at, bytes)?)
     }
 
-    /// Marks everything that was handed out.
     fn reset(&mut self) -> Outcome<()> {
         self.region.mark(Bytes::ZERO..self.safe, Priority::NORMAL)?;
         (self.used, self.safe) = (Bytes::ZERO, Bytes::ZERO);
@@ -59,7 +53,7 @@ impl Arena {
     }
 }
 
-/// Sorts the words of a text. Returns the scratch bytes used.
+/// Returns the scratch bytes used.
 fn serve(arena: &mut Arena, text: &str, copies: u32) -> Outcome<Bytes> {
     let mut places = Vec::new();
     for _ in 0..copies {

@@ -1,9 +1,8 @@
-//! Caches tiles in volatile memory: pieces of real files, turned into pixels once and kept while
-//! the system has room. Lost pages are made again, one by one.
+//! Caches tiles in volatile memory: pieces of files, turned into pixels. Lost pages are made again,
+//! one by one.
 //!
 //! `volatile_tiles [DIR]` reads `DIR`, or the library's sources. In a tight memory cgroup
-//! (`systemd-run --scope -p MemoryMax=16M`) the kernel purges tiles. The example also drops some
-//! itself.
+//! (`systemd-run --scope -p MemoryMax=16M`) the kernel purges tiles. The example also drops some.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -21,7 +20,6 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 const TILE: Pages = Pages::new(16);
 const CACHE: Bytes = Bytes::mib(32);
 
-/// A piece of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     file: usize,
@@ -45,12 +43,11 @@ impl Tiles {
         Ok(Self { files, region, slots: HashMap::new(), holds, next: 0 })
     }
 
-    /// Copies a tile out. Returns the number of pages that it had to make.
+    /// Returns the number of pages made.
     fn get(&mut self, key: Key, pixels: &mut [u8]) -> Outcome<u64> {
         let known = self.slots.get(&key).copied();
         let slot = known.unwrap_or_else(|| self.take_slot(key));
         let range = tile_bytes(slot);
-        // Now the tile is safe, and `purged` names its lost pages.
         let purged = self.region.unmark(range.clone())?;
         let first = range.start.pages_down(page_size()).get();
         let lost: Vec<u64> = match known {
@@ -68,7 +65,6 @@ impl Tiles {
             self.region.write(Pages::new(first + nth).bytes(page_size()), &page)?;
         }
         self.region.read(range.start, pixels)?;
-        // Now the kernel may take the tile.
         self.region.mark(range, Priority::NORMAL)?;
         Ok(lost.len() as u64)
     }
@@ -83,7 +79,7 @@ impl Tiles {
         slot
     }
 
-    /// Makes page `nth` of a tile: file bytes as grey pixels, darker towards the end.
+    /// Makes grey pixels of file bytes, darker towards the end.
     fn make(&self, key: Key, nth: u64, page: &mut [u8]) -> io::Result<()> {
         let file = File::open(&self.files[key.file])?;
         let offset = (key.tile * TILE.get() + nth) * page.len() as u64;
@@ -110,7 +106,6 @@ fn tile_bytes(slot: u64) -> Range<Bytes> {
     at(slot)..at(slot + 1)
 }
 
-/// Finds readable files below a directory, in order.
 fn files_below(dir: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
     let mut paths: Vec<_> = fs::read_dir(dir)?.flatten().map(|entry| entry.path()).collect();
     paths.sort();

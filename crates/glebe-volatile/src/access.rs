@@ -14,11 +14,11 @@ use glebe_os::internal::sys::processes::atfork;
 use glebe_os::units::{Bytes, Pages};
 
 impl Region {
-    /// Copies bytes out of marked or unmarked memory. Marks do not change.
+    /// Copies bytes out of marked or unmarked memory, without changing marks.
     ///
     /// # Errors
     /// [`Error::Beyond`]; [`Error::Purged`] if a page is lost, with unspecified contents of `buf`;
-    /// [`Error::Os`] if the kernel refuses the copy.
+    /// [`Error::Os`].
     pub fn try_read(&self, offset: Bytes, buf: &mut [u8]) -> Result<(), Error> {
         let Some(pages) = self.touched(offset, buf.len())? else { return Ok(()) };
         let state = self.shared();
@@ -71,7 +71,6 @@ impl Region {
         (!atfork::is_without_steps()).then(|| read(&self.locked.state))
     }
 
-    /// Returns `None` for 0 bytes.
     fn touched(&self, offset: Bytes, count: usize) -> Result<Option<Extent>, Error> {
         let end = offset.checked_add(Bytes::new(count as u64)).unwrap_or(Bytes::new(u64::MAX));
         if end > self.len() {

@@ -1,7 +1,7 @@
 //! [`Adopted`] takes over whole pages of the caller, if all can be volatile ([`classify`]).
 //!
 //! Huge pages are refused meanwhile, since making one would silently undo a mark. The drop allows
-//! them again where they were allowed before.
+//! them where they were allowed before.
 //!
 //! The scan engine *arms* (registers with the userfaultfd) only marked parts. A hole gets the page
 //! of zeros first, or it would look lost. [`Budget`] counts armed ranges, since each may split a
@@ -11,7 +11,7 @@
 //! madvise(2).
 //!
 //! # Safety
-//! The caller has promised to leave the memory to the region while it is marked.
+//! The caller has promised to leave marked memory to the region.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -66,8 +66,8 @@ impl Adopted {
         let made = unsafe {
             advise(addr, len, Advice::PopulateRead)
                 .and_then(|()| uffd.arm(addr, len))
-                // Changes no present page, but makes fork copy a mapping that was never written:
-                // without it a child would find holes.
+                // Makes fork copy a mapping that was never written: otherwise a child would find
+                // holes.
                 .and_then(|()| uffd.fill_holes(addr, self.page.bytes()))
         };
         made.map_err(|error| {
@@ -76,8 +76,8 @@ impl Adopted {
         })
     }
 
-    /// Disarms `pages`, which have no holes. If the kernel has no mapping left for the split, a
-    /// later hole raises SIGBUS. The budget prevents this.
+    /// Disarms `pages`, which have no holes. Without a mapping left for the split, which the budget
+    /// prevents, a later hole raises SIGBUS.
     pub(super) fn disarm(&mut self, pages: Extent, uffd: &Uffd) {
         self.forget(pages);
         let (addr, len) = pages.place(self.base, self.page);

@@ -1,8 +1,8 @@
 //! [`Caps`] limits the size and age of marked memory, and sheds it for a reclaimer.
 //!
 //! The lower of two caps applies: the program's and the reclaimer's. A forked child ignores the
-//! reclaimer's, since nobody would lift it there. Unit: pages, at most [`NO_CAP`]. Lock: the
-//! region's. Cost: O(log n) per dropped range, for n marked ranges.
+//! reclaimer's, since nobody would lift it. Unit: pages, at most [`NO_CAP`]. Lock: the region's.
+//! Cost: O(log n) per dropped range, for n marked ranges.
 
 use std::time::{Duration, Instant};
 
@@ -47,8 +47,8 @@ fn pages_of(cap: Option<Bytes>) -> u64 {
 }
 
 impl Region {
-    /// Changes or removes the [cap](Options::cap). Drops marked memory beyond it, the oldest of the
-    /// lowest priority first.
+    /// Changes or removes the [cap](Options::cap). Drops the excess, the oldest of the lowest
+    /// priority first.
     ///
     /// # Errors
     /// [`Error::ZeroCap`], [`Error::Cloned`]: nothing has changed. [`Error::Os`] if memory cannot
@@ -63,8 +63,8 @@ impl Region {
         self.keep_caps(&mut state)
     }
 
-    /// Gives the region to a reclaimer; returns false if another has it. Marks record their time
-    /// from now on.
+    /// Gives the region to a reclaimer, and records times of marks from now on. Returns false if
+    /// another has it.
     #[doc(hidden)]
     pub fn claim(&self, holder: Holder) -> Result<bool, Error> {
         let mut state = self.alone()?;
@@ -104,7 +104,7 @@ impl Region {
     }
 
     /// Drops the oldest marked memory of a priority, up to `most` rounded up to a granule. Stops
-    /// before the second range marked after `until`. Returns the bytes that were in memory.
+    /// before the second range marked after `until`. Returns the resident bytes dropped.
     #[doc(hidden)]
     pub fn shed(
         &self,

@@ -1,8 +1,8 @@
 //! [`Region`] works in part in a process made by clone(2) without the C library. Missing threads
-//! may hold its locks, and the userfaultfd is the parent's.
+//! may hold its locks, and the userfaultfd is the parent's, so these calls use neither.
 //!
-//! These calls use neither. An unmark reports all marked pages lost. A loss that another thread's
-//! unmark found but did not return is never reported.
+//! An unmark reports all marked pages lost. A loss that another thread's unmark found but did not
+//! return is never reported.
 //!
 //! # Safety
 //! Only marked pages inside the region are dropped.

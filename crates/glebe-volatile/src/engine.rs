@@ -1,4 +1,4 @@
-//! [`Engine`] names a method, and [`Backend`] is the engine at work.
+//! [`Engine`] names a method, and [`Backend`] runs it.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use glebe_os::units::{PageSize, Pages};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Engine {
     /// Reads the page tables and uses a userfaultfd. Marked contents never change. A touch of a
-    /// lost page raises SIGBUS with its address.
+    /// lost page raises SIGBUS.
     #[default]
     Scan,
     /// Replaces the first word of each marked page. Needs no userfaultfd. An unmark makes one
@@ -38,7 +38,7 @@ pub(super) enum Backend {
 }
 
 impl Backend {
-    /// Creates the requested engine. The default is `Scan` if the machine allows it, else `Tag`.
+    /// Creates the requested engine; by default `Scan` if the machine allows it, else `Tag`.
     pub(super) fn new(
         engine: Option<Engine>,
         base: usize,

@@ -1,4 +1,4 @@
-//! [`Error`] lists the failures of calls on volatile memory.
+//! [`Error`] lists the failures of calls.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use glebe_os::error::OsError;
 use glebe_os::internal::sys::memory::vma::Refusal;
 use glebe_os::units::{Bytes, Pages};
 
-/// The reason why a call on volatile memory failed.
+/// A failure of a call on volatile memory.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An end of the range is not at a page or granule boundary.
+    /// An end of the range is unaligned.
     #[error("{:#x} is not a multiple of {granule}", offset.get())]
     Unaligned {
-        /// Offset or address of the unaligned end.
+        /// Offset or address of that end.
         offset: Bytes,
         /// Required alignment.
         granule: Bytes,
@@ -24,9 +24,9 @@ pub enum Error {
     /// The range ends beyond the region or the address space.
     #[error("a range ends at {:#x}; the limit is {:#x}", end.get(), limit.get())]
     Beyond {
-        /// End of the range; the greatest number on overflow.
+        /// End of the range; the maximum on overflow.
         end: Bytes,
-        /// Greatest allowed end.
+        /// Limit.
         limit: Bytes,
     },
     /// A page is marked.
@@ -44,25 +44,25 @@ pub enum Error {
     /// The memory cannot be volatile.
     #[error(transparent)]
     Unsuitable(Refusal),
-    /// More armed ranges could use up the process's mappings.
+    /// Armed ranges could use up the process's mappings.
     #[error("{armed} ranges are armed, of {limit} that may be")]
     MapBudget {
         /// Armed ranges.
         armed: u64,
-        /// A share of `vm.max_map_count`.
+        /// Share of `vm.max_map_count`.
         limit: u64,
     },
     /// A cap is 0 bytes.
     #[error("a cap of 0 bytes; without a cap nothing is dropped")]
     ZeroCap,
-    /// The kernel loses, or may lose, written pages.
+    /// The kernel may lose written pages.
     #[error("the self-test failed on Linux {release}: {what}; needed is {needed} or later")]
     SelfTest {
-        /// Kernel release.
+        /// Release of the kernel.
         release: String,
-        /// Fault found.
+        /// Fault.
         what: String,
-        /// First release known to be right.
+        /// First release that works.
         needed: &'static str,
     },
     /// A present page can be neither kept nor freed.
@@ -85,11 +85,11 @@ pub enum Error {
     /// An option of shared memory is out of range.
     #[error("{what}: {value}; the limit is {limit}")]
     BadOption {
-        /// Fault found.
+        /// Fault.
         what: &'static str,
-        /// Requested value.
+        /// Value requested.
         value: u64,
-        /// Allowed bound.
+        /// Bound.
         limit: u64,
     },
     /// The file cannot hold shared volatile memory.
@@ -119,15 +119,15 @@ pub enum Error {
         /// Processes that use the file.
         holders: u32,
     },
-    /// Another process or thread is joining or purging.
+    /// Another process or thread joins or purges.
     #[error("{what} is under way in another process or thread; waited for {waited:?}")]
     Busy {
-        /// Its operation.
+        /// Operation.
         what: &'static str,
         /// Time waited.
         waited: Duration,
     },
-    /// A live process has been purging a granule for too long.
+    /// A live process purges a granule for too long.
     #[error("the granule at {:#x} is being purged; waited for {waited:?}", offset.get())]
     PurgeUnderWay {
         /// Start of the granule.
@@ -140,10 +140,10 @@ pub enum Error {
     PinsExhausted {
         /// Start of the granule.
         offset: Bytes,
-        /// Greatest count.
+        /// Maximum.
         limit: u64,
     },
-    /// The call would exceed the file's pin quota per process.
+    /// The call would exceed the pin quota.
     #[error("{pinned} granules are pinned by this process; the file's quota is {quota}")]
     Quota {
         /// Granules pinned before.

@@ -2,9 +2,9 @@
 //! thread, and can lose and unmark pages before other code runs.
 //!
 //! Lock order: the list of regions, each region exclusively, its log of unmarks. No call on a
-//! region creates or drops a region, or forks, so this cannot deadlock. In the child, the step arms
-//! each region anew. If this fails, the region is *unarmed*: its marked pages count as lost. A
-//! child without the step takes no lock.
+//! region creates or drops one, or forks, so this cannot deadlock. In the child, the step arms each
+//! region anew. If this fails, the region is *unarmed*: its marked pages count as lost. A child
+//! without the step takes no lock.
 //!
 //! # Safety
 //! `HELD` keeps each guard beside the entry that keeps its lock alive. The forking thread makes and
@@ -84,7 +84,7 @@ unsafe impl Send for Held {}
 
 static HELD: StaticMutex<Held> = StaticMutex::new(Held { regions: Vec::new(), list: None });
 
-/// Waits for a forking thread. The locks are not fair, so busy threads could keep it out for long.
+/// Waits for a forking thread: the locks are not fair, so busy threads could keep it out.
 #[inline]
 pub(super) fn give_way() {
     if IS_WAITING.load(Ordering::Relaxed) != 0 {

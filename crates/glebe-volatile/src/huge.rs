@@ -1,8 +1,8 @@
 //! [`rejoin`] makes huge pages of base pages before they are marked.
 //!
 //! A lost huge page returns as base pages, which cost more to mark, keep and lose. At other times
-//! the region refuses huge pages: one made of marked pages would not be marked. Cost: one system
-//! call if all pages are huge, else one to five more per huge page. Source: madvise(2).
+//! the region refuses huge pages: one made of marked pages would be unmarked. Cost: one system call
+//! if all pages are huge, else one to five more per huge page. Source: madvise(2).
 //!
 //! # Safety
 //! The range is the region's own, locked and unmarked. The advices change no contents.
@@ -27,7 +27,7 @@ pub(super) fn rejoin(pagemap: &Pagemap, reading: Reading, addr: usize, len: Byte
         if !whole || joined(at, step) {
             continue;
         }
-        // SAFETY: as the file's head says.
+        // SAFETY: see the head.
         unsafe {
             let _ = advise(at, step, Advice::HugePage);
             let _ = advise(at, step, Advice::Collapse);

@@ -5,9 +5,9 @@
 //! a file of several processes.
 //!
 //! Any thread may mark and unmark any range of whole granules; ranges may overlap. A second mark
-//! changes nothing unless the callback refilled pages ([`Options::on_lost`]). A program must not
-//! write to marked memory: the write may keep the page, raise SIGBUS (*scan*), or count the page as
-//! lost (*tag*). A new mapping over a marked part is not volatile ([`Options::build_over`]).
+//! changes nothing unless the callback refilled pages ([`Options::on_lost`]). Do not write to
+//! marked memory: the write may keep the page, raise SIGBUS (*scan*), or count the page as lost
+//! (*tag*). A new mapping over a marked part is not volatile ([`Options::build_over`]).
 //!
 //! Units: bytes from the region's start; base pages in runs of lost pages. Lock: one per region.
 //! Source: "Volatile Ranges v10" (Minchan Kim and John Stultz, linux-mm, January 2014); madvise(2).

@@ -1,8 +1,8 @@
 //! [`Marks`] holds the marked ranges; [`Bitmap`] holds one bit per page for signal handlers.
 //!
 //! Invariants: ranges are not empty and do not overlap. The queue, if any, holds exactly the ranges
-//! not dropped, by priority, then age. A bit is set exactly where a range is; the holder changes
-//! both. Unit: pages. Cost: O(log n) per call and per range touched.
+//! not dropped, by priority, then age. The holder sets bits exactly where ranges are. Unit: pages.
+//! Cost: O(log n) per call and per range touched.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +32,6 @@ impl Deref for Parts {
     }
 }
 
-/// `Mark` is a range from its key in the map to `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Mark {
     end: u64,
@@ -46,9 +45,9 @@ const LAST: u64 = u64::MAX;
 
 #[derive(Debug)]
 pub(super) struct Marks {
-    /// Marked ranges, and an empty range at `LAST`: a map that is never empty keeps its node.
+    /// An empty range at `LAST` keeps the map's node allocated.
     ranges: BTreeMap<u64, Mark>,
-    /// Priority, order and start of ranges not dropped; `None` if glebe drops nothing by itself.
+    /// Priority, order and start of ranges not dropped; `None` without drops by glebe.
     queue: Option<BTreeSet<(Priority, u64, u64)>>,
     last_order: u64,
     pages: u64,
@@ -149,7 +148,6 @@ impl Marks {
         parts
     }
 
-    /// Returns the newly dropped parts.
     pub(super) fn drop_within(&mut self, extent: Extent) -> Vec<Extent> {
         let mut parts = Vec::new();
         for (part, mark) in self.cut(extent) {
@@ -275,7 +273,7 @@ impl Marks {
 
 const WORD: u64 = u64::BITS as u64;
 
-/// The bits change under the region's lock and are read without it.
+/// Bits change under the region's lock and are read without it.
 ///
 /// ```text
 /// word i   bit b = page 64 i + b
@@ -324,7 +322,6 @@ impl Bitmap {
         runs
     }
 
-    /// Iterates like [`Bitmap::runs_in`], but runs may touch.
     #[inline]
     pub(super) fn runs(&self, extent: Extent) -> impl Iterator<Item = Extent> + '_ {
         words_of(extent).flat_map(|(word, mask)| {

@@ -1,4 +1,4 @@
-//! [`Options`] describes and builds a region, in the engine's initial state.
+//! [`Options`] builds a region.
 //!
 //! # Safety
 //! The caller vouches for memory that it passes in.
@@ -42,7 +42,7 @@ impl Options {
         Self { engine: Some(engine), ..self }
     }
 
-    /// Uses transparent huge pages, marked and lost as a whole. All memory is populated at once.
+    /// Uses transparent huge pages, marked and lost as a whole, and populates all memory at once.
     pub fn huge(self, huge: bool) -> Self {
         Self { huge, ..self }
     }
@@ -64,10 +64,10 @@ impl Options {
         Self { without_scan: without, ..self }
     }
 
-    /// Makes `refill` supply the contents of a lost marked page when it is touched; the touch is
-    /// then repeated. The next unmark counts the page as kept, but an unmark under way may report
-    /// it lost. The kernel may free the page again, and caps count it, from the region's next
-    /// [`Region::mark`] or [`Region::drop_now`] on. *tag* never calls `refill`.
+    /// Makes `refill` supply the contents of a lost marked page when it is touched; then the touch
+    /// is repeated. The next unmark counts the page as kept, but an unmark under way may report it
+    /// lost. From the region's next [`Region::mark`] or [`Region::drop_now`] on, the kernel may
+    /// free the page again, and caps count it. *tag* never calls `refill`.
     ///
     /// The first region with a callback installs glebe's SIGBUS handler. Install your own handlers
     /// before. Building fails with [`Error::HandlerCovered`] if a later handler is in front.
@@ -113,11 +113,11 @@ impl Options {
     /// reports no losses.
     ///
     /// If something else is mapped over a marked part, *scan* neither loses it nor reports it lost.
-    /// *tag* cannot see the new mapping: an unmark keeps the contents but reports the pages lost,
-    /// and [`Region::drop_now`] and caps drop them. A child takes a new mapping for the old memory.
+    /// With *tag*, an unmark keeps the contents but reports the pages lost, and
+    /// [`Region::drop_now`] and caps drop them. A child takes a new mapping for the old memory.
     ///
-    /// The granule is a base page. The kernel splits a huge page that is marked in part, and loses
-    /// or keeps it as a whole if it is marked at once.
+    /// The granule is a base page. A huge page marked at once is lost or kept as a whole; the
+    /// kernel splits one marked in part.
     ///
     /// # Errors
     /// [`Error::Empty`] without a whole page; [`Error::Beyond`]; [`Error::Unsuitable`] if the

@@ -1,8 +1,8 @@
 //! [`Refills`] tells caches whether they may fill up again after memory was taken from them.
 //!
-//! Caches read the value before they compute lost contents again, or shed memory would be back at
-//! once. A ban expires: the watcher may have ended, or be missing in a forked child. Cost of a
-//! read: one load, and during a ban a look at the clock. No lock.
+//! Without it, shed memory would be back at once. A ban expires: the watcher may have ended, or be
+//! missing in a forked child. Cost of a read: one load, and a look at the clock during a ban. No
+//! lock.
 //!
 //! ```text
 //! until   milliseconds since the value was made   0 = allowed
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use glebe_os::internal::sync::{MappedWord, Ordering};
 
-/// The permission for caches to fill up again, granted at first. Clones share one value.
+/// The permission for caches to fill up, granted at first. Clones share one value.
 ///
 /// ```
 /// use std::time::Duration;
@@ -42,8 +42,7 @@ impl Refills {
         Self(Arc::new(Word { made: Instant::now(), until: MappedWord::new(0) }))
     }
 
-    /// Returns true if a cache may compute lost contents again. During a ban, needed contents are
-    /// computed but not kept.
+    /// Returns true if a cache may keep computed contents.
     #[must_use]
     #[inline]
     pub fn are_allowed(&self) -> bool {

@@ -39,7 +39,7 @@ use glebe_os::units::{Bytes, PageSize, Pages};
 /// ```
 #[derive(Debug)]
 pub struct Region {
-    /// Dropped first: a signal handler may be using the fields below.
+    /// Dropped first: its signal handler may be using the fields below.
     pub(super) _touches: Option<Touches>,
     /// Dropped before `mapping`, or a child would arm memory mapped there later.
     pub(super) _entry: fork::ListedRegion,
@@ -47,7 +47,7 @@ pub struct Region {
     pub(super) page: PageSize,
     pub(super) granule: Bytes,
     pub(super) engine: Engine,
-    /// Changed under the lock, and read by signal handlers without it.
+    /// Changed under the lock, and read without it by signal handlers.
     pub(super) marked: Arc<Bitmap>,
     pub(super) locked: Arc<Locked>,
     pub(super) counts: Counts,
@@ -86,7 +86,7 @@ impl Region {
         self.mapping.addr()
     }
 
-    /// Returns a pointer to the first byte. The caller orders and bounds all accesses through it.
+    /// Returns a pointer to the first byte. The caller orders and bounds all accesses.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.mapping.as_ptr()
@@ -98,8 +98,8 @@ impl Region {
         self.engine
     }
 
-    /// Returns the unit of marks, in bytes: a base page or a huge page. The kernel may free single
-    /// base pages of a huge page.
+    /// Returns the unit of marks: a base page or a huge page. The kernel may free parts of a huge
+    /// page.
     #[must_use]
     pub fn granule(&self) -> Bytes {
         self.granule
@@ -141,8 +141,8 @@ impl Region {
     }
 
     /// Unmarks a range of whole granules and returns the lost pages, which now read as zeros. Also
-    /// returns losses that an overlapping unmark found and had not returned when this one began. If
-    /// a fork cuts an unmark short, the child's next unmark returns its losses.
+    /// returns losses that an overlapping unmark found and had not returned when this one began.
+    /// After a fork during an unmark, the child's next unmark returns its losses.
     ///
     /// With *tag*, a page of a short run ([`Engine::Tag`]) also counts as lost if its first word
     /// was written while marked. The page is zeroed, except in the [caller's
@@ -219,7 +219,7 @@ impl Region {
     }
 
     /// Drops the marked pages in a range of whole granules: they are lost, and stay marked. Returns
-    /// the bytes that glebe had not dropped before.
+    /// the bytes newly dropped.
     ///
     /// # Errors
     /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`], [`Error::Cloned`]; [`Error::Os`]:
@@ -233,8 +233,7 @@ impl Region {
         Ok(dropped.bytes(self.page))
     }
 
-    /// Returns the counters and the current state. Reads `/proc/self/smaps`, which may take
-    /// milliseconds.
+    /// Returns the statistics. Reads `/proc/self/smaps`, which may take milliseconds.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let Some(state) = self.shared() else { return self.stats_cloned() };
@@ -260,7 +259,7 @@ impl Region {
         (Pages::new(lazy_free), Pages::new(rss.saturating_sub(lazy_free)))
     }
 
-    /// Prefetches the first word while the lock is taken. *scan* touches no page.
+    /// Prefetches the first word under the lock. *scan* touches no page.
     #[inline]
     fn fetch(&self, range: &Range<Bytes>) {
         if self.engine == Engine::Tag {
@@ -268,7 +267,7 @@ impl Region {
         }
     }
 
-    /// Lets the kernel free refilled pages again; returns true if any.
+    /// Returns true if there were refilled pages.
     #[inline]
     pub(super) fn settle_refilled(&self, state: &mut RegionState) -> Result<bool, Error> {
         let Some(refilled) = state.refilled.clone() else { return Ok(false) };

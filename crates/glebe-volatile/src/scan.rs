@@ -30,17 +30,16 @@ use glebe_os::internal::sys::memory::uffd::Uffd;
 use glebe_os::internal::sys::processes::fork::ForkGuard;
 use glebe_os::units::{Bytes, PageSize, Pages};
 
-/// One call suffices for up to this many pages if all are present.
+/// One call suffices for up to this many present pages.
 const FEW_PAGES: u64 = 16;
-/// Bytes per look, few enough that little changes before the engine acts.
+/// Bytes per look, few enough that little changes meanwhile.
 const WINDOW: Bytes = Bytes::mib(32);
 /// Bytes per populate call. After a fork the call copies each page, so this bounds the memory
-/// charged before an error shows.
+/// charged before an error.
 const CHUNK: Bytes = Bytes::mib(4);
-/// Tries of a chunk that has no hole but cannot be populated; a migration ends sooner.
+/// Tries of a chunk without holes that cannot be populated; a migration ends sooner.
 const TRIES_MAX: u32 = 100;
 
-/// The descriptors of a process, shared by its regions.
 #[derive(Debug)]
 pub(super) struct Kernel {
     uffd: Uffd,
@@ -93,7 +92,6 @@ impl Scan {
         Ok(Self { kernel, number, reading, base, page, huge })
     }
 
-    /// Opens a child's own descriptors, which arm nothing yet.
     pub(super) fn follow_fork(&mut self) -> Result<(), OsError> {
         self.kernel = Kernel::of_process()?;
         self.number.store(self.kernel.uffd.descriptor() as u64, Ordering::Release);
@@ -116,14 +114,14 @@ impl Scan {
     /// Arms `pages`, whose unmarked holes the caller fills.
     pub(super) fn arm(&self, pages: Extent) -> Result<(), OsError> {
         let (addr, len) = pages.place(self.base, self.page);
-        // SAFETY: as the file's head says.
+        // SAFETY: see the head.
         unsafe { self.kernel.uffd.arm(addr, len) }
     }
 
     /// Disarms `pages`. If the kernel refuses, holes still raise SIGBUS.
     pub(super) fn disarm(&self, pages: Extent) {
         let (addr, len) = pages.place(self.base, self.page);
-        // SAFETY: as the file's head says.
+        // SAFETY: see the head.
         let _ = unsafe { self.kernel.uffd.disarm(addr, len) };
     }
 
@@ -142,7 +140,7 @@ impl Scan {
         if let Some(huge) = self.huge {
             rejoin(&self.kernel.pagemap, self.reading, addr, len, huge);
         }
-        // SAFETY: as the file's head says.
+        // SAFETY: see the head.
         unsafe {
             if swap {
                 advise(addr, len, Advice::PopulateRead)?;
@@ -151,10 +149,9 @@ impl Scan {
         }
     }
 
-    /// Lets the kernel free refilled pages again.
     pub(super) fn mark_again(&self, pages: Extent, swap: bool) -> Result<(), OsError> {
         let (addr, len) = pages.place(self.base, self.page);
-        // SAFETY: as the file's head says.
+        // SAFETY: see the head.
         unsafe {
             if swap {
                 // Fails if a page was lost again.
@@ -254,7 +251,7 @@ impl Scan {
 
     pub(super) fn drop_pages(&self, pages: Extent) -> Result<(), OsError> {
         let (addr, len) = pages.place(self.base, self.page);
-        // SAFETY: as the file's head says.
+        // SAFETY: see the head.
         unsafe { advise(addr, len, Advice::DontNeed) }
     }
 
@@ -303,7 +300,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Returns the start of the first chunk with a missing page and true, or the end and false.
+    /// Returns the start of the first chunk with a missing page and true; or the end and false.
     fn populate_chunks(&self, pages: Extent) -> Result<(u64, bool), OsError> {
         let chunk = CHUNK.pages_down(self.page).get().max(1);
         let mut at = pages.start();

@@ -1,10 +1,10 @@
-//! The self-test refuses kernels that can purge a page written after its mark. It runs once per
-//! process.
+//! The self-test, run once per process, refuses kernels that can purge a page written after its
+//! mark.
 //!
 //! It offers pages, writes every other one again, and makes the kernel reclaim all. Releases before
-//! Linux 6.1 are refused, since some purge written pages after a fork (arm64, before 5.10), which
-//! the test cannot rule out. If the kernel refuses a call, the test passes: a mark will meet the
-//! same refusal.
+//! Linux 6.1 are refused, since the test cannot rule out purges of written pages after a fork
+//! (arm64, before 5.10). If the kernel refuses a call, the test passes: a mark will meet the same
+//! refusal.
 
 use super::Error;
 use glebe_os::error::OsError;
@@ -52,8 +52,7 @@ fn version(release: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// Returns how many pages were lost although written after the mark, and how many others were
-/// taken.
+/// Returns how many pages were lost though written after the mark, and how many others were taken.
 fn look() -> Result<(u64, u64), OsError> {
     let page = page_size();
     let mapping = Mapping::aligned(Pages::new(PAGES).bytes(page), page, Visibility::ORDINARY)?;

@@ -14,7 +14,7 @@ use glebe_os::internal::sync::RwLock;
 use glebe_os::internal::sys::machine::swap;
 use glebe_os::units::Pages;
 
-/// Marks of up to this many pages rarely look for swap: the look would cost more.
+/// Smaller marks rarely look for swap: the look would cost more.
 const SMALL_PAGES: u64 = 16;
 const SWAP_KNOWN_FOR: u32 = 256;
 
@@ -39,8 +39,8 @@ pub(super) struct RegionState {
 }
 
 impl RegionState {
-    /// Updates `swap`. A small mark may miss swap just turned on: its swapped pages are then lost
-    /// early.
+    /// Updates `swap`. A small mark may miss that swap was just turned on: its swapped pages are
+    /// then lost early.
     #[inline]
     pub(super) fn look_for_swap(&mut self, pages: u64) {
         if pages <= SMALL_PAGES && self.swap_known_for > 0 {
@@ -51,7 +51,7 @@ impl RegionState {
         self.swap_known_for = SWAP_KNOWN_FOR;
     }
 
-    /// Returns the number of newly dropped pages. After a refusal, the next call retries.
+    /// Returns the newly dropped pages. After a refusal, the next call retries.
     pub(super) fn drop_held(&mut self, pages: Extent) -> Result<Pages, OsError> {
         let mut dropped = Pages::ZERO;
         for part in self.marks.held_within(pages) {
@@ -123,8 +123,8 @@ impl RegionState {
     }
 
     fn fill_again(&self) -> Result<(), OsError> {
-        // A write may have filled a lost page, so all marked pages are dropped. Holes that unmarks
-        // left in this child are filled.
+        // A write may have filled a lost page, so all marked pages are dropped. Holes of this
+        // child's unmarks are filled.
         self.backend.lose(&self.marks.all())?;
         if let (Backend::Scan(scan), None) = (&self.backend, &self.adopted) {
             self.marks.outside(self.all).into_iter().try_for_each(|gap| scan.fill_holes(gap))?;

@@ -33,8 +33,7 @@ statistics! {
 const PREFIX: &str = "glebe_volatile_";
 
 impl Counts {
-    /// Adds without a locked instruction. The counter changes only under the region's exclusive
-    /// lock.
+    /// Adds without a locked instruction, under the region's exclusive lock.
     #[inline]
     pub(super) fn add_alone(&self, counter: Counter, n: u64) {
         self.0.add_alone(counter as usize, n);
@@ -42,7 +41,7 @@ impl Counts {
 }
 
 impl Stats {
-    /// Returns one JSON object. Names end in their unit unless they are counts.
+    /// Returns one JSON object. Names end in their unit, except counts.
     #[must_use]
     pub fn to_json(&self) -> String {
         let numbers = json(&self.rows());
@@ -56,8 +55,8 @@ impl Stats {
         openmetrics(PREFIX, page_size().bytes(), &[Set { labels, rows: self.rows() }])
     }
 
-    /// Returns one [`Stats::to_openmetrics`] text for several regions, each with its own name in
-    /// the label `region`.
+    /// Returns one [`Stats::to_openmetrics`] text for several regions, with unique names as the
+    /// label `region`.
     #[must_use]
     pub fn openmetrics_of(regions: &[(&str, &Stats)]) -> String {
         let labels = |name: &str, stats: &Stats| {
@@ -70,7 +69,7 @@ impl Stats {
         openmetrics(PREFIX, page_size().bytes(), &sets)
     }
 
-    /// Tests that `marked_ever` is `marked` + `purged` + `rescued`, while no call is under way.
+    /// Tests that `marked_ever` is `marked` + `purged` + `rescued`, if no call is under way.
     ///
     /// # Errors
     /// The values, if the sum is wrong.

@@ -31,8 +31,8 @@ use glebe_os::internal::sys::memory::madvise::Advice;
 use glebe_os::internal::sys::memory::pagemap::{Pagemap, Reading, Residence};
 use glebe_os::units::{Bytes, PageSize, Pages};
 
-/// Up to this many pages are tagged, which saves system calls. In virtual machines, system calls
-/// are cheaper for longer runs.
+/// Up to this many pages are tagged, which saves system calls. In virtual machines, those are
+/// cheaper for longer runs.
 const FEW_PAGES: u64 = 8;
 const AHEAD: u64 = 8;
 const WORD: usize = size_of::<u64>();
@@ -40,7 +40,6 @@ const WORD: usize = size_of::<u64>();
 #[derive(Debug, Default)]
 pub(super) struct LostPages {
     pub(super) lost: Vec<Extent>,
-    /// Lost pages that were written while marked.
     pub(super) overwritten: Vec<Extent>,
 }
 
@@ -54,7 +53,7 @@ pub(super) struct Tag {
     tagged: Bitmap,
     /// Pages marked without a tag. Marked pages in neither bitmap held no memory.
     untagged: Bitmap,
-    /// True if nobody maps anything else over the memory.
+    /// True if nothing else is mapped over the memory.
     is_own: bool,
     spares_tags: bool,
     pagemap: Option<(Pagemap, Reading)>,
@@ -127,8 +126,8 @@ impl Tag {
         self.advise(pages, Advice::Free)
     }
 
-    /// Prefetches a later page's word: each is a cache miss, and an exchange waits for earlier
-    /// accesses.
+    /// Prefetches a later page's word: an exchange waits for earlier accesses, so cache misses
+    /// would add up.
     #[inline]
     fn fetch_ahead(&self, page: u64, run: Extent) {
         if page + AHEAD < run.end() {
@@ -185,7 +184,6 @@ impl Tag {
         }
     }
 
-    /// Puts the saved word back if the tag is there, else returns the word found.
     #[inline]
     fn take_back(&self, page: u64) -> Result<(), u64> {
         let (word, tag) = (self.word(page), self.tag(page));
@@ -204,15 +202,14 @@ impl Tag {
         runs.iter().flatten().try_for_each(|run| self.advise(*run, Advice::DontNeed))
     }
 
-    /// Returns a lost page if any.
     pub(super) fn try_read(&self, offset: Bytes, buf: &mut [u8]) -> Result<Option<u64>, OsError> {
         let at = self.base + offset.as_usize();
         // SAFETY: the caller has checked the range against the mapping.
         unsafe {
             racy::copy(buf.as_mut_ptr(), ptr::with_exposed_provenance(at), buf.len());
         }
-        // A page with its tag was present during the copy: under the lock, a lost page never gets
-        // its tag back.
+        // A page with its tag was present during the copy: under the lock, no lost page gets its
+        // tag back.
         fence(Ordering::Acquire);
         let end = Bytes::new(offset.get() + buf.len() as u64);
         let (first, last) = (offset.pages_down(self.page), end.pages_up(self.page));
@@ -251,7 +248,6 @@ impl Tag {
         Extent::new(pages(start - self.base), pages(end - start))
     }
 
-    /// Returns a page's tag: nonzero, and different for each page.
     #[inline]
     fn tag(&self, page: u64) -> u64 {
         // Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014).

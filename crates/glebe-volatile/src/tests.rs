@@ -1,5 +1,4 @@
-//! These tests run both engines with each way of reading residence, and inject losses with
-//! `MADV_DONTNEED`.
+//! Tests both engines with each way of reading residence.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -40,7 +39,6 @@ fn extent(start: u64, len: u64) -> Extent {
     Extent::new(start, len).unwrap()
 }
 
-/// Returns contents that are never zeros and differ by page and version.
 fn contents(page: u64, version: u64) -> Vec<u8> {
     let word = (page << 32 | version << 8 | 0x5A).to_ne_bytes();
     word.repeat(bytes(1).as_usize() / word.len())
@@ -102,7 +100,6 @@ fn what_an_unmark_that_a_fork_cut_short_had_found_is_told_in_the_child() {
             fill(&region, 0..pages);
             region.mark(range(0, pages), Priority::NORMAL).unwrap();
             purge(&region, 3, 3);
-            // Acts like another thread, up to just before the return.
             let mut call = region.locked.calls.begin();
             let mut state = write(&region.locked.state);
             let mut lost = region.unmark_now(&mut state, extent(0, pages)).unwrap();
@@ -388,7 +385,6 @@ fn huge_pages_are_marked_and_lost_whole_and_made_again() {
     }
 }
 
-/// Returns `None` if not all pages were huge at first, else true if all stayed so.
 fn huge_round(region: &Region, granule: Bytes) -> Option<bool> {
     let all = || Bytes::ZERO..region.len();
     let in_huge = || {

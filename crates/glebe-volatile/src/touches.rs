@@ -60,7 +60,6 @@ pub(super) struct Touches {
 }
 
 impl Touches {
-    /// Watches a region, whose holes `descriptor` fills.
     pub(super) fn of(
         mapping: &Mapping,
         marked: &Arc<Bitmap>,
@@ -120,7 +119,7 @@ unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Decision {
     }
 }
 
-/// The handler sets a bit and then `any`; readers clear `any` and then read the bits. So no bit
+/// The handler sets a bit and then `any`; readers clear `any` and then read the bits, so no bit
 /// stays unseen.
 #[derive(Debug)]
 pub(super) struct Refilled {

@@ -2,15 +2,14 @@
 //! overlapping unmarks.
 //!
 //! Without [`Calls`], the later unmark would find the zeros that the first left, and report the
-//! page kept. A clock advances when a call begins and when it returns. The log keeps a loss while a
-//! call is under way that began before the finder returned. Lock order: the region's, then the
-//! log's.
+//! page kept. A clock advances when a call begins and returns. The log keeps a loss while a call is
+//! under way that began before the finder returned. Lock order: the region's, then the log's.
 
 use glebe_os::extent::{merged, within, without, Extent};
 use glebe_os::internal::sync::{lock, AtomicU64, Mutex, MutexGuard, Ordering};
 use glebe_os::units::Pages;
 
-/// The exact set of lost pages: ascending runs, with a kept page between any two.
+/// Lost pages: ascending runs, with a kept page between any two.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use = "the contents of these pages are gone"]
 pub struct Purged {
@@ -48,9 +47,7 @@ struct Loss {
     finder: u64,
     returned: Option<u64>,
     runs: Vec<Extent>,
-    /// Start times and extents of other calls that got losses of `runs`.
     told: Vec<(u64, Extent)>,
-    /// Parts of `runs` that no returned call has reported.
     untold: Vec<Extent>,
 }
 
@@ -70,7 +67,7 @@ pub(super) struct Calls {
     losses: AtomicU64,
 }
 
-/// `Call` is an unmark under way; its drop is the return.
+/// An unmark under way; its drop is the return.
 #[derive(Debug)]
 pub(super) struct Call<'a> {
     calls: &'a Calls,
@@ -87,8 +84,8 @@ impl Calls {
         Call { calls: self, began: Some(self.list()) }
     }
 
-    /// Begins an unmark that holds the region's exclusive lock. With an empty log the call need not
-    /// be listed, since nobody adds a loss meanwhile.
+    /// Begins an unmark under the region's exclusive lock. With an empty log it need not be listed,
+    /// since nobody adds a loss meanwhile.
     #[inline]
     pub(super) fn begin_held(&self) -> Call<'_> {
         let is_told = self.losses.load(Ordering::Acquire) != 0;
@@ -107,8 +104,7 @@ impl Calls {
         lock(&self.log)
     }
 
-    /// Ends the parent's calls in a child. The child's next unmark reports losses that they did
-    /// not.
+    /// Ends the parent's calls in a child, whose next unmark reports their losses.
     pub(super) fn follow_fork(&self, log: &mut Log) {
         let cut_short = log.losses.drain(..).filter(|loss| loss.returned.is_none());
         log.untold.extend(cut_short.flat_map(|loss| loss.untold));
@@ -123,8 +119,7 @@ impl Calls {
 }
 
 impl Call<'_> {
-    /// Adds other calls' losses in `extent` to `lost`, and logs its own. Runs under the region's
-    /// lock.
+    /// Adds other calls' losses in `extent` to `lost`, and logs its own. Needs the region's lock.
     #[inline]
     pub(super) fn share(&mut self, extent: Extent, lost: &mut Vec<Extent>) {
         // The load sees earlier losses, which were logged under the region's lock.

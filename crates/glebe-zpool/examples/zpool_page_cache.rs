@@ -1,8 +1,7 @@
 //! A compressed page cache in an object pool, with pages of real files. It evicts the oldest page
-//! at a limit that counts all memory of the pool; a miss reads the page from its file.
+//! at a limit on the pool's memory; a miss reads the page from its file.
 //!
-//! `zpool_page_cache [DIR]` reads files of `DIR`, or of the program's own directory. LZ4 compresses
-//! the pages.
+//! `zpool_page_cache [DIR]` reads files of `DIR`, or of the program's own directory.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -16,16 +15,12 @@ use glebe_zpool::{AtLimit, Error, Handle, ObjectPool, Stats};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// Bytes read from all files.
 const READ_MAX: Bytes = Bytes::mib(16);
-/// Bytes of files for each byte of the limit.
 const READ_PER_LIMIT: u64 = 4;
 /// In a smaller pool its tables would dominate.
 const LIMIT_MIN: Bytes = Bytes::mib(1);
-/// Approximate reads of each page.
 const READS_PER_PAGE: usize = 20;
 
-/// A page of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     file: usize,
@@ -45,7 +40,6 @@ impl Cache {
         Ok(Self { pool, pages: HashMap::new(), hits: 0, misses: 0 })
     }
 
-    /// Reads a page from the pool or its file, and returns its length.
     fn read(&mut self, key: Key, files: &[File], page: &mut [u8]) -> Outcome<usize> {
         if let Some(&handle) = self.pages.get(&key) {
             match self.pool.read(handle, page) {
@@ -64,14 +58,12 @@ impl Cache {
         Ok(len)
     }
 
-    /// Returns the bytes of the files that the pool holds.
     fn useful(&self) -> u64 {
         let lens = self.pages.values().filter_map(|&handle| self.pool.len_of(handle).ok());
         lens.map(|len| len as u64).sum()
     }
 }
 
-/// Reads page `index` of a file, and returns its length.
 fn read_page(file: &File, index: u64, page: &mut [u8]) -> io::Result<usize> {
     let (start, mut done) = (index * page.len() as u64, 0);
     while done < page.len() {
@@ -85,7 +77,6 @@ fn read_page(file: &File, index: u64, page: &mut [u8]) -> io::Result<usize> {
     Ok(done)
 }
 
-/// Opens readable files below a directory, in order.
 fn files_below(dir: &Path, found: &mut Vec<File>) -> io::Result<()> {
     let mut paths: Vec<_> = fs::read_dir(dir)?.flatten().map(|entry| entry.path()).collect();
     paths.sort();
@@ -107,7 +98,6 @@ impl Rng {
         (self.0 >> 33) as usize % end
     }
 
-    /// Prefers low numbers.
     fn skewed(&mut self, end: usize) -> usize {
         let below = 1 + self.below(end);
         let below = 1 + self.below(below);
@@ -131,7 +121,6 @@ fn main() -> Outcome<()> {
     if keys.is_empty() {
         return Err(format!("no files below {}", dir.display()).into());
     }
-    // Demand must not depend on position.
     let mut rng = Rng(1);
     (1..keys.len()).for_each(|at| keys.swap(at, rng.below(at + 1)));
 

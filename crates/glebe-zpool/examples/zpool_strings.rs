@@ -1,6 +1,6 @@
 //! A string store in an object pool: short texts, each stored once and named by a handle of 8
-//! bytes. Most strings are dropped at random, which leaves holes. Compaction moves the others
-//! together and returns memory to the system; every handle stays valid.
+//! bytes. Most strings are dropped at random. Compaction gathers the others and returns memory to
+//! the system; every handle stays valid.
 
 use std::collections::hash_map::{DefaultHasher, Entry, HashMap};
 use std::fs;
@@ -15,14 +15,11 @@ use glebe_zpool::{Budget, Codec, Compaction, Error, Handle, ObjectPool};
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
 const STRINGS: u64 = 300_000;
-/// One string in this many stays.
 const STRINGS_PER_KEPT: u64 = 10;
 
-/// Texts that are stored once.
 struct Strings {
     pool: ObjectPool,
-    /// Maps a hash to a text and its uses. A text with another's hash is not in the map, and is
-    /// stored for each use.
+    /// Maps a hash to a text and its uses. Texts with an equal hash are stored for each use.
     shared: HashMap<u64, (Handle, u32)>,
 }
 
@@ -34,13 +31,13 @@ fn hash(text: &[u8]) -> u64 {
 
 impl Strings {
     fn new() -> Result<Self, Error> {
-        // Manual compaction shows the state before and after. Short texts hardly compress.
+        // Manual compaction shows the state before and after.
         let pool =
             ObjectPool::options().compaction(Compaction::Manual).codec(Codec::None).build()?;
         Ok(Self { pool, shared: HashMap::with_capacity(STRINGS as usize) })
     }
 
-    /// Returns the handle of a text. Each call needs a call of `drop_one` before the text is freed.
+    /// Each call needs a call of `drop_one` before the text is freed.
     fn intern(&mut self, text: &str) -> Result<Handle, Error> {
         match self.shared.entry(hash(text.as_bytes())) {
             Entry::Vacant(place) => {
@@ -59,7 +56,6 @@ impl Strings {
         }
     }
 
-    /// Ends one use of a text.
     fn drop_one(&mut self, handle: Handle) -> Result<(), Error> {
         let hash = hash(&self.pool.get(handle)?);
         if let Entry::Occupied(mut place) = self.shared.entry(hash) {
@@ -80,7 +76,6 @@ impl Strings {
     }
 }
 
-/// Returns a unique text of 10 to 250 bytes.
 fn text(nth: u64) -> String {
     let mixed = nth.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut text = format!("/{nth}/{mixed:x}");
@@ -122,7 +117,6 @@ fn main() -> Outcome<()> {
     for nth in 0..STRINGS {
         handles.push(strings.intern(&text(nth))?);
     }
-    // A text is stored once.
     assert_eq!(strings.intern(&text(7))?, handles[7]);
     strings.drop_one(handles[7])?;
     assert!(strings.is(handles[7], &text(7)));
@@ -146,8 +140,7 @@ fn main() -> Outcome<()> {
     writeln!(out, "{} strings moved, {} freed in {:.1?}", done.moved, done.freed, start.elapsed())?;
     let after = report("compacted", &strings)?;
 
-    // The estimate leaves out size classes that fitted the full pool better, but compaction empties
-    // them too.
+    // The estimate leaves out some size classes that compaction empties too.
     assert!(done.freed >= freeable, "as much as was said before is freed");
     let freed = done.freed.bytes(page_size()).get();
     assert!(before.saturating_sub(after) > freed / 2, "the memory is the system's again");

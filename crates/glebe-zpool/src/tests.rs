@@ -280,7 +280,6 @@ fn at_the_limit_the_oldest_go() {
         for n in 0..20_000_u64 {
             let bytes = bytes_of(n, 300 + (n * 131 % 800) as usize);
             handles.push((pool.insert(&bytes).unwrap(), bytes));
-            // The first object is read each time, so it stays.
             assert!(pool.get(handles[0].0).is_ok(), "{limit}: after {n}");
             assert!(pool.held() <= limit);
         }
@@ -306,7 +305,6 @@ fn what_is_gone_but_still_read_does_not_stand_in_the_way_of_eviction() {
     let pool = plain().limit(limit).at_limit(AtLimit::EvictOldest).build().unwrap();
     let page = page_size().bytes().as_usize();
     let insert = |n: usize| pool.insert(&bytes_of(n as u64, page));
-    // Their zspages stay while the objects are read.
     let read = limit.as_usize() / page - 32;
     let handles: Vec<Handle> = (0..read).map(|n| insert(n).unwrap()).collect();
     let guards: Vec<_> = handles.iter().map(|handle| pool.get(*handle).unwrap()).collect();
@@ -345,7 +343,6 @@ fn a_table_is_changed_and_nothing_lost() {
 
 #[test]
 fn a_fitted_table_follows_the_objects() {
-    // With few objects of each length, fewer classes need less memory.
     let len = |n: u64| 40 + (n * 37 % 4000) as usize;
     let fill = |choice| {
         let pool = plain().table(choice).build().unwrap();

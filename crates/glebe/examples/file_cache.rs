@@ -1,7 +1,4 @@
-//! A file cache on a reserve: reads this program's own file twice, the second time from idle
-//! contiguous memory.
-//!
-//! A page's key is its file's device and inode, and its index in the file.
+//! A file cache on a reserve: reads this program's file twice, the second time from the cache.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -27,7 +24,7 @@ impl CachedFile {
         Ok(Self { file, object: meta.ino(), pool })
     }
 
-    /// Reads page `index`, with zeros beyond the end. Returns true if it was cached.
+    /// Returns true if the page was cached. Pads it with zeros.
     fn read(&self, index: u64, page: &mut [u8]) -> Result<bool, Box<dyn std::error::Error>> {
         if self.pool.get(self.object, index, page)? {
             return Ok(true);
@@ -46,7 +43,7 @@ impl CachedFile {
         Ok(false)
     }
 
-    /// Drops the file's cached pages. Call it after the file has changed.
+    /// Drops the file's cached pages after a change of the file.
     fn invalidate(&self) -> Result<(), ReserveError> {
         self.pool.invalidate_object(self.object)
     }

@@ -1,4 +1,4 @@
-//! Promises memory to a device and lends it to a cache until the device needs it.
+//! Lends promised memory to a cache until a device needs it.
 
 use std::io::Write;
 
@@ -21,7 +21,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     writeln!(out, "{} pages lent to the cache", reserve.stats().live.get())?;
 
-    // Other allocations take everything except the promised run.
     let mut others = Vec::new();
     while let Ok(block) = reserve.alloc(reserve.largest_run()?.min(run)) {
         others.push(block);

@@ -1,4 +1,4 @@
-//! A reserve in 30 lines: fills it with a cache, then takes contiguous memory out of it.
+//! Fills a reserve with a cache, then takes contiguous memory out of it.
 
 use std::io::Write;
 

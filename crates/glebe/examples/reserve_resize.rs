@@ -1,5 +1,5 @@
-//! A cache server's reserve that grows at night and shrinks when the machine needs memory, while it
-//! is full of cached pages. Arguments: MiB to add and remove, and `plain` or `hugetlb`.
+//! A cache server's reserve grows and shrinks while it is full of cached pages. Arguments: MiB to
+//! add and remove, and `plain` or `hugetlb`.
 
 use std::io::Write;
 use std::time::Instant;

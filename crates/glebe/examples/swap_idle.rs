@@ -1,6 +1,5 @@
 //! Uses an idle reserve as a cache for a store of four times its budget: pages in the store's file
-//! stay in the reserve too, until first class takes it. Then measures what encryption of the file
-//! costs.
+//! stay in the reserve too, until first class takes it. Also measures the cost of encryption.
 
 use std::error::Error;
 use std::io::{stdout, Write};
@@ -14,7 +13,7 @@ use glebe::units::Bytes;
 const OBJECTS: u64 = 1024;
 const LEN: u64 = 64 << 10;
 
-/// Returns an object that compresses to about half, as typical data does.
+/// Returns an object that compresses to about half.
 fn object(n: u64) -> Vec<u8> {
     let mut word = n;
     let mut next = |at: u64| {
@@ -28,7 +27,6 @@ fn object(n: u64) -> Vec<u8> {
     (0..LEN / 8).flat_map(|at| next(at).to_le_bytes()).collect()
 }
 
-/// Reads all objects and prints the median time of loads.
 fn read_all(what: &str, store: &Store, keys: &[Key]) -> Result<(), Box<dyn Error>> {
     let before = store.stats();
     let mut times = Vec::new();

@@ -1,7 +1,7 @@
 //! A hash join of two tables whose partitions are four times a store's budget.
 //!
-//! Both tables are cut by key into partitions, each a list of objects in a [`Store`]. The join
-//! needs only two partitions in memory at a time, and then marks them as dead.
+//! Both tables are cut by key into partitions, lists of objects in a [`Store`]. The join needs only
+//! two partitions in memory at a time.
 
 use std::collections::HashMap;
 use std::io::{stdout, Write};
@@ -13,13 +13,11 @@ use glebe::Bytes;
 const BUDGET: Bytes = Bytes::mib(8);
 const ROWS: u64 = 1 << 20;
 const PARTITIONS: u64 = 64;
-/// Rows that become one object.
 const CHUNK: usize = 4096;
 
-/// A key and a number.
 type Row = (u64, u64);
 
-/// Returns the rows of a table in no order. Each key occurs about twice.
+/// Returns rows in no order. Each key occurs about twice.
 fn table(seed: u64) -> impl Iterator<Item = Row> {
     (0..ROWS).map(move |row| ((row * 0x9e37_79b1 + seed) % (ROWS / 2), row ^ seed))
 }
@@ -37,11 +35,10 @@ fn rows_of(bytes: &[u8]) -> impl Iterator<Item = Row> + '_ {
     bytes.chunks_exact(16).map(move |row| (number(&row[..8]), number(&row[8..])))
 }
 
-/// The number of pairs and a sum that does not depend on their order.
+/// The number of pairs, and an order-independent sum.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Joined(u64, u64);
 
-/// Adds the pairs of both sides.
 fn join(left: impl Iterator<Item = Row>, right: impl Iterator<Item = Row>, to: &mut Joined) {
     let mut by_key: HashMap<u64, Vec<u64>> = HashMap::new();
     left.for_each(|(key, number)| by_key.entry(key).or_default().push(number));
@@ -52,7 +49,6 @@ fn join(left: impl Iterator<Item = Row>, right: impl Iterator<Item = Row>, to: &
     }
 }
 
-/// Stores a table and returns the objects of each partition.
 fn partitioned(store: &Store, rows: impl Iterator<Item = Row>) -> Result<Vec<Vec<Key>>, SwapError> {
     let mut open = vec![Vec::with_capacity(CHUNK); PARTITIONS as usize];
     let mut stored = vec![Vec::new(); PARTITIONS as usize];

@@ -1,7 +1,7 @@
-//! Sorts more numbers than fit in memory, in a [`Region`], by runs and a merge.
+//! Sorts more numbers than fit in memory, in a [`Region`].
 //!
-//! [`Region::resident`] keeps a run in memory while it is sorted. The merge reads pieces of the
-//! runs by [`Region::read_at`], as it needs them.
+//! [`Region::resident`] keeps a run in memory while it is sorted. The merge reads pieces of runs by
+//! [`Region::read_at`].
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,9 +13,8 @@ use glebe::Bytes;
 
 const BUDGET: Bytes = Bytes::mib(8);
 const NUMBERS: u64 = 4 << 20;
-/// Bytes sorted at once; leaves some of the budget to others.
+/// Leaves some of the budget to others.
 const RUN: Bytes = Bytes::mib(4);
-/// Bytes of a run that the merge buffers.
 const PIECE: usize = 64 << 10;
 const WORD: u64 = size_of::<u64>() as u64;
 
@@ -35,7 +34,6 @@ fn number(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
 }
 
-/// Sorts `len` bytes at `at` in place.
 fn sort_run(region: &Region, at: Bytes, len: Bytes) -> Result<(), SwapError> {
     let mut run = region.resident(at, len)?;
     let mut sorted: Vec<u64> = run.chunks_exact(8).map(number).collect();
@@ -46,7 +44,6 @@ fn sort_run(region: &Region, at: Bytes, len: Bytes) -> Result<(), SwapError> {
     Ok(())
 }
 
-/// The unread rest of a sorted run.
 struct Run {
     at: Bytes,
     end: Bytes,
@@ -69,7 +66,6 @@ impl Run {
     }
 }
 
-/// Calls `to` with all numbers in order.
 fn merge(
     region: &Region,
     runs: &[(Bytes, Bytes)],

@@ -1,4 +1,5 @@
-//! `glebe contig explain` says whether one run is available now, and what would help.
+//! `glebe contig explain` says in its first line whether one run is available now, then what would
+//! help.
 
 use std::io::Write;
 use std::path::Path;
@@ -13,7 +14,7 @@ use crate::Outcome;
 /// Prints the verdict. With `attempt`, allocates the run and writes its certificate to `file`.
 pub fn run(len: Bytes, attempt: bool, file: Option<&Path>, out: &mut dyn Write) -> Outcome {
     let run = explain(len)?;
-    writeln!(out, "one run of {len}: {}", run.verdict.as_str())?;
+    writeln!(out, "{}", answer(run.verdict, len))?;
     for line in std::iter::once(&run.why).chain(&run.helps) {
         writeln!(out, "    {line}")?;
     }
@@ -24,7 +25,7 @@ pub fn run(len: Bytes, attempt: bool, file: Option<&Path>, out: &mut dyn Write) 
     }
     if !attempt {
         return match run.verdict {
-            Verdict::No => Err(format!("one run of {len} cannot be had now").into()),
+            Verdict::No => Err(format!("{len} in one piece cannot be had now").into()),
             _ => Ok(()),
         };
     }
@@ -40,4 +41,13 @@ pub fn run(len: Bytes, attempt: bool, file: Option<&Path>, out: &mut dyn Write) 
         writeln!(out, "    certificate in {}", file.display())?;
     }
     Ok(())
+}
+
+fn answer(verdict: Verdict, len: Bytes) -> String {
+    match verdict {
+        Verdict::Now => format!("yes: {len} in one piece can be had now"),
+        Verdict::ByGrowth => format!("yes, by growth: {len} in one piece can be had"),
+        Verdict::No => format!("no: {len} in one piece cannot be had now"),
+        Verdict::Unknown => format!("unknown: {len} in one piece"),
+    }
 }

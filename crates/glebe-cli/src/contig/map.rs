@@ -15,16 +15,12 @@ use glebe::units::Bytes;
 use super::status::block;
 use crate::Outcome;
 
-/// Upper bound of the rows of a map.
 const ROWS_MAX: usize = 24;
-/// Columns of the label before a row.
 const LABEL: usize = 9;
-/// Default number of columns.
 const COLUMNS: usize = 80;
 /// Cells in a row of an SVG file; a power of two.
 const CELLS: usize = 512;
 
-/// Each drawn use with its character, colour and name.
 const KINDS: [(Use, char, &str, &str); 5] = [
     (Use::PoolInUse, '#', "#2563eb", "pool, in use"),
     (Use::PoolIdle, 'o', "#f2b134", "pool, idle"),
@@ -33,7 +29,6 @@ const KINDS: [(Use, char, &str, &str); 5] = [
     (Use::Free, '.', "#e4e8ec", "free"),
 ];
 
-/// Draws the map to `file`, or as text to `out`.
 pub fn run(file: Option<&Path>, out: &mut dyn Write) -> Outcome {
     let (page, size) = (page_size(), block());
     let pages = size.bytes().pages_down(page);

@@ -28,7 +28,6 @@ pub struct ReserveArgs {
     at_boot: bool,
 }
 
-/// Grows the pool and prints the change.
 pub fn run(args: &ReserveArgs, out: &mut dyn Write) -> Outcome {
     let size = page_of(args.page)?;
     let pages = args.len.pages_up(size).get();

@@ -27,14 +27,27 @@ pub fn block() -> PageSize {
     sizes().pop().unwrap_or_else(page_size)
 }
 
-/// Returns the lengths of the runs of pool pages, longest first.
-fn runs() -> Result<Vec<Bytes>, OsError> {
-    let page = page_size();
-    let block = block().bytes().pages_down(page);
-    let runs = kpage::runs(&uses(block)?, block, Use::is_pool);
-    let mut runs: Vec<Bytes> = runs.iter().map(|(_, len)| len.bytes(page)).collect();
-    runs.sort_unstable_by(|a, b| b.cmp(a));
-    Ok(runs)
+struct Runs {
+    /// Pages of pools, used or free.
+    pools: Vec<Bytes>,
+    /// Free memory, in whole blocks.
+    free: Vec<Bytes>,
+}
+
+impl Runs {
+    fn look() -> Result<Self, OsError> {
+        let page = page_size();
+        let block = block().bytes().pages_down(page);
+        let uses = uses(block)?;
+        let longest_first = |counts: fn(Use) -> bool| {
+            let runs = kpage::runs(&uses, block, counts);
+            let mut runs: Vec<Bytes> = runs.iter().map(|(_, len)| len.bytes(page)).collect();
+            runs.sort_unstable_by(|a, b| b.cmp(a));
+            runs
+        };
+        let is_free = |of| of == Use::Free;
+        Ok(Self { pools: longest_first(Use::is_pool), free: longest_first(is_free) })
+    }
 }
 
 /// Undoes what killed processes added to the pools. Returns the changes, or why it could not look.
@@ -50,7 +63,6 @@ fn mend() -> Vec<String> {
     }
 }
 
-/// Prints the status.
 pub fn run(as_json: bool, out: &mut dyn Write) -> Outcome {
     let mended = mend();
     let mut pools: Vec<(PageSize, PoolCounts)> = Vec::new();
@@ -60,7 +72,7 @@ pub fn run(as_json: bool, out: &mut dyn Write) -> Outcome {
         }
     }
     let (available, largest) = (meminfo::available()?, buddyinfo::longest_free_block());
-    let runs = runs();
+    let runs = Runs::look();
     let support = Support::probe();
     let state = |key: &str| {
         let row = support.mechanisms().iter().find(|row| row.key == key);
@@ -82,8 +94,9 @@ pub fn run(as_json: bool, out: &mut dyn Write) -> Outcome {
             "pools": pools.iter().map(pool).collect::<Vec<_>>(),
             "available_bytes": available.get(),
             "largest_free_block_bytes": largest.as_ref().ok().map(|len| len.get()),
+            "longest_free_run_bytes": runs.as_ref().ok().map(|runs| longest(&runs.free).get()),
             "pool_runs_bytes": runs.as_ref().ok().map(|runs| {
-                runs.iter().map(|len| len.get()).collect::<Vec<_>>()
+                runs.pools.iter().map(|len| len.get()).collect::<Vec<_>>()
             }),
             "long_term_pin": pin.as_str(),
             "dma_heaps": dma_heap::heaps(),
@@ -97,12 +110,14 @@ pub fn run(as_json: bool, out: &mut dyn Write) -> Outcome {
         print_pool(*size, counts, out)?;
     }
     match &runs {
-        Ok(runs) if runs.is_empty() => writeln!(out, "runs of pools    none")?,
-        Ok(runs) => writeln!(out, "runs of pools    {}, longest {}", runs.len(), runs[0])?,
+        Ok(Runs { pools, .. }) if pools.is_empty() => writeln!(out, "runs of pools    none")?,
+        Ok(Runs { pools, .. }) => {
+            writeln!(out, "runs of pools    {}, longest {}", pools.len(), longest(pools))?;
+        }
         Err(error) => writeln!(out, "runs of pools    hidden: {error}")?,
     }
-    let largest = largest.map_or_else(|hidden| hidden.to_string(), |len| len.to_string());
-    writeln!(out, "memory           {available} available, longest free block {largest}")?;
+    let free = longest_free(&runs, largest);
+    writeln!(out, "memory           {available} available, {free}")?;
     writeln!(out, "long-term pin    {pin}")?;
     for note in &mended {
         writeln!(out, "pools            {note}")?;
@@ -113,6 +128,20 @@ pub fn run(as_json: bool, out: &mut dyn Write) -> Outcome {
     }
     writeln!(out, "NUMA nodes       {}", counted(&nodes))?;
     Ok(())
+}
+
+/// Names the longest free run, or the longest block in the kernel's lists if frames are hidden. The
+/// lists join no blocks that lie side by side.
+fn longest_free(runs: &Result<Runs, OsError>, block: Result<Bytes, OsError>) -> String {
+    match (runs, block) {
+        (Ok(runs), _) => format!("longest free run {}", longest(&runs.free)),
+        (Err(_), Ok(len)) => format!("longest free block {len}"),
+        (Err(_), Err(hidden)) => format!("longest free block {hidden}"),
+    }
+}
+
+fn longest(runs: &[Bytes]) -> Bytes {
+    runs.first().copied().unwrap_or_default()
 }
 
 fn print_pool(size: PageSize, counts: &PoolCounts, out: &mut dyn Write) -> io::Result<()> {

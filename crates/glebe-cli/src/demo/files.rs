@@ -1,7 +1,7 @@
 //! [`FileSet`] reads the files below a directory page by page through a cache.
 //!
-//! It takes readable regular files that are not empty, and follows no symbolic links. The reader
-//! hashes each page that it caches and checks the hash at each hit.
+//! [`FileSet`] takes readable regular files that are not empty, and follows no symbolic links. The
+//! reader hashes each page that it caches and checks the hash at each hit.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,18 +16,15 @@ use glebe::page_size;
 use glebe::reserve::Namespace;
 use glebe::units::Bytes;
 
-/// Common directories, in the order of the search.
 const DEFAULTS: [&str; 3] = ["/usr/lib", "/usr", "/etc"];
 /// Largest number of directory entries in a walk.
 const ENTRIES_MAX: usize = 1 << 17;
 
-/// Files with their numbers of pages.
 pub struct FileSet {
     dir: PathBuf,
     files: Vec<(PathBuf, u64)>,
 }
 
-/// Results of the reader.
 #[derive(Default)]
 pub struct Reading {
     pub hits: u64,
@@ -35,7 +32,6 @@ pub struct Reading {
     /// Seconds in hits (`hit_s`), and in reads of files after misses (`read_s`).
     pub hit_s: f64,
     pub read_s: f64,
-    /// Hits with wrong bytes.
     pub wrong: u64,
 }
 
@@ -53,7 +49,6 @@ impl FileSet {
         Err(format!("no file with contents that can be read below {}", dirs[0].display()))
     }
 
-    /// Returns the pages of all files.
     pub fn pages(&self) -> u64 {
         self.files.iter().map(|(_, pages)| pages).sum()
     }

@@ -5,7 +5,6 @@ use std::fmt::Write;
 
 use clap::Command;
 
-/// A command line or a file, and its description.
 type Entry = (&'static str, &'static str);
 
 const LOCK: Entry = (

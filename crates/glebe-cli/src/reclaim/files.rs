@@ -1,7 +1,7 @@
 //! [`WatchedFiles`] holds the file that each path names now, and the files that it named before
 //! while a process uses them.
 //!
-//! Each check retries paths without a purgeable file. The reason is logged when it changes.
+//! Each check retries paths without a purgeable file, and logs a reason when it changes.
 
 use std::fs;
 use std::io;
@@ -12,10 +12,9 @@ use glebe::reclaim::Reclaimer;
 
 use super::open::{Id, Judge, Open};
 
-/// Limits the descriptors that a user who replaces a file often could use up.
+/// Limits the descriptors of a file that is replaced often.
 const BEFORE_MAX: usize = 8;
 
-/// The paths of a purger and their files.
 pub struct WatchedFiles(Vec<Named>);
 
 struct Named {
@@ -37,10 +36,6 @@ impl WatchedFiles {
         Self(paths.iter().map(named).collect())
     }
 
-    /// Opens every file.
-    ///
-    /// # Errors
-    /// If a file cannot be opened, or two paths name one file.
     pub fn open(&mut self, reclaimer: &Reclaimer) -> Result<(), String> {
         for at in 0..self.0.len() {
             let (before, [named, ..]) = self.0.split_at_mut(at) else { break };
@@ -55,7 +50,6 @@ impl WatchedFiles {
         Ok(())
     }
 
-    /// Checks every path and file.
     pub fn check(&mut self, judge: Judge<'_>) {
         self.0.iter_mut().for_each(|named| named.check(judge));
     }
@@ -67,7 +61,6 @@ impl WatchedFiles {
         }
     }
 
-    /// Returns every open file.
     pub fn all(&mut self) -> impl Iterator<Item = &mut Open> {
         self.0.iter_mut().flat_map(|named| named.now.iter_mut().chain(&mut named.before))
     }

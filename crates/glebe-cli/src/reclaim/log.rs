@@ -3,7 +3,6 @@
 use std::fmt::Display;
 use std::io::{self, Write};
 
-/// How much is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Log {
     /// Problems.
@@ -15,20 +14,17 @@ pub enum Log {
 }
 
 impl Log {
-    /// Logs a problem.
     pub fn warn(self, line: impl Display) {
         // Standard error may be closed; the purger continues.
         let _ = writeln!(io::stderr(), "glebe reclaim: {}", one_line(&line.to_string()));
     }
 
-    /// Logs an event.
     pub fn tell(self, line: impl Display) {
         if self >= Self::Plain {
             self.warn(line);
         }
     }
 
-    /// Logs a detail.
     pub fn detail(self, line: impl Display) {
         if self >= Self::Verbose {
             self.warn(line);

@@ -17,7 +17,6 @@ fn open(paths: &[PathBuf]) -> Result<Vec<Arc<Purger>>, String> {
     paths.iter().map(|path| Ok(Arc::new(open(path)?))).collect()
 }
 
-/// Purges `size` and prints the freed bytes of each file.
 pub fn purge(paths: &[PathBuf], size: Bytes, out: &mut dyn Write) -> Outcome {
     let purgers = open(paths)?;
     let reclaimer = Reclaimer::new(Policy::default())?;

@@ -16,14 +16,11 @@ use super::log::Log;
 /// Identity of a file: device and inode number.
 pub type Id = (u64, u64);
 
-/// The context of a check.
 #[derive(Clone, Copy)]
 pub struct Judge<'a> {
     pub reclaimer: &'a Reclaimer,
     pub log: Log,
-    /// Limit of the bytes that a process may pin before it is reported.
     pub quota: Option<Bytes>,
-    /// True if memory is short now.
     pub is_short: bool,
 }
 
@@ -40,7 +37,6 @@ pub struct Open {
 }
 
 impl Open {
-    /// Opens a file and claims it for this purger.
     pub fn new(path: &Path, reclaimer: &Reclaimer) -> Result<Self, String> {
         let purger = Purger::open(path).map_err(|e| e.to_string())?;
         if !purger.claim().map_err(|e| e.to_string())? {
@@ -125,7 +121,6 @@ impl Open {
         self.is_stuck = is_stuck && (judge.is_short || self.is_stuck);
     }
 
-    /// Logs what was purged since the last call.
     pub fn tell_freed(&mut self, log: Log) {
         let freed = self.purger.freed();
         let parts = freed.iter().zip(self.freed).map(|(now, before)| now.saturating_sub(before));
@@ -145,7 +140,6 @@ pub fn sums(by_priority: impl Iterator<Item = Bytes>) -> Option<String> {
     (!parts.is_empty()).then(|| format!("{sum}: {told}"))
 }
 
-/// Returns the identity of a purger's file.
 pub fn id(purger: &Purger) -> io::Result<Id> {
     let meta = File::from(purger.fd().try_clone_to_owned()?).metadata()?;
     Ok((meta.dev(), meta.ino()))

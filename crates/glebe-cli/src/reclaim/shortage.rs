@@ -10,13 +10,11 @@ use super::log::Log;
 /// Time without a shortage until it counts as over.
 const OVER: Duration = Duration::from_secs(1);
 
-/// The state of a shortage.
 #[derive(Default)]
 pub struct Shortage {
     /// Time of the last look that found memory short, until the shortage is over.
     last: Option<Instant>,
     is_blind: bool,
-    /// The last logged error about the groups.
     groups: Option<String>,
 }
 

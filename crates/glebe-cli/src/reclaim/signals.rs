@@ -36,7 +36,6 @@ impl Signals {
         Ok(Self { readable, end, reopen })
     }
 
-    /// Returns true after a signal that ends the process.
     pub fn is_end(&self) -> bool {
         self.end.load(Ordering::Acquire)
     }

@@ -1,11 +1,10 @@
 //! [`keep`] passes the caller's setting of SIGPIPE on to the program.
 //!
-//! Rust's runtime ignores the signal before `main`, and `exec` resets it to the default. systemd
-//! starts services with SIGPIPE ignored; a daemon that relies on this would end when a client hangs
-//! up.
+//! Rust's runtime ignores the signal before `main`, and `exec` resets it to the default. A daemon
+//! that systemd starts with SIGPIPE ignored would end when a client hangs up.
 //!
 //! # Safety
-//! One function runs before `main`. It makes one call and stores to an atomic.
+//! The function that runs before `main` makes one call and stores to an atomic.
 #![allow(unsafe_code)]
 
 use std::os::unix::process::CommandExt;
@@ -14,7 +13,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use glebe::internal::sys::files::broken_pipe;
 
-/// True if the caller had SIGPIPE ignored.
 static IS_IGNORED: AtomicBool = AtomicBool::new(false);
 
 /// The loader calls the functions in this section before `main`.

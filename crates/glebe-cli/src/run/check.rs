@@ -1,7 +1,7 @@
 //! [`check`] refuses a program in which LD_PRELOAD would have no effect or do harm.
 //!
-//! It follows scripts to their interpreter as the kernel does. It accepts unknown formats, and with
-//! a warning programs that this user may execute but not read.
+//! [`check`] follows scripts to their interpreter, as the kernel does. It accepts unknown formats,
+//! and programs that this user may execute but not read, with a warning.
 
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -10,16 +10,14 @@ use std::path::{Path, PathBuf};
 use super::image::{self, Architecture, Elf, Image};
 use super::{secure, NotRun};
 
-/// Number of nested scripts that the kernel follows.
 const SCRIPTS_MAX: u32 = 5;
 
-/// File name prefixes of the loaders of other C libraries.
+/// File name prefixes of other C libraries' loaders.
 const FOREIGN_LOADERS: [(&str, &str); 3] =
     [("ld-musl-", "musl"), ("ld-uClibc", "uClibc"), ("linker", "Android's C library")];
 
-/// Checks that the loader of `program` would preload a library for `ours`.
-///
-/// Returns a warning for the user, if any.
+/// Checks that the loader of `program` would preload a library for `ours`. Returns a warning for
+/// the user, if any.
 ///
 /// # Errors
 /// If the loader would not, or the file cannot be executed.
@@ -48,7 +46,7 @@ pub fn check(program: &Path, ours: Architecture) -> Result<Option<String>, NotRu
     )))
 }
 
-/// Checks the type first, since opening a FIFO would block.
+/// Checks the type before the file is opened: opening a FIFO would block.
 fn regular(program: &Path, file: &Path) -> Result<Metadata, NotRun> {
     let metadata = fs::metadata(file).map_err(|e| not_there(program, file, &e))?;
     match metadata.is_file() {
@@ -116,7 +114,7 @@ fn check_elf(file: &Path, elf: &Elf, ours: Architecture) -> Result<(), NotRun> {
     }
 }
 
-/// Returns true for the loader itself, which runs the program in its arguments.
+/// Returns true for the loader, which runs the program in its arguments.
 fn is_loader(file: &Path) -> bool {
     let file = fs::canonicalize(file).unwrap_or_else(|_| PathBuf::from(file));
     let name = file.file_name().unwrap_or_default().to_string_lossy();

@@ -5,8 +5,7 @@
 //! GLEBE_MALLOC  name,name=value,...     what was there, then --option, --signal, --stats
 //! ```
 //!
-//! Each name counts once: a later word replaces an earlier word of that name. Values are bytes.
-//! Source: ld.so(8).
+//! A later word replaces an earlier word of the same name. Values are bytes. Source: ld.so(8).
 
 use std::env;
 use std::error::Error as Failure;
@@ -17,9 +16,7 @@ use std::process;
 
 use crate::usage;
 
-/// The variable that the loader reads.
 pub const PRELOAD: &str = "LD_PRELOAD";
-/// The variable that the allocator reads.
 pub const OPTIONS: &str = "GLEBE_MALLOC";
 
 const FORMATS: [&[u8]; 3] = [b"text", b"json", b"openmetrics"];
@@ -28,9 +25,8 @@ const FORMATS: [&[u8]; 3] = [b"text", b"json", b"openmetrics"];
 const SIGNALS: [&str; 4] = ["HUP", "USR1", "USR2", "WINCH"];
 const REAL_TIME: u8 = 30;
 
-/// Longest statistics path of the allocator, in bytes.
 const STATS_PATH_MAX: usize = 1000;
-/// Longest GLEBE_MALLOC of the allocator, in bytes.
+/// The allocator's own limit, in bytes.
 const OPTIONS_MAX: usize = 4000;
 
 type Parsed<T> = Result<T, Box<dyn Failure>>;
@@ -71,8 +67,8 @@ pub fn preloads(ours: &Path, before: Option<OsString>) -> OsString {
     all
 }
 
-/// Returns the value of GLEBE_MALLOC: the words of `before`, then `words`, without earlier words of
-/// equal names.
+/// Returns the value of GLEBE_MALLOC: the words of `before`, then `words`, which replace earlier
+/// words of the same names.
 ///
 /// # Errors
 /// If the value is too long.
@@ -111,9 +107,9 @@ pub fn word(text: &OsStr) -> Parsed<OsString> {
 
 /// Returns the words for `--stats`, `--stats=FORMAT`, `--stats=FILE` or `--stats=FORMAT:FILE`.
 ///
-/// Adds this process's number, unless each process has its own file, so that only the program
-/// prints: a shell script may start a hundred others. Makes the path absolute, because the program
-/// may change its working directory.
+/// Adds this process's number unless each process has its own file, so that only the program prints
+/// and not the programs that it starts. Makes the path absolute, because the program may change its
+/// working directory.
 ///
 /// # Errors
 /// If GLEBE_MALLOC cannot name the file, or the working directory is unknown.

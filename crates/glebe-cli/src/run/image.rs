@@ -1,8 +1,7 @@
 //! [`of`] tells what an executable file is. The crate `object` parses ELF.
 //!
-//! Only headers are read, so the cost does not depend on the file's length. The file is not
-//! trusted: lengths are checked, and an error is returned where the kernel would refuse the file.
-//! Source: execve(2), elf(5).
+//! [`of`] reads only headers, checks every length, and fails where the kernel would refuse the
+//! file. Source: execve(2), elf(5).
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -18,10 +17,8 @@ use object::Endianness;
 
 /// Bytes of a script that the kernel reads (BINPRM_BUF_SIZE).
 const HEAD: u64 = 256;
-/// Longest path in bytes (PATH_MAX).
 const PATH_MAX: u64 = 4096;
 
-/// Names for messages; others are shown by number.
 const MACHINES: [(Machine, &str); 8] = [
     (elf::EM_X86_64, "x86-64"),
     (elf::EM_AARCH64, "aarch64"),
@@ -33,7 +30,6 @@ const MACHINES: [(Machine, &str); 8] = [
     (elf::EM_LOONGARCH, "loongarch"),
 ];
 
-/// The kernel's view of an executable file.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Image {
     Elf(Elf),
@@ -43,17 +39,14 @@ pub enum Image {
     Other,
 }
 
-/// The relevant properties of an ELF file.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Elf {
     pub architecture: Architecture,
     /// Position-independent: a shared library, a loader, or most programs.
     pub is_shared: bool,
-    /// The requested loader; `None` for a static program.
     pub loader: Option<PathBuf>,
 }
 
-/// The processors that execute a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Architecture {
     machine: Machine,

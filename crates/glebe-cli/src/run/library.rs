@@ -1,7 +1,7 @@
 //! [`find`] locates the library to preload.
 //!
-//! It looks only at files: the argument of `--lib`, the command's folder (after a build), and the
-//! library folders of the prefix in which the command is installed. Errors list every place tried.
+//! The places are the argument of `--lib`, the command's folder (after a build), and the library
+//! folders of the prefix in which the command is installed. Errors list every place tried.
 
 use std::env;
 use std::fs::File;
@@ -16,7 +16,6 @@ const NAME: &str = "libglebe_malloc.so";
 /// A library that LD_PRELOAD can name.
 #[derive(Debug)]
 pub struct Library {
-    /// Absolute path.
     pub path: PathBuf,
     pub architecture: Architecture,
 }
@@ -50,7 +49,7 @@ fn place_given(path: &Path) -> Result<PathBuf, NotRun> {
     Ok(if path.is_dir() { path.join(NAME) } else { path })
 }
 
-/// Returns where the library of the command at `command` may be.
+/// Returns the places of the library of the command at `command`.
 fn places(command: &Path) -> Vec<PathBuf> {
     let beside = command.parent().unwrap_or(Path::new("/"));
     let prefix = beside.parent().unwrap_or(Path::new("/"));

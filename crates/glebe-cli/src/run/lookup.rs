@@ -9,7 +9,6 @@ use rustix::fs::{accessat, Access, AtFlags, CWD};
 
 use super::NotRun;
 
-/// Search path of execvp if PATH is not set.
 const DEFAULT: &str = "/bin:/usr/bin";
 
 /// Returns `name` if it contains a slash, otherwise the first executable file of that name in the

@@ -17,8 +17,7 @@ const SETUID: u32 = 0o4000;
 /// Without group execute permission, the setgid bit has another meaning.
 const SETGID: u32 = 0o2010;
 
-/// Returns the reason as words that follow the program's name, or `None` if the program starts
-/// normally.
+/// Returns the reason as words that follow the program's name; `None` in normal mode.
 pub fn reason(program: &Path, metadata: &Metadata) -> Option<String> {
     let mode = if is_ignored(program) { 0 } else { metadata.mode() };
     let user = if mode & SETUID != 0 { metadata.uid() } else { geteuid().as_raw() };

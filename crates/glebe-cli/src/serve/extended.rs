@@ -5,15 +5,13 @@ use std::time::Duration;
 
 use crate::usage;
 
-/// The options that have an effect.
 pub struct Extended {
-    /// Refuses connections beyond the limit with a message, instead of letting them wait.
+    /// Refuses connections beyond the limit, instead of letting them wait.
     pub refuse_fast: bool,
     /// Time without a command until a connection is closed.
     pub idle: Option<Duration>,
 }
 
-/// Options without effect.
 const TUNING: &[&str] = &[
     "drop_privileges",
     "hash_algorithm",
@@ -48,7 +46,6 @@ const TUNING: &[&str] = &[
     "lru_segmented",
 ];
 
-/// Parses the extended options.
 pub fn parse(options: &[String]) -> Result<Extended, Box<dyn std::error::Error>> {
     let mut extended = Extended { refuse_fast: true, idle: None };
     for option in options.iter().filter(|option| !option.is_empty()) {

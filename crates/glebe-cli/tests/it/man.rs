@@ -24,7 +24,6 @@ fn subcommands() -> Vec<String> {
     below(&[])
 }
 
-/// Returns the subcommands below `path`.
 fn below(path: &[&str]) -> Vec<String> {
     let help = ok(&[path, &["--help"]].concat());
     if !help.contains("Commands:\n") {
@@ -81,7 +80,6 @@ fn every_subcommand_has_a_page_and_those_kept_are_in_step() {
     }
 }
 
-/// Returns true if `program` is installed; otherwise says that the check is skipped.
 fn has(program: &str, args: &[&str]) -> bool {
     let found = Command::new(program).args(args).output().is_ok_and(|o| o.status.success());
     if !found {
@@ -90,7 +88,6 @@ fn has(program: &str, args: &[&str]) -> bool {
     found
 }
 
-/// Returns the warnings of all installed formatters and linters.
 fn complaints(page: &Path) -> String {
     let checks: [(&str, &[&str]); 3] = [
         ("groff", &["-man", "-ww", "-z", "-Tutf8"]),

@@ -18,7 +18,6 @@ fn run(args: &[&str]) -> Output {
     glebe(args).output().expect("the program starts")
 }
 
-/// Commands that end soon and print something.
 const PRINTING: [&[&str]; 12] = [
     &["--version"],
     &["--help"],
@@ -93,9 +92,9 @@ fn sizes_have_fractions_and_terabytes() {
         let output = run(&["contig", "explain", size]);
         String::from_utf8(output.stdout).unwrap().lines().next().unwrap_or_default().to_owned()
     };
-    assert!(line("1.5K").starts_with("one run of 1.5 KiB: "), "{}", line("1.5K"));
-    assert_eq!(line("1000T"), "one run of 1000 TiB: no");
-    assert_eq!(line("1048576T"), "one run of 1 EiB: no");
+    assert!(line("1.5K").starts_with("yes: 1.5 KiB in one piece"), "{}", line("1.5K"));
+    assert_eq!(line("1000T"), "no: 1000 TiB in one piece cannot be had now");
+    assert_eq!(line("1048576T"), "no: 1 EiB in one piece cannot be had now");
 }
 
 #[test]
@@ -125,6 +124,10 @@ fn a_demo_shows_a_reserve_at_work_and_keeps_the_figures() {
         rest.split(' ').next().and_then(|number| number.parse().ok()).expect(line)
     };
     assert!(number("cache     ") > 4096 && number("pages     ") > 0, "{text}");
+    assert!(text.starts_with("Keeps 16 MiB full of cached files"), "{text}");
+    let result = text.lines().last().expect("a result");
+    assert!(result.contains("in one piece: glebe "), "{result}");
+    assert!(result.ends_with("Nothing failed, no byte was wrong."), "{result}");
 }
 
 #[test]

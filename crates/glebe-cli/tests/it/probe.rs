@@ -27,7 +27,6 @@ fn rows(value: &Value) -> &[Value] {
     value["mechanisms"].as_array().expect("an array of rows")
 }
 
-/// Returns `(key, state)` of each row in order.
 fn states(value: &Value) -> Vec<(String, String)> {
     let text = |row: &Value, field: &str| row[field].as_str().expect("a string").to_owned();
     rows(value).iter().map(|row| (text(row, "key"), text(row, "state"))).collect()

@@ -8,13 +8,12 @@ use glebe_testing::Scratch;
 /// The kernel's overflow uid, without privileges.
 pub const NOBODY: u32 = 65_534;
 
-/// A copy of the program that every user can reach; removed when dropped.
 pub struct Reachable(Scratch);
 
 impl Reachable {
     pub fn new() -> Self {
         let this = Self(Scratch::readable("reachable"));
-        // Another process copies: if this one did, a child forked by another thread could inherit
+        // Another process copies: a child forked by another thread of this process could inherit
         // the writable descriptor, and nobody could execute the file.
         let program = env!("CARGO_BIN_EXE_glebe");
         let mut install = Command::new("install");

@@ -6,7 +6,6 @@ use std::process::Command;
 /// that the command takes.
 const SIZES: &[&str] = &["18446744073709551615", "9223372036854775808", "1048576T", "0"];
 
-/// Commands with a size at `{}`. None changes the machine.
 const COMMANDS: &[&str] = &[
     "demo --quick --size {}",
     "contig explain {}",

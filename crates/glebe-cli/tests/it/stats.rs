@@ -39,7 +39,6 @@ fn text(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// Asserts failure with one line and returns the line.
 fn refusal(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let stderr = String::from_utf8(output.stderr.clone()).unwrap();
@@ -82,10 +81,13 @@ fn text_names_each_reserve_and_openmetrics_is_one_valid_text() {
     for reserve in &reserves {
         reserve.serve_stats_in(scratch.path()).unwrap();
     }
-    let shown = text(&stats(scratch.path(), &[]));
+    let shown = text(&stats(scratch.path(), &["--all"]));
     let heads = shown.lines().filter(|line| line.starts_with("process ")).count();
     assert_eq!(heads, 3, "{shown}");
     assert!(shown.contains(&reserves[0].stats().to_string()));
+    let brief = text(&stats(scratch.path(), &[]));
+    assert_eq!(brief.matches("2 MiB: ").count(), 3, "{brief}");
+    assert!(brief.contains("\nstored ") && !brief.contains("\nalloc_failures "), "{brief}");
 
     let families = openmetrics::parse(&text(&stats(scratch.path(), &["--openmetrics"]))).unwrap();
     let alone = openmetrics::parse(&reserves[0].stats().to_openmetrics()).unwrap();
@@ -139,7 +141,7 @@ fn one_that_answers_nonsense_is_named_and_the_others_are_shown() {
             assert!(stream.read(&mut request).unwrap() > 0);
             stream.write_all(b"glebe-stats/1 ok 9\n\x1b]0;owned\x07").unwrap();
         });
-        let output = stats(scratch.path(), &[]);
+        let output = stats(scratch.path(), &["--all"]);
         assert!(refusal(&output).contains(".99999.sock"), "{output:?}");
         assert!(String::from_utf8_lossy(&output.stdout).contains(&reserve.stats().to_string()));
     });

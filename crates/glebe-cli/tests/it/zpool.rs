@@ -7,7 +7,6 @@ fn glebe(args: &[&str]) -> Output {
     command.arg("zpool").args(args).output().expect("the program starts")
 }
 
-/// Returns the rows of the short table and its sum.
 fn table(args: &[&str]) -> (Vec<Vec<String>>, String) {
     let output = glebe(&[args, &["--short"]].concat());
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");

@@ -1,4 +1,4 @@
-//! Tests the protocol on plain files, which only tests and the lock's holder write.
+//! Tests the protocol on plain files.
 
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;

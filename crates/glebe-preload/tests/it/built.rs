@@ -13,12 +13,10 @@ use glebe_testing::Scratch;
 
 pub use glebe_testing::tools::{has, run};
 
-/// Returns the crate's folder.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Returns the allocator's path.
 pub fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| libraries::folder().join("libglebe_malloc.so"))
@@ -44,8 +42,7 @@ fn compile_to(program: &Path, source: &str, options: &[&str]) {
         .arg(program));
 }
 
-/// Returns a C program of the tests; `None` without a compiler. A process compiles it once, into
-/// the target folder.
+/// Compiles a C program of the tests once, into the target folder. `None` without a compiler.
 pub fn compiled(source: &'static str, options: &[&str]) -> Option<PathBuf> {
     static ALL: Mutex<BTreeMap<&str, PathBuf>> = Mutex::new(BTreeMap::new());
     if !has("cc") {
@@ -72,12 +69,10 @@ pub fn preloaded(program: impl AsRef<Path>, options: &str) -> Command {
     command
 }
 
-/// Returns the output as text.
 pub fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Returns the errors as text.
 pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }

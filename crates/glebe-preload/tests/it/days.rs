@@ -16,10 +16,9 @@ use glebe_testing::Scratch;
 use crate::built::{compile, compiled, preloaded, root, run, stdout};
 
 const MIB: u64 = 1 << 20;
-/// Status without what a day needs.
+/// Exit status if the machine lacks something that the day needs.
 const SKIPPED: i32 = 77;
 
-/// A program's output, a `name=value` per line.
 struct Said(HashMap<String, u64>);
 
 impl Said {
@@ -51,10 +50,10 @@ fn program() -> Option<PathBuf> {
     compiled("days.c", &[])
 }
 
-/// Plays a day of the program, in a shell that runs `first` before.
+/// Returns a command that plays a day in a shell, after `first`.
 fn day(program: &Path, first: &str, options: &str, day: &[&str]) -> Command {
     let mut command = preloaded("sh", options);
-    // Endless days fail too.
+    // The limit ends a day that hangs.
     let most = slowed(Duration::from_secs(150)).as_secs();
     let all = format!("{first}\nexec timeout -s KILL {most} \"$0\" \"$@\"");
     command.args(["-c", &all]).arg(program).args(day);
@@ -65,7 +64,6 @@ fn said(program: &Path, first: &str, options: &str, name: &[&str]) -> Said {
     Said::of(&day(program, first, options, name).output().unwrap())
 }
 
-/// Makes a group, and a shell command that enters it.
 fn group(limit: Bytes) -> Option<(glebe_testing::cgroup::Group, String)> {
     match glebe_testing::cgroup::Group::make(limit) {
         Ok(group) => {
@@ -85,7 +83,7 @@ fn a_handler_asks_and_forks_whatever_its_thread_does() {
     for name in ["ticks", "ticks-restart", "fork"] {
         said(&program, "", "", &[name]).are(&[("keeper", 1)]);
     }
-    // Near a limit frees give back.
+    // With this margin memory is always short, so frees give memory back.
     let Some((group, enter)) = group(Bytes::mib(320)) else { return };
     said(&program, &enter, "margin=64G", &["ticks"]);
     assert_eq!(group.kills(), 0);
@@ -204,7 +202,7 @@ fn the_keeper_needs_no_lock_that_a_caller_may_hold() {
     said(&program, "", "", &["locked"]).are(&[("keeper", 1)]);
 }
 
-/// Programs that preload it may start each other. The first copy serves objects.
+/// Programs that preload the library may start each other. The first copy serves objects.
 #[test]
 fn two_copies_of_the_library_in_one_process() {
     let Some(program) = program() else { return };

@@ -35,7 +35,7 @@ fn constructors_and_destructors_of_others_allocate() {
         let all = format!("{}:{}", front.display(), library().display());
         // Locking fills mimalloc's own reservation: 32 MiB, not 1 GiB.
         let reserve = ("MIMALLOC_ARENA_RESERVE", "32768");
-        // mimalloc gives back at once, which the kernel refuses for locked memory.
+        // mimalloc gives memory back at once, which the kernel refuses for locked memory.
         command.env("MIMALLOC_PURGE_DELAY", "0");
         let said = stdout(&run(command.env("LD_PRELOAD", all).env(reserve.0, reserve.1)));
         let count = |word: &str| said.lines().filter(|line| *line == word).count();
@@ -101,7 +101,6 @@ fn the_loader_calls_before_anything_has_begun() {
     }
 }
 
-/// Thread-local C++ objects with destructors that allocate.
 #[test]
 fn thread_local_objects_end_with_their_threads() {
     if !has("c++") {
@@ -114,7 +113,6 @@ fn thread_local_objects_end_with_their_threads() {
     }
 }
 
-/// Many short processes, some in pipes.
 #[test]
 fn short_processes_of_a_shell() {
     let script = "for n in 1 2 3 4 5; do echo $n | cat | sort | tr 1-5 a-e; done; exit 3";

@@ -13,19 +13,18 @@ pub fn is_built() -> bool {
     std::env::var_os(BUILT).is_some()
 }
 
-/// Returns the folder of the C libraries and the allocator.
-///
-/// Without `GLEBE_BUILT` cargo builds them here.
+/// Returns the folder of the C libraries and the allocator. Without `GLEBE_BUILT`, cargo builds
+/// them.
 pub fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| std::env::var_os(BUILT).map_or_else(build, PathBuf::from))
 }
 
-/// Builds the libraries like the tests, in their target folder.
+/// Builds the libraries with the tests' features, in the tests' target folder.
 fn build() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("a folder of cargo's");
     let mut build = Command::new(env!("CARGO"));
-    // The command too: packages together choose the features that they share.
+    // The command too, because the features of shared packages depend on the whole selection.
     build.args(["build", "-p", "glebe-c", "-p", "glebe-cli", "-p", "glebe-preload", "--lib"]);
     build.args(["--message-format=json", "--target-dir"]).arg(target);
     build.args(glebe::internal::sys::FAULTS.then_some("--features=glebe/faults"));

@@ -12,7 +12,6 @@ use crate::built::{compile, has, library, preloaded, root, run, stdout};
 /// The kernel's overflow uid.
 const NOBODY: u32 = 65_534;
 
-/// Each row is as in `edges.txt`, with any heap.
 #[test]
 fn the_edges_of_the_manual_pages() {
     if !has("cc") {
@@ -53,7 +52,6 @@ const ITS_OWN: [&str; 9] = [
     "both(aligned_alloc(64, 128), 64, 128): ",
 ];
 
-/// The C library confirms the table.
 #[test]
 fn the_c_librarys_own_allocator_has_the_same_edges() {
     if !has("cc") {
@@ -70,7 +68,6 @@ fn the_c_librarys_own_allocator_has_the_same_edges() {
     assert_eq!(common(&got), common(&expected));
 }
 
-/// Internal names stay hidden.
 #[test]
 fn nothing_else_is_exported() {
     if !has("nm") {

@@ -21,13 +21,13 @@ fn every_form_from_cpp() {
     operators(&["-std=c++17"]);
 }
 
-/// The others must call the half that is replaced.
+/// The program replaces some operators, which the others must call.
 #[test]
 fn operators_of_the_programs_own() {
     operators(&["-std=c++17", "-DOWN", "-Wno-sized-deallocation"]);
 }
 
-/// A plugin brought the library that throws, hidden from the loader's order.
+/// The C++ library comes with a plugin, outside the loader's search order.
 #[test]
 fn a_library_that_only_a_plugin_has() {
     if !has("c++") || !has("cc") {

@@ -64,7 +64,7 @@ fn the_last_report_is_written_to_the_standard_error_output() {
     let Some(program) = program() else { return };
     let output = ends(&program, "stats", &[]);
     assert_eq!((reports(&stderr(&output)), stdout(&output).as_str()), (1, "end\n"));
-    // Many programs close it at their end.
+    // Many programs close standard error at their end.
     assert_eq!(reports(&stderr(&ends(&program, "stats", &["close"]))), 1);
     // `_exit` skips the report. A child writes its own.
     assert_eq!(reports(&stderr(&ends(&program, "stats", &["_exit"]))), 0);
@@ -140,7 +140,7 @@ fn a_signal_has_a_report_written_at_any_moment() {
     assert_eq!((stdout(&output).as_str(), stderr(&output).as_str()), ("heard 1\nend\n", ""));
 }
 
-/// Into a broken pipe, and onto a full disk.
+/// Tries a broken pipe and a full disk.
 #[test]
 fn a_report_that_cannot_be_written_changes_no_status() {
     let Some(program) = program() else { return };
@@ -153,7 +153,6 @@ fn a_report_that_cannot_be_written_changes_no_status() {
     }
 }
 
-/// A relative path belongs to the last directory.
 #[test]
 fn a_path_is_of_the_last_directory() {
     let Some(program) = program() else { return };

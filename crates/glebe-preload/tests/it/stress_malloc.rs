@@ -12,7 +12,6 @@ use glebe_testing::time::{is_long, storm};
 
 use crate::built::{compiled, preloaded, run, stderr, stdout};
 
-/// Returns the time of all runs of a test.
 fn seconds() -> f64 {
     let usual = Duration::from_millis(if is_long() { 9000 } else { 4500 });
     storm(usual).as_secs_f64()
@@ -25,7 +24,7 @@ fn seed() -> u64 {
     given.map_or(now % 1_000_000, |seed| seed.parse().expect("GLEBE_STRESS_SEED is a number"))
 }
 
-/// Returns the bytes marked or given back, by the reports.
+/// Returns the bytes marked or given back, from the reports.
 fn went(reports: &str) -> u64 {
     let is_wanted = |line: &&str| {
         ["marked_bytes ", "given_back_bytes "].iter().any(|name| line.starts_with(name))
@@ -34,7 +33,6 @@ fn went(reports: &str) -> u64 {
     reports.lines().filter(is_wanted).filter_map(value).sum()
 }
 
-/// Runs the program. It must do something of each kind.
 fn stress(command: &mut Command, what: &str, seconds: f64, threads: u32, mib_of_each: u32) {
     let arguments = [format!("{seconds}"), seed().to_string(), threads.to_string()];
     let begin = Instant::now();
@@ -45,7 +43,6 @@ fn stress(command: &mut Command, what: &str, seconds: f64, threads: u32, mib_of_
     assert_eq!(numbers.len(), 4, "{said}");
     let reports = stderr(&output);
     assert!(went(&reports) > 0 || what == "pages=off", "{what}: {reports}");
-    // Blocks pass only between several threads.
     assert!(numbers[1] > 0 || threads == 1, "{what}: {said}");
     // Each kind of event must happen, even on a slow machine.
     assert!(numbers[0] > 0 && numbers[2] > 0 && numbers[3] > 0, "{what}: {said}");

@@ -13,7 +13,6 @@ use glebe_os::internal::sys::page_size;
 pub mod signals;
 
 const WORD: usize = size_of::<u64>();
-/// Time limit of a child, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Sets the flag when dropped, also by a panic.
@@ -39,7 +38,6 @@ pub fn spawn<'scope, T: Send + 'scope>(
     })
 }
 
-/// Returns a page of zero bytes.
 pub fn page_buffer() -> Vec<u8> {
     vec![0; page_size().bytes().as_usize()]
 }
@@ -68,8 +66,8 @@ impl Random {
     }
 }
 
-/// Fills `bytes` with a version of `name`; any foreign byte can be detected. A word is 0 only by
-/// chance.
+/// Fills `bytes` with a version of `name`, so that [`version`] detects foreign bytes. A word is 0
+/// only by chance.
 pub fn fill(bytes: &mut [u8], name: u64, version: u64) {
     for (at, word) in bytes.chunks_exact_mut(WORD).enumerate() {
         word.copy_from_slice(&word_of(name, version, at).to_ne_bytes());
@@ -93,7 +91,6 @@ fn word_of(name: u64, version: u64, at: usize) -> u64 {
     }
 }
 
-/// The way in which a child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChildEnd {
     /// Exit status; 101 after a panic.

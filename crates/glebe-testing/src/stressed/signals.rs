@@ -1,6 +1,6 @@
 //! [`Signals`] sends SIGPROF to every thread of the process at a fixed interval, like a profiler.
-//! The signals hit any code, also system calls, which the kernel restarts (`SA_RESTART`) or fails
-//! with EINTR in turns. The handler only counts. A forked child has its own timer.
+//! In turns, the kernel restarts interrupted system calls (`SA_RESTART`) or fails them with EINTR.
+//! A forked child has its own timer.
 
 use std::fs;
 use std::mem;
@@ -18,7 +18,7 @@ static CAME: AtomicU64 = AtomicU64::new(0);
 /// Microseconds between signals; 0 if off.
 static EVERY_US: AtomicI64 = AtomicI64::new(0);
 
-/// Sends signals until dropped. Only one may exist.
+/// Sends signals until dropped. Only one value may exist.
 pub struct Signals {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -38,7 +38,6 @@ impl Signals {
         Self { stop, thread: Some(thread::spawn(move || send(every, &told))) }
     }
 
-    /// Returns the number of signals received.
     pub fn came(&self) -> u64 {
         CAME.load(Ordering::Relaxed)
     }

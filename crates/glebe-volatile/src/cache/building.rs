@@ -1,6 +1,4 @@
-//! Builds values, in their places or in ordinary memory if the cache cannot keep them.
-//!
-//! Holds no lock while a builder runs.
+//! Builds values, in their places or in ordinary memory. Holds no lock while a builder runs.
 //!
 //! # Safety
 //! A place is lent unmarked to its item's builder, and to no other thread.
@@ -21,7 +19,7 @@ use glebe_os::extent::Extent;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::Bytes;
 
-/// `id` is `None` in a process that may not take the lock.
+/// `id` is `None` where the lock may never be released.
 struct Building<'a, K: Hash + Eq, V> {
     cache: &'a Cache<K, V>,
     id: Option<Id>,
@@ -85,7 +83,6 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
             // If the drop fails, the kernel may still take the part.
             let _ = self.region.drop_now(range_of(part));
         }
-        // The place's old contents do not matter.
         let is_unmarked = |place: &Extent| self.region.unmark(range_of(*place)).is_ok();
         let ready = place.filter(is_unmarked);
         if ready.is_none() {
@@ -117,7 +114,6 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
         Ok(Entry::new(self, Value::Kept(id, place, count)))
     }
 
-    /// Builds a value in ordinary memory, for its waiters too.
     pub(super) fn build_apart<E>(
         &self,
         id: Option<Id>,

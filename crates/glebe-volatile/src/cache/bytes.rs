@@ -49,7 +49,6 @@ pub(super) unsafe fn lend_zeroed<V: Pod, T>(
     build(values)
 }
 
-/// Returns the values of a place.
 ///
 /// # Safety
 /// The item was built with `count` values of this type, and is pinned while the slice is used.

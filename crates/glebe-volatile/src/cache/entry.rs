@@ -1,9 +1,9 @@
-//! [`Entry`]: a value that stays as long as its entry. Its drop takes the lock, and may mark
+//! [`Entry`]: a value that stays while its entry lives. Its drop takes the lock, and may mark
 //! another item.
 //!
 //! # Safety
-//! The maker of an entry has pinned its item, so nobody marks or writes its place until the drop.
-//! Only `lookup` and `building` make entries.
+//! An entry pins its item, so nobody marks or writes its place. Only `lookup` and `building` make
+//! entries.
 #![allow(unsafe_code)]
 
 use std::fmt;

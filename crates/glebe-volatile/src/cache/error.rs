@@ -12,17 +12,17 @@ pub enum BuildError<E> {
     /// Builders wait for each other, or one for its own value.
     #[error("the builder of a value waits for that value itself")]
     Recursion,
-    /// The value is longer than all addresses of the cache.
+    /// The value exceeds the cache's addresses.
     #[error("a value of {count} items of {item_bytes} bytes; the cache has addresses for {limit}")]
     TooLong {
-        /// Items asked for.
+        /// Items requested.
         count: usize,
         /// Bytes of an item.
         item_bytes: usize,
-        /// Bytes of addresses.
+        /// Addresses.
         limit: Bytes,
     },
-    /// The cache could not keep the value, and ordinary memory is missing.
+    /// There is no ordinary memory for a value that is not kept.
     #[error("no memory for a value of {len} that the cache could not take in")]
     NoMemory {
         /// Bytes of the value.

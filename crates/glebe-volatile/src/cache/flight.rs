@@ -1,6 +1,5 @@
-//! [`Flight`]: lets threads wait for a change of an item.
-//!
-//! A flight hands its waiters a value that the cache could not keep.
+//! [`Flight`]: lets threads wait for a change of an item. It hands waiters a value that the cache
+//! could not keep.
 
 use std::sync::Arc;
 

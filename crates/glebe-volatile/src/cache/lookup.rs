@@ -1,6 +1,5 @@
-//! Lookups: a hit pins, a marked entry is unmarked first, and a miss builds or returns nothing.
-//!
-//! A thread waits for a moving or building item without the cache's lock, then looks again.
+//! Lookups: a hit pins, a marked entry is unmarked first, and a miss builds or returns nothing. A
+//! thread waits for a moving or building item without the cache's lock, then looks again.
 
 use std::borrow::Borrow;
 use std::hash::Hash;
@@ -19,14 +18,12 @@ use glebe_os::internal::sync::MutexGuard;
 
 enum Rescued<'a, K: Hash + Eq, V> {
     Whole(Entry<'a, K, V>),
-    /// Some pages are zeros.
     Lost,
     Refused,
 }
 
 impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
-    /// Returns the pinned entry of a key. Returns `None` if it is missing or being built, or if the
-    /// kernel took a part.
+    /// Returns the pinned entry of a key; `None` if it is missing, being built or lost.
     pub fn get<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Entry<'_, K, V>>
     where
         K: Borrow<Q>,
@@ -142,7 +139,6 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
         Entry::new(self, Value::Kept(id, place, count))
     }
 
-    /// Unmarks a moving item, and pins it if it is whole.
     fn rescue(&self, mut table: MutexGuard<'_, Table<K, V>>, id: Id) -> Rescued<'_, K, V> {
         let place = table.item(id).place.expect("a marked item has a place");
         drop(table);
@@ -161,7 +157,7 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
         Rescued::Whole(entry)
     }
 
-    /// Makes this thread build a lost item again. Returns `None` if the item may not be kept.
+    /// Starts a rebuild of a lost item by this thread. Returns `None` if it may not be kept.
     fn begin_again(&self, id: Id, count: usize) -> Option<Extent> {
         let mut table = self.lock()?;
         let item = table.item(id);
@@ -177,7 +173,6 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
         place
     }
 
-    /// Returns the value if the cache did not keep it.
     fn wait(&self, mut table: MutexGuard<'_, Table<K, V>>, id: Id) -> Option<Handed<V>> {
         let by = thread::current().id();
         let flight = table.begin_wait(by, id);

@@ -3,7 +3,7 @@
 //! A cache owns a region and a [`Table`] of each entry's pages. An entry that lost a page is lost
 //! as a whole. Recently used entries are *hot*: unmarked, up to [`CacheOptions::hot`], because a
 //! hit of a marked entry costs an unmark and a mark, several times a read. Entries stop being hot
-//! in the order of arrival, except those used since, and the kernel purges in the order of marks.
+//! in the order of arrival, except those used since.
 //!
 //! Lock: one, never held during a builder or a system call. The `Hash`, `Eq` and `Clone` of keys
 //! run under it and must not call the cache.
@@ -107,20 +107,19 @@ impl<K: Hash + Eq, V> Cache<K, V> {
         self.region.len()
     }
 
-    /// Returns the engine that detects losses.
+    /// Returns the engine.
     #[must_use]
     pub fn engine(&self) -> Engine {
         self.region.engine()
     }
 
-    /// Returns the number of entries, also of those that the kernel took; 0 in a process that may
-    /// not take the lock.
+    /// Returns the number of entries, with lost ones; 0 where the lock cannot be taken.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lock().map_or(0, |table| table.len())
     }
 
-    /// Returns the counters and the present gauges.
+    /// Returns the statistics.
     #[must_use]
     pub fn stats(&self) -> CacheStats {
         let (kept, hot, marked) = self.lock().map_or((0, 0, 0), |table| table.pages());
@@ -134,16 +133,15 @@ impl<K: Hash + Eq, V> Cache<K, V> {
         }
     }
 
-    /// Marks all entries without pins, for programs that become idle or short of memory.
+    /// Marks all entries without pins, for programs that become idle.
     pub fn offer_all(&self) {
         self.offer(0);
     }
 
-    /// Drops the contents of all marked entries, like the kernel under pressure. Returns the bytes
-    /// dropped.
+    /// Drops the contents of all marked entries. Returns the bytes dropped.
     ///
     /// # Errors
-    /// Fails like [`Region::drop_now`].
+    /// As [`Region::drop_now`].
     pub fn drop_marked(&self) -> Result<Bytes, Error> {
         self.region.drop_now(Bytes::ZERO..self.region.len())
     }
@@ -228,12 +226,12 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
     /// the machine's memory.
     ///
     /// # Errors
-    /// Fails like [`CacheOptions::build`].
+    /// As [`CacheOptions::build`].
     pub fn new(addresses: Bytes) -> Result<Self, Error> {
         Self::options().build(addresses)
     }
 
-    /// Removes an entry. Returns true if it existed. Pins keep its value.
+    /// Removes an entry. Returns true if it existed. Pins keep the value.
     pub fn remove<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -261,8 +259,7 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
 }
 
 impl<K, V> Drop for Cache<K, V> {
-    /// Leaks the table in a process cloned without the C library: another thread may have been
-    /// changing it.
+    /// Leaks the table in a process cloned without the C library: it may be half changed.
     fn drop(&mut self) {
         if atfork::is_without_steps() {
             std::mem::forget(Arc::clone(&self.table));

@@ -47,24 +47,24 @@ impl<K, V> CacheOptions<K, V> {
         Self { engine: Some(engine), ..self }
     }
 
-    /// Sets the most bytes of all entries. At the cap a new entry evicts the oldest of the lowest
-    /// priority. Default: no cap.
+    /// Limits the bytes of all entries. A new entry then evicts the oldest of the lowest priority.
+    /// Default: no cap.
     pub fn cap(self, cap: Bytes) -> Self {
         Self { cap: Some(cap), ..self }
     }
 
-    /// Sets how many bytes of unpinned entries, the last used, stay unmarked: the kernel cannot
-    /// take them. Default: an eighth of the addresses or of the cap, at most 32 MiB.
+    /// Sets how many bytes of the last used, unpinned entries stay unmarked: the kernel cannot take
+    /// them. Default: an eighth of the addresses or of the cap, at most 32 MiB.
     pub fn hot(self, hot: Bytes) -> Self {
         Self { hot: Some(hot), ..self }
     }
 
-    /// Sets the value that decides if built values are kept. Default: all are kept.
+    /// Sets the permission to keep built values. Default: always.
     pub fn refills(self, refills: Refills) -> Self {
         Self { refills, ..self }
     }
 
-    /// Makes a cache with `addresses` bytes, rounded up to pages, for all kept values together.
+    /// Makes a cache with `addresses` bytes, rounded up to pages, for all kept values.
     ///
     /// # Errors
     /// [`Error::ZeroCap`], and the errors of [`Options::build`](crate::Options::build).
@@ -99,7 +99,6 @@ impl<K, V> CacheOptions<K, V> {
     }
 }
 
-/// The storage is enough for any split.
 fn free_places(all: Extent) -> Result<FreeTree, OsError> {
     let most = usize::try_from(all.len() / 2 + 1).unwrap_or(usize::MAX);
     let mut free = FreeTree::with_classes(all, most, Classes::None)?;

@@ -33,7 +33,7 @@ statistics! {
 }
 
 impl Stats {
-    /// Checks that misses = told + built + handed + failed + refused, while no call is under way.
+    /// Checks that misses = told + built + handed + failed + refused, if no call is under way.
     ///
     /// # Errors
     /// Returns the values if not.

@@ -1,6 +1,5 @@
-//! [`Table`]: the entries of a cache, their places and states.
-//!
-//! Makes no system call. Positions are base pages of the region. Lock: the cache's.
+//! [`Table`]: the entries of a cache, their places and states. Makes no system call. Unit: base
+//! pages of the region. Lock: the cache's.
 //!
 //! ```text
 //! Building --> Safe --> Moving --> Marked --> Moving --> Safe or Building
@@ -8,9 +7,9 @@
 //!
 //! Invariants: a key leads to at most one item. Places do not overlap. A free place was never used
 //! or is marked, except if the kernel refused a mark, and for some after a fork
-//! ([`Table::follow_fork`]). Only safe items are pinned. A safe item without pins is *young*: it is
-//! once in a queue. A moving item belongs to one thread, which waits for no other item meanwhile.
-//! Cost: O(1) for a hit of a safe item, else O(log n).
+//! ([`Table::follow_fork`]). Only safe items are pinned. A safe item without pins is *young*, and
+//! once in a queue. A moving item belongs to one thread, which waits for no other item. Cost: O(1)
+//! for a hit of a safe item, else O(log n).
 
 mod waits;
 
@@ -61,7 +60,6 @@ impl<K, V> Item<K, V> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     Nothing,
-    /// Pinned for the caller.
     Safe(Id),
     /// Was marked; the caller moves it now.
     Marked(Id),
@@ -85,7 +83,7 @@ pub(super) struct Table<K, V> {
     free: FreeTree,
     young: BTreeMap<u64, Id>,
     young_pages: u64,
-    /// Marked items, the first to evict in front.
+    /// The first to evict is in front.
     marked: BTreeMap<(Priority, u64), Id>,
     marked_pages: u64,
     last_order: u64,
@@ -129,7 +127,6 @@ impl<K, V> Table<K, V> {
         self.ids.values().copied().collect()
     }
 
-    /// The place of the building item is still marked.
     pub(super) fn take_place(&mut self, id: Id) {
         if let Some(place) = self.item(id).place.take() {
             self.kept_pages -= place.len();
@@ -144,7 +141,7 @@ impl<K, V> Table<K, V> {
         item.is_used = true;
     }
 
-    /// Returns true if this was the last pin of a removed item: the caller gives it up.
+    /// Returns true if the caller must give the item up.
     #[inline]
     pub(super) fn unpin(&mut self, id: Id) -> bool {
         let item = self.item(id);
@@ -171,7 +168,7 @@ impl<K, V> Table<K, V> {
         self.young.insert(turn, id);
     }
 
-    /// Takes the first young item for marking, if young items have more than `most` pages. Items
+    /// Takes the first young item for marking, if there are more than `most` young pages. Items
     /// used since are queued again.
     pub(super) fn oldest_young(&mut self, most: u64) -> Option<Id> {
         while self.young_pages > most {
@@ -193,7 +190,6 @@ impl<K, V> Table<K, V> {
         None
     }
 
-    /// Gives the caller a marked item, or a safe one without pins.
     pub(super) fn begin_move(&mut self, id: Id) {
         let item = self.item(id);
         debug_assert!(item.pins == 0 && matches!(item.phase, Phase::Safe | Phase::Marked(_)));
@@ -223,7 +219,6 @@ impl<K, V> Table<K, V> {
         self.marked.first_key_value().map(|(_, id)| *id)
     }
 
-    /// Frees a place, which is marked or was never used.
     pub(super) fn put_back(&mut self, place: Extent) {
         self.free.free(place).expect("places do not overlap");
     }
@@ -238,7 +233,6 @@ impl<K: Hash + Eq, V> Table<K, V> {
         self.ids.get(key).copied()
     }
 
-    /// Pins a safe item, and begins to move a marked one.
     #[inline]
     pub(super) fn look<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Found
     where
@@ -317,8 +311,8 @@ impl<K: Hash + Eq, V> Table<K, V> {
         }
     }
 
-    /// Returns true if the caller must give the item up. If not, the thread that pins, builds or
-    /// moves it ends it.
+    /// Returns true if the caller must give the item up; else the thread that pins, builds or moves
+    /// it ends it.
     pub(super) fn begin_removal(&mut self, id: Id) -> bool {
         self.unlist(id);
         let item = self.item(id);
@@ -329,7 +323,7 @@ impl<K: Hash + Eq, V> Table<K, V> {
         goes
     }
 
-    /// Ends the items that threads other than `by` were building or moving, in a child of fork.
+    /// In a child of fork, ends the items that threads other than `by` were building or moving.
     pub(super) fn follow_fork(&mut self, by: ThreadId) {
         self.waits.clear();
         for id in 0..self.items.len() {

@@ -9,7 +9,7 @@ use glebe_os::internal::sync::{MappedWord, Ordering};
 const HOLDERS: usize = 2;
 pub(crate) const CONTENTS: u64 = 7;
 
-/// `Killed` says when a purger dies in the call that frees memory.
+/// Death of a purger in the call that frees memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Killed {
     Never,
@@ -67,7 +67,7 @@ impl Ledger {
         self.alive[holder as usize].store(0, Ordering::Release);
     }
 
-    /// Frees the granule. A killed thread gets an error and must end.
+    /// A killed thread gets an error and must end.
     pub(crate) fn punch(&self, granules: Extent) -> Result<(), OsError> {
         let killed = KILLED.with(std::cell::Cell::get);
         if killed != Killed::BeforePunch && granules.len() > 0 {
@@ -93,7 +93,6 @@ impl Ledger {
 
 loom::thread_local!(static KILLED: std::cell::Cell<Killed> = std::cell::Cell::new(Killed::Never));
 
-/// Kills the calling thread in its next punch.
 pub(crate) fn be_killed(killed: Killed) {
     KILLED.with(|cell| cell.set(killed));
 }

@@ -1,5 +1,4 @@
 //! Models of processes that pin, purge and unmark a granule of a shared file, and may be killed.
-//!
 //! After a pin or unmark, a process reads zeros if a loss was reported, else the contents.
 
 use std::sync::Arc;
@@ -121,7 +120,6 @@ fn a_purge_is_finished_where_its_purger_was_killed() {
     }
 }
 
-/// Each pinner may hinder the other's finish.
 #[test]
 fn pinners_that_meet_a_killed_purger_agree() {
     for killed in [Killed::BeforePunch, Killed::AfterPunch] {
@@ -161,7 +159,6 @@ fn a_pin_ends_with_its_process() {
     });
 }
 
-/// The pinner reads the word before it counts itself.
 #[test]
 #[should_panic(expected = "lost: false")]
 fn a_pin_that_is_counted_late_keeps_nothing() {
@@ -176,8 +173,7 @@ fn a_pin_that_is_counted_late_keeps_nothing() {
     });
 }
 
-/// The purger does not doom the granule first. A thread that finishes for it mistakes a later
-/// pinner for an earlier one.
+/// A thread that finishes for the purger mistakes a later pinner for an earlier one.
 #[test]
 #[should_panic(expected = "lost: false")]
 fn a_purge_in_one_step_cannot_be_finished() {

@@ -5,8 +5,8 @@
 //!
 //! With `SharedOptions::sigbus` a touch of missing data raises SIGBUS. The handler gives a page to
 //! granules that are unmarked, or pinned by this process; the program sees the other touches. The
-//! guard counts this process's pins outside the file too. If a marked granule has pins only by
-//! these counts, another process changed the file, which becomes broken.
+//! guard counts this process's pins outside the file too: if only these counts hold a marked
+//! granule, another process changed the file, which becomes broken.
 //!
 //! ```text
 //! own count of a granule   process, 32 bits | pins, 32 bits: 0 pins for another process
@@ -88,7 +88,7 @@ impl Guard {
         Ok(Self { _watches: watches, watched, sigbus })
     }
 
-    /// Arms SIGBUS on touches in this process, if the program asked for it.
+    /// Arms SIGBUS on touches in this process, if requested.
     ///
     /// If threads of a forked child join at once, the kernel refuses all but one (EBUSY).
     pub(super) fn armed(&self, joined: Joined) -> Result<Joined, Error> {
@@ -106,7 +106,6 @@ impl Guard {
 }
 
 impl Guard {
-    /// Counts a pin before its first touch.
     #[inline]
     pub(super) fn pinned(&self, process: u32, index: u64) {
         if let Some(own) = self.watched.pinned.get(index as usize) {

@@ -2,7 +2,7 @@
 //!
 //! A *holder* is a number with a table of pins and a lock byte, which a mapping of its process
 //! keeps locked. A process joins by taking the lowest free number. The first holder unmarks every
-//! word. A join lock excludes other joins for a few system calls.
+//! word. A join lock excludes other joins.
 //!
 //! A forked child joins anew in its first call. If several threads join at once, all but one leave
 //! again: a thread must not wait for one that the fork may have left behind. The child leaks the
@@ -27,16 +27,16 @@ use glebe_os::internal::sys::memory::uffd::Uffd;
 
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Number of waits after a failed join: a tenth of a second in all.
+/// Waits after a failed join: a tenth of a second in all.
 const TURNS: u32 = 120;
 
 #[derive(Debug)]
 pub(super) struct Joined {
     pub(super) holder: u32,
     pub(super) process: u32,
-    /// Time of the join in microseconds, also in the file.
+    /// Time of the join in microseconds.
     pub(super) since: u64,
-    /// Pinned granules; counted only with a quota.
+    /// Counted only with a quota.
     pinned: MappedWord,
     _armed: Option<Uffd>,
     tied: Tied,

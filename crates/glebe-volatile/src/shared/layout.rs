@@ -12,16 +12,14 @@
 //! locks     bytes that do not exist: join, purge, purger, one per holder
 //! ```
 //!
-//! Offsets and lengths are bytes. The file is sparse. A process reads the header once, and accepts
-//! only a layout that follows from its numbers. So no later write by another process becomes an
-//! offset or a length.
+//! Unit: bytes. The file is sparse. A process reads the header once, and accepts only a layout that
+//! follows from its numbers, so no later write by another process becomes an offset or a length.
 
 use crate::Error;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::Bytes;
 
 pub(super) const MAGIC: u64 = u64::from_ne_bytes(*b"glebevol");
-/// The magic of a file without data.
 const MAGIC_OVER: u64 = u64::from_ne_bytes(*b"glebeovr");
 const VERSION: u64 = 1;
 const FIXED: usize = 9;
@@ -29,7 +27,6 @@ const HOLDERS_AT: u64 = 32;
 const JOINED_AT: u64 = HOLDERS_AT + HOLDERS_MAX as u64;
 pub(super) const NO_QUOTA: u64 = u64::MAX;
 pub(super) const HOLDERS_MAX: u32 = 128;
-/// Offset of the lock bytes, behind all data.
 const LOCKS_AT: u64 = 1 << 62;
 /// Most bytes before the data. Each process keeps one bit per page of them.
 const LEDGER_MAX: u64 = 1 << 38;
@@ -40,13 +37,13 @@ const FENCE_PAGES: u64 = 2;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Field {
-    /// Time of the last mark, in microseconds.
+    /// In microseconds.
     Clock,
     PurgedBytes,
     Purges,
     /// Process number of a holder, a hint; 0 if its table is empty.
     Process(u32),
-    /// Time of a holder's join in microseconds: tells processes of one number apart.
+    /// In microseconds: tells processes of one number apart.
     Joined(u32),
 }
 
@@ -69,7 +66,6 @@ pub(super) struct Layout {
     pub(super) granule: u64,
     pub(super) granules: u64,
     pub(super) holders: u32,
-    /// Granules that one holder may have pinned.
     pub(super) quota: u64,
     table_len: u64,
     tables_at: u64,
@@ -221,7 +217,7 @@ impl Layout {
     pub(super) const JOIN: u64 = LOCKS_AT;
     pub(super) const PURGE: u64 = LOCKS_AT + 1;
 
-    /// Locked by the file's one claiming purger as long as it lives.
+    /// Locked by the file's claiming purger as long as it lives.
     pub(super) const PURGER: u64 = LOCKS_AT + 2;
 
     pub(super) fn holder_lock(holder: u32) -> u64 {

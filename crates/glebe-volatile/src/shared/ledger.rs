@@ -1,8 +1,8 @@
 //! [`Ledger`]: the mapped state of a shared file: header, words and counts.
 //!
 //! `touch` allocates a page before a write, so that a full file system causes an error and not
-//! SIGBUS. A reader of counts first asks the file whether they are a hole, because reading a hole
-//! would fill it. Indices and lengths come only from the layout; words may hold anything. No lock.
+//! SIGBUS. A reader of counts first asks the file whether they are a hole, because a read would
+//! fill it. Indices and lengths come only from the layout; words may hold anything. No lock.
 //!
 //! # Safety
 //! A reference to a word points to an aligned place in the mapping, which lives as long as the
@@ -33,7 +33,6 @@ pub(crate) struct Ledger {
     layout: Layout,
     store: Store,
     mapped: Mapping,
-    /// One bit per page: set if allocated.
     backed: Box<[MappedWord]>,
     /// Not 0 if the file lacked a page.
     broken: MappedWord,
@@ -74,7 +73,6 @@ impl Ledger {
         Mapping::part_of(self.file.as_file(), at, len, align)
     }
 
-    /// Fails if the file lacked a page.
     #[inline]
     pub(super) fn whole(&self) -> Result<(), Error> {
         if self.broken.load(Ordering::Relaxed) == 0 {
@@ -126,7 +124,7 @@ impl Ledger {
         self.field(Field::Process(holder)).load(Ordering::SeqCst) != 0
     }
 
-    /// Returns true if a table may count a pin of a granule. A hole counts none.
+    /// Returns true if a table may count a pin of a granule; a hole counts none.
     pub(crate) fn has_counts(&self, holder: u32, index: u64) -> Result<bool, OsError> {
         let page = self.layout.counts_at(holder, index) / self.layout.page;
         if self.is_backed(page) {

@@ -1,8 +1,8 @@
 //! [`Shared`]: volatile memory of a file that several processes map.
 //!
-//! The file is a memfd or lies on tmpfs. It holds the marked *granules*, the lost ones, and each
-//! process's *pins*. Only purges free this memory, never the kernel. Any process that maps the file
-//! may purge marked granules without pins: lowest priority first, then by [`Order`].
+//! The file is a memfd or lies on tmpfs. It records marked and lost *granules*, and each process's
+//! *pins*. The kernel never frees this memory: any process that maps the file may purge marked
+//! granules without pins, lowest priority first, then by [`Order`].
 //!
 //! A pin counts in a table of its process, valid while the process holds a lock, so the pins of a
 //! killed process end. The next process that meets a granule of a killed purger finishes the purge.

@@ -43,8 +43,8 @@ impl SharedOptions {
         Self { granule: None, holders: HOLDERS, pin_quota: None, sigbus: false }
     }
 
-    /// Sets the granule, the unit of marks, pins and losses: a power of two. Default: a base page,
-    /// the least.
+    /// Sets the granule, the unit of marks, pins and losses: a power of two. Default and least: a
+    /// base page.
     pub fn granule(self, granule: Bytes) -> Self {
         Self { granule: Some(granule), ..self }
     }
@@ -59,19 +59,19 @@ impl SharedOptions {
         Self { pin_quota: Some(quota), ..self }
     }
 
-    /// Sets if an unpinned touch of a lost, marked page raises SIGBUS. Default: the touch finds
-    /// zeros. Needs userfaultfd. System calls on missing pages then fail with EFAULT. A file with
-    /// this option, or without seals, puts glebe's SIGBUS handler before the program's.
+    /// Makes an unpinned touch of a lost, marked page raise SIGBUS. Default: the touch finds zeros.
+    /// Needs userfaultfd. System calls on missing pages then fail with EFAULT. A file with this
+    /// option, or without seals, puts glebe's SIGBUS handler before the program's.
     pub fn sigbus(self, sigbus: bool) -> Self {
         Self { sigbus, ..self }
     }
 
-    /// Creates a file without a name, of `len` zero bytes, rounded up to granules. Other processes
-    /// get it by its [descriptor](Shared::fd).
+    /// Creates a file without a name, of `len` zero bytes, rounded up to granules. Others get it by
+    /// its [descriptor](Shared::fd).
     ///
     /// # Errors
-    /// [`Error::BadOption`], [`Error::Empty`], [`Error::Beyond`], [`Error::HandlerCovered`]; what
-    /// the kernel refuses.
+    /// [`Error::BadOption`], [`Error::Empty`], [`Error::Beyond`], [`Error::HandlerCovered`],
+    /// [`Error::Os`].
     pub fn create(self, len: Bytes) -> Result<Shared, Error> {
         let layout = self.layout(len)?;
         let file = MemoryFile::new(Bytes::new(layout.total))?;
@@ -82,7 +82,7 @@ impl SharedOptions {
     /// Creates a file at a new `path` on tmpfs, for this user only.
     ///
     /// # Errors
-    /// Fails like [`SharedOptions::create`]; [`Error::UnsuitableFile`] on another file system.
+    /// As [`SharedOptions::create`]; [`Error::UnsuitableFile`] on another file system.
     pub fn create_at(self, path: &Path, len: Bytes) -> Result<Shared, Error> {
         let layout = self.layout(len)?;
         let made = MemoryFile::new_at(path, Bytes::new(layout.total))?;
@@ -95,8 +95,7 @@ impl SharedOptions {
     ///
     /// # Errors
     /// [`Error::UnsuitableFile`], [`Error::BadFile`], [`Error::Truncated`],
-    /// [`Error::HandlerCovered`], [`Error::NoHolderLeft`], [`Error::Busy`]; what the kernel
-    /// refuses.
+    /// [`Error::HandlerCovered`], [`Error::NoHolderLeft`], [`Error::Busy`], [`Error::Os`].
     pub fn open(self, path: &Path) -> Result<Shared, Error> {
         let file = MemoryFile::open(path)?.map_err(Error::UnsuitableFile)?;
         let layout = read_header(&file)?;
@@ -106,7 +105,7 @@ impl SharedOptions {
     /// Opens the file of a descriptor.
     ///
     /// # Errors
-    /// Fails like [`SharedOptions::open`].
+    /// As [`SharedOptions::open`].
     pub fn adopt(self, descriptor: OwnedFd) -> Result<Shared, Error> {
         let file = MemoryFile::adopt(descriptor.into())?.map_err(Error::UnsuitableFile)?;
         let layout = read_header(&file)?;
@@ -118,7 +117,7 @@ impl SharedOptions {
     /// can use it.
     ///
     /// # Errors
-    /// Fails like [`SharedOptions::create`]; [`Error::Unaligned`] if `addr` is no multiple of the
+    /// As [`SharedOptions::create`]; [`Error::Unaligned`] if `addr` is no multiple of the
     /// page, or `len` of the granule; [`Error::Unsuitable`] for other memory; [`Error::BadOption`]
     /// with [`SharedOptions::sigbus`].
     ///

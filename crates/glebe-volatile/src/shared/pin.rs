@@ -78,7 +78,7 @@ impl<'a> Pin<'a> {
         }
     }
 
-    /// Allocates pinned granules, so that no touch of them fails for lack of memory.
+    /// Allocates pinned granules, so that no touch of them lacks memory.
     #[cold]
     fn populate(&self, absent: Extent) -> Result<(), Error> {
         let ledger = self.shared.ledger();
@@ -98,7 +98,7 @@ impl<'a> Pin<'a> {
         Bytes::new((self.end - self.start) * self.shared.granule().get())
     }
 
-    /// Returns the pages, from the start of the data, that were lost when the pin was made.
+    /// Returns the pages, from the start of the data, that were lost at the pin.
     #[must_use = "the contents of these pages are gone"]
     pub fn lost(&self) -> &Purged {
         &self.lost
@@ -135,7 +135,7 @@ impl<'a> Pin<'a> {
     /// Copies bytes in.
     ///
     /// # Errors
-    /// Fails like [`Pin::read`].
+    /// As [`Pin::read`].
     #[inline]
     pub fn write(&self, offset: Bytes, bytes: &[u8]) -> Result<(), Error> {
         let at = self.place(offset, bytes.len())?;
@@ -143,8 +143,8 @@ impl<'a> Pin<'a> {
         self.shared.whole()
     }
 
-    /// Returns the address of the first pinned byte. Only references to atomics are allowed,
-    /// because other processes may change the bytes.
+    /// Returns the address of the first pinned byte. Use only references to atomics, because other
+    /// processes may change the bytes.
     #[must_use]
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {

@@ -3,8 +3,8 @@
 //! A *pinner* increments its count in its process's table, then loads the granule's word. A
 //! *purger* claims the word, then looks at the tables. All four steps are sequentially consistent,
 //! so at least one sees the other: the pinner takes its count back and waits, or the purger gives
-//! the granule up. Without a pin the purger dooms the granule, whose bytes may be freed from then
-//! on. The next owner of a dead process's table clears its counts before it pins.
+//! the granule up. Without a pin the purger dooms the granule, whose bytes may then be freed. The
+//! next owner of a dead process's table clears its counts before it pins.
 //!
 //! Lock: [`claim`] and [`finish`] need the purge lock. Cost of a pin and an unpin: two exchanges
 //! and a load.
@@ -94,8 +94,7 @@ pub(crate) fn is_pinned(ledger: &Ledger, index: u64) -> Result<bool, OsError> {
     Ok(false)
 }
 
-/// Frees doomed granules, and claimed ones without pins, also of a killed purger. Returns the
-/// number freed.
+/// Frees doomed granules, and claimed ones without pins, also of a killed purger.
 pub(crate) fn finish(ledger: &Ledger, granules: Extent) -> Result<u64, OsError> {
     let mut doomed = Vec::new();
     for index in granules.start()..granules.end() {

@@ -1,8 +1,7 @@
 //! Purges: the choice of granules, and the lock that admits one purger at a time.
 //!
-//! A purge scans every word that was ever used, O(granules), and frees neighbours by one call. If
-//! the kernel refuses to free, the words are restored. Counts are granules. Lock: [`PurgeLock`], a
-//! byte of the file.
+//! A purge scans every word ever used, O(granules), and frees neighbours by one call. If the kernel
+//! refuses, the words are restored. Unit: granules. Lock: [`PurgeLock`], a byte of the file.
 
 use std::collections::BinaryHeap;
 use std::ops::RangeInclusive;
@@ -21,11 +20,10 @@ use glebe_os::units::Bytes;
 /// Most bytes freed by one call, because pins wait for it.
 const RUN_MAX: u64 = 8 << 20;
 
-/// The right to change words that are purging.
 #[derive(Debug)]
 pub(super) struct PurgeLock(Description);
 
-/// A granule that may be purged. Values sort in the order of purging.
+/// Values sort in the order of purging.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Candidate {
     pub(super) priority: Priority,
@@ -106,7 +104,7 @@ impl PurgeLock {
         Ok(freed)
     }
 
-    /// Frees granules without pins. Returns the number freed. Fails only before the first is freed.
+    /// Frees granules without pins. Fails only before the first is freed.
     pub(super) fn take_all(
         &self,
         ledger: &Ledger,
@@ -139,7 +137,6 @@ impl PurgeLock {
     }
 }
 
-/// Returns the first `most` candidates after `behind`, in order.
 pub(super) fn candidates(
     ledger: &Ledger,
     most: u64,

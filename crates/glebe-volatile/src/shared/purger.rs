@@ -1,7 +1,5 @@
-//! [`Purger`]: looks at a file that other processes use, and purges it.
-//!
-//! The purger does not join, so it keeps no file volatile. It takes the contents for hints, never
-//! for an offset or a length.
+//! [`Purger`]: looks at a file that other processes use, and purges it. It does not join, so it
+//! keeps no file volatile. File contents are hints, never an offset or a length.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -54,7 +52,7 @@ pub struct Look {
     pub marked_bytes: [Bytes; Priority::COUNT],
     /// Lowest key of each priority, purged first. Keys of files with the same clock are comparable.
     pub oldest: [Option<u64>; Priority::COUNT],
-    /// Marked, present bytes that pins keep from purges.
+    /// Marked, present bytes of pinned granules.
     pub pinned_bytes: Bytes,
     /// Processes that use the file now.
     pub holders: Vec<Holder>,
@@ -68,7 +66,7 @@ impl Purger {
     /// Opens the file at `path`.
     ///
     /// # Errors
-    /// Fails like [`SharedOptions::open`](super::SharedOptions::open).
+    /// As [`SharedOptions::open`](super::SharedOptions::open).
     pub fn open(path: &Path) -> Result<Self, Error> {
         Self::of(MemoryFile::open(path)?.map_err(Error::UnsuitableFile)?)
     }
@@ -76,7 +74,7 @@ impl Purger {
     /// Opens the file of a descriptor.
     ///
     /// # Errors
-    /// Fails like [`Purger::open`].
+    /// As [`Purger::open`].
     pub fn adopt(descriptor: OwnedFd) -> Result<Self, Error> {
         Self::of(MemoryFile::adopt(descriptor.into())?.map_err(Error::UnsuitableFile)?)
     }
@@ -98,7 +96,7 @@ impl Purger {
     /// this purger has the claim.
     ///
     /// # Errors
-    /// [`Error::Cloned`], [`Error::Truncated`]; what the kernel refuses.
+    /// [`Error::Cloned`], [`Error::Truncated`], [`Error::Os`].
     pub fn claim(&self) -> Result<bool, Error> {
         self.begin()?;
         let mut claim = lock(&self.claim);
@@ -146,7 +144,7 @@ impl Purger {
     /// Looks at the whole file, O(granules).
     ///
     /// # Errors
-    /// [`Error::Truncated`], [`Error::Cloned`]; what the kernel refuses.
+    /// [`Error::Truncated`], [`Error::Cloned`], [`Error::Os`].
     pub fn look(&self) -> Result<Look, Error> {
         self.begin()?;
         let (ledger, layout) = (&*self.ledger, self.ledger.layout());
@@ -191,7 +189,7 @@ impl Purger {
     /// Purges like [`Shared::purge`](super::Shared::purge).
     ///
     /// # Errors
-    /// Fails like [`Shared::purge`](super::Shared::purge).
+    /// As [`Shared::purge`](super::Shared::purge).
     pub fn purge(&self, target: Bytes, up_to: Priority) -> Result<Bytes, Error> {
         self.begin()?;
         let freed = purge::purge(&self.ledger, target, up_to)?;

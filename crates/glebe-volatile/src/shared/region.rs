@@ -95,19 +95,19 @@ impl Shared {
         self.ledger.file().as_file().as_fd()
     }
 
-    /// Returns the address of the data. Make no reference to the data: other processes may change
-    /// it, and purges may zero it. On a full tmpfs a touch of an unpinned page may raise SIGBUS.
+    /// Returns the address of the data. Make no reference to it: other processes may change it, and
+    /// purges may zero it. On a full tmpfs a touch of an unpinned page may raise SIGBUS.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.data.as_ptr()
     }
 
-    /// Marks granules, so that purges may take them. Marked ones keep their priority and order.
+    /// Marks granules for purges. Marked ones keep their priority and order.
     ///
     /// # Errors
-    /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`]; [`Error::PurgeUnderWay`]; after a
-    /// fork or clone the errors of [`Shared::pin`]; what the kernel refuses. Part of the range may
-    /// be marked then.
+    /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`]; [`Error::PurgeUnderWay`],
+    /// [`Error::Os`]; after a fork or clone the errors of [`Shared::pin`]. Part of the range may
+    /// then be marked.
     pub fn mark(&self, range: Range<Bytes>, priority: Priority, order: Order) -> Result<(), Error> {
         let granules = self.begin(&range)?;
         let time = tick(self.ledger.field(Field::Clock), uptime::micros());
@@ -127,7 +127,6 @@ impl Shared {
         self.whole()
     }
 
-    /// Returns the granules that have data in the file; empty if all are present.
     fn unknown(&self, granules: Extent) -> Result<Vec<Extent>, Error> {
         let mut all = granules.start()..granules.end();
         if all.all(|index| self.word(index).is_present()) {
@@ -140,11 +139,11 @@ impl Shared {
         Word(self.ledger.word(index).load(Ordering::SeqCst))
     }
 
-    /// Unmarks granules. Returns the lost pages that no unmark has returned. If several unmarks run
-    /// at once, at least one returns each lost page.
+    /// Unmarks granules. Returns the lost pages that no unmark has returned, each to at least one
+    /// of several concurrent unmarks.
     ///
     /// # Errors
-    /// Fails like [`Shared::mark`]. The next unmark then returns the losses.
+    /// As [`Shared::mark`]. The next unmark then returns the losses.
     pub fn unmark(&self, range: Range<Bytes>) -> Result<Purged, Error> {
         let granules = self.begin(&range)?;
         for index in granules.start()..granules.end() {
@@ -168,13 +167,13 @@ impl Shared {
     }
 
     /// Gives granules memory and keeps them from purges until the drop. Makes no system call if
-    /// they are present and no purge takes them.
+    /// they are present and not purging.
     ///
     /// # Errors
     /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`]; [`Error::PinsExhausted`],
     /// [`Error::Quota`]; [`Error::PurgeUnderWay`]; [`Error::NoHolderLeft`], [`Error::Busy`] in a
-    /// forked child; [`Error::Cloned`]; [`Error::Truncated`]; what the kernel refuses. Nothing is
-    /// pinned then.
+    /// forked child; [`Error::Cloned`]; [`Error::Truncated`]; [`Error::Os`]. Nothing is pinned
+    /// then.
     #[inline]
     pub fn pin(&self, range: Range<Bytes>) -> Result<Pin<'_>, Error> {
         let granules = self.begin(&range)?;
@@ -201,7 +200,7 @@ impl Shared {
     /// Frees marked granules without pins. Returns the base pages freed.
     ///
     /// # Errors
-    /// Fails like [`Shared::purge`], but waits up to a second for another purger.
+    /// As [`Shared::purge`], but waits up to a second for another purger.
     pub fn drop_now(&self, range: Range<Bytes>) -> Result<Pages, Error> {
         let granules = self.begin(&range)?;
         let lock = purge::lock(&self.ledger, PATIENCE)?;
@@ -212,7 +211,7 @@ impl Shared {
         Ok(Pages::new(pages))
     }
 
-    /// Returns this process's counters and the file's gauges; 0 if the file cannot be read.
+    /// Returns this process's counters and the file's gauges; 0 if unreadable.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let holder = self.joined().ok().map(|joined| joined.holder);

@@ -30,7 +30,7 @@ const REST: u32 = 8;
 /// Longest rest: a look may be slow only for lack of a processor.
 const REST_MAX: Duration = Duration::from_millis(500);
 
-/// A piece that a purge takes next. Values sort in the order of purging.
+/// A piece that a purge takes next. Pieces sort in the order of purging.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct Next {
@@ -104,11 +104,11 @@ impl Queue {
 }
 
 impl Purger {
-    /// Returns the pieces that a purge of `target` bytes would take, in order. The last may exceed
-    /// the target.
+    /// Returns the pieces that a purge of `target` bytes would take, in order, the last perhaps in
+    /// part.
     ///
     /// # Errors
-    /// Fails like [`Purger::look`].
+    /// As [`Purger::look`].
     pub fn next(&self, target: Bytes) -> Result<Vec<Next>, Error> {
         self.begin()?;
         let (ledger, granule) = (self.ledger(), self.granule());

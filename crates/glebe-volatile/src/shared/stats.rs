@@ -1,6 +1,4 @@
-//! Statistics: counters of this process, and gauges of the file.
-//!
-//! Gauges cover all processes, except `pinned`.
+//! Statistics: counters of this process, and gauges of the file for all processes, except `pinned`.
 
 use super::ledger::Ledger;
 use super::word::Word;
@@ -71,7 +69,7 @@ impl Stats {
         Ok(())
     }
 
-    /// Returns one JSON object. Names end in their unit unless they count.
+    /// Returns one JSON object. Names end in their unit, except counts.
     #[must_use]
     pub fn to_json(&self) -> String {
         json(&self.rows())

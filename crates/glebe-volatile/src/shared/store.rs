@@ -1,7 +1,7 @@
 //! [`Store`]: the place of the data: the file behind the state, or the caller's shared memory.
 //!
-//! Offsets and lengths are bytes of the data, whole pages. MADV_REMOVE frees memory for every
-//! process that maps it. mincore(2) misses swapped-out pages.
+//! Unit: bytes of the data, whole pages. MADV_REMOVE frees memory for every process that maps it.
+//! mincore(2) misses swapped-out pages.
 //!
 //! # Safety
 //! The caller keeps its memory mapped as long as the store lives. The ledger's words decide which
@@ -22,7 +22,6 @@ pub(super) enum Store {
 }
 
 impl Store {
-    /// Allocates a part; existing contents stay.
     pub(super) fn allocate(self, file: &MemoryFile, at: u64, len: u64) -> Result<(), OsError> {
         match self {
             Self::File(start) => file.allocate(start + at, len),
@@ -43,7 +42,6 @@ impl Store {
         }
     }
 
-    /// Returns the parts that hold data, as start and end offsets.
     pub(super) fn data(
         self,
         file: &MemoryFile,

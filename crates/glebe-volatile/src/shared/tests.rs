@@ -205,7 +205,6 @@ fn ranges_and_pins_have_limits() {
     drop(again(&shared));
 }
 
-/// Races two pins: if the first is refused, the second keeps its charge.
 #[test]
 fn a_refused_pin_takes_no_charge_of_another_pin() {
     const ROUNDS: usize = 100_000;

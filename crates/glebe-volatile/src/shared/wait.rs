@@ -1,7 +1,7 @@
 //! Waits for a purger, and finishes its purge if it was killed.
 //!
-//! A waiter polls the word, because a purger notifies nobody. After a while it also tries the purge
-//! lock, which is free if the purger is dead. [`PATIENCE`] limits the wait for a stopped purger.
+//! A waiter polls the word, because a purger notifies nobody, and later also tries the purge lock,
+//! which is free if the purger is dead. [`PATIENCE`] limits the wait for a stopped purger.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,6 @@ use glebe_os::units::Bytes;
 
 const LEFT_ALONE: Duration = Duration::from_millis(1);
 
-/// Waits until granule `index`, one of `granules`, is not purging.
 #[cold]
 pub(super) fn for_purge(ledger: &Ledger, index: u64, granules: Extent) -> Result<(), Error> {
     let (begin, mut backoff) = (Instant::now(), Backoff::default());

@@ -16,7 +16,7 @@
 //!
 //! *key*: the lower key is purged first: `CENTRE + t` for first in, first out, `CENTRE - t` for
 //! last in, first out. `t` is the mark's time in microseconds, always above the last mark's. Any 64
-//! bits are valid, and no offset or length comes from them.
+//! bits are valid: no offset or length comes from them.
 
 use super::Order;
 use crate::Priority;
@@ -62,7 +62,7 @@ impl Key {
         self.0
     }
 
-    /// Returns the mark's time in microseconds, negative for last in, first out.
+    /// Returns the mark's time; negative for last in, first out.
     pub(crate) fn micros(self) -> i64 {
         self.0 as i64 - CENTRE as i64
     }
@@ -72,7 +72,7 @@ pub(super) fn micros_of(key: u64) -> i64 {
     Key(key).micros()
 }
 
-/// Returns the time of the next mark, and stores it in the file's clock.
+/// Returns the next mark's time, and stores it in the file's clock.
 pub(crate) fn tick(clock: &MappedWord, now: u64) -> u64 {
     let next = |last: u64| now.max(last.saturating_add(1)).min(CENTRE - 1);
     let done = clock.fetch_update(Ordering::AcqRel, Ordering::Acquire, |last| Some(next(last)));
@@ -167,7 +167,6 @@ impl Word {
     }
 }
 
-/// Returns the words before and after, or the word that `with` refused.
 pub(crate) fn change(
     at: &MappedWord,
     with: impl Fn(Word) -> Option<Word>,

@@ -1,7 +1,7 @@
 //! [`Tag`] marks long runs without tags, so that it touches none of their words.
 //!
-//! `MADV_FREE` clears the accessed and dirty bits. Setting them at the next touch takes longer, in
-//! a virtual machine, than the rest of an unmark. So the page tables show the losses: holes and
+//! `MADV_FREE` clears the accessed and dirty bits. In a virtual machine, setting them at the next
+//! touch takes longer than the rest of an unmark. So the page tables show the losses: holes and
 //! shared pages of zeros. `MADV_POPULATE_WRITE` makes the other pages dirty, which keeps them. The
 //! thread's count of page faults tells if this filled a page freed since the look.
 //!
@@ -29,7 +29,6 @@ use glebe_os::internal::sys::memory::pagemap::{Pagemap, Reading, Residence};
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 
-/// As in `scan`.
 const WINDOW: Bytes = Bytes::mib(32);
 /// As in `scan`; also bounds the pages read if one was lost.
 const CHUNK: Bytes = Bytes::mib(4);
@@ -65,7 +64,6 @@ impl Tag {
         }
     }
 
-    /// Adds pages freed since the look to `lost`.
     fn keep_present(&self, pages: Extent, lost: &mut Vec<Extent>) {
         let populate = || self.advise(pages, Advice::PopulateWrite);
         if faults_of(populate).ok() != Some(0) {
@@ -133,7 +131,6 @@ pub(super) fn is_possible(pagemap: Option<&(Pagemap, Reading)>) -> bool {
     matches!(pagemap, Some((_, Reading::Scan))) && are_counted()
 }
 
-/// Returns true if `MADV_POPULATE_WRITE` counts filled pages as page faults.
 fn are_counted() -> bool {
     static COUNTED: First<bool> = First::new();
     *COUNTED.get_or_compute(|| {
@@ -196,7 +193,6 @@ mod tests {
             for page in losses {
                 tag.advise(one(*page), Advice::DontNeed).unwrap();
             }
-            // Acts as if the look had seen all pages.
             let mut lost = Vec::new();
             tag.keep_present(all(64), &mut lost);
             assert_eq!(lost, losses.iter().map(|page| one(*page)).collect::<Vec<_>>());

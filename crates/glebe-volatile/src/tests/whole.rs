@@ -1,4 +1,4 @@
-//! These tests cover huge pages of the *tag* engine: split, shared and taken while marked.
+//! Tests huge pages of the *tag* engine: split, shared and taken while marked.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,4 +1,4 @@
-//! These tests cover refills and concurrent reads.
+//! Tests refills and concurrent reads.
 
 use std::ptr;
 
@@ -92,7 +92,6 @@ fn an_unmarked_hole_is_zeros() {
     assert_eq!(source.calls.load(Ordering::SeqCst), 0);
 }
 
-/// Each page holds its own number, or a read reports it lost.
 #[test]
 fn pages_are_read_touched_and_lost_at_once() {
     const ENOUGH: u64 = 200;
@@ -138,7 +137,6 @@ fn pages_are_read_touched_and_lost_at_once() {
             }
         });
         for i in (0..8).cycle().take_while(|_| !done()) {
-            // Drops pages like the kernel, without a lock.
             let at = region.addr() + pages(i).as_usize();
             // SAFETY: a marked page.
             unsafe { advise(at, page(), Advice::DontNeed) }.unwrap();

@@ -143,7 +143,6 @@ proptest! {
     }
 }
 
-/// A thread destroys its locals in reverse order.
 #[test]
 fn a_destructor_of_a_thread_may_store_and_read() {
     struct AtEnd(std::sync::Arc<ObjectPool>, std::sync::mpsc::Sender<bool>);

@@ -116,7 +116,6 @@ fn a_limit_counts_everything() {
     }
 }
 
-/// Each thread that compresses at the same time needs a state.
 #[cfg(feature = "zstd")]
 #[test]
 fn what_codecs_of_more_threads_take_is_counted() {

@@ -16,7 +16,6 @@ type Name = (u32, u32);
 struct Elsewhere(HashMap<(u32, usize), Vec<u8>>);
 
 impl Elsewhere {
-    /// Seals a zspage of the first class, from `class` on, that has one.
     fn seal(&mut self, pool: &ObjectPool, class: u32, fullness: Fullness) -> Option<u32> {
         let classes = (0..CLASSES_MAX).map(|n| (n + class) % CLASSES_MAX);
         let sealing = classes.filter_map(|n| Sealing::begin(&pool.objects, n, fullness)).next()?;
@@ -102,7 +101,6 @@ fn no_slot_of_a_sealed_zspage_is_given_out() {
     assert!(elsewhere.read(&pool, gone[0]) == Some(bytes_of(first as u64, 1000)));
 }
 
-/// While an entry does not name its slot, an insert may be writing.
 #[test]
 fn a_zspage_is_not_sealed_while_an_object_is_written() {
     let pool = plain().lend(Pages::ZERO).build().unwrap();

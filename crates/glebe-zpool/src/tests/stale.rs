@@ -1,4 +1,4 @@
-//! Tests that a handle never names another object, however often its entry is used.
+//! Tests that a handle never names another object.
 
 use super::*;
 use crate::entry::word::GENERATION_BITS;

@@ -40,7 +40,6 @@ fn a_place_that_is_read_is_not_written() {
     pool.check();
 }
 
-/// One thread uses the entry again, until its generation wraps.
 #[test]
 fn one_of_several_removes_an_object_while_its_entry_is_used_again() {
     const THREADS: u64 = 3;
@@ -140,7 +139,6 @@ fn a_zspage_that_comes_and_goes_with_one_object_stays() {
     let (made, _) = pool.objects.memory.zspages.made();
     (0..100).for_each(|_| pool.remove(insert()).unwrap());
     assert_eq!(pool.objects.memory.zspages.made().0, made);
-    // Compaction frees the spare zspage.
     let freeable = pool.freeable();
     assert!(freeable > Pages::ZERO);
     assert_eq!(pool.compact(Budget::All).unwrap().freed, freeable);

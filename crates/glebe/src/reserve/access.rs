@@ -1,16 +1,16 @@
 //! [`Frames`] turns page positions into addresses. [`Critical`] keeps tenants' stores out of pages
 //! that first class takes.
 //!
-//! [`Critical::Restartable`]: each change by a tenant is a restartable sequence guarded by the
-//! granule word. Closing the granule and one [`Critical::barrier`] end all sequences.
+//! [`Critical::Restartable`]: a tenant's change is a restartable sequence guarded by the granule
+//! word. Closing the granule and one [`Critical::barrier`] end all sequences.
 //!
-//! [`Critical::Counted`], if the kernel or the C library lacks such sequences: a tenant that copies
-//! counts in `writers` of the granule word. First class takes another run or waits.
+//! [`Critical::Counted`], without such sequences: a tenant that copies counts in `writers` of the
+//! granule word. First class takes another run or waits.
 //!
 //! # Safety
-//! Page addresses are checked against the end of the memory, or of the readable window of a reserve
-//! that may grow. Only a page's holder writes to it, and nobody holds a page without memory. A
-//! forked child, where nothing is mapped, calls nothing here.
+//! Page addresses are checked against the end of the memory, or of the readable window. Only a
+//! page's holder writes to it, and nobody holds a page without memory. A forked child, where
+//! nothing is mapped, calls nothing here.
 #![allow(unsafe_code)]
 
 use std::io::ErrorKind;
@@ -117,7 +117,7 @@ unsafe fn counted_fill(fill: &Fill<'_>) -> Outcome {
 
 #[derive(Debug)]
 pub(crate) struct Frames {
-    /// Address of page 0, kept here to avoid two cold cache lines.
+    /// Kept here to avoid two cold cache lines.
     base: usize,
     pages: usize,
     page: PageSize,

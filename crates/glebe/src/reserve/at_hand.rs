@@ -1,7 +1,7 @@
 //! `ReserveCore` grants blocks of one page from the [`Stock`], without the positions' lock.
 //!
-//! A reserve with counted writers uses no stock: a search must avoid pages that writers copy to.
-//! Cost: one exchange a block; one search for each chunk restocked.
+//! Counted writers allow no stock: a search must avoid pages that they copy to. Cost: one exchange
+//! a block; one search for each chunk restocked.
 
 use super::owner::pages_of;
 use super::positions::Positions;
@@ -72,7 +72,6 @@ impl ReserveCore {
         Pages::new(largest)
     }
 
-    /// Returns true if the stock held pages.
     pub(super) fn drain_stock(&self, positions: &mut Positions) -> bool {
         let mut any = false;
         for run in self.busy.stock.drain() {

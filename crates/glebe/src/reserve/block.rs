@@ -1,4 +1,4 @@
-//! [`Block`] and [`Promise`] own the pages that first class holds, and give them back when dropped.
+//! [`Block`] and [`Promise`] own pages of first class until dropped.
 
 use std::fmt;
 
@@ -10,13 +10,13 @@ use glebe_os::extent::Extent;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 
-/// [`Contiguity`] says what is known about the pages of a block.
+/// [`Contiguity`] is what is known about a block's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Contiguity {
     /// Proved by frames read when the reserve was built.
     Proved,
-    /// Contiguous, since the kernel keeps this many pages together; frames are hidden.
+    /// The kernel keeps this many pages contiguous; frames are hidden.
     WithinGrain(Pages),
     /// Contiguous in virtual addresses only.
     VirtualOnly,
@@ -32,7 +32,7 @@ impl fmt::Display for Contiguity {
     }
 }
 
-/// [`Block`] is memory of its owner alone until it is dropped. Then tenants use its pages again.
+/// [`Block`] is its owner's memory until dropped. Then tenants use its pages again.
 ///
 /// ```
 /// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
@@ -171,7 +171,7 @@ impl Drop for Block {
     }
 }
 
-/// [`Promise`] is a run set aside for a later block. Until it is taken only tenants use the run.
+/// [`Promise`] is a run set aside for a later block. Until then only tenants use the run.
 ///
 /// ```
 /// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
@@ -197,7 +197,7 @@ impl Promise {
         Pages::new(self.extent.map_or(0, Extent::len))
     }
 
-    /// Takes the block, which never lacks room.
+    /// Takes the block. There is always room.
     ///
     /// # Errors
     /// [`ReserveError::Forked`], or [`ReserveError::Os`] if the kernel refuses the barrier, which

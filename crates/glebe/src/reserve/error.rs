@@ -1,4 +1,4 @@
-//! [`ReserveError`] says why a call on a reserve was refused.
+//! [`ReserveError`] is the reason why a call on a reserve was refused.
 
 use crate::contig;
 use glebe_os::error::OsError;
@@ -8,37 +8,37 @@ use glebe_os::units::{Bytes, Pages};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReserveError {
-    /// The block asked for has no pages.
+    /// The block has no pages.
     #[error("a block of 0 pages was asked for; the least is 1")]
     ZeroPages,
     /// The alignment is not a power of two.
     #[error("alignment of {} pages is not a power of two", .align.get())]
     BadAlign {
-        /// The alignment asked for.
+        /// Alignment requested.
         align: Pages,
     },
     /// No free run is long enough.
     #[error("no run of {} pages is free; the longest has {}", .asked.get(), .largest.get())]
     NoRun {
-        /// Pages asked for.
+        /// Pages requested.
         asked: Pages,
-        /// Pages in the longest free run.
+        /// Longest free run.
         largest: Pages,
     },
-    /// A free run is long enough, but has no place of this alignment.
+    /// A long enough free run has no place of this alignment.
     #[error(
         "no {} free pages in a run start at a multiple of {} pages; the longest run, of whatever \
          alignment, has {}", .asked.get(), .align.get(), .largest.get()
     )]
     NoAlignedRun {
-        /// Pages asked for.
+        /// Pages requested.
         asked: Pages,
-        /// The alignment asked for.
+        /// Alignment requested.
         align: Pages,
-        /// Pages in the longest free run.
+        /// Longest free run.
         largest: Pages,
     },
-    /// Tenants copy into every run that was tried; only without restartable sequences.
+    /// Tenants copy into every run that was tried; only with counted writers.
     #[error("tenants are copying into every run that fits, and the request would not wait")]
     WouldWait,
     /// The caller is a forked child.
@@ -47,7 +47,7 @@ pub enum ReserveError {
     /// The buffer is not exactly one page.
     #[error("a buffer of {given} bytes where a page is exactly {page}")]
     BadPageLen {
-        /// Length of the buffer in bytes.
+        /// Length in bytes.
         given: usize,
         /// The page size.
         page: Bytes,
@@ -55,9 +55,9 @@ pub enum ReserveError {
     /// The memory is too small, or not a whole number of granules.
     #[error("a reserve is a whole number of granules of {granule}, at least one; given {given}")]
     BadLen {
-        /// The length given.
+        /// Length given.
         given: Bytes,
-        /// Length of a granule.
+        /// Granule.
         granule: Bytes,
     },
     /// The reserve was built with a fixed length.
@@ -66,18 +66,18 @@ pub enum ReserveError {
         /// The reason.
         why: &'static str,
     },
-    /// The reserve has too little room.
+    /// The room is too small.
     #[error(
         "{asked} more asked for; {left} are left in whole pages of {unit}, of a room of {room}"
     )]
     NoRoom {
-        /// Bytes asked for.
+        /// Bytes requested.
         asked: Bytes,
-        /// Bytes of the room without memory.
+        /// Room without memory.
         left: Bytes,
         /// Page size of the memory.
         unit: Bytes,
-        /// Greatest length of the reserve.
+        /// Greatest length.
         room: Bytes,
     },
     /// The reserve cannot give back this much now.
@@ -86,9 +86,9 @@ pub enum ReserveError {
          blocks and promises, or is the last of the reserve"
     )]
     NotGiven {
-        /// Bytes asked for.
+        /// Bytes requested.
         asked: Bytes,
-        /// Bytes that could be given back.
+        /// Bytes that could be given.
         free: Bytes,
         /// Page size of the memory.
         unit: Bytes,
@@ -99,7 +99,7 @@ pub enum ReserveError {
          owns, nor is there /run/user/{user}; name one"
     )]
     NoRuntimeDir {
-        /// The effective user.
+        /// Effective user.
         user: u32,
     },
     /// The pool of compressed pages could not be made.

@@ -8,12 +8,12 @@ use glebe_os::error::OsError;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 
-/// [`Footing`] sums up the memory under a reserve.
+/// [`Footing`] sums up the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Footing {
     /// Source of the memory; [`Source::Divided`] if there are several.
     pub source: Source,
-    /// Mechanism that keeps the memory in its frames; [`HeldBy::Nothing`] if the parts differ.
+    /// Mechanism that keeps pages in their frames; [`HeldBy::Nothing`] if the parts differ.
     pub held_by: HeldBy,
     /// Length in bytes.
     pub len: Bytes,
@@ -34,7 +34,7 @@ impl ReserveCore {
 }
 
 impl Reserve {
-    /// Returns the present pages; in a forked child, the pages that the reserve was built with.
+    /// Returns the present pages; in a forked child, the pages at the build.
     #[must_use]
     pub fn len(&self) -> Pages {
         let memory = self.inner.get().ok().and_then(|inner| inner.memory.as_ref());
@@ -42,7 +42,7 @@ impl Reserve {
         memory.map_or_else(made, Memory::present)
     }
 
-    /// Returns the greatest length, set by [`ReserveOptions::room`](super::ReserveOptions::room).
+    /// Returns the greatest length: [`ReserveOptions::room`](super::ReserveOptions::room).
     #[must_use]
     pub fn room(&self) -> Bytes {
         let memory = self.inner.get().ok().and_then(|inner| inner.memory.as_ref());
@@ -66,7 +66,7 @@ impl Reserve {
         Ok(self.inner.get()?.footing())
     }
 
-    /// Returns the place of the byte at `offset` in the reserve; `None` if no memory is there.
+    /// Returns the place of the byte at `offset`; `None` without memory.
     ///
     /// # Errors
     /// [`ReserveError::Forked`].

@@ -17,17 +17,16 @@
 //! ```
 //!
 //! The version grows with every change, so a successful exchange proves that the bucket did not
-//! change since the search. An entry is a hint: the entry of a page that first class took stays
-//! until a search finds it stale. Keys that crowd a bucket displace each other, which costs a miss.
+//! change since the search. An entry is a hint: if first class took its page, it stays until a
+//! search finds it stale. Keys that crowd a bucket displace each other.
 //!
 //! Tag: hash bits that do not choose the bucket. Key words tell equal tags apart.
 //!
 //! Generation: low bits of the page word's generation ([`super::words`]), so an entry names one use
 //! of its page. The bits repeat after 2^16 claims and returns of a page: for each put of its own
-//! key there, a stale entry names its page again with probability 2^-16. Other keys are safe, since
-//! key words are compared. A publication ends the stale entries of its tag, so after a put only its
-//! page is found. During two puts of a key a reader can see the first page again after the second,
-//! and an older page with probability 2^-32.
+//! key there, a stale entry names its page again with probability 2^-16. Key words protect other
+//! keys. A publication ends the stale entries of its tag. During two puts of a key a reader may see
+//! the first page after the second.
 //!
 //! # Safety
 //! Buckets consist of words, which may be zero.
@@ -90,7 +89,7 @@ pub(crate) enum Held {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Published {
     pub(crate) replaced: Option<PageUse>,
-    /// The use of another key, removed for want of room.
+    /// The use of another key, for want of room.
     pub(crate) displaced: Option<PageUse>,
 }
 
@@ -141,7 +140,6 @@ impl Index {
         prefetch(&bucket.slots[SLOTS - 1]);
     }
 
-    /// Returns the first use that `take` accepts, if its entry is still valid afterwards.
     #[inline]
     pub(crate) fn find(&self, hash: u64, mut take: impl FnMut(PageUse) -> bool) -> Option<PageUse> {
         let bucket = self.bucket(hash);
@@ -153,8 +151,7 @@ impl Index {
         })
     }
 
-    /// Makes `at` the only entry of its key. Returns `None` if other threads have claimed all
-    /// slots.
+    /// Makes `at` the only entry of its key. Returns `None` if others have claimed all slots.
     pub(crate) fn publish(
         &self,
         hash: u64,

@@ -1,18 +1,17 @@
-//! [`Lender`] lends the pages that first class does not hold to the page cache and the pools.
+//! [`Lender`] lends pages that first class does not hold to the page cache and the pools.
 //!
-//! A claim may evict a page of either tenant, whose next access finds that the page has another
-//! user. No lock.
+//! A claim may evict a page of either tenant, whose next access notices. No lock.
 //!
 //! Choice: CLOCK with one byte a page, set by a reader and cleared by the hand. The hand moves
 //! downward, since first class takes from the bottom. Pages that first class gave back are tried
-//! first, since a free page saves an eviction. A few slots remember them as hints: only the page
-//! word allows a claim.
+//! first, since a free page saves an eviction. Slots remember them as hints: only the page word
+//! allows a claim.
 //!
 //! The page cache first reuses free pages that its thread dropped last, which are in the
-//! processor's caches: replacing values of 1 MiB takes 7 to 10 % less time.
+//! processor's caches.
 //!
-//! A claim that may not evict uses a hand of its own, which restarts at the top when enough was
-//! given back: first class would soon take the lowest pages again.
+//! A claim that may not evict uses its own hand, which restarts at the top when enough was given
+//! back: first class would soon take the lowest pages again.
 
 use std::ops::Range;
 
@@ -27,16 +26,16 @@ use glebe_os::internal::sync::{MappedByte, MappedWord as Word, Ordering};
 /// Flag in a page's first key word: part of a zspage.
 pub(super) const PACKED: u64 = 1 << 63;
 
-/// Used pages that a claim passes over before it evicts one.
+/// Used pages passed over before one is evicted.
 const HOT_MAX: u32 = 64;
-/// Pages that a thread takes from the hand at a time.
+/// Pages taken from the hand at a time.
 const CHUNK: u64 = 32;
 /// Flag in a lane: the chunk was given back, so only its free pages are taken.
 const ONLY_FREE: u64 = 1 << 63;
 const SLOTS: usize = 64;
-/// Dropped pages that a lane remembers. The lane then fills two cache lines.
+/// A lane then fills two cache lines.
 pub(super) const DROPPED: u64 = 14;
-/// Part of all pages after which the hand restarts: at most 64 looks for each page given back.
+/// Share of pages until the hand restarts: at most 64 looks for each page given back.
 const TO_TOP: u64 = 64;
 
 #[derive(Debug)]
@@ -52,9 +51,9 @@ pub(crate) struct Lender {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum First {
     GivenBack,
-    /// Pages dropped, pages given back, then the hand.
+    /// Dropped pages, pages given back, then the hand.
     Dropped,
-    /// Free pages only: pages dropped, then the hand for free pages.
+    /// Dropped pages, then the hand for free pages.
     Free,
     AtHand,
 }
@@ -111,8 +110,7 @@ impl Lender {
         self.claim_where(First::Free, u64::MAX, |_, held| held.is_none())
     }
 
-    /// Looks at up to `most` pages at the hand. Hints count separately, since their pages may be in
-    /// use again.
+    /// Looks at up to `most` pages at the hand. Hints count separately.
     #[inline]
     pub(super) fn claim_where(
         &self,
@@ -179,8 +177,7 @@ impl Lender {
         filled
     }
 
-    /// Counts at the end: a locked instruction between two copies would wait for the stores of the
-    /// first.
+    /// Counts at the end: a locked instruction would wait for the stores of the copy before it.
     #[inline]
     pub(super) fn fill_all<'b>(
         &self,
@@ -198,7 +195,7 @@ impl Lender {
         self.counts.add(Counter::RejectedRecalled, recalled);
     }
 
-    /// Returns false if the use is over or another thread interfered.
+    /// Returns false if the use is over or contended.
     #[inline]
     pub(super) fn drop_use(&self, at: PageUse, why: Counter) -> bool {
         let dropped = self.lent.discard_use(at);
@@ -247,7 +244,7 @@ struct Clock {
     high_hand: Padded,
     given: Word,
     lanes: Box<[Lane]>,
-    /// Ranges of chunks: first chunk from bit 32, number of chunks below; 0 if empty.
+    /// First chunk from bit 32, number of chunks below; 0 if empty.
     slots: Box<[Word]>,
     next_slot: Word,
     /// May lag.

@@ -1,8 +1,7 @@
 //! [`Memory`] of a reserve with room is a window of addresses with parts mapped in it.
 //!
-//! A part is the memory that one call added, less the pages given back. Positions and lengths are
-//! base pages from the start of the window, unless they are [`Bytes`]. Locks: `turn` for each
-//! change, then `parts` for each look.
+//! A part is the memory of one call, less the pages given back. Unit: base pages from the window's
+//! start, or [`Bytes`]. Locks: `turn` for changes, then `parts` for looks.
 
 use std::sync::Arc;
 
@@ -61,7 +60,6 @@ impl MemoryPart {
     }
 }
 
-/// Joins adjacent frames.
 fn runs_of(parts: &[MemoryPart]) -> Vec<Run> {
     let mut all: Vec<Run> = parts.iter().flat_map(MemoryPart::runs).collect();
     all.sort_unstable_by_key(|run| run.pages.start());
@@ -133,8 +131,8 @@ impl Memory {
         parts.iter().flat_map(|part| &part.left).fold(all, |rest, left| without(&rest, *left))
     }
 
-    /// Returns places at multiples of `align`: the shortest free extent that is long enough, or
-    /// several extents. The error is the number of pages that fit.
+    /// Returns places at multiples of `align`: the shortest extent that fits, or several. The error
+    /// is the number of pages that fit.
     pub(super) fn places(&self, len: u64, align: u64) -> Result<Vec<Extent>, u64> {
         let aligned = |absent: &Extent| {
             let start = absent.start().next_multiple_of(align);
@@ -198,7 +196,7 @@ impl Memory {
         most.ok_or(ReserveError::FixedLen { why: "a buffer of a dma-heap is given back whole" })
     }
 
-    /// Gives back whole units. Late readers may still copy from `gone`. An error changes nothing.
+    /// Gives back whole units. Late readers may still copy from `gone`.
     pub(super) fn vacate(&self, gone: Extent) -> Result<(), OsError> {
         let mut parts = lock(&self.parts);
         let pinned = |part: &MemoryPart, gone: Extent| within(&part.left, gone).collect::<Vec<_>>();

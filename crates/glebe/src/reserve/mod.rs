@@ -1,9 +1,9 @@
 //! [`Reserve`] is guaranteed contiguous memory whose idle pages work as a cache.
 //!
 //! A reserve owns one populated mapping. *First class* allocates [`Block`]s of physically
-//! contiguous pages, in microseconds. *Tenants*, the [`PageCache`] and each [`LentObjectPool`],
-//! borrow the other pages, and lose them at once when first class takes them. Positions count base
-//! pages from the start of the mapping. Granules have 2 MiB.
+//! contiguous pages. *Tenants*, the [`PageCache`] and each [`LentObjectPool`], borrow the other
+//! pages until first class takes them. Unit: base pages from the mapping's start. Granules have 2
+//! MiB.
 //!
 //! Layers, from below: `lent` is the protocol, `lender` chooses tenants' pages, `page_cache` and
 //! `packed` are the tenants, `owner` is first class.
@@ -75,7 +75,7 @@ pub(crate) use shrinkable::Shrinkable;
 
 const GRANULE: Bytes = Bytes::mib(2);
 
-/// [`Writers`] is the way to keep tenants out of the pages of first class.
+/// [`Writers`] is how tenants are kept out of first class's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writers {
     /// Restartable sequences: first class never waits for a tenant.
@@ -177,7 +177,7 @@ impl ReserveCore {
     }
 }
 
-/// [`GranuleUse`] counts the pages of one granule; all are 0 if the granule has no memory.
+/// [`GranuleUse`] counts a granule's pages; all are 0 if it has no memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GranuleUse {
     /// Unused pages.
@@ -208,11 +208,10 @@ pub struct Reserve {
 }
 
 impl Reserve {
-    /// Makes a reserve over `len` bytes of new memory, rounded up to granules, from the best
-    /// source.
+    /// Makes a reserve over `len` bytes of new memory, rounded up to granules.
     ///
     /// # Errors
-    /// The errors of [`ReserveOptions::build`].
+    /// As [`ReserveOptions::build`].
     pub fn new(len: Bytes) -> Result<Self, ReserveError> {
         Self::options().build(len)
     }
@@ -228,14 +227,13 @@ impl Reserve {
         PageCache::new(self.inner.clone())
     }
 
-    /// Returns the memory that the reserve was made of; [`Reserve::certificate`] has the present
-    /// memory.
+    /// Returns the memory at the build; see [`Reserve::certificate`] for the present memory.
     #[must_use]
     pub fn contig(&self) -> &Contig {
         &self.contig
     }
 
-    /// Returns how tenants are kept out of blocks.
+    /// Returns how tenants are kept out.
     #[must_use]
     pub fn writers(&self) -> Writers {
         if self.why_counted.is_some() {
@@ -267,7 +265,7 @@ impl Reserve {
     /// ends with the reserve. Later calls return the same socket.
     ///
     /// The socket is in `$XDG_RUNTIME_DIR/glebe` if this user owns `$XDG_RUNTIME_DIR`, else in
-    /// `/run/glebe` for root and in `/run/user/UID/glebe` for others.
+    /// `/run/glebe` for root and `/run/user/UID/glebe` for others.
     ///
     /// # Errors
     /// [`ReserveError::NoRuntimeDir`], [`ReserveError::Forked`], or [`ReserveError::Os`] if the
@@ -276,11 +274,11 @@ impl Reserve {
         self.serve(None)
     }
 
-    /// Serves as [`Reserve::serve_stats`] does, in `dir`, which is created if missing and closed to
-    /// others.
+    /// Serves as [`Reserve::serve_stats`] does, in `dir`, which is created if missing, for this
+    /// user only.
     ///
     /// # Errors
-    /// The errors of [`Reserve::serve_stats`] except [`ReserveError::NoRuntimeDir`].
+    /// As [`Reserve::serve_stats`] except [`ReserveError::NoRuntimeDir`].
     pub fn serve_stats_in(&self, dir: &Path) -> Result<&Path, ReserveError> {
         self.serve(Some(dir))
     }

@@ -1,4 +1,4 @@
-//! [`LentObjectPool`] stores compressed objects on pages that first class does not hold.
+//! [`LentObjectPool`] stores compressed objects on lent pages.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use glebe_os::internal::sync::Ordering;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 
-/// [`LentObjectPoolOptions`] makes a pool of objects on lent pages.
+/// [`LentObjectPoolOptions`] makes such a pool.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct LentObjectPoolOptions {
@@ -29,7 +29,7 @@ pub enum OnRecall {
     /// They are lost, which costs first class nothing.
     #[default]
     Discard,
-    /// First class moves them to other lent pages, free or from the page cache, or loses them. Each
+    /// First class moves them to other lent pages, free or from the page cache, if it can. Each
     /// page costs first class about a microsecond, and every block of this reserve one look a page.
     Move,
 }
@@ -90,9 +90,9 @@ impl Drop for Owned {
 /// [`LentObjectPool`] is a cheap handle to compressed objects of 1 byte to a page, in pages that
 /// first class does not hold.
 ///
-/// New objects are stored in ordinary memory, the *staging*, and move to lent pages when it is
-/// full. Then they are *lost* if first class or another tenant takes their pages. A read that finds
-/// an object lost returns `None`, and ends its handle.
+/// Objects move from ordinary memory, the *staging*, to lent pages when it is full, and are *lost*
+/// if first class or another tenant takes those. A read of a lost object returns `None`, and ends
+/// its handle.
 ///
 /// ```
 /// use glebe::{reserve::Reserve, units::{Bytes, Pages}};
@@ -112,7 +112,7 @@ pub struct LentObjectPool {
 }
 
 impl Reserve {
-    /// Returns the options of a pool of objects on lent pages.
+    /// Returns the options of a pool.
     pub fn object_pool(&self) -> LentObjectPoolOptions {
         LentObjectPoolOptions::new(self.clone())
     }
@@ -150,8 +150,8 @@ impl LentObjectPool {
         Ok(handle)
     }
 
-    /// Copies an object to the start of `buf`. Returns its length, or `None` if it was lost; then
-    /// `buf` may change.
+    /// Copies an object to the start of `buf`. Returns its length; or `None` if it was lost, and
+    /// may then change `buf`.
     ///
     /// # Errors
     /// [`Error::Stale`] if it was removed or found lost before; [`Error::Foreign`],
@@ -168,7 +168,7 @@ impl LentObjectPool {
     /// Returns the uncompressed length of an object; `None` if it was lost.
     ///
     /// # Errors
-    /// The errors of [`LentObjectPool::read`].
+    /// As [`LentObjectPool::read`].
     pub fn len_of(&self, handle: Handle) -> Result<Option<usize>, Error> {
         let inner = self.inner()?;
         let pinned = self.pool().pinned(handle)?;
@@ -179,7 +179,7 @@ impl LentObjectPool {
     /// Stores other bytes under this handle.
     ///
     /// # Errors
-    /// The errors of [`LentObjectPool::insert`]; [`Error::Stale`], [`Error::Foreign`].
+    /// As [`LentObjectPool::insert`]; [`Error::Stale`], [`Error::Foreign`].
     pub fn replace(&self, handle: Handle, bytes: &[u8]) -> Result<(), Error> {
         let inner = self.inner()?;
         self.checked_room(inner, bytes.len())?;
@@ -254,7 +254,7 @@ impl LentObjectPool {
     }
 }
 
-/// [`LentObjectPoolStats`] has the statistics of a [`LentObjectPool`] at one moment.
+/// [`LentObjectPoolStats`] has the statistics at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LentObjectPoolStats {
@@ -268,13 +268,13 @@ pub struct LentObjectPoolStats {
     pub moved: Pages,
     /// Objects brought back from sparse zspages.
     pub taken_out: u64,
-    /// Lent pages of zspages, with lost pages that are not found yet.
+    /// Lent pages of zspages, with undetected losses.
     pub lent: Pages,
     /// Pages of zspages in ordinary memory.
     pub staged: Pages,
     /// Limit of staged pages.
     pub staging: Pages,
-    /// Bytes of tables for the places of lent pages.
+    /// Bytes of tables of lent pages.
     pub places_bytes: u64,
     /// Statistics of the objects.
     pub objects: Stats,
@@ -302,7 +302,7 @@ impl LentObjectPoolStats {
         ]
     }
 
-    /// Returns one JSON object, with the objects' JSON in it.
+    /// Returns one JSON object with the objects' JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
         let mut own = json(&self.rows());
@@ -311,7 +311,7 @@ impl LentObjectPoolStats {
         own
     }
 
-    /// Returns OpenMetrics 1.0 text, with the objects' text; pages are given in bytes.
+    /// Returns OpenMetrics 1.0 text with the objects' text; pages are given in bytes.
     #[must_use]
     pub fn to_openmetrics(&self) -> String {
         let sets = [Set { labels: Vec::new(), rows: self.rows() }];
@@ -319,7 +319,7 @@ impl LentObjectPoolStats {
     }
 
     /// Tests that `lost` equals `evicted` of the objects, and the identities of
-    /// [`zpool::Stats`](crate::zpool::Stats). They hold while no call is under way.
+    /// [`zpool::Stats`](crate::zpool::Stats), while no call is under way.
     ///
     /// # Errors
     /// The identity that does not hold, with its values.

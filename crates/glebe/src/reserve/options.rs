@@ -57,8 +57,7 @@ impl ReserveOptions {
     }
 
     /// Sets the codec of the page cache; by default pages stay uncompressed. With a codec more
-    /// pages fit, puts and gets take longer, and up to a 64th of the room is staged in ordinary
-    /// memory.
+    /// pages fit, calls take longer, and up to a 64th of the room is staged in ordinary memory.
     pub fn page_cache(self, codec: Codec) -> Self {
         Self { page_cache: Some(codec), ..self }
     }
@@ -71,7 +70,7 @@ impl ReserveOptions {
 
     /// Lets the reserve [grow](super::Reserve::grow) up to `room` bytes, rounded up to granules,
     /// and [shrink](super::Reserve::shrink); by default the length is fixed. Each page of room
-    /// costs some ten bytes of tables, and about a hundred once it is used.
+    /// costs about ten bytes of tables, or a hundred once used.
     pub fn room(self, room: Bytes) -> Self {
         Self { room, ..self }
     }
@@ -94,7 +93,7 @@ impl ReserveOptions {
     /// Makes a reserve over `contig`, which grows by memory of the same source.
     ///
     /// # Errors
-    /// The errors of [`ReserveOptions::build`] except [`ReserveError::Contig`].
+    /// As [`ReserveOptions::build`] except [`ReserveError::Contig`].
     pub fn build_on(self, contig: Contig) -> Result<Reserve, ReserveError> {
         let again = Contig::options().chosen_for_runs();
         let again = match contig.source() {

@@ -1,7 +1,7 @@
 //! First class places a block, recalls its pages from tenants, and gives it back.
 //!
-//! Lock: the mutex of the positions, held while a place is chosen but never during a recall: O(log
-//! n), plus one step a granule if granules have costs.
+//! Lock: the positions', for the choice of a place, never during a recall: O(log n), plus one step
+//! a granule if granules have costs.
 
 use std::ops::Range;
 
@@ -40,8 +40,8 @@ impl Request {
         Self { pages, align, zeroed: false, any: false, no_wait: false }
     }
 
-    /// Sets the alignment to `align` pages, a power of two. It counts page frames, or positions in
-    /// the reserve if frames are hidden or [`Request::any`] spans several physical runs.
+    /// Sets the alignment to `align` pages, a power of two, of page frames. Positions are aligned
+    /// if frames are hidden or [`Request::any`] spans several physical runs.
     pub fn align(self, align: Pages) -> Self {
         Self { align, ..self }
     }
@@ -57,8 +57,7 @@ impl Request {
         Self { any: true, ..self }
     }
 
-    /// Returns [`ReserveError::WouldWait`] instead of waiting for a tenant's copy, which happens
-    /// only without restartable sequences.
+    /// Returns [`ReserveError::WouldWait`] instead of waiting for a counted writer.
     pub fn no_wait(self) -> Self {
         Self { no_wait: true, ..self }
     }
@@ -91,8 +90,8 @@ pub(super) fn pages_of(extent: Extent) -> Range<usize> {
 }
 
 impl Reserve {
-    /// Takes a block, also from pages that tenants use. A number of [`Pages`] stands for
-    /// [`Request::new`]. O(log n), plus one step a granule.
+    /// Takes a block, also from pages that tenants use. [`Pages`] convert by [`Request::new`].
+    /// O(log n), plus one step a granule.
     ///
     /// ```
     /// use glebe::{reserve::{Request, Reserve}, units::{Bytes, Pages}};
@@ -115,19 +114,19 @@ impl Reserve {
         ReserveCore::alloc(&self.inner, request.into())
     }
 
-    /// Takes a block as [`Reserve::alloc`] does, without waiting for a tenant's copy.
+    /// Takes a block as [`Reserve::alloc`] does, but never waits for a tenant's copy.
     ///
     /// # Errors
-    /// The errors of [`Reserve::alloc`].
+    /// As [`Reserve::alloc`].
     #[inline]
     pub fn try_alloc(&self, request: impl Into<Request>) -> Result<Block, ReserveError> {
         self.alloc(request.into().no_wait())
     }
 
-    /// Sets a run aside for a later block. Until it is taken only tenants use the run.
+    /// Sets a run aside for a later block. Until then only tenants use the run.
     ///
     /// # Errors
-    /// The errors of [`Reserve::alloc`].
+    /// As [`Reserve::alloc`].
     pub fn promise(&self, request: impl Into<Request>) -> Result<Promise, ReserveError> {
         let inner = self.inner.get()?;
         let request = request.into();

@@ -1,10 +1,9 @@
 //! [`PackedPages`] keeps compressed pages of the page cache, several to a lent page.
 //!
 //! A page that shrinks to three quarters becomes an object of a pool on lent pages
-//! ([`packed`](super::packed)). The object is the key, 32 bytes that each read compares first, and
-//! the coded bytes. Its entry in the cache's index has the pool's *entry index* with [`OBJECT`] set
-//! as the page, and the low bits of the handle's generation, so the bound in
-//! [`index`](super::index) holds.
+//! ([`packed`](super::packed)): the key, 32 bytes that each read compares first, and the coded
+//! bytes. Its index entry has the pool's *entry index* with [`OBJECT`] set as the page, and the low
+//! bits of the handle's generation, so the bound in [`index`](super::index) holds.
 
 use super::error::ReserveError;
 use super::lender::Lender;
@@ -16,7 +15,7 @@ use crate::zpool::internal::{with_buffer, Coder, Kind, Pinned};
 use crate::zpool::Codec;
 use glebe_os::units::Pages;
 
-/// Flag in the page of an index entry: the entry names an object.
+/// Flag in an index entry's page: the entry names an object.
 const OBJECT: usize = 1 << 32;
 const KEY_BYTES: usize = size_of::<Meta>();
 

@@ -1,7 +1,7 @@
-//! [`PageCache`] keeps pages by name space, object and index.
+//! [`PageCache`] keeps pages by name space, object and index, with the calls of Linux's cleancache.
 //!
-//! The calls are those of Linux's cleancache. The only promise: a hit is the last page put under
-//! its key. A refused put drops the key's older page.
+//! The only promise: a hit is the last page put under its key. A refused put drops the key's older
+//! page.
 //!
 //! Invalidation is O(1): it changes the number of a name space, or the generation of an object in a
 //! hashed cell. Both are key words beside a page. Objects that share a cell are invalidated
@@ -32,7 +32,7 @@ use glebe_os::internal::sync::{lock, prefetch, MappedWord, Mutex, Ordering};
 use glebe_os::units::Pages;
 
 const TRIES: u32 = 4;
-/// Pages ahead of the hand at which page words, and then index entries, are fetched.
+/// Pages ahead of the hand whose words, and then index entries, are fetched.
 const AHEAD_OF_META: usize = 8;
 const AHEAD_OF_ENTRY: usize = 2;
 
@@ -47,11 +47,11 @@ pub enum Put {
     Rejected(Rejected),
 }
 
-/// [`Rejected`] is the reason why a put kept nothing.
+/// [`Rejected`] is why a put kept nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rejected {
-    /// First class holds, or other threads use, every page that was tried.
+    /// First class holds, or others use, every page tried.
     Full,
     /// First class took the pages during the put.
     Recalled,
@@ -96,7 +96,7 @@ impl PageCache {
 /// # Ok::<(), glebe::reserve::ReserveError>(())
 /// ```
 ///
-/// Every call is O(1) for each page. Only a put of a page that is stored compressed takes a lock.
+/// Calls are O(1) a page. Only a put of a page that is stored compressed takes a lock.
 #[derive(Clone, Debug)]
 pub struct Namespace {
     number: Arc<MappedWord>,
@@ -111,7 +111,7 @@ enum Takes {
 }
 
 impl Namespace {
-    /// Makes puts take free pages only: a put evicts nothing, and is rejected if no page is free.
+    /// Makes puts take free pages only: without one a put is rejected.
     ///
     /// A put then looks at each page that it passes: mostly O(pages / free pages).
     #[must_use]

@@ -1,16 +1,16 @@
-//! [`Positions`] has the pages that are free for first class, and the physical runs that they form.
+//! [`Positions`] has the pages that are free for first class, and their physical runs.
 //!
 //! The *physical* free tree has each run of adjacent frames at a position congruent to its first
 //! frame modulo [`ALIGN_PAGES`], after a hole. So an extent there is one physical run, aligned like
 //! its frames. For larger alignments a search checks one place a gibibyte. The *flat* tree, for
-//! requests without a physical run, counts pages from the start of the mapping, and exists only if
-//! the trees differ. If frames are hidden, each grain that the kernel keeps contiguous is a run.
+//! requests without a physical run, counts pages from the mapping's start, and exists only if the
+//! trees differ. If frames are hidden, each grain that the kernel keeps contiguous is a run.
 //!
-//! A block takes the lowest place that fits, or the lowest of the cheapest places if granules have
-//! costs: copies to wait for or pages to zero.
+//! A block takes the lowest place that fits, or the lowest of the cheapest if granules have costs:
+//! copies to wait for or pages to zero.
 //!
-//! Cost: O(log n) a call; with costs also one step a granule, and one search for each free extent
-//! that fits or each granule without cost.
+//! Cost: O(log n) a call; with costs also a step a granule, and a search for each free extent that
+//! fits or granule without cost.
 
 pub(crate) mod resize;
 
@@ -30,7 +30,7 @@ const ALIGN_PAGES: u64 = 1 << 18;
 struct Run {
     base: u64,
     pages: Extent,
-    /// The first frame, or the first page if frames are hidden: alignments count from here.
+    /// First frame, or first page if frames are hidden: alignments count from here.
     first: u64,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Positions {
     tree: FreeTree,
     runs: Vec<Run>,
     flat: Option<FreeTree>,
-    /// True if no block of more than one page is known to be contiguous.
+    /// True if no longer block is known to be contiguous.
     single: bool,
     grain: Option<u64>,
     granule_pages: u64,
@@ -110,7 +110,6 @@ impl Positions {
         Ok(Self { tree, runs, flat, single, grain, granule_pages, costs, sums })
     }
 
-    /// Returns the longest free run known to be contiguous.
     pub(crate) fn largest(&self) -> u64 {
         if self.single {
             self.tree.largest().min(1)
@@ -140,8 +139,8 @@ impl Positions {
         self.runs[self.runs.partition_point(|run| run.base <= position) - 1]
     }
 
-    /// Requires costs to be written before each search with [`Search::by_cost`]. A granule without
-    /// memory must cost something.
+    /// Costs must be written before each search with [`Search::by_cost`]. A granule without memory
+    /// must cost something.
     pub(crate) fn costs(&mut self) -> &mut [u64] {
         &mut self.costs
     }
@@ -271,7 +270,6 @@ impl Positions {
         start..start + extent.len()
     }
 
-    /// Returns the first place without cost, else `lowest`.
     fn cheap_small(&self, lowest: Extent, align: u64, flat: bool) -> Extent {
         let tree = self.searched(flat);
         for (granule, _) in self.costs.iter().enumerate().filter(|(_, cost)| **cost == 0) {
@@ -292,8 +290,8 @@ impl Positions {
         Some(if flat { page } else { run.base + within })
     }
 
-    /// Looks at the lowest place of each free run and at the starts of granules. Returns the
-    /// cheapest, and the lowest of equals.
+    /// Looks at the lowest place of each free run and at starts of granules. Returns the lowest of
+    /// the cheapest.
     fn cheapest(&mut self, lowest: Extent, align: u64, flat: bool) -> Extent {
         let len = lowest.len();
         self.sum_costs();

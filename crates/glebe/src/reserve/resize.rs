@@ -1,10 +1,10 @@
 //! [`Reserve`] grows and shrinks in use.
 //!
 //! New memory is moved into the window, opened to tenants, and then added to the positions. Memory
-//! to give back is claimed and recalled like a block, so that nobody writes there. Then read-only
-//! zeros replace it: a late reader finds zeros and another epoch.
+//! to give back is claimed and recalled like a block. Then read-only zeros replace it: a late
+//! reader finds zeros and another epoch.
 //!
-//! Locks: the memory's `turn`, then the positions, for one step a free extent.
+//! Locks: the memory's `turn`, then the positions, one step a free extent.
 
 use super::error::ReserveError;
 use super::memory::{Memory, MemoryPart};
@@ -16,7 +16,7 @@ use glebe_os::internal::sync::lock;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 
-/// [`Resized`] is the memory that a reserve gained or gave back.
+/// [`Resized`] is the memory gained or given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Resized {
@@ -26,7 +26,7 @@ pub struct Resized {
     pub longest_run: Pages,
 }
 
-/// Alignment tried first for new memory: hugetlb pages of 1 GiB need it.
+/// Hugetlb pages of 1 GiB need it.
 const LARGEST_PAGE: Bytes = Bytes::gib(1);
 
 pub(super) fn whole(len: Bytes, unit: Bytes) -> Result<u64, ReserveError> {
@@ -151,8 +151,8 @@ impl ReserveCore {
 
 impl Reserve {
     /// Adds `len` bytes of memory, rounded up to granules, from the reserve's source, in one run if
-    /// possible. Takes about as long as zeroing the memory; only calls that resize the reserve
-    /// wait. A block spans new and old memory only if their frames are adjacent.
+    /// possible. Takes as long as zeroing it; only other resizes wait. A block spans new and old
+    /// memory only if their frames are adjacent.
     ///
     /// # Errors
     /// [`ReserveError::FixedLen`] without [room](super::ReserveOptions::room);

@@ -1,8 +1,8 @@
 //! [`start`] runs the thread and the socket that serve a reserve's statistics.
 //!
 //! Only the directory's owner may enter it. The thread holds the reserve only while it copies the
-//! statistics. The end of the reserve drops the [`Bound`], which removes the socket and ends the
-//! thread. A forked child drops nothing. [`super::served`] has the protocol.
+//! statistics. The reserve's end drops the [`Bound`], which removes the socket and ends the thread.
+//! Protocol: [`super::served`].
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;

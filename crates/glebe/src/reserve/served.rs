@@ -1,6 +1,6 @@
 //! `served` finds and asks the sockets of reserves in running processes, for their statistics.
 //!
-//! Each reserve with [`Reserve::serve_stats`](super::Reserve::serve_stats) has a local socket
+//! Each reserve with [`Reserve::serve_stats`](super::Reserve::serve_stats) has a socket
 //! `PID.NUMBER.sock`, for its user and root only:
 //!
 //! ```text
@@ -8,7 +8,7 @@
 //! answer    "glebe-stats/1 " ("ok" | "error") " " bytes of the body "\n", then the body
 //! ```
 //!
-//! The serving process makes the text. A socket without a listener is left from an ended process.
+//! A socket without a listener is left from an ended process.
 
 use std::fmt;
 use std::fs;
@@ -129,7 +129,7 @@ impl Served {
         self.pid
     }
 
-    /// Returns the number of the reserve in its process.
+    /// Returns the reserve's number in its process.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.number

@@ -6,8 +6,8 @@
 //!
 //! # Safety
 //! The value is alive while the count is above zero; each handle holds one count. [`Shared::get`]
-//! checks the count first, so nobody reads a wiped value. Fork is no concurrent write: the child
-//! has one thread, which is in no call.
+//! checks the count first, so nobody reads a wiped value. A forked child has one thread, which is
+//! in no call.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;

@@ -1,5 +1,4 @@
-//! [`Shrinkable`] is memory of a reserve that a reclaimer may give back by [`Reserve::shrink`]. It
-//! keeps no reserve alive.
+//! [`Shrinkable`] is memory of a reserve for a reclaimer. It keeps no reserve alive.
 
 use super::error::ReserveError;
 use super::memory::Memory;
@@ -20,7 +19,6 @@ pub(crate) struct Shrinkable {
 }
 
 impl Shrinkable {
-    /// Returns `None` if the reserve has ended.
     pub(crate) fn spare(&self) -> Option<Bytes> {
         let shared = self.inner.upgrade()?;
         let inner = shared.get().ok()?;
@@ -59,7 +57,6 @@ impl Shrinkable {
         self.is_charged
     }
 
-    /// Returns false if another reclaimer has the reserve, or it has ended.
     pub(crate) fn claim(&self, holder: Holder) -> bool {
         let shared = self.inner.upgrade();
         shared.is_some_and(|shared| shared.get().is_ok_and(|inner| inner.claim.take(holder)))

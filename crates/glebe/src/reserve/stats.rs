@@ -61,20 +61,20 @@ impl Counts {
 }
 
 impl Stats {
-    /// Returns one JSON object. A name ends in its unit unless the value is a count.
+    /// Returns one JSON object. Names end in their unit, except counts.
     #[must_use]
     pub fn to_json(&self) -> String {
         json(&self.rows())
     }
 
-    /// Returns OpenMetrics 1.0 text, in seconds and bytes, also for pages.
+    /// Returns OpenMetrics 1.0 text, in seconds and bytes.
     #[must_use]
     pub fn to_openmetrics(&self) -> String {
         self.openmetrics_with(Vec::new())
     }
 
-    /// Returns [`Stats::to_openmetrics`] of several reserves as one text, with names as the label
-    /// `reserve`. Names must differ.
+    /// Returns [`Stats::to_openmetrics`] of several reserves as one text, with unique names as the
+    /// label `reserve`.
     #[must_use]
     pub fn openmetrics_of(reserves: &[(&str, &Stats)]) -> String {
         let all = reserves.iter().map(|(name, stats)| (*name, stats.rows()));

@@ -1,4 +1,4 @@
-//! [`Stock`] has free pages for blocks of one page, which take one exchange of a word and no lock.
+//! [`Stock`] has free pages for blocks of one page, taken by one exchange of a word and no lock.
 //!
 //! ```text
 //!  63                    32 31                     0
@@ -8,10 +8,9 @@
 //! +------------------------+------------------------+
 //! ```
 //!
-//! `free` has a bit for each page of a chunk of 32 that the stock holds. The free trees count these
-//! pages as taken; tenants still use them. A request that finds no place drains the stock and
-//! searches again. Eight words make restocking, which searches the trees, rarer than one block in a
-//! hundred.
+//! `free` has a bit for each stocked page of a chunk of 32. The free trees count these pages as
+//! taken; tenants still use them. A request that finds no place drains the stock and searches
+//! again. With eight words, fewer than one block in a hundred needs a restock.
 
 use glebe_os::extent::Extent;
 use glebe_os::internal::sync::{AtomicU64, Ordering};
@@ -60,7 +59,6 @@ fn take_of(word: &AtomicU64) -> Option<(u64, bool)> {
     None
 }
 
-/// Returns false if the word is not of the page's chunk.
 #[inline]
 fn put_back_to(word: &AtomicU64, page: u64) -> bool {
     let (chunk, bit) = (page / PAGES, 1 << (page % PAGES));
@@ -86,7 +84,6 @@ fn runs_of(word: u64) -> impl Iterator<Item = Extent> {
 }
 
 impl Stock {
-    /// Pages of one word.
     pub(crate) const CHUNK: u64 = PAGES;
 
     pub(crate) fn new() -> Self {
@@ -138,7 +135,6 @@ impl Stock {
         self.words.iter().any(|word| put_back_to(word, page))
     }
 
-    /// Stocks pages of one chunk. Returns false if no word is empty.
     pub(crate) fn fill(&self, pages: Extent) -> bool {
         let bits = u32::MAX >> (PAGES - pages.len());
         let new = word_of(pages.start() / PAGES, bits << (pages.start() % PAGES));

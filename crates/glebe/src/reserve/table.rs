@@ -4,8 +4,8 @@
 //! that, a [`ForkGuard`] detects the child.
 //!
 //! # Safety
-//! A [`Table`] keeps its mapping alive. Its elements were all written when it was made or may be
-//! zero, and need no drop. No two tables overlap.
+//! A [`Table`] keeps its mapping alive. Its elements were written when it was made or may be zero,
+//! and need no drop. No two tables overlap.
 #![allow(unsafe_code)]
 
 use std::ops::Deref;
@@ -20,7 +20,6 @@ use glebe_os::units::Bytes;
 
 /// Bytes that processors fetch together.
 const ALIGN_BYTES: usize = 128;
-/// Least length of a mapping.
 const CHUNK: Bytes = Bytes::mib(2);
 
 #[derive(Debug)]

@@ -9,14 +9,14 @@
 //! ```
 //!
 //! * closers: first-class calls that keep tenants out, plus one while a block holds the whole
-//!   granule. If not zero, no tenant may begin or commit anything here.
-//! * writers: tenants that copy, counted only without restartable sequences.
-//! * live: pages that tenants have claimed or filled. A tenant adds one *before* it claims, and
-//!   only in the epoch that it saw, so a recall that takes the count takes each page exactly once.
+//!   granule. If not zero, no tenant may begin or commit here.
+//! * writers: tenants that copy, without restartable sequences.
+//! * live: pages that tenants have claimed or filled. A tenant adds one *before* its claim, only in
+//!   the epoch that it saw, so a recall that takes the count takes each page exactly once.
 //! * held: pages that first class holds.
 //! * zero: a [`ZeroState`]. A claim resets it, unless the claim is for zeroing.
-//! * epoch: incremented when first class takes the whole granule. Page words of older epochs then
-//!   mean "free": one update recalls 512 pages.
+//! * epoch: incremented when first class takes the whole granule. Page words of older epochs mean
+//!   "free": one update recalls 512 pages.
 //!
 //! The word of a page:
 //!
@@ -29,8 +29,7 @@
 //! ```
 //!
 //! A page word of another epoch than its granule's means "free". The generation grows with each
-//! claim and each return to free, so equal reads before and after a copy prove that the page was
-//! not reused between them.
+//! claim and each return to free, so equal reads before and after a copy exclude a reuse.
 //!
 //! | from | to | by |
 //! |---|---|---|
@@ -161,7 +160,6 @@ impl GranuleWord {
         Self(ZERO.set(self.0, state as u64))
     }
 
-    /// Returns `None` if the field is full.
     pub(crate) fn closed(self) -> Option<Self> {
         (self.closers() < CLOSERS.max()).then(|| self.with_closer())
     }
@@ -251,7 +249,7 @@ impl Granules {
         GranuleWord(self.words[granule].load(Ordering::Acquire))
     }
 
-    /// Changes a word unless `change` returns `None`. Returns the old word: `Ok` if it was changed.
+    /// Returns the old word: `Err` if `change` returned `None`.
     #[inline]
     pub(crate) fn update(
         &self,
@@ -304,8 +302,7 @@ const EPOCH_SHIFT: u32 = u64::BITS - EPOCH_BITS;
 const GENERATION_MASK: u64 = (1 << (EPOCH_SHIFT - STATE_BITS)) - 1;
 const _: () = assert!(GENERATION_MASK > u16::MAX as u64);
 
-/// A use of a page, from its claim to its drop. Later uses differ until the generation's bits
-/// repeat.
+/// A use of a page, from its claim to its drop; unique until the generation's bits repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PageUse {
     pub(crate) page: usize,

@@ -1,6 +1,6 @@
 //! [`start`] runs the thread that keeps granules zeroed for first class.
 //!
-//! It ends with the reserve, takes no lock, and works as a tenant, which first class may interrupt.
+//! It ends with the reserve, takes no lock, and works as an interruptible tenant.
 
 use std::thread;
 use std::time::Duration;

@@ -7,9 +7,8 @@
 //! The cipher is ChaCha20-Poly1305 (RFC 8439), with a random key for each file. The nonce counts
 //! sealed records, so it never repeats. The tag covers the position in the file, so a changed or
 //! moved record does not open. An older record at its own position opens, but fails its block's
-//! checksum. The key has its own page, absent from core dumps and forked children. Each call
-//! overwrites the stack and vector registers that the cipher used. Cost: 2 ns a byte, and 0.3 µs.
-//! No lock.
+//! checksum. The key has its own page, absent from core dumps and forked children. Calls overwrite
+//! the stack and vector registers that the cipher used. Cost: 2 ns a byte, and 0.3 µs. No lock.
 
 #[cfg(feature = "encrypt")]
 pub(super) use sealing::Cipher;
@@ -30,7 +29,7 @@ mod sealing {
     use glebe_os::internal::words::Words;
 
     const WORD: usize = size_of::<u64>();
-    /// Bound on the cipher's stack in bytes, also without optimizations.
+    /// Bound on the cipher's stack, also without optimizations.
     const STACK: usize = 16 << 10;
     const KEY_WORDS: usize = size_of::<Key>() / WORD;
 
@@ -129,7 +128,6 @@ mod sealing {
     }
 }
 
-/// Bytes of nonce and tag.
 pub(super) const HEAD: usize = 24;
 
 #[cfg(not(feature = "encrypt"))]

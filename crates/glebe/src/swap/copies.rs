@@ -1,11 +1,11 @@
 //! [`Copies`] stores compressed copies of objects.
 //!
 //! The codec makes one *block* of an object. If it saves less than an eighth, the block is the
-//! object itself. The pool stores a block as *pieces* of up to a page, and the *list* of several
-//! pieces' handles as one more object. A [file](super::file) stores a block as one record. An
-//! object filled by one repeated word takes no room.
+//! object itself. The pool stores a block as *pieces* of up to a page, and a *list* of several
+//! pieces' handles as one more object. A [file](super::file) record is one block. An object of one
+//! repeated word takes no room.
 //!
-//! A CRC-32 of key and block is checked before decoding, so a damaged or mixed-up block is never
+//! A CRC-32 of key and block is checked before decoding, so no damaged or mixed-up block is
 //! decoded. Cost: the codec, 0.1 ns a byte for the checksum. Locks: the pool's.
 
 use crc32fast::Hasher;
@@ -34,7 +34,7 @@ pub(super) enum Copy {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CopyBlock {
-    /// Handle of the one piece or the list; in the file, the first unit.
+    /// Handle of the piece or list; in the file, the first unit.
     what: u64,
     pub(super) len: usize,
     pub(super) is_coded: bool,
@@ -214,7 +214,7 @@ impl Copies {
         put().inspect_err(|_| self.remove_listed(&list))
     }
 
-    /// Loads an object. After an error `out` may hold anything.
+    /// After an error `out` may hold anything.
     pub(super) fn load(&self, key: Key, copy: Copy, out: &mut [u8]) -> Result<Source, Unreadable> {
         match copy {
             Copy::Filled(word) => fill(out, word),

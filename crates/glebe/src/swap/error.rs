@@ -1,4 +1,4 @@
-//! [`SwapError`] says why a call was refused.
+//! [`SwapError`] is the reason why a call was refused.
 
 use super::key::Key;
 use crate::zpool;
@@ -14,7 +14,7 @@ pub enum SwapError {
     Len {
         /// Bytes given.
         len: usize,
-        /// The maximum.
+        /// Maximum.
         max: usize,
     },
     /// The object was freed.
@@ -34,31 +34,31 @@ pub enum SwapError {
     /// The object has too many pins.
     #[error("the object has {max} pins already; drop some")]
     TooManyPins {
-        /// The maximum.
+        /// Maximum.
         max: u64,
     },
-    /// Pinned memory leaves no room in the budget.
+    /// Pinned memory leaves no room.
     #[error("no room for {len} in memory: {pinned} are pinned, the budget is {budget}")]
     Budget {
         /// Bytes requested.
         len: Bytes,
         /// Bytes pinned.
         pinned: Bytes,
-        /// The budget.
+        /// Budget.
         budget: Bytes,
     },
     /// The budget is below a page.
     #[error("a budget of {given}; the least is a page of {page}")]
     NoBudget {
-        /// The budget.
+        /// Budget.
         given: Bytes,
-        /// The page size.
+        /// Page size.
         page: Bytes,
     },
     /// The budget would be below the pinned memory.
     #[error("a budget of {given} where {pinned} are pinned")]
     BudgetBelowPinned {
-        /// The budget.
+        /// Budget.
         given: Bytes,
         /// Bytes pinned.
         pinned: Bytes,
@@ -66,7 +66,7 @@ pub enum SwapError {
     /// A swap cache cannot be used here.
     #[error("no swap cache can be used here: {why}")]
     NotCached {
-        /// The reason.
+        /// Reason.
         why: &'static str,
     },
     /// The pool is full, so nothing can leave memory.
@@ -74,7 +74,7 @@ pub enum SwapError {
     Full {
         /// Bytes held.
         held: Bytes,
-        /// The limit.
+        /// Limit.
         limit: Bytes,
     },
     /// Pool and file are full.
@@ -84,7 +84,7 @@ pub enum SwapError {
     FileFull {
         /// Bytes held.
         held: Bytes,
-        /// The limit. Too short free runs count as free.
+        /// Limit; too short free runs count as free.
         limit: Bytes,
     },
     /// No free run of addresses is long enough.
@@ -92,7 +92,7 @@ pub enum SwapError {
     Addresses {
         /// Bytes requested.
         len: Bytes,
-        /// The longest free run.
+        /// Longest free run.
         largest: Bytes,
         /// All addresses.
         capacity: Bytes,
@@ -100,27 +100,27 @@ pub enum SwapError {
     /// The capacity is below a page or too large.
     #[error("a capacity of {given}; a store has from {min} to {max}")]
     Capacity {
-        /// The capacity.
+        /// Capacity.
         given: Bytes,
-        /// The minimum.
+        /// Minimum.
         min: Bytes,
-        /// The maximum.
+        /// Maximum.
         max: Bytes,
     },
-    /// The object's copy is damaged. The object can only be freed.
+    /// The object's copy is damaged, so it can only be freed.
     #[error("the copy of object {key:?} is damaged: {what}")]
     Damaged {
-        /// The object.
+        /// Object.
         key: Key,
-        /// The damage.
+        /// Damage.
         what: &'static str,
     },
     /// The offset is beyond the area's end.
     #[error("offset {offset} in an area of {pages}")]
     Offset {
-        /// The offset.
+        /// Offset.
         offset: u64,
-        /// The area's pages.
+        /// Pages of the area.
         pages: Pages,
     },
     /// The length is not one page.
@@ -128,7 +128,7 @@ pub enum SwapError {
     NotAPage {
         /// Bytes given.
         len: usize,
-        /// The page size.
+        /// Page size.
         page: Bytes,
     },
     /// The area would have no page or too many.
@@ -136,25 +136,25 @@ pub enum SwapError {
     AreaPages {
         /// Pages requested.
         given: Pages,
-        /// The maximum.
+        /// Maximum.
         max: Pages,
     },
-    /// The area's page is damaged. It can only be replaced or invalidated.
+    /// The page is damaged: it can only be replaced or invalidated.
     #[error("page {offset} of area {area} is damaged: {what}")]
     DamagedPage {
-        /// The area's number.
+        /// Number of the area.
         area: u32,
-        /// The page's offset.
+        /// Offset of the page.
         offset: u64,
-        /// The damage.
+        /// Damage.
         what: &'static str,
     },
-    /// Put-back would be below the stored bytes, and the area has no file.
+    /// Without a file, put-back would be below the stored bytes.
     #[error("a put-back of {put_back} where {stored} are stored, and no file to write them to")]
     PutBackBelowStored {
         /// Bytes stored.
         stored: Bytes,
-        /// The put-back.
+        /// Put-back.
         put_back: Bytes,
     },
     /// The copy of a region's page is damaged.
@@ -162,15 +162,15 @@ pub enum SwapError {
     LostPage {
         /// Bytes from the start.
         offset: Bytes,
-        /// The damage.
+        /// Damage.
         what: &'static str,
     },
     /// The bytes reach beyond the region.
     #[error("bytes up to {:#x} of a region of {:#x}", .end.get(), .limit.get())]
     Beyond {
-        /// The end.
+        /// End.
         end: Bytes,
-        /// The length.
+        /// Length.
         limit: Bytes,
     },
     /// The thread blocks SIGBUS, so a touch would kill the process.
@@ -182,9 +182,9 @@ pub enum SwapError {
     /// The alternate signal stack is too small.
     #[error("an alternate signal stack of {given}; a region's handler needs {least}, or none")]
     SignalStack {
-        /// The stack's size.
+        /// Size.
         given: Bytes,
-        /// The minimum.
+        /// Minimum.
         least: Bytes,
     },
     /// The caller is a forked child.

@@ -1,9 +1,9 @@
 //! [`SpillFile`] stores copies that do not fit into the pool.
 //!
 //! A *record* is one block, at a multiple of [`UNIT`] bytes. One write puts many records into a
-//! free run. Records are freed singly, so a nearly full file has only short runs, and needs no
-//! cleaning. Cost: one write per [`BATCH`] bytes, one pread(2) per record; io_uring pays only for
-//! many. Lock: one, for the free units, never during I/O.
+//! free run. Records are freed singly, so a nearly full file needs no cleaning, but has only short
+//! runs. Cost: one write per [`BATCH`] bytes, one pread(2) per record; io_uring pays only for many.
+//! Lock: one, for the free units, never during I/O.
 
 use std::path::Path;
 
@@ -117,7 +117,7 @@ impl SpillFile {
         free.alloc(len, UNITS_ALIGN, None).ok().flatten().map(Run)
     }
 
-    /// Returns the records' first units. Frees the rest of the run, and all of it after an error.
+    /// Returns the records' first units. Frees the rest of the run, after an error all of it.
     pub(super) fn write<'a>(
         &self,
         run: Run,

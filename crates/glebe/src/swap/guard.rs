@@ -13,14 +13,14 @@ use super::slots::SwapSlot;
 use super::store::Store;
 use super::word::{must, unpin, Word};
 
-/// `Pin` is an object's bytes, read-only. The object stays in memory until the guard is dropped.
+/// `Pin` is the bytes of an object that stays in memory while the guard lives.
 pub struct Pin<'a> {
     store: &'a Store,
     slot: SwapSlot<'a>,
     bytes: NonNull<[u8]>,
 }
 
-/// `PinMut` is an object's bytes, writable. The object has no other guard.
+/// `PinMut` is an object's writable bytes. The object has no other guard.
 pub struct PinMut<'a> {
     store: &'a Store,
     slot: SwapSlot<'a>,

@@ -1,5 +1,4 @@
-//! [`Idle`] keeps copies of a [file's](super::file) records in a swap cache, where they may vanish
-//! at any moment.
+//! [`Idle`] keeps copies of a [file's](super::file) records in a swap cache, where they may vanish.
 //!
 //! A record consists of *pieces* of up to a page. A read that misses a piece drops the others. The
 //! owner of a record owns its pieces, so the table orders nothing. Cost: 8 bytes per used unit of
@@ -18,9 +17,8 @@ use glebe_os::units::Bytes;
 #[derive(Debug)]
 pub(super) struct Idle {
     kept: Kept,
-    /// Handles at each piece's first unit; others are 0.
+    /// Handles at each piece's first unit, else 0.
     handles: Words,
-    /// Units whose handles have memory.
     used: MappedWord,
     page: usize,
     guard: ForkGuard,

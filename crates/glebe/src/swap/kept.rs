@@ -1,7 +1,7 @@
 //! [`Kept`] stores copies of a file's blocks, which may vanish at any moment.
 //!
-//! First class and other tenants take lent pages without notice; an own pool drops its oldest
-//! copies. So readers check each block. Locks: the pool's.
+//! First class and other tenants take lent pages; an own pool drops its oldest copies. So readers
+//! check each block. Locks: the pool's.
 
 use std::sync::Arc;
 

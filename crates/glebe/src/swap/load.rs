@@ -1,4 +1,4 @@
-//! [`Store`] loads objects and frees their memory. Cost of a load: some microseconds for 4 KiB.
+//! [`Store`] loads objects. Cost: some microseconds for 4 KiB.
 //!
 //! # Safety
 //! A call writes only to an object that it creates or loads, and so owns.

@@ -1,6 +1,4 @@
-//! [`StoreMemory`] has the addresses of a store's objects and their present pages.
-//!
-//! New pages are zero.
+//! [`StoreMemory`] has the addresses of a store's objects and their pages. New pages are zero.
 //!
 //! # Safety
 //! Places lie in the mapping. Only populated bytes are lent. The object's [word](super::word)
@@ -28,7 +26,6 @@ impl StoreMemory {
         Ok(Self { reserved: Reserved::new(len, false)?, shift: page_size().shift() })
     }
 
-    /// Returns bytes that are usable only while their pages are present.
     #[inline]
     pub(super) fn bytes(&self, place: Place) -> NonNull<[u8]> {
         let start = (place.first << self.shift) as usize;

@@ -18,15 +18,14 @@
 //! # Ok::<(), SwapError>(())
 //! ```
 //!
-//! An object has 1 byte to 2 MiB and takes whole pages. It keeps its address for life and has
-//! memory while resident. A guard ([`Pin`], [`PinMut`]) is an ordinary slice: an access needs no
-//! signal, no fault handler, no privilege.
+//! An object has 1 byte to 2 MiB, in whole pages. It keeps its address and has memory while
+//! resident. A guard ([`Pin`], [`PinMut`]) is an ordinary slice: an access needs no signal, no
+//! fault handler, no privilege.
 //!
 //! The *budget* bounds the memory of resident objects. Compressed data, 32 bytes per object, and a
 //! buffer of up to two objects per loading or evicting thread are extra. If pinned objects leave no
-//! room, a call returns [`SwapError::Budget`]. [`SwapOptions::pool_limit`] bounds the compressed
-//! data. Further copies move to a file ([`SwapOptions::file_in`]). Without a file, the store
-//! refuses new objects ([`SwapError::Full`]).
+//! room, a call returns [`SwapError::Budget`]. Copies beyond [`SwapOptions::pool_limit`] move to a
+//! file ([`SwapOptions::file_in`]), or new objects are refused ([`SwapError::Full`]).
 //!
 //! CLOCK selects the objects to evict, in the thread that needs room. A forked child may use
 //! inherited guards, which are copies there. Its calls on the store return [`SwapError::Forked`].

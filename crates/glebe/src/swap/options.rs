@@ -1,4 +1,4 @@
-//! [`SwapOptions`] has the settings of a store or region.
+//! [`SwapOptions`] builds a store or region.
 
 use std::path::PathBuf;
 
@@ -61,21 +61,21 @@ impl SwapOptions {
         Self { pool_limit: Some(limit), ..self }
     }
 
-    /// Limits the bytes of all objects, each rounded up to pages. Tables take up to a 64th of the
-    /// capacity. Default: sixteen budgets.
+    /// Limits the bytes of all objects, in whole pages. Tables take up to a 64th of the capacity.
+    /// Default: sixteen budgets.
     pub fn capacity(self, capacity: Bytes) -> Self {
         Self { capacity: Some(capacity), ..self }
     }
 
     /// Adds a file in `dir` of up to `limit` bytes, for copies that do not fit into the pool. The
-    /// file has no name, disappears with the process, and is not encrypted by default. On tmpfs,
-    /// its memory counts against no limit here.
+    /// file has no name, disappears with the process, and is not encrypted by default. On tmpfs, no
+    /// limit here counts its memory.
     pub fn file_in(self, dir: impl Into<PathBuf>, limit: Bytes) -> Self {
         Self { file: Some((dir.into(), limit)), ..self }
     }
 
-    /// Encrypts the file with a key that only this process has. A read takes some microseconds more
-    /// per page. Needs the feature `encrypt`.
+    /// Encrypts the file with a key of this process only. A read takes some microseconds more per
+    /// page. Needs the feature `encrypt`.
     #[cfg(feature = "encrypt")]
     pub fn encrypted(self) -> Self {
         Self { is_encrypted: true, ..self }
@@ -114,7 +114,7 @@ impl SwapOptions {
         Region::new(&self, len, budget)
     }
 
-    /// Disables `UFFDIO_MOVE`, for tests.
+    /// Disables `UFFDIO_MOVE`. For tests.
     #[doc(hidden)]
     pub fn without_moves(self) -> Self {
         Self { moves: false, ..self }

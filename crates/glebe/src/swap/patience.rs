@@ -1,7 +1,5 @@
-//! [`Patience`] limits how long a call waits for room.
-//!
-//! A load or eviction ends soon: a call waits a quarter of a second for it. A guard may live for
-//! ever: a call waits some tens of milliseconds for it.
+//! [`Patience`] limits how long a call waits for room: a quarter of a second for a load or
+//! eviction, which ends soon; some tens of milliseconds for a guard, which may live for ever.
 
 use glebe_os::internal::sync::Backoff;
 
@@ -28,7 +26,6 @@ pub(super) struct Patience {
 impl Patience {
     const ALL: u32 = 240;
 
-    /// Returns false if no patience is left.
     #[cold]
     pub(super) fn wait(&mut self, hope: Hope) -> bool {
         if self.spent >= Self::ALL {

@@ -1,4 +1,4 @@
-//! Language bindings use keys as numbers.
+//! Keys as numbers, for language bindings.
 
 use super::error::SwapError;
 use super::key::Key;

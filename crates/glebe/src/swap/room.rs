@@ -3,8 +3,8 @@
 //! *Charged* pages belong to objects that are resident, loading or leaving. A call that needs room
 //! turns the *hand* over all slots. The hand passes an object once if it was pinned since the last
 //! visit. Objects leave in batches, one system call each. An object is readable during its copy,
-//! and stays if it was used meanwhile. Cost: 1 to 3 ns per slot passed. Lock: one for changes of
-//! the budget.
+//! and stays if used meanwhile. Cost: 1 to 3 ns per slot passed. Lock: one for changes of the
+//! budget.
 //!
 //! # Safety
 //! A call reads objects that it has pinned, and gives back pages of objects that it made leaving.
@@ -29,10 +29,10 @@ const BATCH: usize = 16;
 const BATCH_SHARE: u64 = 16;
 /// An object passed in the first round may leave in the second.
 const ROUNDS: u64 = 2;
-/// Failed copies that make the pool count as full.
+/// Failed copies until the pool counts as full.
 const REFUSALS: u32 = 8;
-/// Part of the pool that new objects leave free: a load may have to evict an object before it can
-/// drop the copy that it loads.
+/// Part of the pool that new objects leave free: a load may have to evict an object before it drops
+/// the copy.
 const HEADROOM_SHARE: u64 = 16;
 
 const _: () = assert!(BATCH <= super::memory::DISCARD_MAX);
@@ -138,7 +138,7 @@ impl Store {
         })
     }
 
-    /// Changes the budget. Evicts objects if necessary.
+    /// Changes the budget, and evicts objects if necessary.
     ///
     /// # Errors
     /// `NoBudget`; `BudgetBelowPinned` or `Full` if too little can leave; `Forked`. The budget is
@@ -156,7 +156,7 @@ impl Store {
         })
     }
 
-    /// Changes the pool's limit. Drops kept copies if necessary.
+    /// Changes the pool's limit, and drops kept copies if necessary.
     ///
     /// # Errors
     /// `Pool` if the pool holds more; `Forked`.

@@ -1,8 +1,7 @@
 //! [`Shelf`] is a store or region, as the owner of slots with copies.
 //!
-//! If the pool is full, a new copy makes the shelf drop kept copies of resident objects. If there
-//! are none, the shelf moves a batch of other copies to the file. If there are none either, it
-//! writes the new copy to the file. No lock.
+//! If the pool is full, kept copies of resident objects are dropped. Without kept copies, a batch
+//! of other copies moves to the file. Without those, the new copy moves to the file. No lock.
 
 use super::copies::{Copies, Copy};
 use super::error::SwapError;
@@ -48,7 +47,6 @@ pub(super) trait Shelf {
     fn settle(&self, slot: SwapSlot<'_>);
 }
 
-/// Stores a copy and leaves `1 / free` of the pool unused.
 pub(super) fn store_copy<S: Shelf>(
     shelf: &S,
     key: Key,
@@ -59,7 +57,7 @@ pub(super) fn store_copy<S: Shelf>(
         match shelf.copies().store(key, object, free) {
             Err(zpool::Error::Full { .. }) if drop_kept(shelf, Home::Pool) => {}
             Err(zpool::Error::Full { .. }) if spill(shelf)? => {}
-            // The object is too long for the pool, or other threads took the room.
+            // The object is too long, or other threads took the room.
             Err(zpool::Error::Full { held, limit, .. }) => {
                 let copy = shelf.copies().store_in_file(key, object)?;
                 break copy.ok_or(SwapError::Full { held, limit })?;
@@ -84,7 +82,6 @@ fn count_copy(counts: &Counts, len: usize, copy: Copy) {
     counts.add(counter, 1);
 }
 
-/// Returns false if `home` has no kept copies.
 pub(super) fn drop_kept<S: Shelf>(shelf: &S, home: Home) -> bool {
     let slots = u64::from(shelf.used());
     let mut dropped = 0;

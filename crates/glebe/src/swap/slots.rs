@@ -9,7 +9,7 @@
 //! ```
 //!
 //! An unused slot reads as 0, a hole of generation 0. The object's word says who may change place
-//! and copy, so these order no other memory. Cost: 32 bytes per object. No lock.
+//! and copy, so these order no other memory. No lock. Cost: 32 bytes per object.
 
 use super::copies::Copy;
 use glebe_os::error::OsError;

@@ -1,7 +1,6 @@
 //! `spill` moves copies of stored objects to the file if the pool is full.
 //!
-//! Copies leave the pool only after the write, so a failed write loses nothing. A pin of these
-//! objects waits for the write.
+//! Copies leave the pool only after the write, so a failed write loses nothing. A pin waits for it.
 
 use super::copies::CopyBlock;
 use super::error::SwapError;

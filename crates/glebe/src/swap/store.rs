@@ -1,7 +1,7 @@
 //! [`Store`] has calls on objects by key.
 //!
 //! A call makes one step of the object's [word](super::word), and acts on the earlier state. It
-//! waits for a thread that evicts, loads or frees the object. That thread waits for no such call.
+//! waits for a thread that evicts, loads or frees the object, which waits for no such call.
 //!
 //! # Safety
 //! A call touches only bytes of objects that it has pinned or owns.
@@ -134,7 +134,7 @@ impl Store {
         Ok(object.key())
     }
 
-    /// Pins an object for reading; loads it if necessary.
+    /// Pins an object for reading, and loads it if necessary.
     ///
     /// # Errors
     /// `Stale`, `Foreign`, `Dead`, `Forked`; `Pinned` while a [`PinMut`] exists, `TooManyPins`;
@@ -155,7 +155,7 @@ impl Store {
         Ok(())
     }
 
-    /// Pins an object for writing; loads it if necessary.
+    /// Pins an object for writing, and loads it if necessary.
     ///
     /// # Errors
     /// As [`Store::pin`]; `Pinned` also while a [`Pin`] exists.
@@ -312,7 +312,7 @@ impl Store {
         self.step(key, slot, |word| word.cooled(key.generation)).map(drop)
     }
 
-    /// Loads an object that will be needed soon. It may leave again before use.
+    /// Loads an object that is needed soon. It may leave before use.
     ///
     /// # Errors
     /// As [`Store::pin`] without `Pinned`.

@@ -1,4 +1,4 @@
-//! Tests reach internals: present pages, damaged copies, forks, worn keys.
+//! Tests that reach internals: present pages, damaged copies, forks, worn keys.
 #![allow(unsafe_code)] // Safety: the forked child allocates nothing.
 
 use std::sync::Arc;
@@ -92,7 +92,6 @@ fn no_piece_of_a_long_object_is_left_behind() {
     assert!(*store.pin(key).unwrap() == *noise(1));
 }
 
-/// Only the object with a damaged copy fails.
 fn spoil(len: usize, spoil: impl Fn(&Store, Key, Key)) {
     let store = store(64);
     let keys: Vec<_> = (0..3).map(|n| store.insert(&bytes_of(n, len)).unwrap()).collect();

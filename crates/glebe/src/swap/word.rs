@@ -11,12 +11,12 @@
 //! ```
 //!
 //! *pins* keep a resident object in place; *alone* is the exclusive pin, whose owner may write.
-//! *copy*: a copy of the current bytes exists. *busy*: one thread works on the copy and holds one
-//! of the pins. *used*: pinned since the clock hand last passed. *dead*: the bytes are unwanted. A
-//! thread that makes an object loading, leaving or taken owns it until the next step. The copy
-//! belongs to this owner, the busy thread, or the owner of the exclusive pin.
+//! *copy*: a copy of the current bytes exists. *busy*: one thread works on the copy and holds a
+//! pin. *used*: pinned since the clock hand last passed. *dead*: the bytes are unwanted. A thread
+//! that makes an object loading, leaving or taken owns it until the next step. The copy belongs to
+//! this owner, the busy thread, or the owner of the exclusive pin.
 //!
-//! Each step is a function here and one compare-and-exchange. No lock.
+//! Each step is one compare-and-exchange. No lock.
 
 mod page;
 
@@ -76,7 +76,6 @@ impl fmt::Debug for Word {
 
 type Step = Result<Word, Refusal>;
 
-/// Makes a step. Returns the earlier word.
 #[inline]
 pub(crate) fn change(at: &MappedWord, step: impl Fn(Word) -> Step) -> Result<Word, Refusal> {
     let mut old = at.load(Ordering::Acquire);
@@ -91,7 +90,7 @@ pub(crate) fn change(at: &MappedWord, step: impl Fn(Word) -> Step) -> Result<Wor
     }
 }
 
-/// Makes a step that cannot fail because the caller owns the object.
+/// Makes a step of the object's owner, which cannot fail.
 #[track_caller]
 pub(crate) fn must(at: &MappedWord, step: impl Fn(Word) -> Step) -> Word {
     change(at, step).unwrap_or_else(|refusal| panic!("{refusal:?}: {:?}", look(at)))
@@ -230,14 +229,12 @@ impl Word {
         }
     }
 
-    /// Ends a load with a shared pin.
     pub(crate) fn loaded(self, has_copy: bool) -> Step {
         let word = self.expect(WordState::Loading)?.with(WordState::Resident);
         let copy = if has_copy { COPY } else { 0 };
         Ok(Self((word.0 & !COPY | copy | USED) + 1))
     }
 
-    /// Ends a load with the exclusive pin and no copy.
     pub(crate) fn loaded_alone(self) -> Step {
         let word = self.expect(WordState::Loading)?.with(WordState::Resident);
         Ok(Self(word.0 & !COPY | USED | ALONE))
@@ -251,7 +248,6 @@ impl Word {
         Ok(self.expect(WordState::Loading)?.with(WordState::Failed))
     }
 
-    /// Clears *used*.
     pub(crate) fn passed(self) -> Step {
         if self.is(USED) {
             Ok(Self(self.0 & !USED))
@@ -272,7 +268,6 @@ impl Word {
         }
     }
 
-    /// Makes an object busy. Readers may have pins.
     pub(crate) fn uncopying(self) -> Step {
         let word = self.expect(WordState::Resident)?;
         match word {
@@ -303,7 +298,6 @@ impl Word {
         Ok(self.expect(WordState::Leaving)?.with(WordState::Stored))
     }
 
-    /// Ends an eviction that the kernel refused.
     pub(crate) fn stayed(self) -> Step {
         Ok(self.expect(WordState::Leaving)?.with(WordState::Resident))
     }
@@ -332,7 +326,6 @@ impl Word {
         Ok(Self(self.of(generation)?.0 | DEAD))
     }
 
-    /// Takes a dead object with memory or a copy.
     pub(crate) fn reaped(self) -> Step {
         let has_any = self.state() == WordState::Resident || self.is(COPY);
         if !self.is(DEAD) || !has_any {

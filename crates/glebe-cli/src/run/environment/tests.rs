@@ -17,7 +17,7 @@ fn ours_is_preloaded_first_and_what_was_there_is_kept() {
     assert_eq!(all(None), "/lib/g.so");
     assert_eq!(all(Some("")), "/lib/g.so");
     assert_eq!(all(Some("/a.so b.so:/c.so")), "/lib/g.so:/a.so b.so:/c.so");
-    // A nested run adds the library again only if another library was put first.
+    // A nested run adds the library again only if another library is first.
     for twice in ["/lib/g.so", "/lib/g.so:/a.so", ":/lib/g.so /a.so"] {
         assert_eq!(all(Some(twice)), twice);
     }
@@ -46,7 +46,6 @@ fn statistics_have_a_form_a_file_or_both() {
     let own = &*format!("pid={}", std::process::id());
     assert_eq!(stats(None).unwrap(), ["stats", own]);
     assert_eq!(words_of("json"), ["format=json", "stats", own]);
-    // The number is added unless each process has its own file.
     assert_eq!(words_of("/a/%p"), ["stats=/a/%p"]);
     assert_eq!(words_of("/%%p/%%%p"), ["stats=/%%p/%%%p"]);
     assert_eq!(words_of("/a/%%p"), ["stats=/a/%%p", own]);

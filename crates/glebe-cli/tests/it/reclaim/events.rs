@@ -13,8 +13,7 @@ use rustix::process::Signal;
 use super::purging::{glebe, patience, Purging};
 use super::{lost, mark, mib, Fake, Tmpfs};
 
-/// Returns a time with one check of the files, or with two if `GLEBE_LONG` is set. The command
-/// checks every second.
+/// Returns the time of one check of the files, each second, or of two with `GLEBE_LONG`.
 fn a_look() -> Duration {
     Duration::from_millis(if is_long() { 2300 } else { 1300 })
 }
@@ -60,7 +59,7 @@ fn a_shortage_is_told_once_and_what_was_purged_of_which_file() {
     fake.lack(Bytes::mib(4));
     let line = purging.says("memory is short");
     assert!(line.contains("of 1 GiB, ") && line.contains(" are to go"), "{line}");
-    // The fake group stays short, so everything is purged, lowest priority first.
+    // The fake group stays short, so all memory is purged, lowest priority first.
     let line = purging.says("one: purged ");
     assert!(line.contains("4 MiB of priority 0"), "{line}");
     let heard = purging.listen(a_look());
@@ -102,7 +101,7 @@ fn pins_over_the_quota_are_told_until_they_fall() {
     assert_eq!(purging.listen(a_look()), Vec::<String>::new());
     drop(some);
     assert_eq!(purging.listen(a_look()), Vec::<String>::new());
-    // The pins fell below the quota before.
+    // The pins fell below the quota, so the log warns again.
     let all = shared.pin(mib(0, 8)).unwrap();
     purging.says(&over.replace("3 MiB", "8 MiB"));
     drop((all, more));
@@ -155,7 +154,6 @@ fn a_file_that_is_replaced_is_purged_as_long_as_it_is_used() {
     assert_eq!(purging.listen(a_look()), Vec::<String>::new());
     let new = dir.shared("cache", 8);
     purging.says("cache: 8 MiB");
-    // Now without a moment in between.
     let next = dir.shared("next", 2);
     fs::rename(dir.join("next"), &path).unwrap();
     purging.says("cache: was replaced by another file");

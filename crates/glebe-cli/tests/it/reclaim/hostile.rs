@@ -13,7 +13,6 @@ use glebe_testing::time::{is_long, storm, wait_until};
 use super::purging::Purging;
 use super::{lost, mark, mib, Fake, Tmpfs};
 
-/// Returns the time of an attack.
 fn a_while() -> Duration {
     storm(Duration::from_millis(if is_long() { 2000 } else { 1000 }))
 }
@@ -54,7 +53,7 @@ fn random_state_keeps_no_other_file_from_being_purged() {
     let time = a_while();
     fake.lack(Bytes::mib(4));
     while begin.elapsed() < time {
-        // Spares the first 9 words, which say where things are.
+        // Spares the first 9 words, which hold the layout.
         let at = 9 * 8 + numbers.next() % (state - 9 * 8 - 8) / 8 * 8;
         let at = if numbers.next() % 2 == 0 { page + at % page } else { at };
         let value = match numbers.next() % 3 {

@@ -18,7 +18,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use glebe::units::Bytes;
 use glebe::volatile::{Order, Priority, Shared};
 
-/// A directory on tmpfs, removed when dropped.
 pub(crate) struct Tmpfs(pub PathBuf);
 
 impl Tmpfs {
@@ -65,7 +64,6 @@ pub(crate) fn filled(made: Result<Shared, glebe::volatile::Error>) -> Shared {
     shared
 }
 
-/// Returns the range of `mib` MiB from `at` MiB on.
 pub(crate) fn mib(at: u64, mib: u64) -> Range<Bytes> {
     Bytes::mib(at)..Bytes::mib(at + mib)
 }
@@ -80,7 +78,6 @@ pub(crate) fn lost(shared: &Shared) -> Bytes {
     purged.pages().bytes(glebe::page_size())
 }
 
-/// A directory that looks like a memory cgroup of version 2.
 pub(crate) struct Fake(pub PathBuf);
 
 impl Fake {
@@ -108,7 +105,6 @@ impl Fake {
         fs::write(path, format!("{:<20}\n", used.get())).unwrap();
     }
 
-    /// Makes `missing` bytes missing from a margin of 64 MiB.
     pub(crate) fn lack(&self, missing: Bytes) {
         self.use_up(Bytes::gib(1) - Bytes::mib(64) + missing);
     }

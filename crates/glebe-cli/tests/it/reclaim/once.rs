@@ -19,7 +19,6 @@ fn told(args: &[&str]) -> String {
 fn the_lowest_priority_of_all_files_goes_first_and_in_it_the_oldest() {
     let Some(dir) = Tmpfs::new() else { return };
     let (one, two) = (dir.shared("one", 8), dir.shared("two", 8));
-    // The marks are made in this order.
     mark(&one, mib(0, 1), 4);
     mark(&two, mib(0, 1), 4);
     mark(&one, mib(1, 1), 4);
@@ -46,7 +45,6 @@ fn the_lowest_priority_of_all_files_goes_first_and_in_it_the_oldest() {
     assert_eq!(would, format!("{four}3 MiB would be freed\n"));
     let done = told(&["--once", "3M", a, b]);
     assert_eq!(done, format!("{four}3 MiB freed\n"));
-    // The oldest marks are purged.
     let is_lost = |shared: &glebe::volatile::Shared, at| {
         let purged = shared.unmark(mib(at, 1)).unwrap();
         !purged.is_empty()

@@ -97,7 +97,6 @@ fn a_user_purges_its_own_file_and_root_anybodys() {
     purging.says("cache: 4 MiB");
     fake.lack(Bytes::mib(4));
     purging.says("cache: purged 2 MiB: 2 MiB of priority 0");
-    // Root may signal the purger.
     purging.ends_well();
 }
 

@@ -21,7 +21,6 @@ const RISE: Bytes = Bytes::mib(112);
 const A_SECOND: Bytes = Bytes::mib(100);
 const ROLE: &str = "GLEBE_TEST_RECLAIM_GROUP";
 
-/// Fills and marks the file, inside the group.
 fn fill(path: &std::path::Path) -> Shared {
     let made = Shared::options().granule(GRANULE).create_at(path, Bytes::mib(CACHE_MIB));
     let shared = filled(made);

@@ -21,11 +21,9 @@ pub(crate) fn output<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S
     glebe().arg("reclaim").args(args).stdin(Stdio::null()).output().expect("the program starts")
 }
 
-/// A running purger, killed when dropped.
 pub(crate) struct Purging {
     child: Child,
     lines: Receiver<String>,
-    /// Its log so far.
     pub said: Vec<String>,
 }
 
@@ -68,7 +66,6 @@ impl Purging {
         }
     }
 
-    /// Collects the lines that arrive within `time`.
     pub(crate) fn listen(&mut self, time: Duration) -> Vec<String> {
         let end = Instant::now() + time;
         let mut heard = Vec::new();
@@ -97,7 +94,6 @@ impl Purging {
         ended.expect("it has ended")
     }
 
-    /// Terminates the purger and asserts success.
     #[track_caller]
     pub(crate) fn ends_well(&mut self) {
         self.signal(Signal::TERM);

@@ -29,7 +29,6 @@ int main(int count, char **arguments) {
 }
 "#;
 
-/// Runs the program under the allocator. Returns its place, standard output and standard error.
 fn run(flags: &[&str], told: &str) -> Option<(Place, String, String)> {
     let place = Place::new();
     let program = place.path("program");

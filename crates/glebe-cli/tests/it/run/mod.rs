@@ -1,7 +1,5 @@
-//! Tests `glebe run`: the program's environment, refused programs, and that these would have run
-//! without the library.
-//!
-//! A stand-in library replaces the allocator, except in `allocator.rs`.
+//! Tests `glebe run`: the program's environment, and refused programs, which would have run without
+//! the library. A stand-in library replaces the allocator, except in `allocator.rs`.
 
 mod allocator;
 mod bad_input;
@@ -26,7 +24,6 @@ use glebe_testing::Scratch;
 /// The kernel's overflow uid, without privileges.
 const NOBODY: u32 = 65_534;
 const LIBRARY: &str = "libglebe_malloc.so";
-/// Shows a program's libraries.
 const MAPS: &str = "/proc/self/maps";
 
 /// A folder readable by everybody, with the command in `bin`.
@@ -62,7 +59,6 @@ impl Place {
         Some(path)
     }
 
-    /// Compiles a program that does nothing. Returns `None` on failure.
     fn compile(&self, name: &str, options: &[&str]) -> Option<PathBuf> {
         let path = self.path(name);
         cc("int main(void) { return 0; }", &path, options).then_some(path)
@@ -70,8 +66,8 @@ impl Place {
 
     /// Writes a file that everybody may execute.
     ///
-    /// Another process writes it: if this one did, a child forked by another thread could inherit
-    /// the writable descriptor, and nobody could execute the file.
+    /// Another process writes: a child forked by another thread of this process could inherit the
+    /// writable descriptor, and nobody could execute the file.
     fn write(&self, name: impl AsRef<OsStr>, contents: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(name);
         let mut shell = Command::new("sh");
@@ -82,7 +78,6 @@ impl Place {
         path
     }
 
-    /// Copies a program in another process, as [`Place::write`] does.
     fn copy(&self, from: &str, name: &str) -> PathBuf {
         let path = self.path(name);
         let copied = Command::new("cp").arg("-L").arg(from).arg(&path).status().unwrap();
@@ -91,7 +86,6 @@ impl Place {
         path
     }
 
-    /// Copies `cat`, which can print its maps.
     fn cat(&self, name: &str) -> PathBuf {
         let cat = ["/usr/bin/cat", "/bin/cat"].into_iter().find(|path| Path::new(path).exists());
         self.copy(cat.expect("cat"), name)
@@ -105,7 +99,6 @@ impl Place {
         command
     }
 
-    /// Returns `glebe run --malloc -- PROGRAM ARGUMENTS`.
     fn malloc(&self, program: impl AsRef<OsStr>, arguments: &[&str]) -> Command {
         let mut command = self.command(&["--malloc".as_ref(), "--".as_ref(), program.as_ref()]);
         command.args(arguments);
@@ -127,7 +120,6 @@ fn cc(source: &str, to: &Path, options: &[&str]) -> bool {
     false
 }
 
-/// Returns the stand-in library, compiled once.
 fn stand_in() -> Option<&'static [u8]> {
     static BUILT: OnceLock<Option<Vec<u8>>> = OnceLock::new();
     let build = || {
@@ -143,7 +135,6 @@ fn said(output: &Output) -> (String, String) {
     (text(&output.stdout), text(&output.stderr))
 }
 
-/// Asserts success without messages and returns the standard output.
 fn ok(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let (out, err) = said(&output);

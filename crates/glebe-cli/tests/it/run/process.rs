@@ -58,7 +58,7 @@ fn input_folder_and_descriptors_are_the_caller_s() {
     assert_eq!(ok(&mut place.malloc("ls", &["/proc/self/fd"])), ok(bare.arg("/proc/self/fd")));
 }
 
-/// Returns the signal bits in one line of the status of a program that glebe runs after the shell
+/// Returns the signal bits in `line` of the status of a program that glebe runs after the shell
 /// code `caller`.
 fn signals(place: &Place, caller: &str, line: &str) -> u64 {
     let glebe = "exec \"$0\" run --malloc -- cat /proc/self/status";

@@ -1,4 +1,4 @@
-//! Tests that programs are refused if the loader would ignore the library, and that it would.
+//! Tests that programs are refused if the loader would ignore the library, and that it does.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{chown, PermissionsExt};
@@ -10,7 +10,6 @@ use rustix::process::getuid;
 
 use super::{as_nobody, cc, ok, refused, said, takes_library, Place, MAPS, NOBODY};
 
-/// Prints the file in its last argument.
 const STATIC_CAT: &str = r#"
 #include <stdio.h>
 int main(int count, char **arguments) {
@@ -57,7 +56,6 @@ fn a_program_for_another_c_library_is_refused() {
     assert!(refused(&mut place.malloc(&program, &[]), 127).contains("execve("));
 }
 
-/// Copies `program` with other bytes at some offsets.
 fn patched(place: &Place, name: &str, program: &Path, patches: &[(usize, &[u8])]) -> PathBuf {
     let mut bytes = fs::read(program).unwrap();
     for (at, patch) in patches {
@@ -77,7 +75,6 @@ fn a_program_for_another_processor_is_refused() {
     let unknown = patched(&place, "unknown", &cat, &[(18, &0xABCD_u16.to_ne_bytes())]);
     let line = refused(&mut place.malloc(&unknown, &[]), 125);
     assert!(line.contains("is for ELF machine 43981 (64 bits)"), "{line}");
-    // A 32-bit header without program headers.
     let mut header = vec![0; 52];
     header[..7].copy_from_slice(b"\x7fELF\x01\x01\x01");
     header[16..20].copy_from_slice(&[2, 0, 3, 0]);
@@ -108,7 +105,6 @@ fn a_damaged_program_cannot_be_executed() {
     }
 }
 
-/// Returns true if files can be setuid here.
 fn has_setuid(place: &Place) -> bool {
     let fs = statvfs(place.0.path()).unwrap();
     let has = getuid().is_root() && !fs.f_flag.contains(StatVfsMountFlags::NOSUID);
@@ -146,7 +142,6 @@ fn a_program_that_gains_nothing_by_its_bits_is_run() {
         let maps = ok(&mut place.malloc(cat, &[MAPS]));
         assert!(maps.contains(library.to_str().unwrap()), "{cat:?}");
     };
-    // Owner and group are the caller's.
     let own = place.cat("own");
     fs::set_permissions(&own, Permissions::from_mode(0o6755)).unwrap();
     runs(&own);

@@ -44,7 +44,6 @@ fn a_chain_is_followed_as_far_as_the_kernel_follows_it() {
             false => assert!(refused(&mut command, 126).contains("more than 5 scripts")),
         }
     }
-    // A script may be its own interpreter.
     let own = place.path("own");
     place.write("own", format!("#!{}\n", own.display()));
     assert!(refused(&mut place.malloc(&own, &[]), 126).contains("more than 5 scripts"));

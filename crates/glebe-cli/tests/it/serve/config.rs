@@ -8,7 +8,6 @@ use glebe_testing::Scratch;
 
 use super::{dialogue, glebe, list, output, Serving};
 
-/// Returns the long options in `--help`.
 fn options() -> Vec<String> {
     let help = output(&["serve", "--help"]);
     let text = String::from_utf8(help.stdout).expect("text");

@@ -25,17 +25,14 @@ fn output(args: &[&str]) -> Output {
     glebe().args(args).stdin(Stdio::null()).output().expect("the program starts")
 }
 
-/// A running server, killed when dropped.
 struct Serving {
     child: Child,
     // Kept open for later output.
     _stdout: BufReader<ChildStdout>,
-    /// Its first lines.
     said: Vec<String>,
 }
 
 impl Serving {
-    /// Starts `command` and reads `lines` lines.
     fn start(command: &mut Command, lines: usize) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
         let mut stdout = BufReader::new(child.stdout.take().expect("a pipe"));
@@ -43,7 +40,6 @@ impl Serving {
         Self { child, _stdout: stdout, said }
     }
 
-    /// Starts a server at a free port.
     fn at_a_port(options: &[&str]) -> Self {
         let mut command = glebe();
         command.args(["serve", "--memcached", "--no-stats", "-l", "127.0.0.1:0"]).args(options);
@@ -63,7 +59,6 @@ impl Serving {
         assert!(status.expect("kill").success());
     }
 
-    /// Waits for its end and asserts success.
     fn ends_well(&mut self) {
         let mut ended = None;
         wait_until("its end", Duration::from_secs(20), || {
@@ -76,7 +71,6 @@ impl Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        // It may have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -88,7 +82,6 @@ fn line(from: &mut impl BufRead) -> String {
     line.trim_end().to_owned()
 }
 
-/// Sends `says` and expects `hears`.
 fn dialogue(stream: &mut (impl Read + Write), says: &str, hears: &str) {
     stream.write_all(says.replace('\n', "\r\n").as_bytes()).expect("taken");
     let mut got = vec![0; hears.replace('\n', "\r\n").len()];

@@ -11,11 +11,9 @@ use glebe_testing::Scratch;
 
 use super::{dialogue, glebe, line, list, output, patience, Serving};
 
-/// Starts a server with a control socket at `path`.
 fn controlled(dir: &Path, path: &Path) -> Serving {
     let mut command = glebe();
     command.args(["serve", "--memcached", "-m", "16", "-l", "127.0.0.1:0", "--control"]).arg(path);
-    // The folder of the statistics socket.
     command.env("XDG_RUNTIME_DIR", dir);
     Serving::start(&mut command, 3)
 }
@@ -26,7 +24,7 @@ fn stat(stream: &mut TcpStream, name: &str) -> u64 {
     row.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{name} in {rows:?}"))
 }
 
-/// Items of 100 kB. They fill two thirds of the reserve; in a fuller one the index may lack room.
+/// Items of 100 kB in two thirds of the reserve; in a fuller one the index may lack room.
 const ITEMS: usize = 70;
 
 fn fill(stream: &mut TcpStream) {

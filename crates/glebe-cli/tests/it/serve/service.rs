@@ -116,7 +116,6 @@ fn a_hang_up_loses_nothing_and_a_termination_leaves_nothing() {
             serving.signal("HUP");
             dialogue(&mut stream, "get k\n", "VALUE k 0 1\nx\nEND\n");
         }
-        // Half a command is pending.
         dialogue(&mut stream, "set k 0 0 100\nx\n", "");
         assert!(pid.exists());
         serving.signal(signal);

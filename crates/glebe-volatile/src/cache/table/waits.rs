@@ -1,7 +1,5 @@
-//! Records which thread waits for which item: a builder may wait for a builder that wants its
-//! value.
-//!
-//! A thread looks for a circle before it waits. Lock: the cache's.
+//! Records threads' waits for items: builders may want each other's values. A thread looks for a
+//! circle before it waits. Lock: the cache's.
 
 use std::sync::Arc;
 use std::thread::ThreadId;
@@ -16,8 +14,6 @@ pub(super) struct Wait<V> {
 }
 
 impl<K, V> Table<K, V> {
-    /// Returns true if thread `by` builds the item, or its builder waits, possibly over others, for
-    /// `by`.
     pub(in crate::cache) fn is_in_circle(&self, by: ThreadId, mut id: Id) -> bool {
         loop {
             let builder = match self.items[id].as_ref().map(|item| item.phase) {

@@ -1,6 +1,4 @@
-//! Random programs beside an oracle: a map from keys to the values built last.
-//!
-//! Pinned and hot entries must be found, lost ones must not be, and marked ones may be.
+//! Runs random programs beside an oracle: a map from keys to the values built last.
 
 use std::collections::HashMap;
 
@@ -147,7 +145,6 @@ impl<'a> Oracle<'a> {
             Op::DropMarked => {
                 self.cache.drop_marked().unwrap();
                 let marked = self.map.values_mut().filter(|known| known.2 == State::Marked);
-                // An entry without pages cannot be lost.
                 marked.filter(|known| known.1 > 0).for_each(|known| known.2 = State::Lost);
             }
             Op::Lose { key, nth } => {

@@ -1,9 +1,9 @@
 //! [`Claim`]: a slot that a thread writes, and how the thread gets it.
 //!
 //! Two lookups that miss one key may claim two slots of its set. Each stores the key's hash, then
-//! looks at the set. All steps are sequentially consistent, so at least one sees the other. A claim
-//! in the upper slot gives way to one in the lower slot, and both give way to a build. The lower
-//! waits for the upper, which may not have seen it.
+//! looks at the set. All steps are sequentially consistent, so at least one sees the other. Claims
+//! give way to a build, and a claim in the upper slot to one in the lower. The lower waits for the
+//! upper, which may not have seen it.
 
 use std::time::Instant;
 
@@ -25,7 +25,6 @@ pub(super) struct Claim<'a> {
 }
 
 impl SharedCache {
-    /// Returns `None` if another writer builds the hash or no slot is free.
     pub(super) fn claim(&self, hash: u64) -> Result<Option<Claim<'_>>, Error> {
         let joined = self.shared.joined()?;
         let writer = Writer::new(joined.holder, joined.since);
@@ -61,7 +60,6 @@ impl SharedCache {
         Ok(best.map(|(_, slot, state)| (slot, state)))
     }
 
-    /// Returns true if this slot's writer builds the hash: see the file's head.
     fn is_first(&self, slot: u64, hash: u64) -> Result<bool, Error> {
         let (begin, mut backoff) = (Instant::now(), Backoff::default());
         for other in self.places.set_of(hash).filter(|other| *other != slot) {
@@ -90,7 +88,6 @@ impl SharedCache {
 }
 
 impl Claim<'_> {
-    /// Returns false if another writer has the slot.
     fn turn_to(&mut self, phase: SlotPhase) -> bool {
         let next = self.state.with(phase);
         let is_done = self.cache.exchange(self.slot, self.state, next);
@@ -98,7 +95,7 @@ impl Claim<'_> {
         is_done
     }
 
-    /// Publishes `body`: the value, then the key. Returns true if it is kept.
+    /// Publishes `body`: value, then key. Returns true if it is kept.
     pub(super) fn keep(mut self, key_len: usize, body: &[u8]) -> Result<bool, Error> {
         // After a fork in the builder the slot is the parent's.
         if self.joined.is_inherited() {
@@ -107,9 +104,8 @@ impl Claim<'_> {
         let len = HEAD + body.len() as u64;
         let (cache, range) = (self.cache, self.cache.places.range(self.slot, len));
         let pin = cache.shared.pin(range.clone())?;
-        // The unmark ends the earlier entry's loss and mark. The mark comes before the write, so
-        // that a purge can take the entry if this process is killed. If the mark fails, a hit
-        // repeats it.
+        // The unmark ends the earlier entry's loss and mark. The mark before the write lets a purge
+        // take the entry if this process is killed. If the mark fails, a hit repeats it.
         drop(cache.shared.unmark(range.clone())?);
         let _ = cache.shared.mark(range, cache.priority, Order::Fifo);
         fence(Ordering::SeqCst);

@@ -1,12 +1,12 @@
 //! [`SharedCache`]: values by key that the processes of a [`Shared`] build once for all.
 //!
-//! The data is an index, never marked, and marked entries (`places`). The hash of a key chooses a
-//! set of eight slots. A word per slot says what it holds or who writes it (`state`).
+//! The data is an unmarked index and marked entries (`places`). The hash of a key chooses a set of
+//! eight slots. A word per slot says what it holds or who writes it (`state`).
 //!
 //! A reader takes no lock: it pins the entry, checks the word, copies, and checks again. A checksum
 //! of turn, value and key must fit, so a lost or torn entry is a miss. Nothing in the file is used
-//! as an offset, and a length only within an entry. A dead process's slots are free to claim. A hit
-//! makes no system call.
+//! as an offset, and a length only within an entry. A dead process's slots are free. A hit makes no
+//! system call.
 
 mod claim;
 mod hash;
@@ -50,9 +50,9 @@ pub enum SharedBuildError<E> {
         "a key and its value of {len} bytes; an entry of the shared cache has room for {limit}"
     )]
     TooLong {
-        /// Bytes of both, or of a key that is too long.
+        /// Bytes of both, or of a too long key.
         len: usize,
-        /// Most bytes of both.
+        /// Limit of both.
         limit: usize,
     },
 }
@@ -94,7 +94,6 @@ pub struct SharedCache {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     Hit,
-    /// A live process writes this hash.
     Busy,
     Nothing,
 }
@@ -143,7 +142,7 @@ impl SharedCache {
     /// Copies a value into `value`. Returns true if it was found; else empties `value`.
     ///
     /// # Errors
-    /// Fails like [`Shared::pin`].
+    /// As [`Shared::pin`].
     pub fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
         let found = self.find(key, self.hash(key), value);
         let is_hit = matches!(found, Ok(Found::Hit));
@@ -158,8 +157,8 @@ impl SharedCache {
     }
 
     /// Returns a value like [`SharedCache::get`], or builds it into the emptied `value`. Other
-    /// lookups of the key, in any process, wait a while. If the file cannot take the value, it is
-    /// not kept.
+    /// lookups of the key, in any process, wait a while. A value that the file cannot take is not
+    /// kept.
     ///
     /// # Errors
     /// [`SharedBuildError`]. `value` holds the whole value even if it is too long.
@@ -202,7 +201,7 @@ impl SharedCache {
     /// Removes an entry for all processes. Returns true if it existed.
     ///
     /// # Errors
-    /// Fails like [`Shared::pin`].
+    /// As [`Shared::pin`].
     pub fn remove(&self, key: &[u8]) -> Result<bool, Error> {
         self.shared.joined()?;
         let (hash, mut is_removed) = (self.hash(key), false);
@@ -290,7 +289,6 @@ impl SharedCache {
         Ok(found)
     }
 
-    /// Returns true if the value is whole and of this key.
     fn copy_out(
         &self,
         slot: u64,

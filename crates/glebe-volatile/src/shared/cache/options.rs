@@ -1,7 +1,5 @@
-//! [`SharedCacheOptions`], and the making of a cache's index.
-//!
-//! A compare-and-exchange with 0 sets each word of the header, so processes that start at once
-//! agree.
+//! [`SharedCacheOptions`], and the making of a cache's index, by a compare-and-exchange of each
+//! header word with 0, so that processes that start at once agree.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -56,7 +54,7 @@ impl SharedCacheOptions {
         Self { priority, ..self }
     }
 
-    /// Sets the value that decides if built values are kept. Default: all are kept.
+    /// Sets the permission to keep built values. Default: always.
     pub fn refills(self, refills: Refills) -> Self {
         Self { refills, ..self }
     }
@@ -88,7 +86,6 @@ impl SharedCacheOptions {
     }
 }
 
-/// Sets a word of the header if it is 0. Returns its value.
 fn first(shared: &Shared, head: Head, value: u64) -> u64 {
     let word = Ledger::word_in(shared.data(), head.at());
     let set = word.compare_exchange(0, value, Ordering::SeqCst, Ordering::SeqCst);

@@ -6,8 +6,8 @@
 //! entries   from a granule on, one of each slot:  checksum | value | key
 //! ```
 //!
-//! Offsets and lengths are bytes. They follow from the data's length, the granule and the entry's
-//! length, which the opener checks and never reads again.
+//! Unit: bytes. All follows from the data's length, the granule and the entry's length, which the
+//! opener checks and never reads again.
 
 use std::ops::Range;
 
@@ -19,7 +19,6 @@ pub(super) const WAYS: u64 = 8;
 const SLOT: u64 = 2 * WORD;
 const SET: u64 = WAYS * SLOT;
 const HEADER: u64 = SET;
-/// Bytes of an entry before its value: the checksum.
 pub(super) const HEAD: u64 = WORD;
 
 #[derive(Clone, Copy, Debug)]

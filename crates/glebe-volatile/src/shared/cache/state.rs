@@ -8,8 +8,8 @@
 //!                   one turn more            the same turn; empty where nothing is kept
 //! ```
 //!
-//! Each arrow is one exchange of the word. A writer that died, or was taken for dead, finds another
-//! word and publishes nothing. All 64-bit values are valid.
+//! Each arrow is one exchange of the word. A writer that was taken for dead finds another word and
+//! publishes nothing. All 64-bit values are valid.
 
 const PHASE_SHIFT: u32 = 32;
 const TURN_SHIFT: u32 = 34;
@@ -22,7 +22,6 @@ pub(super) struct SlotState(pub(super) u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SlotPhase {
     Empty,
-    /// Bytes that the slot claims to hold.
     Kept(u32),
     /// The writer looks for another builder of the same key.
     Claimed(Writer),
@@ -32,7 +31,7 @@ pub(super) enum SlotPhase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Writer {
     pub(super) holder: u8,
-    /// Lower bits of the time of its join.
+    /// Lower bits of its join's time.
     stamp: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Words that only another process could have written at that moment.
+//! Words that only another process could have written.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn cache(patience: Duration) -> SharedCache {
     SharedCache::over(Arc::new(shared), options).unwrap()
 }
 
-/// Returns a live writer, and an earlier process's with its number.
+/// Returns a live writer, and an earlier one with its process number.
 fn writers(cache: &SharedCache) -> [Writer; 2] {
     let joined = cache.shared.joined().unwrap();
     [0, 1].map(|gone| Writer::new(joined.holder, joined.since + gone))
@@ -35,13 +35,12 @@ fn of_two_that_claim_one_hash_one_builds() {
     let cache = cache(Duration::from_millis(5));
     let [lives, dead] = writers(&cache);
     for (slot, phase, is_claimed) in [
-        // The claim takes the lowest free slot: 1, or 0.
         (0, SlotPhase::Claimed(lives), false),
         (0, SlotPhase::Building(lives), false),
         (0, SlotPhase::Claimed(dead), true),
         (7, SlotPhase::Building(lives), false),
         (7, SlotPhase::Building(dead), true),
-        // The claim waits for this writer, which may not have seen it.
+        // The claim waits for a writer that may not have seen it.
         (7, SlotPhase::Claimed(lives), false),
     ] {
         assert_eq!(is_claimed_beside(&cache, slot, phase), is_claimed, "{slot} {phase:?}");

@@ -155,7 +155,7 @@ fn words_of_free_entries_leave_with_the_pages_that_share_them() {
     (0..3 * shared).for_each(|_| both.add());
     let count = |both: &Both| lock(&both.entries.state).free_pages.len();
     assert_eq!(count(&both), 3);
-    // The first third keeps its spare page of entries, the second keeps four entries.
+    // The first third keeps its spare page of entries, the second four entries.
     let stays = |at: &u32| at % (shared / 4) == 3;
     (0..shared).for_each(|index| both.remove(index));
     (shared..2 * shared).filter(|at| !stays(at)).for_each(|at| both.remove(at));

@@ -1,4 +1,4 @@
-//! Tests fitted tables against all possible tables, and against tables by rules.
+//! Tests fitted tables against all possible tables and against rules.
 
 use proptest::prelude::*;
 
@@ -26,7 +26,6 @@ fn check(table: &Table) {
     }
 }
 
-/// Returns the least expected bytes of any classes, by trying all.
 fn naive(sizes: &[(u64, u64)], rules: &Rules) -> f64 {
     let Some(((size, _), below)) = sizes.split_last() else { return 0.0 };
     let size = Bytes::new(*size);
@@ -136,8 +135,7 @@ fn one_size_gets_the_zspage_that_wastes_least_of_so_many() {
         (class.pages.get(), class.objects)
     };
     assert_eq!(shape(100, 1350), (1, 3));
-    // Three pages save bytes for each object, which pays only for many objects. Six pages save only
-    // headers.
+    // Three pages pay only for many objects. Six pages save only headers.
     assert_eq!(shape(1, 2448), (1, 1));
     assert_eq!(shape(500, 2448), (3, 5));
     assert_eq!(shape(100_000, 2448), (6, 10));

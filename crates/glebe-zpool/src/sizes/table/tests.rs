@@ -1,4 +1,4 @@
-//! Tests tables against the kernel's tables and against their definition.
+//! Tests tables against the kernel's and against their definition.
 
 use proptest::prelude::*;
 
@@ -154,7 +154,6 @@ fn any_rules() -> impl Strategy<Value = Rules> {
     )
 }
 
-/// Returns the fewest pages that leave the least tail, by trying all.
 fn naive_pages(size: u64, rules: &Rules) -> u64 {
     if size.is_power_of_two() {
         return 1;

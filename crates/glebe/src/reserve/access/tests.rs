@@ -1,14 +1,13 @@
-//! Tests the barrier on this machine: after it, a sequence whose guard is closed stores nothing.
+//! Tests the barrier: after it, a sequence whose guard is closed stores nothing.
 //!
-//! Each round closes the guard during a long copy and then marks the last word, which a continued
-//! copy would overwrite. Only rounds that met a copy count, so no time limit is needed.
+//! Each round closes the guard during a long copy and marks the last word, which a continued copy
+//! would overwrite. Only rounds that met a copy count.
 
 use super::*;
 use std::thread;
 
-/// Rounds that must catch a copy.
 const CAUGHT: u32 = 200;
-/// Words of a copy, which takes at least 100 µs.
+/// A copy takes at least 100 µs.
 const COPY_WORDS: usize = 1 << 19;
 const OPEN: u64 = 1;
 const STOPPED: u64 = u64::MAX - OPEN;
@@ -76,7 +75,6 @@ impl Shared {
         }
     }
 
-    /// Returns true if the barrier met a fill.
     fn catch(&self, round: u64) -> bool {
         let last = &self.page[COPY_WORDS - 1];
         self.target.store(CLAIM, Ordering::Relaxed);

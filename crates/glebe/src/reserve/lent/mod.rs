@@ -1,15 +1,14 @@
 //! [`Lent`] is the lending protocol: tenants copy into pages that first class does not hold, first
-//! class takes them back at once, and no tenant ever writes to a page that first class holds.
+//! class takes them back at once, and no tenant writes to a page of first class.
 //!
-//! This file has the tenants' half: a tenant is refused and never waits. [`recall`] has first
-//! class's half.
+//! This file has the tenants' half: a tenant never waits. [`recall`] has first class's half.
 //!
 //! Proof: a tenant commits only in a guarded sequence ([`super::access`]) that sees its granule
 //! open and in the epoch of its claim. A recall first closes the granules, then ends all sequences
 //! by one barrier, and only then changes epochs and page words. So an interrupted sequence finds a
 //! closed granule, another epoch or another page word.
 //!
-//! Cost: claim, fill and read use two words. A recall costs two exchanges a granule, one barrier,
+//! Cost: two words for a claim, fill or read. A recall costs two exchanges a granule, one barrier,
 //! and one store for each page of granules taken in part.
 
 mod recall;
@@ -25,10 +24,9 @@ use glebe_os::internal::sync::{fence, prefetch, AtomicU64, Ordering};
 
 pub(crate) use recall::NotTaken;
 
-/// Attempts at a fill that preemption or signals abort.
 const ABORTS_MAX: u32 = 64;
 
-/// Key words of a page, written with its bytes, which they identify.
+/// Key words of a page, written with its bytes.
 pub(crate) type Meta = [u64; META_WORDS];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -152,7 +150,6 @@ impl Lent {
         }
     }
 
-    /// Returns false if the granule is closed, in another epoch than `seen`, or has a full count.
     #[inline]
     fn enter(&self, granule: usize, seen: GranuleWord, adds: Adds) -> bool {
         let counted = self.critical.counts_writers();
@@ -300,7 +297,7 @@ impl Lent {
         self.holds(at.page).filter(|(word, ..)| word.use_of(at.page) == at)
     }
 
-    /// Unchecked: a hint.
+    /// An unchecked hint.
     #[inline]
     pub(crate) fn peek(&self, page: usize) -> Meta {
         self.meta[page].each_ref().map(|m| m.load(Ordering::Relaxed))
@@ -319,7 +316,6 @@ impl Lent {
         self.frames.prefetch(page);
     }
 
-    /// Returns true if the data read since `word` and `seen` were valid.
     #[inline]
     fn unchanged(&self, page: usize, word: PageWord, seen: GranuleWord) -> bool {
         fence(Ordering::Acquire);

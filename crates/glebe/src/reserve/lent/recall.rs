@@ -1,8 +1,8 @@
-//! First class's half of [`Lent`] takes a run of pages from the tenants and gives it back.
+//! First class's half of [`Lent`] takes runs of pages from tenants and gives them back.
 //!
 //! The caller owns the positions of its run, so no two calls work on one page. A run is whole
-//! granules, each taken by a new epoch, and at most two *edges*, taken page by page from granules
-//! shared with others.
+//! granules, each taken by a new epoch, and at most two *edges*, taken page by page from shared
+//! granules.
 
 use std::ops::Range;
 
@@ -190,7 +190,7 @@ impl Lent {
         self.granules.change(granule, GranuleWord::reopened);
     }
 
-    /// Returns the live pages. The granule stays closed.
+    /// Leaves the granule closed. Returns the live pages.
     fn take_whole(&self, part: &GranulePart, zeroed: bool) -> u64 {
         let pages = part.pages.len();
         let before = self.granules.change(part.granule, |now| now.taken_whole(pages as u64));
@@ -212,7 +212,6 @@ impl Lent {
         }
     }
 
-    /// Returns the live pages taken.
     fn take_edge(&self, part: &GranulePart, zeroed: bool) -> u64 {
         let epoch = self.granule(part.granule).epoch();
         let (mut held, mut recalled, mut revoked) = (0, 0, 0);
@@ -236,8 +235,8 @@ impl Lent {
         live
     }
 
-    /// Returns true if the page was live. Another recall can change only a page in state *writing*,
-    /// by revoking it, so only that state needs a swap.
+    /// Returns true if the page was live. Another recall changes only a page in state *writing*, by
+    /// revoking it, so only that state needs a swap.
     fn take_closed(&self, page: usize, old: PageWord, epoch: u64) -> bool {
         let new = old.next(PageState::First, epoch);
         match old.state(epoch) {

@@ -1,9 +1,8 @@
 //! [`Lent::zero_granule`] zeroes ahead of time, as a tenant that stores zeros.
 //!
-//! A granule is *tracked* while its pages are zeroed one by one. A tenant that begins to use a page
-//! ends the tracking; a tenant that began before counts as live until its page word shows the use.
-//! So the granule is zero if it is still tracked at the end, has no live page, and all page words
-//! say zero.
+//! A granule is *tracked* while its pages are zeroed one by one. A tenant's new use ends the
+//! tracking; an earlier one counts as live until its page word shows the use. So the granule is
+//! zero if, at the end, it is tracked, has no live page, and all page words say zero.
 
 use std::cmp::Reverse;
 

@@ -1,5 +1,4 @@
-//! Tests a pool on lent pages against a plain map: each read returns the put bytes or finds them
-//! lost.
+//! Tests a pool against a plain map: a read returns the put bytes or finds them lost.
 
 use std::collections::HashMap;
 

@@ -1,7 +1,7 @@
 //! [`Packed::seal`] copies zspages to lent pages; [`Movers`] move them away from first class.
 //!
-//! All pages of a zspage are claimed in one granule. If the hand reaches another granule, the claim
-//! starts again there, a few times.
+//! All pages of a zspage are in one granule. If the hand reaches another granule, the claim starts
+//! again there, a few times.
 
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -23,7 +23,7 @@ struct Copied<'a> {
     pages: Vec<&'a [u8]>,
 }
 
-/// Pages that a move looks at for a target while first class waits.
+/// Pages looked at for a target while first class waits.
 const LOOKED_AT_MAX: u64 = 2048;
 
 impl Packed {
@@ -45,7 +45,6 @@ impl Packed {
         true
     }
 
-    /// Lends pages of one granule, or none.
     fn lend(
         &self,
         lender: &Lender,
@@ -91,8 +90,8 @@ impl Packed {
         meta[0] == self.name
     }
 
-    /// Moves the zspage with these key words out of `run`, to pages that are free or hold no
-    /// objects. Returns false if these are refused.
+    /// Moves a zspage out of `run`, to pages that are free or hold no objects. Returns false if
+    /// these are refused.
     pub(super) fn move_out(&self, lender: &Lender, meta: &Meta, run: &Range<usize>) -> bool {
         let page_bytes = self.page.bytes().as_usize();
         let (zspage, seal) = ((meta[1] >> ZSPAGE_AT) as u32, meta[2]);
@@ -126,7 +125,6 @@ impl Packed {
     }
 }
 
-/// [`Movers`] are the pools whose pages are moved before first class takes them.
 #[derive(Debug, Default)]
 pub(in crate::reserve) struct Movers(RwLock<Vec<Weak<Packed>>>);
 

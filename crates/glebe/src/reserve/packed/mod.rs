@@ -1,15 +1,15 @@
-//! [`Packed`] keeps objects of a compressed pool on pages that the reserve lends.
+//! [`Packed`] keeps objects of a compressed pool on lent pages.
 //!
-//! New objects go to zspages in ordinary memory, the *staging*. When the staging fills up, zspages
-//! are *sealed*: copied to lent pages of one granule. A page is lost when its [`PageUse`] is over.
-//! A read sees the loss as it copies, and the *sweep* finds other lost pages.
+//! New objects go to zspages in ordinary memory, the *staging*. If it is full, zspages are
+//! *sealed*: copied to lent pages of one granule. A page is lost when its [`PageUse`] is over,
+//! which a read or the *sweep* finds.
 //!
 //! Key words of a page: {the pool's number with the highest bit set, zspage and page, number of the
 //! seal, 0}. A read compares them before the copy, and the use before and after, so wrong bytes are
 //! never used.
 //!
-//! A zspage stays sealed until its last object ends. No lock: a zspage leaves the lists of its
-//! class before the copy.
+//! A zspage stays sealed until its last object ends. No lock: a zspage leaves its class's lists
+//! before the copy.
 
 mod lend;
 mod refs;
@@ -31,11 +31,11 @@ const ZSPAGE_AT: u32 = 8;
 const _: () = assert!(PAGES_MAX <= 1 << ZSPAGE_AT);
 const ROOM_PER_STAGED: u64 = 64;
 const TABLES: Bytes = Bytes::mib(16);
-/// Parts of the staging. Sealing begins when less than one is free and ends when two are.
+/// Sealing begins when less than one part of the staging is free and ends when two are.
 const PARTS: u64 = 8;
 const STAGED_MIN: u64 = 4 * PAGES_MAX as u64;
 
-/// [`Rest`] decides about the other objects of a zspage with a lost page.
+/// [`Rest`] is the fate of the other objects of a zspage with a lost page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rest {
     /// The sweep gathers the last ones.
@@ -216,7 +216,6 @@ impl Packed {
         self.with_head(lender, pinned, pinned.entry.len(), then)
     }
 
-    /// Passes the first `most` bytes.
     #[inline]
     pub(super) fn with_head<R>(
         &self,

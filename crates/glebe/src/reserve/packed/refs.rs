@@ -9,8 +9,7 @@
 //! ```
 //!
 //! A zspage's words are written before word 0 holds the seal and after the zspage has ended; in
-//! between only moves exchange them. The first seal of a zspage number populates its words. No
-//! lock.
+//! between only moves exchange them. A zspage number's first seal populates its words. No lock.
 
 use crate::reserve::words::PageUse;
 use glebe_os::error::OsError;
@@ -27,7 +26,6 @@ const GENERATION_AT: u32 = 32;
 pub(super) struct Refs {
     words: Words,
     page: PageSize,
-    /// A bit for each populated page of `words`.
     present: Box<[AtomicU64]>,
 }
 
@@ -87,7 +85,6 @@ impl Refs {
         use_of(self.words[zspage as usize * STRIDE + 1 + nth].load(Ordering::Acquire))
     }
 
-    /// Returns false if the place was no longer `from`.
     pub(super) fn exchange(&self, zspage: u32, nth: usize, from: PageUse, to: PageUse) -> bool {
         let word = &self.words[zspage as usize * STRIDE + 1 + nth];
         let (from, to) = (word_of(from), word_of(to));

@@ -6,7 +6,7 @@ use super::{with_buffer, LostPages, Packed, Rest, PAGES_MAX};
 use crate::reserve::lender::Lender;
 use glebe_os::internal::sync::Ordering;
 
-/// Greatest fill of a sparse zspage, in quarters of its ever used slots.
+/// In quarters of a zspage's ever used slots.
 const SPARSE: u32 = 2;
 const SPARSE_ASKED: u32 = 3;
 
@@ -33,7 +33,6 @@ impl Packed {
         (0..most.min(end)).map(move |at| (first.wrapping_add(at) % end) as u32)
     }
 
-    /// Returns the number of objects brought back to the staging.
     fn take_out(&self, lender: &Lender, objects: &[(u32, u32)]) -> u64 {
         let mut moved = 0;
         for (index, named) in objects {

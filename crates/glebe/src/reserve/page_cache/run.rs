@@ -1,7 +1,7 @@
 //! [`Namespace`] copies runs of pages of one object.
 //!
-//! Page `n` of a run is the object's page `first + n`. Each page is stored and evicted by itself.
-//! The last page is padded with zeros.
+//! Page `n` of a run is the object's page `first + n`, stored and evicted by itself. The last page
+//! is padded with zeros.
 
 use super::{
     is_object, with_buffer, Cache, Namespace, PageKey, Put, Rejected, ReserveCore, ReserveError,
@@ -11,7 +11,6 @@ use crate::reserve::lender::{Lender, DROPPED};
 use crate::reserve::stats::Counter;
 use glebe_os::internal::sync::Ordering;
 
-/// Attempts to put pages that later pages of their run evicted.
 const REPAIRS: u32 = 3;
 /// At most [`DROPPED`], so that a run reuses the pages of the run that it replaces.
 const BATCH: usize = 8;
@@ -40,7 +39,6 @@ impl<'a> Keys<'a> {
         self.inner.cache.place_of(self.inner.lender(), &self.key(nth)).is_some()
     }
 
-    /// Marks the other pages as used, so that a repair keeps them.
     fn lost(&self, pages: u64) -> Vec<u64> {
         let lender = self.inner.lender();
         let is_lost = |nth: &u64| match self.inner.cache.place_of(lender, &self.key(*nth)) {
@@ -71,7 +69,7 @@ impl<'a> Keys<'a> {
 }
 
 impl Cache {
-    /// Puts only filled pages after a rejection. Fills by address, to copy neighbours together.
+    /// After a rejection puts only filled pages. Fills by address, to copy neighbours together.
     /// Counted writers claim none ahead, since a recall would wait for all.
     fn put_batch(&self, lender: &Lender, batch: &Batch<'_>, takes: Takes) -> Put {
         let mut claims = [const { None }; BATCH];
@@ -111,8 +109,8 @@ impl Namespace {
     }
 
     /// Copies `bytes` in as the pages of `object` from index `first` on; the last may be partial.
-    /// Keeps all pages or none, unless others evict or recall some meanwhile. Two concurrent puts
-    /// may leave pages of both. O(bytes).
+    /// Keeps all pages or none, unless others evict or recall some meanwhile. Concurrent puts may
+    /// leave pages of both. O(bytes).
     ///
     /// # Errors
     /// [`ReserveError::Forked`].
@@ -201,8 +199,8 @@ impl Namespace {
         Ok(is_hit)
     }
 
-    /// Copies bytes of `object` from byte `offset` of its page 0 on. Returns false if a page is
-    /// missing, and may then change `buf`. O(bytes).
+    /// Copies bytes of `object` from byte `offset` on. Returns false if a page is missing, and may
+    /// then change `buf`. O(bytes).
     ///
     /// # Errors
     /// [`ReserveError::Forked`].

@@ -51,8 +51,7 @@ impl Positions {
         self.whole_units(unit).map(Extent::len).sum()
     }
 
-    /// Takes the fewest extents, the highest of equals. The error is the number of pages free in
-    /// whole units.
+    /// Takes the fewest extents, the highest of equals. The error is the pages free in whole units.
     pub(crate) fn take_units(&mut self, len: u64, unit: u64) -> Result<Vec<Extent>, u64> {
         let mut free: Vec<Extent> = self.whole_units(unit).collect();
         let all = free.iter().map(|pages| pages.len()).sum();

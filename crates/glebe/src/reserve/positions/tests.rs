@@ -312,7 +312,7 @@ fn alignments_beyond_a_gibibyte_are_those_of_the_frames() {
 
 #[test]
 fn of_places_aligned_beyond_a_gibibyte_the_cheapest_is_taken() {
-    // The run from 4 GiB on has two places aligned to 1 GiB; only the second is aligned to 2 GiB.
+    // Only the second of two places aligned to 1 GiB is aligned to 2 GiB.
     let len = 0xc_0000;
     let run = contig::Run { pages: Extent::new(0, len).unwrap(), pfn: Some(Pfn::new(0x10_0000)) };
     let mut positions = Positions::of_runs(&[run], len, GRANULE_PAGES).unwrap();

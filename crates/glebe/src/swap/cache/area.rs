@@ -1,11 +1,11 @@
 //! [`Area`] stores pages by offset, in memory and in a file.
 //!
-//! A store makes the block first and the entry last, so an entry always names a whole block. If the
-//! read of a block fails, the load looks at the entry again: another call may have replaced it. The
-//! checksum covers each store's own generation, so a load accepts no other store's block.
+//! A store makes the block first and the entry last, so an entry always names a whole block. After
+//! a failed read, a load looks at the entry again: another call may have replaced it. The checksum
+//! covers each store's own generation, so a load accepts no other store's block.
 //!
-//! Locks, in order: the cleaner's hand, a chunk of entries, pools and file, `unsaved`. A call holds
-//! at most the hand during I/O.
+//! Locks, in order: the cleaner's hand, a chunk of entries, pools and file, `unsaved`. Only the
+//! hand is held during I/O.
 
 use super::batch::{Batch, Page};
 use super::entries::{Entries, Entry};
@@ -29,7 +29,7 @@ const OWN_MIN: Bytes = Bytes::mib(1);
 
 static AREAS: MappedWord = MappedWord::new(0);
 
-/// `Area` stores pages of one user of a [`SwapCache`], by offset. See [the module](super).
+/// `Area` stores pages of one user of a [`SwapCache`]. See [the module](super).
 #[derive(Debug)]
 pub struct Area {
     number: u32,
@@ -218,8 +218,7 @@ impl Area {
         old.is_some()
     }
 
-    /// Copies a page to `out`. Returns false if the offset is empty. After an error `out` may hold
-    /// anything.
+    /// Copies a page to `out`. Returns false if the offset is empty. An error may change `out`.
     ///
     /// # Errors
     /// `Offset`, `NotAPage`, `DamagedPage`, `Forked`, `Os`.
@@ -318,8 +317,8 @@ impl Area {
         dropped
     }
 
-    /// Sets how many bytes of compressed pages may wait to be written. Writes the excess first. Has
-    /// no effect without a file.
+    /// Limits the compressed bytes that may wait to be written. Writes the excess first. Has no
+    /// effect without a file.
     ///
     /// # Errors
     /// `FileFull`, `Os`, `Forked`. The number is then unchanged.
@@ -327,7 +326,7 @@ impl Area {
         self.change_policy(|policy| WritePolicy { write_back, ..policy })
     }
 
-    /// Sets how many bytes of compressed pages need never be written. Writes the excess first.
+    /// Limits the compressed bytes that need never be written. Writes the excess first.
     ///
     /// # Errors
     /// As [`Area::set_write_back`]; `PutBackBelowStored` without a file.

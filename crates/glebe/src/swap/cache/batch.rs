@@ -1,7 +1,6 @@
 //! [`Batch`] collects blocks for the file.
 //!
-//! If no free run fits all blocks, a batch makes several writes. An error loses no block already
-//! written.
+//! Several writes are made if no free run fits all. An error loses no written block.
 
 use super::entries::Entry;
 use crate::swap::copies::{Copy, CopyBlock};
@@ -32,7 +31,7 @@ impl Batch {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Calls `placed` for each written page. Empties the batch, also after an error.
+    /// Empties the batch, also after an error.
     pub(super) fn write(
         &mut self,
         file: &SpillFile,

@@ -2,7 +2,7 @@
 //!
 //! A store that finds no room cleans; no thread runs in the background. A page stays readable until
 //! its entry names the file. If it is replaced meanwhile, the cleaner frees the record. Lock: the
-//! hand, during the write; loads, and stores with room, do not wait for it.
+//! hand, during the write; only stores without room wait for it.
 
 use super::area::Area;
 use super::batch::{Batch, Page};
@@ -33,7 +33,6 @@ impl Area {
         Ok(Bytes::new(written))
     }
 
-    /// Returns 0 if no page could be written.
     pub(super) fn clean_for(&self, len: usize) -> Result<u64, SwapError> {
         let mut hand = lock(&self.hand);
         if self.unsaved.has_room(len) {
@@ -81,7 +80,7 @@ impl Area {
 
     fn gather(&self, hand: &mut usize, most: u64) -> Batch {
         let mut batch = Batch::default();
-        // The loop visits the first chunk twice: pages may precede the last ones taken.
+        // Visits the first chunk twice: pages may precede the last ones taken.
         for _ in 0..=self.entries.chunks() {
             for (offset, was) in self.entries.chunk(*hand) {
                 if batch.len() as u64 >= most {
@@ -89,7 +88,7 @@ impl Area {
                 }
                 let Some(block) = was.copy.in_pool() else { continue };
                 with_buffer(block.len, |bytes| {
-                    // A missing block was replaced. A damaged one fails at its next load.
+                    // A missing block was replaced; a damaged one fails at its next load.
                     if self.copies.gather(block, bytes).is_ok() {
                         batch.push(Page { offset, was, block }, bytes);
                     }

@@ -1,8 +1,8 @@
 //! [`Entries`] has an area's pages by offset.
 //!
 //! A *chunk* holds the entries of 128 adjacent pages, from its first page until the area is
-//! invalidated. Chunks may share a shard. Cost: 32 bytes per page of a present chunk, 24 bytes per
-//! chunk. Lock: one per shard.
+//! invalidated. Cost: 32 bytes per page of a present chunk, 24 per chunk. Lock: one per shard of
+//! chunks.
 
 use std::mem::{replace, take};
 
@@ -77,7 +77,6 @@ impl Entries {
         shard.get_mut(at)?.get_mut((offset % CHUNK) as usize).map(work)
     }
 
-    /// The caller has checked the offset.
     pub(super) fn get(&self, offset: u64) -> Option<Entry> {
         self.with(offset, |raw| raw.entry())?
     }
@@ -98,8 +97,8 @@ impl Entries {
         self.with(offset, take)?.entry()
     }
 
-    /// Sets an entry if the present one [is the same](Entry::is_same) as `was`. Returns the
-    /// replaced one.
+    /// Sets an entry if the present one [is the same](Entry::is_same) as `was`. Returns the old
+    /// one.
     pub(super) fn set_if(&self, offset: u64, was: &Entry, entry: Option<Entry>) -> Option<Entry> {
         self.with(offset, |raw| {
             let now = raw.entry().filter(|now| now.is_same(was))?;

@@ -18,10 +18,9 @@
 //!
 //! An [`Area`] stores pages by offset, with or without its own file. A page in the file is *saved*.
 //! **Lent pages hold only copies of saved pages**, so a recall writes nothing and waits for no
-//! device. Other pages use the area's ordinary memory. Two numbers bound the bytes of their blocks:
+//! device. Other pages use the area's ordinary memory, within two limits on their bytes:
 //!
-//! * *write-back*: bytes that wait to be written. [`SwapCache::usual_write_back`] suits most
-//!   programs.
+//! * *write-back*: bytes that wait to be written; see [`SwapCache::usual_write_back`].
 //! * *put-back*: bytes that need not be written, with or without a file.
 //!
 //! Both are 0 at first, which is *write-through*: the file has a page when its store returns.

@@ -1,13 +1,13 @@
 //! [`Unsaved`] counts bytes that only ordinary memory holds.
 //!
-//! Invariant: a charge never exceeds the sum of both limits. Unit: bytes of blocks. Lock: one.
+//! Invariant: a charge never exceeds the sum of both limits. Unit: bytes of blocks.
 
 use glebe_os::internal::sync::{lock, Mutex};
 use glebe_os::units::Bytes;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct WritePolicy {
-    /// Bytes that wait for a write; needs a file.
+    /// Bytes that wait for a write to the file.
     pub(super) write_back: Bytes,
     /// Further bytes that need not be written.
     pub(super) put_back: Bytes,

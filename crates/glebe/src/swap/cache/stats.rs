@@ -83,7 +83,7 @@ impl Area {
 }
 
 impl Stats {
-    /// Tests the identities that hold while no call runs.
+    /// Tests the identities while no call runs.
     ///
     /// # Errors
     /// The identity that fails, with its values.

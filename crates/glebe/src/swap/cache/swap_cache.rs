@@ -18,7 +18,7 @@ const CALLS_MAX: u64 = 1 << 12;
 const WRITE_BACK_PART: u64 = 16;
 const WRITE_BACK_MAX: Bytes = Bytes::mib(16);
 
-/// `SwapCache` is memory for copies of pages of [`Area`]s. See [the module](super).
+/// `SwapCache` has memory for copies of [`Area`]s' pages. See [the module](super).
 #[derive(Clone, Debug)]
 pub struct SwapCache {
     pub(in crate::swap) kept: Kept,
@@ -39,7 +39,7 @@ impl SwapCache {
         }
     }
 
-    /// Uses the part of a reserve that first class does not hold.
+    /// Uses memory of a reserve that first class does not hold.
     ///
     /// # Errors
     /// `Pool` in a forked child, or from the kernel.
@@ -63,16 +63,16 @@ impl SwapCache {
         Self { codec, ..self }
     }
 
-    /// Encrypts the files of later areas, each with a key that only this process has. Needs the
-    /// feature `encrypt`.
+    /// Encrypts the files of later areas, each with a key of this process only. Needs the feature
+    /// `encrypt`.
     #[cfg(feature = "encrypt")]
     #[must_use]
     pub fn encrypted(self) -> Self {
         Self { is_encrypted: true, ..self }
     }
 
-    /// Returns the [write-back](Area::set_write_back) that suits most areas: a sixteenth of the
-    /// reserve or limit, at most 16 MiB.
+    /// Returns the [write-back](Area::set_write_back) for most areas: a sixteenth of the reserve or
+    /// limit, at most 16 MiB.
     #[must_use]
     pub fn usual_write_back(&self) -> Bytes {
         Bytes::new(self.room.get() / WRITE_BACK_PART).min(WRITE_BACK_MAX)
@@ -92,7 +92,7 @@ impl SwapCache {
         Area::new(self, pages, Some(file))
     }
 
-    /// Makes an area without a file. It stores nothing until [`Area::set_put_back`] gives it room.
+    /// Makes an area without a file, and without room until [`Area::set_put_back`].
     ///
     /// # Errors
     /// As [`SwapCache::area`].

@@ -1,4 +1,4 @@
-//! Tests reach internals: positions of pages, failing devices, damaged blocks, forks.
+//! Tests that reach internals: positions, failing devices, damaged blocks, forks.
 #![allow(unsafe_code)] // Safety: the forked child allocates nothing.
 
 mod stress;
@@ -86,7 +86,6 @@ fn check(area: &Area, pages: impl IntoIterator<Item = u64>) {
     area.stats().check().unwrap();
 }
 
-/// Writes a whole reserve as first class.
 fn recall_all(reserve: &Reserve) {
     let mut blocks = Vec::new();
     loop {
@@ -108,7 +107,6 @@ fn written_through_pages_are_in_the_file_and_survive_every_recall() {
     area.store_all((300..).zip(batch.iter().map(Vec::as_slice))).unwrap();
     let stats = area.stats();
     assert_eq!((stats.unsaved, stats.saved, stats.through), (Pages::ZERO, Pages::new(600), 600));
-    // Pages of a batch do not take a device page each.
     let starts = |pages: std::ops::Range<u64>| {
         let start = |n| area.entries.get(n).unwrap().copy.to_raw()[0];
         pages.filter(|n| start(*n) % 8 != 0).count()
@@ -193,7 +191,6 @@ fn write_back_leaves_what_put_back_covers() {
     for n in 0..2000 {
         store(&area, [n]);
         let charged = area.stats().charged_bytes;
-        // The last block may exceed the segment.
         assert!(n < 400 || charged >= Bytes::new(508 << 10), "{n}: {charged}");
     }
     check(&area, 0..2000);

@@ -40,7 +40,6 @@ impl Cold {
         &self.ranges[nth as usize % RANGES]
     }
 
-    /// Adds pages, or extends the last range if they follow it.
     pub(super) fn add(&self, pages: Range<u64>) {
         let (from, more) = (pages.start, pages.end.saturating_sub(pages.start));
         if more == 0 {

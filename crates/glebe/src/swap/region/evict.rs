@@ -1,12 +1,12 @@
 //! `RegionCore` evicts pages by two hands, in the order of addresses.
 //!
 //! The *hand* moves runs of pages into the shadow, where they are in the *window*: a touch brings
-//! one back with one system call, so used pages stay. The *tail* follows. It compresses pages still
-//! in the window, unless they equal a kept copy. Cold pages leave first.
+//! one back with one system call, so used pages stay. The *tail* compresses pages still in the
+//! window, unless they equal a kept copy. Cold pages leave first.
 //!
-//! A page that cannot be moved (pinned by the kernel, locked or read-only) stays. Locked and
-//! read-only pages are remembered: a turn retries one of them, and all after a success. They may
-//! exceed the budget; other pages then have a quarter of it.
+//! Pages that the kernel pins, or that are locked or read-only, stay. Locked and read-only pages
+//! are remembered: a turn retries one, and all after a success. They may exceed the budget; other
+//! pages then have a quarter of it.
 //!
 //! Without UFFDIO_MOVE, the hand write-protects pages, and compresses and drops them in place: a
 //! write between copy and drop would be lost.
@@ -44,10 +44,10 @@ const ROUNDS: u64 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asker {
-    /// A touch exceeds the budget if nothing can leave.
+    /// A touch may exceed the budget if nothing can leave.
     Touch,
     Call,
-    /// A touch with read-ahead, which may not exceed the budget.
+    /// Read-ahead may not exceed the budget.
     Ahead,
 }
 
@@ -60,7 +60,6 @@ pub(super) struct Turn {
     pub(super) refused: Option<SwapError>,
     pub(super) refusals: u32,
     stuck: Option<i32>,
-    /// Retries all locked or read-only pages, not only one.
     tries_all: bool,
     tried_one: bool,
     passed_by: bool,
@@ -98,7 +97,7 @@ impl RegionCore {
             if turn.left > 0 {
                 patience.renew();
             } else if turn.passed_by && asker == Asker::Call {
-                // A touch has no time to retry all and exceeds the budget instead.
+                // A touch has no time to retry all, and exceeds the budget instead.
                 tries_all = true;
             } else if turn.refused.is_some() || !patience.wait(turn.hope) {
                 return if is_done() { Ok(()) } else { Err(self.why(turn)) };
@@ -282,7 +281,6 @@ impl RegionCore {
         self.take_all_protected(self.pages_at(from, STEP), turn);
     }
 
-    /// Takes up to [`STEP`] pages.
     fn take_all_protected(&self, pages: impl Iterator<Item = u64>, turn: &mut Turn) {
         let mut leaving = Leaving::new(self, &self.home, WordState::Resident);
         for page in pages {
@@ -308,7 +306,7 @@ impl RegionCore {
         }
     }
 
-    /// Ensures that a page has a copy of `bytes`. After an error it has none.
+    /// Ensures that a page has a copy of `bytes`, or none after an error.
     pub(super) fn keep(&self, page: u64, bytes: &[u8], has_copy: bool) -> Result<(), SwapError> {
         let slot = self.slot_of(page);
         if has_copy {

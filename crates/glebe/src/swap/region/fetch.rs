@@ -5,7 +5,7 @@
 //!
 //! Only an instruction that touches the region raises the signal, so the handler never interrupts
 //! an allocator or this crate's locks. It may take the pool's locks and allocate, as long as no
-//! code touches a region under these locks. Cost of a touch of a stored page: 4 to 6 µs.
+//! code touches a region under these locks. Cost for a stored page: 4 to 6 µs.
 //!
 //! # Safety
 //! A call fills, moves or gives up only pages that it owns.
@@ -33,7 +33,6 @@ use glebe_os::units::Bytes;
 
 const AHEAD: u64 = 16;
 const AHEAD_SHARE: u64 = 16;
-/// Zeros for the largest page size.
 pub(super) static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 pub(super) fn refusal(call: &'static str, errno: i32) -> SwapError {
@@ -101,7 +100,7 @@ impl RegionCore {
         SwapError::LostPage { offset: self.offset_of(page), what }
     }
 
-    /// Fills a page at home with zeros if the program has discarded it.
+    /// Fills a page at home with zeros if the program discarded it.
     fn confirm(&self, page: u64, slot: SwapSlot<'_>) -> Result<(), SwapError> {
         if change(slot.word(), Word::moving).is_err() {
             // Another thread has the page. The touch is repeated.
@@ -254,7 +253,7 @@ impl RegionCore {
         }
     }
 
-    /// Returns the number of pages before one that cannot be read. Uncharges the rest.
+    /// Returns the number of readable pages. Uncharges the rest.
     fn read_in(&self, page: u64, count: u64) -> Result<u64, SwapError> {
         with_buffer(count as usize * self.page(), |buffer| {
             let (mut loaded, mut refused) = (0, None);

@@ -1,6 +1,4 @@
-//! [`Region`] takes hints: pages needed soon, not for a while, or never again.
-//!
-//! No lock.
+//! [`Region`] takes hints: pages needed soon, not for a while, or never again. No lock.
 
 use std::ops::Range;
 
@@ -18,8 +16,7 @@ use glebe_os::internal::sys::page_size;
 use glebe_os::units::Bytes;
 
 impl Region {
-    /// Brings the first pages of the range to memory, up to the budget. They may leave again before
-    /// use.
+    /// Brings the first pages of the range to memory, up to the budget. They may leave before use.
     ///
     /// # Errors
     /// `Beyond`; `Budget`, `Full` or `Os` without room; `LostPage`; `Forked`.
@@ -29,8 +26,8 @@ impl Region {
         pages.take(inner.budget() as usize).try_for_each(|page| inner.prefetch(page))
     }
 
-    /// Marks whole pages in the range as next to leave, even if they are touched before. The oldest
-    /// of many ranges are forgotten.
+    /// Marks whole pages in the range as next to leave, even if touched before. The oldest of many
+    /// ranges are forgotten.
     ///
     /// # Errors
     /// `Beyond`, `Forked`.
@@ -40,7 +37,7 @@ impl Region {
         Ok(())
     }
 
-    /// Discards whole pages in the range. They then take no room and read as zeros.
+    /// Discards whole pages in the range, which then read as zeros.
     ///
     /// # Errors
     /// `Beyond`; `Pinned` if a guard or a long copy uses a page; `Os` if the kernel keeps memory;

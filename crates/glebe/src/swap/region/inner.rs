@@ -1,8 +1,8 @@
 //! [`RegionCore`] has the parts of a region, at a constant address for the signal handler.
 //!
 //! A page's [word](crate::swap::word) says where its bytes are: at home, at the same offset of the
-//! *shadow* (the page is in the *window*), in a copy, or nowhere yet. Pages at home and in the
-//! window are *charged*. Unit: pages. Lock: one for changes of the budget, which no touch takes.
+//! *shadow* (in the *window*), in a copy, or nowhere yet. Pages at home and in the window are
+//! *charged*. Unit: pages. Lock: one for changes of the budget, which no touch takes.
 //!
 //! # Safety
 //! Only the thread that owns a page by its word uses the page's shadow address.
@@ -49,15 +49,13 @@ pub(super) struct RegionCore {
     budget: MappedWord,
     pub(super) changes: Mutex<()>,
     pub(super) window: MappedWord,
-    /// Pages pinned by guards, or soon.
     pinned: MappedWord,
-    /// Positions of the hands. They count on past the region's end.
+    /// Position, also past the region's end.
     pub(super) hand: MappedWord,
     pub(super) tail: MappedWord,
     pub(super) cold: Cold,
     unmovable: MappedWord,
     pub(super) protected: MappedWord,
-    /// The page after the last one loaded.
     pub(super) next: [MappedWord; LANES],
     guard: ForkGuard,
 }

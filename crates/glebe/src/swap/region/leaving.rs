@@ -1,8 +1,7 @@
 //! [`Leaving`] drops pages from memory with one system call.
 //!
 //! All are at home, or all in the window. The call owns each page by its word until the page is
-//! dropped or stays. Pages that the kernel refuses are tried singly, and stay if refused again. No
-//! lock.
+//! dropped or stays. Pages that the kernel refuses are tried again singly. No lock.
 //!
 //! # Safety
 //! A call reads and drops only pages that it owns.

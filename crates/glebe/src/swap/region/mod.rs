@@ -1,6 +1,4 @@
-//! [`Region`] is ordinary memory with at most a budget of it resident.
-//!
-//! A touch of an absent page raises SIGBUS. The handler serves it in the touching thread.
+//! [`Region`] serves touches of absent pages in its SIGBUS handler, in the touching thread.
 
 mod cold;
 mod evict;
@@ -30,13 +28,12 @@ const STACK: usize = 2 << 10;
 
 /// `Region` is memory that a program uses by address, with at most a budget of it resident.
 ///
-/// The rest is compressed, in a pool or a file, as in a [`Store`](super::Store). A touch of an
-/// absent page brings it back in some microseconds. A region needs userfaultfd(2) (without
-/// privilege), addresses of twice its length, and 32 bytes per page ever touched.
+/// The rest is compressed, as in a [`Store`](super::Store). A touch of an absent page takes some
+/// microseconds. A region needs userfaultfd(2) (without privilege), addresses of twice its length,
+/// and 32 bytes per page ever touched.
 ///
 /// Safe code copies in and out ([`Region::read_at`], [`Region::write_at`]) or [keeps a part in
-/// memory](Region::resident) as a slice. Unsafe code uses [`Region::as_ptr`] and must obey these
-/// rules:
+/// memory](Region::resident). Unsafe code uses [`Region::as_ptr`] and must obey these rules:
 /// - System calls, devices and a [view](crate::vmap::View) get `EFAULT` for absent pages and need
 ///   [`Region::resident`].
 /// - A touch kills a thread that blocks SIGBUS: see [`Region::arm_thread`]. The handler runs on the
@@ -46,9 +43,9 @@ const STACK: usize = 2 << 10;
 /// - If pool and file are full, a touch exceeds the budget, and calls are refused.
 /// - A forked child does not have the memory: a touch is SIGSEGV, a call [`SwapError::Forked`].
 /// - The program may advise on parts (madvise(2)), lock and protect them. Locked and read-only
-///   pages may stay in memory, beyond the budget if necessary. After mlockall(2), twice the
-///   region's length counts against `RLIMIT_MEMLOCK`.
-/// - A region serves no allocator, and no code touches it under a lock that an allocator takes.
+///   pages may stay in memory, even beyond the budget. After mlockall(2), twice the region's length
+///   counts against `RLIMIT_MEMLOCK`.
+/// - A region serves no allocator, and no code touches it under an allocator's lock.
 /// - Without `UFFDIO_MOVE` (before Linux 6.8), devices may write only to resident parts, and no
 ///   part may be made unreadable.
 #[derive(Debug)]
@@ -77,8 +74,7 @@ impl Region {
         &self.inner
     }
 
-    /// Returns the first byte's address. The program orders accesses and stays within
-    /// [`Region::len`].
+    /// Returns the first byte's address. The program orders and bounds accesses.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.inner.home.as_ptr()
@@ -97,14 +93,14 @@ impl Region {
         self.inner.offset_of(self.inner.budget())
     }
 
-    /// Returns true if pages leave the program's reach before compression. Otherwise they are
+    /// Returns true if pages leave the program's reach before compression; else they are
     /// write-protected in place.
     #[must_use]
     pub fn moves_pages(&self) -> bool {
         self.inner.pager.moves()
     }
 
-    /// Changes the budget. Evicts pages if necessary.
+    /// Changes the budget, and evicts pages if necessary.
     ///
     /// # Errors
     /// `NoBudget`; `BudgetBelowPinned`, `Full` or `Os` if too little can leave; `Forked`. The

@@ -1,10 +1,8 @@
 //! [`Resident`] keeps a part of a region in memory.
 //!
-//! A guard pins each page exclusively: the hand passes the page, and no other guard or copy uses
-//! it. No lock.
-//!
 //! # Safety
-//! A guard's pages are pinned exclusively: the bytes are present, and no other slice has them.
+//! A guard pins each page exclusively: the bytes stay present, the hand passes the page, and no
+//! other guard or copy uses it. No lock.
 #![allow(unsafe_code)]
 
 use std::fmt;

@@ -8,9 +8,8 @@
 //! stored, failed       ----> loading ----> hole           the same
 //! ```
 //!
-//! A thread that makes a page loading or leaving owns the page until [`Word::put`]; touches wait.
-//! *copy* may be older than the page, because the program's writes are not seen. The generation is
-//! 0.
+//! A thread that makes a page loading or leaving owns it until [`Word::put`]; touches wait. *copy*
+//! may be older than the page, because the program's writes are not seen. The generation is 0.
 
 use super::{Refusal, Step, Word, WordState, ALONE, BUSY, COPY, PINS};
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Mechanism, State, Support};
 
-/// A directory with `proc`, `sys` and `dev`, removed when dropped.
+/// Removed when dropped.
 struct Machine(PathBuf);
 
 impl Machine {

@@ -1,8 +1,7 @@
 //! Threads use one area while first class takes its lent pages, the policy changes and the device
 //! fails.
 //!
-//! A page's offset and version determine its bytes. Each offset has one writing thread, which knows
-//! its contents.
+//! A page's offset and version determine its bytes. Each offset has one writing thread.
 
 use std::sync::Barrier;
 use std::thread;
@@ -63,7 +62,6 @@ impl Shared {
         })
     }
 
-    /// Returns `None` after a refusal that the test causes.
     fn allowed<T>(&self, result: Result<T, SwapError>) -> Option<T> {
         match result {
             Ok(done) => Some(done),
@@ -219,7 +217,6 @@ fn in_a_pool_of_its_own() {
     run(None, true, false);
 }
 
-/// Loads must look again if a block is replaced or moved.
 fn replaced_all_the_time(area: &Area) {
     let (until, begun) = (Instant::now() + storm(USUAL) / 2, AtomicU64::new(0));
     thread::scope(|scope| {
@@ -272,7 +269,6 @@ fn a_page_that_is_stored_while_it_is_taken_is_there_or_was_taken() {
     for version in (2..600).step_by(2) {
         area.set_policy(WritePolicy::default()).unwrap();
         area.store(2, &page_at(2, version - 1)).unwrap();
-        // Forces a slow read of the file.
         area.kept_gone();
         area.set_policy(put_back(Bytes::mib(1))).unwrap();
         let was_there = thread::scope(|scope| {

@@ -34,7 +34,7 @@ fn a_tied_lock_ends_with_its_mapping_and_no_child_has_it() {
     assert!(!is_locked(&file, BYTE..BYTE + 1).unwrap());
 }
 
-/// Checks that locks end when the process that called `hold` is killed and its child lives on.
+/// The locks of `hold` end with the killed process, though its child lives on.
 fn is_killed_while_its_child_lives<T>(file: &File, bytes: Range<u64>, hold: impl FnOnce() -> T) {
     let (mut alive, mut ready) = ([0; 2], [0; 2]);
     // SAFETY: the children take no lock of another thread.

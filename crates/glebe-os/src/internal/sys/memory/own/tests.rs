@@ -3,7 +3,7 @@
 
 use super::*;
 
-/// Nothing can be mapped there, so no other test notes it.
+/// Nothing can be mapped there.
 const BASE: usize = 1 << 60;
 const MANY: usize = 64;
 

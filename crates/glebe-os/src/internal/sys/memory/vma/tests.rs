@@ -314,7 +314,7 @@ fn memory_that_a_userfaultfd_watches_is_refused() {
     assert!(matches!(refused, Refusal::Watched { flag: "um", .. }), "{refused:?}");
     classify_watched(&(mapped.at..mapped.at + mapped.len)).unwrap();
     drop(uffd);
-    // A child that another test forked meanwhile holds the descriptor until it ends.
+    // Another test's child may hold the descriptor.
     let begin = std::time::Instant::now();
     while mapped.classify().is_err() && begin.elapsed().as_secs() < 30 {
         std::thread::sleep(std::time::Duration::from_millis(10));
