@@ -32,7 +32,8 @@ use crate::Outcome;
 
 /// Bytes left to the machine.
 pub(crate) const LEFT: Bytes = Bytes::mib(1536);
-/// While choosing, the library holds `1 / SPARE_SHARE` more than it keeps.
+/// The library's search for adjacent frames first takes `1 / SPARE_SHARE` more than it keeps.
+/// [`fits`] allows for this first step only.
 const SPARE_SHARE: u64 = 4;
 /// Alignment of every mapping.
 const PAGE: Bytes = Bytes::new(1 << 12);
@@ -62,7 +63,7 @@ pub(crate) struct Memory {
     owner: Box<dyn Any>,
 }
 
-/// Aligned to a huge page of most machines.
+/// 2 MiB, aligned to the huge page of most machines.
 #[repr(align(0x20_0000))]
 struct Aligned(#[allow(dead_code)] [u8; 2 << 20]);
 
@@ -78,7 +79,7 @@ impl Way {
                 let (pool, mut options) = (pool()?, MmapOptions::new());
                 let whole = len.pages_up(pool.size()).bytes(pool.size());
                 options.len(whole.as_usize()).huge(Some(pool.size().shift() as u8));
-                // Takes the pages from the pool, so a shortage shows now.
+                // This mapping sets the pages aside in the pool, so a shortage shows now.
                 let map = || Ok(options.map_anon()?.into());
                 with_surplus(&pool, len, || Memory::mapped(len, PAGE, map))
             }
@@ -122,11 +123,12 @@ impl Memory {
             let base = block.as_mut_ptr().expose_provenance();
             // SAFETY: the range is in the allocation, and holds nothing yet.
             let advised = unsafe { madvise::advise(base, len, advice) };
-            // A kernel without huge pages knows neither advice; its base pages suit the other.
+            // A kernel without huge pages refuses both kinds of advice. Its base pages are what
+            // `NoHugePage` asks for, so only a refused `HugePage` is a failure.
             if advice == madvise::Advice::HugePage {
                 advised?;
             }
-            // SAFETY: in the allocation; the call keeps contents.
+            // SAFETY: the range is in the allocation; the call keeps contents.
             unsafe { madvise::advise(base, len, madvise::Advice::PopulateWrite)? };
             Ok((base, Box::new(block)))
         })
@@ -138,7 +140,7 @@ impl Memory {
             let map = map()?;
             let start = map.as_ptr().expose_provenance();
             let base = start.next_multiple_of(align.as_usize());
-            // Fails here, instead of a signal later.
+            // A shortage of memory fails here, instead of raising a signal at a later touch.
             map.advise_range(Advice::PopulateWrite, base - start, len.as_usize())?;
             Ok((base, Box::new(map)))
         })
@@ -171,8 +173,8 @@ impl Memory {
     }
 }
 
-/// Fails unless `len`, the library's temporary extra and [`LEFT`] are available together: otherwise
-/// the kernel might kill a process.
+/// Fails unless `len`, the library's temporary extra and [`LEFT`] are available together. If they
+/// are not, the kernel might kill a process.
 pub(crate) fn fits(len: Bytes) -> Outcome {
     let available = meminfo::available()?;
     match most_of(available) {
@@ -201,8 +203,8 @@ fn with_surplus<T>(pool: &Pool, len: Bytes, ask: impl FnOnce() -> Outcome<T>) ->
     PoolLock::acquire()?.with_surplus(pool, len.pages_up(pool.size()).get(), ask)
 }
 
-/// Hugetlb pages set aside in a resident file. Mapping a window only writes page tables, but the
-/// bytes are otherwise idle. A window keeps the contents of the last one.
+/// Hugetlb pages set aside in a resident file. Mapping a window only writes page tables, but
+/// nothing else can use the bytes in between. A window keeps the contents of the last window.
 pub(crate) struct HugeFile {
     file: File,
     pub(crate) len: Bytes,

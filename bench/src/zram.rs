@@ -1,7 +1,7 @@
 //! [`Device`]: a compressed block device of this run.
 //!
-//! `hot_add` makes a new device, never one in use; dropping removes it. Compresses with LZ4. Units:
-//! pages, bytes. Source: Documentation/admin-guide/blockdev/zram.rst.
+//! `hot_add` makes a new device, never one in use; dropping a [`Device`] removes it. The device
+//! compresses with LZ4. Unit: bytes. Source: Documentation/admin-guide/blockdev/zram.rst.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -45,7 +45,7 @@ impl Device {
         let (node, mut options) = (self.node(), OpenOptions::new());
         options.read(true).write(true).custom_flags(libc::O_DIRECT | libc::O_CLOEXEC);
         patiently(|| {
-            // A missing node could be an ordinary file.
+            // While the node is missing, an ordinary file may have its name.
             match fs::metadata(&node)?.file_type().is_block_device() {
                 true => options.open(&node),
                 false => Err(io::ErrorKind::NotFound.into()),

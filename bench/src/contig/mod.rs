@@ -1,8 +1,11 @@
 //! The benchmark `contig`: gain and cost of physically contiguous memory, beside memalign and the
 //! kernel's huge pages.
 //!
-//! Without a network card that reads memory itself, a processor and a disk show the gain. Units:
-//! nanoseconds per read, megabytes per second, microseconds of CPU time.
+//! Devices such as network cards are the users of contiguous memory. This benchmark needs none of
+//! them: reads by a processor and direct I/O with a disk show the gain.
+//!
+//! Units: nanoseconds per read, MB/s and GB/s, microseconds of wall time (`us`), microseconds of
+//! CPU time (`us cpu`), milliseconds to give memory back, MiB.
 
 mod direct;
 pub(crate) mod fragment;
@@ -19,7 +22,7 @@ use crate::Outcome;
 
 const HUGETLB: &str = "hugetlb";
 
-/// Ratios compare the last with each of the others.
+/// Ratios compare the last way with each of the other ways.
 pub(crate) const WAYS: [(&str, Way); 4] = [
     ("memalign", Way::Memalign),
     ("memalign_thp", Way::MemalignThp),

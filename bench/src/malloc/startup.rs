@@ -1,4 +1,5 @@
-//! The time that preloading adds to the start of a program that does nothing.
+//! Measures the time that `true` takes from start to end, with each allocator preloaded. The ratio
+//! is glebe's median minus mimalloc's. Unit: milliseconds.
 
 use std::process::{Command, Stdio};
 

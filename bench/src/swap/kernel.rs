@@ -4,7 +4,7 @@
 //! bytes. Source: swapon(2), union swap_header in linux/swap.h.
 //!
 //! # Safety
-//! Two system calls, each with a path that ends with a zero.
+//! Both system calls get a path that ends with a zero.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString};
@@ -19,7 +19,7 @@ use memmap2::MmapMut;
 use crate::zram::Device;
 use crate::Outcome;
 
-/// Offset of version, last page and number of bad pages, in 32-bit words.
+/// Byte offset of three 32-bit words: version, last page, number of bad pages.
 const HEADER: usize = 1024;
 const MAGIC: &[u8] = b"SWAPSPACE2";
 /// SWAP_FLAG_PREFER with the highest priority.

@@ -1,7 +1,7 @@
 //! [`Case`]: requests to a space; [`State`]: where every contestant starts.
 //!
 //! The first seven cases are named after the kernel's vmalloc test, over pure positions: nothing is
-//! mapped. The others cover what these leave out. Unit: pages.
+//! mapped. The other cases cover what the first seven leave out. Unit: pages.
 
 use std::hint::black_box;
 use std::iter;
@@ -14,9 +14,9 @@ use crate::reserve::keyed::Random;
 
 /// Pages of the space.
 pub(super) const END: u64 = 1 << 31;
-/// Logarithm of a page's bytes. The kernel's test asks for alignments in bytes.
+/// Binary logarithm of a page's bytes. The kernel's test asks for alignments in bytes.
 pub(super) const PAGE_LOG: u64 = 12;
-/// Requests looked up together.
+/// Requests whose held blocks are prefetched together.
 const AHEAD: usize = 8;
 
 /// Function that makes a case's first state of n blocks. Its second argument is [`State::aged`].
@@ -24,7 +24,8 @@ type Layout = fn(usize, &State) -> State;
 
 const PACKED: Layout = |n, _| State::packed((0..n).map(|_| (1, true)));
 const HOLES: Layout = |n, _| State::packed((0..2 * n).map(|i| (1, i % 2 == 0)));
-/// Blocks and holes by turns, n in all, of 8 pages from one past a multiple of 8.
+/// A block of one page, then n holes and blocks of 8 pages by turns. Each of the n starts one page
+/// past a multiple of 8.
 const SHIFTED: Layout =
     |n, _| State::packed(iter::once((1, true)).chain((0..n).map(|i| (8, i % 2 == 1))));
 const AGED: Layout = |_, aged| aged.clone();
@@ -39,7 +40,7 @@ enum Service {
     Churn,
 }
 
-/// Function from a request's number, from 1, to its length and alignment.
+/// Function that returns the length and alignment, in pages, of the n-th request. n counts from 1.
 type Draw = fn(u64, &mut Random) -> (u64, u64);
 
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +71,7 @@ pub(super) const CASES: [Case; 9] = [
         let byte = random.below(256);
         (byte % 10 + 1, 1 << (byte % 23).saturating_sub(PAGE_LOG))
     }),
-    // Alignments up to 2^51; above the space only 0 is a multiple.
+    // Alignments go up to 2^51. For an alignment beyond the space, only position 0 fits.
     case("align_shift_alloc", AGED, Service::One, |nth, _| {
         (1, 1 << (nth % 64).saturating_sub(PAGE_LOG))
     }),
@@ -79,7 +80,7 @@ pub(super) const CASES: [Case; 9] = [
     case(ADVERSARY, SHIFTED, Service::One, |_, _| (8, 8)),
 ];
 
-/// A small request, because thousands are in a row.
+/// `Request` is small, because an array has thousands of requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
     align: u64,

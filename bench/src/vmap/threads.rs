@@ -1,9 +1,9 @@
-//! Threads on one span, kept by a free tree behind a lock.
+//! Threads allocate from one span, which a free tree behind a lock keeps.
 //!
 //! Each thread works on its own blocks, alone and beside another. The figure is nanoseconds of its
-//! CPU time per allocation and free: waiting uses none, fighting for a cache line does. Processors
-//! may share a core, which slows even independent threads: *apart*, a tree each, shows what the
-//! machine allows. Unit: pages.
+//! CPU time per allocation and free: sleeping uses none; spinning, the lock's system calls and
+//! contended cache lines do. Processors may share a core, which slows even independent threads:
+//! *apart*, a tree each, shows what the machine allows. Unit: pages.
 
 use std::sync::{Barrier, Mutex};
 
@@ -65,7 +65,8 @@ fn work(
 ) -> Vec<f64> {
     let mut random = Random::new(seed);
     let blocks = 0..case.held.min(effort.held_max);
-    // Allocated by the thread, where it will work; every other block leaves a hole.
+    // The thread allocates its blocks itself, on the processor where it will work. Every other
+    // block leaves a hole.
     let pairs = blocks.map(|_| [(); 2].map(|()| alloc(tree, 1 + random.below(100))));
     let (mut held, gone): (Vec<_>, Vec<_>) = pairs.map(|[stays, goes]| (stays, goes)).unzip();
     gone.into_iter().for_each(|extent| free(tree, extent));
@@ -105,7 +106,7 @@ fn measure(case: &Case, threads: u64, apart: bool, effort: Effort) -> Vec<f64> {
 }
 
 /// Adds rows, and the ratios `threads_2_vs_1_cpu` and `apart_threads_2_vs_1_cpu` of the case where
-/// the first is worst.
+/// the first ratio is worst.
 pub(super) fn run(report: &mut Report) {
     let effort = report.plan(EFFORT_QUICK, EFFORT);
     for case in &CASES {

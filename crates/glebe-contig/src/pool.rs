@@ -31,7 +31,8 @@ const ROOTS_DIR: &str = "/run/glebe";
 pub struct Place {
     pub pools: PathBuf,
     pub nodes: PathBuf,
-    /// Candidates, best first. A path is skipped if its directory cannot exist.
+    /// Lock files to try, best first. A path is skipped if its directory cannot be made, because
+    /// the parent is missing, is no directory or is read-only.
     pub locks: Vec<PathBuf>,
 }
 
@@ -96,7 +97,7 @@ impl PoolLock {
         Ok(lock)
     }
 
-    /// Returns faults of the record, and lowered counters.
+    /// Returns notes on faults of the record and on lowered counters.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
@@ -332,7 +333,8 @@ fn lock_first(paths: &[PathBuf], patience: Duration) -> Result<Locked, OsError> 
     }))
 }
 
-/// NotFound cannot mean the file, which `lock` creates.
+/// Returns true if the next path is worth a try. `NotFound` means that a directory is missing,
+/// since `lock` creates the file.
 fn elsewhere(error: &OsError) -> bool {
     use io::ErrorKind::{NotADirectory, NotFound, ReadOnlyFilesystem};
     matches!(error.kind(), NotFound | NotADirectory | ReadOnlyFilesystem)

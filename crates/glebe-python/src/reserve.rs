@@ -22,7 +22,7 @@ use crate::{numbers, Failure, Result};
 
 struct State {
     reserve: reserve::Reserve,
-    /// One per name: two would each lose entries that only the other knows.
+    /// One cache per name. Two caches of a name would each miss entries that only the other knows.
     caches: HashMap<String, Arc<Shared>>,
     /// Short values of all caches.
     small: Arc<Small>,
@@ -166,7 +166,7 @@ impl Reserve {
 
     /// Returns the cache of this name. Two caches of one name have the same entries.
     fn cache<'py>(slf: &Bound<'py, Self>, name: &str) -> Result<Bound<'py, PyAny>> {
-        // The package's class adds the rest of a mapping.
+        // The package's `Cache` adds the other methods of `MutableMapping`.
         Ok(slf.py().import("glebe")?.getattr("Cache")?.call1((slf, name))?)
     }
 

@@ -141,13 +141,14 @@ impl Region {
     }
 
     /// Unmarks a range of whole granules and returns the lost pages, which now read as zeros. Also
-    /// returns losses that an overlapping unmark found and had not returned when this one began.
-    /// After a fork during an unmark, the child's next unmark returns its losses.
+    /// returns losses that an overlapping unmark found and had not returned when this one began. If
+    /// a fork cuts an unmark short, the child's next unmark of those pages returns their losses.
     ///
-    /// With *tag*, a page of a short run ([`Engine::Tag`]) also counts as lost if its first word
-    /// was written while marked. The page is zeroed, except in the [caller's
-    /// memory](Options::build_over). In longer runs, a lost page that was written counts as kept,
-    /// and a page of zeros may count as lost.
+    /// With *tag*, a tagged page also counts as lost if its first word was written while marked.
+    /// The page is zeroed, except in the [caller's memory](Options::build_over).
+    ///
+    /// Long runs of a region's own memory may have no tags ([`Engine::Tag`]). Without tags, a lost
+    /// page that was written counts as kept, and a page of zeros may count as lost.
     ///
     /// # Errors
     /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`]; [`Error::Os`] and
@@ -223,7 +224,7 @@ impl Region {
     ///
     /// # Errors
     /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`], [`Error::Cloned`]; [`Error::Os`]:
-    /// some may have been dropped.
+    /// some pages may have been dropped.
     pub fn drop_now(&self, range: Range<Bytes>) -> Result<Bytes, Error> {
         let pages = self.checked(&range)?;
         let mut state = self.alone()?;
@@ -259,7 +260,7 @@ impl Region {
         (Pages::new(lazy_free), Pages::new(rss.saturating_sub(lazy_free)))
     }
 
-    /// Prefetches the first word under the lock. *scan* touches no page.
+    /// Prefetches the first word, which *tag* reads under the lock. *scan* reads no page.
     #[inline]
     fn fetch(&self, range: &Range<Bytes>) {
         if self.engine == Engine::Tag {

@@ -13,7 +13,8 @@
 //! Sources: Kevin Easton (linux-mm, April 2014); Chromium's `MadvFreeDiscardableMemoryPosix`.
 //!
 //! # Safety
-//! The words are in the region's mapping, at page boundaries, and only atomics while marked.
+//! The words are in the region's mapping, at page boundaries, and only atomics access them while
+//! marked.
 #![allow(unsafe_code)]
 
 mod untagged;
@@ -31,8 +32,8 @@ use glebe_os::internal::sys::memory::madvise::Advice;
 use glebe_os::internal::sys::memory::pagemap::{Pagemap, Reading, Residence};
 use glebe_os::units::{Bytes, PageSize, Pages};
 
-/// Up to this many pages are tagged, which saves system calls. In virtual machines, those are
-/// cheaper for longer runs.
+/// Runs of up to this many pages always get tags, which saves system calls. Longer runs get none if
+/// `spares_tags`: in virtual machines, touching many marked pages costs more than the system calls.
 const FEW_PAGES: u64 = 8;
 const AHEAD: u64 = 8;
 const WORD: usize = size_of::<u64>();
@@ -83,7 +84,7 @@ impl Tag {
         }
     }
 
-    /// The inherited pagemap is the parent's.
+    /// Opens the child's pagemap, since the inherited descriptor reads the parent's.
     pub(super) fn follow_fork(&mut self) {
         let without_scan = matches!(self.pagemap, Some((_, Reading::Entries)));
         self.pagemap = open_pagemap(without_scan);

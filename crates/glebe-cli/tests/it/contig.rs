@@ -184,7 +184,8 @@ fn what_is_reserved_is_there_for_everybody() {
     }
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.starts_with("wrote ") && text.contains("2 added"), "{text}");
-    // Releases the added pages, and the absorbed surplus pages.
+    // `reserve` also made the surplus pages that programs use (`others`) persistent. The loop
+    // releases both kinds. It repeats, because `others` go only when their users end.
     let others = text
         .lines()
         .find_map(|line| line.split_once(" more that programs use now")?.0.parse::<u64>().ok());

@@ -63,7 +63,7 @@ fn json_and_text_list_the_same_rows() {
         })
         .collect();
     assert_eq!(listed, states);
-    // Only a line of one word, such as a path, may be longer than its column.
+    // Only a line with one word beside its label, such as a path, may be wider than 100 characters.
     for line in text.lines().filter(|line| line.chars().count() > 100) {
         let words = line.split_whitespace().filter(|word| !["why:", "how:"].contains(word));
         assert_eq!(words.count(), 1, "{line}");
@@ -73,7 +73,7 @@ fn json_and_text_list_the_same_rows() {
 #[test]
 fn a_closed_pipe_is_no_failure() {
     for arg in [None, Some("--json")] {
-        // Closed before the program starts, so that its first write fails.
+        // The reader is closed before the program starts, so that the program's first write fails.
         let (reader, writer) = UnixStream::pair().unwrap();
         drop(reader);
         let output = glebe().args(arg).stdout(OwnedFd::from(writer)).output().unwrap();

@@ -103,7 +103,7 @@ fn eat() {
     sees_it_all(memory);
 }
 
-/// Touches a fifth of it, slowly, like a working program.
+/// Touches a fifth of [`USED`] slowly, like a working program.
 fn nibble() {
     let mut memory = vec![0_u8; USED / 5];
     for part in memory.chunks_mut(1 << 20) {
@@ -192,7 +192,8 @@ fn a_neighbour_gets_what_it_needs_and_the_rest_stays() {
     assert_eq!(group.kills(), 0);
 }
 
-/// Keeps a part of each unit, then needs more than the limit's rest for larger objects.
+/// Keeps every fourth object, so that the freed memory is in pieces. Then makes larger objects,
+/// which fit below the limit only if the heap gives freed memory back.
 fn grow(_: usize) {
     let mut used = objects(250, 1 << 20);
     let mut nth = 0;

@@ -144,7 +144,8 @@ impl Oracle {
     }
 }
 
-/// Runs `program` on both and compares. The first bytes choose span and limit, the rest are calls.
+/// Runs `program` on a tree and an oracle, and compares them. The first bytes choose span and
+/// limit, the rest are calls.
 ///
 /// # Panics
 /// At the first difference or broken invariant.
@@ -196,7 +197,8 @@ impl Both {
                     self.free(extent);
                 }
             }
-            // Frees a held run or its start, so that both sides merge.
+            // Frees the held run at or after `at` (from `at` on, if `at` is inside), or only its
+            // first part. A whole run merges with both neighbours.
             7 | 8 => {
                 let at = bytes.position(self.span);
                 if let Err(FreeTreeError::NotFree { held, .. }) = self.rest_from(at) {
@@ -242,7 +244,8 @@ impl Bytes<'_> {
         first
     }
 
-    /// Chooses a short span, so that extents collide, or one at an end.
+    /// Chooses a short span, so that extents collide, or a span that is huge or ends near
+    /// `u64::MAX`.
     fn span(&mut self) -> Extent {
         let (kind, fine) = (self.next(), u64::from(self.next()));
         let (start, len) = match kind % 8 {

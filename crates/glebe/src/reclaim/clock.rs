@@ -6,12 +6,12 @@ use super::policy::Policy;
 use super::pressure::Pressure;
 use glebe_os::units::Bytes;
 
-/// Least speed to expect, in bytes a second.
+/// Least expected growth of usage, in bytes per second.
 const SPEED: u64 = 512 << 20;
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 /// Pause if a threshold reports the rise in time.
 const PAUSE_TOLD: Duration = Duration::from_millis(250);
-/// Files below this part of the limit are few, as a shift.
+/// Page cache counts as small below `limit >> FEW_FILES_SHIFT`.
 const FEW_FILES_SHIFT: u32 = 4;
 /// Pause while memory is short, and for [`ALERT`] after.
 const PAUSE_SHORT: Duration = Duration::from_millis(2);

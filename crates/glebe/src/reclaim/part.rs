@@ -136,7 +136,7 @@ impl Handle {
         Some(stats)
     }
 
-    /// Returns the bytes freed or asked for.
+    /// Returns the bytes freed; for a budget, the bytes asked for.
     pub(super) fn shed(&self, class: Class, most: Bytes) -> Bytes {
         let freed = match (class, self) {
             (Class::Waste, Self::Pool(weak)) => weak.upgrade().map(|pool| pool.shed_waste(most)),
@@ -158,7 +158,11 @@ impl Handle {
         }
     }
 
-    /// A shared file that failed has no oldest mark until the next look.
+    /// Sheds up to `most` bytes of a priority, oldest first. All ranges but the first were marked
+    /// by `until`.
+    ///
+    /// After a shared file fails, its [`Handle::oldest`] returns `None` until the next look, so the
+    /// caller goes on with other parts.
     pub(super) fn shed_volatile(
         &self,
         priority: Priority,
@@ -178,7 +182,7 @@ impl Handle {
         }
     }
 
-    /// Limits marked memory to `more` bytes than now, or removes the limit.
+    /// Limits marked memory to `more` bytes beyond the present bytes; `None` removes the limit.
     pub(super) fn limit_marked(&self, more: Option<Bytes>) -> Result<(), ReclaimError> {
         let Self::Region(weak) = self else { return Ok(()) };
         let Some(region) = weak.upgrade() else { return Ok(()) };
@@ -189,7 +193,7 @@ impl Handle {
         Ok(region.limit_marked(cap)?)
     }
 
-    /// Returns the bytes that may pass for page cache once marked.
+    /// Returns the bytes that the kernel may count as page cache, because they are or were marked.
     pub(super) fn lazy_len(&self) -> Bytes {
         let Self::Region(weak) = self else { return Bytes::ZERO };
         weak.upgrade().map_or(Bytes::ZERO, |region| region.len())

@@ -77,7 +77,7 @@ impl Reclaimer {
         Self::below(Path::new("/"), policy)
     }
 
-    /// Creates a reclaimer that reads these groups and the machine.
+    /// Creates a reclaimer that reads the groups of `dirs` and the machine.
     ///
     /// # Errors
     /// Like [`Reclaimer::new`]; [`ReclaimError::Os`] if a directory is no memory cgroup.
@@ -112,8 +112,8 @@ impl Reclaimer {
     ///
     /// # Errors
     /// [`ReclaimError::Taken`] if another reclaimer has the part; [`ReclaimError::Reserve`],
-    /// [`ReclaimError::Volatile`] or [`ReclaimError::Pool`] if it cannot shed;
-    /// [`ReclaimError::Forked`].
+    /// [`ReclaimError::Volatile`] or [`ReclaimError::Pool`] if the part cannot shed;
+    /// [`ReclaimError::Os`] if the kernel refuses to set the timer; [`ReclaimError::Forked`].
     pub fn add(&self, part: impl Into<Part>) -> Result<(), ReclaimError> {
         let shared = self.alive()?;
         lock(&shared.keeper).add(part.into())?;
@@ -129,8 +129,8 @@ impl Reclaimer {
     /// Looks at memory and sheds the shortage. Call this when the descriptor is readable.
     ///
     /// # Errors
-    /// [`ReclaimError::Blind`]: the descriptor becomes readable a second later.
-    /// [`ReclaimError::Forked`].
+    /// [`ReclaimError::Blind`], [`ReclaimError::Os`]: the descriptor becomes readable a second
+    /// later. [`ReclaimError::Forked`].
     pub fn poll(&self) -> Result<Reclaimed, ReclaimError> {
         self.alive()?.look(false)
     }
@@ -153,7 +153,7 @@ impl Reclaimer {
         Ok(())
     }
 
-    /// Starts a thread that looks whenever due, and ends with the reclaimer.
+    /// Starts a thread that looks whenever a look is due, and ends with the reclaimer.
     ///
     /// # Errors
     /// [`ReclaimError::Started`], [`ReclaimError::Forked`], [`ReclaimError::Os`].

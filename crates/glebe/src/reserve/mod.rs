@@ -274,11 +274,12 @@ impl Reserve {
         self.serve(None)
     }
 
-    /// Serves as [`Reserve::serve_stats`] does, in `dir`, which is created if missing, for this
-    /// user only.
+    /// Serves as [`Reserve::serve_stats`] does, in `dir`, which is created if missing. An existing
+    /// `dir` must belong to this user and be closed to others.
     ///
     /// # Errors
-    /// As [`Reserve::serve_stats`] except [`ReserveError::NoRuntimeDir`].
+    /// As [`Reserve::serve_stats`] except [`ReserveError::NoRuntimeDir`]. [`ReserveError::Os`] also
+    /// if `dir` is open to others.
     pub fn serve_stats_in(&self, dir: &Path) -> Result<&Path, ReserveError> {
         self.serve(Some(dir))
     }

@@ -20,12 +20,14 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// State and zones by block number.
 pub type Blocks = BTreeMap<u64, (String, String)>;
 
-/// Takes a turn at the blocks, and a shared one at the pool. Returns `None` if the machine cannot.
+/// Waits for a turn alone at the memory blocks and a shared turn at the pool, then up to `PATIENCE`
+/// until all blocks on record have owners. Returns `None` without memory blocks or without a pool
+/// of 2 MiB pages.
 pub fn turn() -> Option<[Option<Turn>; 2]> {
     turn_with(Turn::shared)
 }
 
-/// Takes a turn at the blocks, and an exclusive one at the pool.
+/// Waits as [`turn`], but for a turn alone at the pool.
 pub fn turn_at_pool() -> Option<[Option<Turn>; 2]> {
     turn_with(Turn::alone)
 }

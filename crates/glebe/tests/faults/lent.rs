@@ -1,8 +1,8 @@
-//! The life of an object pool on lent pages, beside a compressed page cache: made, filled, recalled
-//! in part, dropped.
+//! [`live`] makes, fills and drops an object pool on lent pages, beside a compressed page cache.
+//! First class takes a part of the pages in between.
 //!
-//! Whichever call fails: reads return the bytes that were put, and the statistics match the
-//! contents.
+//! Reads return the bytes that were put, whichever call fails. After a recall that succeeded, the
+//! statistics agree with each other.
 
 use glebe::contig::{Contig, Source};
 use glebe::reserve::Reserve;

@@ -4,9 +4,9 @@
 //! eight slots. A word per slot says what it holds or who writes it (`state`).
 //!
 //! A reader takes no lock: it pins the entry, checks the word, copies, and checks again. A checksum
-//! of turn, value and key must fit, so a lost or torn entry is a miss. Nothing in the file is used
-//! as an offset, and a length only within an entry. A dead process's slots are free. A hit makes no
-//! system call.
+//! of turn, value and key must fit, so a lost or torn entry is a miss. No word of the file is used
+//! as an offset, and a length is used only within an entry. A dead process's slots are free. A hit
+//! makes no system call.
 
 mod claim;
 mod hash;
@@ -321,7 +321,7 @@ impl SharedCache {
             && value.ends_with(key);
         value.truncate(value_len as usize);
         if is_whole && !self.mark_of(slot).is_marked() {
-            // The mark ended when no process used the file, or failed before.
+            // The mark ended when no process used the file, or an earlier mark failed.
             let _ = self.shared.mark(range, self.priority, Order::Fifo);
         }
         Ok(is_whole)
@@ -337,7 +337,7 @@ impl SharedCache {
         Ok(Writer::new(holder, since) == writer && ledger.is_alive(holder)?)
     }
 
-    /// Returns a hash that is not 0, the hash of empty slots.
+    /// Returns a hash that is not 0, the hash of slots never used.
     fn hash(&self, key: &[u8]) -> u64 {
         hash(self.seed, key).max(1)
     }

@@ -30,7 +30,7 @@ pub(super) struct Page {
 }
 
 impl Entries {
-    /// Makes a segment with free entries current, if `had` still is.
+    /// Makes a segment with free entries current, if `had` is still the current segment.
     #[cold]
     pub(super) fn refill(&self, account: &Account, had: u64) -> Result<(), NoRoom> {
         let mut state = lock(&self.state);
@@ -92,7 +92,7 @@ impl Entries {
         words.iter().for_each(|at| at.store(word, Ordering::Relaxed));
         let epoch = u64::from(base >> GENERATION_BITS);
         if epoch != 0 {
-            // This page of epochs is present: an entry here reached the epoch of `base`.
+            // This page of epochs is present, since an entry here reached the epoch of `base`.
             let word = epoch * (u64::MAX / u64::from(EPOCH_LAST));
             let words =
                 &self.tables.epochs[first / EPOCHS as usize..][..per_page / EPOCHS as usize];
@@ -111,7 +111,7 @@ impl Entries {
         })
     }
 
-    /// Returns false if no epoch is left, or no memory to count it.
+    /// Returns false if no epoch is left, or if there is no memory to count it.
     #[cold]
     pub(super) fn next_epoch(&self, account: &Account, index: u32) -> bool {
         if self.epoch(index) >= self.epoch_last {
@@ -147,8 +147,8 @@ impl Entries {
         }
     }
 
-    /// Gives back the page of `free` that covers `page`, now zeros, unless another page of entries
-    /// needs it.
+    /// Gives back the page of the table `free` that covers the page of entries `page`, unless
+    /// another present page of entries needs it. All words of the page of `free` are 0 by then.
     fn let_free_go(&self, account: &Account, state: &mut Segments, page: u32) {
         let shared = SEGMENT;
         let (nth, first) = (page / shared, page / shared * shared);
@@ -179,7 +179,7 @@ impl Entries {
         }
         let page = self.page_of(segment);
         let free = &self.tables.free[segment as usize];
-        // A failed exchange would write too, to a page that may be gone.
+        // A failed exchange would write too, and populate a page that may be gone.
         let all_free = free.load(Ordering::Relaxed) == ALL;
         if !all_free || free.compare_exchange(ALL, 0, Ordering::AcqRel, Ordering::Relaxed).is_err()
         {

@@ -13,7 +13,7 @@ use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 
 const PAGES_MAX: Pages = Pages::new(1 << 28);
-/// Most records that no entry names yet.
+/// Largest number of records that no entry names yet.
 const CALLS_MAX: u64 = 1 << 12;
 const WRITE_BACK_PART: u64 = 16;
 const WRITE_BACK_MAX: Bytes = Bytes::mib(16);
@@ -39,19 +39,19 @@ impl SwapCache {
         }
     }
 
-    /// Uses memory of a reserve that first class does not hold.
+    /// Makes a cache in the pages of a reserve that first class does not hold.
     ///
     /// # Errors
-    /// `Pool` in a forked child, or from the kernel.
+    /// [`SwapError::Pool`] in a forked child, or if the kernel refuses memory.
     pub fn on(reserve: &Reserve) -> Result<Self, SwapError> {
         let pool = reserve.object_pool().codec(Codec::None).build()?;
         Ok(Self::new(Kept::Lent(pool), reserve.len().bytes(page_size())))
     }
 
-    /// Uses up to `limit` of ordinary memory.
+    /// Makes a cache of up to `limit` bytes of ordinary memory.
     ///
     /// # Errors
-    /// `Pool` if an empty pool exceeds the limit, or from the kernel.
+    /// [`SwapError::Pool`] if an empty pool exceeds `limit`, or if the kernel refuses memory.
     pub fn with_limit(limit: Bytes) -> Result<Self, SwapError> {
         let options = ObjectPool::options().codec(Codec::None).at_limit(AtLimit::EvictOldest);
         Ok(Self::new(Kept::Own(Arc::new(options.limit(limit).build()?)), limit))
@@ -79,11 +79,12 @@ impl SwapCache {
     }
 
     /// Makes an area that writes through to a file in `dir` of up to `limit` bytes. The file has no
-    /// name, disappears with the process, and is not encrypted by default. A page takes units of
-    /// 512 bytes of the file; written on its own, 4 KiB.
+    /// name, disappears with the process, and is not encrypted by default. A page takes whole units
+    /// of 512 bytes of the file, or of 4 KiB if it is written alone.
     ///
     /// # Errors
-    /// `AreaPages`; `Pool` for bad codec parameters; `Os`.
+    /// [`SwapError::AreaPages`]; [`SwapError::Pool`] if the codec's parameters are bad;
+    /// [`SwapError::Os`].
     pub fn area(&self, pages: Pages, dir: &Path, limit: Bytes) -> Result<Area, SwapError> {
         let pages = checked(pages)?;
         let file = SpillFile::new(dir, limit, pages.get() + CALLS_MAX)?;
@@ -92,7 +93,8 @@ impl SwapCache {
         Area::new(self, pages, Some(file))
     }
 
-    /// Makes an area without a file, and without room until [`Area::set_put_back`].
+    /// Makes an area without a file. The area has no room until [`Area::set_put_back`] gives it
+    /// some.
     ///
     /// # Errors
     /// As [`SwapCache::area`].
