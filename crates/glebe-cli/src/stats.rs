@@ -175,11 +175,12 @@ fn summary(json: &str) -> Option<String> {
     let all: Value = serde_json::from_str(json).ok()?;
     let of = |name: &str| all[name].as_u64();
     let total = of("total_pages").filter(|total| *total > 0)?;
-    let percent = |name: &str| of(name).map(|pages| pages.saturating_mul(100) / total);
+    let percent = |name: &str| Some(of(name)?.checked_mul(100)? / total);
     let (cache, blocks) = (percent("live_pages")?, percent("held_pages")?);
-    let free = 100_u64.checked_sub(cache + blocks)?;
+    let free = percent("free_pages")?;
     let (given, slowest) = (of("allocs")?, of("alloc_max_ns")?.div_ceil(1000));
-    let len = Pages::new(total).bytes(page_size());
+    // Another user's process may answer with any number.
+    let len = Pages::new(total).checked_bytes(page_size())?;
     let taken = format!("{cache} % cache, {blocks} % blocks, {free} % free");
     Some(format!("{len}: {taken}; {given} blocks given, the slowest in {slowest} us"))
 }
@@ -253,6 +254,13 @@ mod tests {
         assert_eq!(summary(json), Some(format!("{len}: {wanted}")));
         assert_eq!(summary(r#"{"total_pages": 1000}"#), None);
         assert_eq!(summary("no JSON"), None);
+        for (total, live) in [(1_u64 << 63, 0), (1, u64::MAX)] {
+            let huge = format!(
+                r#"{{"total_pages": {total}, "live_pages": {live}, "held_pages": {live},
+                "free_pages": 0, "allocs": 0, "alloc_max_ns": 0}}"#
+            );
+            assert_eq!(summary(&huge), None);
+        }
         assert!(is_zero("stored      0  pages") && !is_zero("stored     10  pages"));
     }
 }
