@@ -207,8 +207,11 @@ fn judge(seen: &Seen) -> Outlook {
     }
     if with_free >= len && may_grow {
         let helps = vec![
-            format!("sudo glebe contig reserve {}   keeps these pages for later", short(len.get())),
-            "or a reserve of a program that starts early".to_owned(),
+            format!(
+                "sudo glebe contig reserve {}   adds pages, in no certain order",
+                short(len.get())
+            ),
+            "--try shows whether they form the run now".to_owned(),
         ];
         return said(Verdict::ByGrowth, why, helps);
     }

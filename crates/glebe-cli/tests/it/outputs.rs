@@ -126,8 +126,8 @@ fn a_demo_shows_a_reserve_at_work_and_keeps_the_figures() {
     assert!(number("cache     ") > 4096 && number("pages     ") > 0, "{text}");
     assert!(text.starts_with("Keeps 16 MiB full of cached files"), "{text}");
     let result = text.lines().last().expect("a result");
-    assert!(result.contains("in one piece: glebe "), "{result}");
-    assert!(result.ends_with("Nothing failed, no byte was wrong."), "{result}");
+    assert!(result.contains(": glebe, in ") && result.contains("; the kernel, "), "{result}");
+    assert!(result.ends_with("No request of glebe failed, no byte was wrong."), "{result}");
 }
 
 #[test]
