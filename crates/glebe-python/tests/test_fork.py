@@ -276,7 +276,13 @@ def busy():
                 store.free(key)
             del keys[::2]
 mine = [store.insert(os.urandom(4096)) for _ in range(CHILDREN)]
-threads = [threading.Thread(target=busy) for _ in range(2)]
+failed = []
+def work():
+    try:
+        busy()
+    except BaseException as error:
+        failed.append(error)
+threads = [threading.Thread(target=work) for _ in range(2)]
 [thread.start() for thread in threads]
 for key in mine:
     pinned = store.pin(key)
@@ -289,4 +295,5 @@ for key in mine:
     store.free(key)
 stop.set()
 [thread.join() for thread in threads]
+assert not failed, failed
 """)
