@@ -187,13 +187,14 @@ def exporter(glebe, _checkout, _scratch):
         with socket.create_connection(("127.0.0.1", int(server.port))) as client:
             for key, size in (("small", 1), ("large", 20_000)):
                 client.sendall(b"set %s 0 0 %d\r\n%s\r\n" % (key.encode(), size, b"x" * size))
-                client.recv(100)
+                if client.recv(100) != b"STORED\r\n":
+                    raise Failed(f"{key} was not stored")
         process = subprocess.Popen(
             [program, f"--memcached.address=127.0.0.1:{server.port}",
              f"--web.listen-address=127.0.0.1:{port}"],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            text = page_of(f"http://127.0.0.1:{port}/metrics")
+            text = page_of(f"http://127.0.0.1:{port}/metrics", process)
         finally:
             process.terminate()
             process.wait(PATIENCE)
@@ -204,8 +205,8 @@ def exporter(glebe, _checkout, _scratch):
     return f"{len(series)} series"
 
 
-def page_of(url):
-    """Returns a page as soon as its server answers."""
+def page_of(url, process):
+    """Returns a page as soon as its server, a process, answers."""
     end = time.monotonic() + PATIENCE
     while True:
         try:
@@ -214,6 +215,8 @@ def page_of(url):
         except urllib.error.HTTPError as why:
             raise Failed(f"{url}: {why}: {why.read().decode()[:2000]}") from why
         except OSError as why:
+            if process.poll() is not None:
+                raise Failed(f"{process.args[0]} ended with {process.returncode}") from why
             if time.monotonic() > end:
                 raise Failed(f"{url}: {why}") from why
             time.sleep(0.05)

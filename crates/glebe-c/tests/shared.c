@@ -427,25 +427,32 @@ static void on_touch(int signal) {
     siglongjmp(touched, 1);
 }
 
+/* Makes a region with `sigbus`. Returns 0 if the machine cannot. */
+static int made_with_sigbus(glebe_shared *shared) {
+    glebe_shared_options options;
+    int answer;
+
+    memset(&options, 0, sizeof options);
+    options.size = sizeof options;
+    options.sigbus = 1;
+    answer = glebe_shared_new(GRANULES * page, &options, shared);
+    if (answer == GLEBE_OK) return 1;
+    CHECK(answer == GLEBE_ERROR_OS || answer == GLEBE_ERROR_HANDLER_COVERED);
+    fprintf(stderr, "skipped: touches of lost pages: %s\n", glebe_last_error());
+    return 0;
+}
+
 /* With `sigbus` a touch of a lost page raises SIGBUS. */
 static void touches(void) {
-    glebe_shared_options options;
     glebe_shared shared = {0};
     struct sigaction action;
     volatile unsigned char *at;
     glebe_pin pinned;
-    int answer;
 
     memset(&action, 0, sizeof action);
     action.sa_handler = on_touch;
     CHECK(sigaction(SIGBUS, &action, NULL) == 0);
-    memset(&options, 0, sizeof options);
-    options.size = sizeof options;
-    options.sigbus = 1;
-    answer = glebe_shared_new(GRANULES * page, &options, &shared);
-    if (answer != GLEBE_OK) {
-        CHECK(answer == GLEBE_ERROR_OS || answer == GLEBE_ERROR_HANDLER_COVERED);
-        fprintf(stderr, "skipped: touches of lost pages: %s\n", glebe_last_error());
+    if (!made_with_sigbus(&shared)) {
         signal(SIGBUS, SIG_DFL);
         return;
     }
@@ -482,27 +489,16 @@ static void tamper(int fd) {
 
 /* No call on a pin ends by SIGBUS, whatever others did to the file. */
 static void uncounted_pins(void) {
-    glebe_shared_options options;
     glebe_shared shared = {0};
     glebe_pin pinned;
     char buffer[8];
     pid_t child;
-    int answer, fd = -1;
+    int fd = -1;
 
-    memset(&options, 0, sizeof options);
-    options.size = sizeof options;
-    options.sigbus = 1;
-    answer = glebe_shared_new(GRANULES * page, &options, &shared);
-    if (answer != GLEBE_OK) {
-        CHECK(answer == GLEBE_ERROR_OS || answer == GLEBE_ERROR_HANDLER_COVERED);
-        fprintf(stderr, "skipped: pins of a file that was changed: %s\n", glebe_last_error());
-        return;
-    }
-    OK(glebe_shared_free(shared));
     child = fork();
     CHECK(child >= 0);
     if (child == 0) {
-        OK(glebe_shared_new(GRANULES * page, &options, &shared));
+        if (!made_with_sigbus(&shared)) _exit(0);
         fill(shared);
         mark(shared, 0, GRANULES, GLEBE_PRIORITY_NORMAL);
         pinned = pin(shared, 0, GRANULES, GLEBE_PIN_KEPT);

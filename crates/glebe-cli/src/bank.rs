@@ -93,19 +93,15 @@ fn status(as_json: bool, out: &mut dyn Write) -> Outcome {
     }
     print_notes(notes, out)?;
     if blocks.is_empty() {
-        writeln!(out, "no bank: nothing is set aside (glebe bank add 4G)")?;
+        writeln!(out, "no bank: nothing is set aside (to make one: glebe bank add 4G)")?;
     }
     let rows = [("bank", blocks), ("of processes", processes), ("without owner", ownerless)];
     for (name, blocks) in rows.into_iter().filter(|(_, blocks)| !blocks.is_empty()) {
         let len = Bytes::new(blocks.len() as u64 * block.get());
         let [free, used, drawn] = parts(blocks);
-        let which = if blocks.is_empty() {
-            String::new()
-        } else {
-            let numbers = ranges(blocks.iter().map(|block| block.number).collect());
-            format!("; memory blocks {numbers}")
-        };
-        writeln!(out, "{name:<14} {len}: {free} free, {used} in use, {drawn} drawn{which}")?;
+        let numbers = ranges(blocks.iter().map(|block| block.number).collect());
+        let which = format!("memory blocks {numbers}");
+        writeln!(out, "{name:<14} {len}: {free} free, {used} in use, {drawn} drawn; {which}")?;
     }
     writeln!(out, "movable        {movable} of {memory}, in blocks of {block}")?;
     Ok(())

@@ -26,6 +26,8 @@ use files::{FileSet, Reading};
 
 const REQUEST_PAGES: [u64; 8] = [1, 512, 1024, 2048, 4096, 8192, 16384, 32000];
 const CONTESTANTS: [&str; 3] = ["glebe", "thp", "plain"];
+/// What the text calls the contestants.
+const NAMES: [&str; 3] = ["glebe", "huge pages on demand", "small pages on demand"];
 const LEN_MIN: Bytes = Bytes::mib(64);
 const GRANULE: Bytes = Bytes::mib(2);
 
@@ -43,7 +45,7 @@ pub struct DemoArgs {
     /// Bytes of the reserve, with K, M or G for powers of 1024
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
     size: Option<Bytes>,
-    /// Say too why the reserve is not better, and how its users keep each other out
+    /// Also say why no better kind of memory was used, and how writers of the cache are kept out
     #[arg(long, short)]
     verbose: bool,
 }
@@ -130,7 +132,10 @@ fn introduce(
 ) -> std::io::Result<()> {
     let contig = reserve.contig();
     let len = contig.len();
-    writeln!(out, "Keeps {len} full of cached files, asks for contiguous blocks meanwhile, and")?;
+    writeln!(
+        out,
+        "Fills up to {len} with cached files, asks for contiguous blocks meanwhile, and"
+    )?;
     writeln!(out, "compares with what the kernel needs for as much memory.\n")?;
     let proof = match contig.proof() {
         Proof::Frames => "page frames read".to_owned(),
@@ -270,25 +275,30 @@ fn median_and_max(us: &[f64]) -> Option<(f64, f64)> {
 
 /// Prints a row for each size and a column for each source.
 fn table(lines: &[Line], out: &mut dyn Write) -> std::io::Result<()> {
-    writeln!(out, "\n{:>9}{:>20}{:>23}{:>23}", "block", "glebe", "huge pages", "small pages")?;
-    writeln!(out, "{:>9}{:>20}{:>23}{:>23}", "", "median / max us", "on demand", "on demand")?;
+    let [glebe, huge, small] = NAMES;
+    writeln!(out, "\n{:>9}{glebe:>20}{huge:>23}{small:>24}", "block")?;
+    let times = "median / max, us";
+    writeln!(out, "{:>9}{times:>20}{times:>23}{times:>24}", "")?;
     for of_size in lines.chunks(CONTESTANTS.len()) {
         let size = of_size.first().map_or(0, |line| line.pages);
         let mut row = format!("{:>9}", Pages::new(size).bytes(page_size()).to_string());
-        for (line, width) in of_size.iter().zip([20, 23, 23]) {
+        for (line, width) in of_size.iter().zip([20, 23, 24]) {
             let times = median_and_max(&sorted(&line.us));
             let cell = times.map(|(median, max)| format!("{median:.1} / {max:.1}"));
             row += &format!("{:>width$}", cell.unwrap_or_else(|| "-".to_owned()));
         }
         writeln!(out, "{row}")?;
     }
-    for line in lines.iter().filter(|line| !line.note.is_empty()) {
+    for (line, name) in lines.iter().zip(NAMES.iter().cycle()) {
+        if line.note.is_empty() {
+            continue;
+        }
         let failed = match line.failures {
             0 => String::new(),
             count => format!("{count} failed: "),
         };
         let size = Pages::new(line.pages).bytes(page_size());
-        writeln!(out, "{size}, {}: {failed}{}", line.who, line.note)?;
+        writeln!(out, "{size}, {name}: {failed}{}", line.note)?;
     }
     Ok(())
 }

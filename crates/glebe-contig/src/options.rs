@@ -132,8 +132,8 @@ impl Options {
     /// slice of 64 MiB is zeroed. Idle pages of a pool that may contain the run are zeroed in any
     /// case.
     ///
-    /// By default a search may use 2 s of processor time for each GiB, three times that for a
-    /// required run, and five times as much wall time. Compaction does not count.
+    /// The default is 2 s of processor time per GiB, 6 s per GiB for a required run, and at most
+    /// five times this in wall time. Compaction does not count.
     pub fn search_time(self, time: Duration) -> Self {
         Self { search_time: Some(time), ..self }
     }

@@ -46,8 +46,10 @@ pub fn run(len: Bytes, attempt: bool, file: Option<&Path>, out: &mut dyn Write) 
 fn answer(verdict: Verdict, len: Bytes) -> String {
     match verdict {
         Verdict::Now => format!("yes: {len} in one piece can be had now"),
-        Verdict::ByGrowth => format!("yes, by growth: {len} in one piece can be had"),
+        Verdict::ByGrowth => {
+            format!("yes, by growth: {len} in one piece can be had if the kernel finds the pages")
+        }
         Verdict::No => format!("no: {len} in one piece cannot be had now"),
-        Verdict::Unknown => format!("unknown: {len} in one piece"),
+        Verdict::Unknown => format!("unknown: whether {len} in one piece can be had"),
     }
 }

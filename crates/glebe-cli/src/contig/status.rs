@@ -136,7 +136,7 @@ fn longest_free(runs: &Result<Runs, OsError>, block: Result<Bytes, OsError>) -> 
     match (runs, block) {
         (Ok(runs), _) => format!("longest free run {}", longest(&runs.free)),
         (Err(_), Ok(len)) => format!("longest free block {len}"),
-        (Err(_), Err(hidden)) => format!("longest free block {hidden}"),
+        (Err(_), Err(hidden)) => format!("longest free run hidden: {hidden}"),
     }
 }
 

@@ -1,7 +1,7 @@
 //! [`check`] refuses a program in which LD_PRELOAD would have no effect or do harm.
 //!
-//! [`check`] follows scripts to their interpreter, as the kernel does. It accepts unknown formats,
-//! and programs that this user may execute but not read, with a warning.
+//! [`check`] follows scripts to their interpreter, as the kernel does. It accepts unknown formats
+//! and, with a warning, programs that this user may execute but not read.
 
 use std::fs::{self, File, Metadata};
 use std::io;

@@ -245,6 +245,20 @@ fn the_map_is_a_picture_or_a_reason() {
 }
 
 #[test]
+fn a_machine_without_a_bank_is_told_so() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_glebe"));
+    let output = command.args(["bank", "status"]).output().expect("the program starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    if !output.status.success() {
+        println!("skipped: {}", refusal(&output));
+        return;
+    }
+    let has_bank = text.lines().any(|line| line.starts_with("bank  "));
+    assert_eq!(text.contains("no bank: nothing is set aside"), !has_bank, "{text}");
+    assert!(text.lines().last().is_some_and(|line| line.starts_with("movable  ")), "{text}");
+}
+
+#[test]
 fn nobody_is_told_what_can_be_known() {
     if effective_user() != 0 {
         println!("skipped: only root can become nobody");
@@ -266,7 +280,10 @@ fn nobody_is_told_what_can_be_known() {
     let text = String::from_utf8_lossy(&hidden.stdout).into_owned();
     // If pools have that much idle memory, only frames could prove a run.
     match hidden.status.success() {
-        true => assert!(text.starts_with("unknown: 64 MiB") || text.starts_with("yes: "), "{text}"),
+        true => assert!(
+            text.starts_with("unknown: whether 64 MiB") || text.starts_with("yes: "),
+            "{text}"
+        ),
         false => assert!(text.starts_with("no: 64 MiB") && text.contains("as root: "), "{text}"),
     }
     let tried = as_nobody(&["explain", "64K", "--try"]).unwrap();

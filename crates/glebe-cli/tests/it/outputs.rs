@@ -124,7 +124,7 @@ fn a_demo_shows_a_reserve_at_work_and_keeps_the_figures() {
         rest.split(' ').next().and_then(|number| number.parse().ok()).expect(line)
     };
     assert!(number("cache     ") > 4096 && number("pages     ") > 0, "{text}");
-    assert!(text.starts_with("Keeps 16 MiB full of cached files"), "{text}");
+    assert!(text.starts_with("Fills up to 16 MiB with cached files"), "{text}");
     let result = text.lines().last().expect("a result");
     assert!(result.contains(": glebe, in ") && result.contains("; the kernel, "), "{result}");
     assert!(result.ends_with("No request of glebe failed, no byte was wrong."), "{result}");

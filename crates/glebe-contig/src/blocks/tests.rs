@@ -8,6 +8,7 @@ use glebe_os::internal::sync::{StaticMutex, StaticMutexGuard};
 use glebe_os::internal::sys::machine::memory_block::BlockState;
 
 const LOCK: Duration = Duration::from_secs(60);
+/// No process has this number.
 const DEAD: Owner = Owner::Process(u32::MAX);
 static TURN: StaticMutex<()> = StaticMutex::new(());
 
@@ -15,7 +16,7 @@ fn begin() -> Result<BlockWork, Error> {
     BlockWork::begin(&Place::default(), LOCK)
 }
 
-/// Put back on drop.
+/// A block that can be evacuated. Its drop puts the block back into its zone.
 struct Good {
     block: u64,
     zone: Zone,

@@ -45,7 +45,8 @@ pub struct ReserveOptions {
 }
 
 impl ReserveOptions {
-    /// Sets the options of the memory; by default the best source, searched for long runs.
+    /// Sets the options of the memory; by default the best source. A hugetlb pool is searched
+    /// beyond the length asked for, for longer runs ([`contig::Options::search`]).
     pub fn memory(self, memory: contig::Options) -> Self {
         Self { memory, ..self }
     }
@@ -63,7 +64,7 @@ impl ReserveOptions {
     }
 
     /// Keeps about `pages` pages zeroed, in whole granules, by a background thread; by default
-    /// none.
+    /// none. Tenants avoid these granules, and a zeroed block there needs no clearing.
     pub fn zero_ahead(self, pages: Pages) -> Self {
         Self { zero_ahead: pages, ..self }
     }
@@ -80,8 +81,8 @@ impl ReserveOptions {
     /// # Errors
     /// [`ReserveError::Contig`] if the memory cannot be allocated; [`ReserveError::BadLen`] if the
     /// source's pages do not make up whole granules; [`ReserveError::FixedLen`] if room is set and
-    /// the memory belongs to a file; [`ReserveError::Packed`] for a bad codec;
-    /// [`ReserveError::Os`].
+    /// the memory belongs to a file; [`ReserveError::Packed`] if the pool of compressed
+    /// pages cannot be made; [`ReserveError::Os`] if the kernel refuses a call.
     pub fn build(mut self, len: Bytes) -> Result<Reserve, ReserveError> {
         let granules = len.get().div_ceil(GRANULE.get());
         let len = granules.checked_mul(GRANULE.get()).map_or(Bytes::new(u64::MAX), Bytes::new);

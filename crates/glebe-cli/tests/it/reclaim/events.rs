@@ -13,7 +13,8 @@ use rustix::process::Signal;
 use super::purging::{glebe, patience, Purging};
 use super::{lost, mark, mib, Fake, Tmpfs};
 
-/// Returns the time of one check of the files, each second, or of two with `GLEBE_LONG`.
+/// Returns a time in which the command checks the files once, or twice with `GLEBE_LONG`. It checks
+/// every second.
 fn a_look() -> Duration {
     Duration::from_millis(if is_long() { 2300 } else { 1300 })
 }
