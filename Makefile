@@ -8,7 +8,7 @@ BUILT := $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 GLEBE := $(BUILT)/glebe
 BENCH := $(BUILT)/glebe-bench
 
-# What clippy and the layers check: everything, with the features of the tests.
+# What clippy checks: everything, with the features of the tests.
 TESTED := --workspace --features glebe/faults
 # Like .ci/run: incremental builds would cost work and 4 GB of disk.
 export CARGO_INCREMENTAL ?= 0
@@ -26,14 +26,13 @@ SOURCES := $(shell find Makefile scripts/static_library.sh Cargo.toml Cargo.lock
 PURE := error:: extent:: free_tree:: stats:: units:: sizes::table::
 
 .PHONY: help build demo test test-long bench aged fuzz sanitize miri doc man install uninstall python
-.PHONY: lint fmt clippy no-codecs msrv rustdoc layers shape unsafe-list package deny aarch64
+.PHONY: lint fmt clippy plain no-codecs msrv rustdoc shape unsafe-list package deny aarch64
 
 help:
 	@echo "make demo     build the command and show the library at work"
 	@echo "make test     every test: as root and not, without rseq, with faults, the loom models"
 	@echo "make test-long  the same with whole state spaces, longer storms and tests of the benchmarks"
-	@echo "make lint     format, clippy, oldest Rust, docs, layers, style, unsafe list, packages, licences,"
-	@echo "              aarch64"
+	@echo "make lint     format, clippy, oldest Rust, docs, style, unsafe list, packages, licences, aarch64"
 	@echo "make bench    the benchmarks, programs under malloc, the stress tests; minutes each"
 	@echo "make aged     age this machine, and judge the contiguous memory it gives (root, minutes)"
 	@echo "make fuzz     a minute of each fuzz target"
@@ -117,7 +116,7 @@ uninstall:
 man: build
 	$(GLEBE) man man >/dev/null
 
-lint: fmt clippy no-codecs msrv rustdoc layers shape unsafe-list package deny aarch64
+lint: fmt clippy plain no-codecs msrv rustdoc shape unsafe-list package deny aarch64
 
 # Packs every published crate, in the order of their dependencies; with VERIFY= it also builds each
 # from its package alone, which takes minutes.
@@ -132,9 +131,13 @@ fmt:
 clippy:
 	cargo clippy $(TESTED) --all-targets -- -D warnings
 
+# As users build them: without the features for tests.
+plain:
+	cargo check $(PACKAGES)
+
 # Without the codecs for object pools the library needs no C compiler.
 no-codecs:
-	CC=false cargo check -p glebe -p glebe-zpool --no-default-features --all-targets
+	CC=false cargo check -p glebe -p glebe-zpool --no-default-features
 
 # Checks with the oldest supported compiler, if it is installed.
 msrv:
@@ -149,9 +152,6 @@ rustdoc:
 	RUSTDOCFLAGS="-D warnings $$RUSTDOCFLAGS" cargo doc --workspace --exclude glebe-c --exclude glebe-preload \
 	    --exclude glebe-python --lib --no-deps
 	scripts/doc_items.py $(TARGET)
-
-layers:
-	cargo test $(TESTED) --test layers
 
 shape:
 	scripts/shape.py --self-test

@@ -70,8 +70,7 @@ impl Held {
         report.check("not_contiguous", u64::from(claimed && refuted));
         let (zeroed, seed) = (self.zeroed, self.seed);
         let Ok(bytes) = self.block.bytes_mut() else { return report.check("failures", 1) };
-        let not_zero = bytes.iter().filter(|&&byte| zeroed && byte != 0).count() as u64;
-        report.check("wrong_bytes", not_zero);
+        report.check("wrong_bytes", if zeroed { not_zero(bytes) } else { 0 });
         for (at, page) in (0..).zip(bytes.chunks_exact_mut(page_size().bytes().as_usize())) {
             page[..WORD].copy_from_slice(&keyed::mix(seed ^ at).to_ne_bytes());
         }
@@ -83,5 +82,26 @@ impl Held {
         let stray =
             |(at, page): &(u64, &[u8])| page[..WORD] != keyed::mix(self.seed ^ at).to_ne_bytes();
         report.check("stray_writes", pages.filter(stray).count() as u64);
+    }
+}
+
+/// Counts bytes that are not zero. Compares pages first, which takes a fraction of the time.
+fn not_zero(bytes: &[u8]) -> u64 {
+    let zeros = vec![0; page_size().bytes().as_usize()];
+    let pages = bytes.chunks(zeros.len()).filter(|page| **page != zeros[..page.len()]);
+    pages.flatten().filter(|byte| **byte != 0).count() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_that_are_not_zero_are_counted() {
+        let mut bytes = vec![0; 3 * page_size().bytes().as_usize() + 5];
+        assert_eq!(not_zero(&bytes), 0);
+        let last = bytes.len() - 1;
+        (bytes[0], bytes[7], bytes[last]) = (1, 2, 3);
+        assert_eq!(not_zero(&bytes), 3);
     }
 }

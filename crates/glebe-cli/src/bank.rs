@@ -3,7 +3,8 @@
 
 use std::io::{self, Write};
 
-use glebe::contig::bank::{self, Block, Change};
+use glebe::contig::bank::{self, Block, Change, Movable};
+use glebe::contig::Error;
 use glebe::units::Bytes;
 use serde_json::{json, Value};
 
@@ -28,7 +29,7 @@ enum BankCommand {
         #[arg(long)]
         dry_run: bool,
     },
-    /// Show what the bank has, who uses it, and what is on record without an owner (root)
+    /// Show what the bank has and who uses it; a user other than root sees only its possible size
     Status {
         /// Print JSON
         #[arg(long)]
@@ -76,35 +77,53 @@ fn drop_some(wanted: Option<Bytes>, out: &mut dyn Write) -> Outcome {
 }
 
 fn status(as_json: bool, out: &mut dyn Write) -> Outcome {
-    let status = bank::status()?;
-    let bank::Status { block, blocks, processes, ownerless, movable, memory, notes } = &status;
+    let (machine, status) = match bank::status() {
+        Ok(status) => (status.machine, Some(status)),
+        // Another user than root cannot read the record, but the kernel's list of blocks.
+        Err(Error::NoBlocks { .. }) => (bank::movable()?, None),
+        Err(error) => return Err(error.into()),
+    };
+    let Movable { block, movable, memory } = machine;
     if as_json {
-        let value = json!({
+        let mut value = json!({
             "block_bytes": block.get(),
-            "bank": sums(blocks, *block),
-            "processes": sums(processes, *block),
-            "ownerless": sums(ownerless, *block),
             "movable_bytes": movable.get(),
             "memory_bytes": memory.get(),
-            "mended": notes,
         });
+        if let Some(bank::Status { blocks, processes, ownerless, notes, .. }) = &status {
+            value["bank"] = sums(blocks, block);
+            value["processes"] = sums(processes, block);
+            value["ownerless"] = sums(ownerless, block);
+            value["mended"] = json!(notes);
+        }
         serde_json::to_writer_pretty(&mut *out, &value).map_err(io::Error::from)?;
         return Ok(writeln!(out)?);
     }
-    print_notes(notes, out)?;
-    if blocks.is_empty() {
-        writeln!(out, "no bank: nothing is set aside (to make one: glebe bank add 4G)")?;
+    if let Some(status) = &status {
+        print_notes(&status.notes, out)?;
     }
-    let rows = [("bank", blocks), ("of processes", processes), ("without owner", ownerless)];
-    for (name, blocks) in rows.into_iter().filter(|(_, blocks)| !blocks.is_empty()) {
-        let len = Bytes::new(blocks.len() as u64 * block.get());
-        let [free, used, drawn] = parts(blocks);
-        let numbers = ranges(blocks.iter().map(|block| block.number).collect());
-        let which = format!("memory blocks {numbers}");
-        writeln!(out, "{name:<14} {len}: {free} free, {used} in use, {drawn} drawn; {which}")?;
+    // The bank's blocks are movable.
+    if status.as_ref().map_or(movable == Bytes::ZERO, |status| status.blocks.is_empty()) {
+        writeln!(out, "no bank: nothing is set aside (to make one, as root: glebe bank add 4G)")?;
+    } else if status.is_none() {
+        writeln!(out, "{movable} may be a bank: only root can read how much of it is one")?;
+    }
+    if let Some(bank::Status { blocks, processes, ownerless, .. }) = &status {
+        let rows = [("bank", blocks), ("of processes", processes), ("without owner", ownerless)];
+        for (name, blocks) in rows.into_iter().filter(|(_, blocks)| !blocks.is_empty()) {
+            row(name, blocks, block, out)?;
+        }
     }
     writeln!(out, "movable        {movable} of {memory}, in blocks of {block}")?;
     Ok(())
+}
+
+fn row(name: &str, blocks: &[Block], block: Bytes, out: &mut dyn Write) -> io::Result<()> {
+    let len = Bytes::new(blocks.len() as u64 * block.get());
+    let [free, used, drawn] = parts(blocks);
+    let numbers = ranges(blocks.iter().map(|block| block.number).collect());
+    let which = format!("memory blocks {numbers}");
+    writeln!(out, "{name:<14} {len}: {free} free, {used} in use, {drawn} drawn; {which}")
 }
 
 fn print_notes(notes: &[String], out: &mut dyn Write) -> io::Result<()> {

@@ -8,6 +8,8 @@ mod bank;
 mod completions;
 mod contig;
 mod demo;
+mod examples;
+mod help;
 mod man;
 mod probe;
 #[cfg(feature = "serve")]
@@ -25,7 +27,7 @@ use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Parser, Subcommand};
+use clap::{FromArgMatches, Parser, Subcommand};
 use glebe::contig::{mend_blocks, Error};
 
 const EXIT_STATUS: &str = "0 if all went well, 1 if something failed or a check did not hold, \
@@ -42,9 +44,9 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// List every kernel mechanism glebe can use: whether it is here, and how to turn it on
+    /// Say which uses of glebe work here, and what the kernel offers
     Probe(probe::ProbeArgs),
-    /// Start a program whose malloc is glebe's: what it freed, the kernel may take
+    /// Start a program whose freed memory the kernel may take
     ///
     /// The memory that the program frees stays mapped and is used again without a page fault, but
     /// the kernel may take it as soon as memory is short. The program needs no change: the library
@@ -63,23 +65,23 @@ enum Command {
     /// a file that is neither ELF nor a script (binfmt_misc) without one. A program that brings an
     /// allocator of its own goes on using that, which --stats shows.
     Run(run::RunArgs),
-    /// Contiguous memory: what there is, whether it could be had, setting it aside, a picture
+    /// Contiguous memory: what there is, what can be had, setting aside
     Contig(contig::ContigArgs),
-    /// Memory that everybody uses until contiguous memory is drawn from it (root)
+    /// Memory that all use until a contiguous run is drawn (root)
     ///
     /// The bank is memory blocks that are kept movable: programs and page cache use them, and the
     /// source `blocks` evacuates them within a fraction of a second, whatever lies there. The
     /// kernel cannot use movable memory for itself: at most a quarter of memory may be so.
     Bank(bank::BankArgs),
-    /// Show a reserve at work: files cached in it, blocks called back, the kernel beside it
+    /// Show a reserve at work, compared with the kernel
     Demo(demo::DemoArgs),
-    /// Show the statistics of reserves in running processes that serve them
+    /// Show the statistics of reserves in running programs
     ///
     /// A program serves the statistics of a reserve by calling `serve_stats()`, as the demo does.
     /// Looked for in `$XDG_RUNTIME_DIR/glebe`, `/run/glebe` and `/run/user/UID/glebe`; only a
     /// process of the same user can be read, or any by root.
     Stats(stats::StatsArgs),
-    /// Serve idle contiguous memory to other programs: as a memcached server
+    /// Serve idle contiguous memory to other programs, as memcached does
     ///
     /// Makes a reserve and keeps items in what its first class does not use. Any client of
     /// memcached can use it by its text or meta protocol; neither the binary protocol nor UDP is
@@ -96,7 +98,7 @@ enum Command {
     /// is left of the limit.
     #[cfg(feature = "serve")]
     Serve(Box<serve::ServeArgs>),
-    /// Take first-class memory inside a running `glebe serve`, and give it back
+    /// Take memory inside a running `glebe serve`, and give it back
     ///
     /// Prints how much was taken, in how many runs and how fast; all that there is, if that is less
     /// than was asked for. The memory is given back after the time, or when this command ends
@@ -208,8 +210,14 @@ fn dispatch(command: &Command, out: &mut dyn Write) -> Outcome {
     }
 }
 
+fn parse() -> Result<Cli, clap::Error> {
+    let mut command = help::command();
+    let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+}
+
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match parse() {
         Ok(cli) => cli,
         Err(said) => return other_than_run(&said),
     };

@@ -64,6 +64,7 @@ fn man(page: Command) -> Man {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::examples::examples;
     use clap::Parser;
 
     #[test]
@@ -73,7 +74,7 @@ mod tests {
         for page in all(&command) {
             let name = man(page.clone()).get_filename();
             let name = name.trim_end_matches(".1");
-            let examples = sections::examples(name);
+            let examples = examples(name);
             assert!(!examples.is_empty(), "{name}");
             for (line, _) in examples {
                 let own = line.split(['|', '>']).next().unwrap_or_default();

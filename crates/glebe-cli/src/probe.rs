@@ -1,6 +1,9 @@
-//! `glebe probe` prints the rows of [`Support`] as aligned text or as JSON.
+//! `glebe probe` prints which uses of glebe work here, then the rows of [`Support`], as aligned
+//! text or as JSON.
 //!
 //! Text is at most [`WIDTH`] columns wide, unless one word (a path) is longer than its column.
+
+mod uses;
 
 use std::io::{self, Write};
 
@@ -33,9 +36,12 @@ pub fn run(args: &ProbeArgs, out: &mut dyn Write) -> Outcome {
 
 fn to_json(support: &Support) -> Value {
     let rows: Vec<Value> = support.mechanisms().iter().map(row_to_json).collect();
+    let uses = uses::of(support.mechanisms());
+    let uses = uses.map(|of| json!({"name": of.name, "state": of.state.as_str(), "text": of.text}));
     json!({
         "kernel_release": support.release(),
         "page_size_bytes": page_size().bytes().get(),
+        "uses": uses,
         "mechanisms": rows,
     })
 }
@@ -53,10 +59,16 @@ fn row_to_json(row: &Mechanism) -> Value {
 
 fn write_text(support: &Support, out: &mut dyn Write) -> io::Result<()> {
     let rows = support.mechanisms();
+    let uses = uses::of(support.mechanisms());
+    let width = uses.iter().map(|of| of.name.len()).max().unwrap_or_default();
+    for uses::Use { name, state, text } in &uses {
+        write!(out, "{name:width$}  {state:6}  ")?;
+        write_wrapped(out, width + "  partly  ".len(), "", text)?;
+    }
     let count = |state: State| rows.iter().filter(|row| row.state == state).count();
     writeln!(
         out,
-        "Linux {}, {} pages: {} of {} mechanisms, {} in part",
+        "\nLinux {}, {} pages: {} of {} mechanisms, {} in part",
         support.release(),
         page_size().bytes(),
         count(State::Yes),

@@ -15,7 +15,7 @@ use crate::sync::{AtomicU64, Ordering};
 /// Forms of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
-    /// A line per number.
+    /// A sentence, then a line per number; bytes as MiB.
     #[default]
     Text,
     /// A JSON object on one line.
@@ -150,8 +150,17 @@ impl Stats {
     }
 
     fn text(&self, to: &mut dyn Write) -> fmt::Result {
+        write!(to, "In memory: {}. ", Mib(self.rss_bytes))?;
+        let (now, before) = (Mib(self.volatile_resident_bytes), Mib(self.purged_bytes));
+        match self.audit {
+            0 => writeln!(to, "How much of it the kernel may take is unknown here.")?,
+            _ => writeln!(to, "The kernel may take {now} of it now, and took {before} before.")?,
+        }
         for Row { name, value, what, .. } in self.rows() {
-            writeln!(to, "{name:<27} {value:>15}  {what}")?;
+            match name.strip_suffix("_bytes") {
+                Some(name) => writeln!(to, "{name:<21} {:>6}  {what}", Mib(value))?,
+                None => writeln!(to, "{name:<21} {value:>8}      {what}")?,
+            }
         }
         Ok(())
     }
@@ -179,6 +188,17 @@ impl Stats {
             writeln!(to, "glebe_malloc_{name}{end} {value}")?;
         }
         to.write_str("# EOF\n")
+    }
+}
+
+/// Bytes as MiB with one decimal, rounded down. Formatting a float would need a larger stack.
+struct Mib(u64);
+
+impl fmt::Display for Mib {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let tenths = ((self.0 & 0xf_ffff) * 10) >> 20;
+        let width = f.width().unwrap_or(0);
+        write!(f, "{:>width$}.{tenths} MiB", self.0 >> 20)
     }
 }
 

@@ -4,13 +4,14 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Write;
+use std::ops::Range;
 use std::path::Path;
 
 use glebe::internal::sys::machine::absent::mark_absent;
 use glebe::internal::sys::machine::kpage::{runs, uses, Use};
 use glebe::internal::sys::machine::memory_block::MemoryBlocks;
 use glebe::page_size;
-use glebe::units::Bytes;
+use glebe::units::{Bytes, Pages};
 
 use super::status::block;
 use crate::Outcome;
@@ -38,13 +39,17 @@ pub fn run(file: Option<&Path>, out: &mut dyn Write) -> Outcome {
     }
     let runs = runs(&uses, pages, Use::is_pool);
     let longest = runs.iter().map(|(_, len)| len.bytes(page)).max().unwrap_or(Bytes::ZERO);
+    let free = longest_free(&uses);
+    let free_len = Bytes::new(free.len() as u64 * size.bytes().get());
     let there = uses.iter().filter(|of| **of != Use::Absent).count() as u64;
     let all = Bytes::new(there * size.bytes().get());
     let number = match runs.len() {
         1 => "1 run".to_owned(),
         number => format!("{number} runs"),
     };
-    let told = format!("{number} of huge pages, the longest {longest}, in {all}");
+    let told = format!(
+        "longest free run {free_len}; {number} of huge pages, the longest {longest}, in {all}"
+    );
     let head = format!("{told}. In a virtual machine the frames are the guest's.");
     let Some(file) = file else {
         let named = || std::env::var("COLUMNS").ok()?.parse().ok();
@@ -52,10 +57,20 @@ pub fn run(file: Option<&Path>, out: &mut dyn Write) -> Outcome {
         let columns = columns.or_else(named).unwrap_or(COLUMNS);
         return Ok(out.write_all(text(&head, size.bytes(), &uses, columns).as_bytes())?);
     };
-    let drawn = svg(&head, size.bytes(), &uses);
+    let drawn = svg(&head, size.bytes(), &uses, &free);
     fs::write(file, drawn).map_err(|e| format!("write({}): {e}", file.display()))?;
     writeln!(out, "{told}: {}", file.display())?;
     Ok(())
+}
+
+/// Returns the places of the longest run of free blocks.
+fn longest_free(uses: &[Use]) -> Range<usize> {
+    let runs = runs(uses, Pages::new(1), |of| of == Use::Free).into_iter();
+    let longest = runs.max_by_key(|(_, len)| *len);
+    longest.map_or(0..0, |(start, len)| {
+        let start = start.get() as usize;
+        start..start + len.get() as usize
+    })
 }
 
 /// Returns the bytes of a cell, and for each row its start and its cells. Skips rows without
@@ -107,10 +122,13 @@ fn text(head: &str, block: Bytes, uses: &[Use], columns: usize) -> String {
     text
 }
 
-/// Returns an SVG picture with a rectangle for each run of cells of one use.
-fn svg(head: &str, block: Bytes, uses: &[Use]) -> String {
+/// Returns an SVG picture with a rectangle for each run of cells of one use, and a line below the
+/// cells of the blocks `free`.
+fn svg(head: &str, block: Bytes, uses: &[Use], free: &Range<usize>) -> String {
     const ROW: usize = 16;
     const LEFT: usize = 80;
+    const LETTER: usize = 7;
+    const LINE: &str = "#d1570c";
     let (cell, rows) = rows(block, uses, CELLS);
     let mut body = String::new();
     // Writing to a string cannot fail.
@@ -118,27 +136,40 @@ fn svg(head: &str, block: Bytes, uses: &[Use]) -> String {
         let _ = writeln!(body, "<text x=\"{x}\" y=\"{y}\">{text}</text>");
     };
     line(10, 20, &format!("Physical memory: {head}"));
-    line(10, 40, &format!("Each cell is {cell}."));
-    for (nth, (kind, _, _, name)) in KINDS.into_iter().enumerate() {
-        line(LEFT + nth * 180 + 18, 60, &format!("{name} {}", bytes_of(kind, block, uses)));
+    line(10, 40, &format!("Each cell is {cell}. The line marks the longest free run."));
+    let mut legend = Vec::new();
+    let mut at = LEFT;
+    for (kind, _, _, name) in KINDS {
+        let text = format!("{name} {}", bytes_of(kind, block, uses));
+        line(at + 18, 60, &text);
+        legend.push((at, kind));
+        at += 18 + LETTER * text.len() + 20;
     }
     for (nth, (start, _)) in rows.iter().enumerate() {
         line(10, 90 + nth * ROW, &start.to_string());
     }
-    let mut rect = |x: usize, y: usize, width: usize, kind: Use| {
-        if let Some((_, _, colour, _)) = KINDS.iter().find(|(of, ..)| *of == kind) {
-            let place = format!("x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"13\"");
-            let _ = writeln!(body, "<rect {place} fill=\"{colour}\"/>");
-        }
+    let mut rect = |x: usize, y: usize, width: usize, height: usize, colour: &str| {
+        let place = format!("x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\"");
+        let _ = writeln!(body, "<rect {place} fill=\"{colour}\"/>");
     };
-    for (nth, (kind, ..)) in KINDS.into_iter().enumerate() {
-        rect(LEFT + nth * 180, 49, 13, kind);
+    let colour = |kind: Use| KINDS.iter().find(|(of, ..)| *of == kind).map(|kind| kind.2);
+    for (x, kind) in legend {
+        colour(kind).iter().for_each(|colour| rect(x, 49, 13, 13, colour));
     }
-    for (nth, (_, row)) in rows.iter().enumerate() {
-        let mut at = 0;
+    let share = (cell.get() / block.get()) as usize;
+    for (nth, (start, row)) in rows.iter().enumerate() {
+        let (y, mut at) = (79 + nth * ROW, 0);
         for part in row.chunk_by(|a, b| a == b) {
-            rect(LEFT + 2 * at, 79 + nth * ROW, 2 * part.len(), part[0]);
+            colour(part[0])
+                .iter()
+                .for_each(|colour| rect(LEFT + 2 * at, y, 2 * part.len(), 11, colour));
             at += part.len();
+        }
+        let first = (start.get() / cell.get()) as usize;
+        let marked =
+            first.max(free.start / share)..(first + row.len()).min(free.end.div_ceil(share));
+        if !marked.is_empty() {
+            rect(LEFT + 2 * (marked.start - first), y + 12, 2 * marked.len(), 2, LINE);
         }
     }
     let (width, height) = (LEFT + 2 * CELLS + 10, 100 + rows.len() * ROW);
@@ -182,10 +213,26 @@ mod tests {
 
     #[test]
     fn a_picture_has_a_rectangle_for_each_run() {
-        let svg = svg("of a test", Bytes::mib(2), &uses());
+        let uses = uses();
+        let svg = svg("of a test", Bytes::mib(2), &uses, &longest_free(&uses));
         let of = |colour: &str| svg.matches(&format!("fill=\"{colour}\"")).count();
         // The legend adds one rectangle for each use, and row ends cut free runs.
         assert_eq!((of("#2563eb"), of("#f2b134"), of("#8a5cc2")), (2, 2, 1));
         assert!(of("#e4e8ec") >= 6, "{svg}");
+        assert!(of("#d1570c") >= 1, "{svg}");
+    }
+
+    #[test]
+    fn the_longest_free_run_is_marked_in_each_row_that_it_crosses() {
+        let uses = uses();
+        assert_eq!(longest_free(&uses), 1400..2999);
+        let svg = svg("of a test", Bytes::mib(2), &uses, &longest_free(&uses));
+        let marks = svg.lines().filter(|line| line.contains("#d1570c"));
+        let width = |line: &str| -> usize {
+            line.split("width=\"").nth(1).unwrap().split('"').next().unwrap().parse().unwrap()
+        };
+        // One cell a block, two points a cell.
+        assert_eq!(marks.map(width).sum::<usize>(), 2 * (2999 - 1400));
+        assert_eq!(longest_free(&[Use::Other]), 0..0);
     }
 }

@@ -1,11 +1,11 @@
-//! The sections that clap does not generate: examples, files, related pages. Source: man-pages(7),
-//! groff_man(7).
+//! The sections that clap does not generate: files, related pages, and the form of the examples.
+//! Source: man-pages(7), groff_man(7).
 
 use std::fmt::Write;
 
 use clap::Command;
 
-type Entry = (&'static str, &'static str);
+use crate::examples::{examples, Entry};
 
 const LOCK: Entry = (
     "/run/glebe/hugetlb.lock",
@@ -46,139 +46,10 @@ const RECORD: Entry = (
      gives back those whose owner has ended, except `glebe run`.",
 );
 
-fn examples_of_bank(page: &str) -> &'static [Entry] {
-    match page {
-        "glebe-bank" => &[
-            ("glebe bank add 4G", "Some 4 GiB that serve programs until a run is drawn from them."),
-            ("glebe bank status", "How much of it is free, in use and drawn."),
-        ],
-        "glebe-bank-add" => &[
-            ("glebe bank add 4G --dry-run", "Which memory blocks would be taken."),
-            ("glebe bank add 1G", "Eight blocks of 128 MiB, side by side where that can be."),
-        ],
-        "glebe-bank-status" => &[
-            ("glebe bank status --json | jq .bank.free_bytes", "For programs."),
-            ("glebe bank status", "The bank, and blocks that processes have for themselves."),
-        ],
-        "glebe-bank-drop" => &[
-            ("glebe bank drop 1G", "The blocks with the fewest pages in use first."),
-            ("glebe bank drop", "All of it."),
-        ],
-        _ => &[],
-    }
-}
-
-fn examples_of_serve(page: &str) -> &'static [Entry] {
-    match page {
-        "glebe-serve" => &[
-            ("glebe serve --memcached -m 512", "A cache of 512 MiB at 127.0.0.1:11211."),
-            ("glebe serve --memcached -s /run/cache.sock", "At a Unix socket alone."),
-            (
-                "glebe serve --memcached --config /etc/glebe-serve.toml",
-                "Options from a file that has, say, memory-limit = 512 and threads = 2.",
-            ),
-        ],
-        "glebe-recall" => &[
-            (
-                "glebe recall 256M --for 10s",
-                "First class takes that much of the memory that `glebe serve` caches in.",
-            ),
-            ("glebe recall 1G --for 1m --control /run/cache.control", "In one server of several."),
-        ],
-        _ => &[],
-    }
-}
-
-const RUN: &[Entry] = &[
-    ("glebe run --malloc -- python3 load.py", "Python, with the allocator of glebe."),
-    (
-        "glebe run --malloc --stats=json:/tmp/%p.json --signal USR2 -- redis-server",
-        "Statistics as JSON when it ends and after `kill -USR2`, a file for each process.",
-    ),
-    (
-        "glebe run --malloc --option thread=off -- make -j4",
-        "Every program that make starts, without the thread that marks idle memory.",
-    ),
-];
-
 const LIBRARY: Entry = (
     "libglebe_malloc.so",
     "The allocator: beside the command, or from there in ../lib, ../lib/ARCH-linux-gnu, ../lib64.",
 );
-
-const RECLAIM: &[Entry] = &[
-    ("glebe reclaim /dev/shm/tiles", "While memory of the group of this process is short."),
-    (
-        "glebe reclaim --cgroup /sys/fs/cgroup/render --quota 256M /run/render/cache",
-        "From outside of the group whose processes use the file; tells of large pins.",
-    ),
-    ("glebe reclaim --dry-run --once 1G /dev/shm/tiles", "What would go of 1 GiB, by priority."),
-    ("glebe reclaim --once 1G /proc/4711/fd/5", "1 GiB of a memfd, now."),
-];
-
-pub(super) fn examples(page: &str) -> &'static [Entry] {
-    match page {
-        "glebe" => &[
-            ("glebe probe", "What of the kernel can be used here."),
-            ("glebe demo --quick", "A reserve at work, in some 10 seconds."),
-            ("glebe contig explain 1G", "Whether one run of 1 GiB could be had now."),
-        ],
-        "glebe-probe" => &[
-            ("glebe probe", "Every mechanism; where one is missing, why, and how it is had."),
-            (
-                "glebe probe --json | jq '.mechanisms[] | select(.state != \"yes\") | .remedy'",
-                "What would turn the missing ones on.",
-            ),
-        ],
-        "glebe-contig" => &[
-            ("glebe contig status", "The pools, free memory in large blocks, and pins."),
-            ("glebe contig map", "The machine's physical memory as text (root)."),
-        ],
-        "glebe-contig-status" => &[("glebe contig status --json", "The same for a program.")],
-        "glebe-contig-explain" => &[
-            ("glebe contig explain 64M", "Whether one run of 64 MiB could be had now, and how."),
-            (
-                "glebe contig explain 1.5G --try --certificate run.json",
-                "Take it for a moment, and keep the proof of the frames.",
-            ),
-        ],
-        "glebe-contig-reserve" => &[
-            ("glebe contig reserve 256M --dry-run", "The file and the number; nothing is written."),
-            (
-                "glebe contig reserve 2G --page 1G --at-boot",
-                "What the kernel's command line needs, and a systemd unit.",
-            ),
-        ],
-        "glebe-contig-release" => &[
-            ("glebe contig release 256M", "Take back what glebe contig reserve 256M added."),
-            ("glebe contig release all --page 1G", "Every free page of 1 GiB."),
-        ],
-        "glebe-contig-map" => &[
-            ("glebe contig map", "A character for each so many MiB, as wide as the terminal."),
-            ("glebe contig map memory.svg", "The same as a picture."),
-        ],
-        "glebe-demo" => &[
-            ("glebe demo --quick", "Some 10 seconds."),
-            ("glebe demo --size 1.5G --json demo.json ~/src", "Files of ~/src in 1.5 GiB."),
-        ],
-        "glebe-stats" => &[
-            ("glebe stats --watch", "Every 2 seconds, until it is interrupted."),
-            ("glebe stats --openmetrics --pid 4711", "For Prometheus, of one process."),
-        ],
-        "glebe-zpool" => {
-            &[("glebe zpool classes --page 4K --chain 4", "The classes of the kernel's zsmalloc.")]
-        }
-        "glebe-man" => &[("glebe man ~/.local/share/man/man1", "Where man looks for a user.")],
-        "glebe-completions" => &[(
-            "glebe completions bash > ~/.local/share/bash-completion/completions/glebe",
-            "For bash, from the next shell on.",
-        )],
-        "glebe-serve" | "glebe-recall" => examples_of_serve(page),
-        "glebe-run" => RUN,
-        "glebe-reclaim" => RECLAIM,
-        _ => examples_of_bank(page),
-    }
-}
 
 fn files(page: &str) -> &'static [Entry] {
     match page {

@@ -253,9 +253,35 @@ fn a_machine_without_a_bank_is_told_so() {
         println!("skipped: {}", refusal(&output));
         return;
     }
-    let has_bank = text.lines().any(|line| line.starts_with("bank  "));
+    let has_bank = text.lines().any(|line| {
+        line.starts_with("bank  ") || line.ends_with("only root can read how much of it is one")
+    });
     assert_eq!(text.contains("no bank: nothing is set aside"), !has_bank, "{text}");
     assert!(text.lines().last().is_some_and(|line| line.starts_with("movable  ")), "{text}");
+}
+
+#[test]
+fn nobody_is_told_whether_there_can_be_a_bank() {
+    if effective_user() != 0 {
+        println!("skipped: only root can become nobody");
+        return;
+    }
+    let copy = Reachable::new();
+    let mut command = Command::new(copy.program());
+    command.args(["bank", "status"]).current_dir("/").uid(NOBODY).gid(NOBODY);
+    let Ok(output) = command.output() else {
+        println!("skipped: nobody cannot run this program");
+        return;
+    };
+    if on_line().is_none() {
+        assert!(!output.status.success(), "{output:?}");
+        return;
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let [first, last] = text.lines().collect::<Vec<_>>()[..] else { panic!("{text}") };
+    let is_empty = last.starts_with("movable        0 B of ");
+    assert_eq!(first.starts_with("no bank: "), is_empty, "{text}");
+    assert_eq!(first.contains("may be a bank"), !is_empty, "{text}");
 }
 
 #[test]

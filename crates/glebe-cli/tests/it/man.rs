@@ -26,11 +26,14 @@ fn subcommands() -> Vec<String> {
 
 fn below(path: &[&str]) -> Vec<String> {
     let help = ok(&[path, &["--help"]].concat());
-    if !help.contains("Commands:\n") {
+    // The root's subcommands stand in groups.
+    let first = if path.is_empty() { "Look:\n" } else { "Commands:\n" };
+    if !help.contains(first) {
         return Vec::new();
     }
-    let list = help.split("Commands:\n").nth(1).and_then(|rest| rest.split("\n\n").next());
-    let names = list.expect("a list").lines().filter(|line| !line.starts_with("   "));
+    let list = help.split(first).nth(1).and_then(|rest| rest.split("\nOptions:").next());
+    let names = list.expect("a list").lines();
+    let names = names.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
     let names = names.filter_map(|line| line.split_whitespace().next().map(str::to_owned));
     names.filter(|name| name != "help").collect()
 }

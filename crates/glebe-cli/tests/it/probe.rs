@@ -53,7 +53,10 @@ fn json_and_text_list_the_same_rows() {
     let output = glebe().output().unwrap();
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
-    let listed: Vec<(String, String)> = text
+    let (uses, mechanisms) = text.split_once("\nLinux ").expect("a line between the two lists");
+    assert_eq!(uses.lines().count(), value["uses"].as_array().unwrap().len(), "{uses}");
+    assert!(uses.starts_with("reserve  "), "{uses}");
+    let listed: Vec<(String, String)> = mechanisms
         .lines()
         .skip(1)
         .filter(|line| !line.starts_with(' '))

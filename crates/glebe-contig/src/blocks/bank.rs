@@ -7,11 +7,11 @@
 
 use super::plan::{check, plan, Wanted, Whose};
 use super::record::{Line, Owner};
-use super::work::{BlockWork, Stuck};
+use super::work::{machine_blocks, BlockWork, Stuck};
 use super::STUCK_MAX;
 use crate::pool::{Place, PoolLock};
 use crate::Error;
-use glebe_os::internal::sys::machine::memory_block::{BlockState, Zone};
+use glebe_os::internal::sys::machine::memory_block::{BlockState, MemoryBlock, MemoryBlocks, Zone};
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 
@@ -28,21 +28,28 @@ pub struct Block {
     pub drawn: Bytes,
 }
 
+/// The machine's memory blocks. The bank's are among those that are movable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Movable {
+    /// Bytes of a block.
+    pub block: Bytes,
+    /// All movable bytes.
+    pub movable: Bytes,
+    /// All bytes on line.
+    pub memory: Bytes,
+}
+
 /// The bank, and other blocks on record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// Bytes of a block.
-    pub block: Bytes,
     /// The bank's blocks in order of number.
     pub blocks: Vec<Block>,
     /// Blocks that living processes made movable.
     pub processes: Vec<Block>,
     /// Blocks without an owner, to be given back.
     pub ownerless: Vec<Block>,
-    /// All movable bytes.
-    pub movable: Bytes,
-    /// All bytes on line.
-    pub memory: Bytes,
+    /// The machine's blocks.
+    pub machine: Movable,
     /// Repairs made.
     pub notes: Vec<String>,
 }
@@ -159,19 +166,32 @@ pub fn drop(len: Option<Bytes>) -> Result<Change, Error> {
 /// [`Error::NoBlocks`]; if the lock cannot be had.
 pub fn status() -> Result<Status, Error> {
     let work = begin()?;
-    let (all, block) = (work.blocks.list()?, work.blocks.size());
-    let bytes = |blocks: usize| Bytes::new(blocks as u64 * block.get());
-    let movable = all.iter().filter(|block| block.zone == Some(Zone::Movable)).count();
-    let online = all.iter().filter(|block| block.state == BlockState::Online).count();
     Ok(Status {
-        block,
+        machine: movable_of(&work.blocks)?,
         blocks: of_owner(&work, |owner| owner == Owner::Bank)?,
         processes: of_owner(&work, |owner| matches!(owner, Owner::Process(_)))?,
         ownerless: of_owner(&work, |owner| owner == Owner::Nobody)?,
-        movable: bytes(movable),
-        memory: bytes(online),
         notes: work.notes,
     })
+}
+
+/// Returns how much memory is movable. Any user may call it; only root can know, by [`status`],
+/// which of it is the bank's.
+///
+/// # Errors
+/// [`Error::NoBlocks`]; if the kernel does not list its memory blocks.
+pub fn movable() -> Result<Movable, Error> {
+    movable_of(&machine_blocks()?)
+}
+
+fn movable_of(blocks: &MemoryBlocks) -> Result<Movable, Error> {
+    let (all, block) = (blocks.list()?, blocks.size());
+    let sum = |is: fn(&MemoryBlock) -> bool| {
+        Bytes::new(all.iter().filter(|block| is(block)).count() as u64 * block.get())
+    };
+    let movable = sum(|block| block.zone == Some(Zone::Movable));
+    let memory = sum(|block| block.state == BlockState::Online);
+    Ok(Movable { block, movable, memory })
 }
 
 fn of_owner(work: &BlockWork, is: impl Fn(Owner) -> bool) -> Result<Vec<Block>, Error> {

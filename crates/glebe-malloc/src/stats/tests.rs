@@ -39,14 +39,37 @@ fn json_is_one_object_on_one_line() {
 }
 
 #[test]
-fn text_has_a_line_a_number_with_its_meaning() {
+fn text_has_a_sentence_and_a_line_a_number_with_its_meaning() {
     let text = written(&numbered(), Format::Text);
-    assert_eq!(text.lines().count(), ROWS);
-    for (line, row) in text.lines().zip(numbered().rows()) {
+    let mut lines = text.lines();
+    let first = "In memory: 0.0 MiB. How much of it the kernel may take is unknown here.";
+    assert_eq!(lines.next(), Some(first));
+    assert_eq!(lines.clone().count(), ROWS);
+    for (line, row) in lines.zip(numbered().rows()) {
         let words: Vec<_> = line.split_whitespace().collect();
-        assert_eq!(words[..2], [row.name, &row.value.to_string()]);
+        let (name, value) = match row.name.strip_suffix("_bytes") {
+            Some(name) => (name, "0.0".to_owned()),
+            None => (row.name, row.value.to_string()),
+        };
+        assert_eq!(words[..2], [name, &value]);
         assert!(line.ends_with(row.what) && line.len() < 120, "{line}");
     }
+}
+
+#[test]
+fn text_says_bytes_as_mebibytes() {
+    let stats = Stats {
+        rss_bytes: (24 << 20) + (1 << 19),
+        volatile_resident_bytes: 3 << 20,
+        purged_bytes: u64::MAX,
+        audit: 1,
+        ..Stats::default()
+    };
+    let text = written(&stats, Format::Text);
+    let first = "In memory: 24.5 MiB. The kernel may take 3.0 MiB of it now, and took \
+        17592186044415.9 MiB before.\n";
+    assert!(text.starts_with(first), "{text}");
+    assert!(text.contains("\nrss                       24.5 MiB  what"), "{text}");
 }
 
 #[test]

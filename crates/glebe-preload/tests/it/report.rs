@@ -26,7 +26,7 @@ fn program() -> Option<std::path::PathBuf> {
 fn reports(text: &str) -> usize {
     let heads = text.lines().filter(|line| line.starts_with("glebe-malloc: process ")).count();
     for row in Stats::default().rows() {
-        let start = format!("{} ", row.name);
+        let start = format!("{} ", row.name.strip_suffix("_bytes").unwrap_or(row.name));
         let lines = text.lines().filter(|line| line.starts_with(&start)).count();
         assert_eq!(lines, heads, "{text}");
     }

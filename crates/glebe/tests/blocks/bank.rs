@@ -125,7 +125,7 @@ fn a_bank_grows_and_shrinks_by_blocks_and_says_so() {
     sorted.sort_unstable();
     assert_eq!(movable(), sorted);
     let status = bank::status().unwrap();
-    assert_eq!((status.blocks.len(), status.movable.get()), (2, 2 * size));
+    assert_eq!((status.blocks.len(), status.machine.movable.get()), (2, 2 * size));
     assert_eq!(status.blocks.iter().map(|b| b.number).collect::<Vec<_>>(), sorted);
     for block in &status.blocks {
         assert_eq!((block.free + block.used + block.drawn).get(), size, "{block:?}");

@@ -17,8 +17,11 @@ use glebe_testing::time::is_long;
 use crate::foreign::ForeignPages;
 use crate::pool::Machine;
 use crate::reserve::{live, GRANULE, LEN, ONE};
-use crate::walk::{walk_all, walk_once};
+use crate::walk::{walk_all, walk_some};
 use crate::{resized, scrambled};
+
+/// Faults of a short walk whose lives search. Such a life takes up to 0.2 s.
+const SEARCHED: usize = 100;
 
 /// The machine's pool, used by no other walk of this program. Each walk compares the pool before
 /// and after a life.
@@ -74,7 +77,7 @@ fn a_run_that_is_searched_for() {
         drop(options().prefer_run(Bytes::mib(4)).build(Bytes::mib(4))?);
         Ok(())
     };
-    walk_once(Some(&turn.machine), "hugetlb, a run searched for", life);
+    walk_some(Some(&turn.machine), "hugetlb, a run searched for", SEARCHED, life);
 }
 
 #[test]
@@ -112,10 +115,9 @@ fn a_file_of_pages_that_are_moved() {
     let Some(_foreign) = ForeignPages::add(scrambled::PAGES as u64) else { return };
     walk_all(Some(&turn.machine), "hugetlb file, moved", || scrambled::live(false));
     let (name, searched) = ("hugetlb file, searched", || scrambled::live(true));
-    // Each search scans the machine's memory.
     match is_long() {
         true => walk_all(Some(&turn.machine), name, searched),
-        false => drop(walk_once(Some(&turn.machine), name, searched)),
+        false => walk_some(Some(&turn.machine), name, SEARCHED, searched),
     }
 }
 
@@ -125,5 +127,5 @@ fn whatever_source_is_best() {
     let turn = Turn::take();
     let machine = turn.as_ref().map(|turn| &turn.machine);
     // Other sources make up for most faults, so no error is required.
-    walk_once(machine, "any source", || live(Contig::options(), LEN, ONE));
+    walk_some(machine, "any source", SEARCHED, || live(Contig::options(), LEN, ONE));
 }

@@ -58,6 +58,13 @@ pub fn walk_once(machine: Option<&Machine>, name: &str, life: impl Fn() -> Outco
     Walk::of(machine, name, life).fail((Lasting::Once, 1))
 }
 
+/// Fails single calls: at most `most`, or every call with `GLEBE_LONG`. For lives that scan the
+/// machine's memory: the length of such a life depends on how fragmented memory is.
+pub fn walk_some(machine: Option<&Machine>, name: &str, most: usize, life: impl Fn() -> Outcome) {
+    let walk = Walk { most, ..Walk::of(machine, name, life) };
+    walk.fail((Lasting::Once, 1));
+}
+
 /// The results of a walk.
 #[derive(Default)]
 pub struct Seen {
@@ -91,13 +98,15 @@ struct Walk<'a, L> {
     /// Threads of this process before the first life.
     threads: usize,
     seed: u64,
+    /// The number of calls that a short walk fails at most.
+    most: usize,
 }
 
 impl<'a, L: Fn() -> Outcome> Walk<'a, L> {
     fn of(machine: Option<&'a Machine>, name: &'a str, life: L) -> Self {
         let threads = threads_at_first();
         steady();
-        let walk = Self { machine, name, life, threads, seed: seed() };
+        let walk = Self { machine, name, life, threads, seed: seed(), most: usize::MAX };
         (0..SETTLING).for_each(|_| walk.whole_life());
         walk
     }
@@ -134,7 +143,8 @@ impl<'a, L: Fn() -> Outcome> Walk<'a, L> {
                 seen.note(&points);
                 let mut footing = Footing::of_threads(self.threads);
                 let beyond = next.max(points.len() as u64 + 1);
-                let chosen = chosen(&points, is_long(), salt);
+                let most = if is_long() { usize::MAX } else { self.most };
+                let chosen = share(chosen(&points, is_long(), salt), most, salt);
                 let mut unmet = 0;
                 for nth in chosen.into_iter().filter(|nth| *nth >= next).chain([beyond]) {
                     is_over = self.attempt(&mut footing, Fault { nth, choice, lasting }, &mut seen);
@@ -226,6 +236,14 @@ fn chosen(points: &[Point], all: bool, salt: u64) -> Vec<u64> {
     chosen
 }
 
+/// Keeps at most `most` of the numbers, in their order.
+fn share(mut numbers: Vec<u64>, most: usize, salt: u64) -> Vec<u64> {
+    numbers.sort_by_key(|nth| mixed(salt ^ mixed(*nth)));
+    numbers.truncate(most);
+    numbers.sort_unstable();
+    numbers
+}
+
 /// Mixes bits (splitmix64).
 fn mixed(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -255,4 +273,8 @@ fn first_second_and_last_of_each_stack_fail_and_a_share_of_the_others() {
     assert!((20..120).contains(&short.len()), "{} of 1000", short.len());
     assert!(short.is_sorted() && short != chosen(&points, false, 8));
     assert_eq!(chosen(&points, true, 7), (1..=1000).collect::<Vec<_>>());
+    let some = share(short.clone(), 10, 7);
+    assert!(some.len() == 10 && some.is_sorted() && some != short[..10], "{some:?}");
+    assert!(some != share(short.clone(), 10, 8));
+    assert_eq!(share(short.clone(), 1000, 7), short);
 }

@@ -59,7 +59,7 @@ fn statistics_are_printed_at_exit_and_only_if_asked_for() {
     assert_eq!(err, "");
     let (_, out, err) = run(&["--stats"], "").unwrap();
     let head = format!("glebe-malloc: process {}, at exit\n", out.trim());
-    assert!(err.starts_with(&head) && err.contains("live_bytes"), "{err}");
+    assert!(err.starts_with(&(head + "In memory: ")) && err.contains(" MiB"), "{err}");
     let (_, out, err) = run(&["--stats"], "start").unwrap();
     assert_eq!((out.lines().count(), err.matches("at exit").count()), (2, 1), "{out}{err}");
     let (_, _, err) = run(&["--stats=openmetrics"], "").unwrap();
