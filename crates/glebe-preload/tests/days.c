@@ -459,12 +459,12 @@ int main(int count, char **arguments) {
     }
     settle();
     char text[4096];
-    long len = glebe_malloc_format_stats(text, sizeof text, GLEBE_MALLOC_TEXT);
+    long len = glebe_malloc_format_stats(text, sizeof text, GLEBE_MALLOC_JSON);
     if (len < 0 || len >= (long)sizeof text) return 1;
-    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
+    for (char *member = strtok(text, "{,}"); member; member = strtok(NULL, "{,}")) {
         char name[100];
         unsigned long value;
-        if (sscanf(line, "%99s %lu", name, &value) == 2) printf("%s=%lu\n", name, value);
+        if (sscanf(member, "\"%99[^\"]\":%lu", name, &value) == 2) printf("%s=%lu\n", name, value);
     }
     return 0;
 }

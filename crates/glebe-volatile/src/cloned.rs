@@ -20,8 +20,9 @@ impl Region {
             let (at, len) = run.place(self.addr(), self.page);
             // SAFETY: marked pages of the region, and only this process's copies.
             unsafe { advise(at, len, Advice::DontNeed)? };
-            self.marked.clear(*run);
         }
+        // Only after the last call that can fail: the next unmark must report every loss.
+        lost.iter().for_each(|run| self.marked.clear(*run));
         Ok(Purged::from_runs(lost))
     }
 

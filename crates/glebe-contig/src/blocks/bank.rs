@@ -157,7 +157,7 @@ pub fn drop(len: Option<Bytes>) -> Result<Change, Error> {
 ///
 /// ```
 /// match glebe_contig::bank::status() {
-///     Ok(status) => println!("{} blocks of {}", status.blocks.len(), status.block),
+///     Ok(status) => println!("{} blocks of {}", status.blocks.len(), status.machine.block),
 ///     Err(error) => println!("{error}"), // not root, or the kernel takes no memory off line
 /// }
 /// ```

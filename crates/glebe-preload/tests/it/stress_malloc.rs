@@ -26,11 +26,10 @@ fn seed() -> u64 {
 
 /// Returns the bytes marked or given back, from the reports.
 fn went(reports: &str) -> u64 {
-    let is_wanted = |line: &&str| {
-        ["marked_bytes ", "given_back_bytes "].iter().any(|name| line.starts_with(name))
-    };
-    let value = |line: &str| line.split_whitespace().nth(1)?.parse::<u64>().ok();
-    reports.lines().filter(is_wanted).filter_map(value).sum()
+    let is_wanted = |name: &str| ["\"marked_bytes\"", "\"given_back_bytes\""].contains(&name);
+    let members = reports.split(['{', ',', '}']).filter_map(|member| member.split_once(':'));
+    let values = members.filter(|(name, _)| is_wanted(name)).map(|(_, value)| value.parse::<u64>());
+    values.map(|value| value.expect("a number")).sum()
 }
 
 fn stress(command: &mut Command, what: &str, seconds: f64, threads: u32, mib_of_each: u32) {
@@ -53,7 +52,7 @@ fn every_block_is_as_it_was_left() {
     let Some(program) = compiled("stress.c", &[]) else { return };
     let all = ["", "age=1", "huge=off", "thread=off", "pages=off", "age=1,huge=off"];
     for options in all {
-        let mut command = preloaded(&program, &format!("stats,{options}"));
+        let mut command = preloaded(&program, &format!("stats,format=json,{options}"));
         stress(&mut command, options, seconds() / 9.0, 4, 40);
     }
 }
@@ -67,7 +66,7 @@ fn every_block_is_as_it_was_left_where_memory_is_short() {
             Ok(group) => group,
             Err(why) => return println!("skipped: {why}"),
         };
-        let mut command = preloaded(&program, &format!("stats,{options}"));
+        let mut command = preloaded(&program, &format!("stats,format=json,{options}"));
         // SAFETY: the closure writes a file between fork and exec.
         #[allow(unsafe_code)]
         unsafe {

@@ -320,8 +320,9 @@ mod tests {
             let put = items.put_run(gone, 0, &[gone as u8].repeat(page)).unwrap();
             assert!(put == Put::Stored || !was_there, "{put:?}");
         }
+        // In the second part, too, a crowded bucket may drop an entry.
         assert!(all(&mut buf) + 9 >= there);
-        assert_eq!(reserve.stats().evicted, 0);
+        assert!(reserve.stats().evicted <= 9, "{}", reserve.stats().evicted);
     }
 
     #[test]

@@ -121,16 +121,19 @@ impl Area {
         pages: impl IntoIterator<Item = (u64, &'a [u8])>,
     ) -> Result<(), SwapError> {
         let mut batch = Batch::default();
-        for (offset, page) in pages {
+        let stored = pages.into_iter().try_for_each(|(offset, page)| {
             self.check(offset, page.len())?;
             self.drop_page(offset);
             let stored = self.store_one(offset, page, &mut batch);
             stored.inspect_err(|_| self.counts.add(Counter::Refused, 1))?;
-            if batch.len() >= BATCH {
-                self.write_through(&mut batch)?;
+            match batch.len() >= BATCH {
+                true => self.write_through(&mut batch),
+                false => Ok(()),
             }
-        }
-        self.write_through(&mut batch)
+        });
+        // After an error too: the batch holds the only copy of earlier pages.
+        let written = self.write_through(&mut batch);
+        stored.and(written)
     }
 
     fn store_one(&self, offset: u64, page: &[u8], batch: &mut Batch) -> Result<(), SwapError> {

@@ -121,6 +121,17 @@ fn written_through_pages_are_in_the_file_and_survive_every_recall() {
 }
 
 #[test]
+fn pages_before_a_bad_one_are_stored() {
+    let area = with_file(&SwapCache::on(&reserve()).unwrap(), 600);
+    store(&area, 0..2);
+    let pages = [page_of(0), page_of(1)];
+    let batch = [(0, &pages[0]), (1, &pages[1]), (600, &pages[0])];
+    let stored = area.store_all(batch.map(|(at, page)| (at, &page[..])));
+    assert!(matches!(stored, Err(SwapError::Offset { .. })), "{stored:?}");
+    check(&area, 0..2);
+}
+
+#[test]
 fn write_back_writes_what_lives_and_only_when_it_must() {
     let reserve = reserve();
     let cache = SwapCache::on(&reserve).unwrap();
