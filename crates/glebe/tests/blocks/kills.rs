@@ -107,7 +107,8 @@ fn a_kill_of_one_that_adds_to_the_bank_leaves_a_bank_or_nothing() {
         assert!(!record().contains("nobody"), "kill {kill}: {}", record());
         let bank: Vec<u64> = bank::status().unwrap().blocks.iter().map(|b| b.number).collect();
         for (number, (state, zone)) in blocks() {
-            assert_eq!(state, "online", "memory block {number}");
+            // The machine may have blocks off line.
+            assert_eq!(state, before[&number].0, "memory block {number}");
             assert_eq!(zone == "Movable", bank.contains(&number), "memory block {number}");
         }
         give_up();
